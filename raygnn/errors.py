@@ -1,0 +1,52 @@
+"""Exceptions of raygnn. Each survives pickling (Ray pickles them) and carries its exit status."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+class RaygnnError(Exception):
+    """Base of all errors that raygnn raises on purpose; the message is written for the user."""
+
+    exit_status = 1
+
+
+class ConfigError(RaygnnError):
+    """The config is wrong. Carries every problem found, not the first one only."""
+
+    exit_status = 2
+
+    def __init__(self, problems: str | Sequence[str]) -> None:
+        self.problems: tuple[str, ...] = (
+            (problems,) if isinstance(problems, str) else tuple(problems)
+        )
+        super().__init__("\n".join(self.problems))
+
+    def __reduce__(self) -> tuple[type[ConfigError], tuple[tuple[str, ...]]]:
+        return (type(self), (self.problems,))
+
+
+class DataError(RaygnnError):
+    """The user's tables, or what was asked of them, are wrong."""
+
+    exit_status = 2
+
+
+class ResourceError(RaygnnError):
+    """The cluster or the machine cannot give what the config asks for."""
+
+    exit_status = 2
+
+
+class RunError(RaygnnError):
+    """The run folder cannot be used: another run's, finished, or not writable."""
+
+    exit_status = 2
+
+
+class CheckpointError(RaygnnError):
+    """A checkpoint is missing, damaged or does not fit the model."""
+
+
+class TrainingError(RaygnnError):
+    """Training failed on some rank; the message names the rank and the cause."""
