@@ -1,0 +1,31 @@
+"""Edge types as (source type, relation, destination type), and their written form."""
+
+from __future__ import annotations
+
+from raygnn.errors import DataError
+
+EdgeType = tuple[str, str, str]
+
+# Two underscores, as in PyG's HeteroConv: type names may hold single ones and still read back.
+SEPARATOR = "__"
+
+
+def edge_type_name(edge_type: EdgeType) -> str:
+    """Writes an edge type as `src__rel__dst`, the form of config keys and file names."""
+    return SEPARATOR.join(edge_type)
+
+
+def parse_edge_type(name: str) -> EdgeType:
+    """Reads `src__rel__dst` back into a triple.
+
+    Raises:
+        DataError: the name has not exactly three non-empty parts.
+    """
+    parts = name.split(SEPARATOR)
+    if len(parts) != 3 or not all(parts):
+        raise DataError(
+            f"edge type {name!r} is invalid: it needs three names joined by two underscores. "
+            "Write source type, relation and destination type, as in 'user__buys__item'."
+        )
+    source, relation, target = parts
+    return source, relation, target

@@ -1,0 +1,104 @@
+"""Local paths and fsspec URIs behind one set of functions."""
+
+from __future__ import annotations
+
+import os
+import re
+import uuid
+from pathlib import Path
+
+import fsspec
+
+from raygnn.errors import DataError
+
+_SCHEME = re.compile(r"^[A-Za-z][A-Za-z0-9+.\-]*(::|://)")
+_USER_INFO = re.compile(r"(?<=://)[^/@\s]+@")
+# Names of query parameters that carry credentials in signed URLs of the common stores.
+_SECRET_QUERY = re.compile(
+    r"(?i)([?&](?:[a-z0-9\-]*(?:token|signature|sig|key|secret|password|credential)[a-z0-9\-]*)=)"
+    r"[^&#\s]+"
+)
+
+
+def redact(uri: str) -> str:
+    """Takes credentials out of a URI (user info and secret query values), for messages and logs."""
+    return _SECRET_QUERY.sub(r"\1***", _USER_INFO.sub("***@", uri))
+
+
+def open_fs(uri: str | os.PathLike[str]) -> tuple[fsspec.AbstractFileSystem, str]:
+    """Opens the filesystem of a path or URI.
+
+    Returns:
+        The filesystem, and the path as that filesystem writes it (absolute on the local disk).
+    Raises:
+        DataError: the scheme is unknown, or its package is not installed.
+    """
+    text = os.fspath(uri)
+    try:
+        fs, path = fsspec.core.url_to_fs(text)
+    except (ValueError, ImportError) as error:
+        raise DataError(
+            f"uri={redact(text)!r} is invalid: {error}. "
+            "Use a local path or a scheme that fsspec can open here, such as gs:// or memory://."
+        ) from error
+    return fs, path
+
+
+def is_remote(uri: str | os.PathLike[str]) -> bool:
+    """True where the bytes are not on a local disk, so that they cannot be memory-mapped."""
+    text = os.fspath(uri)
+    if not _SCHEME.match(text):
+        return False
+    return not text.startswith(("file://", "local://"))
+
+
+def join(uri: str | os.PathLike[str], *parts: str) -> str:
+    """Joins parts below a path or URI; an absolute path or a URI among the parts starts anew."""
+    joined = os.fspath(uri)
+    for part in parts:
+        if _SCHEME.match(part) or part.startswith("/"):
+            joined = part
+        elif joined.endswith("/") or not joined:
+            joined += part
+        else:
+            joined = f"{joined}/{part}"
+    return joined
+
+
+def read_text(uri: str | os.PathLike[str]) -> str:
+    """Reads a whole UTF-8 file.
+
+    Raises:
+        DataError: there is no such file.
+    """
+    fs, path = open_fs(uri)
+    try:
+        content: bytes = fs.cat_file(path)
+    except (FileNotFoundError, IsADirectoryError) as error:
+        raise DataError(
+            f"uri={redact(os.fspath(uri))!r} is invalid: there is no such file. "
+            "Check the path, and that it was written completely."
+        ) from error
+    return content.decode("utf-8")
+
+
+def write_text(uri: str | os.PathLike[str], text: str) -> None:
+    """Writes a whole UTF-8 file; a reader sees the old one or the new one, never a part.
+
+    Object stores show an object only when it is complete, so a plain write is atomic there.
+    """
+    fs, path = open_fs(uri)
+    if is_remote(uri):
+        fs.pipe_file(path, text.encode("utf-8"))
+        return
+    target = Path(path)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    temporary = target.with_name(f".{target.name}.{uuid.uuid4().hex}")
+    try:
+        with temporary.open("wb") as file:
+            file.write(text.encode("utf-8"))
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(target)
+    finally:
+        temporary.unlink(missing_ok=True)

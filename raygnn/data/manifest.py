@@ -1,0 +1,321 @@
+"""The manifest `graph.yaml`: which files hold which types, and what their columns mean."""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import Annotated, Any, Literal
+
+import yaml
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Discriminator,
+    Field,
+    Tag,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
+
+from raygnn.data.edge_types import SEPARATOR, EdgeType, edge_type_name
+from raygnn.data.filesystem import join, read_text, redact
+from raygnn.errors import DataError
+
+MANIFEST_NAME = "graph.yaml"
+FORMAT: Literal["raygnn/graph-v1"] = "raygnn/graph-v1"
+
+# Names become file names and parts of config keys, so nothing that a shell or a URI reads.
+_NAME = re.compile(r"^[A-Za-z0-9][A-Za-z0-9_.\-]*$")
+_RESERVED_COLUMNS = frozenset({"id", "split", "time", "weight"})
+
+FeatureDtype = Literal["float16", "float32", "float64", "int8", "uint8", "int16", "int32", "int64"]
+
+
+def _as_tuple(value: Any) -> Any:
+    if isinstance(value, str):
+        return (value,)
+    return tuple(value) if isinstance(value, list) else value
+
+
+Names = Annotated[tuple[str, ...], BeforeValidator(_as_tuple), Field(min_length=1)]
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class DenseFeature(_Section):
+    """One dense feature: the columns, concatenated in order, make one row of numbers.
+
+    Attributes:
+        columns: scalar, list, FixedSizeList, FixedShapeTensor or fixed-size binary columns.
+        dtype: element type of fixed-size binary columns (little endian); null means float32.
+    """
+
+    columns: Names
+    dtype: FeatureDtype | None = None
+
+
+class SparseFeature(_Section):
+    """One sparse feature: each row lists the positions that are not zero.
+
+    Attributes:
+        indices: list<int> column, each 0 <= index < dim.
+        values: list<float> column of the same lengths; null means that all values are 1.
+        dim: width of the dense row that it stands for.
+    """
+
+    indices: str
+    values: str | None = None
+    dim: int = Field(gt=0)
+
+
+class Label(_Section):
+    """One label.
+
+    Attributes:
+        columns: one column (int or string: classes, float: regression, list: multi-label), or
+            several scalar columns (multi-label or multi-target).
+        kind: what the values are; null follows the column's type. `class` also accepts whole
+            numbers in a float column, as pandas writes integers with gaps.
+        num_classes: number of classes; null means the greatest class plus one.
+    """
+
+    columns: Names
+    kind: Literal["class", "multilabel", "regression"] | None = None
+    num_classes: int | None = Field(default=None, gt=0)
+
+
+def _read_columns(value: Any) -> Any:
+    return {"columns": value} if isinstance(value, str | list | tuple) else value
+
+
+def _feature_kind(value: Any) -> str:
+    is_sparse = isinstance(value, SparseFeature) or (isinstance(value, dict) and "indices" in value)
+    return "sparse" if is_sparse else "dense"
+
+
+FeatureSpec = Annotated[
+    Annotated[DenseFeature, Tag("dense")] | Annotated[SparseFeature, Tag("sparse")],
+    Discriminator(_feature_kind),
+    BeforeValidator(_read_columns),
+]
+LabelSpec = Annotated[Label, BeforeValidator(_read_columns)]
+
+
+def _check_column_names(features: dict[str, Any], labels: dict[str, Any]) -> None:
+    for name in (*features, *labels):
+        if not _NAME.match(name):
+            raise ValueError(
+                f"column name {name!r} must be letters, digits, '_', '.' or '-', "
+                "starting with a letter or digit"
+            )
+        if name in _RESERVED_COLUMNS:
+            raise ValueError(
+                f"column name {name!r} is taken by raygnn; "
+                f"use another name on the left than {sorted(_RESERVED_COLUMNS)}"
+            )
+    both = sorted(set(features) & set(labels))
+    if both:
+        raise ValueError(f"{both} are features and labels at once; give each its own name")
+
+
+class NodeTable(_Section):
+    """The table of one node type."""
+
+    files: Names
+    id: str
+    features: dict[str, FeatureSpec] = {}
+    labels: dict[str, LabelSpec] = {}
+    split: str | None = None
+    time: str | None = None
+
+    @model_validator(mode="after")
+    def _names_are_usable(self) -> NodeTable:
+        _check_column_names(self.features, self.labels)
+        return self
+
+
+class EdgeTable(_Section):
+    """The table of one edge type.
+
+    Attributes:
+        directed: false makes each row stand for its reverse as well.
+    """
+
+    type: EdgeType
+    files: Names
+    source: str
+    target: str
+    features: dict[str, FeatureSpec] = {}
+    weight: str | None = None
+    time: str | None = None
+    directed: bool = True
+
+    @model_validator(mode="after")
+    def _is_consistent(self) -> EdgeTable:
+        _check_column_names(self.features, {})
+        sparse = sorted(k for k, spec in self.features.items() if isinstance(spec, SparseFeature))
+        if sparse:
+            raise ValueError(
+                f"{sparse} are sparse, which only features of nodes can be; "
+                "write the edge feature as dense columns"
+            )
+        if not self.directed and self.type[0] != self.type[2]:
+            raise ValueError(
+                "directed: false needs equal source and target types; declare the reverse as an "
+                "edge type of its own, with source and target exchanged"
+            )
+        return self
+
+
+class LabelEdgeTable(_Section):
+    """Supervision edges of link prediction; sampling never walks them."""
+
+    type: EdgeType
+    files: Names
+    source: str
+    target: str
+    sign: Literal["positive", "negative"] = "positive"
+    split: str | None = None
+
+
+class Manifest(_Section):
+    """The whole of `graph.yaml`."""
+
+    format: Literal["raygnn/graph-v1"] = FORMAT
+    node_types: dict[str, NodeTable] = Field(min_length=1)
+    edge_types: list[EdgeTable] = []
+    label_edges: list[LabelEdgeTable] = []
+
+    @field_validator("node_types")
+    @classmethod
+    def _node_type_names_are_usable(cls, value: dict[str, NodeTable]) -> dict[str, NodeTable]:
+        for name in value:
+            _check_type_name(name)
+        return value
+
+    @model_validator(mode="after")
+    def _edges_join_known_types(self) -> Manifest:
+        seen: set[EdgeType] = set()
+        given: list[EdgeTable | LabelEdgeTable] = [*self.edge_types, *self.label_edges]
+        for table in given:
+            source, relation, target = table.type
+            _check_type_name(relation)
+            for node_type in (source, target):
+                if node_type not in self.node_types:
+                    raise ValueError(
+                        f"edge type {list(table.type)} names node type {node_type!r}, which is "
+                        f"not among node_types {sorted(self.node_types)}"
+                    )
+        for edge_table in self.edge_types:
+            if edge_table.type in seen:
+                raise ValueError(
+                    f"edge type {edge_type_name(edge_table.type)} is given twice; list the files "
+                    "of both under one entry, or name the relations differently"
+                )
+            seen.add(edge_table.type)
+        return self
+
+    @classmethod
+    def parse(cls, text: str, name: str = MANIFEST_NAME) -> Manifest:
+        """Reads a manifest from its YAML text.
+
+        Args:
+            name: what error messages call the file.
+        Raises:
+            DataError: the YAML does not parse or breaks a rule; all broken rules are listed.
+        """
+        try:
+            content = yaml.safe_load(text)
+        except yaml.YAMLError as error:
+            raise DataError(f"{name} is not valid YAML: {error}") from error
+        if not isinstance(content, dict):
+            raise DataError(
+                f"{name} is invalid: it must be a mapping with 'format: {FORMAT}', node_types "
+                "and edge_types. See docs/graph-format.md."
+            )
+        if content.get("format") != FORMAT:
+            raise DataError(
+                f"{name}: format={content.get('format')!r} is invalid: this raygnn reads "
+                f"{FORMAT!r} only. Write 'format: {FORMAT}', or use the raygnn that wrote the file."
+            )
+        try:
+            return cls.model_validate(content)
+        except ValidationError as error:
+            raise DataError(_describe(error, name)) from error
+
+    @classmethod
+    def load(cls, uri: str | os.PathLike[str]) -> Manifest:
+        """Reads the manifest of a graph folder, or the manifest file itself.
+
+        Raises:
+            DataError: it is missing, does not parse or breaks a rule.
+        """
+        location = manifest_uri(uri)
+        return cls.parse(read_text(location), redact(location))
+
+    def dump(self) -> str:
+        """Writes the manifest as YAML, in the short forms that people write."""
+        content = self.model_dump(mode="json")
+        for table in content["node_types"].values():
+            _shorten(table)
+        for table in (*content["edge_types"], *content["label_edges"]):
+            _shorten(table)
+        if not content["label_edges"]:
+            del content["label_edges"]
+        return yaml.safe_dump(content, sort_keys=False, default_flow_style=None, width=100)
+
+
+def manifest_uri(uri: str | os.PathLike[str]) -> str:
+    """The manifest's own URI, given the graph's folder or that URI."""
+    text = os.fspath(uri)
+    return text if text.endswith((".yaml", ".yml")) else join(text, MANIFEST_NAME)
+
+
+def manifest_folder(uri: str | os.PathLike[str]) -> str:
+    """The folder that file patterns in the manifest are relative to."""
+    location = manifest_uri(uri)
+    folder, _, _ = location.rpartition("/")
+    return folder or ("/" if location.startswith("/") else ".")
+
+
+def _check_type_name(name: str) -> None:
+    if not _NAME.match(name) or SEPARATOR in name or name.endswith("_") or name.startswith("_"):
+        raise ValueError(
+            f"type name {name!r} must be letters, digits, '_', '.' or '-', without two "
+            "underscores in a row and without one at either end"
+        )
+
+
+def _shorten(table: dict[str, Any]) -> None:
+    for key, value in list(table.items()):
+        if value is None or (key in {"features", "labels"} and not value):
+            del table[key]
+    if len(table["files"]) == 1:
+        table["files"] = table["files"][0]
+    for group in ("features", "labels"):
+        for name, spec in table.get(group, {}).items():
+            given = {key: value for key, value in spec.items() if value is not None}
+            if "columns" in given and len(given["columns"]) == 1:
+                given["columns"] = given["columns"][0]
+            table[group][name] = given["columns"] if given.keys() == {"columns"} else given
+
+
+def _describe(error: ValidationError, name: str) -> str:
+    lines = []
+    for problem in error.errors(include_url=False):
+        # The tags of the union of feature kinds show up in the path; users do not know them.
+        loc = problem["loc"]
+        place = ".".join(
+            str(part)
+            for i, part in enumerate(loc)
+            if not (part in {"dense", "sparse"} and i >= 2 and loc[i - 2] == "features")
+        )
+        message = problem["msg"].removeprefix("Value error, ")
+        if problem["type"] == "extra_forbidden":
+            message = "there is no such key"
+        lines.append(f"{name}: {place or 'the file'} is invalid: {message}.")
+    return "\n".join(dict.fromkeys(lines)) + "\nSee docs/graph-format.md for the format."
