@@ -1,0 +1,146 @@
+"""What a node task predicts: type, label, problem and splits, found and checked in the bundle."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from raygnn.data.bundle import Bundle
+from raygnn.data.splits import Splits, make_splits
+from raygnn.errors import ConfigError, DataError
+
+if TYPE_CHECKING:
+    from raygnn.config import Config
+
+PROBLEMS = ("multi_class", "multi_label", "regression")
+
+
+@dataclass(frozen=True)
+class NodeTargetArguments:
+    """`task.args` of node classification; see `NodeClassification` for their meaning."""
+
+    target: str | None = None
+    label: str | None = None
+    feature: str = "x"
+    problem: str | None = None
+
+
+@dataclass(frozen=True)
+class NodeTarget:
+    """The answer to "predict what, from what, on which nodes".
+
+    Attributes:
+        problem: multi_class, multi_label or regression.
+        num_outputs: classes, labels or regression targets.
+        labels: [num_nodes] or [num_nodes, num_labels].
+        in_channels: width of the input features.
+    """
+
+    node_type: str
+    label: str
+    feature: str
+    problem: str
+    num_outputs: int
+    in_channels: int
+    labels: np.ndarray
+    splits: Splits
+
+    @classmethod
+    def of_task(cls, bundle: Bundle, config: Config) -> NodeTarget:
+        """Reads `task.args` and `data.splits`, finds what they leave open, checks the rest.
+
+        Raises:
+            ConfigError: a name in `task.args` is not in the graph.
+            DataError: there is nothing to predict or to predict it from, or a split is empty.
+        """
+        arguments = NodeTargetArguments(**config.task.args)
+        problem = arguments.problem
+        if problem is not None and problem not in PROBLEMS:
+            raise ConfigError(
+                f"task.args.problem={problem!r} is invalid: there is no such problem. Set one "
+                f"of: {', '.join(PROBLEMS)}."
+            )
+        node_type = _find_type(bundle, arguments.target)
+        label = _find_label(bundle, node_type, arguments.label)
+        labels = bundle.column(node_type, label)
+        assert isinstance(labels, np.ndarray)
+        kind = problem or _problem_of(labels)
+        return cls(
+            node_type=node_type,
+            label=label,
+            feature=arguments.feature,
+            problem=kind,
+            num_outputs=_num_outputs(labels, kind),
+            in_channels=_feature_width(bundle, node_type, arguments.feature),
+            labels=labels,
+            splits=make_splits(bundle, node_type, config.data.splits, label, config.seed),
+        )
+
+
+def _find_type(bundle: Bundle, target: str | None) -> str:
+    if target is not None:
+        if target not in bundle.node_types:
+            raise ConfigError(
+                f"task.args.target={target!r} is invalid: the graph has no such node type. Set "
+                f"one of: {', '.join(bundle.node_types)}."
+            )
+        return target
+    labelled = [t for t in bundle.node_types if _columns(bundle, t, "label")]
+    if len(labelled) == 1:
+        return labelled[0]
+    if not labelled:
+        raise DataError(
+            "task.type='node_classification' is invalid: no node type of this graph has labels. "
+            "Name a label column under `labels` of a node type in graph.yaml."
+        )
+    raise ConfigError(
+        "task.args.target=None is invalid: several node types have labels. Set one of: "
+        f"{', '.join(labelled)}."
+    )
+
+
+def _find_label(bundle: Bundle, node_type: str, label: str | None) -> str:
+    labels = _columns(bundle, node_type, "label")
+    if not labels:
+        raise DataError(
+            f"task.args.target={node_type!r} is invalid: that node type has no labels. Name a "
+            f"label column under node_types.{node_type}.labels in graph.yaml."
+        )
+    if label is None and len(labels) == 1:
+        return labels[0]
+    if label not in labels:
+        raise ConfigError(
+            f"task.args.label={label!r} is invalid: node type {node_type!r} has the labels "
+            f"{', '.join(labels)}. Set one of them."
+        )
+    return label
+
+
+def _feature_width(bundle: Bundle, node_type: str, feature: str) -> int:
+    features = _columns(bundle, node_type, "feature")
+    if feature not in features:
+        have = f"has the features {', '.join(features)}" if features else "has no features"
+        raise DataError(
+            f"task.args.feature={feature!r} is invalid: node type {node_type!r} {have}. Name a "
+            f"column under node_types.{node_type}.features in graph.yaml, or set one of these."
+        )
+    shape = bundle.columns(node_type)[feature].shape
+    return int(shape[-1]) if len(shape) > 1 else 1
+
+
+def _columns(bundle: Bundle, node_type: str, role: str) -> list[str]:
+    return [name for name, info in bundle.columns(node_type).items() if info.role == role]
+
+
+def _problem_of(labels: np.ndarray) -> str:
+    if labels.ndim == 2 and labels.shape[1] > 1:
+        return "regression" if labels.dtype.kind == "f" else "multi_label"
+    return "regression" if labels.dtype.kind == "f" else "multi_class"
+
+
+def _num_outputs(labels: np.ndarray, problem: str) -> int:
+    if problem == "multi_class":
+        return max(int(labels.max(initial=-1)) + 1, 2)
+    return labels.shape[1] if labels.ndim == 2 else 1

@@ -1,0 +1,130 @@
+"""Callbacks: what users hang onto the loop. Every hook runs on every rank."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from raygnn.errors import ConfigError
+
+if TYPE_CHECKING:
+    from raygnn.loops.engine import Engine
+    from raygnn.loops.gradients import StepTotals
+
+
+class Callback:
+    """Base of stateful callbacks; override the hooks that are wanted.
+
+    A hook may look at everything of the engine. One that calls a collective must do so on all
+    ranks. `state_dict` travels in checkpoints.
+    """
+
+    def on_setup(self, engine: Engine) -> None:
+        """The engine is built; nothing is restored yet."""
+
+    def on_train_start(self, engine: Engine) -> None:
+        """A checkpoint, if there was one, is restored; the first step comes next."""
+
+    def on_train_end(self, engine: Engine) -> None:
+        """Training has ended; the best weights are not loaded back yet."""
+
+    def on_epoch_start(self, engine: Engine, epoch: int) -> None:
+        """An epoch starts, or goes on after a resume."""
+
+    def on_epoch_end(self, engine: Engine, epoch: int) -> None:
+        """All micro-batches of the epoch are done."""
+
+    def on_train_step_start(self, engine: Engine) -> None:
+        """Before the micro-batches of a step."""
+
+    def before_zero_grad(self, engine: Engine) -> None:
+        """Before gradients are cleared."""
+
+    def after_zero_grad(self, engine: Engine) -> None:
+        """After gradients are cleared."""
+
+    def before_sync_grad(self, engine: Engine) -> None:
+        """Gradients hold this rank's sums; the all-reduce comes next."""
+
+    def after_sync_grad(self, engine: Engine, totals: StepTotals) -> None:
+        """Gradients hold the sums over all ranks, divided by the global weight."""
+
+    def after_clip_grad_norm(self, engine: Engine, grad_norm: float) -> None:
+        """The norm was computed, before clipping; only with training.clip_grad_norm."""
+
+    def before_optimizer_step(self, engine: Engine) -> None:
+        """Before the weights change."""
+
+    def after_optimizer_step(self, engine: Engine) -> None:
+        """After the weights changed."""
+
+    def on_train_step_end(self, engine: Engine, totals: StepTotals) -> None:
+        """A step is done, its position counted."""
+
+    def on_log(self, engine: Engine, metrics: dict[str, float]) -> None:
+        """Weighted means over the log window."""
+
+    def on_validation_start(self, engine: Engine) -> None:
+        """Before the fixed validation batches."""
+
+    def on_validation_end(self, engine: Engine, metrics: dict[str, float]) -> None:
+        """Reduced metrics, equal on all ranks."""
+
+    def on_test_end(self, engine: Engine, metrics: dict[str, float]) -> None:
+        """Reduced metrics of the test split, with the best weights."""
+
+    def on_save_checkpoint(self, engine: Engine, state: dict[str, Any]) -> None:
+        """The state that is about to be written; may be added to."""
+
+    def on_load_checkpoint(self, engine: Engine, state: dict[str, Any]) -> None:
+        """The state that was just read, before it is applied."""
+
+    def on_exception(self, engine: Engine, error: BaseException) -> None:
+        """Training ends by an error."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a resumed run needs back: plain values and tensors."""
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Takes back what `state_dict` gave."""
+
+
+HOOKS = tuple(
+    name for name in vars(Callback) if name.startswith(("on_", "before_", "after_"))
+)
+
+
+class FunctionCallback(Callback):
+    """A callback from a map of hook names to functions."""
+
+    def __init__(self, functions: Mapping[str, Callable[..., None]]) -> None:
+        for hook, function in functions.items():
+            if hook not in HOOKS:
+                raise ConfigError(
+                    f"callbacks={hook!r} is invalid: there is no such hook. Set one of: "
+                    f"{', '.join(HOOKS)}."
+                )
+            setattr(self, hook, function)
+
+
+class CallbackList:
+    """Calls every callback's hook in order of registration."""
+
+    def __init__(self, callbacks: Sequence[Callback]) -> None:
+        self._callbacks = tuple(callbacks)
+
+    def call(self, hook: str, engine: Engine, *args: Any) -> None:
+        for callback in self._callbacks:
+            getattr(callback, hook)(engine, *args)
+
+    def state_dict(self) -> dict[str, dict[str, Any]]:
+        return {self._key(i): callback.state_dict() for i, callback in enumerate(self._callbacks)}
+
+    def load_state_dict(self, state: dict[str, dict[str, Any]]) -> None:
+        for i, callback in enumerate(self._callbacks):
+            if self._key(i) in state:
+                callback.load_state_dict(state[self._key(i)])
+
+    def _key(self, index: int) -> str:
+        return f"{index}:{type(self._callbacks[index]).__qualname__}"

@@ -1,0 +1,76 @@
+"""What a training loop sees of the world: its rank, its device, and where to report."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Protocol
+
+import torch
+import torch.distributed as dist
+
+from raygnn.errors import ResourceError
+
+
+class WorkerContext(Protocol):
+    """One worker of a run. Implemented for a plain process here, over Ray Train in the runtime."""
+
+    rank: int
+    world_size: int
+    device: torch.device
+
+    def report(self, metrics: Mapping[str, float], checkpoint_path: str | None) -> None:
+        """Tells the launcher of a validation and, if one was written, of its checkpoint.
+
+        Collective: all ranks must call, equally often.
+
+        Args:
+            checkpoint_path: path of the finished checkpoint inside the run folder.
+        """
+
+
+class ProcessContext:
+    """A worker that is a plain process: alone, or one of those that torchrun started.
+
+    The process group is the caller's where one exists; else it is made from torchrun's
+    environment (`RANK`, `WORLD_SIZE`, `MASTER_ADDR`, `MASTER_PORT`), else there is none.
+    """
+
+    def __init__(self, *, use_gpu: bool | str = "auto", timeout_s: float = 600.0) -> None:
+        self.device = local_device(use_gpu)
+        self._owns_group = False
+        if not dist.is_initialized() and int(os.environ.get("WORLD_SIZE", "1")) > 1:
+            backend = "nccl" if self.device.type == "cuda" else "gloo"
+            dist.init_process_group(backend, timeout=timedelta(seconds=timeout_s))
+            self._owns_group = True
+        self.rank = dist.get_rank() if dist.is_initialized() else 0
+        self.world_size = dist.get_world_size() if dist.is_initialized() else 1
+
+    def report(self, metrics: Mapping[str, float], checkpoint_path: str | None) -> None:
+        """Nobody listens: the run folder holds history and checkpoints."""
+
+    def close(self) -> None:
+        """Leaves the process group if this context made it."""
+        if self._owns_group:
+            dist.destroy_process_group()
+            self._owns_group = False
+
+
+def local_device(use_gpu: bool | str) -> torch.device:
+    """Picks this process's device: the CUDA device of `LOCAL_RANK`, or the CPU.
+
+    Raises:
+        ResourceError: a GPU is asked for and there is none.
+    """
+    available = torch.cuda.is_available()
+    if use_gpu is True and not available:
+        raise ResourceError(
+            "scaling.use_gpu=True is invalid: no CUDA device is visible to this process. "
+            "Set scaling.use_gpu to auto or false, or run where a GPU is."
+        )
+    if use_gpu is False or not available:
+        return torch.device("cpu")
+    device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
+    torch.cuda.set_device(device)
+    return device

@@ -1,0 +1,79 @@
+"""Early stopping: a policy that only decides. It does no I/O and no communication."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass
+
+from raygnn.errors import TrainingError
+
+
+@dataclass
+class BestTracker:
+    """Follows a monitored metric and says whether a value is the best so far.
+
+    An improvement is a change by more than `min_delta` in the direction of `mode`.
+    """
+
+    monitor: str
+    mode: str = "min"
+    min_delta: float = 0.0
+    best: float | None = None
+
+    def value_of(self, metrics: dict[str, float]) -> float:
+        """The monitored value.
+
+        Raises:
+            TrainingError: the metric is absent, or NaN, which no comparison can rank.
+        """
+        if self.monitor not in metrics:
+            known = ", ".join(sorted(metrics))
+            raise TrainingError(
+                f"early_stopping.monitor={self.monitor!r} is invalid: this run logs no such "
+                f"metric. Set one of: {known}."
+            )
+        value = metrics[self.monitor]
+        if math.isnan(value):
+            raise TrainingError(
+                f"The monitored metric {self.monitor} is NaN, so no checkpoint can be called "
+                "best. Lower optimizer.args.lr, set training.clip_grad_norm, or monitor "
+                "another metric."
+            )
+        return value
+
+    def improves(self, value: float) -> bool:
+        """Whether `value` beats the best so far, which it then replaces."""
+        if self.best is not None:
+            gain = self.best - value if self.mode == "min" else value - self.best
+            if gain <= self.min_delta:
+                return False
+        self.best = value
+        return True
+
+
+@dataclass
+class EarlyStopper:
+    """Stops after `patience` validations in a row without improvement."""
+
+    tracker: BestTracker
+    patience: int
+    num_without_improvement: int = 0
+
+    def should_stop(self, value: float) -> bool:
+        """Takes one validation's value and decides; all ranks see the same reduced value."""
+        if self.tracker.improves(value):
+            self.num_without_improvement = 0
+        else:
+            self.num_without_improvement += 1
+        return self.num_without_improvement >= self.patience
+
+    def state_dict(self) -> dict[str, float | int | str | None]:
+        return {
+            **asdict(self.tracker),
+            "num_without_improvement": self.num_without_improvement,
+        }
+
+    def load_state_dict(self, state: dict[str, float | int | str | None]) -> None:
+        best, stale = state["best"], state["num_without_improvement"]
+        self.tracker.best = None if best is None else float(best)
+        self.num_without_improvement = int(stale or 0)

@@ -1,0 +1,295 @@
+"""The training loop: the same for every task, exact for any number of workers."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from raygnn.config import LoadedConfig
+from raygnn.errors import TrainingError
+from raygnn.loops import collectives
+from raygnn.loops.best_weights import BestWeights
+from raygnn.loops.callbacks import Callback, CallbackList
+from raygnn.loops.context import WorkerContext
+from raygnn.loops.early_stopping import BestTracker, EarlyStopper
+from raygnn.loops.evaluation import evaluate, raise_if_any_failed
+from raygnn.loops.gradients import GradientReducer, LocalTotals, StepTotals
+from raygnn.loops.optimization import Optimization
+from raygnn.loops.position import Position, is_due
+from raygnn.loops.randomness import seed_micro_batch
+from raygnn.loops.running_mean import RunningMean
+from raygnn.loops.task import Task
+
+#: Saves the engine's state, once per boundary: (engine, metrics, improved).
+Saver = Callable[["Engine", dict[str, float], bool], None]
+
+
+class Engine:
+    """Runs a task to its end on one rank of a run.
+
+    At each boundary, in this order: optimizer, step schedulers, log, validate, plateau
+    scheduler, early stop, checkpoint, stop. There is at most one validation and one checkpoint
+    per step. Every public method is collective: all ranks must call.
+    """
+
+    def __init__(
+        self,
+        task: Task,
+        loaded: LoadedConfig,
+        context: WorkerContext,
+        callbacks: Sequence[Callback] = (),
+        save: Saver | None = None,
+    ) -> None:
+        self.task = task
+        self.loaded = loaded
+        self.config = loaded.config
+        self.context = context
+        module = task.build_model()
+        optimizer = task.configure_optimizers(module)
+        self.optimization = Optimization(module, loaded, context.device, optimizer)
+        task.model = self.optimization.model
+        self.metrics = list(task.build_metrics())
+        self.reducer = GradientReducer(module, task.step_metrics, context.device)
+        self.callbacks = CallbackList(callbacks)
+        self.position = Position()
+        self.history: list[dict[str, float]] = []
+        self.stop_reason: str | None = None
+        self.best = BestWeights(_best_tracker(self))
+        self.early_stopper = _early_stopper(self)
+        self._save = save
+        self._log_window, self._validation_window = RunningMean(), RunningMean()
+        self._spent_s, self._started_s = 0.0, time.monotonic()
+        self.callbacks.call("on_setup", self)
+
+    @property
+    def training_time_s(self) -> float:
+        """Seconds of training over all attempts of the run."""
+        return self._spent_s + time.monotonic() - self._started_s
+
+    @property
+    def has_validation(self) -> bool:
+        return self.task.loader("val") is not None
+
+    def train(self) -> None:
+        """Trains until a limit or early stopping ends it.
+
+        Raises:
+            TrainingError: a rank failed (all ranks raise), or the loss is not finite.
+        """
+        self._started_s = time.monotonic()
+        self.callbacks.call("on_train_start", self)
+        try:
+            if self.config.training.validate_at_start and self.position.step == 0:
+                self._judge(self._validate())
+            while self.stop_reason is None:
+                self._train_epoch()
+        except BaseException as error:
+            self.callbacks.call("on_exception", self, error)
+            raise
+        self.callbacks.call("on_train_end", self)
+
+    def test(self) -> dict[str, float]:
+        """Loads the best weights back and evaluates the test split with them."""
+        self.best.restore(self.optimization.module)
+        limit = self.config.training.num_test_batches
+        with self.optimization.autocast():
+            metrics = evaluate(self.task, "test", limit, self.metrics)
+        self.callbacks.call("on_test_end", self, metrics)
+        return metrics
+
+    def _train_epoch(self) -> None:
+        loader = self.task.loader("train")
+        if loader is None:
+            raise TrainingError("The task has no training split, so there is nothing to train on.")
+        start, total, epoch = self.position.batch_in_epoch, loader.num_batches, self.position.epoch
+        self.callbacks.call("on_epoch_start", self, epoch)
+        per_step = self.config.batch.accumulate * self.context.world_size
+        batches = loader.iterate(epoch, start=start)
+        try:
+            while start < total and self.stop_reason is None:
+                stop = min(start + per_step, total)
+                self._step(batches, epoch, start, stop, total)
+                start = stop
+        finally:
+            batches.close()
+
+    def _step(self, batches: Any, epoch: int, start: int, stop: int, total: int) -> None:
+        self.callbacks.call("on_train_step_start", self)
+        self.callbacks.call("before_zero_grad", self)
+        self.optimization.optimizer.zero_grad(set_to_none=True)
+        self.callbacks.call("after_zero_grad", self)
+        local, failure = LocalTotals(), None
+        self.optimization.model.train()
+        try:
+            for index in range(start, stop):
+                if index % self.context.world_size == self.context.rank:
+                    self._micro_batch(next(batches), epoch, index, local)
+        except Exception as error:  # noqa: BLE001 - flagged to all ranks, then raised below
+            local.failed, failure = True, error
+        local.stop = self._out_of_time()
+        self.callbacks.call("before_sync_grad", self)
+        totals = self.reducer.reduce(local)
+        if totals.failed_ranks:
+            raise_if_any_failed(failure, f"training, epoch {epoch}, batches {start} to {stop - 1}")
+        self._check_finite(totals)
+        self._apply(totals)
+        before = self.position
+        self.position = before.advance(
+            num_batches=stop - start, num_samples=totals.num_samples, epoch_batches=total
+        )
+        self._boundary(before, totals)
+
+    def _micro_batch(self, batch: Any, epoch: int, index: int, local: LocalTotals) -> None:
+        seed_micro_batch(self.config.seed, epoch, index)
+        batch = batch.to(self.context.device, non_blocking=True)
+        with self.optimization.no_sync():
+            with self.optimization.autocast():
+                output = self.task.training_step(batch)
+            self.optimization.scaler.scale(output.loss_sum).backward()
+        loss_sum = float(output.loss_sum.detach())
+        local.add(weight=output.weight, loss_sum=loss_sum, num_samples=int(batch.num_seeds))
+        local.add_metrics(output.metrics)
+
+    def _apply(self, totals: StepTotals) -> None:
+        if self.config.training.loss_reduction == "mean" and totals.weight:
+            self.reducer.scale(1.0 / totals.weight)
+        self.callbacks.call("after_sync_grad", self, totals)
+        if self.optimization.clips:
+            self.callbacks.call("after_clip_grad_norm", self, self.optimization.clip())
+        self.callbacks.call("before_optimizer_step", self)
+        self.optimization.step()
+        self.callbacks.call("after_optimizer_step", self)
+
+    def _boundary(self, before: Position, totals: StepTotals) -> None:
+        now, training = self.position, self.config.training
+        epoch_ended = now.epoch > before.epoch
+        self.optimization.step_schedulers(step=now.step, epoch=now.epoch, epoch_ended=epoch_ended)
+        self.callbacks.call("on_train_step_end", self, totals)
+        self._log_window.add(totals)
+        self._validation_window.add(totals)
+        if is_due(training.log_every, before, now):
+            means = {**self._log_window.take(), "lr": self.optimization.lr}
+            self.callbacks.call("on_log", self, means)
+        if epoch_ended:
+            self.callbacks.call("on_epoch_end", self, before.epoch)
+        self.stop_reason = self._limit_reached(out_of_time=totals.stop)
+        validated, metrics, improved = False, {}, False
+        if self.stop_reason or is_due(training.validate_every, before, now):
+            validated, metrics = True, self._validate()
+            improved = self._judge(metrics)
+        every = self.config.checkpoint.every
+        due = validated if every is None else is_due(every, before, now)
+        if self._save is not None and (due or self.stop_reason):
+            self._save(self, metrics, improved)
+        elif validated:
+            self.context.report(metrics, None)
+
+    def _validate(self) -> dict[str, float]:
+        self.callbacks.call("on_validation_start", self)
+        self.optimization.sync_buffers()
+        limit = self.config.training.num_val_batches
+        means = self._validation_window.take()
+        with self.optimization.autocast():
+            metrics = {**means, **evaluate(self.task, "val", limit, self.metrics)}
+        where = {"step": self.position.step, "epoch": self.position.epoch}
+        record = {**where, "samples": self.position.samples, "lr": self.optimization.lr, **metrics}
+        self.history.append({**record, "time_s": round(self.training_time_s, 3)})
+        self.callbacks.call("on_validation_end", self, metrics)
+        return metrics
+
+    def _judge(self, metrics: dict[str, float]) -> bool:
+        """Lets the policies decide on one validation; returns whether it is the best so far."""
+        self.optimization.step_plateau(metrics, self.best.tracker.monitor)
+        improved = self.best.update(metrics, self.position, self.optimization.module)
+        stopper = self.early_stopper
+        if stopper is not None and stopper.should_stop(stopper.tracker.value_of(metrics)):
+            self.stop_reason = self.stop_reason or (
+                f"early stopping: {stopper.tracker.monitor} has not improved for "
+                f"{stopper.patience} validations"
+            )
+        return improved
+
+    def _limit_reached(self, *, out_of_time: bool) -> str | None:
+        limits, now = self.config.training, self.position
+        if limits.max_steps is not None and now.step >= limits.max_steps:
+            return f"training.max_steps={limits.max_steps}"
+        if limits.max_epochs is not None and now.epoch >= limits.max_epochs:
+            return f"training.max_epochs={limits.max_epochs}"
+        if limits.max_samples is not None and now.samples >= limits.max_samples:
+            return f"training.max_samples={limits.max_samples}"
+        if out_of_time:
+            return f"training.max_time_s={limits.max_time_s}"
+        return None
+
+    def _out_of_time(self) -> bool:
+        """Rank 0's clock decides for all; the flag travels with the gradients."""
+        limit = self.config.training.max_time_s
+        return limit is not None and self.context.rank == 0 and self.training_time_s >= limit
+
+    def _check_finite(self, totals: StepTotals) -> None:
+        if not math.isfinite(totals.loss_sum):
+            raise TrainingError(
+                f"The training loss is {totals.loss_sum} at step {self.position.step + 1}. Lower "
+                "optimizer.args.lr or set training.clip_grad_norm; check the features for "
+                "extreme values."
+            )
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything that a resumed run needs, beside each rank's random state."""
+        stopper = self.early_stopper
+        return {
+            **self.optimization.state_dict(),
+            "position": self.position.state_dict(),
+            "best": self.best.state_dict(self.position),
+            "early_stopper": None if stopper is None else stopper.state_dict(),
+            "callbacks": self.callbacks.state_dict(),
+            "windows": [self._log_window.state_dict(), self._validation_window.state_dict()],
+            "history": list(self.history),
+            "training_time_s": self.training_time_s,
+            "stop_reason": self.stop_reason,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Takes back what `state_dict` gave."""
+        self.callbacks.call("on_load_checkpoint", self, state)
+        self.optimization.load_state_dict(state)
+        self.position = Position(**state["position"])
+        self.best.load_state_dict(state["best"], self.optimization.module)
+        if self.early_stopper is not None and state["early_stopper"] is not None:
+            self.early_stopper.load_state_dict(state["early_stopper"])
+        self.callbacks.load_state_dict(state["callbacks"])
+        for window, saved in zip(
+            (self._log_window, self._validation_window), state["windows"], strict=True
+        ):
+            window.load_state_dict(saved)
+        self.history = list(state["history"])
+        self._spent_s = float(state["training_time_s"])
+        self.stop_reason = state["stop_reason"]
+
+
+def _best_tracker(engine: Engine) -> BestTracker:
+    """What `best` means: checkpoint.monitor, else early stopping's, else the validation loss."""
+    config = engine.config
+    stopping, checkpoint = config.early_stopping, config.checkpoint
+    monitor, mode = checkpoint.monitor, checkpoint.mode
+    if monitor is None:
+        monitor = stopping.monitor if stopping else "val/loss"
+        mode = mode or (stopping.mode if stopping else "min")
+    return BestTracker(*_observable(engine, monitor, mode or "min"))
+
+
+def _early_stopper(engine: Engine) -> EarlyStopper | None:
+    stopping = engine.config.early_stopping
+    if stopping is None:
+        return None
+    monitor, mode = _observable(engine, stopping.monitor, stopping.mode)
+    return EarlyStopper(BestTracker(monitor, mode, stopping.min_delta), stopping.patience)
+
+
+def _observable(engine: Engine, monitor: str, mode: str) -> tuple[str, str]:
+    """Without a validation split the training loss takes the monitor's place."""
+    if monitor.startswith("val/") and not engine.has_validation:
+        return "train/loss", "min"
+    return monitor, mode

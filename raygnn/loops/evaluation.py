@@ -1,0 +1,130 @@
+"""Exact evaluation: the same numbers for any number of workers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from raygnn.errors import TrainingError
+from raygnn.loops import collectives
+from raygnn.loops.task import EvalOutput, Task
+from raygnn.metrics import GatheredMetric, SumMetric
+
+
+class EvaluationTable:
+    """One row of sums per evaluation batch, plus the rows of metrics that need them all.
+
+    A batch's row is written by the one rank that has it and is 0 elsewhere, so summing over the
+    ranks only moves rows, without rounding. Columns are then summed in batch order on every
+    rank: the result does not depend on how many ranks there were.
+    """
+
+    def __init__(self, num_batches: int, metrics: Sequence[Any]) -> None:
+        self._num_batches = num_batches
+        self._sums = [m for m in metrics if isinstance(m, SumMetric)]
+        self._gathered = [m for m in metrics if isinstance(m, GatheredMetric)]
+        self._rows: dict[int, Tensor] = {}
+        self._ids: list[Tensor] = []
+        self._predictions: list[Tensor] = []
+        self._targets: list[Tensor] = []
+
+    def add(self, output: EvalOutput) -> None:
+        """Takes one batch of this rank."""
+        head = torch.tensor([output.loss_sum, output.weight], dtype=torch.float64)
+        states = [m.update(output.prediction, output.target).cpu() for m in self._sums]
+        self._rows[output.index] = torch.cat([head, *states])
+        if self._gathered:
+            self._ids.append(output.ids.cpu())
+            self._predictions.append(output.prediction.float().cpu())
+            self._targets.append(output.target.cpu())
+
+    def reduce(self) -> dict[str, float]:
+        """Loss and metrics over all batches of all ranks. Collective: all ranks must call."""
+        widths = collectives.gather_objects([row.numel() for row in self._rows.values()][:1])
+        width = max((w[0] for w in widths if w), default=0)
+        table = torch.zeros((self._num_batches, width), dtype=torch.float64)
+        for index, row in self._rows.items():
+            table[index] = row
+        total = collectives.all_reduce_sum(table).sum(0)
+        if width == 0 or total[1] == 0:
+            return {}
+        results = {"loss": float(total[0] / total[1])}
+        offset = 2
+        sizes = [m.state_size for m in self._sums]
+        for metric, size in zip(self._sums, sizes, strict=True):
+            results.update(metric.compute(total[offset : offset + size]))
+            offset += size
+        results.update(self._reduce_gathered())
+        return results
+
+    def _reduce_gathered(self) -> dict[str, float]:
+        if not self._gathered:
+            return {}
+        like = collectives.gather_objects(
+            (self._predictions[0][:0], self._targets[0][:0]) if self._ids else None
+        )
+        empty_prediction, empty_target = next(pair for pair in like if pair is not None)
+        none = torch.empty(0, dtype=torch.int64)
+        ids = collectives.gather_rows(torch.cat([none, *self._ids]))
+        order = torch.argsort(ids, stable=True)
+        scores = collectives.gather_rows(torch.cat([empty_prediction, *self._predictions]))
+        targets = collectives.gather_rows(torch.cat([empty_target, *self._targets]))
+        results: dict[str, float] = {}
+        for metric in self._gathered:
+            results.update(metric.compute(scores[order], targets[order]))
+        return results
+
+
+def evaluate(task: Task, split: str, limit: int | None, metrics: Sequence[Any]) -> dict[str, float]:
+    """Evaluates a split on its fixed batches.
+
+    Ranks take every world-size-th batch; nothing is communicated until all are done.
+    Collective: all ranks must call.
+
+    Args:
+        limit: batches over all workers; None takes all.
+    Returns:
+        `<split>/loss` and `<split>/<metric>`; empty if the split has no loader.
+    Raises:
+        TrainingError: a rank failed; raised on all ranks, and it names the rank.
+    """
+    loader = task.loader(split)
+    if loader is None:
+        return {}
+    num_batches = loader.num_batches if limit is None else min(limit, loader.num_batches)
+    table = EvaluationTable(num_batches, metrics)
+    failure: Exception | None = None
+    training = task.model.training
+    task.model.eval()
+    try:
+        with torch.no_grad():
+            for output in task.evaluate(split, num_batches):
+                table.add(output)
+    except Exception as error:  # noqa: BLE001 - told to all ranks, then raised below
+        failure = error
+    finally:
+        task.model.train(training)
+    raise_if_any_failed(failure, f"evaluation of the {split} split")
+    return {f"{split}/{name}": value for name, value in table.reduce().items()}
+
+
+def raise_if_any_failed(failure: BaseException | None, where: str) -> None:
+    """Raises on every rank if one failed. Collective: all ranks must call.
+
+    Raises:
+        TrainingError: names the first failed rank and its cause.
+    """
+    texts = collectives.gather_objects(None if failure is None else describe(failure))
+    for rank, text in enumerate(texts):
+        if text is not None:
+            raise TrainingError(f"Rank {rank} failed in {where}: {text}") from failure
+
+
+def describe(error: BaseException) -> str:
+    """An exception in one line, notes included."""
+    notes = " ".join(getattr(error, "__notes__", ()))
+    text = f"{type(error).__name__}: {error}"
+    return f"{text} ({notes})" if notes else text

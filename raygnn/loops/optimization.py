@@ -1,0 +1,150 @@
+"""From summed gradients to changed weights: wrapping, precision, clipping, schedules."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
+
+from raygnn.config import LoadedConfig, build
+from raygnn.errors import ConfigError, TrainingError
+from raygnn.loops import collectives
+
+_AUTOCAST = {"bf16-mixed": torch.bfloat16, "fp16-mixed": torch.float16}
+
+
+class Optimization:
+    """Model, optimizer, scheduler and scaler of one rank, and the order in which they act."""
+
+    def __init__(
+        self,
+        module: nn.Module,
+        loaded: LoadedConfig,
+        device: torch.device,
+        optimizer: torch.optim.Optimizer | None,
+    ) -> None:
+        config = loaded.config
+        self.module = module.to(device)
+        self._precision = config.training.precision
+        if self._precision == "bf16-true":
+            self.module = self.module.to(torch.bfloat16)
+        self._device = device
+        self.model = _wrap(self.module)
+        trainable = [p for p in self.module.parameters() if p.requires_grad]
+        if not trainable:
+            raise ConfigError(
+                f"model.type={config.model.type!r} is invalid: it has no trainable parameter. "
+                "Set a model that learns."
+            )
+        self.optimizer = optimizer or build(
+            config.optimizer, "optimizer", loaded.allow_modules, params=trainable
+        )
+        self.schedule = config.lr_scheduler
+        self.scheduler: LRScheduler = build(
+            self.schedule, "lr_scheduler", loaded.allow_modules, optimizer=self.optimizer
+        )
+        self._clip = config.training.clip_grad_norm
+        self.scaler = torch.amp.GradScaler(
+            device.type, enabled=self._precision == "fp16-mixed", init_scale=2.0**14
+        )
+
+    @property
+    def lr(self) -> float:
+        return float(self.optimizer.param_groups[0]["lr"])
+
+    @property
+    def clips(self) -> bool:
+        return self._clip is not None
+
+    def autocast(self) -> AbstractContextManager[Any]:
+        """The context in which forward passes run."""
+        dtype = _AUTOCAST.get(self._precision)
+        if dtype is None:
+            return nullcontext()
+        return torch.autocast(self._device.type, dtype=dtype)
+
+    def no_sync(self) -> AbstractContextManager[Any]:
+        """Keeps DDP from reducing: the engine sums gradients itself, once a step."""
+        if isinstance(self.model, DistributedDataParallel):
+            return self.model.no_sync()
+        return nullcontext()
+
+    def clip(self) -> float:
+        """Clips the reduced gradients and returns their norm before."""
+        assert self._clip is not None
+        self.scaler.unscale_(self.optimizer)
+        return float(nn.utils.clip_grad_norm_(self.module.parameters(), self._clip))
+
+    def step(self) -> None:
+        """Changes the weights."""
+        self.scaler.step(self.optimizer)
+        self.scaler.update()
+
+    def step_schedulers(self, *, step: int, epoch: int, epoch_ended: bool) -> None:
+        """Steps a scheduler whose interval has passed; plateau schedulers wait for a metric."""
+        if isinstance(self.scheduler, ReduceLROnPlateau):
+            return
+        by_step = self.schedule.interval == "step"
+        if by_step or epoch_ended:
+            count = step if by_step else epoch
+            if count % self.schedule.frequency == 0:
+                self.scheduler.step()
+
+    def step_plateau(self, metrics: dict[str, float], monitor: str) -> None:
+        """Gives a plateau scheduler its metric after a validation.
+
+        Raises:
+            TrainingError: no such metric is logged.
+        """
+        if not isinstance(self.scheduler, ReduceLROnPlateau):
+            return
+        name = self.schedule.monitor or monitor
+        if name not in metrics:
+            raise TrainingError(
+                f"lr_scheduler.monitor={name!r} is invalid: this run logs no such metric. Set "
+                f"one of: {', '.join(sorted(metrics))}."
+            )
+        self.scheduler.step(metrics[name])
+
+    def sync_buffers(self) -> None:
+        """Averages buffers (BatchNorm's statistics) over ranks, so that all evaluate alike.
+
+        Collective: all ranks must call.
+        """
+        size = collectives.world_size()
+        if size == 1:
+            return
+        for buffer in self.module.buffers():
+            if buffer.is_floating_point():
+                buffer.copy_(collectives.all_reduce_sum(buffer.detach().clone()) / size)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {
+            "model": self.module.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "scheduler": self.scheduler.state_dict(),
+            "scaler": self.scaler.state_dict(),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.module.load_state_dict(state["model"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.scheduler.load_state_dict(state["scheduler"])
+        if state["scaler"]:
+            self.scaler.load_state_dict(state["scaler"])
+
+
+def _wrap(module: nn.Module) -> nn.Module:
+    """Wraps in DDP where there are several ranks: it checks and equalises the initial weights.
+
+    Collective: all ranks must call.
+    """
+    if collectives.world_size() == 1:
+        return module
+    if not any(p.requires_grad for p in module.parameters()):
+        return module
+    return DistributedDataParallel(module, broadcast_buffers=False)

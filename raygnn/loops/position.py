@@ -1,0 +1,55 @@
+"""Where a run stands, and which periods are due there."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, replace
+
+from raygnn.config import Period
+
+
+@dataclass(frozen=True)
+class Position:
+    """How far training has come. All counts are global, over all workers.
+
+    Attributes:
+        step: optimizer steps done.
+        batches: micro-batches done.
+        samples: seeds done.
+        epoch: whole epochs done.
+        batch_in_epoch: micro-batches done of the running epoch.
+    """
+
+    step: int = 0
+    batches: int = 0
+    samples: int = 0
+    epoch: int = 0
+    batch_in_epoch: int = 0
+
+    def advance(self, *, num_batches: int, num_samples: int, epoch_batches: int) -> Position:
+        """The position after one more optimizer step of `num_batches` micro-batches."""
+        in_epoch = self.batch_in_epoch + num_batches
+        finished = in_epoch >= epoch_batches
+        return replace(
+            self,
+            step=self.step + 1,
+            batches=self.batches + num_batches,
+            samples=self.samples + num_samples,
+            epoch=self.epoch + int(finished),
+            batch_in_epoch=0 if finished else in_epoch,
+        )
+
+    def state_dict(self) -> dict[str, int]:
+        return asdict(self)
+
+
+def is_due(period: Period | None, before: Position, after: Position) -> bool:
+    """Whether a period's mark lies in the step from `before` to `after` (any of several)."""
+    if period is None:
+        return False
+    marks = (
+        (period.steps, before.step, after.step),
+        (period.batches, before.batches, after.batches),
+        (period.epochs, before.epoch, after.epoch),
+        (period.samples, before.samples, after.samples),
+    )
+    return any(every is not None and then // every < now // every for every, then, now in marks)

@@ -1,0 +1,80 @@
+"""The progress lines of a run: short, one event each, readable in a terminal and in a log."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from raygnn.loops.callbacks import Callback
+
+if TYPE_CHECKING:
+    from raygnn.loops.engine import Engine
+    from raygnn.loops.gradients import StepTotals
+
+_BARS = "▁▂▃▄▅▆▇█"
+
+
+class Progress(Callback):
+    """Prints on rank 0: a line per log period and one per validation, with the curve so far."""
+
+    def on_train_start(self, engine: Engine) -> None:
+        self._num_seeds, self._since = 0, time.monotonic()
+        if engine.context.rank == 0:
+            batch = engine.config.batch
+            say(
+                f"training on {engine.context.world_size} worker(s), {engine.context.device}: "
+                f"{num_parameters(engine):,} parameters, global batch {batch.global_batch_size} = "
+                f"{batch.batch_size} x {engine.context.world_size} worker(s) x {batch.accumulate}"
+            )
+
+    def on_train_step_end(self, engine: Engine, totals: StepTotals) -> None:
+        self._num_seeds += totals.num_samples
+
+    def on_log(self, engine: Engine, metrics: dict[str, float]) -> None:
+        if engine.context.rank == 0:
+            elapsed = max(time.monotonic() - self._since, 1e-9)
+            speed = f"{self._num_seeds / elapsed:,.0f} seeds/s"
+            say(f"{_where(engine)} | {_show(metrics)} | {speed}")
+        self._num_seeds, self._since = 0, time.monotonic()
+
+    def on_validation_end(self, engine: Engine, metrics: dict[str, float]) -> None:
+        if engine.context.rank == 0:
+            tracker = engine.best.tracker
+            curve = [row[tracker.monitor] for row in engine.history if tracker.monitor in row]
+            say(f"{_where(engine)} | {_show(metrics)} | {tracker.monitor} {sparkline(curve)}")
+
+    def on_train_end(self, engine: Engine) -> None:
+        if engine.context.rank == 0:
+            best = engine.best
+            say(
+                f"stopped by {engine.stop_reason}; best {best.tracker.monitor} "
+                f"{best.tracker.best:.4f} at step {best.position.step}"
+            )
+
+
+def say(text: str) -> None:
+    """Prints one line at once, also where the output is a file."""
+    print(f"[raygnn] {text}", flush=True)
+
+
+def sparkline(values: Sequence[float], width: int = 24) -> str:
+    """Draws the last values as a row of bars between their minimum and maximum."""
+    shown = [value for value in values[-width:] if value == value]  # NaN is not drawn
+    if not shown:
+        return ""
+    low, high = min(shown), max(shown)
+    scale = (len(_BARS) - 1) / (high - low) if high > low else 0.0
+    return "".join(_BARS[round((value - low) * scale)] for value in shown)
+
+
+def num_parameters(engine: Engine) -> int:
+    return sum(p.numel() for p in engine.optimization.module.parameters() if p.requires_grad)
+
+
+def _where(engine: Engine) -> str:
+    return f"epoch {engine.position.epoch:>3} step {engine.position.step:>5}"
+
+
+def _show(metrics: dict[str, float]) -> str:
+    return "  ".join(f"{name} {value:.4g}" for name, value in metrics.items())

@@ -1,0 +1,145 @@
+"""The run folder: what lies where, and who may write into it."""
+
+from __future__ import annotations
+
+import json
+import secrets
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+from raygnn import __version__
+from raygnn.config import LoadedConfig
+from raygnn.data.filesystem import join, open_fs, read_text, redact, write_text
+from raygnn.errors import RunError
+
+
+class RunStatus(Enum):
+    """State of a run; only `FINISHED` is terminal, anything else can go on."""
+
+    RUNNING = "running"
+    FINISHED = "finished"
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """Paths of one run on any fsspec URI. Rank 0 and the driver write, nobody else.
+
+    Attributes:
+        uri: the folder.
+        model_uri: where `model.safetensors` and its config go; the folder itself by default.
+        logs_uri: where TensorBoard events go; `<folder>/logs` by default.
+        attempt: names what this start of the run writes, so that two never mix.
+    """
+
+    uri: str
+    model_uri: str
+    logs_uri: str
+    attempt: str
+
+    @property
+    def checkpoints_uri(self) -> str:
+        return join(self.uri, "checkpoints")
+
+    @property
+    def metrics_uri(self) -> str:
+        return join(self.uri, "metrics.json")
+
+    @property
+    def history_uri(self) -> str:
+        return join(self.uri, "history.jsonl")
+
+    def write_state(self, status: RunStatus, fingerprint: str) -> None:
+        state = {"status": status.value, "fingerprint": fingerprint, "raygnn": __version__}
+        write_text(join(self.uri, "run.json"), json.dumps(state, indent=1) + "\n")
+
+    def read_state(self) -> dict[str, Any] | None:
+        fs, path = open_fs(join(self.uri, "run.json"))
+        if not fs.exists(path):
+            return None
+        return json.loads(read_text(join(self.uri, "run.json")))
+
+    def write_metrics(self, metrics: dict[str, Any]) -> None:
+        write_text(self.metrics_uri, json.dumps(metrics, indent=1) + "\n")
+
+    def write_history(self, history: list[dict[str, float]]) -> None:
+        write_text(self.history_uri, "".join(json.dumps(row) + "\n" for row in history))
+
+    def read_history(self) -> list[dict[str, float]]:
+        fs, path = open_fs(self.history_uri)
+        if not fs.exists(path):
+            return []
+        return [json.loads(line) for line in read_text(self.history_uri).splitlines()]
+
+    def clear(self) -> None:
+        """Deletes everything of the run, logs and model included."""
+        for uri in dict.fromkeys((self.logs_uri, self.model_uri, self.uri)):
+            fs, path = open_fs(uri)
+            if fs.exists(path):
+                fs.rm(path, recursive=True)
+
+
+def check_run_folder(loaded: LoadedConfig, name: str) -> RunFolder:
+    """Decides what a start under this name means, without writing anything.
+
+    Fresh folder: a new run. An unfinished run of the same config goes on, unless
+    `checkpoint.resume` is never. Anything else is refused before any work is done.
+
+    Raises:
+        RunError: the name is taken by a finished or another run, or there is nothing to resume
+            where `checkpoint.resume` demands it.
+    """
+    run = loaded.config.run
+    uri = join(run.storage_path, name)
+    folder = RunFolder(
+        uri=uri,
+        model_uri=run.model_uri or uri,
+        logs_uri=run.logs_uri or join(uri, "logs"),
+        attempt=secrets.token_hex(3),
+    )
+    if not run.overwrite:
+        resume = loaded.config.checkpoint.resume
+        _check_state(folder.read_state(), loaded.fingerprint(), name, resume)
+    return folder
+
+
+def open_run_folder(loaded: LoadedConfig, name: str) -> RunFolder:
+    """Prepares the run folder for writing; with `run.overwrite` it is emptied first.
+
+    Raises:
+        RunError: as `check_run_folder`, or the folder cannot be written.
+    """
+    folder = check_run_folder(loaded, name)
+    try:
+        if loaded.config.run.overwrite:
+            folder.clear()
+        folder.write_state(RunStatus.RUNNING, loaded.fingerprint())
+        write_text(join(folder.uri, "config.yaml"), loaded.saved_yaml())
+    except OSError as error:
+        raise RunError(
+            f"run.storage_path={redact(loaded.config.run.storage_path)!r} is invalid: the run "
+            f"folder cannot be written ({error}). Set a folder or bucket that this user may "
+            "write to."
+        ) from error
+    return folder
+
+
+def _check_state(state: dict[str, Any] | None, fingerprint: str, name: str, resume: str) -> None:
+    remedy = "Set --run.overwrite true to replace it, or another run.name."
+    if state is None:
+        if resume in ("must", "last", "best"):
+            raise RunError(
+                f"checkpoint.resume={resume!r} is invalid: no run named {name!r} is there to "
+                "resume. Set run.name and run.storage_path to those of the run, or resume to auto."
+            )
+        return
+    if state["status"] == RunStatus.FINISHED.value:
+        raise RunError(f"run.name={name!r} is invalid: that run has finished. {remedy}")
+    if state["fingerprint"] != fingerprint:
+        raise RunError(
+            f"run.name={name!r} is invalid: an unfinished run of another config is there. {remedy}"
+        )
+    if resume == "never":
+        raise RunError(
+            f"checkpoint.resume='never' is invalid: an unfinished run {name!r} is there. {remedy}"
+        )

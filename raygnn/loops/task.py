@@ -1,0 +1,111 @@
+"""The task: what is learned. The engine owns how."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from raygnn.config import LoadedConfig
+from raygnn.data.bundle import Bundle
+from raygnn.sampling.loader import NeighborLoader
+
+
+@dataclass(frozen=True)
+class StepOutput:
+    """What a task computes of one training micro-batch.
+
+    Attributes:
+        loss_sum: scalar with gradient: the loss summed over what it is on.
+        weight: what the sum is divided by once it is summed over the global batch.
+        metrics: further sums over the same weight, logged as weighted means.
+    """
+
+    loss_sum: Tensor
+    weight: float
+    metrics: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class EvalOutput:
+    """What a task computes of one evaluation batch.
+
+    Attributes:
+        index: the batch's place in the fixed global sequence of evaluation batches.
+        ids: int64 [num_seeds], dense ids: rows gathered from all ranks are ordered by them.
+        prediction: [num_seeds, ...], what the metrics are given, with `target` beside it.
+    """
+
+    index: int
+    ids: Tensor
+    loss_sum: float
+    weight: float
+    prediction: Tensor
+    target: Tensor
+
+
+@dataclass(frozen=True)
+class TaskEnvironment:
+    """What a task is set up with, on one rank."""
+
+    loaded: LoadedConfig
+    bundle: Bundle
+    rank: int
+    world_size: int
+    device: torch.device
+
+
+class Task(ABC):
+    """What a user subclasses: loaders, model, and the loss of a batch.
+
+    The engine sets `model` (wrapped for training) before any step runs. Everything around the
+    step, from gradient reduction to checkpoints, is the engine's and the same for all tasks.
+    """
+
+    model: nn.Module
+    env: TaskEnvironment
+
+    #: Names of the sums in `StepOutput.metrics`; every batch gives all of them.
+    step_metrics: Sequence[str] = ()
+
+    def setup(self, env: TaskEnvironment) -> None:
+        """Takes the environment; called once, before anything else."""
+        self.env = env
+
+    @abstractmethod
+    def build_model(self) -> nn.Module:
+        """The module to train, on the CPU; the engine moves and wraps it."""
+
+    @abstractmethod
+    def loader(self, split: str) -> NeighborLoader | None:
+        """The loader of `train`, `val` or `test`; None where the split was not declared.
+
+        Raises:
+            DataError: the split is declared and empty.
+        """
+
+    @abstractmethod
+    def training_step(self, batch: Any) -> StepOutput:
+        """Loss of one micro-batch, with gradient."""
+
+    @abstractmethod
+    def evaluate(self, split: str, num_batches: int) -> Iterator[EvalOutput]:
+        """This rank's share of the first `num_batches` evaluation batches of a split.
+
+        Runs without gradient and in evaluation mode. Makes no collective call.
+        """
+
+    def build_metrics(self) -> Sequence[Any]:
+        """The metrics of evaluation (`raygnn.metrics`)."""
+        return ()
+
+    def configure_optimizers(self, model: nn.Module) -> torch.optim.Optimizer | None:
+        """An optimizer of the task's own; None takes the one of the config."""
+        return None
+
+    def close(self) -> None:
+        """Frees loaders and threads."""

@@ -1,0 +1,155 @@
+"""One worker of a run, from an open bundle to the written results."""
+
+from __future__ import annotations
+
+import math
+import os
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from raygnn import __version__
+from raygnn.config import LoadedConfig, build, resolve
+from raygnn.data.bundle import Bundle
+from raygnn.errors import CheckpointError
+from raygnn.loops import collectives
+from raygnn.loops.callbacks import Callback, FunctionCallback
+from raygnn.loops.checkpointer import Checkpointer
+from raygnn.loops.checkpoints import Retention
+from raygnn.loops.context import WorkerContext
+from raygnn.loops.engine import Engine
+from raygnn.loops.history import HistoryWriter
+from raygnn.loops.model_export import export_model
+from raygnn.loops.progress import Progress, num_parameters, say
+from raygnn.loops.randomness import seed_process
+from raygnn.loops.run_folder import RunFolder, RunStatus
+from raygnn.loops.task import Task, TaskEnvironment
+
+
+@dataclass(frozen=True)
+class TrainJob:
+    """What every worker of a run is given. Crosses process boundaries.
+
+    Attributes:
+        dry_run: after the first checkpoint, restore it and compare.
+    """
+
+    loaded: LoadedConfig
+    folder: RunFolder
+    bundle_path: str
+    dry_run: bool = False
+
+
+def run_worker(job: TrainJob, context: WorkerContext) -> dict[str, Any]:
+    """Trains, tests with the best weights, and writes the outputs.
+
+    Collective: all ranks must call.
+
+    Returns:
+        The final metrics, equal on all ranks.
+    """
+    loaded, config = job.loaded, job.loaded.config
+    _prepare_process(loaded)
+    task: Task = build(config.task, "task", loaded.allow_modules)
+    bundle = Bundle.open(job.bundle_path)
+    task.setup(TaskEnvironment(loaded, bundle, context.rank, context.world_size, context.device))
+    try:
+        saver = None
+        retention = Retention(config.checkpoint.policy, config.checkpoint.keep_last_n)
+        checkpointer = Checkpointer(job.folder, context, retention)
+        if config.checkpoint.policy != "none":
+            saver = checkpointer
+        engine = Engine(task, loaded, context, _callbacks(job, task), saver)
+        checkpointer.restore(engine, config.checkpoint.resume)
+        engine.train()
+        if job.dry_run:
+            _check_restore(engine, checkpointer)
+        metrics = _final_metrics(engine, engine.test())
+        if context.rank == 0:
+            _write_outputs(job, engine, metrics)
+        collectives.barrier()
+        return metrics
+    finally:
+        task.close()
+
+
+def _prepare_process(loaded: LoadedConfig) -> None:
+    config = loaded.config
+    if config.init_env is not None:
+        resolve(config.init_env, "init_env", loaded.allow_modules)()
+    if config.deterministic:
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+        torch.use_deterministic_algorithms(True)
+        torch.set_num_threads(1)
+    seed_process(config.seed)
+
+
+def _callbacks(job: TrainJob, task: Task) -> list[Callback]:
+    """The task itself if it is one, loggers and progress, then the configured ones."""
+    loaded, folder = job.loaded, job.folder
+    injected = {"logs_uri": folder.logs_uri, "run_name": folder.uri.rstrip("/").rsplit("/", 1)[-1]}
+    callbacks: list[Callback] = [task] if isinstance(task, Callback) else []
+    callbacks += [HistoryWriter(folder), Progress()]
+    callbacks += [
+        build(logger, "logger", loaded.allow_modules, **injected)
+        for logger in loaded.config.loggers
+    ]
+    for entry in loaded.config.callbacks:
+        if isinstance(entry, dict):
+            hooks = {h: resolve(f, "hook", loaded.allow_modules) for h, f in entry.items()}
+            callbacks.append(FunctionCallback(hooks))
+        else:
+            callbacks.append(build(entry, "callback", loaded.allow_modules))
+    return callbacks
+
+
+def _final_metrics(engine: Engine, test: dict[str, float]) -> dict[str, Any]:
+    best, position = engine.best, engine.position
+    return {
+        **{name: value for name, value in best.metrics.items() if not name.startswith("train/")},
+        **test,
+        "best_step": best.position.step,
+        "best_epoch": best.position.epoch,
+        "step": position.step,
+        "epoch": position.epoch,
+        "samples": position.samples,
+        "num_parameters": num_parameters(engine),
+        "num_workers": engine.context.world_size,
+        "training_time_s": round(engine.training_time_s, 3),
+        "stop_reason": engine.stop_reason,
+    }
+
+
+def _write_outputs(job: TrainJob, engine: Engine, metrics: dict[str, Any]) -> None:
+    folder, loaded = job.folder, job.loaded
+    model_uri = export_model(engine.optimization.module, folder.model_uri, loaded.saved_yaml())
+    finite = {k: None if _is_nan(v) else v for k, v in metrics.items()}
+    folder.write_metrics({**finite, "raygnn": __version__})
+    folder.write_state(RunStatus.FINISHED, loaded.fingerprint())
+    shown = {k: v for k, v in metrics.items() if k.startswith("test/")}
+    say("test: " + "  ".join(f"{name} {value:.4f}" for name, value in shown.items()))
+    say(f"model       {model_uri}")
+    say(f"metrics     {folder.metrics_uri}")
+    say(f"history     {folder.history_uri}")
+    say(f"logs        {folder.logs_uri}")
+    say(f"checkpoints {folder.checkpoints_uri}")
+
+
+def _is_nan(value: Any) -> bool:
+    return isinstance(value, float) and not math.isfinite(value)
+
+
+def _check_restore(engine: Engine, checkpointer: Checkpointer) -> None:
+    """Restores the checkpoint just written and compares the weights bit for bit.
+
+    Raises:
+        CheckpointError: they differ, or there is none.
+    """
+    module = engine.optimization.module
+    before = {name: tensor.clone() for name, tensor in module.state_dict().items()}
+    if not checkpointer.restore(engine, "must"):
+        raise CheckpointError("The dry run wrote no checkpoint. Set checkpoint.policy to best.")
+    for name, tensor in module.state_dict().items():
+        if not torch.equal(before[name], tensor):
+            raise CheckpointError(f"The dry run restored other weights than it saved: {name}.")

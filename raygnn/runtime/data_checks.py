@@ -1,0 +1,28 @@
+"""What can be known to be wrong with data and task before a worker starts, without torch."""
+
+from __future__ import annotations
+
+from raygnn.config import Config
+from raygnn.data.bundle import Bundle
+from raygnn.data.node_target import NodeTarget
+from raygnn.loops.progress import say
+
+
+def check_data(config: Config, bundle: Bundle) -> None:
+    """Finds target, labels, features and splits of a built-in task, as its workers will.
+
+    A task of the user's own checks itself in its workers.
+
+    Raises:
+        ConfigError: `task.args` names something that the graph does not have.
+        DataError: labels or features are missing, or a split is empty.
+    """
+    if config.task.type != "node_classification":
+        return
+    found = NodeTarget.of_task(bundle, config)
+    splits = found.splits
+    say(
+        f"{bundle.num_nodes(found.node_type):,} {found.node_type} nodes, {found.in_channels} "
+        f"features, {found.problem} with {found.num_outputs} outputs; "
+        f"train {len(splits.train):,}, val {len(splits.val):,}, test {len(splits.test):,}"
+    )

@@ -1,0 +1,111 @@
+"""From the config's `data` section to an open bundle, through graph tables in every case."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from filelock import FileLock
+
+from raygnn.config import LoadedConfig, build
+from raygnn.data.bundle import Bundle
+from raygnn.data.filesystem import redact
+from raygnn.data.ingest import IngestOptions, ingest
+from raygnn.data.schedule import Schedule, in_process
+from raygnn.errors import ConfigError
+from raygnn.loops.progress import say
+
+if TYPE_CHECKING:
+    from raygnn.data.tables import GraphTables
+
+
+def open_bundle(loaded: LoadedConfig, data: Any, schedule: Schedule = in_process) -> Bundle:
+    """Opens the bundle of the configured graph, building it first where it is not there yet.
+
+    Generated graphs and PyG objects are written as graph tables into the cache and take the
+    same path from there.
+
+    Args:
+        data: a PyG `Data` or `HeteroData` in place of the config's source.
+    Raises:
+        ConfigError: no source, or two.
+        DataError: the tables are wrong.
+    """
+    section = loaded.config.data
+    cache_dir = section.cache_dir or default_cache_dir()
+    uri = section.uri
+    if data is not None:
+        if uri or section.synthetic or section.type:
+            raise ConfigError(
+                "data is given twice: fit(data=...) and the config's data section. Take one away."
+            )
+        uri = _write_pyg(data, cache_dir)
+    elif section.synthetic is not None:
+        uri = _write_synthetic(dict(section.synthetic), cache_dir)
+    elif section.type is not None:
+        from raygnn.config import Component
+
+        component = Component(type=section.type, args=section.args)
+        uri = _write_pyg(_single_graph(build(component, "dataset", loaded.allow_modules)), cache_dir)
+    if uri is None:
+        raise ConfigError(
+            "data.uri=None is invalid: the config names no graph. Set data.uri to a folder with "
+            "graph.yaml, or data.synthetic, or data.type."
+        )
+    options = IngestOptions(
+        on_error=section.on_error,
+        undirected=section.undirected,
+        feature_dtype=section.feature_dtype,
+    )
+    say(f"graph {redact(uri)}")
+    return ingest(uri, options, cache_dir, schedule=schedule, progress=say)
+
+
+def default_cache_dir() -> str:
+    """`$RAYGNN_CACHE_DIR`, else `~/.cache/raygnn`."""
+    return os.environ.get("RAYGNN_CACHE_DIR") or str(Path.home() / ".cache" / "raygnn")
+
+
+def _write_synthetic(arguments: dict[str, Any], cache_dir: str) -> str:
+    from raygnn.data.synthetic import synthetic_tables
+
+    key = hashlib.sha256(json.dumps(arguments, sort_keys=True).encode()).hexdigest()[:20]
+    return _write_once(cache_dir, f"synthetic-{key}", lambda: synthetic_tables(**arguments))
+
+
+def _write_pyg(data: Any, cache_dir: str) -> str:
+    from raygnn.data.convert.pyg import content_hash, tables_from_pyg
+
+    return _write_once(cache_dir, f"pyg-{content_hash(data)[:20]}", lambda: tables_from_pyg(data))
+
+
+def _write_once(cache_dir: str, name: str, make: Any) -> str:
+    """Writes tables under a name that tells their content, unless they are there already."""
+    from raygnn.data.tables import write_tables
+
+    folder = Path(cache_dir).expanduser().absolute() / "tables" / name
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with FileLock(f"{folder}.lock"):
+        if not (folder / "graph.yaml").exists():
+            tables: GraphTables = make()
+            write_tables(tables, str(folder), num_shards=2)
+    return str(folder)
+
+
+def _single_graph(dataset: Any) -> Any:
+    """The graph itself, or the only one of a PyG dataset.
+
+    Raises:
+        ConfigError: the dataset holds several graphs.
+    """
+    if hasattr(dataset, "edge_types") or hasattr(dataset, "edge_index"):
+        return dataset
+    if len(dataset) != 1:
+        raise ConfigError(
+            f"data.type={type(dataset).__name__!r} is invalid: it holds {len(dataset)} graphs. Give "
+            "a dataset of one graph, or a function that returns one Data or HeteroData."
+        )
+    return dataset[0]

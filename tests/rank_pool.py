@@ -1,0 +1,77 @@
+"""Plain processes as ranks: started once a session, given a fresh gloo group for each call."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tempfile
+import traceback
+from collections.abc import Callable
+from datetime import timedelta
+from multiprocessing import get_context
+from multiprocessing.connection import Connection
+from typing import Any
+
+
+class RankPool:
+    """Runs functions of importable test modules on 1 to `size` ranks, and gives their results.
+
+    Starting a process that imports torch and PyG takes seconds: the pool pays for it once.
+    """
+
+    def __init__(self, size: int = 3) -> None:
+        spawn = get_context("spawn")
+        self._pipes: list[Connection] = []
+        self._processes = []
+        for rank in range(size):
+            ours, theirs = spawn.Pipe()
+            process = spawn.Process(target=_serve, args=(theirs, rank), daemon=True)
+            process.start()
+            self._pipes.append(ours)
+            self._processes.append(process)
+
+    def run(self, function: Callable[..., Any], world_size: int, *args: Any) -> list[Any]:
+        """Calls `function(*args)` on every rank and returns the results by rank.
+
+        Raises:
+            RuntimeError: with the traceback of the first rank that raised.
+        """
+        with tempfile.TemporaryDirectory() as folder:
+            store = os.path.join(folder, "store")
+            for pipe in self._pipes[:world_size]:
+                pipe.send((function, world_size, store, args))
+            answers = [pipe.recv() for pipe in self._pipes[:world_size]]
+        for rank, (failure, _) in enumerate(answers):
+            if failure is not None:
+                raise RuntimeError(f"rank {rank}:\n{failure}")
+        return [result for _, result in answers]
+
+    def close(self) -> None:
+        for pipe in self._pipes:
+            with contextlib.suppress(BrokenPipeError):
+                pipe.send(None)
+        for process in self._processes:
+            process.join(timeout=10)
+
+
+def _serve(pipe: Connection, rank: int) -> None:
+    import torch
+    import torch.distributed as dist
+
+    torch.set_num_threads(1)
+    while (message := pipe.recv()) is not None:
+        function, world_size, store, args = message
+        try:
+            dist.init_process_group(
+                "gloo",
+                init_method=f"file://{store}",
+                rank=rank,
+                world_size=world_size,
+                timeout=timedelta(seconds=60),
+            )
+            pipe.send((None, function(*args)))
+        except BaseException:
+            pipe.send((traceback.format_exc(), None))
+        finally:
+            if dist.is_initialized():
+                dist.destroy_process_group()
