@@ -1,0 +1,66 @@
+"""The edges of a block as a sparse matrix: what the reductions of message passing run over."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import TYPE_CHECKING, NamedTuple
+
+import torch
+from torch import Tensor
+
+if TYPE_CHECKING:
+    from raygnn.sampling.blocks import Block
+
+
+class BySource(NamedTuple):
+    """The same edges, ordered by source.
+
+    Attributes:
+        order: int64 [num_edges], positions in the destination order.
+        dst: int64 [num_edges], their destinations.
+        ptr: int64 [num_src + 1], where each source's edges begin.
+    """
+
+    order: Tensor
+    dst: Tensor
+    ptr: Tensor
+
+
+class Adjacency:
+    """Destination-ordered edges, and their transpose once a backward pass asks for it.
+
+    Attributes:
+        src: int64 [num_edges].
+        dst: int64 [num_edges], ascending.
+        ptr: int64 [num_dst + 1], where each destination's edges begin.
+    """
+
+    def __init__(self, src: Tensor, dst: Tensor, ptr: Tensor, num_src: int) -> None:
+        self.src = src
+        self.dst = dst
+        self.ptr = ptr
+        self.num_src = num_src
+        self.num_dst = ptr.numel() - 1
+
+    @classmethod
+    def of(cls, block: Block) -> Adjacency:
+        """The adjacency of a block; shares its tensors."""
+        return cls(block.edge_index[0], block.edge_index[1], block.dst_ptr, block.num_src)
+
+    @property
+    def num_edges(self) -> int:
+        """How many edges there are."""
+        return self.src.numel()
+
+    @cached_property
+    def num_in_edges(self) -> Tensor:
+        """int64 [num_dst], edges of each destination."""
+        return self.ptr[1:] - self.ptr[:-1]
+
+    @cached_property
+    def by_source(self) -> BySource:
+        """The transpose. A stable sort, so that sums keep one order from run to run."""
+        order = self.src.sort(stable=True).indices
+        ptr = self.ptr.new_zeros(self.num_src + 1)
+        torch.cumsum(torch.bincount(self.src, minlength=self.num_src), 0, out=ptr[1:])
+        return BySource(order, self.dst[order], ptr)

@@ -1,0 +1,179 @@
+"""The base of all encoders: what happens before, between and after the message passing layers."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from torch import Tensor, nn
+from torch.nn import functional
+from torch_geometric.nn import JumpingKnowledge
+from torch_geometric.nn.norm import BatchNorm
+
+from raygnn.errors import ConfigError
+from raygnn.models.arguments import check_choice, check_positive, check_probability
+
+if TYPE_CHECKING:
+    from raygnn.sampling.blocks import Block
+
+ACTIVATIONS: dict[str, type[nn.Module]] = {
+    "relu": nn.ReLU,
+    "elu": nn.ELU,
+    "gelu": nn.GELU,
+    "leaky_relu": nn.LeakyReLU,
+    "prelu": nn.PReLU,
+    "silu": nn.SiLU,
+    "tanh": nn.Tanh,
+}
+NORMS = ("batch", "layer")
+JUMPS = ("cat", "max", "lstm")
+
+
+class Encoder(nn.Module, ABC):
+    """Stacked message passing layers over per-layer bipartite blocks.
+
+    Layer i reads the rows of its block's sources and writes the rows of its destinations, which are
+    the first of the sources. So a batch computes nothing that nobody reads, and a whole graph can
+    be encoded layer by layer (`raygnn.models.exact`).
+
+    A layer's input passes dropout; its output passes norm and activation, except the last layer's
+    without `jump`. With `jump` all layers are `hidden_channels` wide, their outputs are combined as
+    in Jumping Knowledge Networks (arXiv:1806.03536), and a linear layer gives `out_channels`.
+
+    A subclass says in `build_layer` what one layer is.
+
+    Args:
+        in_channels: width of the input features.
+        out_channels: width of the output.
+        hidden_channels: width between the layers, all heads together.
+        num_layers: message passing layers, one for each of `sampling.fanouts`.
+        dropout: on the input of each layer after the first.
+        input_dropout: on the input features.
+        norm: "batch", "layer" or None.
+        activation: one of `ACTIVATIONS`.
+        jump: "cat", "max", "lstm" or None.
+        normalize_output: scales each output row to unit L2 norm.
+    Raises:
+        ConfigError: an argument is out of range or unknown.
+    """
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        hidden_channels: int = 256,
+        num_layers: int = 2,
+        *,
+        dropout: float = 0.0,
+        input_dropout: float = 0.0,
+        norm: str | None = None,
+        activation: str = "relu",
+        jump: str | None = None,
+        normalize_output: bool = False,
+    ) -> None:
+        super().__init__()
+        check_positive(
+            in_channels=in_channels,
+            out_channels=out_channels,
+            hidden_channels=hidden_channels,
+            num_layers=num_layers,
+        )
+        check_probability(dropout=dropout, input_dropout=input_dropout)
+        check_choice("norm", norm, NORMS, optional=True)
+        check_choice("activation", activation, tuple(ACTIVATIONS))
+        check_choice("jump", jump, JUMPS, optional=True)
+        self.in_channels = in_channels
+        self.out_channels = out_channels
+        self.hidden_channels = hidden_channels
+        self.num_layers = num_layers
+        self.dropout = dropout
+        self.input_dropout = input_dropout
+        self.normalize_output = normalize_output
+
+        num_inner = num_layers if jump else num_layers - 1
+        widths = [in_channels, *[hidden_channels] * num_inner]
+        if jump is None:
+            widths.append(out_channels)
+        self.layers = nn.ModuleList(
+            self.build_layer(widths[i], widths[i + 1], is_output=i == num_inner)
+            for i in range(num_layers)
+        )
+        self.norms = nn.ModuleList(_norm(norm, hidden_channels) for _ in range(num_inner))
+        self.activations = nn.ModuleList(ACTIVATIONS[activation]() for _ in range(num_inner))
+        self.jump: JumpingKnowledge | None = None
+        if jump is not None:
+            self.jump = JumpingKnowledge(jump, hidden_channels, num_layers)
+            jump_channels = hidden_channels * (num_layers if jump == "cat" else 1)
+            self.head = nn.Linear(jump_channels, out_channels)
+
+    @abstractmethod
+    def build_layer(self, in_channels: int, out_channels: int, *, is_output: bool) -> nn.Module:
+        """One layer: a module called with (x_src, block) that returns [num_dst, out_channels].
+
+        Args:
+            is_output: the layer's output is the encoder's.
+        """
+
+    def forward_layer(self, i: int, x_src: Tensor, num_dst: int, block: Block) -> Tensor:
+        """Applies layer i, counted from the input.
+
+        Args:
+            x_src: [num_src, channels], rows of the block's sources, the destinations' first.
+            num_dst: how many rows to return; the block's number of destinations.
+        Returns:
+            [num_dst, channels of the layer].
+        """
+        rate = self.dropout if i else self.input_dropout
+        x = self.layers[i](functional.dropout(x_src, rate, self.training), block)[:num_dst]
+        if i < len(self.norms):
+            x = self.activations[i](self.norms[i](x))
+        return x
+
+    def readout(self, layer_outputs: Sequence[Tensor]) -> Tensor:
+        """Gives the encoder's output from what each layer gave for the same nodes.
+
+        Args:
+            layer_outputs: [num_nodes, channels] of each layer, first to last. Without `jump` only
+                the last is read.
+        Returns:
+            [num_nodes, out_channels].
+        """
+        x = layer_outputs[-1]
+        if self.jump is not None:
+            x = self.head(self.jump(list(layer_outputs)))
+        return functional.normalize(x, dim=-1) if self.normalize_output else x
+
+    def forward(self, x: Tensor, blocks: Sequence[Block]) -> Tensor:
+        """Encodes the seeds of a batch.
+
+        Args:
+            x: [num_nodes, in_channels], rows of the batch's nodes, the seeds' first.
+            blocks: one per layer; blocks[0] is the deepest, read by the first layer.
+        Returns:
+            [num_seeds, out_channels].
+        Raises:
+            ConfigError: there is not one block per layer.
+        """
+        if len(blocks) != self.num_layers:
+            raise ConfigError(
+                f"model.args.num_layers={self.num_layers} is invalid: batches are sampled for "
+                f"{len(blocks)} layers. Give sampling.fanouts one number per layer, or set "
+                f"model.args.num_layers to {len(blocks)}."
+            )
+        num_seeds = blocks[-1].num_dst
+        outputs = []
+        for i, block in enumerate(blocks):
+            x = self.forward_layer(i, x, block.num_dst, block)
+            outputs.append(x[:num_seeds])
+        return self.readout(outputs)
+
+
+def _norm(norm: str | None, channels: int) -> nn.Module:
+    if norm == "batch":
+        # The last micro-batch of an epoch may hold one seed, of which no variance can be taken:
+        # it is normalised by the running statistics.
+        return BatchNorm(channels, allow_single_element=True)
+    if norm == "layer":
+        return nn.LayerNorm(channels)
+    return nn.Identity()
