@@ -1,0 +1,1 @@
+"""Converters: a foreign format to GraphTables, one module a format."""

@@ -1,0 +1,184 @@
+"""The sparse npz layout of citation and co-purchase graphs (adj_*, attr_*, labels, masks)."""
+
+from __future__ import annotations
+
+import zipfile
+from collections.abc import Mapping
+
+import numpy as np
+
+from raygnn.data.convert.edge_list import undirected_edges
+from raygnn.data.convert.masks import MASK_NAMES, split_nodes
+from raygnn.data.convert.normalize import normalize_rows
+from raygnn.data.filesystem import open_fs, redact
+from raygnn.data.table_columns import Features, SparseRows
+from raygnn.data.tables import EdgeRows, GraphTables, edge_rows, node_rows
+from raygnn.errors import DataError
+
+_CSR_PARTS = ("data", "indices", "indptr", "shape")
+_WANTED = (
+    *(f"adj_{part}" for part in _CSR_PARTS),
+    *(f"attr_{part}" for part in _CSR_PARTS),
+    "attr_matrix",
+    "labels",
+    *MASK_NAMES,
+)
+
+
+def npz_tables(
+    uri: str,
+    directed: bool = False,
+    split: str | None = None,
+    split_seed: int = 0,
+    normalize: bool = False,
+) -> GraphTables:
+    """Converts an npz file; never unpickles.
+
+    Keys: adj_data, adj_indices, adj_indptr, adj_shape (CSR, row to column); optional attr_*
+    likewise or a dense attr_matrix; optional labels, train_mask, val_mask, test_mask. Others are
+    not read.
+
+    Args:
+        uri: path or fsspec URI.
+        directed: keeps the entries as they are; else they are symmetrised, repeats and loops go.
+        split: option text (see split_option); None takes the masks, or declares no split.
+        normalize: divides each feature row by its sum.
+    Raises:
+        DataError: the file, or an array in it, is missing or malformed.
+    """
+    where = redact(uri)
+    arrays = _read_arrays(uri, where)
+    adjacency = _csr(arrays, "adj", where)
+    num_nodes = adjacency.num_rows
+    if adjacency.dim != num_nodes:
+        raise DataError(
+            f"{where}: adj_shape={(num_nodes, adjacency.dim)} is invalid: must be square. "
+            "Give a graph of one node type, or use raygnn.prepare csv for other tables."
+        )
+    edges, notes = _edges(adjacency, directed)
+    features = _features(arrays, num_nodes, where)
+    if features is not None and normalize:
+        features = normalize_rows(features)
+    labels = _labels(arrays, num_nodes, where)
+    nodes = node_rows(
+        np.arange(num_nodes),
+        {} if features is None else {"x": features},
+        {} if labels is None else {"y": labels},
+    )
+    masks = {name: arrays[name] for name in MASK_NAMES if name in arrays}
+    nodes, split_note = split_nodes(nodes, masks, labels, split, split_seed, where)
+    return GraphTables({"node": nodes}, {("node", "to", "node"): edges}, (*notes, *split_note))
+
+
+def _read_arrays(uri: str, where: str) -> dict[str, np.ndarray]:
+    fs, path = open_fs(uri)
+    try:
+        with fs.open(path, "rb") as file, np.load(file, allow_pickle=False) as archive:
+            if not isinstance(archive, np.lib.npyio.NpzFile):
+                raise DataError(
+                    f"{where} holds one array. Give an .npz file with adj_data and so on."
+                )
+            return {key: _read_array(archive, key, where) for key in _WANTED if key in archive}
+    except FileNotFoundError as error:
+        raise DataError(f"{where}: there is no such file. Check the path.") from error
+    except (zipfile.BadZipFile, EOFError, ValueError) as error:
+        raise DataError(
+            f"{where} is not a readable .npz file: {error}. Check that it was copied completely."
+        ) from error
+
+
+def _read_array(archive: np.lib.npyio.NpzFile, key: str, where: str) -> np.ndarray:
+    try:
+        return archive[key]
+    except ValueError as error:
+        raise DataError(
+            f"{where}: array {key!r} cannot be read without unpickling, which could run code of "
+            f"the file ({error}). Save it again as a plain numeric array."
+        ) from error
+
+
+def _array(arrays: Mapping[str, np.ndarray], key: str, where: str, ndim: int = 1) -> np.ndarray:
+    if key not in arrays:
+        raise DataError(
+            f"{where}: array {key!r} is missing, found {', '.join(arrays) or 'nothing known'}. "
+            "The layout is adj_data, adj_indices, adj_indptr, adj_shape, attr_*, labels, *_mask."
+        )
+    array = arrays[key]
+    if array.ndim != ndim or array.dtype.kind not in "biuf":
+        raise DataError(
+            f"{where}: array {key!r} has shape {array.shape} and type {array.dtype}, but must be "
+            f"numbers in {ndim} dimension{'s' if ndim > 1 else ''}. Save it again in that form."
+        )
+    return array
+
+
+def _csr(arrays: Mapping[str, np.ndarray], prefix: str, where: str) -> SparseRows:
+    data, indices, indptr, shape = (
+        _array(arrays, f"{prefix}_{part}", where) for part in _CSR_PARTS
+    )
+    num_rows, dim = (int(size) for size in shape) if len(shape) == 2 else (-1, -1)
+    is_valid = (
+        num_rows >= 0
+        and len(indptr) == num_rows + 1
+        and indptr[0] == 0
+        and indptr[-1] == len(indices) == len(data)
+        and (np.diff(indptr) >= 0).all()
+        and (len(indices) == 0 or (indices.min() >= 0 and indices.max() < dim))
+    )
+    if not is_valid:
+        raise DataError(
+            f"{where}: {prefix}_data, {prefix}_indices, {prefix}_indptr and {prefix}_shape are no "
+            f"CSR matrix: shape {shape.tolist()}, {len(indptr)} row pointers, {len(indices)} "
+            f"indices, {len(data)} values. Save the matrix again from scipy.sparse.csr_matrix."
+        )
+    return SparseRows(indptr.astype(np.int64), indices.astype(np.int64), data, dim)
+
+
+def _edges(adjacency: SparseRows, directed: bool) -> tuple[EdgeRows, list[str]]:
+    source = np.repeat(np.arange(adjacency.num_rows), np.diff(adjacency.indptr))
+    target = adjacency.indices
+    weight = np.asarray(adjacency.values)
+    is_weighted = bool((weight != 1).any())
+    if directed:
+        notes = ["edges kept as they are: --directed was given"]
+    else:
+        edges = undirected_edges(source, target, adjacency.num_rows)
+        source, target, weight, notes = (
+            edges.source,
+            edges.target,
+            weight[edges.entry],
+            [edges.note],
+        )
+    if is_weighted:
+        notes.append("adj_data is not all ones: written as the edges' weight")
+    return edge_rows(source, target, weight=weight if is_weighted else None), notes
+
+
+def _features(arrays: Mapping[str, np.ndarray], num_nodes: int, where: str) -> Features | None:
+    features: Features
+    if "attr_matrix" in arrays:
+        features = _array(arrays, "attr_matrix", where, ndim=2)
+        num_rows = len(features)
+    elif any(f"attr_{part}" in arrays for part in _CSR_PARTS):
+        features = _csr(arrays, "attr", where).canonical()
+        num_rows = features.num_rows
+    else:
+        return None
+    if num_rows != num_nodes:
+        raise DataError(
+            f"{where}: the features (attr_*) have {num_rows:,} rows for {num_nodes:,} nodes. "
+            "Save one row a node."
+        )
+    return features
+
+
+def _labels(arrays: Mapping[str, np.ndarray], num_nodes: int, where: str) -> np.ndarray | None:
+    if "labels" not in arrays:
+        return None
+    labels = _array(arrays, "labels", where, ndim=max(1, min(2, arrays["labels"].ndim)))
+    if len(labels) != num_nodes:
+        raise DataError(
+            f"{where}: labels has {len(labels):,} rows for {num_nodes:,} nodes. "
+            "Save one row a node."
+        )
+    return labels

@@ -1,0 +1,260 @@
+"""Command line that writes graph tables: `python -m raygnn.prepare npz|pyg|csv|synthetic`."""
+
+from __future__ import annotations
+
+import argparse
+import inspect
+import re
+import shlex
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import yaml
+
+from raygnn.data.convert.csv import CsvSource, csv_tables
+from raygnn.data.convert.npz import npz_tables
+from raygnn.data.convert.pyg import load_pyg, tables_from_pyg
+from raygnn.data.convert.split_option import SPLIT_HELP, parse_split
+from raygnn.data.filesystem import redact
+from raygnn.data.synthetic import GENERATORS, synthetic_tables
+from raygnn.data.synthetic_args import generator_arguments
+from raygnn.data.tables import GraphTables, check_folder, write_tables
+from raygnn.data.tables_summary import summarize_tables
+from raygnn.errors import ConfigError, DataError, RaygnnError
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs the command line; returns the exit status."""
+    args = _parser().parse_args(argv)
+    try:
+        parse_split(args.split or "none")
+        check_folder(args.out, args.overwrite)
+        tables = args.convert(args)
+        write_tables(tables, args.out, args.shards, args.overwrite, progress=_print_progress)
+    except RaygnnError as error:
+        print(f"error: {_in_flags(str(error))}", file=sys.stderr)
+        return error.exit_status
+    except OSError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return DataError.exit_status
+    print(f"wrote {redact(args.out)}")
+    for line in summarize_tables(tables):
+        print(f"  {line}")
+    print(f"next: {_next_command(args.out, tables)}")
+    return 0
+
+
+def _convert_npz(args: argparse.Namespace) -> GraphTables:
+    return npz_tables(args.file, args.directed, args.split, args.split_seed, _is_normalized(args))
+
+
+def _convert_csv(args: argparse.Namespace) -> GraphTables:
+    separator = args.separator
+    files = CsvSource(
+        edges=args.edges,
+        source=args.source,
+        target=args.target,
+        nodes=args.nodes,
+        id=args.id,
+        label=args.label,
+        features=args.features,
+        separator="\t" if separator in {"\\t", "tab"} else separator,
+        has_header=not args.no_header,
+    )
+    return csv_tables(files, args.directed, args.split, args.split_seed, _is_normalized(args))
+
+
+def _convert_pyg(args: argparse.Namespace) -> GraphTables:
+    if (args.file is None) == (args.dataset is None):
+        raise ConfigError(
+            "file and --dataset are invalid: give exactly one of them. Name a file that "
+            "torch.save wrote, or a dataset class such as torch_geometric.datasets.Planetoid."
+        )
+    data = load_pyg(args.file) if args.dataset is None else _build_dataset(args)
+    return tables_from_pyg(data, args.split, args.split_seed, _is_normalized(args))
+
+
+def _build_dataset(args: argparse.Namespace) -> Any:
+    from raygnn.config.component import Component
+    from raygnn.config.components import build
+
+    component = Component(type=args.dataset, args=_dataset_args(args.args))
+    try:
+        dataset = build(component, "dataset", tuple(args.allow_module))
+        return dataset if args.index is None else dataset[args.index]
+    except RaygnnError:
+        raise
+    except Exception as error:
+        raise DataError(
+            f"--dataset={args.dataset!r} failed: {type(error).__name__}: {error}. Check --args, "
+            "and that its files can be read or downloaded from here."
+        ) from error
+
+
+def _dataset_args(text: str) -> dict[str, Any]:
+    try:
+        content = yaml.safe_load(text)
+    except yaml.YAMLError:
+        content = None
+    if not isinstance(content, dict):
+        raise ConfigError(
+            f"--args={text!r} is invalid: must be a YAML mapping. Set such as "
+            "--args '{root: data, name: Cora}'."
+        )
+    return content
+
+
+def _convert_synthetic(args: argparse.Namespace) -> GraphTables:
+    names = generator_arguments(GENERATORS[args.generator])
+    return synthetic_tables(args.generator, **{name: getattr(args, name) for name in names})
+
+
+def _is_normalized(args: argparse.Namespace) -> bool:
+    return bool(args.normalize_features == "row")
+
+
+def _print_progress(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
+def _in_flags(message: str) -> str:
+    """A message about the config section data.synthetic, in the flags of this command line."""
+    return re.sub(
+        r"data\.synthetic\.(\w+)", lambda match: "--" + match[1].replace("_", "-"), message
+    )
+
+
+def _next_command(out_uri: str, tables: GraphTables) -> str:
+    has_split = any(node.split is not None for node in tables.nodes.values())
+    splits = "" if has_split else " --data.splits.type hash"
+    return f"python -m raygnn.train CONFIG.yaml --data.uri {shlex.quote(redact(out_uri))}{splits}"
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m raygnn.prepare",
+        description="Writes a graph as tables to train on: graph.yaml and Parquet shards.",
+        allow_abbrev=False,
+    )
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    _add_npz(commands)
+    _add_pyg(commands)
+    _add_csv(commands)
+    _add_synthetic(commands)
+    return parser
+
+
+def _add_npz(commands: Any) -> None:
+    command = _add_command(commands, "npz", "from the sparse npz layout", _convert_npz)
+    command.add_argument("file", help="npz file (path or URI) with adj_*, attr_*, labels, *_mask")
+    _add_direction(command)
+    _add_split_and_features(command, "default: the file's masks, else none")
+
+
+def _add_pyg(commands: Any) -> None:
+    command = _add_command(commands, "pyg", "from a PyG Data or HeteroData", _convert_pyg)
+    command.add_argument("file", nargs="?", help="file (path or URI) written by torch.save")
+    command.add_argument("--dataset", metavar="CLASS", help="dotted path of a dataset class")
+    command.add_argument("--args", default="{}", metavar="YAML", help="arguments of the dataset")
+    command.add_argument("--index", type=int, help="which graph of a dataset of several")
+    command.add_argument(
+        "--allow-module",
+        action="append",
+        default=[],
+        metavar="MODULE",
+        help="module that --dataset may also come from; may be given again",
+    )
+    _add_split_and_features(command, "default: the data's masks, else none")
+
+
+def _add_csv(commands: Any) -> None:
+    command = _add_command(commands, "csv", "from CSV or TSV edge lists", _convert_csv)
+    command.add_argument("--edges", required=True, metavar="FILE", help="edge list (path or URI)")
+    command.add_argument("--source", metavar="COLUMN", help="default: the first column of --edges")
+    command.add_argument("--target", metavar="COLUMN", help="default: the second column of --edges")
+    command.add_argument("--nodes", "--labels", metavar="FILE", help="table of ids and labels")
+    command.add_argument("--id", metavar="COLUMN", help="default: the first column of --nodes")
+    command.add_argument("--label", metavar="COLUMN", help="default: the other column of --nodes")
+    command.add_argument(
+        "--features",
+        metavar="FILE",
+        help="numbers beside an id column, or .json: {id: [feature indices]}",
+    )
+    command.add_argument("--separator", help="of all files (default: found in each)")
+    command.add_argument(
+        "--no-header",
+        action="store_true",
+        help="the files have no header line; columns are then named 0, 1, ...",
+    )
+    _add_direction(command)
+    _add_split_and_features(command, "default: none")
+
+
+def _add_synthetic(commands: Any) -> None:
+    command = commands.add_parser(
+        "synthetic", help="a generated graph", description="Writes a generated graph."
+    )
+    generators = command.add_subparsers(dest="generator_name", required=True, metavar="GENERATOR")
+    for name, generator in GENERATORS.items():
+        summary, _, details = inspect.cleandoc(generator.__doc__ or "").partition("\n\n")
+        one = _add_command(generators, name.replace("_", "-"), summary, _convert_synthetic)
+        one.description = f"{summary}\n\n{details}"
+        one.formatter_class = argparse.RawDescriptionHelpFormatter
+        one.set_defaults(generator=name)
+        for argument in generator_arguments(generator).values():
+            kind: dict[str, Any] = (
+                {"action": argparse.BooleanOptionalAction}
+                if argument.kind is bool
+                else {"type": argument.kind, "metavar": argument.kind.__name__.upper()}
+            )
+            shown = "" if argument.default is None else f" (default: {argument.default})"
+            one.add_argument(
+                f"--{argument.name.replace('_', '-')}",
+                default=argument.default,
+                help=argument.range.help + shown,
+                **kind,
+            )
+
+
+def _add_command(
+    commands: Any, name: str, summary: str, convert: Callable[[argparse.Namespace], GraphTables]
+) -> argparse.ArgumentParser:
+    command: argparse.ArgumentParser = commands.add_parser(
+        name, help=summary, description=f"Writes graph tables {summary}.", allow_abbrev=False
+    )
+    command.set_defaults(convert=convert)
+    command.add_argument(
+        "--out", required=True, metavar="URI", help="folder to write, any fsspec URI"
+    )
+    command.add_argument(
+        "--shards", type=int, default=1, metavar="N", help="files per type (default: 1)"
+    )
+    command.add_argument("--overwrite", action="store_true", help="replace the graph in the folder")
+    return command
+
+
+def _add_direction(command: argparse.ArgumentParser) -> None:
+    direction = command.add_mutually_exclusive_group()
+    direction.add_argument(
+        "--undirected",
+        dest="directed",
+        action="store_false",
+        default=False,
+        help="write both directions of each edge, without repeats and self-loops (default)",
+    )
+    direction.add_argument(
+        "--directed", action="store_true", help="write the edges just as they are"
+    )
+
+
+def _add_split_and_features(command: argparse.ArgumentParser, default: str) -> None:
+    command.add_argument("--split", help=f"{SPLIT_HELP} ({default})")
+    command.add_argument("--split-seed", type=int, default=0, metavar="S", help="default: 0")
+    command.add_argument(
+        "--normalize-features", choices=["row"], help="row: divide each feature row by its sum"
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())
