@@ -1,0 +1,264 @@
+"""Components: checked on the driver by their names, imported and built on the worker."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from raygnn.config.component import Component
+from raygnn.config.dotted_path import LIBRARY_ROOTS, DottedPathError, allowed_root, import_dotted
+from raygnn.config.nested_args import (
+    TYPE_KEY,
+    broken_nested_rules,
+    coerce,
+    is_value_type,
+)
+from raygnn.config.problems import KeyPath, Problem, choose_from
+from raygnn.config.redaction import is_secret_name, redact
+from raygnn.config.slots import NESTED, SLOTS, Slot
+from raygnn.errors import ConfigError
+
+__all__ = ["SLOTS", "Component", "Slot", "build", "check_component", "resolve"]
+
+Target = type | Callable[..., Any]
+
+
+def check_component(
+    component: Component, slot: str, allow_modules: Sequence[str] = ()
+) -> list[str]:
+    """What is wrong with a component, as far as it shows without importing anything.
+
+    Args:
+        slot: a key of SLOTS.
+        allow_modules: user modules that dotted paths may lead into.
+    Returns:
+        A text for each problem.
+    """
+    path: KeyPath = (SLOTS[slot].path,)
+    problems = broken_component_rules(component, slot, path, allow_modules)
+    return [_text(problem, component) for problem in problems]
+
+
+def broken_component_rules(
+    component: Component, slot: str, path: KeyPath, allow_modules: Sequence[str]
+) -> Iterator[Problem]:
+    """The problems of `check_component`, at the place of the component in the config."""
+    spec = SLOTS[slot]
+    if broken := _broken_name(component.type, spec, allow_modules):
+        yield Problem((*path, "type"), *broken)
+    for name in sorted(spec.injected & set(component.args)):
+        yield Problem((*path, "args", name), *_INJECTED)
+    yield from broken_nested_rules(
+        component.args, (*path, "args"), lambda dotted: _broken_path(dotted, allow_modules)
+    )
+
+
+def broken_function_rules(
+    name: str, path: KeyPath, allow_modules: Sequence[str]
+) -> Iterator[Problem]:
+    """What is wrong with the dotted path of a function, as far as it shows without importing."""
+    if broken := _broken_path(name, allow_modules):
+        yield Problem(path, *broken)
+    elif allowed_root(name, allow_modules) in LIBRARY_ROOTS:
+        yield Problem(
+            path,
+            "a function is taken from user modules only",
+            "Set a function of your own, and allow its module with --allow-module",
+        )
+
+
+def resolve(component: Component | str, slot: str, allow_modules: Sequence[str] = ()) -> Target:
+    """Imports the class (or function, where the slot takes one) that a component names.
+
+    Raises:
+        ConfigError: it may not be imported, is not there, or is not what the slot needs.
+    """
+    name = component if isinstance(component, str) else component.type
+    spec = SLOTS[slot]
+    try:
+        if broken := _broken_name(name, spec, allow_modules):
+            raise DottedPathError(*broken)
+        return _import(spec.names.get(name, name), spec, allow_modules)
+    except DottedPathError as error:
+        leaf = (spec.path,) if spec.functions_only else (spec.path, "type")
+        problem = Problem(leaf, error.rule, error.remedy)
+        raise ConfigError(problem.text(repr(name))) from error
+
+
+def build(
+    component: Component, slot: str, allow_modules: Sequence[str] = (), **injected: Any
+) -> Any:
+    """Builds the object of a component.
+
+    Args:
+        slot: a key of SLOTS.
+        injected: arguments from raygnn. A class given by a dotted path gets those of them that it
+            has parameters for.
+    Raises:
+        ConfigError: the component cannot be imported, sets what raygnn injects, or its arguments
+            are not those of its constructor.
+    """
+    target = resolve(component, slot, allow_modules)
+    path: KeyPath = (SLOTS[slot].path, "args")
+    args = {
+        name: _expand(value, (*path, name), allow_modules) for name, value in component.args.items()
+    }
+    if clash := sorted(set(args) & set(injected)):
+        problems = [Problem((*path, name), *_INJECTED) for name in clash]
+        raise ConfigError([_text(problem, component) for problem in problems])
+    if component.type not in SLOTS[slot].names:
+        injected = _accepted(target, injected)
+    return _call(target, args, injected, path, component.type, allow_modules)
+
+
+_INJECTED = ("raygnn sets this argument itself", "Remove it")
+
+
+def _broken_name(name: str, spec: Slot, allow_modules: Sequence[str]) -> tuple[str, str] | None:
+    if name in spec.names:
+        return None
+    if "." in name:
+        return _broken_path(name, allow_modules)
+    if not spec.names:
+        return "there are no short names here", "Set a dotted path, as my_pkg.my_module.Name"
+    remedy = choose_from(name, sorted(spec.names)) + ", or a dotted path"
+    return f"there is no {spec.path} component of this name", remedy
+
+
+def _broken_path(path: str, allow_modules: Sequence[str]) -> tuple[str, str] | None:
+    try:
+        allowed_root(path, allow_modules)
+    except DottedPathError as error:
+        return error.rule, error.remedy
+    return None
+
+
+def _import(path: str, spec: Slot, allow_modules: Sequence[str]) -> Target:
+    found = import_dotted(path, allow_modules, takes_functions=spec.takes_functions)
+    if not isinstance(found, type):
+        return found
+    if spec.functions_only:
+        raise DottedPathError("a function goes here, and this is a class", "Set a function")
+    if spec.any_user_class and allowed_root(path, allow_modules) not in LIBRARY_ROOTS:
+        return found
+    bases = tuple(_import_base(base) for base in spec.bases)
+    if not issubclass(found, bases):
+        raise DottedPathError(
+            f"{found.__name__} is no {' or '.join(spec.bases)}", "Set a subclass of it"
+        )
+    return found
+
+
+def _import_base(path: str) -> type:
+    base = import_dotted(path, (), takes_functions=False)
+    assert isinstance(base, type)
+    return base
+
+
+def _expand(value: Any, path: KeyPath, allow_modules: Sequence[str]) -> Any:
+    """Builds the objects inside of an argument."""
+    if isinstance(value, list):
+        return [_expand(item, (*path, i), allow_modules) for i, item in enumerate(value)]
+    if is_value_type(value):
+        return coerce(value)
+    if not isinstance(value, Mapping):
+        return value
+    inner = {
+        key: _expand(item, (*path, key), allow_modules)
+        for key, item in value.items()
+        if key != TYPE_KEY
+    }
+    if TYPE_KEY not in value:
+        return inner
+    dotted = value[TYPE_KEY]
+    try:
+        target = _import(dotted, NESTED, allow_modules)
+    except DottedPathError as error:
+        problem = Problem((*path, TYPE_KEY), error.rule, error.remedy)
+        raise ConfigError(problem.text(repr(dotted))) from error
+    return _call(target, inner, {}, path, dotted, allow_modules)
+
+
+def _parameters(target: Target) -> dict[str, inspect.Parameter] | None:
+    """Parameters by name; None where they cannot be known."""
+    try:
+        return dict(inspect.signature(target).parameters)
+    except ValueError:  # a class written in C
+        return None
+
+
+def _accepted(target: Target, injected: Mapping[str, Any]) -> dict[str, Any]:
+    """Those injected arguments that the target has a parameter for.
+
+    A user's `**kwargs` takes all; that of a library is for its own options.
+    """
+    parameters = _parameters(target)
+    if parameters is None:
+        return dict(injected)
+    is_library = target.__module__.partition(".")[0] in LIBRARY_ROOTS
+    takes_all = any(p.kind is p.VAR_KEYWORD for p in parameters.values()) and not is_library
+    return {name: value for name, value in injected.items() if takes_all or name in parameters}
+
+
+def _call(
+    target: Target,
+    args: Mapping[str, Any],
+    injected: Mapping[str, Any],
+    path: KeyPath,
+    name: str,
+    allow_modules: Sequence[str],
+) -> Any:
+    parameters = _parameters(target)
+    if parameters is not None:
+        _check_arguments(parameters, args, injected, path, name)
+    is_users = "." in name and allowed_root(name, allow_modules) not in LIBRARY_ROOTS
+    if is_users:
+        return target(**args, **injected)  # errors are the user's own, with their traceback
+    try:
+        return target(**args, **injected)
+    except (TypeError, ValueError) as error:
+        shown = repr(redact(dict(args)))
+        takes = _names(parameters, injected)
+        problem = Problem(path, f"{name} refuses them: {error}", f"{name} takes: {takes}")
+        raise ConfigError(problem.text(shown)) from error
+
+
+def _check_arguments(
+    parameters: Mapping[str, inspect.Parameter],
+    args: Mapping[str, Any],
+    injected: Mapping[str, Any],
+    path: KeyPath,
+    name: str,
+) -> None:
+    named = [
+        n
+        for n, p in parameters.items()
+        if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY) and n not in injected
+    ]
+    takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
+    texts = []
+    for unknown in [] if takes_any else [n for n in args if n not in named]:
+        remedy = choose_from(unknown, named, f"{name} takes") if named else "Remove it"
+        shown = "'***'" if is_secret_name(unknown) else repr(redact(args[unknown]))
+        problem = Problem((*path, unknown), f"{name} takes no such argument", remedy)
+        texts.append(problem.text(shown))
+    for needed in named:
+        if parameters[needed].default is inspect.Parameter.empty and needed not in args:
+            problem = Problem((*path, needed), f"{name} needs this argument", "Set it")
+            texts.append(problem.text(None))
+    if texts:
+        raise ConfigError(texts)
+
+
+def _names(parameters: Mapping[str, Any] | None, injected: Mapping[str, Any]) -> str:
+    return ", ".join(n for n in parameters or {} if n not in injected) or "no arguments"
+
+
+def _text(problem: Problem, component: Component) -> str:
+    """The message of a problem that a component has by itself."""
+    value: Any = {"type": component.type, "args": component.args}
+    for part in problem.path[1:]:
+        value = value[part]
+    hidden = any(is_secret_name(part) for part in problem.path)
+    return problem.text("'***'" if hidden else repr(redact(value)))

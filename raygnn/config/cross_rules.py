@@ -1,0 +1,91 @@
+"""Rules between sections. Each says which sections it reads, so that a broken one silences it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from raygnn.config.batch import broken_batch_rules
+from raygnn.config.problems import Problem
+from raygnn.config.slots import SLOTS
+
+if TYPE_CHECKING:
+    from raygnn.config.schema import Config
+
+Rule = Callable[["Config"], Iterable[Problem]]
+
+
+def _batch_triple(config: Config) -> Iterable[Problem]:
+    return broken_batch_rules(
+        config.loader.batch_size,
+        config.training.accumulate_grad_batches,
+        config.scaling.num_workers,
+        config.training.global_batch_size,
+    )
+
+
+def _layers_equal_hops(config: Config) -> Iterable[Problem]:
+    num_layers = config.model.args.get("num_layers")
+    is_built_in = config.model.type in SLOTS["model"].names
+    if not is_built_in or config.sampling.type is not None or num_layers is None:
+        return
+    hops = config.sampling.num_hops
+    if num_layers != hops:
+        yield Problem(
+            ("model", "args", "num_layers"),
+            f"a layer goes one hop, and sampling.fanouts has {hops}: {config.sampling.fanouts}",
+            f"Set it to {hops}, leave it out, or give {num_layers} fanouts",
+        )
+
+
+def _plateau_has_monitor(config: Config) -> Iterable[Problem]:
+    scheduler, stopping, checkpoint = config.lr_scheduler, config.early_stopping, config.checkpoint
+    is_plateau = scheduler.type.rpartition(".")[2] == "ReduceLROnPlateau"
+    if not is_plateau:
+        if scheduler.monitor is not None and scheduler.type in SLOTS["lr_scheduler"].names:
+            yield Problem(
+                ("lr_scheduler", "monitor"),
+                f"{scheduler.type} looks at no metric",
+                "Set lr_scheduler.type: ReduceLROnPlateau, or remove the monitor",
+            )
+        return
+    if scheduler.frequency != 1:
+        yield Problem(
+            ("lr_scheduler", "frequency"),
+            "ReduceLROnPlateau steps at each validation",
+            "Remove it, and set training.validate_every",
+        )
+    known = [(checkpoint.monitor, checkpoint.mode)]
+    known += [(stopping.monitor, stopping.mode)] if stopping else []
+    monitor = scheduler.monitor or next((name for name, _ in known if name), None)
+    if monitor is None:
+        yield Problem(
+            ("lr_scheduler", "monitor"),
+            "ReduceLROnPlateau needs a metric, and there is no early stopping to take it from",
+            "Set the name of a logged metric, as in val/loss",
+        )
+        return
+    mode = next((mode for name, mode in known if name == monitor and mode), "min")
+    if scheduler.args.get("mode", "min") != mode and not monitor.endswith("/loss"):
+        yield Problem(
+            ("lr_scheduler", "args", "mode"),
+            f"{monitor} is better when it is {_WORDS[mode]}, as said elsewhere in this config",
+            f"Set lr_scheduler.args.mode: {mode}",
+        )
+
+
+_WORDS = {"min": "less", "max": "more"}
+
+_RULES: tuple[tuple[Rule, frozenset[str]], ...] = (
+    (_batch_triple, frozenset({"loader", "training", "scaling"})),
+    (_layers_equal_hops, frozenset({"model", "sampling"})),
+    (_plateau_has_monitor, frozenset({"lr_scheduler", "early_stopping", "checkpoint"})),
+)
+
+
+def broken_cross_rules(config: Config) -> Iterable[Problem]:
+    """Every rule between sections that does not hold, with the sections it has read."""
+    for rule, sections in _RULES:
+        for problem in rule(config):
+            yield replace(problem, needs=sections)

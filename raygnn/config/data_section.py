@@ -1,0 +1,147 @@
+"""The sections about the input: data and splits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Annotated, Any, Literal
+
+from pydantic import ConfigDict, Field
+
+from raygnn.config.component import Component
+from raygnn.config.problems import Problem
+from raygnn.config.section import (
+    NonEmptyText,
+    NonNegativeWhole,
+    PositiveWhole,
+    Section,
+)
+
+_SUM_TOLERANCE = 1e-6  # fractions are written with few decimals, and summed in binary
+
+
+class HashSplit(Section):
+    """Random by a hash of (seed, id): a node keeps its split when the graph grows."""
+
+    type: Literal["hash"] = Field(description="Random by a hash of (seed, id).")
+    fractions: Annotated[
+        list[Annotated[float, Field(ge=0, le=1)]], Field(min_length=3, max_length=3)
+    ] = Field(default=[0.8, 0.1, 0.1], description="Shares of train, val and test; they sum to 1.")
+    seed: NonNegativeWhole | None = Field(
+        default=None, description="Seed; null takes the config's."
+    )
+
+    def broken_rules(self) -> Iterable[Problem]:
+        total = sum(self.fractions)
+        if abs(total - 1) > _SUM_TOLERANCE:
+            yield Problem(
+                ("fractions",),
+                f"the fractions sum to {total:g}, not to 1",
+                "Set shares of train, val and test, as in [0.8, 0.1, 0.1]",
+            )
+        elif self.fractions[0] == 0:
+            yield Problem(
+                ("fractions",), "no node is left to train on", "Set a first share above 0"
+            )
+
+
+class PerClassSplit(Section):
+    """A fixed number of nodes of each class for train and val, the rest for test."""
+
+    type: Literal["per_class"] = Field(description="A fixed number of nodes of each class.")
+    train: PositiveWhole = Field(default=20, description="Training nodes of each class.")
+    val: NonNegativeWhole = Field(default=30, description="Validation nodes of each class.")
+    seed: NonNegativeWhole | None = Field(
+        default=None, description="Seed; null takes the config's."
+    )
+
+
+class TemporalSplit(Section):
+    """By the time column: the oldest nodes for train, the newest for test."""
+
+    type: Literal["temporal"] = Field(description="By the time column of the nodes.")
+    quantiles: (
+        Annotated[list[Annotated[float, Field(gt=0, le=1)]], Field(min_length=2, max_length=2)]
+        | None
+    ) = Field(default=None, description="Quantiles of time at which val and test begin.")
+    timestamps: Annotated[list[float], Field(min_length=2, max_length=2)] | None = Field(
+        default=None, description="Times, in the column's unit, at which val and test begin."
+    )
+
+    def broken_rules(self) -> Iterable[Problem]:
+        if (self.quantiles is None) == (self.timestamps is None):
+            yield Problem(
+                ("quantiles",),
+                "exactly one of quantiles and timestamps says where val and test begin",
+                "Set one of them, as in quantiles: [0.8, 0.9]",
+            )
+        for name, bounds in (("quantiles", self.quantiles), ("timestamps", self.timestamps)):
+            if bounds is not None and bounds[0] > bounds[1]:
+                yield Problem(
+                    (name,), "test would begin before val", "Set the two in ascending order"
+                )
+
+
+SplitRule = Annotated[HashSplit | PerClassSplit | TemporalSplit, Field(discriminator="type")]
+
+
+class Synthetic(Section):
+    """A graph generated in the job; keys beside `type` are the generator's arguments."""
+
+    model_config = ConfigDict(extra="allow")
+
+    type: Literal["planted_partition", "rmat", "bipartite"] = Field(
+        description="Generator; its arguments are written beside this key."
+    )
+
+    @property
+    def args(self) -> dict[str, Any]:
+        """Arguments of the generator, which checks them itself."""
+        return dict(self.model_extra or {})
+
+
+class Data(Section):
+    """Where the graph comes from: uri, synthetic or type; none of them with `fit(data=...)`."""
+
+    uri: NonEmptyText | None = Field(
+        default=None, description="Folder or URI of a graph (graph.yaml)."
+    )
+    synthetic: Synthetic | None = Field(default=None, description="A graph generated in the job.")
+    type: NonEmptyText | None = Field(
+        default=None,
+        description="Dotted path of a class or function that gives a PyG Data or HeteroData.",
+    )
+    args: dict[str, Any] = Field(default_factory=dict, description="Arguments of `type`.")
+    mode: Literal["in_memory"] = Field(
+        default="in_memory", description="Each node of the cluster maps the whole graph."
+    )
+    cache_dir: NonEmptyText | None = Field(
+        default=None,
+        description="Where ingested graphs are kept; null is $RAYGNN_CACHE_DIR or ~/.cache.",
+    )
+    on_error: Literal["fail", "drop"] = Field(
+        default="fail", description="What to do with bad rows: fail, or drop, count and say so."
+    )
+    undirected: bool = Field(default=False, description="Add the reverse of each edge.")
+    splits: SplitRule | None = Field(
+        default=None, description="How nodes are split; null takes the split column of the tables."
+    )
+    feature_dtype: Literal["float32", "float16"] | None = Field(
+        default=None, description="How features are stored; null keeps the tables' type."
+    )
+
+    @property
+    def component(self) -> Component | None:
+        """`type` and `args` as a component of slot `dataset`."""
+        return None if self.type is None else Component(type=self.type, args=self.args)
+
+    def broken_rules(self) -> Iterable[Problem]:
+        given = [name for name in ("uri", "synthetic", "type") if getattr(self, name) is not None]
+        if len(given) > 1:
+            yield Problem(
+                (given[1],),
+                f"there is one data source at most, and data.{given[0]} is set too",
+                f"Set one of data.uri, data.synthetic and data.type, and the other to null or "
+                f"delete it (--data.{given[0]}!)",
+            )
+        if self.args and self.type is None:
+            yield Problem(("args",), "they are arguments of data.type, which is not set", "Set it")

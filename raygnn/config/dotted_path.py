@@ -1,0 +1,138 @@
+"""Dotted paths of classes, and what they may lead to: a config must not run arbitrary code."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+import types
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from raygnn.config.problems import choose_from
+
+#: Packages whose classes a config may name without being allowed to.
+LIBRARY_ROOTS = ("torch", "torch_geometric", "torchmetrics", "raygnn")
+
+
+class DottedPathError(Exception):
+    """A dotted path leads nowhere, or where it may not: the rule, and what to set instead."""
+
+    def __init__(self, rule: str, remedy: str) -> None:
+        super().__init__(rule, remedy)
+        self.rule, self.remedy = rule, remedy
+
+
+def allowed_root(path: str, allow_modules: Sequence[str]) -> str:
+    """The package or module under which a path must stay; user modules go first.
+
+    Raises:
+        DottedPathError: it is no dotted path, or not under anything that is allowed.
+    """
+    parts = path.split(".")
+    if len(parts) < 2 or not all(part.isidentifier() for part in parts):
+        raise DottedPathError("it is no dotted path", "Set package.module.Name")
+    for module in (*allow_modules, *LIBRARY_ROOTS):
+        if path.startswith(f"{module}."):
+            is_private = module in LIBRARY_ROOTS and any(part.startswith("_") for part in parts)
+            if is_private or any(part.startswith("__") for part in parts):
+                raise DottedPathError("private names cannot be reached", "Set a public name")
+            return module
+    roots = [*LIBRARY_ROOTS, *allow_modules]
+    raise DottedPathError(
+        f"it is outside of what this job may import ({', '.join(roots)})",
+        f"Add --allow-module {parts[0]} to the command, or allow_modules=[{parts[0]!r}] in Python, "
+        "if you trust it",
+    )
+
+
+def import_dotted(
+    path: str, allow_modules: Sequence[str], *, takes_functions: bool
+) -> type | Callable[..., Any]:
+    """Imports a class that is defined under the allowed root of its path.
+
+    Args:
+        takes_functions: a function is fine too, if it is defined in an allowed user module.
+    Raises:
+        DottedPathError: there is no such thing, or it is defined elsewhere or is no class.
+    """
+    root = allowed_root(path, allow_modules)
+    module, rest = _import_module(path, root)
+    found: Any = module
+    for name in rest:
+        if not _is_ours(found, root):
+            break
+        try:
+            found = getattr(found, name)
+        except AttributeError:
+            raise _no_such_name(path, found, name) from None
+    is_function = isinstance(found, types.FunctionType)
+    is_class = isinstance(found, type) and _is_ours(found, root)
+    if not is_class and not is_function:
+        raise DottedPathError(
+            f"it is no class defined in {root}", "Set the path where a class is defined"
+        )
+    if is_function:
+        if root in LIBRARY_ROOTS or not takes_functions:
+            what = "a function" if root in LIBRARY_ROOTS else "a function, and a class goes here"
+            raise DottedPathError(f"it is {what}", "Set a class")
+        if not _is_in(found.__module__, root):
+            raise DottedPathError(
+                f"the function is defined in {found.__module__}, not in {root}",
+                "Set the path where it is defined, and allow that module",
+            )
+    return found
+
+
+def _is_ours(found: Any, root: str) -> bool:
+    """Whether it is a module or a class of the allowed root: nothing else is looked into."""
+    if isinstance(found, types.ModuleType):
+        return _is_in(found.__name__, root) or root.startswith(f"{found.__name__}.")
+    return isinstance(found, type) and _is_in(found.__module__, root)
+
+
+def _is_in(module: Any, root: str) -> bool:
+    return isinstance(module, str) and (module == root or module.startswith(f"{root}."))
+
+
+def _import_module(path: str, root: str) -> tuple[types.ModuleType, list[str]]:
+    """Imports the longest part of a path that is a module; gives the names that are left."""
+    parts = path.split(".")
+    for length in range(len(parts) - 1, root.count("."), -1):
+        name = ".".join(parts[:length])
+        try:
+            return _import(name, root), parts[length:]
+        except ModuleNotFoundError as error:
+            missing = error.name or ""
+            if missing != name and not name.startswith(f"{missing}."):
+                raise DottedPathError(
+                    f"importing {name} failed: {error}", f"Install {missing} on every node"
+                ) from error
+    raise DottedPathError(
+        f"there is no module {root}",
+        "Start the job in the folder that has it, or install it on every node",
+    )
+
+
+def _import(name: str, root: str) -> types.ModuleType:
+    """Imports a module; a user's may lie in the current directory, wherever sys.path leads."""
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        here, top = os.getcwd(), root.partition(".")[0]
+        if root in LIBRARY_ROOTS or error.name != top or {"", here} & set(sys.path):
+            raise
+        sys.path.append(here)  # last, so that it only adds names
+        importlib.invalidate_caches()
+        return importlib.import_module(name)
+
+
+def _no_such_name(path: str, found: Any, name: str) -> DottedPathError:
+    where = getattr(found, "__name__", str(found))
+    names = sorted(n for n, value in vars(found).items() if isinstance(value, type))
+    public = [n for n in names if not n.startswith("_")]
+    shown = public if len(public) <= 40 else []
+    remedy = choose_from(name, shown, f"Classes of {where}") if shown else f"Look into {where}"
+    if not shown and (hint := choose_from(name, public).partition("Set one of")[0]):
+        remedy = hint.rstrip("? ")
+    return DottedPathError(f"{where} has no {name}", remedy)

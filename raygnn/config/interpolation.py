@@ -1,0 +1,189 @@
+"""`${a.b}` takes another key's value, `${env:X}` an environment variable's; `$${` is a literal."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from raygnn.config import tree
+from raygnn.config.problems import KeyPath, Problem, did_you_mean
+from raygnn.config.yaml_source import YamlError, parse_scalar
+
+_REFERENCE = re.compile(r"\$\$\{|\$\{(?P<name>[^{}]*)\}|(?P<open>\$\{)")
+_ENV = "env:"
+
+
+@dataclass
+class Interpolated:
+    """A tree without references.
+
+    Attributes:
+        value: everything resolved.
+        shown: `${env:X}` is left as written: for error texts and saved configs.
+        texts: places that hold an environment variable and nothing else, with its text.
+        environment: every variable that was read.
+        problems: references that lead nowhere.
+    """
+
+    value: Any = None
+    shown: Any = None
+    texts: dict[KeyPath, str] = field(default_factory=dict)
+    environment: dict[str, str] = field(default_factory=dict)
+    problems: list[Problem] = field(default_factory=list)
+
+
+def interpolate(
+    raw: Mapping[str, Any], defaults: Mapping[str, Any], environ: Mapping[str, str]
+) -> Interpolated:
+    """Resolves all references of a config.
+
+    A string that is one reference and nothing else takes the value with its type; an environment
+    variable is read as a YAML scalar, list or mapping. Inside of a longer string it is text.
+
+    Args:
+        defaults: where keys are looked up that the config does not set.
+    """
+    result = Interpolated()
+    resolver = _Resolver(raw, defaults, environ, result)
+    result.value = resolver.walk(raw, (), (), keep_env=False)
+    quiet = _Resolver(raw, defaults, environ, Interpolated())
+    result.shown = quiet.walk(raw, (), (), keep_env=True)
+    return result
+
+
+class _Resolver:
+    def __init__(
+        self,
+        raw: Mapping[str, Any],
+        defaults: Mapping[str, Any],
+        environ: Mapping[str, str],
+        result: Interpolated,
+    ) -> None:
+        self._raw, self._defaults, self._environ = raw, defaults, environ
+        self._result = result
+
+    def walk(self, value: Any, path: KeyPath, trail: tuple[str, ...], *, keep_env: bool) -> Any:
+        """Resolves a subtree; `trail` are the references that led here."""
+        if isinstance(value, Mapping):
+            return {
+                key: self.walk(inner, (*path, key), trail, keep_env=keep_env)
+                for key, inner in value.items()
+            }
+        if isinstance(value, list):
+            return [
+                self.walk(inner, (*path, i), trail, keep_env=keep_env)
+                for i, inner in enumerate(value)
+            ]
+        if isinstance(value, str) and "${" in value:
+            return self._text(value, path, trail, keep_env=keep_env)
+        return value
+
+    def _text(self, text: str, path: KeyPath, trail: tuple[str, ...], *, keep_env: bool) -> Any:
+        whole = _REFERENCE.fullmatch(text)
+        if whole and whole["name"] is not None:
+            found = self._reference(whole["name"], path, trail, keep_env=keep_env)
+            return text if found is tree.MISSING else found
+        parts, end = [], 0
+        for match in _REFERENCE.finditer(text):
+            parts.append(text[end : match.start()])
+            end = match.end()
+            if match["open"]:
+                self._problem(path, trail, "a ${ is not closed", "Close it, or write $${")
+                return text
+            if match["name"] is None:
+                parts.append("$${" if keep_env else "${")
+                continue
+            found = self._reference(match["name"], path, trail, keep_env=keep_env, as_text=True)
+            if found is tree.MISSING:
+                return text
+            if isinstance(found, dict | list):
+                self._problem(
+                    path,
+                    trail,
+                    f"{match[0]} is no single value, so it has no place inside of a text",
+                    "Let the reference stand alone, or name a key below it",
+                )
+                return text
+            parts.append(_as_text(found))
+        return "".join(parts) + text[end:]
+
+    def _reference(
+        self,
+        name: str,
+        path: KeyPath,
+        trail: tuple[str, ...],
+        *,
+        keep_env: bool,
+        as_text: bool = False,
+    ) -> Any:
+        if name.startswith(_ENV):
+            if keep_env:
+                return f"${{{name}}}"
+            return self._environment(name.removeprefix(_ENV), path, trail, as_text=as_text)
+        if name in trail:
+            circle = " -> ".join((*trail[trail.index(name) :], name))
+            self._problem(path, (), f"references go in a circle: {circle}", "Set one to a value")
+            return tree.MISSING
+        target = tree.parse_path(name)
+        value = self._lookup(target)
+        if value is tree.MISSING:
+            siblings = self._lookup(target[:-1])
+            names = list(siblings) if isinstance(siblings, Mapping) else []
+            self._problem(
+                path,
+                trail,
+                f"there is no value at {name or 'an empty name'}",
+                f"{did_you_mean(target[-1], names)}Name a key of this config, or an environment "
+                "variable as ${env:NAME}",
+            )
+            return tree.MISSING
+        return self.walk(value, path, (*trail, name), keep_env=keep_env)
+
+    def _lookup(self, target: KeyPath) -> Any:
+        """Looks into the config, and into the defaults where the config says nothing."""
+        for length in range(len(target) + 1):
+            value = tree.get(self._raw, target[:length])
+            if value is tree.MISSING:
+                parent = tree.get(self._raw, target[: length - 1])
+                if isinstance(parent, Mapping):
+                    return tree.get(self._defaults, target)
+                return tree.MISSING
+        if isinstance(value, Mapping) and not target:
+            return {**self._defaults, **value}
+        return value
+
+    def _environment(
+        self, name: str, path: KeyPath, trail: tuple[str, ...], *, as_text: bool
+    ) -> Any:
+        if name not in self._environ:
+            self._problem(
+                path,
+                trail,
+                f"the environment variable {name} is not set",
+                f"Export {name}, or set the value here",
+            )
+            return tree.MISSING
+        text = self._environ[name]
+        self._result.environment[name] = text
+        if as_text:
+            return text
+        self._result.texts[path] = text
+        try:
+            value = parse_scalar(text)
+        except YamlError:
+            return text
+        is_nested = isinstance(value, dict | list)
+        return text if is_nested and not text.lstrip().startswith(("[", "{")) else value
+
+    def _problem(self, path: KeyPath, trail: tuple[str, ...], rule: str, remedy: str) -> None:
+        """Only the place that holds the bad reference reports it, not those that refer to it."""
+        if not trail:
+            self._result.problems.append(Problem(path, rule, remedy))
+
+
+def _as_text(value: Any) -> str:
+    if value is None:
+        return "null"
+    return str(value).lower() if isinstance(value, bool) else str(value)

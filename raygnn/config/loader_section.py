@@ -1,0 +1,157 @@
+"""The sections about batches: sampling and loader."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, Discriminator, Field, Tag
+
+from raygnn.config.component import Component
+from raygnn.config.problems import Problem, rule_error
+from raygnn.config.section import NonEmptyText, PositiveWhole, Section, Whole
+
+
+def _check_fanout(fanout: int) -> int:
+    if fanout != -1 and fanout < 1:
+        raise rule_error("a fanout is a number of neighbors", "Set 1 or more, or -1 for all")
+    return fanout
+
+
+def _check_edge_type_name(name: str) -> str:
+    if len(name.split("__")) != 3 or not all(name.split("__")):
+        raise rule_error(
+            "it is not the name of an edge type",
+            "Set source type, relation and destination type as in user__follows__user",
+        )
+    return name
+
+
+Fanouts = Annotated[list[Annotated[Whole, AfterValidator(_check_fanout)]], Field(min_length=1)]
+EdgeTypeName = Annotated[str, AfterValidator(_check_edge_type_name)]
+
+
+def _fanouts_kind(value: Any) -> str:
+    return "by edge type" if isinstance(value, dict) else "for all edge types"
+
+
+class Sampling(Section):
+    """Which neighbors a batch takes along."""
+
+    fanouts: Annotated[
+        Annotated[Fanouts, Tag("for all edge types")]
+        | Annotated[
+            Annotated[dict[EdgeTypeName, Fanouts], Field(min_length=1)], Tag("by edge type")
+        ],
+        Discriminator(_fanouts_kind),
+    ] = Field(
+        default=[15, 10],
+        description="Neighbors per hop, the hop next to the seed first; -1 is all. "
+        "A map gives them by edge type (`src__rel__dst`).",
+    )
+    replace: bool = Field(default=False, description="Draw neighbors with replacement.")
+    direction: Literal["in", "out"] = Field(
+        default="in", description="Whether messages come along edges (in) or against them (out)."
+    )
+    type: NonEmptyText | None = Field(
+        default=None,
+        description="Dotted path of an own sampler (torch_geometric.sampler.BaseSampler).",
+    )
+    args: dict[str, Any] = Field(default_factory=dict, description="Arguments of `type`.")
+
+    @property
+    def component(self) -> Component | None:
+        """`type` and `args` as a component of slot `sampler`."""
+        return None if self.type is None else Component(type=self.type, args=self.args)
+
+    @property
+    def num_hops(self) -> int:
+        """Hops of the neighborhood, which is also the number of layers."""
+        if isinstance(self.fanouts, dict):
+            return len(next(iter(self.fanouts.values())))
+        return len(self.fanouts)
+
+    def broken_rules(self) -> Iterable[Problem]:
+        if isinstance(self.fanouts, dict):
+            lengths = {len(fanouts) for fanouts in self.fanouts.values()}
+            if len(lengths) > 1:
+                yield Problem(
+                    ("fanouts",),
+                    f"edge types differ in their number of hops: {sorted(lengths)}",
+                    "Set lists of one length",
+                )
+        if self.args and self.type is None:
+            yield Problem(
+                ("args",), "they are arguments of sampling.type, which is not set", "Set it"
+            )
+
+
+class SplitLoader(Section):
+    """What one split does otherwise than `loader` says; null is as there."""
+
+    batch_size: PositiveWhole | None = Field(
+        default=None, description="Seeds per batch and worker."
+    )
+    num_threads: PositiveWhole | None = Field(
+        default=None, description="Sampler threads per worker."
+    )
+    prefetch_batches: PositiveWhole | None = Field(default=None, description="Batches made ahead.")
+
+
+class TrainLoader(Section):
+    """What the training split does otherwise; its batch size is `loader.batch_size`."""
+
+    num_threads: PositiveWhole | None = Field(
+        default=None, description="Sampler threads per worker."
+    )
+    prefetch_batches: PositiveWhole | None = Field(default=None, description="Batches made ahead.")
+
+
+class Loader(Section):
+    """How batches are made."""
+
+    batch_size: PositiveWhole | None = Field(
+        default=1024,
+        description="Seeds per micro-batch and worker; null follows from "
+        "`training.global_batch_size`.",
+    )
+    eval_batch_size: PositiveWhole | None = Field(
+        default=None, description="The same in validation and test; null is as in training."
+    )
+    num_threads: PositiveWhole = Field(default=1, description="Sampler threads per worker.")
+    prefetch_batches: PositiveWhole = Field(
+        default=4, description="Batches made ahead, per worker."
+    )
+    train: TrainLoader | None = Field(default=None, description="What differs for training.")
+    val: SplitLoader | None = Field(default=None, description="What differs for validation.")
+    test: SplitLoader | None = Field(default=None, description="What differs for the test.")
+
+
+@dataclass(frozen=True)
+class LoaderPlan:
+    """What a loader of one split is made with: everything resolved."""
+
+    batch_size: int
+    num_threads: int
+    prefetch_batches: int
+
+
+def plan_loader(loader: Loader, split: str, train_batch_size: int) -> LoaderPlan:
+    """Resolves split over evaluation over common settings.
+
+    Args:
+        split: train, val or test.
+        train_batch_size: the resolved batch size of training.
+    """
+    special: SplitLoader | TrainLoader | None = getattr(loader, split)
+    batch_size = train_batch_size
+    if split != "train":
+        batch_size = loader.eval_batch_size or train_batch_size
+    if isinstance(special, SplitLoader):
+        batch_size = special.batch_size or batch_size
+    return LoaderPlan(
+        batch_size,
+        (special and special.num_threads) or loader.num_threads,
+        (special and special.prefetch_batches) or loader.prefetch_batches,
+    )

@@ -1,0 +1,125 @@
+"""Loading a config: everything is checked, and all problems are told at once."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import BaseModel
+
+from raygnn.config import tree
+from raygnn.config.component_checks import broken_components
+from raygnn.config.dependent_defaults import DEFAULT_COMPONENTS
+from raygnn.config.interpolation import Interpolated, interpolate
+from raygnn.config.messages import Messages
+from raygnn.config.overrides import Overridden, apply_overrides
+from raygnn.config.problems import Problem
+from raygnn.config.saving import result_fingerprint, savable
+from raygnn.config.schema import Config
+from raygnn.config.source import read_source
+from raygnn.config.validation import validate
+from raygnn.config.yaml_source import dump_yaml
+from raygnn.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class LoadedConfig:
+    """A checked config, and what belongs to it on its way to the workers.
+
+    Attributes:
+        allow_modules: user modules that dotted paths may lead into.
+        saved: the config to write with the run: all defaults, overrides and `${a.b}` resolved,
+            `${env:X}` as written, no secrets.
+    """
+
+    config: Config
+    allow_modules: tuple[str, ...]
+    saved: dict[str, Any]
+
+    def saved_yaml(self) -> str:
+        """`saved` as YAML, which loads to an equal config where nothing was secret."""
+        return dump_yaml(self.saved)
+
+    def fingerprint(self) -> str:
+        """sha256 of what defines the training result: equal for a run that goes on elsewhere.
+
+        Names, places, logging and machines do not count, but the global batch size does.
+        """
+        return result_fingerprint(self.config)
+
+
+def load_config(
+    source: str | os.PathLike[str] | Mapping[str, Any] | BaseModel,
+    overrides: Sequence[str] = (),
+    allow_modules: Sequence[str] = (),
+) -> LoadedConfig:
+    """Loads a config, applies overrides, resolves references and checks everything.
+
+    Nothing of the user's is imported: dotted paths are resolved by `build` on the worker.
+
+    Args:
+        source: a path, any fsspec URI, YAML text, or a mapping.
+        overrides: as on the command line: `["--seed", "1", "--run.name=cora"]`.
+        allow_modules: user modules that dotted paths may lead into.
+    Raises:
+        ConfigError: with all problems.
+    """
+    modules = _checked_modules(allow_modules)
+    read = read_source(source)
+    defaults = Config().model_dump(mode="json")
+    overridden = apply_overrides(read.value, overrides, defaults)
+    beside = _defaults_beside(overridden.value, defaults)
+    resolved = interpolate(overridden.value, beside, os.environ)
+    checked = _check(read.problems, overridden, resolved, modules)
+    if isinstance(checked, list):
+        raise ConfigError(Messages(read, overridden, resolved).texts(checked))
+    return LoadedConfig(checked, modules, savable(checked, resolved))
+
+
+def _check(
+    read: Sequence[Problem],
+    overridden: Overridden,
+    resolved: Interpolated,
+    modules: Sequence[str],
+) -> Config | list[Problem]:
+    """The config, or all problems of all stages."""
+    early = [*read, *overridden.problems, *resolved.problems]
+    texts = {**overridden.texts, **resolved.texts}
+    config = validate(resolved.value, texts)
+    if isinstance(config, Config):
+        problems = [*early, *broken_components(config, modules)]
+        return problems or config
+    late = [problem for problem in config if not _follows_from(early, problem)]
+    broken = {problem.path[0] for problem in (*early, *config) if problem.path}
+    whole = {key: value for key, value in resolved.value.items() if key not in broken}
+    rest = validate(whole, texts)
+    components = broken_components(rest, modules) if isinstance(rest, Config) else ()
+    return [*early, *late, *components]
+
+
+def _follows_from(early: Sequence[Problem], problem: Problem) -> bool:
+    """Whether a problem is about a place whose value could not be found out."""
+    return any(tree.is_below(problem.path, known.path) for known in early)
+
+
+def _defaults_beside(raw: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
+    """Defaults that a reference may lead to: a component of the user's own has none of ours."""
+    fitting = dict(defaults)
+    for key in DEFAULT_COMPONENTS:
+        given = raw.get(key)
+        if isinstance(given, str) or (isinstance(given, Mapping) and "type" in given):
+            del fitting[key]
+    return fitting
+
+
+def _checked_modules(allow_modules: Sequence[str]) -> tuple[str, ...]:
+    modules = (allow_modules,) if isinstance(allow_modules, str) else tuple(allow_modules)
+    for module in modules:
+        if not isinstance(module, str) or not all(p.isidentifier() for p in module.split(".")):
+            raise ConfigError(
+                f"--allow-module={module!r} is invalid: it is no name of a module. Set it as in "
+                "my_pkg or my_pkg.models."
+            )
+    return modules

@@ -1,0 +1,65 @@
+"""Problems of a config: where, which rule, what to set instead. All are found, then told."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from pydantic_core import PydanticCustomError
+
+#: Place in the config: keys of mappings and indices of lists.
+KeyPath = tuple[str | int, ...]
+
+#: `type` of the pydantic error that carries problems found by rules of ours.
+RULES_ERROR = "raygnn_rules"
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One broken rule.
+
+    Attributes:
+        needs: top-level sections that the rule has read, of a rule between sections.
+        line: line of the YAML, where the path alone does not tell.
+    """
+
+    path: KeyPath
+    rule: str
+    remedy: str
+    needs: frozenset[str] = frozenset()
+    line: int | None = None
+
+    def text(self, shown_value: str | None, origin: str | None = None) -> str:
+        """The message; `shown_value` is the value as text without secrets, None where unset."""
+        value = "" if shown_value is None else f"={shown_value}"
+        where = f"{origin}: " if origin else ""
+        subject = f"{dotted(self.path)}{value}" if self.path else "config"
+        return f"{where}{subject} is invalid: {self.rule}. {self.remedy}."
+
+
+def dotted(path: KeyPath) -> str:
+    """`("losses", 0, "args")` as `losses.0.args`, which is also how an override names it."""
+    return ".".join(str(part) for part in path)
+
+
+def did_you_mean(word: object, choices: Iterable[str]) -> str:
+    """`Did you mean x? ` where a choice is close to the word, else nothing."""
+    close = difflib.get_close_matches(str(word), [str(choice) for choice in choices], n=1)
+    return f"Did you mean {close[0]}? " if close else ""
+
+
+def choose_from(word: object, choices: Sequence[str], what: str = "Set one of") -> str:
+    """A remedy that lists choices, with the closest one first."""
+    return f"{did_you_mean(word, choices)}{what}: {', '.join(str(choice) for choice in choices)}"
+
+
+def rules_error(problems: Sequence[Problem]) -> PydanticCustomError:
+    """The pydantic error that carries problems; their paths are relative to where it is raised."""
+    text = "; ".join(f"{dotted(p.path)}: {p.rule}. {p.remedy}" for p in problems)
+    return PydanticCustomError(RULES_ERROR, "{text}", {"text": text, "problems": tuple(problems)})
+
+
+def rule_error(rule: str, remedy: str) -> PydanticCustomError:
+    """One broken rule of the value that is being validated."""
+    return rules_error([Problem((), rule, remedy)])

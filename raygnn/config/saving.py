@@ -1,0 +1,66 @@
+"""What is saved of a config, and what of it tells two runs apart."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import Any
+
+from raygnn.config import tree
+from raygnn.config.interpolation import Interpolated
+from raygnn.config.problems import KeyPath
+from raygnn.config.redaction import redact
+from raygnn.config.schema import Config
+
+#: What changes neither batches nor weights: where, how fast and with whom a run goes on.
+_NOT_OF_THE_RESULT: tuple[KeyPath, ...] = (
+    ("run",),
+    ("job_name",),
+    ("scaling",),
+    ("loggers",),
+    ("data", "cache_dir"),
+    ("training", "log_every"),
+    ("training", "accumulate_grad_batches"),  # follows from the global batch size
+    ("checkpoint", "resume"),
+    *(
+        ("loader", *split, key)
+        for split in ((), ("train",), ("val",), ("test",))
+        for key in ("num_threads", "prefetch_batches")
+    ),
+)
+
+
+def savable(config: Config, resolved: Interpolated) -> dict[str, Any]:
+    """The whole config with all defaults, environment variables by name and without secrets."""
+    saved = config.model_dump(mode="json")
+    _restore(saved, resolved.shown, resolved.value)
+    redacted: dict[str, Any] = redact(saved)
+    return redacted
+
+
+def result_fingerprint(config: Config) -> str:
+    """sha256 of what defines the training result."""
+    defining = redact(config.model_dump(mode="json"))
+    for path in _NOT_OF_THE_RESULT:
+        parent = tree.get(defining, path[:-1])
+        if isinstance(parent, dict):
+            parent.pop(path[-1], None)
+    defining["loader"] = {k: v or None for k, v in defining["loader"].items()}
+    defining["loader"]["batch_size"] = config.batch.batch_size
+    defining["training"]["global_batch_size"] = config.batch.global_batch_size
+    text = json.dumps(defining, sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _restore(saved: Any, shown: Any, value: Any, path: KeyPath = ()) -> None:
+    """Puts `${env:X}` and `$${` back where the validated config has what they stand for."""
+    if isinstance(shown, dict):
+        for key, inner in shown.items():
+            _restore(saved, inner, tree.get(value, (key,)), (*path, key))
+    elif isinstance(shown, list):
+        for index, inner in enumerate(shown):
+            _restore(saved, inner, tree.get(value, (index,)), (*path, index))
+    elif isinstance(shown, str) and shown != value:
+        place = tree.get(saved, path)
+        is_bare_name = isinstance(place, dict) and isinstance(value, str)
+        tree.put(saved, (*path, "type") if is_bare_name else path, shown)

@@ -1,0 +1,45 @@
+"""What all sections of the config share: strictness, own rules, and the number types."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Annotated, Any, Self
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+
+from raygnn.config.problems import Problem, rules_error
+
+
+class Section(BaseModel):
+    """A frozen mapping of known keys; a section checks the rules among its own keys itself."""
+
+    model_config = ConfigDict(
+        extra="forbid",
+        frozen=True,
+        strict=True,
+        allow_inf_nan=False,
+        protected_namespaces=(),
+    )
+
+    def broken_rules(self) -> Iterable[Problem]:
+        """Rules among the section's keys that do not hold; paths are relative to the section."""
+        return ()
+
+    @model_validator(mode="after")
+    def _check_rules(self) -> Self:
+        if problems := list(self.broken_rules()):
+            raise rules_error(problems)
+        return self
+
+
+def _whole(value: Any) -> Any:
+    """`1e6` is a float in YAML, and a natural way to write a count."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+Whole = Annotated[int, BeforeValidator(_whole)]
+PositiveWhole = Annotated[int, BeforeValidator(_whole), Field(gt=0)]
+NonNegativeWhole = Annotated[int, BeforeValidator(_whole), Field(ge=0)]
+PositiveNumber = Annotated[float, Field(gt=0)]
+NonNegativeNumber = Annotated[float, Field(ge=0)]
+NonEmptyText = Annotated[str, Field(min_length=1)]

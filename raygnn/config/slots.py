@@ -1,0 +1,150 @@
+"""Which components fit where: base classes, short names and injected arguments of each slot."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+
+
+@dataclass(frozen=True)
+class Slot:
+    """A place in the config that takes a component.
+
+    Attributes:
+        path: where it is in the config.
+        bases: dotted classes, of one of which the component is a subclass.
+        names: dotted path of each short name.
+        injected: arguments that raygnn sets and the config may not.
+        takes_functions: a function of an allowed user module is fine too.
+        functions_only: nothing but such a function is.
+        any_user_class: `bases` bind the classes of libraries only.
+    """
+
+    path: str
+    bases: tuple[str, ...] = ()
+    names: Mapping[str, str] = field(default_factory=dict)
+    injected: frozenset[str] = frozenset()
+    takes_functions: bool = False
+    functions_only: bool = False
+    any_user_class: bool = False
+
+
+_MODELS = ("GCN", "GraphSAGE", "GAT", "GATv2", "GIN", "Transformer", "MLP")
+_OPTIMIZERS = (
+    "ASGD",
+    "Adadelta",
+    "Adafactor",
+    "Adagrad",
+    "Adam",
+    "AdamW",
+    "Adamax",
+    "NAdam",
+    "RAdam",
+    "RMSprop",
+    "Rprop",
+    "SGD",
+    "SparseAdam",
+)  # of torch.optim, but for LBFGS, which needs a closure, and Muon, which takes matrices only
+_SCHEDULERS = (
+    "ConstantLR",
+    "CosineAnnealingLR",
+    "CosineAnnealingWarmRestarts",
+    "CyclicLR",
+    "ExponentialLR",
+    "LinearLR",
+    "MultiStepLR",
+    "OneCycleLR",
+    "PolynomialLR",
+    "ReduceLROnPlateau",
+    "StepLR",
+)  # of torch.optim.lr_scheduler, but for those that take functions or other schedulers
+_LOSSES = {
+    "cross_entropy": "CrossEntropy",
+    "binary_cross_entropy": "BinaryCrossEntropy",
+    "mse": "MeanSquaredError",
+}
+_METRICS = {
+    "accuracy": "Accuracy",
+    "f1_macro": "F1Macro",
+    "f1_micro": "F1Micro",
+    "auroc": "AUROC",
+    "average_precision": "AveragePrecision",
+    "mae": "MeanAbsoluteError",
+    "r2": "R2",
+}
+_LOGGERS = {"tensorboard": "TensorBoard", "wandb": "WandB", "mlflow": "MLflow"}
+
+SLOTS: Mapping[str, Slot] = MappingProxyType(
+    {
+        "model": Slot(
+            "model",
+            ("torch.nn.Module",),
+            {name: f"raygnn.models.{name}" for name in _MODELS},
+            frozenset({"in_channels"}),
+        ),
+        "task": Slot(
+            "task",
+            ("raygnn.loops.task.Task",),
+            {"node_classification": "raygnn.loops.node_classification.NodeClassification"},
+        ),
+        "optimizer": Slot(
+            "optimizer",
+            ("torch.optim.Optimizer",),
+            {name: f"torch.optim.{name}" for name in _OPTIMIZERS},
+            frozenset({"params"}),
+        ),
+        "lr_scheduler": Slot(
+            "lr_scheduler",
+            ("torch.optim.lr_scheduler.LRScheduler",),
+            {name: f"torch.optim.lr_scheduler.{name}" for name in _SCHEDULERS},
+            frozenset({"optimizer", "last_epoch"}),
+        ),
+        "loss": Slot(
+            "losses",
+            ("torch.nn.Module",),
+            {name: f"raygnn.losses.{loss}" for name, loss in _LOSSES.items()},
+        ),
+        "metric": Slot(
+            "metrics",
+            ("raygnn.metrics.Metric", "torchmetrics.Metric"),
+            {name: f"raygnn.metrics.{metric}" for name, metric in _METRICS.items()},
+        ),
+        "callback": Slot("callbacks", ("raygnn.loops.callbacks.Callback",)),
+        "hook": Slot("callbacks", takes_functions=True, functions_only=True),
+        "init_env": Slot("init_env", takes_functions=True, functions_only=True),
+        "logger": Slot(
+            "loggers",
+            ("raygnn.loops.loggers.Logger",),
+            {name: f"raygnn.loops.loggers.{logger}Logger" for name, logger in _LOGGERS.items()},
+        ),
+        "dataset": Slot(
+            "data",
+            (
+                "torch_geometric.data.Dataset",
+                "torch_geometric.data.Data",
+                "torch_geometric.data.HeteroData",
+            ),
+            takes_functions=True,
+            any_user_class=True,
+        ),
+        "sampler": Slot(
+            "sampling",
+            ("torch_geometric.sampler.BaseSampler",),
+            injected=frozenset({"graph", "fanouts", "replace", "direction"}),
+        ),
+    }
+)
+
+#: What an object built by `__type` inside of args may be, where its class is a library's.
+NESTED = Slot(
+    "args",
+    (
+        "torch.nn.Module",
+        "torch_geometric.transforms.BaseTransform",
+        "torch_geometric.data.Dataset",
+        "torchmetrics.Metric",
+    ),
+    takes_functions=True,
+    any_user_class=True,
+)

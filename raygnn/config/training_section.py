@@ -1,0 +1,189 @@
+"""The sections about the course of training: limits, early stopping, checkpoints, schedule."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, Field, model_validator
+
+from raygnn.config.component import Component
+from raygnn.config.period import Period
+from raygnn.config.problems import Problem, choose_from, rule_error, rules_error
+from raygnn.config.section import (
+    NonNegativeNumber,
+    PositiveNumber,
+    PositiveWhole,
+    Section,
+)
+
+_LIMITS = ("max_epochs", "max_steps", "max_samples", "max_time_s")
+_RESUME_WORDS = ("auto", "never", "must", "last", "best")
+_LOSSES = ("val/loss", "train/loss")
+
+
+def _check_monitor(name: str) -> str:
+    if name.startswith("test/"):
+        raise rule_error(
+            "decisions must not look at the test split", f"Set val/{name.removeprefix('test/')}"
+        )
+    if not any(name.startswith(split) and name != split for split in ("val/", "train/")):
+        raise rule_error(
+            "a monitor is the name of a logged metric",
+            f"Set it with its split, as in val/{name.strip('/') or 'loss'}",
+        )
+    return name
+
+
+def _check_resume(resume: str) -> str:
+    if resume not in _RESUME_WORDS and "/" not in resume:
+        raise rule_error(
+            "it is neither a known word nor the path of a checkpoint (which has a /)",
+            choose_from(resume, _RESUME_WORDS) + ", or a path or URI",
+        )
+    return resume
+
+
+Monitor = Annotated[str, AfterValidator(_check_monitor)]
+Resume = Annotated[str, Field(min_length=1), AfterValidator(_check_resume)]
+
+
+class Training(Section):
+    """How long, how often, and the arithmetic of a step."""
+
+    max_epochs: PositiveWhole | None = Field(
+        default=100, description="Limit in epochs; null is none."
+    )
+    max_steps: PositiveWhole | None = Field(default=None, description="Limit in optimizer steps.")
+    max_samples: PositiveWhole | None = Field(
+        default=None, description="Limit in seeds of all workers."
+    )
+    max_time_s: PositiveNumber | None = Field(
+        default=None, description="Limit in seconds of training."
+    )
+    validate_every: Period = Field(
+        default=Period(epochs=1),
+        description="When to validate; there is one at the end in any case.",
+    )
+    validate_at_start: bool = Field(
+        default=False, description="Validate before the first step too."
+    )
+    num_val_batches: PositiveWhole | None = Field(
+        default=None, description="Validation batches, over all workers; null is all."
+    )
+    num_test_batches: PositiveWhole | None = Field(
+        default=None, description="Test batches, over all workers; null is all."
+    )
+    log_every: Period = Field(default=Period(steps=20), description="When to log training metrics.")
+    global_batch_size: PositiveWhole | None = Field(
+        default=None,
+        description="Seeds per optimizer step: batch_size x workers x accumulated batches.",
+    )
+    accumulate_grad_batches: PositiveWhole | None = Field(
+        default=None, description="Micro-batches per worker and step; null follows, or is 1."
+    )
+    clip_grad_norm: PositiveNumber | None = Field(
+        default=None, description="Largest norm of the gradient; null does not clip."
+    )
+    loss_reduction: Literal["mean", "sum"] = Field(
+        default="mean",
+        description="Whether the loss of a step is the mean or the sum over its seeds.",
+    )
+    precision: Literal["fp32", "bf16-mixed", "fp16-mixed", "bf16-true"] = Field(
+        default="fp32", description="Number format of training."
+    )
+    eval: Literal["sampled", "exact"] = Field(
+        default="sampled",
+        description="Evaluate on sampled neighborhoods, or exactly, layer by layer, on all.",
+    )
+
+    def broken_rules(self) -> Iterable[Problem]:
+        if all(getattr(self, name) is None for name in _LIMITS):
+            yield Problem(
+                ("max_epochs",),
+                "training would never end: no limit is set",
+                f"Set at least one of: {', '.join(_LIMITS)}",
+            )
+
+
+class EarlyStopping(Section):
+    """Ends training when a metric has not improved for a while."""
+
+    monitor: Monitor = Field(default="val/loss", description="Metric to watch.")
+    mode: Literal["min", "max"] = Field(
+        default="min",
+        description="Whether less or more is better; required unless a loss is watched.",
+    )
+    patience: PositiveWhole = Field(default=3, description="Validations without improvement.")
+    min_delta: NonNegativeNumber = Field(
+        default=0.0, description="Least change that is an improvement."
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _require_mode(cls, value: Any) -> Any:
+        if isinstance(value, dict) and "mode" not in value:
+            monitor = value.get("monitor", "val/loss")
+            if isinstance(monitor, str) and monitor not in _LOSSES:
+                raise rules_error(
+                    [Problem(("mode",), f"it is required with monitor: {monitor}", _SET_MODE)]
+                )
+        return value
+
+
+_SET_MODE = "Set min where less is better, max where more is"
+
+
+class Checkpoint(Section):
+    """What is kept of a run, and where it goes on from."""
+
+    policy: Literal["all", "best", "last", "none"] = Field(
+        default="best",
+        description="Which checkpoints stay: all, the best and the last, the last, none.",
+    )
+    every: Period | None = Field(
+        default=None, description="When to save; null is at each validation."
+    )
+    keep_last_n: PositiveWhole = Field(default=1, description="How many of the last ones stay.")
+    monitor: Monitor | None = Field(
+        default=None, description="What `best` goes by; null is early stopping's, or val/loss."
+    )
+    mode: Literal["min", "max"] | None = Field(
+        default=None, description="Whether less or more is better; required with `monitor`."
+    )
+    resume: Resume = Field(
+        default="auto",
+        description="auto goes on with an unfinished run of the same config; never; must; last; "
+        "best; or a checkpoint's URI.",
+    )
+
+    def broken_rules(self) -> Iterable[Problem]:
+        if self.monitor not in (None, *_LOSSES) and self.mode is None:
+            yield Problem(("mode",), f"it is required with monitor: {self.monitor}", _SET_MODE)
+        if self.monitor is None and self.mode is not None:
+            yield Problem(
+                ("mode",),
+                "it belongs to checkpoint.monitor, which is not set",
+                "Set checkpoint.monitor too, or early_stopping.mode instead",
+            )
+
+
+class Scheduler(Component):
+    """A learning-rate scheduler, and when it steps."""
+
+    interval: Literal["step", "epoch"] = Field(
+        default="step", description="What the scheduler counts."
+    )
+    frequency: PositiveWhole = Field(default=1, description="Intervals between two of its steps.")
+    monitor: Monitor | None = Field(
+        default=None, description="Metric of ReduceLROnPlateau; null is early stopping's."
+    )
+
+
+class LossTerm(Component):
+    """One term of the loss."""
+
+    weight: NonNegativeNumber = Field(default=1.0, description="Factor of this term in the sum.")
+    on: str | None = Field(
+        default=None, description="Which output of the task; null is its only one."
+    )

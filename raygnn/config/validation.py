@@ -1,0 +1,174 @@
+"""Validates a plain tree against the schema; pydantic's errors become problems in our words."""
+
+from __future__ import annotations
+
+import typing
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+from pydantic import ValidationError
+
+from raygnn.config import tree
+from raygnn.config.problems import RULES_ERROR, KeyPath, Problem, choose_from
+from raygnn.config.schema import Config
+from raygnn.config.section import Section
+
+_KINDS = {
+    "int_type": ("a whole number", "Set a whole number"),
+    "float_type": ("a number", "Set a number"),
+    "bool_type": ("true or false", "Set true or false"),
+    "string_type": ("a text", "Set a text; quote what looks like a number, as '\"1\"'"),
+    "string_too_short": ("a text that is not empty", "Set a text, or null where that is allowed"),
+    "list_type": ("a list", "Set a list, as [a, b]"),
+    "dict_type": ("a mapping", "Set a mapping, as {key: value}"),
+    "model_type": ("a mapping", "Set a mapping of keys, as {key: value}"),
+    "model_attributes_type": ("a mapping", "Set a mapping of keys, as {key: value}"),
+    "finite_number": ("finite", "Set a finite number"),
+    "greater_than": ("greater than {gt}", "Set a number greater than {gt}"),
+    "greater_than_equal": ("at least {ge}", "Set a number of at least {ge}"),
+    "less_than": ("less than {lt}", "Set a number less than {lt}"),
+    "less_than_equal": ("at most {le}", "Set a number of at most {le}"),
+}
+
+
+def validate(value: Mapping[str, Any], texts: Mapping[KeyPath, str]) -> Config | list[Problem]:
+    """The config, or everything that is wrong with it.
+
+    Args:
+        value: the resolved tree.
+        texts: how scalars were written whose type was guessed (overrides, environment); where
+            the schema wants a text, `--run.name 2024` is one.
+    """
+    try:
+        return Config.model_validate(value)
+    except ValidationError as error:
+        errors = error.errors(include_url=False, include_input=False)
+    guessed = {
+        path
+        for path in (
+            _real_path(error["loc"], value, error["type"])
+            for error in errors
+            if error["type"] == "string_type"
+        )
+        if path in texts
+    }
+    if guessed:
+        retyped = _copy(value)
+        for path in guessed:
+            tree.put(retyped, path, texts[path])
+        return validate(retyped, {p: t for p, t in texts.items() if p not in guessed})
+    problems = list(_translate(errors, value))
+    broken = {str(problem.path[0]) for problem in problems if problem.path and not problem.needs}
+    return problems + list(_cross_problems(value, broken))
+
+
+def _cross_problems(value: Mapping[str, Any], broken: set[str]) -> Iterator[Problem]:
+    """Rules between sections that are whole, when other sections are broken."""
+    if not broken:
+        return
+    whole = {key: section for key, section in value.items() if key not in broken}
+    try:
+        Config.model_validate(whole)
+    except ValidationError as error:
+        for problem in _translate(error.errors(include_url=False, include_input=False), whole):
+            if problem.needs and not problem.needs & broken:
+                yield problem
+
+
+def _translate(errors: Iterable[Any], value: Mapping[str, Any]) -> Iterator[Problem]:
+    for error in errors:
+        path = _real_path(error["loc"], value, error["type"])
+        context = error.get("ctx", {})
+        if error["type"] == RULES_ERROR:
+            for problem in context["problems"]:
+                yield replace(problem, path=(*path, *problem.path))
+        else:
+            yield _problem(error, path, context, value)
+
+
+def _problem(
+    error: Mapping[str, Any], path: KeyPath, context: Mapping[str, Any], value: Mapping[str, Any]
+) -> Problem:
+    kind = error["type"]
+    if kind == "extra_forbidden":
+        keys = _keys_at(path[:-1], value)
+        return Problem(path, "there is no such key", choose_from(path[-1], keys, "Keys here"))
+    if kind == "missing":
+        return Problem(path, "it is required", f"Set {path[-1]}")
+    if kind in ("literal_error", "union_tag_invalid"):
+        expected = str(context.get("expected", context.get("expected_tags", "")))
+        choices = [_yaml_word(choice) for choice in expected.replace(" or ", ", ").split(", ")]
+        field_path = path if kind == "literal_error" else (*path, "type")
+        given = tree.get(value, field_path)
+        return Problem(field_path, "there is no such choice", choose_from(given, choices))
+    if kind == "union_tag_not_found":
+        types = [str(choice) for choice in _types_at(path)]
+        return Problem((*path, "type"), "it is required", choose_from("", types))
+    if kind in ("too_short", "too_long"):
+        limit = context.get("min_length", context.get("max_length"))
+        most_or_least = "at least" if kind == "too_short" else "at most"
+        rule = f"it needs {most_or_least} {limit} {'entry' if limit == 1 else 'entries'}"
+        return Problem(path, f"{rule}, and has {context.get('actual_length')}", "Set so many")
+    if kind in _KINDS:
+        rule, remedy = _KINDS[kind]
+        return Problem(path, f"it must be {rule.format(**context)}", remedy.format(**context))
+    return Problem(path, str(error["msg"]).lower(), "Set another value")
+
+
+def _yaml_word(choice: str) -> str:
+    """A choice as pydantic prints it, as YAML writes it."""
+    word = choice.strip().strip("'")
+    return word.lower() if word in ("True", "False") else word
+
+
+def _real_path(loc: tuple[str | int, ...], value: Any, kind: str) -> KeyPath:
+    """Pydantic's location without the tags of unions, which are no keys of the config."""
+    path: list[str | int] = []
+    for position, part in enumerate(loc):
+        inner = tree.get(value, (part,))
+        is_last = position == len(loc) - 1
+        if inner is not tree.MISSING or (is_last and kind == "missing"):
+            path.append(part)
+            value = inner
+    return tuple(path)
+
+
+def _keys_at(path: KeyPath, value: Mapping[str, Any]) -> list[str]:
+    """The keys that a section knows; of a section of several kinds, those of the given kind."""
+    sections = list(_sections_at(path))
+    kind = tree.get(value, (*path, "type"))
+    matching = [s for s in sections if kind in _literals(s)] or sections
+    return [name for section in matching for name in section.model_fields]
+
+
+def _types_at(path: KeyPath) -> list[str]:
+    return [choice for section in _sections_at(path) for choice in _literals(section)]
+
+
+def _literals(section: type[Section]) -> tuple[Any, ...]:
+    field = section.model_fields.get("type")
+    return typing.get_args(field.annotation) if field is not None else ()
+
+
+def _sections_at(path: KeyPath) -> list[type[Section]]:
+    sections: list[type[Section]] = [Config]
+    for part in path:
+        if isinstance(part, int):
+            continue
+        fields = [s.model_fields[part] for s in sections if part in s.model_fields]
+        sections = [inner for field in fields for inner in sections_in(field.annotation)]
+    return sections
+
+
+def sections_in(annotation: Any) -> list[type[Section]]:
+    """The section classes in a type: those of a union, and of a list's items."""
+    if isinstance(annotation, type) and issubclass(annotation, Section):
+        return [annotation]
+    return [inner for arg in typing.get_args(annotation) for inner in sections_in(arg)]
+
+
+def _copy(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _copy(inner) for key, inner in value.items()}
+    return [_copy(inner) for inner in value] if isinstance(value, list) else value
