@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 if TYPE_CHECKING:
     from raygnn.sampling.blocks import Block
@@ -64,3 +65,21 @@ class Adjacency:
         ptr = self.ptr.new_zeros(self.num_src + 1)
         torch.cumsum(torch.bincount(self.src, minlength=self.num_src), 0, out=ptr[1:])
         return BySource(order, self.dst[order], ptr)
+
+    def with_self_loops(self) -> Adjacency:
+        """Gives each destination exactly one edge from itself, its last.
+
+        Destination i is source i. Self-edges of the graph are dropped, so none is counted twice.
+        """
+        src, dst, ptr = self.src, self.dst, self.ptr
+        keep = src != dst
+        if not bool(keep.all()):
+            kept_before = functional.pad(keep.cumsum(0), (1, 0))
+            src, dst, ptr = src[keep], dst[keep], kept_before[ptr]
+        nodes = torch.arange(self.num_dst, device=src.device)
+        edge_at = torch.arange(src.numel(), device=src.device) + dst
+        loop_at = ptr[1:] + nodes
+        both = src.new_empty(2, src.numel() + self.num_dst)
+        both[0, edge_at], both[1, edge_at] = src, dst
+        both[:, loop_at] = nodes
+        return Adjacency(both[0], both[1], functional.pad(loop_at + 1, (1, 0)), self.num_src)

@@ -87,6 +87,8 @@ class Encoder(nn.Module, ABC):
         self.out_channels = out_channels
         self.hidden_channels = hidden_channels
         self.num_layers = num_layers
+        self.norm = norm
+        self.activation = activation
         self.dropout = dropout
         self.input_dropout = input_dropout
         self.normalize_output = normalize_output
@@ -99,7 +101,7 @@ class Encoder(nn.Module, ABC):
             self.build_layer(widths[i], widths[i + 1], is_output=i == num_inner)
             for i in range(num_layers)
         )
-        self.norms = nn.ModuleList(_norm(norm, hidden_channels) for _ in range(num_inner))
+        self.norms = nn.ModuleList(build_norm(norm, hidden_channels) for _ in range(num_inner))
         self.activations = nn.ModuleList(ACTIVATIONS[activation]() for _ in range(num_inner))
         self.jump: JumpingKnowledge | None = None
         if jump is not None:
@@ -169,7 +171,8 @@ class Encoder(nn.Module, ABC):
         return self.readout(outputs)
 
 
-def _norm(norm: str | None, channels: int) -> nn.Module:
+def build_norm(norm: str | None, channels: int) -> nn.Module:
+    """The norm of that name; None gives the identity."""
     if norm == "batch":
         # The last micro-batch of an epoch may hold one seed, of which no variance can be taken:
         # it is normalised by the running statistics.

@@ -1,0 +1,243 @@
+"""The steps of graph attention over destination-sorted edges, each differentiable.
+
+As in `raygnn.models.segment` no step keeps a tensor of all messages, [num_edges, heads, channels],
+and every sum has one order. Only scores, [num_edges, heads], are kept for the backward pass.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+from torch.nn import functional
+
+from raygnn.models.adjacency import Adjacency
+from raygnn.models.segment import bag_sum, row_sum, segment_chunks
+
+leaky_relu_backward = torch.ops.aten.leaky_relu_backward
+
+
+def gather_src(values: Tensor, adjacency: Adjacency) -> Tensor:
+    """Gives each edge its source's row; [num_src, heads] -> [num_edges, heads]."""
+    out: Tensor = _GatherSrc.apply(values, adjacency)
+    return out
+
+
+def gather_dst(values: Tensor, adjacency: Adjacency) -> Tensor:
+    """Gives each edge its destination's row; [num_dst, heads] -> [num_edges, heads]."""
+    out: Tensor = _GatherDst.apply(values, adjacency)
+    return out
+
+
+def segment_softmax(scores: Tensor, adjacency: Adjacency) -> Tensor:
+    """Normalises scores over the in-edges of each destination, per head, in float32 at least.
+
+    Args:
+        scores: [num_edges, heads]; -inf takes an edge out.
+    """
+    if scores.dtype in (torch.float16, torch.bfloat16):
+        scores = scores.float()
+    out: Tensor = _SegmentSoftmax.apply(scores, adjacency)
+    return out
+
+
+def weighted_segment_sum(x: Tensor, weight: Tensor, adjacency: Adjacency) -> Tensor:
+    """Sums the sources' rows into their destinations, weighted by edge and head.
+
+    Args:
+        x: [num_src, heads, channels].
+        weight: [num_edges, heads].
+    Returns:
+        [num_dst, heads, channels].
+    """
+    out: Tensor = _WeightedSegmentSum.apply(x, weight.to(x.dtype), adjacency)
+    return out
+
+
+def dot_scores(query: Tensor, key: Tensor, adjacency: Adjacency) -> Tensor:
+    """Scores each edge by the scalar product of its ends, per head.
+
+    Args:
+        query: [num_dst, heads, channels].
+        key: [num_src, heads, channels].
+    Returns:
+        [num_edges, heads].
+    """
+    out: Tensor = _DotScores.apply(query, key, adjacency)
+    return out
+
+
+def additive_scores(
+    x_src: Tensor, x_dst: Tensor, att: Tensor, negative_slope: float, adjacency: Adjacency
+) -> Tensor:
+    """Scores each edge by att . leaky_relu(x_src_j + x_dst_i), per head (GATv2).
+
+    Args:
+        x_src: [num_src, heads, channels].
+        x_dst: [num_dst, heads, channels].
+        att: [heads, channels].
+    Returns:
+        [num_edges, heads].
+    """
+    out: Tensor = _AdditiveScores.apply(x_src, x_dst, att, negative_slope, adjacency)
+    return out
+
+
+class _GatherSrc(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, values: Tensor, adjacency: Adjacency) -> Tensor:
+        ctx.adjacency = adjacency
+        return values.index_select(0, adjacency.src)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        order, _, ptr = ctx.adjacency.by_source
+        return bag_sum(grad, order, ptr), None
+
+
+class _GatherDst(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, values: Tensor, adjacency: Adjacency) -> Tensor:
+        ctx.adjacency = adjacency
+        return values.index_select(0, adjacency.dst)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        return row_sum(grad, ctx.adjacency.ptr), None
+
+
+class _SegmentSoftmax(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, scores: Tensor, adjacency: Adjacency) -> Tensor:
+        largest = torch.segment_reduce(scores, "max", offsets=adjacency.ptr)
+        # A destination all of whose edges are taken out has no largest score; its weights are 0.
+        largest = largest.masked_fill(largest == -torch.inf, 0)
+        out = (scores - largest.index_select(0, adjacency.dst)).exp_()
+        total = row_sum(out, adjacency.ptr)
+        out /= total.masked_fill(total == 0, 1).index_select(0, adjacency.dst)
+        ctx.adjacency = adjacency
+        ctx.save_for_backward(out)
+        return out
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        (out,) = ctx.saved_tensors
+        weighted = grad * out
+        total = row_sum(weighted, ctx.adjacency.ptr)
+        return weighted - out * total.index_select(0, ctx.adjacency.dst), None
+
+
+class _WeightedSegmentSum(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, adjacency: Adjacency) -> Tensor:
+        ctx.adjacency = adjacency
+        ctx.save_for_backward(x, weight)
+        return _sum_heads(x, weight, adjacency.src, adjacency.ptr)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
+        x, weight = ctx.saved_tensors
+        grad_x = grad_weight = None
+        if ctx.needs_input_grad[0]:
+            order, dst, ptr = ctx.adjacency.by_source
+            grad_x = _sum_heads(grad, weight[order], dst, ptr)
+        if ctx.needs_input_grad[1]:
+            grad_weight = _dot(grad, x, ctx.adjacency)
+        return grad_x, grad_weight, None
+
+
+class _DotScores(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, query: Tensor, key: Tensor, adjacency: Adjacency) -> Tensor:
+        ctx.adjacency = adjacency
+        ctx.save_for_backward(query, key)
+        return _dot(query, key, adjacency)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, None]:
+        query, key = ctx.saved_tensors
+        adjacency = ctx.adjacency
+        order, dst, ptr = adjacency.by_source
+        grad_query = _sum_heads(key, grad, adjacency.src, adjacency.ptr)
+        grad_key = _sum_heads(query, grad[order], dst, ptr)
+        return grad_query, grad_key, None
+
+
+class _AdditiveScores(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        x_src: Tensor,
+        x_dst: Tensor,
+        att: Tensor,
+        negative_slope: float,
+        adjacency: Adjacency,
+    ) -> Tensor:
+        src, dst = adjacency.src, adjacency.dst
+        out = x_src.new_empty(adjacency.num_edges, x_src.shape[1])
+        for _, edges, _ in segment_chunks(adjacency.ptr, adjacency.num_edges):
+            summed = _sum_ends(x_src, x_dst, src[edges], dst[edges])
+            active = functional.leaky_relu(summed, negative_slope, inplace=True)
+            out[edges] = active.mul_(att).sum(dim=-1)
+        ctx.adjacency, ctx.negative_slope = adjacency, negative_slope
+        ctx.save_for_backward(x_src, x_dst, att)
+        return out
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, Tensor, None, None]:
+        # The messages are formed again, once in the order of each sum, so that no tensor of all of
+        # them is needed.
+        x_src, x_dst, att = ctx.saved_tensors
+        adjacency, negative_slope = ctx.adjacency, ctx.negative_slope
+        order, dst, src_ptr = adjacency.by_source
+        grad_src, grad_dst = torch.empty_like(x_src), torch.empty_like(x_dst)
+        grad_att = torch.zeros_like(att)
+        for segments, edges, ptr in segment_chunks(adjacency.ptr, adjacency.num_edges):
+            summed = _sum_ends(x_src, x_dst, adjacency.src[edges], adjacency.dst[edges])
+            scale = grad[edges].unsqueeze(-1)
+            grad_summed = leaky_relu_backward(scale * att, summed, negative_slope, False)
+            grad_dst[segments] = _row_sum_heads(grad_summed, ptr)
+            active = functional.leaky_relu(summed, negative_slope, inplace=True)
+            grad_att += active.mul_(scale).sum(dim=0)
+        grad, src = grad[order], adjacency.src[order]
+        for segments, edges, ptr in segment_chunks(src_ptr, adjacency.num_edges):
+            summed = _sum_ends(x_src, x_dst, src[edges], dst[edges])
+            scale = grad[edges].unsqueeze(-1)
+            grad_summed = leaky_relu_backward(scale * att, summed, negative_slope, False)
+            grad_src[segments] = _row_sum_heads(grad_summed, ptr)
+        return grad_src, grad_dst, grad_att, None, None
+
+
+def _sum_ends(x_src: Tensor, x_dst: Tensor, src: Tensor, dst: Tensor) -> Tensor:
+    return x_src.index_select(0, src).add_(x_dst.index_select(0, dst))
+
+
+def _row_sum_heads(rows: Tensor, ptr: Tensor) -> Tensor:
+    return row_sum(rows.flatten(1), ptr).view(-1, *rows.shape[1:])
+
+
+def _dot(query: Tensor, key: Tensor, adjacency: Adjacency) -> Tensor:
+    out = query.new_empty(adjacency.num_edges, query.shape[1])
+    for _, edges, _ in segment_chunks(adjacency.ptr, adjacency.num_edges):
+        product = query.index_select(0, adjacency.dst[edges])
+        product *= key.index_select(0, adjacency.src[edges])
+        out[edges] = product.sum(dim=-1)
+    return out
+
+
+def _sum_heads(x: Tensor, weight: Tensor, index: Tensor, ptr: Tensor) -> Tensor:
+    # Rows of one head lie `heads` apart in the flattened tensor: no copy per head is needed.
+    _, heads, channels = x.shape
+    rows = x.reshape(-1, channels)
+    out = x.new_empty(ptr.numel() - 1, heads, channels)
+    for head in range(heads):
+        out[:, head] = bag_sum(rows, index * heads + head, ptr, weight[:, head])
+    return out
