@@ -1,0 +1,70 @@
+"""Arrays in `.npy` files that several processes fill slice by slice, and that readers map."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+from numpy.typing import DTypeLike
+
+from raygnn.errors import ResourceError
+
+
+def create_array(path: Path, shape: tuple[int, ...], dtype: DTypeLike) -> None:
+    """Creates a zero-filled `.npy` file with all of its disk space reserved.
+
+    A hole in a mapped file that the disk cannot fill later would kill the writer with SIGBUS.
+
+    Raises:
+        ResourceError: the disk is full.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if 0 in shape:
+        with path.open("wb") as file:
+            np.save(file, np.zeros(shape, dtype))
+        return
+    np.lib.format.open_memmap(path, mode="w+", dtype=np.dtype(dtype), shape=shape)
+    size = path.stat().st_size
+    with path.open("r+b") as file:
+        try:
+            os.posix_fallocate(file.fileno(), 0, size)
+        except OSError as error:
+            raise ResourceError(
+                f"data.cache_dir: no room for {size:,} bytes of {path}: {error.strerror}. "
+                "Free some disk space, or set data.cache_dir to a larger disk."
+            ) from error
+
+
+def open_array(path: Path, mode: Literal["c", "r", "r+"] = "c") -> np.ndarray:
+    """Maps a `.npy` file as a plain ndarray.
+
+    Args:
+        mode: "c" copy-on-write (writes stay in this process), "r" read-only, "r+" writes through.
+    """
+    try:
+        mapped = np.load(path, mmap_mode=mode)
+    except ValueError:
+        # An array without elements cannot be mapped.
+        mapped = np.load(path)
+        if mapped.size:
+            raise
+    return np.asarray(mapped)
+
+
+def fill_slice(path: Path, start: int, values: np.ndarray) -> None:
+    """Writes `values` into rows `start` onwards of an existing `.npy` file."""
+    if len(values):
+        open_array(path, "r+")[start : start + len(values)] = values
+
+
+def sync_folder(folder: Path) -> None:
+    """Brings every file below a folder, and the folders' own entries, to the disk."""
+    for directory, _, names in os.walk(folder):
+        for name in [*names, "."]:
+            descriptor = os.open(os.path.join(directory, name), os.O_RDONLY)
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)

@@ -1,0 +1,284 @@
+"""The bundle: a graph as memory-mapped arrays, one copy for all processes of a node."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import threading
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import filelock
+import numpy as np
+import pyarrow as pa
+
+from raygnn.data import edge_kernels
+from raygnn.data.arrays import create_array, open_array, sync_folder
+from raygnn.data.bundle_record import BundleRecord, ColumnInfo, EdgeRecord, NodeRecord
+from raygnn.data.edge_types import EdgeType, edge_type_name
+from raygnn.data.id_map import BYTES, IDS, OFFSETS, IdMap
+from raygnn.data.ingest_edges import INDICES, INDPTR, time_keys
+from raygnn.data.ingest_nodes import SPLIT, column_path
+from raygnn.errors import DataError
+
+_CSR = "csr"
+_CSR_PARTS = ("indptr", "indices", "e_id")
+
+
+@dataclass(frozen=True)
+class Csc:
+    """In-neighbors: row i of `indptr` spans the sources of the edges into node i.
+
+    Attributes:
+        indptr: int64 [num_dst + 1].
+        indices: int32 or int64 [num_edges], sources; a position in it is the edge's `e_id`.
+    """
+
+    indptr: np.ndarray
+    indices: np.ndarray
+
+
+@dataclass(frozen=True)
+class Csr:
+    """Out-neighbors: row i of `indptr` spans the destinations of the edges out of node i.
+
+    Attributes:
+        indptr: int64 [num_src + 1].
+        indices: int32 or int64 [num_edges], destinations.
+        e_id: CSC position of each edge, of the narrower of int32 and int64 that holds them.
+    """
+
+    indptr: np.ndarray
+    indices: np.ndarray
+    e_id: np.ndarray
+
+
+@dataclass(frozen=True)
+class SparseColumn:
+    """Sparse rows: row i has `values[indptr[i]:indptr[i+1]]` at `indices[...]`.
+
+    Attributes:
+        indptr: int64 [n + 1].
+        indices: int32 or int64, each below dim.
+        values: of the same length; null means all ones.
+        dim: width of a dense row.
+    """
+
+    indptr: np.ndarray
+    indices: np.ndarray
+    values: np.ndarray | None
+    dim: int
+
+
+class Bundle:
+    """A finished bundle; arrays are mapped when they are first asked for.
+
+    Arrays are copy-on-write: what a process writes into them, no other sees. A bundle pickles as
+    its path.
+    """
+
+    def __init__(self, path: Path, record: BundleRecord) -> None:
+        self._path = path
+        self._record = record
+        self._edges: dict[EdgeType, EdgeRecord] = {edge.type: edge for edge in record.edges}
+        self._arrays: dict[Path, np.ndarray] = {}
+        self._id_maps: dict[str, IdMap] = {}
+        self._lock = threading.Lock()
+
+    @classmethod
+    def open(cls, path: str | os.PathLike[str]) -> Bundle:
+        """Opens a bundle folder.
+
+        Raises:
+            DataError: it is no bundle, of an unknown version, or a file is cut off.
+        """
+        folder = Path(path).absolute()
+        return cls(folder, BundleRecord.load(folder))
+
+    def __reduce__(self) -> tuple[Callable[[str], Bundle], tuple[str]]:
+        return Bundle.open, (str(self._path),)
+
+    def __repr__(self) -> str:
+        return f"Bundle({str(self._path)!r})"
+
+    @property
+    def path(self) -> Path:
+        """The bundle's folder."""
+        return self._path
+
+    @property
+    def fingerprint(self) -> str:
+        """Hash of the tables and options that the bundle was made of."""
+        return self._record.fingerprint
+
+    @property
+    def node_types(self) -> list[str]:
+        """Node types, in the order of the manifest."""
+        return list(self._record.nodes)
+
+    @property
+    def edge_types(self) -> list[EdgeType]:
+        """Edge types, in the order of the manifest."""
+        return list(self._edges)
+
+    def num_nodes(self, node_type: str) -> int:
+        """Number of nodes of a type."""
+        return self._node(node_type).num_nodes
+
+    def num_edges(self, edge_type: EdgeType) -> int:
+        """Number of edges of a type, reverse copies of undirected ones included."""
+        return self._edge(edge_type).num_edges
+
+    def is_directed(self, edge_type: EdgeType) -> bool:
+        """False where each row of the table stands for its reverse as well."""
+        return self._edge(edge_type).directed
+
+    def columns(self, type_: str | EdgeType) -> dict[str, ColumnInfo]:
+        """Features, labels, `weight` and `time` of a node or edge type, by name."""
+        record = self._node(type_) if isinstance(type_, str) else self._edge(type_)
+        return {column.name: column for column in record.columns}
+
+    def column(self, type_: str | EdgeType, name: str) -> np.ndarray | SparseColumn:
+        """A column's values: [n, *shape] by dense node id or by `e_id`.
+
+        Raises:
+            DataError: there is no such column.
+        """
+        columns = self.columns(type_)
+        if name not in columns:
+            raise DataError(
+                f"column {name!r} is invalid: {_name(type_)} has {sorted(columns) or 'none'}. "
+                "Use one of these, or declare the column in graph.yaml."
+            )
+        folder = self._folder(type_)
+        info = columns[name]
+        if not info.sparse:
+            return self._open(column_path(folder, name))
+        values = column_path(folder, name, "values")
+        return SparseColumn(
+            self._open(column_path(folder, name, "indptr")),
+            self._open(column_path(folder, name, "indices")),
+            self._open(values) if values.exists() else None,
+            info.shape[1],
+        )
+
+    def csc(self, edge_type: EdgeType) -> Csc:
+        """In-neighbors; the edges of a row are in the order of (time, source, input row)."""
+        self._edge(edge_type)
+        folder = self._folder(edge_type)
+        return Csc(self._open(folder / INDPTR), self._open(folder / INDICES))
+
+    def csr(self, edge_type: EdgeType) -> Csr:
+        """Out-neighbors, in the order of (time, destination, input row).
+
+        Built at the first call, then kept in the bundle's folder.
+
+        Raises:
+            DataError: it has to be built, and the folder cannot be written.
+        """
+        self._edge(edge_type)
+        folder = self._path / _CSR / edge_type_name(edge_type)
+        if not folder.exists():
+            self._build_csr(edge_type, folder)
+        indptr, indices, e_id = (self._open(folder / f"{part}.npy") for part in _CSR_PARTS)
+        return Csr(indptr, indices, e_id)
+
+    def declared_split(self, node_type: str) -> np.ndarray | None:
+        """uint8 [num_nodes] of the split column: 0 none, 1 train, 2 validation, 3 test."""
+        if not self._node(node_type).has_split:
+            return None
+        return self._open(self._folder(node_type) / SPLIT)
+
+    def ids(self, node_type: str) -> pa.Array:
+        """Original ids by dense id: int64 or large_string, without a copy."""
+        record, folder = self._node(node_type), self._folder(node_type)
+        if record.ids.kind != "strings":
+            return pa.array(self._open(folder / IDS))
+        offsets, data = self._open(folder / OFFSETS), self._open(folder / BYTES)
+        return pa.LargeStringArray.from_buffers(
+            record.num_nodes, pa.py_buffer(offsets), pa.py_buffer(data)
+        )
+
+    def id_map(self, node_type: str) -> IdMap:
+        """Looks dense ids up by original ids."""
+        record = self._node(node_type)
+        with self._lock:
+            if node_type not in self._id_maps:
+                self._id_maps[node_type] = IdMap(self._folder(node_type), record.ids)
+            return self._id_maps[node_type]
+
+    def _node(self, node_type: str) -> NodeRecord:
+        if node_type not in self._record.nodes:
+            raise DataError(
+                f"node type {node_type!r} is invalid: the graph has {self.node_types}. "
+                "Use one of these."
+            )
+        return self._record.nodes[node_type]
+
+    def _edge(self, edge_type: EdgeType) -> EdgeRecord:
+        if edge_type not in self._edges:
+            raise DataError(
+                f"edge type {_name(edge_type)!r} is invalid: the graph has "
+                f"{[edge_type_name(known) for known in self._edges]}. Use one of these."
+            )
+        return self._edges[edge_type]
+
+    def _folder(self, type_: str | EdgeType) -> Path:
+        if isinstance(type_, str):
+            return self._path / "nodes" / type_
+        return self._path / "edges" / edge_type_name(type_)
+
+    def _open(self, path: Path) -> np.ndarray:
+        with self._lock:
+            if path not in self._arrays:
+                self._arrays[path] = open_array(path)
+            return self._arrays[path]
+
+    def _build_csr(self, edge_type: EdgeType, folder: Path) -> None:
+        csc = self.csc(edge_type)
+        num_src, num_edges = self.num_nodes(edge_type[0]), self.num_edges(edge_type)
+        building = folder.with_name(f".building-{folder.name}-{uuid.uuid4().hex[:8]}")
+        try:
+            folder.parent.mkdir(exist_ok=True)
+            with filelock.FileLock(folder.parent / f"{folder.name}.lock"):
+                if folder.exists():
+                    return
+                # A live build holds the lock, so these are of dead ones.
+                for stale in folder.parent.glob(f".building-{folder.name}-*"):
+                    shutil.rmtree(stale)
+                arrays = _create_csr(building, num_src, num_edges, csc)
+                edge_kernels.transpose(csc.indptr, csc.indices, *arrays)
+                if "time" in self.columns(edge_type):
+                    times = time_keys(self._open(column_path(self._folder(edge_type), "time")))
+                    edge_kernels.sort_rows_by_time(*arrays, times)
+                sync_folder(building)
+                building.rename(folder)
+        except OSError as error:
+            raise DataError(
+                f"bundle {self._path}: the out-neighbors of {edge_type_name(edge_type)} cannot be "
+                f"kept there: {error}. Make the folder writable, or sample with direction: in."
+            ) from error
+        finally:
+            shutil.rmtree(building, ignore_errors=True)
+
+
+def _create_csr(
+    folder: Path, num_src: int, num_edges: int, csc: Csc
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    limit = np.iinfo(np.int32).max
+    dtypes = (
+        np.int64,
+        np.int32 if len(csc.indptr) - 1 <= limit else np.int64,
+        np.int32 if num_edges <= limit else np.int64,
+    )
+    lengths = (num_src + 1, num_edges, num_edges)
+    for part, length, dtype in zip(_CSR_PARTS, lengths, dtypes, strict=True):
+        create_array(folder / f"{part}.npy", (length,), dtype)
+    indptr, indices, e_id = (open_array(folder / f"{part}.npy", "r+") for part in _CSR_PARTS)
+    return indptr, indices, e_id
+
+
+def _name(type_: str | EdgeType) -> str:
+    return type_ if isinstance(type_, str) else edge_type_name(type_)

@@ -1,0 +1,168 @@
+"""`bundle.json`: what a bundle holds, written last, so that its presence means completeness."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from raygnn.data.edge_types import EdgeType
+from raygnn.data.filesystem import write_text
+from raygnn.data.id_map import IdIndex
+from raygnn.errors import DataError
+
+RECORD_NAME = "bundle.json"
+FORMAT = "raygnn/bundle"
+# Part of the fingerprint: bundles of another layout are never opened, only built anew beside.
+FORMAT_VERSION = 1
+
+
+@dataclass(frozen=True)
+class ColumnInfo:
+    """One column of a node or edge type.
+
+    Attributes:
+        dtype: element type on disk.
+        shape: shape of the whole column: [n] for scalars, [n, width], [n, dim] when sparse.
+        sparse: whether rows are stored as CSR.
+        num_classes: of a label with classes, one more than the greatest, or as the manifest says;
+            of a multi-label, its width.
+        class_names: of a label that was given as strings, sorted; class i is class_names[i].
+        unit: of a time column that held timestamps: "s", "ms", "us", "ns" or "D" since 1970.
+    """
+
+    name: str
+    role: Literal["feature", "label", "weight", "time"]
+    dtype: str
+    shape: tuple[int, ...]
+    sparse: bool = False
+    num_classes: int | None = None
+    class_names: tuple[str, ...] | None = None
+    unit: str | None = None
+
+
+@dataclass(frozen=True)
+class NodeRecord:
+    """One node type of a bundle."""
+
+    num_nodes: int
+    ids: IdIndex
+    columns: tuple[ColumnInfo, ...]
+    has_split: bool
+
+
+@dataclass(frozen=True)
+class EdgeRecord:
+    """One edge type of a bundle.
+
+    Attributes:
+        directed: false where rows stand for their reverse as well.
+    """
+
+    type: EdgeType
+    num_edges: int
+    directed: bool
+    columns: tuple[ColumnInfo, ...]
+
+
+@dataclass(frozen=True)
+class BundleRecord:
+    """The whole of bundle.json.
+
+    Attributes:
+        file_sizes: bytes of each file, by its path in the bundle.
+    """
+
+    fingerprint: str
+    nodes: Mapping[str, NodeRecord]
+    edges: tuple[EdgeRecord, ...]
+    file_sizes: Mapping[str, int] = field(default_factory=dict)
+
+    def save(self, folder: Path) -> None:
+        """Notes the sizes of all files in the folder and writes bundle.json beside them."""
+        sizes = {
+            path.relative_to(folder).as_posix(): path.stat().st_size
+            for path in sorted(folder.rglob("*"))
+            if path.is_file()
+        }
+        content = {"format": FORMAT, "version": FORMAT_VERSION, **asdict(self)}
+        content["file_sizes"] = sizes
+        write_text(str(folder / RECORD_NAME), json.dumps(content, indent=1))
+
+    @classmethod
+    def load(cls, folder: Path) -> BundleRecord:
+        """Reads bundle.json and checks that every file is there in full.
+
+        Raises:
+            DataError: there is no bundle, it is of another version, or a file is damaged.
+        """
+        content = _read(folder)
+        for name, size in content["file_sizes"].items():
+            path = folder / name
+            found = path.stat().st_size if path.exists() else None
+            if found != size:
+                what = "is missing" if found is None else f"has {found:,} bytes instead of {size:,}"
+                raise DataError(
+                    f"bundle {folder} is damaged: {name} {what}. "
+                    "Remove the folder; the next run builds it again."
+                )
+        return cls(
+            content["fingerprint"],
+            {name: _node_record(node) for name, node in content["nodes"].items()},
+            tuple(_edge_record(edge) for edge in content["edges"]),
+            content["file_sizes"],
+        )
+
+
+def _read(folder: Path) -> dict[str, Any]:
+    path = folder / RECORD_NAME
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise DataError(
+            f"{folder} is no bundle: it has no {RECORD_NAME}. Name a folder that ingest made."
+        ) from error
+    except ValueError as error:
+        raise DataError(
+            f"bundle {folder} is damaged: {RECORD_NAME} does not parse: {error}. "
+            "Remove the folder; the next run builds it again."
+        ) from error
+    if content.get("format") != FORMAT or content.get("version") != FORMAT_VERSION:
+        raise DataError(
+            f"bundle {folder} has format {content.get('format')!r} version "
+            f"{content.get('version')!r}; this raygnn reads {FORMAT!r} version {FORMAT_VERSION}. "
+            "Build it again from its tables with this raygnn."
+        )
+    return content
+
+
+def _columns(content: list[dict[str, Any]]) -> tuple[ColumnInfo, ...]:
+    columns = []
+    for given in content:
+        names = given.pop("class_names")
+        shape = tuple(given.pop("shape"))
+        columns.append(
+            ColumnInfo(**given, shape=shape, class_names=None if names is None else tuple(names))
+        )
+    return tuple(columns)
+
+
+def _node_record(content: dict[str, Any]) -> NodeRecord:
+    return NodeRecord(
+        content["num_nodes"],
+        IdIndex(**content["ids"]),
+        _columns(content["columns"]),
+        content["has_split"],
+    )
+
+
+def _edge_record(content: dict[str, Any]) -> EdgeRecord:
+    source, relation, target = content["type"]
+    return EdgeRecord(
+        (source, relation, target),
+        content["num_edges"],
+        content["directed"],
+        _columns(content["columns"]),
+    )

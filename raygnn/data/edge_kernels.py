@@ -1,0 +1,213 @@
+"""Compiled loops of the edge path: counting, scattering into buckets, ordering, transposing.
+
+A negative source `~s` marks the reverse copy of a row of an undirected edge type, until the bucket
+is ordered; a row whose source is DROPPED stands for nothing.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+# No dense id and no complement of one.
+DROPPED = np.iinfo(np.int32).min
+# Below this, insertion beats sorting in general; most nodes have fewer edges.
+_INSERTION_LIMIT = 32
+
+
+@njit(nogil=True, cache=True)
+def count_ranges(
+    src: np.ndarray, dst: np.ndarray, undirected: bool, shift: int, counts: np.ndarray
+) -> None:
+    """Counts edges per destination range of `2**shift` nodes, adding to `counts`."""
+    for i in range(len(src)):
+        if src[i] == DROPPED:
+            continue
+        counts[dst[i] >> shift] += 1
+        if undirected and src[i] != dst[i]:
+            counts[src[i] >> shift] += 1
+
+
+@njit(nogil=True, cache=True)
+def scatter(
+    src: np.ndarray,
+    dst: np.ndarray,
+    undirected: bool,
+    shift: int,
+    bucket_of_range: np.ndarray,
+    cursors: np.ndarray,
+    out_src: np.ndarray,
+    out_dst: np.ndarray,
+    place: np.ndarray,
+    reverse_place: np.ndarray,
+) -> None:
+    """Writes edges to the next free place of their buckets, in the order of the rows.
+
+    Args:
+        cursors: next free place per bucket; advanced.
+        place: gets each row's place, -1 where it has none.
+        reverse_place: gets the place of each row's reverse copy, -1 where it has none.
+    """
+    for i in range(len(src)):
+        place[i] = -1
+        reverse_place[i] = -1
+        if src[i] == DROPPED:
+            continue
+        bucket = bucket_of_range[dst[i] >> shift]
+        position = cursors[bucket]
+        cursors[bucket] += 1
+        out_src[position] = src[i]
+        out_dst[position] = dst[i]
+        place[i] = position
+        if undirected and src[i] != dst[i]:
+            bucket = bucket_of_range[src[i] >> shift]
+            position = cursors[bucket]
+            cursors[bucket] += 1
+            out_src[position] = ~dst[i]
+            out_dst[position] = src[i]
+            reverse_place[i] = position
+
+
+@njit(nogil=True, cache=True)
+def _sort_stably(order: np.ndarray, start: int, stop: int, keys: np.ndarray) -> None:
+    """Sorts `order[start:stop]` by `keys[order[i]]`, equal keys in their present order."""
+    if stop - start <= _INSERTION_LIMIT:
+        for i in range(start + 1, stop):
+            item = order[i]
+            key = keys[item]
+            j = i - 1
+            while j >= start and keys[order[j]] > key:
+                order[j + 1] = order[j]
+                j -= 1
+            order[j + 1] = item
+        return
+    is_sorted = True
+    for i in range(start + 1, stop):
+        if keys[order[i - 1]] > keys[order[i]]:
+            is_sorted = False
+            break
+    if is_sorted:
+        return
+    segment = order[start:stop].copy()
+    ranks = np.argsort(keys[segment], kind="mergesort")
+    for i in range(stop - start):
+        order[start + i] = segment[ranks[i]]
+
+
+@njit(nogil=True, cache=True)
+def _drop_reverse_copies(
+    order: np.ndarray, start: int, stop: int, src: np.ndarray, is_copy: np.ndarray, write: int
+) -> int:
+    """Moves the edges of one destination to `order[write:]`, sorted by source.
+
+    A reverse copy is left out where some row gives its direction itself.
+    """
+    first = start
+    while first < stop:
+        last = first
+        has_row = False
+        while last < stop and src[order[last]] == src[order[first]]:
+            has_row = has_row or not is_copy[order[last]]
+            last += 1
+        for i in range(first, last):
+            if not (has_row and is_copy[order[i]]):
+                order[write] = order[i]
+                write += 1
+        first = last
+    return write
+
+
+@njit(nogil=True, cache=True)
+def order_bucket(
+    src: np.ndarray,
+    dst: np.ndarray,
+    low: int,
+    undirected: bool,
+    times: np.ndarray,
+    has_times: bool,
+    degrees: np.ndarray,
+    order: np.ndarray,
+) -> int:
+    """Orders the edges of one bucket by (destination, time, source, input row).
+
+    Args:
+        src: sources in input order; reverse copies are turned back into plain sources.
+        low: first destination of the bucket.
+        times: sort keys of the edges; looked at when has_times.
+        degrees: gets the number of edges of each destination.
+        order: gets positions in the bucket.
+    Returns:
+        Number of edges kept, the first ones of `order`.
+    """
+    num_edges = len(src)
+    is_copy = np.zeros(num_edges if undirected else 1, np.bool_)
+    if undirected:
+        for i in range(num_edges):
+            if src[i] < 0:
+                src[i] = ~src[i]
+                is_copy[i] = True
+    degrees[:] = 0
+    for i in range(num_edges):
+        degrees[dst[i] - low] += 1
+    cursors = np.zeros(len(degrees) + 1, np.int64)
+    for i in range(len(degrees)):
+        cursors[i + 1] = cursors[i] + degrees[i]
+    starts = cursors.copy()
+    for i in range(num_edges):
+        bin_ = dst[i] - low
+        order[cursors[bin_]] = i
+        cursors[bin_] += 1
+    write = 0
+    for node in range(len(degrees)):
+        start, stop = starts[node], starts[node + 1]
+        first = start
+        _sort_stably(order, start, stop, src)
+        if undirected:
+            first = write
+            write = _drop_reverse_copies(order, start, stop, src, is_copy, write)
+            degrees[node] = write - first
+        else:
+            write = stop
+        if has_times:
+            _sort_stably(order, first, write, times)
+    return write
+
+
+@njit(nogil=True, cache=True)
+def transpose(
+    indptr: np.ndarray,
+    indices: np.ndarray,
+    out_indptr: np.ndarray,
+    out_indices: np.ndarray,
+    out_positions: np.ndarray,
+) -> None:
+    """CSC to CSR: per source its destinations in ascending order, and their CSC positions.
+
+    Args:
+        out_indptr: zeros, int64 [num_src + 1].
+    """
+    for i in range(len(indices)):
+        out_indptr[indices[i] + 1] += 1
+    for i in range(len(out_indptr) - 1):
+        out_indptr[i + 1] += out_indptr[i]
+    cursors = out_indptr[:-1].copy()
+    for node in range(len(indptr) - 1):
+        for position in range(indptr[node], indptr[node + 1]):
+            source = indices[position]
+            out_indices[cursors[source]] = node
+            out_positions[cursors[source]] = position
+            cursors[source] += 1
+
+
+@njit(nogil=True, cache=True)
+def sort_rows_by_time(
+    indptr: np.ndarray, indices: np.ndarray, positions: np.ndarray, times: np.ndarray
+) -> None:
+    """Sorts each CSR row by the time of its edges, equal times in their present order."""
+    for node in range(len(indptr) - 1):
+        start, stop = indptr[node], indptr[node + 1]
+        order = np.arange(stop - start)
+        keys = times[positions[start:stop]]
+        _sort_stably(order, 0, stop - start, keys)
+        indices[start:stop] = indices[start:stop][order]
+        positions[start:stop] = positions[start:stop][order]

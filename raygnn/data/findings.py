@@ -1,0 +1,151 @@
+"""What is wrong in the tables: counted per file, column and rule, with the first example rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import pyarrow as pa
+
+MAX_EXAMPLES = 5
+_MAX_LINES = 25
+
+
+@dataclass(frozen=True)
+class Finding:
+    """Rows of one file that break one rule.
+
+    Attributes:
+        table: `node_types.user` or `edge_types.user__buys__item`.
+        rule: what is wrong with the rows, as it reads after "12 rows with".
+        remedy: what to do about it.
+        rows: first rows, counted from 0 in the file.
+        values: how these rows look.
+    """
+
+    table: str
+    file: str
+    column: str
+    rule: str
+    remedy: str
+    count: int
+    rows: tuple[int, ...]
+    values: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        noun = "row" if self.count == 1 else "rows"
+        examples = ", ".join(str(row) for row in self.rows)
+        more = ", ..." if self.count > len(self.rows) else ""
+        shown = f" (values {', '.join(self.values)}{more})" if self.values else ""
+        return (
+            f"{self.table}: {self.file}: column {self.column!r}: {self.count:,} {noun} with "
+            f"{self.rule}; first at row {examples}{more}{shown}. {self.remedy}"
+        )
+
+
+@dataclass
+class FindingCollector:
+    """Collects findings while the blocks of one piece of a file go by.
+
+    Attributes:
+        file_row: row of the file at which the current block starts.
+        bad: which rows of the current block break some rule.
+    """
+
+    table: str
+    file: str
+    file_row: int = 0
+    bad: np.ndarray = field(default_factory=lambda: np.zeros(0, bool))
+    _found: dict[tuple[str, str], Finding] = field(default_factory=dict)
+
+    def start_block(self, file_row: int, num_rows: int) -> None:
+        """Begins the block of `num_rows` rows at `file_row`."""
+        self.file_row = file_row
+        self.bad = np.zeros(num_rows, bool)
+
+    def add(
+        self,
+        column: str,
+        rule: str,
+        remedy: str,
+        mask: np.ndarray,
+        values: pa.Array | np.ndarray | None = None,
+    ) -> None:
+        """Notes that the rows under `mask` break a rule, and marks them bad.
+
+        Args:
+            values: the column in this block, to show examples from.
+        """
+        if not mask.any():
+            return
+        self.bad |= mask
+        rows = np.flatnonzero(mask)
+        shown = rows[:MAX_EXAMPLES]
+        examples = () if values is None else tuple(_show(values[int(row)]) for row in shown)
+        old = self._found.get((column, rule))
+        found = Finding(
+            self.table,
+            self.file,
+            column,
+            rule,
+            remedy,
+            len(rows) + (old.count if old else 0),
+            ((old.rows if old else ()) + tuple(int(r) + self.file_row for r in shown))[
+                :MAX_EXAMPLES
+            ],
+            ((old.values if old else ()) + examples)[:MAX_EXAMPLES],
+        )
+        self._found[column, rule] = found
+
+    def findings(self) -> list[Finding]:
+        """Everything found so far."""
+        return list(self._found.values())
+
+
+def merge(findings: Iterable[Finding]) -> list[Finding]:
+    """Joins the findings of several pieces of the same files, first rows first."""
+    groups: dict[tuple[str, str, str, str], list[Finding]] = {}
+    for finding in findings:
+        key = (finding.table, finding.file, finding.column, finding.rule)
+        groups.setdefault(key, []).append(finding)
+    merged = []
+    for group in groups.values():
+        examples = sorted(
+            (row, finding.values[i] if finding.values else "")
+            for finding in group
+            for i, row in enumerate(finding.rows)
+        )[:MAX_EXAMPLES]
+        first = group[0]
+        merged.append(
+            Finding(
+                first.table,
+                first.file,
+                first.column,
+                first.rule,
+                first.remedy,
+                sum(finding.count for finding in group),
+                tuple(row for row, _ in examples),
+                tuple(value for _, value in examples) if first.values else (),
+            )
+        )
+    return merged
+
+
+def describe(findings: Sequence[Finding]) -> str:
+    """One line per finding; a long list ends with the number of those left out."""
+    lines = [str(finding) for finding in findings[:_MAX_LINES]]
+    left = len(findings) - len(lines)
+    if left:
+        rows = sum(finding.count for finding in findings[_MAX_LINES:])
+        lines.append(f"... and {left} more problems in {rows:,} rows.")
+    return "\n".join(lines)
+
+
+def _show(value: object) -> str:
+    text = repr(value.as_py() if isinstance(value, pa.Scalar) else _plain(value))
+    return text if len(text) <= 40 else f"{text[:37]}..."
+
+
+def _plain(value: object) -> object:
+    return value.item() if isinstance(value, np.generic) else value

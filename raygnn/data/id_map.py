@@ -1,0 +1,175 @@
+"""From original ids, integers or strings, to dense ids 0..N-1 and back, on memory-mapped tables."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from raygnn.data import id_kernels
+from raygnn.data.arrays import create_array, open_array
+from raygnn.data.hashing import string_buffers
+from raygnn.errors import DataError
+
+IdKind = Literal["int", "string"]
+IndexKind = Literal["range", "direct", "hashed", "strings"]
+
+IDS = "ids.npy"
+OFFSETS = "id_offsets.npy"
+BYTES = "id_bytes.npy"
+SLOTS = "id_slots.npy"
+
+# A table over the whole range of ids is smaller and faster than a hashed one up to about here.
+_DIRECT_SPAN = 4
+# Linear probing stays short below a load of two thirds.
+_SLOTS_PER_ID = 1.5
+
+
+@dataclass(frozen=True)
+class IdIndex:
+    """How the ids of a node type are looked up.
+
+    Attributes:
+        low: smallest id, where the ids are a range or a direct table.
+        num_ids: number of nodes.
+    """
+
+    kind: IndexKind
+    low: int
+    num_ids: int
+
+
+def id_kind(column_type: pa.DataType, place: str) -> IdKind:
+    """Whether a column of ids holds integers or strings.
+
+    Raises:
+        DataError: it holds something else.
+    """
+    if pa.types.is_integer(column_type):
+        return "int"
+    if pa.types.is_string(column_type):
+        return "string"
+    raise DataError(
+        f"{place} is invalid: the column is {column_type}. Ids are integers (below 2**63) or "
+        "strings; write the column as one of them, with a value in each row."
+    )
+
+
+def integer_ids(column: pa.Array) -> tuple[np.ndarray, np.ndarray]:
+    """Integer ids as int64, and the mask of those that int64 cannot hold; nulls become 0."""
+    column = pc.fill_null(column, 0) if column.null_count else column
+    values = column.to_numpy(zero_copy_only=False)
+    if values.dtype != np.uint64:
+        return values.astype(np.int64, copy=False), np.zeros(len(values), bool)
+    too_large = values > np.uint64(np.iinfo(np.int64).max)
+    return np.where(too_large, 0, values).astype(np.int64), too_large
+
+
+def build_index(folder: Path, skip: np.ndarray, kind: IdKind) -> tuple[IdIndex, np.ndarray]:
+    """Builds the look-up table over the ids in `folder`, next to them.
+
+    Args:
+        skip: bool [n], rows that are left out.
+    Returns:
+        The index, and bool [n] of the rows whose id an earlier row has.
+    """
+    if kind == "string":
+        offsets, data = open_array(folder / OFFSETS), open_array(folder / BYTES)
+        slots = _create_slots(folder, _num_hash_slots(len(skip)), len(skip))
+        duplicate = id_kernels.fill_strings(offsets, data, skip, slots)
+        return IdIndex("strings", 0, len(skip)), duplicate
+    ids = open_array(folder / IDS)
+    used = ids if not skip.any() else ids[~skip]
+    if len(used) == 0:
+        _create_slots(folder, 8, len(ids))
+        return IdIndex("hashed", 0, len(ids)), np.zeros(len(ids), bool)
+    if len(used) == len(ids) and id_kernels.is_range(ids):
+        (folder / SLOTS).unlink(missing_ok=True)
+        return IdIndex("range", int(ids[0]), len(ids)), np.zeros(len(ids), bool)
+    low = int(used.min())
+    span = int(used.max()) - low + 1
+    if span <= _DIRECT_SPAN * len(ids):
+        slots = _create_slots(folder, span, len(ids))
+        return IdIndex("direct", low, len(ids)), id_kernels.fill_direct(ids, low, skip, slots)
+    slots = _create_slots(folder, _num_hash_slots(len(ids)), len(ids))
+    return IdIndex("hashed", 0, len(ids)), id_kernels.fill_hashed(ids, skip, slots)
+
+
+class IdMap:
+    """Looks original ids up; the tables stay on disk and are mapped."""
+
+    def __init__(self, folder: Path, index: IdIndex) -> None:
+        self.index = index
+        self._folder = folder
+        self._slots = None if index.kind == "range" else open_array(folder / SLOTS)
+        if index.kind == "strings":
+            self._offsets, self._data = open_array(folder / OFFSETS), open_array(folder / BYTES)
+        elif index.kind == "hashed":
+            self._ids = open_array(folder / IDS)
+
+    @property
+    def kind(self) -> IdKind:
+        """Whether the original ids are integers or strings."""
+        return "string" if self.index.kind == "strings" else "int"
+
+    def lookup(self, ids: pa.Array | np.ndarray) -> np.ndarray:
+        """Dense ids of original ids.
+
+        Args:
+            ids: integers or strings, as the node type's ids are.
+        Returns:
+            int64 [n]; -1 where no node has the id, and for nulls.
+        Raises:
+            DataError: strings were asked of integer ids, or the other way round.
+        """
+        if isinstance(ids, pa.ChunkedArray):
+            ids = ids.combine_chunks()
+        column = ids if isinstance(ids, pa.Array) else pa.array(ids)
+        is_integer = pa.types.is_integer(column.type)
+        if len(column) and is_integer != (self.kind == "int"):
+            raise DataError(
+                f"ids of type {column.type} are invalid: the node table's ids are "
+                f"{'integers' if self.kind == 'int' else 'strings'}. Give ids of that kind."
+            )
+        out = np.full(len(column), -1, np.int64)
+        if len(column) == 0:
+            return out
+        if self.kind == "int":
+            values, unknown = integer_ids(column)
+            self._find_integers(values, out)
+        else:
+            unknown = np.zeros(len(column), bool)
+            filled = pc.fill_null(column, "") if column.null_count else column
+            offsets, data = string_buffers(filled)
+            id_kernels.find_strings(offsets, data, self._offsets, self._data, self._slots, out)
+        if column.null_count:
+            unknown = unknown | column.is_null().to_numpy(zero_copy_only=False)
+        out[unknown] = -1
+        return out
+
+    def _find_integers(self, values: np.ndarray, out: np.ndarray) -> None:
+        index = self.index
+        if index.kind == "range":
+            # Bounds before the difference: far ids would wrap around int64.
+            inside = (values >= index.low) & (values <= index.low + index.num_ids - 1)
+            np.subtract(values, index.low, out=out, where=inside)
+        elif index.kind == "direct":
+            id_kernels.find_direct(values, index.low, self._slots, out)
+        else:
+            id_kernels.find_hashed(values, self._ids, self._slots, out)
+
+
+def _num_hash_slots(num_ids: int) -> int:
+    return 1 << max(3, int(num_ids * _SLOTS_PER_ID).bit_length())
+
+
+def _create_slots(folder: Path, num_slots: int, num_ids: int) -> np.ndarray:
+    dtype = np.int32 if num_ids <= np.iinfo(np.int32).max else np.int64
+    create_array(folder / SLOTS, (num_slots,), dtype)
+    slots = open_array(folder / SLOTS, "r+")
+    slots.fill(-1)
+    return slots

@@ -1,0 +1,166 @@
+"""Which nodes are for training, validation and test: a column of the tables, or a rule."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from raygnn.data.bundle import Bundle
+from raygnn.data.split_rules import hash_split, per_class_split
+from raygnn.errors import DataError
+
+if TYPE_CHECKING:
+    from raygnn.config.data_section import HashSplit, PerClassSplit, SplitRule, TemporalSplit
+
+_NAMES = ("train", "val", "test")
+_MICROSECONDS = {"D": 86_400_000_000, "s": 1_000_000, "ms": 1_000, "us": 1}
+
+
+@dataclass(frozen=True)
+class Splits:
+    """Dense node ids of each split, int64, ascending; empty where there is none."""
+
+    train: np.ndarray
+    val: np.ndarray
+    test: np.ndarray
+
+
+def make_splits(
+    bundle: Bundle, node_type: str, rule: SplitRule | None, label: str | None, seed: int
+) -> Splits:
+    """Splits the nodes of a type; nodes without a label are in no split.
+
+    Args:
+        rule: `data.splits`; null takes the split column of the tables.
+        label: column that says which nodes are labelled; null takes all nodes.
+        seed: seed of rules that do not set their own.
+    Raises:
+        DataError: nothing says how to split, or a split that was asked for is empty.
+    """
+    labelled = _labelled(bundle, node_type, label)
+    if rule is None:
+        codes, wanted = _declared(bundle, node_type), (True, False, False)
+    elif rule.type == "hash":
+        codes = hash_split(bundle.ids(node_type), rule.fractions, _seed(rule, seed))
+        wanted = (rule.fractions[0] > 0, rule.fractions[1] > 0, rule.fractions[2] > 0)
+    elif rule.type == "per_class":
+        codes = _per_class(bundle, node_type, rule, label, seed)
+        wanted = (True, rule.val > 0, False)
+    else:
+        codes = _temporal(bundle, node_type, rule, labelled)
+        reaches_end = rule.quantiles is not None and rule.quantiles[1] >= 1
+        wanted = (True, True, not reaches_end)
+    parts = [np.flatnonzero((codes == code) & labelled) for code in (1, 2, 3)]
+    empty = [
+        name
+        for name, ids, is_wanted in zip(_NAMES, parts, wanted, strict=True)
+        if is_wanted and len(ids) == 0
+    ]
+    if empty:
+        raise DataError(
+            f"data.splits={_text(rule)} is invalid: no labelled node of type {node_type!r} falls "
+            f"into {' and '.join(empty)} ({int(labelled.sum()):,} of {len(labelled):,} nodes have "
+            "a label). Set larger shares, or other bounds or labels."
+        )
+    return Splits(*parts)
+
+
+def _labelled(bundle: Bundle, node_type: str, label: str | None) -> np.ndarray:
+    if label is None:
+        return np.ones(bundle.num_nodes(node_type), bool)
+    labels = bundle.column(node_type, label)
+    if bundle.columns(node_type)[label].role != "label" or not isinstance(labels, np.ndarray):
+        raise DataError(
+            f"label={label!r} is invalid: it is no label of node type {node_type!r}. "
+            "Name a column under its labels in graph.yaml."
+        )
+    mask = ~np.isnan(labels) if labels.dtype.kind == "f" else labels >= 0
+    labelled: np.ndarray = mask.reshape(len(labels), -1).all(axis=1)
+    return labelled
+
+
+def _seed(rule: HashSplit | PerClassSplit, seed: int) -> int:
+    return seed if rule.seed is None else rule.seed
+
+
+def _declared(bundle: Bundle, node_type: str) -> np.ndarray:
+    codes = bundle.declared_split(node_type)
+    if codes is None:
+        raise DataError(
+            f"data.splits=None is invalid: node type {node_type!r} has no split column. Set "
+            "data.splits to {type: hash, fractions: [0.8, 0.1, 0.1]}, {type: per_class, train: 20, "
+            "val: 30} or {type: temporal, quantiles: [0.8, 0.9]}, or name a column with "
+            f"node_types.{node_type}.split in graph.yaml."
+        )
+    return codes
+
+
+def _per_class(
+    bundle: Bundle, node_type: str, rule: PerClassSplit, label: str | None, seed: int
+) -> np.ndarray:
+    if label is None or bundle.columns(node_type)[label].dtype.startswith("float"):
+        raise DataError(
+            f"data.splits={_text(rule)} is invalid: label {label!r} of node type {node_type!r} "
+            "holds no classes. Use type: hash, which needs none."
+        )
+    labels = bundle.column(node_type, label)
+    assert isinstance(labels, np.ndarray)
+    return per_class_split(bundle.ids(node_type), labels, rule.train, rule.val, _seed(rule, seed))
+
+
+def _temporal(
+    bundle: Bundle, node_type: str, rule: TemporalSplit, labelled: np.ndarray
+) -> np.ndarray:
+    """Train before the first bound, validation from it on, test from the second bound on."""
+    if "time" not in bundle.columns(node_type):
+        raise DataError(
+            f"data.splits={_text(rule)} is invalid: node type {node_type!r} has no time column. "
+            f"Name one with node_types.{node_type}.time in graph.yaml, or use another rule."
+        )
+    times = bundle.column(node_type, "time")
+    assert isinstance(times, np.ndarray)
+    if rule.quantiles is not None:
+        ordered = np.sort(times[labelled])
+        bounds = [_quantile(ordered, share) for share in rule.quantiles]
+    else:
+        assert rule.timestamps is not None
+        unit = bundle.columns(node_type)["time"].unit
+        bounds = [_bound(given, unit, rule) for given in rule.timestamps]
+    codes = np.ones(len(times), np.uint8)
+    for code, bound in enumerate(bounds, start=2):
+        if bound is not None:
+            codes[times >= bound] = code
+    return codes
+
+
+def _quantile(ordered: np.ndarray, share: float) -> int | float | None:
+    """The time from which on nodes are past the share; null when none is."""
+    # Ten digits, so that 0.7 * 10 counts as 7, not as 7.000000000000001.
+    position = math.ceil(round(share * len(ordered), 10))
+    return ordered[position].item() if position < len(ordered) else None
+
+
+def _bound(given: str | int | float, unit: str | None, rule: TemporalSplit) -> int | float:
+    """A time of the config in the column's unit, rounded up: earlier nodes stay earlier."""
+    if not isinstance(given, str):
+        return given
+    if unit is None:
+        raise DataError(
+            f"data.splits={_text(rule)} is invalid: the time column holds plain numbers, which no "
+            "date compares with. Give numbers in the column's unit, or write timestamps."
+        )
+    moment = datetime.fromisoformat(given)
+    moment = moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment
+    since = moment - datetime(1970, 1, 1, tzinfo=UTC)
+    microseconds = (since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds
+    if unit == "ns":
+        return microseconds * 1_000
+    return -(-microseconds // _MICROSECONDS[unit])
+
+
+def _text(rule: SplitRule | None) -> str:
+    return "None" if rule is None else repr(rule.model_dump(exclude_none=True))

@@ -1,0 +1,162 @@
+"""The files of a table: found by pattern, told apart by suffix, opened wherever they lie."""
+
+from __future__ import annotations
+
+import glob
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from raygnn.data.filesystem import is_remote, join, open_fs, redact
+from raygnn.errors import DataError
+
+TableFormat = Literal["parquet", "csv"]
+
+_FORMATS: dict[str, TableFormat] = {
+    ".parquet": "parquet",
+    ".pq": "parquet",
+    ".csv": "csv",
+    ".tsv": "csv",
+    ".csv.gz": "csv",
+    ".tsv.gz": "csv",
+}
+# Below this a remote file is fetched in one request; above it, by ranges of the read columns.
+_WHOLE_FILE_BYTES = 64 << 20
+# What stores call the value that changes with an object's content; in order of preference.
+_VERSION_KEYS = ("etag", "ETag", "e_tag", "md5Hash", "crc32c", "generation")
+
+
+@dataclass(frozen=True)
+class TableFile:
+    """One file of a table.
+
+    Attributes:
+        name: the path as messages show it, below the graph's folder.
+        version: the store's own mark of the content, where it keeps one.
+        modified: modification time on a local disk.
+    """
+
+    uri: str
+    name: str
+    format: TableFormat
+    size: int
+    version: str | None = None
+    modified: float | None = None
+
+
+def list_files(folder: str, patterns: Sequence[str], place: str) -> list[TableFile]:
+    """Finds the files of a table, each pattern's in the order of their names.
+
+    Args:
+        folder: where relative patterns start.
+        place: what messages call the field, such as `node_types.user.files`.
+    Raises:
+        DataError: a pattern matches nothing, or a file whose suffix says no known format.
+    """
+    files: dict[str, TableFile] = {}
+    for pattern in patterns:
+        found = _match(folder, pattern)
+        if not found:
+            raise DataError(
+                f"{place}={pattern!r} is invalid: no file matches it in {redact(folder)}. "
+                "Check the pattern, which is relative to graph.yaml's folder, and that the "
+                "tables were written."
+            )
+        for path, info in found:
+            files.setdefault(path, _table_file(folder, path, info, place))
+    return list(files.values())
+
+
+def _match(folder: str, pattern: str) -> list[tuple[str, Mapping[str, Any]]]:
+    fs, path = open_fs(join(folder, pattern))
+    if is_remote(folder):
+        # Listings are cached per process; tables may have been rewritten since.
+        fs.invalidate_cache()
+    if glob.has_magic(pattern):
+        root = open_fs(folder)[1].rstrip("/")
+        rest = path[len(root) :] if path.startswith(root) else ""
+        escaped = glob.escape(root) + rest if rest else path
+        matched = fs.glob(escaped, detail=True)
+    else:
+        try:
+            matched = {path: fs.info(path)}
+        except FileNotFoundError:
+            matched = {}
+    kept = []
+    for name in sorted(matched):
+        info = matched[name]
+        # Names that begin so are markers of the writers (_SUCCESS, .part.crc), as Spark has it.
+        if info["type"] == "directory" or name.rpartition("/")[2].startswith(("_", ".")):
+            continue
+        kept.append((fs.unstrip_protocol(name) if is_remote(folder) else name, info))
+    return kept
+
+
+def _table_file(folder: str, uri: str, info: Mapping[str, Any], place: str) -> TableFile:
+    table_format = next(
+        (kind for suffix, kind in _FORMATS.items() if uri.lower().endswith(suffix)), None
+    )
+    if table_format is None:
+        raise DataError(
+            f"{place} is invalid: {redact(uri)} has none of the suffixes {', '.join(_FORMATS)}. "
+            "Rename the file, or narrow the pattern."
+        )
+    version = next((str(info[key]) for key in _VERSION_KEYS if info.get(key)), None)
+    modified = None if is_remote(uri) else info.get("mtime")
+    return TableFile(uri, _short_name(folder, uri), table_format, info["size"], version, modified)
+
+
+def _short_name(folder: str, uri: str) -> str:
+    root_fs, root = open_fs(folder)
+    path = root_fs._strip_protocol(uri)
+    prefix = root.rstrip("/") + "/"
+    return path.removeprefix(prefix) if path.startswith(prefix) else redact(uri)
+
+
+def is_tab_separated(uri: str) -> bool:
+    """True for .tsv files, compressed or not."""
+    return uri.lower().removesuffix(".gz").endswith(".tsv")
+
+
+@contextmanager
+def open_stream(uri: str) -> Iterator[pa.NativeFile]:
+    """Opens a file for reading from its start, decompressed by suffix."""
+    fs, path = open_fs(uri)
+    with fs.open(path, "rb") as file, pa.PythonFile(file, mode="r") as raw:
+        if uri.lower().endswith(".gz"):
+            with pa.CompressedInputStream(raw, "gzip") as stream:
+                yield stream
+        else:
+            yield raw
+
+
+@contextmanager
+def open_parquet(uri: str, footer_only: bool = False) -> Iterator[pq.ParquetFile]:
+    """Opens a Parquet file.
+
+    Args:
+        footer_only: only schema and row counts are wanted; the data of a remote file stays there.
+    Raises:
+        DataError: the file is not Parquet, or was cut off.
+    """
+    fs, path = open_fs(uri)
+    try:
+        if not is_remote(uri):
+            with pq.ParquetFile(path, memory_map=True) as file:
+                yield file
+        elif not footer_only and fs.size(path) <= _WHOLE_FILE_BYTES:
+            with pq.ParquetFile(pa.BufferReader(fs.cat_file(path))) as file:
+                yield file
+        else:
+            with fs.open(path, "rb") as raw, pq.ParquetFile(raw, pre_buffer=True) as file:
+                yield file
+    except (pa.ArrowInvalid, pa.ArrowException, OSError, EOFError) as error:
+        raise DataError(
+            f"{redact(os.fspath(uri))} cannot be read as Parquet: {error}. "
+            "Write the file again; it may be empty, cut off or of another format."
+        ) from error
