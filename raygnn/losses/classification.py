@@ -38,8 +38,10 @@ class CrossEntropy(Loss):
         self.register_buffer("class_weights", _weights("class_weights", class_weights))
 
     def forward(self, prediction: Tensor, target: Tensor) -> tuple[Tensor, Tensor | float]:
-        """Takes classes as target, integers [num_seeds]; see `Loss`."""
+        """Takes classes as target, integers [num_seeds] or [num_seeds, 1]; see `Loss`."""
         num_seeds, num_classes = prediction.shape
+        if target.dim() == 2 and target.shape[1] == 1:
+            target = target.squeeze(1)
         if target.shape != (num_seeds,) or target.is_floating_point():
             raise DataError(
                 f"loss cross_entropy: labels are {target.dtype} of shape {list(target.shape)}, "

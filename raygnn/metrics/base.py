@@ -50,7 +50,8 @@ class SumMetric(Metric):
 
         Args:
             prediction: [num_rows, num_outputs], logits or regressed values.
-            target: [num_rows] or [num_rows, num_outputs].
+            target: [num_rows] (or [num_rows, 1]) classes, else [num_rows, num_outputs] values; the
+                second dimension may be left out where it is 1.
         Returns:
             float64 [state size], to be added to other batches'.
         """

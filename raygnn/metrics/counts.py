@@ -24,7 +24,7 @@ class Accuracy(SumMetric):
     def update(self, prediction: Tensor, target: Tensor) -> Tensor:
         """Counts the rows that are right, and all rows."""
         if self.problem == "multi_class":
-            right = prediction.argmax(dim=-1) == target
+            right = prediction.argmax(dim=-1) == target.flatten()
         else:
             right = ((prediction > 0) == _labels(prediction, target)).all(dim=-1)
         return torch.stack([right.sum(), right.new_tensor(len(right), dtype=torch.long)]).double()
@@ -41,7 +41,7 @@ class _F1(SumMetric):
     def update(self, prediction: Tensor, target: Tensor) -> Tensor:
         """Counts true positives, predicted and actual rows of each class or label."""
         if self.problem == "multi_class":
-            predicted = prediction.argmax(dim=-1)
+            predicted, target = prediction.argmax(dim=-1), target.flatten()
             counts = [
                 torch.bincount(classes, minlength=self.num_outputs)
                 for classes in (target[predicted == target], predicted, target)

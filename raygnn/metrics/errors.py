@@ -10,7 +10,7 @@ from torch import Tensor
 from raygnn.metrics.base import SumMetric
 
 
-class MAE(SumMetric):
+class MeanAbsoluteError(SumMetric):
     """Mean absolute error over rows and outputs; scikit-learn's `mean_absolute_error`."""
 
     name = "mae"

@@ -1,0 +1,131 @@
+"""Losses: torch's means, as sums that add over any cut of the seeds."""
+
+from __future__ import annotations
+
+import math
+from itertools import pairwise
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+from torch.nn import functional
+
+from raygnn.errors import ConfigError, DataError
+from raygnn.losses import BinaryCrossEntropy, CrossEntropy, Loss, MeanSquaredError
+
+NUM_SEEDS, NUM_OUTPUTS = 12, 4
+
+
+def logits() -> Tensor:
+    return torch.randn(NUM_SEEDS, NUM_OUTPUTS, generator=torch.Generator().manual_seed(0))
+
+
+def classes() -> Tensor:
+    return torch.randint(NUM_OUTPUTS, (NUM_SEEDS,), generator=torch.Generator().manual_seed(1))
+
+
+def labels() -> Tensor:
+    return (logits().roll(1, 0) > 0).long()
+
+
+def mean_of(loss: Loss, prediction: Tensor, target: Tensor) -> Tensor:
+    loss_sum, weight = loss(prediction, target)
+    return loss_sum / weight
+
+
+WEIGHTS = [0.5, 1.0, 2.0, 0.0]
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+@pytest.mark.parametrize("weights", [None, WEIGHTS])
+def test_cross_entropy_is_torchs(smoothing: float, weights: list[float] | None) -> None:
+    ours = mean_of(CrossEntropy(smoothing, weights), logits(), classes())
+    weight = None if weights is None else torch.tensor(weights)
+    theirs = functional.cross_entropy(logits(), classes(), weight=weight, label_smoothing=smoothing)
+    torch.testing.assert_close(ours, theirs)
+
+
+@pytest.mark.parametrize("weights", [None, 3.0, [1.0, 2.0, 3.0, 4.0]])
+def test_binary_cross_entropy_is_torchs(weights: float | list[float] | None) -> None:
+    ours = mean_of(BinaryCrossEntropy(weights), logits(), labels())
+    pos_weight = None if weights is None else torch.tensor(weights)
+    theirs = functional.binary_cross_entropy_with_logits(
+        logits(), labels().float(), pos_weight=pos_weight
+    )
+    torch.testing.assert_close(ours, theirs)
+
+
+def test_squared_error_is_torchs() -> None:
+    target = logits().roll(1, 0)
+    torch.testing.assert_close(
+        mean_of(MeanSquaredError(), logits(), target), functional.mse_loss(logits(), target)
+    )
+
+
+@pytest.mark.parametrize("loss", [BinaryCrossEntropy(), MeanSquaredError()])
+def test_one_output_takes_targets_without_second_dimension(loss: Loss) -> None:
+    prediction, target = logits()[:, :1], labels()[:, 0]
+    assert loss(prediction, target) == loss(prediction, target.unsqueeze(1))
+
+
+def test_cross_entropy_takes_a_column_of_classes() -> None:
+    loss = CrossEntropy()
+    assert loss(logits(), classes()) == loss(logits(), classes().unsqueeze(1))
+
+
+@given(cuts=st.lists(st.integers(0, NUM_SEEDS), max_size=4))
+@pytest.mark.parametrize(
+    ("loss", "target"),
+    [
+        (CrossEntropy(0.1, WEIGHTS), classes()),
+        (BinaryCrossEntropy(), labels()),
+        (MeanSquaredError(), logits().roll(1, 0)),
+    ],
+)
+def test_sums_and_weights_add_over_any_cut(loss: Loss, target: Tensor, cuts: list[int]) -> None:
+    assert loss.additive
+    whole_sum, whole_weight = loss(logits(), target)
+    bounds = [0, *sorted(cuts), NUM_SEEDS]
+    parts = [loss(logits()[a:b], target[a:b]) for a, b in pairwise(bounds)]
+    assert float(sum(part[0] for part in parts)) == pytest.approx(float(whole_sum), rel=1e-5)
+    assert float(sum(part[1] for part in parts)) == pytest.approx(float(whole_weight))
+
+
+def test_a_sum_over_many_seeds_does_not_overflow_in_half_precision() -> None:
+    prediction = torch.zeros(40_000, 8, dtype=torch.float16)
+    loss_sum, weight = CrossEntropy()(prediction, torch.zeros(40_000, dtype=torch.long))
+    assert float(loss_sum / weight) == pytest.approx(math.log(8), rel=1e-4)
+
+
+def test_the_gradient_reaches_the_prediction() -> None:
+    prediction = logits().requires_grad_()
+    CrossEntropy()(prediction, classes())[0].backward()
+    assert prediction.grad is not None
+    expected = prediction.detach().softmax(1) - functional.one_hot(classes(), NUM_OUTPUTS)
+    torch.testing.assert_close(prediction.grad, expected)
+
+
+def test_wrong_arguments_are_named() -> None:
+    with pytest.raises(ConfigError, match=r"label_smoothing=1.5 is invalid: it must lie in"):
+        CrossEntropy(label_smoothing=1.5)
+    for weights in ([1.0, -1.0], [math.nan], [0.0, 0.0]):
+        with pytest.raises(ConfigError, match=r"class_weights=.* weights must be finite"):
+            CrossEntropy(class_weights=weights)
+    with pytest.raises(ConfigError, match=r"pos_weight=.* weights must be finite"):
+        BinaryCrossEntropy(pos_weight=math.inf)
+    with pytest.raises(ConfigError, match=r"the model has 4 outputs\. Give 4 weights"):
+        CrossEntropy(class_weights=[1.0, 2.0])(logits(), classes())
+    with pytest.raises(ConfigError, match=r"the model has 4 outputs\. Give 4 weights"):
+        BinaryCrossEntropy(pos_weight=[1.0, 2.0])(logits(), labels())
+
+
+def test_wrong_targets_are_named() -> None:
+    with pytest.raises(DataError, match=r"expected integers of shape \[12\], a class per node"):
+        CrossEntropy()(logits(), labels())
+    with pytest.raises(DataError, match=r"labels are torch.float32"):
+        CrossEntropy()(logits(), classes().float())
+    for loss in (BinaryCrossEntropy(), MeanSquaredError()):
+        with pytest.raises(DataError, match=r"labels have the shape \[12\]"):
+            loss(logits(), classes())

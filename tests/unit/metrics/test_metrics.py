@@ -1,0 +1,284 @@
+"""Metrics equal scikit-learn's, whatever the cut into batches."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+import torchmetrics
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+from sklearn import metrics as sk
+from torch import Tensor
+
+from raygnn.errors import ConfigError
+from raygnn.metrics import (
+    AUROC,
+    R2,
+    Accuracy,
+    AveragePrecision,
+    F1Macro,
+    F1Micro,
+    GatheredMetric,
+    MeanAbsoluteError,
+    SumMetric,
+    TorchMetric,
+    as_metric,
+)
+
+MAX_CLASSES = 4
+# Few distinct values, so that there are ties.
+SCORES = st.integers(-3, 3).map(lambda value: value / 2)
+
+
+@st.composite
+def multi_class(draw: st.DrawFn, min_classes: int = 2) -> tuple[Tensor, Tensor]:
+    rows = draw(st.integers(1, 12))
+    classes = draw(st.integers(min_classes, MAX_CLASSES))
+    scores = draw(arrays(np.float32, (rows, classes), elements=SCORES))
+    target = draw(arrays(np.int64, rows, elements=st.integers(0, classes - 1)))
+    return torch.from_numpy(scores), torch.from_numpy(target)
+
+
+@st.composite
+def multi_label(draw: st.DrawFn) -> tuple[Tensor, Tensor]:
+    rows, labels = draw(st.integers(1, 12)), draw(st.integers(1, MAX_CLASSES))
+    scores = draw(arrays(np.float32, (rows, labels), elements=SCORES))
+    target = draw(arrays(np.int64, (rows, labels), elements=st.integers(0, 1)))
+    return torch.from_numpy(scores), torch.from_numpy(target)
+
+
+def value_of(metric: SumMetric | GatheredMetric, prediction: Tensor, target: Tensor) -> float:
+    if isinstance(metric, SumMetric):
+        result = metric.compute(metric.update(prediction, target))
+    else:
+        result = metric.compute(prediction, target)
+    assert list(result) == [metric.name]
+    return result[metric.name]
+
+
+@given(multi_class())
+def test_multi_class_counts_are_scikit_learns(rows: tuple[Tensor, Tensor]) -> None:
+    prediction, target = rows
+    predicted, width = prediction.argmax(1), prediction.shape[1]
+    close = pytest.approx(sk.accuracy_score(target, predicted))
+    assert value_of(Accuracy(width, "multi_class"), prediction, target) == close
+    for metric, average in ((F1Macro, "macro"), (F1Micro, "micro")):
+        theirs = sk.f1_score(target, predicted, average=average, zero_division=0)
+        assert value_of(metric(width, "multi_class"), prediction, target) == pytest.approx(theirs)
+
+
+@given(multi_label())
+def test_multi_label_counts_are_scikit_learns(rows: tuple[Tensor, Tensor]) -> None:
+    prediction, target = rows
+    predicted, width = (prediction > 0).long(), prediction.shape[1]
+    close = pytest.approx(sk.accuracy_score(target, predicted))
+    assert value_of(Accuracy(width, "multi_label"), prediction, target) == close
+    if width == 1:
+        return  # scikit-learn takes one column for a binary problem, not for one label
+    for metric, average in ((F1Macro, "macro"), (F1Micro, "micro")):
+        theirs = sk.f1_score(target, predicted, average=average, zero_division=0)
+        assert value_of(metric(width, "multi_label"), prediction, target) == pytest.approx(theirs)
+
+
+@given(multi_class(), st.randoms(use_true_random=False), st.lists(st.integers(0, 12), max_size=3))
+@pytest.mark.parametrize("metric", [Accuracy, F1Macro, F1Micro])
+def test_counts_are_the_same_for_any_order_and_cut(
+    metric: type[SumMetric], rows: tuple[Tensor, Tensor], random: object, cuts: list[int]
+) -> None:
+    prediction, target = rows
+    counted = metric(prediction.shape[1], "multi_class")
+    whole = counted.update(prediction, target)
+    order = list(range(len(target)))
+    random.shuffle(order)  # type: ignore[attr-defined]
+    parts = torch.tensor_split(torch.tensor(order), sorted(cuts))
+    states = [counted.update(prediction[part], target[part]) for part in parts]
+    assert torch.equal(torch.stack(states).sum(0), whole)
+    assert whole.dtype == torch.float64
+
+
+@given(
+    arrays(np.float32, st.tuples(st.integers(2, 9), st.integers(1, 3)), elements=SCORES),
+    st.integers(0, 2**31),
+)
+def test_regression_is_scikit_learns(actual: np.ndarray, seed: int) -> None:
+    predicted = actual + np.random.default_rng(seed).integers(-2, 3, actual.shape) / 4
+    rows = torch.from_numpy(predicted.astype(np.float32)), torch.from_numpy(actual)
+    width = actual.shape[1]
+    error = value_of(MeanAbsoluteError(width, "regression"), *rows)
+    assert error == pytest.approx(sk.mean_absolute_error(actual, predicted))
+    assert value_of(R2(width, "regression"), *rows) == pytest.approx(sk.r2_score(actual, predicted))
+
+
+def test_r2_keeps_digits_when_the_mean_is_far_from_zero() -> None:
+    generator = np.random.default_rng(0)
+    actual = 1e6 + generator.normal(size=(1000, 1))
+    predicted = actual + generator.normal(size=(1000, 1)) / 2
+    rows = torch.from_numpy(predicted), torch.from_numpy(actual)
+    expected = sk.r2_score(actual, predicted)
+    assert value_of(R2(1, "regression"), *rows) == pytest.approx(expected, abs=1e-3)
+
+
+def test_regression_targets_may_lack_the_second_dimension() -> None:
+    prediction, target = torch.tensor([[1.0], [2.0], [4.0]]), torch.tensor([1.0, 3.0, 4.0])
+    assert value_of(MeanAbsoluteError(1, "regression"), prediction, target) == pytest.approx(1 / 3)
+    assert value_of(R2(1, "regression"), prediction, target) == pytest.approx(1 - 1 / (14 / 3))
+
+
+def test_classes_may_be_a_column() -> None:
+    prediction, target = torch.eye(3), torch.tensor([[0], [1], [1]])
+    for metric in (Accuracy, F1Micro):
+        counted = metric(3, "multi_class")
+        assert value_of(counted, prediction, target) == pytest.approx(2 / 3)
+
+
+def test_no_rows_give_nan() -> None:
+    none = torch.empty(0, 3)
+    classes = torch.empty(0, dtype=torch.long)
+    assert math.isnan(value_of(Accuracy(3, "multi_class"), none, classes))
+    assert math.isnan(value_of(F1Macro(3, "multi_class"), none, classes))
+    assert math.isnan(value_of(MeanAbsoluteError(3, "regression"), none, none))
+    assert math.isnan(value_of(R2(3, "regression"), none, none))
+    assert math.isnan(value_of(AUROC(3, "multi_class"), none, classes))
+
+
+@given(multi_class(min_classes=2))
+def test_two_classes_are_ranked_as_scikit_learn_does(rows: tuple[Tensor, Tensor]) -> None:
+    prediction, target = rows[0][:, :2], rows[1] % 2
+    auroc = value_of(AUROC(2, "multi_class"), prediction, target)
+    precision = value_of(AveragePrecision(2, "multi_class"), prediction, target)
+    if len(target.unique()) < 2:
+        assert math.isnan(auroc)
+        assert math.isnan(precision)
+        return
+    scores = (prediction[:, 1] - prediction[:, 0]).double()
+    assert auroc == pytest.approx(sk.roc_auc_score(target, scores))
+    assert precision == pytest.approx(sk.average_precision_score(target, scores))
+
+
+@settings(max_examples=50)
+@given(multi_class(min_classes=3))
+def test_classes_are_ranked_as_scikit_learn_does(rows: tuple[Tensor, Tensor]) -> None:
+    prediction, target = rows
+    scores = prediction.double().log_softmax(1).numpy()
+    present = [c for c in range(scores.shape[1]) if 0 < (target == c).sum() < len(target)]
+    columns = [((target == c).numpy(), scores[:, c]) for c in present]
+    check_macro_average(prediction, target, "multi_class", columns)
+
+
+@settings(max_examples=50)
+@given(multi_label())
+def test_labels_are_ranked_as_scikit_learn_does(rows: tuple[Tensor, Tensor]) -> None:
+    prediction, target = rows
+    present = [c for c in range(target.shape[1]) if 0 < target[:, c].sum() < len(target)]
+    columns = [(target[:, c].numpy(), prediction[:, c].numpy()) for c in present]
+    check_macro_average(prediction, target, "multi_label", columns)
+
+
+def check_macro_average(prediction: Tensor, target: Tensor, problem: str, columns: list) -> None:
+    pairs = ((AUROC, sk.roc_auc_score), (AveragePrecision, sk.average_precision_score))
+    for metric, theirs in pairs:
+        ours = value_of(metric(prediction.shape[1], problem), prediction, target)
+        expected = np.mean([theirs(*column) for column in columns]) if columns else math.nan
+        assert ours == pytest.approx(expected, nan_ok=True)
+
+
+def test_full_problems_are_ranked_as_one_call_of_scikit_learn() -> None:
+    generator = torch.Generator().manual_seed(0)
+    logits = torch.randn(200, 4, generator=generator)
+    target = torch.randint(4, (200,), generator=generator)
+    ours = value_of(AUROC(4, "multi_class"), logits, target)
+    probabilities = logits.double().softmax(1)
+    assert ours == pytest.approx(sk.roc_auc_score(target, probabilities, multi_class="ovr"))
+    ours = value_of(AveragePrecision(4, "multi_class"), logits, target)
+    assert ours == pytest.approx(sk.average_precision_score(target, probabilities))
+    labels = (torch.rand(200, 4, generator=generator) > 0.7).long()
+    ours = value_of(AUROC(4, "multi_label"), logits, labels)
+    assert ours == pytest.approx(sk.roc_auc_score(labels, logits))
+    ours = value_of(AveragePrecision(4, "multi_label"), logits, labels)
+    assert ours == pytest.approx(sk.average_precision_score(labels, logits))
+
+
+def test_confident_logits_are_still_told_apart() -> None:
+    # As float32 probabilities all of these are 1.
+    logits = torch.tensor([[0.0, 50.0], [0.0, 60.0], [0.0, 70.0], [0.0, 80.0]])
+    assert value_of(AUROC(2, "multi_class"), logits, torch.tensor([0, 0, 1, 1])) == 1.0
+
+
+def test_nan_scores_give_nan() -> None:
+    scores = torch.tensor([[0.0, 1.0], [math.nan, 1.0]])
+    assert math.isnan(value_of(AUROC(2, "multi_class"), scores, torch.tensor([0, 1])))
+
+
+def test_torchmetrics_are_computed_over_all_rows_from_anew() -> None:
+    logits = torch.randn(30, 3, generator=torch.Generator().manual_seed(0))
+    target = torch.arange(30) % 3
+    theirs = torchmetrics.classification.MulticlassCohenKappa(num_classes=3)
+    adapted = as_metric(theirs, 3, "multi_class")
+    assert isinstance(adapted, TorchMetric)
+    first = adapted.compute(logits, target)
+    kappa = sk.cohen_kappa_score(target, logits.argmax(1))
+    assert first == {"multiclass_cohen_kappa": pytest.approx(kappa)}
+    assert adapted.compute(logits, target) == first
+    assert theirs.update_count == 0
+
+
+def test_torchmetrics_are_named_by_class_or_by_the_user() -> None:
+    metric = torchmetrics.classification.MulticlassF1Score(num_classes=3)
+    assert TorchMetric(metric, 3, "multi_class").name == "multiclass_f1_score"
+    assert TorchMetric(metric, 3, "multi_class", name="mine").name == "mine"
+    auroc = torchmetrics.classification.BinaryAUROC()
+    assert TorchMetric(auroc, 1, "multi_label").name == "binary_auroc"
+
+
+def test_torchmetrics_of_several_values_are_logged_by_key() -> None:
+    logits, target = torch.eye(3), torch.tensor([0, 1, 1])
+    recall = torchmetrics.classification.MulticlassRecall(num_classes=3, average=None)
+    values = TorchMetric(recall, 3, "multi_class", name="recall").compute(logits, target)
+    assert values == {"recall/0": 1.0, "recall/1": 0.5, "recall/2": 0.0}
+    several = _TwoNumbers()
+    values = TorchMetric(several, 1, "regression", name="two").compute(logits[:, :1], target)
+    assert values == {"two/rows": 3.0, "two/total": 2.0}
+
+
+def test_torchmetrics_regression_takes_a_single_column() -> None:
+    prediction, target = torch.tensor([[1.0], [3.0]]), torch.tensor([1.0, 2.0])
+    metric = TorchMetric(torchmetrics.MeanSquaredError(), 1, "regression")
+    assert metric.compute(prediction, target) == {"mean_squared_error": 0.5}
+
+
+def test_torchmetrics_that_give_no_number_are_refused() -> None:
+    matrix = torchmetrics.classification.MulticlassConfusionMatrix(num_classes=3)
+    with pytest.raises(ConfigError, match=r"it gives shape \[3, 3\], not a number"):
+        TorchMetric(matrix, 3, "multi_class").compute(torch.eye(3), torch.arange(3))
+
+
+def test_our_metrics_are_not_wrapped() -> None:
+    metric = Accuracy(3, "multi_class")
+    assert as_metric(metric, 3, "multi_class") is metric
+
+
+def test_a_metric_that_is_not_defined_for_the_problem_is_refused() -> None:
+    with pytest.raises(ConfigError, match="'r2' is invalid: it is not defined for a multi_class"):
+        R2(3, "multi_class")
+    with pytest.raises(ConfigError, match="only for multi_class, multi_label"):
+        Accuracy(1, "regression")
+
+
+class _TwoNumbers(torchmetrics.Metric):
+    full_state_update = False
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.add_state("rows", torch.tensor(0.0), "sum")
+        self.add_state("total", torch.tensor(0.0), "sum")
+
+    def update(self, preds: Tensor, target: Tensor) -> None:
+        self.rows += len(preds)
+        self.total += target.sum()
+
+    def compute(self) -> dict[str, Tensor]:
+        return {"rows": self.rows, "total": self.total}
