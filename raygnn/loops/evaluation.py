@@ -27,6 +27,7 @@ class EvaluationTable:
         self._sums = [m for m in metrics if isinstance(m, SumMetric)]
         self._gathered = [m for m in metrics if isinstance(m, GatheredMetric)]
         self._rows: dict[int, Tensor] = {}
+        self._widths: list[int] | None = None  # of the metrics' states; known from a first batch
         self._ids: list[Tensor] = []
         self._predictions: list[Tensor] = []
         self._targets: list[Tensor] = []
@@ -35,6 +36,7 @@ class EvaluationTable:
         """Takes one batch of this rank."""
         head = torch.tensor([output.loss_sum, output.weight], dtype=torch.float64)
         states = [m.update(output.prediction, output.target).cpu() for m in self._sums]
+        self._widths = [state.numel() for state in states]
         self._rows[output.index] = torch.cat([head, *states])
         if self._gathered:
             self._ids.append(output.ids.cpu())
@@ -43,20 +45,16 @@ class EvaluationTable:
 
     def reduce(self) -> dict[str, float]:
         """Loss and metrics over all batches of all ranks. Collective: all ranks must call."""
-        widths = collectives.gather_objects([row.numel() for row in self._rows.values()][:1])
-        width = max((w[0] for w in widths if w), default=0)
-        table = torch.zeros((self._num_batches, width), dtype=torch.float64)
+        known = [widths for widths in collectives.gather_objects(self._widths) if widths is not None]
+        if not known:
+            return {}
+        table = torch.zeros((self._num_batches, 2 + sum(known[0])), dtype=torch.float64)
         for index, row in self._rows.items():
             table[index] = row
-        total = collectives.all_reduce_sum(table).sum(0)
-        if width == 0 or total[1] == 0:
-            return {}
-        results = {"loss": float(total[0] / total[1])}
-        offset = 2
-        sizes = [m.state_size for m in self._sums]
-        for metric, size in zip(self._sums, sizes, strict=True):
-            results.update(metric.compute(total[offset : offset + size]))
-            offset += size
+        loss, *states = collectives.all_reduce_sum(table).sum(0).split([2, *known[0]])
+        results = {"loss": float(loss[0] / loss[1])}
+        for metric, state in zip(self._sums, states, strict=True):
+            results.update(metric.compute(state))
         results.update(self._reduce_gathered())
         return results
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from typing import Any
 
 import torch
@@ -10,9 +11,14 @@ from torch import Tensor, nn
 
 from raygnn.config import Component, build
 from raygnn.data.node_target import NodeTarget
+from raygnn.errors import ConfigError
 from raygnn.loops.objective import Objective
 from raygnn.loops.task import EvalOutput, StepOutput, Task, TaskEnvironment
+from raygnn.models.encoder import Encoder
+from raygnn.models.exact import exact_inference
+from raygnn.models.predictor import NodePredictor
 from raygnn.sampling.loader import NeighborLoader
+from raygnn.sampling.neighbor_sampler import NeighborSampler
 from raygnn.sampling.stores import LocalFeatureStore, LocalGraphStore
 
 _LOSS_OF = {
@@ -56,6 +62,112 @@ class NodeClassification(Task):
         """
         super().setup(env)
         self.target = NodeTarget.of_task(env.bundle, env.loaded.config)
-        self._objective = Objective(env.loaded, _LOSS_OF[self.target.problem])
-        self._graph = LocalGraphStore(env.bundle, env.loaded.config.sampling.direction)
+        self._objective = Objective(env.loaded, _LOSS_OF[self.target.problem], env.device)
+        sampling = env.loaded.config.sampling
+        self._graph = LocalGraphStore(env.bundle, sampling.direction)
         self._features = LocalFeatureStore(env.bundle)
+        self._sampler = NeighborSampler(self._graph, sampling.fanouts, replace=sampling.replace)
+
+    def build_model(self) -> nn.Module:
+        """The encoder; with `model.args.out_channels` set, a linear head follows it."""
+        loaded, target = self.env.loaded, self.target
+        config = loaded.config
+        width = config.model.args.get("out_channels")
+        injected: dict[str, Any] = {"in_channels": target.in_channels}
+        if width is None:
+            injected["out_channels"] = target.num_outputs
+        if "num_layers" not in config.model.args:
+            injected["num_layers"] = config.sampling.num_hops
+        encoder = build(config.model, "model", loaded.allow_modules, **injected)
+        return NodePredictor(encoder, None if width is None else (width, target.num_outputs))
+
+    def build_metrics(self) -> Sequence[Any]:
+        loaded = self.env.loaded
+        chosen = loaded.config.metrics or [
+            Component(type=name) for name in _METRICS_OF[self.target.problem]
+        ]
+        injected = {"num_outputs": self.target.num_outputs, "problem": self.target.problem}
+        return [build(metric, "metric", loaded.allow_modules, **injected) for metric in chosen]
+
+    def loader(self, split: str) -> NeighborLoader | None:
+        if split not in self._loaders:
+            self._loaders[split] = self._build_loader(split)
+        return self._loaders[split]
+
+    def training_step(self, batch: Any) -> StepOutput:
+        loss_sum, weight = self._objective(self.model(batch), batch.y)
+        return StepOutput(loss_sum, weight)
+
+    def evaluate(self, split: str, num_batches: int) -> Iterator[EvalOutput]:
+        if self.env.loaded.config.training.eval == "exact":
+            yield from self._evaluate_exactly(split, num_batches)
+            return
+        loader = self.loader(split)
+        assert loader is not None
+        with closing(loader.iterate(0, stop=num_batches)) as batches:
+            for batch in batches:
+                moved = batch.to(self.env.device)
+                yield self._judge(batch.index, batch.input_id, self.model(moved), moved.y)
+
+    def close(self) -> None:
+        for loader in self._loaders.values():
+            if loader is not None:
+                loader.close()
+
+    def _build_loader(self, split: str) -> NeighborLoader | None:
+        seeds = getattr(self.target.splits, split)
+        if len(seeds) == 0:
+            return None
+        config, env, target = self.env.loaded.config, self.env, self.target
+        settings = config.loader_plan(split)
+        return NeighborLoader(
+            self._graph,
+            self._features,
+            seeds,
+            target.node_type,
+            sampler=self._sampler,
+            columns={target.feature: "x", target.label: "y"},
+            batch_size=settings.batch_size,
+            split=split,
+            seed=config.seed,
+            shuffle=split == "train",
+            rank=env.rank,
+            world_size=env.world_size,
+            num_threads=settings.num_threads,
+            prefetch_batches=settings.prefetch_batches,
+        )
+
+    def _evaluate_exactly(self, split: str, num_batches: int) -> Iterator[EvalOutput]:
+        """Encodes the whole graph layer by layer, then judges this rank's share of the batches."""
+        predictions = self._predict_graph()
+        loader, env = self.loader(split), self.env
+        assert loader is not None
+        seeds, size = getattr(self.target.splits, split), loader.batch_size
+        for index in range(env.rank, num_batches, env.world_size):
+            ids = torch.from_numpy(seeds[index * size : (index + 1) * size])
+            labels = torch.from_numpy(self.target.labels[ids.numpy()]).to(env.device)
+            yield self._judge(index, ids, predictions[ids.to(predictions.device)], labels)
+
+    def _predict_graph(self) -> Tensor:
+        """Exact predictions of all nodes, [num_nodes, num_outputs], on this worker's device."""
+        predictor = self.model.module if hasattr(self.model, "module") else self.model
+        assert isinstance(predictor, NodePredictor)
+        if not isinstance(predictor.encoder, Encoder):
+            raise ConfigError(
+                f"training.eval='exact' is invalid: {type(predictor.encoder.module).__name__} is "
+                "not one of raygnn's encoders, which go layer by layer. Set it to sampled."
+            )
+        target, adjacency = self.target, self._graph.adjacency(self.env.bundle.edge_types[0])
+        embeddings = exact_inference(
+            predictor.encoder,
+            lambda ids: self._features.gather(target.node_type, target.feature, ids),
+            (adjacency.indptr, adjacency.indices),
+            device=self.env.device,
+        )
+        predictions: Tensor = predictor.readout(embeddings.to(self.env.device))
+        return predictions
+
+    def _judge(self, index: int, ids: Tensor, prediction: Any, target: Tensor) -> EvalOutput:
+        loss_sum, weight = self._objective(prediction, target)
+        shown = prediction if isinstance(prediction, Tensor) else next(iter(prediction.values()))
+        return EvalOutput(index, ids, float(loss_sum), weight, shown, target)

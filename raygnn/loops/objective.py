@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from raygnn.config import Component, LoadedConfig, build
+from raygnn.config.training_section import LossTerm
 from raygnn.errors import ConfigError
 
 
@@ -17,16 +19,19 @@ class Objective:
     divide by the same, so that their sum is exact over any cut into micro-batches.
     """
 
-    def __init__(self, loaded: LoadedConfig, default: str) -> None:
+    def __init__(self, loaded: LoadedConfig, default: str, device: torch.device) -> None:
         terms = loaded.config.losses
         allowed = loaded.allow_modules
         if not terms:
-            self._terms = [(1.0, None, build(Component(type=default), "loss", allowed))]
-        else:
-            self._terms = [
-                (t.weight, t.on, build(Component(type=t.type, args=t.args), "loss", allowed))
-                for t in terms
-            ]
+            terms = [LossTerm(type=default)]
+        self._terms = [
+            (
+                term.weight,
+                term.on,
+                build(Component(type=term.type, args=term.args), "loss", allowed).to(device),
+            )
+            for term in terms
+        ]
 
     def __call__(self, outputs: Tensor | dict[str, Tensor], target: Tensor) -> tuple[Tensor, float]:
         """The loss summed over seeds, and the weight that divides it.

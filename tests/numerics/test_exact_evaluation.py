@@ -1,0 +1,91 @@
+"""Metrics are the same bits for 1, 2 and 3 ranks, and those of scikit-learn."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+import torch
+from sklearn import metrics as reference
+
+from raygnn.errors import TrainingError
+from raygnn.loops import collectives
+from raygnn.loops.evaluation import evaluate
+from raygnn.loops.task import EvalOutput
+from raygnn.metrics import AUROC, Accuracy, F1Macro, F1Micro
+
+NUM_CLASSES, NUM_ROWS, BATCH = 4, 107, 10
+
+
+class _Loader:
+    num_batches = -(-NUM_ROWS // BATCH)
+
+
+class _TableTask:
+    """Gives rows of a fixed table as evaluation batches."""
+
+    def __init__(self, failing_rank: int | None = None) -> None:
+        self.model = torch.nn.Linear(1, 1)
+        self._failing_rank = failing_rank
+
+    def loader(self, split: str) -> _Loader:
+        return _Loader()
+
+    def evaluate(self, split: str, num_batches: int) -> Iterator[EvalOutput]:
+        logits, labels = _table()
+        for index in range(collectives.rank(), num_batches, collectives.world_size()):
+            if collectives.rank() == self._failing_rank:
+                raise ValueError("broken batch")
+            ids = torch.arange(index * BATCH, min((index + 1) * BATCH, NUM_ROWS))
+            loss = torch.nn.functional.cross_entropy(logits[ids], labels[ids], reduction="sum")
+            yield EvalOutput(index, ids, float(loss), len(ids), logits[ids], labels[ids])
+
+
+def _table() -> tuple[torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(1)
+    labels = torch.randint(NUM_CLASSES, (NUM_ROWS,), generator=generator)
+    logits = torch.randn(NUM_ROWS, NUM_CLASSES, generator=generator)
+    logits[torch.arange(NUM_ROWS), labels] += 0.7
+    return logits, labels
+
+
+def _evaluate(limit: int | None = None) -> dict[str, float]:
+    chosen = [kind(NUM_CLASSES, "multi_class") for kind in (Accuracy, F1Macro, F1Micro, AUROC)]
+    return evaluate(_TableTask(), "val", limit, chosen)
+
+
+@pytest.mark.parametrize("world_size", [1, 2, 3])
+def test_all_ranks_get_the_bits_of_one_process(ranks, world_size):
+    expected = _evaluate()
+    assert ranks.run(_evaluate, world_size) == [expected] * world_size
+
+
+def test_they_are_those_of_scikit_learn():
+    logits, labels = _table()
+    predicted, probabilities = logits.argmax(1), logits.softmax(1)
+    found = _evaluate()
+    assert found["val/accuracy"] == reference.accuracy_score(labels, predicted)
+    expected = reference.f1_score(labels, predicted, average="macro")
+    assert found["val/f1_macro"] == pytest.approx(expected, abs=1e-12)
+    expected = reference.roc_auc_score(labels, probabilities.double().numpy(), multi_class="ovr")
+    assert found["val/auroc"] == pytest.approx(expected, abs=1e-6)
+    expected = reference.log_loss(labels, probabilities.double().numpy())
+    assert found["val/loss"] == pytest.approx(expected, rel=1e-5)
+    assert np.isfinite(list(found.values())).all()
+
+
+def test_fewer_batches_than_ranks_are_no_hang(ranks):
+    expected = _evaluate(2)
+    assert ranks.run(_evaluate, 3, 2) == [expected] * 3
+
+
+def _evaluate_with_failure() -> str:
+    with pytest.raises(TrainingError) as caught:
+        evaluate(_TableTask(failing_rank=1), "val", None, [])
+    return str(caught.value)
+
+
+def test_a_failing_rank_is_named_on_all(ranks):
+    expected = "Rank 1 failed in evaluation of the val split: ValueError: broken batch"
+    assert ranks.run(_evaluate_with_failure, 2) == [expected] * 2

@@ -1,0 +1,45 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from raygnn.errors import TrainingError
+from raygnn.loops.early_stopping import BestTracker, EarlyStopper
+
+
+def test_stops_after_patience_validations_without_improvement():
+    stopper = EarlyStopper(BestTracker("val/loss"), patience=2)
+    assert [stopper.should_stop(v) for v in (1.0, 0.5, 0.6, 0.5)] == [False, False, False, True]
+
+
+def test_an_improvement_starts_the_patience_anew():
+    stopper = EarlyStopper(BestTracker("val/accuracy", mode="max"), patience=2)
+    values = (0.5, 0.4, 0.6, 0.5, 0.5)
+    assert [stopper.should_stop(v) for v in values] == [False, False, False, False, True]
+
+
+def test_a_gain_of_min_delta_or_less_is_none():
+    tracker = BestTracker("val/loss", min_delta=0.25)
+    assert tracker.improves(1.0)
+    assert not tracker.improves(0.75)
+    assert tracker.improves(0.7)
+
+
+def test_a_nan_is_an_error_and_not_a_rank():
+    with pytest.raises(TrainingError, match="val/loss is NaN"):
+        BestTracker("val/loss").value_of({"val/loss": math.nan})
+
+
+def test_an_unknown_monitor_lists_what_is_logged():
+    with pytest.raises(TrainingError, match=r"val/hits.*Set one of: train/loss, val/loss"):
+        BestTracker("val/hits").value_of({"val/loss": 1.0, "train/loss": 1.0})
+
+
+def test_state_survives_a_round_trip():
+    stopper = EarlyStopper(BestTracker("val/loss"), patience=2)
+    stopper.should_stop(0.5)
+    stopper.should_stop(0.6)
+    resumed = EarlyStopper(BestTracker("val/loss"), patience=2)
+    resumed.load_state_dict(stopper.state_dict())
+    assert resumed.should_stop(0.7)
