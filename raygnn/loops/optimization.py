@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -147,4 +148,8 @@ def _wrap(module: nn.Module) -> nn.Module:
         return module
     if not any(p.requires_grad for p in module.parameters()):
         return module
-    return DistributedDataParallel(module, broadcast_buffers=False)
+    # Ranks run different numbers of forward passes, so none of them may be collective. The
+    # argument that says so has had two names.
+    known = inspect.signature(DistributedDataParallel).parameters
+    name = "forward_sync_buffers" if "forward_sync_buffers" in known else "broadcast_buffers"
+    return DistributedDataParallel(module, **{name: False})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -55,7 +56,9 @@ class Progress(Callback):
 
 def say(text: str) -> None:
     """Prints one line at once, also where the output is a file."""
-    print(f"[raygnn] {text}", flush=True)
+    # Not print(): Ray Train redirects it to its log as well, and every line would come twice.
+    sys.stdout.write(f"[raygnn] {text}\n")
+    sys.stdout.flush()
 
 
 def sparkline(values: Sequence[float], width: int = 24) -> str:

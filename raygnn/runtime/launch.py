@@ -67,7 +67,7 @@ def _run_in_process(loaded: LoadedConfig, name: str, data: Any, *, dry_run: bool
     try:
         folder = open_run_folder(loaded, name) if context.rank == 0 else None
         folder = collectives.broadcast_object(folder)
-        metrics = run_worker(TrainJob(loaded, folder, bundle.path, dry_run), context)
+        metrics = run_worker(TrainJob(loaded, folder, str(bundle.path), dry_run), context)
         return Outcome(folder, metrics)
     finally:
         context.close()
@@ -98,7 +98,7 @@ def _train_on_ray(
     *,
     dry_run: bool,
 ) -> Outcome:
-    from ray.train import FailureConfig, RunConfig, ScalingConfig
+    from ray.train import FailureConfig, LoggingConfig, RunConfig, ScalingConfig
     from ray.train.torch import TorchConfig, TorchTrainer
     from ray.train.v2.api.exceptions import TrainingFailedError
 
@@ -111,7 +111,7 @@ def _train_on_ray(
     _forget_snapshot(folder)
     trainer = TorchTrainer(
         _train_worker,
-        train_loop_config={"job": TrainJob(loaded, folder, bundle.path, dry_run)},
+        train_loop_config={"job": TrainJob(loaded, folder, str(bundle.path), dry_run)},
         torch_config=TorchConfig(timeout_s=int(scaling.timeout_s)),
         scaling_config=ScalingConfig(
             num_workers=scaling.num_workers,
@@ -127,6 +127,7 @@ def _train_on_ray(
             failure_config=FailureConfig(
                 max_failures=scaling.max_failures, controller_failure_limit=2
             ),
+            logging_config=LoggingConfig(log_level="WARNING"),
         ),
     )
     try:
