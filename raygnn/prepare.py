@@ -12,6 +12,7 @@ from typing import Any
 
 import yaml
 
+from raygnn.config.components import Component, build
 from raygnn.data.convert.csv import CsvSource, csv_tables
 from raygnn.data.convert.npz import npz_tables
 from raygnn.data.convert.pyg import load_pyg, tables_from_pyg
@@ -76,9 +77,6 @@ def _convert_pyg(args: argparse.Namespace) -> GraphTables:
 
 
 def _build_dataset(args: argparse.Namespace) -> Any:
-    from raygnn.config.component import Component
-    from raygnn.config.components import build
-
     component = Component(type=args.dataset, args=_dataset_args(args.args))
     try:
         dataset = build(component, "dataset", tuple(args.allow_module))
@@ -119,9 +117,11 @@ def _print_progress(line: str) -> None:
 
 
 def _in_flags(message: str) -> str:
-    """A message about the config section data.synthetic, in the flags of this command line."""
+    """A message about keys of the config, in the flags of this command line."""
+    message = re.sub(r"\bdata\.type\b", "--dataset", message)
+    message = re.sub(r"\bdata\.args\b", "--args", message)
     return re.sub(
-        r"data\.synthetic\.(\w+)", lambda match: "--" + match[1].replace("_", "-"), message
+        r"\bdata\.synthetic\.(\w+)", lambda match: "--" + match[1].replace("_", "-"), message
     )
 
 

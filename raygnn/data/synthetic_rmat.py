@@ -56,12 +56,10 @@ def rmat(
     order = draw_permutation(seed, "node order", num_nodes)
     source, target = draw_rmat_edges(num_nodes, num_edges, a, b, c, seed)
     labels = draw_integers(seed, "labels", num_nodes, max(1, num_classes))
-    features = class_features(labels, max(1, num_classes), num_features, noise, seed)
-    nodes = node_rows(
-        np.arange(num_nodes),
-        {"x": features} if num_features else {},
-        {"y": labels} if num_classes else {},
-    )
+    features = {}
+    if num_features:
+        features["x"] = class_features(labels, max(1, num_classes), num_features, noise, seed)
+    nodes = node_rows(np.arange(num_nodes), features, {"y": labels} if num_classes else {})
     split_labels = labels if num_classes else None
     nodes = declare_split(nodes, split, seed if split_seed is None else split_seed, split_labels)
     edges = edge_rows(order[source], order[target])

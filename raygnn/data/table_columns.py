@@ -108,7 +108,8 @@ def dense_columns(name: str, rows: np.ndarray) -> FeatureColumns:
     """Scalars [n] as a plain column, rows [n, dim] as fixed-size binary, the fastest to read."""
     if rows.ndim == 1:
         return FeatureColumns({name: pa.array(rows)}, name)
-    rows = np.ascontiguousarray(rows.reshape(len(rows), -1), _stored_dtype(rows.dtype))
+    width = int(np.prod(rows.shape[1:]))
+    rows = np.ascontiguousarray(rows.reshape(len(rows), width), _stored_dtype(rows.dtype))
     row_type = pa.binary(rows.shape[1] * rows.itemsize)
     column = pa.FixedSizeBinaryArray.from_buffers(row_type, len(rows), [None, pa.py_buffer(rows)])
     is_default = rows.dtype == np.float32

@@ -6,7 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from uuid import uuid4
 
 import fsspec
@@ -148,6 +148,7 @@ def write_tables(
 ) -> str:
     """Writes Parquet shards and, when all are there, graph.yaml.
 
+    Edge types without edges are left out: to readers, an empty table is a mistake in the tables.
     On a local disk everything is written beside the target and moved into place when complete. On
     a remote store the shards are written in place and removed again when something fails.
 
@@ -159,8 +160,16 @@ def write_tables(
     Returns:
         URI of graph.yaml.
     Raises:
-        DataError: the folder is in use, num_shards is no positive number, or a type's name is none.
+        DataError: the folder is in use, num_shards is no positive number, a type's name is none, or
+            a node type has no nodes.
     """
+    empty = [name for name, node in tables.nodes.items() if node.table.num_rows == 0]
+    if empty:
+        raise DataError(
+            f"node type {empty[0]!r} is invalid: it has no nodes. Leave it and its edges out."
+        )
+    filled = {key: edge for key, edge in tables.edges.items() if edge.table.num_rows}
+    tables = replace(tables, edges=filled)
     if num_shards < 1:
         raise DataError(f"num_shards={num_shards} is invalid: must be at least 1. Set 1 or more.")
     check_folder(out_uri, overwrite)

@@ -23,6 +23,9 @@ def summarize_tables(tables: GraphTables) -> Iterator[str]:
             parts.append(_split_sizes(node))
         yield f"node type {name}: {'; '.join(parts)}"
     for edge_type, edge in tables.edges.items():
+        if edge.table.num_rows == 0:
+            yield f"edge type {edge_type_name(edge_type)}: no edges, left out"
+            continue
         parts = [f"{edge.table.num_rows:,} directed edges"]
         parts += [_feature(edge.table, name, spec) for name, spec in edge.features.items()]
         parts += [role for role in ("weight", "time") if getattr(edge, role) is not None]

@@ -73,7 +73,8 @@ def npz_tables(
 def _read_arrays(uri: str, where: str) -> dict[str, np.ndarray]:
     fs, path = open_fs(uri)
     try:
-        with fs.open(path, "rb") as file, np.load(file, allow_pickle=False) as archive:
+        with fs.open(path, "rb") as file:
+            archive = np.load(file, allow_pickle=False)
             if not isinstance(archive, np.lib.npyio.NpzFile):
                 raise DataError(
                     f"{where} holds one array. Give an .npz file with adj_data and so on."

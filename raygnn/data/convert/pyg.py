@@ -204,7 +204,11 @@ def _edge_rows(store: Any, source_ids: np.ndarray, target_ids: np.ndarray, where
         for name in ("edge_attr", "edge_weight", "edge_time", "time")
         if store.get(name) is not None and (name != "time" or _is_edge_attr(store, name))
     }
-    features = {"edge_attr": found["edge_attr"]} if "edge_attr" in found else {}
+    features = {
+        name: values
+        for name, values in found.items()
+        if name == "edge_attr" and 0 not in values.shape[1:]
+    }
     weight = found.get("edge_weight", value)
     time = found.get("edge_time", found.get("time"))
     return edge_rows(

@@ -1,0 +1,259 @@
+"""Edge lists, label files and feature files: what is read, what is said, and what is refused."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from raygnn.data.convert.csv import CsvSource, csv_tables
+from raygnn.data.convert.text_files import read_ragged_features, read_text_table
+from raygnn.data.tables import GraphTables
+from raygnn.errors import DataError
+
+EDGE = ("node", "to", "node")
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "edges.csv").write_text(
+        "from,to,when\n10,7\n".replace("10,7", "10,7,x") + "7,3,y\n"
+    )
+    (tmp_path / "labels.csv").write_text("id,kind\n3,cat\n7,dog\n10,cat\n")
+    (tmp_path / "features.csv").write_text("id,a,b\n7,1,2.5\n3,3,4\n10,-1,0\n")
+    (tmp_path / "features.json").write_text(json.dumps({"10": [2, 40, 2], "3": []}))
+    return tmp_path
+
+
+def pairs(tables: GraphTables) -> list[tuple[object, object]]:
+    table = tables.edges[EDGE].table
+    return list(
+        zip(*(table.column(name).to_pylist() for name in ("source", "target")), strict=True)
+    )
+
+
+def features(tables: GraphTables) -> list[list[float]]:
+    column = tables.nodes["node"].table.column("x").combine_chunks()
+    rows: list[list[float]] = (
+        np.frombuffer(column.buffers()[1], np.float32).reshape(len(column), -1).tolist()
+    )
+    return rows
+
+
+def write(folder: Path, name: str, text: str) -> str:
+    (folder / name).write_text(text)
+    return str(folder / name)
+
+
+def test_edges_labels_and_features(folder: Path) -> None:
+    files = CsvSource(
+        edges=str(folder / "edges.csv"),
+        nodes=str(folder / "labels.csv"),
+        features=str(folder / "features.csv"),
+    )
+    tables = csv_tables(files)
+    node = tables.nodes["node"].table
+    assert node.column("id").to_pylist() == [3, 7, 10]
+    assert node.column("y").to_pylist() == ["cat", "dog", "cat"]
+    assert features(tables) == [[3, 4], [1, 2.5], [-1, 0]]
+    assert pairs(tables) == [(3, 7), (7, 3), (7, 10), (10, 7)]
+    assert tables.notes[0].endswith("edges.csv: columns not written: when")
+    assert tables.notes[1].startswith("made undirected: 2 entries became 4 directed edges")
+    assert "no split written" in tables.notes[2]
+
+
+def test_ragged_features_are_sparse(folder: Path) -> None:
+    files = CsvSource(edges=str(folder / "edges.csv"), features=str(folder / "features.json"))
+    tables = csv_tables(files)
+    node = tables.nodes["node"]
+    assert node.features == {"x": {"indices": "x_indices", "values": None, "dim": 41}}
+    assert node.table.column("x_indices").to_pylist() == [[], [], [2, 40]]
+    notes = "\n".join(tables.notes)
+    assert "features.json: 1 repeated feature indices dropped" in notes
+    assert "1 nodes have no row in" in notes
+    normalized = csv_tables(files, normalize=True).nodes["node"].table
+    assert normalized.column("x_values").to_pylist() == [[], [], [0.5, 0.5]]
+
+
+def test_columns_are_found_by_name(folder: Path) -> None:
+    edges = write(folder, "e.csv", "kind,a,b\nx,1,2\n")
+    labels = write(folder, "l.csv", "label,extra,key\n5,?,2\n4,?,1\n")
+    files = CsvSource(edges=edges, source="b", target="a", nodes=labels, id="key", label="label")
+    tables = csv_tables(files, directed=True)
+    assert pairs(tables) == [(2, 1)]
+    assert tables.nodes["node"].table.column("y").to_pylist() == [4, 5]
+    assert tables.notes[1].endswith("l.csv: columns not written: extra")
+
+
+def test_files_without_header_and_with_comments(folder: Path) -> None:
+    edges = write(folder, "e.txt", "# a graph\n# from to\n1\t2\n2\t3\n")
+    files = CsvSource(edges=edges, has_header=False, source="1", target="0")
+    assert pairs(csv_tables(files, directed=True)) == [(2, 1), (3, 2)]
+
+
+@pytest.mark.parametrize("separator", [",", "\t", ";", "|", " "])
+def test_the_separator_is_found(folder: Path, separator: str) -> None:
+    edges = write(folder, "e.txt", f"a{separator}b\n1{separator}2\n")
+    assert read_text_table(edges).table.to_pydict() == {"a": ["1"], "b": ["2"]}
+    assert read_text_table(edges, separator).table.num_columns == 2
+
+
+def test_compressed_files(folder: Path) -> None:
+    (folder / "edges.csv.gz").write_bytes(gzip.compress(b"a,b\n1,2\n"))
+    (folder / "features.json.gz").write_bytes(gzip.compress(b'{"1": [0], "2": [33]}'))
+    files = CsvSource(edges=str(folder / "edges.csv.gz"), features=str(folder / "features.json.gz"))
+    assert csv_tables(files).nodes["node"].table.num_rows == 2
+
+
+def test_string_ids_keep_their_order_of_appearance(folder: Path) -> None:
+    edges = write(folder, "e.csv", "a,b\nzoe, bob\n007,7\n")
+    tables = csv_tables(CsvSource(edges=edges))
+    assert tables.nodes["node"].table.column("id").to_pylist() == ["zoe", "007", "bob", "7"]
+    assert pairs(tables) == [("zoe", "bob"), ("007", "7"), ("bob", "zoe"), ("7", "007")]
+
+
+def test_ids_are_texts_in_all_files_where_they_are_in_one(folder: Path) -> None:
+    labels = write(folder, "l.csv", "id,y\n1,0\nx,1\n")
+    edges = write(folder, "e.csv", "a,b\n1,2\n")
+    tables = csv_tables(CsvSource(edges=edges, nodes=labels))
+    assert tables.nodes["node"].table.column("id").to_pylist() == ["1", "x", "2"]
+    assert tables.nodes["node"].table.column("y").to_pylist() == [0, 1, None]
+    assert any("1 nodes have no row in" in note for note in tables.notes)
+
+
+@pytest.mark.parametrize(
+    ("fields", "values", "kind"),
+    [
+        (["3", "", "1"], [3, None, 1], pa.int64()),
+        (["3.5", "", "1"], [3.5, None, 1.0], pa.float64()),
+        (["a", "", "1"], ["a", None, "1"], pa.large_string()),
+    ],
+)
+def test_label_types_follow_the_column(
+    folder: Path, fields: list[str], values: list[object], kind: pa.DataType
+) -> None:
+    lines = "".join(f"{i},{field}\n" for i, field in enumerate(fields))
+    labels = write(folder, "l.csv", f"id,y\n{lines}")
+    edges = write(folder, "e.csv", "a,b\n0,1\n1,2\n")
+    column = csv_tables(CsvSource(edges=edges, nodes=labels)).nodes["node"].table.column("y")
+    assert column.to_pylist() == values
+    assert column.type == kind
+
+
+def test_splits_by_class_names_and_by_hash(folder: Path) -> None:
+    lines = "".join(f"{i},{'odd' if i % 2 else 'even'}\n" for i in range(20))
+    labels = write(folder, "l.csv", f"id,y\n{lines}20,\n")
+    edges = write(folder, "e.csv", "a,b\n0,20\n")
+    files = CsvSource(edges=edges, nodes=labels)
+    names = csv_tables(files, split="per-class:3,2").nodes["node"].table.column("split").to_pylist()
+    assert sorted(names[:20:2]) == ["test"] * 5 + ["train"] * 3 + ["val"] * 2
+    assert names[20] is None
+    hashed = [
+        csv_tables(files, split="hash:0.5,0.2,0.3", split_seed=seed).nodes["node"].table
+        for seed in (0, 0, 1)
+    ]
+    assert hashed[0].equals(hashed[1])
+    assert not hashed[0].equals(hashed[2])
+
+
+def test_per_class_needs_classes(folder: Path) -> None:
+    labels = write(folder, "l.csv", "id,y\n7,0.5\n3,1.5\n10,2.5\n")
+    files = CsvSource(edges=str(folder / "edges.csv"), nodes=labels)
+    with pytest.raises(DataError, match="the nodes have no labels"):
+        csv_tables(files, split="per-class:1,1")
+
+
+@given(
+    edges=st.lists(st.tuples(st.integers(-5, 5), st.integers(-5, 5)), min_size=1, max_size=20),
+    as_text=st.booleans(),
+)
+@settings(max_examples=25, deadline=None)
+def test_directed_edges_come_back_as_they_are(
+    tmp_path_factory: pytest.TempPathFactory, edges: list[tuple[int, int]], as_text: bool
+) -> None:
+    prefix = "n" if as_text else ""
+    named = [(f"{prefix}{a}", f"{prefix}{b}") for a, b in edges]
+    text = "a,b\n" + "".join(f"{a},{b}\n" for a, b in named)
+    path = write(tmp_path_factory.mktemp("csv"), "e.csv", text)
+    found = pairs(csv_tables(CsvSource(edges=path), directed=True))
+    assert found == (named if as_text else edges)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "options", "message"),
+    [
+        ("e.csv", "a,b\n1,2\n", {"source": "x"}, r"--source='x' is invalid.* Choose from: a, b\."),
+        ("e.csv", "a,b\n1,2\n", {"source": "0"}, r"--source='0' is invalid"),
+        ("e.csv", "1,2\n", {"target": "9", "has_header": False}, r"--target='9' .*: 0 to 1\."),
+        ("e.csv", "a;b\n1;2\n", {"separator": ","}, r"--target is needed: there is no such"),
+        ("e.csv", "a,b\n1,\n,2\n,\n", {}, r"column 'a' has 2 empty fields, first in rows \[1, 2\]"),
+        (
+            "e.csv",
+            "a,b\n1,2,3\n",
+            {"separator": ","},
+            r"e\.csv cannot be read as separated columns",
+        ),
+        ("e.csv", "a\n1\n", {}, r"no separator divides its first lines alike: 'a'"),
+        ("e.csv", "", {}, r"no separator divides its first lines alike: ''"),
+        ("e.csv", "", {"separator": ","}, r"e\.csv cannot be read as separated columns"),
+    ],
+)
+def test_malformed_edges_are_refused(
+    tmp_path: Path, name: str, text: str, options: dict[str, object], message: str
+) -> None:
+    path = write(tmp_path, name, text)
+    with pytest.raises(DataError, match=message):
+        csv_tables(CsvSource(edges=path, **options))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("id,a,b\n3,1,2\n", r"--label is needed: the file has 3 columns\. Choose from: a, b"),
+        ("id,y\n3,1\n3,1\n7,1\n7,1\n", r"2 ids are given more than once, such as 3, 7\. Keep one"),
+    ],
+)
+def test_malformed_labels_are_refused(folder: Path, text: str, message: str) -> None:
+    labels = write(folder, "l.csv", text)
+    with pytest.raises(DataError, match=message):
+        csv_tables(CsvSource(edges=str(folder / "edges.csv"), nodes=labels))
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("f.csv", "id,a\n3,1\n", r"2 nodes have no row, such as 7, 10\. Add a row of numbers"),
+        ("f.csv", "id,a\n3,1\n7,x\n10,1\n", "column 'a' is no feature: .*'x'.*Keep only numbers"),
+        ("f.csv", "id,a\n3,1\n7,\n10,1\n", r"column 'a' has 1 empty fields, first in rows \[1\]"),
+        ("f.csv", "id,a\n3,1\n3,1\n", "1 ids are given more than once, such as 3"),
+        ("f.json", "{", r"f\.json is not valid JSON"),
+        ("f.json", "[1]", r"f\.json is invalid: must be an object"),
+        ("f.json", '{"3": 1}', "the row of id '3' is invalid: must be a list of whole numbers"),
+        ("f.json", '{"3": [0], "7": [-1]}', "the row of id '7' is invalid"),
+        ("f.json", '{"3": [0.5]}', "the row of id '3' is invalid"),
+        ("f.json", '{"3": [true]}', "the row of id '3' is invalid"),
+    ],
+)
+def test_malformed_features_are_refused(folder: Path, name: str, text: str, message: str) -> None:
+    path = write(folder, name, text)
+    with pytest.raises(DataError, match=message):
+        csv_tables(CsvSource(edges=str(folder / "edges.csv"), features=path))
+
+
+def test_features_need_a_column_of_numbers(folder: Path) -> None:
+    path = write(folder, "f.csv", "id\n3\n")
+    with pytest.raises(DataError, match="has no column beside 'id'"):
+        csv_tables(CsvSource(edges=str(folder / "edges.csv"), features=path, separator=","))
+
+
+def test_missing_files_are_named(folder: Path) -> None:
+    with pytest.raises(DataError, match=r"gone\.csv: there is no such file"):
+        csv_tables(CsvSource(edges=str(folder / "gone.csv")))
+    with pytest.raises(DataError, match=r"gone\.json: there is no such file"):
+        read_ragged_features(str(folder / "gone.json"))

@@ -1,0 +1,199 @@
+"""The sparse npz layout: what is read, what is dropped, and what is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from raygnn.data.convert.edge_list import undirected_edges
+from raygnn.data.convert.normalize import normalize_rows
+from raygnn.data.convert.npz import npz_tables
+from raygnn.data.table_columns import SparseRows, sparse_rows
+from raygnn.data.tables import GraphTables
+from raygnn.errors import DataError
+
+EDGE = ("node", "to", "node")
+
+
+def csr(prefix: str, dense: np.ndarray) -> dict[str, np.ndarray]:
+    rows = sparse_rows(dense.astype(np.float32))
+    values = dense[np.nonzero(dense)].astype(np.float32)
+    return {
+        f"{prefix}_data": values,
+        f"{prefix}_indices": rows.indices,
+        f"{prefix}_indptr": rows.indptr,
+        f"{prefix}_shape": np.array(dense.shape),
+    }
+
+
+ADJACENCY = np.array([[0, 1, 0, 0], [0, 0, 1, 0], [0, 1, 1, 0], [1, 0, 0, 0]])
+FEATURES = np.array([[1, 0, 3], [0, 0, 0], [2, 2, 0], [0, 1, 1]])
+PLAIN = {**csr("adj", ADJACENCY), **csr("attr", FEATURES), "labels": np.array([0, 1, 0, 1])}
+
+
+def save(folder: Path, arrays: dict[str, Any]) -> str:
+    path = folder / "graph.npz"
+    np.savez(path, **arrays)
+    return str(path)
+
+
+def pairs(tables: GraphTables) -> list[tuple[int, int]]:
+    table = tables.edges[EDGE].table
+    return list(
+        zip(*(table.column(name).to_pylist() for name in ("source", "target")), strict=True)
+    )
+
+
+def features(tables: GraphTables) -> np.ndarray:
+    column = tables.nodes["node"].table.column("x").combine_chunks()
+    return np.frombuffer(column.buffers()[1], np.float32).reshape(len(column), -1)
+
+
+def test_edges_are_made_undirected_by_default(tmp_path: Path) -> None:
+    tables = npz_tables(save(tmp_path, PLAIN))
+    assert pairs(tables) == [(0, 1), (0, 3), (1, 0), (1, 2), (2, 1), (3, 0)]
+    assert tables.notes[0] == (
+        "made undirected: 5 entries became 6 directed edges (1 self-loops and 0 repeated entries "
+        "dropped, 2 missing reverse directions added)"
+    )
+    assert np.array_equal(features(tables), FEATURES)
+    assert tables.nodes["node"].table.column("y").to_pylist() == [0, 1, 0, 1]
+
+
+def test_directed_keeps_the_entries(tmp_path: Path) -> None:
+    tables = npz_tables(save(tmp_path, PLAIN), directed=True)
+    assert pairs(tables) == [(0, 1), (1, 2), (2, 1), (2, 2), (3, 0)]
+    assert "edges kept as they are: --directed was given" in tables.notes
+
+
+def test_weights_that_say_something_are_kept(tmp_path: Path) -> None:
+    tables = npz_tables(save(tmp_path, csr("adj", ADJACENCY * [[2], [3], [4], [5]])))
+    edges = tables.edges[EDGE]
+    assert edges.weight == "weight"
+    # 1-2 is given in both directions with weights of their own; 0-1 and 3-0 in one
+    assert edges.table.column("weight").to_pylist() == [2, 5, 2, 3, 4, 5]
+    assert npz_tables(save(tmp_path, PLAIN)).edges[EDGE].weight is None
+
+
+@given(
+    edges=st.lists(st.tuples(st.integers(0, 6), st.integers(0, 6)), max_size=25),
+)
+@settings(max_examples=50, deadline=None)
+def test_undirected_edges_are_the_simple_graph(edges: list[tuple[int, int]]) -> None:
+    source, target = np.array(edges, np.int64).reshape(-1, 2).T
+    made = undirected_edges(source, target, 7)
+    expected = {(a, b) for a, b in edges if a != b} | {(b, a) for a, b in edges if a != b}
+    found = list(zip(made.source.tolist(), made.target.tolist(), strict=True))
+    assert found == sorted(expected)
+    for (a, b), entry in zip(found, made.entry.tolist(), strict=True):
+        assert edges[entry] == ((a, b) if (a, b) in edges else (b, a))
+
+
+def test_masks_are_the_split(tmp_path: Path) -> None:
+    masks = {
+        "train_mask": np.array([1, 0, 0, 0], bool),
+        "val_mask": np.array([0, 1, 0, 0], bool),
+        "test_mask": np.array([0, 0, 1, 0], bool),
+    }
+    path = save(tmp_path, {**PLAIN, **masks})
+    node = npz_tables(path).nodes["node"]
+    assert node.split == "split"
+    assert node.table.column("split").to_pylist() == ["train", "val", "test", None]
+    tables = npz_tables(path, split="per-class:1,0", split_seed=5)
+    assert "split masks ignored: --split was given" in tables.notes
+    assert sorted(tables.nodes["node"].table.column("split").to_pylist()) == [
+        "test", "test", "train", "train",
+    ]  # fmt: skip
+
+
+def test_without_masks_no_split_is_written_and_said_so(tmp_path: Path) -> None:
+    tables = npz_tables(save(tmp_path, PLAIN))
+    assert tables.nodes["node"].split is None
+    assert "set data.splits in the config" in tables.notes[-1]
+
+
+def test_features_may_be_dense_or_missing(tmp_path: Path) -> None:
+    adjacency = csr("adj", ADJACENCY)
+    dense = npz_tables(save(tmp_path, {**adjacency, "attr_matrix": FEATURES.astype(np.float32)}))
+    assert np.array_equal(features(dense), FEATURES)
+    bare = npz_tables(save(tmp_path, adjacency)).nodes["node"]
+    assert bare.table.column_names == ["id"]
+
+
+def test_features_are_normalized_on_demand(tmp_path: Path) -> None:
+    tables = npz_tables(save(tmp_path, PLAIN), normalize=True)
+    expected = FEATURES / np.maximum(FEATURES.sum(axis=1, keepdims=True), 1)
+    assert np.allclose(features(tables), expected)
+    dense = normalize_rows(FEATURES.astype(np.float32))
+    assert isinstance(dense, np.ndarray)
+    assert np.allclose(dense, expected)
+    binary = normalize_rows(SparseRows(np.array([0, 2, 2]), np.array([1, 4]), None, 5))
+    assert isinstance(binary, SparseRows)
+    assert binary.to_dense().tolist() == [[0, 0.5, 0, 0, 0.5], [0] * 5]
+
+
+@pytest.mark.parametrize("key", ["adj_data", "adj_indices", "adj_indptr", "adj_shape", "attr_data"])
+def test_a_missing_array_is_named(tmp_path: Path, key: str) -> None:
+    path = save(tmp_path, {name: array for name, array in PLAIN.items() if name != key})
+    with pytest.raises(DataError, match=rf"graph\.npz: array '{key}' is missing, found"):
+        npz_tables(path)
+
+
+@pytest.mark.parametrize("key", ["labels", "adj_data", "train_mask"])
+def test_an_object_array_is_named_and_not_unpickled(tmp_path: Path, key: str) -> None:
+    path = save(tmp_path, {**PLAIN, key: np.array([object, None], dtype=object)})
+    with pytest.raises(DataError, match=f"array '{key}' cannot be read without unpickling"):
+        npz_tables(path)
+
+
+def test_object_arrays_that_are_not_needed_are_not_read(tmp_path: Path) -> None:
+    names = np.array(["a", None, 3, 4], dtype=object)
+    assert npz_tables(save(tmp_path, {**PLAIN, "node_names": names})).nodes
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"adj_shape": np.array([4, 5])}, r"adj_shape=\(4, 5\) is invalid: must be square"),
+        ({"adj_shape": np.array([4])}, "adj_data, adj_indices.* are no CSR matrix"),
+        ({"adj_shape": np.array([3, 3])}, "no CSR matrix: shape .3, 3., 5 row pointers"),
+        ({"adj_indices": np.array([0, 1, 2, 3, 4])}, "no CSR matrix"),
+        ({"adj_indices": np.array([0, 1, 2, 3, -1])}, "no CSR matrix"),
+        ({"adj_indptr": np.array([0, 2, 1, 3, 5])}, "no CSR matrix"),
+        ({"adj_data": np.ones(4)}, "no CSR matrix.* 4 values"),
+        (
+            {"adj_data": np.ones((5, 1))},
+            r"'adj_data' has shape \(5, 1\).* numbers in 1 dimension\.",
+        ),
+        ({"adj_data": np.array(["a"] * 5)}, "'adj_data' has shape .* type <U1"),
+        ({"attr_matrix": np.ones(4)}, r"'attr_matrix' has shape .* in 2 dimensions"),
+        ({"attr_matrix": np.ones((3, 2))}, "the features .* have 3 rows for 4 nodes"),
+        (csr("attr", FEATURES[:3]), "have 3 rows for 4 nodes"),
+        ({"labels": np.zeros(3)}, "labels has 3 rows for 4 nodes"),
+        ({"labels": np.array(list("abcd"))}, "'labels' has shape .* type <U1"),
+        ({"train_mask": np.ones(3, bool)}, r"train_mask has shape \(3,\)"),
+    ],
+)
+def test_malformed_arrays_are_refused(
+    tmp_path: Path, changes: dict[str, np.ndarray], message: str
+) -> None:
+    path = save(tmp_path, {**PLAIN, **changes})
+    with pytest.raises(DataError, match=message):
+        npz_tables(path)
+
+
+def test_files_that_are_no_npz_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"missing\.npz: there is no such file"):
+        npz_tables(str(tmp_path / "missing.npz"))
+    np.save(tmp_path / "one.npy", np.ones(2))
+    with pytest.raises(DataError, match="holds one array"):
+        npz_tables(str(tmp_path / "one.npy"))
+    for content in (b"", b"PK\x03\x04 and then nothing", b"hello"):
+        (tmp_path / "bad.npz").write_bytes(content)
+        with pytest.raises(DataError, match=r"bad\.npz is not a readable \.npz file"):
+            npz_tables(str(tmp_path / "bad.npz"))

@@ -1,0 +1,226 @@
+"""The command line: what it prints, its exit status, and that it leaves nothing half-written."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+import torch
+from torch_geometric.data import Data
+
+from raygnn import prepare
+from raygnn.data.manifest import Manifest
+from raygnn.errors import DataError
+
+DOCS = Path(__file__).parents[3] / "docs" / "prepare.md"
+
+
+# a module of the user's; `fail` raises what a download without network does
+MY_GRAPHS = """
+import torch
+from torch_geometric.data import Data, Dataset
+
+class Pair(Dataset):
+    def __init__(self, num_nodes=3, fail=False):
+        super().__init__()
+        if fail:
+            raise OSError("no network")
+        self.num_nodes_each = num_nodes
+
+    def len(self):
+        return 2
+
+    def get(self, idx):
+        x = torch.full((self.num_nodes_each, 1), float(idx))
+        return Data(x=x, edge_index=torch.tensor([[0, 1], [1, 2]]))
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The current directory, with small files of the names that the documentation uses."""
+    monkeypatch.chdir(tmp_path)
+    num_nodes = 120
+    ids = np.arange(num_nodes)
+    ring = {
+        "adj_data": np.ones(num_nodes),
+        "adj_indices": (ids + 1) % num_nodes,
+        "adj_indptr": np.arange(num_nodes + 1),
+        "adj_shape": np.array([num_nodes, num_nodes]),
+        "attr_matrix": np.ones((num_nodes, 4), np.float32),
+        "labels": ids % 2,
+    }
+    np.savez("graph.npz", **ring)
+    edge_index = torch.tensor(np.stack([ids, (ids + 1) % num_nodes]))
+    torch.save(Data(x=torch.ones(num_nodes, 4), edge_index=edge_index), "graph.pt")
+    lines = [f"{i},{(i + 1) % num_nodes}\n" for i in ids]
+    Path("edges.csv").write_text("id_1,id_2\n" + "".join(lines))
+    Path("target.csv").write_text("id,page_type\n" + "".join(f"{i},t{i % 2}\n" for i in ids))
+    rows = ", ".join(f'"{i}": [{i % 40}, 39]' for i in ids)
+    Path("features.json").write_text(f"{{{rows}}}")
+    Path("my_graphs.py").write_text(MY_GRAPHS)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "my_graphs", raising=False)
+    Path("edges.txt").write_text("# from to\n" + "".join(lines).replace(",", "\t"))
+    return tmp_path
+
+
+def run(text: str) -> int:
+    return prepare.main(shlex.split(text))
+
+
+def test_npz_prints_what_it_wrote(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("npz graph.npz --out build/g --shards 2 --split per-class:5,3") == 0
+    printed = capsys.readouterr()
+    assert printed.out.splitlines() == [
+        "wrote build/g",
+        "  node type node: 120 nodes; feature x of 4 dimensions, float32; label y of 2 classes; "
+        "split train 10, val 6, test 104",
+        "  edge type node__to__node: 240 directed edges",
+        "  note: made undirected: 120 entries became 240 directed edges (0 self-loops and 0 "
+        "repeated entries dropped, 120 missing reverse directions added)",
+        "next: python -m raygnn.train CONFIG.yaml --data.uri build/g",
+    ]
+    assert printed.err.splitlines() == ["wrote nodes/node: 120 rows", "wrote edges/to: 240 rows"]
+    assert len(list((folder / "build/g/nodes/node").iterdir())) == 2
+
+
+def test_the_next_command_names_the_split_that_is_missing(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run("npz graph.npz --out 'a graph' --directed --normalize-features row") == 0
+    out = capsys.readouterr().out
+    assert "--data.uri 'a graph' --data.splits.type hash" in out
+    x = pq.read_table("a graph/nodes/node").column("x")[0].as_py()
+    assert np.frombuffer(x, np.float32).tolist() == [0.25] * 4
+
+
+def test_csv_with_all_its_files(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    status = run(
+        "csv --edges edges.csv --source id_2 --target id_1 --labels target.csv --id id "
+        "--label page_type --features features.json --directed --out g --split hash:0.8,0.1,0.1"
+    )
+    assert status == 0
+    out = capsys.readouterr().out
+    assert "feature x of 40 dimensions, sparse; label y of 2 classes; split train" in out
+    assert pq.read_table("g/edges/to").column("target").to_pylist() == list(range(120))
+
+
+def test_a_tab_may_be_written_out(folder: Path) -> None:
+    assert run(r"csv --edges edges.txt --separator '\t' --no-header --out g") == 0
+    assert run("csv --edges edges.txt --separator tab --no-header --out h") == 0
+    assert pq.read_table("g/edges/to").equals(pq.read_table("h/edges/to"))
+
+
+def test_pyg_file_and_dataset(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("pyg graph.pt --out g") == 0
+    assert pq.read_table("g/nodes/node").num_rows == 120
+    dataset = "--dataset my_graphs.Pair --allow-module my_graphs"
+    assert run(f"pyg {dataset} --args '{{num_nodes: 5}}' --index 1 --out h") == 0
+    assert pq.read_table("h/nodes/node").num_rows == 5
+    assert run(f"pyg {dataset} --out i") == 2
+    assert "a dataset of 2 graphs" in capsys.readouterr().err
+    assert run(f"pyg {dataset} --args '{{fail: true}}' --out i") == 2
+    assert "failed: OSError: no network. Check --args" in capsys.readouterr().err
+    assert run("pyg --dataset my_graphs.Pair --index 0 --out i") == 2
+    assert "--allow-module" in capsys.readouterr().err
+    assert not Path("i").exists()
+
+
+def test_synthetic_flags_follow_the_generator(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run("synthetic bipartite --num-users 30 --timestamps --split none --out g") == 0
+    assert Manifest.load("g").edge_types[0].time == "time"
+    assert "edge type user__buys__item" in capsys.readouterr().out
+    with pytest.raises(SystemExit):
+        run("synthetic planted-partition --help")
+    out = capsys.readouterr().out
+    assert "--avg-degree FLOAT" in out
+    assert "(default: 5000)" in out
+
+
+@pytest.mark.parametrize(
+    ("command", "message"),
+    [
+        ("npz gone.npz --out g", "error: gone.npz: there is no such file"),
+        ("npz graph.npz --out g --split half", "error: split='half' is invalid"),
+        ("npz graph.npz --out g --split per-class:90,1", "error: splits.train=90, splits.val=1"),
+        ("npz graph.npz --out g --shards 0", "error: num_shards=0 is invalid"),
+        ("npz graph.npz --out edges.csv", "error: out='edges.csv' is invalid: it is a file"),
+        ("npz graph.npz --out what://g", "error: uri='what://g' is invalid"),
+        ("npz graph.npz --out /proc/none/g", "error: "),
+        ("pyg --out g", "error: file and --dataset are invalid: give exactly one of them"),
+        ("pyg graph.pt --dataset a.B --out g", "error: file and --dataset are invalid"),
+        ("pyg --dataset a.B --args 3 --out g", "error: --args='3' is invalid: must be a YAML map"),
+        ("pyg --dataset a.B --args '{' --out g", "error: --args='{' is invalid"),
+        ("synthetic rmat --num-nodes 1 --out g", "error: --num-nodes=1 is invalid: must be at l"),
+        ("synthetic rmat --a 0.9 --out g", "error: --a=0.9 is invalid: a + b + c must leave"),
+    ],
+)
+def test_errors_are_one_message_and_exit_status_2(
+    folder: Path, capsys: pytest.CaptureFixture[str], command: str, message: str
+) -> None:
+    before = sorted(folder.iterdir())
+    assert run(command) == 2
+    printed = capsys.readouterr()
+    assert message in printed.err
+    assert "Traceback" not in printed.err
+    assert "wrote" not in printed.out
+    assert sorted(folder.iterdir()) == before
+
+
+@pytest.mark.parametrize(
+    ("command", "message"),
+    [
+        ("", "the following arguments are required: COMMAND"),
+        ("npz graph.npz", "the following arguments are required: --out"),
+        ("synthetic tree --out g", "invalid choice: 'tree'"),
+        ("synthetic rmat --num-nodes many --out g", "invalid int value: 'many'"),
+        ("npz graph.npz --out g --directed --undirected", "not allowed with argument"),
+        ("npz graph.npz --out g --normalize-features column", "invalid choice: 'column'"),
+    ],
+)
+def test_usage_errors_exit_with_2(
+    folder: Path, capsys: pytest.CaptureFixture[str], command: str, message: str
+) -> None:
+    with pytest.raises(SystemExit) as caught:
+        run(command)
+    assert caught.value.code == 2
+    assert message in capsys.readouterr().err
+
+
+def test_a_failure_before_writing_is_noticed_before_converting(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert run("npz graph.npz --out g") == 0
+
+    def convert(*_: object) -> None:
+        raise AssertionError("the folder is in use: nothing should be converted")
+
+    monkeypatch.setattr(prepare, "npz_tables", convert)
+    assert run("npz graph.npz --out g") == DataError.exit_status
+
+
+def documented_commands() -> list[str]:
+    text = DOCS.read_text().replace("\\\n", " ")
+    lines = [line.strip() for line in text.splitlines()]
+    return [line for line in lines if line.startswith("python -m raygnn.prepare ")]
+
+
+@pytest.mark.parametrize("command", documented_commands())
+def test_documented_commands_run(folder: Path, command: str) -> None:
+    arguments = shlex.split(command)[3:]
+    assert prepare.main(arguments) == 0
+    assert Manifest.load(arguments[arguments.index("--out") + 1]).node_types
+
+
+def test_every_command_is_documented() -> None:
+    found = {tuple(shlex.split(command)[3:5]) for command in documented_commands()}
+    assert {first for first, _ in found} == {"npz", "pyg", "csv", "synthetic"}
+    generators = {second for first, second in found if first == "synthetic"}
+    assert generators == {"planted-partition", "rmat", "bipartite"}

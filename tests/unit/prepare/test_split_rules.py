@@ -1,0 +1,138 @@
+"""Split rules: pure functions of (seed, id), whatever the order of the rows."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from raygnn.data.convert.masks import mask_codes
+from raygnn.data.convert.split_option import SplitOption, declare_split, parse_split
+from raygnn.data.split_rules import hash_split, per_class_split
+from raygnn.data.table_columns import split_column
+from raygnn.data.tables import node_rows
+from raygnn.errors import ConfigError, DataError
+
+
+def test_hash_split_is_golden() -> None:
+    users = pa.array([f"user{i}" for i in range(10)])
+    assert hash_split(np.arange(10), [0.5, 0.25, 0.25], 0).tolist() == [
+        2,
+        1,
+        3,
+        3,
+        1,
+        1,
+        1,
+        1,
+        3,
+        2,
+    ]
+    assert hash_split(users, [0.5, 0.25, 0.25], 0).tolist() == [2, 2, 2, 3, 3, 2, 3, 1, 1, 1]
+
+
+@given(ids=st.lists(st.integers(-(2**63), 2**63 - 1), unique=True), seed=st.integers(0, 99))
+@settings(max_examples=30, deadline=None)
+def test_hash_split_follows_the_id(ids: list[int], seed: int) -> None:
+    codes = hash_split(np.array(ids, np.int64), (0.6, 0.2, 0.2), seed)
+    backwards = hash_split(np.array(ids[::-1], np.int64), (0.6, 0.2, 0.2), seed)
+    assert codes[::-1].tolist() == backwards.tolist()
+    assert set(codes.tolist()) <= {1, 2, 3}
+
+
+def test_hash_split_shares_hold_in_expectation() -> None:
+    counts = np.bincount(hash_split(np.arange(20_000), [0.7, 0.1, 0.1], 3), minlength=4) / 20_000
+    assert np.abs(counts - [0.1, 0.7, 0.1, 0.1]).max() < 0.01
+
+
+@pytest.mark.parametrize(
+    "fractions", [[0.5, 0.5], [0.5, 0.5, 0.5], [-0.1, 0.5, 0.5], [0.0, 0.0, 0.0]]
+)
+def test_hash_split_refuses_fractions(fractions: list[float]) -> None:
+    with pytest.raises(DataError, match=r"splits\.fractions=.*needs three shares"):
+        hash_split(np.arange(3), fractions, 0)
+
+
+@given(
+    counts=st.lists(st.integers(5, 12), min_size=1, max_size=5),
+    num_unlabelled=st.integers(0, 5),
+    seed=st.integers(0, 99),
+)
+@settings(max_examples=30, deadline=None)
+def test_per_class_split_has_exact_counts(
+    counts: list[int], num_unlabelled: int, seed: int
+) -> None:
+    labels = np.repeat(np.arange(-1, len(counts)), [num_unlabelled, *counts])
+    labels = np.random.default_rng(seed).permutation(labels)
+    ids = np.arange(len(labels)) * 7
+    codes = per_class_split(ids, labels, 3, 2, seed)
+    for label, count in enumerate(counts):
+        assert np.bincount(codes[labels == label], minlength=4).tolist() == [0, 3, 2, count - 5]
+    assert not codes[labels == -1].any()
+    order = np.argsort(-ids)
+    assert per_class_split(ids[order], labels[order], 3, 2, seed).tolist() == codes[order].tolist()
+
+
+def test_per_class_split_leaves_out_nan() -> None:
+    labels = np.array([0.0, 0.0, np.nan, 1.0, 1.0])
+    codes = per_class_split(np.arange(5), labels, 1, 1, 0)
+    assert codes[2] == 0
+    assert sorted(codes[[0, 1]].tolist()) == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("labels", "train", "val", "message"),
+    [
+        ([0, 0, 1], 1, 1, r"needs 2 labelled nodes in each of 2 classes, too few in class 1 \(1 n"),
+        ([-1, -1], 1, 1, "no node has a label"),
+        ([0, 0], 0, 1, "needs at least one training"),
+        ([0, 0], 1, -1, "no negative number of validation nodes"),
+        ([[0, 1]], 1, 0, r"labels of shape \(1, 2\) are no classes"),
+    ],
+)
+def test_per_class_split_refuses(labels: list[object], train: int, val: int, message: str) -> None:
+    array = np.array(labels)
+    with pytest.raises(DataError, match=message):
+        per_class_split(np.arange(len(array)), array, train, val, 0)
+
+
+def test_options_are_parsed() -> None:
+    assert parse_split("hash:0.8,0.1,.1") == SplitOption("hash", (0.8, 0.1, 0.1))
+    assert parse_split("per-class:20,30") == SplitOption("per-class", (20, 30))
+    assert parse_split("none") == SplitOption("none", ())
+
+
+@pytest.mark.parametrize(
+    "text", ["", "hash", "hash:a,b,c", "hash:1", "per-class:20", "per-class:1.5,2", "per_class:1,2"]
+)
+def test_malformed_options_list_the_forms(text: str) -> None:
+    with pytest.raises(ConfigError, match=r"split=.*Set hash:0\.8,0\.1,0\.1"):
+        parse_split(text)
+
+
+def test_per_class_option_needs_labels() -> None:
+    with pytest.raises(DataError, match="the nodes have no labels"):
+        declare_split(node_rows(np.arange(3)), "per-class:1,1", 0, None)
+
+
+def test_split_column_round_trips() -> None:
+    names = split_column(np.array([0, 1, 2, 3, 0], np.uint8)).to_pylist()
+    assert names == [None, "train", "val", "test", None]
+
+
+def test_masks_become_codes() -> None:
+    train, test = np.array([1, 0, 0, 0], bool), np.array([0, 0, 1, 0], np.uint8)
+    codes = mask_codes({"train_mask": train, "test_mask": test}, 4, "f")
+    assert codes is not None
+    assert codes.tolist() == [1, 0, 3, 0]
+    assert mask_codes({}, 4, "f") is None
+
+
+def test_masks_must_fit() -> None:
+    with pytest.raises(DataError, match=r"f: train_mask has shape \(2, 2\), but must have shape"):
+        mask_codes({"train_mask": np.ones((2, 2), bool)}, 2, "f")
+    both = np.ones(2, bool)
+    with pytest.raises(DataError, match=r"2 nodes are in val_mask and in an earlier mask"):
+        mask_codes({"train_mask": both, "val_mask": both}, 2, "f")

@@ -1,0 +1,240 @@
+"""Generators: pure functions of arguments and seed, with the structure that they promise."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sklearn.linear_model import LogisticRegression
+
+from raygnn.data.synthetic import GENERATORS, synthetic_problems, synthetic_tables
+from raygnn.data.synthetic_draws import (
+    draw_bits,
+    draw_integers,
+    draw_normal,
+    draw_permutation,
+    draw_uniform,
+)
+from raygnn.data.tables import GraphTables
+from raygnn.errors import ConfigError
+
+EDGE = ("node", "to", "node")
+SMALL = {
+    "planted_partition": {"num_nodes": 60, "num_classes": 3},
+    "rmat": {"num_nodes": 50, "num_edges": 200},
+    "bipartite": {"num_users": 40, "num_items": 20, "timestamps": True},
+}
+
+
+def ends(tables: GraphTables, edge_type: tuple[str, str, str] = EDGE) -> tuple[np.ndarray, ...]:
+    edges = tables.edges[edge_type]
+    return tuple(edges.table.column(name).to_numpy() for name in (edges.source, edges.target))
+
+
+def matrix(column: pa.ChunkedArray) -> np.ndarray:
+    flat = np.frombuffer(column.combine_chunks().buffers()[1], np.float32)
+    return flat.reshape(len(column), -1)
+
+
+def all_columns(tables: GraphTables) -> list[pa.Table]:
+    return [part.table for part in (*tables.nodes.values(), *tables.edges.values())]
+
+
+def test_draws_are_golden() -> None:
+    assert draw_bits(0, "a", 0, 2).tolist() == [14179009069275656369, 10443419574614846231]
+    assert draw_bits(-1, "edges", 5, 7).tolist() == [891049765102440598, 7031844512496237015]
+
+
+def test_draws_do_not_depend_on_how_many_are_taken() -> None:
+    assert np.array_equal(draw_uniform(3, "s", 1 << 19)[:100], draw_uniform(3, "s", 100))
+    assert np.array_equal(draw_bits(3, "s", 7, 9), draw_bits(3, "s", 0, 9)[7:])
+
+
+def test_draws_have_their_distribution() -> None:
+    uniform, normal = draw_uniform(0, "u", 20_000), draw_normal(0, "n", (100, 201))
+    assert uniform.min() >= 0
+    assert uniform.max() < 1
+    assert abs(uniform.mean() - 0.5) < 0.01
+    assert abs(normal.mean()) < 0.02
+    assert abs(normal.std() - 1) < 0.02
+    counts = np.bincount(draw_integers(1, "i", 20_000, 7), minlength=7)
+    assert counts.min() > 2600
+    assert np.array_equal(np.sort(draw_permutation(0, "p", 100)), np.arange(100))
+
+
+@pytest.mark.parametrize("name", GENERATORS)
+def test_equal_arguments_give_equal_graphs(name: str) -> None:
+    first, second = (synthetic_tables(name, **SMALL[name]) for _ in range(2))
+    other = synthetic_tables(name, **SMALL[name], seed=1)
+    for a, b, c in zip(*map(all_columns, (first, second, other)), strict=True):
+        assert a.equals(b)
+        assert not a.equals(c)
+
+
+@given(
+    num_nodes=st.integers(2, 60),
+    num_classes=st.integers(2, 6),
+    avg_degree=st.floats(0, 8),
+    homophily=st.floats(0, 1),
+    seed=st.integers(-5, 1 << 70),
+)
+@settings(max_examples=30, deadline=None)
+def test_planted_partition_is_a_simple_undirected_graph(**args: object) -> None:
+    tables = synthetic_tables("planted_partition", **args)
+    source, target = ends(tables)
+    pairs = set(zip(source.tolist(), target.tolist(), strict=True))
+    assert len(pairs) == len(source)
+    assert all(a != b and (b, a) in pairs for a, b in pairs)
+    labels = tables.nodes["node"].table.column("y").to_numpy()
+    sizes = np.bincount(labels)
+    assert sizes.max() - sizes.min() <= 1
+
+
+@pytest.mark.parametrize("homophily", [0.0, 0.3, 1.0])
+def test_planted_partition_has_the_homophily_and_degree_asked_for(homophily: float) -> None:
+    tables = synthetic_tables(
+        "planted_partition", num_nodes=3000, avg_degree=10.0, homophily=homophily
+    )
+    source, target = ends(tables)
+    labels = tables.nodes["node"].table.column("y").to_numpy()
+    assert abs((labels[source] == labels[target]).mean() - homophily) < 0.02
+    assert abs(len(source) / 3000 - 10) < 0.3
+
+
+def test_planted_partition_needs_the_graph() -> None:
+    """Features alone classify 55-75 %; averaged over neighbors, the same model is far better."""
+    tables = synthetic_tables("planted_partition", num_nodes=2000)
+    table = tables.nodes["node"].table
+    features, labels = matrix(table.column("x")), table.column("y").to_numpy()
+    is_train = np.array(table.column("split").to_pylist()) == "train"
+    source, target = ends(tables)
+    means = np.zeros_like(features)
+    np.add.at(means, target, features[source])
+    means /= np.maximum(np.bincount(target, minlength=len(means)), 1)[:, None]
+
+    def accuracy(inputs: np.ndarray) -> float:
+        model = LogisticRegression(max_iter=1000).fit(inputs[is_train], labels[is_train])
+        return float(model.score(inputs[~is_train], labels[~is_train]))
+
+    assert 0.55 < accuracy(features) < 0.75
+    assert accuracy(np.hstack([features, means])) > 0.85
+
+
+@given(
+    num_nodes=st.integers(2, 70),
+    num_edges=st.integers(0, 100),
+    a=st.floats(0.01, 0.9),
+    seed=st.integers(0, 9),
+)
+@settings(max_examples=30, deadline=None)
+def test_rmat_edges_are_in_range_and_no_loops(
+    num_nodes: int, num_edges: int, a: float, seed: int
+) -> None:
+    tables = synthetic_tables(
+        "rmat", num_nodes=num_nodes, num_edges=num_edges, a=a, b=0.05, c=0.04, seed=seed
+    )
+    source, target = ends(tables)
+    assert len(source) == num_edges
+    assert (source != target).all()
+    assert not len(source) or min(source.min(), target.min()) >= 0
+    assert max(source.max(initial=0), target.max(initial=0)) < num_nodes
+
+
+def test_rmat_degrees_are_skewed_and_prefixes_stable() -> None:
+    tables = synthetic_tables("rmat", num_nodes=4000, num_edges=40_000)
+    source, target = ends(tables)
+    degrees = np.sort(np.bincount(target, minlength=4000))
+    assert degrees[-40:].sum() > 8 * degrees.mean() * 40
+    shorter = ends(synthetic_tables("rmat", num_nodes=4000, num_edges=100))
+    assert np.array_equal(shorter[0], source[:100])
+    assert np.array_equal(shorter[1], target[:100])
+
+
+def test_rmat_quadrants_have_their_shares() -> None:
+    from raygnn.data.synthetic_rmat_kernel import draw_rmat_edges
+
+    source, target = draw_rmat_edges(1 << 12, 50_000, 0.5, 0.3, 0.1, 0)
+    quadrant = (source >> 11) * 2 + (target >> 11)
+    shares = np.bincount(quadrant, minlength=4) / 50_000
+    assert np.abs(shares - [0.5, 0.3, 0.1, 0.1]).max() < 0.01
+
+
+def test_rmat_leaves_out_features_and_labels() -> None:
+    tables = synthetic_tables("rmat", num_nodes=20, num_edges=5, num_features=0, num_classes=0)
+    node = tables.nodes["node"]
+    assert node.table.column_names == ["id", "split"]
+    assert not node.features
+    assert not node.labels
+
+
+def test_bipartite_has_communities_and_times() -> None:
+    tables = synthetic_tables("bipartite", timestamps=True)
+    user, item = ends(tables, ("user", "buys", "item"))
+    edges = tables.edges["user", "buys", "item"]
+    assert edges.time == "time"
+    times = edges.table.column("time").to_numpy()
+    assert 1_700_000_000 <= times.min() < times.max() < 1_740_000_000
+    assert len(np.unique(user * 1000 + item)) == len(user)
+    features = matrix(tables.nodes["item"].table.column("x"))
+    assert features.shape == (1000, 32)
+    labels = tables.nodes["user"].table.column("y").to_numpy()
+    # the buyers of an item agree on their community far more often than by chance (1/8)
+    agreement = [
+        np.bincount(labels[user[item == i]]).max() / (item == i).sum()
+        for i in np.unique(item)
+        if (item == i).sum() >= 10
+    ]
+    assert np.mean(agreement) > 0.6
+
+
+@pytest.mark.parametrize("split", ["none", "hash:0.5,0.25,0.25", "per-class:3,2"])
+def test_split_is_declared_as_asked(split: str) -> None:
+    node = synthetic_tables("planted_partition", **SMALL["planted_partition"], split=split).nodes[
+        "node"
+    ]
+    if split == "none":
+        assert node.split is None
+        return
+    names = np.array(node.table.column("split").to_pylist())
+    assert set(names) == {"train", "val", "test"}
+    if split.startswith("per-class"):
+        labels = node.table.column("y").to_numpy()
+        assert np.bincount(labels[names == "train"]).tolist() == [3, 3, 3]
+        assert np.bincount(labels[names == "val"]).tolist() == [2, 2, 2]
+
+
+def test_split_seed_moves_the_split_only() -> None:
+    args = SMALL["planted_partition"]
+    first = synthetic_tables("planted_partition", **args).nodes["node"].table
+    second = synthetic_tables("planted_partition", **args, split_seed=9).nodes["node"].table
+    assert first.drop_columns("split").equals(second.drop_columns("split"))
+    assert not first.equals(second)
+
+
+@pytest.mark.parametrize(
+    ("name", "args", "message"),
+    [
+        ("planted-partition", {}, r"data\.synthetic\.type=.* is invalid: .*Did you mean planted_p"),
+        ("zzz", {}, r"no such generator\. Choose from: planted_partition, rmat, bipartite"),
+        ("rmat", {"num_node": 3}, r"data\.synthetic\.num_node=3 .*Did you mean num_nodes\?"),
+        ("rmat", {"num_nodes": 1}, r"num_nodes=1 is invalid: must be at least 2\. Set the number"),
+        ("rmat", {"num_nodes": "9"}, r"num_nodes='9' is invalid: must be of type int"),
+        ("rmat", {"num_nodes": True}, r"num_nodes=True is invalid: must be of type int"),
+        ("rmat", {"seed": None}, r"seed=None is invalid: must be of type int"),
+        ("rmat", {"noise": float("nan")}, r"noise=nan is invalid: must be at least 0"),
+        ("rmat", {"a": 0.5, "b": 0.3, "c": 0.2}, r"a \+ b \+ c must leave 0\.01 or more"),
+        ("planted_partition", {"homophily": 1.5}, r"homophily=1\.5 is invalid: must be at most 1"),
+        ("bipartite", {"timestamps": 1}, r"timestamps=1 is invalid: must be of type bool"),
+        ("bipartite", {"split": "half"}, r"split='half' is invalid: it has none of the known"),
+    ],
+)
+def test_wrong_arguments_are_named(name: str, args: dict[str, object], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        synthetic_tables(name, **args)
+
+
+def test_all_problems_are_reported_at_once() -> None:
+    assert len(synthetic_problems("rmat", num_nodes=0, num_edges=-1, x=1)) == 3
+    assert synthetic_problems("rmat", num_nodes=2, split_seed=None) == []
