@@ -7,6 +7,7 @@ from raygnn.config.json_schema import config_json_schema
 from raygnn.config.loading import LoadedConfig, load_config
 from raygnn.config.period import Period
 from raygnn.config.schema import Config
+from raygnn.config.training_section import LossTerm
 from raygnn.errors import ConfigError
 
 __all__ = [
@@ -15,6 +16,7 @@ __all__ = [
     "Config",
     "ConfigError",
     "LoadedConfig",
+    "LossTerm",
     "Period",
     "build",
     "check_component",

@@ -219,7 +219,7 @@ def _call(
         return target(**args, **injected)
     except (TypeError, ValueError) as error:
         shown = repr(redact(dict(args)))
-        takes = _names(parameters, injected)
+        takes = ", ".join(_named(parameters, injected)) or "none by name"
         problem = Problem(path, f"{name} refuses them: {error}", f"{name} takes: {takes}")
         raise ConfigError(problem.text(shown)) from error
 
@@ -231,11 +231,7 @@ def _check_arguments(
     path: KeyPath,
     name: str,
 ) -> None:
-    named = [
-        n
-        for n, p in parameters.items()
-        if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY) and n not in injected
-    ]
+    named = _named(parameters, injected)
     takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
     texts = []
     for unknown in [] if takes_any else [n for n in args if n not in named]:
@@ -251,8 +247,15 @@ def _check_arguments(
         raise ConfigError(texts)
 
 
-def _names(parameters: Mapping[str, Any] | None, injected: Mapping[str, Any]) -> str:
-    return ", ".join(n for n in parameters or {} if n not in injected) or "no arguments"
+def _named(
+    parameters: Mapping[str, inspect.Parameter] | None, injected: Mapping[str, Any]
+) -> list[str]:
+    """Names of the arguments that a config may give."""
+    return [
+        name
+        for name, p in (parameters or {}).items()
+        if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY) and name not in injected
+    ]
 
 
 def _text(problem: Problem, component: Component) -> str:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from datetime import UTC, datetime
 from typing import Annotated, Any, Literal
 
-from pydantic import ConfigDict, Field
+from pydantic import AfterValidator, ConfigDict, Field, WithJsonSchema
 
 from raygnn.config.component import Component
-from raygnn.config.problems import Problem
+from raygnn.config.problems import Problem, rule_error
 from raygnn.config.section import (
     NonEmptyText,
     NonNegativeWhole,
@@ -55,6 +56,28 @@ class PerClassSplit(Section):
     )
 
 
+def _check_timestamp(value: Any) -> Any:
+    is_date = isinstance(value, str) and _is_iso_date(value)
+    if not is_date and (isinstance(value, bool) or not isinstance(value, int | float)):
+        raise rule_error(
+            "it is no time", "Set a date as 2024-01-31 or 2024-01-31T12:00:00, or a number"
+        )
+    return value
+
+
+def _is_iso_date(text: str) -> bool:
+    try:
+        datetime.fromisoformat(text)
+    except ValueError:
+        return False
+    return True
+
+
+Timestamp = Annotated[
+    Any, AfterValidator(_check_timestamp), WithJsonSchema({"type": ["number", "string"]})
+]
+
+
 class TemporalSplit(Section):
     """By the time column: the oldest nodes for train, the newest for test."""
 
@@ -63,8 +86,9 @@ class TemporalSplit(Section):
         Annotated[list[Annotated[float, Field(gt=0, le=1)]], Field(min_length=2, max_length=2)]
         | None
     ) = Field(default=None, description="Quantiles of time at which val and test begin.")
-    timestamps: Annotated[list[float], Field(min_length=2, max_length=2)] | None = Field(
-        default=None, description="Times, in the column's unit, at which val and test begin."
+    timestamps: Annotated[list[Timestamp], Field(min_length=2, max_length=2)] | None = Field(
+        default=None,
+        description="Times at which val and test begin: dates, or numbers in the column's unit.",
     )
 
     def broken_rules(self) -> Iterable[Problem]:
@@ -74,11 +98,25 @@ class TemporalSplit(Section):
                 "exactly one of quantiles and timestamps says where val and test begin",
                 "Set one of them, as in quantiles: [0.8, 0.9]",
             )
-        for name, bounds in (("quantiles", self.quantiles), ("timestamps", self.timestamps)):
-            if bounds is not None and bounds[0] > bounds[1]:
+        if self.timestamps is not None and len({isinstance(t, str) for t in self.timestamps}) > 1:
+            yield Problem(("timestamps",), "one is a date and one is a number", "Set two of a kind")
+            return
+        for name, bounds in (
+            ("quantiles", self.quantiles),
+            ("timestamps", [_comparable(t) for t in self.timestamps or ()]),
+        ):
+            if bounds and bounds[0] > bounds[1]:
                 yield Problem(
                     (name,), "test would begin before val", "Set the two in ascending order"
                 )
+
+
+def _comparable(time: int | float | str) -> float:
+    """Seconds or the number itself; a date without a zone is in UTC, as in Arrow tables."""
+    if not isinstance(time, str):
+        return time
+    date = datetime.fromisoformat(time)
+    return (date if date.tzinfo else date.replace(tzinfo=UTC)).timestamp()
 
 
 SplitRule = Annotated[HashSplit | PerClassSplit | TemporalSplit, Field(discriminator="type")]

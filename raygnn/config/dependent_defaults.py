@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from raygnn.config.slots import SLOTS
-
 #: Components whose type may be left out: args given without a type join the default's.
 DEFAULT_COMPONENTS: Mapping[str, Mapping[str, Any]] = {
     "task": {"type": "node_classification", "args": {}},
@@ -14,7 +12,6 @@ DEFAULT_COMPONENTS: Mapping[str, Mapping[str, Any]] = {
     "optimizer": {"type": "Adam", "args": {"lr": 0.005, "weight_decay": 1e-6}},
     "lr_scheduler": {"type": "ConstantLR", "args": {"factor": 1.0}},
 }
-_DEFAULT_FANOUTS = [15, 10]
 
 
 def fill_dependent_defaults(raw: Mapping[str, Any]) -> dict[str, Any]:
@@ -23,7 +20,6 @@ def fill_dependent_defaults(raw: Mapping[str, Any]) -> dict[str, Any]:
     for key, default in DEFAULT_COMPONENTS.items():
         filled[key] = _fill_component(filled.get(key, dict(default)), default)
     _let_batch_size_follow(filled)
-    _let_layers_follow(filled)
     return filled
 
 
@@ -45,17 +41,3 @@ def _let_batch_size_follow(filled: dict[str, Any]) -> None:
         return
     if training.get("global_batch_size") and training.get("accumulate_grad_batches"):
         filled["loader"] = {**loader, "batch_size": None}
-
-
-def _let_layers_follow(filled: dict[str, Any]) -> None:
-    """A built-in model has as many layers as there are hops."""
-    model, sampling = filled["model"], filled.get("sampling", {})
-    if not isinstance(model, dict) or not isinstance(sampling, dict) or sampling.get("type"):
-        return
-    if not isinstance(model.get("type"), str) or model["type"] not in SLOTS["model"].names:
-        return
-    args, fanouts = model.get("args", {}), sampling.get("fanouts", _DEFAULT_FANOUTS)
-    if isinstance(fanouts, dict):
-        fanouts = next(iter(fanouts.values()), None)
-    if isinstance(args, dict) and "num_layers" not in args and isinstance(fanouts, list):
-        filled["model"] = {**model, "args": {**args, "num_layers": len(fanouts)}}

@@ -105,8 +105,10 @@ def _import_module(path: str, root: str) -> tuple[types.ModuleType, list[str]]:
         except ModuleNotFoundError as error:
             missing = error.name or ""
             if missing != name and not name.startswith(f"{missing}."):
+                is_own = missing.partition(".")[0] == root.partition(".")[0]
                 raise DottedPathError(
-                    f"importing {name} failed: {error}", f"Install {missing} on every node"
+                    f"importing {name} failed: {error}",
+                    "Correct the import" if is_own else f"Install {missing} on every node",
                 ) from error
     raise DottedPathError(
         f"there is no module {root}",

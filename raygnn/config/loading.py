@@ -85,18 +85,16 @@ def _check(
     modules: Sequence[str],
 ) -> Config | list[Problem]:
     """The config, or all problems of all stages."""
-    early = [*read, *overridden.problems, *resolved.problems]
+    early = [*overridden.problems, *resolved.problems]
     texts = {**overridden.texts, **resolved.texts}
-    config = validate(resolved.value, texts)
-    if isinstance(config, Config):
-        problems = [*early, *broken_components(config, modules)]
-        return problems or config
-    late = [problem for problem in config if not _follows_from(early, problem)]
-    broken = {problem.path[0] for problem in (*early, *config) if problem.path}
-    whole = {key: value for key, value in resolved.value.items() if key not in broken}
-    rest = validate(whole, texts)
-    components = broken_components(rest, modules) if isinstance(rest, Config) else ()
-    return [*early, *late, *components]
+    checked = validate(resolved.value, texts, [str(p.path[0]) for p in early if p.path])
+    problems = [
+        *read,
+        *early,
+        *(problem for problem in checked.problems if not _follows_from(early, problem)),
+        *broken_components(checked.config, modules),
+    ]
+    return problems or checked.config
 
 
 def _follows_from(early: Sequence[Problem], problem: Problem) -> bool:

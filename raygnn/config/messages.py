@@ -28,6 +28,9 @@ class Messages:
 
     def _text(self, problem: Problem) -> str:
         value = tree.get(self._resolved.shown, problem.path)
+        if value is tree.MISSING and problem.path[-1:] == ("type",):
+            bare_name = tree.get(self._resolved.shown, problem.path[:-1])
+            value = bare_name if isinstance(bare_name, str) else value
         text = problem.text(
             None if value is tree.MISSING else _shown(value, problem.path), self._origin(problem)
         )

@@ -102,10 +102,10 @@ def _apply(override: Override, result: Overridden, defaults: Mapping[str, Any]) 
         if isinstance(parent, dict):
             key = str(key)
         elif not isinstance(key, int) or key >= len(parent):
-            raise _Misfit(*_bad_index(override.path, len(parent)))
+            raise _MisfitError(*_bad_index(override.path, len(parent)))
         if override.deletes and isinstance(parent, dict) and key not in parent:
-            raise _Misfit(*_nothing_to_delete(key, parent))
-    except _Misfit as misfit:
+            raise _MisfitError(*_nothing_to_delete(key, parent))
+    except _MisfitError as misfit:
         result.problems.append(Problem(override.path, misfit.rule, misfit.remedy))
         return False
     if override.deletes:
@@ -115,7 +115,7 @@ def _apply(override: Override, result: Overridden, defaults: Mapping[str, Any]) 
     return True
 
 
-class _Misfit(Exception):
+class _MisfitError(Exception):
     """An override does not fit the config: the rule and the remedy."""
 
     def __init__(self, rule: str, remedy: str) -> None:
@@ -130,18 +130,18 @@ def _parent(override: Override, root: dict[str, Any], defaults: Mapping[str, Any
         here, follows = override.path[:depth], override.path[depth]
         key: Any = part if isinstance(node, list) else str(part)
         if isinstance(node, list) and (not isinstance(key, int) or key >= len(node)):
-            raise _Misfit(*_bad_index(here, len(node)))
+            raise _MisfitError(*_bad_index(here, len(node)))
         child = node[key] if isinstance(node, list) else node.get(key)
         if isinstance(child, str) and follows in _COMPONENT_KEYS and _is_component(here):
             child = {"type": child}
         if child is None:
             if override.deletes:
-                raise _Misfit(*_nothing_to_delete(key, node))
+                raise _MisfitError(*_nothing_to_delete(key, node))
             default = tree.get(defaults, here) if isinstance(follows, int) else None
             child = list(default) if isinstance(default, list) else {}
         if not isinstance(child, dict | list):
             what = f"{dotted(here)} holds a value, not keys"
-            raise _Misfit(what, f"Override {dotted(here)} itself")
+            raise _MisfitError(what, f"Override {dotted(here)} itself")
         node[key] = child
         node = child
     return node

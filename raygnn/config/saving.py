@@ -22,11 +22,6 @@ _NOT_OF_THE_RESULT: tuple[KeyPath, ...] = (
     ("training", "log_every"),
     ("training", "accumulate_grad_batches"),  # follows from the global batch size
     ("checkpoint", "resume"),
-    *(
-        ("loader", *split, key)
-        for split in ((), ("train",), ("val",), ("test",))
-        for key in ("num_threads", "prefetch_batches")
-    ),
 )
 
 
@@ -45,8 +40,7 @@ def result_fingerprint(config: Config) -> str:
         parent = tree.get(defining, path[:-1])
         if isinstance(parent, dict):
             parent.pop(path[-1], None)
-    defining["loader"] = {k: v or None for k, v in defining["loader"].items()}
-    defining["loader"]["batch_size"] = config.batch.batch_size
+    defining["loader"] = {s: config.loader_plan(s).batch_size for s in ("train", "val", "test")}
     defining["training"]["global_batch_size"] = config.batch.global_batch_size
     text = json.dumps(defining, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
-from pydantic import Discriminator, Field, Tag, model_validator
+from pydantic import Discriminator, Field, Tag, ValidationInfo, model_validator
 
 from raygnn.config.batch import BatchPlan, plan_batches
 from raygnn.config.component import Component
@@ -13,7 +12,7 @@ from raygnn.config.cross_rules import broken_cross_rules
 from raygnn.config.data_section import Data
 from raygnn.config.dependent_defaults import fill_dependent_defaults
 from raygnn.config.loader_section import Loader, LoaderPlan, Sampling, plan_loader
-from raygnn.config.problems import Problem
+from raygnn.config.problems import rules_error
 from raygnn.config.run_section import Run, Scaling
 from raygnn.config.section import NonEmptyText, NonNegativeWhole, Section
 from raygnn.config.slots import SLOTS
@@ -24,6 +23,9 @@ from raygnn.config.training_section import (
     Scheduler,
     Training,
 )
+
+#: Validation context in which the rules between sections are left to the caller.
+EACH_SECTION_ALONE = "each section alone"
 
 
 def _callback_kind(value: Any) -> str:
@@ -111,8 +113,11 @@ class Config(Section):
         """How the loader of a split is made: train, val or test."""
         return plan_loader(self.loader, split, self.batch.batch_size)
 
-    def broken_rules(self) -> Iterable[Problem]:
-        return broken_cross_rules(self)
+    @model_validator(mode="after")
+    def _check_between_sections(self, info: ValidationInfo) -> Self:
+        if info.context != EACH_SECTION_ALONE and (problems := list(broken_cross_rules(self))):
+            raise rules_error(problems)
+        return self
 
     @model_validator(mode="before")
     @classmethod

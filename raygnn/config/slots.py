@@ -102,21 +102,23 @@ SLOTS: Mapping[str, Slot] = MappingProxyType(
         ),
         "loss": Slot(
             "losses",
-            ("torch.nn.Module",),
+            ("raygnn.losses.Loss",),
             {name: f"raygnn.losses.{loss}" for name, loss in _LOSSES.items()},
         ),
         "metric": Slot(
             "metrics",
             ("raygnn.metrics.Metric", "torchmetrics.Metric"),
             {name: f"raygnn.metrics.{metric}" for name, metric in _METRICS.items()},
+            frozenset({"num_outputs", "problem"}),
         ),
         "callback": Slot("callbacks", ("raygnn.loops.callbacks.Callback",)),
         "hook": Slot("callbacks", takes_functions=True, functions_only=True),
         "init_env": Slot("init_env", takes_functions=True, functions_only=True),
         "logger": Slot(
             "loggers",
-            ("raygnn.loops.loggers.Logger",),
+            ("raygnn.loops.loggers.MetricLogger",),
             {name: f"raygnn.loops.loggers.{logger}Logger" for name, logger in _LOGGERS.items()},
+            frozenset({"logs_uri", "run_name"}),
         ),
         "dataset": Slot(
             "data",

@@ -27,12 +27,16 @@ def _check_monitor(name: str) -> str:
         raise rule_error(
             "decisions must not look at the test split", f"Set val/{name.removeprefix('test/')}"
         )
-    if not any(name.startswith(split) and name != split for split in ("val/", "train/")):
+    if not _is_monitor(name):
         raise rule_error(
             "a monitor is the name of a logged metric",
             f"Set it with its split, as in val/{name.strip('/') or 'loss'}",
         )
     return name
+
+
+def _is_monitor(name: str) -> bool:
+    return any(name.startswith(split) and name != split for split in ("val/", "train/"))
 
 
 def _check_resume(resume: str) -> str:
@@ -124,7 +128,7 @@ class EarlyStopping(Section):
     def _require_mode(cls, value: Any) -> Any:
         if isinstance(value, dict) and "mode" not in value:
             monitor = value.get("monitor", "val/loss")
-            if isinstance(monitor, str) and monitor not in _LOSSES:
+            if isinstance(monitor, str) and _is_monitor(monitor) and monitor not in _LOSSES:
                 raise rules_error(
                     [Problem(("mode",), f"it is required with monitor: {monitor}", _SET_MODE)]
                 )

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import typing
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pydantic import ValidationError
 
 from raygnn.config import tree
+from raygnn.config.cross_rules import broken_cross_rules
 from raygnn.config.problems import RULES_ERROR, KeyPath, Problem, choose_from
-from raygnn.config.schema import Config
+from raygnn.config.schema import EACH_SECTION_ALONE, Config
 from raygnn.config.section import Section
 
 _KINDS = {
@@ -25,55 +26,68 @@ _KINDS = {
     "model_type": ("a mapping", "Set a mapping of keys, as {key: value}"),
     "model_attributes_type": ("a mapping", "Set a mapping of keys, as {key: value}"),
     "finite_number": ("finite", "Set a finite number"),
-    "greater_than": ("greater than {gt}", "Set a number greater than {gt}"),
-    "greater_than_equal": ("at least {ge}", "Set a number of at least {ge}"),
-    "less_than": ("less than {lt}", "Set a number less than {lt}"),
-    "less_than_equal": ("at most {le}", "Set a number of at most {le}"),
+    "greater_than": ("greater than %(gt)g", "Set a number greater than %(gt)g"),
+    "greater_than_equal": ("at least %(ge)g", "Set a number of at least %(ge)g"),
+    "less_than": ("less than %(lt)g", "Set a number less than %(lt)g"),
+    "less_than_equal": ("at most %(le)g", "Set a number of at most %(le)g"),
 }
 
 
-def validate(value: Mapping[str, Any], texts: Mapping[KeyPath, str]) -> Config | list[Problem]:
-    """The config, or everything that is wrong with it.
+@dataclass(frozen=True)
+class Validated:
+    """A config, as far as it is valid.
+
+    Attributes:
+        config: broken sections are left at their defaults.
+        broken: the top-level keys that are.
+        problems: everything found.
+    """
+
+    config: Config
+    broken: frozenset[str]
+    problems: list[Problem]
+
+
+def validate(
+    value: Mapping[str, Any], texts: Mapping[KeyPath, str], broken: Iterable[str] = ()
+) -> Validated:
+    """Validates each section, then the rules between those that are whole.
 
     Args:
         value: the resolved tree.
         texts: how scalars were written whose type was guessed (overrides, environment); where
             the schema wants a text, `--run.name 2024` is one.
+        broken: top-level keys known to be wrong already.
     """
-    try:
-        return Config.model_validate(value)
-    except ValidationError as error:
-        errors = error.errors(include_url=False, include_input=False)
+    errors = _errors(value)
     guessed = {
         path
-        for path in (
-            _real_path(error["loc"], value, error["type"])
-            for error in errors
-            if error["type"] == "string_type"
-        )
+        for path in (_real_path(e["loc"], value, e["type"]) for e in errors if _wants_text(e))
         if path in texts
     }
     if guessed:
-        retyped = _copy(value)
+        value = _copy(value)
         for path in guessed:
-            tree.put(retyped, path, texts[path])
-        return validate(retyped, {p: t for p, t in texts.items() if p not in guessed})
+            tree.put(value, path, texts[path])
+        errors = _errors(value)
     problems = list(_translate(errors, value))
-    broken = {str(problem.path[0]) for problem in problems if problem.path and not problem.needs}
-    return problems + list(_cross_problems(value, broken))
+    all_broken = frozenset(broken) | {str(p.path[0]) for p in problems if p.path}
+    whole = {key: section for key, section in value.items() if key not in all_broken}
+    config = Config.model_validate(whole, context=EACH_SECTION_ALONE)
+    between = [p for p in broken_cross_rules(config) if not p.needs & all_broken]
+    return Validated(config, all_broken, problems + between)
 
 
-def _cross_problems(value: Mapping[str, Any], broken: set[str]) -> Iterator[Problem]:
-    """Rules between sections that are whole, when other sections are broken."""
-    if not broken:
-        return
-    whole = {key: section for key, section in value.items() if key not in broken}
+def _errors(value: Mapping[str, Any]) -> list[Any]:
     try:
-        Config.model_validate(whole)
+        Config.model_validate(value, context=EACH_SECTION_ALONE)
     except ValidationError as error:
-        for problem in _translate(error.errors(include_url=False, include_input=False), whole):
-            if problem.needs and not problem.needs & broken:
-                yield problem
+        return list(error.errors(include_url=False, include_input=False))
+    return []
+
+
+def _wants_text(error: Any) -> bool:
+    return bool(error["type"] == "string_type")
 
 
 def _translate(errors: Iterable[Any], value: Mapping[str, Any]) -> Iterator[Problem]:
@@ -112,7 +126,7 @@ def _problem(
         return Problem(path, f"{rule}, and has {context.get('actual_length')}", "Set so many")
     if kind in _KINDS:
         rule, remedy = _KINDS[kind]
-        return Problem(path, f"it must be {rule.format(**context)}", remedy.format(**context))
+        return Problem(path, f"it must be {rule % context}", remedy % context)
     return Problem(path, str(error["msg"]).lower(), "Set another value")
 
 

@@ -83,8 +83,9 @@ def parse_yaml(text: str) -> YamlDocument:
     Raises:
         YamlError: a syntax error, a tag of the unsafe kind, or several documents.
     """
-    loader = _Loader(text)
+    loader = None
     try:
+        loader = _Loader(text)
         node = loader.get_single_node()
         if node is None:
             return YamlDocument(None)
@@ -101,7 +102,8 @@ def parse_yaml(text: str) -> YamlDocument:
         line = text.count("\n", 0, error.position) + 1 if isinstance(error.position, int) else 1
         raise YamlError(f"character {error.character!r} is not allowed", line) from None
     finally:
-        loader.dispose()
+        if loader is not None:
+            loader.dispose()
     return document
 
 

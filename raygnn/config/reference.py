@@ -1,0 +1,165 @@
+"""Writes docs/config-reference.md from the schema: `python -m raygnn.config.reference`."""
+
+from __future__ import annotations
+
+import json
+import sys
+import types
+import typing
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal, Union
+
+from pydantic.fields import FieldInfo
+from pydantic_core import PydanticUndefined
+
+from raygnn.config.component import Component
+from raygnn.config.schema import Config
+from raygnn.config.section import Section
+from raygnn.config.slots import SLOTS
+from raygnn.config.validation import sections_in
+
+PATH = Path(__file__).parents[2] / "docs" / "config-reference.md"
+
+_HEAD = """\
+# Config reference
+
+Every key of a config file with its type, default and meaning. This page is written by
+`python -m raygnn.config.reference` from the schema; `python -m raygnn.train --print-schema` prints
+the same as JSON Schema for editors, and `python -m raygnn.train CONFIG --print-config` prints a
+config with all of its defaults.
+
+An override on the command line names a key by its dotted path: `--loader.batch_size 512`,
+`--sampling.fanouts.0 5`, `--early_stopping null`; `--data.synthetic!` deletes what the file sets.
+`${a.b}` takes the value of another key, `${env:X}` that of an environment variable. A component is
+`{type: name, args: {...}}` or the name alone, where the name is a short one or a dotted path.
+"""
+
+_NAMES = {int: "integer", float: "number", bool: "true \\| false", str: "text", Any: "any"}
+
+
+def reference() -> str:
+    """The page as Markdown."""
+    parts = [_HEAD, "## Top level", "", *_table("", Config)]
+    for path, section in _subsections("", Config):
+        parts += ["", f"## {path}", "", *_intro(section), *_table(path, section)]
+    parts += ["", "## Short names", "", *_short_names(), ""]
+    return "\n".join(parts)
+
+
+def _intro(section: type[Section]) -> list[str]:
+    return [line.strip() for line in (section.__doc__ or "").strip().splitlines()] + [""]
+
+
+def _subsections(path: str, section: type[Section]) -> Iterator[tuple[str, type[Section]]]:
+    """Sections below a section that are described on their own: all but plain components."""
+    for name, field in section.model_fields.items():
+        for inner in sections_in(field.annotation):
+            if inner is Component:
+                continue
+            inner_path = f"{path}.{name}" if path else name
+            if _is_list(field.annotation):
+                inner_path += "[]"
+            kinds = typing.get_args(_annotation_of(inner, "type"))
+            title = f"{inner_path} ({kinds[0]})" if len(kinds) == 1 else inner_path
+            yield title, inner
+            yield from _subsections(inner_path, inner)
+
+
+def _annotation_of(section: type[Section], name: str) -> Any:
+    field = section.model_fields.get(name)
+    return field.annotation if field else None
+
+
+def _table(path: str, section: type[Section]) -> list[str]:
+    rows = ["| key | type | default | meaning |", "|---|---|---|---|"]
+    for name, field in section.model_fields.items():
+        text = (field.description or "").replace("|", "\\|")
+        rows.append(f"| `{name}` | {_type(field.annotation)} | {_default(field)} | {text} |")
+    return rows
+
+
+def _default(field: FieldInfo) -> str:
+    if field.is_required():
+        return "required"
+    value = field.get_default(call_default_factory=True)
+    assert value is not PydanticUndefined
+    if isinstance(value, Section) and not isinstance(value, Component):
+        given = value.model_dump(mode="json", exclude_unset=True)
+        return f"`{_yaml(given)}`" if given else "as below"
+    return f"`{_yaml(_plain(value))}`"
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Component):
+        return value.model_dump(mode="json", exclude_unset=True)
+    return [_plain(item) for item in value] if isinstance(value, list) else value
+
+
+def _yaml(value: Any) -> str:
+    """A value on one line, as YAML has it."""
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{key}: {_yaml(inner)}" for key, inner in value.items()) + "}"
+    if isinstance(value, list):
+        return "[" + ", ".join(_yaml(item) for item in value) + "]"
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def _is_list(annotation: Any) -> bool:
+    return any(typing.get_origin(member) is list for member in _members(annotation))
+
+
+def _members(annotation: Any) -> list[Any]:
+    """The members of a union, without what is annotated to them."""
+    origin = typing.get_origin(annotation)
+    if origin is Annotated:
+        return _members(typing.get_args(annotation)[0])
+    if origin in (Union, types.UnionType):
+        return [m for arg in typing.get_args(annotation) for m in _members(arg)]
+    return [annotation]
+
+
+def _type(annotation: Any) -> str:
+    names = [_member_type(member) for member in _members(annotation)]
+    return " \\| ".join(dict.fromkeys(names))
+
+
+def _member_type(member: Any) -> str:
+    origin, arguments = typing.get_origin(member), typing.get_args(member)
+    if member is type(None):
+        return "null"
+    if origin is Literal:
+        return " \\| ".join(_yaml(choice) for choice in arguments)
+    if origin is list:
+        return f"list of {_type(arguments[0])}"
+    if origin is dict:
+        return f"map of {_type(arguments[0])} to {_type(arguments[1])}"
+    if isinstance(member, type) and issubclass(member, Section):
+        return "component" if issubclass(member, Component) else "mapping"
+    return _NAMES[member]
+
+
+def _short_names() -> list[str]:
+    rows = ["| slot | short names | any subclass of | set by raygnn |", "|---|---|---|---|"]
+    for slot in SLOTS.values():
+        if slot.functions_only:
+            continue
+        cells = (_code(slot.names), _code(slot.bases), _code(sorted(slot.injected)))
+        rows.append(f"| `{slot.path}` | {' | '.join(cells)} |")
+    return rows
+
+
+def _code(names: Sequence[str] | Mapping[str, str]) -> str:
+    return ", ".join(f"`{name}`" for name in names) or "-"
+
+
+def main() -> int:
+    """Writes the page."""
+    PATH.parent.mkdir(exist_ok=True)
+    PATH.write_text(reference(), encoding="utf-8")
+    print(f"wrote {PATH}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,110 @@
+"""Batch arithmetic."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from raygnn.config import BatchPlan, ConfigError, load_config
+from raygnn.config.batch import broken_batch_rules, plan_batches
+
+_small = st.integers(1, 64)
+
+
+@pytest.mark.parametrize(
+    ("text", "plan"),
+    [
+        ("{}", BatchPlan(1024, 1, 1, 1024)),
+        ("scaling: {num_workers: 0}", BatchPlan(1024, 1, 1, 1024)),
+        (
+            "{loader: {batch_size: 8}, scaling: {num_workers: 2}, "
+            "training: {accumulate_grad_batches: 3}}",
+            BatchPlan(8, 3, 2, 48),
+        ),
+        (
+            "{loader: {batch_size: 8}, scaling: {num_workers: 2}, "
+            "training: {global_batch_size: 64}}",
+            BatchPlan(8, 4, 2, 64),
+        ),
+        (
+            "{scaling: {num_workers: 2}, "
+            "training: {global_batch_size: 64, accumulate_grad_batches: 4}}",
+            BatchPlan(8, 4, 2, 64),
+        ),
+        (
+            "{loader: {batch_size: null}, scaling: {num_workers: 2}, "
+            "training: {global_batch_size: 64}}",
+            BatchPlan(32, 1, 2, 64),
+        ),
+        ("training: {global_batch_size: 4096}", BatchPlan(1024, 4, 1, 4096)),
+    ],
+)
+def test_the_third_follows_from_two(text: str, plan: BatchPlan) -> None:
+    assert load_config(text).config.batch == plan
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (
+            "{loader: {batch_size: 8}, scaling: {num_workers: 2}, "
+            "training: {global_batch_size: 64, accumulate_grad_batches: 3}}",
+            r"batch_size 8 x 2 workers x accumulate_grad_batches 3 = 48, not 64\. Set it to 48",
+        ),
+        (
+            "{loader: {batch_size: 10}, scaling: {num_workers: 2}, "
+            "training: {global_batch_size: 64}}",
+            r"64 / \(batch_size 10 x 2 workers = 20\) is not a whole.*multiple of 20, as 60",
+        ),
+        (
+            "{loader: {batch_size: null}, scaling: {num_workers: 3}, "
+            "training: {global_batch_size: 64}}",
+            r"64 / \(3 workers x 1 accumulated batches\) is not.*multiple of 3, as 63",
+        ),
+        (
+            "loader: {batch_size: null}",
+            r"loader.batch_size=None is invalid: it can only follow from training",
+        ),
+        ("training: {global_batch_size: 512}", r"loader.batch_size: null so that it follows"),
+    ],
+)
+def test_an_inconsistent_triple_prints_the_arithmetic(text: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        load_config(text)
+
+
+@given(batch_size=_small, accumulate=_small, workers=st.integers(0, 8))
+def test_any_two_give_the_same_plan(batch_size: int, accumulate: int, workers: int) -> None:
+    whole = plan_batches(batch_size, accumulate, workers, None)
+    total = whole.global_batch_size
+    assert total == batch_size * accumulate * max(workers, 1)
+    for given_two in ((batch_size, None), (None, accumulate), (batch_size, accumulate)):
+        arguments = (*given_two, workers, total)
+        assert list(broken_batch_rules(*arguments)) == []
+        assert plan_batches(*arguments) == whole
+
+
+@given(
+    batch_size=st.none() | _small,
+    accumulate=st.none() | _small,
+    workers=st.integers(0, 8),
+    total=st.none() | st.integers(1, 512),
+)
+def test_what_breaks_no_rule_adds_up(
+    batch_size: int | None, accumulate: int | None, workers: int, total: int | None
+) -> None:
+    if list(broken_batch_rules(batch_size, accumulate, workers, total)):
+        return
+    plan = plan_batches(batch_size, accumulate, workers, total)
+    assert plan.batch_size * plan.accumulate * plan.world_size == plan.global_batch_size
+    assert batch_size in (None, plan.batch_size)
+    assert accumulate in (None, plan.accumulate)
+    assert total in (None, plan.global_batch_size)
+
+
+def test_a_saved_config_still_follows_with_other_workers() -> None:
+    text = "training: {global_batch_size: 64, accumulate_grad_batches: 4}"
+    saved = load_config(text).saved_yaml()
+    again = load_config(saved, ["--scaling.num_workers", "2"])
+    assert again.config.batch == BatchPlan(8, 4, 2, 64)

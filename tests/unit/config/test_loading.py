@@ -1,0 +1,198 @@
+"""Where a config is read from, and what it is by default."""
+
+from __future__ import annotations
+
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import fsspec
+import numpy as np
+import pytest
+from pydantic import SecretStr, ValidationError
+
+from raygnn.config import Component, Config, ConfigError, Period, load_config
+
+YAML = "seed: 7\nmodel: GCN\n"
+
+
+def test_a_path_and_its_text_and_a_mapping_are_the_same(tmp_path: Path) -> None:
+    path = tmp_path / "config.yaml"
+    path.write_text(YAML)
+    configs = [
+        load_config(path),
+        load_config(str(path)),
+        load_config(YAML),
+        load_config({"seed": 7, "model": "GCN"}),
+        load_config(f"file://{path}"),
+    ]
+    assert all(loaded.config == configs[0].config for loaded in configs)
+    assert configs[0].config.seed == 7
+
+
+def test_any_fsspec_uri() -> None:
+    with fsspec.open("memory://configs/a.yaml", "wt") as file:
+        file.write(YAML)
+    assert load_config("memory://configs/a.yaml").config.model.type == "GCN"
+
+
+def test_one_line_of_yaml() -> None:
+    assert load_config("seed: 3").config.seed == 3
+    assert load_config("{seed: 3}").config.seed == 3
+
+
+def test_an_empty_config_has_all_defaults() -> None:
+    config = load_config("\n").config
+    assert config == Config()
+    assert config.optimizer == Component(type="Adam", args={"lr": 0.005, "weight_decay": 1e-6})
+    assert config.early_stopping is not None
+    assert (config.early_stopping.monitor, config.early_stopping.patience) == ("val/loss", 3)
+    assert config.training.validate_every == Period(epochs=1)
+    assert config.sampling.fanouts == [15, 10]
+    assert config.checkpoint.policy == "best"
+    assert [logger.type for logger in config.loggers] == ["tensorboard"]
+
+
+def test_a_config_is_frozen() -> None:
+    config = load_config("seed: 1").config
+    with pytest.raises(ValidationError, match="frozen"):
+        config.seed = 2  # type: ignore[misc]
+
+
+def test_a_config_object_is_a_source() -> None:
+    assert load_config(Config(seed=3)).config.seed == 3
+
+
+def test_a_loaded_config_travels_to_workers() -> None:
+    loaded = load_config(YAML, allow_modules=["my_pkg"])
+    assert pickle.loads(pickle.dumps(loaded)) == loaded
+
+
+def test_python_values_become_plain() -> None:
+    loaded = load_config(
+        {
+            "seed": np.int64(3),
+            "sampling": {"fanouts": (3, 4)},
+            "run": {"storage_path": Path("some") / "where"},
+            "model": {"type": "GCN", "args": {"dropout": np.float32(0.5)}},
+            "task": {"type": "node_classification", "args": {"label": SecretStr("y")}},
+        }
+    )
+    assert loaded.config.seed == 3
+    assert loaded.config.sampling.fanouts == [3, 4]
+    assert loaded.config.run.storage_path == "some/where"
+    assert loaded.config.model.args == {"dropout": 0.5}
+    assert loaded.config.task.args == {"label": "y"}
+
+
+def test_an_object_in_a_mapping_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"model\.args\.act.*a function cannot be saved.*__type"):
+        load_config({"model": {"type": "GCN", "args": {"act": test_one_line_of_yaml}}})
+
+
+def test_aliases_do_not_change_together() -> None:
+    text = "sampling: {fanouts: &f [3, 4]}\nmodel: {type: GCN, args: {x: *f}}\n"
+    config = load_config(text, ["--sampling.fanouts.0", "9"]).config
+    assert config.model.args["x"] == [3, 4]
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        ("", r"CONFIG='' is invalid: it is empty"),
+        ("nowhere.yaml", r"CONFIG='nowhere.yaml' is invalid: there is no such file\. Set a path"),
+        ("/", r"CONFIG='/' is invalid: it is a folder"),
+        ("memory://no/such.yaml", r"there is no such file"),
+        ("nope://x/y.yaml", r"cannot be read: Protocol not known: nope"),
+        ("- 1\n- 2\n", r"line 1: config is invalid: it is a list, not a mapping"),
+        ("seed: 1\n\tx: 2\n", r"line 2: config is invalid: it is no YAML"),
+    ],
+)
+def test_what_cannot_be_read(source: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        load_config(source)
+
+
+def test_a_file_that_is_no_text(tmp_path: Path) -> None:
+    path = tmp_path / "config.yaml"
+    path.write_bytes(b"\xff\xfe\x00seed")
+    with pytest.raises(ConfigError, match="no text in UTF-8"):
+        load_config(path)
+
+
+def test_a_path_of_bytes() -> None:
+    with pytest.raises(ConfigError, match="made of bytes"):
+        load_config(b"config.yaml")  # type: ignore[arg-type]
+
+
+def test_an_unreadable_uri_hides_its_credentials() -> None:
+    with pytest.raises(ConfigError, match=r"CONFIG='nope://\*\*\*@host/x'") as caught:
+        load_config("nope://user:secret@host/x")
+    assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize("module", ["my-pkg", "", "a..b", "os;x"])
+def test_allowed_modules_are_names(module: str) -> None:
+    with pytest.raises(ConfigError, match=r"--allow-module=.*no name of a module"):
+        load_config("seed: 1", allow_modules=[module])
+
+
+def test_one_allowed_module_may_be_a_text() -> None:
+    assert load_config("seed: 1", allow_modules="my_pkg").allow_modules == ("my_pkg",)
+
+
+def test_a_text_that_looks_like_a_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("JOB", "0123")
+    config = load_config("job_name: ${env:JOB}", ["--run.name", "2024"]).config
+    assert (config.job_name, config.run.name) == ("0123", "2024")
+
+
+def test_whole_numbers_may_be_written_as_floats() -> None:
+    config = load_config("training: {max_samples: 1e6, max_time_s: 60}").config
+    assert config.training.max_samples == 1_000_000
+    assert isinstance(config.training.max_samples, int)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("optimizer: {args: {lr: 0.1}}", {"lr": 0.1, "weight_decay": 1e-6}),
+        ("optimizer: {type: Adam, args: {lr: 0.1}}", {"lr": 0.1}),
+        ("optimizer: SGD", {}),
+        ("optimizer: Adam", {}),
+    ],
+)
+def test_arguments_without_a_type_join_the_defaults(text: str, expected: dict[str, Any]) -> None:
+    assert load_config(text).config.optimizer.args == expected
+
+
+def test_null_is_a_value() -> None:
+    config = load_config("early_stopping: {patience: 5}", ["--early_stopping", "null"]).config
+    assert config.early_stopping is None
+
+
+@pytest.mark.parametrize(
+    ("split", "plan"), [("train", (8, 2, 9)), ("val", (16, 2, 4)), ("test", (32, 5, 4))]
+)
+def test_loaders_of_the_splits(split: str, plan: tuple[int, int, int]) -> None:
+    config = load_config(
+        "loader: {batch_size: 8, eval_batch_size: 16, num_threads: 2, "
+        "train: {prefetch_batches: 9}, test: {batch_size: 32, num_threads: 5}}"
+    ).config
+    made = config.loader_plan(split)
+    assert (made.batch_size, made.num_threads, made.prefetch_batches) == plan
+
+
+def test_loading_is_light() -> None:
+    code = (
+        "import time, sys; start = time.perf_counter(); from raygnn.config import load_config; "
+        "load_config('seed: 1'); spent = time.perf_counter() - start; "
+        "heavy = {'torch', 'ray', 'numba', 'pyarrow', 'numpy', 'torch_geometric'}; "
+        "print(sorted(heavy & set(sys.modules)), spent)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    heavy, _, spent = done.stdout.strip().rpartition(" ")
+    assert heavy == "[]"
+    assert float(spent) < 2  # 0.15 s on an idle machine

@@ -1,0 +1,114 @@
+"""Overrides of the command line."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from raygnn.config.overrides import apply_overrides
+from raygnn.config.schema import Config
+
+DEFAULTS = Config().model_dump(mode="json")
+
+
+def overridden(raw: dict[str, Any], *tokens: str) -> dict[str, Any]:
+    result = apply_overrides(raw, tokens, DEFAULTS)
+    assert result.problems == []
+    return result.value
+
+
+def problem(raw: dict[str, Any], *tokens: str) -> str:
+    (only,) = apply_overrides(raw, tokens, DEFAULTS).problems
+    return only.text(None)
+
+
+@pytest.mark.parametrize(
+    ("tokens", "value"),
+    [
+        (("--a.b", "1"), {"a": {"b": 1}}),
+        (("--a.b=1e-3",), {"a": {"b": 1e-3}}),
+        (("--a.b", "-1"), {"a": {"b": -1}}),
+        (("--a.b", "null"), {"a": {"b": None}}),
+        (("--a.b=",), {"a": {"b": None}}),
+        (("--a.b=x=y",), {"a": {"b": "x=y"}}),
+        (("--a.b=--x",), {"a": {"b": "--x"}}),
+        (("--a.b",), {"a": {"b": True}}),
+        (("--a.b", "--c", "2"), {"a": {"b": True}, "c": 2}),
+        (("--a", "[1, {b: x}]"), {"a": [1, {"b": "x"}]}),
+        (("--a.b", "1", "--a.b", "2"), {"a": {"b": 2}}),
+        (("--a.b", "1", "--a!"), {}),
+    ],
+)
+def test_values(tokens: tuple[str, ...], value: dict[str, Any]) -> None:
+    assert overridden({}, *tokens) == value
+
+
+def test_list_items() -> None:
+    raw = {"sampling": {"fanouts": [3, 4]}, "losses": [{"type": "mse"}]}
+    assert overridden(raw, "--sampling.fanouts.1", "-1", "--losses.0.weight", "2") == {
+        "sampling": {"fanouts": [3, -1]},
+        "losses": [{"type": "mse", "weight": 2}],
+    }
+
+
+def test_an_item_of_a_default_list_keeps_the_others() -> None:
+    assert overridden({}, "--sampling.fanouts.0", "5") == {"sampling": {"fanouts": [5, 10]}}
+
+
+def test_defaults_are_not_changed_by_overrides_of_their_items() -> None:
+    overridden({}, "--sampling.fanouts.0", "5")
+    assert DEFAULTS["sampling"]["fanouts"] == [15, 10]
+
+
+def test_deleting_an_item_and_a_key() -> None:
+    assert overridden({"a": [1, 2], "b": {"c": 1, "d": 2}}, "--a.0!", "--b.c!") == {
+        "a": [2],
+        "b": {"d": 2},
+    }
+
+
+def test_a_bare_component_name_gets_arguments() -> None:
+    assert overridden({"model": "GCN"}, "--model.args.dropout", "0.5") == {
+        "model": {"type": "GCN", "args": {"dropout": 0.5}}
+    }
+
+
+def test_a_section_that_is_null_is_made() -> None:
+    assert overridden({"early_stopping": None}, "--early_stopping.patience", "5") == {
+        "early_stopping": {"patience": 5}
+    }
+
+
+@pytest.mark.parametrize(
+    ("raw", "tokens", "text"),
+    [
+        ({}, ("oops",), "oops is invalid: it belongs to no override. Write overrides as --section"),
+        ({}, ("--",), "it belongs to no override"),
+        ({}, ("--a", "[1"), "a is invalid: the override's value is no YAML"),
+        (
+            {"a": [1]},
+            ("--a.1", "2"),
+            "a is a list of 1, which has no item 1. Set an index from 0 t",
+        ),
+        ({"a": []}, ("--a.0", "2"), "The list is empty, or override the whole list"),
+        ({"a": [1]}, ("--a.x", "2"), "has no item x"),
+        ({"a": [[1]]}, ("--a.3.0", "2"), "has no item 3"),
+        ({"a": 3}, ("--a.b", "2"), "a holds a value, not keys. Override a itself"),
+        ({"a": {"mode": 1}}, ("--a.mod!",), "does not set it. Did you mean mode?"),
+        (
+            {},
+            ("--a!",),
+            "it cannot be deleted, as the config does not set it. Nothing is set there",
+        ),
+        ({}, ("--a.b!",), "it cannot be deleted"),
+        ({"a": [1]}, ("--a.4!",), "has no item 4"),
+    ],
+)
+def test_what_does_not_fit(raw: dict[str, Any], tokens: tuple[str, ...], text: str) -> None:
+    assert text in problem(raw, *tokens)
+
+
+def test_the_last_override_is_named() -> None:
+    result = apply_overrides({}, ["--a.b", "1", "--a", "{c: 2}"], DEFAULTS)
+    assert result.origins == {("a",): "--a"}
