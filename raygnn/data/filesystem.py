@@ -15,7 +15,7 @@ _SCHEME = re.compile(r"^[A-Za-z][A-Za-z0-9+.\-]*(::|://)")
 _USER_INFO = re.compile(r"(?<=://)[^/@\s]+@")
 # Names of query parameters that carry credentials in signed URLs of the common stores.
 _SECRET_QUERY = re.compile(
-    r"(?i)([?&](?:[a-z0-9\-]*(?:token|signature|sig|key|secret|password|credential)[a-z0-9\-]*)=)"
+    r"(?i)([?&](?:[a-z0-9_\-]*(?:token|signature|sig|key|secret|password|credential)[a-z0-9_\-]*)=)"
     r"[^&#\s]+"
 )
 

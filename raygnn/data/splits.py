@@ -79,8 +79,7 @@ def _labelled(bundle: Bundle, node_type: str, label: str | None) -> np.ndarray:
             "Name a column under its labels in graph.yaml."
         )
     mask = ~np.isnan(labels) if labels.dtype.kind == "f" else labels >= 0
-    labelled: np.ndarray = mask.reshape(len(labels), -1).all(axis=1)
-    return labelled
+    return np.asarray(mask.reshape(len(labels), -1).all(axis=1))
 
 
 def _seed(rule: HashSplit | PerClassSplit, seed: int) -> int:
