@@ -198,6 +198,7 @@ def check_folder(out_uri: str, overwrite: bool = False) -> None:
         DataError: it is a file, or holds files that may not be replaced.
     """
     fs, root = open_fs(out_uri)
+    fs.invalidate_cache()  # remote listings are cached, and others write there too
     if fs.isfile(root):
         raise DataError(f"out={redact(out_uri)!r} is invalid: it is a file. Name a folder.")
     found = fs.find(root) if fs.exists(root) else []

@@ -12,10 +12,12 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from torch_geometric.data import Data, HeteroData
 
+from raygnn.config.data_section import HashSplit, PerClassSplit
 from raygnn.data.bundle import Bundle, SparseColumn
 from raygnn.data.convert.csv import CsvSource, csv_tables
 from raygnn.data.convert.pyg import tables_from_pyg
 from raygnn.data.ingest import ingest
+from raygnn.data.splits import make_splits
 from raygnn.data.synthetic import GENERATORS, synthetic_tables
 from raygnn.data.tables import GraphTables, write_tables
 
@@ -150,3 +152,24 @@ def test_named_nodes_and_classes_come_back(tmp_path: Path) -> None:
         [2],
     ]
     assert sorted(edges_of(bundle, EDGE)) == [(0, 1), (0, 2), (1, 0), (2, 0)]
+
+
+@pytest.mark.parametrize(
+    ("option", "rule"),
+    [
+        ("hash:0.5,0.2,0.3", HashSplit(type="hash", fractions=[0.5, 0.2, 0.3], seed=7)),
+        ("per-class:4,3", PerClassSplit(type="per_class", train=4, val=3, seed=7)),
+    ],
+)
+def test_a_split_written_is_the_split_of_the_same_rule_in_the_config(
+    tmp_path: Path, option: str, rule: HashSplit | PerClassSplit
+) -> None:
+    tables = synthetic_tables(
+        "planted_partition", num_nodes=60, num_classes=3, split=option, split_seed=7
+    )
+    bundle = bundle_of(tables, tmp_path)
+    written = make_splits(bundle, "node", None, "y", 0)
+    made = make_splits(bundle, "node", rule, "y", 0)
+    for name in ("train", "val", "test"):
+        assert len(getattr(written, name))
+        assert np.array_equal(getattr(written, name), getattr(made, name))
