@@ -146,6 +146,10 @@ class Encoder(nn.Module, ABC):
             x = self.head(self.jump(list(layer_outputs)))
         return functional.normalize(x, dim=-1) if self.normalize_output else x
 
+    def cast_input(self, x: Tensor) -> Tensor:
+        """Gives features, which may be stored in another type, in that of the parameters."""
+        return x.to(next(self.parameters()).dtype)
+
     def forward(self, x: Tensor, blocks: Sequence[Block]) -> Tensor:
         """Encodes the seeds of a batch.
 
@@ -164,6 +168,7 @@ class Encoder(nn.Module, ABC):
                 f"model.args.num_layers to {len(blocks)}."
             )
         num_seeds = blocks[-1].num_dst
+        x = self.cast_input(x)
         outputs = []
         for i, block in enumerate(blocks):
             x = self.forward_layer(i, x, block.num_dst, block)

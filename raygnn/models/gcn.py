@@ -52,11 +52,10 @@ class GCNLayer(nn.Module):
         return out
 
     def _propagate(self, x: Tensor, block: Block) -> Tensor:
-        inv_sqrt_src = (block.src_degree + 1).rsqrt().to(x.dtype).unsqueeze(-1)
-        inv_sqrt_dst = (block.dst_degree + 1).rsqrt().to(x.dtype).unsqueeze(-1)
-        scaled = x * inv_sqrt_src
+        scaled = x * _inverse_sqrt(block.src_degree + 1, x.dtype)
         neighbors = segment_sum(scaled, Adjacency.of(block), block.edge_weight)
-        return (scale_sampled(neighbors, block) + scaled[: block.num_dst]) * inv_sqrt_dst
+        both = scale_sampled(neighbors, block) + scaled[: block.num_dst]
+        return both * _inverse_sqrt(block.dst_degree + 1, x.dtype)
 
     def _transform_first(self, block: Block) -> bool:
         # (A x) W = A (x W): the cheaper order depends on the widths and on the block's shape.
@@ -65,6 +64,12 @@ class GCNLayer(nn.Module):
         first = block.num_src * weights + _EDGE_COST * num_edges * self.out_channels
         last = block.num_dst * weights + _EDGE_COST * num_edges * self.in_channels
         return first < last
+
+
+def _inverse_sqrt(degree: Tensor, dtype: torch.dtype) -> Tensor:
+    # Half precision cannot tell large degrees apart.
+    precise = degree.to(torch.promote_types(dtype, torch.float32))
+    return precise.rsqrt().to(dtype).unsqueeze(-1)
 
 
 class GCN(Encoder):

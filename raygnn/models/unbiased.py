@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import torch
 from torch import Tensor
 
 if TYPE_CHECKING:
@@ -20,5 +21,6 @@ def scale_sampled(neighbor_sum: Tensor, block: Block) -> Tensor:
         neighbor_sum: [num_dst, channels].
     """
     num_sampled = (block.dst_ptr[1:] - block.dst_ptr[:-1]).clamp(min=1)
-    factor = block.dst_degree / num_sampled
+    dtype = torch.promote_types(neighbor_sum.dtype, torch.float32)
+    factor = block.dst_degree.to(dtype) / num_sampled
     return neighbor_sum * factor.to(neighbor_sum.dtype).unsqueeze(-1)

@@ -1,0 +1,94 @@
+"""Any module with PyG's usual `forward(x, edge_index, ...)`, on a sampled subgraph."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from typing import Any
+
+from torch import Tensor, nn
+
+from raygnn.errors import ConfigError, DataError
+
+# What `forward` may take beside node features and edges, by the name of its parameter.
+EDGE_INPUTS = ("edge_weight", "edge_attr")
+
+
+class SubgraphModule(nn.Module):
+    """Applies a module to the union of the sampled neighborhoods and keeps the seeds' rows.
+
+    The module sees one graph for all of its layers. It is called with x and edge_index by position,
+    and with `edge_weight` and `edge_attr` by name where its `forward` has such a parameter and the
+    batch has the column.
+
+    Args:
+        module: its `forward` takes (x, edge_index, ...) and returns a row per node of the subgraph,
+            or a dictionary of such tensors.
+    Raises:
+        ConfigError: its `forward` needs something else.
+    """
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        self.module = module
+        parameters = list(inspect.signature(module.forward).parameters.values())
+        self._optional = _edge_inputs(module, parameters)
+
+    def forward(self, batch: Any) -> Any:
+        """Encodes the seeds of a batch.
+
+        Args:
+            batch: has x, edge_index and batch_size, the number of seeds, which are the first nodes.
+        Returns:
+            [num_seeds, channels], or a dictionary of such.
+        Raises:
+            DataError: the module needs an edge column that the graph does not have.
+            ConfigError: the module does not return a row per node.
+        """
+        inputs = {}
+        for name, is_needed in self._optional.items():
+            value = getattr(batch, name, None)
+            if value is not None:
+                inputs[name] = value
+            elif is_needed:
+                raise DataError(
+                    f"model.type={type(self.module).__name__!r} is invalid: its forward() needs "
+                    f"{name}, which the graph does not have. Declare it for the edge type in "
+                    f"graph.yaml, or give the parameter a default."
+                )
+        out = self.module(batch.x, batch.edge_index, **inputs)
+        if isinstance(out, Mapping):
+            return {name: self._seeds(rows, batch) for name, rows in out.items()}
+        return self._seeds(out, batch)
+
+    def _seeds(self, out: Any, batch: Any) -> Tensor:
+        num_nodes = batch.x.shape[0]
+        if not isinstance(out, Tensor) or out.dim() == 0 or out.shape[0] != num_nodes:
+            got = list(out.shape) if isinstance(out, Tensor) else type(out).__name__
+            raise ConfigError(
+                f"model.type={type(self.module).__name__!r} is invalid: its forward() returned "
+                f"{got} for {num_nodes} nodes. Return a tensor with one row per node of "
+                f"edge_index's graph, or a dictionary of such tensors."
+            )
+        return out[: batch.batch_size]
+
+
+def _edge_inputs(module: nn.Module, parameters: list[inspect.Parameter]) -> dict[str, bool]:
+    """The edge inputs that `forward` takes, and whether it needs them."""
+    positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    takes_any = any(p.kind is p.VAR_POSITIONAL for p in parameters)
+    further = [p for p in parameters if p not in positional[:2]]
+    needed = [p for p in further if p.default is p.empty and p.kind not in _VARIADIC]
+    unknown = [p.name for p in needed if p.name not in EDGE_INPUTS]
+    if (len(positional) < 2 and not takes_any) or unknown:
+        shown = ", ".join(p.name for p in parameters)
+        raise ConfigError(
+            f"model.type={type(module).__name__!r} is invalid: its forward({shown}) cannot be "
+            f"called with (x, edge_index). Take these two first, then any of "
+            f"{', '.join(EDGE_INPUTS)}, and give every other parameter a default."
+        )
+    names = {p.name: p in needed for p in further}
+    return {name: names[name] for name in EDGE_INPUTS if name in names}
+
+
+_VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)

@@ -1,0 +1,54 @@
+"""Small random graphs, as one block of all nodes and as what PyG takes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import pytest
+import torch
+from torch import Tensor
+
+from raygnn.sampling.blocks import Block
+
+
+@dataclass(frozen=True)
+class Graph:
+    x: Tensor
+    edge_index: Tensor
+    block: Block
+
+    @property
+    def num_nodes(self) -> int:
+        return self.x.shape[0]
+
+
+GraphMaker = Callable[..., Graph]
+
+
+@pytest.fixture
+def make_graph() -> GraphMaker:
+    return random_graph
+
+
+def random_graph(
+    num_nodes: int = 30, num_edges: int = 120, channels: int = 8, self_edges: bool = False
+) -> Graph:
+    """Has a node without in-edges (the last) and no parallel edges."""
+    generator = torch.Generator().manual_seed(num_nodes)
+    src = torch.randint(num_nodes, (num_edges,), generator=generator)
+    dst = torch.randint(num_nodes - 1, (num_edges,), generator=generator)
+    if not self_edges:
+        src, dst = src[src != dst], dst[src != dst]
+    pairs = torch.unique(dst * num_nodes + src)
+    edge_index = torch.stack([pairs % num_nodes, pairs // num_nodes])
+    degree = torch.bincount(edge_index[1], minlength=num_nodes)
+    block = Block(
+        edge_index=edge_index,
+        dst_ptr=torch.cat([degree.new_zeros(1), degree.cumsum(0)]),
+        num_src=num_nodes,
+        num_dst=num_nodes,
+        src_degree=degree.float(),
+        dst_degree=degree.float(),
+    )
+    return Graph(torch.randn(num_nodes, channels, generator=generator), edge_index, block)

@@ -1,0 +1,286 @@
+"""Encoders: their layers are PyG's, and their arguments do what they say."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch_geometric.nn import (
+    GATConv,
+    GATv2Conv,
+    GCNConv,
+    GINConv,
+    JumpingKnowledge,
+    SAGEConv,
+    TransformerConv,
+)
+
+from raygnn.errors import ConfigError
+from raygnn.models import GAT, GCN, GIN, MLP, Encoder, GATv2, GraphSAGE, Transformer
+from raygnn.sampling.blocks import Block
+
+ENCODERS: list[type[Encoder]] = [GCN, GraphSAGE, GAT, GATv2, GIN, Transformer, MLP]
+
+OF_PYG: dict[str, tuple[type[Encoder], dict[str, Any], type[nn.Module]]] = {
+    "sage-mean": (GraphSAGE, {}, SAGEConv),
+    "sage-max": (GraphSAGE, {"aggr": "max"}, SAGEConv),
+    "sage-sum": (GraphSAGE, {"aggr": "sum"}, SAGEConv),
+    "gat": (GAT, {}, GATConv),
+    "gat-one-output-head": (GAT, {"num_output_heads": 1}, GATConv),
+    "gatv2": (GATv2, {"num_heads": 4}, GATv2Conv),
+    "gin": (GIN, {"train_eps": True}, GINConv),
+    "transformer": (Transformer, {}, TransformerConv),
+}
+
+
+def loss_and_grads(out: Tensor, inputs: list[Tensor]) -> list[Tensor]:
+    weight = torch.linspace(-1, 1, out.numel(), dtype=out.dtype).view_as(out)
+    return [out, *torch.autograd.grad((out * weight).sum(), inputs)]
+
+
+@pytest.mark.parametrize("self_edges", [False, True])
+@pytest.mark.parametrize("name", OF_PYG)
+def test_layers_are_pygs_on_the_full_graph(
+    name: str, self_edges: bool, make_graph: Callable[..., Any]
+) -> None:
+    encoder_type, args, conv = OF_PYG[name]
+    graph = make_graph(self_edges=self_edges)
+    x = graph.x.double().requires_grad_()
+    encoder = encoder_type(8, 3, 16, 2, **args).double()
+    inputs = [x, *encoder.parameters()]
+    ours = loss_and_grads(encoder(x, [graph.block] * 2), inputs)
+    # The layers hold PyG's own parameters, so PyG's own forward pass can run on them.
+    first, second = encoder.layers
+    hidden = conv.forward(first, x, graph.edge_index).relu()
+    theirs = loss_and_grads(conv.forward(second, hidden, graph.edge_index), inputs)
+    for mine, other in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(mine, other)
+
+
+# Wide to narrow transforms first, narrow to wide sums the neighbors first.
+@pytest.mark.parametrize(("hidden", "out"), [(2, 2), (16, 32)])
+def test_gcn_is_pygs_on_a_graph_without_self_edges(
+    hidden: int, out: int, make_graph: Callable[..., Any]
+) -> None:
+    graph = make_graph()
+    x = graph.x.double().requires_grad_()
+    encoder = GCN(8, out, hidden).double()
+    convs = nn.ModuleList([GCNConv(8, hidden), GCNConv(hidden, out)]).double()
+    for ours, theirs in zip(encoder.layers, convs, strict=True):
+        nn.init.normal_(ours.bias)
+        theirs.load_state_dict(ours.state_dict())
+    hidden_rows = convs[0](x, graph.edge_index).relu()
+    expected = loss_and_grads(convs[1](hidden_rows, graph.edge_index), [x, *convs.parameters()])
+    got = loss_and_grads(encoder(x, [graph.block] * 2), [x, *encoder.layers.parameters()])
+    for mine, other in zip(got, expected, strict=True):
+        torch.testing.assert_close(mine, other)
+
+
+@pytest.mark.parametrize("encoder_type", ENCODERS)
+def test_gradients_repeat_bit_for_bit(
+    encoder_type: type[Encoder], make_graph: Callable[..., Any]
+) -> None:
+    graph = make_graph(num_nodes=300, num_edges=6000)
+    encoder = encoder_type(8, 3, 16, dropout=0.2)
+    runs = []
+    for _ in range(3):
+        torch.manual_seed(0)
+        runs.append(loss_and_grads(encoder(graph.x, [graph.block] * 2), list(encoder.parameters())))
+    for run in runs[1:]:
+        assert all(torch.equal(a, b) for a, b in zip(run, runs[0], strict=True))
+
+
+@pytest.mark.parametrize("encoder_type", ENCODERS)
+def test_every_option_trains(encoder_type: type[Encoder], make_graph: Callable[..., Any]) -> None:
+    graph = make_graph()
+    encoder = encoder_type(
+        8,
+        3,
+        16,
+        3,
+        dropout=0.5,
+        input_dropout=0.5,
+        norm="batch",
+        activation="elu",
+        jump="lstm",
+        normalize_output=True,
+    )
+    out = encoder(graph.x, [graph.block] * 3)
+    torch.testing.assert_close(out.norm(dim=1), torch.ones(graph.num_nodes))
+    out[:, 0].sum().backward()
+    assert all(p.grad is not None for p in encoder.parameters())
+
+
+@pytest.mark.parametrize("encoder_type", ENCODERS)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
+def test_encoders_compute_in_the_type_of_their_parameters(
+    encoder_type: type[Encoder], dtype: torch.dtype, make_graph: Callable[..., Any]
+) -> None:
+    graph = make_graph()
+    encoder = encoder_type(8, 3, 16, jump="max").to(dtype)
+    out = encoder(graph.x, [graph.block] * 2)
+    assert out.dtype == dtype
+    out.float().sum().backward()
+    reference = copy.deepcopy(encoder).float()(graph.x, [graph.block] * 2)
+    torch.testing.assert_close(out.float(), reference, rtol=0.05, atol=0.05)
+
+
+@pytest.mark.parametrize("encoder_type", ENCODERS)
+def test_encoders_run_under_autocast(
+    encoder_type: type[Encoder], make_graph: Callable[..., Any]
+) -> None:
+    graph = make_graph()
+    encoder = encoder_type(8, 3, 16)
+    with torch.autocast("cpu", torch.bfloat16):
+        out = encoder(graph.x.half(), [graph.block] * 2)
+    out.float().sum().backward()
+    reference = encoder(graph.x, [graph.block] * 2)
+    torch.testing.assert_close(out.float(), reference, rtol=0.05, atol=0.05)
+
+
+@pytest.mark.parametrize("mode", ["cat", "max", "lstm"])
+def test_jump_combines_all_layers(mode: str, make_graph: Callable[..., Any]) -> None:
+    graph = make_graph()
+    encoder = GraphSAGE(8, 3, 16, 2, jump=mode)
+    first = encoder.layers[0](graph.x, graph.block).relu()
+    second = encoder.layers[1](first, graph.block).relu()
+    jump = JumpingKnowledge(mode, 16, 2)
+    jump.load_state_dict(encoder.jump.state_dict())
+    expected = encoder.head(jump([first, second]))
+    torch.testing.assert_close(encoder(graph.x, [graph.block] * 2), expected)
+    assert encoder.head.in_features == (32 if mode == "cat" else 16)
+
+
+@pytest.mark.parametrize(("norm", "kind"), [("batch", nn.BatchNorm1d), ("layer", nn.LayerNorm)])
+def test_norm_comes_before_the_activation(
+    norm: str, kind: type[nn.Module], make_graph: Callable[..., Any]
+) -> None:
+    graph = make_graph()
+    encoder = GraphSAGE(8, 3, 16, 2, norm=norm)
+    hidden = kind(16)(encoder.layers[0](graph.x, graph.block)).relu()
+    expected = encoder.layers[1](hidden, graph.block)
+    torch.testing.assert_close(encoder(graph.x, [graph.block] * 2), expected)
+
+
+def test_batch_norm_takes_a_batch_of_one_seed(make_graph: Callable[..., Any]) -> None:
+    graph = make_graph()
+    edges = (graph.edge_index[1] == 0).nonzero().flatten()
+    block = Block(
+        edge_index=graph.edge_index[:, edges],
+        dst_ptr=torch.tensor([0, len(edges)]),
+        num_src=graph.num_nodes,
+        num_dst=1,
+        src_degree=graph.block.src_degree,
+        dst_degree=graph.block.dst_degree[:1],
+    )
+    encoder = GraphSAGE(8, 3, 16, 1, norm="batch", jump="cat")
+    assert encoder(graph.x, [block]).shape == (1, 3)
+
+
+def test_dropout_is_on_inner_inputs_and_input_dropout_on_features(
+    make_graph: Callable[..., Any],
+) -> None:
+    graph = make_graph()
+    plain = GraphSAGE(8, 3, 16, 2)
+    encode = encoder_copy(plain, dropout=0.5)
+    torch.manual_seed(0)
+    hidden = nn.functional.dropout(plain.layers[0](graph.x, graph.block).relu(), 0.5)
+    expected = plain.layers[1](hidden, graph.block)
+    torch.manual_seed(0)
+    assert torch.equal(encode(graph.x, [graph.block] * 2), expected)
+
+    encode = encoder_copy(plain, input_dropout=0.5)
+    torch.manual_seed(0)
+    expected = plain(nn.functional.dropout(graph.x, 0.5), [graph.block] * 2)
+    torch.manual_seed(0)
+    assert torch.equal(encode(graph.x, [graph.block] * 2), expected)
+
+
+def encoder_copy(encoder: GraphSAGE, **args: float) -> GraphSAGE:
+    other = GraphSAGE(8, 3, 16, 2, **args)  # type: ignore[arg-type]
+    other.load_state_dict(encoder.state_dict())
+    return other
+
+
+def test_attention_dropout_acts_in_training_only(make_graph: Callable[..., Any]) -> None:
+    graph = make_graph()
+    for encoder_type in (GAT, GATv2, Transformer):
+        encoder = encoder_type(8, 3, 16, 2, attn_dropout=0.5)
+        blocks = [graph.block] * 2
+        assert not torch.equal(encoder(graph.x, blocks), encoder(graph.x, blocks))
+        encoder.eval()
+        assert torch.equal(encoder(graph.x, blocks), encoder(graph.x, blocks))
+
+
+def test_mlp_ignores_edges_and_other_rows(make_graph: Callable[..., Any]) -> None:
+    graph = make_graph()
+    encoder = MLP(8, 3, 16, 2)
+    first, second = encoder.layers
+    expected = second.lin(first.lin(graph.x).relu())
+    torch.testing.assert_close(encoder(graph.x, [graph.block] * 2), expected)
+
+
+def test_mlp_reads_no_row_but_the_seeds(make_graph: Callable[..., Any]) -> None:
+    graph = make_graph()
+    x = graph.x.clone()
+    x[4:] = torch.nan
+    seeds = graph.edge_index[1] < 4
+    block = Block(
+        edge_index=graph.edge_index[:, seeds],
+        dst_ptr=graph.block.dst_ptr[:5],
+        num_src=graph.num_nodes,
+        num_dst=4,
+        src_degree=graph.block.src_degree,
+        dst_degree=graph.block.dst_degree[:4],
+    )
+    assert MLP(8, 3, 16, 2)(x, [graph.block, block]).isfinite().all()
+
+
+@pytest.mark.parametrize("encoder_type", ENCODERS)
+def test_a_block_without_edges_gives_finite_rows(encoder_type: type[Encoder]) -> None:
+    block = Block(
+        edge_index=torch.empty(2, 0, dtype=torch.long),
+        dst_ptr=torch.zeros(4, dtype=torch.long),
+        num_src=5,
+        num_dst=3,
+        src_degree=torch.zeros(5),
+        dst_degree=torch.zeros(3),
+    )
+    encoder = encoder_type(8, 3, 16, 1)
+    out = encoder(torch.ones(5, 8), [block])
+    out.sum().backward()
+    assert out.isfinite().all()
+    assert all(p.grad is None or p.grad.isfinite().all() for p in encoder.parameters())
+
+
+def test_wrong_arguments_are_named() -> None:
+    with pytest.raises(ConfigError, match=r"model.args.num_layers=0 is invalid: .* at least 1"):
+        GCN(8, 3, num_layers=0)
+    with pytest.raises(ConfigError, match=r"model.args.hidden_channels=1.5 is invalid"):
+        GCN(8, 3, hidden_channels=1.5)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match=r"model.args.dropout=1.0 is invalid: .* less than 1"):
+        GCN(8, 3, dropout=1.0)
+    with pytest.raises(ConfigError, match=r"model.args.norm='group' .* one of batch, layer, null"):
+        GCN(8, 3, norm="group")
+    with pytest.raises(ConfigError, match=r"activation='sin' is invalid: it must be one of relu"):
+        GCN(8, 3, activation="sin")
+    with pytest.raises(ConfigError, match=r"jump='sum' .* one of cat, max, lstm, null"):
+        GCN(8, 3, jump="sum")
+    with pytest.raises(ConfigError, match=r"aggr='median' .* one of mean, max, sum"):
+        GraphSAGE(8, 3, aggr="median")
+    with pytest.raises(ConfigError, match=r"hidden_channels=30 .*num_heads=8\. Set 24 or 32"):
+        GAT(8, 3, 30)
+    with pytest.raises(ConfigError, match=r"hidden_channels=4 .*num_heads=8\. Set 8\."):
+        Transformer(8, 3, 4)
+    with pytest.raises(ConfigError, match=r"num_output_heads=0 is invalid"):
+        GATv2(8, 3, num_output_heads=0)
+
+
+def test_as_many_blocks_as_layers_are_needed(make_graph: Callable[..., Any]) -> None:
+    graph = make_graph()
+    with pytest.raises(ConfigError, match=r"num_layers=2 is invalid: .* sampled for 3 layers"):
+        GCN(8, 3)(graph.x, [graph.block] * 3)

@@ -1,0 +1,104 @@
+"""Encoding a whole graph layer by layer gives the full-graph forward pass."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from raygnn.errors import ConfigError
+from raygnn.models import GAT, GCN, GIN, MLP, Encoder, GATv2, GraphSAGE, Transformer
+from raygnn.models.exact import destination_chunks, exact_inference
+
+ENCODERS: list[type[Encoder]] = [GCN, GraphSAGE, GAT, GATv2, GIN, Transformer, MLP]
+
+
+def csc_of(graph: Any, dtype: type[np.integer] = np.int64) -> tuple[np.ndarray, np.ndarray]:
+    return graph.block.dst_ptr.numpy(), graph.edge_index[0].numpy().astype(dtype)
+
+
+@pytest.mark.parametrize("jump", [None, "cat", "max", "lstm"])
+@pytest.mark.parametrize("encoder_type", ENCODERS)
+def test_it_is_the_full_graph_forward_pass(
+    encoder_type: type[Encoder], jump: str | None, make_graph: Callable[..., Any]
+) -> None:
+    graph = make_graph(self_edges=True)
+    encoder = encoder_type(8, 3, 16, 3, jump=jump, norm="batch", normalize_output=True, dropout=0.5)
+    encoder(graph.x, [graph.block] * 3)  # moves the running statistics
+    asked: list[np.ndarray] = []
+
+    def rows_of(ids: np.ndarray) -> np.ndarray:
+        asked.append(ids)
+        return graph.x.numpy()[ids]
+
+    got = exact_inference(encoder, rows_of, csc_of(graph, np.int32), chunk_size=40)
+    assert encoder.training
+    encoder.eval()
+    torch.testing.assert_close(got, encoder(graph.x, [graph.block] * 3))
+    assert not got.requires_grad
+    assert len(asked) > 2
+    assert all(len(np.unique(ids)) == len(ids) for ids in asked)
+
+
+@pytest.mark.parametrize("chunk_size", [1, 7, 1000])
+def test_any_chunk_size_gives_the_same(chunk_size: int, make_graph: Callable[..., Any]) -> None:
+    graph = make_graph()
+    encoder = GCN(8, 3, 16).eval()
+    got = exact_inference(encoder, lambda ids: graph.x[ids], csc_of(graph), chunk_size=chunk_size)
+    torch.testing.assert_close(got, encoder(graph.x, [graph.block] * 2))
+    assert not encoder.training
+
+
+def test_features_may_be_stored_in_half_precision(make_graph: Callable[..., Any]) -> None:
+    graph = make_graph()
+    x = graph.x.half().numpy()
+    encoder = GraphSAGE(8, 3, 16).eval()
+    got = exact_inference(encoder, lambda ids: x[ids], csc_of(graph))
+    torch.testing.assert_close(got, encoder(torch.from_numpy(x), [graph.block] * 2))
+    assert got.dtype == torch.float32
+
+
+def test_given_degrees_and_weights_take_part(make_graph: Callable[..., Any]) -> None:
+    graph = make_graph()
+    degrees = graph.block.dst_degree.numpy() + 3
+    weight = np.linspace(0.5, 2, graph.edge_index.shape[1], dtype=np.float32)
+    encoder = GCN(8, 3, 16).eval()
+    block = graph.block
+    block = type(block)(
+        edge_index=block.edge_index,
+        dst_ptr=block.dst_ptr,
+        num_src=block.num_src,
+        num_dst=block.num_dst,
+        src_degree=torch.from_numpy(degrees),
+        dst_degree=torch.from_numpy(degrees),
+        edge_weight=torch.from_numpy(weight),
+    )
+    got = exact_inference(
+        encoder,
+        lambda ids: graph.x[ids],
+        csc_of(graph),
+        degrees,
+        edge_weight=weight,
+        chunk_size=25,
+    )
+    torch.testing.assert_close(got, encoder(graph.x, [block] * 2))
+
+
+@given(st.lists(st.integers(0, 9), min_size=1, max_size=20), st.integers(1, 30))
+def test_chunks_cover_all_nodes_within_their_size(degrees: list[int], chunk_size: int) -> None:
+    indptr = np.concatenate([[0], np.cumsum(degrees)])
+    chunks = list(destination_chunks(indptr, chunk_size))
+    assert [i for first, last in chunks for i in range(first, last)] == list(range(len(degrees)))
+    for first, last in chunks:
+        assert last - first + indptr[last] - indptr[first] <= chunk_size or last - first == 1
+
+
+def test_a_chunk_size_below_one_is_refused(make_graph: Callable[..., Any]) -> None:
+    graph = make_graph()
+    with pytest.raises(ConfigError, match="chunk_size=0 is invalid: it must be at least 1"):
+        exact_inference(GCN(8, 3), lambda ids: graph.x[ids], csc_of(graph), chunk_size=0)

@@ -1,0 +1,132 @@
+"""Users' modules on the sampled subgraph."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch_geometric import nn as pyg
+from torch_geometric.data import Data
+
+from raygnn.errors import ConfigError, DataError
+from raygnn.models.wrap import SubgraphModule
+
+
+def batch_of(**columns: Tensor) -> Data:
+    edge_index = torch.tensor([[2, 3, 4, 4], [0, 1, 1, 2]])
+    x = torch.arange(10.0).view(5, 2)
+    return Data(x=x, edge_index=edge_index, batch_size=2, **columns)
+
+
+class Recorder(nn.Module):
+    """Returns its input and keeps what it was called with."""
+
+    called: dict[str, Any]
+
+    def _take(self, x: Tensor, edge_index: Tensor, **further: Tensor) -> Tensor:
+        self.called = {"edge_index": edge_index, **further}
+        return x
+
+
+class Plain(Recorder):
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        return self._take(x, edge_index)
+
+
+class Weighted(Recorder):
+    def forward(self, h: Tensor, adj: Tensor, edge_weight: Tensor | None = None) -> Tensor:
+        return self._take(h, adj, edge_weight=edge_weight)
+
+
+class NeedsAttributes(Recorder):
+    def forward(self, x: Tensor, edge_index: Tensor, edge_attr: Tensor) -> Tensor:
+        return self._take(x, edge_index, edge_attr=edge_attr)
+
+
+class Anything(Recorder):
+    def forward(self, *args: Tensor, **further: Tensor) -> Tensor:
+        return self._take(*args, **further)
+
+
+class TwoOutputs(nn.Module):
+    def forward(self, x: Tensor, edge_index: Tensor) -> dict[str, Tensor]:
+        return {"mean": x, "spread": x[:, 0]}
+
+
+class OneRow(nn.Module):
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        return x.mean(0)
+
+
+class Pair(nn.Module):
+    def forward(self, x: Tensor, edge_index: Tensor) -> tuple[Tensor, Tensor]:
+        return x, x
+
+
+class NeedsMore(nn.Module):
+    def forward(self, x: Tensor, edge_index: Tensor, batch: Tensor) -> Tensor:
+        return x
+
+
+class FeaturesOnly(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x
+
+
+@pytest.mark.parametrize("module_type", [Plain, Weighted, Anything])
+def test_the_seeds_rows_are_returned(module_type: type[Recorder]) -> None:
+    batch, module = batch_of(edge_weight=torch.ones(4)), module_type()
+    assert torch.equal(SubgraphModule(module)(batch), batch.x[:2])
+    assert module.called["edge_index"] is batch.edge_index
+
+
+def test_edge_columns_go_to_parameters_of_their_name() -> None:
+    weight, attr = torch.rand(4), torch.rand(4, 3)
+    batch = batch_of(edge_weight=weight, edge_attr=attr)
+    plain, weighted, attributed = Plain(), Weighted(), NeedsAttributes()
+    for module in (plain, weighted, attributed):
+        SubgraphModule(module)(batch)
+    assert set(plain.called) == {"edge_index"}
+    assert weighted.called["edge_weight"] is weight
+    assert attributed.called["edge_attr"] is attr
+
+
+def test_an_optional_column_may_lack() -> None:
+    module = Weighted()
+    SubgraphModule(module)(batch_of())
+    assert module.called["edge_weight"] is None
+
+
+def test_a_dictionary_of_outputs_is_cut_by_entry() -> None:
+    out = SubgraphModule(TwoOutputs())(batch_of())
+    assert out["mean"].shape == (2, 2)
+    assert out["spread"].tolist() == [0.0, 2.0]
+
+
+def test_models_of_pyg_work() -> None:
+    model, batch = pyg.GCN(2, 8, 2, 3), batch_of(edge_weight=torch.rand(4))
+    expected = model(batch.x, batch.edge_index, edge_weight=batch.edge_weight)[:2]
+    torch.testing.assert_close(SubgraphModule(model)(batch), expected)
+    conv = pyg.GCNConv(2, 3)
+    assert SubgraphModule(conv)(batch).shape == (2, 3)
+
+
+def test_a_forward_that_needs_something_else_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"NeedsMore.*forward\(x, edge_index, batch\) cannot be"):
+        SubgraphModule(NeedsMore())
+    with pytest.raises(ConfigError, match=r"FeaturesOnly.*forward\(x\) cannot be called"):
+        SubgraphModule(FeaturesOnly())
+
+
+def test_a_column_that_the_graph_lacks_is_named() -> None:
+    with pytest.raises(DataError, match="needs edge_attr, which the graph does not have"):
+        SubgraphModule(NeedsAttributes())(batch_of())
+
+
+def test_an_output_without_a_row_per_node_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"returned \[2\] for 5 nodes"):
+        SubgraphModule(OneRow())(batch_of())
+    with pytest.raises(ConfigError, match="returned tuple for 5 nodes"):
+        SubgraphModule(Pair())(batch_of())
