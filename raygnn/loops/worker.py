@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import os
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -20,25 +19,12 @@ from raygnn.loops.checkpoints import Retention
 from raygnn.loops.context import WorkerContext
 from raygnn.loops.engine import Engine
 from raygnn.loops.history import HistoryWriter
+from raygnn.loops.job import TrainJob
 from raygnn.loops.model_export import export_model
 from raygnn.loops.progress import Progress, num_parameters, say
 from raygnn.loops.randomness import seed_process
-from raygnn.loops.run_folder import RunFolder, RunStatus
+from raygnn.loops.run_folder import RunStatus
 from raygnn.loops.task import Task, TaskEnvironment
-
-
-@dataclass(frozen=True)
-class TrainJob:
-    """What every worker of a run is given. Crosses process boundaries.
-
-    Attributes:
-        dry_run: after the first checkpoint, restore it and compare.
-    """
-
-    loaded: LoadedConfig
-    folder: RunFolder
-    bundle_path: str
-    dry_run: bool = False
 
 
 def run_worker(job: TrainJob, context: WorkerContext) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from raygnn.runtime.data_source import open_bundle
 from raygnn.runtime.data_checks import check_data
 
 if TYPE_CHECKING:
-    from raygnn.loops.worker import TrainJob
+    from raygnn.loops.job import TrainJob
     from raygnn.runtime.preflight import WorkerResources
 
 
@@ -58,7 +58,8 @@ def _launch(loaded: LoadedConfig, data: Any, *, dry_run: bool) -> Outcome:
 def _run_in_process(loaded: LoadedConfig, name: str, data: Any, *, dry_run: bool) -> Outcome:
     from raygnn.loops import collectives
     from raygnn.loops.context import ProcessContext
-    from raygnn.loops.worker import TrainJob, run_worker
+    from raygnn.loops.job import TrainJob
+    from raygnn.loops.worker import run_worker
 
     scaling = loaded.config.scaling
     bundle = open_bundle(loaded, data)
@@ -102,7 +103,7 @@ def _train_on_ray(
     from ray.train.torch import TorchConfig, TorchTrainer
     from ray.train.v2.api.exceptions import TrainingFailedError
 
-    from raygnn.loops.worker import TrainJob
+    from raygnn.loops.job import TrainJob
     from raygnn.runtime.storage import arrow_filesystem
 
     scaling = loaded.config.scaling

@@ -1,0 +1,97 @@
+"""A run that goes on from a checkpoint ends with the bits of one that never stopped."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from raygnn.loops.callbacks import Callback
+from raygnn.loops.engine import Engine
+from tests.small_runs import run_rank, small_bundle, small_config, trained_weights
+
+
+class Killed(RuntimeError):
+    """Stands for the death of the process."""
+
+
+class KillAt(Callback):
+    """Dies after a step, on every rank, while a file says so."""
+
+    def __init__(self, step: int, marker: str) -> None:
+        self._step, self._marker = step, Path(marker)
+
+    def on_train_step_start(self, engine: Engine) -> None:
+        if self._marker.exists() and engine.position.step == self._step:
+            raise Killed(f"killed after step {self._step}")
+
+
+@pytest.fixture(scope="module")
+def bundle_path(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return str(small_bundle(tmp_path_factory.mktemp("graph")).path)
+
+
+def _config(folder: Path, world_size: int, kill_at: int) -> dict:
+    killer = {
+        "type": "tests.numerics.test_resume.KillAt",
+        "args": {"step": kill_at, "marker": str(folder / "kill")},
+    }
+    return small_config(
+        folder,
+        scaling__num_workers=world_size,
+        training__max_epochs=4,
+        training__validate_every={"steps": 2},
+        optimizer={"type": "Adam", "args": {"lr": 0.01}},
+        lr_scheduler={"type": "StepLR", "args": {"step_size": 3}, "interval": "step"},
+        early_stopping={"monitor": "val/loss", "patience": 20},
+        callbacks=[killer],
+        model={
+            "type": "GraphSAGE",
+            "args": {"hidden_channels": 8, "dropout": 0.3, "norm": "batch"},
+        },
+    )
+
+
+@pytest.mark.parametrize("world_size", [1, 2, 3])
+@pytest.mark.parametrize("kill_at", [2, 7])
+def test_resumed_and_straight_end_with_the_same_bits(
+    ranks, bundle_path, tmp_path, world_size, kill_at
+):
+    straight = _config(tmp_path / "straight", world_size, kill_at)
+    ranks.run(run_rank, world_size, straight, bundle_path)
+
+    folder = tmp_path / "killed"
+    killed = _config(folder, world_size, kill_at)
+    folder.mkdir()
+    (folder / "kill").touch()
+    with pytest.raises(RuntimeError, match=f"killed after step {kill_at}"):
+        ranks.run(run_rank, world_size, killed, bundle_path)
+    (folder / "kill").unlink()
+    ranks.run(run_rank, world_size, killed, bundle_path)
+
+    expected = trained_weights(straight)
+    for name, tensor in trained_weights(killed).items():
+        assert torch.equal(tensor, expected[name]), name
+    assert _history(folder) == _history(tmp_path / "straight")
+
+
+def test_another_world_size_goes_on_with_the_same_samples(ranks, bundle_path, tmp_path):
+    tmp_path.joinpath("kill").touch()
+    killed = _config(tmp_path, 2, kill_at=3)
+    with pytest.raises(RuntimeError, match="killed"):
+        ranks.run(run_rank, 2, killed, bundle_path)
+    tmp_path.joinpath("kill").unlink()
+    wider = _config(tmp_path, 1, kill_at=3)
+    wider["training"]["accumulate_grad_batches"] = 2
+    (metrics,) = ranks.run(run_rank, 1, wider, bundle_path)
+    assert metrics["epoch"] == 4
+    assert metrics["samples"] % 4 == 0
+    rows = _history(tmp_path)
+    assert [row["step"] for row in rows] == sorted({row["step"] for row in rows})
+
+
+def _history(folder: Path) -> list[dict]:
+    rows = [json.loads(r) for r in (folder / "run" / "history.jsonl").read_text().splitlines()]
+    return [{name: v for name, v in row.items() if name != "time_s"} for row in rows]

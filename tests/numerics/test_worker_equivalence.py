@@ -1,0 +1,68 @@
+"""1, 2 and 3 workers train the same model at equal global batch."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.small_runs import run_rank, small_bundle, small_config, trained_weights
+
+GLOBAL_BATCH, BATCH = 96, 16
+
+
+@pytest.fixture(scope="module")
+def bundle_path(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return str(small_bundle(tmp_path_factory.mktemp("graph")).path)
+
+
+def _run(ranks, bundle_path: str, folder: Path, world_size: int, **changes):
+    config = small_config(
+        folder,
+        scaling__num_workers=world_size,
+        training__global_batch_size=GLOBAL_BATCH,
+        **changes,
+    )
+    metrics = ranks.run(run_rank, world_size, config, bundle_path)
+    assert all(rank_metrics == metrics[0] or _nearly(rank_metrics, metrics[0])
+               for rank_metrics in metrics)
+    history = (folder / "run" / "history.jsonl").read_text().splitlines()
+    return metrics[0], trained_weights(config), [json.loads(row) for row in history]
+
+
+def _nearly(one: dict, other: dict) -> bool:
+    """Equal but for the clock."""
+    return all(one[name] == other[name] for name in one if name != "training_time_s")
+
+
+@pytest.mark.parametrize("model", ["GraphSAGE", "GCN"])
+@pytest.mark.parametrize("eval_mode", ["sampled", "exact"])
+def test_losses_and_weights_are_equal(ranks, bundle_path, tmp_path, model, eval_mode):
+    changes = {"model__type": model, "training__eval": eval_mode}
+    runs = [
+        _run(ranks, bundle_path, tmp_path / str(size), size, **changes) for size in (1, 2, 3)
+    ]
+    metrics, weights, history = runs[0]
+    assert len(history) == 2
+    for other_metrics, other_weights, other_history in runs[1:]:
+        for name, tensor in weights.items():
+            torch.testing.assert_close(other_weights[name], tensor, rtol=1e-4, atol=1e-5)
+        for row, other_row in zip(history, other_history, strict=True):
+            for name in ("train/loss", "val/loss", "val/accuracy", "val/auroc"):
+                assert other_row[name] == pytest.approx(row[name], rel=1e-4)
+            assert other_row["step"] == row["step"]
+            assert other_row["samples"] == row["samples"]
+        assert other_metrics["test/accuracy"] == pytest.approx(metrics["test/accuracy"], abs=0.02)
+
+
+def test_a_summed_loss_is_the_mean_times_the_seeds(ranks, bundle_path, tmp_path):
+    optimizer = {"type": "SGD", "args": {"lr": 0.1}}
+    one_step = {"training__max_steps": 1, "optimizer": optimizer}
+    _, mean, _ = _run(ranks, bundle_path, tmp_path / "mean", 2, **one_step)
+    scaled = {"type": "SGD", "args": {"lr": 0.1 / GLOBAL_BATCH}}
+    one_step = {"training__max_steps": 1, "optimizer": scaled, "training__loss_reduction": "sum"}
+    _, total, _ = _run(ranks, bundle_path, tmp_path / "sum", 2, **one_step)
+    for name, tensor in mean.items():
+        torch.testing.assert_close(total[name], tensor)

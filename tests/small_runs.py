@@ -1,0 +1,71 @@
+"""Small whole runs without Ray, for tests that compare runs with each other."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file
+
+from raygnn.config import load_config
+from raygnn.data.bundle import Bundle
+from raygnn.data.ingest import IngestOptions, ingest
+from raygnn.data.synthetic import synthetic_tables
+from raygnn.data.tables import write_tables
+from raygnn.loops import collectives
+from raygnn.loops.context import ProcessContext
+from raygnn.loops.job import TrainJob
+from raygnn.loops.run_folder import open_run_folder
+from raygnn.loops.worker import run_worker
+
+CONFIG: dict[str, Any] = {
+    "sampling": {"fanouts": [4, 3]},
+    "loader": {"batch_size": 16, "eval_batch_size": 32},
+    "model": {"type": "GraphSAGE", "args": {"hidden_channels": 8, "dropout": 0.3}},
+    "metrics": [{"type": "accuracy"}, {"type": "f1_macro"}, {"type": "auroc"}],
+    "training": {"max_epochs": 2, "log_every": {"steps": 2}},
+    "early_stopping": None,
+    "loggers": [],
+    "deterministic": True,
+    "run": {"name": "run"},
+}
+
+
+def small_config(storage_path: Path | str, **changes: Any) -> dict[str, Any]:
+    """`CONFIG` with changes by dotted path (`__` for the dot)."""
+    config = copy.deepcopy(CONFIG)
+    config["run"]["storage_path"] = str(storage_path)
+    for path, value in changes.items():
+        *parents, leaf = path.split("__")
+        section = config
+        for parent in parents:
+            section = section.setdefault(parent, {})
+        section[leaf] = value
+    return config
+
+
+def small_bundle(folder: Path, **arguments: Any) -> Bundle:
+    """A planted-partition graph of 300 nodes, 180 of them to train on."""
+    settings = {"num_nodes": 300, "num_classes": 3, "num_features": 8, "seed": 1, **arguments}
+    tables = synthetic_tables("planted_partition", **settings)
+    uri = write_tables(tables, str(folder / "tables"), num_shards=2)
+    return ingest(uri, IngestOptions(), str(folder / "cache"))
+
+
+def run_rank(config: dict[str, Any], bundle_path: str, **callbacks: Any) -> dict[str, Any]:
+    """One rank of a whole run; returns its final metrics. Collective: all ranks must call."""
+    torch.set_num_threads(1)
+    loaded = load_config(config, allow_modules=["tests"])
+    folder = None
+    if collectives.rank() == 0:
+        folder = open_run_folder(loaded, config["run"]["name"])
+    folder = collectives.broadcast_object(folder)
+    return run_worker(TrainJob(loaded, folder, bundle_path), ProcessContext(use_gpu=False))
+
+
+def trained_weights(config: dict[str, Any]) -> dict[str, torch.Tensor]:
+    """The exported weights of a finished run."""
+    folder = Path(config["run"]["storage_path"]) / config["run"]["name"]
+    return load_file(folder / "model.safetensors")
