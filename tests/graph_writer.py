@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -30,9 +31,7 @@ def write_shards(
 def cut(table: pa.Table, num_shards: int) -> list[pa.Table]:
     """Cuts a table into shards of nearly equal size, in order."""
     bounds = [i * table.num_rows // num_shards for i in range(num_shards + 1)]
-    return [
-        table.slice(a, b - a) for a, b in zip(bounds[:-1], bounds[1:], strict=True) if b > a
-    ]
+    return [table.slice(a, b - a) for a, b in pairwise(bounds) if b > a]
 
 
 def write_graph(

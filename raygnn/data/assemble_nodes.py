@@ -16,6 +16,7 @@ from raygnn.data.findings import MAX_EXAMPLES, Finding, merge
 from raygnn.data.id_map import BYTES, IDS, OFFSETS, IdIndex, build_index
 from raygnn.data.ingest_nodes import (
     BAD,
+    NO_ID,
     SPLIT,
     NodePlan,
     NodeResult,
@@ -49,7 +50,7 @@ class AssembledNodes:
 
 def create_node_arrays(plan: NodePlan, folder: Path, num_rows: int) -> None:
     """Creates the arrays that the tasks of a node type fill."""
-    create_array(folder / BAD, (num_rows,), np.bool_)
+    create_array(folder / BAD, (num_rows,), np.uint8)
     if plan.id_kind == "int":
         create_array(folder / IDS, (num_rows,), np.int64)
     if plan.split is not None:
@@ -59,9 +60,17 @@ def create_node_arrays(plan: NodePlan, folder: Path, num_rows: int) -> None:
 
 
 def assemble_nodes(
-    plan: NodePlan, folder: Path, tasks: Sequence[NodeTask], results: Sequence[NodeResult]
+    plan: NodePlan,
+    folder: Path,
+    tasks: Sequence[NodeTask],
+    results: Sequence[NodeResult],
+    drop: bool,
 ) -> AssembledNodes:
-    """Joins string ids and sparse rows, and indexes the ids; finds those that come twice."""
+    """Joins string ids and sparse rows, and indexes the ids; finds those that come twice.
+
+    Args:
+        drop: bad rows will go, so that an id in one of them does not count as an earlier one.
+    """
     if plan.id_kind == "string":
         lengths = [part_path(task, "id.lengths") for task in tasks]
         parts = [part_path(task, "id.bytes") for task in tasks]
@@ -81,7 +90,8 @@ def assemble_nodes(
             },
             column_path(folder, sparse.name, "indptr"),
         )
-    index, duplicate = build_index(folder, np.array(open_array(folder / BAD)), plan.id_kind)
+    bad = open_array(folder / BAD)
+    index, duplicate = build_index(folder, bad > 0 if drop else bad == NO_ID, plan.id_kind)
     findings = [finding for result in results for finding in result.findings]
     findings.extend(_duplicate_findings(plan, folder, tasks, duplicate))
     return AssembledNodes(folder, plan, tasks, results, index, duplicate, merge(findings))
@@ -96,7 +106,7 @@ def drop_bad_nodes(nodes: AssembledNodes) -> int:
         DataError: no row is left.
     """
     folder, plan = nodes.folder, nodes.plan
-    keep = ~(open_array(folder / BAD) | nodes.duplicate)
+    keep = ~((open_array(folder / BAD) > 0) | nodes.duplicate)
     num_dropped = int(len(keep) - keep.sum())
     if num_dropped == len(keep):
         raise DataError(f"{plan.table}: data.on_error=drop left none of its {len(keep):,} rows.")

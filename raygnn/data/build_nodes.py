@@ -56,6 +56,7 @@ def build_nodes(
             folder / "nodes" / node_type,
             tasks[node_type],
             [next(results) for _ in tasks[node_type]],
+            drop,
         )
         for node_type, plan in plans.items()
     }

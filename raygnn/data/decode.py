@@ -71,7 +71,7 @@ def source_rows(
     """Values [n, width] ([n] becomes [n, 1] too), and masks of rows with nulls or a wrong width.
 
     Args:
-        keep_nulls: null elements become NaN (floats all) instead of 0.
+        keep_nulls: nulls become NaN, of float64, instead of 0.
     """
     num_rows = len(column)
     null = null_mask(column)
@@ -95,8 +95,10 @@ def source_rows(
         element_null = np.asarray(null_mask(flat).reshape(-1, source.width).any(axis=1))
     if all_good:
         return values, element_null, wrong
-    fill = np.nan if keep_nulls and values.dtype.kind == "f" else 0
-    rows = np.full((num_rows, source.width), fill, values.dtype)
+    if keep_nulls:
+        rows = np.full((num_rows, source.width), np.nan)
+    else:
+        rows = np.zeros((num_rows, source.width), values.dtype)
     rows[good] = values
     null[good] = element_null
     return rows, null, wrong

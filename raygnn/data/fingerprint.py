@@ -48,7 +48,8 @@ def fingerprint(
             for (table, file), mark in zip(flat, marks, strict=True)
         ],
     }
-    text = json.dumps(content, sort_keys=True, separators=(",", ":"))
+    # Keys keep their order: types and columns are listed in the manifest's.
+    text = json.dumps(content, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 

@@ -30,7 +30,9 @@ from raygnn.data.manifest import NodeTable
 from raygnn.data.pieces import Piece, read_blocks
 from raygnn.data.scan import ScannedTable
 
+# Per row: 0 good, NO_ID where nothing can be looked up, OTHER where something else is wrong.
 BAD = "bad.npy"
+NO_ID, OTHER = 1, 2
 SPLIT = "split.npy"
 
 
@@ -150,6 +152,7 @@ class _NodeWriter:
         rows = slice(piece.row_start + offset, piece.row_start + offset + num_rows)
         findings.start_block(piece.file_row_start + offset, num_rows)
         self._write_ids(columns[plan.id_column], rows)
+        no_id = findings.bad.copy()
         for dense in plan.dense:
             # Each column is checked by itself, so that one bad column hides no other.
             earlier, findings.bad = findings.bad, np.zeros(num_rows, bool)
@@ -163,7 +166,7 @@ class _NodeWriter:
                 self._keep(f"{sparse.name}.values", values)
         if self._split is not None and plan.split is not None:
             self._split[rows] = split_rows(columns[plan.split], plan.split, findings)
-        self._bad[rows] = findings.bad
+        self._bad[rows] = np.where(no_id, NO_ID, np.where(findings.bad, OTHER, 0))
 
     def _write_ids(self, column: pa.Array, rows: slice) -> None:
         name, findings = self._plan.id_column, self._findings

@@ -1,0 +1,133 @@
+from __future__ import annotations
+
+import json
+import pickle
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import yaml
+
+from raygnn.data.bundle import Bundle
+from raygnn.data.ingest import ingest
+from raygnn.errors import DataError
+from tests.graph_writer import write_graph, write_shards
+
+_TYPE = ("n", "to", "n")
+
+
+@pytest.fixture
+def bundle(tmp_path: Path) -> Bundle:
+    nodes = pa.table({"id": [5, 3, 9], "x": [1.0, 2.0, 3.0]})
+    edges = pa.table({"s": [5, 3, 9], "t": [3, 9, 3]})
+    path = write_graph(tmp_path / "graph", nodes, edges, {"features": {"x": "x"}})
+    return ingest(path, cache_dir=tmp_path / "cache")
+
+
+def test_pickles_as_its_path(bundle: Bundle) -> None:
+    data = pickle.dumps(bundle)
+    assert len(data) < 500
+    assert np.array_equal(pickle.loads(data).column("n", "x"), [1, 2, 3])
+
+
+def test_writes_stay_in_the_process(bundle: Bundle) -> None:
+    x = bundle.column("n", "x")
+    assert type(x) is np.ndarray
+    x[0] = 99
+    assert np.array_equal(Bundle.open(bundle.path).column("n", "x"), [1, 2, 3])
+
+
+def test_arrays_are_mapped_once(bundle: Bundle) -> None:
+    assert bundle.csc(_TYPE).indices is bundle.csc(_TYPE).indices
+    assert bundle.id_map("n") is bundle.id_map("n")
+
+
+def test_unknown_names(bundle: Bundle) -> None:
+    with pytest.raises(DataError, match=r"node type 'm' is invalid: the graph has \['n'\]"):
+        bundle.num_nodes("m")
+    with pytest.raises(DataError, match=r"edge type 'a__b__c' is invalid: .*\['n__to__n'\]"):
+        bundle.csc(("a", "b", "c"))
+    with pytest.raises(DataError, match=r"column 'z' is invalid: n has \['x'\]"):
+        bundle.column("n", "z")
+    with pytest.raises(DataError, match=r"ids of type string are invalid: .*are integers"):
+        bundle.id_map("n").lookup(pa.array(["5"]))
+
+
+def test_no_split_declared(bundle: Bundle) -> None:
+    assert bundle.declared_split("n") is None
+
+
+def test_unknown_version_is_refused(bundle: Bundle) -> None:
+    record = bundle.path / "bundle.json"
+    content = json.loads(record.read_text())
+    record.write_text(json.dumps({**content, "version": 99}))
+    with pytest.raises(DataError, match=r"version 99; this raygnn reads 'raygnn/bundle' version 1"):
+        Bundle.open(bundle.path)
+
+
+def test_damage_is_named(bundle: Bundle) -> None:
+    indices = bundle.path / "edges" / "n__to__n" / "indices.npy"
+    indices.unlink()
+    with pytest.raises(DataError, match=r"is damaged: edges/n__to__n/indices.npy is missing"):
+        Bundle.open(bundle.path)
+    (bundle.path / "bundle.json").write_text("{")
+    with pytest.raises(DataError, match=r"bundle.json does not parse"):
+        Bundle.open(bundle.path)
+
+
+def test_csr_is_kept_and_stale_builds_go(bundle: Bundle) -> None:
+    stale = bundle.path / "csr" / ".building-n__to__n-1"
+    stale.mkdir(parents=True)
+    csr = bundle.csr(_TYPE)
+    assert csr.indptr.tolist() == [0, 1, 2, 3]
+    assert csr.indices.tolist() == [1, 2, 1]
+    assert not stale.exists()
+    again = Bundle.open(bundle.path).csr(_TYPE)
+    assert np.array_equal(again.e_id, csr.e_id)
+
+
+def test_csr_that_cannot_be_kept(bundle: Bundle) -> None:
+    (bundle.path / "csr").write_text("in the way")
+    with pytest.raises(DataError, match=r"out-neighbors of n__to__n cannot be kept there"):
+        bundle.csr(_TYPE)
+
+
+def test_several_node_and_edge_types(tmp_path: Path) -> None:
+    users = pa.table({"id": ["u1", "u2", "u3"]})
+    items = pa.table({"id": [10, 20], "y": [0, 1], "split": ["train", "test"]})
+    write_shards(tmp_path / "users", [users])
+    write_shards(tmp_path / "items", [items])
+    write_shards(tmp_path / "buys", [pa.table({"u": ["u3", "u1", "u1"], "i": [10, 20, 10]})])
+    write_shards(tmp_path / "likes", [pa.table({"a": ["u1"], "b": ["u2"]})])
+    manifest = {
+        "format": "raygnn/graph-v1",
+        "node_types": {
+            "user": {"files": "users/*.parquet", "id": "id"},
+            "item": {
+                "files": "items/*.parquet", "id": "id", "labels": {"y": "y"}, "split": "split",
+            },
+        },
+        "edge_types": [
+            {"type": ["user", "buys", "item"], "files": "buys/*.parquet",
+             "source": "u", "target": "i"},
+            {"type": ["item", "bought_by", "user"], "files": "buys/*.parquet",
+             "source": "i", "target": "u"},
+            {"type": ["user", "likes", "user"], "files": "likes/*.parquet",
+             "source": "a", "target": "b", "directed": False},
+        ],
+    }  # fmt: skip
+    (tmp_path / "graph.yaml").write_text(yaml.safe_dump(manifest, sort_keys=False))
+    bundle = ingest(tmp_path, cache_dir=tmp_path / "cache")
+    assert bundle.node_types == ["user", "item"]
+    buys, bought, likes = bundle.edge_types
+    assert bundle.csc(buys).indptr.tolist() == [0, 2, 3]
+    assert bundle.csc(buys).indices.tolist() == [0, 2, 0]
+    assert bundle.csc(bought).indptr.tolist() == [0, 2, 2, 3]
+    assert bundle.csc(bought).indices.tolist() == [0, 1, 0]
+    assert bundle.csr(buys).indptr.tolist() == bundle.csc(bought).indptr.tolist()
+    assert bundle.csc(likes).indices.tolist() == [1, 0]
+    assert bundle.num_nodes("item") == 2
+    split = bundle.declared_split("item")
+    assert split is not None
+    assert split.tolist() == [1, 3]

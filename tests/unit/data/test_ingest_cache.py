@@ -1,0 +1,235 @@
+"""When a bundle is reused, built again, waited for, or thrown away."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import filelock
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from raygnn.data import build_edges, fingerprint
+from raygnn.data import ingest as ingest_module
+from raygnn.data.bundle import Bundle
+from raygnn.data.ingest import IngestOptions, bundle_folder, ingest
+from raygnn.errors import DataError, ResourceError
+from tests.graph_writer import write_graph, write_shards
+
+
+def _nodes(scale: float = 1.0) -> pa.Table:
+    return pa.table({"id": np.arange(50), "x": np.arange(50) * scale})
+
+
+@pytest.fixture
+def graph(tmp_path: Path) -> Path:
+    edges = pa.table({"s": np.arange(49), "t": np.arange(1, 50)})
+    return write_graph(tmp_path / "graph", _nodes(), edges, {"features": {"x": "x"}})
+
+
+def _bundles(cache: Path) -> list[str]:
+    return sorted(p.name for p in (cache / "bundles").iterdir() if not p.name.endswith(".lock"))
+
+
+def test_second_ingest_reuses(graph: Path, tmp_path: Path) -> None:
+    said: list[str] = []
+    first = ingest(graph, cache_dir=tmp_path / "cache", progress=said.append)
+    assert any("reading 50 nodes" in line for line in said)
+    again: list[str] = []
+    second = ingest(graph / "graph.yaml", cache_dir=tmp_path / "cache", progress=again.append)
+    assert second.path == first.path
+    assert again == [f"ingest: reusing bundle {first.path}"]
+    assert _bundles(tmp_path / "cache") == [first.fingerprint]
+
+
+def test_tables_that_moved_are_the_same(graph: Path, tmp_path: Path) -> None:
+    first = ingest(graph, cache_dir=tmp_path / "cache")
+    graph.rename(tmp_path / "moved")
+    assert ingest(tmp_path / "moved", cache_dir=tmp_path / "cache").path == first.path
+
+
+@pytest.mark.parametrize("whole_content_bytes", [1 << 20, 0], ids=["content", "footer"])
+@pytest.mark.parametrize("what", ["value", "manifest", "options", "file"])
+def test_changes_are_noticed(
+    what: str,
+    whole_content_bytes: int,
+    graph: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(fingerprint, "_WHOLE_CONTENT_BYTES", whole_content_bytes)
+    first = ingest(graph, cache_dir=tmp_path / "cache")
+    options = IngestOptions()
+    if what == "value":
+        write_shards(graph / "nodes", [_nodes(2.0)])
+    elif what == "manifest":
+        text = (graph / "graph.yaml").read_text()
+        (graph / "graph.yaml").write_text(text.replace("x: x", "z: x"))
+    elif what == "options":
+        options = IngestOptions(feature_dtype="float16")
+    else:
+        (graph / "nodes" / "part-0.parquet").rename(graph / "nodes" / "other.parquet")
+    assert ingest(graph, options, cache_dir=tmp_path / "cache").path != first.path
+
+
+def test_csv_is_hashed_whole(tmp_path: Path) -> None:
+    graph = write_graph(tmp_path / "graph", _nodes(), suffix=".csv")
+    shard = graph / "nodes" / "part-0.csv"
+    first = ingest(graph, cache_dir=tmp_path / "cache")
+    stat = shard.stat()
+    shard.write_text(shard.read_text().replace("49", "94"))
+    os.utime(shard, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+    assert ingest(graph, cache_dir=tmp_path / "cache").path != first.path
+
+
+def test_damaged_bundles_are_built_again(graph: Path, tmp_path: Path) -> None:
+    first = ingest(graph, cache_dir=tmp_path / "cache")
+    path = first.path / "nodes" / "n" / "columns" / "x.npy"
+    path.write_bytes(path.read_bytes()[:-8])
+    with pytest.raises(DataError, match=r"columns/x.npy has 320 bytes instead of 328"):
+        Bundle.open(first.path)
+    said: list[str] = []
+    again = ingest(graph, cache_dir=tmp_path / "cache", progress=said.append)
+    assert "building again, because bundle" in said[0]
+    assert np.array_equal(again.column("n", "x"), np.arange(50))
+
+
+def _ingest_here(graph: Path, cache: Path, said: list[str]) -> None:
+    ingest(graph, cache_dir=cache, progress=said.append)
+
+
+def test_threads_build_once(graph: Path, tmp_path: Path) -> None:
+    said: list[list[str]] = [[] for _ in range(4)]
+    threads = [
+        threading.Thread(target=_ingest_here, args=(graph, tmp_path / "cache", lines))
+        for lines in said
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    builders = [lines for lines in said if any("wrote bundle" in line for line in lines)]
+    assert len(builders) == 1
+    assert sum("reusing bundle" in line for lines in said for line in lines) == 3
+    assert len(_bundles(tmp_path / "cache")) == 1
+
+
+_DIE_IN_THE_MIDDLE = """
+import os, signal, sys
+from raygnn.data.ingest import ingest
+from raygnn.data.schedule import in_process
+
+def schedule(fn, items, label):
+    if label == "moving edges to buckets":
+        os.kill(os.getpid(), signal.SIGKILL)
+    return in_process(fn, items, label)
+
+ingest(sys.argv[1], cache_dir=sys.argv[2], schedule=schedule)
+"""
+
+
+def test_a_dead_build_leaves_no_bundle(graph: Path, tmp_path: Path) -> None:
+    cache = tmp_path / "cache"
+    command = [sys.executable, "-c", _DIE_IN_THE_MIDDLE, str(graph), str(cache)]
+    assert subprocess.run(command, check=False).returncode == -signal.SIGKILL
+    (left,) = _bundles(cache)
+    assert left.startswith(".building-")
+    with pytest.raises(DataError, match=r"is no bundle: it has no bundle.json"):
+        Bundle.open(cache / "bundles" / left)
+    bundle = ingest(graph, cache_dir=cache)
+    assert _bundles(cache) == [bundle.fingerprint]
+
+
+def test_stale_folders_of_other_graphs_go_unless_locked(graph: Path, tmp_path: Path) -> None:
+    bundles = bundle_folder(tmp_path / "cache")
+    for name in ("dead", "alive"):
+        (bundles / f".building-{name}-1").mkdir()
+    with filelock.FileLock(bundles / "alive.lock"):
+        bundle = ingest(graph, cache_dir=tmp_path / "cache")
+        assert _bundles(tmp_path / "cache") == [".building-alive-1", bundle.fingerprint]
+
+
+def test_waiting_is_said(graph: Path, tmp_path: Path) -> None:
+    cache = tmp_path / "cache"
+    name = ingest(graph, cache_dir=tmp_path / "other").fingerprint
+    said: list[str] = []
+    lock = filelock.FileLock(bundle_folder(cache) / f"{name}.lock")
+    lock.acquire()
+    thread = threading.Thread(target=_ingest_here, args=(graph, cache, said))
+    thread.start()
+    for _ in range(500):
+        if said:
+            break
+        time.sleep(0.01)
+    lock.release()
+    thread.join()
+    assert said[0] == "ingest: waiting for another process that builds this bundle"
+
+
+def test_failing_tasks_leave_nothing(
+    graph: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise OSError("disk on fire")
+
+    monkeypatch.setattr(build_edges, "scatter_edges", fail)
+    with pytest.raises(OSError, match="disk on fire"):
+        ingest(graph, cache_dir=tmp_path / "cache")
+    assert _bundles(tmp_path / "cache") == []
+
+
+def test_full_disk_is_said(graph: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "posix_fallocate", fail)
+    with pytest.raises(ResourceError, match=r"data.cache_dir: no room for \d+ bytes of .*: No spa"):
+        ingest(graph, cache_dir=tmp_path / "cache")
+
+
+def test_cache_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(ingest_module.CACHE_VARIABLE, str(tmp_path / "from-env"))
+    assert bundle_folder() == tmp_path / "from-env" / "bundles"
+    monkeypatch.delenv(ingest_module.CACHE_VARIABLE)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert bundle_folder() == tmp_path / ".cache" / "raygnn" / "bundles"
+    with pytest.raises(DataError, match=r"data.cache_dir='gs://b/c' is invalid: .*memory-mapped"):
+        bundle_folder("gs://b/c")
+    (tmp_path / "file").touch()
+    with pytest.raises(DataError, match=r"data.cache_dir=.*/file' is invalid: .*cannot be made"):
+        bundle_folder(tmp_path / "file")
+
+
+def test_tables_in_memory(graph: Path, tmp_path: Path) -> None:
+    import fsspec
+
+    fs = fsspec.filesystem("memory")
+    fs.put(str(graph), "/raygnn-test-graph", recursive=True)
+    try:
+        bundle = ingest("memory://raygnn-test-graph", cache_dir=tmp_path / "cache")
+        local = ingest(graph, cache_dir=tmp_path / "local")
+        assert np.array_equal(bundle.column("n", "x"), local.column("n", "x"))
+        assert bundle.fingerprint == local.fingerprint
+    finally:
+        fs.rm("/raygnn-test-graph", recursive=True)
+
+
+def test_large_remote_files_are_read_by_ranges(
+    graph: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import fsspec
+
+    monkeypatch.setattr("raygnn.data.table_files._WHOLE_FILE_BYTES", 0)
+    fs = fsspec.filesystem("memory")
+    fs.put(str(graph), "/raygnn-test-graph", recursive=True)
+    try:
+        bundle = ingest("memory://raygnn-test-graph", cache_dir=tmp_path / "cache")
+        assert np.array_equal(bundle.column("n", "x"), np.arange(50))
+    finally:
+        fs.rm("/raygnn-test-graph", recursive=True)

@@ -1,0 +1,424 @@
+"""What is wrong in the tables is named: file, column, count, rows and what to do."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import yaml
+
+from raygnn.data.ingest import IngestOptions, ingest
+from raygnn.errors import DataError
+from tests.graph_writer import cut, write_graph
+
+_EDGES = pa.table({"s": [0, 1], "t": [1, 2]})
+
+
+def _fails(folder: Path, match: str, path: Path) -> None:
+    with pytest.raises(DataError, match=match):
+        ingest(path, cache_dir=folder / "cache")
+    left = [entry.name for entry in (folder / "cache" / "bundles").glob("*")]
+    assert all(name.endswith(".lock") for name in left)
+
+
+def _nodes(**columns: Any) -> pa.Table:
+    return pa.table({"id": np.arange(4), **columns})
+
+
+_INF = float("inf")
+
+
+@pytest.mark.parametrize(
+    ("columns", "spec", "match"),
+    [
+        (
+            {"id": [1, 2, 1, 1]},
+            {},
+            r"node_types.n: nodes/part-1.parquet: column 'id': 2 rows with ids that an earlier row "
+            r"has; first at row 0, 1 \(values 1, 1\)",
+        ),
+        ({"id": ["a", "b", "c", "b"]}, {}, r"row with ids that an earlier row has.*values 'b'"),
+        (
+            {"id": pa.array([1, None, 2, 3])},
+            {},
+            r"part-0.*'id': 1 row with null ids; first at row 1",
+        ),
+        (
+            {"id": pa.array([1, 2, 3, 2**63], pa.uint64())},
+            {},
+            r"part-1.*ids above 2\*\*63 - 1; first at row 1 \(values 9223372036854775808\)",
+        ),
+        ({"id": [0.5, 1, 2, 3]}, {}, r"node_types.n.id='id' is invalid: the column is double"),
+        (
+            {"x": [1.0, np.nan, _INF, 1]},
+            {"features": {"x": "x"}},
+            r"part-0.parquet: column 'x': 1 row with NaN, infinite or too large values",
+        ),
+        (
+            {"x": [1.0, 1e300, 1, 1]},
+            {"features": {"x": "x"}},
+            r"too large values \(for float32\); first at row 1",
+        ),
+        ({"x": [1.0, None, 1, 1]}, {"features": {"x": "x"}}, r"column 'x': 1 row with null values"),
+        (
+            {"x": [[1.0, 2], [1.0], [1, 2, 3], [1, 2]]},
+            {"features": {"x": "x"}},
+            r"1 row with another width than 2; first at row 1 \(values \[1.0\]\)",
+        ),
+        (
+            {"x": [[1.0, None], [1.0, 2], None, [1, 2]]},
+            {"features": {"x": "x"}},
+            r"1 row with null values; first at row 0",
+        ),
+        (
+            {"x": pa.array([[1, 2], None, [1, 2], [2, 3]], pa.list_(pa.int64(), 2))},
+            {"features": {"x": "x"}},
+            r"1 row with null values; first at row 1",
+        ),
+        (
+            {"x": ["a", "b", "c", "d"]},
+            {"features": {"x": "x"}},
+            r"'x' is string, which holds no num",
+        ),
+        ({"x": pa.nulls(4)}, {"features": {"x": "x"}}, r"column 'x' holds nothing but nulls"),
+        ({"x": [[], [], [], []]}, {"features": {"x": "x"}}, r"column 'x' holds no"),
+        (
+            {"x": pa.array([b"abc"] * 4, pa.binary(3))},
+            {"features": {"x": "x"}},
+            r"3 bytes a row, which is no whole number of float32",
+        ),
+        (
+            {"x": [1.0] * 4},
+            {"features": {"x": {"columns": "x", "dtype": "float16"}}},
+            r"features.x.dtype='float16' is invalid: it is for fixed-size binary",
+        ),
+        (
+            {"i": [[0], [5], [-1], []]},
+            {"features": {"x": {"indices": "i", "dim": 5}}},
+            r"1 row with indices outside 0 to 4 \(dim 5\); first at row 1 \(values \[5\]\)",
+        ),
+        (
+            {"i": [[0], [1], [1], []], "v": [[1.0], [1.0, 2.0], [None], []]},
+            {"features": {"x": {"indices": "i", "values": "v", "dim": 5}}},
+            r"another number of values than of 'i'; first at row 1(?s:.*)null, NaN or infinite",
+        ),
+        (
+            {"i": [[0], None, [1], []]},
+            {"features": {"x": {"indices": "i", "dim": 5}}},
+            r"column 'i': 1 row with null values; first at row 1",
+        ),
+        (
+            {"i": [1, 2, 3, 4]},
+            {"features": {"x": {"indices": "i", "dim": 5}}},
+            r"features.x.indices='i' is invalid: the column is int64",
+        ),
+        (
+            {"i": [[1]] * 4, "v": [["a"]] * 4},
+            {"features": {"x": {"indices": "i", "values": "v", "dim": 5}}},
+            r"features.x.values='v' is invalid: the column is list<item: string>",
+        ),
+        (
+            {"y": [0, -2, 1, 1]},
+            {"labels": {"y": "y"}},
+            r"labels out of range \(classes are 0 and up, -1 is unlabelled\); first at row 1",
+        ),
+        (
+            {"y": [0, 3, 1, 1]},
+            {"labels": {"y": {"columns": "y", "num_classes": 3}}},
+            r"labels out of range \(classes are 0 to 2, -1 is unlabelled\)",
+        ),
+        (
+            {"y": [0, 0.5, 1, 1]},
+            {"labels": {"y": {"columns": "y", "kind": "class"}}},
+            r"labels that are not whole numbers; first at row 1 \(values",
+        ),
+        ({"y": [[0, 1], [0, 2], [1, 1], [1, 1]]}, {"labels": {"y": "y"}}, r"other than 0 and 1"),
+        ({"y": [[0, 1], [0, -1], [1, 1], [1, 1]]}, {"labels": {"y": "y"}}, r"partly missing"),
+        ({"y": [0.5, _INF, 1, 1]}, {"labels": {"y": "y"}}, r"infinite or too large values"),
+        ({"y": [[0, 1], [0], [1, 1], [1, 1]]}, {"labels": {"y": "y"}}, r"another width than 2"),
+        (
+            {"y": ["a", "b", "c", "d"]},
+            {"labels": {"y": {"columns": "y", "num_classes": 3}}},
+            r"num_classes=3 is invalid: the column holds 4 classes",
+        ),
+        (
+            {"y": ["a", "b", "c", "d"]},
+            {"labels": {"y": {"columns": "y", "kind": "regression"}}},
+            r"kind='regression' is invalid: column 'y' holds strings",
+        ),
+        (
+            {"y": [[0, 1]] * 4},
+            {"labels": {"y": {"columns": "y", "kind": "class"}}},
+            r"kind='class' is invalid: a class is one number per row",
+        ),
+        (
+            {"p": ["train", "dev", "x", None]},
+            {"split": "p"},
+            r"1 row with unknown splits.*first at row 1 \(values 'dev'\)",
+        ),
+        ({"p": [1, 4, 2, 3]}, {"split": "p"}, r"unknown splits .*values 4"),
+        ({"p": [True] * 4}, {"split": "p"}, r"split='p' is invalid: the column is bool"),
+        ({"t": ["a"] * 4}, {"time": "t"}, r"column 't' is string, which holds no numbers"),
+        ({"t": [[1]] * 4}, {"time": "t"}, r"time='t' is invalid: the column is list"),
+        ({"t": [1, None, 2, 3]}, {"time": "t"}, r"column 't': 1 row with null values"),
+        (
+            {"x": [1.0] * 4},
+            {"features": {"x": "xs"}},
+            r"nodes/part-0.parquet has no column 'xs': did you mean 'x'\?",
+        ),
+    ],
+)
+def test_node_tables(
+    columns: dict[str, Any], spec: dict[str, Any], match: str, tmp_path: Path
+) -> None:
+    path = write_graph(tmp_path / "graph", cut(_nodes(**columns), 2), node_spec=spec)
+    _fails(tmp_path, match, path)
+
+
+@pytest.mark.parametrize(
+    ("columns", "spec", "match"),
+    [
+        (
+            {"s": [0, 9], "t": [1, 7]},
+            {},
+            r"edge_types.n__to__n: edges/part-0.parquet: column 's': 1 row with ids that node type "
+            r"'n' does not have \(dangling\); first at row 1 \(values 9\)(?s:.*)column 't'",
+        ),
+        ({"s": [0, None], "t": [1, 1]}, {}, r"column 's': 1 row with null ids; first at row 1"),
+        ({"s": ["0", "1"], "t": [1, 1]}, {}, r"source='s' is invalid: the column is string, but"),
+        (
+            {"s": [0, 1], "t": [1, 1], "w": [1.0, -1.0]},
+            {"weight": "w"},
+            r"column 'w': 1 row with negative weights; first at row 1 \(values -1.0\)",
+        ),
+        ({"s": [0, 1], "t": [1, 1], "w": [1.0, np.nan]}, {"weight": "w"}, r"NaN, infinite"),
+        ({"s": [0, 1], "t": [1, 1], "w": [[1], [2]]}, {"weight": "w"}, r"weight='w' is invalid"),
+        ({"s": [0, 1], "t": [1, 1], "w": [1.0, None]}, {"time": "w"}, r"1 row with null values"),
+        ({"s": [0, 1], "t": [1, 1]}, {"features": {"a": "z"}}, r"has no column 'z'"),
+    ],
+)
+def test_edge_tables(
+    columns: dict[str, Any], spec: dict[str, Any], match: str, tmp_path: Path
+) -> None:
+    path = write_graph(tmp_path / "graph", _nodes(), pa.table(columns), edge_spec=spec)
+    _fails(tmp_path, match, path)
+
+
+def test_all_findings_are_listed_together(tmp_path: Path) -> None:
+    nodes = _nodes(id=[1, 1, None, 3], x=[1.0, np.nan, 1, 1], y=[0, 0, -5, 0])
+    spec = {"features": {"x": "x"}, "labels": {"y": "y"}}
+    path = write_graph(tmp_path / "graph", nodes, node_spec=spec)
+    with pytest.raises(DataError) as raised:
+        ingest(path, cache_dir=tmp_path / "cache")
+    assert len(str(raised.value).splitlines()) == 4
+
+
+def test_long_lists_are_cut(tmp_path: Path) -> None:
+    names = [f"x{i}" for i in range(30)]
+    nodes = _nodes(**{name: [np.nan] * 4 for name in names})
+    path = write_graph(tmp_path / "g", nodes, node_spec={"features": {n: n for n in names}})
+    _fails(tmp_path, r"first at row 0, 1, 2, 3 .*(?s:.*)and 5 more problems in 20 rows", path)
+
+
+def test_examples_stop_at_five(tmp_path: Path) -> None:
+    nodes = pa.table({"id": np.zeros(2000, int)})
+    path = write_graph(tmp_path / "graph", nodes)
+    _fails(tmp_path, r"1,999 rows with ids.*first at row 1, 2, 3, 4, 5, \.\.\.", path)
+
+
+def test_schemas_that_differ(tmp_path: Path) -> None:
+    shards = [pa.table({"id": [1], "x": [1.0]}), pa.table({"id": [2], "x": [1]})]
+    path = write_graph(tmp_path / "graph", shards, node_spec={"features": {"x": "x"}})
+    _fails(tmp_path, r"'x' is double in nodes/part-0.parquet but int64 in nodes/part-1", path)
+
+
+def test_storage_variants_are_one_schema(tmp_path: Path) -> None:
+    shards = [
+        pa.table({"id": pa.array(["a"]), "y": pa.array([None], pa.null())}),
+        pa.table({"id": pa.array(["b"], pa.large_string()), "y": [1]}),
+        pa.table({"id": pa.array(["c"]).dictionary_encode(), "y": [0]}),
+    ]
+    path = write_graph(tmp_path / "graph", shards, node_spec={"labels": {"y": "y"}})
+    bundle = ingest(path, cache_dir=tmp_path / "cache")
+    assert bundle.ids("n").to_pylist() == ["a", "b", "c"]
+    assert np.asarray(bundle.column("n", "y")).tolist() == [-1, 1, 0]
+
+
+def test_no_file_matches(tmp_path: Path) -> None:
+    path = write_graph(tmp_path / "graph", _nodes(), node_spec={"files": "nodes/*.csv"})
+    _fails(tmp_path, r"node_types.n.files='nodes/\*.csv' is invalid: no file matches", path)
+    path = write_graph(tmp_path / "other", _nodes(), node_spec={"files": "nodes/one.parquet"})
+    _fails(tmp_path, r"no file matches it", path)
+
+
+def test_unknown_suffix(tmp_path: Path) -> None:
+    path = write_graph(tmp_path / "graph", _nodes(), node_spec={"files": "*"})
+    _fails(tmp_path, r"graph.yaml has none of the suffixes .parquet", path)
+
+
+def test_markers_of_other_writers_are_skipped(tmp_path: Path) -> None:
+    path = write_graph(tmp_path / "graph", _nodes(), node_spec={"files": "nodes/*"})
+    (path / "nodes" / "_SUCCESS").touch()
+    (path / "nodes" / ".part-0.crc").touch()
+    assert ingest(path, cache_dir=tmp_path / "cache").num_nodes("n") == 4
+
+
+def test_tables_without_rows(tmp_path: Path) -> None:
+    path = write_graph(tmp_path / "graph", _nodes().slice(0, 0), _EDGES)
+    _fails(tmp_path, r"node_types.n: no rows in nodes/part-0.parquet", path)
+    path = write_graph(tmp_path / "other", _nodes(), _EDGES.slice(0, 0))
+    _fails(tmp_path, r"edge_types.n__to__n: no rows in edges/part-0.parquet", path)
+
+
+def test_empty_shards_among_others_are_fine(tmp_path: Path) -> None:
+    shards = [_nodes().slice(0, 0), _nodes(), _nodes().slice(0, 0)]
+    path = write_graph(tmp_path / "graph", shards, _EDGES)
+    assert ingest(path, cache_dir=tmp_path / "cache").num_nodes("n") == 4
+
+
+def test_files_that_are_not_parquet(tmp_path: Path) -> None:
+    path = write_graph(tmp_path / "graph", _nodes())
+    (path / "nodes" / "part-1.parquet").write_bytes(b"")
+    _fails(tmp_path, r"part-1.parquet cannot be read as Parquet", path)
+
+
+def test_cut_off_parquet_beyond_the_hashed_size(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("raygnn.data.fingerprint._WHOLE_CONTENT_BYTES", 10)
+    path = write_graph(tmp_path / "graph", _nodes())
+    shard = path / "nodes" / "part-0.parquet"
+    shard.write_bytes(shard.read_bytes()[:-20])
+    _fails(tmp_path, r"part-0.parquet cannot be read as Parquet: its last bytes", path)
+
+
+def test_permuted_tensors(tmp_path: Path) -> None:
+    kind = pa.fixed_shape_tensor(pa.float32(), [2, 2], permutation=[1, 0])
+    storage = pa.FixedSizeListArray.from_arrays(pa.array(np.zeros(16, "f4")), 4)
+    nodes = _nodes(x=pa.ExtensionArray.from_storage(kind, storage))
+    path = write_graph(tmp_path / "graph", nodes, node_spec={"features": {"x": "x"}})
+    _fails(tmp_path, r"tensor with permuted dimensions", path)
+
+
+def test_label_edges_are_refused(tmp_path: Path) -> None:
+    path = write_graph(tmp_path / "graph", _nodes(), _EDGES)
+    manifest = yaml.safe_load((path / "graph.yaml").read_text())
+    manifest["label_edges"] = [dict(manifest["edge_types"][0])]
+    (path / "graph.yaml").write_text(yaml.safe_dump(manifest))
+    with pytest.raises(DataError, match=r"label_edges \(n__to__n\) is not read yet"):
+        ingest(path, cache_dir=tmp_path / "cache")
+
+
+@pytest.mark.parametrize("suffix", [".parquet", ".csv"])
+def test_on_error_drop(suffix: str, tmp_path: Path) -> None:
+    ids = ["a", "b", "a", None, "c", "d"]
+    nodes = {"id": ids, "x": [0, 1, 2, 3, np.nan, 5], "y": ["k", "l", "m", "k", "k", "l"]}
+    edges = {"s": ["a", "b", "c", "d", None], "t": ["d", "zz", "a", "b", "a"], "w": [0, 1, 2, 3, 4]}
+    if suffix == ".parquet":
+        nodes["z"] = [[i] * i for i in range(6)]
+    features: dict[str, Any] = {"x": "x"}
+    if suffix == ".parquet":
+        features["z"] = {"indices": "z", "dim": 9}
+    path = write_graph(
+        tmp_path / "graph",
+        cut(pa.table(nodes), 2),
+        cut(pa.table(edges), 2),
+        {"features": features, "labels": {"y": "y"}},
+        {"features": {"w": "w"}},
+        suffix,
+    )
+    said: list[str] = []
+    options = IngestOptions(on_error="drop")
+    bundle = ingest(path, options, cache_dir=tmp_path / "cache", progress=said.append)
+    assert bundle.ids("n").to_pylist() == ["a", "b", "d"]
+    assert np.asarray(bundle.column("n", "x")).tolist() == [0, 1, 5]
+    # Classes are numbered by all names in the table, so that repairing rows moves no class.
+    assert np.asarray(bundle.column("n", "y")).tolist() == [0, 1, 1]
+    assert bundle.id_map("n").lookup(pa.array(["d", "c", "a"])).tolist() == [2, -1, 0]
+    csc = bundle.csc(("n", "to", "n"))
+    assert csc.indices.tolist() == [2, 0]
+    assert csc.indptr.tolist() == [0, 0, 1, 2]
+    assert np.asarray(bundle.column(("n", "to", "n"), "w")).tolist() == [3, 0]
+    if suffix == ".parquet":
+        z = bundle.column("n", "z")
+        assert z.indptr.tolist() == [0, 0, 1, 6]
+        assert z.indices.tolist() == [1, 5, 5, 5, 5, 5]
+    text = "\n".join(said)
+    assert "dropped 3 nodes of type 'n'" in text
+    assert "dropped 3 edges of type n__to__n" in text
+    assert "row with null ids; first at row 0" in text
+
+
+def test_drop_leaves_something(tmp_path: Path) -> None:
+    options = IngestOptions(on_error="drop")
+    nodes = _nodes(x=[np.nan] * 4)
+    path = write_graph(tmp_path / "a", nodes, node_spec={"features": {"x": "x"}})
+    with pytest.raises(
+        DataError, match=r"node_types.n: data.on_error=drop left none of its 4 rows"
+    ):
+        ingest(path, options, cache_dir=tmp_path / "cache")
+    path = write_graph(tmp_path / "b", _nodes(), pa.table({"s": [8], "t": [9]}))
+    with pytest.raises(DataError, match=r"n__to__n: data.on_error=drop left none of its 1 rows"):
+        ingest(path, options, cache_dir=tmp_path / "cache")
+
+
+def test_drop_without_findings_changes_nothing(tmp_path: Path) -> None:
+    path = write_graph(
+        tmp_path / "graph", _nodes(y=["a", "b", "a", "b"]), _EDGES, {"labels": {"y": "y"}}
+    )
+    bundle = ingest(path, IngestOptions(on_error="drop"), cache_dir=tmp_path / "cache")
+    assert bundle.num_nodes("n") == 4
+    assert np.asarray(bundle.column("n", "y")).tolist() == [0, 1, 0, 1]
+
+
+@pytest.mark.parametrize(
+    ("nodes", "edges", "match"),
+    [
+        ("id\n1\n2,3\n", "s,t\n1,1\n", r"nodes/part-0.csv cannot be read as CSV: .*Expected 1"),
+        ("", "s,t\n1,1\n", r"nodes/part-0.csv cannot be read as CSV: Empty CSV file"),
+        ("id\n1\n", "s,t\n1,a\n", r"target='t' is invalid: the column is string, but the ids"),
+        ("id\n", "s,t\n1,1\n", r"node_types.n: no rows"),
+        ("nid\n1\n", "s,t\n1,1\n", r"part-0.csv has no column 'id': did you mean 'nid'\?"),
+        ("id\n1.5\n", "s,t\n1,1\n", r"id='id' is invalid: the column is double"),
+        ("id\n1\n", "s,t\n1,2\n", r"part-0.csv: column 't': 1 row with ids that node type 'n'"),
+    ],
+)
+def test_csv_tables(nodes: str, edges: str, match: str, tmp_path: Path) -> None:
+    path = write_graph(tmp_path / "graph", _nodes(), _EDGES, suffix=".csv")
+    (path / "nodes" / "part-0.csv").write_text(nodes)
+    (path / "edges" / "part-0.csv").write_text(edges)
+    _fails(tmp_path, match, path)
+
+
+def test_csv_kinds_are_joined_over_shards(tmp_path: Path) -> None:
+    path = write_graph(
+        tmp_path / "graph", _nodes(), _EDGES, {"features": {"x": ["x", "b"]}}, suffix=".csv"
+    )
+    # Ids are strings because of one shard; the edge file alone would read as numbers.
+    (path / "nodes" / "part-0.csv").write_text("id,x,b\n1,1,true\n2,2,false\n")
+    (path / "nodes" / "part-1.csv").write_text('id,x,b\n"a,b",0.5,true\n')
+    (path / "edges" / "part-0.csv").write_text("s,t\n1,2\n2,1\n")
+    bundle = ingest(path, cache_dir=tmp_path / "cache")
+    assert bundle.ids("n").to_pylist() == ["1", "2", "a,b"]
+    assert np.asarray(bundle.column("n", "x")).tolist() == [[1, 1], [2, 0], [0.5, 1]]
+    assert bundle.csc(("n", "to", "n")).indices.tolist() == [1, 0]
+
+
+def test_compressed_csv(tmp_path: Path) -> None:
+    import gzip
+
+    path = write_graph(tmp_path / "graph", _nodes(), node_spec={"files": "nodes/*.tsv.gz"})
+    (path / "nodes" / "part-0.tsv.gz").write_bytes(gzip.compress(b"id\tx\n5\t1\n6\t2\n"))
+    assert ingest(path, cache_dir=tmp_path / "cache").ids("n").to_pylist() == [5, 6]
+
+
+def test_parquet_and_csv_shards_of_one_table(tmp_path: Path) -> None:
+    path = write_graph(tmp_path / "graph", _nodes(), node_spec={"files": ["nodes/*"]})
+    pq.write_table(pa.table({"id": [10, 11]}), path / "nodes" / "a.parquet")
+    (path / "nodes" / "b.csv").write_text("id\n20\n")
+    bundle = ingest(path, cache_dir=tmp_path / "cache")
+    assert bundle.ids("n").to_pylist() == [10, 11, 20, 0, 1, 2, 3]

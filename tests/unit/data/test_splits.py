@@ -1,0 +1,157 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from raygnn.config.data_section import HashSplit, PerClassSplit, TemporalSplit
+from raygnn.data.bundle import Bundle
+from raygnn.data.ingest import ingest
+from raygnn.data.splits import Splits, make_splits
+from raygnn.errors import DataError
+from tests.graph_writer import cut, write_graph
+
+_SPEC = {"labels": {"y": "y"}, "time": "when"}
+
+
+def _bundle(folder: Path, table: pa.Table, spec: dict[str, Any] = _SPEC) -> Bundle:
+    return ingest(write_graph(folder, cut(table, 2), node_spec=spec), cache_dir=folder / "cache")
+
+
+def _table(num_nodes: int, **columns: Any) -> pa.Table:
+    ids = np.arange(num_nodes) * 3
+    return pa.table({"id": ids, "y": ids % 4, "when": np.arange(num_nodes), **columns})
+
+
+def _original(bundle: Bundle, splits: Splits) -> list[set]:
+    ids = bundle.ids("n")
+    return [set(ids.take(pa.array(part)).to_pylist()) for part in vars(splits).values()]
+
+
+_HASH = HashSplit(type="hash", fractions=[0.6, 0.2, 0.2])
+_PER_CLASS = PerClassSplit(type="per_class", train=5, val=4)
+
+
+def test_hash_split_stays_when_the_graph_grows(tmp_path: Path) -> None:
+    table = _table(500)
+    small = _bundle(tmp_path / "small", table)
+    order = np.random.default_rng(0).permutation(800)
+    large = _bundle(tmp_path / "large", _table(800).take(pa.array(order)))
+    parts = _original(small, make_splits(small, "n", _HASH, "y", 7))
+    grown = _original(large, make_splits(large, "n", _HASH, "y", 7))
+    assert all(part <= more for part, more in zip(parts, grown, strict=True))
+    assert [len(part) / 500 for part in parts] == pytest.approx([0.6, 0.2, 0.2], abs=0.06)
+    assert sum(len(part) for part in parts) == 500
+
+
+def test_ids_ascend_and_seeds_differ(tmp_path: Path) -> None:
+    bundle = _bundle(tmp_path, _table(100))
+    splits = make_splits(bundle, "n", _HASH, None, 1)
+    assert all(np.all(np.diff(part) > 0) for part in vars(splits).values())
+    assert all(part.dtype == np.int64 for part in vars(splits).values())
+    own_seed = _HASH.model_copy(update={"seed": 1})
+    assert np.array_equal(make_splits(bundle, "n", own_seed, None, 5).train, splits.train)
+    assert not np.array_equal(make_splits(bundle, "n", _HASH, None, 5).train, splits.train)
+
+
+def test_per_class_counts(tmp_path: Path) -> None:
+    bundle = _bundle(tmp_path, _table(100))
+    labels = np.asarray(bundle.column("n", "y"))
+    splits = make_splits(bundle, "n", _PER_CLASS, "y", 0)
+    assert np.bincount(labels[splits.train]).tolist() == [5] * 4
+    assert np.bincount(labels[splits.val]).tolist() == [4] * 4
+    assert len(splits.test) == 100 - 4 * 9
+
+
+def test_temporal_quantiles_and_ties(tmp_path: Path) -> None:
+    bundle = _bundle(tmp_path, _table(10, when=np.array([9, 1, 2, 3, 4, 5, 6, 7, 7, 0])))
+    rule = TemporalSplit(type="temporal", quantiles=[0.5, 0.8])
+    splits = make_splits(bundle, "n", rule, "y", 0)
+    # Sorted times 0 1 2 3 4 | 5 6 | 7 7 9: the bound at 80 % is the second 7; ties stay together.
+    assert splits.train.tolist() == [1, 2, 3, 4, 9]
+    assert splits.val.tolist() == [5, 6]
+    assert splits.test.tolist() == [0, 7, 8]
+
+
+@pytest.mark.parametrize(
+    ("column", "bounds", "expected"),
+    [
+        (pa.array([0, 1, 2, 3]), [1, 3], [[0], [1, 2], [3]]),
+        (pa.array([0.0, 1.5, 2, 3]), [1.5, 2.5], [[0], [1, 2], [3]]),
+        (
+            pa.array([0, 1, 2, 3], pa.int32()).cast(pa.date32()),
+            ["1970-01-01T12:00:00", "1970-01-03"],
+            [[0], [1], [2, 3]],
+        ),
+        (
+            pa.array([-1, 1_000_000, 2_000_000, 5_000_000], pa.timestamp("us")),
+            ["1970-01-01", "1970-01-01T01:00:02+01:00"],
+            [[0], [1], [2, 3]],
+        ),
+        (pa.array([0, 1, 10**9, 3 * 10**9], pa.timestamp("ns")),
+         ["1970-01-01T00:00:01", "1970-01-01T00:00:02"], [[0, 1], [2], [3]]),
+    ],
+)  # fmt: skip
+def test_temporal_timestamps(
+    column: pa.Array, bounds: list, expected: list[list[int]], tmp_path: Path
+) -> None:
+    bundle = _bundle(tmp_path, _table(4, when=column))
+    rule = TemporalSplit(type="temporal", timestamps=bounds)
+    splits = make_splits(bundle, "n", rule, None, 0)
+    assert [part.tolist() for part in vars(splits).values()] == expected
+
+
+def test_declared_column_and_unlabelled_nodes(tmp_path: Path) -> None:
+    table = _table(6, y=[0, -1, 1, None, 1, 0], p=["train", "train", "val", "test", None, "train"])
+    bundle = _bundle(tmp_path, table, {"labels": {"y": "y"}, "split": "p"})
+    splits = make_splits(bundle, "n", None, "y", 0)
+    assert [part.tolist() for part in vars(splits).values()] == [[0, 5], [2], []]
+    splits = make_splits(bundle, "n", None, None, 0)
+    assert [part.tolist() for part in vars(splits).values()] == [[0, 1, 5], [2], [3]]
+
+
+@pytest.mark.parametrize(
+    ("labels", "unlabelled"),
+    [
+        (pa.array([0.5, None, -1.0, float("nan")] * 20), {1, 3}),
+        (pa.array([[1, 0], None, [0, 0], [-1, -1]] * 20), {1, 3}),
+        (pa.array(["a", None, "b", None] * 20), {1, 3}),
+    ],
+)
+def test_what_counts_as_unlabelled(labels: pa.Array, unlabelled: set, tmp_path: Path) -> None:
+    bundle = _bundle(tmp_path, _table(80, y=labels))
+    splits = make_splits(bundle, "n", _HASH, "y", 0)
+    found = np.concatenate(list(vars(splits).values()))
+    assert {int(node) % 4 for node in found} == {0, 1, 2, 3} - unlabelled
+    assert len(found) == 40
+
+
+@pytest.mark.parametrize(
+    ("rule", "label", "columns", "spec", "match"),
+    [
+        (None, "y", {}, _SPEC, r"data.splits=None is invalid: node type 'n' has no split column. "
+         r"Set data.splits to .*hash.*per_class.*temporal.*node_types.n.split"),
+        (None, "y", {"p": ["val"] * 40}, {**_SPEC, "split": "p"}, r"falls into train \(40 of 40"),
+        (_HASH, "y", {"y": [-1] * 40}, _SPEC, r"falls into train and val and test \(0 of 40 nodes"),
+        (_HASH, "time", {}, _SPEC, r"label='time' is invalid: it is no label of node type 'n'"),
+        (HashSplit(type="hash", fractions=[0.999, 0.001, 0]), "y", {}, _SPEC, r"falls into val \("),
+        (_PER_CLASS, "y", {"y": [0] * 39 + [1]}, _SPEC, r"too few in class 1 \(1 nodes\)"),
+        (_PER_CLASS, "y", {"y": [0.5] * 40}, _SPEC, r"label 'y' of node type 'n' holds no classes"),
+        (_PER_CLASS, None, {}, _SPEC, r"label None of node type 'n' holds no classes"),
+        (TemporalSplit(type="temporal", quantiles=[0.5, 0.8]), "y", {}, {"labels": {"y": "y"}},
+         r"node type 'n' has no time column"),
+        (TemporalSplit(type="temporal", timestamps=[50, 60]), "y", {}, _SPEC,
+         r"falls into val and test"),
+        (TemporalSplit(type="temporal", timestamps=["2020-01-01", "2021-01-01"]), "y", {}, _SPEC,
+         r"holds plain numbers, which no date compares with"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_split(
+    rule: Any, label: str, columns: dict, spec: dict, match: str, tmp_path: Path
+) -> None:
+    bundle = _bundle(tmp_path, _table(40, **columns), spec)
+    with pytest.raises(DataError, match=match):
+        make_splits(bundle, "n", rule, label, 0)
