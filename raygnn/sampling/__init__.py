@@ -1,1 +1,20 @@
+"""Neighbor sampling and loading."""
 
+from __future__ import annotations
+
+from raygnn.sampling.blocks import Block, blocks_of
+from raygnn.sampling.loader import NeighborLoader
+from raygnn.sampling.neighbor_sampler import NeighborSampler
+from raygnn.sampling.protocols import FeatureStore, GraphStore
+from raygnn.sampling.stores import LocalFeatureStore, LocalGraphStore
+
+__all__ = [
+    "Block",
+    "FeatureStore",
+    "GraphStore",
+    "LocalFeatureStore",
+    "LocalGraphStore",
+    "NeighborLoader",
+    "NeighborSampler",
+    "blocks_of",
+]

@@ -2,82 +2,126 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
 
 import numpy as np
+from torch_geometric.sampler import (
+    BaseSampler,
+    EdgeSamplerInput,
+    HeteroSamplerOutput,
+    NodeSamplerInput,
+    SamplerOutput,
+)
 
-from raygnn.data.edge_types import EdgeType, parse_edge_type
-from raygnn.sampling import kernels
-from raygnn.sampling.rng import hop_key
-from raygnn.sampling.stores import GraphStore, check_fanouts
+from raygnn.data.edge_types import EdgeType
+from raygnn.errors import DataError
+from raygnn.sampling.fanouts import Fanouts, resolve_fanouts
+from raygnn.sampling.growing_subgraph import GrowingSubgraph
+from raygnn.sampling.protocols import GraphStore, ends
+from raygnn.sampling.pyg_output import to_pyg_output
+from raygnn.sampling.rng import RNG_VERSION, BatchKey, chain_key, text_key
+from raygnn.sampling.scratch import Pool
 from raygnn.sampling.subgraph import SampledSubgraph
 
 
-class NeighborSampler:
-    """Samples neighborhoods hop by hop; fanouts[0] is the hop next to the seeds."""
+class NeighborSampler(BaseSampler):
+    """Samples uniformly from the neighbors of each node, hop by hop; safe to share by threads.
+
+    Also a PyG sampler, for `torch_geometric.loader.NodeLoader`. PyG gives no key of a batch, so
+    `sample_from_nodes` derives one from `seed` and the seeds in their order: the same seeds get the
+    same neighborhood in whatever worker and epoch. Shuffled loaders get new ones each epoch.
+
+    Args:
+        graph: where neighbors come from; it also says in which direction messages go.
+        fanouts: neighbors per node and hop, for all edge types, or by edge type (as a triple or as
+            `src__rel__dst`), then for each of them, lists of one length. fanouts[0] is the hop next
+            to the seeds; -1 takes all, 0 none.
+        replace: draws with replacement; a node with neighbors then gives exactly `fanout` edges.
+        seed: of `sample_from_nodes`.
+    Raises:
+        ConfigError: the fanouts do not fit the graph.
+    Source: GraphSAGE, arXiv:1706.02216, Alg. 2.
+    """
 
     def __init__(
-        self,
-        graph: GraphStore,
-        fanouts: Sequence[int] | Mapping[str, Sequence[int]],
-        *,
-        replace: bool = False,
+        self, graph: GraphStore, fanouts: Fanouts, *, replace: bool = False, seed: int = 0
     ) -> None:
         self.graph = graph
         self.replace = replace
-        if isinstance(fanouts, Mapping):
-            by_type = {parse_edge_type(name): list(f) for name, f in fanouts.items()}
-            check_fanouts(by_type, graph.edge_types)
-        else:
-            by_type = {et: list(fanouts) for et in graph.edge_types}
-        self.fanouts: dict[EdgeType, list[int]] = by_type
-        self.num_hops = max(len(f) for f in by_type.values())
+        self.seed = seed
+        self.fanouts = resolve_fanouts(fanouts, graph.edge_types)
+        self.num_hops = max((len(hops) for hops in self.fanouts.values()), default=0)
+        self._ends = {et: ends(et, graph.direction) for et in self.fanouts}
+        self._workspaces = Pool(partial(GrowingSubgraph, graph.node_types, self._ends))
 
-    def sample(self, node_type: str, seeds: np.ndarray, key: int) -> SampledSubgraph:
-        """Samples the neighborhood of distinct seeds of one type."""
-        (edge_type,) = self.graph.edge_types
-        fanouts = self.fanouts[edge_type]
-        nodes, slots = seeds.astype(np.int64), _new_slots(seeds)
-        rows, cols, edges, node_counts = [], [], [], [len(seeds)]
-        first = 0
-        for hop, fanout in enumerate(fanouts):
-            frontier = nodes[first:]
-            picks = self.graph.pick(
-                edge_type, frontier, fanout, self.replace, hop_key(key, hop, 0)
-            )
-            num_edges, before = len(picks.neighbors), len(nodes)
-            nodes, slots = _reserve(nodes, slots, num_edges)
-            local, col = np.empty(num_edges, np.int64), np.empty(num_edges, np.int64)
-            total = kernels.relabel(slots, nodes, before, picks.neighbors, local)
-            kernels.repeat(picks.offsets, first, col)
-            nodes = nodes[:total]
-            rows.append(local)
-            cols.append(col)
-            edges.append(picks.e_id)
-            node_counts.append(total - before)
-            first = before
-        return SampledSubgraph(
-            node={node_type: nodes},
-            row={edge_type: np.concatenate(rows)},
-            col={edge_type: np.concatenate(cols)},
-            edge={edge_type: np.concatenate(edges)},
-            num_sampled_nodes={node_type: node_counts},
-            num_sampled_edges={edge_type: [len(r) for r in rows]},
+    def sample(self, seeds: Mapping[str, np.ndarray], key: BatchKey) -> SampledSubgraph:
+        """Samples the neighborhood of seeds: a pure function of graph, seeds and key.
+
+        Args:
+            seeds: by node type, integer dense ids, may repeat.
+            key: of the batch; see `raygnn.sampling.rng.batch_key`.
+        Raises:
+            DataError: a seed is not a node of the graph.
+        """
+        checked = {node_type: self._check_seeds(node_type, ids) for node_type, ids in seeds.items()}
+        with self._workspaces.lend() as growing:
+            growing.start(checked)
+            for hop in range(self.num_hops):
+                for edge_type, fanouts in self.fanouts.items():
+                    self._take(growing, edge_type, fanouts[hop], key, hop)
+                growing.end_hop()
+            return growing.finish()
+
+    def sample_from_nodes(
+        self, index: NodeSamplerInput, **kwargs: Any
+    ) -> SamplerOutput | HeteroSamplerOutput:
+        """Samples for PyG; see the class. Repeated seeds are refused, as PyG cannot express them.
+
+        Raises:
+            DataError: a seed is not a node of the graph, or is there twice.
+        """
+        seeds = index.node.numpy()
+        is_one_type = len(self.graph.node_types) == 1
+        node_type = self.graph.node_types[0] if is_one_type else index.input_type
+        key = chain_key(RNG_VERSION, self.seed, text_key("PyG"), *seeds.tolist())
+        return to_pyg_output(self.sample({node_type: seeds}, key), node_type, index)
+
+    def sample_from_edges(
+        self, index: EdgeSamplerInput, neg_sampling: Any = None
+    ) -> SamplerOutput | HeteroSamplerOutput:
+        """Not offered.
+
+        Raises:
+            NotImplementedError: always.
+        """
+        return super().sample_from_edges(index, neg_sampling)
+
+    def _take(
+        self, growing: GrowingSubgraph, edge_type: EdgeType, fanout: int, key: BatchKey, hop: int
+    ) -> None:
+        frontier = growing.frontier(edge_type)
+        if len(frontier) == 0 or fanout == 0:
+            growing.add_no_edges(edge_type)
+            return
+        picks = self.graph.pick(
+            edge_type, frontier, fanout, self.replace, key, hop, growing.scratch
         )
+        growing.add_edges(edge_type, picks)
 
-
-def _new_slots(seeds: np.ndarray) -> np.ndarray:
-    slots = np.zeros(1 << max(4, (4 * len(seeds)).bit_length()), np.int32)
-    kernels.relabel(slots, seeds.copy(), 0, seeds, np.empty(len(seeds), np.int64))
-    return slots
-
-
-def _reserve(
-    nodes: np.ndarray, slots: np.ndarray, num_more: int
-) -> tuple[np.ndarray, np.ndarray]:
-    room = np.empty(len(nodes) + num_more, np.int64)
-    room[: len(nodes)] = nodes
-    if len(slots) < 2 * len(room):
-        slots = np.zeros(1 << (2 * len(room)).bit_length(), np.int32)
-        kernels.relabel(slots, nodes.copy(), 0, nodes, np.empty(len(nodes), np.int64))
-    return room, slots
+    def _check_seeds(self, node_type: str, seeds: np.ndarray) -> np.ndarray:
+        if node_type not in self.graph.node_types:
+            raise DataError(
+                f"seeds of node type {node_type!r} are invalid: the graph has "
+                f"{list(self.graph.node_types)}. Use one of these."
+            )
+        ids = np.ascontiguousarray(seeds, np.int64)
+        num_nodes = self.graph.num_nodes(node_type)
+        outside = ids[(ids < 0) | (ids >= num_nodes)]
+        if len(outside):
+            raise DataError(
+                f"seeds of node type {node_type!r} are invalid: {len(outside)} of {len(ids)} are "
+                f"outside of [0, {num_nodes}), such as {outside[:5].tolist()}. Give dense ids."
+            )
+        return ids

@@ -1,48 +1,64 @@
-"""Counter-based draws: each is a hash of what it is for, never the next number of a stream."""
+"""Keys of random draws: a draw is a hash of what it is for, never the next number of a stream.
+
+Seed, split, epoch and batch index give the key of a batch; it, hop and edge type give the key of
+a hop; `pick.py` goes on from there with the destination node and the number of its draw. So the
+same batch comes out whichever thread, rank or server draws which part of it.
+"""
 
 from __future__ import annotations
 
-import numpy as np
-from numba import njit
+from functools import cache
 
-from raygnn.data.hashing import splitmix64
+from raygnn.data.edge_types import EdgeType, edge_type_name
 
-#: Changes whenever any draw does; stored with bundles and checkpoints, pinned by golden tests.
+#: Stands for all that draws depend on, here, in `pick.py` and in `permutation.py`. Goes up when any
+#: of it changes; stored with checkpoints and pinned by golden tests.
 RNG_VERSION = 1
 
-_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+#: The key of one batch, in [0, 2^64).
+BatchKey = int
+
 _MASK = (1 << 64) - 1
+_FNV_OFFSET, _FNV_PRIME = 0xCBF29CE484222325, 0x100000001B3  # FNV-1a, 64 bits: RFC 9923
 
 
-def batch_key(seed: int, split: str, epoch: int, index: int) -> int:
-    """The key of one global micro-batch, from which all its draws follow."""
-    key = mix(seed & _MASK)
-    for part in (*split.encode(), 256 + len(split), epoch, index):
+def batch_key(seed: int, split: str, epoch: int, index: int) -> BatchKey:
+    """The key of one global micro-batch, from which all its draws follow.
+
+    Args:
+        seed: any integer; its low 64 bits count.
+    """
+    return chain_key(RNG_VERSION, seed, text_key(split), epoch, index)
+
+
+def hop_key(key: BatchKey, hop: int, edge_type: EdgeType) -> int:
+    """The key of all draws along one edge type in one hop.
+
+    The edge type counts by its name, so that a further edge type in the graph changes no draw.
+    """
+    return chain_key(key, text_key(edge_type_name(edge_type)), hop)
+
+
+def chain_key(*parts: int) -> int:
+    """Hashes integers in their order; the low 64 bits of each count."""
+    key = 0
+    for part in parts:
         key = mix(key ^ (part & _MASK))
     return key
 
 
-def hop_key(key: int, hop: int, edge_type_index: int) -> int:
-    """The key of all draws of one hop along one edge type."""
-    return mix(mix(key ^ hop) ^ edge_type_index)
+@cache
+def text_key(text: str) -> int:
+    """FNV-1a of the UTF-8 bytes."""
+    key = _FNV_OFFSET
+    for byte in text.encode():
+        key = ((key ^ byte) * _FNV_PRIME) & _MASK
+    return key
 
 
 def mix(value: int) -> int:
-    """`splitmix64` on a Python integer in [0, 2^64)."""
+    """`raygnn.data.hashing.splitmix64` on Python integers in [0, 2^64)."""
     value = (value + 0x9E3779B97F4A7C15) & _MASK
     value = ((value ^ (value >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
     value = ((value ^ (value >> 27)) * 0x94D049BB133111EB) & _MASK
     return value ^ (value >> 31)
-
-
-@njit(nogil=True, cache=True, inline="always")
-def node_key(key: np.uint64, node: np.int64) -> np.uint64:
-    """The key of the draws for one destination node."""
-    return splitmix64(key ^ (np.uint64(node) * _GOLDEN))
-
-
-@njit(nogil=True, cache=True, inline="always")
-def draw_below(key: np.uint64, number: np.int64, bound: np.int64) -> np.int64:
-    """Draw `number` of a node, uniform on [0, bound), bound below 2^32 (multiply-high)."""
-    bits = splitmix64(key + np.uint64(number) * _GOLDEN) >> np.uint64(32)
-    return np.int64((bits * np.uint64(bound)) >> np.uint64(32))

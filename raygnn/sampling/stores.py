@@ -1,123 +1,176 @@
-"""What sampling sees of a graph: one-hop picks and feature rows, wherever they lie."""
+"""A memory-mapped bundle as graph store and feature store."""
 
 from __future__ import annotations
 
-from typing import NamedTuple, Protocol
+from collections.abc import Mapping
+from typing import NamedTuple
 
 import numpy as np
 
 from raygnn.data.bundle import Bundle, SparseColumn
-from raygnn.data.edge_types import EdgeType
-from raygnn.errors import ConfigError
-from raygnn.sampling import kernels
+from raygnn.data.bundle_record import ColumnInfo
+from raygnn.data.edge_types import EdgeType, edge_type_name
+from raygnn.errors import ConfigError, DataError
+from raygnn.sampling import pick as kernels
+from raygnn.sampling.gather import gather_rows, gather_sparse_rows
+from raygnn.sampling.protocols import Picks
+from raygnn.sampling.rng import BatchKey, hop_key
+from raygnn.sampling.scratch import Scratch
 
 
-class Picks(NamedTuple):
-    """The picked in-edges of some nodes.
+class Adjacency(NamedTuple):
+    """The edges of a type by the node that takes them.
 
     Attributes:
-        neighbors: int64 [num_edges], global ids of the other ends.
-        e_id: int64 [num_edges], CSC positions.
-        offsets: int64 [num_nodes + 1], where each node's picks begin.
+        indptr: int64 [num_nodes + 1].
+        indices: int32 or int64 [num_edges], neighbors.
+        e_id: CSC positions of the edges; None where `indices` is the CSC itself.
     """
 
-    neighbors: np.ndarray
-    e_id: np.ndarray
-    offsets: np.ndarray
-
-
-class GraphStore(Protocol):
-    """One-hop neighbors."""
-
-    node_types: tuple[str, ...]
-    edge_types: tuple[EdgeType, ...]
-
-    def num_nodes(self, node_type: str) -> int: ...
-
-    def pick(
-        self, edge_type: EdgeType, nodes: np.ndarray, fanout: int, replace: bool, key: int
-    ) -> Picks: ...
-
-    def degrees(self, edge_type: EdgeType, nodes: np.ndarray) -> np.ndarray: ...
-
-
-class FeatureStore(Protocol):
-    """Rows of columns."""
-
-    def gather(self, type_: str | EdgeType, column: str, ids: np.ndarray) -> np.ndarray: ...
+    indptr: np.ndarray
+    indices: np.ndarray
+    e_id: np.ndarray | None
 
 
 class LocalGraphStore:
-    """Picks from the memory-mapped bundle of this node."""
+    """The graph of a bundle on this machine; a `GraphStore`.
+
+    Args:
+        direction: `in`: messages come along the edges; `out`: against them.
+    Raises:
+        ConfigError: the direction is neither.
+    """
 
     def __init__(self, bundle: Bundle, direction: str = "in") -> None:
-        self.bundle = bundle
-        self.direction = direction
-        self.node_types = tuple(bundle.node_types)
-        self.edge_types = tuple(bundle.edge_types)
-        self._adjacency = {et: self._open(et) for et in self.edge_types}
+        if direction not in ("in", "out"):
+            raise ConfigError(
+                f"sampling.direction={direction!r} is invalid: there are in and out. Set one."
+            )
+        self._bundle = bundle
+        self._direction = direction
+        self._adjacency: dict[EdgeType, Adjacency] = {}
+
+    def __reduce__(self) -> tuple[type[LocalGraphStore], tuple[Bundle, str]]:
+        return (LocalGraphStore, (self._bundle, self._direction))
+
+    @property
+    def node_types(self) -> list[str]:
+        """Node types, in the order of the bundle."""
+        return list(self._bundle.node_types)
+
+    @property
+    def edge_types(self) -> list[EdgeType]:
+        """Edge types, in the order of the bundle."""
+        return list(self._bundle.edge_types)
+
+    @property
+    def direction(self) -> str:
+        """`in` or `out`."""
+        return self._direction
 
     def num_nodes(self, node_type: str) -> int:
-        return self.bundle.num_nodes(node_type)
+        """Number of nodes of a type."""
+        return self._bundle.num_nodes(node_type)
+
+    def num_edges(self, edge_type: EdgeType) -> int:
+        """Number of edges of a type."""
+        return self._bundle.num_edges(edge_type)
 
     def pick(
-        self, edge_type: EdgeType, nodes: np.ndarray, fanout: int, replace: bool, key: int
+        self,
+        edge_type: EdgeType,
+        nodes: np.ndarray,
+        fanout: int,
+        replace: bool,
+        key: BatchKey,
+        hop: int,
+        scratch: Scratch | None = None,
     ) -> Picks:
-        indptr, indices, e_id = self._adjacency[edge_type]
-        offsets = np.empty(len(nodes) + 1, dtype=np.int64)
-        kernels.count_picks(indptr, nodes, fanout, replace, offsets)
-        positions = np.empty(offsets[-1], dtype=np.int64)
-        kernels.pick(indptr, nodes, fanout, replace, np.uint64(key), offsets, positions)
-        neighbors = np.empty(len(positions), dtype=np.int64)
-        kernels.load(indices, positions, neighbors)
-        if e_id is not None:
-            positions = e_id[positions]
-        return Picks(neighbors, positions, offsets)
+        """Takes edges of each node; see `GraphStore.pick`."""
+        indptr, indices, e_id = self.adjacency(edge_type)
+        scratch = Scratch() if scratch is None else scratch
+        starts = scratch.array("starts", len(nodes), np.int64)
+        degrees = scratch.array("degrees", len(nodes), np.int64)
+        offsets = scratch.array("offsets", len(nodes) + 1, np.int64)
+        kernels.find_rows(indptr, nodes, fanout, replace, starts, degrees, offsets)
+        positions = scratch.array("positions", int(offsets[-1]), np.int64)
+        table = scratch.zeros("table", kernels.membership_table(fanout, replace), np.int64)
+        hashed = np.uint64(hop_key(key, hop, edge_type))
+        kernels.pick_positions(
+            nodes, starts, degrees, offsets, fanout, replace, hashed, table, positions
+        )
+        neighbors = scratch.array("neighbors", len(positions), indices.dtype)
+        kernels.load_neighbors(indices, positions, neighbors)
+        if e_id is None:
+            return Picks(neighbors, positions, offsets)
+        edges = scratch.array("edges", len(positions), e_id.dtype)
+        kernels.load_neighbors(e_id, positions, edges)
+        return Picks(neighbors, edges, offsets)
 
     def degrees(self, edge_type: EdgeType, nodes: np.ndarray) -> np.ndarray:
-        indptr = self._adjacency[edge_type][0]
-        return indptr[nodes + 1] - indptr[nodes]
+        """int64 [num_nodes], in-degrees in the whole graph; out-degrees in direction `out`."""
+        indptr = self.adjacency(edge_type).indptr
+        degrees: np.ndarray = indptr[nodes + 1] - indptr[nodes]
+        return degrees
 
-    def adjacency(self, edge_type: EdgeType):
-        return self.bundle.csc(edge_type) if self.direction == "in" else self.bundle.csr(edge_type)
+    def adjacency(self, edge_type: EdgeType) -> Adjacency:
+        """The edges of a type by the node that takes them.
 
-    def _open(self, edge_type: EdgeType) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
-        if self.direction == "in":
-            csc = self.bundle.csc(edge_type)
-            return csc.indptr, csc.indices, None
-        csr = self.bundle.csr(edge_type)
-        return csr.indptr, csr.indices, csr.e_id
+        Raises:
+            DataError: the graph has no such edge type.
+        """
+        found = self._adjacency.get(edge_type)
+        if found is None:
+            found = self._adjacency[edge_type] = self._open(edge_type)
+        return found
+
+    def _open(self, edge_type: EdgeType) -> Adjacency:
+        if edge_type not in self._bundle.edge_types:
+            known = [edge_type_name(known) for known in self._bundle.edge_types]
+            raise DataError(
+                f"edge type {edge_type_name(edge_type)!r} is invalid: the graph has {known}. "
+                "Use one of these."
+            )
+        if self._direction == "in":
+            csc = self._bundle.csc(edge_type)
+            return Adjacency(csc.indptr, csc.indices, None)
+        csr = self._bundle.csr(edge_type)
+        return Adjacency(csr.indptr, csr.indices, csr.e_id)
 
 
 class LocalFeatureStore:
-    """Gathers rows from the memory-mapped bundle of this node."""
+    """The columns of a bundle on this machine; a `FeatureStore`.
+
+    float16 is a form of storage only: its rows come out as float32, as models compute in it.
+    """
 
     def __init__(self, bundle: Bundle) -> None:
         self._bundle = bundle
 
-    def gather(self, type_: str | EdgeType, column: str, ids: np.ndarray) -> np.ndarray:
+    def columns(self, type_: str | EdgeType) -> Mapping[str, ColumnInfo]:
+        """What columns a type has."""
+        return self._bundle.columns(type_)
+
+    def gather(
+        self, type_: str | EdgeType, column: str, ids: np.ndarray, out: np.ndarray | None = None
+    ) -> np.ndarray:
+        """The rows of a column; see `FeatureStore.gather`.
+
+        Raises:
+            DataError: there is no such column.
+        """
         rows = self._bundle.column(type_, column)
         if isinstance(rows, SparseColumn):
-            out = np.zeros((len(ids), rows.dim), dtype=np.float32)
-            values = np.empty(0, np.float32) if rows.values is None else rows.values
-            kernels.gather_sparse(rows.indptr, rows.indices, values, ids, out)
+            out = np.empty((len(ids), rows.dim), np.float32) if out is None else out
+            gather_sparse_rows(rows.indptr, rows.indices, rows.values, ids, out)
             return out
-        dtype = np.float32 if rows.dtype == np.float16 else rows.dtype
-        flat = rows.reshape(len(rows), -1)
-        out = np.empty((len(ids), flat.shape[1]), dtype=dtype)
-        if rows.dtype == np.float16:
-            out[:] = flat[ids]
+        is_half = rows.dtype == np.float16
+        if out is None:
+            out = np.empty((len(ids), *rows.shape[1:]), np.float32 if is_half else rows.dtype)
+        if is_half:
+            half = np.empty(out.shape, np.float16)
+            gather_rows(rows, ids, half)
+            out[...] = half
         else:
-            kernels.gather_rows(flat, ids, out)
-        return out.reshape(len(ids), *rows.shape[1:])
-
-
-def check_fanouts(fanouts: object, edge_types: tuple[EdgeType, ...]) -> None:
-    """Refuses fanouts of edge types that the graph does not have."""
-    if isinstance(fanouts, dict):
-        for name in fanouts:
-            if name not in edge_types:
-                raise ConfigError(
-                    f"sampling.fanouts={name!r} is invalid: the graph has no such edge type. Set "
-                    f"one of: {', '.join('__'.join(et) for et in edge_types)}."
-                )
+            gather_rows(rows, ids, out)
+        return out

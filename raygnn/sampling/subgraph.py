@@ -11,20 +11,40 @@ from raygnn.data.edge_types import EdgeType
 
 @dataclass(frozen=True)
 class SampledSubgraph:
-    """A sampled neighborhood, in PyG's order: seeds first, edges hop by hop, by destination.
+    """A sampled neighborhood: seeds first, then nodes by hop in order of discovery.
+
+    Edges point from a neighbor (row) to the node that took it (col). They come hop by hop; within a
+    hop by ascending col, so the edges of the first hops are a prefix of the list, and so are the
+    nodes that they touch. Edge types are those of the graph; sampled against their direction
+    (`out`), an edge (src, rel, dst) has its row among the nodes of type dst.
 
     Attributes:
-        node: by node type, int64 [num_nodes], global dense ids.
-        row: by edge type, int64 [num_edges], local ids of sources.
-        col: by edge type, int64 [num_edges], local ids of destinations, ascending.
-        edge: by edge type, int64 [num_edges], positions in the CSC.
-        num_sampled_nodes: by node type, new nodes per hop, the seeds first.
+        node: by node type, int64 [num_nodes], dense ids, each once.
+        edge_index: by edge type, int64 [2, num_edges], local ids (row, col).
+        edge: by edge type, int64 [num_edges], CSC positions (`e_id`).
+        dst_ptr: by edge type, int64 [num_dst + 1]: the edges into local node i are
+            `dst_ptr[i]` to `dst_ptr[i + 1]`; num_dst leaves out the nodes of the last hop, which
+            took no neighbors.
+        num_sampled_nodes: by node type, new nodes per hop, the distinct seeds first.
         num_sampled_edges: by edge type, edges per hop.
+        seed_index: by node type with seeds, int64 [num_seeds], the local id of each seed as given;
+            0, 1, 2... unless a seed was given twice.
     """
 
     node: dict[str, np.ndarray]
-    row: dict[EdgeType, np.ndarray]
-    col: dict[EdgeType, np.ndarray]
+    edge_index: dict[EdgeType, np.ndarray]
     edge: dict[EdgeType, np.ndarray]
+    dst_ptr: dict[EdgeType, np.ndarray]
     num_sampled_nodes: dict[str, list[int]]
     num_sampled_edges: dict[EdgeType, list[int]]
+    seed_index: dict[str, np.ndarray]
+
+    @property
+    def row(self) -> dict[EdgeType, np.ndarray]:
+        """By edge type, int64 [num_edges], local ids of the neighbors."""
+        return {edge_type: edges[0] for edge_type, edges in self.edge_index.items()}
+
+    @property
+    def col(self) -> dict[EdgeType, np.ndarray]:
+        """By edge type, int64 [num_edges], local ids of the nodes that took them."""
+        return {edge_type: edges[1] for edge_type, edges in self.edge_index.items()}

@@ -1,0 +1,127 @@
+"""From a sampled subgraph to a batch: PyG's `Data`, or `HeteroData` for several types."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch_geometric.data import Data, HeteroData
+
+from raygnn.data.edge_types import EdgeType, edge_type_name
+from raygnn.errors import DataError
+from raygnn.sampling.protocols import FeatureStore, GraphStore, ends
+from raygnn.sampling.subgraph import SampledSubgraph
+
+
+class BatchAssembler:
+    """Joins sampled nodes and edges with their columns; nothing is copied that is already an array.
+
+    A graph of one node type and one edge type gives `Data`, any other `HeteroData` with the same
+    attributes by type. Against the direction of the edges (`out`), an edge type (src, rel, dst) is
+    (dst, rev_rel, src) there: messages go from row to column.
+
+    Attributes of a batch:
+        edge_index, n_id, e_id, num_sampled_nodes, num_sampled_edges, dst_ptr: as in
+            `SampledSubgraph`; n_id and e_id are dense ids and CSC positions.
+        batch_size: distinct seeds, the first nodes.
+        num_seeds: seeds as given.
+        input_id: int64 [num_seeds], dense ids of the seeds as given.
+        seed_index: int64 [num_seeds], their places among the nodes.
+        degree: float32 [num_nodes], in-degrees in the whole graph (out-degrees in direction `out`);
+            only in `Data`.
+        columns: of features [num_nodes, ...]; of labels [num_seeds, ...], as nothing else is read.
+            Other node types give the features that they have under the same name.
+        edge columns: [num_edges, ...], of each edge type that has them.
+    """
+
+    def __init__(
+        self,
+        graph: GraphStore,
+        features: FeatureStore,
+        node_type: str,
+        columns: Mapping[str, str],
+        edge_columns: Mapping[str, str],
+    ) -> None:
+        self._graph = graph
+        self._features = features
+        self._node_type = node_type
+        self._columns = dict(columns)
+        self._edge_columns = dict(edge_columns)
+
+    def assemble(self, subgraph: SampledSubgraph, seeds: np.ndarray) -> Data | HeteroData:
+        """The batch of a subgraph that was sampled for these seeds of the loader's type."""
+        is_one_graph = len(self._graph.node_types) == 1 and len(self._graph.edge_types) == 1
+        batch = Data() if is_one_graph else HeteroData()
+        for node_type in subgraph.node:
+            store = batch if is_one_graph else batch[node_type]
+            for name, value in self._node_values(subgraph, node_type, seeds):
+                store[name] = _tensor(value)
+        for edge_type in subgraph.edge_index:
+            store = batch if is_one_graph else batch[self._message_type(edge_type)]
+            for name, value in self._edge_values(subgraph, edge_type):
+                store[name] = _tensor(value)
+        if is_one_graph:
+            (edge_type,) = subgraph.edge_index
+            nodes = subgraph.node[self._node_type]
+            degree = self._graph.degrees(edge_type, nodes).astype(np.float32)
+            batch.degree = torch.from_numpy(degree)
+        return batch
+
+    def _node_values(
+        self, subgraph: SampledSubgraph, node_type: str, seeds: np.ndarray
+    ) -> Iterator[tuple[str, Any]]:
+        nodes = subgraph.node[node_type]
+        is_seed_type = node_type == self._node_type
+        yield "n_id", nodes
+        if node_type in subgraph.num_sampled_nodes:
+            yield "num_sampled_nodes", subgraph.num_sampled_nodes[node_type]
+        yield "num_nodes", len(nodes)
+        if is_seed_type:
+            # distinct seeds have the local ids 0, 1, 2...
+            yield "batch_size", int(subgraph.seed_index[node_type].max(initial=-1)) + 1
+            yield "num_seeds", len(seeds)
+            yield "input_id", seeds
+            yield "seed_index", subgraph.seed_index[node_type]
+        have = self._features.columns(node_type)
+        for column, name in self._columns.items():
+            if column in have and have[column].role == "label":
+                if is_seed_type:
+                    yield name, self._features.gather(node_type, column, seeds)
+            elif column in have or is_seed_type:
+                yield name, self._features.gather(node_type, column, nodes)
+
+    def _edge_values(
+        self, subgraph: SampledSubgraph, edge_type: EdgeType
+    ) -> Iterator[tuple[str, Any]]:
+        yield "edge_index", subgraph.edge_index[edge_type]
+        yield "dst_ptr", subgraph.dst_ptr[edge_type]
+        if edge_type in subgraph.num_sampled_edges:
+            yield "num_sampled_edges", subgraph.num_sampled_edges[edge_type]
+        if edge_type in subgraph.edge:
+            yield "e_id", subgraph.edge[edge_type]
+        have = self._features.columns(edge_type)
+        for column, name in self._edge_columns.items():
+            if column in have:
+                yield name, self._edge_column(subgraph, edge_type, column)
+
+    def _edge_column(
+        self, subgraph: SampledSubgraph, edge_type: EdgeType, column: str
+    ) -> np.ndarray:
+        if edge_type not in subgraph.edge:
+            raise DataError(
+                f"column {column!r} of {edge_type_name(edge_type)} cannot be had: the sampler of "
+                "sampling.type does not say which edges it took. Fill edge in its SamplerOutput."
+            )
+        return self._features.gather(edge_type, column, subgraph.edge[edge_type])
+
+    def _message_type(self, edge_type: EdgeType) -> EdgeType:
+        if self._graph.direction == "in":
+            return edge_type
+        source, target = ends(edge_type, self._graph.direction)
+        return (source, f"rev_{edge_type[1]}", target)
+
+
+def _tensor(value: Any) -> Any:
+    return torch.from_numpy(value) if isinstance(value, np.ndarray) else value

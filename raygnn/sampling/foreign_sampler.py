@@ -1,0 +1,139 @@
+"""Samplers of PyG's kind, other than raygnn's, behind raygnn's loader."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import accumulate
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch_geometric.sampler import (
+    BaseSampler,
+    HeteroSamplerOutput,
+    NodeSamplerInput,
+    SamplerOutput,
+)
+
+from raygnn.data.edge_types import EdgeType
+from raygnn.errors import DataError
+from raygnn.sampling.rng import BatchKey
+from raygnn.sampling.subgraph import SampledSubgraph
+
+
+class ForeignSampler:
+    """Samples through a PyG sampler and brings its edges into the order of destinations.
+
+    Its draws are its own: the key of the batch does not reach it, so what raygnn says of equal
+    batches for any number of threads, ranks and restarts holds only if the sampler sees to it. It
+    is called from several threads where the loader has several.
+
+    Where the sampler counts nodes and edges by hop, and each hop's edges lead to nodes of the hop
+    before, batches have per-layer blocks; else they have the union of the hops only.
+    """
+
+    def __init__(
+        self, sampler: BaseSampler, node_types: Sequence[str], edge_types: Sequence[EdgeType]
+    ) -> None:
+        self._sampler = sampler
+        self._is_one_graph = len(node_types) == 1 and len(edge_types) == 1
+        self._edge_types = list(edge_types)
+
+    def sample(self, seeds: Mapping[str, np.ndarray], key: BatchKey) -> SampledSubgraph:
+        """Samples the neighborhood of distinct seeds of one type.
+
+        Raises:
+            DataError: a seed is there twice, or the sampler does not put the seeds first.
+        """
+        ((node_type, ids),) = seeds.items()
+        given = NodeSamplerInput(
+            input_id=torch.arange(len(ids)),
+            node=torch.from_numpy(ids),
+            input_type=None if self._is_one_graph else node_type,
+        )
+        output = self._sampler.sample_from_nodes(given)
+        if isinstance(output, SamplerOutput):
+            output = _by_type(output, node_type, self._edge_types[0])
+        return _subgraph(output, node_type, ids)
+
+
+def _by_type(output: SamplerOutput, node_type: str, edge_type: EdgeType) -> HeteroSamplerOutput:
+    def counts(key: object, values: Sequence[int] | None) -> dict | None:
+        return None if values is None else {key: values}
+
+    return HeteroSamplerOutput(
+        node={node_type: output.node},
+        row={edge_type: output.row},
+        col={edge_type: output.col},
+        edge={edge_type: output.edge},
+        num_sampled_nodes=counts(node_type, output.num_sampled_nodes),
+        num_sampled_edges=counts(edge_type, output.num_sampled_edges),
+    )
+
+
+def _subgraph(output: HeteroSamplerOutput, node_type: str, seeds: np.ndarray) -> SampledSubgraph:
+    node = {name: _array(nodes) for name, nodes in output.node.items()}
+    _check_seeds(node[node_type], node_type, seeds)
+    edge_index, edge, dst_ptr = {}, {}, {}
+    for edge_type in output.row:
+        row, col = _array(output.row[edge_type]), _array(output.col[edge_type])
+        order = np.argsort(col, kind="stable")
+        edge_index[edge_type] = np.stack([row[order], col[order]])
+        e_id = None if output.edge is None else output.edge.get(edge_type)
+        if e_id is not None:
+            edge[edge_type] = _array(e_id)[order]
+        marks = np.arange(len(node[edge_type[2]]) + 1)
+        dst_ptr[edge_type] = np.searchsorted(edge_index[edge_type][1], marks)
+    num_nodes = {name: list(counts) for name, counts in (output.num_sampled_nodes or {}).items()}
+    num_edges = {name: list(counts) for name, counts in (output.num_sampled_edges or {}).items()}
+    if not all(
+        _follows_hops(
+            edge_index[edge_type],
+            dst_ptr[edge_type],
+            num_nodes.get(edge_type[0]),
+            num_nodes.get(edge_type[2]),
+            num_edges.get(edge_type),
+        )
+        for edge_type in edge_index
+    ):
+        num_nodes, num_edges = {}, {}
+    seed_index = {node_type: np.arange(len(seeds))}
+    return SampledSubgraph(node, edge_index, edge, dst_ptr, num_nodes, num_edges, seed_index)
+
+
+def _follows_hops(
+    edge_index: np.ndarray,
+    dst_ptr: np.ndarray,
+    num_src: list[int] | None,
+    num_dst: list[int] | None,
+    num_edges: list[int] | None,
+) -> bool:
+    """Whether the edges of the first hops are a prefix, and so are the nodes that they touch."""
+    if num_src is None or num_dst is None or num_edges is None:
+        return False
+    src_before, dst_before = list(accumulate(num_src)), list(accumulate(num_dst))
+    edges_before = list(accumulate(num_edges))
+    if not len(src_before) == len(dst_before) == len(edges_before) + 1:
+        return False
+    return all(
+        dst_ptr[dst_before[hop]] == edges
+        and edge_index[0, :edges].max(initial=-1) < src_before[hop + 1]
+        for hop, edges in enumerate(edges_before)
+    )
+
+
+def _check_seeds(nodes: np.ndarray, node_type: str, seeds: np.ndarray) -> None:
+    if len(np.unique(seeds)) < len(seeds):
+        raise DataError(
+            f"seeds of node type {node_type!r} are invalid: some are there twice, which PyG's "
+            "samplers cannot express. Give distinct seeds, or use raygnn's sampler."
+        )
+    if not np.array_equal(nodes[: len(seeds)], seeds):
+        raise DataError(
+            "sampling.type is invalid: its sample_from_nodes() does not put the seeds first. "
+            "Give a SamplerOutput whose first nodes are the seeds in their order."
+        )
+
+
+def _array(values: Tensor) -> np.ndarray:
+    return values.numpy().astype(np.int64, copy=False)

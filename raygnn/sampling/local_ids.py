@@ -1,0 +1,91 @@
+"""Local ids of the nodes of a batch, given in order of first sight."""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+_GOLDEN_GAMMA = np.uint64(0x9E3779B97F4A7C15)
+_SMALLEST_TABLE = 1 << 10
+
+
+class LocalIds:
+    """Maps node ids to 0, 1, 2... through an open-addressing hash table; kept between batches.
+
+    A slot holds a local id + 1 and is compared through the list of nodes: 4 bytes a slot keep the
+    table of a batch in the processor's cache, which slots with a node id beside would leave.
+    """
+
+    def __init__(self) -> None:
+        self.num_nodes = 0
+        self._nodes = np.empty(_SMALLEST_TABLE, np.int64)
+        self._slots = np.zeros(_SMALLEST_TABLE, np.int32)
+
+    @property
+    def nodes(self) -> np.ndarray:
+        """int64 [num_nodes], the nodes by local id; a view until the next `add` or `clear`."""
+        return self._nodes[: self.num_nodes]
+
+    def clear(self) -> None:
+        """Forgets all nodes."""
+        self._slots.fill(0)
+        self.num_nodes = 0
+
+    def add(self, nodes: np.ndarray, local: np.ndarray) -> None:
+        """Gives local ids to nodes, new ones to those not seen before.
+
+        Args:
+            nodes: integer node ids, may repeat.
+            local: int32 or int64 of the same length, filled with local ids.
+        """
+        room = self.num_nodes + len(nodes)
+        if room > len(self._nodes):
+            grown = np.empty(room + room // 4, np.int64)
+            grown[: self.num_nodes] = self.nodes
+            self._nodes = grown
+        done = 0
+        while True:
+            done, self.num_nodes = _add(
+                self._slots, self._nodes, self.num_nodes, nodes, done, local
+            )
+            if done == len(nodes):
+                return
+            self._slots = np.zeros(2 * len(self._slots), np.int32)
+            _rebuild(self._slots, self.nodes)
+
+
+@njit(nogil=True, cache=True)
+def _home(num_slots, node):  # type: ignore[no-untyped-def]
+    # The high half of a product with the golden ratio spreads runs of ids evenly.
+    spread = (np.uint64(node) * _GOLDEN_GAMMA) >> np.uint64(32)
+    return np.int64(spread & np.uint64(num_slots - 1))
+
+
+@njit(nogil=True, cache=True)
+def _add(slots, known, num_known, nodes, first, local):  # type: ignore[no-untyped-def]
+    """Adds `nodes[first:]` until the table is half full; returns where it stopped."""
+    mask = len(slots) - 1
+    limit = len(slots) // 2
+    for i in range(first, len(nodes)):
+        node = np.int64(nodes[i])
+        slot = _home(len(slots), node)
+        while slots[slot] != 0 and known[slots[slot] - 1] != node:
+            slot = (slot + 1) & mask
+        if slots[slot] == 0:
+            if num_known == limit:
+                return i, num_known
+            known[num_known] = node
+            num_known += 1
+            slots[slot] = num_known
+        local[i] = slots[slot] - 1
+    return len(nodes), num_known
+
+
+@njit(nogil=True, cache=True)
+def _rebuild(slots, known):  # type: ignore[no-untyped-def]
+    mask = len(slots) - 1
+    for i in range(len(known)):
+        slot = _home(len(slots), known[i])
+        while slots[slot] != 0:
+            slot = (slot + 1) & mask
+        slots[slot] = i + 1

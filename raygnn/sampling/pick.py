@@ -1,0 +1,160 @@
+"""Which of its in-edges a node takes: the draws, and the kernels that make them.
+
+The draws of a node are those of a splitmix64 generator started at hash(hop key, dense id): draw i
+below n is the high word of splitmix64(start + i * golden) * n. Changing any of this changes
+batches: see `raygnn.sampling.rng.RNG_VERSION`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from llvmlite import ir
+from numba import njit, types
+from numba.extending import intrinsic
+
+from raygnn.data.hashing import splitmix64
+
+ALL = -1  # the fanout that takes every in-edge
+
+_GOLDEN_GAMMA = np.uint64(0x9E3779B97F4A7C15)
+# Up to here, comparing with all earlier picks is faster than a hash table; the picks are the same.
+_LINEAR_SEARCH = 48
+
+
+@intrinsic
+def _multiply_high(typingctx: Any, a: Any, b: Any) -> Any:
+    """The high 64 bits of the product of two uint64: one instruction."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        wide = ir.IntType(128)
+        product = builder.mul(*(builder.zext(arg, wide) for arg in args))
+        return builder.trunc(builder.lshr(product, ir.Constant(wide, 64)), ir.IntType(64))
+
+    return types.uint64(types.uint64, types.uint64), codegen
+
+
+@njit(nogil=True, cache=True)
+def _draw_below(start, number, bound):  # type: ignore[no-untyped-def]
+    bits = splitmix64(start + np.uint64(number) * _GOLDEN_GAMMA)
+    return np.int64(_multiply_high(bits, np.uint64(bound)))
+
+
+@njit(nogil=True, cache=True)
+def find_rows(indptr, nodes, fanout, replace, starts, degrees, offsets):  # type: ignore[no-untyped-def]
+    """Finds each node's edges, and how many are taken of them.
+
+    Args:
+        fanout: `ALL` or a number of edges per node.
+        replace: whether an edge may be taken several times; a node with any then gives `fanout`.
+        starts: int64 [num_nodes], filled with the position of a node's first edge.
+        degrees: int64 [num_nodes], filled.
+        offsets: int64 [num_nodes + 1], filled with the running number of edges taken.
+    """
+    total = 0
+    offsets[0] = 0
+    for i in range(len(nodes)):
+        node = nodes[i]
+        start = indptr[node]
+        degree = indptr[node + 1] - start
+        starts[i] = start
+        degrees[i] = degree
+        if fanout != ALL and (degree > fanout or (replace and degree > 0)):
+            total += fanout
+        else:
+            total += degree
+        offsets[i + 1] = total
+
+
+@njit(nogil=True, cache=True)
+def pick_positions(nodes, starts, degrees, offsets, fanout, replace, key, table, positions):  # type: ignore[no-untyped-def]
+    """Fills `positions` int64 [offsets[-1]] with the edges taken, node by node.
+
+    All of a node's edges come in their order; else its draws come in theirs.
+
+    Args:
+        key: uint64, of the hop.
+        table: int64 zeros [a power of two >= 2 * fanout], left as zeros; may be of length 1 where
+            the fanout is at most `_LINEAR_SEARCH`.
+    """
+    for i in range(len(nodes)):
+        first = offsets[i]
+        count = offsets[i + 1] - first
+        start = starts[i]
+        degree = degrees[i]
+        if fanout == ALL or (degree <= fanout and not replace):
+            for j in range(count):
+                positions[first + j] = start + j
+        elif count > 0:
+            base = splitmix64(key ^ np.uint64(nodes[i]))
+            picked = positions[first : first + count]
+            if replace:
+                for j in range(count):
+                    picked[j] = start + _draw_below(base, j, degree)
+            elif count <= _LINEAR_SEARCH:
+                _pick_few(base, start, degree, picked)
+            else:
+                _pick_many(base, start, degree, table, picked)
+
+
+# Floyd's algorithm, as in Bentley, Programming Pearls: A Sample of Brilliance, 1987: draw j goes
+# over the first (degree - count + j + 1) edges, and gives the last of them if its own is taken.
+
+
+@njit(nogil=True, cache=True)
+def _pick_few(base, start, degree, picked):  # type: ignore[no-untyped-def]
+    count = len(picked)
+    for j in range(count):
+        last = degree - count + j
+        position = start + _draw_below(base, j, last + 1)
+        for k in range(j):
+            if picked[k] == position:
+                position = start + last
+                break
+        picked[j] = position
+
+
+@njit(nogil=True, cache=True)
+def _pick_many(base, start, degree, table, picked):  # type: ignore[no-untyped-def]
+    count = len(picked)
+    for j in range(count):
+        last = degree - count + j
+        edge = _draw_below(base, j, last + 1)
+        slot = _slot_of(table, edge)
+        if table[slot] != 0:
+            edge = last
+            slot = _slot_of(table, edge)
+        table[slot] = edge + 1
+        picked[j] = start + edge
+    # The edges picked name the slots to free; a slot that a probe would stop at is freed only
+    # after those behind it, so probe again from the last pick to the first.
+    for j in range(count - 1, -1, -1):
+        table[_slot_of(table, picked[j] - start)] = 0
+
+
+@njit(nogil=True, cache=True)
+def _slot_of(table, edge):  # type: ignore[no-untyped-def]
+    """The slot of an edge, or the free one where it would go."""
+    mask = len(table) - 1
+    slot = np.int64(splitmix64(np.uint64(edge)) & np.uint64(mask))
+    while table[slot] != 0 and table[slot] != edge + 1:
+        slot = (slot + 1) & mask
+    return slot
+
+
+@njit(nogil=True, cache=True)
+def load_neighbors(indices, positions, neighbors):  # type: ignore[no-untyped-def]
+    """Fills `neighbors` with `indices[positions]`.
+
+    Apart from the picking, so that the processor has many of these cache misses in flight.
+    """
+    for i in range(len(positions)):
+        neighbors[i] = indices[positions[i]]
+
+
+def membership_table(fanout: int, replace: bool) -> int:
+    """The length of the table that `pick_positions` needs."""
+    if replace or fanout <= _LINEAR_SEARCH:
+        return 1
+    return 1 << (2 * fanout - 1).bit_length()

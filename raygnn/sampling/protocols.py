@@ -1,0 +1,106 @@
+"""What sampling sees of a graph: one-hop picks and rows of columns, wherever they lie."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple, Protocol
+
+import numpy as np
+
+from raygnn.data.bundle_record import ColumnInfo
+from raygnn.data.edge_types import EdgeType
+from raygnn.sampling.rng import BatchKey
+from raygnn.sampling.scratch import Scratch
+
+
+class Picks(NamedTuple):
+    """The edges that some nodes took, node by node.
+
+    Attributes:
+        neighbors: int32 or int64 [num_picks], dense ids of the other ends.
+        e_id: int32 or int64 [num_picks], CSC positions.
+        offsets: int64 [num_nodes + 1], where each node's edges begin.
+    """
+
+    neighbors: np.ndarray
+    e_id: np.ndarray
+    offsets: np.ndarray
+
+
+class GraphStore(Protocol):
+    """One-hop neighbors of nodes.
+
+    Nodes take edges from their neighbors: their in-edges, or their out-edges where the store's
+    direction is `out`. A node is a destination of messages either way.
+    """
+
+    @property
+    def node_types(self) -> Sequence[str]:
+        """Node types of the graph."""
+
+    @property
+    def edge_types(self) -> Sequence[EdgeType]:
+        """Edge types of the graph."""
+
+    @property
+    def direction(self) -> str:
+        """`in` or `out`."""
+
+    def num_nodes(self, node_type: str) -> int:
+        """Number of nodes of a type."""
+
+    def num_edges(self, edge_type: EdgeType) -> int:
+        """Number of edges of a type."""
+
+    def pick(
+        self,
+        edge_type: EdgeType,
+        nodes: np.ndarray,
+        fanout: int,
+        replace: bool,
+        key: BatchKey,
+        hop: int,
+        scratch: Scratch | None = None,
+    ) -> Picks:
+        """Takes edges of each node: a pure function of the arguments and the graph.
+
+        Args:
+            nodes: int64 [num_nodes], dense ids of the destination type; each is drawn for by its
+                id, so their order only orders the reply.
+            fanout: edges per node; -1 takes all, as a node with fewer does without `replace`.
+            replace: whether an edge may be taken several times.
+            key: of the batch.
+            hop: 0 next to the seeds.
+            scratch: where the store may keep its working arrays and the reply, which then is valid
+                until the next call with the same scratch.
+        """
+
+    def degrees(self, edge_type: EdgeType, nodes: np.ndarray) -> np.ndarray:
+        """int64 [num_nodes], how many edges each node could take."""
+
+
+class FeatureStore(Protocol):
+    """Rows of the columns of node and edge types."""
+
+    def columns(self, type_: str | EdgeType) -> Mapping[str, ColumnInfo]:
+        """What columns a type has."""
+
+    def gather(
+        self, type_: str | EdgeType, column: str, ids: np.ndarray, out: np.ndarray | None = None
+    ) -> np.ndarray:
+        """The rows of a column.
+
+        Sparse rows come out dense, they and float16 rows as float32; others as they are stored.
+
+        Args:
+            ids: int64 [n], dense ids or, of an edge type, CSC positions; may repeat.
+            out: [n, ...], C-contiguous and of the type that is given; None makes a new array.
+        Returns:
+            [n, ...]; `out` if given.
+        """
+
+
+def ends(edge_type: EdgeType, direction: str) -> tuple[str, str]:
+    """The types of neighbors and of the nodes that take them."""
+    source, _, target = edge_type
+    return (source, target) if direction == "in" else (target, source)
