@@ -15,7 +15,7 @@ from raygnn.config.nested_args import (
     is_value_type,
 )
 from raygnn.config.problems import KeyPath, Problem, choose_from
-from raygnn.config.redaction import is_secret_name, redact
+from raygnn.config.redaction import is_secret_name, redact, redact_text
 from raygnn.config.slots import NESTED, SLOTS, Slot
 from raygnn.errors import ConfigError
 
@@ -220,7 +220,9 @@ def _call(
     except (TypeError, ValueError) as error:
         shown = repr(redact(dict(args)))
         takes = ", ".join(_named(parameters, injected)) or "none by name"
-        problem = Problem(path, f"{name} refuses them: {error}", f"{name} takes: {takes}")
+        problem = Problem(
+            path, f"{name} refuses them: {redact_text(str(error))}", f"{name} takes: {takes}"
+        )
         raise ConfigError(problem.text(shown)) from error
 
 

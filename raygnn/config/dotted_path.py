@@ -14,6 +14,31 @@ from raygnn.config.problems import choose_from
 #: Packages whose classes a config may name without being allowed to.
 LIBRARY_ROOTS = ("torch", "torch_geometric", "torchmetrics", "raygnn")
 
+#: Where in the libraries a class must be defined. Elsewhere are classes whose constructors run,
+#: unpickle or fetch what their arguments say: torch.package.PackageImporter,
+#: torch.utils.benchmark.Timer, torchmetrics.multimodal.CLIPScore (trust_remote_code).
+_REACHABLE = (
+    "raygnn",
+    "torch.nn",
+    "torch.optim",
+    "torch_geometric.data",
+    "torch_geometric.datasets",
+    "torch_geometric.nn",
+    "torch_geometric.sampler",
+    "torch_geometric.transforms",
+    "torchmetrics.aggregation",
+    "torchmetrics.classification",
+    "torchmetrics.clustering",
+    "torchmetrics.collections",
+    "torchmetrics.metric",
+    "torchmetrics.nominal",
+    "torchmetrics.regression",
+    "torchmetrics.retrieval",
+    "torchmetrics.wrappers",
+)
+#: The exception therein: it evaluates its arguments as Python (type hints of a signature).
+_UNREACHABLE = ("torch_geometric.nn.sequential",)
+
 
 class DottedPathError(Exception):
     """A dotted path leads nowhere, or where it may not: the rule, and what to set instead."""
@@ -72,6 +97,8 @@ def import_dotted(
         raise DottedPathError(
             f"it is no class defined in {root}", "Set the path where a class is defined"
         )
+    if is_class and root in LIBRARY_ROOTS:
+        _check_reachable(found.__module__)
     if is_function:
         if root in LIBRARY_ROOTS or not takes_functions:
             what = "a function" if root in LIBRARY_ROOTS else "a function, and a class goes here"
@@ -82,6 +109,15 @@ def import_dotted(
                 "Set the path where it is defined, and allow that module",
             )
     return found
+
+
+def _check_reachable(module: str) -> None:
+    is_reachable = any(_is_in(module, package) for package in _REACHABLE)
+    if not is_reachable or any(_is_in(module, package) for package in _UNREACHABLE):
+        raise DottedPathError(
+            f"classes of {module} are out of a config's reach, as they may run or load code",
+            "Wrap it in a class of your own, and allow that module",
+        )
 
 
 def _is_ours(found: Any, root: str) -> bool:

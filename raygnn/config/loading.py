@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from pydantic import BaseModel
@@ -34,7 +34,7 @@ class LoadedConfig:
             `${env:X}` as written, no secrets.
     """
 
-    config: Config
+    config: Config = field(repr=False)  # holds secrets
     allow_modules: tuple[str, ...]
     saved: dict[str, Any]
 
@@ -75,7 +75,7 @@ def load_config(
     checked = _check(read.problems, overridden, resolved, modules)
     if isinstance(checked, list):
         raise ConfigError(Messages(read, overridden, resolved).texts(checked))
-    return LoadedConfig(checked, modules, savable(checked, resolved))
+    return LoadedConfig(checked, modules, savable(checked, resolved, read.secrets))
 
 
 def _check(

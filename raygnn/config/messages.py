@@ -13,7 +13,7 @@ from raygnn.config.redaction import REDACTED, is_secret_name, redact, redact_tex
 from raygnn.config.source import Source
 
 _MAX_SHOWN = 120  # characters of a value in a message
-_MIN_HIDDEN = 4  # a shorter text of the environment would be hidden inside of other words
+_MIN_HIDDEN = 8  # a shorter text of the environment would be hidden inside of other words
 
 
 class Messages:
@@ -32,9 +32,10 @@ class Messages:
             bare_name = tree.get(self._resolved.shown, problem.path[:-1])
             value = bare_name if isinstance(bare_name, str) else value
         text = problem.text(
-            None if value is tree.MISSING else _shown(value, problem.path), self._origin(problem)
+            None if value is tree.MISSING else self._shown(value, problem.path),
+            self._origin(problem),
         )
-        text = redact_text(text)
+        text = redact_text(text, self._source.secrets)
         for name, secret in self._resolved.environment.items():
             if len(secret) >= _MIN_HIDDEN:
                 text = text.replace(secret, f"${{env:{name}}}")
@@ -48,9 +49,8 @@ class Messages:
                 return origin
         return self._source.origin(problem.path)
 
-
-def _shown(value: Any, path: KeyPath) -> str:
-    if any(is_secret_name(part) for part in path):
-        return repr(REDACTED)
-    text = repr(redact(value))
-    return text if len(text) <= _MAX_SHOWN else f"{text[:_MAX_SHOWN]}..."
+    def _shown(self, value: Any, path: KeyPath) -> str:
+        if any(is_secret_name(part) for part in path):
+            return repr(REDACTED)
+        text = repr(redact(value, self._source.secrets))
+        return text if len(text) <= _MAX_SHOWN else f"{text[:_MAX_SHOWN]}..."

@@ -11,23 +11,31 @@ from pydantic import BaseModel, SecretStr
 from raygnn.config.problems import KeyPath, Problem
 
 
-def to_plain(value: Any, problems: list[Problem], path: KeyPath = ()) -> Any:
-    """A deep copy of mappings, lists and scalars; appends a problem for whatever else is met."""
+def to_plain(value: Any, problems: list[Problem], secrets: set[str], path: KeyPath = ()) -> Any:
+    """A deep copy of mappings, lists and scalars.
+
+    Args:
+        problems: gets one for whatever else is met.
+        secrets: gets the values of every `SecretStr`.
+    """
     if isinstance(value, BaseModel):
         value = value.model_dump()
     if isinstance(value, Mapping):
-        return {key: to_plain(inner, problems, (*path, key)) for key, inner in value.items()}
+        return {
+            key: to_plain(inner, problems, secrets, (*path, key)) for key, inner in value.items()
+        }
     if isinstance(value, list | tuple):
-        return [to_plain(inner, problems, (*path, i)) for i, inner in enumerate(value)]
+        return [to_plain(inner, problems, secrets, (*path, i)) for i, inner in enumerate(value)]
     if isinstance(value, os.PathLike):
         return os.fspath(value)
     if isinstance(value, SecretStr):
+        secrets.add(value.get_secret_value())
         return value.get_secret_value()
     if value is None or isinstance(value, bool | int | float | str):
         return value
     item = getattr(value, "item", None)  # numpy's and torch's scalars
     if callable(item) and getattr(value, "ndim", None) == 0:
-        return to_plain(item(), problems, path)
+        return to_plain(item(), problems, secrets, path)
     problems.append(
         Problem(
             path,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from pydantic import SecretBytes, SecretStr
@@ -21,8 +21,14 @@ _SECRET_NAME = re.compile(
 )
 
 
-def redact_text(text: str) -> str:
-    """Replaces credentials in URIs: `s3://key:secret@host/x` becomes `s3://***@host/x`."""
+def redact_text(text: str, secrets: Collection[str] = ()) -> str:
+    """Replaces credentials in URIs: `s3://key:secret@host/x` becomes `s3://***@host/x`.
+
+    Args:
+        secrets: texts that are known to be secret.
+    """
+    for secret in sorted(filter(None, secrets), key=len, reverse=True):
+        text = text.replace(secret, REDACTED)
     text = _CREDENTIALS.sub(rf"\g<scheme>{REDACTED}@", text)
     return _QUERY_SECRET.sub(rf"\g<name>{REDACTED}", text)
 
@@ -32,21 +38,26 @@ def is_secret_name(name: object) -> bool:
     return isinstance(name, str) and _SECRET_NAME.search(name) is not None
 
 
-def redact(value: Any) -> Any:
+def redact(value: Any, secrets: Collection[str] = ()) -> Any:
     """A copy without secrets: `SecretStr`, values of secret names, credentials in URIs.
 
     A value that is only the name of an environment variable, `${env:X}`, is no secret.
+
+    Args:
+        secrets: texts that are known to be secret.
     """
     if isinstance(value, Mapping):
         return {
-            key: REDACTED if is_secret_name(key) and not _is_harmless(inner) else redact(inner)
+            key: REDACTED
+            if is_secret_name(key) and not _is_harmless(inner)
+            else redact(inner, secrets)
             for key, inner in value.items()
         }
     if isinstance(value, list | tuple):
-        return [redact(inner) for inner in value]
+        return [redact(inner, secrets) for inner in value]
     if isinstance(value, SecretStr | SecretBytes):
         return REDACTED
-    return redact_text(value) if isinstance(value, str) else value
+    return redact_text(value, secrets) if isinstance(value, str) else value
 
 
 def _is_harmless(value: Any) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Collection
 from typing import Any
 
 from raygnn.config import tree
@@ -25,11 +26,11 @@ _NOT_OF_THE_RESULT: tuple[KeyPath, ...] = (
 )
 
 
-def savable(config: Config, resolved: Interpolated) -> dict[str, Any]:
+def savable(config: Config, resolved: Interpolated, secrets: Collection[str]) -> dict[str, Any]:
     """The whole config with all defaults, environment variables by name and without secrets."""
     saved = config.model_dump(mode="json")
     _restore(saved, resolved.shown, resolved.value)
-    redacted: dict[str, Any] = redact(saved)
+    redacted: dict[str, Any] = redact(saved, secrets)
     return redacted
 
 

@@ -144,7 +144,6 @@ NESTED = Slot(
     (
         "torch.nn.Module",
         "torch_geometric.transforms.BaseTransform",
-        "torch_geometric.data.Dataset",
         "torchmetrics.Metric",
     ),
     takes_functions=True,

@@ -28,6 +28,7 @@ class Source:
     name: str | None = None
     lines: dict[KeyPath, int] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
+    secrets: set[str] = field(default_factory=set, repr=False)
 
     def origin(self, path: KeyPath) -> str | None:
         """`config.yaml:12`, the line of the key or of the nearest one above it."""
@@ -47,8 +48,9 @@ def read_source(source: str | os.PathLike[str] | Mapping[str, Any] | BaseModel) 
         ConfigError: nothing can be read there, or it is no YAML mapping.
     """
     if isinstance(source, Mapping | BaseModel):
-        problems: list[Problem] = []
-        return Source(to_plain(source, problems), problems=problems)
+        given = Source({})
+        given.value = to_plain(source, given.problems, given.secrets)
+        return given
     name = os.fspath(source)
     if not isinstance(name, str):
         raise ConfigError("CONFIG is invalid: its path is made of bytes. Set a text.")
@@ -79,7 +81,7 @@ def _read(name: str) -> str:
         rule = "it is a folder"
     except UnicodeDecodeError:
         rule = "it is no text in UTF-8"
-    except (OSError, ImportError, ValueError) as error:
+    except Exception as error:  # noqa: BLE001 - each fsspec backend raises its own
         rule = f"it cannot be read: {redact_text(str(error))}"
     raise ConfigError(f"{shown}: {rule}. Set a path or URI of a YAML file.")
 
@@ -101,5 +103,7 @@ def _parse(text: str, name: str | None) -> Source:
             f"{source.at_line(1)}: config is invalid: it is a {type(value).__name__}, not a "
             "mapping. Set keys with values, as in seed: 0."
         )
-    source.value = to_plain(value, source.problems)  # what is aliased must not change together
+    source.value = to_plain(
+        value, source.problems, source.secrets
+    )  # what is aliased must not change together
     return source

@@ -134,21 +134,45 @@ def test_a_near_miss_gets_a_hint() -> None:
 @pytest.mark.parametrize(
     "path",
     [
-        "torch.package.PackageImporter",
-        "torch.package.package_importer.PackageImporter",
-        "torch.storage.UntypedStorage",
-        "torch.utils.data.DataLoader",
-        "torch.multiprocessing.spawn.ProcessContext",
+        "torch.optim.SGD",
+        "torch_geometric.datasets.Planetoid",
+        "torch_geometric.data.InMemoryDataset",
+        "torch_geometric.nn.Aggregation.mro",
     ],
 )
-def test_nested_objects_of_libraries_are_modules_transforms_datasets_or_metrics(path: str) -> None:
-    with pytest.raises(ConfigError, match=r"__type='torch.* is no torch\.nn\.Module or"):
+def test_nested_objects_of_libraries_are_modules_transforms_or_metrics(path: str) -> None:
+    with pytest.raises(ConfigError, match=r"__type='torch.* is no (torch\.nn\.Module or|class)"):
         build(Component(type="GCN", args={"activation": {"__type": path}}), "model", in_channels=1)
 
 
-def test_no_class_that_unpickles_is_a_module() -> None:
-    with pytest.raises(ConfigError, match=r"PackageImporter is no torch\.nn\.Module"):
-        resolve("torch.package.PackageImporter", "model")
+@pytest.mark.parametrize(
+    "path",
+    [
+        "torch.package.PackageImporter",
+        "torch.package.package_importer.PackageImporter",
+        "torch.storage.UntypedStorage",
+        "torch.utils.benchmark.Timer",
+        "torch.fx.GraphModule",
+        "torch.jit.ScriptModule",
+        "torch_geometric.nn.Sequential",
+        "torch_geometric.llm.models.LLM",
+        "torchmetrics.multimodal.CLIPScore",
+    ],
+)
+def test_classes_that_run_or_load_code_are_out_of_reach(path: str) -> None:
+    for slot in ("model", "metric", "dataset"):
+        with pytest.raises(ConfigError, match=r"may run or load code|has no CLIPScore"):
+            resolve(path, slot)
+    with pytest.raises(ConfigError, match=r"may run or load code|has no CLIPScore"):
+        build(Component(type="GCN", args={"activation": {"__type": path}}), "model", in_channels=1)
+
+
+def test_a_signature_that_is_code_does_not_run(tmp_path: Path) -> None:
+    code = f"x: __import__('pathlib').Path('{tmp_path}/ran').touch()"
+    args = {"input_args": code, "modules": [{"__type": "torch.nn.ReLU"}]}
+    with pytest.raises(ConfigError, match="may run or load code"):
+        build(Component(type="torch_geometric.nn.Sequential", args=args), "model")
+    assert not (tmp_path / "ran").exists()
 
 
 @pytest.mark.parametrize(

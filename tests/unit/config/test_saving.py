@@ -147,8 +147,12 @@ def test_no_secret_is_saved() -> None:
         {
             "data": {"uri": f"s3://key:{SECRET}@host/x"},
             "loggers": [{"type": "wandb", "args": {"api_key": SecretStr(SECRET)}}],
+            "task": {"args": {"label": SecretStr(f"{SECRET}-2"), "again": f"x{SECRET}-2"}},
         }
     )
+    assert loaded.config.task.args["label"] == f"{SECRET}-2"
+    assert loaded.saved["task"]["args"] == {"label": "***", "again": "x***"}
+    assert SECRET not in repr(loaded)
     assert SECRET in str(loaded.config.loggers)
     assert SECRET not in loaded.saved_yaml()
 
@@ -175,6 +179,11 @@ def test_no_secret_is_told(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
         load_config(text)
     assert SECRET not in str(caught.value)
     assert caught.value.__cause__ is None
+
+
+def test_no_secret_object_is_told() -> None:
+    with pytest.raises(ConfigError, match=r"seed='\*\*\*' is invalid"):
+        load_config({"seed": SecretStr(SECRET)})
 
 
 def test_no_secret_of_an_override_is_told() -> None:
