@@ -47,9 +47,11 @@ def batch_of(x: Tensor, edge_index: Tensor, seeds: list[int]) -> SimpleNamespace
         num_nodes.append(len(found))
         num_edges.append(len(src) - edges_before)
     degree = torch.bincount(edge_index[1], minlength=len(x)).float()
+    local = torch.tensor([src, dst], dtype=torch.long)
     return SimpleNamespace(
         x=x[nodes],
-        edge_index=torch.tensor([src, dst], dtype=torch.long),
+        edge_index=local,
+        dst_ptr=torch.searchsorted(local[1].contiguous(), torch.arange(len(nodes) + 1)),
         num_sampled_nodes=num_nodes,
         num_sampled_edges=num_edges,
         degree=degree[nodes],
