@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import tempfile
 import traceback
@@ -47,11 +46,10 @@ class RankPool:
         return [result for _, result in answers]
 
     def close(self) -> None:
-        for pipe in self._pipes:
-            with contextlib.suppress(BrokenPipeError):
-                pipe.send(None)
+        """Ends the processes; they hold nothing, and leaving politely takes them seconds."""
         for process in self._processes:
-            process.join(timeout=10)
+            process.kill()
+            process.join()
 
 
 def _serve(pipe: Connection, rank: int) -> None:

@@ -90,9 +90,7 @@ class Callback:
         """Takes back what `state_dict` gave."""
 
 
-HOOKS = tuple(
-    name for name in vars(Callback) if name.startswith(("on_", "before_", "after_"))
-)
+HOOKS = tuple(name for name in vars(Callback) if name.startswith(("on_", "before_", "after_")))
 
 
 class FunctionCallback(Callback):

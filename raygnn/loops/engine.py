@@ -9,7 +9,6 @@ from typing import Any
 
 from raygnn.config import LoadedConfig
 from raygnn.errors import TrainingError
-from raygnn.loops import collectives
 from raygnn.loops.best_weights import BestWeights
 from raygnn.loops.callbacks import Callback, CallbackList
 from raygnn.loops.context import WorkerContext

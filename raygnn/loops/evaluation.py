@@ -45,7 +45,9 @@ class EvaluationTable:
 
     def reduce(self) -> dict[str, float]:
         """Loss and metrics over all batches of all ranks. Collective: all ranks must call."""
-        known = [widths for widths in collectives.gather_objects(self._widths) if widths is not None]
+        known = [
+            widths for widths in collectives.gather_objects(self._widths) if widths is not None
+        ]
         if not known:
             return {}
         table = torch.zeros((self._num_batches, 2 + sum(known[0])), dtype=torch.float64)

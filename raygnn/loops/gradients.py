@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from raygnn.loops import collectives
 
@@ -55,7 +55,9 @@ class GradientReducer:
     travel in the gradients' precision, float32 at least: counts are exact up to 2^24 a step.
     """
 
-    def __init__(self, module: nn.Module, metric_names: Sequence[str], device: torch.device) -> None:
+    def __init__(
+        self, module: nn.Module, metric_names: Sequence[str], device: torch.device
+    ) -> None:
         self._parameters = [p for p in module.parameters() if p.requires_grad]
         self._metric_names = tuple(metric_names)
         world_size = collectives.world_size()

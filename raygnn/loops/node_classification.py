@@ -63,10 +63,9 @@ class NodeClassification(Task):
         super().setup(env)
         self.target = NodeTarget.of_task(env.bundle, env.loaded.config)
         self._objective = Objective(env.loaded, _LOSS_OF[self.target.problem], env.device)
-        sampling = env.loaded.config.sampling
-        self._graph = LocalGraphStore(env.bundle, sampling.direction)
+        self._graph = LocalGraphStore(env.bundle, env.loaded.config.sampling.direction)
         self._features = LocalFeatureStore(env.bundle)
-        self._sampler = NeighborSampler(self._graph, sampling.fanouts, replace=sampling.replace)
+        self._sampler = self._build_sampler()
 
     def build_model(self) -> nn.Module:
         """The encoder; with `model.args.out_channels` set, a linear head follows it."""
@@ -114,6 +113,14 @@ class NodeClassification(Task):
             if loader is not None:
                 loader.close()
 
+    def _build_sampler(self) -> Any:
+        sampling = self.env.loaded.config.sampling
+        settings: dict[str, Any] = {"fanouts": sampling.fanouts, "replace": sampling.replace}
+        if sampling.component is None:
+            return NeighborSampler(self._graph, **settings)
+        allowed = self.env.loaded.allow_modules
+        return build(sampling.component, "sampler", allowed, graph=self._graph, **settings)
+
     def _build_loader(self, split: str) -> NeighborLoader | None:
         seeds = getattr(self.target.splits, split)
         if len(seeds) == 0:
@@ -135,6 +142,7 @@ class NodeClassification(Task):
             world_size=env.world_size,
             num_threads=settings.num_threads,
             prefetch_batches=settings.prefetch_batches,
+            pin_memory=env.device.type == "cuda",
         )
 
     def _evaluate_exactly(self, split: str, num_batches: int) -> Iterator[EvalOutput]:

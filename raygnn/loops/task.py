@@ -107,5 +107,5 @@ class Task(ABC):
         """An optimizer of the task's own; None takes the one of the config."""
         return None
 
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027 - nothing to free is fine
         """Frees loaders and threads."""

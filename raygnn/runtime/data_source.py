@@ -5,11 +5,14 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from filelock import FileLock
 
+from raygnn import __version__
 from raygnn.config import LoadedConfig, build
 from raygnn.data.bundle import Bundle
 from raygnn.data.filesystem import redact
@@ -44,12 +47,14 @@ def open_bundle(loaded: LoadedConfig, data: Any, schedule: Schedule = in_process
             )
         uri = _write_pyg(data, cache_dir)
     elif section.synthetic is not None:
-        uri = _write_synthetic(dict(section.synthetic), cache_dir)
+        uri = _write_synthetic(section.synthetic.type, section.synthetic.args, cache_dir)
     elif section.type is not None:
         from raygnn.config import Component
 
         component = Component(type=section.type, args=section.args)
-        uri = _write_pyg(_single_graph(build(component, "dataset", loaded.allow_modules)), cache_dir)
+        uri = _write_pyg(
+            _single_graph(build(component, "dataset", loaded.allow_modules)), cache_dir
+        )
     if uri is None:
         raise ConfigError(
             "data.uri=None is invalid: the config names no graph. Set data.uri to a folder with "
@@ -69,20 +74,38 @@ def default_cache_dir() -> str:
     return os.environ.get("RAYGNN_CACHE_DIR") or str(Path.home() / ".cache" / "raygnn")
 
 
-def _write_synthetic(arguments: dict[str, Any], cache_dir: str) -> str:
+def _write_synthetic(generator: str, arguments: dict[str, Any], cache_dir: str) -> str:
     from raygnn.data.synthetic import synthetic_tables
 
-    key = hashlib.sha256(json.dumps(arguments, sort_keys=True).encode()).hexdigest()[:20]
-    return _write_once(cache_dir, f"synthetic-{key}", lambda: synthetic_tables(**arguments))
+    text = json.dumps([__version__, generator, arguments], sort_keys=True)
+    key = hashlib.sha256(text.encode()).hexdigest()
+    return _write_once(
+        cache_dir, f"synthetic-{key[:20]}", lambda: synthetic_tables(generator, **arguments)
+    )
 
 
 def _write_pyg(data: Any, cache_dir: str) -> str:
-    from raygnn.data.convert.pyg import content_hash, tables_from_pyg
+    from raygnn.data.convert.pyg import tables_from_pyg
 
-    return _write_once(cache_dir, f"pyg-{content_hash(data)[:20]}", lambda: tables_from_pyg(data))
+    tables = tables_from_pyg(data)
+    return _write_once(cache_dir, f"pyg-{_content_key(tables)[:20]}", lambda: tables)
 
 
-def _write_once(cache_dir: str, name: str, make: Any) -> str:
+def _content_key(tables: GraphTables) -> str:
+    """sha256 over the tables' schemas and buffers, and over what their columns mean."""
+    digest = hashlib.sha256()
+    parts: list[tuple[Any, Any]] = [*tables.nodes.items(), *tables.edges.items()]
+    for name, rows in sorted(parts, key=lambda part: str(part[0])):
+        table = rows.table.combine_chunks()
+        digest.update(repr((name, replace(rows, table=None), table.schema)).encode())
+        for column in table.columns:
+            for chunk in column.chunks:
+                for buffer in chunk.buffers():
+                    digest.update(b"" if buffer is None else memoryview(buffer))
+    return digest.hexdigest()
+
+
+def _write_once(cache_dir: str, name: str, make: Callable[[], GraphTables]) -> str:
     """Writes tables under a name that tells their content, unless they are there already."""
     from raygnn.data.tables import write_tables
 
@@ -90,8 +113,7 @@ def _write_once(cache_dir: str, name: str, make: Any) -> str:
     folder.parent.mkdir(parents=True, exist_ok=True)
     with FileLock(f"{folder}.lock"):
         if not (folder / "graph.yaml").exists():
-            tables: GraphTables = make()
-            write_tables(tables, str(folder), num_shards=2)
+            write_tables(make(), str(folder), num_shards=2)
     return str(folder)
 
 

@@ -26,8 +26,9 @@ def _run(ranks, bundle_path: str, folder: Path, world_size: int, **changes):
         **changes,
     )
     metrics = ranks.run(run_rank, world_size, config, bundle_path)
-    assert all(rank_metrics == metrics[0] or _nearly(rank_metrics, metrics[0])
-               for rank_metrics in metrics)
+    assert all(
+        rank_metrics == metrics[0] or _nearly(rank_metrics, metrics[0]) for rank_metrics in metrics
+    )
     history = (folder / "run" / "history.jsonl").read_text().splitlines()
     return metrics[0], trained_weights(config), [json.loads(row) for row in history]
 
@@ -41,9 +42,7 @@ def _nearly(one: dict, other: dict) -> bool:
 @pytest.mark.parametrize("eval_mode", ["sampled", "exact"])
 def test_losses_and_weights_are_equal(ranks, bundle_path, tmp_path, model, eval_mode):
     changes = {"model__type": model, "training__eval": eval_mode}
-    runs = [
-        _run(ranks, bundle_path, tmp_path / str(size), size, **changes) for size in (1, 2, 3)
-    ]
+    runs = [_run(ranks, bundle_path, tmp_path / str(size), size, **changes) for size in (1, 2, 3)]
     metrics, weights, history = runs[0]
     assert len(history) == 2
     for other_metrics, other_weights, other_history in runs[1:]:

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import itertools
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -25,9 +27,7 @@ def test_an_epoch_ends_with_its_last_partial_step():
     assert [p.batches for p in positions] == [0, 2, 3, 5, 6]
 
 
-@given(
-    every=st.integers(1, 50), per_step=st.integers(1, 7), epoch_batches=st.integers(1, 30)
-)
+@given(every=st.integers(1, 50), per_step=st.integers(1, 7), epoch_batches=st.integers(1, 30))
 def test_a_period_is_due_once_for_each_mark_passed(every, per_step, epoch_batches):
     positions = _walk(60, per_step, epoch_batches)
     for unit, value in (
@@ -37,11 +37,11 @@ def test_a_period_is_due_once_for_each_mark_passed(every, per_step, epoch_batche
         ("samples", lambda p: p.samples),
     ):
         period = Period(**{unit: every})
-        pairs = zip(positions, positions[1:], strict=False)
+        pairs = itertools.pairwise(positions)
         due = [is_due(period, before, after) for before, after in pairs]
         passed = [
             any(mark % every == 0 for mark in range(value(before) + 1, value(after) + 1))
-            for before, after in zip(positions, positions[1:], strict=False)
+            for before, after in itertools.pairwise(positions)
         ]
         assert due == passed
 
