@@ -222,7 +222,7 @@ def _build(
     # The record comes after everything it vouches for is on the disk.
     sync_folder(building)
     record.save(building)
-    sync_folder(building)
+    _sync_entries(building)
 
 
 def _scan(

@@ -1,0 +1,84 @@
+"""The ingest through Ray Data: the same bytes and the same errors as in this process."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from raygnn.data import pieces
+from raygnn.data.ingest import ingest
+from raygnn.errors import DataError, RunError
+from raygnn.runtime.ingest import ray_data_schedule
+from tests.graph_writer import cut, write_graph
+
+# Ray 2.60 warns of its own use of a deprecated option when ray.data makes its context.
+pytestmark = [
+    pytest.mark.ray,
+    pytest.mark.filterwarnings(r"ignore::DeprecationWarning:ray\.data\.context"),
+]
+
+
+def _graph(folder: Path, num_nodes: int = 200, num_edges: int = 3000) -> Path:
+    rng = np.random.default_rng(0)
+    ids = np.array([f"node-{i}" for i in rng.permutation(num_nodes)])
+    nodes = pa.table(
+        {
+            "id": ids,
+            "x": list(rng.normal(size=(num_nodes, 8)).astype("f4")),
+            "y": pa.array(rng.choice(["a", "b", "c"], num_nodes)),
+            "i": [[int(i % 5)] * int(i % 3) for i in range(num_nodes)],
+        }
+    )
+    edges = pa.table(
+        {
+            "s": rng.choice(ids, num_edges),
+            "t": rng.choice(ids, num_edges),
+            "when": rng.integers(0, 9, num_edges),
+        }
+    )
+    return write_graph(
+        folder,
+        cut(nodes, 3),
+        cut(edges, 3),
+        {"features": {"x": "x", "z": {"indices": "i", "dim": 5}}, "labels": {"y": "y"}},
+        {"time": "when", "directed": False},
+    )
+
+
+def _contents(folder: Path) -> dict[str, bytes]:
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in files}
+
+
+def test_bundle_is_the_same_byte_for_byte(
+    ray_session: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pieces, "PIECE_BYTES", 20_000)
+    graph = _graph(tmp_path / "graph")
+    here = ingest(graph, cache_dir=tmp_path / "here")
+    there = ingest(graph, cache_dir=tmp_path / "there", schedule=ray_data_schedule)
+    assert _contents(here.path) == _contents(there.path)
+
+
+def test_errors_arrive_as_they_were_raised(ray_session: None, tmp_path: Path) -> None:
+    graph = _graph(tmp_path / "graph")
+    (graph / "nodes" / "part-3.csv").write_text("id,x,y,i\n1\n")
+    text = (graph / "graph.yaml").read_text()
+    (graph / "graph.yaml").write_text(text.replace("nodes/*.parquet", "nodes/*"))
+    with pytest.raises(DataError, match=r"nodes/part-3.csv cannot be read as CSV") as raised:
+        ingest(graph, cache_dir=tmp_path / "cache", schedule=ray_data_schedule)
+    assert type(raised.value) is DataError
+    assert not list((tmp_path / "cache" / "bundles").glob(".building-*"))
+
+
+def _raise(item: int) -> int:
+    raise ZeroDivisionError(f"item {item}")
+
+
+def test_other_failures_name_their_cause(ray_session: None) -> None:
+    with pytest.raises(RunError, match=r"while dividing: ZeroDivisionError: item 1"):
+        ray_data_schedule(_raise, [1], "dividing")
+    assert ray_data_schedule(_raise, [], "dividing") == []
