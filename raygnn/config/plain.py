@@ -21,8 +21,14 @@ def to_plain(value: Any, problems: list[Problem], secrets: set[str], path: KeyPa
     if isinstance(value, BaseModel):
         value = value.model_dump()
     if isinstance(value, Mapping):
+        problems.extend(
+            Problem((*path, str(key)), "a key must be a text", "Quote it")
+            for key in value
+            if not isinstance(key, str)
+        )
         return {
-            key: to_plain(inner, problems, secrets, (*path, key)) for key, inner in value.items()
+            str(key): to_plain(inner, problems, secrets, (*path, str(key)))
+            for key, inner in value.items()
         }
     if isinstance(value, list | tuple):
         return [to_plain(inner, problems, secrets, (*path, i)) for i, inner in enumerate(value)]
