@@ -47,6 +47,10 @@ class Messages:
         for length in range(len(problem.path), 0, -1):
             if origin := self._overridden.origins.get(problem.path[:length]):
                 return origin
+        if problem.path and problem.path not in self._source.lines:
+            for path, origin in self._overridden.origins.items():
+                if tree.is_below(path, problem.path):  # the override has made this section
+                    return origin
         return self._source.origin(problem.path)
 
     def _shown(self, value: Any, path: KeyPath) -> str:

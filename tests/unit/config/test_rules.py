@@ -354,6 +354,11 @@ def test_an_override_is_named_even_where_the_file_has_lines() -> None:
     )
 
 
+def test_an_override_into_an_unknown_section_is_named() -> None:
+    with pytest.raises(ConfigError, match=r"^--trainig\.max_steps: trainig=.*Did you mean traini"):
+        load_config("seed: 1", ["--trainig.max_steps", "3"])
+
+
 def test_a_mapping_has_no_lines() -> None:
     with pytest.raises(ConfigError) as caught:
         load_config({"seed": "x"})
