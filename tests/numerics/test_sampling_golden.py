@@ -1,0 +1,81 @@
+"""Draws that may not move: who changes them raises `RNG_VERSION`, and notes it in CHANGELOG.md.
+
+The values were computed by the plain Python of tests/unit/sampling/reference.py.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from raygnn.sampling import LocalGraphStore, NeighborSampler
+from raygnn.sampling.permutation import seed_order
+from raygnn.sampling.pick import _draw_below
+from raygnn.sampling.rng import RNG_VERSION, batch_key, hop_key, mix
+from tests.unit.sampling.memory_bundle import EDGE, NODE, MemoryBundle
+
+
+def test_version():
+    assert RNG_VERSION == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        ((0, "train", 0, 0), 17484663007283919324),
+        ((1, "val", 2, 3), 3475425293857608511),
+        ((-1, "é", 2**40, 7), 13669001693378053887),
+    ],
+)
+def test_batch_keys(arguments, expected):
+    assert batch_key(*arguments) == expected
+
+
+@pytest.mark.parametrize(
+    ("number", "bound", "expected"),
+    [
+        (0, 10, 2),
+        (1, 10, 4),
+        (2, 1000, 48),
+        (3, 2**40, 441070928661),
+        (0, 2**63 - 1, 2353131464243033309),
+    ],
+)
+def test_draws(number, bound, expected):
+    start = np.uint64(mix(hop_key(12345, 1, EDGE) ^ 678))
+    assert _draw_below(start, number, bound) == expected
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        ((10, 0, 0, 0, 10), [9, 7, 6, 4, 8, 5, 1, 0, 2, 3]),
+        ((10, 0, 1, 0, 10), [8, 6, 4, 2, 7, 3, 1, 5, 0, 9]),
+        (
+            (10**6, 42, 3, 999_990, 10**6),
+            [225755, 699625, 490084, 565366, 551189, 312854, 864623, 22980, 988920, 204560],
+        ),
+    ],
+)
+def test_seed_orders(arguments, expected):
+    assert seed_order(*arguments).tolist() == expected
+
+
+def _bundle() -> MemoryBundle:
+    source = [(7 * i + 3 * (i // 5)) % 12 for i in range(60)]
+    target = [i % 12 if i < 24 else i % 4 for i in range(60)]
+    return MemoryBundle({NODE: 12}, {EDGE: (np.array(source), np.array(target))})
+
+
+@pytest.mark.parametrize(
+    ("replace", "nodes", "e_id"),
+    [
+        (False, [4, 1, 11, 10, 5, 2, 8], [44, 45, 14, 19, 15, 58, 59, 56, 57, 46, 47]),
+        (True, [4, 1, 11, 10, 5, 8], [44, 44, 45, 14, 20, 15, 59, 58, 59, 56, 57, 47, 47]),
+    ],
+)
+def test_a_batch(replace, nodes, e_id):
+    sampler = NeighborSampler(LocalGraphStore(_bundle()), [3, 2], replace=replace)
+    subgraph = sampler.sample({NODE: np.array([4, 1, 11])}, batch_key(0, "train", 0, 0))
+    assert subgraph.node[NODE].tolist() == nodes
+    assert subgraph.edge[EDGE].tolist() == e_id

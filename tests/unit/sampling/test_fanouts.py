@@ -1,0 +1,44 @@
+from __future__ import annotations
+
+import pytest
+
+from raygnn.errors import ConfigError
+from raygnn.sampling.fanouts import resolve_fanouts
+
+FOLLOWS, BUYS = ("user", "follows", "user"), ("user", "buys", "item")
+
+
+def test_one_list_is_for_all_edge_types():
+    assert resolve_fanouts([5, -1], [FOLLOWS, BUYS]) == {BUYS: [5, -1], FOLLOWS: [5, -1]}
+
+
+def test_names_and_triples_are_sorted():
+    given = {"user__follows__user": [1, 0], BUYS: [2, 3]}
+    assert list(resolve_fanouts(given, [FOLLOWS, BUYS]).items()) == [
+        (BUYS, [2, 3]),
+        (FOLLOWS, [1, 0]),
+    ]
+
+
+@pytest.mark.parametrize("fanouts", [[], [-2], [2.5], [True], ["3"]])
+def test_each_is_a_count(fanouts):
+    with pytest.raises(ConfigError, match=r"sampling.fanouts=\[.*it is a list of whole numbers"):
+        resolve_fanouts(fanouts, [BUYS])
+    with pytest.raises(ConfigError, match=r"sampling.fanouts.user__buys__item=\[.*is invalid"):
+        resolve_fanouts({BUYS: fanouts}, [BUYS])
+
+
+def test_unknown_edge_type():
+    message = r"sampling.fanouts.user__likes__item is invalid: .* Set it for user__buys__item"
+    with pytest.raises(ConfigError, match=message):
+        resolve_fanouts({"user__likes__item": [1], BUYS: [1]}, [BUYS])
+
+
+def test_missing_edge_type():
+    with pytest.raises(ConfigError, match="user__follows__user has no fanouts"):
+        resolve_fanouts({BUYS: [1]}, [FOLLOWS, BUYS])
+
+
+def test_differing_numbers_of_hops():
+    with pytest.raises(ConfigError, match=r"differ in their number of hops: \[1, 2\]"):
+        resolve_fanouts({BUYS: [1], FOLLOWS: [1, 2]}, [FOLLOWS, BUYS])

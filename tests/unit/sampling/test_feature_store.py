@@ -1,0 +1,51 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from raygnn.data.bundle import SparseColumn
+from raygnn.sampling import LocalFeatureStore
+from tests.unit.sampling.memory_bundle import NODE, MemoryBundle
+
+
+def _store(column: np.ndarray | SparseColumn, num_nodes: int) -> LocalFeatureStore:
+    return LocalFeatureStore(MemoryBundle({NODE: num_nodes}, {}, stored={NODE: {"x": column}}))
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    dtype=st.sampled_from(["float32", "float64", "int64", "int8", "uint8", "bool", "float16"]),
+    shape=st.sampled_from([(), (1,), (3,), (8,), (17,), (64,), (2, 3), (0,)]),
+    ids=st.lists(st.integers(0, 29), max_size=50),
+    given_out=st.booleans(),
+)
+def test_dense_rows(dtype, shape, ids, given_out):
+    column = np.random.default_rng(0).normal(size=(30, *shape)).astype(dtype)
+    ids = np.array(ids, np.int64)
+    expected = column[ids].astype("float32" if dtype == "float16" else dtype)
+    out = np.empty_like(expected) if given_out else None
+    found = _store(column, 30).gather(NODE, "x", ids, out)
+    assert out is None or found is out
+    assert found.dtype == expected.dtype
+    assert np.array_equal(found, expected)
+
+
+@pytest.mark.parametrize("dtype", [None, "float32", "float64", "float16", "int8"])
+@pytest.mark.parametrize("given_out", [False, True])
+def test_sparse_rows(dtype, given_out):
+    indptr = np.array([0, 2, 2, 5])
+    indices = np.array([1, 3, 0, 3, 3], np.int32)
+    values = None if dtype is None else np.array([1, 2, 3, 4, 5], dtype)
+    store = _store(SparseColumn(indptr, indices, values, 4), 3)
+    out = np.full((4, 4), 9, np.float32) if given_out else None
+    found = store.gather(NODE, "x", np.array([2, 0, 1, 2]), out)
+    last, first = ([1, 0, 0, 2], [0, 1, 0, 1]) if dtype is None else ([3, 0, 0, 9], [0, 1, 0, 2])
+    assert found.dtype == np.float32
+    assert found.tolist() == [last, first, [0, 0, 0, 0], last]
+    assert out is None or found is out
+
+
+def test_columns_are_those_of_the_bundle():
+    assert _store(np.zeros((3, 2), np.float32), 3).columns(NODE)["x"].shape == (2,)

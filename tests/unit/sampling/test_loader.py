@@ -1,0 +1,313 @@
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch_geometric.data import Data, HeteroData
+from torch_geometric.sampler import BaseSampler, SamplerOutput
+
+from raygnn.errors import ConfigError, DataError
+from raygnn.sampling import LocalFeatureStore, LocalGraphStore, NeighborLoader, NeighborSampler
+from tests.unit.sampling.memory_bundle import EDGE, NODE, MemoryBundle, random_bundle
+
+SEEDS = np.arange(3, 200, 4)  # 50 of 200 nodes, 7 batches of 8
+
+
+def _loader(bundle: MemoryBundle | None = None, **changes: Any) -> NeighborLoader:
+    bundle = random_bundle() if bundle is None else bundle
+    graph = LocalGraphStore(bundle)
+    settings = {
+        "seeds": SEEDS,
+        "node_type": NODE,
+        "sampler": NeighborSampler(graph, [4, 3]),
+        "columns": {"x": "x", "y": "y"},
+        "edge_columns": {"weight": "edge_weight"},
+        "batch_size": 8,
+        "split": "train",
+        "seed": 1,
+        "shuffle": True,
+    }
+    return NeighborLoader(graph, LocalFeatureStore(bundle), **{**settings, **changes})
+
+
+def _same(one: Data, other: Data) -> bool:
+    first, second = one.to_dict(), other.to_dict()
+    return first.keys() == second.keys() and all(
+        torch.equal(value, second[name])
+        if isinstance(value, torch.Tensor)
+        else value == second[name]
+        for name, value in first.items()
+    )
+
+
+def _sampler_threads() -> list[str]:
+    return [t.name for t in threading.enumerate() if t.name.startswith("raygnn-sampler")]
+
+
+def test_a_batch_names_its_nodes_and_edges():
+    bundle = random_bundle()
+    batches = list(_loader(bundle).iterate(0))
+    assert [batch.index for batch in batches] == list(range(7))
+    assert sorted(torch.cat([batch.input_id for batch in batches]).tolist()) == SEEDS.tolist()
+    csc = bundle.csc(EDGE)
+    for batch in batches:
+        assert type(batch) is Data
+        batch.validate()
+        assert torch.equal(batch.x[:, 0], batch.n_id.float())
+        assert torch.equal(batch.n_id[: batch.batch_size], batch.input_id)
+        assert torch.equal(batch.y, batch.input_id % 7)
+        assert batch.num_seeds == batch.batch_size == len(batch.input_id)
+        assert torch.equal(batch.edge_weight, batch.e_id.float())
+        indices = torch.from_numpy(csc.indices[batch.e_id])
+        assert torch.equal(indices.long(), batch.n_id[batch.edge_index[0]])
+        degree = torch.from_numpy(np.diff(csc.indptr))[batch.n_id]
+        assert torch.equal(batch.degree, degree.float())
+        assert batch.num_nodes == len(batch.n_id) == sum(batch.num_sampled_nodes)
+
+
+@pytest.mark.parametrize("num_threads", [0, 2, 4])
+def test_batches_are_the_same_for_any_number_of_threads(num_threads):
+    expected = list(_loader(num_threads=1, prefetch_batches=1).iterate(3))
+    found = list(_loader(num_threads=num_threads, prefetch_batches=3).iterate(3))
+    assert len(found) == 7
+    assert all(map(_same, found, expected))
+
+
+@pytest.mark.parametrize("world_size", [1, 2, 3])
+@pytest.mark.parametrize(("start", "stop"), [(0, None), (2, 6), (5, 99), (4, 4)])
+def test_ranks_share_the_batches_of_one(world_size, start, stop):
+    whole = list(_loader().iterate(2))
+    found: dict[int, Data] = {}
+    for rank in range(world_size):
+        share = list(_loader(rank=rank, world_size=world_size).iterate(2, start, stop))
+        assert [batch.index for batch in share] == sorted(batch.index for batch in share)
+        assert all(batch.index % world_size == rank for batch in share)
+        found.update({batch.index: batch for batch in share})
+    assert sorted(found) == list(range(start, min(7 if stop is None else stop, 7)))
+    assert all(_same(batch, whole[index]) for index, batch in found.items())
+
+
+def test_epochs_splits_and_seeds_differ():
+    first = _loader().make(0, 0)
+    for changes, epoch in [({}, 1), ({"seed": 2}, 0)]:
+        assert not torch.equal(_loader(**changes).make(epoch, 0).input_id, first.input_id)
+    of_val = _loader(split="val").make(0, 0)
+    assert torch.equal(of_val.input_id, first.input_id)
+    assert not torch.equal(of_val.e_id, first.e_id)
+
+
+def test_without_shuffling_seeds_come_as_given():
+    batches = list(_loader(shuffle=False).iterate(5))
+    assert torch.cat([batch.input_id for batch in batches]).tolist() == SEEDS.tolist()
+
+
+def test_no_seeds_are_no_batches():
+    loader = _loader(seeds=np.empty(0, np.int64))
+    assert loader.num_batches == 0
+    assert list(loader.iterate(0)) == []
+
+
+def test_a_repeated_seed_is_one_node_and_two_labels():
+    batch = _loader(seeds=np.array([5, 9, 5]), shuffle=False).make(0, 0)
+    assert batch.n_id[:2].tolist() == [5, 9]
+    assert (batch.batch_size, batch.num_seeds) == (2, 3)
+    assert batch.seed_index.tolist() == [0, 1, 0]
+    assert batch.y.tolist() == [5, 2, 5]
+
+
+class _Failing(NeighborSampler):
+    def sample(self, seeds: Any, key: int) -> Any:
+        if 11 in seeds[NODE]:
+            raise ZeroDivisionError("no such luck")
+        return super().sample(seeds, key)
+
+
+@pytest.mark.parametrize("num_threads", [0, 2])
+def test_an_error_of_a_thread_is_raised_in_the_loop(num_threads):
+    bundle = random_bundle()
+    sampler = _Failing(LocalGraphStore(bundle), [2])
+    loader = _loader(bundle, sampler=sampler, shuffle=False, batch_size=1, num_threads=num_threads)
+    seen = []
+    with pytest.raises(ZeroDivisionError, match="no such luck") as caught:
+        seen.extend(batch.index for batch in loader.iterate(4))
+    assert seen == [0, 1]
+    assert caught.value.__notes__ == ["while making batch 2 of split 'train', epoch 4"]
+    assert _sampler_threads() == []
+
+
+def test_leaving_a_loop_ends_its_threads():
+    loader = _loader(num_threads=3)
+    for _ in loader.iterate(0):
+        assert _sampler_threads()
+        break
+    assert _sampler_threads() == []
+    with loader:
+        batches = loader.iterate(0)
+        next(batches)
+        assert _sampler_threads()
+    assert _sampler_threads() == []
+    assert list(batches) == []
+    batches = loader.iterate(0)
+    next(batches)
+    batches.close()
+    assert _sampler_threads() == []
+
+
+def test_batches_are_made_ahead_but_not_without_bound():
+    made = []
+
+    class Counting(NeighborSampler):
+        def sample(self, seeds: Any, key: int) -> Any:
+            made.append(key)
+            return super().sample(seeds, key)
+
+    bundle = random_bundle()
+    sampler = Counting(LocalGraphStore(bundle), [2])
+    loader = _loader(bundle, sampler=sampler, batch_size=1, num_threads=1, prefetch_batches=3)
+    batches = loader.iterate(0)
+    for _ in range(10):
+        next(batches)
+    batches.close()
+    assert 10 <= len(made) <= 13
+
+
+def test_several_types_give_hetero_data():
+    follows, buys = ("user", "follows", "user"), ("user", "buys", "item")
+    rng = np.random.default_rng(0)
+    edges = {
+        follows: (rng.integers(0, 30, 100), rng.integers(0, 30, 100)),
+        buys: (rng.integers(0, 30, 80), rng.integers(0, 10, 80)),
+    }
+    x = np.arange(30, dtype=np.float32)[:, None]
+    columns = {
+        "user": {"x": x, "y": np.arange(30)},
+        "item": {"x": x[:10] + 100, "y": np.arange(10)},
+        buys: {"price": np.arange(80)},
+    }
+    bundle = MemoryBundle({"user": 30, "item": 10}, edges, stored=columns)
+    given = {"seeds": np.arange(10), "node_type": "item", "edge_columns": {"price": "edge_attr"}}
+    sampler = NeighborSampler(LocalGraphStore(bundle), [4, 2])
+    batch = _loader(bundle, sampler=sampler, shuffle=False, **given).make(0, 0)
+    assert type(batch) is HeteroData
+    batch.validate()
+    assert torch.equal(batch["user"].x[:, 0], batch["user"].n_id.float())
+    assert torch.equal(batch["item"].x[:, 0], batch["item"].n_id.float() + 100)
+    assert torch.equal(batch["item"].y, batch["item"].input_id)
+    assert "y" not in batch["user"]
+    assert "batch_size" not in batch["user"]
+    assert torch.equal(batch[buys].edge_attr, batch[buys].e_id)
+    assert batch[buys].num_sampled_edges[1] == 0
+    assert batch[follows].num_sampled_edges[0] == 0
+    row, col = batch[buys].edge_index
+    sources = torch.from_numpy(bundle.csc(buys).indices).long()[batch[buys].e_id]
+    assert torch.equal(batch["user"].n_id[row], sources)
+
+    reverse = LocalGraphStore(bundle, "out")
+    given |= {"node_type": "user", "sampler": NeighborSampler(reverse, [4, 2])}
+    loader = NeighborLoader(
+        reverse,
+        LocalFeatureStore(bundle),
+        columns={"x": "x"},
+        batch_size=5,
+        split="t",
+        seed=0,
+        shuffle=False,
+        **given,
+    )
+    batch = loader.make(0, 0)
+    batch.validate()
+    assert set(batch.edge_types) == {("user", "rev_follows", "user"), ("item", "rev_buys", "user")}
+    row, col = batch["item", "rev_buys", "user"].edge_index
+    sources = torch.from_numpy(bundle.csc(buys).indices).long()
+    assert torch.equal(batch["user"].n_id[col], sources[batch["item", "rev_buys", "user"].e_id])
+
+
+class _Chain(BaseSampler):
+    """Gives the seeds, and node 0 as neighbor of each; what `changes` says otherwise."""
+
+    def __init__(self, **changes: Any) -> None:
+        self._changes = changes
+
+    def sample_from_nodes(self, index: Any, **kwargs: Any) -> SamplerOutput:
+        size = len(index.node)
+        given = {
+            "node": torch.cat([index.node, torch.zeros(1, dtype=torch.int64)]),
+            "row": torch.full((size,), size),
+            "col": torch.arange(size).flip(0),
+            "edge": torch.arange(size).flip(0) + 100,
+            "num_sampled_nodes": [size, 1],
+            "num_sampled_edges": [size],
+        }
+        return SamplerOutput(**{**given, **self._changes})
+
+    def sample_from_edges(self, index: Any, neg_sampling: Any = None) -> SamplerOutput:
+        raise NotImplementedError
+
+
+def test_own_samplers_are_sorted_by_destination():
+    batch = _loader(sampler=_Chain(), shuffle=False).make(0, 0)
+    assert batch.n_id.tolist() == [*SEEDS[:8].tolist(), 0]
+    assert batch.edge_index.tolist() == [[8] * 8, list(range(8))]
+    assert batch.e_id.tolist() == list(range(100, 108))
+    assert batch.dst_ptr.tolist() == [*range(9), 8]
+    assert batch.num_sampled_nodes == [8, 1]
+
+
+def test_own_samplers_that_do_not_follow_hops_have_no_counts():
+    for changes in (
+        {"num_sampled_nodes": None},
+        {"num_sampled_edges": None},
+        {"num_sampled_edges": [4, 4]},
+        {"num_sampled_edges": [7]},
+        {"col": torch.full((8,), 8)},
+    ):
+        batch = _loader(sampler=_Chain(**changes), shuffle=False).make(0, 0)
+        assert "num_sampled_nodes" not in batch
+        assert batch.batch_size == 8
+
+
+def test_own_samplers_may_leave_out_edge_ids():
+    sampler = _Chain(edge=None)
+    batch = _loader(sampler=sampler, shuffle=False, edge_columns={}).make(0, 0)
+    assert "e_id" not in batch
+    with pytest.raises(DataError, match=r"column 'weight' of node__to__node cannot be had"):
+        _loader(sampler=sampler, shuffle=False).make(0, 0)
+
+
+def test_own_samplers_put_distinct_seeds_first():
+    with pytest.raises(DataError, match="does not put the seeds first"):
+        _loader(sampler=_Chain(node=torch.arange(9))).make(0, 0)
+    with pytest.raises(DataError, match="some are there twice"):
+        _loader(sampler=_Chain(), seeds=np.array([4, 4]), shuffle=False).make(0, 0)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"batch_size": 0}, r"loader.batch_size=0 is invalid: it must be at least 1"),
+        ({"num_threads": -1}, r"loader.num_threads=-1 is invalid: it must be at least 0"),
+        ({"prefetch_batches": 0}, r"loader.prefetch_batches=0 is invalid"),
+        ({"rank": 2, "world_size": 2}, r"loader.rank=2 is invalid: world_size is 2"),
+    ],
+)
+def test_numbers_are_checked(changes, message):
+    with pytest.raises(ConfigError, match=message):
+        _loader(**changes)
+
+
+def test_node_type_is_checked():
+    with pytest.raises(DataError, match=r"node type 'user' are invalid: the graph has \['node'\]"):
+        _loader(node_type="user")
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_batches_are_pinned():
+    batch = _loader(pin_memory=True).make(0, 0)
+    assert batch.x.is_pinned()
+    assert batch.edge_index.is_pinned()
+    moved = batch.to("cuda", non_blocking=True)
+    assert torch.equal(moved.x.cpu(), batch.x)

@@ -1,0 +1,247 @@
+"""The sampler against its definition, and what holds of every sample."""
+
+from __future__ import annotations
+
+import pickle
+from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from raygnn.errors import ConfigError, DataError
+from raygnn.sampling import LocalGraphStore, NeighborSampler
+from raygnn.sampling.protocols import ends
+from raygnn.sampling.subgraph import SampledSubgraph
+from tests.unit.sampling import reference
+from tests.unit.sampling.memory_bundle import EDGE, NODE, MemoryBundle, random_bundle
+
+FOLLOWS, BUYS, SELLS = ("user", "follows", "user"), ("user", "buys", "item"), ("item", "by", "user")
+
+
+def _edges(draw: st.DrawFn, num_src: int, num_dst: int) -> tuple[np.ndarray, np.ndarray]:
+    """Few nodes, so that there are parallel edges and self-loops; often a hub."""
+    if num_src == 0 or num_dst == 0:
+        return np.empty(0, np.int64), np.empty(0, np.int64)
+    source, target = st.integers(0, num_src - 1), st.integers(0, num_dst - 1)
+    pairs = draw(st.lists(st.tuples(source, target), max_size=40))
+    if draw(st.booleans()):
+        pairs += [(i % num_src, 0) for i in range(draw(st.integers(0, 150)))]
+    both = np.array(pairs, np.int64).reshape(-1, 2)
+    return both[:, 0], both[:, 1]
+
+
+@st.composite
+def _bundles(draw: st.DrawFn) -> MemoryBundle:
+    index_dtype = draw(st.sampled_from(["int32", "int64"]))
+    if draw(st.booleans()):
+        size = draw(st.integers(0, 12))
+        return MemoryBundle({NODE: size}, {EDGE: _edges(draw, size, size)}, index_dtype)
+    users, items = draw(st.integers(1, 8)), draw(st.integers(0, 8))
+    sizes = {"user": users, "item": items}
+    edges = {et: _edges(draw, sizes[et[0]], sizes[et[2]]) for et in (FOLLOWS, BUYS, SELLS)}
+    return MemoryBundle(sizes, edges, index_dtype)
+
+
+def _expected(sampler: NeighborSampler, seeds: dict[str, list[int]], key: int) -> dict:
+    graph = sampler.graph
+    adjacency = {}
+    for edge_type in graph.edge_types:
+        indptr, indices, e_id = graph.adjacency(edge_type)
+        e_id = np.arange(len(indices)) if e_id is None else e_id
+        adjacency[edge_type] = [
+            [(int(indices[i]), int(e_id[i])) for i in range(start, stop)]
+            for start, stop in pairwise(indptr)
+        ]
+    pairs = {et: ends(et, graph.direction) for et in graph.edge_types}
+    return reference.sample(adjacency, pairs, seeds, sampler.fanouts, sampler.replace, key)
+
+
+def _as_lists(subgraph: SampledSubgraph) -> dict:
+    return {
+        "node": {t: nodes.tolist() for t, nodes in subgraph.node.items()},
+        "edges": {
+            et: list(zip(*edge_index.tolist(), subgraph.edge[et].tolist(), strict=True))
+            for et, edge_index in subgraph.edge_index.items()
+        },
+        "num_nodes": subgraph.num_sampled_nodes,
+        "num_edges": subgraph.num_sampled_edges,
+    }
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    bundle=_bundles(),
+    direction=st.sampled_from(["in", "out"]),
+    replace=st.booleans(),
+    key=st.integers(0, 2**64 - 1),
+    data=st.data(),
+)
+def test_samples_are_those_of_the_definition(bundle, direction, replace, key, data):
+    graph = LocalGraphStore(bundle, direction)
+    num_hops = data.draw(st.integers(1, 3))
+    hops = st.lists(st.sampled_from([-1, 0, 1, 2, 3, 70]), min_size=num_hops, max_size=num_hops)
+    fanouts = {et: data.draw(hops) for et in bundle.edge_types}
+    seeds = {
+        node_type: data.draw(st.lists(st.integers(0, size - 1), max_size=6))
+        for node_type, size in bundle.nodes.items()
+        if size
+    }
+    sampler = NeighborSampler(graph, fanouts, replace=replace)
+    subgraph = sampler.sample({t: np.array(ids, np.int64) for t, ids in seeds.items()}, key)
+
+    assert _as_lists(subgraph) == _expected(sampler, seeds, key)
+    for node_type, ids in seeds.items():
+        seed_index = subgraph.seed_index[node_type]
+        assert subgraph.node[node_type][seed_index].tolist() == ids
+    for edge_type, (_, col) in subgraph.edge_index.items():
+        dst_ptr = subgraph.dst_ptr[edge_type]
+        taker = ends(edge_type, direction)[1]
+        num_dst = sum(subgraph.num_sampled_nodes[taker][:-1])
+        assert np.array_equal(dst_ptr, np.searchsorted(col, np.arange(num_dst + 1)))
+        assert dst_ptr[-1] == len(col)
+
+
+@pytest.mark.parametrize("fanouts", [[15, 10], [5, -1], [100, 2]])
+@pytest.mark.parametrize("replace", [False, True])
+def test_what_holds_of_every_sample(fanouts, replace):
+    bundle = random_bundle()
+    csc = bundle.csc(EDGE)
+    seeds = np.arange(0, 200, 9)
+    sampler = NeighborSampler(LocalGraphStore(bundle), fanouts, replace=replace)
+    subgraph = sampler.sample({NODE: seeds}, 5)
+    nodes, (row, col) = subgraph.node[NODE], subgraph.edge_index[EDGE]
+    e_id = subgraph.edge[EDGE]
+
+    assert np.array_equal(nodes[: len(seeds)], seeds)
+    assert len(np.unique(nodes)) == len(nodes) == sum(subgraph.num_sampled_nodes[NODE])
+    assert np.array_equal(csc.indices[e_id], nodes[row])
+    owner = np.repeat(np.arange(200), np.diff(csc.indptr))
+    assert np.array_equal(owner[e_id], nodes[col])
+    assert (np.diff(col) >= 0).all()
+    degree = np.diff(csc.indptr)[nodes]
+    first = 0
+    for hop, fanout in enumerate(fanouts):
+        last = first + subgraph.num_sampled_nodes[NODE][hop]
+        taken = np.bincount(col, minlength=len(nodes))[first:last]
+        if fanout == -1:
+            expected = degree[first:last]
+        elif replace:
+            expected = np.where(degree[first:last] > 0, fanout, 0)
+        else:
+            expected = np.minimum(degree[first:last], fanout)
+        assert np.array_equal(taken, expected)
+        first = last
+    if not replace:
+        assert len(np.unique(e_id)) == len(e_id)
+
+
+@pytest.mark.parametrize(("fanout", "replace"), [(3, False), (3, True), (9, False), (60, False)])
+def test_each_edge_is_taken_equally_often(fanout, replace):
+    degree = 10 if fanout < 10 else 100
+    ring = (np.arange(degree), np.zeros(degree, np.int64))
+    bundle = MemoryBundle({NODE: degree}, {EDGE: ring})
+    graph = LocalGraphStore(bundle)
+    num_rounds = 4000 if fanout < 10 else 1000
+    node = np.zeros(1, np.int64)
+    picks = np.stack(
+        [graph.pick(EDGE, node, fanout, replace, key, 0).e_id for key in range(num_rounds)]
+    )
+    # Chi-square of the counts per edge; without replacement the counts vary less, by
+    # (1 - fanout / degree), which a comparison with the plain law would hide.
+    counts = np.bincount(picks.ravel(), minlength=degree)
+    expected = num_rounds * fanout / degree
+    spread = 1.0 if replace else (degree - fanout) / (degree - 1)
+    chi2 = ((counts - expected) ** 2).sum() / expected / spread
+    dof = degree - 1
+    assert abs(chi2 - dof) < 4 * np.sqrt(2 * dof)
+
+
+def test_pairs_of_edges_are_taken_equally_often():
+    degree, num_rounds = 6, 6000
+    bundle = MemoryBundle({NODE: degree}, {EDGE: (np.arange(degree), np.zeros(degree, np.int64))})
+    graph = LocalGraphStore(bundle)
+    node = np.zeros(1, np.int64)
+    counts = np.zeros((degree, degree))
+    for key in range(num_rounds):
+        a, b = sorted(graph.pick(EDGE, node, 2, False, key, 0).e_id.tolist())
+        counts[a, b] += 1
+    pairs = counts[np.triu_indices(degree, 1)]
+    expected = num_rounds / len(pairs)
+    chi2 = ((pairs - expected) ** 2).sum() / expected
+    dof = len(pairs) - 1
+    assert abs(chi2 - dof) < 4 * np.sqrt(2 * dof)
+
+
+def test_the_order_of_the_frontier_changes_no_pick():
+    graph = LocalGraphStore(random_bundle())
+    nodes = np.arange(200)
+    shuffled = np.random.default_rng(1).permutation(200)
+    one, other = (graph.pick(EDGE, ids, 3, False, 7, 1) for ids in (nodes, shuffled))
+    taken = np.split(one.e_id, one.offsets[1:-1])
+    again = np.split(other.e_id, other.offsets[1:-1])
+    assert all(np.array_equal(taken[node], again[i]) for i, node in enumerate(shuffled))
+
+
+def test_out_is_in_of_the_transposed_graph():
+    bundle = random_bundle()
+    seeds = {NODE: np.arange(20)}
+    out = NeighborSampler(LocalGraphStore(bundle, "out"), [4, 3]).sample(seeds, 3)
+    other = NeighborSampler(LocalGraphStore(bundle.transposed()), [4, 3]).sample(seeds, 3)
+    assert np.array_equal(out.node[NODE], other.node[NODE])
+    assert np.array_equal(out.edge_index[EDGE], other.edge_index[EDGE])
+    csc = bundle.csc(EDGE)
+    owner = np.repeat(np.arange(200), np.diff(csc.indptr))
+    nodes, (row, col) = out.node[NODE], out.edge_index[EDGE]
+    assert np.array_equal(owner[out.edge[EDGE]], nodes[row])
+    assert np.array_equal(csc.indices[out.edge[EDGE]], nodes[col])
+
+
+def test_batches_of_any_size_follow_each_other():
+    graph = LocalGraphStore(random_bundle(20_000, 60_000))
+    sampler = NeighborSampler(graph, [10, 10])
+    for num_seeds in (0, 1, 5000, 2, 0):
+        seeds = {NODE: np.arange(num_seeds)}
+        fresh = NeighborSampler(graph, [10, 10]).sample(seeds, 1)
+        assert _as_lists(sampler.sample(seeds, 1)) == _as_lists(fresh)
+
+
+def test_threads_share_a_sampler():
+    sampler = NeighborSampler(LocalGraphStore(random_bundle(2000, 20_000)), [10, 10])
+
+    def sample(key: int) -> dict:
+        return _as_lists(sampler.sample({NODE: np.arange(50) * (1 + key % 7)}, key))
+
+    expected = [sample(key) for key in range(40)]
+    with ThreadPoolExecutor(4) as pool:
+        assert list(pool.map(sample, range(40))) == expected
+
+
+def test_a_pickled_sampler_gives_the_same():
+    sampler = NeighborSampler(LocalGraphStore(random_bundle()), [4, 3])
+    seeds = {NODE: np.arange(5)}
+    expected = _as_lists(sampler.sample(seeds, 1))
+    assert _as_lists(pickle.loads(pickle.dumps(sampler)).sample(seeds, 1)) == expected
+
+
+def test_seeds_outside_of_the_graph_are_named():
+    sampler = NeighborSampler(LocalGraphStore(random_bundle()), [2])
+    for bad in (-1, 200):
+        message = rf"1 of 2 are outside of \[0, 200\), such as \[{bad}\]"
+        with pytest.raises(DataError, match=message):
+            sampler.sample({NODE: np.array([0, bad])}, 1)
+    with pytest.raises(DataError, match="node type 'user' are invalid: the graph has"):
+        sampler.sample({"user": np.array([0])}, 1)
+
+
+def test_unknown_direction():
+    with pytest.raises(ConfigError, match=r"sampling.direction='up' is invalid"):
+        LocalGraphStore(random_bundle(), "up")
+
+
+def test_unknown_edge_type():
+    graph = LocalGraphStore(random_bundle())
+    with pytest.raises(DataError, match=r"'user__buys__item' is invalid: the graph has \['node__"):
+        graph.pick(BUYS, np.arange(2), 1, False, 1, 0)
