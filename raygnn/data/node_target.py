@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -55,6 +55,13 @@ class NodeTarget:
             ConfigError: a name in `task.args` is not in the graph.
             DataError: there is nothing to predict or to predict it from, or a split is empty.
         """
+        known = [item.name for item in fields(NodeTargetArguments)]
+        for name in config.task.args:
+            if name not in known:
+                raise ConfigError(
+                    f"task.args.{name} is invalid: node_classification has no such argument. Set "
+                    f"one of: {', '.join(known)}."
+                )
         arguments = NodeTargetArguments(**config.task.args)
         problem = arguments.problem
         if problem is not None and problem not in PROBLEMS:

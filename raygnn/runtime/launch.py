@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import tempfile
 import time
@@ -13,8 +14,8 @@ from raygnn.data.bundle import Bundle
 from raygnn.errors import RaygnnError, TrainingError
 from raygnn.loops.progress import say
 from raygnn.loops.run_folder import RunFolder, check_run_folder, open_run_folder
-from raygnn.runtime.data_source import open_bundle
 from raygnn.runtime.data_checks import check_data
+from raygnn.runtime.data_source import open_bundle
 
 if TYPE_CHECKING:
     from raygnn.loops.job import TrainJob
@@ -149,6 +150,7 @@ def _train_worker(config: dict[str, TrainJob]) -> dict[str, Any] | RaygnnError:
     from raygnn.loops.worker import run_worker
     from raygnn.runtime.context import RayWorkerContext
 
+    logging.getLogger("ray.train").setLevel(logging.WARNING)  # a line per report and rank
     try:
         return run_worker(config["job"], RayWorkerContext())
     except RaygnnError as error:
@@ -163,7 +165,9 @@ def _connect(ray: Any) -> None:
     ray.init()
     nodes = len(ray.nodes())
     cpus = ray.cluster_resources().get("CPU", 0)
-    say(f"Ray {ray.__version__}: {nodes} node(s), {cpus:g} CPUs, {time.monotonic() - started:.1f} s")
+    say(
+        f"Ray {ray.__version__}: {nodes} node(s), {cpus:g} CPUs, {time.monotonic() - started:.1f} s"
+    )
 
 
 def _forget_snapshot(folder: RunFolder) -> None:
@@ -177,7 +181,9 @@ def _forget_snapshot(folder: RunFolder) -> None:
 
 def _explain_failure(error: Any) -> str:
     failures = getattr(error, "worker_failures", {})
-    lines = [f"rank {rank}: {str(cause).strip().splitlines()[-1]}" for rank, cause in failures.items()]
+    lines = [
+        f"rank {rank}: {str(cause).strip().splitlines()[-1]}" for rank, cause in failures.items()
+    ]
     return "Training failed and was not restarted any more:\n" + "\n".join(lines or [str(error)])
 
 
@@ -195,7 +201,12 @@ def _shortened(loaded: LoadedConfig, scratch: str) -> LoadedConfig:
             update={
                 "training": config.training.model_copy(update=training),
                 "run": config.run.model_copy(
-                    update={"name": "dry-run", "storage_path": scratch, "model_uri": None, "logs_uri": None}
+                    update={
+                        "name": "dry-run",
+                        "storage_path": scratch,
+                        "model_uri": None,
+                        "logs_uri": None,
+                    }
                 ),
             }
         ),

@@ -1,0 +1,119 @@
+"""The whole path over Ray Train: results, a worker that dies, a run that goes on."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+import torch
+
+import raygnn.train
+from raygnn.data.ingest import IngestOptions, ingest
+from raygnn.data.synthetic import synthetic_tables
+from raygnn.data.tables import write_tables
+from raygnn.errors import ResourceError, TrainingError
+from raygnn.loops.callbacks import Callback
+from raygnn.loops.checkpoints import CheckpointStore
+from raygnn.loops.engine import Engine
+from raygnn.losses import Loss
+from tests.small_runs import run_rank, small_config, trained_weights
+
+pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("ray_session")]
+
+
+class KillOnce(Callback):
+    """Ends the process of rank 1 by SIGKILL after a step, once."""
+
+    def __init__(self, step: int, marker: str) -> None:
+        self._step, self._marker = step, Path(marker)
+
+    def on_train_step_start(self, engine: Engine) -> None:
+        if engine.context.rank == 1 and engine.position.step == self._step:
+            try:
+                self._marker.unlink()
+            except FileNotFoundError:
+                return
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+class FailingLoss(Loss):
+    """Raises on any batch."""
+
+    def forward(self, prediction: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        raise ValueError("a mistake in a user's loss")
+
+
+@pytest.fixture(scope="module")
+def graph(tmp_path_factory: pytest.TempPathFactory) -> str:
+    tables = synthetic_tables(
+        "planted_partition", num_nodes=300, num_classes=3, num_features=8, seed=1
+    )
+    return write_tables(tables, str(tmp_path_factory.mktemp("graph") / "tables"), num_shards=2)
+
+
+def _config(folder: Path, graph: str, **changes) -> dict:
+    settings = {
+        "scaling__num_workers": 2,
+        "data__uri": graph,
+        "loggers": [{"type": "tensorboard"}],
+        "training__max_epochs": 3,
+        "optimizer__args": {"lr": 0.02},
+    }
+    return small_config(folder, **{**settings, **changes})
+
+
+def test_a_killed_worker_changes_nothing_of_the_result(ranks, graph, tmp_path):
+    marker = tmp_path / "kill"
+    marker.touch()
+    killer = {
+        "type": "tests.integration.test_train_ray.KillOnce",
+        "args": {"step": 4, "marker": str(marker)},
+    }
+    config = _config(tmp_path / "ray", graph, callbacks=[killer])
+    result = raygnn.train.fit(config, allow_modules=["tests"])
+    assert not marker.exists()
+
+    # What Ray hands back.
+    assert result.error is None
+    assert result.metrics["num_workers"] == 2
+    assert result.metrics["test/accuracy"] > 0.4
+    history = result.metrics_dataframe
+    assert list(history["epoch"]) == [1, 2, 3]
+    assert {"train/loss", "val/loss", "val/accuracy", "lr"} <= set(history.columns)
+    folder = tmp_path / "ray" / "run"
+    assert Path(result.path) == folder
+    store = CheckpointStore(str(folder / "checkpoints"))
+    assert Path(result.checkpoint.path).name == store.pointer("last")
+    best, metrics = result.best_checkpoints[0]
+    assert Path(best.path).name == store.pointer("best")
+    assert metrics["val/loss"] == pytest.approx(history["val/loss"].min())
+    assert list((folder / "logs").glob("events.out.tfevents.*"))
+
+    # Plain processes that nobody killed come to the same bits.
+    plain = _config(tmp_path / "plain", graph, loggers=[])
+    bundle = ingest(graph, IngestOptions(), os.environ["RAYGNN_CACHE_DIR"])
+    ranks.run(run_rank, 2, plain, str(bundle.path))
+    expected = trained_weights(plain)
+    for name, tensor in trained_weights(config).items():
+        assert torch.equal(tensor, expected[name]), name
+
+
+def test_a_mistake_in_user_code_is_told_once_with_its_rank(graph, tmp_path):
+    failing = {"type": "tests.integration.test_train_ray.FailingLoss"}
+    config = _config(tmp_path, graph, losses=[failing])
+    with pytest.raises(TrainingError, match=r"Rank 0 failed in training.*a user's loss"):
+        raygnn.train.fit(config, allow_modules=["tests"])
+    # The run can be mended and goes on under its name only with its own config.
+    assert not (tmp_path / "run" / "metrics.json").exists()
+
+
+def test_more_workers_than_places_are_refused_at_once(graph, tmp_path):
+    config = _config(tmp_path, graph, scaling__num_workers=50)
+    with pytest.raises(ResourceError, match=r"scaling\.num_workers=50 .*places for 2"):
+        raygnn.train.fit(config)
+    config = _config(tmp_path, graph, scaling__use_gpu=True)
+    with pytest.raises(ResourceError, match="no node of this cluster has a GPU"):
+        raygnn.train.fit(config)
+    assert not tmp_path.joinpath("run").exists()

@@ -1,0 +1,152 @@
+"""What the command line answers to wrong input: a message, status 2, and nothing written."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+
+import raygnn.train
+from raygnn.data.synthetic import synthetic_tables
+from raygnn.data.tables import write_tables
+from raygnn.errors import ConfigError, DataError, RunError
+from tests.small_runs import small_config
+
+
+@pytest.fixture
+def graph(tmp_path: Path) -> str:
+    tables = synthetic_tables("planted_partition", num_nodes=120, num_classes=3, num_features=4)
+    return str(Path(write_tables(tables, str(tmp_path / "graph"))).parent)
+
+
+@pytest.fixture
+def config(tmp_path: Path, graph: str) -> Path:
+    content = small_config(tmp_path / "runs", scaling__num_workers=0, data__uri=graph)
+    content["training"]["max_epochs"] = 1
+    path = tmp_path / "config.yaml"
+    path.write_text(yaml.safe_dump(content))
+    return path
+
+
+def _status(capsys, *arguments: object) -> tuple[int, str]:
+    status = raygnn.train.main([str(a) for a in arguments])
+    return status, capsys.readouterr().err
+
+
+def test_a_run_returns_0_and_leaves_its_outputs(capsys, config, tmp_path):
+    status, err = _status(capsys, config)
+    assert (status, err) == (0, "")
+    folder = tmp_path / "runs" / "run"
+    metrics = json.loads((folder / "metrics.json").read_text())
+    assert 0 <= metrics["test/accuracy"] <= 1
+    saved = yaml.safe_load((folder / "config.yaml").read_text())
+    assert saved["sampling"]["fanouts"] == [4, 3]
+    names = {path.name for path in folder.iterdir()}
+    assert {"model.safetensors", "history.jsonl", "checkpoints", "run.json"} <= names
+
+
+def test_a_finished_run_is_not_run_again(capsys, config, tmp_path):
+    assert _status(capsys, config)[0] == 0
+    before = (tmp_path / "runs" / "run" / "metrics.json").read_bytes()
+    status, err = _status(capsys, config)
+    assert status == 2
+    assert "that run has finished. Set --run.overwrite true" in err
+    assert (tmp_path / "runs" / "run" / "metrics.json").read_bytes() == before
+    assert _status(capsys, config, "--run.overwrite", "true")[0] == 0
+
+
+def test_an_unfinished_run_of_another_config_is_refused(capsys, config, tmp_path):
+    folder = tmp_path / "runs" / "run"
+    folder.mkdir(parents=True)
+    state = {"status": "running", "fingerprint": "another", "raygnn": "0"}
+    (folder / "run.json").write_text(json.dumps(state))
+    status, err = _status(capsys, config)
+    assert status == 2
+    assert "an unfinished run of another config is there" in err
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["--modle.type", "GCN"], "Did you mean model"),
+        (["--model.type", "GraphSAEG"], "GraphSAGE"),
+        (["--data.uri", "nowhere"], "nowhere"),
+        (["--data!"], "the config names no graph"),
+        (["--task.args.label", "z"], "task.args.label='z' is invalid"),
+        (["--task.args.target", "user"], "task.args.target='user' is invalid"),
+        (["--task.args.feature", "z"], "task.args.feature='z' is invalid"),
+        (["--task.args.problem", "ranking"], "task.args.problem='ranking' is invalid"),
+        (["--task.args.lable", "y"], "lable"),
+        (["--checkpoint.resume", "must"], "no run named 'run' is there to resume"),
+        (["--scaling.use_gpu", "true"], "scaling.use_gpu=True is invalid"),
+        (["--model.args.num_layers", "3"], "num_layers"),
+    ],
+)
+def test_wrong_input_is_told_before_anything_is_written(
+    capsys, config, tmp_path, overrides, message
+):
+    status, err = _status(capsys, config, *overrides)
+    assert status == 2, err
+    assert message in err
+    assert "Traceback" not in err
+    assert not (tmp_path / "runs").exists()
+
+
+def test_the_config_comes_first(capsys):
+    assert _status(capsys, "--seed", "1")[0] == 2
+    assert _status(capsys)[0] == 2
+
+
+def test_print_config_and_schema_stop_there(capsys, config):
+    assert raygnn.train.main([str(config), "--print-config", "--seed", "9"]) == 0
+    assert yaml.safe_load(capsys.readouterr().out)["seed"] == 9
+    assert raygnn.train.main(["--print-schema"]) == 0
+    assert "properties" in json.loads(capsys.readouterr().out)
+
+
+def test_a_dry_run_keeps_nothing(capsys, config, tmp_path):
+    assert raygnn.train.main([str(config), "--dry-run"]) == 0
+    assert "checkpoint restored" in capsys.readouterr().out
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_folder_that_cannot_be_written_is_named(capsys, config, tmp_path):
+    (tmp_path / "file").write_text("in the way")
+    status, err = _status(capsys, config, "--run.storage_path", tmp_path / "file")
+    assert status == 2
+    assert "the run folder cannot be written" in err
+
+
+def test_a_pyg_graph_takes_the_same_path(tmp_path):
+    torch = pytest.importorskip("torch")
+    from torch_geometric.data import Data
+
+    rng = np.random.default_rng(0)
+    labels = torch.from_numpy(rng.integers(0, 3, 90))
+    features = torch.nn.functional.one_hot(labels, 3).float()
+    data = Data(x=features, y=labels, edge_index=torch.from_numpy(rng.integers(0, 90, (2, 400))))
+    config = small_config(tmp_path / "runs", scaling__num_workers=0)
+    config["data"] = {"splits": {"type": "hash", "fractions": [0.6, 0.2, 0.2]}}
+    outcome = raygnn.train.fit(config, data=data)
+    assert outcome.metrics["samples"] > 0
+    with pytest.raises(ConfigError, match="data is given twice"):
+        raygnn.train.fit({**config, "data": {"uri": "x"}}, ["--run.name", "other"], data=data)
+
+
+def test_no_split_says_what_to_set(tmp_path):
+    tables = synthetic_tables(
+        "planted_partition", num_nodes=60, num_classes=2, num_features=4, split="none"
+    )
+    uri = write_tables(tables, str(tmp_path / "graph"))
+    config = small_config(tmp_path / "runs", scaling__num_workers=0, data__uri=uri)
+    with pytest.raises(DataError, match=r"data\.splits"):
+        raygnn.train.fit(config)
+
+
+def test_fit_refuses_a_finished_run(config):
+    raygnn.train.fit(config)
+    with pytest.raises(RunError, match="has finished"):
+        raygnn.train.fit(config)
