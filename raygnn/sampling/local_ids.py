@@ -5,26 +5,30 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
+from raygnn.sampling.intrinsics import prefetch
+
 _GOLDEN_GAMMA = np.uint64(0x9E3779B97F4A7C15)
 _SMALLEST_TABLE = 1 << 10
+_SLOTS_PER_NODE = 4  # fuller tables cost more in second looks than smaller ones save in cache
+_SLOTS_AHEAD = 16  # how many nodes ahead a slot is asked for
 
 
 class LocalIds:
     """Maps node ids to 0, 1, 2... through an open-addressing hash table; kept between batches.
 
-    A slot holds a local id + 1 and is compared through the list of nodes: 4 bytes a slot keep the
-    table of a batch in the processor's cache, which slots with a node id beside would leave.
+    A slot holds a local id + 1, 0 when free, and is compared through the list of nodes: 4 bytes a
+    slot keep the table of a batch near the processor.
     """
 
     def __init__(self) -> None:
         self.num_nodes = 0
-        self._nodes = np.empty(_SMALLEST_TABLE, np.int64)
+        self._known = np.empty(_SMALLEST_TABLE, np.int64)  # the node of local id i at i + 1
         self._slots = np.zeros(_SMALLEST_TABLE, np.int32)
 
     @property
     def nodes(self) -> np.ndarray:
         """int64 [num_nodes], the nodes by local id; a view until the next `add` or `clear`."""
-        return self._nodes[: self.num_nodes]
+        return self._known[1 : self.num_nodes + 1]
 
     def clear(self) -> None:
         """Forgets all nodes."""
@@ -38,15 +42,15 @@ class LocalIds:
             nodes: integer node ids, may repeat.
             local: int32 or int64 of the same length, filled with local ids.
         """
-        room = self.num_nodes + len(nodes)
-        if room > len(self._nodes):
+        room = self.num_nodes + len(nodes) + 2
+        if room > len(self._known):
             grown = np.empty(room + room // 4, np.int64)
-            grown[: self.num_nodes] = self.nodes
-            self._nodes = grown
+            grown[: self.num_nodes + 1] = self._known[: self.num_nodes + 1]
+            self._known = grown
         done = 0
         while True:
             done, self.num_nodes = _add(
-                self._slots, self._nodes, self.num_nodes, nodes, done, local
+                self._slots, self._known, self.num_nodes, nodes, done, local
             )
             if done == len(nodes):
                 return
@@ -63,21 +67,31 @@ def _home(num_slots, node):  # type: ignore[no-untyped-def]
 
 @njit(nogil=True, cache=True)
 def _add(slots, known, num_known, nodes, first, local):  # type: ignore[no-untyped-def]
-    """Adds `nodes[first:]` until the table is half full; returns where it stopped."""
+    """Adds `nodes[first:]` until the table is too full; returns where it stopped.
+
+    A free slot stands for the next local id, whose node is set beforehand: then "free" and "found"
+    are one comparison. Whether a node is new cannot be predicted, and a branch on it would cost
+    more than all the rest (1.7 against 0.6 ms for 140 k nodes).
+    """
     mask = len(slots) - 1
-    limit = len(slots) // 2
+    limit = len(slots) // _SLOTS_PER_NODE
     for i in range(first, len(nodes)):
+        if num_known == limit:
+            return i, num_known
+        if i + _SLOTS_AHEAD < len(nodes):
+            prefetch(slots, _home(len(slots), nodes[i + _SLOTS_AHEAD]))
         node = np.int64(nodes[i])
+        known[num_known + 1] = node
         slot = _home(len(slots), node)
-        while slots[slot] != 0 and known[slots[slot] - 1] != node:
+        held = np.int64(slots[slot])
+        label = held if held != 0 else num_known + 1
+        while known[label] != node:
             slot = (slot + 1) & mask
-        if slots[slot] == 0:
-            if num_known == limit:
-                return i, num_known
-            known[num_known] = node
-            num_known += 1
-            slots[slot] = num_known
-        local[i] = slots[slot] - 1
+            held = np.int64(slots[slot])
+            label = held if held != 0 else num_known + 1
+        slots[slot] = label
+        num_known += np.int64(held == 0)
+        local[i] = label - 1
     return len(nodes), num_known
 
 

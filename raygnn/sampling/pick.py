@@ -7,38 +7,26 @@ batches: see `raygnn.sampling.rng.RNG_VERSION`.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-from llvmlite import ir
-from numba import njit, types
-from numba.extending import intrinsic
+from numba import njit
 
 from raygnn.data.hashing import splitmix64
+from raygnn.sampling.intrinsics import multiply_high, prefetch
 
 ALL = -1  # the fanout that takes every in-edge
 
 _GOLDEN_GAMMA = np.uint64(0x9E3779B97F4A7C15)
 # Up to here, comparing with all earlier picks is faster than a hash table; the picks are the same.
 _LINEAR_SEARCH = 48
-
-
-@intrinsic
-def _multiply_high(typingctx: Any, a: Any, b: Any) -> Any:
-    """The high 64 bits of the product of two uint64: one instruction."""
-
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        wide = ir.IntType(128)
-        product = builder.mul(*(builder.zext(arg, wide) for arg in args))
-        return builder.trunc(builder.lshr(product, ir.Constant(wide, 64)), ir.IntType(64))
-
-    return types.uint64(types.uint64, types.uint64), codegen
+# How many elements ahead cache misses are asked for: at 40 M edges, half the time of either loop.
+_ROWS_AHEAD = 64
+_NEIGHBORS_AHEAD = 128
 
 
 @njit(nogil=True, cache=True)
 def _draw_below(start, number, bound):  # type: ignore[no-untyped-def]
     bits = splitmix64(start + np.uint64(number) * _GOLDEN_GAMMA)
-    return np.int64(_multiply_high(bits, np.uint64(bound)))
+    return np.int64(multiply_high(bits, np.uint64(bound)))
 
 
 @njit(nogil=True, cache=True)
@@ -55,6 +43,8 @@ def find_rows(indptr, nodes, fanout, replace, starts, degrees, offsets):  # type
     total = 0
     offsets[0] = 0
     for i in range(len(nodes)):
+        if i + _ROWS_AHEAD < len(nodes):
+            prefetch(indptr, nodes[i + _ROWS_AHEAD])
         node = nodes[i]
         start = indptr[node]
         degree = indptr[node + 1] - start
@@ -147,9 +137,11 @@ def _slot_of(table, edge):  # type: ignore[no-untyped-def]
 def load_neighbors(indices, positions, neighbors):  # type: ignore[no-untyped-def]
     """Fills `neighbors` with `indices[positions]`.
 
-    Apart from the picking, so that the processor has many of these cache misses in flight.
+    Apart from the picking, so that many of these cache misses are in flight at once.
     """
     for i in range(len(positions)):
+        if i + _NEIGHBORS_AHEAD < len(positions):
+            prefetch(indices, positions[i + _NEIGHBORS_AHEAD])
         neighbors[i] = indices[positions[i]]
 
 
