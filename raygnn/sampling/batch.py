@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -11,12 +12,13 @@ from torch_geometric.data import Data, HeteroData
 
 from raygnn.data.edge_types import EdgeType, edge_type_name
 from raygnn.errors import DataError
-from raygnn.sampling.protocols import FeatureStore, GraphStore, ends
+from raygnn.sampling.buffers import BufferPool
+from raygnn.sampling.protocols import FeatureStore, GraphStore, ends, row_layout
 from raygnn.sampling.subgraph import SampledSubgraph
 
 
 class BatchAssembler:
-    """Joins sampled nodes and edges with their columns; nothing is copied that is already an array.
+    """Joins sampled nodes and edges with their columns; arrays become tensors without a copy.
 
     A graph of one node type and one edge type gives `Data`, any other `HeteroData` with the same
     attributes by type. Against the direction of the edges (`out`), an edge type (src, rel, dst) is
@@ -49,6 +51,7 @@ class BatchAssembler:
         self._node_type = node_type
         self._columns = dict(columns)
         self._edge_columns = dict(edge_columns)
+        self._buffers: dict[tuple[str | EdgeType, str], BufferPool] = defaultdict(BufferPool)
 
     def assemble(self, subgraph: SampledSubgraph, seeds: np.ndarray) -> Data | HeteroData:
         """The batch of a subgraph that was sampled for these seeds of the loader's type."""
@@ -88,9 +91,9 @@ class BatchAssembler:
         for column, name in self._columns.items():
             if column in have and have[column].role == "label":
                 if is_seed_type:
-                    yield name, self._features.gather(node_type, column, seeds)
+                    yield name, self._rows(node_type, column, seeds)
             elif column in have or is_seed_type:
-                yield name, self._features.gather(node_type, column, nodes)
+                yield name, self._rows(node_type, column, nodes)
 
     def _edge_values(
         self, subgraph: SampledSubgraph, edge_type: EdgeType
@@ -114,7 +117,15 @@ class BatchAssembler:
                 f"column {column!r} of {edge_type_name(edge_type)} cannot be had: the sampler of "
                 "sampling.type does not say which edges it took. Fill edge in its SamplerOutput."
             )
-        return self._features.gather(edge_type, column, subgraph.edge[edge_type])
+        return self._rows(edge_type, column, subgraph.edge[edge_type])
+
+    def _rows(self, type_: str | EdgeType, column: str, ids: np.ndarray) -> np.ndarray:
+        info = self._features.columns(type_).get(column)
+        if info is None:
+            return self._features.gather(type_, column, ids)  # says what there is
+        shape, dtype = row_layout(info)
+        out = self._buffers[type_, column].array((len(ids), *shape), dtype)
+        return self._features.gather(type_, column, ids, out)
 
     def _message_type(self, edge_type: EdgeType) -> EdgeType:
         if self._graph.direction == "in":

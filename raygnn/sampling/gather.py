@@ -5,13 +5,28 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
+from raygnn.sampling.intrinsics import prefetch
+
+_LINE_BYTES = 64
+# How many cache lines are asked for ahead (of rows of 512 bytes in a file of 1 GB: two thirds of
+# the time without), and of one row: the processor itself goes on from there.
+_LINES_AHEAD = 128
+_LINES_OF_ROW = 8
+
 
 @njit(nogil=True, cache=True)
-def _copy_rows(rows, ids, out):  # type: ignore[no-untyped-def]
+def _copy_rows(rows, width, ids, out):  # type: ignore[no-untyped-def]
+    """Copies rows of `width` words; `rows` and `out` are flat."""
+    line = _LINE_BYTES // rows.itemsize
+    num_lines = min((width + line - 1) // line, _LINES_OF_ROW)
+    ahead = _LINES_AHEAD // num_lines
     for i in range(len(ids)):
-        row = ids[i]
-        for j in range(rows.shape[1]):
-            out[i, j] = rows[row, j]
+        if i + ahead < len(ids):
+            for j in range(num_lines):
+                prefetch(rows, ids[i + ahead] * width + j * line)
+        first = ids[i] * width
+        for j in range(width):
+            out[i * width + j] = rows[first + j]
 
 
 @njit(nogil=True, cache=True)
@@ -35,6 +50,7 @@ def gather_rows(rows: np.ndarray, ids: np.ndarray, out: np.ndarray) -> None:
 
     Args:
         rows: C-contiguous, of any type: bytes are copied.
+        ids: int64, rows of `rows`.
         out: C-contiguous, of the same type and row shape.
     """
     if len(ids) == 0 or out.nbytes == 0:
@@ -43,7 +59,7 @@ def gather_rows(rows: np.ndarray, ids: np.ndarray, out: np.ndarray) -> None:
     # The widest word that divides a row: few kernels to compile for all types, and full vectors.
     word = next(size for size in (8, 4, 2, 1) if row_bytes % size == 0)
     dtype = np.dtype(f"u{word}")
-    _copy_rows(_words(rows, dtype), ids, _words(out, dtype))
+    _copy_rows(_words(rows, dtype), row_bytes // word, ids, _words(out, dtype))
 
 
 def gather_sparse_rows(
@@ -67,4 +83,4 @@ def gather_sparse_rows(
 
 
 def _words(array: np.ndarray, dtype: np.dtype) -> np.ndarray:
-    return array.reshape(len(array), -1).view(dtype)
+    return array.reshape(-1).view(dtype)

@@ -1,4 +1,9 @@
-"""Processor instructions that Python has no word for, for use in kernels."""
+"""Processor instructions that Python has no word for, for use in kernels.
+
+numba keeps compiled kernels on disk (in `__pycache__`, in ~/.cache/numba where that cannot be
+written, or in $NUMBA_CACHE_DIR) by the content of the kernel's own file. Who changes something
+here, or in `raygnn.data.hashing`, changes the files of the kernels that use it too.
+"""
 
 from __future__ import annotations
 

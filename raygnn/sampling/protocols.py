@@ -104,3 +104,9 @@ def ends(edge_type: EdgeType, direction: str) -> tuple[str, str]:
     """The types of neighbors and of the nodes that take them."""
     source, _, target = edge_type
     return (source, target) if direction == "in" else (target, source)
+
+
+def row_layout(info: ColumnInfo) -> tuple[tuple[int, ...], np.dtype]:
+    """Shape and type of a row as `FeatureStore.gather` gives it."""
+    is_float32 = info.sparse or info.dtype == "float16"
+    return info.shape, np.dtype(np.float32 if is_float32 else info.dtype)

@@ -104,6 +104,18 @@ def test_without_shuffling_seeds_come_as_given():
     assert torch.cat([batch.input_id for batch in batches]).tolist() == SEEDS.tolist()
 
 
+def test_batches_that_are_kept_keep_their_rows():
+    loader = _loader()
+    kept = [batch.x for epoch in range(3) for batch in loader.iterate(epoch)]
+    ids = [batch.n_id for epoch in range(3) for batch in loader.iterate(epoch)]
+    assert all(torch.equal(x[:, 0], n_id.float()) for x, n_id in zip(kept, ids, strict=True))
+
+
+def test_unknown_columns_are_named():
+    with pytest.raises(KeyError, match="z"):
+        _loader(columns={"z": "x"}).make(0, 0)
+
+
 def test_no_seeds_are_no_batches():
     loader = _loader(seeds=np.empty(0, np.int64))
     assert loader.num_batches == 0
