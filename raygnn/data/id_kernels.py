@@ -11,6 +11,9 @@ from numba import njit
 
 from raygnn.data.hashing import fnv1a, splitmix64
 
+# Ids whose memory accesses overlap; as many as a core has misses under way, a few times over.
+_GROUP = 256
+
 
 @njit(nogil=True, cache=True)
 def is_range(ids: np.ndarray) -> bool:
@@ -122,13 +125,34 @@ def find_strings(
     slots: np.ndarray,
     out: np.ndarray,
 ) -> None:
-    """Looks string ids up in a table filled by fill_strings; -1 is unknown."""
+    """Looks string ids up in a table filled by fill_strings; -1 is unknown.
+
+    In steps over a group of ids, so that the cache misses of many of them overlap: the first
+    steps only load, and the last finds everything in the cache.
+    """
     mask = len(slots) - 1
-    for i in range(len(out)):
-        start, stop = wanted_offsets[i], wanted_offsets[i + 1]
-        place = np.int64(splitmix64(fnv1a(wanted_data, start, stop))) & mask
-        while slots[place] >= 0 and not _same(
-            wanted_data, start, stop, data, offsets[slots[place]], offsets[slots[place] + 1]
-        ):
-            place = (place + 1) & mask
-        out[i] = slots[place]
+    places = np.empty(_GROUP, np.int64)
+    first_bytes = np.empty(_GROUP, np.int64)
+    for base in range(0, len(out), _GROUP):
+        size = min(_GROUP, len(out) - base)
+        for i in range(size):
+            start, stop = wanted_offsets[base + i], wanted_offsets[base + i + 1]
+            places[i] = np.int64(splitmix64(fnv1a(wanted_data, start, stop))) & mask
+        for i in range(size):
+            out[base + i] = slots[places[i]]
+        for i in range(size):
+            first_bytes[i] = offsets[max(out[base + i], 0)]
+        for i in range(size):
+            first_bytes[i] = data[first_bytes[i]] if first_bytes[i] < len(data) else -1
+        for i in range(size):
+            start, stop = wanted_offsets[base + i], wanted_offsets[base + i + 1]
+            found, place = out[base + i], places[i]
+            if found >= 0 and stop > start and first_bytes[i] != wanted_data[start]:
+                place = (place + 1) & mask
+                found = slots[place]
+            while found >= 0 and not _same(
+                wanted_data, start, stop, data, offsets[found], offsets[found + 1]
+            ):
+                place = (place + 1) & mask
+                found = slots[place]
+            out[base + i] = found

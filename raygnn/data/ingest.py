@@ -211,6 +211,8 @@ def _build(
 ) -> None:
     tables = _scan(manifest, files, schedule)
     node_plans, edge_plans = _plan(manifest, options, tables)
+    if options.undirected and all(plan.edge_type[0] != plan.edge_type[2] for plan in edge_plans):
+        progress("ingest: data.undirected changes nothing: no edge type is within one node type")
     drop = options.on_error == "drop"
     work = building / "work"
     node_tables = {t: tables[_node_table_name(t)] for t in manifest.node_types}

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from raygnn.data.bundle import Bundle
-from raygnn.data.ingest import ingest
+from raygnn.data.ingest import IngestOptions, ingest
 from raygnn.errors import DataError
 from tests.graph_writer import write_graph, write_shards
 
@@ -131,3 +131,12 @@ def test_several_node_and_edge_types(tmp_path: Path) -> None:
     split = bundle.declared_split("item")
     assert split is not None
     assert split.tolist() == [1, 3]
+
+
+def test_undirected_without_effect_is_said(tmp_path: Path) -> None:
+    path = write_graph(tmp_path / "graph", pa.table({"id": [1, 2]}))
+    said: list[str] = []
+    options = IngestOptions(undirected=True)
+    bundle = ingest(path, options, cache_dir=tmp_path / "cache", progress=said.append)
+    assert bundle.edge_types == []
+    assert "data.undirected changes nothing" in said[0]

@@ -357,9 +357,7 @@ def test_drop_leaves_something(tmp_path: Path) -> None:
     options = IngestOptions(on_error="drop")
     nodes = _nodes(x=[np.nan] * 4)
     path = write_graph(tmp_path / "a", nodes, node_spec={"features": {"x": "x"}})
-    with pytest.raises(
-        DataError, match=r"node_types.n: data.on_error=drop left none of its 4"
-    ):
+    with pytest.raises(DataError, match=r"node_types.n: data.on_error=drop left none of its 4"):
         ingest(path, options, cache_dir=tmp_path / "cache")
     path = write_graph(tmp_path / "b", _nodes(), pa.table({"s": [8], "t": [9]}))
     with pytest.raises(DataError, match=r"n__to__n: data.on_error=drop left none of its 1 rows"):
