@@ -119,9 +119,16 @@ class _SegmentMax(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
         x, out = ctx.saved_tensors
-        src, dst = ctx.adjacency.src, ctx.adjacency.dst
-        is_largest = (x.index_select(0, src) == out.index_select(0, dst)).to(grad.dtype)
-        num_largest = row_sum(is_largest, ctx.adjacency.ptr).clamp_(min=1)
-        is_largest *= (grad / num_largest).index_select(0, dst)
-        order, _, src_ptr = ctx.adjacency.by_source
-        return bag_sum(is_largest, order, src_ptr), None
+        src, dst, num_edges = ctx.adjacency.src, ctx.adjacency.dst, ctx.adjacency.num_edges
+        num_largest = torch.empty_like(out)
+        for segments, edges, ptr in segment_chunks(ctx.adjacency.ptr, num_edges):
+            is_largest = x.index_select(0, src[edges]) == out.index_select(0, dst[edges])
+            num_largest[segments] = row_sum(is_largest.to(out.dtype), ptr)
+        share = grad / num_largest.clamp_(min=1)
+        order, dst, src_ptr = ctx.adjacency.by_source
+        src = src[order]
+        grad_x = torch.empty_like(x)
+        for segments, edges, ptr in segment_chunks(src_ptr, num_edges):
+            is_largest = x.index_select(0, src[edges]) == out.index_select(0, dst[edges])
+            grad_x[segments] = row_sum(share.index_select(0, dst[edges]).mul_(is_largest), ptr)
+        return grad_x, None

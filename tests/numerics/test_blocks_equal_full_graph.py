@@ -71,7 +71,7 @@ def block_of_all(edge_index: Tensor, num_nodes: int) -> Block:
     )
 
 
-@settings(max_examples=20)
+@settings(max_examples=20, deadline=None)
 @given(graphs())
 @pytest.mark.parametrize("jump", [None, "cat"])
 @pytest.mark.parametrize("encoder_type", ENCODERS)
@@ -93,7 +93,7 @@ def test_a_batch_gives_the_rows_of_the_full_graph(
     torch.testing.assert_close(*gradients, rtol=1e-4, atol=1e-5)
 
 
-@settings(max_examples=20)
+@settings(max_examples=20, deadline=None)
 @given(graphs())
 @pytest.mark.parametrize(
     ("encoder_type", "conv"), [(GCN, GCNConv), (GraphSAGE, SAGEConv), (GAT, GATConv)]
@@ -131,7 +131,7 @@ class TwoMeans(nn.Module):
         return x
 
 
-@settings(max_examples=20)
+@settings(max_examples=20, deadline=None)
 @given(graphs())
 def test_a_users_module_on_the_subgraph_gives_the_rows_of_the_full_graph(
     graph: tuple[Tensor, list[int]],

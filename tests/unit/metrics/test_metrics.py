@@ -60,6 +60,7 @@ def value_of(metric: SumMetric | GatheredMetric, prediction: Tensor, target: Ten
     return result[metric.name]
 
 
+@settings(max_examples=40, deadline=None)
 @given(multi_class())
 def test_multi_class_counts_are_scikit_learns(rows: tuple[Tensor, Tensor]) -> None:
     prediction, target = rows
@@ -71,6 +72,7 @@ def test_multi_class_counts_are_scikit_learns(rows: tuple[Tensor, Tensor]) -> No
         assert value_of(metric(width, "multi_class"), prediction, target) == pytest.approx(theirs)
 
 
+@settings(max_examples=40, deadline=None)
 @given(multi_label())
 def test_multi_label_counts_are_scikit_learns(rows: tuple[Tensor, Tensor]) -> None:
     prediction, target = rows
@@ -84,6 +86,7 @@ def test_multi_label_counts_are_scikit_learns(rows: tuple[Tensor, Tensor]) -> No
         assert value_of(metric(width, "multi_label"), prediction, target) == pytest.approx(theirs)
 
 
+@settings(max_examples=40, deadline=None)
 @given(multi_class(), st.randoms(use_true_random=False), st.lists(st.integers(0, 12), max_size=3))
 @pytest.mark.parametrize("metric", [Accuracy, F1Macro, F1Micro])
 def test_counts_are_the_same_for_any_order_and_cut(
@@ -100,6 +103,7 @@ def test_counts_are_the_same_for_any_order_and_cut(
     assert whole.dtype == torch.float64
 
 
+@settings(max_examples=40, deadline=None)
 @given(
     arrays(np.float32, st.tuples(st.integers(2, 9), st.integers(1, 3)), elements=SCORES),
     st.integers(0, 2**31),
@@ -145,6 +149,7 @@ def test_no_rows_give_nan() -> None:
     assert math.isnan(value_of(AUROC(3, "multi_class"), none, classes))
 
 
+@settings(max_examples=40, deadline=None)
 @given(multi_class(min_classes=2))
 def test_two_classes_are_ranked_as_scikit_learn_does(rows: tuple[Tensor, Tensor]) -> None:
     prediction, target = rows[0][:, :2], rows[1] % 2
@@ -159,7 +164,7 @@ def test_two_classes_are_ranked_as_scikit_learn_does(rows: tuple[Tensor, Tensor]
     assert precision == pytest.approx(sk.average_precision_score(target, scores))
 
 
-@settings(max_examples=50)
+@settings(max_examples=40, deadline=None)
 @given(multi_class(min_classes=3))
 def test_classes_are_ranked_as_scikit_learn_does(rows: tuple[Tensor, Tensor]) -> None:
     prediction, target = rows
@@ -169,7 +174,7 @@ def test_classes_are_ranked_as_scikit_learn_does(rows: tuple[Tensor, Tensor]) ->
     check_macro_average(prediction, target, "multi_class", columns)
 
 
-@settings(max_examples=50)
+@settings(max_examples=40, deadline=None)
 @given(multi_label())
 def test_labels_are_ranked_as_scikit_learn_does(rows: tuple[Tensor, Tensor]) -> None:
     prediction, target = rows
