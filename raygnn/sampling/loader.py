@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch_geometric.sampler import BaseSampler
 
-from raygnn.errors import ConfigError, DataError
+from raygnn.errors import ConfigError
 from raygnn.sampling.batch import BatchAssembler
 from raygnn.sampling.foreign_sampler import ForeignSampler
 from raygnn.sampling.neighbor_sampler import NeighborSampler
@@ -20,6 +20,7 @@ from raygnn.sampling.permutation import seed_order
 from raygnn.sampling.prefetch import map_ahead
 from raygnn.sampling.protocols import FeatureStore, GraphStore
 from raygnn.sampling.rng import batch_key
+from raygnn.sampling.seeds import check_seeds
 
 #: `torch_geometric.data.Data` of a graph of one node and edge type, else `HeteroData`; what is in
 #: it, `raygnn.sampling.batch.BatchAssembler` says.
@@ -47,7 +48,7 @@ class NeighborLoader:
         pin_memory: into page-locked memory, for asynchronous copies; nothing where CUDA is not.
     Raises:
         ConfigError: a number is out of range.
-        DataError: the graph has no such node type or column.
+        DataError: the graph has no such node type, or a seed is not one of its nodes.
     """
 
     def __init__(
@@ -72,12 +73,7 @@ class NeighborLoader:
     ) -> None:
         _check_numbers(batch_size, num_threads, prefetch_batches)
         _check_rank(rank, world_size)
-        if node_type not in graph.node_types:
-            raise DataError(
-                f"seeds of node type {node_type!r} are invalid: the graph has "
-                f"{list(graph.node_types)}. Use one of these."
-            )
-        self.seeds = np.ascontiguousarray(seeds, np.int64)
+        self.seeds = check_seeds(graph, node_type, seeds)
         self.node_type = node_type
         self.batch_size = batch_size
         self.split = split

@@ -16,13 +16,13 @@ from torch_geometric.sampler import (
 )
 
 from raygnn.data.edge_types import EdgeType
-from raygnn.errors import DataError
 from raygnn.sampling.fanouts import Fanouts, resolve_fanouts
 from raygnn.sampling.growing_subgraph import GrowingSubgraph
 from raygnn.sampling.protocols import GraphStore, ends
 from raygnn.sampling.pyg_output import to_pyg_output
 from raygnn.sampling.rng import RNG_VERSION, BatchKey, chain_key, text_key
 from raygnn.sampling.scratch import Pool
+from raygnn.sampling.seeds import check_seeds
 from raygnn.sampling.subgraph import SampledSubgraph
 
 
@@ -65,7 +65,7 @@ class NeighborSampler(BaseSampler):
         Raises:
             DataError: a seed is not a node of the graph.
         """
-        checked = {node_type: self._check_seeds(node_type, ids) for node_type, ids in seeds.items()}
+        checked = {t: check_seeds(self.graph, t, ids) for t, ids in seeds.items()}
         with self._workspaces.lend() as growing:
             growing.start(checked)
             for hop in range(self.num_hops):
@@ -109,19 +109,3 @@ class NeighborSampler(BaseSampler):
             edge_type, frontier, fanout, self.replace, key, hop, growing.scratch
         )
         growing.add_edges(edge_type, picks)
-
-    def _check_seeds(self, node_type: str, seeds: np.ndarray) -> np.ndarray:
-        if node_type not in self.graph.node_types:
-            raise DataError(
-                f"seeds of node type {node_type!r} are invalid: the graph has "
-                f"{list(self.graph.node_types)}. Use one of these."
-            )
-        ids = np.ascontiguousarray(seeds, np.int64)
-        num_nodes = self.graph.num_nodes(node_type)
-        outside = ids[(ids < 0) | (ids >= num_nodes)]
-        if len(outside):
-            raise DataError(
-                f"seeds of node type {node_type!r} are invalid: {len(outside)} of {len(ids)} are "
-                f"outside of [0, {num_nodes}), such as {outside[:5].tolist()}. Give dense ids."
-            )
-        return ids

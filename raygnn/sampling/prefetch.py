@@ -29,15 +29,18 @@ def map_ahead(
         return
     upcoming = iter(items)
     pending: deque[Future[Result]] = deque()
+
+    def take() -> Result:
+        # A function of its own, so that the generator does not hold what it yielded.
+        result = pending.popleft().result()
+        pending.extend(pool.submit(make, item) for item in islice(upcoming, 1))
+        return result
+
     pool = ThreadPoolExecutor(num_threads, thread_name_prefix="raygnn-sampler")
     try:
         size = max(num_ahead, num_threads)
         pending.extend(pool.submit(make, item) for item in islice(upcoming, size))
         while pending:
-            done = pending.popleft()
-            result = done.result()
-            del done  # it holds the result, which is the consumer's to free
-            pending.extend(pool.submit(make, item) for item in islice(upcoming, 1))
-            yield result
+            yield take()
     finally:
         pool.shutdown(wait=True, cancel_futures=True)

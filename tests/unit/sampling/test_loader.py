@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import threading
+import weakref
 from typing import Any
 
 import numpy as np
@@ -186,6 +187,14 @@ def test_batches_are_made_ahead_but_not_without_bound():
     assert 10 <= len(made) <= 13
 
 
+@pytest.mark.parametrize("num_threads", [0, 1])
+def test_nothing_holds_a_batch_that_was_let_go(num_threads):
+    batches = _loader(num_threads=num_threads).iterate(0)
+    ref = weakref.ref(next(batches))
+    assert ref() is None
+    batches.close()
+
+
 def test_several_types_give_hetero_data():
     follows, buys = ("user", "follows", "user"), ("user", "buys", "item")
     rng = np.random.default_rng(0)
@@ -310,9 +319,11 @@ def test_numbers_are_checked(changes, message):
         _loader(**changes)
 
 
-def test_node_type_is_checked():
+def test_seeds_are_checked():
     with pytest.raises(DataError, match=r"node type 'user' are invalid: the graph has \['node'\]"):
         _loader(node_type="user")
+    with pytest.raises(DataError, match=r"1 of 2 are outside of \[0, 200\), such as \[200\]"):
+        _loader(seeds=np.array([1, 200]))
 
 
 @pytest.mark.gpu

@@ -234,6 +234,9 @@ def test_seeds_outside_of_the_graph_are_named():
             sampler.sample({NODE: np.array([0, bad])}, 1)
     with pytest.raises(DataError, match="node type 'user' are invalid: the graph has"):
         sampler.sample({"user": np.array([0])}, 1)
+    for bad, shown in [(np.ones(3, bool), r"bool of shape \[3\]"), (np.ones((1, 1)), "float64")]:
+        with pytest.raises(DataError, match=f"they are {shown}"):
+            sampler.sample({NODE: bad}, 1)
 
 
 def test_unknown_direction():
