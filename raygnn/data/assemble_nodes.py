@@ -137,9 +137,7 @@ def finish_nodes(nodes: AssembledNodes, num_dropped: int) -> NodeRecord:
     (folder / BAD).unlink()
     columns = [_column_info(nodes, dense) for dense in plan.dense]
     columns.extend(
-        ColumnInfo(
-            sparse.name, "feature", sparse.dtype, (nodes.index.num_ids, sparse.dim), sparse=True
-        )
+        ColumnInfo(sparse.name, "feature", sparse.dtype, (sparse.dim,), sparse=True)
         for sparse in plan.sparse
     )
     return NodeRecord(nodes.index.num_ids, nodes.index, tuple(columns), plan.split is not None)
@@ -220,7 +218,7 @@ def _column_info(nodes: AssembledNodes, plan: DensePlan) -> ColumnInfo:
         plan.name,
         plan.role,
         plan.dtype,
-        (nodes.index.num_ids, *plan.shape),
+        plan.shape,
         num_classes=num_classes,
         class_names=names,
         unit=plan.unit,

@@ -299,9 +299,7 @@ def _record(build: _EdgeBuild, num_edges: int) -> EdgeRecord:
     np.cumsum(indptr, out=indptr)
     shutil.rmtree(build.buckets)
     columns = tuple(
-        ColumnInfo(
-            column.name, column.role, column.dtype, (num_edges, *column.shape), unit=column.unit
-        )
+        ColumnInfo(column.name, column.role, column.dtype, column.shape, unit=column.unit)
         for column in build.plan.columns
     )
     return EdgeRecord(build.plan.edge_type, num_edges, not build.plan.undirected, columns)

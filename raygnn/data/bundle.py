@@ -161,7 +161,7 @@ class Bundle:
             self._open(column_path(folder, name, "indptr")),
             self._open(column_path(folder, name, "indices")),
             self._open(values) if values.exists() else None,
-            info.shape[1],
+            info.shape[0],
         )
 
     def csc(self, edge_type: EdgeType) -> Csc:

@@ -16,7 +16,7 @@ from raygnn.errors import DataError
 RECORD_NAME = "bundle.json"
 FORMAT = "raygnn/bundle"
 # Part of the fingerprint: bundles of another layout are never opened, only built anew beside.
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class ColumnInfo:
 
     Attributes:
         dtype: element type on disk.
-        shape: shape of the whole column: [n] for scalars, [n, width], [n, dim] when sparse.
+        shape: shape of a row: () for a scalar, (width,), (dim,) when sparse.
         sparse: whether rows are stored as CSR.
         num_classes: of a label with classes, one more than the greatest, or as the manifest says;
             of a multi-label, its width.

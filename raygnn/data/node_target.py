@@ -134,7 +134,7 @@ def _feature_width(bundle: Bundle, node_type: str, feature: str) -> int:
             f"column under node_types.{node_type}.features in graph.yaml, or set one of these."
         )
     shape = bundle.columns(node_type)[feature].shape
-    return int(shape[-1]) if len(shape) > 1 else 1
+    return int(shape[-1]) if shape else 1
 
 
 def _columns(bundle: Bundle, node_type: str, role: str) -> list[str]:

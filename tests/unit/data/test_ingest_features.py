@@ -46,7 +46,7 @@ def test_rows_of_three_floats(column: pa.Array, tmp_path: Path) -> None:
     assert x.dtype == np.float32
     assert np.array_equal(x, _ROWS)
     info = bundle.columns("n")["x"]
-    assert (info.role, info.dtype, info.shape) == ("feature", "float32", (4, 3))
+    assert (info.role, info.dtype, info.shape) == ("feature", "float32", (3,))
 
 
 def test_columns_are_concatenated(tmp_path: Path) -> None:
@@ -107,7 +107,7 @@ def test_sparse_rows(tmp_path: Path) -> None:
     assert x.values.tolist() == [0.5, 1.5, 2.0, 1.0, 2.0, 3.0]
     assert ones.values is None
     assert bundle.columns("n")["x"].sparse
-    assert bundle.columns("n")["x"].shape == (4, 5)
+    assert bundle.columns("n")["x"].shape == (5,)
 
 
 @pytest.mark.parametrize(

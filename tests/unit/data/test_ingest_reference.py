@@ -116,7 +116,7 @@ def _check(bundle: Bundle, graph: _Graph, directed: bool) -> None:
     assert csr.e_id.tolist() == [edge[4] for edge in by_source]
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(_graphs(), st.booleans(), st.sampled_from([1, 5, 1 << 20]))
 def test_ingest_equals_the_reference(graph: _Graph, directed: bool, bucket_edges: int) -> None:
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
