@@ -13,7 +13,7 @@ from torch_geometric.data import Data, HeteroData
 from raygnn.data.edge_types import EdgeType, edge_type_name
 from raygnn.errors import DataError
 from raygnn.sampling.buffers import BufferPool
-from raygnn.sampling.protocols import FeatureStore, GraphStore, ends, row_layout
+from raygnn.sampling.protocols import FeatureStore, GraphStore, ends
 from raygnn.sampling.subgraph import SampledSubgraph
 
 
@@ -120,10 +120,7 @@ class BatchAssembler:
         return self._rows(edge_type, column, subgraph.edge[edge_type])
 
     def _rows(self, type_: str | EdgeType, column: str, ids: np.ndarray) -> np.ndarray:
-        info = self._features.columns(type_).get(column)
-        if info is None:
-            return self._features.gather(type_, column, ids)  # says what there is
-        shape, dtype = row_layout(info)
+        shape, dtype = self._features.row_layout(type_, column)
         out = self._buffers[type_, column].array((len(ids), *shape), dtype)
         return self._features.gather(type_, column, ids, out)
 

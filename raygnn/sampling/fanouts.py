@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from raygnn.data.edge_types import EdgeType, edge_type_name, parse_edge_type
-from raygnn.errors import ConfigError
+from raygnn.errors import ConfigError, DataError
 
 #: One list for all edge types, or one for each, by triple or by `src__rel__dst`.
 Fanouts = Sequence[int] | Mapping[str, Sequence[int]] | Mapping[EdgeType, Sequence[int]]
@@ -17,7 +17,13 @@ def resolve_fanouts(fanouts: Fanouts, edge_types: Sequence[EdgeType]) -> dict[Ed
     Raises:
         ConfigError: an edge type is unknown, missing, or has another number of hops; or a fanout is
             no whole number of at least -1.
+        DataError: the graph has no edges.
     """
+    if not edge_types:
+        raise DataError(
+            "the graph has no edge type, so there are no neighbors to sample. Declare edge_types "
+            "in graph.yaml."
+        )
     if not isinstance(fanouts, Mapping):
         given = {edge_type: list(fanouts) for edge_type in edge_types}
         _check_hops("sampling.fanouts", list(fanouts))

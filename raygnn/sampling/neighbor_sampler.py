@@ -42,6 +42,7 @@ class NeighborSampler(BaseSampler):
         seed: of `sample_from_nodes`.
     Raises:
         ConfigError: the fanouts do not fit the graph.
+        DataError: the graph has no edges.
     Source: GraphSAGE, arXiv:1706.02216, Alg. 2.
     """
 
@@ -52,7 +53,7 @@ class NeighborSampler(BaseSampler):
         self.replace = replace
         self.seed = seed
         self.fanouts = resolve_fanouts(fanouts, graph.edge_types)
-        self.num_hops = max((len(hops) for hops in self.fanouts.values()), default=0)
+        self.num_hops = max(len(hops) for hops in self.fanouts.values())
         self._ends = {et: ends(et, graph.direction) for et in self.fanouts}
         self._workspaces = Pool(partial(GrowingSubgraph, graph.node_types, self._ends))
 

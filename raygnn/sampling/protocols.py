@@ -85,6 +85,13 @@ class FeatureStore(Protocol):
     def columns(self, type_: str | EdgeType) -> Mapping[str, ColumnInfo]:
         """What columns a type has."""
 
+    def row_layout(self, type_: str | EdgeType, column: str) -> tuple[tuple[int, ...], np.dtype]:
+        """Shape and type of a row as `gather` gives it.
+
+        Raises:
+            DataError: there is no such column.
+        """
+
     def gather(
         self, type_: str | EdgeType, column: str, ids: np.ndarray, out: np.ndarray | None = None
     ) -> np.ndarray:
@@ -104,9 +111,3 @@ def ends(edge_type: EdgeType, direction: str) -> tuple[str, str]:
     """The types of neighbors and of the nodes that take them."""
     source, _, target = edge_type
     return (source, target) if direction == "in" else (target, source)
-
-
-def row_layout(info: ColumnInfo) -> tuple[tuple[int, ...], np.dtype]:
-    """Shape and type of a row as `FeatureStore.gather` gives it."""
-    is_float32 = info.sparse or info.dtype == "float16"
-    return info.shape, np.dtype(np.float32 if is_float32 else info.dtype)

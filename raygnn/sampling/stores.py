@@ -151,6 +151,18 @@ class LocalFeatureStore:
         """What columns a type has."""
         return self._bundle.columns(type_)
 
+    def row_layout(self, type_: str | EdgeType, column: str) -> tuple[tuple[int, ...], np.dtype]:
+        """Shape and type of a row as `gather` gives it.
+
+        Raises:
+            DataError: there is no such column.
+        """
+        rows = self._bundle.column(type_, column)
+        if isinstance(rows, SparseColumn):
+            return (rows.dim,), np.dtype(np.float32)
+        is_half = rows.dtype == np.float16
+        return rows.shape[1:], np.dtype(np.float32) if is_half else rows.dtype
+
     def gather(
         self, type_: str | EdgeType, column: str, ids: np.ndarray, out: np.ndarray | None = None
     ) -> np.ndarray:
@@ -159,15 +171,17 @@ class LocalFeatureStore:
         Raises:
             DataError: there is no such column.
         """
+        shape, dtype = self.row_layout(type_, column)
+        if out is None:
+            out = np.empty((len(ids), *shape), dtype)
+        # The kernels do not look where they write.
+        assert out.shape == (len(ids), *shape)
+        assert out.dtype == dtype
+        assert out.flags.c_contiguous
         rows = self._bundle.column(type_, column)
         if isinstance(rows, SparseColumn):
-            out = np.empty((len(ids), rows.dim), np.float32) if out is None else out
             gather_sparse_rows(rows.indptr, rows.indices, rows.values, ids, out)
-            return out
-        is_half = rows.dtype == np.float16
-        if out is None:
-            out = np.empty((len(ids), *rows.shape[1:]), np.float32 if is_half else rows.dtype)
-        if is_half:
+        elif rows.dtype == np.float16:
             half = np.empty(out.shape, np.float16)
             gather_rows(rows, ids, half)
             out[...] = half

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from raygnn.errors import ConfigError
+from raygnn.errors import ConfigError, DataError
 from raygnn.sampling.fanouts import resolve_fanouts
 
 FOLLOWS, BUYS = ("user", "follows", "user"), ("user", "buys", "item")
@@ -42,3 +42,8 @@ def test_missing_edge_type():
 def test_differing_numbers_of_hops():
     with pytest.raises(ConfigError, match=r"differ in their number of hops: \[1, 2\]"):
         resolve_fanouts({BUYS: [1], FOLLOWS: [1, 2]}, [FOLLOWS, BUYS])
+
+
+def test_no_edge_types():
+    with pytest.raises(DataError, match="the graph has no edge type, so there are no neighbors"):
+        resolve_fanouts([1], [])
