@@ -32,6 +32,7 @@ HOOKS = (
     "on_save_checkpoint",
     "on_load_checkpoint",
     "on_exception",
+    "on_shutdown",
 )
 
 

@@ -82,6 +82,9 @@ class Callback:
     def on_exception(self, engine: Engine, error: BaseException) -> None:
         """Training ends by an error."""
 
+    def on_shutdown(self, engine: Engine) -> None:
+        """The last hook, also after an error: the place to close files and connections."""
+
     def state_dict(self) -> dict[str, Any]:
         """What a resumed run needs back: plain values and tensors."""
         return {}

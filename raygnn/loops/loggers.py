@@ -82,17 +82,22 @@ class TensorBoardLogger(MetricLogger):
 
     def flush(self) -> None:
         self._writer.flush()
-        if not is_remote(self.logs_uri):
-            return
+        if is_remote(self.logs_uri):
+            self._upload()
+
+    def _upload(self) -> None:
         fs, root = open_fs(self.logs_uri)
         fs.makedirs(root, exist_ok=True)
         for file in Path(self._local).iterdir():
             fs.put_file(str(file), f"{root.rstrip('/')}/{file.name}")
 
-    def on_test_end(self, engine: Engine, metrics: dict[str, float]) -> None:
-        super().on_test_end(engine, metrics)
-        if engine.context.rank == 0:
-            self._writer.close()
+    def on_shutdown(self, engine: Engine) -> None:
+        if engine.context.rank != 0:
+            return
+        self._writer.close()
+        if is_remote(self.logs_uri):
+            self._upload()
+            self._scratch.cleanup()
 
 
 class WandBLogger(MetricLogger):
@@ -112,8 +117,7 @@ class WandBLogger(MetricLogger):
     def write(self, metrics: dict[str, float], step: int) -> None:
         self._run.log(metrics, step=step)
 
-    def on_test_end(self, engine: Engine, metrics: dict[str, float]) -> None:
-        super().on_test_end(engine, metrics)
+    def on_shutdown(self, engine: Engine) -> None:
         if engine.context.rank == 0:
             self._run.finish()
 
@@ -135,8 +139,7 @@ class MLflowLogger(MetricLogger):
     def write(self, metrics: dict[str, float], step: int) -> None:
         self._mlflow.log_metrics(metrics, step=step)
 
-    def on_test_end(self, engine: Engine, metrics: dict[str, float]) -> None:
-        super().on_test_end(engine, metrics)
+    def on_shutdown(self, engine: Engine) -> None:
         if engine.context.rank == 0:
             self._mlflow.end_run()
 

@@ -47,11 +47,14 @@ def run_worker(job: TrainJob, context: WorkerContext) -> dict[str, Any]:
         if config.checkpoint.policy != "none":
             saver = checkpointer
         engine = Engine(task, loaded, context, _callbacks(job, task), saver)
-        checkpointer.restore(engine, config.checkpoint.resume)
-        engine.train()
-        if job.dry_run:
-            _check_restore(engine, checkpointer)
-        metrics = _final_metrics(engine, engine.test())
+        try:
+            checkpointer.restore(engine, config.checkpoint.resume)
+            engine.train()
+            if job.dry_run:
+                _check_restore(engine, checkpointer)
+            metrics = _final_metrics(engine, engine.test())
+        finally:
+            engine.callbacks.call("on_shutdown", engine)
         if context.rank == 0:
             _write_outputs(job, engine, metrics)
         collectives.barrier()
