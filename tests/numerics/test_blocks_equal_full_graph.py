@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from types import SimpleNamespace
 
 import pytest
@@ -17,6 +18,16 @@ from raygnn.sampling.blocks import Block, blocks_of
 
 ENCODERS: list[type[Encoder]] = [GCN, GraphSAGE, GAT, GATv2, GIN, Transformer, MLP]
 NUM_LAYERS, CHANNELS = 3, 8
+FEW = settings(max_examples=20, deadline=None)
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> Iterator[None]:
+    """Threads only get into each other's way on tensors of this size."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
 
 
 @st.composite
@@ -71,7 +82,7 @@ def block_of_all(edge_index: Tensor, num_nodes: int) -> Block:
     )
 
 
-@settings(max_examples=20, deadline=None)
+@FEW
 @given(graphs())
 @pytest.mark.parametrize("jump", [None, "cat"])
 @pytest.mark.parametrize("encoder_type", ENCODERS)
@@ -93,7 +104,7 @@ def test_a_batch_gives_the_rows_of_the_full_graph(
     torch.testing.assert_close(*gradients, rtol=1e-4, atol=1e-5)
 
 
-@settings(max_examples=20, deadline=None)
+@FEW
 @given(graphs())
 @pytest.mark.parametrize(
     ("encoder_type", "conv"), [(GCN, GCNConv), (GraphSAGE, SAGEConv), (GAT, GATConv)]
@@ -131,7 +142,7 @@ class TwoMeans(nn.Module):
         return x
 
 
-@settings(max_examples=20, deadline=None)
+@FEW
 @given(graphs())
 def test_a_users_module_on_the_subgraph_gives_the_rows_of_the_full_graph(
     graph: tuple[Tensor, list[int]],

@@ -86,6 +86,7 @@ def test_gradients_repeat_bit_for_bit(
 ) -> None:
     graph = make_graph(num_nodes=300, num_edges=6000)
     encoder = encoder_type(8, 3, 16, dropout=0.2)
+    torch.set_num_threads(2)
     runs = []
     for _ in range(3):
         torch.manual_seed(0)
