@@ -3,8 +3,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+import torch
 
 from tests.rank_pool import RankPool
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _one_thread() -> None:
+    """Small tensors on two threads of a busy machine wait for each other most of the time."""
+    torch.set_num_threads(1)
 
 
 @pytest.fixture(scope="session")

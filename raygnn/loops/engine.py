@@ -51,7 +51,7 @@ class Engine:
         task.model = self.optimization.model
         self.metrics = list(task.build_metrics())
         self.reducer = GradientReducer(module, task.step_metrics, context.device)
-        self.callbacks = CallbackList(callbacks)
+        self.callbacks = CallbackList([*self._own_callbacks(), *callbacks])
         self.position = Position()
         self.history: list[dict[str, float]] = []
         self.stop_reason: str | None = None
@@ -61,6 +61,12 @@ class Engine:
         self._log_window, self._validation_window = RunningMean(), RunningMean()
         self._spent_s, self._started_s = 0.0, time.monotonic()
         self.callbacks.call("on_setup", self)
+
+    def _own_callbacks(self) -> list[Callback]:
+        """Parts of the model, optimizer, scheduler and task that are callbacks themselves."""
+        parts = self.optimization
+        own = [*parts.module.modules(), parts.optimizer, parts.scheduler, self.task]
+        return [part for part in own if isinstance(part, Callback)]
 
     @property
     def training_time_s(self) -> float:

@@ -14,6 +14,7 @@ from raygnn.data.node_target import NodeTarget
 from raygnn.errors import ConfigError
 from raygnn.loops.objective import Objective
 from raygnn.loops.task import EvalOutput, StepOutput, Task, TaskEnvironment
+from raygnn.metrics import as_metric
 from raygnn.models.encoder import Encoder
 from raygnn.models.exact import exact_inference
 from raygnn.models.predictor import NodePredictor
@@ -85,8 +86,11 @@ class NodeClassification(Task):
         chosen = loaded.config.metrics or [
             Component(type=name) for name in _METRICS_OF[self.target.problem]
         ]
-        injected = {"num_outputs": self.target.num_outputs, "problem": self.target.problem}
-        return [build(metric, "metric", loaded.allow_modules, **injected) for metric in chosen]
+        injected: Any = {"num_outputs": self.target.num_outputs, "problem": self.target.problem}
+        return [
+            as_metric(build(metric, "metric", loaded.allow_modules, **injected), **injected)
+            for metric in chosen
+        ]
 
     def loader(self, split: str) -> NeighborLoader | None:
         if split not in self._loaders:

@@ -46,7 +46,7 @@ def run_worker(job: TrainJob, context: WorkerContext) -> dict[str, Any]:
         checkpointer = Checkpointer(job.folder, context, retention)
         if config.checkpoint.policy != "none":
             saver = checkpointer
-        engine = Engine(task, loaded, context, _callbacks(job, task), saver)
+        engine = Engine(task, loaded, context, _callbacks(job), saver)
         try:
             checkpointer.restore(engine, config.checkpoint.resume)
             engine.train()
@@ -74,12 +74,11 @@ def _prepare_process(loaded: LoadedConfig) -> None:
     seed_process(config.seed)
 
 
-def _callbacks(job: TrainJob, task: Task) -> list[Callback]:
-    """The task itself if it is one, loggers and progress, then the configured ones."""
+def _callbacks(job: TrainJob) -> list[Callback]:
+    """History, progress and loggers, then the configured ones."""
     loaded, folder = job.loaded, job.folder
     injected = {"logs_uri": folder.logs_uri, "run_name": folder.uri.rstrip("/").rsplit("/", 1)[-1]}
-    callbacks: list[Callback] = [task] if isinstance(task, Callback) else []
-    callbacks += [HistoryWriter(folder), Progress()]
+    callbacks: list[Callback] = [HistoryWriter(folder), Progress()]
     callbacks += [
         build(logger, "logger", loaded.allow_modules, **injected)
         for logger in loaded.config.loggers

@@ -1,0 +1,243 @@
+"""Every way to set up a run that the config offers trains, validates and tests."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+
+import raygnn.train
+from raygnn.data.tables import GraphTables, edge_rows, node_rows, write_tables
+from raygnn.errors import ConfigError, TrainingError
+from tests import user_code
+from tests.small_runs import small_bundle, small_config
+
+
+@pytest.fixture(scope="module")
+def graph(tmp_path_factory: pytest.TempPathFactory) -> str:
+    folder = tmp_path_factory.mktemp("graph")
+    small_bundle(folder)
+    return str(folder / "tables")
+
+
+def _fit(folder: Path, graph: str | None, **changes):
+    config = small_config(folder, scaling__num_workers=0, **changes)
+    if graph is not None:
+        config["data"] = {**config.get("data", {}), "uri": graph}
+    return raygnn.train.fit(config, allow_modules=["tests"])
+
+
+VARIANTS = {
+    "gat": {"model": {"type": "GAT", "args": {"hidden_channels": 8, "num_heads": 2}}},
+    "gatv2": {"model": {"type": "GATv2", "args": {"hidden_channels": 8, "num_heads": 2}}},
+    "gin": {"model": {"type": "GIN", "args": {"hidden_channels": 8}}},
+    "transformer": {
+        "model": {"type": "Transformer", "args": {"hidden_channels": 8, "num_heads": 2}}
+    },
+    "mlp": {"model": {"type": "MLP", "args": {"hidden_channels": 8}}},
+    "jump, norms": {
+        "model": {
+            "type": "GraphSAGE",
+            "args": {
+                "hidden_channels": 8,
+                "jump": "lstm",
+                "norm": "layer",
+                "normalize_output": True,
+            },
+        }
+    },
+    "embedding width with a head": {
+        "model": {"type": "GCN", "args": {"hidden_channels": 8, "out_channels": 5}}
+    },
+    "exact evaluation": {"training__eval": "exact"},
+    "out-edges, with replacement": {"sampling__direction": "out", "sampling__replace": True},
+    "fanouts by edge type": {"sampling__fanouts": {"node__to__node": [3, 2]}},
+    "autocast": {"training__precision": "bf16-mixed", "deterministic": False},
+    "bfloat16": {"training__precision": "bf16-true", "deterministic": False},
+    "clipping": {"training__clip_grad_norm": 0.5},
+    "accumulation": {"training__accumulate_grad_batches": 3},
+    "plateau": {
+        "lr_scheduler": {
+            "type": "ReduceLROnPlateau",
+            "args": {"patience": 0},
+            "monitor": "val/loss",
+        }
+    },
+    "schedule by epoch": {
+        "lr_scheduler": {"type": "StepLR", "args": {"step_size": 1}, "interval": "epoch"}
+    },
+    "weighted loss terms": {
+        "losses": [{"type": "cross_entropy"}, {"type": "cross_entropy", "weight": 0.5}]
+    },
+    "named outputs": {
+        "model": {"type": "tests.user_code.TwoHeads"},
+        "losses": [
+            {"type": "cross_entropy", "on": "main"},
+            {"type": "cross_entropy", "on": "extra", "weight": 0.1},
+        ],
+    },
+    "a plain PyG model": {"model": {"type": "tests.user_code.PlainPyG", "args": {"width": 4}}},
+    "a torchmetrics metric": {
+        "metrics": [
+            {
+                "type": "torchmetrics.classification.MulticlassCohenKappa",
+                "args": {"num_classes": 3},
+            }
+        ]
+    },
+    "several batches in flight": {"loader__num_threads": 3, "loader__prefetch_batches": 6},
+    "limits": {
+        "training__max_epochs": None,
+        "training__max_samples": 100,
+        "training__num_val_batches": 1,
+        "training__num_test_batches": 1,
+        "training__validate_at_start": True,
+    },
+    "hash split": {"data__splits": {"type": "hash", "fractions": [0.5, 0.25, 0.25]}},
+    "few per class": {"data__splits": {"type": "per_class", "train": 10, "val": 10}},
+    "no checkpoints": {"checkpoint__policy": "none"},
+    "all checkpoints": {"checkpoint__policy": "all"},
+    "half-precision features": {"data__feature_dtype": "float16"},
+}
+
+
+def test_a_metric_of_torchmetrics_is_reported(tmp_path, graph):
+    result = _fit(tmp_path, graph, **VARIANTS["a torchmetrics metric"])
+    assert -1 <= result.metrics["test/multiclass_cohen_kappa"] <= 1
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_variant(tmp_path, graph, name):
+    result = _fit(tmp_path, graph, **VARIANTS[name])
+    values = {k: v for k, v in result.metrics.items() if k.startswith("test/")}
+    assert values
+    assert all(math.isfinite(value) for value in values.values())
+    assert len(result.metrics_dataframe) >= 1
+    saved = yaml.safe_load((tmp_path / "run" / "config.yaml").read_text())
+    assert saved["run"]["name"] == "run"
+
+
+def test_policies_decide_what_stays(tmp_path, graph):
+    kept = {}
+    for policy in ("all", "best", "last", "none"):
+        _fit(tmp_path / policy, graph, checkpoint__policy=policy, training__max_epochs=4)
+        folder = tmp_path / policy / "run" / "checkpoints"
+        kept[policy] = len([p for p in folder.iterdir() if p.is_dir()]) if folder.exists() else 0
+    assert kept["all"] == 4
+    assert 1 <= kept["best"] <= 2
+    assert kept["last"] == 1
+    assert kept["none"] == 0
+
+
+def test_user_code_takes_part(tmp_path, graph):
+    user_code.CALLS.clear()
+    _fit(
+        tmp_path,
+        graph,
+        init_env="tests.user_code.prepare_process",
+        task={"type": "tests.user_code.CountingTask"},
+        model={"type": "tests.user_code.StatefulModel"},
+        callbacks=[{"on_epoch_end": "tests.user_code.note_epoch"}],
+    )
+    assert user_code.CALLS[0] == "init_env"
+    assert "task.training_step" in user_code.CALLS
+    assert [c for c in user_code.CALLS if c.startswith("epoch")] == ["epoch 0", "epoch 1"]
+    assert user_code.CALLS.count("model.on_train_start") == 1
+
+
+def test_a_factory_gives_the_graph(tmp_path):
+    data = {
+        "type": "tests.user_code.my_graph",
+        "args": {"num_nodes": 120},
+        "splits": {"type": "hash", "fractions": [0.6, 0.2, 0.2]},
+    }
+    assert _fit(tmp_path, None, data=data).metrics["test/accuracy"] >= 0
+
+
+def test_without_validation_the_training_loss_is_watched(tmp_path, graph):
+    splits = {"type": "per_class", "train": 20, "val": 0}
+    early = {"monitor": "val/loss", "patience": 1}
+    result = _fit(tmp_path, graph, data__splits=splits, early_stopping=early)
+    assert "val/loss" not in result.metrics_dataframe
+    assert result.metrics["best_step"] > 0
+
+
+def _labelled_graph(folder: Path, labels: np.ndarray) -> str:
+    rng = np.random.default_rng(0)
+    num_nodes = len(labels)
+    features = rng.normal(size=(num_nodes, 4)).astype(np.float32)
+    tables = GraphTables(
+        nodes={"n": node_rows(np.arange(num_nodes), {"x": features}, {"y": labels})},
+        edges={("n", "to", "n"): edge_rows(*rng.integers(0, num_nodes, (2, 300)))},
+    )
+    return write_tables(tables, str(folder / "tables"))
+
+
+def test_regression_and_multi_label(tmp_path):
+    rng = np.random.default_rng(1)
+    split = {"type": "hash", "fractions": [0.6, 0.2, 0.2]}
+    uri = _labelled_graph(tmp_path / "r", rng.normal(size=80).astype(np.float32))
+    result = _fit(tmp_path / "a", uri, metrics=[], data__splits=split)
+    assert {"test/mae", "test/r2"} <= set(result.metrics)
+    uri = _labelled_graph(tmp_path / "m", rng.integers(0, 2, (80, 3)))
+    result = _fit(tmp_path / "b", uri, metrics=[], data__splits=split)
+    assert {"test/f1_micro", "test/f1_macro"} <= set(result.metrics)
+
+
+def test_a_loss_that_is_not_finite_stops_the_run(tmp_path, graph):
+    with pytest.raises(TrainingError, match=r"The training loss is (nan|inf) at step 1"):
+        _fit(tmp_path, graph, model={"type": "tests.user_code.Exploding"})
+
+
+def test_a_monitor_that_is_never_logged_is_an_error(tmp_path, graph):
+    early = {"monitor": "val/hits", "mode": "max"}
+    with pytest.raises(TrainingError, match=r"val/hits.*Set one of: .*val/accuracy"):
+        _fit(tmp_path, graph, early_stopping=early)
+    plateau = {"type": "ReduceLROnPlateau", "monitor": "val/hits"}
+    with pytest.raises(TrainingError, match=r"lr_scheduler\.monitor='val/hits'"):
+        _fit(tmp_path / "plateau", graph, lr_scheduler=plateau)
+
+
+def test_exact_evaluation_needs_layers(tmp_path, graph):
+    with pytest.raises(TrainingError, match=r"training\.eval='exact' is invalid"):
+        _fit(tmp_path, graph, model={"type": "tests.user_code.PlainPyG"}, training__eval="exact")
+
+
+def test_an_output_must_be_named_right(tmp_path, graph):
+    wrong = [{"type": "cross_entropy", "on": "nothing"}]
+    with pytest.raises(TrainingError, match=r"losses\.on='nothing' is invalid.*'extra', 'main'"):
+        _fit(tmp_path, graph, model={"type": "tests.user_code.TwoHeads"}, losses=wrong)
+    with pytest.raises(TrainingError, match="the model gives one output"):
+        _fit(tmp_path / "one", graph, losses=wrong)
+    uneven = [
+        {"type": "cross_entropy"},
+        {"type": "cross_entropy", "args": {"class_weights": [1.0, 2.0, 3.0]}},
+    ]
+    with pytest.raises(TrainingError, match="divide by different weights"):
+        _fit(tmp_path / "uneven", graph, losses=uneven)
+
+
+def test_early_stopping_stops_and_the_best_weights_are_tested(tmp_path, graph):
+    result = _fit(
+        tmp_path,
+        graph,
+        training__max_epochs=60,
+        optimizer={"type": "Adam", "args": {"lr": 0.05}},
+        early_stopping={"monitor": "val/loss", "patience": 2},
+    )
+    history = result.metrics_dataframe
+    assert len(history) < 60
+    best = history["val/loss"].idxmin()
+    assert best == len(history) - 3
+    assert result.metrics["best_step"] == history["step"][best]
+    metrics = json.loads((tmp_path / "run" / "metrics.json").read_text())
+    assert metrics["stop_reason"].startswith("early stopping")
+
+
+def test_no_trainable_parameter_is_refused(tmp_path, graph):
+    with pytest.raises(ConfigError, match="it has no trainable parameter"):
+        _fit(tmp_path, graph, model={"type": "torch_geometric.nn.LGConv"})

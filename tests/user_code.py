@@ -1,0 +1,95 @@
+"""What a user would write: a model, a task, callbacks, a data set, named by dotted path."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch_geometric.data import Data
+from torch_geometric.nn import SAGEConv
+
+from raygnn.loops.callbacks import Callback
+from raygnn.loops.node_classification import NodeClassification
+
+CALLS: list[str] = []
+
+
+class PlainPyG(nn.Module):
+    """A model with PyG's usual forward; it knows nothing of raygnn."""
+
+    def __init__(self, in_channels: int, out_channels: int, width: int = 8) -> None:
+        super().__init__()
+        self.first = SAGEConv(in_channels, width)
+        self.second = SAGEConv(width, out_channels)
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        return self.second(self.first(x, edge_index).relu(), edge_index)
+
+
+class StatefulModel(PlainPyG, Callback):
+    """A model that is a callback registers itself."""
+
+    def on_train_start(self, engine) -> None:
+        CALLS.append("model.on_train_start")
+
+
+class CountingTask(NodeClassification):
+    """A task of the user's own."""
+
+    def training_step(self, batch):
+        CALLS.append("task.training_step")
+        return super().training_step(batch)
+
+
+class TwoHeads(nn.Module):
+    """Gives two named outputs."""
+
+    def __init__(self, in_channels: int, out_channels: int) -> None:
+        super().__init__()
+        self.linear = nn.Linear(in_channels, 2 * out_channels)
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> dict[str, Tensor]:
+        main, extra = self.linear(x).chunk(2, dim=1)
+        return {"main": main, "extra": extra}
+
+
+class Fragile(nn.Module):
+    """Fails on a forward pass."""
+
+    def __init__(self, in_channels: int, out_channels: int) -> None:
+        super().__init__()
+        self.linear = nn.Linear(in_channels, out_channels)
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        raise ValueError("a mistake in user code")
+
+
+class Exploding(nn.Module):
+    """Gives infinite logits."""
+
+    def __init__(self, in_channels: int, out_channels: int) -> None:
+        super().__init__()
+        self.linear = nn.Linear(in_channels, out_channels)
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        return self.linear(x) * float("inf")
+
+
+def note_epoch(engine, epoch: int) -> None:
+    """A hook as a plain function."""
+    CALLS.append(f"epoch {epoch}")
+
+
+def prepare_process() -> None:
+    """`init_env`."""
+    CALLS.append("init_env")
+
+
+def my_graph(num_nodes: int = 90) -> Data:
+    """A data source."""
+    generator = torch.Generator().manual_seed(0)
+    labels = torch.randint(0, 3, (num_nodes,), generator=generator)
+    return Data(
+        x=nn.functional.one_hot(labels, 3).float(),
+        y=labels,
+        edge_index=torch.randint(0, num_nodes, (2, 4 * num_nodes), generator=generator),
+    )
