@@ -68,7 +68,7 @@ def _serve(pipe: Connection, rank: int) -> None:
                 timeout=timedelta(seconds=60),
             )
             pipe.send((None, function(*args)))
-        except BaseException:
+        except BaseException:  # noqa: BLE001 - sent to the parent, which raises
             pipe.send((traceback.format_exc(), None))
         finally:
             if dist.is_initialized():

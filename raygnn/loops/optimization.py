@@ -152,4 +152,5 @@ def _wrap(module: nn.Module) -> nn.Module:
     # argument that says so has had two names.
     known = inspect.signature(DistributedDataParallel).parameters
     name = "forward_sync_buffers" if "forward_sync_buffers" in known else "broadcast_buffers"
-    return DistributedDataParallel(module, **{name: False})
+    no_sync: dict[str, Any] = {name: False}
+    return DistributedDataParallel(module, **no_sync)

@@ -32,6 +32,7 @@ def seed_process(seed: int) -> None:
 def random_state() -> dict[str, Any]:
     """The states of all generators of this process, loadable with `weights_only=True`."""
     name, keys, position, has_gauss, cached = np.random.get_state(legacy=True)
+    assert isinstance(keys, np.ndarray)
     return {
         "python": random.getstate(),
         "numpy": (name, keys.tolist(), position, has_gauss, cached),

@@ -127,7 +127,7 @@ def _single_graph(dataset: Any) -> Any:
         return dataset
     if len(dataset) != 1:
         raise ConfigError(
-            f"data.type={type(dataset).__name__!r} is invalid: it holds {len(dataset)} graphs. Give "
-            "a dataset of one graph, or a function that returns one Data or HeteroData."
+            f"data.type={type(dataset).__name__!r} is invalid: it holds {len(dataset)} graphs. "
+            "Give a dataset of one graph, or a function that returns one Data or HeteroData."
         )
     return dataset[0]

@@ -13,7 +13,7 @@ from raygnn.loops.engine import Engine
 from tests.small_runs import run_rank, small_bundle, small_config, trained_weights
 
 
-class Killed(RuntimeError):
+class KilledError(RuntimeError):
     """Stands for the death of the process."""
 
 
@@ -25,7 +25,7 @@ class KillAt(Callback):
 
     def on_train_step_start(self, engine: Engine) -> None:
         if self._marker.exists() and engine.position.step == self._step:
-            raise Killed(f"killed after step {self._step}")
+            raise KilledError(f"killed after step {self._step}")
 
 
 @pytest.fixture(scope="module")
