@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from raygnn.sampling.blocks import Block, blocks_of
+from raygnn.sampling.blocks import Block, HeteroBlock, blocks_of
 from raygnn.sampling.loader import NeighborLoader
 from raygnn.sampling.neighbor_sampler import NeighborSampler
 from raygnn.sampling.protocols import FeatureStore, GraphStore
@@ -12,6 +12,7 @@ __all__ = [
     "Block",
     "FeatureStore",
     "GraphStore",
+    "HeteroBlock",
     "LocalFeatureStore",
     "LocalGraphStore",
     "NeighborLoader",

@@ -9,12 +9,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from raygnn.data.edge_types import EdgeType
 from raygnn.errors import DataError
 
 
 @dataclass(frozen=True, kw_only=True)
 class Block:
     """The edges of one layer. Its destinations are the first of its sources.
+
+    Not so in a `HeteroBlock` where the two are of different node types.
 
     Attributes:
         edge_index: int64 [2, num_edges], (source, destination), by ascending destination.
@@ -51,6 +54,29 @@ class Block:
             if isinstance(value, Tensor):
                 moved[field.name] = value.to(device, non_blocking=non_blocking)
         return replace(self, **moved)
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeteroBlock:
+    """The edges of one layer, of every edge type. Destinations of a type are its first sources.
+
+    Attributes:
+        blocks: by edge type (source type, relation, destination type), those without an edge too.
+            Local ids are places among the rows of the source and of the destination type. Degrees
+            are along the edge type, in the whole graph: edges into a destination (`dst_degree`),
+            edges out of a source (`src_degree`).
+        num_src: rows that the layer reads, by node type.
+        num_dst: rows that the layer writes, by node type.
+    """
+
+    blocks: dict[EdgeType, Block]
+    num_src: dict[str, int]
+    num_dst: dict[str, int]
+
+    def to(self, device: torch.device | str, *, non_blocking: bool = False) -> HeteroBlock:
+        """The block with its tensors on a device."""
+        moved = {t: b.to(device, non_blocking=non_blocking) for t, b in self.blocks.items()}
+        return replace(self, blocks=moved)
 
 
 def blocks_of(batch: Any) -> list[Block]:

@@ -15,18 +15,21 @@ _LINES_OF_ROW = 8
 
 
 @njit(nogil=True, cache=True)
-def _copy_rows(rows, width, ids, out):  # type: ignore[no-untyped-def]
-    """Copies rows of `width` words; `rows` and `out` are flat."""
+def _copy_rows(rows, ids, out):  # type: ignore[no-untyped-def]
+    width = rows.shape[1]
     line = _LINE_BYTES // rows.itemsize
     num_lines = min((width + line - 1) // line, _LINES_OF_ROW)
     ahead = _LINES_AHEAD // num_lines
+    flat = rows.reshape(-1)
     for i in range(len(ids)):
         if i + ahead < len(ids):
+            first = ids[i + ahead] * width
             for j in range(num_lines):
-                prefetch(rows, ids[i + ahead] * width + j * line)
-        first = ids[i] * width
+                prefetch(flat, first + j * line)
+        row = ids[i]
+        # By two indices: of one that is a sum numba checks the sign, element by element.
         for j in range(width):
-            out[i * width + j] = rows[first + j]
+            out[i, j] = rows[row, j]
 
 
 @njit(nogil=True, cache=True)
@@ -59,7 +62,7 @@ def gather_rows(rows: np.ndarray, ids: np.ndarray, out: np.ndarray) -> None:
     # The widest word that divides a row: few kernels to compile for all types, and full vectors.
     word = next(size for size in (8, 4, 2, 1) if row_bytes % size == 0)
     dtype = np.dtype(f"u{word}")
-    _copy_rows(_words(rows, dtype), row_bytes // word, ids, _words(out, dtype))
+    _copy_rows(_words(rows, dtype), ids, _words(out, dtype))
 
 
 def gather_sparse_rows(
@@ -83,4 +86,4 @@ def gather_sparse_rows(
 
 
 def _words(array: np.ndarray, dtype: np.dtype) -> np.ndarray:
-    return array.reshape(-1).view(dtype)
+    return array.reshape(len(array), -1).view(dtype)

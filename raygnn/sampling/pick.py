@@ -58,6 +58,15 @@ def find_rows(indptr, nodes, fanout, replace, starts, degrees, offsets):  # type
 
 
 @njit(nogil=True, cache=True)
+def load_degrees(indptr, nodes, degrees):  # type: ignore[no-untyped-def]
+    """Fills `degrees` [num_nodes] with how many edges each node has."""
+    for i in range(len(nodes)):
+        if i + _ROWS_AHEAD < len(nodes):
+            prefetch(indptr, nodes[i + _ROWS_AHEAD])
+        degrees[i] = indptr[nodes[i] + 1] - indptr[nodes[i]]
+
+
+@njit(nogil=True, cache=True)
 def pick_positions(nodes, starts, degrees, offsets, fanout, replace, key, table, positions):  # type: ignore[no-untyped-def]
     """Fills `positions` int64 [offsets[-1]] with the edges taken, node by node.
 

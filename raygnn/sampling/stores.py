@@ -109,8 +109,8 @@ class LocalGraphStore:
 
     def degrees(self, edge_type: EdgeType, nodes: np.ndarray) -> np.ndarray:
         """int64 [num_nodes], in-degrees in the whole graph; out-degrees in direction `out`."""
-        indptr = self.adjacency(edge_type).indptr
-        degrees: np.ndarray = indptr[nodes + 1] - indptr[nodes]
+        degrees = np.empty(len(nodes), np.int64)
+        kernels.load_degrees(self.adjacency(edge_type).indptr, nodes, degrees)
         return degrees
 
     def adjacency(self, edge_type: EdgeType) -> Adjacency:
