@@ -7,6 +7,7 @@ from torch_geometric.data import Data, HeteroData
 
 from raygnn.errors import DataError
 from raygnn.sampling import (
+    HeteroBlock,
     LocalFeatureStore,
     LocalGraphStore,
     NeighborLoader,
@@ -62,6 +63,10 @@ def test_they_move_to_a_device():
     assert block.edge_weight is not None
     assert block.edge_weight.is_meta
     assert block.edge_attr is None
+    both = HeteroBlock(blocks={("a", "to", "a"): block}, num_src={"a": 3}, num_dst={"a": 2})
+    (moved,) = both.to("meta").blocks.values()
+    assert moved.dst_degree.is_meta
+    assert both.to("meta").num_dst == {"a": 2}
 
 
 def test_batches_without_counts_have_none():
