@@ -163,6 +163,7 @@ def _connect(ray: Any) -> None:
         return
     started = time.monotonic()
     ray.init()
+    logging.getLogger("ray.data").setLevel(logging.WARNING)  # its plans bury the ingest's lines
     nodes = len(ray.nodes())
     cpus = ray.cluster_resources().get("CPU", 0)
     say(

@@ -1,0 +1,30 @@
+"""Losses of one small run, pinned: a change of sampling, models or engine shows here.
+
+If they move on purpose, run the test, read what it found, and say in the commit why.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+import raygnn.train
+from tests.small_runs import small_bundle, small_config
+
+GOLDEN = {
+    "GraphSAGE": [[1.1327564, 1.0762767], [1.0585217, 1.0399614]],
+    "GCN": [[1.0692862, 1.0356451], [1.0731234, 1.0249992]],
+}
+
+
+@pytest.mark.parametrize("model", GOLDEN)
+def test_losses_are_those_of_the_day_they_were_pinned(tmp_path: Path, model: str):
+    small_bundle(tmp_path)
+    config = small_config(tmp_path / "runs", scaling__num_workers=0, model__type=model)
+    config["data"] = {"uri": str(tmp_path / "tables")}
+    raygnn.train.fit(config)
+    rows = (tmp_path / "runs" / "run" / "history.jsonl").read_text().splitlines()
+    found = [[json.loads(row)[name] for name in ("train/loss", "val/loss")] for row in rows]
+    assert found == [pytest.approx(row, rel=1e-4) for row in GOLDEN[model]]
