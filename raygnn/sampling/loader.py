@@ -135,7 +135,7 @@ class NeighborLoader:
         start = index * self.batch_size
         stop = min(start + self.batch_size, len(self.seeds))
         if not self.shuffle:
-            return self.seeds[start:stop]
+            return self.seeds[start:stop].copy()  # a batch is its owner's to write to
         return self.seeds[seed_order(len(self.seeds), self.seed, epoch, start, stop)]
 
     def close(self) -> None:

@@ -334,3 +334,11 @@ def test_batches_are_pinned():
     assert batch.edge_index.is_pinned()
     moved = batch.to("cuda", non_blocking=True)
     assert torch.equal(moved.x.cpu(), batch.x)
+
+
+def test_seeds_may_be_read_only_and_stay_as_they_are():
+    seeds = SEEDS.copy()
+    seeds.flags.writeable = False
+    loader = _loader(seeds=seeds, shuffle=False)
+    loader.make(0, 0).input_id[:] = 0
+    assert loader.make(0, 0).input_id.tolist() == SEEDS[:8].tolist()
