@@ -40,8 +40,14 @@ def broken_components(config: Config, allow_modules: Sequence[str]) -> Iterator[
     """What is wrong with the components and functions that a config names."""
     for path, slot, component in _components(config):
         yield from broken_component_rules(component, slot, path, allow_modules)
-    if config.init_env is not None:
-        yield from broken_function_rules(config.init_env, ("init_env",), allow_modules)
+    functions: list[tuple[KeyPath, str | None]] = [
+        (("init_env",), config.init_env),
+        (("loop",), config.loop),
+        (("training", "grad_reduction"), config.training.grad_reduction),
+    ]
+    for path, name in functions:
+        if name is not None and "." in name:
+            yield from broken_function_rules(name, path, allow_modules)
     for index, callback in enumerate(config.callbacks):
         if isinstance(callback, Component):
             continue

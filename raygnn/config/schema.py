@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Self
 
-from pydantic import Discriminator, Field, Tag, ValidationInfo, model_validator
+from pydantic import AfterValidator, Discriminator, Field, Tag, ValidationInfo, model_validator
 
 from raygnn.config.batch import BatchPlan, plan_batches
 from raygnn.config.component import Component
@@ -12,7 +12,7 @@ from raygnn.config.cross_rules import broken_cross_rules
 from raygnn.config.data_section import Data
 from raygnn.config.dependent_defaults import fill_dependent_defaults
 from raygnn.config.loader_section import Loader, LoaderPlan, Sampling, plan_loader
-from raygnn.config.problems import rules_error
+from raygnn.config.problems import rule_error, rules_error
 from raygnn.config.run_section import Run, Scaling
 from raygnn.config.section import NonEmptyText, NonNegativeWhole, Section
 from raygnn.config.slots import SLOTS
@@ -44,6 +44,17 @@ CallbackSpec = Annotated[
 ]
 
 
+def _check_dotted(name: str) -> str:
+    if "." not in name:
+        raise rule_error(
+            "it is no dotted path of a function", "Set it as in my_pkg.my_module.my_function"
+        )
+    return name
+
+
+DottedName = Annotated[NonEmptyText, AfterValidator(_check_dotted)]
+
+
 class Config(Section):
     """Everything that a training job is told."""
 
@@ -52,7 +63,7 @@ class Config(Section):
     deterministic: bool = Field(
         default=False, description="Same bits from run to run, at the price of some speed."
     )
-    init_env: NonEmptyText | None = Field(
+    init_env: DottedName | None = Field(
         default=None,
         description="Dotted path of a function called in each worker before anything else.",
     )
@@ -95,6 +106,11 @@ class Config(Section):
     loggers: list[Component] = Field(
         default=[Component(type="tensorboard")],
         description=f"Where metrics are logged: {_names('logger')}.",
+    )
+    loop: DottedName | None = Field(
+        default=None,
+        description="Dotted path of a function `loop(task, context)` that takes the place of "
+        "raygnn's training loop on each worker and gives the final metrics.",
     )
     scaling: Scaling = Field(default=Scaling(), description="Workers and their resources.")
     run: Run = Field(default=Run(), description="Names and places of outputs.")

@@ -113,6 +113,8 @@ SLOTS: Mapping[str, Slot] = MappingProxyType(
         ),
         "callback": Slot("callbacks", ("raygnn.loops.callbacks.Callback",)),
         "hook": Slot("callbacks", takes_functions=True, functions_only=True),
+        "loop": Slot("loop", takes_functions=True, functions_only=True),
+        "grad_weight": Slot("training.grad_reduction", takes_functions=True, functions_only=True),
         "init_env": Slot("init_env", takes_functions=True, functions_only=True),
         "logger": Slot(
             "loggers",

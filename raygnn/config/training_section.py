@@ -11,6 +11,7 @@ from raygnn.config.component import Component
 from raygnn.config.period import Period
 from raygnn.config.problems import Problem, choose_from, rule_error, rules_error
 from raygnn.config.section import (
+    NonEmptyText,
     NonNegativeNumber,
     PositiveNumber,
     PositiveWhole,
@@ -20,6 +21,7 @@ from raygnn.config.section import (
 _LIMITS = ("max_epochs", "max_steps", "max_samples", "max_time_s")
 _RESUME_WORDS = ("auto", "never", "must", "last", "best")
 _LOSSES = ("val/loss", "train/loss")
+_GRAD_REDUCTIONS = ("sample_mean", "batch_mean", "sum")
 
 
 def _check_monitor(name: str) -> str:
@@ -91,7 +93,18 @@ class Training(Section):
     )
     loss_reduction: Literal["mean", "sum"] = Field(
         default="mean",
-        description="Whether the loss of a step is the mean or the sum over its seeds.",
+        description="Whether the loss of a micro-batch is the mean or the sum over its seeds.",
+    )
+    grad_reduction: NonEmptyText | None = Field(
+        default=None,
+        description="How the losses of a step's micro-batches combine: sample_mean (by seeds), "
+        "batch_mean, sum, or the dotted path of a function that gives a micro-batch's weight; "
+        "null is sample_mean, or sum with `loss_reduction: sum`.",
+    )
+    ema_decay: Annotated[float, Field(gt=0, lt=1)] | None = Field(
+        default=None,
+        description="Decay of a moving average of the weights, which is then what is validated, "
+        "tested and exported; null keeps none.",
     )
     precision: Literal["fp32", "bf16-mixed", "fp16-mixed", "bf16-true"] = Field(
         default="fp32", description="Number format of training."
@@ -102,11 +115,32 @@ class Training(Section):
     )
 
     def broken_rules(self) -> Iterable[Problem]:
+        yield from self._broken_reductions()
         if all(getattr(self, name) is None for name in _LIMITS):
             yield Problem(
                 ("max_epochs",),
                 "training would never end: no limit is set",
                 f"Set at least one of: {', '.join(_LIMITS)}",
+            )
+
+    @property
+    def combined_by(self) -> str:
+        """`grad_reduction`, resolved."""
+        return self.grad_reduction or ("sum" if self.loss_reduction == "sum" else "sample_mean")
+
+    def _broken_reductions(self) -> Iterable[Problem]:
+        chosen = self.grad_reduction
+        if chosen is not None and "." not in chosen and chosen not in _GRAD_REDUCTIONS:
+            yield Problem(
+                ("grad_reduction",),
+                "there is no such reduction",
+                choose_from(chosen, _GRAD_REDUCTIONS) + ", or a dotted path",
+            )
+        if self.loss_reduction == "sum" and chosen == "sample_mean":
+            yield Problem(
+                ("grad_reduction",),
+                "sums over seeds are not averaged over seeds again",
+                "Set loss_reduction: mean, or grad_reduction: sum or batch_mean",
             )
 
 
@@ -138,6 +172,27 @@ class EarlyStopping(Section):
 _SET_MODE = "Set min where less is better, max where more is"
 
 
+class InitFrom(Section):
+    """Weights of an earlier run to begin with."""
+
+    uri: NonEmptyText = Field(
+        description="Folder of a trained model or of a checkpoint, or a safetensors file."
+    )
+    include: list[NonEmptyText] = Field(
+        default=["*"], description="Patterns of the names of weights to load."
+    )
+    exclude: list[NonEmptyText] = Field(
+        default_factory=list, description="Patterns of the names of weights not to load."
+    )
+    freeze: list[NonEmptyText] = Field(
+        default_factory=list, description="Patterns of the names of weights that stay as loaded."
+    )
+    strict: bool = Field(
+        default=True,
+        description="Whether a weight of the model that is meant to be loaded must be there.",
+    )
+
+
 class Checkpoint(Section):
     """What is kept of a run, and where it goes on from."""
 
@@ -159,6 +214,10 @@ class Checkpoint(Section):
         default="auto",
         description="auto goes on with an unfinished run of the same config; never; must; last; "
         "best; or a checkpoint's URI.",
+    )
+
+    init_from: InitFrom | None = Field(
+        default=None, description="Weights to start a fresh run with; null starts from chance."
     )
 
     def broken_rules(self) -> Iterable[Problem]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -25,6 +26,22 @@ class NodeTargetArguments:
     label: str | None = None
     feature: str = "x"
     problem: str | None = None
+
+    @classmethod
+    def of(cls, args: Mapping[str, Any]) -> NodeTargetArguments:
+        """Takes `task.args`.
+
+        Raises:
+            ConfigError: one of them is no argument of node classification.
+        """
+        known = [item.name for item in fields(cls)]
+        for name in args:
+            if name not in known:
+                raise ConfigError(
+                    f"task.args.{name} is invalid: node_classification has no such argument. Set "
+                    f"one of: {', '.join(known)}."
+                )
+        return cls(**args)
 
 
 @dataclass(frozen=True)
@@ -48,21 +65,13 @@ class NodeTarget:
     splits: Splits
 
     @classmethod
-    def of_task(cls, bundle: Bundle, config: Config) -> NodeTarget:
-        """Reads `task.args` and `data.splits`, finds what they leave open, checks the rest.
+    def find(cls, bundle: Bundle, config: Config, arguments: NodeTargetArguments) -> NodeTarget:
+        """Finds what the arguments and `data.splits` leave open, and checks the rest.
 
         Raises:
             ConfigError: a name in `task.args` is not in the graph.
             DataError: there is nothing to predict or to predict it from, or a split is empty.
         """
-        known = [item.name for item in fields(NodeTargetArguments)]
-        for name in config.task.args:
-            if name not in known:
-                raise ConfigError(
-                    f"task.args.{name} is invalid: node_classification has no such argument. Set "
-                    f"one of: {', '.join(known)}."
-                )
-        arguments = NodeTargetArguments(**config.task.args)
         problem = arguments.problem
         if problem is not None and problem not in PROBLEMS:
             raise ConfigError(

@@ -32,8 +32,8 @@ class BestWeights:
         if self._weights is not None:
             module.load_state_dict(self._weights)
 
-    def state_dict(self, now: Position) -> dict[str, Any]:
-        """The record, and the weights where they are not those of the run's present position."""
+    def state_dict(self, now: Position | None) -> dict[str, Any]:
+        """The record, and the weights unless they are those that the run has at `now`."""
         return {
             "value": self.tracker.best,
             "metrics": self.metrics,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 from raygnn.config import LoadedConfig
@@ -14,12 +15,15 @@ from raygnn.loops.callbacks import Callback, CallbackList
 from raygnn.loops.context import WorkerContext
 from raygnn.loops.early_stopping import BestTracker, EarlyStopper
 from raygnn.loops.evaluation import evaluate, raise_if_any_failed
+from raygnn.loops.grad_reduction import GradReduction
 from raygnn.loops.gradients import GradientReducer, LocalTotals, StepTotals
 from raygnn.loops.optimization import Optimization
 from raygnn.loops.position import Position, is_due
 from raygnn.loops.randomness import seed_micro_batch
 from raygnn.loops.running_mean import RunningMean
 from raygnn.loops.task import Task
+from raygnn.loops.warm_start import warm_start
+from raygnn.loops.weight_average import WeightAverage
 
 #: Saves the engine's state, once per boundary: (engine, metrics, improved).
 Saver = Callable[["Engine", dict[str, float], bool], None]
@@ -46,10 +50,15 @@ class Engine:
         self.config = loaded.config
         self.context = context
         module = task.build_model()
+        if self.config.checkpoint.init_from is not None:
+            warm_start(module, self.config.checkpoint.init_from)
         optimizer = task.configure_optimizers(module)
         self.optimization = Optimization(module, loaded, context.device, optimizer)
         task.model = self.optimization.model
         self.metrics = list(task.build_metrics())
+        self.grad_reduction = GradReduction(loaded)
+        decay = self.config.training.ema_decay
+        self.average = None if decay is None else WeightAverage(module, decay)
         self.reducer = GradientReducer(module, task.step_metrics, context.device)
         self.callbacks = CallbackList([*self._own_callbacks(), *callbacks])
         self.position = Position()
@@ -87,7 +96,7 @@ class Engine:
         self.callbacks.call("on_train_start", self)
         try:
             if self.config.training.validate_at_start and self.position.step == 0:
-                self._judge(self._validate())
+                self._validate_and_judge()
             while self.stop_reason is None:
                 self._train_epoch()
         except BaseException as error:
@@ -152,19 +161,28 @@ class Engine:
         with self.optimization.no_sync():
             with self.optimization.autocast():
                 output = self.task.training_step(batch)
-            self.optimization.scaler.scale(output.loss_sum).backward()
+            factor, divisor = self.grad_reduction.factor_and_divisor(output)
+            self.optimization.scaler.scale(output.loss_sum * factor).backward()
         loss_sum = float(output.loss_sum.detach())
-        local.add(weight=output.weight, loss_sum=loss_sum, num_samples=int(batch.num_seeds))
+        local.add(
+            weight=output.weight,
+            divisor=divisor,
+            loss_sum=loss_sum,
+            num_samples=int(batch.num_seeds),
+            num_edges=int(batch.num_edges),
+        )
         local.add_metrics(output.metrics)
 
     def _apply(self, totals: StepTotals) -> None:
-        if self.config.training.loss_reduction == "mean" and totals.weight:
-            self.reducer.scale(1.0 / totals.weight)
+        if self.grad_reduction.divides and totals.divisor:
+            self.reducer.scale(1.0 / totals.divisor)
         self.callbacks.call("after_sync_grad", self, totals)
         if self.optimization.clips:
             self.callbacks.call("after_clip_grad_norm", self, self.optimization.clip())
         self.callbacks.call("before_optimizer_step", self)
         self.optimization.step()
+        if self.average is not None:
+            self.average.update()
         self.callbacks.call("after_optimizer_step", self)
 
     def _boundary(self, before: Position, totals: StepTotals) -> None:
@@ -180,16 +198,22 @@ class Engine:
         if epoch_ended:
             self.callbacks.call("on_epoch_end", self, before.epoch)
         self.stop_reason = self._limit_reached(out_of_time=totals.stop)
-        validated, metrics, improved = False, {}, False
+        validated, improved = False, False
+        metrics: dict[str, float] = {}
         if self.stop_reason or is_due(training.validate_every, before, now):
-            validated, metrics = True, self._validate()
-            improved = self._judge(metrics)
+            validated = True
+            metrics, improved = self._validate_and_judge()
         every = self.config.checkpoint.every
         due = validated if every is None else is_due(every, before, now)
         if self._save is not None and (due or self.stop_reason):
             self._save(self, metrics, improved)
         elif validated:
             self.context.report(metrics, None)
+
+    def _validate_and_judge(self) -> tuple[dict[str, float], bool]:
+        with nullcontext() if self.average is None else self.average.applied():
+            metrics = self._validate()
+            return metrics, self._judge(metrics)
 
     def _validate(self) -> dict[str, float]:
         self.callbacks.call("on_validation_start", self)
@@ -247,7 +271,8 @@ class Engine:
         return {
             **self.optimization.state_dict(),
             "position": self.position.state_dict(),
-            "best": self.best.state_dict(self.position),
+            "best": self.best.state_dict(self.position if self.average is None else None),
+            "average": None if self.average is None else self.average.state_dict(),
             "early_stopper": None if stopper is None else stopper.state_dict(),
             "callbacks": self.callbacks.state_dict(),
             "windows": [self._log_window.state_dict(), self._validation_window.state_dict()],
@@ -262,6 +287,8 @@ class Engine:
         self.optimization.load_state_dict(state)
         self.position = Position(**state["position"])
         self.best.load_state_dict(state["best"], self.optimization.module)
+        if self.average is not None and state["average"] is not None:
+            self.average.load_state_dict(state["average"])
         if self.early_stopper is not None and state["early_stopper"] is not None:
             self.early_stopper.load_state_dict(state["early_stopper"])
         self.callbacks.load_state_dict(state["callbacks"])

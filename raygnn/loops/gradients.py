@@ -10,15 +10,19 @@ from torch import nn
 
 from raygnn.loops import collectives
 
+_NUM_FIXED = 6  # weight, divisor, loss sum, samples, edges, stop
+
 
 @dataclass(frozen=True)
 class StepTotals:
     """What a step summed to over all ranks and micro-batches."""
 
     weight: float
+    divisor: float
     loss_sum: float
     metrics: dict[str, float]
     num_samples: int
+    num_edges: int
     stop: bool
     failed_ranks: tuple[int, ...]
 
@@ -28,18 +32,30 @@ class LocalTotals:
     """What this rank adds to a step."""
 
     weight: float = 0.0
+    divisor: float = 0.0
     loss_sum: float = 0.0
     num_samples: int = 0
+    num_edges: int = 0
     stop: bool = False
     failed: bool = False
 
     def __post_init__(self) -> None:
         self.metrics: dict[str, float] = {}
 
-    def add(self, *, weight: float, loss_sum: float, num_samples: int) -> None:
+    def add(
+        self,
+        *,
+        weight: float,
+        loss_sum: float,
+        num_samples: int,
+        divisor: float = 0.0,
+        num_edges: int = 0,
+    ) -> None:
         self.weight += weight
+        self.divisor += divisor
         self.loss_sum += loss_sum
         self.num_samples += num_samples
+        self.num_edges += num_edges
 
     def add_metrics(self, metrics: dict[str, float]) -> None:
         for name, value in metrics.items():
@@ -61,7 +77,7 @@ class GradientReducer:
         self._parameters = [p for p in module.parameters() if p.requires_grad]
         self._metric_names = tuple(metric_names)
         world_size = collectives.world_size()
-        self._num_totals = 4 + len(self._metric_names) + world_size
+        self._num_totals = _NUM_FIXED + len(self._metric_names) + world_size
         num_gradients = sum(p.numel() for p in self._parameters)
         wide = any(p.dtype == torch.float64 for p in self._parameters)
         dtype = torch.float64 if wide else torch.float32
@@ -113,19 +129,22 @@ class GradientReducer:
     def _totals_of(self, local: LocalTotals) -> list[float]:
         failed = [0.0] * collectives.world_size()
         failed[collectives.rank()] = float(local.failed)
-        sums = [0.0, 0.0] if local.failed else [local.weight, local.loss_sum]
+        sums = [local.weight, local.divisor, local.loss_sum] if not local.failed else [0.0] * 3
+        counts = [float(local.num_samples), float(local.num_edges), float(local.stop)]
         metrics = [local.metrics.get(name, 0.0) for name in self._metric_names]
-        return [*sums, float(local.num_samples), float(local.stop), *metrics, *failed]
+        return [*sums, *counts, *metrics, *failed]
 
     def _describe(self, totals: list[float]) -> StepTotals:
-        weight, loss_sum, num_samples, stop = totals[:4]
-        metrics = dict(zip(self._metric_names, totals[4:], strict=False))
-        failed = totals[4 + len(self._metric_names) :]
+        weight, divisor, loss_sum, num_samples, num_edges, stop = totals[:_NUM_FIXED]
+        metrics = dict(zip(self._metric_names, totals[_NUM_FIXED:], strict=False))
+        failed = totals[_NUM_FIXED + len(self._metric_names) :]
         return StepTotals(
             weight=weight,
+            divisor=divisor,
             loss_sum=loss_sum,
             metrics=metrics,
             num_samples=round(num_samples),
+            num_edges=round(num_edges),
             stop=stop > 0,
             failed_ranks=tuple(rank for rank, flag in enumerate(failed) if flag > 0),
         )

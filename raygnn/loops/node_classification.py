@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from raygnn.config import Component, build
-from raygnn.data.node_target import NodeTarget
+from raygnn.data.node_target import NodeTarget, NodeTargetArguments
 from raygnn.errors import ConfigError
 from raygnn.loops.objective import Objective
 from raygnn.loops.task import EvalOutput, StepOutput, Task, TaskEnvironment
@@ -52,6 +52,7 @@ class NodeClassification(Task):
         feature: str = "x",
         problem: str | None = None,
     ) -> None:
+        self._arguments = NodeTargetArguments(target, label, feature, problem)
         self._loaders: dict[str, NeighborLoader | None] = {}
 
     def setup(self, env: TaskEnvironment) -> None:
@@ -62,7 +63,7 @@ class NodeClassification(Task):
             DataError: the target has no labels or no features, or a split is empty.
         """
         super().setup(env)
-        self.target = NodeTarget.of_task(env.bundle, env.loaded.config)
+        self.target = NodeTarget.find(env.bundle, env.loaded.config, self._arguments)
         self._objective = Objective(env.loaded, _LOSS_OF[self.target.problem], env.device)
         self._graph = LocalGraphStore(env.bundle, env.loaded.config.sampling.direction)
         self._features = LocalFeatureStore(env.bundle)

@@ -11,7 +11,7 @@ import torch
 from raygnn import __version__
 from raygnn.config import LoadedConfig, build, resolve
 from raygnn.data.bundle import Bundle
-from raygnn.errors import CheckpointError
+from raygnn.errors import CheckpointError, ConfigError
 from raygnn.loops import collectives
 from raygnn.loops.callbacks import Callback, FunctionCallback
 from raygnn.loops.checkpointer import Checkpointer
@@ -41,6 +41,8 @@ def run_worker(job: TrainJob, context: WorkerContext) -> dict[str, Any]:
     bundle = Bundle.open(job.bundle_path)
     task.setup(TaskEnvironment(loaded, bundle, context.rank, context.world_size, context.device))
     try:
+        if config.loop is not None:
+            return _run_own_loop(job, task, context)
         saver = None
         retention = Retention(config.checkpoint.policy, config.checkpoint.keep_last_n)
         checkpointer = Checkpointer(job.folder, context, retention)
@@ -61,6 +63,23 @@ def run_worker(job: TrainJob, context: WorkerContext) -> dict[str, Any]:
         return metrics
     finally:
         task.close()
+
+
+def _run_own_loop(job: TrainJob, task: Task, context: WorkerContext) -> dict[str, Any]:
+    """Hands the worker over to the user's loop; what it returns are the final metrics."""
+    name = job.loaded.config.loop
+    assert name is not None
+    metrics: Any = resolve(name, "loop", job.loaded.allow_modules)(task, context)
+    if not isinstance(metrics, dict):
+        raise ConfigError(
+            f"loop={name!r} is invalid: it returned {type(metrics).__name__}. Return a dictionary "
+            "of final metrics."
+        )
+    if context.rank == 0:
+        job.folder.write_metrics({**metrics, "raygnn": __version__})
+        job.folder.write_state(RunStatus.FINISHED, job.loaded.fingerprint())
+    collectives.barrier()
+    return metrics
 
 
 def _prepare_process(loaded: LoadedConfig) -> None:

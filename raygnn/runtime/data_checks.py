@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from raygnn.config import Config
 from raygnn.data.bundle import Bundle
-from raygnn.data.node_target import NodeTarget
+from raygnn.data.node_target import NodeTarget, NodeTargetArguments
 from raygnn.loops.progress import say
 
 
@@ -19,7 +19,7 @@ def check_data(config: Config, bundle: Bundle) -> None:
     """
     if config.task.type != "node_classification":
         return
-    found = NodeTarget.of_task(bundle, config)
+    found = NodeTarget.find(bundle, config, NodeTargetArguments.of(config.task.args))
     splits = found.splits
     say(
         f"{bundle.num_nodes(found.node_type):,} {found.node_type} nodes, {found.in_channels} "

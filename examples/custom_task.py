@@ -1,0 +1,31 @@
+"""A task of your own: node classification that also keeps the logits small.
+
+Run it with
+
+    python -m raygnn.train examples/quickstart.yaml --allow-module examples \
+        --task.type examples.custom_task.SmallLogits --task.args.penalty 0.01
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from raygnn.loops.node_classification import NodeClassification
+from raygnn.loops.task import StepOutput
+
+
+class SmallLogits(NodeClassification):
+    """Adds `penalty` times the squared logits to the loss, and logs the term by itself."""
+
+    step_metrics = ("squared_logits",)
+
+    def __init__(self, penalty: float = 0.01, **args: Any) -> None:
+        super().__init__(**args)
+        self._penalty = penalty
+
+    def training_step(self, batch: Any) -> StepOutput:
+        logits = self.model(batch)
+        loss_sum, weight = self._objective(logits, batch.y)
+        squared = logits.square().mean(dim=1).sum()
+        total = loss_sum + self._penalty * squared
+        return StepOutput(total, weight, {"squared_logits": float(squared.detach())})

@@ -1,0 +1,59 @@
+"""`loss_reduction` and `grad_reduction` give the gradients that their formulas say."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from raygnn.config import load_config
+from raygnn.loops.grad_reduction import GradReduction
+from raygnn.loops.task import StepOutput
+from tests.small_runs import run_rank, small_bundle, small_config, trained_weights
+
+SUMS, WEIGHTS = (6.0, 8.0, 1.0), (3.0, 2.0, 1.0)
+
+
+def double_weight(output: StepOutput) -> float:
+    """A user's weight of a micro-batch."""
+    return 2.0 * output.weight + 1.0
+
+
+@pytest.mark.parametrize(
+    ("loss", "grad", "expected"),
+    [
+        ("mean", "sample_mean", 15 / 6),
+        ("mean", "batch_mean", (2 + 4 + 1) / 3),
+        ("mean", "sum", 2 + 4 + 1),
+        ("sum", "sum", 15),
+        ("sum", "batch_mean", 15 / 3),
+        ("mean", "tests.numerics.test_reductions.double_weight", (7 * 2 + 5 * 4 + 3 * 1) / 15),
+    ],
+)
+def test_formulas(loss, grad, expected):
+    settings = {"loss_reduction": loss, "grad_reduction": grad}
+    reduction = GradReduction(load_config({"training": settings}, allow_modules=["tests"]))
+    total = divisor = 0.0
+    for loss_sum, weight in zip(SUMS, WEIGHTS, strict=True):
+        factor, share = reduction.factor_and_divisor(StepOutput(torch.tensor(loss_sum), weight))
+        total += factor * loss_sum
+        divisor += share
+    assert (total / divisor if reduction.divides else total) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("grad", ["batch_mean", "sum"])
+def test_workers_agree_on_each(ranks, tmp_path, grad):
+    bundle = str(small_bundle(tmp_path).path)
+    weights = {}
+    for size in (1, 3):
+        config = small_config(
+            tmp_path / f"{grad}-{size}",
+            scaling__num_workers=size,
+            training__global_batch_size=48,
+            training__grad_reduction=grad,
+            training__ema_decay=0.9,
+            optimizer={"type": "SGD", "args": {"lr": 0.05}},
+        )
+        ranks.run(run_rank, size, config, bundle)
+        weights[size] = trained_weights(config)
+    for name, tensor in weights[1].items():
+        torch.testing.assert_close(weights[3][name], tensor, rtol=1e-4, atol=1e-5)

@@ -1,0 +1,80 @@
+"""A run that begins with the weights of another."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+import raygnn.train
+from raygnn.errors import CheckpointError, ConfigError
+from tests.small_runs import small_bundle, small_config, trained_weights
+
+
+@pytest.fixture(scope="module")
+def graph(tmp_path_factory: pytest.TempPathFactory) -> str:
+    folder = tmp_path_factory.mktemp("graph")
+    small_bundle(folder)
+    return str(folder / "tables")
+
+
+def _config(folder: Path, graph: str, **changes) -> dict:
+    config = small_config(folder, scaling__num_workers=0, data__uri=graph, **changes)
+    config["training"]["max_epochs"] = 1
+    return config
+
+
+@pytest.fixture(scope="module")
+def first(tmp_path_factory: pytest.TempPathFactory, graph: str) -> dict:
+    config = _config(tmp_path_factory.mktemp("first"), graph)
+    raygnn.train.fit(config)
+    return config
+
+
+def _uri(config: dict) -> str:
+    return f"{config['run']['storage_path']}/{config['run']['name']}"
+
+
+def test_frozen_weights_stay_as_they_were_loaded(tmp_path, graph, first):
+    source = {"uri": _uri(first), "freeze": ["encoder.layers.0.*"]}
+    second = _config(tmp_path, graph, checkpoint__init_from=source)
+    raygnn.train.fit(second)
+    before, after = trained_weights(first), trained_weights(second)
+    same = {name: torch.equal(before[name], after[name]) for name in before}
+    assert all(value for name, value in same.items() if name.startswith("encoder.layers.0."))
+    assert not all(value for name, value in same.items() if name.startswith("encoder.layers.1."))
+
+
+def test_a_checkpoint_is_a_source_too(tmp_path, graph, first):
+    checkpoints = Path(_uri(first)) / "checkpoints"
+    name = next(path for path in checkpoints.iterdir() if path.is_dir())
+    config = _config(tmp_path, graph, checkpoint__init_from={"uri": str(name)})
+    assert raygnn.train.fit(config).metrics["epoch"] == 1
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "message"),
+    [
+        ({"uri": "nowhere"}, CheckpointError, "no model.safetensors and no checkpoint is there"),
+        ({"include": ["decoder.*"]}, ConfigError, "no weight of the model is meant"),
+        ({"freeze": ["decoder.*"]}, ConfigError, "it fits no weight"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused(tmp_path, graph, first, changes, error, message):
+    source = {"uri": _uri(first), **changes}
+    with pytest.raises(error, match=message):
+        raygnn.train.fit(_config(tmp_path, graph, checkpoint__init_from=source))
+
+
+def test_other_shapes_and_names_are_refused_or_left_out(tmp_path, graph, first):
+    wider = {"model__args": {"hidden_channels": 16}}
+    source = {"uri": _uri(first)}
+    with pytest.raises(CheckpointError, match=r"has the shape .* the model's has"):
+        raygnn.train.fit(_config(tmp_path, graph, checkpoint__init_from=source, **wider))
+    headed = {"model__args": {"hidden_channels": 8, "out_channels": 3}}
+    with pytest.raises(CheckpointError, match=r"it lacks \['head"):
+        raygnn.train.fit(_config(tmp_path / "h", graph, checkpoint__init_from=source, **headed))
+    lenient = {**source, "strict": False}
+    config = _config(tmp_path / "lenient", graph, checkpoint__init_from=lenient, **headed)
+    assert raygnn.train.fit(config).metrics["epoch"] == 1
