@@ -1,7 +1,27 @@
-"""Losses that add: a sum over seeds, and the weight that the sum is divided by."""
+"""Losses that add: a sum over seeds or links, and the weight that the sum is divided by."""
 
 from raygnn.losses.base import Loss
 from raygnn.losses.classification import BinaryCrossEntropy, CrossEntropy
+from raygnn.losses.link_candidates import Candidates, known_links, score_links
+from raygnn.losses.link_classification import LinkBinaryCrossEntropy
+from raygnn.losses.link_pairs import BPR, Margin
+from raygnn.losses.link_scores import LinkLoss, LinkScores
 from raygnn.losses.regression import MeanSquaredError
+from raygnn.losses.sampled_softmax import Retrieval, SoftmaxOwnNegatives
 
-__all__ = ["BinaryCrossEntropy", "CrossEntropy", "Loss", "MeanSquaredError"]
+__all__ = [
+    "BPR",
+    "BinaryCrossEntropy",
+    "Candidates",
+    "CrossEntropy",
+    "LinkBinaryCrossEntropy",
+    "LinkLoss",
+    "LinkScores",
+    "Loss",
+    "Margin",
+    "MeanSquaredError",
+    "Retrieval",
+    "SoftmaxOwnNegatives",
+    "known_links",
+    "score_links",
+]

@@ -1,0 +1,113 @@
+"""From embeddings to the scores that link losses take: whom a positive competes with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from raygnn.losses.link_scores import LinkScores
+
+#: Concatenates every rank's rows, [num_rows, ...] -> [rows of all ranks, ...], with gradient.
+Gather = Callable[[Tensor], Tensor]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Candidates:
+    """Nodes that positives compete with.
+
+    Attributes:
+        rows: [num_candidates, channels], embeddings.
+        ids: int64 [num_candidates], dense ids; a node may be there several times.
+        owner: int64 [num_candidates] dense id of the only anchor that the candidate is for (a hard
+            negative), -1 where it is for all; None if all are for all.
+        log_q: see `LinkScores`.
+    """
+
+    rows: Tensor
+    ids: Tensor
+    owner: Tensor | None = None
+    log_q: Tensor | None = None
+
+    def of_all_ranks(self, gather: Gather) -> Candidates:
+        """The candidates of all ranks, in rank order.
+
+        Collective: all ranks must call, and give the same fields.
+
+        Args:
+            gather: called once for each field that there is; passes gradients back to `rows`.
+        """
+        return replace(
+            self,
+            rows=gather(self.rows),
+            ids=gather(self.ids),
+            owner=None if self.owner is None else gather(self.owner),
+            log_q=None if self.log_q is None else gather(self.log_q),
+        )
+
+
+def score_links(
+    positive: Tensor,
+    every: Tensor,
+    anchor_index: Tensor,
+    anchor_ids: Tensor,
+    target_ids: Tensor,
+    candidates: Candidates,
+    known: Tensor | None = None,
+) -> LinkScores:
+    """Lays out the scores of a batch by positive, and masks what may not compete.
+
+    Masked are, for each positive: its own target wherever it is among the candidates, hard
+    negatives of other anchors, and what `known` says.
+
+    Args:
+        positive: [num_positives], the scores of the positive links.
+        every: [num_anchors, num_candidates], the scores of each distinct anchor with every
+            candidate.
+        anchor_index: int64 [num_positives], the anchor of each positive, as a row of `every`.
+        anchor_ids: int64 [num_anchors], dense ids.
+        target_ids: int64 [num_positives], dense ids of the positives' targets.
+        candidates: in the order of `every`.
+        known: bool [num_anchors, num_candidates] of `known_links`, True where the candidate is a
+            known positive of the anchor; None masks no accidental hit.
+    """
+    mask = target_ids.unsqueeze(1) == candidates.ids
+    if known is not None:
+        mask |= known[anchor_index]
+    if candidates.owner is not None:
+        is_others = candidates.owner != anchor_ids.unsqueeze(1)
+        mask |= (is_others & (candidates.owner >= 0))[anchor_index]
+    return LinkScores(
+        positive=positive, candidate=every[anchor_index], mask=mask, log_q=candidates.log_q
+    )
+
+
+def known_links(known_ptr: Tensor, known_targets: Tensor, candidate_ids: Tensor) -> Tensor:
+    """Says which candidates are known positives of which anchor.
+
+    Args:
+        known_ptr: int64 [num_anchors + 1]: the known targets of anchor i are
+            `known_targets[known_ptr[i]:known_ptr[i + 1]]`.
+        known_targets: int64, dense ids.
+        candidate_ids: int64 [num_candidates], dense ids, in any order; may repeat.
+    Returns:
+        bool [num_anchors, num_candidates].
+    """
+    num_anchors = len(known_ptr) - 1
+    anchor_of = torch.repeat_interleave(
+        torch.arange(num_anchors, device=known_ptr.device),
+        known_ptr.diff(),
+        output_size=len(known_targets),
+    )
+    # By distinct candidate first, as most known targets are none, then spread to its repetitions.
+    distinct, place_of = candidate_ids.unique(return_inverse=True)
+    is_known = torch.zeros(
+        num_anchors, len(distinct), dtype=torch.bool, device=candidate_ids.device
+    )
+    if len(distinct):
+        place = torch.searchsorted(distinct, known_targets).clamp_(max=len(distinct) - 1)
+        hit = distinct[place] == known_targets
+        is_known[anchor_of[hit], place[hit]] = True
+    return is_known[:, place_of]

@@ -1,0 +1,73 @@
+"""Softmax losses: a positive against its candidates."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from raygnn.errors import ConfigError
+from raygnn.losses.base import in_full_precision
+from raygnn.losses.link_scores import CandidateScope, LinkLoss, LinkScores
+
+
+class _SampledSoftmax(LinkLoss):
+    """Cross-entropy of each positive in the softmax over itself and its candidates.
+
+    With log_q, exp(score) of a candidate is divided by the number of times that it is expected
+    among the candidates. Their sum is then an unbiased estimate of the sum over all nodes. The
+    positive is always present and is not corrected ("Correcting the LogQ Correction",
+    arXiv:2507.09331).
+    """
+
+    def __init__(self, temperature: float = 0.07) -> None:
+        super().__init__()
+        if not isinstance(temperature, int | float) or not 0 < temperature < float("inf"):
+            raise ConfigError(
+                f"losses.args.temperature={temperature!r} is invalid: it must be greater than 0. "
+                f"Set 0.07, or 1.0 to leave the scores as they are."
+            )
+        self.temperature = float(temperature)
+
+    def forward(self, scores: LinkScores) -> tuple[Tensor, Tensor | float]:
+        """See `LinkLoss`."""
+        positive = in_full_precision(scores.positive).unsqueeze(1) / self.temperature
+        candidate = in_full_precision(scores.candidate) / self.temperature
+        if scores.log_q is not None:
+            candidate = candidate - scores.log_q.to(candidate.dtype)
+        candidate = candidate.masked_fill(scores.mask, -torch.inf)
+        total = torch.cat([positive, candidate], dim=1).logsumexp(dim=1, keepdim=True)
+        return (total - positive).sum(), float(len(positive))
+
+
+class Retrieval(_SampledSoftmax):
+    """Softmax of each positive against everything in the batch.
+
+    Candidates are the positives of the other anchors, the random negatives and the hard negatives.
+
+    Args:
+        temperature: divides the scores.
+        candidates: `rank`: of the micro-batch; `global`: of all ranks' micro-batches together.
+    Raises:
+        ConfigError: an argument is out of range.
+    """
+
+    in_batch = True
+
+    def __init__(self, temperature: float = 0.07, candidates: CandidateScope = "rank") -> None:
+        super().__init__(temperature)
+        if candidates not in ("rank", "global"):
+            raise ConfigError(
+                f"losses.args.candidates={candidates!r} is invalid: it must be one of rank, "
+                f"global. Set one of these."
+            )
+        self.candidates = candidates
+
+
+class SoftmaxOwnNegatives(_SampledSoftmax):
+    """Softmax of each positive against random negatives and its own anchor's hard negatives.
+
+    Args:
+        temperature: divides the scores.
+    Raises:
+        ConfigError: it is out of range.
+    """

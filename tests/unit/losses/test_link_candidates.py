@@ -1,0 +1,88 @@
+"""Which candidates a positive competes with."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from raygnn.losses import Candidates, known_links, score_links
+
+ID_LISTS = st.lists(st.lists(st.integers(0, 9), unique=True, max_size=6), min_size=1, max_size=4)
+
+
+@settings(max_examples=60, deadline=None)
+@given(ID_LISTS, st.lists(st.integers(0, 12), max_size=8))
+def test_known_links_are_all_found(known: list[list[int]], candidates: list[int]) -> None:
+    ptr = torch.tensor([0, *[len(ids) for ids in known]]).cumsum(0)
+    targets = torch.tensor([i for ids in known for i in ids], dtype=torch.long)
+    got = known_links(ptr, targets, torch.tensor(candidates, dtype=torch.long))
+    expected = [[candidate in ids for candidate in candidates] for ids in known]
+    assert got.tolist() == expected
+
+
+def candidates_of(ids: list[int], owner: list[int] | None = None) -> Candidates:
+    return Candidates(
+        rows=torch.tensor(ids).float().unsqueeze(1),
+        ids=torch.tensor(ids),
+        owner=None if owner is None else torch.tensor(owner),
+        log_q=torch.arange(len(ids)).float(),
+    )
+
+
+def test_a_positive_does_not_compete_with_itself_nor_with_known_links() -> None:
+    # Anchors 7 and 8; 7 links to 1 and 2, 8 to 2. Candidates: the positives, a random node twice,
+    # and 1 once more by chance.
+    candidates = candidates_of([1, 2, 2, 5, 5, 1])
+    every = torch.arange(12.0).view(2, 6)
+    known = known_links(torch.tensor([0, 2, 4]), torch.tensor([1, 2, 2, 5]), candidates.ids)
+    batch = {
+        "positive": torch.tensor([0.1, 0.2, 0.3]),
+        "every": every,
+        "anchor_index": torch.tensor([0, 0, 1]),
+        "anchor_ids": torch.tensor([7, 8]),
+        "target_ids": torch.tensor([1, 2, 2]),
+        "candidates": candidates,
+    }
+    scores = score_links(**batch, known=known)
+    assert scores.mask.int().tolist() == [
+        [1, 1, 1, 0, 0, 1],
+        [1, 1, 1, 0, 0, 1],
+        [0, 1, 1, 1, 1, 0],
+    ]
+    assert torch.equal(scores.candidate, every[[0, 0, 1]])
+    assert scores.log_q is not None
+    assert torch.equal(scores.log_q, torch.arange(6.0))
+    # Accidental hits left in: only the target itself is out.
+    scores = score_links(**batch)
+    assert scores.mask.int().tolist() == [
+        [1, 0, 0, 0, 0, 1],
+        [0, 1, 1, 0, 0, 0],
+        [0, 1, 1, 0, 0, 0],
+    ]
+
+
+def test_hard_negatives_are_for_their_own_anchor() -> None:
+    candidates = candidates_of([3, 4, 5], owner=[-1, 7, 8])
+    scores = score_links(
+        torch.zeros(3),
+        torch.zeros(2, 3),
+        torch.tensor([1, 0, 1]),
+        torch.tensor([7, 8]),
+        torch.tensor([0, 1, 5]),
+        candidates,
+    )
+    assert scores.mask.int().tolist() == [[0, 1, 0], [0, 0, 1], [0, 1, 1]]
+
+
+@pytest.mark.parametrize("owner", [None, [-1, 7]])
+def test_candidates_of_all_ranks_come_from_the_gather(owner: list[int] | None) -> None:
+    doubled = candidates_of([3, 4], owner).of_all_ranks(lambda rows: torch.cat([rows, rows]))
+    assert doubled.ids.tolist() == [3, 4, 3, 4]
+    assert doubled.rows.shape == (4, 1)
+    assert doubled.log_q is not None
+    assert doubled.log_q.tolist() == [0, 1, 0, 1]
+    assert (doubled.owner is None) == (owner is None)
+    none = Candidates(rows=torch.empty(0, 1), ids=torch.empty(0).long())
+    assert none.of_all_ranks(lambda rows: rows).log_q is None

@@ -1,0 +1,212 @@
+"""Link losses against their formulas, one positive at a time."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from raygnn.errors import ConfigError, DataError
+from raygnn.losses import (
+    BPR,
+    LinkBinaryCrossEntropy,
+    LinkLoss,
+    LinkScores,
+    Margin,
+    Retrieval,
+    SoftmaxOwnNegatives,
+)
+
+LOSSES: dict[str, Callable[[], LinkLoss]] = {
+    "retrieval": Retrieval,
+    "softmax": SoftmaxOwnNegatives,
+    "margin": Margin,
+    "bpr": BPR,
+    "link_binary_cross_entropy": LinkBinaryCrossEntropy,
+}
+
+
+def random_scores(log_q: bool = False) -> LinkScores:
+    generator = torch.Generator().manual_seed(0)
+    mask = torch.rand(6, 9, generator=generator) < 0.3
+    mask[2] = True  # a positive without any candidate
+    return LinkScores(
+        positive=torch.randn(6, generator=generator, dtype=torch.float64).requires_grad_(),
+        candidate=torch.randn(6, 9, generator=generator, dtype=torch.float64).requires_grad_(),
+        mask=mask,
+        log_q=torch.randn(9, generator=generator) if log_q else None,
+    )
+
+
+def softmax_term(positive: Tensor, candidates: Tensor) -> Tensor:
+    every = torch.cat([positive.view(1), candidates]) / 0.07
+    return functional.cross_entropy(every.view(1, -1), torch.tensor([0]))
+
+
+def bce_term(positive: Tensor, candidates: Tensor) -> Tensor:
+    bce = functional.binary_cross_entropy_with_logits
+    of_positive = bce(positive, torch.ones_like(positive))
+    if not len(candidates):
+        return of_positive / 2
+    return (of_positive + bce(candidates, torch.zeros_like(candidates))) / 2
+
+
+def bpr_term(positive: Tensor, candidates: Tensor) -> Tensor:
+    return -functional.logsigmoid(positive - candidates).sum() / max(len(candidates), 1)
+
+
+def margin_term(positive: Tensor, candidates: Tensor) -> Tensor:
+    return (0.5 - positive + candidates).clamp(min=0).sum() / max(len(candidates), 1)
+
+
+TERMS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "retrieval": softmax_term,
+    "softmax": softmax_term,
+    "margin": margin_term,
+    "bpr": bpr_term,
+    "link_binary_cross_entropy": bce_term,
+}
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_losses_sum_their_formula_over_positives(name: str) -> None:
+    scores = random_scores()
+    loss_sum, weight = LOSSES[name]()(scores)
+    expected = sum(
+        TERMS[name](positive, row[~masked])
+        for positive, row, masked in zip(
+            scores.positive, scores.candidate, scores.mask, strict=True
+        )
+    )
+    torch.testing.assert_close(loss_sum, expected)
+    assert weight == 6
+    inputs = [scores.positive, scores.candidate]
+    got = torch.autograd.grad(loss_sum, inputs)
+    for mine, other in zip(got, torch.autograd.grad(expected, inputs), strict=True):
+        torch.testing.assert_close(mine, other)
+    assert not got[1][scores.mask].any()
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_masked_scores_are_not_read(name: str) -> None:
+    scores = random_scores()
+    for bad in (math.inf, math.nan):
+        candidate = scores.candidate.detach().masked_fill(scores.mask, bad).requires_grad_()
+        loss_sum, _ = LOSSES[name]()(
+            LinkScores(positive=scores.positive, candidate=candidate, mask=scores.mask)
+        )
+        assert torch.equal(loss_sum, LOSSES[name]()(scores)[0])
+        (grad,) = torch.autograd.grad(loss_sum, [candidate])
+        assert grad.isfinite().all()
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_a_batch_without_positives_weighs_nothing(name: str) -> None:
+    none = torch.empty(0, requires_grad=True)
+    empty = LinkScores(
+        positive=none, candidate=none.view(0, 1).expand(0, 3), mask=torch.empty(0, 3).bool()
+    )
+    loss_sum, weight = LOSSES[name]()(empty)
+    assert float(loss_sum.detach()) == 0
+    assert weight == 0
+    loss_sum.backward()
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_half_precision_scores_are_summed_in_full(name: str) -> None:
+    scores = random_scores()
+    half = LinkScores(
+        positive=scores.positive.bfloat16(),
+        candidate=scores.candidate.bfloat16(),
+        mask=scores.mask,
+    )
+    full = LinkScores(
+        positive=half.positive.float(), candidate=half.candidate.float(), mask=scores.mask
+    )
+    loss_sum, _ = LOSSES[name]()(half)
+    assert loss_sum.dtype == torch.float32
+    assert torch.equal(loss_sum, LOSSES[name]()(full)[0])
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_rows_of_given_candidates_add_up(name: str) -> None:
+    # True of all losses on the same rows; in-batch candidates change with the cut.
+    scores, loss = random_scores(), LOSSES[name]()
+    cuts = [slice(0, 4), slice(4, 6)]
+    parts = [
+        loss(
+            LinkScores(
+                positive=scores.positive[cut],
+                candidate=scores.candidate[cut],
+                mask=scores.mask[cut],
+            )
+        )[0]
+        for cut in cuts
+    ]
+    torch.testing.assert_close(parts[0] + parts[1], loss(scores)[0])
+    assert loss.additive == (name != "retrieval")
+    assert loss.in_batch == (name == "retrieval")
+    assert loss.candidates == "rank"
+
+
+def test_candidates_that_are_all_nodes_once_give_the_full_softmax() -> None:
+    generator = torch.Generator().manual_seed(0)
+    logits = torch.randn(5, 20, generator=generator)
+    target = torch.randint(20, (5,), generator=generator)
+    scores = LinkScores(
+        positive=logits.gather(1, target.view(-1, 1))[:, 0],
+        candidate=logits,
+        mask=target.view(-1, 1) == torch.arange(20),
+        log_q=torch.zeros(20),
+    )
+    loss_sum, _ = Retrieval(temperature=1.0)(scores)
+    expected = functional.cross_entropy(logits, target, reduction="sum")
+    torch.testing.assert_close(loss_sum, expected)
+
+
+def test_log_q_takes_the_bias_of_drawing_from_the_sum_over_candidates() -> None:
+    generator = torch.Generator().manual_seed(0)
+    num_nodes, num_draws, num_rounds = 8, 5, 4000
+    logits = torch.randn(num_nodes, generator=generator, dtype=torch.float64)
+    q = torch.rand(num_nodes, generator=generator, dtype=torch.float64)
+    q /= q.sum()
+    drawn = torch.multinomial(q, num_rounds * num_draws, replacement=True, generator=generator)
+    totals = []
+    for ids in drawn.view(num_rounds, num_draws):
+        scores = LinkScores(
+            positive=logits[:1],
+            candidate=logits[ids].view(1, -1),
+            mask=ids.view(1, -1) == 0,
+            log_q=(num_draws * q[ids]).log(),
+        )
+        loss_sum, _ = Retrieval(temperature=1.0)(scores)
+        totals.append((loss_sum + logits[0]).exp())
+    assert float(torch.stack(totals).mean()) == pytest.approx(float(logits.exp().sum()), rel=0.02)
+
+
+def test_wrong_arguments_are_named() -> None:
+    for wrong in (0.0, -1.0, math.inf, "a"):
+        with pytest.raises(ConfigError, match=r"losses.args.temperature=.* must be greater than 0"):
+            Retrieval(temperature=wrong)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match=r"losses.args.candidates='all' .* one of rank, global"):
+        Retrieval(candidates="all")  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match=r"losses.args.margin=-1 is invalid: .* at least 0"):
+        Margin(-1)
+
+
+def test_scores_have_to_fit_each_other() -> None:
+    good = random_scores()
+    with pytest.raises(DataError, match=r"LinkScores.mask has the shape \[6, 8\], expected \[6, 9"):
+        LinkScores(positive=good.positive, candidate=good.candidate, mask=good.mask[:, :8])
+    with pytest.raises(DataError, match=r"LinkScores.candidate has the shape \[6, 9\]"):
+        LinkScores(positive=good.positive[:5], candidate=good.candidate, mask=good.mask)
+    with pytest.raises(DataError, match=r"LinkScores.log_q has the shape \[2\], expected \[9\]"):
+        LinkScores(
+            positive=good.positive, candidate=good.candidate, mask=good.mask, log_q=torch.ones(2)
+        )
+    with pytest.raises(DataError, match=r"LinkScores.mask is torch.int64, expected torch.bool"):
+        LinkScores(positive=good.positive, candidate=good.candidate, mask=good.mask.long())
