@@ -160,6 +160,10 @@ class Data(Section):
         default="fail", description="What to do with bad rows: fail, or drop, count and say so."
     )
     undirected: bool = Field(default=False, description="Add the reverse of each edge.")
+    reverse_edges: bool = Field(
+        default=False,
+        description="Add an edge type (d, rev_r, s) for each directed edge type (s, r, d).",
+    )
     splits: SplitRule | None = Field(
         default=None, description="How nodes are split; null takes the split column of the tables."
     )

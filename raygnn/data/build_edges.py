@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from raygnn.data.arrays import create_array, open_array
-from raygnn.data.bundle_record import ColumnInfo, EdgeRecord, NodeRecord
+from raygnn.data.bundle_record import ColumnInfo, NodeRecord
 from raygnn.data.edge_buckets import (
     BucketPlan,
     DestinationRanges,
@@ -18,7 +18,7 @@ from raygnn.data.edge_buckets import (
     piece_cursors,
     plan_buckets,
 )
-from raygnn.data.edge_types import EdgeType
+from raygnn.data.edge_plan import EdgePlan, plan_reverse
 from raygnn.data.findings import describe, merge
 from raygnn.data.ingest_edges import (
     DST,
@@ -27,7 +27,6 @@ from raygnn.data.ingest_edges import (
     ORDER,
     SRC,
     BucketTask,
-    EdgePlan,
     EdgeResult,
     EdgeTask,
     Endpoints,
@@ -50,7 +49,7 @@ MAX_INT32_NODES = np.iinfo(np.int32).max
 
 @dataclass(frozen=True)
 class _EdgeBuild:
-    """One edge type under construction: where its rows, buckets and result lie."""
+    """One edge type or set of label edges under construction: where its parts lie."""
 
     plan: EdgePlan
     pieces: Sequence[Piece]
@@ -69,26 +68,36 @@ class _EdgeBuild:
         return np.dtype(np.int32 if fits else np.int64)
 
 
+@dataclass(frozen=True)
+class BuiltEdges:
+    """A finished edge type or set of label edges."""
+
+    plan: EdgePlan
+    num_edges: int
+    columns: tuple[ColumnInfo, ...]
+
+
 def build_edges(
     plans: Sequence[EdgePlan],
-    tables: Mapping[EdgeType, ScannedTable],
+    tables: Mapping[str, ScannedTable],
     nodes: Mapping[str, NodeRecord],
     folder: Path,
     work: Path,
     drop: bool,
     schedule: Schedule,
     progress: Callable[[str], None],
-) -> list[EdgeRecord]:
-    """Writes every edge type below `folder/edges`.
+) -> list[BuiltEdges]:
+    """Writes every edge type and set of label edges below the folder, reverse types last.
 
     Args:
+        tables: by the name that the plan has.
         nodes: the finished node types.
         work: folder for what only the ingest needs.
         drop: bad rows are left out instead of failing.
     Raises:
         DataError: rows break rules (all of them are listed), or none would be left.
     """
-    builds = [_prepare(plan, tables[plan.edge_type], nodes, folder, work) for plan in plans]
+    builds = [_prepare(plan, tables[plan.table], nodes, folder, work) for plan in plans]
     if not builds:
         return []
     progress(
@@ -97,21 +106,26 @@ def build_edges(
     )
     results = _convert(builds, nodes, folder, schedule)
     _report(builds, results, drop, progress)
+    counts = [[result.counts for result in found] for found in results]
+    for build, found in zip(tuple(builds), results, strict=True):
+        if build.plan.reverse is not None:
+            builds.append(_reversed(build, folder, work))
+            counts.append([r.reverse_counts for r in found if r.reverse_counts is not None])
     bucket_plans = [
-        _scatter_plan(build, found) for build, found in zip(builds, results, strict=True)
+        _scatter_plan(build, found) for build, found in zip(builds, counts, strict=True)
     ]
     scatters = [
         task
-        for build, plan, found in zip(builds, bucket_plans, results, strict=True)
+        for build, plan, found in zip(builds, bucket_plans, counts, strict=True)
         for task in _scatter_tasks(build, plan, found)
     ]
     progress("ingest: sorting edges by destination")
     schedule(scatter_edges, scatters, "moving edges to buckets")
-    for build in builds:
-        shutil.rmtree(build.rows)
+    for rows in {build.rows for build in builds}:
+        shutil.rmtree(rows)
     kept = _finish_directed(builds, bucket_plans, schedule)
     kept |= _finish_undirected(builds, bucket_plans, schedule)
-    return [_record(build, kept[build.plan.edge_type]) for build in builds]
+    return [_built(build, kept[build.plan.folder]) for build in builds]
 
 
 def _prepare(
@@ -130,14 +144,28 @@ def _prepare(
         nodes[source].num_nodes,
         num_dst,
         destination_ranges(num_dst),
-        work / "rows" / plan.name,
-        work / "buckets" / plan.name,
-        folder / "edges" / plan.name,
+        work / "rows" / plan.folder,
+        work / "buckets" / plan.folder,
+        folder / plan.folder,
     )
     for name in (SRC, DST):
         create_array(build.rows / name, (table.num_rows,), build.index_dtype)
     _create_columns(plan, build.rows, table.num_rows)
     return build
+
+
+def _reversed(build: _EdgeBuild, folder: Path, work: Path) -> _EdgeBuild:
+    """The build of the reverse type, from the same rows."""
+    plan = plan_reverse(build.plan)
+    return replace(
+        build,
+        plan=plan,
+        num_src=build.num_dst,
+        num_dst=build.num_src,
+        ranges=destination_ranges(build.num_src),
+        buckets=work / "buckets" / plan.folder,
+        folder=folder / plan.folder,
+    )
 
 
 def _create_columns(plan: EdgePlan, folder: Path, num_rows: int) -> None:
@@ -161,6 +189,7 @@ def _convert(
             endpoints(build.plan.edge_type[0]),
             endpoints(build.plan.edge_type[2]),
             build.ranges,
+            None if build.plan.reverse is None else destination_ranges(build.num_src),
             build.rows,
         )
         for build in builds
@@ -194,8 +223,8 @@ def _report(
             progress(f"ingest: dropped {num_dropped:,} edges of type {build.plan.name}")
 
 
-def _scatter_plan(build: _EdgeBuild, results: Sequence[EdgeResult]) -> BucketPlan:
-    counts = np.stack([result.counts for result in results]).sum(axis=0)
+def _scatter_plan(build: _EdgeBuild, piece_counts: Sequence[np.ndarray]) -> BucketPlan:
+    counts = np.stack(piece_counts).sum(axis=0)
     column_bytes = sum(c.width * np.dtype(c.dtype).itemsize for c in build.plan.columns)
     bytes_per_edge = 3 * build.index_dtype.itemsize + column_bytes
     plan = plan_buckets(build.ranges, build.num_dst, counts, bytes_per_edge)
@@ -211,9 +240,9 @@ def _scatter_plan(build: _EdgeBuild, results: Sequence[EdgeResult]) -> BucketPla
 
 
 def _scatter_tasks(
-    build: _EdgeBuild, plan: BucketPlan, results: Sequence[EdgeResult]
+    build: _EdgeBuild, plan: BucketPlan, piece_counts: Sequence[np.ndarray]
 ) -> list[ScatterTask]:
-    cursors = piece_cursors(plan, [result.counts for result in results])
+    cursors = piece_cursors(plan, piece_counts)
     return [
         ScatterTask(
             piece.row_start,
@@ -245,14 +274,14 @@ def _bucket_tasks(build: _EdgeBuild, plan: BucketPlan) -> list[BucketTask]:
 
 def _finish_directed(
     builds: Sequence[_EdgeBuild], plans: Sequence[BucketPlan], schedule: Schedule
-) -> dict[EdgeType, int]:
+) -> dict[str, int]:
     tasks: list[BucketTask] = []
     kept = {}
     for build, plan in zip(builds, plans, strict=True):
         if build.plan.undirected:
             continue
         num_edges = int(plan.edge_starts[-1])
-        kept[build.plan.edge_type] = num_edges
+        kept[build.plan.folder] = num_edges
         _create_result(build, num_edges)
         tasks.extend(
             replace(task, out_start=task.edge_start, num_kept=task.edge_stop - task.edge_start)
@@ -265,7 +294,7 @@ def _finish_directed(
 
 def _finish_undirected(
     builds: Sequence[_EdgeBuild], plans: Sequence[BucketPlan], schedule: Schedule
-) -> dict[EdgeType, int]:
+) -> dict[str, int]:
     chosen = [
         (build, _bucket_tasks(build, plan))
         for build, plan in zip(builds, plans, strict=True)
@@ -282,7 +311,7 @@ def _finish_undirected(
             num_kept = next(counts)
             writes.append(replace(task, out_start=out_start, num_kept=num_kept))
             out_start += num_kept
-        kept[build.plan.edge_type] = out_start
+        kept[build.plan.folder] = out_start
         _create_result(build, out_start)
     schedule(write_edges, writes, "writing edges")
     return kept
@@ -294,7 +323,7 @@ def _create_result(build: _EdgeBuild, num_edges: int) -> None:
     _create_columns(build.plan, build.folder, num_edges)
 
 
-def _record(build: _EdgeBuild, num_edges: int) -> EdgeRecord:
+def _built(build: _EdgeBuild, num_edges: int) -> BuiltEdges:
     indptr = open_array(build.folder / INDPTR, "r+")
     np.cumsum(indptr, out=indptr)
     shutil.rmtree(build.buckets)
@@ -302,4 +331,4 @@ def _record(build: _EdgeBuild, num_edges: int) -> EdgeRecord:
         ColumnInfo(column.name, column.role, column.dtype, column.shape, unit=column.unit)
         for column in build.plan.columns
     )
-    return EdgeRecord(build.plan.edge_type, num_edges, not build.plan.undirected, columns)
+    return BuiltEdges(build.plan, num_edges, columns)

@@ -9,6 +9,7 @@ import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import filelock
 import numpy as np
@@ -16,7 +17,13 @@ import pyarrow as pa
 
 from raygnn.data import edge_kernels
 from raygnn.data.arrays import create_array, open_array, sync_folder
-from raygnn.data.bundle_record import BundleRecord, ColumnInfo, EdgeRecord, NodeRecord
+from raygnn.data.bundle_record import (
+    BundleRecord,
+    ColumnInfo,
+    EdgeRecord,
+    LabelEdgeRecord,
+    NodeRecord,
+)
 from raygnn.data.edge_types import EdgeType, edge_type_name
 from raygnn.data.id_map import BYTES, IDS, OFFSETS, IdMap
 from raygnn.data.ingest_edges import INDICES, INDPTR, time_keys
@@ -33,11 +40,14 @@ class Csc:
 
     Attributes:
         indptr: int64 [num_dst + 1].
-        indices: int32 or int64 [num_edges], sources; a position in it is the edge's `e_id`.
+        indices: int32 or int64 [num_edges], sources.
+        e_id: position of each edge in the CSC of the whole edge type, where these are only some of
+            its edges; null where the position in `indices` is the edge's `e_id`.
     """
 
     indptr: np.ndarray
     indices: np.ndarray
+    e_id: np.ndarray | None = None
 
 
 @dataclass(frozen=True)
@@ -53,6 +63,32 @@ class Csr:
     indptr: np.ndarray
     indices: np.ndarray
     e_id: np.ndarray
+
+
+@dataclass(frozen=True)
+class LabelEdges:
+    """Supervision edges of one type and sign: row i of `indptr` spans the targets of anchor i.
+
+    The edges of an anchor are in the order of (target, input row). Sampling never walks them.
+
+    Attributes:
+        edge_type: (anchor type, relation, target type).
+        indptr: int64 [num_anchor_nodes + 1].
+        targets: int32 or int64 [num_edges], dense ids.
+        split: uint8 [num_edges], 0 none, 1 train, 2 validation, 3 test; null where not declared.
+        time: int64 or float64 [num_edges], or null.
+        weight: float32 [num_edges], or null.
+        time_unit: of times that were timestamps: "s", "ms", "us", "ns" or "D" since 1970.
+    """
+
+    edge_type: EdgeType
+    sign: Literal["positive", "negative"]
+    indptr: np.ndarray
+    targets: np.ndarray
+    split: np.ndarray | None
+    time: np.ndarray | None
+    weight: np.ndarray | None
+    time_unit: str | None = None
 
 
 @dataclass(frozen=True)
@@ -184,6 +220,33 @@ class Bundle:
             self._build_csr(edge_type, folder)
         indptr, indices, e_id = (self._open(folder / f"{part}.npy") for part in _CSR_PARTS)
         return Csr(indptr, indices, e_id)
+
+    def reverse_of(self, edge_type: EdgeType) -> EdgeType | None:
+        """The edge type with the same edges the other way round; itself where not directed."""
+        return self._edge(edge_type).reverse
+
+    @property
+    def label_edges(self) -> list[LabelEdges]:
+        """The supervision edges, in the order of the manifest."""
+        return [self._label_edges(record) for record in self._record.label_edges]
+
+    def _label_edges(self, record: LabelEdgeRecord) -> LabelEdges:
+        folder = self._path / record.folder
+        columns = {column.name: column for column in record.columns}
+        split, time, weight = (
+            self._open(column_path(folder, name)) if name in columns else None
+            for name in ("split", "time", "weight")
+        )
+        return LabelEdges(
+            record.type,
+            record.sign,
+            self._open(folder / INDPTR),
+            self._open(folder / INDICES),
+            split,
+            time,
+            weight,
+            columns["time"].unit if "time" in columns else None,
+        )
 
     def declared_split(self, node_type: str) -> np.ndarray | None:
         """uint8 [num_nodes] of the split column: 0 none, 1 train, 2 validation, 3 test."""

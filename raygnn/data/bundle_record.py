@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from raygnn.data.edge_types import EdgeType
+from raygnn.data.edge_types import EdgeType, edge_type_name
 from raygnn.data.filesystem import write_text
 from raygnn.data.id_map import IdIndex
 from raygnn.errors import DataError
@@ -16,7 +16,12 @@ from raygnn.errors import DataError
 RECORD_NAME = "bundle.json"
 FORMAT = "raygnn/bundle"
 # Part of the fingerprint: bundles of another layout are never opened, only built anew beside.
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
+
+
+def label_edge_folder(edge_type: EdgeType, sign: str) -> str:
+    """The folder of a set of supervision edges, below the bundle's."""
+    return f"label_edges/{edge_type_name(edge_type)}.{sign}"
 
 
 @dataclass(frozen=True)
@@ -34,7 +39,7 @@ class ColumnInfo:
     """
 
     name: str
-    role: Literal["feature", "label", "weight", "time"]
+    role: Literal["feature", "label", "weight", "time", "split"]
     dtype: str
     shape: tuple[int, ...]
     sparse: bool = False
@@ -59,12 +64,30 @@ class EdgeRecord:
 
     Attributes:
         directed: false where rows stand for their reverse as well.
+        reverse: the edge type that holds the same edges the other way round; itself where it is
+            not directed.
     """
 
     type: EdgeType
     num_edges: int
     directed: bool
     columns: tuple[ColumnInfo, ...]
+    reverse: EdgeType | None = None
+
+
+@dataclass(frozen=True)
+class LabelEdgeRecord:
+    """One set of supervision edges: those of one type and sign."""
+
+    type: EdgeType
+    sign: Literal["positive", "negative"]
+    num_edges: int
+    columns: tuple[ColumnInfo, ...]
+
+    @property
+    def folder(self) -> str:
+        """The set's folder, below the bundle's."""
+        return label_edge_folder(self.type, self.sign)
 
 
 @dataclass(frozen=True)
@@ -78,6 +101,7 @@ class BundleRecord:
     fingerprint: str
     nodes: Mapping[str, NodeRecord]
     edges: tuple[EdgeRecord, ...]
+    label_edges: tuple[LabelEdgeRecord, ...] = ()
     file_sizes: Mapping[str, int] = field(default_factory=dict)
 
     def save(self, folder: Path) -> None:
@@ -112,6 +136,7 @@ class BundleRecord:
             content["fingerprint"],
             {name: _node_record(node) for name, node in content["nodes"].items()},
             tuple(_edge_record(edge) for edge in content["edges"]),
+            tuple(_label_edge_record(edges) for edges in content["label_edges"]),
             content["file_sizes"],
         )
 
@@ -159,10 +184,25 @@ def _node_record(content: dict[str, Any]) -> NodeRecord:
 
 
 def _edge_record(content: dict[str, Any]) -> EdgeRecord:
-    source, relation, target = content["type"]
+    reverse = content["reverse"]
     return EdgeRecord(
-        (source, relation, target),
+        _edge_type(content["type"]),
         content["num_edges"],
         content["directed"],
         _columns(content["columns"]),
+        None if reverse is None else _edge_type(reverse),
     )
+
+
+def _label_edge_record(content: dict[str, Any]) -> LabelEdgeRecord:
+    return LabelEdgeRecord(
+        _edge_type(content["type"]),
+        content["sign"],
+        content["num_edges"],
+        _columns(content["columns"]),
+    )
+
+
+def _edge_type(content: list[str]) -> EdgeType:
+    source, relation, target = content
+    return source, relation, target

@@ -14,7 +14,7 @@ from raygnn.data.scan import ScannedTable
 from raygnn.data.source_column import SourceColumn, inspect
 from raygnn.errors import DataError
 
-Role = Literal["feature", "label", "weight", "time"]
+Role = Literal["feature", "label", "weight", "time", "split"]
 LabelKind = Literal["class", "class_name", "multilabel", "regression"]
 
 # What numpy can hold of the integers that pandas and Arrow write for times.
@@ -161,6 +161,17 @@ def check_split(table: ScannedTable, column: str) -> None:
             f"{table.name}.split={column!r} is invalid: the column is {kind}. Write one column "
             "with 'train', 'val', 'test' or null, or with 1, 2, 3 or 0."
         )
+
+
+def plan_split(table: ScannedTable, column: str) -> DensePlan:
+    """Plans the split column of edges: one code per edge.
+
+    Raises:
+        DataError: the column holds neither names nor codes.
+    """
+    check_split(table, column)
+    source = SourceColumn(column, "string", "uint8", ())
+    return DensePlan("split", "split", (source,), "uint8", ())
 
 
 def needed_columns(

@@ -8,11 +8,19 @@ EdgeType = tuple[str, str, str]
 
 # Two underscores, as in PyG's HeteroConv: type names may hold single ones and still read back.
 SEPARATOR = "__"
+# PyG's word for the reverse of a relation.
+REVERSE_PREFIX = "rev_"
 
 
 def edge_type_name(edge_type: EdgeType) -> str:
     """Writes an edge type as `src__rel__dst`, the form of config keys and file names."""
     return SEPARATOR.join(edge_type)
+
+
+def reversed_edge_type(edge_type: EdgeType) -> EdgeType:
+    """The edge type that is added as the reverse of one: (d, rev_r, s) of (s, r, d)."""
+    source, relation, target = edge_type
+    return target, f"{REVERSE_PREFIX}{relation}", source
 
 
 def parse_edge_type(name: str) -> EdgeType:

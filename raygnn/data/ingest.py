@@ -15,17 +15,30 @@ import filelock
 import pyarrow as pa
 
 from raygnn.data.arrays import sync_folder
-from raygnn.data.build_edges import build_edges
+from raygnn.data.build_edges import BuiltEdges, build_edges
 from raygnn.data.build_nodes import build_nodes
 from raygnn.data.bundle import Bundle
-from raygnn.data.bundle_record import FORMAT_VERSION, RECORD_NAME, BundleRecord
-from raygnn.data.edge_types import EdgeType, edge_type_name
+from raygnn.data.bundle_record import (
+    FORMAT_VERSION,
+    RECORD_NAME,
+    BundleRecord,
+    EdgeRecord,
+    LabelEdgeRecord,
+    label_edge_folder,
+)
+from raygnn.data.edge_plan import EdgePlan, edge_columns, plan_edges, plan_label_edges
+from raygnn.data.edge_types import EdgeType, edge_type_name, reversed_edge_type
 from raygnn.data.filesystem import is_remote, redact
 from raygnn.data.fingerprint import fingerprint
 from raygnn.data.id_map import IdKind
-from raygnn.data.ingest_edges import EdgePlan, edge_columns, plan_edges
 from raygnn.data.ingest_nodes import NodePlan, node_columns, plan_nodes
-from raygnn.data.manifest import EdgeTable, Manifest, manifest_folder
+from raygnn.data.manifest import (
+    EdgeTable,
+    LabelEdgeTable,
+    Manifest,
+    manifest_folder,
+    reverses,
+)
 from raygnn.data.scan import ScannedTable, scan_tables
 from raygnn.data.schedule import Schedule, in_process
 from raygnn.data.table_files import TableFile, list_files
@@ -42,12 +55,15 @@ class IngestOptions:
     Attributes:
         on_error: `fail` raises with all bad rows; `drop` leaves them out and says so.
         undirected: edge types within one node type are taken as `directed: false`.
+        reverse_edges: for each directed edge type (s, r, d) that has no reverse, (d, rev_r, s) is
+            added, with the same columns.
         feature_dtype: storage type of floating-point features; null keeps the table's, but
             float64 becomes float32.
     """
 
     on_error: Literal["fail", "drop"] = "fail"
     undirected: bool = False
+    reverse_edges: bool = False
     feature_dtype: Literal["float32", "float16"] | None = None
 
 
@@ -74,12 +90,6 @@ def ingest(
     options = options or IngestOptions()
     progress = progress or _say_nothing
     manifest = Manifest.load(manifest_uri)
-    if manifest.label_edges:
-        names = ", ".join(edge_type_name(table.type) for table in manifest.label_edges)
-        raise DataError(
-            f"label_edges ({names}) is not read yet: this raygnn trains on node labels only. "
-            "Take label_edges out of graph.yaml."
-        )
     files = _list_tables(manifest, manifest_folder(manifest_uri))
     name = fingerprint(manifest, asdict(options), files, FORMAT_VERSION)
     bundles = bundle_folder(cache_dir)
@@ -140,6 +150,10 @@ def _edge_table_name(edge_type: EdgeType) -> str:
     return f"edge_types.{edge_type_name(edge_type)}"
 
 
+def _label_table_name(table: LabelEdgeTable) -> str:
+    return f"label_edges.{table.name}"
+
+
 def _list_tables(manifest: Manifest, folder: str) -> dict[str, list[TableFile]]:
     files = {}
     for node_type, node_table in manifest.node_types.items():
@@ -148,6 +162,9 @@ def _list_tables(manifest: Manifest, folder: str) -> dict[str, list[TableFile]]:
     for edge_table in manifest.edge_types:
         name = _edge_table_name(edge_table.type)
         files[name] = list_files(folder, edge_table.files, f"{name}.files")
+    for label_table in manifest.label_edges:
+        name = _label_table_name(label_table)
+        files[name] = list_files(folder, label_table.files, f"{name}.files")
     return files
 
 
@@ -210,17 +227,18 @@ def _build(
     progress: Callable[[str], None],
 ) -> None:
     tables = _scan(manifest, files, schedule)
-    node_plans, edge_plans = _plan(manifest, options, tables)
+    node_plans, edge_plans, label_plans = _plan(manifest, options, tables)
     if options.undirected and all(plan.edge_type[0] != plan.edge_type[2] for plan in edge_plans):
         progress("ingest: data.undirected changes nothing: no edge type is within one node type")
     drop = options.on_error == "drop"
     work = building / "work"
     node_tables = {t: tables[_node_table_name(t)] for t in manifest.node_types}
     nodes = build_nodes(node_plans, node_tables, building, work, drop, schedule, progress)
-    edge_tables = {t.type: tables[_edge_table_name(t.type)] for t in manifest.edge_types}
-    edges = build_edges(edge_plans, edge_tables, nodes, building, work, drop, schedule, progress)
+    plans = [*edge_plans, *label_plans]
+    built = build_edges(plans, tables, nodes, building, work, drop, schedule, progress)
     shutil.rmtree(work)
-    record = BundleRecord(name, nodes, tuple(edges))
+    edges, label_edges = _records(manifest, built)
+    record = BundleRecord(name, nodes, edges, label_edges)
     # The record comes after everything it vouches for is on the disk.
     sync_folder(building)
     record.save(building)
@@ -232,6 +250,7 @@ def _scan(
 ) -> dict[str, ScannedTable]:
     needed = {_node_table_name(t): node_columns(table) for t, table in manifest.node_types.items()}
     needed |= {_edge_table_name(table.type): edge_columns(table) for table in manifest.edge_types}
+    needed |= {_label_table_name(table): edge_columns(table) for table in manifest.label_edges}
     scanned = scan_tables(
         [(name, files[name], columns) for name, columns in needed.items()], schedule
     )
@@ -240,10 +259,12 @@ def _scan(
 
 def _plan(
     manifest: Manifest, options: IngestOptions, tables: dict[str, ScannedTable]
-) -> tuple[dict[str, NodePlan], list[EdgePlan]]:
+) -> tuple[dict[str, NodePlan], list[EdgePlan], list[EdgePlan]]:
     problems: list[str] = []
     nodes: dict[str, NodePlan] = {}
     edges: list[EdgePlan] = []
+    label_edges: list[EdgePlan] = []
+    declared = reverses(manifest.edge_types)
     for node_type, table in manifest.node_types.items():
         try:
             scanned = tables[_node_table_name(node_type)]
@@ -258,16 +279,58 @@ def _plan(
         try:
             name = _edge_table_name(edge_table.type)
             tables[name] = _with_endpoint_types(edge_table, tables[name], kinds)
-            edges.append(plan_edges(edge_table, tables[name], undirected, options.feature_dtype))
+            wanted = options.reverse_edges and not undirected and edge_table.type not in declared
+            reverse = _new_reverse(manifest, edge_table.type) if wanted else None
+            edges.append(
+                plan_edges(edge_table, tables[name], undirected, reverse, options.feature_dtype)
+            )
+        except DataError as error:
+            problems.append(str(error))
+    for label_table in manifest.label_edges:
+        try:
+            name = _label_table_name(label_table)
+            tables[name] = _with_endpoint_types(label_table, tables[name], kinds)
+            label_edges.append(plan_label_edges(label_table, tables[name]))
         except DataError as error:
             problems.append(str(error))
     if problems:
         raise DataError("\n".join(problems))
-    return nodes, edges
+    return nodes, edges, label_edges
+
+
+def _new_reverse(manifest: Manifest, edge_type: EdgeType) -> EdgeType:
+    reverse = reversed_edge_type(edge_type)
+    if any(table.type == reverse for table in manifest.edge_types):
+        raise DataError(
+            f"data.reverse_edges=True is invalid: {edge_type_name(reverse)} is the reverse of "
+            f"another edge type than {edge_type_name(edge_type)}. Rename its relation in "
+            "graph.yaml, or say with reverse_of which types are each other's reverse."
+        )
+    return reverse
+
+
+def _records(
+    manifest: Manifest, built: Sequence[BuiltEdges]
+) -> tuple[tuple[EdgeRecord, ...], tuple[LabelEdgeRecord, ...]]:
+    by_folder = {edges.plan.folder: edges for edges in built}
+    labels = []
+    for table in manifest.label_edges:
+        made = by_folder.pop(label_edge_folder(table.type, table.sign))
+        labels.append(LabelEdgeRecord(table.type, table.sign, made.num_edges, made.columns))
+    declared = reverses(manifest.edge_types)
+    edges = []
+    for made in by_folder.values():
+        plan = made.plan
+        reverse = plan.edge_type if plan.undirected else plan.reverse
+        reverse = reverse or declared.get(plan.edge_type)
+        edges.append(
+            EdgeRecord(plan.edge_type, made.num_edges, not plan.undirected, made.columns, reverse)
+        )
+    return tuple(edges), tuple(labels)
 
 
 def _with_endpoint_types(
-    table: EdgeTable, scanned: ScannedTable, kinds: Mapping[str, IdKind]
+    table: EdgeTable | LabelEdgeTable, scanned: ScannedTable, kinds: Mapping[str, IdKind]
 ) -> ScannedTable:
     """Checks the endpoints against the ids of their node types; CSV ones are read as these are."""
     types = dict(scanned.types)

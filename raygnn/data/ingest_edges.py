@@ -15,22 +15,15 @@ import pyarrow as pa
 
 from raygnn.data import edge_kernels
 from raygnn.data.arrays import open_array
-from raygnn.data.column_plan import (
-    DensePlan,
-    needed_columns,
-    plan_feature,
-    plan_time,
-    plan_weight,
-)
+from raygnn.data.column_plan import DensePlan
 from raygnn.data.decode import dense_rows, null_mask
+from raygnn.data.decode_labels import split_rows
 from raygnn.data.edge_buckets import BucketPlan, DestinationRanges
-from raygnn.data.edge_types import EdgeType, edge_type_name
+from raygnn.data.edge_plan import EdgePlan
 from raygnn.data.findings import Finding, FindingCollector
 from raygnn.data.id_map import IdIndex, IdMap
 from raygnn.data.ingest_nodes import column_path
-from raygnn.data.manifest import EdgeTable
 from raygnn.data.pieces import Piece, read_blocks
-from raygnn.data.scan import ScannedTable
 
 INDPTR = "indptr.npy"
 INDICES = "indices.npy"
@@ -38,30 +31,6 @@ INDICES = "indices.npy"
 SRC, DST, ORDER = "src.npy", "dst.npy", "order.npy"
 
 _BLOCK_ROWS = 1 << 18
-
-
-@dataclass(frozen=True)
-class EdgePlan:
-    """What the table of one edge type becomes.
-
-    Attributes:
-        table: name for messages.
-        types: plain Arrow type of each column that is read.
-        undirected: each row stands for its reverse as well.
-    """
-
-    table: str
-    edge_type: EdgeType
-    types: Mapping[str, pa.DataType]
-    source: str
-    target: str
-    columns: tuple[DensePlan, ...]
-    undirected: bool
-
-    @property
-    def name(self) -> str:
-        """The edge type's name, which is its folder's name too."""
-        return edge_type_name(self.edge_type)
 
 
 @dataclass(frozen=True)
@@ -77,6 +46,7 @@ class EdgeTask:
     """First pass over one piece of an edge table.
 
     Attributes:
+        ranges: of destinations; and of sources, where the reverse type is made too.
         rows: work folder with the edge type's rows in input order.
     """
 
@@ -85,6 +55,7 @@ class EdgeTask:
     source: Endpoints
     target: Endpoints
     ranges: DestinationRanges
+    reverse_ranges: DestinationRanges | None
     rows: Path
 
 
@@ -94,11 +65,13 @@ class EdgeResult:
 
     Attributes:
         counts: edges per destination range, reverse copies included.
+        reverse_counts: edges per range of sources, where the reverse type is made too.
         num_dropped: rows that break some rule.
     """
 
     findings: tuple[Finding, ...]
     counts: np.ndarray
+    reverse_counts: np.ndarray | None
     num_dropped: int
 
 
@@ -144,41 +117,6 @@ class BucketTask:
     num_kept: int | None = None
 
 
-def edge_columns(table: EdgeTable) -> list[str]:
-    """The table columns that an edge type needs."""
-    return needed_columns(
-        table.features, {}, [table.source, table.target, table.weight, table.time]
-    )
-
-
-def plan_edges(
-    table: EdgeTable, scanned: ScannedTable, undirected: bool, feature_dtype: str | None
-) -> EdgePlan:
-    """Plans an edge type.
-
-    Raises:
-        DataError: a column has a type that does not fit its role.
-    """
-    columns = [
-        plan
-        for name, spec in table.features.items()
-        if isinstance(plan := plan_feature(scanned, name, spec, feature_dtype), DensePlan)
-    ]
-    if table.weight is not None:
-        columns.append(plan_weight(scanned, table.weight))
-    if table.time is not None:
-        columns.append(plan_time(scanned, table.time))
-    return EdgePlan(
-        scanned.name,
-        table.type,
-        scanned.types,
-        table.source,
-        table.target,
-        tuple(columns),
-        undirected,
-    )
-
-
 def convert_edges(task: EdgeTask) -> EdgeResult:
     """First pass: maps the endpoints of one piece, checks its rows, counts destinations."""
     plan, piece = task.plan, task.piece
@@ -188,6 +126,9 @@ def convert_edges(task: EdgeTask) -> EdgeResult:
     src, dst = open_array(task.rows / SRC, "r+"), open_array(task.rows / DST, "r+")
     out = {c.name: open_array(column_path(task.rows, c.name), "r+") for c in plan.columns}
     counts = np.zeros(task.ranges.num_ranges, np.int64)
+    reverse_counts = None
+    if task.reverse_ranges is not None:
+        reverse_counts = np.zeros(task.reverse_ranges.num_ranges, np.int64)
     num_dropped = 0
     for offset, columns in read_blocks(piece, plan.types):
         num_rows = len(columns[plan.source])
@@ -199,14 +140,27 @@ def convert_edges(task: EdgeTask) -> EdgeResult:
         for column in plan.columns:
             # Each column is checked by itself, so that one bad column hides no other.
             earlier, findings.bad = findings.bad, np.zeros(num_rows, bool)
-            out[column.name][rows] = dense_rows(column, columns, findings)
+            out[column.name][rows] = _values(column, columns, findings)
             findings.bad |= earlier
         src_ids[findings.bad] = edge_kernels.DROPPED
+        dst_ids[findings.bad] = edge_kernels.DROPPED
         num_dropped += int(findings.bad.sum())
         src[rows] = src_ids
         dst[rows] = dst_ids
         edge_kernels.count_ranges(src_ids, dst_ids, plan.undirected, task.ranges.shift, counts)
-    return EdgeResult(tuple(findings.findings()), counts, num_dropped)
+        if task.reverse_ranges is not None and reverse_counts is not None:
+            shift = task.reverse_ranges.shift
+            edge_kernels.count_ranges(dst_ids, src_ids, False, shift, reverse_counts)
+    return EdgeResult(tuple(findings.findings()), counts, reverse_counts, num_dropped)
+
+
+def _values(
+    column: DensePlan, columns: Mapping[str, pa.Array], findings: FindingCollector
+) -> np.ndarray:
+    if column.role == "split":
+        name = column.sources[0].column
+        return split_rows(columns[name], name, findings)
+    return dense_rows(column, columns, findings)
 
 
 def _lookup(
@@ -231,6 +185,8 @@ def scatter_edges(task: ScatterTask) -> None:
     """Second pass: moves the rows of one piece to their buckets."""
     plan, buckets = task.plan, task.bucket_plan
     src, dst = open_array(task.rows / SRC, "r"), open_array(task.rows / DST, "r")
+    if plan.is_swapped:
+        src, dst = dst, src
     out_src = open_array(task.buckets / SRC, "r+")
     out_dst = open_array(task.buckets / DST, "r+")
     columns = [
@@ -313,7 +269,7 @@ def order_and_write_edges(task: BucketTask) -> int:
 
 
 def _time_keys(task: BucketTask) -> np.ndarray | None:
-    if not any(column.role == "time" for column in task.plan.columns):
+    if not (task.plan.by_time and any(column.role == "time" for column in task.plan.columns)):
         return None
     values = open_array(column_path(task.buckets, "time"), "r")[task.edge_start : task.edge_stop]
     return time_keys(values)

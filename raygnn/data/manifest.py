@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
 import yaml
@@ -19,7 +20,7 @@ from pydantic import (
     model_validator,
 )
 
-from raygnn.data.edge_types import SEPARATOR, EdgeType, edge_type_name
+from raygnn.data.edge_types import REVERSE_PREFIX, SEPARATOR, EdgeType, edge_type_name
 from raygnn.data.filesystem import join, read_text, redact
 from raygnn.errors import DataError
 
@@ -142,7 +143,10 @@ class EdgeTable(_Section):
     """The table of one edge type.
 
     Attributes:
+        split: which edges are for training, validation and test as links to predict.
         directed: false makes each row stand for its reverse as well.
+        reverse_of: the edge type whose edges these are, the other way round. Types that are named
+            `r` and `rev_r` are taken so without it.
     """
 
     type: EdgeType
@@ -152,7 +156,9 @@ class EdgeTable(_Section):
     features: dict[str, FeatureSpec] = {}
     weight: str | None = None
     time: str | None = None
+    split: str | None = None
     directed: bool = True
+    reverse_of: EdgeType | None = None
 
     @model_validator(mode="after")
     def _is_consistent(self) -> EdgeTable:
@@ -172,7 +178,13 @@ class EdgeTable(_Section):
 
 
 class LabelEdgeTable(_Section):
-    """Supervision edges of link prediction; sampling never walks them."""
+    """Supervision edges of link prediction; sampling never walks them.
+
+    Attributes:
+        type: where it is an edge type as well, that type's edges are the same links as messages.
+        source: column of the anchors.
+        sign: `negative` edges are hard negatives: pairs that are known not to be linked.
+    """
 
     type: EdgeType
     files: Names
@@ -180,6 +192,13 @@ class LabelEdgeTable(_Section):
     target: str
     sign: Literal["positive", "negative"] = "positive"
     split: str | None = None
+    weight: str | None = None
+    time: str | None = None
+
+    @property
+    def name(self) -> str:
+        """Name of the set, which its folder has too."""
+        return f"{edge_type_name(self.type)}.{self.sign}"
 
 
 class Manifest(_Section):
@@ -217,6 +236,14 @@ class Manifest(_Section):
                     "of both under one entry, or name the relations differently"
                 )
             seen.add(edge_table.type)
+        label_names = [table.name for table in self.label_edges]
+        for table in self.label_edges:
+            if label_names.count(table.name) > 1:
+                raise ValueError(
+                    f"{table.sign} label edges of type {edge_type_name(table.type)} are given "
+                    "twice; list the files of both under one entry"
+                )
+        reverses(self.edge_types)
         return self
 
     @classmethod
@@ -280,6 +307,38 @@ def manifest_folder(uri: str | os.PathLike[str]) -> str:
     location = manifest_uri(uri)
     folder, _, _ = location.rpartition("/")
     return folder or ("/" if location.startswith("/") else ".")
+
+
+def reverses(tables: Sequence[EdgeTable]) -> dict[EdgeType, EdgeType]:
+    """Which of the edge types are the reverse of which, both ways round.
+
+    Raises:
+        ValueError: `reverse_of` names a type that cannot be the reverse.
+    """
+    known = {table.type for table in tables}
+    found: dict[EdgeType, EdgeType] = {}
+    for table in tables:
+        source, relation, target = table.type
+        reverse = table.reverse_of
+        if reverse is None and relation.startswith(REVERSE_PREFIX):
+            guess = (target, relation.removeprefix(REVERSE_PREFIX), source)
+            reverse = guess if guess in known else None
+        if reverse is None:
+            continue
+        place = f"edge type {edge_type_name(table.type)}: reverse_of={list(reverse)}"
+        if reverse not in known or reverse == table.type:
+            raise ValueError(f"{place} is no other edge type; name one of edge_types")
+        if (reverse[2], reverse[0]) != (source, target):
+            raise ValueError(
+                f"{place} does not join {target!r} to {source!r}; name a type that does"
+            )
+        for one, other in ((table.type, reverse), (reverse, table.type)):
+            if found.setdefault(one, other) != other:
+                raise ValueError(
+                    f"edge type {edge_type_name(one)} has two reverses, "
+                    f"{edge_type_name(found[one])} and {edge_type_name(other)}; keep one of them"
+                )
+    return found
 
 
 def _check_type_name(name: str) -> None:

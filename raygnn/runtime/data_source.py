@@ -63,6 +63,7 @@ def open_bundle(loaded: LoadedConfig, data: Any, schedule: Schedule = in_process
     options = IngestOptions(
         on_error=section.on_error,
         undirected=section.undirected,
+        reverse_edges=section.reverse_edges,
         feature_dtype=section.feature_dtype,
     )
     say(f"graph {redact(uri)}")

@@ -62,7 +62,7 @@ def test_unknown_version_is_refused(bundle: Bundle) -> None:
     record = bundle.path / "bundle.json"
     content = json.loads(record.read_text())
     record.write_text(json.dumps({**content, "version": 99}))
-    with pytest.raises(DataError, match=r"version 99; this raygnn reads 'raygnn/bundle' version 2"):
+    with pytest.raises(DataError, match=r"version 99; this raygnn reads 'raygnn/bundle' version 3"):
         Bundle.open(bundle.path)
 
 

@@ -9,7 +9,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-import yaml
 
 from raygnn.data.ingest import IngestOptions, ingest
 from raygnn.errors import DataError
@@ -302,15 +301,6 @@ def test_permuted_tensors(tmp_path: Path) -> None:
     nodes = _nodes(x=pa.ExtensionArray.from_storage(kind, storage))
     path = write_graph(tmp_path / "graph", nodes, node_spec={"features": {"x": "x"}})
     _fails(tmp_path, r"tensor with permuted dimensions", path)
-
-
-def test_label_edges_are_refused(tmp_path: Path) -> None:
-    path = write_graph(tmp_path / "graph", _nodes(), _EDGES)
-    manifest = yaml.safe_load((path / "graph.yaml").read_text())
-    manifest["label_edges"] = [dict(manifest["edge_types"][0])]
-    (path / "graph.yaml").write_text(yaml.safe_dump(manifest))
-    with pytest.raises(DataError, match=r"label_edges \(n__to__n\) is not read yet"):
-        ingest(path, cache_dir=tmp_path / "cache")
 
 
 @pytest.mark.parametrize("suffix", [".parquet", ".csv"])

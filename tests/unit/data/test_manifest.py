@@ -67,6 +67,7 @@ def test_loads_a_folder_or_the_file(tmp_path: Path) -> None:
 
 
 _EDGE = "type: [n, to, n], files: e.csv, source: s, target: t"
+_REVERSE = f"{{{_EDGE}, reverse_of: [n, to, n]}}".replace("[n, to", "[n, back", 1)
 
 
 @pytest.mark.parametrize(
@@ -95,6 +96,26 @@ _EDGE = "type: [n, to, n], files: e.csv, source: s, target: t"
             "node_types: {a: {files: a, id: i}, b: {files: b, id: i}}\n"
             "edge_types: [{type: [a, to, b], files: e, source: s, target: t, directed: false}]",
             "directed: false needs equal source and target types",
+        ),
+        (
+            _with("", f"{{{_EDGE}}}") + f"label_edges: [{{{_EDGE}}}, {{{_EDGE}}}]",
+            "positive label edges of type n__to__n are given twice",
+        ),
+        (
+            _with("", f"{{{_EDGE}, reverse_of: [n, x, n]}}"),
+            r"reverse_of=\['n', 'x', 'n'\] is no other",
+        ),
+        (_with("", f"{{{_EDGE}, reverse_of: [n, to, n]}}"), r"is no other edge type"),
+        (
+            "format: raygnn/graph-v1\n"
+            "node_types: {a: {files: a, id: i}, b: {files: b, id: i}}\n"
+            "edge_types: [{type: [a, to, b], files: e, source: s, target: t}, "
+            "{type: [a, by, b], files: e, source: s, target: t, reverse_of: [a, to, b]}]",
+            "does not join 'b' to 'a'; name a type that does",
+        ),
+        (
+            _with("", f"{{{_EDGE}}}, {_REVERSE}, {_REVERSE.replace('back', 'rev_to')}"),
+            "edge type n__to__n has two reverses, n__back__n and n__rev_to__n",
         ),
     ],
 )
