@@ -10,6 +10,7 @@ from os import PathLike
 from typing import TYPE_CHECKING, Any
 
 from raygnn.config import LoadedConfig, config_json_schema, load_config
+from raygnn.data.filesystem import is_storage_error, redact
 from raygnn.errors import ConfigError, RaygnnError
 
 if TYPE_CHECKING:
@@ -72,6 +73,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     except RaygnnError as error:
         print(f"{type(error).__name__}:\n{error}", file=sys.stderr)
         return error.exit_status
+    except KeyboardInterrupt:
+        print("interrupted: started again, the run goes on from its checkpoint", file=sys.stderr)
+        return 130
+    except Exception as error:
+        if not is_storage_error(error):
+            raise
+        print(f"storage failed: {type(error).__name__}: {redact(str(error))}", file=sys.stderr)
+        return 1
     return 0
 
 

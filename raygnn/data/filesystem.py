@@ -12,6 +12,7 @@ import fsspec
 from raygnn.errors import DataError
 
 _SCHEME = re.compile(r"^[A-Za-z][A-Za-z0-9+.\-]*(::|://)")
+_STORE_CLIENTS = {"adlfs", "aiohttp", "botocore", "gcsfs", "google", "requests", "s3fs"}
 _USER_INFO = re.compile(r"(?<=://)[^/@\s]+@")
 # Names of query parameters that carry credentials in signed URLs of the common stores.
 _SECRET_QUERY = re.compile(
@@ -42,6 +43,12 @@ def open_fs(uri: str | os.PathLike[str]) -> tuple[fsspec.AbstractFileSystem, str
             "Use a local path or a scheme that fsspec can open here, such as gs:// or memory://."
         ) from error
     return fs, path
+
+
+def is_storage_error(error: BaseException) -> bool:
+    """Whether a disk or a store failed; the clients of stores raise errors of their own kinds."""
+    package = type(error).__module__.partition(".")[0]
+    return isinstance(error, OSError) or package in _STORE_CLIENTS
 
 
 def is_remote(uri: str | os.PathLike[str]) -> bool:

@@ -150,3 +150,25 @@ def test_fit_refuses_a_finished_run(config):
     raygnn.train.fit(config)
     with pytest.raises(RunError, match="has finished"):
         raygnn.train.fit(config)
+
+
+def test_a_store_that_fails_is_told_in_a_line(capsys, config, monkeypatch):
+    def refuse(*_: object, **__: object) -> None:
+        raise PermissionError("bucket 'mine' refuses gs://user:secret@mine")
+
+    monkeypatch.setattr("raygnn.runtime.launch.open_bundle", refuse)
+    status, err = _status(capsys, config)
+    assert status == 1
+    assert "storage failed: PermissionError: bucket 'mine'" in err
+    assert "secret" not in err
+
+
+def test_an_interrupt_says_that_the_run_can_go_on(capsys, config, monkeypatch):
+    def interrupt(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("raygnn.runtime.launch.open_bundle", interrupt)
+    assert _status(capsys, config) == (
+        130,
+        "interrupted: started again, the run goes on from its checkpoint\n",
+    )
