@@ -19,6 +19,14 @@ def _check_fanout(fanout: int) -> int:
     return fanout
 
 
+def _check_fanout_of_type(fanout: int) -> int:
+    if fanout < -1:
+        raise rule_error(
+            "a fanout is a number of neighbors", "Set 0 or more, or -1 for all of this edge type"
+        )
+    return fanout
+
+
 def _check_edge_type_name(name: str) -> str:
     if len(name.split("__")) != 3 or not all(name.split("__")):
         raise rule_error(
@@ -29,6 +37,9 @@ def _check_edge_type_name(name: str) -> str:
 
 
 Fanouts = Annotated[list[Annotated[Whole, AfterValidator(_check_fanout)]], Field(min_length=1)]
+FanoutsOfType = Annotated[
+    list[Annotated[Whole, AfterValidator(_check_fanout_of_type)]], Field(min_length=1)
+]
 EdgeTypeName = Annotated[str, AfterValidator(_check_edge_type_name)]
 
 
@@ -42,13 +53,13 @@ class Sampling(Section):
     fanouts: Annotated[
         Annotated[Fanouts, Tag("for all edge types")]
         | Annotated[
-            Annotated[dict[EdgeTypeName, Fanouts], Field(min_length=1)], Tag("by edge type")
+            Annotated[dict[EdgeTypeName, FanoutsOfType], Field(min_length=1)], Tag("by edge type")
         ],
         Discriminator(_fanouts_kind),
     ] = Field(
         default=[15, 10],
         description="Neighbors per hop, the hop next to the seed first; -1 is all. "
-        "A map gives them by edge type (`src__rel__dst`).",
+        "A map gives them by edge type (`src__rel__dst`), where 0 takes none.",
     )
     replace: bool = Field(default=False, description="Draw neighbors with replacement.")
     direction: Literal["in", "out"] = Field(
@@ -80,6 +91,12 @@ class Sampling(Section):
                     ("fanouts",),
                     f"edge types differ in their number of hops: {sorted(lengths)}",
                     "Set lists of one length",
+                )
+            elif not all(any(hop) for hop in zip(*self.fanouts.values(), strict=True)):
+                yield Problem(
+                    ("fanouts",),
+                    "a hop takes no neighbors of any edge type",
+                    "Set a number other than 0 for some edge type in each hop",
                 )
         if self.args and self.type is None:
             yield Problem(

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch_geometric.data import Data, HeteroData
 
+from raygnn.data.bundle_record import ColumnInfo
 from raygnn.data.edge_types import EdgeType, edge_type_name
 from raygnn.errors import DataError
 from raygnn.sampling.buffers import BufferPool
@@ -27,72 +28,86 @@ class BatchAssembler:
     Attributes of a batch:
         edge_index, n_id, e_id, num_sampled_nodes, num_sampled_edges, dst_ptr: as in
             `SampledSubgraph`; n_id and e_id are dense ids and CSC positions.
-        batch_size: distinct seeds, the first nodes.
-        num_seeds: seeds as given.
-        input_id: int64 [num_seeds], dense ids of the seeds as given.
-        seed_index: int64 [num_seeds], their places among the nodes.
+        batch_size: distinct seeds, the first nodes; of each node type that has seeds.
         degree: float32 [num_nodes], in-degrees in the whole graph (out-degrees in direction `out`);
             only in `Data`.
-        columns: of features [num_nodes, ...]; of labels [num_seeds, ...], as nothing else is read.
-            Other node types give the features that they have under the same name.
+        dst_degree, src_degree: float32, only in `HeteroData`, of an edge type: in the whole graph,
+            how many edges of the type lead to each node that took edges, [num_dst], and go out from
+            each node of the source type, [num_src].
+        columns: of features [num_nodes, ...], of each node type that has them; a type without
+            features is known by its n_id alone. Labels come with the seeds: `add_seeds`.
         edge columns: [num_edges, ...], of each edge type that has them.
+
+    Args:
+        columns: which columns of the nodes a batch has, and under what names.
+        edge_columns: the same of the edges.
+    Raises:
+        DataError: a column is one that no type of the graph has.
     """
 
     def __init__(
         self,
         graph: GraphStore,
         features: FeatureStore,
-        node_type: str,
         columns: Mapping[str, str],
         edge_columns: Mapping[str, str],
     ) -> None:
+        _check_columns("node", columns, {t: features.columns(t) for t in graph.node_types})
+        _check_columns(
+            "edge", edge_columns, {edge_type_name(t): features.columns(t) for t in graph.edge_types}
+        )
         self._graph = graph
         self._features = features
-        self._node_type = node_type
         self._columns = dict(columns)
         self._edge_columns = dict(edge_columns)
         self._buffers: dict[tuple[str | EdgeType, str], BufferPool] = defaultdict(BufferPool)
+        self._is_one_graph = len(graph.node_types) == 1 and len(graph.edge_types) == 1
 
-    def assemble(self, subgraph: SampledSubgraph, seeds: np.ndarray) -> Data | HeteroData:
-        """The batch of a subgraph that was sampled for these seeds of the loader's type."""
-        is_one_graph = len(self._graph.node_types) == 1 and len(self._graph.edge_types) == 1
-        batch = Data() if is_one_graph else HeteroData()
+    def assemble(self, subgraph: SampledSubgraph) -> Data | HeteroData:
+        """The batch of a subgraph."""
+        batch = Data() if self._is_one_graph else HeteroData()
         for node_type in subgraph.node:
-            store = batch if is_one_graph else batch[node_type]
-            for name, value in self._node_values(subgraph, node_type, seeds):
+            store = batch if self._is_one_graph else batch[node_type]
+            for name, value in self._node_values(subgraph, node_type):
                 store[name] = _tensor(value)
         for edge_type in subgraph.edge_index:
-            store = batch if is_one_graph else batch[self._message_type(edge_type)]
+            store = batch if self._is_one_graph else batch[self._message_type(edge_type)]
             for name, value in self._edge_values(subgraph, edge_type):
                 store[name] = _tensor(value)
-        if is_one_graph:
-            (edge_type,) = subgraph.edge_index
-            nodes = subgraph.node[self._node_type]
-            degree = self._graph.degrees(edge_type, nodes).astype(np.float32)
-            batch.degree = torch.from_numpy(degree)
         return batch
 
-    def _node_values(
-        self, subgraph: SampledSubgraph, node_type: str, seeds: np.ndarray
-    ) -> Iterator[tuple[str, Any]]:
+    def add_seeds(
+        self, batch: Data | HeteroData, subgraph: SampledSubgraph, node_type: str, seeds: np.ndarray
+    ) -> None:
+        """Adds what is known of the seeds, and their labels.
+
+        Attributes:
+            num_seeds: seeds as given.
+            input_id: int64 [num_seeds], dense ids of the seeds as given.
+            seed_index: int64 [num_seeds], their places among the nodes.
+            columns: of labels [num_seeds, ...]; of no other node are labels read.
+        """
+        store = batch if self._is_one_graph else batch[node_type]
+        store.num_seeds = len(seeds)
+        store.input_id = torch.from_numpy(seeds)
+        store.seed_index = torch.from_numpy(subgraph.seed_index[node_type])
+        have = self._features.columns(node_type)
+        for column, name in self._columns.items():
+            if column in have and have[column].role == "label":
+                store[name] = torch.from_numpy(self._rows(node_type, column, seeds))
+
+    def _node_values(self, subgraph: SampledSubgraph, node_type: str) -> Iterator[tuple[str, Any]]:
         nodes = subgraph.node[node_type]
-        is_seed_type = node_type == self._node_type
         yield "n_id", nodes
         if node_type in subgraph.num_sampled_nodes:
             yield "num_sampled_nodes", subgraph.num_sampled_nodes[node_type]
         yield "num_nodes", len(nodes)
-        if is_seed_type:
+        if node_type in subgraph.seed_index:
             # distinct seeds have the local ids 0, 1, 2...
             yield "batch_size", int(subgraph.seed_index[node_type].max(initial=-1)) + 1
-            yield "num_seeds", len(seeds)
-            yield "input_id", seeds
-            yield "seed_index", subgraph.seed_index[node_type]
         have = self._features.columns(node_type)
         for column, name in self._columns.items():
-            if column in have and have[column].role == "label":
-                if is_seed_type:
-                    yield name, self._rows(node_type, column, seeds)
-            elif column in have or is_seed_type:
+            if column in have and have[column].role != "label":
                 yield name, self._rows(node_type, column, nodes)
 
     def _edge_values(
@@ -108,6 +123,20 @@ class BatchAssembler:
         for column, name in self._edge_columns.items():
             if column in have:
                 yield name, self._edge_column(subgraph, edge_type, column)
+        yield from self._degrees(subgraph, edge_type)
+
+    def _degrees(
+        self, subgraph: SampledSubgraph, edge_type: EdgeType
+    ) -> Iterator[tuple[str, np.ndarray]]:
+        neighbor_type, taker_type = ends(edge_type, self._graph.direction)
+        takers = subgraph.node[taker_type]
+        if self._is_one_graph:
+            yield "degree", self._graph.degrees(edge_type, takers).astype(np.float32)
+            return
+        takers = takers[: len(subgraph.dst_ptr[edge_type]) - 1]
+        neighbors = subgraph.node[neighbor_type]
+        yield "dst_degree", self._graph.degrees(edge_type, takers).astype(np.float32)
+        yield "src_degree", self._graph.neighbor_degrees(edge_type, neighbors).astype(np.float32)
 
     def _edge_column(
         self, subgraph: SampledSubgraph, edge_type: EdgeType, column: str
@@ -129,6 +158,18 @@ class BatchAssembler:
             return edge_type
         source, target = ends(edge_type, self._graph.direction)
         return (source, f"rev_{edge_type[1]}", target)
+
+
+def _check_columns(
+    kind: str, wanted: Mapping[str, str], have: Mapping[str, Mapping[str, ColumnInfo]]
+) -> None:
+    for column in wanted:
+        if not any(column in columns for columns in have.values()):
+            shown = {name: sorted(columns) for name, columns in have.items()}
+            raise DataError(
+                f"column {column!r} of a batch is invalid: no {kind} type has it; there are "
+                f"{shown}. Use one of these, or declare the column in graph.yaml."
+            )
 
 
 def _tensor(value: Any) -> Any:

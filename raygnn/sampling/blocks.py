@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch_geometric.data import Data, HeteroData
 
 from raygnn.data.edge_types import EdgeType
 from raygnn.errors import DataError
@@ -79,47 +80,79 @@ class HeteroBlock:
         return replace(self, blocks=moved)
 
 
-def blocks_of(batch: Any) -> list[Block]:
+def blocks_of(batch: Data | HeteroData) -> list[Any]:
     """The blocks of a batch, in the order of the layers.
 
     blocks[0], of the first layer, has all edges; blocks[-1] those into the seeds only. They are
-    nested prefixes of the batch's edge list and share its tensors.
+    nested prefixes of the batch's edge lists and share its tensors.
 
     Args:
-        batch: of one node type and one edge type, as `NeighborLoader` gives it.
+        batch: as `NeighborLoader` or `LinkLoader` gives it.
+    Returns:
+        Of `Data` a list of `Block`, of `HeteroData` a list of `HeteroBlock`.
     Raises:
-        DataError: the batch is of several types, or of a sampler that does not count its hops.
+        DataError: the batch is of a sampler that does not count its hops.
     """
-    _check(batch)
-    num_nodes = list(accumulate(batch.num_sampled_nodes))
-    num_edges = list(accumulate(batch.num_sampled_edges))
-    counts = zip(num_nodes[1:], num_nodes[:-1], num_edges, strict=True)
-    return [_prefix(batch, *of_hop) for of_hop in counts][::-1]
+    if not isinstance(batch, HeteroData):
+        nodes, edges = _counts(batch, "num_sampled_nodes"), _counts(batch, "num_sampled_edges")
+        ends = zip(nodes[1:], nodes[:-1], edges, strict=True)
+        degree = batch.degree
+        return [
+            _prefix(batch, num_src, num_dst, num_edges, degree, degree)
+            for num_src, num_dst, num_edges in ends
+        ][::-1]
+    nodes_of = {t: _counts(batch[t], "num_sampled_nodes") for t in batch.node_types}
+    edges_of = {t: _counts(batch[t], "num_sampled_edges") for t in batch.edge_types}
+    num_hops = min(len(counts) for counts in nodes_of.values()) - 1
+    return [_hetero_prefix(batch, hop, nodes_of, edges_of) for hop in reversed(range(num_hops))]
 
 
-def _prefix(batch: Any, num_src: int, num_dst: int, num_edges: int) -> Block:
-    edge_attr, edge_weight = getattr(batch, "edge_attr", None), getattr(batch, "edge_weight", None)
+def _hetero_prefix(
+    batch: HeteroData,
+    hop: int,
+    nodes_of: dict[str, list[int]],
+    edges_of: dict[EdgeType, list[int]],
+) -> HeteroBlock:
+    num_src = {node_type: counts[hop + 1] for node_type, counts in nodes_of.items()}
+    num_dst = {node_type: counts[hop] for node_type, counts in nodes_of.items()}
+    blocks = {}
+    for edge_type, counts in edges_of.items():
+        source, _, target = edge_type
+        store = batch[edge_type]
+        blocks[edge_type] = _prefix(
+            store,
+            num_src[source],
+            num_dst[target],
+            counts[hop],
+            store.src_degree,
+            store.dst_degree,
+        )
+    return HeteroBlock(blocks=blocks, num_src=num_src, num_dst=num_dst)
+
+
+def _prefix(
+    store: Any, num_src: int, num_dst: int, num_edges: int, src_degree: Tensor, dst_degree: Tensor
+) -> Block:
+    edge_attr, edge_weight = getattr(store, "edge_attr", None), getattr(store, "edge_weight", None)
     return Block(
-        edge_index=batch.edge_index[:, :num_edges],
+        edge_index=store.edge_index[:, :num_edges],
         num_src=num_src,
         num_dst=num_dst,
-        dst_ptr=batch.dst_ptr[: num_dst + 1],
-        src_degree=batch.degree[:num_src],
-        dst_degree=batch.degree[:num_dst],
+        dst_ptr=store.dst_ptr[: num_dst + 1],
+        src_degree=src_degree[:num_src],
+        dst_degree=dst_degree[:num_dst],
         edge_attr=None if edge_attr is None else edge_attr[:num_edges],
         edge_weight=None if edge_weight is None else edge_weight[:num_edges],
     )
 
 
-def _check(batch: Any) -> None:
-    if hasattr(batch, "node_types"):
-        raise DataError(
-            "blocks of a batch of several node or edge types are not offered. Use a model that "
-            "takes the sampled subgraph."
-        )
-    if getattr(batch, "num_sampled_nodes", None) is None:
+def _counts(store: Any, name: str) -> list[int]:
+    """How many nodes or edges there are up to each hop."""
+    by_hop = getattr(store, name, None)
+    if by_hop is None:
         raise DataError(
             "blocks of this batch cannot be made: its sampler does not count the nodes and edges "
             "of each hop. Fill num_sampled_nodes and num_sampled_edges in its SamplerOutput, or "
             "use a model that takes the sampled subgraph."
         )
+    return list(accumulate(by_hop))

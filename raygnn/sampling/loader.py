@@ -89,7 +89,7 @@ class NeighborLoader:
             if isinstance(sampler, NeighborSampler)
             else ForeignSampler(sampler, graph.node_types, graph.edge_types)
         )
-        self._assembler = BatchAssembler(graph, features, node_type, columns, edge_columns or {})
+        self._assembler = BatchAssembler(graph, features, columns, edge_columns or {})
         self._running: WeakSet[Generator[Batch, None, None]] = WeakSet()
 
     @property
@@ -123,7 +123,8 @@ class NeighborLoader:
             seeds = self.seeds_of(epoch, index)
             key = batch_key(self.seed, self.split, epoch, index)
             subgraph = self._sampler.sample({self.node_type: seeds}, key)
-            batch = self._assembler.assemble(subgraph, seeds)
+            batch = self._assembler.assemble(subgraph)
+            self._assembler.add_seeds(batch, subgraph, self.node_type, seeds)
             batch.index = index
             return batch.pin_memory() if self.pin_memory else batch
         except Exception as error:

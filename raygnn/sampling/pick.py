@@ -67,6 +67,15 @@ def load_degrees(indptr, nodes, degrees):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, cache=True)
+def count_neighbors(indices, counts):  # type: ignore[no-untyped-def]
+    """Adds to `counts` [num_neighbors] how often each is in `indices`."""
+    for i in range(len(indices)):
+        if i + _NEIGHBORS_AHEAD < len(indices):
+            prefetch(counts, indices[i + _NEIGHBORS_AHEAD])
+        counts[indices[i]] += 1
+
+
+@njit(nogil=True, cache=True)
 def pick_positions(nodes, starts, degrees, offsets, fanout, replace, key, table, positions):  # type: ignore[no-untyped-def]
     """Fills `positions` int64 [offsets[-1]] with the edges taken, node by node.
 

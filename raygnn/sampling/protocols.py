@@ -78,6 +78,9 @@ class GraphStore(Protocol):
     def degrees(self, edge_type: EdgeType, nodes: np.ndarray) -> np.ndarray:
         """int64 [num_nodes], how many edges each node could take."""
 
+    def neighbor_degrees(self, edge_type: EdgeType, nodes: np.ndarray) -> np.ndarray:
+        """int64 [num_nodes], as neighbors of how many edges each node could be taken."""
+
 
 class FeatureStore(Protocol):
     """Rows of the columns of node and edge types."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping
 from typing import NamedTuple
 
@@ -49,6 +50,8 @@ class LocalGraphStore:
         self._bundle = bundle
         self._direction = direction
         self._adjacency: dict[EdgeType, Adjacency] = {}
+        self._num_out_edges: dict[EdgeType, np.ndarray] = {}
+        self._lock = threading.Lock()
 
     def __reduce__(self) -> tuple[type[LocalGraphStore], tuple[Bundle, str]]:
         return (LocalGraphStore, (self._bundle, self._direction))
@@ -113,6 +116,18 @@ class LocalGraphStore:
         kernels.load_degrees(self.adjacency(edge_type).indptr, nodes, degrees)
         return degrees
 
+    def neighbor_degrees(self, edge_type: EdgeType, nodes: np.ndarray) -> np.ndarray:
+        """int64 [num_nodes], out-degrees in the whole graph; in-degrees in direction `out`.
+
+        In direction `in`, sources are counted at the first call, which reads all edges of the type.
+        """
+        degrees = np.empty(len(nodes), np.int64)
+        if self._direction == "out":
+            kernels.load_degrees(self._bundle.csc(edge_type).indptr, nodes, degrees)
+        else:
+            gather_rows(self._counts_of_sources(edge_type), nodes, degrees)
+        return degrees
+
     def adjacency(self, edge_type: EdgeType) -> Adjacency:
         """The edges of a type by the node that takes them.
 
@@ -123,6 +138,14 @@ class LocalGraphStore:
         if found is None:
             found = self._adjacency[edge_type] = self._open(edge_type)
         return found
+
+    def _counts_of_sources(self, edge_type: EdgeType) -> np.ndarray:
+        with self._lock:
+            if edge_type not in self._num_out_edges:
+                counts = np.zeros(self._bundle.num_nodes(edge_type[0]), np.int64)
+                kernels.count_neighbors(self.adjacency(edge_type).indices, counts)
+                self._num_out_edges[edge_type] = counts
+            return self._num_out_edges[edge_type]
 
     def _open(self, edge_type: EdgeType) -> Adjacency:
         if edge_type not in self._bundle.edge_types:

@@ -108,6 +108,14 @@ _CASES = {
         "sampling: {fanouts: {follows: [5]}}",
         r"sampling\.fanouts\.follows=.*not the name of an edge type.*user__follows__user",
     ),
+    "fanout below -1 of an edge type": (
+        "sampling: {fanouts: {a__b__c: [0, -2]}}",
+        r"fanouts.*-2 is.*Set 0 or more, or -1 for all of this edge type",
+    ),
+    "fanouts of a hop": (
+        "sampling: {fanouts: {a__b__c: [5, 0], c__b__a: [5, 0]}}",
+        r"fanouts.*a hop takes no neighbors of any edge type",
+    ),
     "fanouts lengths": (
         "sampling: {fanouts: {a__b__c: [5], c__b__a: [5, 5]}}",
         r"edge types differ in their number of hops: \[1, 2\]",

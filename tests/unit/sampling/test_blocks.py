@@ -14,7 +14,9 @@ from raygnn.sampling import (
     NeighborSampler,
     blocks_of,
 )
-from tests.unit.sampling.memory_bundle import NODE, random_bundle
+from tests.unit.sampling.memory_bundle import NODE, MemoryBundle, random_bundle
+
+BUYS, SOLD_BY, KNOWS = ("user", "buys", "item"), ("item", "by", "user"), ("user", "knows", "user")
 
 
 def _batch(fanouts: list[int]) -> Data:
@@ -69,8 +71,76 @@ def test_they_move_to_a_device():
     assert both.to("meta").num_dst == {"a": 2}
 
 
+@pytest.mark.parametrize("direction", ["in", "out"])
+def test_those_of_several_types(direction):
+    rng = np.random.default_rng(0)
+    edges = {
+        KNOWS: (rng.integers(0, 60, 300), rng.integers(0, 60, 300)),
+        BUYS: (rng.integers(0, 60, 200), rng.integers(0, 20, 200)),
+        SOLD_BY: (rng.integers(0, 20, 90), rng.integers(0, 60, 90)),
+    }
+    columns = {
+        "user": {"x": np.arange(60, dtype=np.float32)[:, None]},
+        BUYS: {"price": np.arange(200.0)[:, None], "weight": np.arange(200, dtype=np.float32)},
+    }
+    bundle = MemoryBundle({"user": 60, "item": 20}, edges, stored=columns)
+    graph = LocalGraphStore(bundle, direction)
+    fanouts = {KNOWS: [3, 0, 2], BUYS: [4, 2, 1], SOLD_BY: [0, 2, -1]}
+    loader = NeighborLoader(
+        graph,
+        LocalFeatureStore(bundle),
+        np.arange(0, 20, 3),
+        "item",
+        sampler=NeighborSampler(graph, fanouts),
+        columns={"x": "x"},
+        edge_columns={"price": "edge_attr", "weight": "edge_weight"},
+        batch_size=7,
+        split="train",
+        seed=0,
+        shuffle=False,
+    )
+    batch = loader.make(0, 0)
+    assert "x" not in batch["item"]
+    blocks = blocks_of(batch)
+    assert len(blocks) == 3
+    assert blocks[-1].num_dst == {"item": 7, "user": 0}
+    assert blocks[0].num_src == {t: batch[t].num_nodes for t in ("item", "user")}
+    num_edges = dict.fromkeys(batch.edge_types, 0)
+    for block in reversed(blocks):
+        for edge_type, of_type in block.blocks.items():
+            source, relation, target = edge_type
+            row, col = of_type.edge_index
+            assert (of_type.num_src, of_type.num_dst) == (
+                block.num_src[source],
+                block.num_dst[target],
+            )
+            assert (row < of_type.num_src).all()
+            counts = torch.bincount(col, minlength=of_type.num_dst)
+            assert torch.equal(torch.diff(of_type.dst_ptr), counts)
+            assert of_type.num_edges >= num_edges[edge_type]
+            num_edges[edge_type] = of_type.num_edges
+            own = edge_type if direction == "in" else (target, relation[len("rev_") :], source)
+            ends = edges[own] if direction == "in" else edges[own][::-1]
+            for degree, node_type, of_end, size in (
+                (of_type.src_degree, source, ends[0], of_type.num_src),
+                (of_type.dst_degree, target, ends[1], of_type.num_dst),
+            ):
+                nodes = batch[node_type].n_id[:size].numpy()
+                expected = np.bincount(of_end, minlength=bundle.nodes[node_type])[nodes]
+                assert degree.tolist() == expected.tolist()
+            e_id = batch[edge_type].e_id[: of_type.num_edges]
+            if own == BUYS:
+                assert torch.equal(of_type.edge_weight, e_id.float())
+                assert torch.equal(of_type.edge_attr[:, 0], e_id.double())
+            else:
+                assert of_type.edge_weight is of_type.edge_attr is None
+    assert all(num_edges[t] == batch[t].edge_index.shape[1] for t in batch.edge_types)
+
+
 def test_batches_without_counts_have_none():
     with pytest.raises(DataError, match="its sampler does not count the nodes and edges"):
         blocks_of(Data(edge_index=torch.empty(2, 0, dtype=torch.int64)))
-    with pytest.raises(DataError, match="several node or edge types are not offered"):
-        blocks_of(HeteroData())
+    uncounted = HeteroData()
+    uncounted["user"].x = torch.zeros(2, 1)
+    with pytest.raises(DataError, match="its sampler does not count the nodes and edges"):
+        blocks_of(uncounted)

@@ -113,8 +113,10 @@ def test_batches_that_are_kept_keep_their_rows():
 
 
 def test_unknown_columns_are_named():
-    with pytest.raises(KeyError, match="z"):
-        _loader(columns={"z": "x"}).make(0, 0)
+    with pytest.raises(DataError, match=r"column 'z' of a batch is invalid: no node type has it"):
+        _loader(columns={"z": "x"})
+    with pytest.raises(DataError, match=r"no edge type has it; .*'node__to__node': \['weight'\]"):
+        _loader(edge_columns={"x": "edge_attr"})
 
 
 def test_no_seeds_are_no_batches():
