@@ -9,7 +9,7 @@ from torch import Tensor
 
 from raygnn.errors import ConfigError
 
-Problem = Literal["multi_class", "multi_label", "regression"]
+Problem = Literal["multi_class", "multi_label", "regression", "link_prediction"]
 
 
 class Metric(ABC):

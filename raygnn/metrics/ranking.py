@@ -8,7 +8,7 @@ from abc import abstractmethod
 import torch
 from torch import Tensor
 
-from raygnn.metrics.base import GatheredMetric
+from raygnn.metrics.base import GatheredMetric, Problem
 
 
 class _RankingMetric(GatheredMetric):
@@ -20,7 +20,7 @@ class _RankingMetric(GatheredMetric):
     kind nothing can be ordered. If that leaves none, or a score is NaN, the metric is NaN.
     """
 
-    problems = ("multi_class", "multi_label")
+    problems: tuple[Problem, ...] = ("multi_class", "multi_label")
 
     def compute(self, prediction: Tensor, target: Tensor) -> dict[str, float]:
         """Gives the score under the metric's name."""

@@ -1,0 +1,249 @@
+"""Ranking of every node of a type for each query, other known links left out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from raygnn.errors import DataError
+from raygnn.metrics.exact_mean import exact_means, exact_state
+from raygnn.metrics.sampled_ranking import check_ks, check_scores
+
+#: Scores of queries [num_queries, C] with candidates [num_candidates, C].
+ScoreAll = Callable[[Tensor, Tensor], Tensor]
+
+
+class Links(NamedTuple):
+    """Links of queries to candidates: rows of a CSR matrix.
+
+    Attributes:
+        indptr: int64 [num_queries + 1].
+        targets: int64 [num_links], ids of candidates, in any order.
+    """
+
+    indptr: Tensor
+    targets: Tensor
+
+    def keys(self, num_candidates: int) -> Tensor:
+        """int64, each link as query * num_candidates + target; ascending, each once."""
+        queries = torch.arange(len(self.indptr) - 1, device=self.indptr.device)
+        query_of = queries.repeat_interleave(self.indptr.diff())
+        return (query_of * num_candidates + self.targets).unique()
+
+
+class FullRanking:
+    """Ranks all candidates of each query, exactly, in bounded memory.
+
+    By positive link, among the candidates that are no other known link of its query:
+        full_mrr: mean of 1 / rank.
+        full_hits@k: share with a rank of at most k. Ties count half: 1 + #greater + #equal / 2.
+    By query with positives, among the candidates that are no known link but a positive:
+        full_recall@k: share of its positives among the first k.
+        full_ndcg@k: sum of 1 / log2(1 + place) of its positives among the first k, divided by the
+            largest sum possible. Of tied candidates each order is equally likely: the mean over
+            all orders is taken, here and in recall.
+
+    States are sums without rounding. So, given the same batches of queries, 1, 2 or 3 workers get
+    the same bits.
+
+    Args:
+        num_candidates: nodes of the target type.
+        ks: None takes those of 1, 5, 10, 50, 100, 500 that are at most `num_candidates`.
+        chunk_size: scores held at a time, but one query's at least.
+    Raises:
+        ConfigError: a k is out of range.
+    """
+
+    def __init__(
+        self, num_candidates: int, ks: Sequence[int] | None = None, chunk_size: int = 1 << 24
+    ) -> None:
+        self.num_candidates = num_candidates
+        self.ks = check_ks(ks, num_candidates)
+        self._chunk_size = chunk_size
+
+    @torch.no_grad()
+    def update(
+        self,
+        query_rows: Tensor,
+        candidate_rows: Tensor,
+        positives: Links,
+        known: Links,
+        score_all: ScoreAll,
+    ) -> Tensor:
+        """Ranks the positives of one batch of queries.
+
+        Args:
+            query_rows: [num_queries, C], embeddings.
+            candidate_rows: [num_candidates, C], embeddings of all nodes of the target type.
+            positives: of the split that is evaluated.
+            known: of all splits, left out of the candidates (the positives themselves need not be
+                among them). To leave out the query itself, make it a known link of its own.
+            score_all: as `Decoder.score_all`; a score may not depend on the other rows.
+        Returns:
+            float64 state, to be added to other batches'.
+        Raises:
+            DataError: there are more or fewer candidates than announced, or an id is out of range.
+            TrainingError: a score is NaN.
+        """
+        self._check(query_rows, candidate_rows, positives, known)
+        keys = positives.keys(self.num_candidates)
+        if not len(keys):
+            return query_rows.new_zeros(sum(self._state_sizes), dtype=torch.float64)
+        filtered = known.keys(self.num_candidates)
+        filtered = filtered[~torch.isin(filtered, keys, assume_unique=True)]
+        counts = self._count(query_rows, candidate_rows, keys, filtered, score_all)
+        by_query = self._by_query(*counts[:3])
+        return torch.cat([exact_state(self._by_link(*counts)), exact_state(by_query)])
+
+    def compute(self, state: Tensor) -> dict[str, float]:
+        """Gives the metrics by name from the sum of all batches' states; NaN without any link."""
+        num_ks = len(self.ks)
+        by_link, by_query = state.split(self._state_sizes)
+        mrr, *hits = exact_means(by_link)
+        of_queries = exact_means(by_query)
+        results = {"full_mrr": mrr}
+        named = {"hits": hits, "recall": of_queries[:num_ks], "ndcg": of_queries[num_ks:]}
+        for name, values in named.items():
+            for k, value in zip(self.ks, values, strict=True):
+                results[f"full_{name}@{k}"] = value
+        return results
+
+    @property
+    def _state_sizes(self) -> list[int]:
+        return [1 + 2 * (1 + len(self.ks)), 1 + 2 * 2 * len(self.ks)]
+
+    def _check(
+        self, query_rows: Tensor, candidate_rows: Tensor, positives: Links, known: Links
+    ) -> None:
+        if candidate_rows.shape[0] != self.num_candidates:
+            raise DataError(
+                f"full ranking: embeddings of {candidate_rows.shape[0]} candidates were given, "
+                f"expected {self.num_candidates}, one per node of the target type."
+            )
+        for name, links in (("positives", positives), ("known", known)):
+            if len(links.indptr) != len(query_rows) + 1:
+                raise DataError(
+                    f"full ranking: {name}.indptr has {len(links.indptr)} entries, expected "
+                    f"{len(query_rows) + 1} for {len(query_rows)} queries."
+                )
+            is_outside = (links.targets < 0) | (links.targets >= self.num_candidates)
+            if is_outside.any():
+                raise DataError(
+                    f"full ranking: {name}.targets holds {links.targets[is_outside][:3].tolist()}, "
+                    f"which are no ids of {self.num_candidates} candidates."
+                )
+
+    def _count(
+        self,
+        query_rows: Tensor,
+        candidate_rows: Tensor,
+        keys: Tensor,
+        filtered: Tensor,
+        score_all: ScoreAll,
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+        """Compares each positive link with the candidates of its query that are not filtered.
+
+        Returns:
+            By link: query, how many candidates score higher and how many the same (itself
+            included), and how many of these are positives of the same query.
+        """
+        num = self.num_candidates
+        query, target = keys // num, keys % num
+        own = torch.full((len(keys),), torch.nan, device=query_rows.device, dtype=torch.float64)
+        greater, equal = torch.zeros_like(keys), torch.zeros_like(keys)
+        chunks = list(self._chunks(len(query_rows)))
+
+        def scores_of(first: int, last: int) -> Tensor:
+            scores = score_all(query_rows, candidate_rows[first:last])
+            check_scores(scores, "scores")
+            return scores
+
+        # The score of a link is taken from the same product as those that it is compared with:
+        # computed in another shape its last bit may differ. More than one chunk is scored twice.
+        held: Tensor | None = None
+        for first, last in chunks:
+            inside = (target >= first) & (target < last)
+            if inside.any() or len(chunks) == 1:
+                held = scores_of(first, last)
+                own[inside] = held[query[inside], target[inside] - first].double()
+        for first, last in chunks:
+            scores = held if held is not None and len(chunks) == 1 else scores_of(first, last)
+            inside = (filtered % num >= first) & (filtered % num < last)
+            scores[filtered[inside] // num, filtered[inside] % num - first] = -torch.inf
+            step = max(1, self._chunk_size // (last - first))
+            for start in range(0, len(keys), step):
+                links = slice(start, start + step)
+                others, mine = scores[query[links]], own[links].to(scores.dtype).unsqueeze(1)
+                greater[links] += (others > mine).sum(dim=1)
+                equal[links] += ((others == mine) & (others > -torch.inf)).sum(dim=1)
+        greater_positives, equal_positives = _among_positives(query, own)
+        # Where a positive's score is -inf it and its equals were not counted.
+        equal = torch.maximum(equal, equal_positives + 1)
+        return query, greater, equal, greater_positives, equal_positives
+
+    def _chunks(self, num_queries: int) -> Iterator[tuple[int, int]]:
+        size = max(1, self._chunk_size // max(1, num_queries))
+        for first in range(0, self.num_candidates, size):
+            yield first, min(first + size, self.num_candidates)
+
+    def _by_link(
+        self,
+        query: Tensor,
+        greater: Tensor,
+        equal: Tensor,
+        greater_positives: Tensor,
+        equal_positives: Tensor,
+    ) -> Tensor:
+        """[num_links, 1 + number of ks]: reciprocal rank and hits, other positives left out."""
+        num_ties = equal - 1 - equal_positives
+        rank = 1 + (greater - greater_positives).double() + 0.5 * num_ties.double()
+        hits = rank.unsqueeze(1) <= rank.new_tensor(self.ks)
+        return torch.cat([1 / rank.unsqueeze(1), hits.double()], dim=1)
+
+    def _by_query(self, query: Tensor, greater: Tensor, equal: Tensor) -> Tensor:
+        """[num_queries with positives, 2 * number of ks]: recall and NDCG."""
+        num_positives = query.unique_consecutive(return_counts=True)[1]
+        columns = []
+        for discounted in (False, True):
+            place = torch.arange(1, max(self.ks) + 1, dtype=torch.float64, device=query.device)
+            gain = 1 / (place + 1).log2() if discounted else torch.ones_like(place)
+            gains_before = torch.cat([gain.new_zeros(1), gain.cumsum(0)])
+            for k in self.ks:
+                # The places of a link and its ties are greater + 1 ... greater + equal.
+                upper = gains_before[(greater + equal).clamp(max=k)]
+                share = (upper - gains_before[greater.clamp(max=k)]) / equal
+                total = torch.segment_reduce(share, "sum", lengths=num_positives)
+                best = num_positives.clamp(max=k) if discounted else num_positives
+                ideal = gains_before[best] if discounted else best
+                columns.append(total / ideal)
+        # A perfect sum may exceed the ideal by rounding.
+        return torch.stack(columns, dim=1).clamp(max=1)
+
+
+def _among_positives(query: Tensor, own: Tensor) -> tuple[Tensor, Tensor]:
+    """How many other positives of its query score higher than each, and how many the same.
+
+    Args:
+        query: int64 [num_links], ascending.
+        own: [num_links], scores.
+    """
+    # By query, then by descending score: what is above a link within its query is greater.
+    order = own.argsort(descending=True, stable=True)
+    order = order[query[order].argsort(stable=True)]
+    sorted_query, score = query[order], own[order]
+    is_first = torch.ones_like(sorted_query, dtype=torch.bool)
+    is_first[1:] = sorted_query[1:] != sorted_query[:-1]
+    starts_level = is_first.clone()
+    starts_level[1:] |= score[1:] != score[:-1]
+    position = torch.arange(len(order), device=order.device)
+    query_start = position[is_first][is_first.long().cumsum(0) - 1]
+    level = starts_level.long().cumsum(0) - 1
+    level_start = position[starts_level][level]
+    num_in_level = torch.bincount(level, minlength=1)[level] if len(level) else level
+    greater, equal = torch.empty_like(query), torch.empty_like(query)
+    greater[order] = level_start - query_start
+    equal[order] = num_in_level - 1
+    return greater, equal

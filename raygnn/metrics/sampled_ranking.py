@@ -1,0 +1,146 @@
+"""Rank of each positive link among sampled candidates."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from raygnn.errors import ConfigError, TrainingError
+from raygnn.metrics.base import Problem, SumMetric
+from raygnn.metrics.exact_mean import exact_means, exact_state
+
+STANDARD_KS = (1, 5, 10, 50, 100, 500)
+
+
+def check_scores(scores: Tensor, what: str) -> None:
+    """Checks that no score is NaN: compared with anything it would look like the best or worst.
+
+    Raises:
+        TrainingError: one is.
+    """
+    num_bad = int(scores.isnan().sum())
+    if num_bad:
+        raise TrainingError(
+            f"{num_bad} of {scores.numel()} {what} are NaN, so no link can be ranked. Lower the "
+            f"learning rate, clip gradients (training.clip_grad_norm), or train in fp32."
+        )
+
+
+def check_ks(ks: Sequence[int] | None, num_candidates: int | None) -> tuple[int, ...]:
+    """The k of Hits@k and the like; None takes those of `STANDARD_KS` that there are links for.
+
+    Args:
+        num_candidates: links that each positive is ranked among, itself included; None checks less.
+    Raises:
+        ConfigError: one is no positive integer, or larger than the number of candidates.
+    """
+    limit = num_candidates
+    if ks is None:
+        return tuple(k for k in STANDARD_KS if limit is None or k <= limit)
+    for k in ks:
+        if not isinstance(k, int) or isinstance(k, bool) or k < 1:
+            raise ConfigError(
+                f"metrics.args.ks={list(ks)!r} is invalid: {k!r} is no integer of at least 1. "
+                f"Set a list as [1, 10, 50]."
+            )
+        if limit is not None and k > limit:
+            raise ConfigError(
+                f"metrics.args.ks={list(ks)!r} is invalid: {k} is larger than the number of "
+                f"candidates, {limit}, so that every link would be a hit. Set at most {limit}."
+            )
+    if not ks:
+        raise ConfigError("metrics.args.ks=[] is invalid: it is empty. Set a list as [1, 10, 50].")
+    return tuple(ks)
+
+
+def sampled_ranks(scores: Tensor) -> Tensor:
+    """Ranks of positives among their candidates, from 1; a tie counts half.
+
+    Args:
+        scores: [num_positives, 1 + num_candidates]; column 0 is the positive, a candidate of -inf
+            does not take part.
+    Returns:
+        float64 [num_positives], multiples of 0.5.
+    Raises:
+        TrainingError: a score is NaN.
+    """
+    check_scores(scores, "scores")
+    positive, candidate = scores[:, :1], scores[:, 1:]
+    num_greater = (candidate > positive).sum(dim=1)
+    num_equal = ((candidate == positive) & (candidate > -torch.inf)).sum(dim=1)
+    return 1 + num_greater.double() + 0.5 * num_equal.double()
+
+
+class _SampledRanking(SumMetric):
+    """A mean over positives of a function of their rank.
+
+    Args:
+        num_outputs: candidates that each positive is ranked among, itself included.
+    """
+
+    problems = ("link_prediction",)
+
+    def __init__(self, num_outputs: int, problem: Problem = "link_prediction") -> None:
+        super().__init__(num_outputs, problem)
+
+
+class MeanReciprocalRank(_SampledRanking):
+    """Mean of 1 / rank of each positive among its sampled candidates; ties count half.
+
+    The result has the same bits for any cut into batches and ranks.
+    """
+
+    name = "mrr"
+
+    def update(self, prediction: Tensor, target: Tensor | None = None) -> Tensor:
+        """Ranks the positives of one batch.
+
+        Args:
+            prediction: scores as `sampled_ranks` takes them.
+            target: not read.
+        Raises:
+            TrainingError: a score is NaN.
+        """
+        return exact_state(1 / sampled_ranks(prediction).unsqueeze(1))
+
+    def compute(self, state: Tensor) -> dict[str, float]:
+        """Gives `mrr`."""
+        return {self.name: exact_means(state)[0]}
+
+
+class Hits(_SampledRanking):
+    """Share of positives with a rank of at most k among their sampled candidates; ties count half.
+
+    Args:
+        ks: None takes those of 1, 5, 10, 50, 100, 500 that are at most `num_outputs`.
+        ...: see `MeanReciprocalRank`.
+    Raises:
+        ConfigError: a k is larger than the number of candidates.
+    """
+
+    name = "hits"
+
+    def __init__(
+        self,
+        num_outputs: int,
+        problem: Problem = "link_prediction",
+        ks: Sequence[int] | None = None,
+    ) -> None:
+        super().__init__(num_outputs, problem)
+        self.ks = check_ks(ks, num_outputs)
+
+    def update(self, prediction: Tensor, target: Tensor | None = None) -> Tensor:
+        """Counts the hits of one batch; see `MeanReciprocalRank.update`."""
+        ranks = sampled_ranks(prediction).unsqueeze(1)
+        hits = (ranks <= ranks.new_tensor(self.ks)).sum(dim=0)
+        return torch.cat([hits.new_tensor([len(ranks)]), hits]).double()
+
+    def compute(self, state: Tensor) -> dict[str, float]:
+        """Gives `hits@k` of each k."""
+        total, *hits = state.tolist()
+        return {
+            f"{self.name}@{k}": hit / total if total else float("nan")
+            for k, hit in zip(self.ks, hits, strict=True)
+        }
