@@ -16,13 +16,14 @@ from torch_geometric.sampler import (
 )
 
 from raygnn.data.edge_types import EdgeType
+from raygnn.sampling.exclusion import Exclusion
 from raygnn.sampling.fanouts import Fanouts, resolve_fanouts
 from raygnn.sampling.growing_subgraph import GrowingSubgraph
 from raygnn.sampling.protocols import GraphStore, ends
 from raygnn.sampling.pyg_output import to_pyg_output
 from raygnn.sampling.rng import RNG_VERSION, BatchKey, chain_key, text_key
 from raygnn.sampling.scratch import Pool
-from raygnn.sampling.seeds import check_seeds
+from raygnn.sampling.seeds import check_seeds, exclusions
 from raygnn.sampling.subgraph import SampledSubgraph
 
 
@@ -57,21 +58,32 @@ class NeighborSampler(BaseSampler):
         self._ends = {et: ends(et, graph.direction) for et in self.fanouts}
         self._workspaces = Pool(partial(GrowingSubgraph, graph.node_types, self._ends))
 
-    def sample(self, seeds: Mapping[str, np.ndarray], key: BatchKey) -> SampledSubgraph:
-        """Samples the neighborhood of seeds: a pure function of graph, seeds and key.
+    def sample(
+        self,
+        seeds: Mapping[str, np.ndarray],
+        key: BatchKey,
+        *,
+        exclude: Mapping[EdgeType, np.ndarray] | None = None,
+    ) -> SampledSubgraph:
+        """Samples the neighborhood of seeds: a pure function of the arguments and the graph.
 
         Args:
             seeds: by node type, integer dense ids, may repeat.
             key: of the batch; see `raygnn.sampling.rng.batch_key`.
+            exclude: by edge type, integer [2, num_pairs], (source, destination) dense ids, in any
+                order. No edge between the two of a pair is taken, parallel ones included: the
+                sample is that of the graph without them.
         Raises:
-            DataError: a seed is not a node of the graph.
+            DataError: a seed or an end of an excluded pair is not a node of the graph, or an
+                excluded edge type is not one of its.
         """
         checked = {t: check_seeds(self.graph, t, ids) for t, ids in seeds.items()}
+        excluded = exclusions(self.graph, exclude or {})
         with self._workspaces.lend() as growing:
             growing.start(checked)
             for hop in range(self.num_hops):
                 for edge_type, fanouts in self.fanouts.items():
-                    self._take(growing, edge_type, fanouts[hop], key, hop)
+                    self._take(growing, edge_type, fanouts[hop], key, hop, excluded.get(edge_type))
                 growing.end_hop()
             return growing.finish()
 
@@ -100,13 +112,26 @@ class NeighborSampler(BaseSampler):
         return super().sample_from_edges(index, neg_sampling)
 
     def _take(
-        self, growing: GrowingSubgraph, edge_type: EdgeType, fanout: int, key: BatchKey, hop: int
+        self,
+        growing: GrowingSubgraph,
+        edge_type: EdgeType,
+        fanout: int,
+        key: BatchKey,
+        hop: int,
+        exclude: Exclusion | None,
     ) -> None:
         frontier = growing.frontier(edge_type)
         if len(frontier) == 0 or fanout == 0:
             growing.add_no_edges(edge_type)
             return
         picks = self.graph.pick(
-            edge_type, frontier, fanout, self.replace, key, hop, growing.scratch
+            edge_type,
+            frontier,
+            fanout,
+            self.replace,
+            key,
+            hop,
+            growing.scratch,
+            exclude=exclude,
         )
         growing.add_edges(edge_type, picks)

@@ -58,6 +58,17 @@ def find_rows(indptr, nodes, fanout, replace, starts, degrees, offsets):  # type
 
 
 @njit(nogil=True, cache=True)
+def count_taken(degrees, fanout, replace, offsets):  # type: ignore[no-untyped-def]
+    """Fills `offsets` as `find_rows` does, of degrees that changed since."""
+    for i in range(len(degrees)):
+        degree = degrees[i]
+        taken = degree
+        if fanout != ALL and (degree > fanout or (replace and degree > 0)):
+            taken = fanout
+        offsets[i + 1] = offsets[i] + taken
+
+
+@njit(nogil=True, cache=True)
 def load_degrees(indptr, nodes, degrees):  # type: ignore[no-untyped-def]
     """Fills `degrees` [num_nodes] with how many edges each node has."""
     for i in range(len(nodes)):

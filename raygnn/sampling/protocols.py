@@ -9,6 +9,7 @@ import numpy as np
 
 from raygnn.data.bundle_record import ColumnInfo
 from raygnn.data.edge_types import EdgeType
+from raygnn.sampling.exclusion import Exclusion
 from raygnn.sampling.rng import BatchKey
 from raygnn.sampling.scratch import Scratch
 
@@ -61,6 +62,8 @@ class GraphStore(Protocol):
         key: BatchKey,
         hop: int,
         scratch: Scratch | None = None,
+        *,
+        exclude: Exclusion | None = None,
     ) -> Picks:
         """Takes edges of each node: a pure function of the arguments and the graph.
 
@@ -73,6 +76,8 @@ class GraphStore(Protocol):
             hop: 0 next to the seeds.
             scratch: where the store may keep its working arrays and the reply, which then is valid
                 until the next call with the same scratch.
+            exclude: edges that are not there: what is taken is what the graph without them, all
+                else in its order, would give.
         """
 
     def degrees(self, edge_type: EdgeType, nodes: np.ndarray) -> np.ndarray:

@@ -13,6 +13,7 @@ from raygnn.data.bundle_record import ColumnInfo
 from raygnn.data.edge_types import EdgeType, edge_type_name
 from raygnn.errors import ConfigError, DataError
 from raygnn.sampling import pick as kernels
+from raygnn.sampling.exclusion import Exclusion, step_over
 from raygnn.sampling.gather import gather_rows, gather_sparse_rows
 from raygnn.sampling.protocols import Picks
 from raygnn.sampling.rng import BatchKey, hop_key
@@ -26,11 +27,13 @@ class Adjacency(NamedTuple):
         indptr: int64 [num_nodes + 1].
         indices: int32 or int64 [num_edges], neighbors.
         e_id: CSC positions of the edges; None where `indices` is the CSC itself.
+        is_sorted: whether the neighbors of each node ascend; else they go by time first.
     """
 
     indptr: np.ndarray
     indices: np.ndarray
     e_id: np.ndarray | None
+    is_sorted: bool
 
 
 class LocalGraphStore:
@@ -88,20 +91,29 @@ class LocalGraphStore:
         key: BatchKey,
         hop: int,
         scratch: Scratch | None = None,
+        *,
+        exclude: Exclusion | None = None,
     ) -> Picks:
         """Takes edges of each node; see `GraphStore.pick`."""
-        indptr, indices, e_id = self.adjacency(edge_type)
+        indptr, indices, e_id, is_sorted = self.adjacency(edge_type)
         scratch = Scratch() if scratch is None else scratch
         starts = scratch.array("starts", len(nodes), np.int64)
         degrees = scratch.array("degrees", len(nodes), np.int64)
         offsets = scratch.array("offsets", len(nodes) + 1, np.int64)
         kernels.find_rows(indptr, nodes, fanout, replace, starts, degrees, offsets)
+        skips = None
+        if exclude is not None:
+            skips = exclude.skips(indices, is_sorted, nodes, starts, degrees, scratch)
+        if skips is not None:
+            kernels.count_taken(degrees, fanout, replace, offsets)
         positions = scratch.array("positions", int(offsets[-1]), np.int64)
         table = scratch.zeros("table", kernels.membership_table(fanout, replace), np.int64)
         hashed = np.uint64(hop_key(key, hop, edge_type))
         kernels.pick_positions(
             nodes, starts, degrees, offsets, fanout, replace, hashed, table, positions
         )
+        if skips is not None:
+            step_over(*skips, starts, offsets, positions)
         neighbors = scratch.array("neighbors", len(positions), indices.dtype)
         kernels.load_neighbors(indices, positions, neighbors)
         if e_id is None:
@@ -119,11 +131,13 @@ class LocalGraphStore:
     def neighbor_degrees(self, edge_type: EdgeType, nodes: np.ndarray) -> np.ndarray:
         """int64 [num_nodes], out-degrees in the whole graph; in-degrees in direction `out`.
 
-        In direction `in`, sources are counted at the first call, which reads all edges of the type.
+        In direction `in`, sources of an edge type without a reverse are counted at the first call,
+        which reads all its edges.
         """
         degrees = np.empty(len(nodes), np.int64)
-        if self._direction == "out":
-            kernels.load_degrees(self._bundle.csc(edge_type).indptr, nodes, degrees)
+        by_neighbor = self._bundle.reverse_of(edge_type) if self._direction == "in" else edge_type
+        if by_neighbor is not None:
+            kernels.load_degrees(self._bundle.csc(by_neighbor).indptr, nodes, degrees)
         else:
             gather_rows(self._counts_of_sources(edge_type), nodes, degrees)
         return degrees
@@ -154,11 +168,12 @@ class LocalGraphStore:
                 f"edge type {edge_type_name(edge_type)!r} is invalid: the graph has {known}. "
                 "Use one of these."
             )
+        is_sorted = all(c.role != "time" for c in self._bundle.columns(edge_type).values())
         if self._direction == "in":
             csc = self._bundle.csc(edge_type)
-            return Adjacency(csc.indptr, csc.indices, None)
+            return Adjacency(csc.indptr, csc.indices, None, is_sorted)
         csr = self._bundle.csr(edge_type)
-        return Adjacency(csr.indptr, csr.indices, csr.e_id)
+        return Adjacency(csr.indptr, csr.indices, csr.e_id, is_sorted)
 
 
 class LocalFeatureStore:

@@ -15,13 +15,15 @@ NODE, EDGE = "node", ("node", "to", "node")
 
 @dataclass
 class MemoryBundle:
-    """Edges by type as (sources, targets); columns by type and name."""
+    """Edges by type as (sources, targets), and their times; columns by type and name."""
 
     nodes: dict[str, int]
     edges: dict[EdgeType, tuple[np.ndarray, np.ndarray]]
     index_dtype: str = "int32"
     stored: dict[object, dict[str, np.ndarray | SparseColumn]] = field(default_factory=dict)
-    labels: frozenset[str] = frozenset({"y"})
+    roles: dict[str, str] = field(default_factory=lambda: {"y": "label"})
+    reverses: dict[EdgeType, EdgeType] = field(default_factory=dict)
+    times: dict[EdgeType, np.ndarray] = field(default_factory=dict)
 
     @property
     def node_types(self) -> list[str]:
@@ -48,17 +50,24 @@ class MemoryBundle:
         order, indptr, indices = self._by(edge_type, 0)
         return Csr(indptr, indices, e_id_of[order])
 
+    def reverse_of(self, edge_type: EdgeType) -> EdgeType | None:
+        return self.reverses.get(edge_type)
+
     def columns(self, type_: str | EdgeType) -> dict[str, ColumnInfo]:
         infos = {}
         for name, column in self.stored.get(type_, {}).items():
             is_sparse = isinstance(column, SparseColumn)
             shape = (column.dim,) if is_sparse else column.shape[1:]
             dtype = "float32" if is_sparse else str(column.dtype)
-            role = "label" if name in self.labels else "feature"
+            role = self.roles.get(name, "feature")
             infos[name] = ColumnInfo(name, role, dtype, shape, is_sparse)
+        if type_ in self.times:
+            infos["time"] = ColumnInfo("time", "time", str(self.times[type_].dtype), (), False)
         return infos
 
     def column(self, type_: str | EdgeType, name: str) -> np.ndarray | SparseColumn:
+        if name == "time" and type_ in self.times:
+            return self.times[type_][self._by(type_, 1)[0]]
         return self.stored[type_][name]
 
     def transposed(self) -> MemoryBundle:
@@ -68,7 +77,8 @@ class MemoryBundle:
     def _by(self, edge_type: EdgeType, end: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         ends = self.edges[edge_type]
         size = self.nodes[edge_type[0 if end == 0 else 2]]
-        order = np.lexsort((ends[1 - end], ends[end]))
+        times = self.times.get(edge_type, np.zeros(len(ends[0])))
+        order = np.lexsort((ends[1 - end], times, ends[end]))
         indptr = np.zeros(size + 1, np.int64)
         np.cumsum(np.bincount(ends[end], minlength=size), out=indptr[1:])
         return order, indptr, ends[1 - end][order].astype(self.index_dtype)

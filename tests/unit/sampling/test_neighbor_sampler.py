@@ -35,26 +35,37 @@ def _edges(draw: st.DrawFn, num_src: int, num_dst: int) -> tuple[np.ndarray, np.
 
 @st.composite
 def _bundles(draw: st.DrawFn) -> MemoryBundle:
-    index_dtype = draw(st.sampled_from(["int32", "int64"]))
     if draw(st.booleans()):
         size = draw(st.integers(0, 12))
-        return MemoryBundle({NODE: size}, {EDGE: _edges(draw, size, size)}, index_dtype)
-    users, items = draw(st.integers(1, 8)), draw(st.integers(0, 8))
-    sizes = {"user": users, "item": items}
-    edges = {et: _edges(draw, sizes[et[0]], sizes[et[2]]) for et in (FOLLOWS, BUYS, SELLS)}
-    return MemoryBundle(sizes, edges, index_dtype)
+        bundle = MemoryBundle({NODE: size}, {EDGE: _edges(draw, size, size)})
+    else:
+        sizes = {"user": draw(st.integers(1, 8)), "item": draw(st.integers(0, 8))}
+        edges = {et: _edges(draw, sizes[et[0]], sizes[et[2]]) for et in (FOLLOWS, BUYS, SELLS)}
+        bundle = MemoryBundle(sizes, edges)
+    bundle.index_dtype = draw(st.sampled_from(["int32", "int64"]))
+    if draw(st.booleans()):
+        rng = np.random.default_rng(draw(st.integers(0, 99)))
+        bundle.times = {et: rng.integers(0, 5, len(ends[0])) for et, ends in bundle.edges.items()}
+    return bundle
 
 
-def _expected(sampler: NeighborSampler, seeds: dict[str, list[int]], key: int) -> dict:
+def _expected(
+    sampler: NeighborSampler, seeds: dict[str, list[int]], key: int, exclude: dict | None = None
+) -> dict:
+    """Of the graph without the excluded pairs."""
     graph = sampler.graph
     adjacency = {}
     for edge_type in graph.edge_types:
-        indptr, indices, e_id = graph.adjacency(edge_type)
+        indptr, indices, e_id, _ = graph.adjacency(edge_type)
         e_id = np.arange(len(indices)) if e_id is None else e_id
         adjacency[edge_type] = [
             [(int(indices[i]), int(e_id[i])) for i in range(start, stop)]
             for start, stop in pairwise(indptr)
         ]
+        for source, target in (exclude or {}).get(edge_type, np.empty((2, 0), np.int64)).T.tolist():
+            taker, other = (target, source) if graph.direction == "in" else (source, target)
+            own = adjacency[edge_type]
+            own[taker] = [edge for edge in own[taker] if edge[0] != other]
     pairs = {et: ends(et, graph.direction) for et in graph.edge_types}
     return reference.sample(adjacency, pairs, seeds, sampler.fanouts, sampler.replace, key)
 
@@ -102,6 +113,48 @@ def test_samples_are_those_of_the_definition(bundle, direction, replace, key, da
         num_dst = sum(subgraph.num_sampled_nodes[taker][:-1])
         assert np.array_equal(dst_ptr, np.searchsorted(col, np.arange(num_dst + 1)))
         assert dst_ptr[-1] == len(col)
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    bundle=_bundles(),
+    direction=st.sampled_from(["in", "out"]),
+    replace=st.booleans(),
+    key=st.integers(0, 2**64 - 1),
+    data=st.data(),
+)
+def test_excluding_pairs_is_sampling_from_the_graph_without_them(
+    bundle, direction, replace, key, data
+):
+    graph = LocalGraphStore(bundle, direction)
+    hops = st.lists(st.sampled_from([-1, 1, 2, 3, 70]), min_size=2, max_size=2)
+    fanouts = {et: data.draw(hops) for et in bundle.edge_types}
+    seeds = {t: list(range(min(size, 4))) for t, size in bundle.nodes.items()}
+    exclude = {}
+    for edge_type, (source, target) in bundle.edges.items():
+        # of edges mostly, some twice, and of some nodes that have no edge
+        share = data.draw(st.sampled_from([0.1, 0.5, 1.0]))
+        taken = np.random.default_rng(key % 2**32).random(len(source)) < share
+        given_pairs = np.stack([source[taken], target[taken]])
+        if bundle.nodes[edge_type[0]] and bundle.nodes[edge_type[2]]:
+            given_pairs = np.concatenate([given_pairs[:, ::-1], np.zeros((2, 1), np.int64)], 1)
+        exclude[edge_type] = given_pairs
+    sampler = NeighborSampler(graph, fanouts, replace=replace)
+    arrays = {t: np.array(ids, np.int64) for t, ids in seeds.items()}
+    subgraph = sampler.sample(arrays, key, exclude=exclude)
+    assert _as_lists(subgraph) == _expected(sampler, seeds, key, exclude)
+
+
+def test_excluded_pairs_are_checked():
+    sampler = NeighborSampler(LocalGraphStore(random_bundle()), [2])
+    seeds = {NODE: np.arange(3)}
+    for pairs, message in [
+        ({BUYS: np.zeros((2, 1), np.int64)}, r"pairs of user__buys__item are invalid: the graph"),
+        ({EDGE: np.zeros((3, 2), np.int64)}, r"they are of shape \[3, 2\]. Give \[2, num_pairs"),
+        ({EDGE: np.array([[0], [200]])}, r"pairs of node__to__node are invalid: 1 of 1 are outs"),
+    ]:
+        with pytest.raises(DataError, match=message):
+            sampler.sample(seeds, 1, exclude=pairs)
 
 
 @pytest.mark.parametrize("fanouts", [[15, 10], [5, -1], [100, 2]])

@@ -1,0 +1,194 @@
+"""Pairs of nodes whose edges are not sampled, and the edges that a pick steps over for them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numba import njit
+
+from raygnn.data.hashing import splitmix64
+from raygnn.sampling.scratch import Scratch
+
+_SLOTS_PER_TAKER = 4
+
+
+class Skips(NamedTuple):
+    """Edges that nodes step over.
+
+    Attributes:
+        rows: int64 [num_rows], places in the list of nodes, ascending.
+        ptr: int64 [num_rows + 1], where each row's edges begin.
+        edges: int64, counted from the node's first edge, ascending in each row.
+    """
+
+    rows: np.ndarray
+    ptr: np.ndarray
+    edges: np.ndarray
+
+
+@dataclass(frozen=True)
+class Exclusion:
+    """Excluded pairs of one edge type, by the node that would take the edge.
+
+    Attributes:
+        takers: int64 [num_takers], each once.
+        ptr: int64 [num_takers + 1], where each taker's neighbors begin.
+        neighbors: int64, ascending for each taker.
+        slots: int32, a hash table of the takers: number of the taker + 1, 0 when free.
+    """
+
+    takers: np.ndarray
+    ptr: np.ndarray
+    neighbors: np.ndarray
+    slots: np.ndarray
+
+    @classmethod
+    def of(cls, takers: np.ndarray, neighbors: np.ndarray) -> Exclusion:
+        """Of pairs in any order, which may repeat.
+
+        Args:
+            takers: int64 [num_pairs], dense ids.
+            neighbors: int64 [num_pairs], dense ids.
+        """
+        order = np.lexsort((neighbors, takers))
+        takers, neighbors = takers[order], neighbors[order]
+        is_first = np.ones(len(takers), bool)
+        is_first[1:] = np.diff(takers) != 0
+        ptr = np.append(np.flatnonzero(is_first), len(takers)).astype(np.int64)
+        distinct = takers[is_first]
+        slots = np.zeros(1 << (_SLOTS_PER_TAKER * len(distinct)).bit_length(), np.int32)
+        _fill_slots(distinct, slots)
+        return cls(distinct, ptr, neighbors, slots)
+
+    def skips(
+        self,
+        indices: np.ndarray,
+        is_sorted: bool,
+        nodes: np.ndarray,
+        starts: np.ndarray,
+        degrees: np.ndarray,
+        scratch: Scratch,
+    ) -> Skips | None:
+        """Finds the excluded edges of nodes, and takes them off their degrees.
+
+        Args:
+            indices: neighbors by edge.
+            is_sorted: whether each node's neighbors ascend; else all of a node's edges are read.
+            starts: int64 [num_nodes], each node's first edge.
+            degrees: int64 [num_nodes], its number of edges; lowered.
+        Returns:
+            None where no node has an excluded edge.
+        """
+        rows = scratch.array("skip_rows", len(nodes), np.int64)
+        which = scratch.array("skip_takers", len(nodes), np.int64)
+        num_rows = _match(nodes, self.takers, self.slots, rows, which)
+        if num_rows == 0:
+            return None
+        rows, which = rows[:num_rows], which[:num_rows]
+        ptr = scratch.array("skip_ptr", num_rows + 1, np.int64)
+        given = (indices, is_sorted, starts, degrees, rows, which, self.ptr, self.neighbors, ptr)
+        none = np.empty(0, np.int64)
+        num_skips = _find_skips(*given, none)
+        edges = scratch.array("skip_edges", num_skips, np.int64)
+        if num_skips:
+            _find_skips(*given, edges)
+        degrees[rows] -= np.diff(ptr)
+        return Skips(rows, ptr, edges) if num_skips else None
+
+
+@njit(nogil=True, cache=True)
+def _home(num_slots, node):  # type: ignore[no-untyped-def]
+    return np.int64(splitmix64(np.uint64(node)) & np.uint64(num_slots - 1))
+
+
+@njit(nogil=True, cache=True)
+def _fill_slots(takers, slots):  # type: ignore[no-untyped-def]
+    for i in range(len(takers)):
+        slot = _home(len(slots), takers[i])
+        while slots[slot] != 0:
+            slot = (slot + 1) & (len(slots) - 1)
+        slots[slot] = i + 1
+
+
+@njit(nogil=True, cache=True)
+def _match(nodes, takers, slots, rows, which):  # type: ignore[no-untyped-def]
+    """Fills places of the nodes that are takers, and which; returns how many there are."""
+    count = 0
+    for i in range(len(nodes)):
+        slot = _home(len(slots), nodes[i])
+        while slots[slot] != 0:
+            taker = slots[slot] - 1
+            if takers[taker] == nodes[i]:
+                rows[count] = i
+                which[count] = taker
+                count += 1
+                break
+            slot = (slot + 1) & (len(slots) - 1)
+    return count
+
+
+@njit(nogil=True, cache=True)
+def _first_at_least(values, first, last, value):  # type: ignore[no-untyped-def]
+    """The first place in `values[first:last]`, ascending, of a value not below; else `last`."""
+    while first < last:
+        middle = (first + last) >> 1
+        if values[middle] < value:
+            first = middle + 1
+        else:
+            last = middle
+    return first
+
+
+@njit(nogil=True, cache=True)
+def _find_skips(indices, is_sorted, starts, degrees, rows, which, pair_ptr, pairs, ptr, edges):  # type: ignore[no-untyped-def]
+    """Fills `ptr`, and `edges` unless it is empty; returns how many edges there are."""
+    is_counting = len(edges) == 0
+    total = 0
+    ptr[0] = 0
+    for i in range(len(rows)):
+        start = starts[rows[i]]
+        stop = start + degrees[rows[i]]
+        first, last = pair_ptr[which[i]], pair_ptr[which[i] + 1]
+        if is_sorted:
+            edge = start
+            for j in range(first, last):
+                edge = _first_at_least(indices, edge, stop, pairs[j])
+                while edge < stop and indices[edge] == pairs[j]:
+                    if not is_counting:
+                        edges[total] = edge - start
+                    total += 1
+                    edge += 1
+        else:
+            for edge in range(start, stop):
+                place = _first_at_least(pairs, first, last, indices[edge])
+                if place < last and pairs[place] == indices[edge]:
+                    if not is_counting:
+                        edges[total] = edge - start
+                    total += 1
+        ptr[i + 1] = total
+    return total
+
+
+@njit(nogil=True, cache=True)
+def step_over(rows, ptr, edges, starts, offsets, positions):  # type: ignore[no-untyped-def]
+    """Turns positions among the edges that are left into positions among all edges.
+
+    Args:
+        positions: int64 [offsets[-1]]; node i's are `starts[i]` plus the number of an edge, counted
+            without those that it steps over.
+    """
+    for i in range(len(rows)):
+        start = starts[rows[i]]
+        for j in range(offsets[rows[i]], offsets[rows[i] + 1]):
+            edge = positions[j] - start
+            # edges[k] - k edges are left before the k-th that is stepped over
+            first, last = ptr[i], ptr[i + 1]
+            while first < last:
+                middle = (first + last) >> 1
+                if edges[middle] - (middle - ptr[i]) <= edge:
+                    first = middle + 1
+                else:
+                    last = middle
+            positions[j] = start + edge + (first - ptr[i])
