@@ -24,7 +24,8 @@ _NEIGHBORS_AHEAD = 128
 
 
 @njit(nogil=True, cache=True)
-def _draw_below(start, number, bound):  # type: ignore[no-untyped-def]
+def draw_below(start, number, bound):  # type: ignore[no-untyped-def]
+    """Draw `number` of the generator started at `start`, in [0, bound)."""
     bits = splitmix64(start + np.uint64(number) * _GOLDEN_GAMMA)
     return np.int64(multiply_high(bits, np.uint64(bound)))
 
@@ -110,7 +111,7 @@ def pick_positions(nodes, starts, degrees, offsets, fanout, replace, key, table,
             picked = positions[first : first + count]
             if replace:
                 for j in range(count):
-                    picked[j] = start + _draw_below(base, j, degree)
+                    picked[j] = start + draw_below(base, j, degree)
             elif count <= _LINEAR_SEARCH:
                 _pick_few(base, start, degree, picked)
             else:
@@ -126,7 +127,7 @@ def _pick_few(base, start, degree, picked):  # type: ignore[no-untyped-def]
     count = len(picked)
     for j in range(count):
         last = degree - count + j
-        position = start + _draw_below(base, j, last + 1)
+        position = start + draw_below(base, j, last + 1)
         for k in range(j):
             if picked[k] == position:
                 position = start + last
@@ -139,7 +140,7 @@ def _pick_many(base, start, degree, table, picked):  # type: ignore[no-untyped-d
     count = len(picked)
     for j in range(count):
         last = degree - count + j
-        edge = _draw_below(base, j, last + 1)
+        edge = draw_below(base, j, last + 1)
         slot = _slot_of(table, edge)
         if table[slot] != 0:
             edge = last

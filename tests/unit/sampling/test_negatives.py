@@ -1,0 +1,75 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from raygnn.errors import ConfigError, DataError
+from raygnn.sampling import LocalGraphStore
+from raygnn.sampling.negatives import RandomNegatives
+from tests.unit.sampling import reference
+from tests.unit.sampling.memory_bundle import EDGE, NODE, MemoryBundle, random_bundle
+
+DEGREES = np.array([0, 1, 5, 0, 81, 16, 2, 0])
+
+
+def test_draws_are_those_of_the_definition():
+    key = 12345
+    start = reference.chain(key, reference.fnv1a("negatives"))
+    bits = [reference.splitmix64((start + i * reference.GAMMA) & reference.MASK) for i in range(50)]
+    assert RandomNegatives(7).draw(50, key).tolist() == [(bit * 7) >> 64 for bit in bits]
+    weights = [round(float(degree) ** 0.75 * 1024) for degree in DEGREES]
+    nodes = np.repeat(np.arange(8), weights)
+    expected = [int(nodes[(bit * len(nodes)) >> 64]) for bit in bits]
+    assert RandomNegatives(8, DEGREES).draw(50, key).tolist() == expected
+
+
+@pytest.mark.parametrize("degrees", [None, DEGREES])
+def test_nodes_come_as_often_as_they_should(degrees):
+    negatives = RandomNegatives(8, degrees)
+    log_probability = negatives.log_probability(np.arange(8))
+    expected = np.ones(8) if degrees is None else degrees**0.75
+    assert np.allclose(np.exp(log_probability), expected / expected.sum(), atol=1e-3)
+    num_draws = 20_000
+    counts = np.bincount(negatives.draw(num_draws, 3), minlength=8)
+    hoped = np.exp(log_probability) * num_draws
+    is_possible = hoped > 0
+    assert counts[~is_possible].sum() == 0
+    chi2 = ((counts - hoped)[is_possible] ** 2 / hoped[is_possible]).sum()
+    dof = is_possible.sum() - 1
+    assert abs(chi2 - dof) < 4 * np.sqrt(2 * dof)
+
+
+def test_keys_and_counts():
+    negatives = RandomNegatives(1000)
+    assert not np.array_equal(negatives.draw(9, 1), negatives.draw(9, 2))
+    assert np.array_equal(negatives.draw(9, 1), negatives.draw(20, 1)[:9])
+    assert len(negatives.draw(0, 1)) == 0
+    assert len(RandomNegatives(2).draw(50, 1)) == 50
+
+
+@pytest.mark.parametrize("direction", ["in", "out"])
+def test_degrees_of_a_graph(direction):
+    buys = ("user", "buys", "item")
+    source, target = np.array([0, 0, 0, 2]), np.array([1, 1, 1, 0])
+    bundle = MemoryBundle({"user": 3, "item": 2}, {buys: (source, target)})
+    graph = LocalGraphStore(bundle, direction)
+    for node_type, counts in [("user", [3, 0, 1]), ("item", [1, 3])]:
+        for edge_type in (buys, None):
+            negatives = RandomNegatives.of_graph(graph, node_type, "degree", edge_type)
+            expected = RandomNegatives(len(counts), np.array(counts))
+            assert np.array_equal(negatives.draw(40, 1), expected.draw(40, 1))
+    uniform = RandomNegatives.of_graph(graph, "user", "uniform")
+    assert np.array_equal(uniform.draw(40, 1), RandomNegatives(3).draw(40, 1))
+
+
+def test_what_cannot_be_drawn():
+    graph = LocalGraphStore(random_bundle())
+    with pytest.raises(
+        ConfigError, match=r"negatives='popular' is invalid: .* uniform or by degree"
+    ):
+        RandomNegatives.of_graph(graph, NODE, "popular")
+    none = MemoryBundle({NODE: 0}, {EDGE: (np.empty(0, np.int64), np.empty(0, np.int64))})
+    with pytest.raises(DataError, match="the target type has no nodes"):
+        RandomNegatives.of_graph(LocalGraphStore(none), NODE, "degree")
+    with pytest.raises(DataError, match="no node of the target type has an edge"):
+        RandomNegatives(2, np.zeros(2, np.int64))
