@@ -10,6 +10,7 @@ from raygnn.errors import ConfigError
 if TYPE_CHECKING:
     from raygnn.loops.engine import Engine
     from raygnn.loops.gradients import StepTotals
+    from raygnn.loops.task import EvalOutput, StepOutput
 
 
 class Callback:
@@ -43,14 +44,26 @@ class Callback:
     def after_zero_grad(self, engine: Engine) -> None:
         """After gradients are cleared."""
 
+    def on_train_batch_start(self, engine: Engine, batch: Any) -> None:
+        """A micro-batch of this rank is on the device."""
+
+    def on_train_batch_end(self, engine: Engine, batch: Any, output: StepOutput) -> None:
+        """The micro-batch went forward and backward."""
+
     def before_sync_grad(self, engine: Engine) -> None:
         """Gradients hold this rank's sums; the all-reduce comes next."""
 
     def after_sync_grad(self, engine: Engine, totals: StepTotals) -> None:
-        """Gradients hold the sums over all ranks, divided by the global weight."""
+        """Gradients hold the sums over all ranks, divided by the global weight.
+
+        `totals.loss_sum / totals.weight` is the loss of the step.
+        """
+
+    def before_clip_grad_norm(self, engine: Engine) -> None:
+        """Before the gradients' norm is computed, and clipped with training.clip_grad_norm."""
 
     def after_clip_grad_norm(self, engine: Engine, grad_norm: float) -> None:
-        """The norm was computed, before clipping; only with training.clip_grad_norm."""
+        """`grad_norm` is the norm before clipping; it may be infinite with fp16-mixed."""
 
     def before_optimizer_step(self, engine: Engine) -> None:
         """Before the weights change."""
@@ -62,10 +75,16 @@ class Callback:
         """A step is done, its position counted."""
 
     def on_log(self, engine: Engine, metrics: dict[str, float]) -> None:
-        """Weighted means over the log window."""
+        """Weighted means over the log window; what is added here, later callbacks get too."""
 
     def on_validation_start(self, engine: Engine) -> None:
         """Before the fixed validation batches."""
+
+    def on_validation_step_start(self, engine: Engine, index: int) -> None:
+        """Before this rank's next validation batch; `index` is its place over all ranks."""
+
+    def on_validation_step_end(self, engine: Engine, output: EvalOutput) -> None:
+        """After a validation batch of this rank."""
 
     def on_validation_end(self, engine: Engine, metrics: dict[str, float]) -> None:
         """Reduced metrics, equal on all ranks."""
@@ -75,6 +94,9 @@ class Callback:
 
     def on_save_checkpoint(self, engine: Engine, state: dict[str, Any]) -> None:
         """The state that is about to be written; may be added to."""
+
+    def on_checkpoint_written(self, engine: Engine, name: str) -> None:
+        """The checkpoint is whole on its storage; on rank 0, the pointers name it too."""
 
     def on_load_checkpoint(self, engine: Engine, state: dict[str, Any]) -> None:
         """The state that was just read, before it is applied."""

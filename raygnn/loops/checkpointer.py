@@ -36,6 +36,7 @@ class Checkpointer:
             if improved:
                 self._store.point("best", name)
             self._store.prune(self._retention)
+        engine.callbacks.call("on_checkpoint_written", engine, name)
         self._context.report(metrics, self._store.path_of(name))
 
     def restore(self, engine: Engine, resume: str) -> bool:
@@ -62,6 +63,7 @@ class Checkpointer:
         root, name = choice
         state, rank_state = CheckpointStore(root).load(name, self._context.rank)
         engine.load_state_dict(state)
+        engine.resumed_from = name
         if rank_state is not None:
             restore_random_state(rank_state)
         if self._context.rank == 0:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from typing import Any
 
@@ -21,7 +21,7 @@ from raygnn.loops.optimization import Optimization
 from raygnn.loops.position import Position, is_due
 from raygnn.loops.randomness import seed_micro_batch
 from raygnn.loops.running_mean import RunningMean
-from raygnn.loops.task import Task
+from raygnn.loops.task import EvalOutput, Task
 from raygnn.loops.warm_start import warm_start
 from raygnn.loops.weight_average import WeightAverage
 
@@ -64,6 +64,8 @@ class Engine:
         self.position = Position()
         self.history: list[dict[str, float]] = []
         self.stop_reason: str | None = None
+        self.resumed_from: str | None = None
+        self.loader_wait_s = 0.0
         self.best = BestWeights(_best_tracker(self))
         self.early_stopper = _early_stopper(self)
         self._save = save
@@ -139,7 +141,7 @@ class Engine:
         try:
             for index in range(start, stop):
                 if index % self.context.world_size == self.context.rank:
-                    self._micro_batch(next(batches), epoch, index, local)
+                    self._micro_batch(self._next_batch(batches), epoch, index, local)
         except Exception as error:  # noqa: BLE001 - flagged to all ranks, then raised below
             local.failed, failure = True, error
         local.stop = self._out_of_time()
@@ -148,16 +150,23 @@ class Engine:
         if totals.failed_ranks:
             raise_if_any_failed(failure, f"training, epoch {epoch}, batches {start} to {stop - 1}")
         self._check_finite(totals)
-        self._apply(totals)
+        grad_norm = self._apply(totals)
         before = self.position
         self.position = before.advance(
             num_batches=stop - start, num_samples=totals.num_samples, epoch_batches=total
         )
-        self._boundary(before, totals)
+        self._boundary(before, totals, grad_norm)
+
+    def _next_batch(self, batches: Any) -> Any:
+        began = time.monotonic()
+        batch = next(batches)
+        self.loader_wait_s += time.monotonic() - began
+        return batch
 
     def _micro_batch(self, batch: Any, epoch: int, index: int, local: LocalTotals) -> None:
         seed_micro_batch(self.config.seed, epoch, index)
         batch = batch.to(self.context.device, non_blocking=True)
+        self.callbacks.call("on_train_batch_start", self, batch)
         with self.optimization.no_sync():
             with self.optimization.autocast():
                 output = self.task.training_step(batch)
@@ -172,25 +181,29 @@ class Engine:
             num_edges=int(batch.num_edges),
         )
         local.add_metrics(output.metrics)
+        self.callbacks.call("on_train_batch_end", self, batch, output)
 
-    def _apply(self, totals: StepTotals) -> None:
+    def _apply(self, totals: StepTotals) -> float:
+        """Changes the weights by the summed gradients; returns the gradients' norm."""
         if self.grad_reduction.divides and totals.divisor:
             self.reducer.scale(1.0 / totals.divisor)
         self.callbacks.call("after_sync_grad", self, totals)
-        if self.optimization.clips:
-            self.callbacks.call("after_clip_grad_norm", self, self.optimization.clip())
+        self.callbacks.call("before_clip_grad_norm", self)
+        grad_norm = self.optimization.clip()
+        self.callbacks.call("after_clip_grad_norm", self, grad_norm)
         self.callbacks.call("before_optimizer_step", self)
         self.optimization.step()
         if self.average is not None:
             self.average.update()
         self.callbacks.call("after_optimizer_step", self)
+        return grad_norm
 
-    def _boundary(self, before: Position, totals: StepTotals) -> None:
+    def _boundary(self, before: Position, totals: StepTotals, grad_norm: float) -> None:
         now, training = self.position, self.config.training
         epoch_ended = now.epoch > before.epoch
         self.optimization.step_schedulers(step=now.step, epoch=now.epoch, epoch_ended=epoch_ended)
         self.callbacks.call("on_train_step_end", self, totals)
-        self._log_window.add(totals)
+        self._log_window.add(totals, grad_norm=grad_norm)
         self._validation_window.add(totals)
         if is_due(training.log_every, before, now):
             means = {**self._log_window.take(), "lr": self.optimization.lr}
@@ -221,12 +234,26 @@ class Engine:
         limit = self.config.training.num_val_batches
         means = self._validation_window.take()
         with self.optimization.autocast():
-            metrics = {**means, **evaluate(self.task, "val", limit, self.metrics)}
+            reduced = evaluate(self.task, "val", limit, self.metrics, self._watch_validation)
+        metrics = {**means, **reduced}
         where = {"step": self.position.step, "epoch": self.position.epoch}
         record = {**where, "samples": self.position.samples, "lr": self.optimization.lr, **metrics}
         self.history.append({**record, "time_s": round(self.training_time_s, 3)})
         self.callbacks.call("on_validation_end", self, metrics)
         return metrics
+
+    def _watch_validation(
+        self, outputs: Iterator[EvalOutput], num_batches: int
+    ) -> Iterator[EvalOutput]:
+        """This rank's evaluation outputs, with the hooks before and after each."""
+        for index in range(self.context.rank, num_batches, self.context.world_size):
+            self.callbacks.call("on_validation_step_start", self, index)
+            output = next(outputs, None)
+            if output is None:
+                return
+            self.callbacks.call("on_validation_step_end", self, output)
+            yield output
+        yield from outputs
 
     def _judge(self, metrics: dict[str, float]) -> bool:
         """Lets the policies decide on one validation; returns whether it is the best so far."""
@@ -299,6 +326,8 @@ class Engine:
         self.history = list(state["history"])
         self._spent_s = float(state["training_time_s"])
         self.stop_reason = state["stop_reason"]
+        if self.stop_reason is not None and self.stop_reason.startswith("training."):
+            self.stop_reason = self._limit_reached(out_of_time=False)  # limits may have been raised
 
 
 def _best_tracker(engine: Engine) -> BestTracker:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -12,6 +12,9 @@ from raygnn.errors import TrainingError
 from raygnn.loops import collectives
 from raygnn.loops.task import EvalOutput, Task
 from raygnn.metrics import GatheredMetric, SumMetric
+
+#: Looks at the outputs of an evaluation as they come.
+Watch = Callable[[Iterator[EvalOutput], int], Iterator[EvalOutput]]
 
 
 class EvaluationTable:
@@ -78,7 +81,13 @@ class EvaluationTable:
         return results
 
 
-def evaluate(task: Task, split: str, limit: int | None, metrics: Sequence[Any]) -> dict[str, float]:
+def evaluate(
+    task: Task,
+    split: str,
+    limit: int | None,
+    metrics: Sequence[Any],
+    watch: Watch | None = None,
+) -> dict[str, float]:
     """Evaluates a split on its fixed batches.
 
     Ranks take every world-size-th batch; nothing is communicated until all are done.
@@ -86,6 +95,7 @@ def evaluate(task: Task, split: str, limit: int | None, metrics: Sequence[Any]) 
 
     Args:
         limit: batches over all workers; None takes all.
+        watch: is given this rank's outputs and the number of batches, and passes the outputs on.
     Returns:
         `<split>/loss` and `<split>/<metric>`; empty if the split has no loader.
     Raises:
@@ -101,7 +111,8 @@ def evaluate(task: Task, split: str, limit: int | None, metrics: Sequence[Any]) 
     task.model.eval()
     try:
         with torch.no_grad():
-            for output in task.evaluate(split, num_batches):
+            outputs = task.evaluate(split, num_batches)
+            for output in outputs if watch is None else watch(outputs, num_batches):
                 table.add(output)
     except Exception as error:  # noqa: BLE001 - told to all ranks, then raised below
         failure = error

@@ -57,10 +57,6 @@ class Optimization:
     def lr(self) -> float:
         return float(self.optimizer.param_groups[0]["lr"])
 
-    @property
-    def clips(self) -> bool:
-        return self._clip is not None
-
     def autocast(self) -> AbstractContextManager[Any]:
         """The context in which forward passes run."""
         dtype = _AUTOCAST.get(self._precision)
@@ -75,10 +71,13 @@ class Optimization:
         return nullcontext()
 
     def clip(self) -> float:
-        """Clips the reduced gradients and returns their norm before."""
-        assert self._clip is not None
+        """Returns the norm of the reduced gradients, which are clipped if that is configured."""
         self.scaler.unscale_(self.optimizer)
-        return float(nn.utils.clip_grad_norm_(self.module.parameters(), self._clip))
+        parameters = [p for p in self.module.parameters() if p.grad is not None]
+        norm = nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None])
+        if self._clip is not None:
+            nn.utils.clip_grads_with_norm_(parameters, self._clip, norm)
+        return float(norm)
 
     def step(self) -> None:
         """Changes the weights."""

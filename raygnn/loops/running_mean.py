@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from raygnn.loops.gradients import StepTotals
 
 
@@ -12,8 +14,14 @@ class RunningMean:
         self._sums: dict[str, float] = {}
         self._weight = 0.0
 
-    def add(self, totals: StepTotals) -> None:
-        for name, value in {"loss": totals.loss_sum, **totals.metrics}.items():
+    def add(self, totals: StepTotals, **means: float) -> None:
+        """Takes one step.
+
+        Args:
+            means: further values of the step, as means; one that is not finite counts as 0.
+        """
+        weighted = {k: v * totals.weight for k, v in means.items() if math.isfinite(v)}
+        for name, value in {"loss": totals.loss_sum, **totals.metrics, **weighted}.items():
             self._sums[name] = self._sums.get(name, 0.0) + value
         self._weight += totals.weight
 
