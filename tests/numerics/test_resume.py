@@ -95,3 +95,63 @@ def test_another_world_size_goes_on_with_the_same_samples(ranks, bundle_path, tm
 def _history(folder: Path) -> list[dict]:
     rows = [json.loads(r) for r in (folder / "run" / "history.jsonl").read_text().splitlines()]
     return [{name: v for name, v in row.items() if name != "time_s"} for row in rows]
+
+
+def test_a_checkpoint_by_uri_goes_on_under_another_name(ranks, bundle_path, tmp_path):
+    short = small_config(tmp_path, training__max_epochs=2, checkpoint__policy="all")
+    ranks.run(run_rank, 1, short, bundle_path)
+    straight = small_config(tmp_path / "straight", training__max_epochs=4)
+    ranks.run(run_rank, 1, straight, bundle_path)
+    last = json.loads((tmp_path / "run" / "checkpoints" / "last.json").read_text())["checkpoint"]
+    uri = str(tmp_path / "run" / "checkpoints" / last)
+    longer = small_config(
+        tmp_path / "longer", training__max_epochs=4, checkpoint__resume=uri, run__name="longer"
+    )
+    ranks.run(run_rank, 1, longer, bundle_path)
+    expected = trained_weights(straight)
+    for name, tensor in trained_weights(longer).items():
+        assert torch.equal(tensor, expected[name]), name
+
+
+@pytest.mark.parametrize("damage", ["remove manifest", "damage state", "damage all"])
+def test_a_damaged_checkpoint_is_passed_over(ranks, bundle_path, tmp_path, damage):
+    folder = tmp_path / "killed"
+    folder.mkdir()
+    (folder / "kill").touch()
+    killed = _config(folder, 1, kill_at=5)
+    killed["checkpoint"] = {"policy": "all"}
+    with pytest.raises(RuntimeError, match="killed after step 5"):
+        ranks.run(run_rank, 1, killed, bundle_path)
+    (folder / "kill").unlink()
+    checkpoints = sorted(p for p in (folder / "run" / "checkpoints").iterdir() if p.is_dir())
+    assert len(checkpoints) == 2
+    for checkpoint in checkpoints if damage == "damage all" else checkpoints[-1:]:
+        if damage == "remove manifest":
+            (checkpoint / "manifest.json").unlink()
+        else:
+            (checkpoint / "state.pt").write_bytes(b"nothing")
+    if damage == "damage all":
+        with pytest.raises(RuntimeError, match="No checkpoint of this run can be read"):
+            ranks.run(run_rank, 1, killed, bundle_path)
+        return
+    ranks.run(run_rank, 1, killed, bundle_path)
+    straight = _config(tmp_path / "straight", 1, kill_at=5)
+    ranks.run(run_rank, 1, straight, bundle_path)
+    expected = trained_weights(straight)
+    for name, tensor in trained_weights(killed).items():
+        assert torch.equal(tensor, expected[name]), name
+
+
+def test_best_goes_on_from_the_best(ranks, bundle_path, tmp_path):
+    config = _config(tmp_path, 1, kill_at=7)
+    (tmp_path / "kill").touch()
+    with pytest.raises(RuntimeError, match="killed after step 7"):
+        ranks.run(run_rank, 1, config, bundle_path)
+    (tmp_path / "kill").unlink()
+    config["checkpoint"] = {"resume": "best"}
+    ranks.run(run_rank, 1, config, bundle_path)
+    straight = _config(tmp_path / "straight", 1, kill_at=7)
+    ranks.run(run_rank, 1, straight, bundle_path)
+    expected = trained_weights(straight)
+    for name, tensor in trained_weights(config).items():
+        assert torch.equal(tensor, expected[name]), name
