@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -11,7 +10,6 @@ from raygnn.loops.callbacks import Callback
 
 if TYPE_CHECKING:
     from raygnn.loops.engine import Engine
-    from raygnn.loops.gradients import StepTotals
 
 _BARS = "▁▂▃▄▅▆▇█"
 
@@ -20,7 +18,6 @@ class Progress(Callback):
     """Prints on rank 0: a line per log period and one per validation, with the curve so far."""
 
     def on_train_start(self, engine: Engine) -> None:
-        self._num_seeds, self._since = 0, time.monotonic()
         if engine.context.rank == 0:
             batch = engine.config.batch
             say(
@@ -29,15 +26,9 @@ class Progress(Callback):
                 f"{batch.batch_size} x {engine.context.world_size} worker(s) x {batch.accumulate}"
             )
 
-    def on_train_step_end(self, engine: Engine, totals: StepTotals) -> None:
-        self._num_seeds += totals.num_samples
-
     def on_log(self, engine: Engine, metrics: dict[str, float]) -> None:
         if engine.context.rank == 0:
-            elapsed = max(time.monotonic() - self._since, 1e-9)
-            speed = f"{self._num_seeds / elapsed:,.0f} seeds/s"
-            say(f"{_where(engine)} | {_show(metrics)} | {speed}")
-        self._num_seeds, self._since = 0, time.monotonic()
+            say(f"{_where(engine)} | {_show(metrics)} | {show_performance(metrics)}")
 
     def on_validation_end(self, engine: Engine, metrics: dict[str, float]) -> None:
         if engine.context.rank == 0:
@@ -71,6 +62,26 @@ def sparkline(values: Sequence[float], width: int = 24) -> str:
     return "".join(_BARS[round((value - low) * scale)] for value in shown)
 
 
+def show_performance(metrics: dict[str, float]) -> str:
+    """The `perf/...` of a log window in a few words."""
+    texts = {
+        "perf/seeds_per_s": lambda value: f"{compact(value)} seeds/s",
+        "perf/edges_per_s": lambda value: f"{compact(value)} edges/s",
+        "perf/loader_wait_share": lambda value: f"loader wait {value:.0%}",
+        "perf/memory_bytes": lambda value: f"{compact(value)}B",
+        "perf/cuda_memory_bytes": lambda value: f"GPU {compact(value)}B",
+    }
+    return "  ".join(text(metrics[name]) for name, text in texts.items() if name in metrics)
+
+
+def compact(value: float) -> str:
+    """Three digits and a decimal prefix: 12345 is 12.3k."""
+    for factor, prefix in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if abs(value) >= 0.9995 * factor:  # what would round to 1000 of the prefix below
+            return f"{value / factor:.3g}{prefix}"
+    return f"{value:.3g}"
+
+
 def num_parameters(engine: Engine) -> int:
     return sum(p.numel() for p in engine.optimization.module.parameters() if p.requires_grad)
 
@@ -80,4 +91,5 @@ def _where(engine: Engine) -> str:
 
 
 def _show(metrics: dict[str, float]) -> str:
-    return "  ".join(f"{name} {value:.4g}" for name, value in metrics.items())
+    shown = {name: value for name, value in metrics.items() if not name.startswith("perf/")}
+    return "  ".join(f"{name} {value:.4g}" for name, value in shown.items())

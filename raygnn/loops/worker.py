@@ -25,6 +25,7 @@ from raygnn.loops.progress import Progress, num_parameters, say
 from raygnn.loops.randomness import seed_process
 from raygnn.loops.run_folder import RunStatus
 from raygnn.loops.task import Task, TaskEnvironment
+from raygnn.loops.throughput import Throughput
 
 
 def run_worker(job: TrainJob, context: WorkerContext) -> dict[str, Any]:
@@ -48,13 +49,15 @@ def run_worker(job: TrainJob, context: WorkerContext) -> dict[str, Any]:
         checkpointer = Checkpointer(job.folder, context, retention)
         if config.checkpoint.policy != "none":
             saver = checkpointer
-        engine = Engine(task, loaded, context, _callbacks(job), saver)
+        throughput = Throughput()
+        engine = Engine(task, loaded, context, [throughput, *_callbacks(job)], saver)
         try:
             checkpointer.restore(engine, config.checkpoint.resume)
             engine.train()
             if job.dry_run:
                 _check_restore(engine, checkpointer)
-            metrics = _final_metrics(engine, engine.test())
+            metrics = {**_final_metrics(engine, engine.test()), **throughput.totals()}
+            metrics = collectives.broadcast_object(metrics)  # clocks differ between ranks
         finally:
             engine.callbacks.call("on_shutdown", engine)
         if context.rank == 0:

@@ -2,7 +2,9 @@ from __future__ import annotations
 
 import math
 
-from raygnn.loops.progress import sparkline
+import pytest
+
+from raygnn.loops.progress import compact, show_performance, sparkline
 
 
 def test_a_curve_spans_the_bars():
@@ -17,3 +19,24 @@ def test_a_flat_curve_and_nan_are_drawn_without_fuss():
 
 def test_only_the_last_values_are_shown():
     assert len(sparkline(range(100), width=10)) == 10
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(0, "0"), (7.25, "7.25"), (999.6, "1k"), (12345, "12.3k"), (2.5e9, "2.5G"), (3e14, "300T")],
+)
+def test_quantities_are_short(value, text):
+    assert compact(value) == text
+
+
+def test_performance_takes_few_words():
+    metrics = {
+        "perf/seeds_per_s": 12345.6,
+        "perf/edges_per_s": 1.5e6,
+        "perf/loader_wait_share": 0.031,
+        "perf/memory_bytes": 2.25e9,
+        "train/loss": 1.0,
+    }
+    shown = "12.3k seeds/s  1.5M edges/s  loader wait 3%  2.25GB"
+    assert show_performance(metrics) == shown
+    assert show_performance({**metrics, "perf/cuda_memory_bytes": 8e6}) == f"{shown}  GPU 8MB"
