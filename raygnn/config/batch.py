@@ -31,15 +31,14 @@ class BatchPlan:
 def plan_batches(
     batch_size: int | None,
     accumulate: int | None,
-    num_workers: int,
+    workers: int,
     global_batch_size: int | None,
 ) -> BatchPlan:
     """Fills in what of the triple is not given; the triple is known to be consistent.
 
     Args:
-        num_workers: 0 (no Ray) counts as one worker.
+        workers: of the run, at least one.
     """
-    workers = max(num_workers, 1)
     if global_batch_size is None:
         assert batch_size is not None
         accumulate = accumulate or 1
@@ -55,11 +54,10 @@ def plan_batches(
 def broken_batch_rules(
     batch_size: int | None,
     accumulate: int | None,
-    num_workers: int,
+    workers: int,
     global_batch_size: int | None,
 ) -> Iterable[Problem]:
     """What is inconsistent about the triple; the text prints the arithmetic."""
-    workers = max(num_workers, 1)
     if global_batch_size is None:
         if batch_size is None:
             yield Problem(

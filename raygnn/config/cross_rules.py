@@ -20,7 +20,7 @@ def _batch_triple(config: Config) -> Iterable[Problem]:
     return broken_batch_rules(
         config.loader.batch_size,
         config.training.accumulate_grad_batches,
-        config.scaling.num_workers,
+        config.scaling.world_size,
         config.training.global_batch_size,
     )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from typing import Annotated, Literal
 
@@ -52,6 +53,11 @@ class Scaling(Section):
     timeout_s: PositiveNumber = Field(
         default=600.0, description="Seconds to wait for resources, and for a collective."
     )
+
+    @property
+    def world_size(self) -> int:
+        """Workers of the run: Ray's, or the processes that torchrun started, or this one."""
+        return self.num_workers or int(os.environ.get("WORLD_SIZE", "1"))
 
 
 class Run(Section):

@@ -121,7 +121,7 @@ class Config(Section):
         return plan_batches(
             self.loader.batch_size,
             self.training.accumulate_grad_batches,
-            self.scaling.num_workers,
+            self.scaling.world_size,
             self.training.global_batch_size,
         )
 

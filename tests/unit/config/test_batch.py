@@ -74,11 +74,11 @@ def test_an_inconsistent_triple_prints_the_arithmetic(text: str, message: str) -
         load_config(text)
 
 
-@given(batch_size=_small, accumulate=_small, workers=st.integers(0, 8))
+@given(batch_size=_small, accumulate=_small, workers=st.integers(1, 8))
 def test_any_two_give_the_same_plan(batch_size: int, accumulate: int, workers: int) -> None:
     whole = plan_batches(batch_size, accumulate, workers, None)
     total = whole.global_batch_size
-    assert total == batch_size * accumulate * max(workers, 1)
+    assert total == batch_size * accumulate * workers
     for given_two in ((batch_size, None), (None, accumulate), (batch_size, accumulate)):
         arguments = (*given_two, workers, total)
         assert list(broken_batch_rules(*arguments)) == []
@@ -88,7 +88,7 @@ def test_any_two_give_the_same_plan(batch_size: int, accumulate: int, workers: i
 @given(
     batch_size=st.none() | _small,
     accumulate=st.none() | _small,
-    workers=st.integers(0, 8),
+    workers=st.integers(1, 8),
     total=st.none() | st.integers(1, 512),
 )
 def test_what_breaks_no_rule_adds_up(
