@@ -171,7 +171,7 @@ class LocalGraphStore:
         is_sorted = all(c.role != "time" for c in self._bundle.columns(edge_type).values())
         if self._direction == "in":
             csc = self._bundle.csc(edge_type)
-            return Adjacency(csc.indptr, csc.indices, None, is_sorted)
+            return Adjacency(csc.indptr, csc.indices, csc.e_id, is_sorted)
         csr = self._bundle.csr(edge_type)
         return Adjacency(csr.indptr, csr.indices, csr.e_id, is_sorted)
 

@@ -1,0 +1,176 @@
+"""Micro-batches of an epoch as one global sequence, and this rank's share of it."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Generator
+from functools import partial
+from types import TracebackType
+from typing import Any, NotRequired, Self, TypedDict
+from weakref import WeakSet
+
+import numpy as np
+import torch
+
+from raygnn.errors import ConfigError
+from raygnn.sampling.permutation import seed_order
+from raygnn.sampling.prefetch import map_ahead
+from raygnn.sampling.rng import BatchKey, batch_key
+
+#: `torch_geometric.data.Data` of a graph of one node and edge type, else `HeteroData`; what is in
+#: it, `raygnn.sampling.batch.BatchAssembler` says.
+Batch = Any
+
+
+class SequenceOptions(TypedDict):
+    """The keyword arguments of `BatchSequence`, for the signatures of its subclasses."""
+
+    batch_size: int
+    split: str
+    seed: int
+    shuffle: bool
+    rank: NotRequired[int]
+    world_size: NotRequired[int]
+    num_threads: NotRequired[int]
+    prefetch_batches: NotRequired[int]
+    pin_memory: NotRequired[bool]
+
+
+class BatchSequence(ABC):
+    """Cuts examples into one global sequence of micro-batches, and makes this rank's share of it.
+
+    Micro-batch i of an epoch is the same for any number of ranks and threads: its examples are
+    places i * batch_size onwards of the epoch's order, its draws follow from (seed, split, epoch,
+    i). Rank r makes the micro-batches r, r + world_size, r + 2 * world_size...
+
+    A subclass says in `build` what the batch of some examples is.
+
+    Args:
+        num_examples: what is cut: seeds, or anchors of links.
+        batch_size: examples per micro-batch; the last one of an epoch may have fewer.
+        split: a name; loaders of other names draw otherwise.
+        shuffle: whether the order of examples is another in each epoch; else it is as given.
+        num_threads: that make batches; 0 makes each when it is asked for.
+        prefetch_batches: made ahead, at least one for each thread.
+        pin_memory: into page-locked memory, for asynchronous copies; nothing where CUDA is not.
+    Raises:
+        ConfigError: a number is out of range.
+    """
+
+    def __init__(
+        self,
+        num_examples: int,
+        *,
+        batch_size: int,
+        split: str,
+        seed: int,
+        shuffle: bool,
+        rank: int = 0,
+        world_size: int = 1,
+        num_threads: int = 1,
+        prefetch_batches: int = 4,
+        pin_memory: bool = False,
+    ) -> None:
+        _check_numbers(batch_size, num_threads, prefetch_batches)
+        _check_rank(rank, world_size)
+        self.num_examples = num_examples
+        self.batch_size = batch_size
+        self.split = split
+        self.seed = seed
+        self.shuffle = shuffle
+        self.rank = rank
+        self.world_size = world_size
+        self.num_threads = num_threads
+        self.prefetch_batches = prefetch_batches
+        self.pin_memory = pin_memory and torch.cuda.is_available()
+        self._running: WeakSet[Generator[Batch, None, None]] = WeakSet()
+
+    @abstractmethod
+    def build(self, places: np.ndarray, epoch: int, key: BatchKey) -> Batch:
+        """The batch of some examples: a pure function of the arguments.
+
+        Args:
+            places: int64, positions among the examples as given.
+            key: of the batch.
+        """
+
+    @property
+    def num_batches(self) -> int:
+        """Micro-batches of an epoch over all ranks."""
+        return -(-self.num_examples // self.batch_size)
+
+    def iterate(
+        self, epoch: int, start: int = 0, stop: int | None = None
+    ) -> Generator[Batch, None, None]:
+        """This rank's micro-batches with start <= index < stop, in order; each has its `index`.
+
+        Leaving the loop, or closing what is returned, ends its threads.
+
+        Args:
+            stop: None is all of the epoch.
+        Raises:
+            Exception: what a sampler thread raised, with a note that names the batch.
+        """
+        stop = self.num_batches if stop is None else min(stop, self.num_batches)
+        first = start + (self.rank - start) % self.world_size
+        indices = range(first, stop, self.world_size)
+        make = partial(self.make, epoch)
+        batches = map_ahead(make, indices, self.num_threads, self.prefetch_batches)
+        self._running.add(batches)
+        return batches
+
+    def make(self, epoch: int, index: int) -> Batch:
+        """Makes one micro-batch: a pure function of the two numbers."""
+        try:
+            key = batch_key(self.seed, self.split, epoch, index)
+            batch = self.build(self.places(epoch, index), epoch, key)
+            batch.index = index
+            return batch.pin_memory() if self.pin_memory else batch
+        except Exception as error:
+            error.add_note(f"while making batch {index} of split {self.split!r}, epoch {epoch}")
+            raise
+
+    def places(self, epoch: int, index: int) -> np.ndarray:
+        """int64, positions of a micro-batch's examples among all as given."""
+        start = index * self.batch_size
+        stop = min(start + self.batch_size, self.num_examples)
+        if not self.shuffle:
+            return np.arange(start, stop)
+        return seed_order(self.num_examples, self.seed, epoch, start, stop)
+
+    def close(self) -> None:
+        """Ends all iterations and their threads."""
+        for batches in list(self._running):
+            batches.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def _check_numbers(batch_size: int, num_threads: int, prefetch_batches: int) -> None:
+    numbers = {
+        "batch_size": (batch_size, 1),
+        "num_threads": (num_threads, 0),
+        "prefetch_batches": (prefetch_batches, 1),
+    }
+    for name, (value, least) in numbers.items():
+        if value < least:
+            raise ConfigError(
+                f"loader.{name}={value!r} is invalid: it must be at least {least}. Set it so."
+            )
+
+
+def _check_rank(rank: int, world_size: int) -> None:
+    if not 0 <= rank < world_size:
+        raise ConfigError(
+            f"loader.rank={rank!r} is invalid: world_size is {world_size}, and ranks count from 0. "
+            "Set both as the process group has them."
+        )

@@ -1,0 +1,195 @@
+"""Batches of anchors with their links, negatives and sampled neighborhoods."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Unpack
+
+import numpy as np
+import torch
+from torch_geometric.sampler import BaseSampler
+
+from raygnn.data.edge_types import EdgeType, edge_type_name
+from raygnn.errors import ConfigError, DataError
+from raygnn.sampling.batch import BatchAssembler
+from raygnn.sampling.batch_sequence import Batch, BatchSequence, SequenceOptions
+from raygnn.sampling.links import LinkDraws, Links, edges_of_links
+from raygnn.sampling.negatives import UNIFORM, RandomNegatives
+from raygnn.sampling.neighbor_sampler import NeighborSampler
+from raygnn.sampling.protocols import FeatureStore, GraphStore
+from raygnn.sampling.rng import BatchKey, batch_key
+from raygnn.sampling.seeds import check_seeds
+
+if TYPE_CHECKING:
+    from raygnn.data.supervision import SupervisionEdges
+
+_NO_LINKS = Links(*(np.empty(0, np.int64),) * 3)
+
+
+class LinkLoader(BatchSequence):
+    """Batches of anchors: their links, hard and random negatives, and one neighborhood for all.
+
+    All nodes of a batch are the seeds of one sample, so each is encoded once, and places among the
+    nodes say which is which. The batch has, beside what `BatchAssembler` gives:
+
+        input_id: int64 [num_anchors], dense ids of the anchors.
+        anchor_index: int64 [num_anchors], their places among the nodes of their type.
+        label_index: int64 [2, num_links], (anchor, target) places; links of an anchor are together.
+        label_id: int64 [2, num_links], the same as dense ids.
+        negative_index, negative_id: int64 [2, num_hard], (anchor, hard negative), likewise.
+        random_negatives, random_negative_id: int64 [num_negatives], drawn for the whole batch, with
+            replacement; a draw may be a positive of some anchor.
+
+    The message edges that repeat the links of the batch are kept out of the sample: those between
+    anchor and target of the type that the links are of and of its reverse types, in both directions
+    where the two are of one node type, parallel ones included.
+
+    Args:
+        supervision: the links of the split, and its hard negatives.
+        sampler: raygnn's.
+        columns: which columns of the nodes a batch has, and under what names; labels are not read.
+        edge_columns: the same of the edges.
+        num_negatives: random negatives per batch.
+        negatives: how they are drawn: `uniform`, or `degree` for degree^0.75 in the message graph.
+        fixed_negatives: all batches of all epochs have the same random negatives.
+        max_labels_per_anchor: links, and hard negatives, of an anchor in one epoch, drawn anew in
+            each; None takes all.
+        exclude: whether edges that repeat the links of the batch are kept out.
+        reverse_types: edge types of the graph and their reverses, either way round.
+        options: batch_size (anchors per batch), split, seed, shuffle, rank, world_size,
+            num_threads, prefetch_batches, pin_memory; see `BatchSequence`.
+    Raises:
+        ConfigError: a number is out of range, or the sampler is not raygnn's.
+        DataError: the graph has no such types or columns, an anchor or target is not one of its
+            nodes, or there is no node to draw as negative.
+    """
+
+    def __init__(
+        self,
+        graph: GraphStore,
+        features: FeatureStore,
+        supervision: SupervisionEdges,
+        *,
+        sampler: NeighborSampler | BaseSampler,
+        columns: Mapping[str, str],
+        edge_columns: Mapping[str, str] | None = None,
+        num_negatives: int = 0,
+        negatives: str = UNIFORM,
+        fixed_negatives: bool = False,
+        max_labels_per_anchor: int | None = None,
+        exclude: bool = True,
+        reverse_types: Mapping[EdgeType, EdgeType] | None = None,
+        **options: Unpack[SequenceOptions],
+    ) -> None:
+        if not isinstance(sampler, NeighborSampler):
+            raise ConfigError(
+                f"sampling.type={type(sampler).__name__!r} is invalid: links are kept out of their "
+                "own messages by raygnn's sampler, and PyG's cannot leave edges out. Use raygnn's."
+            )
+        _check_counts(num_negatives, max_labels_per_anchor)
+        _check_edge_types(graph, supervision, reverse_types or {})
+        self.supervision = supervision
+        self.anchors = check_seeds(graph, supervision.anchor_type, supervision.anchors)
+        check_seeds(graph, supervision.target_type, supervision.targets)
+        super().__init__(len(self.anchors), **options)
+        self.num_negatives = num_negatives
+        self.fixed_negatives = fixed_negatives
+        #: the distribution of the random negatives; None where there are none
+        self.negatives = (
+            RandomNegatives.of_graph(
+                graph, supervision.target_type, negatives, supervision.edge_type
+            )
+            if num_negatives
+            else None
+        )
+        self._reverse_types = dict(reverse_types or {})
+        self._exclude = exclude
+        given = (max_labels_per_anchor, self.seed, self.split)
+        hard = supervision.hard_negatives
+        self._links = LinkDraws(supervision, *given, "labels")
+        self._hard = None if hard is None else LinkDraws(hard, *given, "hard negatives")
+        self._sampler = sampler
+        self._assembler = BatchAssembler(graph, features, columns, edge_columns or {})
+
+    def build(self, places: np.ndarray, epoch: int, key: BatchKey) -> Batch:
+        """The batch of some anchors."""
+        anchors = self.anchors[places]
+        links = self._links.draw(places, epoch)
+        hard = _NO_LINKS if self._hard is None else self._hard.draw(places, epoch)
+        random = self._random_negatives(key)
+        label_id = np.stack([anchors[links.anchor], links.target])
+
+        target_type = self.supervision.target_type
+        parts = {"anchor": anchors, "target": links.target, "hard": hard.target, "random": random}
+        types = {"anchor": self.supervision.anchor_type}
+        seeds, slices = _joined(parts, {name: types.get(name, target_type) for name in parts})
+        subgraph = self._sampler.sample(seeds, key, exclude=self._excluded(label_id))
+        local = {name: subgraph.seed_index[t][part] for name, (t, part) in slices.items()}
+
+        batch = self._assembler.assemble(subgraph)
+        found = {
+            "input_id": anchors,
+            "anchor_index": local["anchor"],
+            "label_index": np.stack([local["anchor"][links.anchor], local["target"]]),
+            "label_id": label_id,
+            "negative_index": np.stack([local["anchor"][hard.anchor], local["hard"]]),
+            "negative_id": np.stack([anchors[hard.anchor], hard.target]),
+            "random_negatives": local["random"].copy(),
+            "random_negative_id": random,
+        }
+        for name, value in found.items():
+            batch[name] = torch.from_numpy(value)
+        return batch
+
+    def _random_negatives(self, key: BatchKey) -> np.ndarray:
+        if self.negatives is None:
+            return np.empty(0, np.int64)
+        fixed = batch_key(self.seed, self.split, 0, 0)
+        return self.negatives.draw(self.num_negatives, fixed if self.fixed_negatives else key)
+
+    def _excluded(self, label_id: np.ndarray) -> dict[EdgeType, np.ndarray]:
+        links = self.supervision
+        if not self._exclude or links.edge_type is None:
+            return {}
+        return edges_of_links(
+            links.edge_type, self._reverse_types, links.anchor_type, links.target_type, label_id
+        )
+
+
+def _joined(
+    parts: Mapping[str, np.ndarray], types: Mapping[str, str]
+) -> tuple[dict[str, np.ndarray], dict[str, tuple[str, slice]]]:
+    """Joins ids of one type, in the order of the parts, and says where each part lies."""
+    by_type: dict[str, list[np.ndarray]] = {}
+    slices = {}
+    for name, ids in parts.items():
+        before = by_type.setdefault(types[name], [])
+        start = sum(map(len, before))
+        slices[name] = (types[name], slice(start, start + len(ids)))
+        before.append(ids)
+    return {node_type: np.concatenate(ids) for node_type, ids in by_type.items()}, slices
+
+
+def _check_counts(num_negatives: int, max_labels_per_anchor: int | None) -> None:
+    if num_negatives < 0:
+        raise ConfigError(
+            f"num_negatives={num_negatives!r} is invalid: it is a number of nodes. Set 0 or more."
+        )
+    if max_labels_per_anchor is not None and max_labels_per_anchor < 1:
+        raise ConfigError(
+            f"max_labels_per_anchor={max_labels_per_anchor!r} is invalid: an anchor without links "
+            "teaches nothing. Set 1 or more, or null for all."
+        )
+
+
+def _check_edge_types(
+    graph: GraphStore, links: SupervisionEdges, reverse_types: Mapping[EdgeType, EdgeType]
+) -> None:
+    given: list[Any] = [links.edge_type, *reverse_types, *reverse_types.values()]
+    for edge_type in given:
+        if edge_type is not None and edge_type not in graph.edge_types:
+            known = [edge_type_name(known) for known in graph.edge_types]
+            raise DataError(
+                f"edge type {edge_type_name(edge_type)!r} of the links is invalid: the graph has "
+                f"{known}. Use one of these."
+            )
