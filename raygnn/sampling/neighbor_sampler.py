@@ -11,6 +11,7 @@ from torch_geometric.sampler import (
     BaseSampler,
     EdgeSamplerInput,
     HeteroSamplerOutput,
+    NegativeSampling,
     NodeSamplerInput,
     SamplerOutput,
 )
@@ -20,7 +21,7 @@ from raygnn.sampling.exclusion import Exclusion
 from raygnn.sampling.fanouts import Fanouts, resolve_fanouts
 from raygnn.sampling.growing_subgraph import GrowingSubgraph
 from raygnn.sampling.protocols import GraphStore, ends
-from raygnn.sampling.pyg_output import to_pyg_output
+from raygnn.sampling.pyg_output import link_ends, link_output, link_types, node_output
 from raygnn.sampling.rng import RNG_VERSION, BatchKey, chain_key, text_key
 from raygnn.sampling.scratch import Pool
 from raygnn.sampling.seeds import check_seeds, exclusions
@@ -30,9 +31,10 @@ from raygnn.sampling.subgraph import SampledSubgraph
 class NeighborSampler(BaseSampler):
     """Samples uniformly from the neighbors of each node, hop by hop; safe to share by threads.
 
-    Also a PyG sampler, for `torch_geometric.loader.NodeLoader`. PyG gives no key of a batch, so
-    `sample_from_nodes` derives one from `seed` and the seeds in their order: the same seeds get the
-    same neighborhood in whatever worker and epoch. Shuffled loaders get new ones each epoch.
+    Also a PyG sampler, for `NodeLoader` and `LinkLoader` of `torch_geometric.loader`. PyG gives no
+    key of a batch, so `sample_from_nodes` and `sample_from_edges` derive one from `seed` and the
+    seeds in their order: the same seeds get the same neighborhood in whatever worker and epoch.
+    Shuffled loaders get new ones each epoch.
 
     Args:
         graph: where neighbors come from; it also says in which direction messages go.
@@ -40,7 +42,7 @@ class NeighborSampler(BaseSampler):
             `src__rel__dst`), then for each of them, lists of one length. fanouts[0] is the hop next
             to the seeds; -1 takes all, 0 none.
         replace: draws with replacement; a node with neighbors then gives exactly `fanout` edges.
-        seed: of `sample_from_nodes`.
+        seed: of `sample_from_nodes` and `sample_from_edges`.
     Raises:
         ConfigError: the fanouts do not fit the graph.
         DataError: the graph has no edges.
@@ -98,18 +100,29 @@ class NeighborSampler(BaseSampler):
         seeds = index.node.numpy()
         is_one_type = len(self.graph.node_types) == 1
         node_type = self.graph.node_types[0] if is_one_type else index.input_type
-        key = chain_key(RNG_VERSION, self.seed, text_key("PyG"), *seeds.tolist())
-        return to_pyg_output(self.sample({node_type: seeds}, key), node_type, index)
+        subgraph = self.sample({node_type: seeds}, self._key_of(seeds))
+        return node_output(subgraph, node_type, index)
 
     def sample_from_edges(
-        self, index: EdgeSamplerInput, neg_sampling: Any = None
+        self, index: EdgeSamplerInput, neg_sampling: NegativeSampling | None = None
     ) -> SamplerOutput | HeteroSamplerOutput:
-        """Not offered.
+        """Samples the neighborhood of links for PyG's `LinkLoader`; see the class.
+
+        PyG draws the negatives. Edges that repeat the links carry messages, as with PyG's own
+        samplers: raygnn's `LinkLoader` leaves them out.
 
         Raises:
-            NotImplementedError: always.
+            DataError: an end is not a node of the graph.
         """
-        return super().sample_from_edges(index, neg_sampling)
+        ends, types = link_ends(self.graph, index, neg_sampling), link_types(self.graph, index)
+        source, target = ends.source.numpy(), ends.target.numpy()
+        both = np.concatenate([source, target])
+        seeds = {types[0]: source, types[1]: target} if types[0] != types[1] else {types[0]: both}
+        subgraph = self.sample(seeds, self._key_of(both))
+        return link_output(subgraph, index, ends, types, neg_sampling)
+
+    def _key_of(self, seeds: np.ndarray) -> BatchKey:
+        return chain_key(RNG_VERSION, self.seed, text_key("PyG"), *seeds.tolist())
 
     def _take(
         self,

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 import torch
 from torch_geometric.data import Data, HeteroData
-from torch_geometric.loader import NodeLoader
-from torch_geometric.sampler import BaseSampler, EdgeSamplerInput, NodeSamplerInput
+from torch_geometric.loader import LinkLoader, NodeLoader
+from torch_geometric.sampler import BaseSampler, NegativeSampling, NodeSamplerInput
 
 from raygnn.errors import DataError
 from raygnn.sampling import LocalGraphStore, NeighborSampler
@@ -77,8 +79,74 @@ def test_repeated_seeds_are_refused():
         sampler.sample_from_nodes(NodeSamplerInput(None, torch.tensor([3, 3])))
 
 
-def test_links_are_not_offered():
-    sampler = NeighborSampler(LocalGraphStore(random_bundle()), [2])
-    ends = torch.tensor([0])
-    with pytest.raises(NotImplementedError):
-        sampler.sample_from_edges(EdgeSamplerInput(None, ends, ends))
+@pytest.mark.parametrize("negatives", [None, ("binary", 1), ("binary", 0.5), ("triplet", 2)])
+def test_link_loader_of_data(negatives):
+    bundle = random_bundle()
+    edge_index = _edge_index(bundle, EDGE)
+    data = Data(x=torch.arange(200), edge_index=edge_index)
+    links, labels = edge_index[:, 100:190], torch.arange(90) % 4
+    is_triplet = negatives is not None and negatives[0] == "triplet"
+    loader = LinkLoader(
+        data,
+        NeighborSampler(LocalGraphStore(bundle), [5, 3]),
+        edge_label_index=links,
+        edge_label=None if is_triplet else labels,
+        neg_sampling=None if negatives is None else NegativeSampling(*negatives),
+        batch_size=32,
+    )
+    for number, batch in enumerate(loader):
+        batch.validate()
+        assert torch.equal(batch.x, batch.n_id)
+        assert len(batch.n_id.unique()) == len(batch.n_id)
+        assert torch.equal(batch.n_id[batch.edge_index], edge_index[:, batch.e_id])
+        places = slice(32 * number, 32 * (number + 1))
+        given, count = links[:, places], len(batch.input_id)
+        if is_triplet:
+            assert torch.equal(batch.n_id[batch.src_index], given[0])
+            assert torch.equal(batch.n_id[batch.dst_pos_index], given[1])
+            assert batch.dst_neg_index.shape == (count, 2)
+            continue
+        assert torch.equal(batch.n_id[batch.edge_label_index[:, :count]], given)
+        # PyG makes room for 0, the label of the negatives
+        assert torch.equal(batch.edge_label[:count], labels[places] + (negatives is not None))
+        num_negatives = 0 if negatives is None else math.ceil(negatives[1] * count)
+        assert batch.edge_label_index.shape == (2, count + num_negatives)
+        assert not batch.edge_label[count:].any()
+    again = next(iter(loader))
+    assert len(again.input_id) == 32
+
+
+@pytest.mark.parametrize("mode", [None, "binary", "triplet"])
+def test_link_loader_of_hetero_data(mode):
+    buys, follows = ("user", "buys", "item"), ("user", "follows", "user")
+    rng = np.random.default_rng(0)
+    edges = {
+        follows: (rng.integers(0, 40, 200), rng.integers(0, 40, 200)),
+        buys: (rng.integers(0, 40, 90), rng.integers(0, 15, 90)),
+    }
+    bundle = MemoryBundle({"user": 40, "item": 15}, edges)
+    data = HeteroData()
+    data["user"].x, data["item"].x = torch.arange(40), torch.arange(15)
+    for edge_type in edges:
+        data[edge_type].edge_index = _edge_index(bundle, edge_type)
+    for linked in (buys, follows):
+        source, _, target = linked
+        links = data[linked].edge_index[:, ::3]
+        loader = LinkLoader(
+            data,
+            NeighborSampler(LocalGraphStore(bundle), [3, 2]),
+            edge_label_index=(linked, links),
+            neg_sampling=None if mode is None else NegativeSampling(mode),
+            batch_size=8,
+        )
+        for number, batch in enumerate(loader):
+            batch.validate()
+            given, count = links[:, 8 * number : 8 * (number + 1)], len(batch[linked].input_id)
+            assert torch.equal(batch["user"].x, batch["user"].n_id)
+            if mode == "triplet":
+                ends = batch[source].src_index, batch[target].dst_pos_index
+                assert batch[target].dst_neg_index.shape == (count,)
+            else:
+                ends = batch[linked].edge_label_index[:, :count]
+            found = torch.stack([batch[source].n_id[ends[0]], batch[target].n_id[ends[1]]])
+            assert torch.equal(found, given)
