@@ -1,0 +1,211 @@
+"""The accuracy benchmark: its tables, its plain PyG peer, and its verdict."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+
+from raygnn.config import load_config
+from raygnn.data.ingest import ingest
+
+ROOT = Path(__file__).resolve().parents[2]
+# Of torch, about its sparse CSR tensors, which PyG makes too.
+pytestmark = pytest.mark.filterwarnings("ignore:Sparse (invariant|CSR):UserWarning")
+
+NUM_NODES, NUM_FEATURES, NUM_CLASSES = 240, 12, 3
+
+
+@pytest.fixture
+def accuracy(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> ModuleType:
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    monkeypatch.setenv("RAYGNN_CACHE_DIR", str(tmp_path / "cache"))
+    return importlib.import_module("accuracy")
+
+
+@pytest.fixture
+def plain_pyg(accuracy: ModuleType) -> ModuleType:
+    return importlib.import_module("plain_pyg")
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    """A graph in the npz layout, in which neighbors and features tell the class."""
+    generator = np.random.default_rng(0)
+    labels = np.arange(NUM_NODES) % NUM_CLASSES
+    is_edge = generator.random((NUM_NODES, NUM_NODES)) < np.where(
+        labels[:, None] == labels, 0.06, 0.005
+    )
+    x = generator.random((NUM_NODES, NUM_FEATURES)) + np.eye(NUM_FEATURES)[labels]
+    arrays: dict[str, Any] = {
+        "adj_data": np.ones(int(is_edge.sum())),
+        "adj_indices": np.nonzero(is_edge)[1],
+        "adj_indptr": np.concatenate([[0], np.cumsum(is_edge.sum(1))]),
+        "adj_shape": np.array(is_edge.shape),
+        "attr_matrix": x.astype(np.float32),
+        "labels": labels,
+    }
+    folder = tmp_path / "data"
+    folder.mkdir()
+    np.savez(folder / "small.npz", **arrays)
+    return folder
+
+
+@pytest.fixture
+def case(accuracy: ModuleType, tmp_path: Path) -> Any:
+    config = {
+        "data": {"splits": {"type": "per_class", "train": 20, "val": 10}},
+        "sampling": {"fanouts": [5, 5]},
+        "model": {"type": "GraphSAGE", "args": {"hidden_channels": 8, "dropout": 0.2}},
+        "optimizer": {"type": "Adam", "args": {"lr": 0.02}},
+        "training": {"max_epochs": 20, "global_batch_size": 30, "accumulate_grad_batches": 1},
+        "early_stopping": {"monitor": "val/accuracy", "mode": "max", "patience": 10},
+        "loggers": [],
+    }
+    path = tmp_path / "small.yaml"
+    path.write_text(yaml.safe_dump(config))
+    prepare = ("npz", "{data}/small.npz", "--normalize-features", "row")
+    return accuracy.Case("small", "Small", "small", prepare, "none", 0.8, path)
+
+
+MODELS: dict[str, dict[str, Any]] = {
+    "GCN": {"input_dropout": 0.1, "norm": "batch"},
+    "GraphSAGE": {"norm": "layer"},
+    "GAT": {"num_heads": 2, "num_output_heads": 1, "attn_dropout": 0.1, "activation": "elu"},
+}
+
+
+@pytest.mark.parametrize("type_", MODELS)
+def test_plain_run_learns_from_the_tables(
+    accuracy: ModuleType,
+    plain_pyg: ModuleType,
+    case: Any,
+    source: Path,
+    tmp_path: Path,
+    type_: str,
+) -> None:
+    tables = accuracy.make_tables(case, source, tmp_path)
+    config = load_config(case.config_path, ["--data.uri", str(tables)]).config
+    args = {"hidden_channels": 8, "dropout": 0.2, **MODELS[type_]}
+    model = config.model.model_copy(update={"type": type_, "args": args})
+    config = config.model_copy(update={"model": model})
+    graph = plain_pyg.FullGraph.of_bundle(ingest(tables), config)
+    assert {name: len(ids) for name, ids in graph.splits.items()} == {
+        "train": 60,
+        "val": 30,
+        "test": 150,
+    }
+    assert graph.x.sum(1).numpy() == pytest.approx(1)
+    result = plain_pyg.train_full_graph(graph, config)
+    assert 0.8 < result <= 1
+    assert plain_pyg.train_full_graph(graph, config) == result
+
+
+def test_plain_model_is_the_same_model(plain_pyg: ModuleType) -> None:
+    from raygnn.models import gat, gcn, sage
+
+    for encoder in (gcn.GCN, sage.GraphSAGE, gat.GAT):
+        args = {"hidden_channels": 8, "norm": "layer"}
+        ours = encoder(in_channels=12, out_channels=3, num_layers=2, **args)
+        plain = plain_pyg.FullGraphModel(encoder.__name__, args, 12, 3, 2)
+        shapes = [sorted(tuple(p.shape) for p in m.parameters()) for m in (ours, plain)]
+        assert shapes[0] == shapes[1]
+
+
+def test_plain_model_refuses_what_it_does_not_know(plain_pyg: ModuleType) -> None:
+    with pytest.raises(ValueError, match=r"\['jump'\] have no counterpart"):
+        plain_pyg.FullGraphModel("GCN", {"hidden_channels": 8, "jump": "cat"}, 12, 3, 2)
+    with pytest.raises(ValueError, match="'GIN' has no counterpart"):
+        plain_pyg.FullGraphModel("GIN", {"hidden_channels": 8}, 12, 3, 2)
+
+
+def test_plain_run_needs_early_stopping_in_epochs(
+    accuracy: ModuleType, plain_pyg: ModuleType, case: Any, source: Path, tmp_path: Path
+) -> None:
+    tables = accuracy.make_tables(case, source, tmp_path)
+    overrides = ["--data.uri", str(tables), "--early_stopping", "null"]
+    config = load_config(case.config_path, overrides).config
+    graph = plain_pyg.FullGraph.of_bundle(ingest(tables), config)
+    with pytest.raises(ValueError, match="needs early stopping"):
+        plain_pyg.train_full_graph(graph, config)
+
+
+def test_a_failing_data_set_costs_no_other_result(
+    accuracy: ModuleType,
+    case: Any,
+    source: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    missing = replace(case, name="missing", prepare=("npz", "{data}/missing.npz"))
+    monkeypatch.setattr(accuracy, "CASES", (missing, case))
+    results = tmp_path / "results.json"
+    arguments = ["--data", str(source), "--work", str(tmp_path / "work"), "--seeds", "0", "1"]
+    arguments += ["--num-workers", "0", "--full-graph-seeds", "1", "--json", str(results)]
+    assert accuracy.main(arguments) == 1
+    output = capfd.readouterr()
+    assert "failed: missing" in output.err
+    assert "there is no such file" in output.err
+    row = next(line for line in output.out.splitlines() if line.startswith("| Small"))
+    assert "GraphSAGE" in row
+    assert "(1 of 2 seeds)" in row
+    (record,) = json.loads(results.read_text())
+    assert list(record["raygnn"]["accuracy"]) == ["0", "1"]
+    assert list(record["plain_pyg"]["accuracy"]) == ["0"]
+
+
+def rows_of(accuracy: ModuleType, case: Any, *pairs: tuple[float, float]) -> list[Any]:
+    rows = []
+    for ours, plain in pairs:
+        row = accuracy.Row(case, "GCN")
+        for runs, value in ((row.ours, ours), (row.plain, plain)):
+            runs.add(0, lambda value=value: value - 0.01)
+            runs.add(1, lambda value=value: value + 0.01)
+        rows.append(row)
+    return rows
+
+
+def test_verdict(accuracy: ModuleType, case: Any) -> None:
+    assert accuracy.passes(rows_of(accuracy, case, (0.81, 0.814)))
+    # Of two models on one data set, one has to reach the aim.
+    assert accuracy.passes(rows_of(accuracy, case, (0.81, 0.80), (0.79, 0.79)))
+    assert not accuracy.passes(rows_of(accuracy, case, (0.79, 0.78)))
+    assert not accuracy.passes(rows_of(accuracy, case, (0.85, 0.86)))
+    text = accuracy.table(rows_of(accuracy, case, (0.81, 0.80), (0.79, 0.80)))
+    assert "81.0 ± 1.4" in text
+    assert re.findall(r"(pass|FAIL) \((\S+) to plain\)", text) == [
+        ("pass", "+1.0"),
+        ("FAIL", "-1.0"),
+    ]
+    assert len({len(line) for line in text.splitlines()}) == 1
+
+
+def test_examples_say_how_their_tables_are_made(accuracy: ModuleType) -> None:
+    """The command in an example's header is what the benchmark runs."""
+    for case in accuracy.CASES:
+        text = case.config_path.read_text()
+        header = "\n".join(line[2:] for line in text.splitlines() if line.startswith("# "))
+        found = re.search(r"python -m raygnn\.prepare (.*)", header.replace("\\\n", " "))
+        assert found is not None, case.name
+        words = found[1].split()
+        out = words.index("--out")
+        assert words[out + 1] == yaml.safe_load(text)["data"]["uri"]
+        assert words[:out] == [part.replace("{data}/", "") for part in case.prepare]
+
+
+def test_examples_train_on_any_number_of_workers(accuracy: ModuleType) -> None:
+    for case in accuracy.CASES:
+        sizes = {
+            load_config(case.config_path, ["--scaling.num_workers", str(n)]).config.batch
+            for n in (0, 1, 2)
+        }
+        assert len({batch.global_batch_size for batch in sizes}) == 1
