@@ -71,15 +71,21 @@ class Adjacency:
 
         Destination i is source i. Self-edges of the graph are dropped, so none is counted twice.
         """
-        src, dst, ptr = self.src, self.dst, self.ptr
-        keep = src != dst
-        if not bool(keep.all()):
-            kept_before = functional.pad(keep.cumsum(0), (1, 0))
-            src, dst, ptr = src[keep], dst[keep], kept_before[ptr]
+        kept, _ = self.without_self_edges()
+        src, dst = kept.src, kept.dst
         nodes = torch.arange(self.num_dst, device=src.device)
         edge_at = torch.arange(src.numel(), device=src.device) + dst
-        loop_at = ptr[1:] + nodes
+        loop_at = kept.ptr[1:] + nodes
         both = src.new_empty(2, src.numel() + self.num_dst)
         both[0, edge_at], both[1, edge_at] = src, dst
         both[:, loop_at] = nodes
         return Adjacency(both[0], both[1], functional.pad(loop_at + 1, (1, 0)), self.num_src)
+
+    def without_self_edges(self) -> tuple[Adjacency, Tensor]:
+        """Drops edges from source i to destination i; also says which stay, bool [num_edges]."""
+        keep = self.src != self.dst
+        if bool(keep.all()):
+            return self, keep
+        kept_before = functional.pad(keep.cumsum(0), (1, 0))
+        ptr = kept_before[self.ptr]
+        return Adjacency(self.src[keep], self.dst[keep], ptr, self.num_src), keep

@@ -70,18 +70,28 @@ def dot_scores(query: Tensor, key: Tensor, adjacency: Adjacency) -> Tensor:
 
 
 def additive_scores(
-    x_src: Tensor, x_dst: Tensor, att: Tensor, negative_slope: float, adjacency: Adjacency
+    x_src: Tensor,
+    x_dst: Tensor,
+    att: Tensor,
+    negative_slope: float,
+    adjacency: Adjacency,
+    edge_attr: Tensor | None = None,
+    edge_weight: Tensor | None = None,
 ) -> Tensor:
-    """Scores each edge by att . leaky_relu(x_src_j + x_dst_i), per head (GATv2).
+    """Scores each edge by att . leaky_relu(x_src_j + x_dst_i + W e_ij), per head (GATv2).
 
     Args:
         x_src: [num_src, heads, channels].
         x_dst: [num_dst, heads, channels].
         att: [heads, channels].
+        edge_attr: e, [num_edges, edge_dim] or None; data, it gets no gradient.
+        edge_weight: W, [heads * channels, edge_dim], given with `edge_attr`.
     Returns:
         [num_edges, heads].
     """
-    out: Tensor = _AdditiveScores.apply(x_src, x_dst, att, negative_slope, adjacency)
+    out: Tensor = _AdditiveScores.apply(
+        x_src, x_dst, att, negative_slope, adjacency, edge_attr, edge_weight
+    )
     return out
 
 
@@ -179,45 +189,62 @@ class _AdditiveScores(torch.autograd.Function):
         att: Tensor,
         negative_slope: float,
         adjacency: Adjacency,
+        edge_attr: Tensor | None,
+        edge_weight: Tensor | None,
     ) -> Tensor:
         src, dst = adjacency.src, adjacency.dst
         out = x_src.new_empty(adjacency.num_edges, x_src.shape[1])
         for _, edges, _ in segment_chunks(adjacency.ptr, adjacency.num_edges):
             summed = _sum_ends(x_src, x_dst, src[edges], dst[edges])
+            summed = _add_edges(summed, edge_attr, edge_weight, edges)
             active = functional.leaky_relu(summed, negative_slope, inplace=True)
             out[edges] = active.mul_(att).sum(dim=-1)
         ctx.adjacency, ctx.negative_slope = adjacency, negative_slope
-        ctx.save_for_backward(x_src, x_dst, att)
+        ctx.save_for_backward(x_src, x_dst, att, edge_attr, edge_weight)
         return out
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, Tensor, None, None]:
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         # The messages are formed again, once in the order of each sum, so that no tensor of all of
         # them is needed.
-        x_src, x_dst, att = ctx.saved_tensors
+        x_src, x_dst, att, edge_attr, edge_weight = ctx.saved_tensors
         adjacency, negative_slope = ctx.adjacency, ctx.negative_slope
         order, dst, src_ptr = adjacency.by_source
         grad_src, grad_dst = torch.empty_like(x_src), torch.empty_like(x_dst)
         grad_att = torch.zeros_like(att)
+        grad_weight = None if edge_weight is None else torch.zeros_like(edge_weight)
         for segments, edges, ptr in segment_chunks(adjacency.ptr, adjacency.num_edges):
             summed = _sum_ends(x_src, x_dst, adjacency.src[edges], adjacency.dst[edges])
+            summed = _add_edges(summed, edge_attr, edge_weight, edges)
             scale = grad[edges].unsqueeze(-1)
             grad_summed = leaky_relu_backward(scale * att, summed, negative_slope, False)
             grad_dst[segments] = _row_sum_heads(grad_summed, ptr)
+            if grad_weight is not None:
+                grad_weight += grad_summed.flatten(1).T @ edge_attr[edges]
             active = functional.leaky_relu(summed, negative_slope, inplace=True)
             grad_att += active.mul_(scale).sum(dim=0)
         grad, src = grad[order], adjacency.src[order]
+        edge_attr = None if edge_attr is None else edge_attr[order]
         for segments, edges, ptr in segment_chunks(src_ptr, adjacency.num_edges):
             summed = _sum_ends(x_src, x_dst, src[edges], dst[edges])
+            summed = _add_edges(summed, edge_attr, edge_weight, edges)
             scale = grad[edges].unsqueeze(-1)
             grad_summed = leaky_relu_backward(scale * att, summed, negative_slope, False)
             grad_src[segments] = _row_sum_heads(grad_summed, ptr)
-        return grad_src, grad_dst, grad_att, None, None
+        return grad_src, grad_dst, grad_att, None, None, None, grad_weight
 
 
 def _sum_ends(x_src: Tensor, x_dst: Tensor, src: Tensor, dst: Tensor) -> Tensor:
     return x_src.index_select(0, src).add_(x_dst.index_select(0, dst))
+
+
+def _add_edges(
+    summed: Tensor, edge_attr: Tensor | None, edge_weight: Tensor | None, edges: slice
+) -> Tensor:
+    if edge_attr is None or edge_weight is None:
+        return summed
+    return summed.add_((edge_attr[edges] @ edge_weight.T).view_as(summed))
 
 
 def _row_sum_heads(rows: Tensor, ptr: Tensor) -> Tensor:

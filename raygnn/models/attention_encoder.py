@@ -19,6 +19,7 @@ class AttentionEncoder(Encoder):
         num_heads: attention heads; `hidden_channels` is the width of all together.
         num_output_heads: heads of a last layer without `jump`; None takes `num_heads`.
         attn_dropout: on the attention weights.
+        edge_dim: number of edge features that take part in attention; None leaves them out.
         ...: see `Encoder`.
     Raises:
         ConfigError: an argument is out of range, or the width is no multiple of the heads.
@@ -36,6 +37,7 @@ class AttentionEncoder(Encoder):
         dropout: float = 0.0,
         input_dropout: float = 0.0,
         attn_dropout: float = 0.0,
+        edge_dim: int | None = None,
         norm: str | None = None,
         activation: str = "relu",
         jump: str | None = None,
@@ -45,10 +47,13 @@ class AttentionEncoder(Encoder):
         check_positive(num_heads=num_heads, num_output_heads=num_output_heads)
         check_probability(attn_dropout=attn_dropout)
         check_heads(num_heads, hidden_channels=hidden_channels)
+        if edge_dim is not None:
+            check_positive(edge_dim=edge_dim)
         # Before the base, which builds the layers.
         self.num_heads = num_heads
         self.num_output_heads = num_output_heads
         self.attn_dropout = attn_dropout
+        self.edge_dim = edge_dim
         super().__init__(
             in_channels,
             out_channels,

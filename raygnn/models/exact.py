@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -36,6 +36,7 @@ def exact_inference(
     degrees: np.ndarray | Tensor | None = None,
     *,
     edge_weight: np.ndarray | None = None,
+    edge_attr: np.ndarray | None = None,
     device: torch.device | str = "cpu",
     chunk_size: int = 100_000,
 ) -> Tensor:
@@ -51,6 +52,7 @@ def exact_inference(
         csc: (indptr, indices) of all in-edges by destination.
         degrees: [num_nodes], in-degrees as the blocks of batches carry them; None counts `csc`.
         edge_weight: [num_edges] in the order of `csc`, for encoders that read it.
+        edge_attr: [num_edges, edge_dim] in the order of `csc`, for encoders that read it.
         device: where the layers are computed; the encoder is there already.
         chunk_size: rows on the device at a time, destinations and in-edges together. A node with
             more in-edges is a chunk of its own.
@@ -66,7 +68,8 @@ def exact_inference(
         )
     edges = InEdges(*csc)
     degree = torch.as_tensor(np.diff(edges.indptr) if degrees is None else degrees).float()
-    builder = _BlockBuilder(edges, degree, edge_weight, torch.device(device))
+    columns = {"edge_weight": edge_weight, "edge_attr": edge_attr}
+    builder = _BlockBuilder(edges, degree, columns, torch.device(device))
     was_training = encoder.training
     encoder.eval()
     try:
@@ -127,13 +130,13 @@ class _BlockBuilder:
         self,
         edges: InEdges,
         degree: Tensor,
-        edge_weight: np.ndarray | None,
+        columns: Mapping[str, np.ndarray | None],
         device: torch.device,
     ) -> None:
         self.edges = edges
         self.device = device
         self._degree = degree
-        self._edge_weight = edge_weight
+        self._columns = {name: rows for name, rows in columns.items() if rows is not None}
         self._local = np.empty(len(edges.indptr) - 1, dtype=np.int64)
 
     def block(self, first: int, last: int) -> tuple[np.ndarray, Block]:
@@ -148,9 +151,10 @@ class _BlockBuilder:
         edge_index = np.stack(
             [self._local[neighbors], np.repeat(np.arange(last - first), num_in_edges)]
         )
-        weight = None
-        if self._edge_weight is not None:
-            weight = torch.tensor(self._edge_weight[start:stop], device=self.device)
+        columns = {
+            name: torch.tensor(rows[start:stop], device=self.device)
+            for name, rows in self._columns.items()
+        }
         block = Block(
             edge_index=torch.from_numpy(edge_index).to(self.device),
             dst_ptr=torch.from_numpy(indptr[first : last + 1] - start).to(self.device),
@@ -158,6 +162,6 @@ class _BlockBuilder:
             num_dst=last - first,
             src_degree=self._degree[torch.from_numpy(sources)].to(self.device),
             dst_degree=self._degree[first:last].to(self.device),
-            edge_weight=weight,
+            **columns,
         )
         return sources, block

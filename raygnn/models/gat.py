@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import torch
 from torch import Tensor, nn
 from torch.nn import functional
 from torch_geometric.nn import GATConv, GATv2Conv
@@ -17,6 +18,7 @@ from raygnn.models.attention import (
     weighted_segment_sum,
 )
 from raygnn.models.attention_encoder import AttentionEncoder
+from raygnn.models.edge_features import edge_attr_of, with_self_loops
 
 if TYPE_CHECKING:
     from raygnn.sampling.blocks import Block
@@ -25,21 +27,35 @@ if TYPE_CHECKING:
 class BlockGATConv(GATConv):
     """PyG's `GATConv`, parameters and result, over a destination-sorted block.
 
-    As there each node attends to itself too: the block's destinations are its first sources, so
-    destination i gets an edge from source i, and self-edges of the graph are dropped.
+    As there each node attends to itself too (`add_self_loops`): the block's destinations are its
+    first sources, so destination i gets an edge from source i, and self-edges of the graph are
+    dropped. Edge features of a self-loop are the mean of the destination's other edges.
     """
 
-    def forward(self, x_src: Tensor, block: Block) -> Tensor:
-        """Returns [num_dst, heads * out_channels], or [num_dst, out_channels] of averaged heads."""
-        adjacency = Adjacency.of(block).with_self_loops()
-        values = self.lin(x_src).view(-1, self.heads, self.out_channels)
+    def forward(self, x_src: Tensor, block: Block, x_dst: Tensor | None = None) -> Tensor:
+        """Returns [num_dst, heads * out_channels], or [num_dst, out_channels] of averaged heads.
+
+        x_dst are the destinations' rows, if not the sources'.
+        """
+        if x_dst is None:
+            values = self.lin(x_src).view(-1, self.heads, self.out_channels)
+            queries = values[: block.num_dst]
+        else:
+            values = self.lin_src(x_src).view(-1, self.heads, self.out_channels)
+            queries = self.lin_dst(x_dst).view(-1, self.heads, self.out_channels)
+        adjacency, edge_attr = attended_edges(self, block, values)
         of_src = (values * self.att_src).sum(dim=-1)
-        of_dst = (values[: block.num_dst] * self.att_dst).sum(dim=-1)
+        of_dst = (queries * self.att_dst).sum(dim=-1)
         scores = gather_src(of_src, adjacency) + gather_dst(of_dst, adjacency)
+        if edge_attr is not None:
+            lin_edge = self.lin_edge.weight.unflatten(0, (self.heads, -1))
+            of_edge = torch.einsum("hce,hc->he", lin_edge, self.att_edge[0])
+            scores = scores + functional.linear(edge_attr, of_edge.to(edge_attr.dtype))
         scores = functional.leaky_relu(scores, self.negative_slope)
         weights = segment_softmax(scores, adjacency)
         weights = functional.dropout(weights, self.dropout, self.training)
-        return join_heads(weighted_segment_sum(values, weights, adjacency), self.concat) + self.bias
+        out = join_heads(weighted_segment_sum(values, weights, adjacency), self.concat)
+        return out if self.bias is None else out + self.bias
 
 
 class BlockGATv2Conv(GATv2Conv):
@@ -48,16 +64,39 @@ class BlockGATv2Conv(GATv2Conv):
     Self-loops are added as in `BlockGATConv`.
     """
 
-    def forward(self, x_src: Tensor, block: Block) -> Tensor:
-        """Returns [num_dst, heads * out_channels], or [num_dst, out_channels] of averaged heads."""
-        adjacency = Adjacency.of(block).with_self_loops()
+    def forward(self, x_src: Tensor, block: Block, x_dst: Tensor | None = None) -> Tensor:
+        """Returns [num_dst, heads * out_channels], or [num_dst, out_channels] of averaged heads.
+
+        x_dst are the destinations' rows, if not the sources'.
+        """
+        x_dst = x_src[: block.num_dst] if x_dst is None else x_dst
         values = self.lin_l(x_src).view(-1, self.heads, self.out_channels)
-        queries = self.lin_r(x_src[: block.num_dst]).view(-1, self.heads, self.out_channels)
+        queries = self.lin_r(x_dst).view(-1, self.heads, self.out_channels)
+        adjacency, edge_attr = attended_edges(self, block, values)
         att = self.att[0].to(values.dtype)
-        scores = additive_scores(values, queries, att, self.negative_slope, adjacency)
+        lin_edge = None if edge_attr is None else self.lin_edge.weight.to(values.dtype)
+        scores = additive_scores(
+            values, queries, att, self.negative_slope, adjacency, edge_attr, lin_edge
+        )
         weights = segment_softmax(scores, adjacency)
         weights = functional.dropout(weights, self.dropout, self.training)
-        return join_heads(weighted_segment_sum(values, weights, adjacency), self.concat) + self.bias
+        out = join_heads(weighted_segment_sum(values, weights, adjacency), self.concat)
+        return out if self.bias is None else out + self.bias
+
+
+def attended_edges(
+    conv: GATConv | GATv2Conv, block: Block, like: Tensor
+) -> tuple[Adjacency, Tensor | None]:
+    """The edges that destinations attend to, and the features of these where the layer reads them.
+
+    Args:
+        like: edge features are given in its type.
+    """
+    adjacency = Adjacency.of(block)
+    if conv.edge_dim is None:
+        return adjacency.with_self_loops() if conv.add_self_loops else adjacency, None
+    edge_attr = edge_attr_of(block, conv.edge_dim, like)
+    return with_self_loops(adjacency, edge_attr) if conv.add_self_loops else (adjacency, edge_attr)
 
 
 def join_heads(x: Tensor, concat: bool) -> Tensor:
@@ -73,7 +112,12 @@ class GAT(AttentionEncoder):
     ) -> nn.Module:
         """A `GATConv`."""
         return BlockGATConv(
-            in_channels, head_channels, heads=heads, concat=concat, dropout=self.attn_dropout
+            in_channels,
+            head_channels,
+            heads=heads,
+            concat=concat,
+            dropout=self.attn_dropout,
+            edge_dim=self.edge_dim,
         )
 
 
@@ -88,5 +132,10 @@ class GATv2(AttentionEncoder):
     ) -> nn.Module:
         """A `GATv2Conv`."""
         return BlockGATv2Conv(
-            in_channels, head_channels, heads=heads, concat=concat, dropout=self.attn_dropout
+            in_channels,
+            head_channels,
+            heads=heads,
+            concat=concat,
+            dropout=self.attn_dropout,
+            edge_dim=self.edge_dim,
         )

@@ -19,10 +19,11 @@ if TYPE_CHECKING:
 class BlockGINConv(GINConv):
     """PyG's `GINConv`, parameters and result, over a destination-sorted block."""
 
-    def forward(self, x_src: Tensor, block: Block) -> Tensor:
-        """Returns [num_dst, out_channels]."""
+    def forward(self, x_src: Tensor, block: Block, x_dst: Tensor | None = None) -> Tensor:
+        """Returns [num_dst, out_channels]; x_dst: the destinations' rows, if not the sources'."""
+        x_dst = x_src[: block.num_dst] if x_dst is None else x_dst
         neighbors = scale_sampled(segment_sum(x_src, Adjacency.of(block)), block)
-        out: Tensor = self.nn(neighbors + (1 + self.eps) * x_src[: block.num_dst])
+        out: Tensor = self.nn(neighbors + (1 + self.eps) * x_dst)
         return out
 
 
@@ -75,4 +76,8 @@ class GIN(Encoder):
             ACTIVATIONS[self.activation](),
             nn.Linear(self.hidden_channels, out_channels),
         )
+        return self.build_conv(mlp)
+
+    def build_conv(self, mlp: nn.Sequential) -> nn.Module:
+        """A `GINConv` of that MLP."""
         return BlockGINConv(mlp, train_eps=self.train_eps)

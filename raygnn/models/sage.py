@@ -22,8 +22,8 @@ AGGREGATIONS = ("mean", "max", "sum")
 class BlockSAGEConv(SAGEConv):
     """PyG's `SAGEConv`, parameters and result, over a destination-sorted block."""
 
-    def forward(self, x_src: Tensor, block: Block) -> Tensor:
-        """Returns [num_dst, out_channels]."""
+    def forward(self, x_src: Tensor, block: Block, x_dst: Tensor | None = None) -> Tensor:
+        """Returns [num_dst, out_channels]; x_dst: the destinations' rows, if not the sources'."""
         adjacency = Adjacency.of(block)
         if self.aggr == "mean":
             neighbors = segment_mean(x_src, adjacency)
@@ -31,7 +31,9 @@ class BlockSAGEConv(SAGEConv):
             neighbors = segment_max(x_src, adjacency)
         else:
             neighbors = scale_sampled(segment_sum(x_src, adjacency), block)
-        out: Tensor = self.lin_l(neighbors) + self.lin_r(x_src[: block.num_dst])
+        out: Tensor = self.lin_l(neighbors)
+        if self.root_weight:
+            out = out + self.lin_r(x_src[: block.num_dst] if x_dst is None else x_dst)
         return out
 
 
