@@ -21,6 +21,7 @@ import time
 import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 
 from plain_pyg import FullGraph, train_full_graph
@@ -194,13 +195,13 @@ def measure(case: Case, args: argparse.Namespace) -> Row:
 
     row = Row(case, plan(args.seeds[0]).model.type)
     for seed in args.seeds:
-        seconds = row.ours.add(seed, lambda seed=seed: train(seed))
+        seconds = row.ours.add(seed, partial(train, seed))
         _report(row, "raygnn", seed, row.ours.accuracy[seed], seconds)
     bundle = ingest(tables)
     limit = len(args.seeds) if args.full_graph_seeds is None else args.full_graph_seeds
     for seed in args.seeds[:limit]:
         graph = FullGraph.of_bundle(bundle, plan(seed))
-        seconds = row.plain.add(seed, lambda g=graph, seed=seed: train_full_graph(g, plan(seed)))
+        seconds = row.plain.add(seed, partial(train_full_graph, graph, plan(seed)))
         _report(row, "plain PyG", seed, row.plain.accuracy[seed], seconds)
         if seed == args.seeds[0] and seconds > SLOW_RUN_S and args.full_graph_seeds is None:
             break

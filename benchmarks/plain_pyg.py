@@ -26,7 +26,7 @@ from raygnn.loops.early_stopping import BestTracker, EarlyStopper
 warnings.filterwarnings("ignore", message="Sparse (invariant|CSR)")
 
 _ACTIVATIONS = {"relu": functional.relu, "elu": functional.elu}
-_NORMS = {"batch": nn.BatchNorm1d, "layer": nn.LayerNorm}
+_NORMS: dict[str, type[nn.Module]] = {"batch": nn.BatchNorm1d, "layer": nn.LayerNorm}
 
 
 @dataclass(frozen=True)
