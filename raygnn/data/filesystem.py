@@ -90,20 +90,25 @@ def read_text(uri: str | os.PathLike[str]) -> str:
 
 
 def write_text(uri: str | os.PathLike[str], text: str) -> None:
-    """Writes a whole UTF-8 file; a reader sees the old one or the new one, never a part.
+    """Writes a whole UTF-8 file, as `write_bytes`."""
+    write_bytes(uri, text.encode("utf-8"))
+
+
+def write_bytes(uri: str | os.PathLike[str], content: bytes) -> None:
+    """Writes a whole file; a reader sees the old one or the new one, never a part.
 
     Object stores show an object only when it is complete, so a plain write is atomic there.
     """
     fs, path = open_fs(uri)
     if is_remote(uri):
-        fs.pipe_file(path, text.encode("utf-8"))
+        fs.pipe_file(path, content)
         return
     target = Path(path)
     target.parent.mkdir(parents=True, exist_ok=True)
     temporary = target.with_name(f".{target.name}.{uuid.uuid4().hex}")
     try:
         with temporary.open("wb") as file:
-            file.write(text.encode("utf-8"))
+            file.write(content)
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(target)

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import importlib
 import math
+import re
+import secrets
 import tempfile
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from raygnn.data.filesystem import is_remote, open_fs
 from raygnn.errors import ConfigError
 from raygnn.loops.callbacks import Callback
+from raygnn.loops.event_files import drop_events_from
+from raygnn.loops.flat_config import flat_config
 
 if TYPE_CHECKING:
     from raygnn.loops.engine import Engine
@@ -33,6 +38,9 @@ class MetricLogger(Callback, ABC):
     def write(self, metrics: dict[str, float], step: int) -> None:
         """Takes finite metrics of one step."""
 
+    def write_hparams(self, config: Mapping[str, Any], metrics: dict[str, float]) -> None:
+        """Takes the resolved config and the final test metrics, after training."""
+
     def flush(self) -> None:
         """Makes what was written visible to readers."""
 
@@ -47,38 +55,62 @@ class MetricLogger(Callback, ABC):
     def on_test_end(self, engine: Engine, metrics: dict[str, float]) -> None:
         self._write(engine, metrics)
         if engine.context.rank == 0:
+            self.write_hparams(engine.loaded.saved, _finite(metrics))
+            self.flush()
+
+    def on_save_checkpoint(self, engine: Engine, state: dict[str, Any]) -> None:
+        # What is logged by now is not logged again by a run that goes on from here.
+        if engine.context.rank == 0:
             self.flush()
 
     def _write(self, engine: Engine, metrics: dict[str, float]) -> None:
         if engine.context.rank == 0:
-            finite = {name: value for name, value in metrics.items() if math.isfinite(value)}
-            self.write(finite, engine.position.step)
+            self.write(_finite(metrics), engine.position.step)
+
+
+def _finite(metrics: dict[str, float]) -> dict[str, float]:
+    return {name: value for name, value in metrics.items() if math.isfinite(value)}
 
 
 class TensorBoardLogger(MetricLogger):
     """TensorBoard events on any fsspec URI.
 
     Object stores cannot append: there the growing event file is written locally and copied
-    whole at each flush, that is at each validation.
+    whole at each flush, that is at each validation and checkpoint. Every start of a run has a
+    file of its own; what earlier ones logged beyond the step resumed from is taken out of theirs.
     """
 
-    def on_setup(self, engine: Engine) -> None:
+    _writer: Any = None
+
+    def on_train_start(self, engine: Engine) -> None:
         if engine.context.rank != 0:
             return
         from tensorboardX import SummaryWriter
 
-        self._local = self.logs_uri
+        first_step = engine.position.step + 1 if engine.position.step else 0
+        is_again = drop_events_from(self.logs_uri, first_step) > 0
         if is_remote(self.logs_uri):
             self._scratch = tempfile.TemporaryDirectory(prefix="raygnn-logs-")
             self._local = self._scratch.name
         else:
             self._local = open_fs(self.logs_uri)[1]
         Path(self._local).mkdir(parents=True, exist_ok=True)
-        self._writer = SummaryWriter(self._local, write_to_disk=True)
+        self._writer = SummaryWriter(
+            self._local,
+            # A TensorBoard that shows the run already is told what to forget by this.
+            purge_step=first_step if is_again else None,
+            filename_suffix=f".{secrets.token_hex(3)}",  # names are by second: two starts may meet
+        )
 
     def write(self, metrics: dict[str, float], step: int) -> None:
         for name, value in metrics.items():
             self._writer.add_scalar(name, value, step)
+
+    def write_hparams(self, config: Mapping[str, Any], metrics: dict[str, float]) -> None:
+        from tensorboardX.summary import hparams
+
+        for summary in hparams(flat_config(config), metrics):
+            self._writer.file_writer.add_summary(summary)
 
     def flush(self) -> None:
         self._writer.flush()
@@ -92,7 +124,7 @@ class TensorBoardLogger(MetricLogger):
             fs.put_file(str(file), f"{root.rstrip('/')}/{file.name}")
 
     def on_shutdown(self, engine: Engine) -> None:
-        if engine.context.rank != 0:
+        if self._writer is None:
             return
         self._writer.close()
         if is_remote(self.logs_uri):
@@ -101,47 +133,135 @@ class TensorBoardLogger(MetricLogger):
 
 
 class WandBLogger(MetricLogger):
-    """Weights & Biases; needs the extra `raygnn[wandb]`."""
+    """Weights & Biases; needs the extra `raygnn[wandb]`. A resumed run goes on under its id.
 
-    def __init__(self, logs_uri: str, run_name: str, project: str = "raygnn") -> None:
+    Args:
+        settings: further arguments of `wandb.init`, such as entity, mode or tags.
+    """
+
+    _run: Any = None
+    _run_id: str | None = None
+
+    def __init__(
+        self, logs_uri: str, run_name: str, project: str = "raygnn", **settings: Any
+    ) -> None:
         super().__init__(logs_uri, run_name)
-        self._project = project
+        self._project, self._settings = project, settings
 
     def on_setup(self, engine: Engine) -> None:
+        _import_extra("wandb")
+
+    def on_train_start(self, engine: Engine) -> None:
         if engine.context.rank != 0:
             return
-        wandb = _import_extra("wandb")
-        config = engine.loaded.saved
-        self._run = wandb.init(project=self._project, name=self.run_name, config=config)
+        self._run = _import_extra("wandb").init(
+            project=self._project,
+            name=self.run_name,
+            config=engine.loaded.saved,
+            id=self._run_id,
+            resume="allow",
+            **self._settings,
+        )
+        self._run_id = self._run.id
 
     def write(self, metrics: dict[str, float], step: int) -> None:
-        self._run.log(metrics, step=step)
+        if step >= self._run.step:  # earlier ones are there: it cannot go back
+            self._run.log(metrics, step=step)
+
+    def on_exception(self, engine: Engine, error: BaseException) -> None:
+        if self._run is not None:
+            self._run.finish(exit_code=1)
+            self._run = None
 
     def on_shutdown(self, engine: Engine) -> None:
-        if engine.context.rank == 0:
+        if self._run is not None:
             self._run.finish()
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"run_id": self._run_id}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._run_id = state["run_id"]
 
 
 class MLflowLogger(MetricLogger):
-    """MLflow; needs the extra `raygnn[mlflow]`."""
+    """MLflow; needs the extra `raygnn[mlflow]`. A resumed run goes on under its id.
 
-    def __init__(self, logs_uri: str, run_name: str, experiment: str = "raygnn") -> None:
+    Args:
+        tracking_uri: null takes `MLFLOW_TRACKING_URI`, or MLflow's default.
+    """
+
+    #: Of one request, and of one value: https://mlflow.org/docs/latest/rest-api.html#log-batch.
+    _MAX_PARAMS, _MAX_PARAM_CHARACTERS = 100, 6000
+
+    _mlflow: Any = None
+    _run_id: str | None = None
+    _status = "FINISHED"
+
+    def __init__(
+        self,
+        logs_uri: str,
+        run_name: str,
+        experiment: str = "raygnn",
+        tracking_uri: str | None = None,
+    ) -> None:
         super().__init__(logs_uri, run_name)
-        self._experiment = experiment
+        self._experiment, self._tracking_uri = experiment, tracking_uri
+        self._last_steps: dict[str, int] = {}
 
     def on_setup(self, engine: Engine) -> None:
+        _import_extra("mlflow")
+
+    def on_train_start(self, engine: Engine) -> None:
         if engine.context.rank != 0:
             return
         self._mlflow = _import_extra("mlflow")
+        if self._tracking_uri is not None:
+            self._mlflow.set_tracking_uri(self._tracking_uri)
         self._mlflow.set_experiment(self._experiment)
-        self._mlflow.start_run(run_name=self.run_name)
+        if self._run_id is not None:
+            self._mlflow.start_run(run_id=self._run_id)
+            self._last_steps = self._steps_logged(self._run_id)
+            return
+        self._run_id = self._mlflow.start_run(run_name=self.run_name).info.run_id
+        texts = {
+            name: str(value)[: self._MAX_PARAM_CHARACTERS]
+            for name, value in flat_config(engine.loaded.saved).items()
+        }
+        for start in range(0, len(texts), self._MAX_PARAMS):
+            part = list(texts.items())[start : start + self._MAX_PARAMS]
+            self._mlflow.log_params({_mlflow_name(name): text for name, text in part})
 
     def write(self, metrics: dict[str, float], step: int) -> None:
-        self._mlflow.log_metrics(metrics, step=step)
+        named = {_mlflow_name(name): value for name, value in metrics.items()}
+        new = {name: v for name, v in named.items() if step > self._last_steps.get(name, -1)}
+        self._mlflow.log_metrics(new, step=step)
+
+    def on_exception(self, engine: Engine, error: BaseException) -> None:
+        self._status = "FAILED"
 
     def on_shutdown(self, engine: Engine) -> None:
-        if engine.context.rank == 0:
-            self._mlflow.end_run()
+        if self._mlflow is not None:
+            self._mlflow.end_run(self._status)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"run_id": self._run_id}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._run_id = state["run_id"]
+
+    def _steps_logged(self, run_id: str) -> dict[str, int]:
+        """The last step of each metric: MLflow would keep a second value of a step too."""
+        client = self._mlflow.MlflowClient()
+        return {
+            name: max(metric.step for metric in client.get_metric_history(run_id, name))
+            for name in client.get_run(run_id).data.metrics
+        }
+
+
+def _mlflow_name(name: str) -> str:
+    """MLflow refuses other characters in names, such as the @ of hits@10."""
+    return re.sub(r"[^\w./ -]", "_", name)
 
 
 def _import_extra(name: str) -> ModuleType:

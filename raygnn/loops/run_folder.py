@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import secrets
+import socket
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from enum import Enum
 from typing import Any
 
@@ -50,7 +52,27 @@ class RunFolder:
         return join(self.uri, "history.jsonl")
 
     def write_state(self, status: RunStatus, fingerprint: str) -> None:
+        """Writes `run.json`; the starts that it holds stay."""
         state = {"status": status.value, "fingerprint": fingerprint, "raygnn": __version__}
+        self._write_state({**state, "starts": self.read_starts()})
+
+    def record_start(self, *, resumed_from: str | None, step: int, num_workers: int) -> None:
+        """Notes in `run.json` that the workers start, for the first time or again. Rank 0 only."""
+        start = {
+            "time": datetime.now(UTC).isoformat(timespec="milliseconds"),
+            "host": socket.gethostname(),
+            "num_workers": num_workers,
+            "step": step,
+            "resumed_from": resumed_from,
+        }
+        state = self.read_state() or {}
+        self._write_state({**state, "starts": [*self.read_starts(), start]})
+
+    def read_starts(self) -> list[dict[str, Any]]:
+        """Every start of the run's workers, the first one first."""
+        return list((self.read_state() or {}).get("starts", []))
+
+    def _write_state(self, state: dict[str, Any]) -> None:
         write_text(join(self.uri, "run.json"), json.dumps(state, indent=1) + "\n")
 
     def read_state(self) -> dict[str, Any] | None:

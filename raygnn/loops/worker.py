@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+from datetime import UTC, datetime
 from typing import Any
 
 import torch
@@ -53,11 +54,22 @@ def run_worker(job: TrainJob, context: WorkerContext) -> dict[str, Any]:
         engine = Engine(task, loaded, context, [throughput, *_callbacks(job)], saver)
         try:
             checkpointer.restore(engine, config.checkpoint.resume)
+            if context.rank == 0:
+                job.folder.record_start(
+                    resumed_from=engine.resumed_from,
+                    step=engine.position.step,
+                    num_workers=context.world_size,
+                )
             engine.train()
             if job.dry_run:
                 _check_restore(engine, checkpointer)
-            metrics = {**_final_metrics(engine, engine.test()), **throughput.totals()}
-            metrics = collectives.broadcast_object(metrics)  # clocks differ between ranks
+            test = engine.test()
+            # From rank 0, since clocks differ between ranks, and it is the one that reads files.
+            metrics = collectives.broadcast_object(
+                _final_metrics(job, engine, {**test, **throughput.totals()})
+                if context.rank == 0
+                else None
+            )
         finally:
             engine.callbacks.call("on_shutdown", engine)
         if context.rank == 0:
@@ -114,11 +126,13 @@ def _callbacks(job: TrainJob) -> list[Callback]:
     return callbacks
 
 
-def _final_metrics(engine: Engine, test: dict[str, float]) -> dict[str, Any]:
+def _final_metrics(job: TrainJob, engine: Engine, measured: dict[str, float]) -> dict[str, Any]:
     best, position = engine.best, engine.position
+    starts = job.folder.read_starts()
+    since_start = datetime.now(UTC) - datetime.fromisoformat(starts[0]["time"])
     return {
         **{name: value for name, value in best.metrics.items() if not name.startswith("train/")},
-        **test,
+        **measured,
         "best_step": best.position.step,
         "best_epoch": best.position.epoch,
         "step": position.step,
@@ -127,7 +141,10 @@ def _final_metrics(engine: Engine, test: dict[str, float]) -> dict[str, Any]:
         "num_parameters": num_parameters(engine),
         "num_workers": engine.context.world_size,
         "training_time_s": round(engine.training_time_s, 3),
+        "wall_time_s": round(since_start.total_seconds(), 3),
         "stop_reason": engine.stop_reason,
+        "resumed_from": starts[-1]["resumed_from"],
+        "restarts": len(starts) - 1,
     }
 
 
