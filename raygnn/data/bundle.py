@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import os
-import shutil
 import threading
-import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-import filelock
 import numpy as np
 import pyarrow as pa
 
 from raygnn.data import edge_kernels
-from raygnn.data.arrays import create_array, open_array, sync_folder
+from raygnn.data.arrays import create_array, open_array
 from raygnn.data.bundle_record import (
     BundleRecord,
     ColumnInfo,
@@ -24,6 +21,7 @@ from raygnn.data.bundle_record import (
     LabelEdgeRecord,
     NodeRecord,
 )
+from raygnn.data.derived import build_once
 from raygnn.data.edge_types import EdgeType, edge_type_name
 from raygnn.data.id_map import BYTES, IDS, OFFSETS, IdMap
 from raygnn.data.ingest_edges import INDICES, INDPTR, time_keys
@@ -215,9 +213,12 @@ class Bundle:
             DataError: it has to be built, and the folder cannot be written.
         """
         self._edge(edge_type)
-        folder = self._path / _CSR / edge_type_name(edge_type)
-        if not folder.exists():
-            self._build_csr(edge_type, folder)
+        folder = build_once(
+            self._path / _CSR / edge_type_name(edge_type),
+            lambda building: self._build_csr(edge_type, building),
+            f"the out-neighbors of {edge_type_name(edge_type)}",
+            "Make the folder writable, or sample with direction: in.",
+        )
         indptr, indices, e_id = (self._open(folder / f"{part}.npy") for part in _CSR_PARTS)
         return Csr(indptr, indices, e_id)
 
@@ -302,29 +303,11 @@ class Bundle:
     def _build_csr(self, edge_type: EdgeType, folder: Path) -> None:
         csc = self.csc(edge_type)
         num_src, num_edges = self.num_nodes(edge_type[0]), self.num_edges(edge_type)
-        building = folder.with_name(f".building-{folder.name}-{uuid.uuid4().hex[:8]}")
-        try:
-            folder.parent.mkdir(exist_ok=True)
-            with filelock.FileLock(folder.parent / f"{folder.name}.lock"):
-                if folder.exists():
-                    return
-                # A live build holds the lock, so these are of dead ones.
-                for stale in folder.parent.glob(f".building-{folder.name}-*"):
-                    shutil.rmtree(stale)
-                arrays = _create_csr(building, num_src, num_edges, csc)
-                edge_kernels.transpose(csc.indptr, csc.indices, *arrays)
-                if "time" in self.columns(edge_type):
-                    times = time_keys(self._open(column_path(self._folder(edge_type), "time")))
-                    edge_kernels.sort_rows_by_time(*arrays, times)
-                sync_folder(building)
-                building.rename(folder)
-        except OSError as error:
-            raise DataError(
-                f"bundle {self._path}: the out-neighbors of {edge_type_name(edge_type)} cannot be "
-                f"kept there: {error}. Make the folder writable, or sample with direction: in."
-            ) from error
-        finally:
-            shutil.rmtree(building, ignore_errors=True)
+        arrays = _create_csr(folder, num_src, num_edges, csc)
+        edge_kernels.transpose(csc.indptr, csc.indices, *arrays)
+        if "time" in self.columns(edge_type):
+            times = time_keys(self._open(column_path(self._folder(edge_type), "time")))
+            edge_kernels.sort_rows_by_time(*arrays, times)
 
 
 def _create_csr(

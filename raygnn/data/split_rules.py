@@ -27,19 +27,29 @@ def hash_split(ids: pa.Array | np.ndarray, fractions: Sequence[float], seed: int
     Raises:
         DataError: not three shares in [0, 1] with a sum in (0, 1].
     """
+    position = (hash_ids(ids, seed) >> np.uint64(11)) * 2.0**-53  # uniform in [0, 1)
+    bounds = split_bounds(fractions)
+    codes = (np.searchsorted(bounds, position, side="right") + 1).astype(np.uint8)
+    codes[codes == 4] = 0
+    return codes
+
+
+def split_bounds(fractions: Sequence[float]) -> np.ndarray:
+    """Where train, val and test end on [0, 1): float64 [3].
+
+    Raises:
+        DataError: not three shares in [0, 1] with a sum in (0, 1].
+    """
     total = sum(fractions)
     if len(fractions) != 3 or min(fractions) < 0 or not 0 < total <= 1 + _SUM_TOLERANCE:
         raise DataError(
             f"splits.fractions={list(fractions)!r} is invalid: needs three shares of at least 0 "
             "with a sum above 0 and at most 1. Set train, val and test, as in [0.8, 0.1, 0.1]."
         )
-    position = (hash_ids(ids, seed) >> np.uint64(11)) * 2.0**-53  # uniform in [0, 1)
     bounds = np.cumsum(np.asarray(fractions, np.float64))
     if total > 1 - _SUM_TOLERANCE:
         bounds[-1] = 1.0  # 0.7 + 0.2 + 0.1 is below 1 in floats; all nodes are meant
-    codes = (np.searchsorted(bounds, position, side="right") + 1).astype(np.uint8)
-    codes[codes == 4] = 0
-    return codes
+    return bounds
 
 
 def per_class_split(

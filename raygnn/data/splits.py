@@ -114,7 +114,6 @@ def _per_class(
 def _temporal(
     bundle: Bundle, node_type: str, rule: TemporalSplit, labelled: np.ndarray
 ) -> np.ndarray:
-    """Train before the first bound, validation from it on, test from the second bound on."""
     if "time" not in bundle.columns(node_type):
         raise DataError(
             f"data.splits={_text(rule)} is invalid: node type {node_type!r} has no time column. "
@@ -122,12 +121,27 @@ def _temporal(
         )
     times = bundle.column(node_type, "time")
     assert isinstance(times, np.ndarray)
+    return temporal_codes(times, labelled, bundle.columns(node_type)["time"].unit, rule)
+
+
+def temporal_codes(
+    times: np.ndarray, counted: np.ndarray | None, unit: str | None, rule: TemporalSplit
+) -> np.ndarray:
+    """Splits by time: train before the first bound, validation from it on, test from the second on.
+
+    Args:
+        counted: bool mask of the times that quantiles are of; null means all.
+        unit: of timestamps, such as "us"; null where the times are plain numbers.
+    Returns:
+        uint8 codes.
+    Raises:
+        DataError: the rule names dates, and the times are plain numbers.
+    """
     if rule.quantiles is not None:
-        ordered = np.sort(times[labelled])
+        ordered = np.sort(times if counted is None else times[counted])
         bounds = [_quantile(ordered, share) for share in rule.quantiles]
     else:
         assert rule.timestamps is not None
-        unit = bundle.columns(node_type)["time"].unit
         bounds = [_bound(given, unit, rule) for given in rule.timestamps]
     codes = np.ones(len(times), np.uint8)
     for code, bound in enumerate(bounds, start=2):

@@ -1,0 +1,318 @@
+"""Compiled loops over links: split codes of pairs, supervision edges, filtered adjacencies.
+
+A code is one byte per edge. Bits 0 and 1 say when the edge may carry messages: 0 always, 1 from
+training on, 2 once validation is over, 3 never. Bits 2 and 3 are the split in which it is a
+supervision edge, 0 for none. HELD marks training edges that are for supervision only.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+from raygnn.data.hashing import splitmix64
+
+STAGE_MASK = 3
+SUPERVISION_SHIFT = 2
+HELD = 16
+# Makes the draw for supervision independent of the draw for the split: digits of sqrt(2).
+_HELD_SALT = np.uint64(0x6A09E667F3BCC908)
+_SHIFT_11 = np.uint64(11)
+_UNIT = 2.0**-53
+
+
+@njit(nogil=True, cache=True, inline="always")
+def pair_hash(first: np.uint64, second: np.uint64) -> np.uint64:
+    """Hash of an unordered pair of hashes."""
+    return splitmix64(splitmix64(min(first, second)) + max(first, second))
+
+
+@njit(nogil=True, cache=True)
+def hash_splits(
+    indptr: np.ndarray,
+    indices: np.ndarray,
+    row_hashes: np.ndarray,
+    column_hashes: np.ndarray,
+    bounds: np.ndarray,
+    out: np.ndarray,
+) -> None:
+    """Split of each edge by the hash of its unordered pair.
+
+    Args:
+        bounds: where train, val and test end on [0, 1).
+    """
+    for row in range(len(indptr) - 1):
+        for i in range(indptr[row], indptr[row + 1]):
+            hashed = pair_hash(row_hashes[row], column_hashes[indices[i]])
+            position = np.float64(hashed >> _SHIFT_11) * _UNIT
+            code = 1
+            for bound in bounds:
+                code += position >= bound
+            out[i] = code & 3
+
+
+@njit(nogil=True, cache=True)
+def hold_share(
+    indptr: np.ndarray,
+    indices: np.ndarray,
+    row_hashes: np.ndarray,
+    column_hashes: np.ndarray,
+    share: float,
+    codes: np.ndarray,
+) -> None:
+    """Marks a share of the pairs of training HELD, and no others supervision of training."""
+    for row in range(len(indptr) - 1):
+        for i in range(indptr[row], indptr[row + 1]):
+            if codes[i] & STAGE_MASK != 1:
+                continue
+            hashed = pair_hash(row_hashes[row], column_hashes[indices[i]])
+            position = np.float64(splitmix64(hashed ^ _HELD_SALT) >> _SHIFT_11) * _UNIT
+            codes[i] = codes[i] | HELD if position < share else 1
+
+
+@njit(nogil=True, cache=True)
+def sort_rows(indptr: np.ndarray, indices: np.ndarray, order: np.ndarray) -> None:
+    """Positions of the edges with each row sorted by column, equal ones in their order."""
+    for row in range(len(indptr) - 1):
+        start, stop = indptr[row], indptr[row + 1]
+        order[start:stop] = start + np.argsort(indices[start:stop], kind="mergesort")
+
+
+@njit(nogil=True, cache=True, inline="always")
+def _first(columns: np.ndarray, start: int, stop: int, column: int) -> int:
+    """First position in the sorted `columns[start:stop]` that is not below `column`."""
+    while start < stop:
+        middle = (start + stop) >> 1
+        if columns[middle] < column:
+            start = middle + 1
+        else:
+            stop = middle
+    return start
+
+
+@njit(nogil=True, cache=True, inline="always")
+def _extreme(
+    indptr: np.ndarray,
+    columns: np.ndarray,
+    codes: np.ndarray,
+    row: int,
+    column: int,
+    earliest: bool,
+) -> int:
+    """Earliest or latest split of the edges of a pair, those of no split aside; 0 for none."""
+    stop = indptr[row + 1]
+    i = _first(columns, indptr[row], stop, column)
+    found = 0
+    while i < stop and columns[i] == column:
+        code = codes[i]
+        if found == 0 or (code != 0 and (code < found) == earliest):
+            found = code
+        i += 1
+    return found
+
+
+@njit(nogil=True, cache=True)
+def resolve_pairs(
+    indptr: np.ndarray,
+    columns: np.ndarray,
+    splits: np.ndarray,
+    is_symmetric: bool,
+    earliest: bool,
+    out: np.ndarray,
+) -> None:
+    """Codes from splits that may differ between the edges of one pair; rows are sorted.
+
+    Args:
+        is_symmetric: rows and columns are nodes of one type: a pair has edges both ways.
+        earliest: an edge is supervision if its split is the earliest of its pair, and carries
+            messages by its own split; else if it is the latest, by which all of the pair do.
+    """
+    for row in range(len(indptr) - 1):
+        for i in range(indptr[row], indptr[row + 1]):
+            found = _extreme(indptr, columns, splits, row, columns[i], earliest)
+            if is_symmetric:
+                other = _extreme(indptr, columns, splits, columns[i], row, earliest)
+                if found == 0 or (other != 0 and (other < found) == earliest):
+                    found = other
+            own = splits[i]
+            supervision = own if own == found else 0
+            out[i] = (own if earliest else found) | supervision << SUPERVISION_SHIFT
+
+
+@njit(nogil=True, cache=True)
+def look_up_codes(
+    indptr: np.ndarray,
+    indices: np.ndarray,
+    table_indptr: np.ndarray,
+    table_columns: np.ndarray,
+    table_codes: np.ndarray,
+    by_row: bool,
+    by_column: bool,
+    out: np.ndarray,
+) -> None:
+    """Message codes of edges from those of the same pairs in a table with sorted rows.
+
+    Of several, the latest counts; a pair that the table does not have may always carry messages.
+
+    Args:
+        by_row: rows here are rows of the table.
+        by_column: columns here are rows of the table.
+    """
+    for row in range(len(indptr) - 1):
+        for i in range(indptr[row], indptr[row + 1]):
+            stage, held = 0, 0
+            for side in range(2):
+                if not (by_row if side == 0 else by_column):
+                    continue
+                table_row = row if side == 0 else indices[i]
+                column = indices[i] if side == 0 else row
+                stop = table_indptr[table_row + 1]
+                j = _first(table_columns, table_indptr[table_row], stop, column)
+                while j < stop and table_columns[j] == column:
+                    stage = max(stage, table_codes[j] & STAGE_MASK)
+                    held |= table_codes[j] & HELD
+                    j += 1
+            out[i] = stage | held if stage == 1 else stage
+
+
+@njit(nogil=True, cache=True)
+def count_messages(
+    indptr: np.ndarray, codes: np.ndarray, last_stage: int, held_too: bool, out_indptr: np.ndarray
+) -> None:
+    """Row bounds of the edges that may carry messages up to a stage."""
+    count = 0
+    for row in range(len(indptr) - 1):
+        for i in range(indptr[row], indptr[row + 1]):
+            count += (codes[i] & STAGE_MASK) <= last_stage and (held_too or not codes[i] & HELD)
+        out_indptr[row + 1] = count
+
+
+@njit(nogil=True, cache=True)
+def keep_messages(
+    indices: np.ndarray,
+    codes: np.ndarray,
+    positions: np.ndarray,
+    last_stage: int,
+    held_too: bool,
+    out_indices: np.ndarray,
+    out_positions: np.ndarray,
+) -> None:
+    """The edges that `count_messages` counted, and where they stand in `positions`' order."""
+    write = 0
+    for i in range(len(indices)):
+        if (codes[i] & STAGE_MASK) <= last_stage and (held_too or not codes[i] & HELD):
+            out_indices[write] = indices[i]
+            out_positions[write] = positions[i] if len(positions) else i
+            write += 1
+
+
+@njit(nogil=True, cache=True)
+def distinct_in_rows(
+    indptr: np.ndarray,
+    columns: np.ndarray,
+    codes: np.ndarray,
+    split: int,
+    times: np.ndarray,
+    out_indptr: np.ndarray,
+    out_columns: np.ndarray,
+    out_times: np.ndarray,
+) -> None:
+    """The distinct pairs whose edges are supervision of a split, with the earliest of their times.
+
+    Args:
+        times: of the edges, or empty.
+        out_indptr: gets the row bounds.
+        out_columns: gets the columns; empty, so that pairs are only counted.
+    """
+    write = 0
+    for row in range(len(indptr) - 1):
+        first = write
+        last = -1
+        for i in range(indptr[row], indptr[row + 1]):
+            if codes[i] >> SUPERVISION_SHIFT & 3 != split:
+                continue
+            is_new = write == first or columns[i] != last
+            last = columns[i]
+            if len(out_columns):
+                if is_new:
+                    out_columns[write] = columns[i]
+                if len(times):
+                    place = write if is_new else write - 1
+                    if is_new or times[i] < out_times[place]:
+                        out_times[place] = times[i]
+            write += is_new
+        out_indptr[row + 1] = write
+
+
+@njit(nogil=True, cache=True)
+def contains(
+    indptr: np.ndarray,
+    columns: np.ndarray,
+    rows: np.ndarray,
+    wanted: np.ndarray,
+    out: np.ndarray,
+) -> None:
+    """Whether each pair (rows[i], wanted[i]) is in a table with sorted rows."""
+    for i in range(len(rows)):
+        stop = indptr[rows[i] + 1]
+        j = _first(columns, indptr[rows[i]], stop, wanted[i])
+        out[i] = j < stop and columns[j] == wanted[i]
+
+
+@njit(nogil=True, cache=True)
+def mark_known(
+    indptr: np.ndarray,
+    columns: np.ndarray,
+    rows: np.ndarray,
+    sorted_wanted: np.ndarray,
+    order: np.ndarray,
+    out: np.ndarray,
+) -> None:
+    """`out[i, order[j]] = True` where (rows[i], sorted_wanted[j]) is in a table."""
+    num_wanted = len(sorted_wanted)
+    for i in range(len(rows)):
+        start, stop = indptr[rows[i]], indptr[rows[i] + 1]
+        if stop - start > num_wanted:
+            for j in range(num_wanted):
+                start = _first(columns, start, stop, sorted_wanted[j])
+                out[i, order[j]] = start < stop and columns[start] == sorted_wanted[j]
+            continue
+        for k in range(start, stop):
+            j = _first(sorted_wanted, 0, num_wanted, columns[k])
+            while j < num_wanted and sorted_wanted[j] == columns[k]:
+                out[i, order[j]] = True
+                j += 1
+
+
+@njit(nogil=True, cache=True)
+def merge_rows(
+    indptr: np.ndarray,
+    columns: np.ndarray,
+    other_indptr: np.ndarray,
+    other_columns: np.ndarray,
+    out_indptr: np.ndarray,
+    out_columns: np.ndarray,
+) -> None:
+    """The distinct pairs of two tables with sorted rows.
+
+    Args:
+        out_columns: empty, so that pairs are only counted into out_indptr.
+    """
+    write = 0
+    for row in range(len(indptr) - 1):
+        i, stop = indptr[row], indptr[row + 1]
+        j, other_stop = other_indptr[row], other_indptr[row + 1]
+        last = -1
+        while i < stop or j < other_stop:
+            if j >= other_stop or (i < stop and columns[i] <= other_columns[j]):
+                column = columns[i]
+                i += 1
+            else:
+                column = other_columns[j]
+                j += 1
+            if column != last:
+                if len(out_columns):
+                    out_columns[write] = column
+                write += 1
+                last = column
+        out_indptr[row + 1] = write
