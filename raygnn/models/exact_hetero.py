@@ -1,0 +1,245 @@
+"""Exact encoding of a whole heterogeneous graph, layer by layer, in bounded memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from raygnn.data.edge_types import EdgeType
+from raygnn.errors import ConfigError
+from raygnn.models.exact import destination_chunks
+from raygnn.models.hetero_encoder import HeteroEncoder
+from raygnn.sampling.blocks import Block, HeteroBlock
+
+#: (node type, int64 ids) -> what `HeteroEncoder.encode_inputs` takes of these nodes.
+TypedRowSource = Callable[[str, np.ndarray], np.ndarray | Tensor]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TypedInEdges:
+    """All in-edges of one edge type: rows of a CSC matrix, by destination.
+
+    Attributes:
+        indptr: int64 [num_dst_nodes + 1].
+        indices: int32 or int64 [num_edges], sources.
+        src_degree: [num_src_nodes], edges out of each source; None counts `indices`.
+        dst_degree: [num_dst_nodes], edges into each destination; None counts `indptr`.
+        edge_weight: [num_edges] or None, for encoders that read it.
+        edge_attr: [num_edges, edge_dim] or None, for encoders that read it.
+    """
+
+    indptr: np.ndarray
+    indices: np.ndarray
+    src_degree: np.ndarray | None = None
+    dst_degree: np.ndarray | None = None
+    edge_weight: np.ndarray | None = None
+    edge_attr: np.ndarray | None = None
+
+
+@torch.no_grad()
+def exact_hetero_inference(
+    encoder: HeteroEncoder,
+    x_source: TypedRowSource,
+    in_edges: Mapping[EdgeType, TypedInEdges],
+    num_nodes: Mapping[str, int],
+    node_types: Sequence[str] | None = None,
+    *,
+    device: torch.device | str = "cpu",
+    chunk_size: int = 100_000,
+) -> dict[str, Tensor]:
+    """Encodes every node of some types from all of its in-edges.
+
+    As `exact_inference`: a layer is applied to all node types before the next one. Only the outputs
+    of the layer before (of all layers, where the encoder's readout takes them) are held for all
+    nodes, in CPU memory. The encoder runs in evaluation mode.
+
+    Args:
+        x_source: gives the input of int64 node ids of a type: features, or for the encoder's
+            `embedded_types` the ids themselves. Called for a chunk at a time.
+        in_edges: of each edge type of the encoder that the graph has.
+        num_nodes: of each node type.
+        node_types: whose outputs are wanted; None takes all.
+        device: where the layers are computed; the encoder is there already.
+        chunk_size: rows on the device at a time, destinations and in-edges together. A node with
+            more in-edges is a chunk of its own.
+    Returns:
+        By node type, [num_nodes, out_channels] on the CPU.
+    Raises:
+        ConfigError: `chunk_size` is less than 1.
+    """
+    if chunk_size < 1:
+        raise ConfigError(
+            f"exact_inference.chunk_size={chunk_size!r} is invalid: it must be at least 1. Set it "
+            f"to the number of rows that fit the device."
+        )
+    wanted = list(encoder.node_types if node_types is None else node_types)
+    used = {t: edges for t, edges in in_edges.items() if t in encoder.edge_types}
+    inference = _LayerwiseInference(encoder, used, num_nodes, torch.device(device), chunk_size)
+    was_training = encoder.training
+    encoder.eval()
+    try:
+        return inference.run(x_source, wanted)
+    finally:
+        encoder.train(was_training)
+
+
+class _LayerwiseInference:
+    def __init__(
+        self,
+        encoder: HeteroEncoder,
+        in_edges: Mapping[EdgeType, TypedInEdges],
+        num_nodes: Mapping[str, int],
+        device: torch.device,
+        chunk_size: int,
+    ) -> None:
+        self._encoder = encoder
+        self._num_nodes = {name: num_nodes[name] for name in encoder.node_types}
+        self._builder = _HeteroBlockBuilder(in_edges, self._num_nodes, device)
+        self._device = device
+        self._chunk_size = chunk_size
+
+    def run(self, x_source: TypedRowSource, wanted: Sequence[str]) -> dict[str, Tensor]:
+        """Outputs of all nodes of the wanted types."""
+        encoder = self._encoder
+        layers = [self._inputs(x_source)]
+        for i in range(encoder.num_layers):
+            is_last = i == encoder.num_layers - 1
+            names = wanted if is_last else encoder.node_types
+            layers.append({name: self._apply(i, name, layers, is_last=is_last) for name in names})
+            if not encoder.reads_all_layers:
+                del layers[:-1]
+        return layers[-1]
+
+    def _inputs(self, x_source: TypedRowSource) -> dict[str, Tensor]:
+        return {name: self._inputs_of(name, x_source) for name in self._encoder.node_types}
+
+    def _inputs_of(self, name: str, x_source: TypedRowSource) -> Tensor:
+        num_nodes, parts = self._num_nodes[name], []
+        for first in range(0, num_nodes, self._chunk_size):
+            ids = np.arange(first, min(first + self._chunk_size, num_nodes))
+            rows = torch.as_tensor(x_source(name, ids)).to(self._device)
+            parts.append(self._encoder.encode_inputs({name: rows})[name].cpu())
+        return torch.cat(parts) if parts else torch.empty(0, self._encoder.hidden_channels)
+
+    def _apply(
+        self, i: int, name: str, layers: Sequence[Mapping[str, Tensor]], *, is_last: bool
+    ) -> Tensor:
+        """Rows of one node type after layer i; after the last one, outputs."""
+        encoder, parts = self._encoder, []
+        for first, last in destination_chunks(self._builder.rows_before(name), self._chunk_size):
+            ids, block = self._builder.block(name, first, last)
+            x_src = {
+                source: layers[-1][source][torch.from_numpy(of_source)].to(self._device)
+                for source, of_source in ids.items()
+            }
+            x = encoder.forward_layer(i, x_src, block.num_dst, block)[name]
+            if is_last:
+                own = [h[name][first:last].to(self._device) for h in layers]
+                x = encoder.readout([*({name: rows} for rows in own), {name: x}])[name]
+            parts.append(x.cpu())
+        width = encoder.out_channels if is_last else encoder.hidden_channels
+        return torch.cat(parts) if parts else torch.empty(0, width)
+
+
+class _HeteroBlockBuilder:
+    """Builds the blocks of all in-edges, of all edge types, of a range of nodes of one type."""
+
+    def __init__(
+        self,
+        in_edges: Mapping[EdgeType, TypedInEdges],
+        num_nodes: Mapping[str, int],
+        device: torch.device,
+    ) -> None:
+        self._in_edges = in_edges
+        self._num_nodes = num_nodes
+        self._device = device
+        self._local = {name: np.empty(num, dtype=np.int64) for name, num in num_nodes.items()}
+        self._src_degrees = {
+            t: np.bincount(e.indices, minlength=num_nodes[t[0]])
+            if e.src_degree is None
+            else e.src_degree
+            for t, e in in_edges.items()
+        }
+
+    def rows_before(self, node_type: str) -> np.ndarray:
+        """int64 [num_nodes + 1], in-edges of all edge types before each node."""
+        total = np.zeros(self._num_nodes[node_type] + 1, dtype=np.int64)
+        for (*_, target), edges in self._in_edges.items():
+            if target == node_type:
+                total += edges.indptr
+        return total
+
+    def block(
+        self, node_type: str, first: int, last: int
+    ) -> tuple[dict[str, np.ndarray], HeteroBlock]:
+        """Gives the sources' ids by node type, the destinations' first, and the blocks."""
+        edges_of = {t: e for t, e in self._in_edges.items() if t[2] == node_type}
+        neighbors = {
+            t: np.asarray(e.indices[e.indptr[first] : e.indptr[last]], dtype=np.int64)
+            for t, e in edges_of.items()
+        }
+        ids = {node_type: np.arange(first, last)}
+        for source in dict.fromkeys(t[0] for t in edges_of):
+            found = np.unique(np.concatenate([n for t, n in neighbors.items() if t[0] == source]))
+            if source == node_type:
+                found = found[(found < first) | (found >= last)]
+                found = np.concatenate([ids[node_type], found])
+            ids[source] = found
+        for source, of_source in ids.items():
+            self._local[source][of_source] = np.arange(len(of_source))
+        blocks = {t: self._block_of_type(t, neighbors[t], ids[t[0]], first, last) for t in edges_of}
+        # Of a source, degrees along all of its edge types are read, those that lead elsewhere too.
+        for t in self._in_edges:
+            if t not in blocks and t[0] in ids:
+                blocks[t] = self._block_without_edges(t, ids[t[0]])
+        num_src = {name: len(of_type) for name, of_type in ids.items()}
+        return ids, HeteroBlock(blocks=blocks, num_src=num_src, num_dst={node_type: last - first})
+
+    def _block_of_type(
+        self, edge_type: EdgeType, neighbors: np.ndarray, sources: np.ndarray, first: int, last: int
+    ) -> Block:
+        edges = self._in_edges[edge_type]
+        indptr = edges.indptr[first : last + 1]
+        num_in_edges = np.diff(indptr)
+        degree = num_in_edges if edges.dst_degree is None else edges.dst_degree[first:last]
+        edge_index = np.stack(
+            [self._local[edge_type[0]][neighbors], np.repeat(np.arange(last - first), num_in_edges)]
+        )
+        columns = {
+            name: torch.tensor(rows[int(indptr[0]) : int(indptr[-1])], device=self._device)
+            for name, rows in (("edge_weight", edges.edge_weight), ("edge_attr", edges.edge_attr))
+            if rows is not None
+        }
+        return Block(
+            edge_index=torch.from_numpy(edge_index).to(self._device),
+            dst_ptr=torch.from_numpy(indptr - indptr[0]).to(self._device),
+            num_src=len(sources),
+            num_dst=last - first,
+            src_degree=self._float(self._src_degrees[edge_type][sources]),
+            dst_degree=self._float(degree),
+            **columns,
+        )
+
+    def _block_without_edges(self, edge_type: EdgeType, sources: np.ndarray) -> Block:
+        none = torch.zeros(0, dtype=torch.int64, device=self._device)
+        return Block(
+            edge_index=none.new_zeros(2, 0),
+            dst_ptr=none.new_zeros(1),
+            num_src=len(sources),
+            num_dst=0,
+            src_degree=self._float(self._src_degrees[edge_type][sources]),
+            dst_degree=self._float(np.zeros(0)),
+        )
+
+    def _float(self, degree: np.ndarray) -> Tensor:
+        return torch.tensor(degree, dtype=torch.float32, device=self._device)
+
+
+def identity_rows(node_types: Iterable[str], x_source: TypedRowSource) -> TypedRowSource:
+    """A row source that gives the ids of some node types, and asks another for the rest."""
+    looked_up = frozenset(node_types)
+    return lambda name, ids: ids if name in looked_up else x_source(name, ids)

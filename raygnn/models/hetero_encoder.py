@@ -1,0 +1,301 @@
+"""The base of encoders over several node and edge types."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from torch_geometric.nn import JumpingKnowledge
+from torch_geometric.nn.module_dict import ModuleDict
+
+from raygnn.data.edge_types import EdgeType, edge_type_name
+from raygnn.errors import ConfigError
+from raygnn.models.arguments import check_choice, check_positive, check_probability
+from raygnn.models.encoder import ACTIVATIONS, JUMPS, NORMS, build_norm
+from raygnn.models.gradient_presence import keep_in_graph
+from raygnn.models.node_inputs import NodeInputs
+from raygnn.sampling.blocks import Block, HeteroBlock
+
+Rows = dict[str, Tensor]
+
+
+class HeteroEncoder(nn.Module, ABC):
+    """Stacked message passing layers over the blocks of a heterogeneous graph.
+
+    Features of each node type are projected to `hidden_channels`; types without features have a
+    learned row per node (`EmbeddingTable`). Each layer's input passes dropout, its output norm and
+    activation, by node type. Then a linear layer per node type gives `out_channels`, from the last
+    layer's output or, with `jump`, from all layers'.
+
+    A node without incoming edges, of some type or of all, keeps what its own row gives. A batch may
+    lack node types and edge types; parameters without a part in it get a gradient of 0.
+
+    A subclass says in `build_layer` what one layer is.
+
+    Args:
+        in_channels: width of the input features, by node type; types without are left out.
+        out_channels: width of the output.
+        hidden_channels: width of all rows between input and output.
+        num_layers: message passing layers, one for each hop that is sampled.
+        edge_types: those that messages pass along.
+        num_nodes: nodes in the whole graph by node type; needed of types without features.
+        dropout: on the input of each layer.
+        input_dropout: on the input features.
+        norm: "batch", "layer" or None.
+        activation: one of `ACTIVATIONS`.
+        jump: "cat", "max", "lstm" or None.
+        normalize_output: scales each output row to unit L2 norm.
+        sparse_embeddings: see `EmbeddingTable`.
+    Raises:
+        ConfigError: an argument is out of range or unknown, or a type has neither features nor a
+            number of nodes.
+    """
+
+    def __init__(
+        self,
+        in_channels: Mapping[str, int],
+        out_channels: int,
+        hidden_channels: int = 256,
+        num_layers: int = 2,
+        *,
+        edge_types: Sequence[EdgeType],
+        num_nodes: Mapping[str, int] | None = None,
+        dropout: float = 0.0,
+        input_dropout: float = 0.0,
+        norm: str | None = None,
+        activation: str = "relu",
+        jump: str | None = None,
+        normalize_output: bool = False,
+        sparse_embeddings: bool = False,
+    ) -> None:
+        super().__init__()
+        check_positive(
+            out_channels=out_channels, hidden_channels=hidden_channels, num_layers=num_layers
+        )
+        check_probability(dropout=dropout, input_dropout=input_dropout)
+        check_choice("norm", norm, NORMS, optional=True)
+        check_choice("activation", activation, tuple(ACTIVATIONS))
+        check_choice("jump", jump, JUMPS, optional=True)
+        num_nodes = num_nodes or {}
+        check_types(edge_types, {*in_channels, *num_nodes})
+        self.edge_types: list[EdgeType] = [(s, relation, d) for s, relation, d in edge_types]
+        self.out_channels = out_channels
+        self.hidden_channels = hidden_channels
+        self.num_layers = num_layers
+        self.dropout = dropout
+        self.input_dropout = input_dropout
+        self.normalize_output = normalize_output
+
+        self.inputs = NodeInputs(in_channels, num_nodes, hidden_channels, sparse=sparse_embeddings)
+        self.node_types = self.inputs.node_types
+        self.layers = nn.ModuleList(self.build_layer(hidden_channels) for _ in range(num_layers))
+        self.norms = nn.ModuleList(
+            ModuleDict({name: build_norm(norm, hidden_channels) for name in self.node_types})
+            for _ in range(num_layers)
+        )
+        self.activations = nn.ModuleList(ACTIVATIONS[activation]() for _ in range(num_layers))
+        self.jump: JumpingKnowledge | None = None
+        if jump is not None:
+            self.jump = JumpingKnowledge(jump, hidden_channels, num_layers)
+        head_channels = hidden_channels * (num_layers if jump == "cat" else 1)
+        self.heads = ModuleDict(
+            {name: nn.Linear(head_channels, out_channels) for name in self.node_types}
+        )
+
+    @abstractmethod
+    def build_layer(self, channels: int) -> nn.Module:
+        """One layer: called with (x_src, block), both of all node types, it returns Rows.
+
+        x_src has [num_src, channels] rows of every node type, none where the batch lacks it; the
+        result has [num_dst, channels] rows of every node type.
+        """
+
+    @property
+    def embedded_types(self) -> frozenset[str]:
+        """Node types that are looked up by id."""
+        return frozenset(self.inputs.tables.keys())
+
+    @property
+    def reads_all_layers(self) -> bool:
+        """Whether `readout` reads more than the last layer's rows."""
+        return self.jump is not None
+
+    def encode_inputs(self, x: Mapping[str, Tensor]) -> Rows:
+        """Gives the rows that the first layer reads; see `NodeInputs.forward`."""
+        return self.inputs(
+            {
+                name: functional.dropout(rows, self.input_dropout, self.training)
+                if rows.is_floating_point()
+                else rows
+                for name, rows in x.items()
+            }
+        )
+
+    def forward_layer(
+        self, i: int, x_src: Mapping[str, Tensor], num_dst: Mapping[str, int], block: HeteroBlock
+    ) -> Rows:
+        """Applies layer i, counted from the input.
+
+        Args:
+            x_src: by node type, [num_src, hidden_channels], the destinations' rows first; types
+                without rows may be left out.
+            num_dst: by node type, how many rows to return; the block's number of destinations.
+        Returns:
+            By node type, [num_dst, hidden_channels].
+        """
+        none = next(iter(x_src.values())).new_zeros(0, self.hidden_channels)
+        x = {
+            name: functional.dropout(x_src.get(name, none), self.dropout, self.training)
+            for name in self.node_types
+        }
+        out = self.layers[i](x, block)
+        return {
+            name: self._activate(i, name, rows[: num_dst.get(name, 0)])
+            for name, rows in out.items()
+        }
+
+    def readout(self, layer_outputs: Sequence[Mapping[str, Tensor]]) -> Rows:
+        """Gives the encoder's output from the rows of the same nodes before and after each layer.
+
+        Args:
+            layer_outputs: by node type, [num_nodes, hidden_channels]: what the first layer read,
+                then what each layer gave. Only the last is read without `jump`.
+        Returns:
+            By node type, [num_nodes, out_channels].
+        """
+        return {
+            name: self._head(name, [outputs[name] for outputs in layer_outputs])
+            for name in layer_outputs[-1]
+        }
+
+    def forward(
+        self, x: Mapping[str, Tensor] | Tensor, blocks: Sequence[HeteroBlock] | Sequence[Block]
+    ) -> Any:
+        """Encodes the seeds of a batch.
+
+        Args:
+            x: by node type, features or dense ids of the batch's nodes, the seeds' first; see
+                `NodeInputs.forward`. A tensor where the graph has one node type and one edge type.
+            blocks: one per layer; blocks[0] is the deepest, read by the first layer.
+        Returns:
+            By node type, [num_seeds, out_channels]; a tensor where x is one.
+        Raises:
+            ConfigError: there is not one block per layer, or x is a tensor and there are several
+                types.
+        """
+        if isinstance(x, Tensor):
+            return self._forward_one_type(x, blocks)
+        if len(blocks) != self.num_layers:
+            raise ConfigError(
+                f"model.args.num_layers={self.num_layers} is invalid: batches are sampled for "
+                f"{len(blocks)} layers. Give sampling.fanouts one number per layer, or set "
+                f"model.args.num_layers to {len(blocks)}."
+            )
+        last = blocks[-1]
+        assert isinstance(last, HeteroBlock)
+        rows = self.encode_inputs(x)
+        outputs = [self._first(rows, last.num_dst)]
+        for i, block in enumerate(blocks):
+            assert isinstance(block, HeteroBlock)
+            rows = self.forward_layer(i, rows, block.num_dst, block)
+            outputs.append(self._first(rows, last.num_dst))
+        return keep_in_graph(self.readout(outputs), self._dense_parameters())
+
+    def inputs_of(self, batch: Any, feature: str = "x") -> Rows:
+        """What `forward` takes of a `HeteroData` batch: features, or n_id of embedded types."""
+        embedded = self.embedded_types
+        return {
+            name: batch[name].n_id if name in embedded else batch[name][feature]
+            for name in self.node_types
+            if name in batch.node_types and (name in embedded or feature in batch[name])
+        }
+
+    def _forward_one_type(self, x: Tensor, blocks: Sequence[Any]) -> Tensor:
+        if len(self.node_types) != 1 or len(self.edge_types) != 1:
+            raise ConfigError(
+                f"model.type={type(self).__name__!r} is invalid: it was built for node types "
+                f"{self.node_types} and {len(self.edge_types)} edge types, and was given a batch "
+                f"of one type. Build it for the types of the graph."
+            )
+        (node_type,), (edge_type,) = self.node_types, self.edge_types
+        wrapped = [
+            HeteroBlock(
+                blocks={edge_type: block},
+                num_src={node_type: block.num_src},
+                num_dst={node_type: block.num_dst},
+            )
+            for block in blocks
+        ]
+        out: Tensor = self.forward({node_type: x}, wrapped)[node_type]
+        return out
+
+    def _activate(self, i: int, name: str, rows: Tensor) -> Tensor:
+        if not len(rows):  # nothing that a batch norm could take statistics of
+            return rows
+        norms = self.norms[i]
+        assert isinstance(norms, ModuleDict)
+        out: Tensor = self.activations[i](norms[name](rows))
+        return out
+
+    def _head(self, name: str, rows: list[Tensor]) -> Tensor:
+        if not len(rows[-1]):
+            return rows[-1].new_zeros(0, self.out_channels)
+        x = rows[-1] if self.jump is None else self.jump(rows[1:])
+        x = self.heads[name](x)
+        return functional.normalize(x, dim=-1) if self.normalize_output else x
+
+    def _dense_parameters(self) -> Iterable[nn.Parameter]:
+        # A zero gradient of a table with sparse gradients would be a dense one.
+        sparse = {id(table.rows.weight) for table in self.inputs.tables.values() if table.sparse}
+        return [p for p in self.parameters() if id(p) not in sparse]
+
+    @staticmethod
+    def _first(rows: Mapping[str, Tensor], counts: Mapping[str, int]) -> Rows:
+        return {name: value[: counts.get(name, 0)] for name, value in rows.items()}
+
+
+def check_types(edge_types: Sequence[EdgeType], node_types: set[str]) -> None:
+    """Checks that there are edge types and that their node types are known.
+
+    Raises:
+        ConfigError: they are not.
+    """
+    if not edge_types:
+        raise ConfigError(
+            "model.args.edge_types=[] is invalid: there is nothing to pass messages along. Give "
+            "the edge types of the graph."
+        )
+    for source, relation, target in edge_types:
+        for name in (source, target):
+            if name not in node_types:
+                raise ConfigError(
+                    f"model.args.num_nodes is invalid: node type {name!r} of "
+                    f"{edge_type_name((source, relation, target))} has neither features nor a "
+                    f"number of nodes. Name features for it in graph.yaml, or give its number of "
+                    f"nodes for a table of learned rows."
+                )
+
+
+def block_of(block: HeteroBlock, edge_type: EdgeType, like: Tensor) -> Block:
+    """The block of an edge type, one without edges where the batch lacks it.
+
+    Args:
+        like: on the device where an empty block is made.
+    """
+    if edge_type in block.blocks:
+        return block.blocks[edge_type]
+    num_src, num_dst = block.num_src.get(edge_type[0], 0), block.num_dst.get(edge_type[2], 0)
+    index = torch.zeros(0, dtype=torch.int64, device=like.device)
+    degree = torch.zeros(0, dtype=torch.float32, device=like.device)
+    return Block(
+        edge_index=index.new_zeros(2, 0),
+        num_src=num_src,
+        num_dst=num_dst,
+        dst_ptr=index.new_zeros(num_dst + 1),
+        src_degree=degree.new_zeros(num_src),
+        dst_degree=degree.new_zeros(num_dst),
+    )

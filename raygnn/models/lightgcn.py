@@ -1,0 +1,119 @@
+"""LightGCN: embeddings smoothed over the graph, and nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from raygnn.data.edge_types import EdgeType
+from raygnn.models.adjacency import Adjacency
+from raygnn.models.hetero_encoder import HeteroEncoder, Rows, block_of
+from raygnn.models.segment import segment_sum
+from raygnn.models.unbiased import scale_sampled
+
+if TYPE_CHECKING:
+    from raygnn.sampling.blocks import HeteroBlock
+
+
+class LightGCNLayer(nn.Module):
+    """sum_j x_j / sqrt(d_i d_j) over the in-neighbors j of i of all types together; no parameters.
+
+    d is a node's degree in the whole graph, over all edge types: of in-edges where it receives, of
+    out-edges where it sends. The graph should have each edge in both directions (reverse edge
+    types), so that the two are the same. A sum over sampled neighbors is scaled by (in-degree /
+    number sampled), so that it estimates the sum over all of them without bias. An edge weight,
+    where the block has one, is a factor on the neighbor's row; degrees stay counts.
+    """
+
+    def __init__(self, edge_types: Sequence[EdgeType]) -> None:
+        super().__init__()
+        self.edge_types = list(edge_types)
+
+    def forward(self, x_src: Mapping[str, Tensor], block: HeteroBlock) -> Rows:
+        """Returns [num_dst, channels] by node type."""
+        any_rows = next(iter(x_src.values()))
+        blocks = {t: block_of(block, t, any_rows) for t in self.edge_types}
+        of_source = {name: any_rows.new_zeros(len(x)).float() for name, x in x_src.items()}
+        of_target = {name: any_rows.new_zeros(block.num_dst.get(name, 0)).float() for name in x_src}
+        for (source, _, target), of_type in blocks.items():
+            of_source[source] = of_source[source] + of_type.src_degree
+            of_target[target] = of_target[target] + of_type.dst_degree
+        scaled = {name: x * _inverse_sqrt(of_source[name], x) for name, x in x_src.items()}
+        out = {name: x.new_zeros(len(of_target[name]), x.shape[1]) for name, x in x_src.items()}
+        for (source, _, target), of_type in blocks.items():
+            if of_type.num_edges:
+                summed = segment_sum(scaled[source], Adjacency.of(of_type), of_type.edge_weight)
+                out[target] = out[target] + scale_sampled(summed, of_type)
+        return {name: x * _inverse_sqrt(of_target[name], x) for name, x in out.items()}
+
+
+def _inverse_sqrt(degree: Tensor, like: Tensor) -> Tensor:
+    # A node without edges sends and receives nothing.
+    precise = degree.to(torch.promote_types(like.dtype, torch.float32)).clamp(min=1)
+    return precise.rsqrt().to(like.dtype).unsqueeze(-1)
+
+
+class LightGCN(HeteroEncoder):
+    """LightGCN, arXiv:2002.02126.
+
+    Every node has a learned row of width `out_channels`; features are not read. The output is the
+    mean of these rows and of what each layer makes of them. With all edges in the blocks of a step
+    this is full-graph propagation.
+
+    Args:
+        in_channels: not read; there so that all models are built alike.
+        out_channels: width of the rows and of the output.
+        num_layers: how far rows travel.
+        edge_types: those that rows travel along.
+        num_nodes: nodes in the whole graph, of every node type.
+        normalize_output: scales each output row to unit L2 norm.
+        sparse_embeddings: see `EmbeddingTable`.
+    Raises:
+        ConfigError: an argument is out of range, or a type has no number of nodes.
+    """
+
+    def __init__(
+        self,
+        in_channels: Mapping[str, int] | int | None,
+        out_channels: int,
+        num_layers: int = 3,
+        *,
+        edge_types: Sequence[EdgeType],
+        num_nodes: Mapping[str, int],
+        normalize_output: bool = False,
+        sparse_embeddings: bool = False,
+    ) -> None:
+        super().__init__(
+            {},
+            out_channels,
+            out_channels,
+            num_layers,
+            edge_types=edge_types,
+            num_nodes=num_nodes,
+            normalize_output=normalize_output,
+            sparse_embeddings=sparse_embeddings,
+        )
+        # Nothing stands between propagation and output.
+        self.activations = nn.ModuleList(nn.Identity() for _ in range(num_layers))
+        del self.heads
+
+    def build_layer(self, channels: int) -> nn.Module:
+        """A `LightGCNLayer`."""
+        return LightGCNLayer(self.edge_types)
+
+    @property
+    def reads_all_layers(self) -> bool:
+        """The mean takes them all."""
+        return True
+
+    def readout(self, layer_outputs: Sequence[Mapping[str, Tensor]]) -> Rows:
+        """The mean of the rows before and after each layer; see `HeteroEncoder.readout`."""
+        out: Rows = {}
+        for name in layer_outputs[-1]:
+            mean = torch.stack([rows[name] for rows in layer_outputs]).mean(dim=0)
+            out[name] = functional.normalize(mean, dim=-1) if self.normalize_output else mean
+        return out

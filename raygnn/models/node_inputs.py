@@ -1,0 +1,134 @@
+"""What encoders of several node types start from: projected features, or learned rows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor, nn
+from torch_geometric.nn.module_dict import ModuleDict
+
+from raygnn.errors import DataError
+from raygnn.models.arguments import check_positive
+
+
+class EmbeddingTable(nn.Module):
+    """A learned row per node of a type that has no features.
+
+    Rows start with unit length on average.
+
+    Args:
+        num_nodes: nodes of the type in the whole graph.
+        channels: width of a row.
+        sparse: gives sparse gradients, of the rows that were read only. They need an optimizer that
+            takes them, as SparseAdam or SGD without momentum.
+    Raises:
+        ConfigError: a number is less than 1.
+    """
+
+    def __init__(self, num_nodes: int, channels: int, *, sparse: bool = False) -> None:
+        super().__init__()
+        check_positive(num_nodes=num_nodes, channels=channels)
+        self.rows = nn.Embedding(num_nodes, channels, sparse=sparse)
+        nn.init.normal_(self.rows.weight, std=channels**-0.5)
+
+    @property
+    def num_nodes(self) -> int:
+        """Nodes of the type in the whole graph."""
+        return self.rows.num_embeddings
+
+    @property
+    def sparse(self) -> bool:
+        """Whether gradients are sparse."""
+        return self.rows.sparse
+
+    def forward(self, n_id: Tensor) -> Tensor:
+        """Looks up rows.
+
+        Args:
+            n_id: int64 [num_nodes], dense ids in the whole graph.
+        Returns:
+            [num_nodes, channels].
+        """
+        out: Tensor = self.rows(n_id)
+        return out
+
+
+class NodeInputs(nn.Module):
+    """Gives the nodes of every type rows of one width.
+
+    Args:
+        in_channels: width of the features, by node type.
+        num_nodes: nodes in the whole graph, by node type; types without features get an
+            `EmbeddingTable` of that size.
+        channels: width of the rows.
+        sparse: see `EmbeddingTable`.
+    """
+
+    def __init__(
+        self,
+        in_channels: Mapping[str, int],
+        num_nodes: Mapping[str, int],
+        channels: int,
+        *,
+        sparse: bool = False,
+    ) -> None:
+        super().__init__()
+        self.channels = channels
+        self.in_channels = dict(in_channels)
+        check_positive(**{f"in_channels.{name}": width for name, width in in_channels.items()})
+        self.node_types = list(dict.fromkeys([*in_channels, *num_nodes]))
+        self.projections = ModuleDict(
+            {name: nn.Linear(width, channels) for name, width in in_channels.items()}
+        )
+        self.tables = ModuleDict(
+            {
+                name: EmbeddingTable(num_nodes[name], channels, sparse=sparse)
+                for name in self.node_types
+                if name not in in_channels
+            }
+        )
+
+    def forward(self, x: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Projects features and looks up ids.
+
+        Args:
+            x: by node type, [num_nodes, in_channels] features, or int64 [num_nodes] dense ids of a
+                type with a table. A type may be left out.
+        Returns:
+            By node type, [num_nodes, channels], of all types.
+        Raises:
+            DataError: a type has what does not fit.
+        """
+        for name, rows in x.items():
+            self._check(name, rows)
+        return {name: self._rows(name, x.get(name)) for name in self.node_types}
+
+    def _rows(self, name: str, rows: Tensor | None) -> Tensor:
+        if rows is None:
+            return next(self.parameters()).new_zeros(0, self.channels)
+        if name in self.tables:
+            out: Tensor = self.tables[name](rows)
+            return out
+        projection = self.projections[name]
+        out = projection(rows.to(projection.weight.dtype))
+        return out
+
+    def _check(self, name: str, rows: Tensor) -> None:
+        if name not in self.node_types:
+            raise DataError(
+                f"node type {name!r} is unknown to the model. It was built for "
+                f"{', '.join(self.node_types)}."
+            )
+        got = f"{rows.dtype} of shape {list(rows.shape)}"
+        if name in self.tables:
+            if rows.dim() != 1 or rows.dtype != torch.int64:
+                raise DataError(
+                    f"node type {name!r} has no features in this model: it needs the nodes' dense "
+                    f"ids (n_id), int64 of one dimension, and was given {got}."
+                )
+        elif rows.dim() != 2 or rows.shape[1] != self.in_channels[name]:
+            raise DataError(
+                f"node type {name!r} needs features [num_nodes, {self.in_channels[name]}] and was "
+                f"given {got}."
+            )
