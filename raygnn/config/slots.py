@@ -30,7 +30,10 @@ class Slot:
     any_user_class: bool = False
 
 
-_MODELS = ("GCN", "GraphSAGE", "GAT", "GATv2", "GIN", "Transformer", "MLP")
+_MODELS = (
+    *("GCN", "GraphSAGE", "GAT", "GATv2", "GIN", "GINE", "Transformer", "MLP"),
+    *("HGT", "RGCN", "SimpleHGN", "Hetero", "LightGCN"),  # of several node types
+)
 _OPTIMIZERS = (
     "ASGD",
     "Adadelta",
