@@ -19,6 +19,7 @@ _NOT_OF_THE_RESULT: tuple[KeyPath, ...] = (
     ("job_name",),
     ("scaling",),
     ("loggers",),
+    ("profiler",),
     ("data", "cache_dir"),
     ("training", "log_every"),
     ("training", "accumulate_grad_batches"),  # follows from the global batch size

@@ -13,6 +13,7 @@ from raygnn.config.data_section import Data
 from raygnn.config.dependent_defaults import fill_dependent_defaults
 from raygnn.config.loader_section import Loader, LoaderPlan, Sampling, plan_loader
 from raygnn.config.problems import rule_error, rules_error
+from raygnn.config.profiler_section import Profiler
 from raygnn.config.run_section import Run, Scaling
 from raygnn.config.section import NonEmptyText, NonNegativeWhole, Section
 from raygnn.config.slots import SLOTS
@@ -106,6 +107,9 @@ class Config(Section):
     loggers: list[Component] = Field(
         default=[Component(type="tensorboard")],
         description=f"Where metrics are logged: {_names('logger')}.",
+    )
+    profiler: Profiler | None = Field(
+        default=None, description="Which training steps are traced; null traces none."
     )
     loop: DottedName | None = Field(
         default=None,

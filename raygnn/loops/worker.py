@@ -12,6 +12,7 @@ import torch
 from raygnn import __version__
 from raygnn.config import LoadedConfig, build, resolve
 from raygnn.data.bundle import Bundle
+from raygnn.data.filesystem import join
 from raygnn.errors import CheckpointError, ConfigError
 from raygnn.loops import collectives
 from raygnn.loops.callbacks import Callback, FunctionCallback
@@ -22,6 +23,7 @@ from raygnn.loops.engine import Engine
 from raygnn.loops.history import HistoryWriter
 from raygnn.loops.job import TrainJob
 from raygnn.loops.model_export import export_model
+from raygnn.loops.profiler import Profiler
 from raygnn.loops.progress import Progress, num_parameters, say
 from raygnn.loops.randomness import seed_process
 from raygnn.loops.run_folder import RunStatus
@@ -109,7 +111,7 @@ def _prepare_process(loaded: LoadedConfig) -> None:
 
 
 def _callbacks(job: TrainJob) -> list[Callback]:
-    """History, progress and loggers, then the configured ones."""
+    """History, progress, loggers and profiler, then the configured ones."""
     loaded, folder = job.loaded, job.folder
     injected = {"logs_uri": folder.logs_uri, "run_name": folder.uri.rstrip("/").rsplit("/", 1)[-1]}
     callbacks: list[Callback] = [HistoryWriter(folder), Progress()]
@@ -117,6 +119,9 @@ def _callbacks(job: TrainJob) -> list[Callback]:
         build(logger, "logger", loaded.allow_modules, **injected)
         for logger in loaded.config.loggers
     ]
+    profiler = loaded.config.profiler
+    if profiler is not None:
+        callbacks.append(Profiler(profiler, profiler.logs_uri or join(folder.logs_uri, "profiler")))
     for entry in loaded.config.callbacks:
         if isinstance(entry, dict):
             hooks = {h: resolve(f, "hook", loaded.allow_modules) for h, f in entry.items()}

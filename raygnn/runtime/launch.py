@@ -201,6 +201,7 @@ def _shortened(loaded: LoadedConfig, scratch: str) -> LoadedConfig:
         config=config.model_copy(
             update={
                 "training": config.training.model_copy(update=training),
+                "profiler": None,
                 "run": config.run.model_copy(
                     update={
                         "name": "dry-run",

@@ -89,6 +89,7 @@ def test_environment_of_whole_lists_and_mappings(monkeypatch: pytest.MonkeyPatch
         ("--loader.num_threads=3", False),
         ("--loader.val.prefetch_batches=3", False),
         ("--loggers=[]", False),
+        ("--profiler={active: 2}", False),
         ("--training.log_every={steps: 1}", False),
         ("--checkpoint.resume=must", False),
         ("--data.cache_dir=/elsewhere", False),

@@ -1,0 +1,89 @@
+from __future__ import annotations
+
+import gzip
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import fsspec
+import pytest
+
+from raygnn.config import ConfigError, load_config
+from tests.small_runs import run_rank, small_config
+
+# As TensorBoard's profiler plugin looks for traces: (worker).(time).pt.trace.json[.gz]
+_NAME = re.compile(r"^(rank-\d+)\.\d+\.pt\.trace\.json\.gz$")
+
+
+def _config(folder: Any, profiler: dict[str, Any], **changes: Any) -> dict[str, Any]:
+    return small_config(
+        folder,
+        loader={"batch_size": 20, "eval_batch_size": 100},
+        training={"max_steps": 8, "log_every": {"steps": 8}},
+        profiler=profiler,
+        checkpoint={"policy": "none"},
+        **changes,
+    )
+
+
+def _steps(content: bytes) -> list[int]:
+    """The steps in a trace, as the profiler numbers them."""
+    events = json.loads(gzip.decompress(content))["traceEvents"]
+    names = [event.get("name", "") for event in events if event.get("ph") == "X"]
+    assert any(name.startswith("aten::") for name in names)
+    return sorted({int(n.split("#")[1]) for n in names if n.startswith("ProfilerStep#")})
+
+
+def test_a_schedule_traces_each_of_its_cycles(small_bundle_path, tmp_path, capsys):
+    profiler = {"wait": 1, "warmup": 1, "active": 2, "repeat": 2, "record_shapes": True}
+    config = _config(tmp_path, profiler, scaling__num_workers=0)
+    run_rank(config, small_bundle_path)
+    traces = sorted((tmp_path / "run" / "logs" / "profiler").iterdir())
+    assert all(_NAME.match(trace.name) for trace in traces)
+    assert [_steps(trace.read_bytes()) for trace in traces] == [[2, 3], [6, 7]]
+    assert str(traces[0]) in capsys.readouterr().out
+
+
+def test_batches_bound_a_trace_on_each_rank(ranks, small_bundle_path, tmp_path):
+    folder = tmp_path / "traces"
+    profiler = {"begin_batch": 4, "end_batch": 7, "with_stack": True, "logs_uri": str(folder)}
+    config = _config(tmp_path, profiler, scaling__num_workers=2)
+    ranks.run(run_rank, 2, config, small_bundle_path)
+    traces = sorted(folder.iterdir())
+    assert [_NAME.match(trace.name)[1] for trace in traces] == ["rank-0", "rank-1"]
+    # Batches 4 to 7 are in steps 2 to 4 of two ranks; a trace counts its own steps from 0.
+    assert [_steps(trace.read_bytes()) for trace in traces] == [[0, 1, 2]] * 2
+
+
+def test_traces_go_to_any_uri_and_a_short_run_keeps_what_it_has(small_bundle_path, tmp_path):
+    fs = fsspec.filesystem("memory")
+    if fs.exists("/traces"):
+        fs.rm("/traces", recursive=True)
+    profiler = {"active": 100, "logs_uri": "memory://traces"}
+    run_rank(_config(tmp_path, profiler, scaling__num_workers=0), small_bundle_path)
+    (path,) = fs.ls("/traces", detail=False)
+    # The last one is what follows the last step: the validation at the end.
+    assert _steps(fs.cat_file(path)) == [2, 3, 4, 5, 6, 7, 8]
+
+
+def test_a_run_that_ends_before_the_first_trace_says_so(small_bundle_path, tmp_path, capsys):
+    profiler = {"begin_batch": 100, "end_batch": 101}
+    run_rank(_config(tmp_path, profiler, scaling__num_workers=0), small_bundle_path)
+    assert "profiler: no step was traced" in capsys.readouterr().out
+    assert not Path(tmp_path, "run", "logs", "profiler").exists()
+
+
+@pytest.mark.parametrize(
+    ("profiler", "message"),
+    [
+        ("{begin_batch: 3}", r"profiler\.end_batch is invalid: begin_batch and end_batch go together"),
+        ("{end_batch: 3}", r"profiler\.begin_batch is invalid: begin_batch and end_batch go together"),
+        ("{begin_batch: 3, end_batch: 2}", r"profiler\.end_batch=2 is invalid: it is before"),
+        ("{begin_batch: 3, end_batch: 4, wait: 0}", r"profiler\.wait=0 .*exclude each other"),
+        ("{active: 0}", r"profiler\.active=0"),
+    ],
+)
+def test_what_cannot_be_profiled_is_refused(profiler, message):
+    with pytest.raises(ConfigError, match=message):
+        load_config(f"profiler: {profiler}")
