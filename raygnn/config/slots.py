@@ -66,6 +66,11 @@ _LOSSES = {
     "cross_entropy": "CrossEntropy",
     "binary_cross_entropy": "BinaryCrossEntropy",
     "mse": "MeanSquaredError",
+    "retrieval": "Retrieval",
+    "softmax": "SoftmaxOwnNegatives",
+    "margin": "Margin",
+    "bpr": "BPR",
+    "link_binary_cross_entropy": "LinkBinaryCrossEntropy",
 }
 _METRICS = {
     "accuracy": "Accuracy",
@@ -75,6 +80,16 @@ _METRICS = {
     "average_precision": "AveragePrecision",
     "mae": "MeanAbsoluteError",
     "r2": "R2",
+    "mrr": "MeanReciprocalRank",
+    "hits": "Hits",
+    "auc": "LinkAUC",
+    "ap": "LinkAveragePrecision",
+}
+_DECODERS = {
+    "inner_product": "InnerProduct",
+    "cosine": "Cosine",
+    "hadamard_mlp": "HadamardMLP",
+    "distmult": "DistMult",
 }
 _LOGGERS = {"tensorboard": "TensorBoard", "wandb": "WandB", "mlflow": "MLflow"}
 
@@ -84,12 +99,15 @@ SLOTS: Mapping[str, Slot] = MappingProxyType(
             "model",
             ("torch.nn.Module",),
             {name: f"raygnn.models.{name}" for name in _MODELS},
-            frozenset({"in_channels"}),
+            frozenset({"in_channels", "edge_types", "num_nodes"}),
         ),
         "task": Slot(
             "task",
             ("raygnn.loops.task.Task",),
-            {"node_classification": "raygnn.loops.node_classification.NodeClassification"},
+            {
+                "node_classification": "raygnn.loops.node_classification.NodeClassification",
+                "link_prediction": "raygnn.loops.link_prediction.LinkPrediction",
+            },
         ),
         "optimizer": Slot(
             "optimizer",
@@ -105,7 +123,7 @@ SLOTS: Mapping[str, Slot] = MappingProxyType(
         ),
         "loss": Slot(
             "losses",
-            ("raygnn.losses.Loss",),
+            ("raygnn.losses.Loss", "raygnn.losses.LinkLoss"),
             {name: f"raygnn.losses.{loss}" for name, loss in _LOSSES.items()},
         ),
         "metric": Slot(
@@ -113,6 +131,12 @@ SLOTS: Mapping[str, Slot] = MappingProxyType(
             ("raygnn.metrics.Metric", "torchmetrics.Metric"),
             {name: f"raygnn.metrics.{metric}" for name, metric in _METRICS.items()},
             frozenset({"num_outputs", "problem"}),
+        ),
+        "decoder": Slot(
+            "task.args.decoder",
+            ("raygnn.models.decoders.Decoder",),
+            {name: f"raygnn.models.decoders.{decoder}" for name, decoder in _DECODERS.items()},
+            frozenset({"in_channels"}),
         ),
         "callback": Slot("callbacks", ("raygnn.loops.callbacks.Callback",)),
         "hook": Slot("callbacks", takes_functions=True, functions_only=True),

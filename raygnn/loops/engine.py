@@ -177,7 +177,7 @@ class Engine:
             weight=output.weight,
             divisor=divisor,
             loss_sum=loss_sum,
-            num_samples=int(batch.num_seeds),
+            num_samples=self.task.num_samples(batch),
             num_edges=int(batch.num_edges),
         )
         local.add_metrics(output.metrics)

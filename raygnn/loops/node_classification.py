@@ -8,10 +8,12 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch_geometric.data import HeteroData
 
 from raygnn.config import Component, build
 from raygnn.data.node_target import NodeTarget, NodeTargetArguments
 from raygnn.errors import ConfigError
+from raygnn.loops.build_encoder import build_encoder
 from raygnn.loops.objective import Objective
 from raygnn.loops.task import EvalOutput, StepOutput, Task, TaskEnvironment
 from raygnn.metrics import as_metric
@@ -74,13 +76,11 @@ class NodeClassification(Task):
         loaded, target = self.env.loaded, self.target
         config = loaded.config
         width = config.model.args.get("out_channels")
-        injected: dict[str, Any] = {"in_channels": target.in_channels}
-        if width is None:
-            injected["out_channels"] = target.num_outputs
-        if "num_layers" not in config.model.args:
-            injected["num_layers"] = config.sampling.num_hops
-        encoder = build(config.model, "model", loaded.allow_modules, **injected)
-        return NodePredictor(encoder, None if width is None else (width, target.num_outputs))
+        num_outputs = target.num_outputs
+        chosen = num_outputs if width is None else None
+        encoder = build_encoder(loaded, self.env.bundle, target.feature, chosen)
+        head = None if width is None else (width, num_outputs)
+        return NodePredictor(encoder, target.node_type, head)
 
     def build_metrics(self) -> Sequence[Any]:
         loaded = self.env.loaded
@@ -99,8 +99,11 @@ class NodeClassification(Task):
         return self._loaders[split]
 
     def training_step(self, batch: Any) -> StepOutput:
-        loss_sum, weight = self._objective(self.model(batch), batch.y)
+        loss_sum, weight = self._objective(self.model(batch), self._seeds_of(batch).y)
         return StepOutput(loss_sum, weight)
+
+    def num_samples(self, batch: Any) -> int:
+        return int(self._seeds_of(batch).num_seeds)
 
     def evaluate(self, split: str, num_batches: int) -> Iterator[EvalOutput]:
         if self.env.loaded.config.training.eval == "exact":
@@ -111,7 +114,8 @@ class NodeClassification(Task):
         with closing(loader.iterate(0, stop=num_batches)) as batches:
             for batch in batches:
                 moved = batch.to(self.env.device)
-                yield self._judge(batch.index, batch.input_id, self.model(moved), moved.y)
+                seeds = self._seeds_of(moved)
+                yield self._judge(batch.index, seeds.input_id, self.model(moved), seeds.y)
 
     def close(self) -> None:
         for loader in self._loaders.values():
@@ -165,20 +169,26 @@ class NodeClassification(Task):
         """Exact predictions of all nodes, [num_nodes, num_outputs], on this worker's device."""
         predictor = self.model.module if hasattr(self.model, "module") else self.model
         assert isinstance(predictor, NodePredictor)
-        if not isinstance(predictor.encoder, Encoder):
+        encoder = predictor.encoder.module
+        if not isinstance(encoder, Encoder):
+            name = self.env.loaded.config.model.type
             raise ConfigError(
-                f"training.eval='exact' is invalid: {type(predictor.encoder.module).__name__} is "
-                "not one of raygnn's encoders, which go layer by layer. Set it to sampled."
+                f"training.eval='exact' is invalid: model.type={name!r} does not go layer by layer "
+                "over one edge type. Set it to sampled."
             )
         target, adjacency = self.target, self._graph.adjacency(self.env.bundle.edge_types[0])
         embeddings = exact_inference(
-            predictor.encoder,
+            encoder,
             lambda ids: self._features.gather(target.node_type, target.feature, ids),
             (adjacency.indptr, adjacency.indices),
             device=self.env.device,
         )
         predictions: Tensor = predictor.readout(embeddings.to(self.env.device))
         return predictions
+
+    def _seeds_of(self, batch: Any) -> Any:
+        """Where a batch keeps what belongs to its seeds."""
+        return batch[self.target.node_type] if isinstance(batch, HeteroData) else batch
 
     def _judge(self, index: int, ids: Tensor, prediction: Any, target: Tensor) -> EvalOutput:
         loss_sum, weight = self._objective(prediction, target)

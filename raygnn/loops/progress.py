@@ -11,6 +11,7 @@ from raygnn.loops.callbacks import Callback
 if TYPE_CHECKING:
     from raygnn.loops.engine import Engine
 
+_MAX_SHOWN = 6
 _BARS = "▁▂▃▄▅▆▇█"
 
 
@@ -34,7 +35,8 @@ class Progress(Callback):
         if engine.context.rank == 0:
             tracker = engine.best.tracker
             curve = [row[tracker.monitor] for row in engine.history if tracker.monitor in row]
-            say(f"{_where(engine)} | {_show(metrics)} | {tracker.monitor} {sparkline(curve)}")
+            values = _show(metrics, tracker.monitor)
+            say(f"{_where(engine)} | {values} | {tracker.monitor} {sparkline(curve)}")
 
     def on_train_end(self, engine: Engine) -> None:
         if engine.context.rank == 0:
@@ -90,6 +92,9 @@ def _where(engine: Engine) -> str:
     return f"epoch {engine.position.epoch:>3} step {engine.position.step:>5}"
 
 
-def _show(metrics: dict[str, float]) -> str:
-    shown = {name: value for name, value in metrics.items() if not name.startswith("perf/")}
+def _show(metrics: dict[str, float], first: str | None = None) -> str:
+    """The losses and the monitored metric, then others as far as a line has room."""
+    names = [name for name in metrics if not name.startswith("perf/")]
+    names.sort(key=lambda name: (not name.endswith("/loss"), name != first))  # a stable sort
+    shown = {name: metrics[name] for name in names[:_MAX_SHOWN]}
     return "  ".join(f"{name} {value:.4g}" for name, value in shown.items())

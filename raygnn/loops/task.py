@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from raygnn.config import LoadedConfig
 from raygnn.data.bundle import Bundle
-from raygnn.sampling.loader import NeighborLoader
+from raygnn.sampling.batch_sequence import BatchSequence
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ class Task(ABC):
         """The module to train, on the CPU; the engine moves and wraps it."""
 
     @abstractmethod
-    def loader(self, split: str) -> NeighborLoader | None:
+    def loader(self, split: str) -> BatchSequence | None:
         """The loader of `train`, `val` or `test`; None where the split was not declared.
 
         Raises:
@@ -98,6 +98,10 @@ class Task(ABC):
 
         Runs without gradient and in evaluation mode. Makes no collective call.
         """
+
+    def num_samples(self, batch: Any) -> int:
+        """How many seeds or anchors a training batch has."""
+        return len(batch.input_id)
 
     def build_metrics(self) -> Sequence[Any]:
         """The metrics of evaluation (`raygnn.metrics`)."""

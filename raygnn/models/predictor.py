@@ -1,29 +1,29 @@
-"""From a sampled batch to one prediction per seed, for any encoder."""
+"""From a sampled batch to one prediction per seed."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from torch import Tensor, nn
+from torch import nn
 
-from raygnn.models.encoder import Encoder
-from raygnn.models.wrap import SubgraphModule
-from raygnn.sampling.blocks import blocks_of
+from raygnn.models.graph_encoder import GraphEncoder
 
 
 class NodePredictor(nn.Module):
     """An encoder, and a linear head where the encoder's width is not the number of outputs.
 
     Args:
-        encoder: one of raygnn's, computed over per-layer blocks; or any module with PyG's
-            `forward(x, edge_index)`, computed over the whole sampled subgraph.
+        target: node type of the seeds.
         head_channels: (width of the encoder's output, number of outputs), None without a head.
     """
 
-    def __init__(self, encoder: nn.Module, head_channels: tuple[int, int] | None = None) -> None:
+    def __init__(
+        self, encoder: GraphEncoder, target: str, head_channels: tuple[int, int] | None = None
+    ) -> None:
         super().__init__()
-        self.encoder = encoder if isinstance(encoder, Encoder) else SubgraphModule(encoder)
+        self.encoder = encoder
         self.head = nn.Identity() if head_channels is None else nn.Linear(*head_channels)
+        self._target = target
 
     def forward(self, batch: Any) -> Any:
         """Predicts the seeds of a batch.
@@ -31,10 +31,8 @@ class NodePredictor(nn.Module):
         Returns:
             [num_seeds, num_outputs], or a dictionary of such where a user's model gives one.
         """
-        if isinstance(self.encoder, Encoder):
-            return self.readout(self.encoder(batch.x, blocks_of(batch)))
-        return self.readout(self.encoder(batch))
+        return self.readout(self.encoder(batch)[self._target])
 
-    def readout(self, embedding: Any) -> Tensor:
+    def readout(self, embedding: Any) -> Any:
         """[num_nodes, width of the encoder] to [num_nodes, num_outputs]."""
         return self.head(embedding)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from raygnn.config import Config
 from raygnn.data.bundle import Bundle
+from raygnn.data.edge_types import edge_type_name
+from raygnn.data.link_target import LinkTarget, LinkTargetArguments
 from raygnn.data.node_target import NodeTarget, NodeTargetArguments
 from raygnn.loops.progress import say
 
@@ -17,8 +19,19 @@ def check_data(config: Config, bundle: Bundle) -> None:
         ConfigError: `task.args` names something that the graph does not have.
         DataError: labels or features are missing, or a split is empty.
     """
-    if config.task.type != "node_classification":
-        return
+    if config.task.type == "link_prediction":
+        _check_links(config, bundle)
+    elif config.task.type == "node_classification":
+        _check_nodes(config, bundle)
+
+
+def _check_links(config: Config, bundle: Bundle) -> None:
+    found = LinkTarget.find(bundle, config, LinkTargetArguments.of(config.task.args))
+    sizes = ", ".join(f"{name} {edges.num_links:,}" for name, edges in found.splits.items())
+    say(f"links {edge_type_name(found.edge_type)}: {sizes}")
+
+
+def _check_nodes(config: Config, bundle: Bundle) -> None:
     found = NodeTarget.find(bundle, config, NodeTargetArguments.of(config.task.args))
     splits = found.splits
     say(

@@ -1,0 +1,149 @@
+"""What a link task learns: which links, from which graph, with which negatives."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING, Any
+
+from raygnn.data.bundle import Bundle
+from raygnn.data.edge_types import EdgeType, edge_type_name, parse_edge_type
+from raygnn.data.link_split import LinkSplit
+from raygnn.data.supervision import KnownPositives, SupervisionEdges, known_positives
+from raygnn.data.supervision import make_supervision as split_links
+from raygnn.errors import ConfigError
+
+if TYPE_CHECKING:
+    from raygnn.config import Config
+
+_COUNTS = ("num_random_negatives", "num_random_negatives_eval")
+
+
+@dataclass(frozen=True)
+class LinkTargetArguments:
+    """`task.args` of link prediction; see `LinkPrediction` for their meaning."""
+
+    edge_type: str | None = None
+    labels: bool = False
+    feature: str = "x"
+    decoder: Mapping[str, Any] = field(default_factory=lambda: {"type": "inner_product"})
+    num_random_negatives: int = 512
+    num_random_negatives_eval: int = 512
+    negatives: str = "uniform"
+    max_labels_per_anchor: int | None = None
+    remove_accidental_hits: bool = True
+    disjoint_train_ratio: float = 0.0
+    test_messages: str = "transductive"
+    full_ranking: bool = False
+
+    @classmethod
+    def of(cls, args: Mapping[str, Any]) -> LinkTargetArguments:
+        """Takes `task.args`.
+
+        Raises:
+            ConfigError: one of them is no argument of link prediction, or out of range.
+        """
+        known = [item.name for item in fields(cls)]
+        for name in args:
+            if name not in known:
+                raise ConfigError(
+                    f"task.args.{name} is invalid: link_prediction has no such argument. Set one "
+                    f"of: {', '.join(known)}."
+                )
+        arguments = cls(**args)
+        arguments._check()
+        return arguments
+
+    def _check(self) -> None:
+        for name in _COUNTS:
+            value = getattr(self, name)
+            if not isinstance(value, int) or value < 0:
+                raise ConfigError(
+                    f"task.args.{name}={value!r} is invalid: it is a number of nodes. Set 0 or "
+                    "more."
+                )
+        choices = {"negatives": ("uniform", "degree"), "test_messages": _MODES}
+        for name, allowed in choices.items():
+            if getattr(self, name) not in allowed:
+                raise ConfigError(
+                    f"task.args.{name}={getattr(self, name)!r} is invalid: there is no such "
+                    f"choice. Set one of: {', '.join(allowed)}."
+                )
+        if not 0 <= self.disjoint_train_ratio < 1:
+            raise ConfigError(
+                f"task.args.disjoint_train_ratio={self.disjoint_train_ratio!r} is invalid: it is "
+                "the share of training links that carry no messages. Set at least 0, below 1."
+            )
+
+
+_MODES = ("transductive", "inductive")
+
+
+@dataclass(frozen=True)
+class LinkTarget:
+    """The links of a task, found and split.
+
+    Attributes:
+        link: how they are split.
+        splits: supervision edges of train, val and test.
+        known: all links of the type, for filtering.
+        reverse_types: edge types and their reverses.
+    """
+
+    edge_type: EdgeType
+    link: LinkSplit
+    splits: dict[str, SupervisionEdges]
+    known: KnownPositives
+    reverse_types: dict[EdgeType, EdgeType]
+
+    @classmethod
+    def find(cls, bundle: Bundle, config: Config, arguments: LinkTargetArguments) -> LinkTarget:
+        """Finds the links, splits them by `data.splits`, and checks them.
+
+        Raises:
+            ConfigError: the edge type is not in the graph, or the rule does not split edges.
+            DataError: the links cannot be split so.
+        """
+        edge_type = _find_edge_type(bundle, arguments)
+        rule = config.data.splits
+        if rule is not None and rule.type == "per_class":
+            raise ConfigError(
+                "data.splits.type='per_class' is invalid: links have no classes. Set hash or "
+                "temporal, or declare a split column of the edges."
+            )
+        link = LinkSplit(
+            edge_type,
+            labels=arguments.labels,
+            rule=rule,
+            seed=config.seed,
+            disjoint_train_ratio=arguments.disjoint_train_ratio,
+        )
+        reverses = {et: bundle.reverse_of(et) for et in bundle.edge_types}
+        return cls(
+            edge_type=edge_type,
+            link=link,
+            splits=split_links(bundle, link),
+            known=known_positives(bundle, link),
+            reverse_types={et: other for et, other in reverses.items() if other is not None},
+        )
+
+
+def _find_edge_type(bundle: Bundle, arguments: LinkTargetArguments) -> EdgeType:
+    if arguments.labels:
+        available = [edges.edge_type for edges in bundle.label_edges if edges.sign == "positive"]
+    else:
+        available = list(bundle.edge_types)
+    names = [edge_type_name(edge_type) for edge_type in available]
+    if arguments.edge_type is None:
+        if len(available) == 1:
+            return available[0]
+        raise ConfigError(
+            f"task.args.edge_type=None is invalid: the graph has several. Set one of: "
+            f"{', '.join(names) or 'none, as there are no label edges'}."
+        )
+    if arguments.edge_type not in names:
+        raise ConfigError(
+            f"task.args.edge_type={arguments.edge_type!r} is invalid: the graph has no such links. "
+            f"Set one of: {', '.join(names) or 'none, as there are no label edges'}."
+        )
+    return parse_edge_type(arguments.edge_type)

@@ -1,0 +1,158 @@
+"""Link prediction learns, resumes, and is the same for 1, 2 and 3 workers."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+import raygnn.train
+from raygnn.errors import ConfigError, DataError, TrainingError
+from tests.small_runs import run_rank, small_bundle, small_config, trained_weights
+
+TASK = {
+    "type": "link_prediction",
+    "args": {"num_random_negatives": 20, "num_random_negatives_eval": 30},
+}
+
+
+@pytest.fixture(scope="module")
+def graph(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("graph")
+    small_bundle(folder, num_nodes=150, homophily=0.95)
+    return folder / "tables"
+
+
+@pytest.fixture(scope="module")
+def bundle_path(graph: Path) -> str:
+    return str(next((graph.parent / "cache" / "bundles").glob("*/bundle.json")).parent)
+
+
+def _config(folder: Path, graph: Path, world_size: int = 0, **changes) -> dict:
+    settings = {
+        "task": TASK,
+        "metrics": [],
+        "data": {
+            "uri": str(graph),
+            "splits": {"type": "hash", "fractions": [0.7, 0.15, 0.15]},
+        },
+        "scaling__num_workers": world_size,
+        "optimizer__args": {"lr": 0.01},
+    }
+    return small_config(folder, **{**settings, **changes})
+
+
+def _task(**args) -> dict:
+    return {**TASK, "args": {**TASK["args"], **args}}
+
+
+@pytest.mark.parametrize(
+    "loss", ["retrieval", "softmax", "margin", "bpr", "link_binary_cross_entropy"]
+)
+def test_each_loss_learns_to_rank_links(tmp_path, graph, loss):
+    config = _config(
+        tmp_path,
+        graph,
+        losses=[{"type": loss}],
+        training__max_epochs=6,
+        model={"type": "GraphSAGE", "args": {"hidden_channels": 16, "normalize_output": True}},
+    )
+    metrics = raygnn.train.fit(config).metrics
+    assert metrics["test/auc"] > 0.7
+    assert 0 < metrics["test/mrr"] <= 1
+    assert metrics["test/hits@1"] <= metrics["test/hits@10"] <= 1
+
+
+@pytest.mark.parametrize("decoder", ["inner_product", "cosine", "hadamard_mlp", "distmult"])
+def test_each_decoder_trains(tmp_path, graph, decoder):
+    config = _config(tmp_path, graph, task=_task(decoder={"type": decoder}, negatives="degree"))
+    assert raygnn.train.fit(config).metrics["epoch"] == 2
+
+
+def test_workers_agree(ranks, graph, bundle_path, tmp_path):
+    found = {}
+    for size in (1, 2, 3):
+        folder = tmp_path / str(size)
+        task = _task(full_ranking=True, max_labels_per_anchor=2)
+        changes = {"task": task, "training__global_batch_size": 96}
+        config = _config(folder, graph, size, **changes)
+        metrics = ranks.run(run_rank, size, config, bundle_path)[0]
+        rows = (folder / "run" / "history.jsonl").read_text().splitlines()
+        found[size] = (trained_weights(config), [json.loads(row) for row in rows], metrics)
+    weights, history, metrics = found[1]
+    assert metrics["test/full_mrr"] > 0
+    for size in (2, 3):
+        for name, tensor in weights.items():
+            torch.testing.assert_close(found[size][0][name], tensor, rtol=1e-4, atol=1e-5)
+        for row, other in zip(history, found[size][1], strict=True):
+            for name in ("train/loss", "val/loss", "val/mrr", "val/auc", "val/full_mrr"):
+                assert other[name] == pytest.approx(row[name], rel=2e-3)
+
+
+def test_resumed_and_straight_end_with_the_same_bits(ranks, graph, bundle_path, tmp_path):
+    straight = _config(tmp_path / "straight", graph, 2, training__max_epochs=3)
+    ranks.run(run_rank, 2, straight, bundle_path)
+    killer = {
+        "type": "tests.numerics.test_resume.KillAt",
+        "args": {"step": 4, "marker": str(tmp_path / "kill")},
+    }
+    (tmp_path / "kill").touch()
+    changes = {"training__max_epochs": 3, "callbacks": [killer], "checkpoint__every": {"steps": 3}}
+    killed = _config(tmp_path / "killed", graph, 2, **changes)
+    with pytest.raises(RuntimeError, match="killed after step 4"):
+        ranks.run(run_rank, 2, killed, bundle_path)
+    (tmp_path / "kill").unlink()
+    ranks.run(run_rank, 2, killed, bundle_path)
+    expected = trained_weights(straight)
+    for name, tensor in trained_weights(killed).items():
+        assert torch.equal(tensor, expected[name]), name
+
+
+def test_variants_train(tmp_path, graph):
+    for number, args in enumerate(
+        (
+            {"test_messages": "inductive", "disjoint_train_ratio": 0.3},
+            {"remove_accidental_hits": False, "max_labels_per_anchor": 1},
+            {"num_random_negatives": 0},
+        )
+    ):
+        config = _config(tmp_path / str(number), graph, task=_task(**args))
+        assert raygnn.train.fit(config).metrics["test/auc"] > 0
+    plain = _config(tmp_path / "plain", graph, model={"type": "tests.user_code.PlainPyG"})
+    plain["model"]["args"] = {"out_channels": 8}
+    assert raygnn.train.fit(plain, allow_modules=["tests"]).metrics["test/auc"] > 0
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "message"),
+    [
+        ({"task": _task(edge_type="a__b__c")}, ConfigError, r"edge_type='a__b__c' is invalid"),
+        ({"task": _task(labels=True)}, ConfigError, "there are no label edges"),
+        ({"task": _task(negatives="hard")}, ConfigError, "Set one of: uniform, degree"),
+        ({"task": _task(num_random_negatives=-1)}, ConfigError, "it is a number of nodes"),
+        ({"task": _task(disjoint_train_ratio=1.0)}, ConfigError, "Set at least 0, below 1"),
+        ({"task": _task(lables=True)}, ConfigError, r"task\.args\.lables is invalid"),
+        ({"task": _task(feature="z")}, DataError, r"task\.args\.feature='z' is invalid"),
+        ({"losses": [{"type": "cross_entropy"}]}, ConfigError, "it is no loss of links"),
+        ({"metrics": [{"type": "hits", "args": {"ks": [100]}}]}, ConfigError, "100 is larger"),
+        ({"data__splits": {"type": "per_class"}}, ConfigError, "links have no classes"),
+        (
+            {"losses": [{"type": "retrieval", "args": {"candidates": "global"}}]},
+            ConfigError,
+            "candidates='global' is invalid",
+        ),
+        (
+            {
+                "task": _task(full_ranking=True),
+                "model": {"type": "tests.user_code.PlainPyG", "args": {"out_channels": 8}},
+            },
+            TrainingError,
+            r"full_ranking=True is invalid",
+        ),
+    ],
+)
+def test_wrong_input_is_told(tmp_path, graph, changes, error, message):
+    with pytest.raises(error, match=message):
+        raygnn.train.fit(_config(tmp_path, graph, **changes), allow_modules=["tests"])
