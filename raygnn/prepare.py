@@ -16,13 +16,24 @@ from raygnn.config.components import Component, build
 from raygnn.data.convert.csv import CsvSource, csv_tables
 from raygnn.data.convert.npz import npz_tables
 from raygnn.data.convert.pyg import load_pyg, tables_from_pyg
+from raygnn.data.convert.spec import spec_tables
 from raygnn.data.convert.split_option import SPLIT_HELP, parse_split
 from raygnn.data.filesystem import redact
 from raygnn.data.synthetic import GENERATORS, synthetic_tables
 from raygnn.data.synthetic_args import generator_arguments
 from raygnn.data.tables import GraphTables, check_folder, write_tables
+from raygnn.data.tables_spec import TablesSpec
 from raygnn.data.tables_summary import summarize_tables
 from raygnn.errors import ConfigError, DataError, RaygnnError
+
+# What the spec says of each table, and what is for edge lists only; by the parser's names.
+_EDGE_LIST_OPTIONS = {
+    name: f"--{name.replace('_', '-')}"
+    for name in (
+        "source", "target", "nodes", "id", "label", "features", "separator", "no_header",
+        "directed", "split", "normalize_features",
+    )
+}  # fmt: skip
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -51,6 +62,13 @@ def _convert_npz(args: argparse.Namespace) -> GraphTables:
 
 
 def _convert_csv(args: argparse.Namespace) -> GraphTables:
+    if (args.spec is None) == (args.edges is None):
+        raise ConfigError(
+            "--spec and --edges are invalid: give exactly one of them. Name a spec of all tables, "
+            "or an edge list."
+        )
+    if args.spec is not None:
+        return _convert_spec(args)
     separator = args.separator
     files = CsvSource(
         edges=args.edges,
@@ -64,6 +82,20 @@ def _convert_csv(args: argparse.Namespace) -> GraphTables:
         has_header=not args.no_header,
     )
     return csv_tables(files, args.directed, args.split, args.split_seed, _is_normalized(args))
+
+
+def _convert_spec(args: argparse.Namespace) -> GraphTables:
+    given = [
+        option
+        for name, option in _EDGE_LIST_OPTIONS.items()
+        if getattr(args, name) not in (None, False)
+    ]
+    if given:
+        raise ConfigError(
+            f"{', '.join(given)} is invalid with --spec: the spec says how its tables are read. "
+            "Take it away, and set it in the spec."
+        )
+    return spec_tables(TablesSpec.load(args.spec), args.data)
 
 
 def _convert_pyg(args: argparse.Namespace) -> GraphTables:
@@ -126,7 +158,9 @@ def _in_flags(message: str) -> str:
 
 
 def _next_command(out_uri: str, tables: GraphTables) -> str:
-    has_split = any(node.split is not None for node in tables.nodes.values())
+    declared = [node.split for node in tables.nodes.values()]
+    declared += [edge.split for edge in (*tables.edges.values(), *tables.label_edges.values())]
+    has_split = any(split is not None for split in declared)
     splits = "" if has_split else " --data.splits.type hash"
     return f"python -m raygnn.train CONFIG.yaml --data.uri {shlex.quote(redact(out_uri))}{splits}"
 
@@ -169,8 +203,10 @@ def _add_pyg(commands: Any) -> None:
 
 
 def _add_csv(commands: Any) -> None:
-    command = _add_command(commands, "csv", "from CSV or TSV edge lists", _convert_csv)
-    command.add_argument("--edges", required=True, metavar="FILE", help="edge list (path or URI)")
+    command = _add_command(commands, "csv", "from CSV, TSV or Parquet tables", _convert_csv)
+    command.add_argument("--spec", metavar="FILE", help="YAML that describes any set of tables")
+    command.add_argument("--data", metavar="DIR", default=".", help="folder of --spec's files")
+    command.add_argument("--edges", metavar="FILE", help="edge list (path or URI)")
     command.add_argument("--source", metavar="COLUMN", help="default: the first column of --edges")
     command.add_argument("--target", metavar="COLUMN", help="default: the second column of --edges")
     command.add_argument("--nodes", "--labels", metavar="FILE", help="table of ids and labels")

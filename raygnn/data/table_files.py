@@ -60,7 +60,7 @@ def list_files(folder: str, patterns: Sequence[str], place: str) -> list[TableFi
     """
     files: dict[str, TableFile] = {}
     for pattern in patterns:
-        found = _match(folder, pattern)
+        found = match_files(folder, pattern)
         if not found:
             raise DataError(
                 f"{place}={pattern!r} is invalid: no file matches it in {redact(folder)}. "
@@ -72,7 +72,8 @@ def list_files(folder: str, patterns: Sequence[str], place: str) -> list[TableFi
     return list(files.values())
 
 
-def _match(folder: str, pattern: str) -> list[tuple[str, Mapping[str, Any]]]:
+def match_files(folder: str, pattern: str) -> list[tuple[str, Mapping[str, Any]]]:
+    """The files of a pattern below a folder, by name, and what the store says of each."""
     fs, path = open_fs(join(folder, pattern))
     if is_remote(folder):
         # Listings are cached per process; tables may have been rewritten since.

@@ -21,8 +21,8 @@ from raygnn.data.manifest import FORMAT, MANIFEST_NAME, Manifest
 from raygnn.data.table_columns import Features, FeatureSpec, feature_columns, label_columns
 from raygnn.errors import DataError
 
-_FOLDERS = ("nodes", "edges")
-_OUR_SHARD = re.compile(r"(nodes|edges)/[^/]+/part-\d{5,}-of-\d{5,}\.parquet")
+_FOLDERS = ("nodes", "edges", "label_edges")
+_OUR_SHARD = re.compile(r"(nodes|edges|label_edges)/[^/]+/part-\d{5,}-of-\d{5,}\.parquet")
 _ROW_GROUP_BYTES = 64 << 20  # one task of the ingest holds a row group or a few in memory
 _MAX_ROW_GROUP_ROWS = 1 << 20
 
@@ -50,6 +50,8 @@ class EdgeRows:
     weight: str | None = None
     time: str | None = None
     directed: bool = True
+    split: str | None = None
+    reverse_of: EdgeType | None = None
 
 
 @dataclass(frozen=True)
@@ -58,11 +60,13 @@ class GraphTables:
 
     Attributes:
         notes: what was changed on the way here (dropped, symmetrised), a sentence each.
+        label_edges: by type and sign (`positive`, `negative`).
     """
 
     nodes: Mapping[str, NodeRows]
     edges: Mapping[EdgeType, EdgeRows]
     notes: tuple[str, ...] = ()
+    label_edges: Mapping[tuple[EdgeType, str], EdgeRows] = field(default_factory=dict)
 
 
 def node_rows(
@@ -169,7 +173,8 @@ def write_tables(
             f"node type {empty[0]!r} is invalid: it has no nodes. Leave it and its edges out."
         )
     filled = {key: edge for key, edge in tables.edges.items() if edge.table.num_rows}
-    tables = replace(tables, edges=filled)
+    labels = {key: edge for key, edge in tables.label_edges.items() if edge.table.num_rows}
+    tables = replace(tables, edges=filled, label_edges=labels)
     if num_shards < 1:
         raise DataError(f"num_shards={num_shards} is invalid: must be at least 1. Set 1 or more.")
     check_folder(out_uri, overwrite)
@@ -180,6 +185,7 @@ def write_tables(
     rows: list[tuple[str, pa.Table]] = [
         *((folders[name], node.table) for name, node in tables.nodes.items()),
         *((folders[edge_type], edge.table) for edge_type, edge in tables.edges.items()),
+        *((_label_folder(*key), edge.table) for key, edge in tables.label_edges.items()),
     ]
     with _staging(fs, root, in_place=is_remote(out_uri)) as staged:
         for folder, table in rows:
@@ -217,8 +223,9 @@ def check_folder(out_uri: str, overwrite: bool = False) -> None:
     ]
     if foreign:
         raise DataError(
-            f"out={redact(out_uri)!r} is invalid: nodes/ and edges/ hold {len(foreign)} files that "
-            f"raygnn did not write, such as {foreign[0]}. Name another folder, or move them away."
+            f"out={redact(out_uri)!r} is invalid: {'/, '.join(_FOLDERS)}/ hold {len(foreign)} "
+            f"files that raygnn did not write, such as {foreign[0]}. Name another folder, or move "
+            "them away."
         )
 
 
@@ -267,6 +274,10 @@ def _shard_folders(tables: GraphTables) -> dict[str | EdgeType, str]:
     return folders
 
 
+def _label_folder(edge_type: EdgeType, sign: str) -> str:
+    return f"label_edges/{edge_type_name(edge_type)}.{sign}"
+
+
 def _write_shards(
     fs: fsspec.AbstractFileSystem, folder: str, table: pa.Table, num_shards: int
 ) -> None:
@@ -312,9 +323,29 @@ def _manifest(tables: GraphTables, folders: Mapping[str | EdgeType, str]) -> str
             "features": dict(edge.features),
             "weight": edge.weight,
             "time": edge.time,
+            "split": edge.split,
             "directed": edge.directed,
+            "reverse_of": None if edge.reverse_of is None else list(edge.reverse_of),
         }
         for edge_type, edge in tables.edges.items()
     ]
-    content = {"format": FORMAT, "node_types": node_types, "edge_types": edge_types}
+    label_edges = [
+        {
+            "type": list(edge_type),
+            "files": f"{_label_folder(edge_type, sign)}/*.parquet",
+            "source": edge.source,
+            "target": edge.target,
+            "sign": sign,
+            "weight": edge.weight,
+            "time": edge.time,
+            "split": edge.split,
+        }
+        for (edge_type, sign), edge in tables.label_edges.items()
+    ]
+    content = {
+        "format": FORMAT,
+        "node_types": node_types,
+        "edge_types": edge_types,
+        "label_edges": label_edges,
+    }
     return Manifest.parse(yaml.safe_dump(content, sort_keys=False)).dump()

@@ -10,7 +10,11 @@ import pyarrow.compute as pc
 
 from raygnn.data.edge_types import edge_type_name
 from raygnn.data.table_columns import SPLIT_NAMES, FeatureSpec
-from raygnn.data.tables import GraphTables, NodeRows
+from raygnn.data.tables import EdgeRows, GraphTables, NodeRows
+
+# A type for each relation of a knowledge graph would fill the screen.
+_MAX_EDGE_TYPES = 20
+_FEW_EDGE_TYPES = 5
 
 
 def summarize_tables(tables: GraphTables) -> Iterator[str]:
@@ -22,16 +26,27 @@ def summarize_tables(tables: GraphTables) -> Iterator[str]:
         if node.split is not None:
             parts.append(_split_sizes(node))
         yield f"node type {name}: {'; '.join(parts)}"
-    for edge_type, edge in tables.edges.items():
-        if edge.table.num_rows == 0:
-            yield f"edge type {edge_type_name(edge_type)}: no edges, left out"
-            continue
-        parts = [f"{edge.table.num_rows:,} directed edges"]
-        parts += [_feature(edge.table, name, spec) for name, spec in edge.features.items()]
-        parts += [role for role in ("weight", "time") if getattr(edge, role) is not None]
-        yield f"edge type {edge_type_name(edge_type)}: {'; '.join(parts)}"
+    shown = list(tables.edges.items())
+    for edge_type, edge in shown if len(shown) <= _MAX_EDGE_TYPES else shown[:_FEW_EDGE_TYPES]:
+        yield f"edge type {edge_type_name(edge_type)}: {_edges(edge)}"
+    if len(shown) > _MAX_EDGE_TYPES:
+        num_edges = sum(edge.table.num_rows for _, edge in shown)
+        yield f"... {len(shown)} edge types with {num_edges:,} edges in all"
+    for (edge_type, sign), edge in tables.label_edges.items():
+        yield f"{sign} label edges {edge_type_name(edge_type)}: {_edges(edge)}"
     for note in tables.notes:
         yield f"note: {note}"
+
+
+def _edges(edge: EdgeRows) -> str:
+    if edge.table.num_rows == 0:
+        return "no edges, left out"
+    parts = [f"{edge.table.num_rows:,} {'directed' if edge.directed else 'undirected'} edges"]
+    parts += [_feature(edge.table, name, spec) for name, spec in edge.features.items()]
+    parts += [role for role in ("weight", "time") if getattr(edge, role) is not None]
+    if edge.split is not None:
+        parts.append(_split_sizes(edge))
+    return "; ".join(parts)
 
 
 def _feature(table: pa.Table, name: str, spec: FeatureSpec) -> str:
@@ -59,10 +74,10 @@ def _label(table: pa.Table, name: str, spec: FeatureSpec) -> str:
     return f"label {name} of {len(classes)} classes"
 
 
-def _split_sizes(node: NodeRows) -> str:
+def _split_sizes(rows: NodeRows | EdgeRows) -> str:
     counts = {
         entry["values"]: entry["counts"]
-        for entry in pc.value_counts(node.table.column(node.split)).to_pylist()
+        for entry in pc.value_counts(rows.table.column(rows.split)).to_pylist()
     }
     sizes = [f"{name} {counts.get(name, 0):,}" for name in SPLIT_NAMES]
     if counts.get(None):

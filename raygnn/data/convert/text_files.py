@@ -81,26 +81,35 @@ class TextTable:
         return np.stack(columns, axis=1).astype(np.float32)
 
 
-def read_text_table(uri: str, separator: str | None = None, has_header: bool = True) -> TextTable:
+def read_text_table(
+    uri: str,
+    separator: str | None = None,
+    has_header: bool = True,
+    skip_lines: int = 0,
+    option: str = "--separator",
+) -> TextTable:
     """Reads a CSV or TSV file (also .gz) as text columns.
 
     Args:
         separator: None finds it among comma, tab, semicolon, bar and blank.
         has_header: false takes the first line as data too, after any lines that start with #.
+        skip_lines: lines before all that.
+        option: what messages call the separator.
     Raises:
         DataError: the file is missing, or its rows do not have the same number of fields.
     """
     where = redact(uri)
     with _open(uri, where) as stream:
         lines = stream.read(_SNIFFED_BYTES).decode("utf-8", "replace").splitlines()
-    num_comments = 0
+    num_skipped = skip_lines
     if not has_header:
-        num_comments = next((i for i, line in enumerate(lines) if line[:1] != "#"), len(lines))
-    sample = lines[num_comments : num_comments + 2]
+        while num_skipped < len(lines) and lines[num_skipped][:1] == "#":
+            num_skipped += 1
+    sample = lines[num_skipped : num_skipped + 2]
     read = pacsv.ReadOptions(
-        autogenerate_column_names=not has_header, skip_rows=num_comments, block_size=8 << 20
+        autogenerate_column_names=not has_header, skip_rows=num_skipped, block_size=8 << 20
     )
-    parse = pacsv.ParseOptions(delimiter=separator or _find_separator(sample, where))
+    parse = pacsv.ParseOptions(delimiter=separator or _find_separator(sample, where, option))
     try:
         with _open(uri, where) as stream, pacsv.open_csv(stream, read, parse) as reader:
             names = reader.schema.names
@@ -109,8 +118,8 @@ def read_text_table(uri: str, separator: str | None = None, has_header: bool = T
             table = pacsv.read_csv(stream, read, parse, convert)
     except pa.ArrowInvalid as error:
         raise DataError(
-            f"{where} cannot be read as separated columns: {error}. Repair the file, or pass the "
-            "right --separator."
+            f"{where} cannot be read as separated columns: {error}. Repair the file, or give the "
+            f"right {option}."
         ) from error
     return TextTable(where, table, has_header)
 
@@ -156,13 +165,13 @@ def _open(uri: str, where: str) -> Iterator[pa.NativeFile]:
         raise DataError(f"{where}: there is no such file. Check the path.") from error
 
 
-def _find_separator(sample: Sequence[str], where: str) -> str:
+def _find_separator(sample: Sequence[str], where: str, option: str) -> str:
     for separator in _SEPARATORS:
         counts = {line.count(separator) for line in sample}
         if counts and 0 not in counts and len(counts) == 1:
             return separator
     shown = sample[0][:60] if sample else ""
     raise DataError(
-        f"{where}: no separator divides its first lines alike: {shown!r}. Pass --separator, "
-        "as in --separator ';' or --separator '\\t'."
+        f"{where}: no separator divides its first lines alike: {shown!r}. Give {option}, such as "
+        "';' or '\\t'; any will do for a file of one column."
     )

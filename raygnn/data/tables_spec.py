@@ -1,0 +1,298 @@
+"""The spec of `prepare csv --spec`: which files hold which tables, and how they are to be read."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    model_validator,
+)
+
+from raygnn.config.problems import did_you_mean
+from raygnn.config.yaml_source import YamlDocument, YamlError, parse_yaml
+from raygnn.data.edge_types import EdgeType
+from raygnn.data.filesystem import read_text, redact
+from raygnn.errors import DataError
+
+FORMAT: Literal["raygnn/tables-v1"] = "raygnn/tables-v1"
+
+_RULES = {
+    "extra_forbidden": "there is no such key",
+    "missing": "it is needed",
+    "string_type": "it must be a text",
+    "int_type": "it must be a whole number",
+    "bool_type": "it must be true or false",
+    "model_type": "it must be a mapping, as {key: value}",
+    "dict_type": "it must be a mapping, as {key: value}",
+    "tuple_type": "it must be a list",
+    "list_type": "it must be a list",
+}
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+
+def _as_tuple(value: Any) -> Any:
+    if isinstance(value, list):
+        return tuple(value)
+    return value if isinstance(value, tuple) else (value,)
+
+
+class Reading(_Section):
+    """How files are read; what is not set follows the table, then the whole spec.
+
+    Attributes:
+        separator: of text files; null finds it in each file. Parquet is told by its suffix.
+        header: whether text files begin with column names. Default true.
+        skip_lines: lines before the header or the data. Default 0.
+        count_line: the first line (after skip_lines) is the number of rows, which is checked.
+    """
+
+    separator: Annotated[str, Field(min_length=1, max_length=1)] | None = None
+    header: bool | None = None
+    skip_lines: Annotated[int, Field(ge=0)] | None = None
+    count_line: bool | None = None
+
+    def over(self, other: Reading) -> Reading:
+        """These settings, and the other's where these set nothing."""
+        names = Reading.model_fields
+        return Reading(
+            **{
+                name: mine if (mine := getattr(self, name)) is not None else getattr(other, name)
+                for name in names
+            }
+        )
+
+
+class HashShares(_Section):
+    """A split column that is drawn by the hash of a row's id, or of its unordered pair of ends.
+
+    Attributes:
+        hash: shares of train, val and test.
+    """
+
+    hash: Annotated[tuple[float, float, float], BeforeValidator(_as_tuple)]
+    seed: int = 0
+
+
+class Files(Reading):
+    """Some files of a table.
+
+    Attributes:
+        files: pattern, or list of patterns, relative to the data folder.
+        add: columns that these files do not have: name -> the value in each row, or shares.
+    """
+
+    files: Annotated[tuple[str, ...], BeforeValidator(_as_tuple), Field(min_length=1)]
+    add: dict[str, HashShares | str | int | float] = {}
+
+
+class Column(_Section):
+    """A column, by its header or by its position from 0.
+
+    Attributes:
+        offset: is added to each value, as -1 for ids from 1.
+    """
+
+    column: str | Annotated[int, Field(ge=0)]
+    offset: int = 0
+
+
+class ColumnRange(_Section):
+    """Neighboring columns, by position; both ends are in it."""
+
+    first: Annotated[int, Field(ge=0)]
+    last: Annotated[int, Field(ge=0)]
+
+
+class RelationColumn(_Section):
+    """Makes an edge type of each value of a column: prefix and value are the relation."""
+
+    column: str | Annotated[int, Field(ge=0)]
+    prefix: str = ""
+
+
+def _as_column(value: Any) -> Any:
+    is_plain = isinstance(value, str | int) and not isinstance(value, bool)
+    return {"column": value} if is_plain else value
+
+
+def _as_files(value: Any) -> Any:
+    given = value if isinstance(value, list | tuple) else [value]
+    return tuple({"files": item} if isinstance(item, str) else item for item in given)
+
+
+def _as_columns(value: Any) -> Any:
+    given = value if isinstance(value, list | tuple) else [value]
+    return tuple(_as_column(item) for item in given)
+
+
+ColumnSpec = Annotated[Column, BeforeValidator(_as_column)]
+FileSpecs = Annotated[tuple[Files, ...], BeforeValidator(_as_files), Field(min_length=1)]
+FeatureColumnSpecs = Annotated[
+    tuple[Column | ColumnRange, ...], BeforeValidator(_as_columns), Field(min_length=1)
+]
+
+
+class NodeSpec(Reading):
+    """One node type. Without files its nodes are `count` ids, or the ids that edges name."""
+
+    files: FileSpecs | None = None
+    id: ColumnSpec | None = None
+    features: dict[str, FeatureColumnSpecs] = {}
+    labels: dict[str, ColumnSpec] = {}
+    split: ColumnSpec | None = None
+    time: ColumnSpec | None = None
+    count: Annotated[int, Field(gt=0)] | None = None
+    first_id: int = 0
+
+    @model_validator(mode="after")
+    def _is_consistent(self) -> NodeSpec:
+        if self.files is not None and self.id is None:
+            raise ValueError("a table of nodes needs a column of ids; set id")
+        has_columns = self.id or self.features or self.labels or self.split or self.time
+        if self.files is None and has_columns:
+            raise ValueError("there are columns, but no files; set files, or take the columns out")
+        if self.files is not None and self.count is not None:
+            raise ValueError("count is for nodes without a table; take count or files out")
+        if self.count is None and "first_id" in self.model_fields_set:
+            raise ValueError("first_id goes with count; set count, or take first_id out")
+        return self
+
+
+class EdgeSpec(Reading):
+    """One edge type, or one for each relation in a column."""
+
+    type: Annotated[tuple[str, str | RelationColumn, str], BeforeValidator(_as_tuple)]
+    files: FileSpecs
+    source: ColumnSpec
+    target: ColumnSpec
+    features: dict[str, FeatureColumnSpecs] = {}
+    weight: ColumnSpec | None = None
+    time: ColumnSpec | None = None
+    split: ColumnSpec | None = None
+    directed: bool = True
+    reverse_of: Annotated[EdgeType, BeforeValidator(_as_tuple)] | None = None
+
+
+class LabelEdgeSpec(Reading):
+    """One set of label edges, or one for each relation in a column."""
+
+    type: Annotated[tuple[str, str | RelationColumn, str], BeforeValidator(_as_tuple)]
+    files: FileSpecs
+    source: ColumnSpec
+    target: ColumnSpec
+    sign: Literal["positive", "negative"] = "positive"
+    weight: ColumnSpec | None = None
+    time: ColumnSpec | None = None
+    split: ColumnSpec | None = None
+
+
+class TablesSpec(Reading):
+    """The whole spec."""
+
+    format: Literal["raygnn/tables-v1"]
+    node_types: dict[str, NodeSpec] = Field(min_length=1)
+    edge_types: list[EdgeSpec] = []
+    label_edges: list[LabelEdgeSpec] = []
+
+    @model_validator(mode="after")
+    def _edges_join_known_types(self) -> TablesSpec:
+        given: list[EdgeSpec | LabelEdgeSpec] = [*self.edge_types, *self.label_edges]
+        for edges in given:
+            for node_type in (edges.type[0], edges.type[2]):
+                if node_type not in self.node_types:
+                    hint = did_you_mean(node_type, self.node_types)
+                    raise ValueError(
+                        f"edges name node type {node_type!r}, which is not among node_types. "
+                        f"{hint}Use one of {sorted(self.node_types)}, or declare it, as "
+                        f"{node_type}: {{}} where it has no table"
+                    )
+        return self
+
+    @classmethod
+    def load(cls, uri: str) -> TablesSpec:
+        """Reads a spec.
+
+        Raises:
+            DataError: it is missing, does not parse or breaks a rule; all broken rules are listed
+                with file, line, key, rule and remedy.
+        """
+        return cls.parse(read_text(uri), redact(uri))
+
+    @classmethod
+    def parse(cls, text: str, name: str = "tables.yaml") -> TablesSpec:
+        """Reads a spec from its YAML text; see `load`."""
+        try:
+            document = parse_yaml(text)
+        except YamlError as error:
+            raise DataError(
+                f"{name}:{error.line}: this is not valid YAML: {error.rule}. Repair the line."
+            ) from error
+        if document.problems:
+            problem = document.problems[0]
+            raise DataError(f"{name}:{problem.line}: {problem.text(None)}")
+        if not isinstance(document.value, dict) or document.value.get("format") != FORMAT:
+            found = document.value.get("format") if isinstance(document.value, dict) else None
+            raise DataError(
+                f"{name}: format={found!r} is invalid: this raygnn reads specs of format "
+                f"{FORMAT!r}. Begin the file with 'format: {FORMAT}'; see docs/prepare.md."
+            )
+        try:
+            return cls.model_validate(document.value)
+        except ValidationError as error:
+            raise DataError(_describe(error, document, name)) from error
+
+
+def _describe(error: ValidationError, document: YamlDocument, name: str) -> str:
+    lines = []
+    for problem in error.errors(include_url=False):
+        place = _place(problem["loc"], document.value)
+        line = max(
+            (at for path, at in document.lines.items() if path == place[: len(path)]), default=1
+        )
+        message = problem["msg"].removeprefix("Value error, ")
+        rule = _RULES.get(problem["type"], message)
+        if problem["type"] == "extra_forbidden":
+            rule += _choices(place)
+        shown = ".".join(str(part) for part in place) or "the spec"
+        lines.append(f"{name}:{line}: {shown} is invalid: {rule}.")
+    return "\n".join(dict.fromkeys(lines)) + "\nSee docs/prepare.md for what a spec may say."
+
+
+def _choices(place: tuple[str | int, ...]) -> str:
+    sections: dict[str, type[BaseModel]] = {
+        "node_types": NodeSpec,
+        "edge_types": EdgeSpec,
+        "label_edges": LabelEdgeSpec,
+    }
+    section: type[BaseModel] = TablesSpec
+    if len(place) > 2 and place[0] in sections:
+        section = sections[str(place[0])]
+        if len(place) > 3 and place[2] == "files":
+            section = Files
+        elif len(place) > 3:
+            section = Column
+    names = list(section.model_fields)
+    return f". {did_you_mean(place[-1], names)}Use one of: {', '.join(names)}"
+
+
+def _place(loc: tuple[str | int, ...], value: Any) -> tuple[str | int, ...]:
+    """The part of an error's path that is in the YAML: tags of unions are not."""
+    place: list[str | int] = []
+    for i, part in enumerate(loc):
+        is_index = isinstance(value, list) and isinstance(part, int) and part < len(value)
+        if is_index or (isinstance(value, dict) and part in value):
+            value = value[part]
+            place.append(part)
+        elif i == len(loc) - 1 and isinstance(value, dict) and isinstance(part, str):
+            if part in {"str", "int", "float", "Column", "ColumnRange", "RelationColumn"}:
+                continue
+            place.append(part)
+    return tuple(place)

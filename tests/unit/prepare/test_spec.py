@@ -1,0 +1,395 @@
+"""`prepare csv --spec`: tables of any form, and what is wrong with a spec or with its tables."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from raygnn import prepare
+from raygnn.config.data_section import HashSplit
+from raygnn.data.bundle import Bundle
+from raygnn.data.convert.spec import spec_tables
+from raygnn.data.ingest import ingest
+from raygnn.data.link_split import LinkSplit
+from raygnn.data.manifest import Manifest
+from raygnn.data.supervision import make_supervision
+from raygnn.data.tables import GraphTables
+from raygnn.data.tables_spec import TablesSpec
+from raygnn.errors import DataError
+
+_EXAMPLES = Path(__file__).parents[3] / "examples"
+_HEAD = "format: raygnn/tables-v1\n"
+_LISTENS = ("user", "listens", "artist")
+
+
+def _tables(folder: Path, spec: str, **files: str) -> GraphTables:
+    for name, text in files.items():
+        (folder / f"{name}.csv").write_text(text)
+    return spec_tables(TablesSpec.parse(_HEAD + spec), str(folder))
+
+
+def _column(rows: Any, name: str) -> list:
+    return rows.table.column(name).to_pylist()
+
+
+def _run(example: str, folder: Path, **files: str) -> Bundle:
+    for name, text in files.items():
+        (folder / f"{name}.txt").write_text(text)
+    spec = str(_EXAMPLES / example / "tables.yaml")
+    out = str(folder / "out")
+    assert prepare.main(["csv", "--spec", spec, "--data", str(folder), "--out", out]) == 0
+    return ingest(out, cache_dir=folder / "cache")
+
+
+def test_lastfm_example(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pairs = [(user, artist) for user in range(1, 21) for artist in range(1, 11)]
+    bundle = _run(
+        "lastfm",
+        tmp_path,
+        data1="".join(f"{user}\t{artist}\t{user + artist}\n" for user, artist in pairs),
+        test1="3\t4489\t7\n1892\t4\t1\n",
+        trustnetwork="1\t2\n2\t1892\n",
+    )
+    said = capsys.readouterr().out
+    assert "positive label edges user__listens__artist: 202 directed edges; weight" in said
+    assert "--data.splits" not in said
+    assert bundle.num_nodes("user") == 1892
+    assert bundle.ids("artist")[4488].as_py() == 4489
+    assert bundle.num_edges(("user", "trusts", "user")) == 2
+    assert sorted(bundle.column(_LISTENS, "weight"))[0] == 2
+    splits = make_supervision(bundle, LinkSplit(_LISTENS, labels=True))
+    assert splits["test"].anchors.tolist() == [2, 1891]
+    assert splits["test"].targets.tolist() == [4488, 3]
+    assert splits["train"].num_links + splits["val"].num_links == len(pairs)
+    # A share drawn here is the split that a rule of type hash draws from the same links.
+    rule = HashSplit(type="hash", fractions=[0.9, 0.1, 0.0])
+    again = make_supervision(bundle, LinkSplit(_LISTENS, rule=rule))
+    assert np.array_equal(again["val"].targets, splits["val"].targets)
+
+
+def test_fb15k237_example(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    bundle = _run(
+        "fb15k237",
+        tmp_path,
+        train2id="3\n0 1 0\n2 3 10\n4 5 2\n",
+        valid2id="1\n6 7 2\n",
+        test2id="1\n14540 8 10\n",
+    )
+    assert [relation for _, relation, _ in bundle.edge_types] == ["r0", "r2", "r10"]
+    edge_type = ("entity", "r10", "entity")
+    csc = bundle.csc(edge_type)
+    assert csc.indices.tolist() == [2, 14540]
+    assert np.asarray(bundle.column(edge_type, "split")).tolist() == [1, 3]
+    assert (
+        "edge type entity__r2__entity: 2 directed edges; split train 1" in capsys.readouterr().out
+    )
+
+
+def test_all_roles_of_columns(tmp_path: Path) -> None:
+    tables = _tables(
+        tmp_path,
+        """
+node_types:
+  a:
+    files: a.csv
+    id: {column: key, offset: 100}
+    features: {x: [f, {first: 2, last: 3}], z: g}
+    labels: {y: kind, r: {column: score}}
+    split: part
+    time: {column: 7}
+edge_types:
+  - {type: [a, to, a], files: [e.csv], source: {column: s, offset: 100},
+     target: {column: 1, offset: 100}, features: {edge_attr: [w]}, weight: w, time: day,
+     directed: false}
+""",
+        a="key,f,g,h,kind,score,part,t\n1,1,2,3,p,0.5,train,5\n2,4,5,6,,,,6\n3,0,0,1,q,2,test,7\n",
+        e="s,t,w,day\n1,2,0.5,2024-01-31T12:00:00\n3,3,2,2024-02-01\n",
+    )
+    node, edge = tables.nodes["a"], tables.edges["a", "to", "a"]
+    assert _column(node, "id") == [101, 102, 103]
+    rows = np.frombuffer(b"".join(_column(node, "x")), "<f4").reshape(3, 3)
+    assert rows.tolist() == [[1, 2, 3], [4, 5, 6], [0, 0, 1]]
+    assert _column(node, "y") == ["p", None, "q"]
+    assert _column(node, "r") == [0.5, None, 2]
+    assert _column(node, "split") == ["train", "", "test"]
+    assert _column(node, "time") == [5, 6, 7]
+    assert _column(edge, "source") == [101, 103]
+    assert _column(edge, "weight") == [0.5, 2]
+    assert str(edge.table.schema.field("time").type) == "timestamp[us]"
+    assert not edge.directed
+    assert tables.notes == ()
+
+
+def test_parquet_and_implied_text_ids(tmp_path: Path) -> None:
+    columns = {
+        "u": pa.array(["x", "y"]).dictionary_encode(),
+        "v": [7, 8],
+        "e": pa.array([[1.0, 2.0], [3.0, 4.0]], pa.list_(pa.float32(), 2)),
+        "t": [3, 4],
+    }
+    pq.write_table(pa.table(columns), tmp_path / "edges.parquet")
+    tables = _tables(
+        tmp_path,
+        """
+separator: ";"
+node_types: {a: {}, b: {}}
+edge_types:
+  - {type: [a, to, b], files: edges.parquet, source: u, target: 1, features: {e: [e, t]}, time: t}
+label_edges:
+  - {type: [a, to, b], files: "l*.csv", source: 1, target: 2, sign: negative, header: false,
+     skip_lines: 1}
+""",
+        l1="anything\n0;z;9\n",
+        l2="anything\n0;x;7\n",
+    )
+    assert _column(tables.nodes["a"], "id") == ["x", "y", "z"]
+    assert _column(tables.nodes["b"], "id") == [7, 8, 9]
+    rows = np.frombuffer(b"".join(_column(tables.edges["a", "to", "b"], "e")), "<f4")
+    assert rows.tolist() == [1, 2, 3, 3, 4, 4]
+    labels = tables.label_edges[("a", "to", "b"), "negative"]
+    assert _column(labels, "source") == ["z", "x"]
+    assert _column(labels, "target") == [9, 7]
+    assert len(tables.notes) == 2
+    assert "node type a: its 3 nodes are the ids that edges name" in tables.notes[0]
+
+
+def test_node_splits_by_shares(tmp_path: Path) -> None:
+    tables = _tables(
+        tmp_path,
+        """
+node_types:
+  a:
+    files: {files: a.csv, separator: ",", add: {part: {hash: [0.5, 0.5, 0], seed: 1}}}
+    id: 0
+    split: part
+""",
+        a="id\n" + "".join(f"n{i}\n" for i in range(40)),
+    )
+    split = _column(tables.nodes["a"], "split")
+    assert set(split) == {"train", "val"}
+    assert 10 < split.count("val") < 30
+
+
+def test_relations_of_words_and_reverse(tmp_path: Path) -> None:
+    tables = _tables(
+        tmp_path,
+        """
+node_types: {a: {count: 3}}
+edge_types:
+  - {type: [a, {column: r}, a], files: e.csv, source: s, target: t}
+  - {type: [a, back, a], files: e.csv, source: t, target: s, reverse_of: [a, likes, a]}
+""",
+        e="s,r,t\n0,likes,1\n1,knows,2\n2,likes,0\n",
+    )
+    knows, likes, back = tables.edges
+    assert (knows[1], likes[1], back[1]) == ("knows", "likes", "back")
+    assert _column(tables.edges[likes], "source") == [0, 2]
+    assert tables.edges[back].reverse_of == likes
+
+
+_NODES = "node_types: {a: {count: 3}}\n"
+_EDGE = "type: [a, to, a], files: e.csv, source: 0, target: 1"
+
+
+@pytest.mark.parametrize(
+    ("spec", "match"),
+    [
+        ("node_types: [", r"tables.yaml:\d: this is not valid YAML"),
+        ("node_types: {a: {}}\nnode_types: {a: {}}", r"tables.yaml:3: node_types is invalid: the"),
+        ("", r"tables.yaml:1: node_types is invalid: it is needed"),
+        ("node_types: {}", r"tables.yaml:2: node_types is invalid: .*at least 1 item"),
+        (_NODES + "foo: 1", r"tables.yaml:3: foo is invalid: there is no such key. Use one of"),
+        (
+            "node_types:\n  a:\n    countt: 1",
+            r"yaml:4: node_types.a.countt is invalid: .* Did you mean count\? Use one of: sep",
+        ),
+        (
+            "node_types:\n  a:\n    count: x",
+            r"yaml:4: node_types.a.count is invalid: it must be a w",
+        ),
+        ("node_types: {a: {files: a.csv}}", r"node_types.a is invalid: a table of nodes needs a c"),
+        ("node_types: {a: {id: 0}}", r"node_types.a is invalid: there are columns, but no files"),
+        (
+            "node_types: {a: {files: a.csv, id: 0, count: 3}}",
+            r"node_types.a is invalid: count is for nodes without a table",
+        ),
+        ("node_types: {a: {first_id: 3}}", r"node_types.a is invalid: first_id goes with count"),
+        (
+            "node_types: {artist: {}}\nedge_types:\n - {type: [artists, to, artist], files: e, "
+            "source: 0, target: 1}",
+            r"edges name node type 'artists', .* Did you mean artist\? Use one of \['artist'\]",
+        ),
+        (
+            _NODES + "edge_types:\n  - type: [a, to, a]\n    files: e.csv\n    source: [0]\n",
+            r"tables.yaml:6: edge_types.0.source is invalid: it must be a mapping",
+        ),
+        (
+            _NODES + f"edge_types:\n  - {{{_EDGE}, sourc: 0}}",
+            r"yaml:4: edge_types.0.sourc is invalid: there is no such key. Did you mean source\?",
+        ),
+        (_NODES + "header: 1", r"tables.yaml:3: header is invalid: it must be true or false"),
+    ],
+)
+def test_bad_specs_are_named(spec: str, match: str) -> None:
+    with pytest.raises(DataError, match=match):
+        TablesSpec.parse(_HEAD + spec)
+
+
+def test_other_formats_are_refused() -> None:
+    with pytest.raises(DataError, match=r"x.yaml: format=None is invalid: this raygnn reads"):
+        TablesSpec.parse("a: 1", "x.yaml")
+    with pytest.raises(DataError, match="format=None is invalid"):
+        TablesSpec.parse("[1]")
+
+
+_NODE_TABLE = "node_types: {a: {files: a.csv, id: 0, %s}}"
+
+
+@pytest.mark.parametrize(
+    ("spec", "files", "match"),
+    [
+        (_NODES + f"edge_types: [{{{_EDGE}}}]", {}, r"edge_types.0.files='e.csv' is invalid: no f"),
+        (
+            _NODES + f"edge_types: [{{{_EDGE}}}]",
+            {"e": "s,t\n"},
+            r"e.csv: edge_types.0: the file has no rows",
+        ),
+        (
+            _NODES + "edge_types: [{type: [a, to, a], files: e.csv, source: s, target: x}]",
+            {"e": "s,t\n0,1\n"},
+            r"e.csv: edge_types.0.target='x' is invalid: there is no such column; it has 2 "
+            r"columns, from 0, of 's', 't'",
+        ),
+        (
+            _NODES + f"edge_types: [{{{_EDGE}, weight: 9, header: false}}]",
+            {"e": "0,1\n"},
+            r"edge_types.0.weight=9 is invalid: .*of no names \(header: false\)",
+        ),
+        (
+            _NODES + f"edge_types: [{{{_EDGE}}}]",
+            {"e": "s,t\n0,1\n2,3\n0,7\n"},
+            r"e.csv: lines 3, 4: edge_types.0.target: 2 ids, such as 3, are no nodes of type 'a'",
+        ),
+        (
+            _NODES + f"edge_types: [{{{_EDGE}}}]",
+            {"e": "s,t\n0,1\n,2\n"},
+            r"e.csv: line 3: edge_types.0.source: 1 ids are missing. Fill them in",
+        ),
+        (
+            _NODES + "edge_types: [{type: [a, to, a], files: e.csv, source: {column: 0, offset: 1},"
+            " target: 1}]",
+            {"e": "s,t\n0,1\nq,2\n"},
+            r"e.csv: line 3: edge_types.0.source: offset 1 cannot be added to 'q'",
+        ),
+        (
+            _NODES + f"edge_types: [{{{_EDGE}, weight: w}}]",
+            {"e": "s,t,w\n0,1,1\n1,2,x\n"},
+            r"e.csv: line 3: edge_types.0.weight: 'x' is no number",
+        ),
+        (
+            _NODES + f"edge_types: [{{{_EDGE}, weight: w}}]",
+            {"e": "s,t,w\n0,1,1\n1,2,\n"},
+            r"line 3: edge_types.0.weight: 1 values are missing",
+        ),
+        (
+            _NODES + f"edge_types: [{{{_EDGE}, time: w}}]",
+            {"e": "s,t,w\n0,1,1\n1,2,\n"},
+            r"line 3: edge_types.0.time: 1 times are missing",
+        ),
+        (
+            _NODES + f"edge_types: [{{{_EDGE}, time: w}}]",
+            {"e": "s,t,w\n0,1,soon\n"},
+            r"line 2: edge_types.0.time: 'soon' and others are no times of one form",
+        ),
+        (
+            _NODES + f"edge_types: [{{{_EDGE}, count_line: true, header: false}}]",
+            {"e": "3\n0,1\n"},
+            r"e.csv: line 1 says 3 rows, but 1 follow",
+        ),
+        (
+            _NODES + f"edge_types: [{{{_EDGE}, count_line: true, header: false}}]",
+            {"e": "s,t\n0,1\n"},
+            r"e.csv: line 1: 's,t' is no number of rows",
+        ),
+        (
+            _NODES + "edge_types: [{type: [a, to, a], files: {files: e.csv, add: {k: {hash: "
+            "[1.0, 0.0, 0.0]}}}, source: k, target: 1}]",
+            {"e": "s,t\n0,1\n"},
+            r"edge_types.0.source='k' is invalid: shares of a hash make a split column",
+        ),
+        (
+            _NODES + f"edge_types: [{{{_EDGE}}}, {{{_EDGE}}}]",
+            {"e": "s,t\n0,1\n"},
+            r"edge_types.1 is invalid: another entry makes edge type a__to__a too",
+        ),
+        (
+            _NODES + f"label_edges: [{{{_EDGE}}}, {{{_EDGE}}}]",
+            {"e": "s,t\n0,1\n"},
+            r"label_edges.1 is invalid: another entry makes positive label edges of type a__to__a",
+        ),
+        (
+            "node_types: {a: {files: a.csv, id: 0}}",
+            {"a": "id\n1\n"},
+            r"no separator divides its first lines alike: 'id'. Give node_types.a.separator, such",
+        ),
+        ("node_types: {a: {}}", {}, r"node_types.a is invalid: it has no table, and no edge names"),
+        (
+            _NODE_TABLE % "features: {x: {first: 2, last: 1}}",
+            {"a": "i,f\n0,1\n"},
+            r"node_types.a.features.x is invalid: columns 2 to 1 are none",
+        ),
+    ],
+)
+def test_bad_tables_are_named(spec: str, files: dict[str, str], match: str, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=match):
+        _tables(tmp_path, spec, **files)
+
+
+@pytest.mark.parametrize(
+    ("columns", "match"),
+    [
+        ({"i": [0.5], "f": [[1.0]]}, r"node_types.a.id=0 is invalid: the column is double"),
+        ({"i": [0, 1], "f": [[1.0], [1.0, 2.0]]}, r"row 1: .*features.x: lists have not one width"),
+        ({"i": [0], "f": [[None, 1.0]]}, r"row 0: .*features.x: lists hold no numbers, or nulls"),
+        ({"i": [0], "f": [{"k": 1}]}, r"the column is struct<k: int64>, which holds no"),
+    ],
+)
+def test_bad_parquet_columns_are_named(
+    columns: dict[str, list], match: str, tmp_path: Path
+) -> None:
+    pq.write_table(pa.table(columns), tmp_path / "a.parquet")
+    spec = "node_types: {a: {files: a.parquet, id: 0, features: {x: f}}}"
+    with pytest.raises(DataError, match=match):
+        _tables(tmp_path, spec)
+
+
+def test_command_line_says_what_is_wrong(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = ["--out", str(tmp_path / "out")]
+    assert prepare.main(["csv", *out]) == 2
+    assert "--spec and --edges are invalid: give exactly one" in capsys.readouterr().err
+    assert prepare.main(["csv", *out, "--spec", "s.yaml", "--separator", ";", "--directed"]) == 2
+    assert "--separator, --directed is invalid with --spec" in capsys.readouterr().err
+    assert prepare.main(["csv", *out, "--spec", str(tmp_path / "s.yaml")]) == 2
+    assert "s.yaml" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+def test_many_edge_types_are_summed_up(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "e.csv").write_text("s,r\n" + "".join(f"{i},{i}\n" for i in range(30)))
+    (tmp_path / "spec.yaml").write_text(
+        _HEAD + "node_types: {a: {count: 30}}\n"
+        "edge_types: [{type: [a, {column: r, prefix: r}, a], files: e.csv, source: s, target: r}]\n"
+    )
+    arguments = ["--spec", str(tmp_path / "spec.yaml"), "--data", str(tmp_path)]
+    assert prepare.main(["csv", *arguments, "--out", str(tmp_path / "out")]) == 0
+    said = capsys.readouterr().out
+    assert "... 30 edge types with 30 edges in all" in said
+    assert said.count("edge type a__") == 5
+    assert len(Manifest.load(tmp_path / "out").edge_types) == 30
