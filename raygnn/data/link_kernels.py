@@ -125,7 +125,8 @@ def resolve_pairs(
     Args:
         is_symmetric: rows and columns are nodes of one type: a pair has edges both ways.
         earliest: an edge is supervision if its split is the earliest of its pair, and carries
-            messages by its own split; else if it is the latest, by which all of the pair do.
+            messages by its own split. Else an edge of training is no supervision where its pair is
+            held out, and all edges of a pair carry messages by the latest split of them.
     """
     for row in range(len(indptr) - 1):
         for i in range(indptr[row], indptr[row + 1]):
@@ -135,7 +136,8 @@ def resolve_pairs(
                 if found == 0 or (other != 0 and (other < found) == earliest):
                     found = other
             own = splits[i]
-            supervision = own if own == found else 0
+            is_late = own != found if earliest else own == 1 and found != 1
+            supervision = 0 if is_late else own
             out[i] = (own if earliest else found) | supervision << SUPERVISION_SHIFT
 
 
