@@ -40,6 +40,10 @@ class RunFolder:
     attempt: str
 
     @property
+    def name(self) -> str:
+        return self.uri.rstrip("/").rsplit("/", 1)[-1]
+
+    @property
     def checkpoints_uri(self) -> str:
         return join(self.uri, "checkpoints")
 
@@ -50,6 +54,10 @@ class RunFolder:
     @property
     def history_uri(self) -> str:
         return join(self.uri, "history.jsonl")
+
+    @property
+    def report_uri(self) -> str:
+        return join(self.uri, "report.html")
 
     def write_state(self, status: RunStatus, fingerprint: str) -> None:
         """Writes `run.json`; the starts that it holds stay."""

@@ -12,7 +12,7 @@ import torch
 from raygnn import __version__
 from raygnn.config import LoadedConfig, build, resolve
 from raygnn.data.bundle import Bundle
-from raygnn.data.filesystem import join
+from raygnn.data.filesystem import join, write_text
 from raygnn.errors import CheckpointError, ConfigError
 from raygnn.loops import collectives
 from raygnn.loops.callbacks import Callback, FunctionCallback
@@ -22,10 +22,12 @@ from raygnn.loops.context import WorkerContext
 from raygnn.loops.engine import Engine
 from raygnn.loops.history import HistoryWriter
 from raygnn.loops.job import TrainJob
+from raygnn.loops.log_rows import LogRows
 from raygnn.loops.model_export import export_model
 from raygnn.loops.profiler import Profiler
 from raygnn.loops.progress import Progress, num_parameters, say
 from raygnn.loops.randomness import seed_process
+from raygnn.loops.report import build_report
 from raygnn.loops.run_folder import RunStatus
 from raygnn.loops.task import Task, TaskEnvironment
 from raygnn.loops.throughput import Throughput
@@ -52,8 +54,8 @@ def run_worker(job: TrainJob, context: WorkerContext) -> dict[str, Any]:
         checkpointer = Checkpointer(job.folder, context, retention)
         if config.checkpoint.policy != "none":
             saver = checkpointer
-        throughput = Throughput()
-        engine = Engine(task, loaded, context, [throughput, *_callbacks(job)], saver)
+        throughput, logged = Throughput(), LogRows()
+        engine = Engine(task, loaded, context, [throughput, logged, *_callbacks(job)], saver)
         try:
             checkpointer.restore(engine, config.checkpoint.resume)
             if context.rank == 0:
@@ -75,7 +77,7 @@ def run_worker(job: TrainJob, context: WorkerContext) -> dict[str, Any]:
         finally:
             engine.callbacks.call("on_shutdown", engine)
         if context.rank == 0:
-            _write_outputs(job, engine, metrics)
+            _write_outputs(job, engine, metrics, logged)
         collectives.barrier()
         return metrics
     finally:
@@ -113,7 +115,7 @@ def _prepare_process(loaded: LoadedConfig) -> None:
 def _callbacks(job: TrainJob) -> list[Callback]:
     """History, progress, loggers and profiler, then the configured ones."""
     loaded, folder = job.loaded, job.folder
-    injected = {"logs_uri": folder.logs_uri, "run_name": folder.uri.rstrip("/").rsplit("/", 1)[-1]}
+    injected = {"logs_uri": folder.logs_uri, "run_name": folder.name}
     callbacks: list[Callback] = [HistoryWriter(folder), Progress()]
     callbacks += [
         build(logger, "logger", loaded.allow_modules, **injected)
@@ -153,17 +155,20 @@ def _final_metrics(job: TrainJob, engine: Engine, measured: dict[str, float]) ->
     }
 
 
-def _write_outputs(job: TrainJob, engine: Engine, metrics: dict[str, Any]) -> None:
+def _write_outputs(job: TrainJob, engine: Engine, metrics: dict[str, Any], logged: LogRows) -> None:
     folder, loaded = job.folder, job.loaded
     model_uri = export_model(engine.optimization.module, folder.model_uri, loaded.saved_yaml())
     finite = {k: None if _is_nan(v) else v for k, v in metrics.items()}
     folder.write_metrics({**finite, "raygnn": __version__})
+    report = build_report(engine, logged, folder.name, finite, folder.read_starts())
+    write_text(folder.report_uri, report.html())
     folder.write_state(RunStatus.FINISHED, loaded.fingerprint())
     shown = {k: v for k, v in metrics.items() if k.startswith("test/")}
     say("test: " + "  ".join(f"{name} {value:.4f}" for name, value in shown.items()))
     say(f"model       {model_uri}")
     say(f"metrics     {folder.metrics_uri}")
     say(f"history     {folder.history_uri}")
+    say(f"report      {folder.report_uri}")
     say(f"logs        {folder.logs_uri}")
     say(f"checkpoints {folder.checkpoints_uri}")
 

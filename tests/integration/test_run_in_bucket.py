@@ -40,6 +40,7 @@ def test_every_output_lands_in_the_bucket(config_uri, gcs_bucket, tmp_path: Path
     run = join(gcs_bucket, "runs", "run")
     assert json.loads(read_text(join(run, "metrics.json")))["epoch"] == 2
     assert len(read_text(join(run, "history.jsonl")).splitlines()) == 2
+    assert "val/accuracy" in read_text(join(run, "report.html"))
     assert {"config.yaml", "model.safetensors"} <= _names(join(gcs_bucket, "models", "mine"))
     fs, path = open_fs(join(gcs_bucket, "models", "mine", "model.safetensors"))
     assert load(fs.cat_file(path))

@@ -77,8 +77,14 @@ def test_a_run_that_ends_before_the_first_trace_says_so(small_bundle_path, tmp_p
 @pytest.mark.parametrize(
     ("profiler", "message"),
     [
-        ("{begin_batch: 3}", r"profiler\.end_batch is invalid: begin_batch and end_batch go together"),
-        ("{end_batch: 3}", r"profiler\.begin_batch is invalid: begin_batch and end_batch go together"),
+        (
+            "{begin_batch: 3}",
+            r"profiler\.end_batch is invalid: begin_batch and end_batch go together",
+        ),
+        (
+            "{end_batch: 3}",
+            r"profiler\.begin_batch is invalid: begin_batch and end_batch go together",
+        ),
         ("{begin_batch: 3, end_batch: 2}", r"profiler\.end_batch=2 is invalid: it is before"),
         ("{begin_batch: 3, end_batch: 4, wait: 0}", r"profiler\.wait=0 .*exclude each other"),
         ("{active: 0}", r"profiler\.active=0"),

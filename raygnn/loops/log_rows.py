@@ -1,0 +1,39 @@
+"""What was logged in a run so far, thinned to a size that a checkpoint can carry."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from raygnn.loops.callbacks import Callback
+
+if TYPE_CHECKING:
+    from raygnn.loops.engine import Engine
+
+#: More points than this a chart does not show.
+MAX_ROWS = 400
+
+
+class LogRows(Callback):
+    """Keeps a row for each `on_log`; when there are too many, every second one.
+
+    Comes after what adds to the logged metrics.
+    """
+
+    def __init__(self) -> None:
+        self.rows: list[dict[str, float]] = []
+        self._stride = 1
+        self._num_seen = 0
+
+    def on_log(self, engine: Engine, metrics: dict[str, float]) -> None:
+        if self._num_seen % self._stride == 0:
+            self.rows.append({"step": engine.position.step, **metrics})
+        self._num_seen += 1
+        if len(self.rows) > MAX_ROWS:
+            self.rows, self._stride = self.rows[::2], 2 * self._stride
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"rows": list(self.rows), "stride": self._stride, "num_seen": self._num_seen}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.rows = list(state["rows"])
+        self._stride, self._num_seen = state["stride"], state["num_seen"]

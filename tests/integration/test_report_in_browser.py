@@ -1,0 +1,42 @@
+"""The report in a real browser, where there is one."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.small_runs import run_rank, small_bundle, small_config
+
+_NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+BROWSER = next((path for name in _NAMES if (path := shutil.which(name))), None)
+
+
+def _browse(*arguments: str) -> str:
+    assert BROWSER is not None
+    command = [BROWSER, "--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars"]
+    done = subprocess.run(
+        [*command, *arguments], capture_output=True, text=True, timeout=120, check=True
+    )
+    return done.stdout
+
+
+@pytest.mark.skipif(BROWSER is None, reason="no Chromium is installed")
+def test_a_browser_draws_the_report(tmp_path: Path):
+    config = small_config(tmp_path, scaling__num_workers=0, job_name="<i>slanted</i>")
+    run_rank(config, str(small_bundle(tmp_path).path))
+    page = (tmp_path / "run" / "report.html").as_uri()
+    profile = f"--user-data-dir={tmp_path / 'browser'}"
+    picture = tmp_path / "report.png"
+    _browse(profile, "--window-size=1200,2400", f"--screenshot={picture}", page)
+    content = picture.read_bytes()
+    assert content.startswith(b"\x89PNG")
+    assert len(content) > 50_000  # an empty page of that size takes 10 kB
+    parsed = _browse(profile, "--dump-dom", page)
+    source = (tmp_path / "run" / "report.html").read_text("utf-8")
+    assert parsed.count("<svg") == source.count("<svg") >= 6
+    assert parsed.count("<circle") == source.count("<circle")
+    assert re.search(r"<h1>&lt;i&gt;slanted&lt;/i&gt;</h1>", parsed)

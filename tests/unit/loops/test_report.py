@@ -1,0 +1,168 @@
+from __future__ import annotations
+
+import itertools
+import json
+import re
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+
+from raygnn.loops.callbacks import Callback
+from raygnn.loops.log_rows import MAX_ROWS, LogRows
+from raygnn.loops.report import duration, show
+from raygnn.loops.run_charts import run_charts
+from tests.small_runs import run_rank, small_config
+
+JOB_NAME = "<script>alert('&')</script>"
+
+
+class FailOnce(Callback):
+    """Fails before a step, the first time."""
+
+    steps: list[int] = []  # noqa: RUF012 - shared by the instances of both attempts
+
+    def on_train_step_start(self, engine: Any) -> None:
+        if engine.position.step in self.steps:
+            self.steps.remove(engine.position.step)
+            raise RuntimeError("the machine went away")
+
+
+@pytest.fixture(scope="module")
+def run_folder(small_bundle_path: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run that was interrupted once."""
+    folder = tmp_path_factory.mktemp("report")
+    config = small_config(
+        folder,
+        job_name=JOB_NAME,
+        scaling__num_workers=0,
+        loader={"batch_size": 40, "eval_batch_size": 100},
+        training={
+            "max_steps": 8,
+            "log_every": {"steps": 1},
+            "validate_every": {"steps": 2},
+        },
+        callbacks=[f"{__name__}.FailOnce"],
+    )
+    FailOnce.steps[:] = [5]
+    with pytest.raises(RuntimeError, match="went away"):
+        run_rank(config, small_bundle_path)
+    run_rank(config, small_bundle_path)
+    return folder / "run"
+
+
+@pytest.fixture(scope="module")
+def page(run_folder: Path) -> str:
+    return (run_folder / "report.html").read_text("utf-8")
+
+
+@pytest.fixture(scope="module")
+def document(page: str) -> ElementTree.Element:
+    return ElementTree.fromstring(page)
+
+
+def _table(document: ElementTree.Element, heading: str) -> list[list[str]]:
+    for card in document.iter("div"):
+        if [e.text for e in card.findall("h3")] == [heading]:
+            return [["".join(cell.itertext()) for cell in row] for row in card.iter("tr")]
+    raise AssertionError(f"no table {heading}")
+
+
+def test_every_metric_of_the_history_is_drawn(run_folder, document):
+    rows = [json.loads(line) for line in (run_folder / "history.jsonl").read_text().splitlines()]
+    names = {name for row in rows for name in row} - {"step", "epoch", "samples", "time_s"}
+    drawn = {path.get("data-metric"): path.get("d") for path in document.iter("path")}
+    assert {"val/loss", "train/loss", "val/accuracy", "lr"} <= names <= set(drawn)
+    assert {"perf/seeds_per_s", "perf/loader_wait_share", "train/grad_norm"} <= set(drawn)
+    assert drawn["val/accuracy"].count("L") == len(rows) - 1
+    assert drawn["train/loss"].count("L") == 7  # of every step, also those before the resume
+
+
+def test_the_best_epoch_is_marked(run_folder, document):
+    best = json.loads((run_folder / "metrics.json").read_text())["best_epoch"]
+    marks = [text.text for text in document.iter("text") if text.get("class") == "mark"]
+    assert set(marks) == {f"best: epoch {best}"}
+
+
+def test_nothing_is_loaded_from_elsewhere(page):
+    assert "<script" not in page
+    assert not re.search(r"<(link|img|iframe|object|embed|base)\b", page)
+    assert not re.search(r"(src|href|srcset)\s*=|url\(|@import|https?://|//[a-z]", page)
+
+
+def test_text_of_users_is_escaped(document):
+    assert [e.text for e in document.iter("h1")] == [JOB_NAME]
+    assert next(e.text for e in document.iter("title")) == JOB_NAME
+
+
+def test_the_page_has_what_the_run_has(run_folder, page, document):
+    metrics = json.loads((run_folder / "metrics.json").read_text())
+    assert f"{metrics['test/accuracy']:.4f}" in page
+    assert "Stopped by training.max_steps=8." in page
+    assert (run_folder / "config.yaml").read_text() in "".join(document.itertext())
+    assert _table(document, "Node types")[1] == [
+        "node",
+        "300",
+        "x (feature, float32 [8]); y (label, int64, 3 classes)",
+    ]
+    splits = _table(document, "Splits")
+    assert [row[0] for row in splits[1:]] == ["training", "validation", "test"]
+    assert sum(int(row[1]) for row in splits[1:]) == 300
+    starts = _table(document, "Starts")
+    assert [row[3] for row in starts[1:]] == ["0", "4"]
+    assert starts[2][4] == metrics["resumed_from"]
+    environment = dict(_table(document, "Environment"))
+    assert {"raygnn", "Python", "torch", "host", "CPUs"} <= set(environment)
+
+
+def test_charts_are_of_kinds_and_in_order():
+    history = [{"step": 2, "val/mrr": 0.1, "val/hits@1": 0.2, "val/hits@10": 0.3, "val/loss": 1.0}]
+    logged = [{"step": 1, "train/loss": 2.0, "lr": 0.1, "perf/seeds_per_s": 5.0}]
+    charts = run_charts(history, logged, "val/hits@10", (2, "best"))
+    assert [chart.title for chart in charts] == [
+        "Loss",
+        "Hits",
+        "MRR",
+        "Learning rate",
+        "Seeds per second",
+    ]
+    assert [line.name for line in charts[1].series] == ["val/hits@1", "val/hits@10"]
+    assert [chart.marked_x for chart in charts] == [2, 2, 2, None, None]
+
+
+def test_logged_rows_stay_few_and_spread_over_the_run():
+    rows = LogRows()
+    for step in range(10 * MAX_ROWS):
+        if step == 5 * MAX_ROWS:  # as after a resume
+            state, rows = rows.state_dict(), LogRows()
+            rows.load_state_dict(state)
+        rows.on_log(SimpleNamespace(position=SimpleNamespace(step=step)), {"lr": 0.1})
+    steps = [row["step"] for row in rows.rows]
+    assert MAX_ROWS / 2 <= len(steps) <= MAX_ROWS
+    assert len({after - before for before, after in itertools.pairwise(steps)}) == 1
+    assert steps[0] == 0
+    assert steps[-1] > 9.9 * MAX_ROWS
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(12.34, "12.3 s"), (245, "4 min 5 s"), (7385.0, "2 h 3 min")]
+)
+def test_durations_are_said_as_people_do(seconds, text):
+    assert duration(seconds) == text
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (None, "-"),
+        (0.12345, "0.1235"),
+        (12345, "12,345"),
+        (True, "True"),
+        (1.5e7, "15M"),
+        ("a", "a"),
+    ],
+)
+def test_values_in_tables(value, text):
+    assert show(value) == text
