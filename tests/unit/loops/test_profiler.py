@@ -45,15 +45,11 @@ def test_a_schedule_traces_each_of_its_cycles(small_bundle_path, tmp_path, capsy
     assert str(traces[0]) in capsys.readouterr().out
 
 
-def test_batches_bound_a_trace_on_each_rank(ranks, small_bundle_path, tmp_path):
-    folder = tmp_path / "traces"
-    profiler = {"begin_batch": 4, "end_batch": 7, "with_stack": True, "logs_uri": str(folder)}
-    config = _config(tmp_path, profiler, scaling__num_workers=2)
-    ranks.run(run_rank, 2, config, small_bundle_path)
-    traces = sorted(folder.iterdir())
-    assert [_NAME.match(trace.name)[1] for trace in traces] == ["rank-0", "rank-1"]
-    # Batches 4 to 7 are in steps 2 to 4 of two ranks; a trace counts its own steps from 0.
-    assert [_steps(trace.read_bytes()) for trace in traces] == [[0, 1, 2]] * 2
+def test_batches_bound_a_trace(small_bundle_path, tmp_path):
+    profiler = {"begin_batch": 3, "end_batch": 4, "with_stack": True, "profile_memory": True}
+    run_rank(_config(tmp_path, profiler, scaling__num_workers=0), small_bundle_path)
+    (trace,) = (tmp_path / "run" / "logs" / "profiler").iterdir()
+    assert _steps(trace.read_bytes()) == [0, 1]  # a trace counts its own steps from 0
 
 
 def test_traces_go_to_any_uri_and_a_short_run_keeps_what_it_has(small_bundle_path, tmp_path):
