@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from raygnn.loops import collectives
+from raygnn.loops.sparse_gradients import SparseGradients
 
 _NUM_FIXED = 6  # weight, divisor, loss sum, samples, edges, stop
 
@@ -65,6 +66,8 @@ class LocalTotals:
 class GradientReducer:
     """Sums gradients and step totals over all ranks in one collective of fixed layout.
 
+    Sparse gradients of embedding tables travel beside it, by row.
+
     Gradients of a parameter that had no part in a rank's batches count as 0 there, so ranks may
     hold different numbers of seeds, or none. The buffer's layout never changes, hence neither
     does the order of summation: a resumed run repeats a straight one bit for bit. The totals
@@ -74,7 +77,11 @@ class GradientReducer:
     def __init__(
         self, module: nn.Module, metric_names: Sequence[str], device: torch.device
     ) -> None:
-        self._parameters = [p for p in module.parameters() if p.requires_grad]
+        self._sparse = SparseGradients(module)
+        sparse = {id(parameter) for parameter in self._sparse.parameters}
+        self._parameters = [
+            p for p in module.parameters() if p.requires_grad and id(p) not in sparse
+        ]
         self._metric_names = tuple(metric_names)
         world_size = collectives.world_size()
         self._num_totals = _NUM_FIXED + len(self._metric_names) + world_size
@@ -89,6 +96,7 @@ class GradientReducer:
 
         Collective: all ranks must call, once per step.
         """
+        self._sparse.reduce(zero=local.failed)
         if collectives.world_size() > 1:
             self._pack_gradients(zero=local.failed)
             self._buffer[self._num_gradients :] = torch.tensor(self._totals_of(local))
@@ -104,7 +112,10 @@ class GradientReducer:
 
     def scale(self, factor: float) -> None:
         """Multiplies every gradient by one factor."""
-        torch._foreach_mul_([p.grad for p in self._parameters if p.grad is not None], factor)
+        self._sparse.scale(factor)
+        for parameter in self._parameters:
+            if parameter.grad is not None:
+                parameter.grad.mul_(factor)
 
     def _pack_gradients(self, *, zero: bool) -> None:
         offset = 0

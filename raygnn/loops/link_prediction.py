@@ -13,7 +13,7 @@ from raygnn.config import Component, build
 from raygnn.data.link_target import LinkTarget, LinkTargetArguments
 from raygnn.data.message_graph import message_graph
 from raygnn.errors import ConfigError
-from raygnn.loops.build_encoder import build_encoder
+from raygnn.loops.build_encoder import build_encoder, feature_widths
 from raygnn.loops.full_ranking import FullRankingEvaluation
 from raygnn.loops.link_objective import LinkObjective
 from raygnn.loops.task import EvalOutput, StepOutput, Task, TaskEnvironment
@@ -168,7 +168,7 @@ class LinkPrediction(Task):
             self._features,
             supervision,
             sampler=NeighborSampler(graph, sampling.fanouts, replace=sampling.replace),
-            columns={args.feature: "x"},
+            columns={args.feature: "x"} if feature_widths(env.bundle, args.feature) else {},
             num_negatives=args.num_random_negatives if training else args.num_random_negatives_eval,
             negatives=args.negatives,
             fixed_negatives=not training,

@@ -10,6 +10,7 @@ from torch import Tensor
 from raygnn.config import Component, LoadedConfig, build
 from raygnn.config.training_section import LossTerm
 from raygnn.errors import ConfigError
+from raygnn.losses import LinkLoss
 
 
 class Objective:
@@ -32,6 +33,12 @@ class Objective:
             )
             for term in terms
         ]
+        for term, (*_, loss) in zip(terms, self._terms, strict=True):
+            if isinstance(loss, LinkLoss):
+                raise ConfigError(
+                    f"losses.type={term.type!r} is invalid: it is a loss of links. Set "
+                    "cross_entropy, binary_cross_entropy or mse."
+                )
 
     def __call__(self, outputs: Tensor | dict[str, Tensor], target: Tensor) -> tuple[Tensor, float]:
         """The loss summed over seeds, and the weight that divides it.

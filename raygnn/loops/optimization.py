@@ -14,6 +14,7 @@ from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 from raygnn.config import LoadedConfig, build
 from raygnn.errors import ConfigError, TrainingError
 from raygnn.loops import collectives
+from raygnn.loops.sparse_gradients import gradient_values
 
 _AUTOCAST = {"bf16-mixed": torch.bfloat16, "fp16-mixed": torch.float16}
 
@@ -74,10 +75,12 @@ class Optimization:
         """Returns the norm of the reduced gradients, which are clipped if that is configured."""
         self.scaler.unscale_(self.optimizer)
         parameters = [p for p in self.module.parameters() if p.grad is not None]
-        norm = nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None])
-        if self._clip is not None:
-            nn.utils.clip_grads_with_norm_(parameters, self._clip, norm)
-        return float(norm)
+        norm = float(nn.utils.get_total_norm([gradient_values(p) for p in parameters]))
+        if self._clip is not None and norm > self._clip:
+            for parameter in parameters:
+                assert parameter.grad is not None
+                parameter.grad.mul_(self._clip / norm)
+        return norm
 
     def step(self) -> None:
         """Changes the weights."""

@@ -91,6 +91,28 @@ def test_workers_agree(ranks, graph, bundle_path, tmp_path):
                 assert other[name] == pytest.approx(row[name], rel=2e-3)
 
 
+@pytest.mark.parametrize("sparse", [False, True])
+def test_workers_agree_on_embedding_tables(ranks, graph, bundle_path, tmp_path, sparse):
+    weights = {}
+    for size in (1, 3):
+        config = _config(
+            tmp_path / str(size),
+            graph,
+            size,
+            training__global_batch_size=96,
+            training__clip_grad_norm=0.5,
+            optimizer={"type": "Adagrad", "args": {"lr": 0.05}},
+            model={
+                "type": "LightGCN",
+                "args": {"out_channels": 8, "sparse_embeddings": sparse},
+            },
+        )
+        ranks.run(run_rank, size, config, bundle_path)
+        weights[size] = trained_weights(config)
+    for name, tensor in weights[1].items():
+        torch.testing.assert_close(weights[3][name], tensor, rtol=1e-4, atol=1e-5)
+
+
 def test_resumed_and_straight_end_with_the_same_bits(ranks, graph, bundle_path, tmp_path):
     straight = _config(tmp_path / "straight", graph, 2, training__max_epochs=3)
     ranks.run(run_rank, 2, straight, bundle_path)

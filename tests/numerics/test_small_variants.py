@@ -241,3 +241,8 @@ def test_early_stopping_stops_and_the_best_weights_are_tested(tmp_path, graph):
 def test_no_trainable_parameter_is_refused(tmp_path, graph):
     with pytest.raises(ConfigError, match="it has no trainable parameter"):
         _fit(tmp_path, graph, model={"type": "torch_geometric.nn.LGConv"})
+
+
+def test_a_loss_of_links_is_refused_for_nodes(tmp_path, graph):
+    with pytest.raises(ConfigError, match="it is a loss of links"):
+        _fit(tmp_path, graph, losses=[{"type": "retrieval"}])

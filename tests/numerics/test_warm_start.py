@@ -43,7 +43,9 @@ def test_frozen_weights_stay_as_they_were_loaded(tmp_path, graph, first):
     before, after = trained_weights(first), trained_weights(second)
     same = {name: torch.equal(before[name], after[name]) for name in before}
     assert all(value for name, value in same.items() if name.startswith("encoder.module.layers.0."))
-    assert not all(value for name, value in same.items() if name.startswith("encoder.module.layers.1."))
+    assert not all(
+        value for name, value in same.items() if name.startswith("encoder.module.layers.1.")
+    )
 
 
 def test_a_checkpoint_is_a_source_too(tmp_path, graph, first):
