@@ -36,14 +36,14 @@ class SparseGradients:
                 parameter.grad.mul_(factor)
 
 
-def gradient_values(parameter: nn.Parameter) -> Tensor:
+def gradient_values(parameter: Tensor) -> Tensor:
     """What a gradient holds: of a sparse one the values that it has."""
     assert parameter.grad is not None
     grad = parameter.grad
     return grad.coalesce().values() if grad.is_sparse else grad
 
 
-def _rows_of(parameter: nn.Parameter, *, zero: bool) -> tuple[Tensor, Tensor]:
+def _rows_of(parameter: Tensor, *, zero: bool) -> tuple[Tensor, Tensor]:
     if parameter.grad is None or zero:
         rows = torch.empty(0, dtype=torch.int64, device=parameter.device)
         return rows, parameter.new_empty(0, *parameter.shape[1:])
