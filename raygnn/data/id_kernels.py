@@ -18,10 +18,10 @@ _GROUP = 256
 @njit(nogil=True, cache=True)
 def is_range(ids: np.ndarray) -> bool:
     """True where the ids are consecutive in the order of the rows."""
-    first = ids[0]
-    for i in range(len(ids)):  # noqa: SIM110 (numba compiles no generator expression)
-        # The second test is for a difference that wraps around int64.
-        if ids[i] - first != i or ids[i] < first:
+    for i in range(1, len(ids)):  # noqa: SIM110 (numba compiles no generator expression)
+        # Compiled integers may be taken never to wrap around, so no term here can: the smallest id
+        # is not reached by the second test.
+        if ids[i] <= ids[i - 1] or ids[i] - 1 != ids[i - 1]:
             return False
     return True
 

@@ -43,6 +43,14 @@ def test_integers_against_a_dict(data: st.DataObject) -> None:
         assert IdMap(Path(folder), index).lookup(np.array(wanted)).tolist() == found
 
 
+def test_ids_at_both_ends_of_int64_are_no_range(tmp_path: Path) -> None:
+    ids = np.array([2**63 - 1, -(2**63)])
+    np.save(tmp_path / IDS, ids)
+    index, _ = build_index(tmp_path, np.zeros(2, bool), "int")
+    assert index.kind == "hashed"
+    assert IdMap(tmp_path, index).lookup(ids).tolist() == [0, 1]
+
+
 @settings(max_examples=30, deadline=None)
 @given(st.data())
 def test_strings_against_a_dict(data: st.DataObject) -> None:
