@@ -14,6 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from raygnn.data import edge_buckets, pieces
+from raygnn.data import ingest as ingest_module
 from raygnn.data.bundle import Bundle
 from raygnn.data.ingest import IngestOptions, ingest
 from raygnn.errors import DataError
@@ -74,9 +75,11 @@ def _columns(rows: list[tuple[int, int, int, int]]) -> dict[str, Any]:
 def _few_per_bucket(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(edge_buckets, "BUCKET_EDGES", 3)
     patch.setattr(pieces, "PIECE_BYTES", 1)
+    # Waiting for the disk is most of the time of these graphs.
+    patch.setattr(ingest_module, "sync_folder", lambda folder: None)
 
 
-@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(_ROWS, st.sampled_from([".parquet", ".csv"]), st.integers(1, 3))
 def test_label_edges_equal_the_reference(
     rows: list[tuple[int, int, int, int]], suffix: str, num_shards: int
@@ -100,7 +103,7 @@ def test_label_edges_equal_the_reference(
         assert labels.time.tolist() == [rows[row][3] for _, _, row in expected]
 
 
-@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(_ROWS, st.integers(1, 3))
 def test_added_reverse_types_hold_the_same_edges(
     rows: list[tuple[int, int, int, int]], num_shards: int
