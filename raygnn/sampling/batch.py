@@ -29,6 +29,8 @@ class BatchAssembler:
         edge_index, n_id, e_id, num_sampled_nodes, num_sampled_edges, dst_ptr: as in
             `SampledSubgraph`; n_id and e_id are dense ids and CSC positions.
         batch_size: distinct seeds, the first nodes; of each node type that has seeds.
+        seed_time: [num_nodes], sampled in time only: the time of the seed whose neighborhood a node
+            is in. A node is there once for each.
         degree: float32 [num_nodes], in-degrees in the whole graph (out-degrees in direction `out`);
             only in `Data`.
         dst_degree, src_degree: float32, only in `HeteroData`, of an edge type: in the whole graph,
@@ -102,6 +104,8 @@ class BatchAssembler:
         if node_type in subgraph.num_sampled_nodes:
             yield "num_sampled_nodes", subgraph.num_sampled_nodes[node_type]
         yield "num_nodes", len(nodes)
+        if subgraph.seed_time is not None:
+            yield "seed_time", subgraph.seed_time[node_type]
         if node_type in subgraph.seed_index:
             # distinct seeds have the local ids 0, 1, 2...
             yield "batch_size", int(subgraph.seed_index[node_type].max(initial=-1)) + 1

@@ -28,6 +28,22 @@ class Skips(NamedTuple):
     edges: np.ndarray
 
 
+NO_SKIPS = Skips(np.empty(0, np.int64), np.zeros(1, np.int64), np.empty(0, np.int64))
+
+
+def merged(one: Skips, other: Skips) -> Skips:
+    """The edges of both."""
+    both = np.stack(
+        [
+            np.concatenate([np.repeat(skips.rows, np.diff(skips.ptr)) for skips in (one, other)]),
+            np.concatenate([one.edges, other.edges]),
+        ]
+    )
+    rows, edges = np.unique(both, axis=1)
+    distinct, first = np.unique(rows, return_index=True)
+    return Skips(distinct, np.append(first, len(rows)), edges)
+
+
 @dataclass(frozen=True)
 class Exclusion:
     """Excluded pairs of one edge type, by the node that would take the edge.
@@ -71,13 +87,13 @@ class Exclusion:
         degrees: np.ndarray,
         scratch: Scratch,
     ) -> Skips | None:
-        """Finds the excluded edges of nodes, and takes them off their degrees.
+        """Finds the excluded edges of nodes.
 
         Args:
             indices: neighbors by edge.
             is_sorted: whether each node's neighbors ascend; else all of a node's edges are read.
             starts: int64 [num_nodes], each node's first edge.
-            degrees: int64 [num_nodes], its number of edges; lowered.
+            degrees: int64 [num_nodes], how many of them to look at.
         Returns:
             None where no node has an excluded edge.
         """
@@ -94,7 +110,6 @@ class Exclusion:
         edges = scratch.array("skip_edges", num_skips, np.int64)
         if num_skips:
             _find_skips(*given, edges)
-        degrees[rows] -= np.diff(ptr)
         return Skips(rows, ptr, edges) if num_skips else None
 
 
@@ -161,7 +176,10 @@ def _find_skips(indices, is_sorted, starts, degrees, rows, which, pair_ptr, pair
                     total += 1
                     edge += 1
         else:
+            lowest, highest = pairs[first], pairs[last - 1]
             for edge in range(start, stop):
+                if indices[edge] < lowest or indices[edge] > highest:
+                    continue
                 place = _first_at_least(pairs, first, last, indices[edge])
                 if place < last and pairs[place] == indices[edge]:
                     if not is_counting:

@@ -19,6 +19,7 @@ from raygnn.sampling.neighbor_sampler import NeighborSampler
 from raygnn.sampling.protocols import FeatureStore, GraphStore
 from raygnn.sampling.rng import BatchKey, batch_key
 from raygnn.sampling.seeds import check_seeds
+from raygnn.sampling.subgraph import SampledSubgraph
 
 if TYPE_CHECKING:
     from raygnn.data.supervision import SupervisionEdges
@@ -44,6 +45,10 @@ class LinkLoader(BatchSequence):
     anchor and target of the type that the links are of and of its reverse types, in both directions
     where the two are of one node type, parallel ones included.
 
+    Sampled in time, both ends of a link are encoded as of the time of the link: an anchor is there
+    once for each time of its links. As anchor alone, and with hard negatives, it is of the latest
+    of these; random negatives take the times of the links in turn.
+
     Args:
         supervision: the links of the split, and its hard negatives.
         sampler: raygnn's.
@@ -61,7 +66,7 @@ class LinkLoader(BatchSequence):
     Raises:
         ConfigError: a number is out of range, or the sampler is not raygnn's.
         DataError: the graph has no such types or columns, an anchor or target is not one of its
-            nodes, or there is no node to draw as negative.
+            nodes, there is no node to draw as negative, or links to be sampled in time have none.
     """
 
     def __init__(
@@ -88,6 +93,11 @@ class LinkLoader(BatchSequence):
             )
         _check_counts(num_negatives, max_labels_per_anchor)
         _check_edge_types(graph, supervision, reverse_types or {})
+        if sampler.temporal is not None and supervision.times is None:
+            raise DataError(
+                "sampling.temporal is set, and the links have no times. Declare the time of their "
+                "edge type or label edges in graph.yaml, or leave it out."
+            )
         self.supervision = supervision
         self.anchors = check_seeds(graph, supervision.anchor_type, supervision.anchors)
         check_seeds(graph, supervision.target_type, supervision.targets)
@@ -118,28 +128,73 @@ class LinkLoader(BatchSequence):
         hard = _NO_LINKS if self._hard is None else self._hard.draw(places, epoch)
         random = self._random_negatives(key)
         label_id = np.stack([anchors[links.anchor], links.target])
-
-        target_type = self.supervision.target_type
-        parts = {"anchor": anchors, "target": links.target, "hard": hard.target, "random": random}
-        types = {"anchor": self.supervision.anchor_type}
-        seeds, slices = _joined(parts, {name: types.get(name, target_type) for name in parts})
-        subgraph = self._sampler.sample(seeds, key, exclude=self._excluded(label_id))
-        local = {name: subgraph.seed_index[t][part] for name, (t, part) in slices.items()}
+        hard_id = np.stack([anchors[hard.anchor], hard.target])
+        parts = {
+            "anchor": anchors,
+            "source": label_id[0],
+            "target": label_id[1],
+            "hard_source": hard_id[0],
+            "hard_target": hard_id[1],
+            "random": random,
+        }
+        times = None if self._sampler.temporal is None else self._times(links, hard, len(random))
+        subgraph, local = self._sample(parts, times, key, label_id)
 
         batch = self._assembler.assemble(subgraph)
         found = {
             "input_id": anchors,
-            "anchor_index": local["anchor"],
-            "label_index": np.stack([local["anchor"][links.anchor], local["target"]]),
+            "anchor_index": local["anchor"].copy(),
+            "label_index": np.stack([local["source"], local["target"]]),
             "label_id": label_id,
-            "negative_index": np.stack([local["anchor"][hard.anchor], local["hard"]]),
-            "negative_id": np.stack([anchors[hard.anchor], hard.target]),
+            "negative_index": np.stack([local["hard_source"], local["hard_target"]]),
+            "negative_id": hard_id,
             "random_negatives": local["random"].copy(),
             "random_negative_id": random,
         }
         for name, value in found.items():
             batch[name] = torch.from_numpy(value)
         return batch
+
+    def _sample(
+        self,
+        parts: dict[str, np.ndarray],
+        times: dict[str, np.ndarray] | None,
+        key: BatchKey,
+        label_id: np.ndarray,
+    ) -> tuple[SampledSubgraph, dict[str, np.ndarray]]:
+        """One sample for all parts, and the places of each part among the nodes of its type."""
+        links = self.supervision
+        is_anchor = ("anchor", "source", "hard_source")
+        types = {n: links.anchor_type if n in is_anchor else links.target_type for n in parts}
+        subgraph = self._sampler.sample(
+            _joined(parts, types),
+            key,
+            exclude=self._excluded(label_id),
+            times=None if times is None else _joined(times, types),
+        )
+        local, before = {}, dict.fromkeys(types.values(), 0)
+        for name, node_type in types.items():
+            start = before[node_type]
+            before[node_type] = start + len(parts[name])
+            local[name] = subgraph.seed_index[node_type][start : before[node_type]]
+        return subgraph, local
+
+    def _times(self, links: Links, hard: Links, num_random: int) -> dict[str, np.ndarray]:
+        """A time for each part; see the class."""
+        of_links = self.supervision.times
+        assert of_links is not None
+        of_links = of_links.astype(np.int64 if of_links.dtype.kind in "iu" else np.float64)
+        times = of_links[links.place]
+        latest = np.maximum.reduceat(times, np.unique(links.anchor, return_index=True)[1])
+        of_hard = latest[hard.anchor]
+        return {
+            "anchor": latest,
+            "source": times,
+            "target": times,
+            "hard_source": of_hard,
+            "hard_target": of_hard,
+            "random": np.resize(times, num_random),
+        }
 
     def _random_negatives(self, key: BatchKey) -> np.ndarray:
         if self.negatives is None:
@@ -156,18 +211,14 @@ class LinkLoader(BatchSequence):
         )
 
 
-def _joined(
-    parts: Mapping[str, np.ndarray], types: Mapping[str, str]
-) -> tuple[dict[str, np.ndarray], dict[str, tuple[str, slice]]]:
-    """Joins ids of one type, in the order of the parts, and says where each part lies."""
-    by_type: dict[str, list[np.ndarray]] = {}
-    slices = {}
-    for name, ids in parts.items():
-        before = by_type.setdefault(types[name], [])
-        start = sum(map(len, before))
-        slices[name] = (types[name], slice(start, start + len(ids)))
-        before.append(ids)
-    return {node_type: np.concatenate(ids) for node_type, ids in by_type.items()}, slices
+def _joined(parts: Mapping[str, np.ndarray], types: Mapping[str, str]) -> dict[str, np.ndarray]:
+    """Joins what is of one type, in the order of the parts."""
+    return {
+        node_type: np.concatenate(
+            [part for name, part in parts.items() if types[name] == node_type]
+        )
+        for node_type in dict.fromkeys(types.values())
+    }
 
 
 def _check_counts(num_negatives: int, max_labels_per_anchor: int | None) -> None:

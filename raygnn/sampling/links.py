@@ -53,7 +53,16 @@ class LinkDraws:
         table = np.zeros(kernels.membership_table(self._fanout, False), np.int64)
         key = np.uint64(chain_key(*self._key, epoch))
         kernels.pick_positions(
-            places, starts, degrees, offsets, self._fanout, False, key, table, chosen
+            places,
+            kernels.NO_SALTS,
+            starts,
+            degrees,
+            offsets,
+            self._fanout,
+            False,
+            key,
+            table,
+            chosen,
         )
         anchor = np.repeat(np.arange(len(places)), np.diff(offsets))
         return Links(anchor, self._edges.targets[chosen].astype(np.int64), chosen)

@@ -8,6 +8,7 @@ from typing import Unpack
 import numpy as np
 from torch_geometric.sampler import BaseSampler
 
+from raygnn.errors import DataError
 from raygnn.sampling.batch import BatchAssembler
 from raygnn.sampling.batch_sequence import Batch, BatchSequence, SequenceOptions
 from raygnn.sampling.foreign_sampler import ForeignSampler
@@ -15,6 +16,7 @@ from raygnn.sampling.neighbor_sampler import NeighborSampler
 from raygnn.sampling.protocols import FeatureStore, GraphStore
 from raygnn.sampling.rng import BatchKey
 from raygnn.sampling.seeds import check_seeds
+from raygnn.sampling.subgraph import SampledSubgraph
 
 
 class NeighborLoader(BatchSequence):
@@ -23,7 +25,8 @@ class NeighborLoader(BatchSequence):
     Args:
         seeds: int64 [num_seeds], dense ids, all of the split.
         node_type: of the seeds.
-        sampler: raygnn's, or any sampler of PyG's that has `sample_from_nodes`.
+        sampler: raygnn's, or any sampler of PyG's that has `sample_from_nodes`. One that samples in
+            time takes the times of the seeds from its column of their node type.
         columns: which columns of the nodes a batch has, and under what names.
         edge_columns: the same of the edges.
         options: batch_size, split, seed, shuffle, rank, world_size, num_threads, prefetch_batches,
@@ -53,12 +56,39 @@ class NeighborLoader(BatchSequence):
             if isinstance(sampler, NeighborSampler)
             else ForeignSampler(sampler, graph.node_types, graph.edge_types)
         )
+        self._times = _times_of(features, node_type, self.seeds, self._sampler)
         self._assembler = BatchAssembler(graph, features, columns, edge_columns or {})
 
     def build(self, places: np.ndarray, epoch: int, key: BatchKey) -> Batch:
         """The batch of some seeds."""
         seeds = self.seeds[places]
-        subgraph = self._sampler.sample({self.node_type: seeds}, key)
+        subgraph = self._sample(seeds, places, key)
         batch = self._assembler.assemble(subgraph)
         self._assembler.add_seeds(batch, subgraph, self.node_type, seeds)
         return batch
+
+    def _sample(self, seeds: np.ndarray, places: np.ndarray, key: BatchKey) -> SampledSubgraph:
+        if self._times is None:
+            return self._sampler.sample({self.node_type: seeds}, key)
+        assert isinstance(self._sampler, NeighborSampler)
+        times = {self.node_type: self._times[places]}
+        return self._sampler.sample({self.node_type: seeds}, key, times=times)
+
+
+def _times_of(
+    features: FeatureStore,
+    node_type: str,
+    seeds: np.ndarray,
+    sampler: NeighborSampler | ForeignSampler,
+) -> np.ndarray | None:
+    if not isinstance(sampler, NeighborSampler) or sampler.temporal is None:
+        return None
+    column = sampler.temporal.column
+    if column not in features.columns(node_type):
+        raise DataError(
+            f"sampling.temporal.column={column!r} is invalid: node type {node_type!r}, which is "
+            "sampled for, has no such column, so its nodes have no time. Declare it as time in "
+            "graph.yaml, or leave sampling.temporal out."
+        )
+    times = features.gather(node_type, column, seeds)
+    return times.astype(np.int64 if times.dtype.kind in "iu" else np.float64)

@@ -17,6 +17,7 @@ from torch_geometric.sampler import (
 )
 
 from raygnn.data.edge_types import EdgeType
+from raygnn.sampling.clock import Clock
 from raygnn.sampling.exclusion import Exclusion
 from raygnn.sampling.fanouts import Fanouts, resolve_fanouts
 from raygnn.sampling.growing_subgraph import GrowingSubgraph
@@ -26,10 +27,11 @@ from raygnn.sampling.rng import RNG_VERSION, BatchKey, chain_key, text_key
 from raygnn.sampling.scratch import Pool
 from raygnn.sampling.seeds import check_seeds, exclusions
 from raygnn.sampling.subgraph import SampledSubgraph
+from raygnn.sampling.temporal import Temporal, check_draws
 
 
 class NeighborSampler(BaseSampler):
-    """Samples uniformly from the neighbors of each node, hop by hop; safe to share by threads.
+    """Samples from the neighbors of each node, hop by hop; safe to share by threads.
 
     Also a PyG sampler, for `NodeLoader` and `LinkLoader` of `torch_geometric.loader`. PyG gives no
     key of a batch, so `sample_from_nodes` and `sample_from_edges` derive one from `seed` and the
@@ -42,18 +44,33 @@ class NeighborSampler(BaseSampler):
             `src__rel__dst`), then for each of them, lists of one length. fanouts[0] is the hop next
             to the seeds; -1 takes all, 0 none.
         replace: draws with replacement; a node with neighbors then gives exactly `fanout` edges.
+        weight: edge column: edges are drawn in proportion to it, without replacement one after
+            another among those that are left, and never those of weight 0. Edge types without the
+            column draw uniformly. None draws all uniformly.
+        temporal: neighbors are never later than the seed whose neighborhood they are in, see
+            `Temporal`. A node then is in the sample once for each time of a seed that it is near.
         seed: of `sample_from_nodes` and `sample_from_edges`.
     Raises:
-        ConfigError: the fanouts do not fit the graph.
-        DataError: the graph has no edges.
+        ConfigError: the fanouts do not fit the graph, or settings do not fit each other.
+        DataError: the graph has no edges, or no type has the column of the weights or times.
     Source: GraphSAGE, arXiv:1706.02216, Alg. 2.
     """
 
     def __init__(
-        self, graph: GraphStore, fanouts: Fanouts, *, replace: bool = False, seed: int = 0
+        self,
+        graph: GraphStore,
+        fanouts: Fanouts,
+        *,
+        replace: bool = False,
+        weight: str | None = None,
+        temporal: Temporal | None = None,
+        seed: int = 0,
     ) -> None:
+        check_draws(graph, replace, weight, temporal)
         self.graph = graph
         self.replace = replace
+        self.weight = weight
+        self.temporal = temporal
         self.seed = seed
         self.fanouts = resolve_fanouts(fanouts, graph.edge_types)
         self.num_hops = max(len(hops) for hops in self.fanouts.values())
@@ -66,6 +83,7 @@ class NeighborSampler(BaseSampler):
         key: BatchKey,
         *,
         exclude: Mapping[EdgeType, np.ndarray] | None = None,
+        times: Mapping[str, np.ndarray] | None = None,
     ) -> SampledSubgraph:
         """Samples the neighborhood of seeds: a pure function of the arguments and the graph.
 
@@ -75,19 +93,23 @@ class NeighborSampler(BaseSampler):
             exclude: by edge type, integer [2, num_pairs], (source, destination) dense ids, in any
                 order. No edge between the two of a pair is taken, parallel ones included: the
                 sample is that of the graph without them.
+            times: by node type, int64 or float64, the time of each seed, with `temporal` only.
         Raises:
-            DataError: a seed or an end of an excluded pair is not a node of the graph, or an
-                excluded edge type is not one of its.
+            DataError: a seed or an end of an excluded pair is not a node of the graph, an excluded
+                edge type is not one of its, or times are missing.
         """
         checked = {t: check_seeds(self.graph, t, ids) for t, ids in seeds.items()}
         excluded = exclusions(self.graph, exclude or {})
+        clock = None if self.temporal is None else Clock(self.graph, self.temporal, checked, times)
         with self._workspaces.lend() as growing:
-            growing.start(checked)
+            growing.start(checked if clock is None else clock.encoded(checked))
             for hop in range(self.num_hops):
                 for edge_type, fanouts in self.fanouts.items():
-                    self._take(growing, edge_type, fanouts[hop], key, hop, excluded.get(edge_type))
+                    fanout, pairs = fanouts[hop], excluded.get(edge_type)
+                    self._take(growing, edge_type, fanout, key, hop, pairs, clock)
                 growing.end_hop()
-            return growing.finish()
+            subgraph = growing.finish()
+        return subgraph if clock is None else clock.decoded(subgraph)
 
     def sample_from_nodes(
         self, index: NodeSamplerInput, **kwargs: Any
@@ -132,11 +154,16 @@ class NeighborSampler(BaseSampler):
         key: BatchKey,
         hop: int,
         exclude: Exclusion | None,
+        clock: Clock | None,
     ) -> None:
         frontier = growing.frontier(edge_type)
         if len(frontier) == 0 or fanout == 0:
             growing.add_no_edges(edge_type)
             return
+        neighbor_type, taker_type = self._ends[edge_type]
+        moments = None
+        if clock is not None:
+            frontier, moments = clock.split(taker_type, frontier)
         picks = self.graph.pick(
             edge_type,
             frontier,
@@ -146,5 +173,9 @@ class NeighborSampler(BaseSampler):
             hop,
             growing.scratch,
             exclude=exclude,
+            weight=self.weight,
+            horizon=None if clock is None or moments is None else clock.horizon(moments),
         )
+        if clock is not None and moments is not None:
+            picks = clock.joined(neighbor_type, picks, moments)
         growing.add_edges(edge_type, picks)

@@ -1,7 +1,8 @@
 """Which of its in-edges a node takes: the draws, and the kernels that make them.
 
-The draws of a node are those of a splitmix64 generator started at hash(hop key, dense id): draw i
-below n is the high word of splitmix64(start + i * golden) * n. Changing any of this changes
+The draws of a node are those of a splitmix64 generator started at hash(hop key, dense id), or at
+hash(that, salt) where nodes have salts: draw i below n is the high word of
+splitmix64(start + i * golden) * n. Changing any of this changes
 batches: see `raygnn.sampling.rng.RNG_VERSION`.
 """
 
@@ -14,6 +15,7 @@ from raygnn.data.hashing import splitmix64
 from raygnn.sampling.intrinsics import multiply_high, prefetch
 
 ALL = -1  # the fanout that takes every in-edge
+NO_SALTS = np.empty(0, np.uint64)
 
 _GOLDEN_GAMMA = np.uint64(0x9E3779B97F4A7C15)
 # Up to here, comparing with all earlier picks is faster than a hash table; the picks are the same.
@@ -88,12 +90,13 @@ def count_neighbors(indices, counts):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, cache=True)
-def pick_positions(nodes, starts, degrees, offsets, fanout, replace, key, table, positions):  # type: ignore[no-untyped-def]
+def pick_positions(nodes, salts, starts, degrees, offsets, fanout, replace, key, table, positions):  # type: ignore[no-untyped-def]
     """Fills `positions` int64 [offsets[-1]] with the edges taken, node by node.
 
     All of a node's edges come in their order; else its draws come in theirs.
 
     Args:
+        salts: uint64 [num_nodes], further things that the draws depend on, or empty.
         key: uint64, of the hop.
         table: int64 zeros [a power of two >= 2 * fanout], left as zeros; may be of length 1 where
             the fanout is at most `_LINEAR_SEARCH`.
@@ -108,6 +111,8 @@ def pick_positions(nodes, starts, degrees, offsets, fanout, replace, key, table,
                 positions[first + j] = start + j
         elif count > 0:
             base = splitmix64(key ^ np.uint64(nodes[i]))
+            if len(salts):
+                base = splitmix64(base ^ salts[i])
             picked = positions[first : first + count]
             if replace:
                 for j in range(count):
@@ -116,6 +121,15 @@ def pick_positions(nodes, starts, degrees, offsets, fanout, replace, key, table,
                 _pick_few(base, start, degree, picked)
             else:
                 _pick_many(base, start, degree, table, picked)
+
+
+@njit(nogil=True, cache=True)
+def pick_last(starts, degrees, offsets, positions):  # type: ignore[no-untyped-def]
+    """Fills `positions` with the last of each node's edges, in their order."""
+    for i in range(len(starts)):
+        stop = starts[i] + degrees[i]
+        for j in range(offsets[i], offsets[i + 1]):
+            positions[j] = stop - (offsets[i + 1] - j)
 
 
 # Floyd's algorithm, as in Bentley, Programming Pearls: A Sample of Brilliance, 1987: draw j goes

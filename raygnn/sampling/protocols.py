@@ -12,6 +12,7 @@ from raygnn.data.edge_types import EdgeType
 from raygnn.sampling.exclusion import Exclusion
 from raygnn.sampling.rng import BatchKey
 from raygnn.sampling.scratch import Scratch
+from raygnn.sampling.temporal import Horizon
 
 
 class Picks(NamedTuple):
@@ -53,6 +54,9 @@ class GraphStore(Protocol):
     def num_edges(self, edge_type: EdgeType) -> int:
         """Number of edges of a type."""
 
+    def columns(self, type_: str | EdgeType) -> Mapping[str, ColumnInfo]:
+        """What columns a node or edge type has."""
+
     def pick(
         self,
         edge_type: EdgeType,
@@ -64,6 +68,8 @@ class GraphStore(Protocol):
         scratch: Scratch | None = None,
         *,
         exclude: Exclusion | None = None,
+        weight: str | None = None,
+        horizon: Horizon | None = None,
     ) -> Picks:
         """Takes edges of each node: a pure function of the arguments and the graph.
 
@@ -78,6 +84,9 @@ class GraphStore(Protocol):
                 until the next call with the same scratch.
             exclude: edges that are not there: what is taken is what the graph without them, all
                 else in its order, would give.
+            weight: a column of weights: edges are taken in proportion to it, those of weight 0
+                never; along edge types without the column all weigh the same.
+            horizon: how late an edge may be for each node.
         """
 
     def degrees(self, edge_type: EdgeType, nodes: np.ndarray) -> np.ndarray:

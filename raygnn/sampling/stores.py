@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping
-from typing import NamedTuple
 
 import numpy as np
 
@@ -13,27 +12,13 @@ from raygnn.data.bundle_record import ColumnInfo
 from raygnn.data.edge_types import EdgeType, edge_type_name
 from raygnn.errors import ConfigError, DataError
 from raygnn.sampling import pick as kernels
-from raygnn.sampling.exclusion import Exclusion, step_over
+from raygnn.sampling.exclusion import Exclusion
 from raygnn.sampling.gather import gather_rows, gather_sparse_rows
+from raygnn.sampling.local_pick import Adjacency, LocalPicker
 from raygnn.sampling.protocols import Picks
 from raygnn.sampling.rng import BatchKey, hop_key
 from raygnn.sampling.scratch import Scratch
-
-
-class Adjacency(NamedTuple):
-    """The edges of a type by the node that takes them.
-
-    Attributes:
-        indptr: int64 [num_nodes + 1].
-        indices: int32 or int64 [num_edges], neighbors.
-        e_id: CSC positions of the edges; None where `indices` is the CSC itself.
-        is_sorted: whether the neighbors of each node ascend; else they go by time first.
-    """
-
-    indptr: np.ndarray
-    indices: np.ndarray
-    e_id: np.ndarray | None
-    is_sorted: bool
+from raygnn.sampling.temporal import Horizon
 
 
 class LocalGraphStore:
@@ -52,7 +37,7 @@ class LocalGraphStore:
             )
         self._bundle = bundle
         self._direction = direction
-        self._adjacency: dict[EdgeType, Adjacency] = {}
+        self._pickers: dict[EdgeType, LocalPicker] = {}
         self._num_out_edges: dict[EdgeType, np.ndarray] = {}
         self._lock = threading.Lock()
 
@@ -93,34 +78,24 @@ class LocalGraphStore:
         scratch: Scratch | None = None,
         *,
         exclude: Exclusion | None = None,
+        weight: str | None = None,
+        horizon: Horizon | None = None,
     ) -> Picks:
-        """Takes edges of each node; see `GraphStore.pick`."""
-        indptr, indices, e_id, is_sorted = self.adjacency(edge_type)
-        scratch = Scratch() if scratch is None else scratch
-        starts = scratch.array("starts", len(nodes), np.int64)
-        degrees = scratch.array("degrees", len(nodes), np.int64)
-        offsets = scratch.array("offsets", len(nodes) + 1, np.int64)
-        kernels.find_rows(indptr, nodes, fanout, replace, starts, degrees, offsets)
-        skips = None
-        if exclude is not None:
-            skips = exclude.skips(indices, is_sorted, nodes, starts, degrees, scratch)
-        if skips is not None:
-            kernels.count_taken(degrees, fanout, replace, offsets)
-        positions = scratch.array("positions", int(offsets[-1]), np.int64)
-        table = scratch.zeros("table", kernels.membership_table(fanout, replace), np.int64)
+        """Takes edges of each node; see `GraphStore.pick`.
+
+        With `weight`, the first call for an edge type reads the weights of all its edges.
+
+        Raises:
+            DataError: there is no such edge type, or a weight is negative or not finite.
+        """
         hashed = np.uint64(hop_key(key, hop, edge_type))
-        kernels.pick_positions(
-            nodes, starts, degrees, offsets, fanout, replace, hashed, table, positions
-        )
-        if skips is not None:
-            step_over(*skips, starts, offsets, positions)
-        neighbors = scratch.array("neighbors", len(positions), indices.dtype)
-        kernels.load_neighbors(indices, positions, neighbors)
-        if e_id is None:
-            return Picks(neighbors, positions, offsets)
-        edges = scratch.array("edges", len(positions), e_id.dtype)
-        kernels.load_neighbors(e_id, positions, edges)
-        return Picks(neighbors, edges, offsets)
+        scratch = Scratch() if scratch is None else scratch
+        picker = self._picker(edge_type)
+        return picker.pick(nodes, fanout, replace, hashed, scratch, exclude, weight, horizon)
+
+    def columns(self, type_: str | EdgeType) -> Mapping[str, ColumnInfo]:
+        """What columns a type has."""
+        return self._bundle.columns(type_)
 
     def degrees(self, edge_type: EdgeType, nodes: np.ndarray) -> np.ndarray:
         """int64 [num_nodes], in-degrees in the whole graph; out-degrees in direction `out`."""
@@ -148,32 +123,32 @@ class LocalGraphStore:
         Raises:
             DataError: the graph has no such edge type.
         """
-        found = self._adjacency.get(edge_type)
-        if found is None:
-            found = self._adjacency[edge_type] = self._open(edge_type)
-        return found
+        return self._picker(edge_type).adjacency
 
     def _counts_of_sources(self, edge_type: EdgeType) -> np.ndarray:
+        indices = self.adjacency(edge_type).indices
         with self._lock:
             if edge_type not in self._num_out_edges:
                 counts = np.zeros(self._bundle.num_nodes(edge_type[0]), np.int64)
-                kernels.count_neighbors(self.adjacency(edge_type).indices, counts)
+                kernels.count_neighbors(indices, counts)
                 self._num_out_edges[edge_type] = counts
             return self._num_out_edges[edge_type]
 
-    def _open(self, edge_type: EdgeType) -> Adjacency:
-        if edge_type not in self._bundle.edge_types:
-            known = [edge_type_name(known) for known in self._bundle.edge_types]
-            raise DataError(
-                f"edge type {edge_type_name(edge_type)!r} is invalid: the graph has {known}. "
-                "Use one of these."
-            )
-        is_sorted = all(c.role != "time" for c in self._bundle.columns(edge_type).values())
-        if self._direction == "in":
-            csc = self._bundle.csc(edge_type)
-            return Adjacency(csc.indptr, csc.indices, csc.e_id, is_sorted)
-        csr = self._bundle.csr(edge_type)
-        return Adjacency(csr.indptr, csr.indices, csr.e_id, is_sorted)
+    def _picker(self, edge_type: EdgeType) -> LocalPicker:
+        found = self._pickers.get(edge_type)
+        if found is None:
+            if edge_type not in self._bundle.edge_types:
+                known = [edge_type_name(known) for known in self._bundle.edge_types]
+                raise DataError(
+                    f"edge type {edge_type_name(edge_type)!r} is invalid: the graph has {known}. "
+                    "Use one of these."
+                )
+            with self._lock:
+                found = self._pickers.get(edge_type)
+                if found is None:
+                    found = LocalPicker(self._bundle, edge_type, self._direction)
+                    self._pickers[edge_type] = found
+        return found
 
 
 class LocalFeatureStore:

@@ -29,6 +29,8 @@ class SampledSubgraph:
         num_sampled_edges: by edge type, edges per hop.
         seed_index: by node type with seeds, int64 [num_seeds], the local id of each seed as given;
             0, 1, 2... unless a seed was given twice.
+        seed_time: by node type, [num_nodes], the time of the seed whose neighborhood each node is
+            in; None where there are no times. A node is there once for each time.
     """
 
     node: dict[str, np.ndarray]
@@ -38,6 +40,7 @@ class SampledSubgraph:
     num_sampled_nodes: dict[str, list[int]]
     num_sampled_edges: dict[EdgeType, list[int]]
     seed_index: dict[str, np.ndarray]
+    seed_time: dict[str, np.ndarray] | None = None
 
     @property
     def row(self) -> dict[EdgeType, np.ndarray]:

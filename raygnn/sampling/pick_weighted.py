@@ -1,0 +1,259 @@
+"""Which of its in-edges a node takes, in proportion to their weights.
+
+Draws with replacement are independent. Without, an edge is drawn in proportion to its weight among
+those not drawn yet, again and again: that is the law of Efraimidis and Spirakis's keys (2006), log
+of a uniform number over weight, of which the largest are taken. Here edges are drawn from the alias
+table and drawn again if they were taken before; after as many draws in vain as one would rather not
+make, keys decide about the rest, which leaves the law as it is.
+
+Draw i of a node is that of `raygnn.sampling.pick`; an edge's uniform number is the draw of its
+place among the node's edges, from another start. Edges that are stepped over are as of weight 0.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+from raygnn.data.hashing import splitmix64
+from raygnn.sampling.alias import NO_EDGE
+from raygnn.sampling.intrinsics import multiply_high, prefetch
+from raygnn.sampling.pick import ALL
+
+_GOLDEN_GAMMA = np.uint64(0x9E3779B97F4A7C15)
+_KEYS = np.uint64(0x5851F42D4C957F2D)  # tells keys from draws; any odd number would do
+# Draws until keys decide: enough for nearly all nodes, unless few of many edges have the weight.
+_DRAWS_PER_EDGE = 4
+_DEGREE_PER_EDGE = 2
+_DRAWS_AHEAD, _ROWS_AHEAD = 64, 32  # as in `raygnn.sampling.pick`
+_LOW_HALF = np.int64(0xFFFFFFFF)
+
+
+@njit(nogil=True, cache=True)
+def _base(key, node, salts, i):  # type: ignore[no-untyped-def]
+    base = splitmix64(key ^ np.uint64(node))
+    return splitmix64(base ^ salts[i]) if len(salts) else base
+
+
+@njit(nogil=True, cache=True)
+def _draw(base, number, start, degree):  # type: ignore[no-untyped-def]
+    """A position, and 32 bits that say whether it is kept or given up for another."""
+    bits = splitmix64(base + np.uint64(number) * _GOLDEN_GAMMA)
+    edge = np.int64(multiply_high(bits, np.uint64(degree)))
+    # the low half of the product is uniform too, whichever edge the high half chose
+    return start + edge, np.uint32((bits * np.uint64(degree)) >> np.uint64(32))
+
+
+@njit(nogil=True, cache=True)
+def _settle(position, rest, entry):  # type: ignore[no-untyped-def]
+    """The position itself or the other one; -1 where the node has no edge of any weight."""
+    other = entry >> np.int64(32)
+    if other == NO_EDGE:
+        return np.int64(-1)
+    return position + (np.int64(0) if np.int64(rest) < (entry & _LOW_HALF) else other)
+
+
+@njit(nogil=True, cache=True)
+def _is_drawn_for(degree, fanout, replace):  # type: ignore[no-untyped-def]
+    return fanout != ALL and degree > (0 if replace else _DEGREE_PER_EDGE * fanout)
+
+
+@njit(nogil=True, cache=True)
+def first_draws(nodes, salts, starts, degrees, fanout, replace, key, alias, drawn, rests):  # type: ignore[no-untyped-def]
+    """Fills `drawn` with the first `fanout` draws of each node that edges are drawn for.
+
+    Apart from the picking, so that many cache misses of the table are in flight at once.
+
+    Args:
+        drawn: int64, `rests`: uint32, with room for `fanout` of each node.
+    """
+    count = 0
+    for i in range(len(nodes)):
+        if _is_drawn_for(degrees[i], fanout, replace):
+            base = _base(key, nodes[i], salts, i)
+            for j in range(fanout):
+                drawn[count], rests[count] = _draw(base, j, starts[i], degrees[i])
+                count += 1
+    for i in range(count):
+        if i + _DRAWS_AHEAD < count:
+            prefetch(alias, drawn[i + _DRAWS_AHEAD])
+        drawn[i] = _settle(drawn[i], rests[i], alias[drawn[i]])
+
+
+@njit(nogil=True, cache=True)
+def _key_start(base):  # type: ignore[no-untyped-def]
+    return splitmix64(base ^ _KEYS)
+
+
+@njit(nogil=True, cache=True)
+def _uniform(keys, edge):  # type: ignore[no-untyped-def]
+    """A number in (0, 1], of 53 bits."""
+    bits = splitmix64(keys + np.uint64(edge) * _GOLDEN_GAMMA)
+    return (np.float64(bits >> np.uint64(11)) + 1.0) * 2.0**-53
+
+
+@njit(nogil=True, cache=True)
+def _has(values, first, last, value):  # type: ignore[no-untyped-def]
+    """Whether a value is in `values[first:last]`, ascending."""
+    while first < last:
+        middle = (first + last) >> 1
+        if values[middle] < value:
+            first = middle + 1
+        elif values[middle] > value:
+            last = middle
+        else:
+            return True
+    return False
+
+
+@njit(nogil=True, cache=True)
+def _weight(weights, e_id, position):  # type: ignore[no-untyped-def]
+    return np.float64(weights[e_id[position] if len(e_id) else position])
+
+
+@njit(nogil=True, cache=True)
+def pick_weighted(  # type: ignore[no-untyped-def]
+    nodes,
+    salts,
+    starts,
+    degrees,
+    fanout,
+    replace,
+    key,
+    alias,
+    weights,
+    e_id,
+    drawn,
+    skips,
+    offsets,
+    positions,
+):
+    """Fills `positions` with the edges taken, node by node, and `offsets` [num_nodes + 1].
+
+    Args:
+        salts: uint64 [num_nodes], further things that draws depend on, or empty.
+        degrees: int64 [num_nodes], edges of each node to choose from, its first ones.
+        alias: see `build_alias`; empty where nodes choose from some of their edges only.
+        drawn: see `first_draws`.
+        skips: (rows, ptr, edges), see `Skips`.
+        positions: int64, with room for all edges of a node, or `fanout`, whichever is less; with
+            `replace` for `fanout`.
+    """
+    skip_rows, skip_ptr, skip_edges = skips
+    next_skip = next_draw = 0
+    total = 0
+    offsets[0] = 0
+    for i in range(len(nodes)):
+        if i + _ROWS_AHEAD < len(nodes) and len(e_id) == 0:
+            ahead = i + _ROWS_AHEAD
+            if not (len(alias) and _is_drawn_for(degrees[ahead], fanout, replace)):
+                prefetch(weights, starts[ahead])
+        first = last = 0
+        if next_skip < len(skip_rows) and skip_rows[next_skip] == i:
+            first, last = skip_ptr[next_skip], skip_ptr[next_skip + 1]
+            next_skip += 1
+        start, degree = starts[i], degrees[i]
+        begin = total
+        if fanout == ALL or (degree <= fanout and not replace):
+            for edge in range(degree):
+                if _weight(weights, e_id, start + edge) > 0 and not (
+                    first < last and _has(skip_edges, first, last, edge)
+                ):
+                    positions[total] = start + edge
+                    total += 1
+        elif degree > 0:
+            base = _base(key, nodes[i], salts, i)
+            num_draws = 0
+            if len(alias) and _is_drawn_for(degree, fanout, replace):
+                num_draws = _DRAWS_PER_EDGE * fanout
+            for number in range(num_draws):
+                if number < fanout:
+                    position = drawn[next_draw]
+                    next_draw += 1
+                elif total == begin + fanout:
+                    break
+                else:
+                    position, rest = _draw(base, number, start, degree)
+                    position = _settle(position, rest, alias[position])
+                if position < 0:
+                    continue
+                is_new = True
+                for k in range(begin, begin if replace else total):
+                    if positions[k] == position:
+                        is_new = False
+                        break
+                if is_new and not (
+                    first < last and _has(skip_edges, first, last, position - start)
+                ):
+                    positions[total] = position
+                    total += 1
+            if total < begin + fanout:
+                row = (start, degree, weights, e_id, skip_edges, first, last)
+                out = positions[begin:]
+                if replace:
+                    total = begin + _by_scan(base, row, fanout, total - begin, out)
+                else:
+                    total = begin + _by_keys(base, row, fanout, total - begin, out)
+        offsets[i + 1] = total
+
+
+@njit(nogil=True, cache=True)
+def _by_keys(base, row, fanout, num_taken, out):  # type: ignore[no-untyped-def]
+    """Adds the edges of the largest keys to those taken; returns how many there are."""
+    start, degree, weights, e_id, skip_edges, first, last = row
+    keys = _key_start(base)
+    best = np.empty(fanout - num_taken, np.float64)
+    count = num_taken
+    for edge in range(degree):
+        weight = _weight(weights, e_id, start + edge)
+        uniform = _uniform(keys, edge)
+        # A logarithm is below its argument less one, which tells most edges without it.
+        if count == fanout and uniform - 1.0 <= best[-1] * weight:
+            continue
+        if not weight > 0 or _has(skip_edges, first, last, edge):
+            continue
+        rank = np.log(uniform) / weight
+        if (count == fanout and rank <= best[-1]) or _is_among(out, num_taken, start + edge):
+            continue
+        if count < fanout:
+            count += 1
+        place = count - 1
+        while place > num_taken and best[place - num_taken - 1] < rank:
+            best[place - num_taken] = best[place - num_taken - 1]
+            out[place] = out[place - 1]
+            place -= 1
+        best[place - num_taken] = rank
+        out[place] = start + edge
+    return count
+
+
+@njit(nogil=True, cache=True)
+def _is_among(values, count, value):  # type: ignore[no-untyped-def]
+    for i in range(count):  # noqa: SIM110, any() of a generator is slow in a kernel
+        if values[i] == value:
+            return True
+    return False
+
+
+@njit(nogil=True, cache=True)
+def _by_scan(base, row, fanout, num_taken, out):  # type: ignore[no-untyped-def]
+    """Adds draws from the running sum of the weights; returns how many there are."""
+    start, degree, weights, e_id, skip_edges, first, last = row
+    total = 0.0
+    for edge in range(degree):
+        if not _has(skip_edges, first, last, edge):
+            total += _weight(weights, e_id, start + edge)
+    if total == 0.0:
+        return 0
+    keys = _key_start(base)
+    for j in range(num_taken, fanout):
+        wanted = _uniform(keys, j) * total
+        running = 0.0
+        for edge in range(degree):
+            weight = _weight(weights, e_id, start + edge)
+            if weight > 0 and not _has(skip_edges, first, last, edge):
+                running += weight
+                out[j] = start + edge
+                if running >= wanted:
+                    break
+    return fanout

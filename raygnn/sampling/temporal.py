@@ -1,0 +1,143 @@
+"""Neighbors that are not later than the seed whose neighborhood they are in."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+from numba import njit
+
+from raygnn.data.edge_types import edge_type_name
+from raygnn.errors import ConfigError, DataError
+
+if TYPE_CHECKING:
+    from raygnn.sampling.protocols import GraphStore
+
+UNIFORM, LAST = "uniform", "last"
+
+
+@dataclass(frozen=True)
+class Temporal:
+    """How neighborhoods are sampled in time.
+
+    Attributes:
+        column: the time column of edge types and of node types. An edge is taken when it is not
+            later than the seed, and where its neighbor has a time, when that is not later either.
+            Types without the column are there at all times.
+        strategy: `uniform`: draws among those edges; `last`: takes the latest of them, of edge
+            types that have times, ties in the order of the rows.
+    Raises:
+        ConfigError: there is no strategy of that name.
+    """
+
+    column: str = "time"
+    strategy: str = UNIFORM
+
+    def __post_init__(self) -> None:
+        if self.strategy not in (UNIFORM, LAST):
+            raise ConfigError(
+                f"sampling.temporal.strategy={self.strategy!r} is invalid: there are {UNIFORM} and "
+                f"{LAST}. Set one."
+            )
+
+
+class Horizon(NamedTuple):
+    """Up to when each of some nodes may take edges.
+
+    Attributes:
+        temporal: how.
+        latest: int64 or float64 [num_nodes], times of the nodes' seeds.
+    """
+
+    temporal: Temporal
+    latest: np.ndarray
+
+
+def salts(latest: np.ndarray) -> np.ndarray:
+    """uint64, what draws depend on, so that a node draws otherwise for another time."""
+    # + 0.0 makes negative zero positive
+    return (latest if latest.dtype == np.int64 else latest + 0.0).view(np.uint64)
+
+
+def as_times(latest: np.ndarray, dtype: np.dtype) -> np.ndarray:
+    """Seed times in the kind of a time column, so that comparing them loses nothing."""
+    if dtype.kind == latest.dtype.kind:
+        return latest
+    return np.floor(latest).astype(np.int64) if dtype.kind == "i" else latest.astype(np.float64)
+
+
+def check_draws(
+    graph: GraphStore, replace: bool, weight: str | None, temporal: Temporal | None
+) -> None:
+    """Checks what a sampler was asked for.
+
+    Raises:
+        ConfigError: settings do not fit each other.
+        DataError: no type of the graph has a column.
+    """
+    if temporal is not None and temporal.strategy == LAST and (weight is not None or replace):
+        other = "replace=True" if weight is None else f"weight={weight!r}"
+        raise ConfigError(
+            f"sampling.{other} is invalid: sampling.temporal.strategy is {LAST}, which draws "
+            f"nothing. Leave it out, or set the strategy to {UNIFORM}."
+        )
+    edge_columns = {edge_type_name(t): sorted(graph.columns(t)) for t in graph.edge_types}
+    if weight is not None and not any(weight in columns for columns in edge_columns.values()):
+        raise DataError(
+            f"sampling.weight={weight!r} is invalid: no edge type has such a column; there are "
+            f"{edge_columns}. Set one of these."
+        )
+    columns = edge_columns | {t: sorted(graph.columns(t)) for t in graph.node_types}
+    if temporal is not None and not any(temporal.column in have for have in columns.values()):
+        raise DataError(
+            f"sampling.temporal.column={temporal.column!r} is invalid: no edge or node type has "
+            f"such a column; there are {columns}. Declare times in graph.yaml."
+        )
+
+
+@njit(nogil=True, cache=True)
+def narrow(times, e_id, latest, starts, degrees):  # type: ignore[no-untyped-def]
+    """Lowers `degrees` to the edges that are not later; each node's edges go by time.
+
+    Args:
+        times: [num_edges], by CSC position.
+        e_id: CSC positions of the edges, or empty where that is their order.
+    """
+    for i in range(len(starts)):
+        first, last = starts[i], starts[i] + degrees[i]
+        while first < last:
+            middle = (first + last) >> 1
+            if times[e_id[middle] if len(e_id) else middle] <= latest[i]:
+                first = middle + 1
+            else:
+                last = middle
+        degrees[i] = first - starts[i]
+
+
+@njit(nogil=True, cache=True)
+def find_late(indices, node_times, latest, starts, degrees, rows, ptr, edges):  # type: ignore[no-untyped-def]
+    """Finds edges from neighbors that are later than the node's seed.
+
+    Args:
+        rows: int64 [num_nodes], filled with places of nodes that have such edges.
+        ptr: int64 [num_nodes + 1], filled with where each row's edges begin.
+        edges: int64, filled with numbers of edges, unless it is empty.
+    Returns:
+        How many rows and edges there are.
+    """
+    is_counting = len(edges) == 0
+    num_rows = total = 0
+    ptr[0] = 0
+    for i in range(len(starts)):
+        before = total
+        for edge in range(degrees[i]):
+            if not node_times[indices[starts[i] + edge]] <= latest[i]:
+                if not is_counting:
+                    edges[total] = edge
+                total += 1
+        if total > before:
+            rows[num_rows] = i
+            num_rows += 1
+            ptr[num_rows] = total
+    return num_rows, total

@@ -1,0 +1,205 @@
+"""Sampling in time, against what each edge and each node may be."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from raygnn.data.supervision import SupervisionEdges
+from raygnn.errors import ConfigError, DataError
+from raygnn.sampling import (
+    LinkLoader,
+    LocalFeatureStore,
+    LocalGraphStore,
+    NeighborLoader,
+    NeighborSampler,
+    blocks_of,
+)
+from raygnn.sampling.temporal import Temporal
+from tests.unit.sampling.memory_bundle import EDGE, NODE, MemoryBundle, random_bundle
+
+TIMES = {"y": "label", "time": "time"}
+
+
+def _bundle(seed: int, dtype: str, edge_times: bool, node_times: bool) -> MemoryBundle:
+    bundle = random_bundle(25, 300, seed)
+    rng = np.random.default_rng(seed)
+    bundle.roles = TIMES
+    if edge_times:
+        bundle.times = {EDGE: rng.integers(-5, 15, 300).astype(dtype)}
+    if node_times:
+        bundle.stored[NODE]["time"] = rng.integers(-5, 15, 25).astype(dtype)
+    return bundle
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    dtypes=st.tuples(*[st.sampled_from(["int64", "float64"])] * 2),
+    has=st.sampled_from([(True, False), (False, True), (True, True)]),
+    direction=st.sampled_from(["in", "out"]),
+    strategy=st.sampled_from(["uniform", "last"]),
+    fanouts=st.lists(st.sampled_from([-1, 1, 3, 60]), min_size=1, max_size=3),
+    weighted=st.booleans(),
+    excluded=st.sampled_from([0.0, 0.4]),
+)
+def test_nothing_is_later_than_its_seed(
+    seed, dtypes, has, direction, strategy, fanouts, weighted, excluded
+):
+    bundle = _bundle(seed, dtypes[0], *has)
+    rng = np.random.default_rng(seed)
+    bundle.stored[EDGE]["weight"] = np.where(rng.random(300) < 0.3, 0, rng.random(300))
+    weight = "weight" if weighted and strategy == "uniform" else None
+    graph = LocalGraphStore(bundle, direction)
+    sampler = NeighborSampler(graph, fanouts, weight=weight, temporal=Temporal(strategy=strategy))
+    seeds = rng.integers(0, 25, 6)
+    times = rng.integers(-8, 18, 6).astype(dtypes[1]) + (0.5 if dtypes[1] == "float64" else 0)
+    source, target = bundle.edges[EDGE]
+    out = rng.random(300) < excluded
+    pairs = np.stack([source[out], target[out]])
+    subgraph = sampler.sample({NODE: seeds}, seed, exclude={EDGE: pairs}, times={NODE: times})
+
+    nodes, node_time = subgraph.node[NODE], subgraph.seed_time[NODE]
+    assert len(set(zip(nodes.tolist(), node_time.tolist(), strict=True))) == len(nodes)
+    assert np.array_equal(nodes[subgraph.seed_index[NODE]], seeds)
+    assert np.array_equal(node_time[subgraph.seed_index[NODE]], times)
+    row, col = subgraph.edge_index[EDGE]
+    assert np.array_equal(node_time[row], node_time[col])
+
+    csc = bundle.csc(EDGE)
+    ends = [csc.indices, np.repeat(np.arange(25), np.diff(csc.indptr))]
+    neighbor, taker = ends if direction == "in" else ends[::-1]
+    edge_time = bundle.column(EDGE, "time") if has[0] else np.full(300, -np.inf)
+    born = bundle.stored[NODE]["time"][neighbor] if has[1] else np.full(300, -np.inf)
+    codes = ends[0] * 25 + ends[1]
+    is_there = ~np.isin(codes, pairs[0] * 25 + pairs[1])
+    if weight:
+        is_there &= bundle.stored[EDGE]["weight"] > 0
+    e_id, dst_ptr = subgraph.edge[EDGE], subgraph.dst_ptr[EDGE]
+    assert np.array_equal(neighbor[e_id], nodes[row])
+    assert np.array_equal(taker[e_id], nodes[col])
+    hops = np.repeat(np.arange(len(fanouts)), subgraph.num_sampled_nodes[NODE][:-1])
+    for place, hop in enumerate(hops):
+        own = e_id[dst_ptr[place] : dst_ptr[place + 1]]
+        limit = node_time[place]
+        may = (taker == nodes[place]) & (edge_time <= limit) & (born <= limit) & is_there
+        fanout = fanouts[hop]
+        count = may.sum() if fanout == -1 else min(may.sum(), fanout)
+        assert len(set(own.tolist())) == len(own) == count
+        assert may[own].all()
+        if strategy == "last" and has[0]:
+            assert sorted(edge_time[own]) == sorted(edge_time[may])[len(edge_time[may]) - count :]
+
+
+@pytest.mark.parametrize("has", [(True, False), (False, True)])
+def test_seeds_of_one_time_do_not_know_of_others(has):
+    bundle = _bundle(3, "int64", *has)
+    sampler = NeighborSampler(LocalGraphStore(bundle), [3, 3], temporal=Temporal())
+    seeds, times = np.array([4, 4, 9, 1]), np.array([12, 3, 12, 3])
+
+    def edges(seeds: np.ndarray, times: np.ndarray) -> set[tuple[int, int, int]]:
+        found = sampler.sample({NODE: seeds}, 8, times={NODE: times})
+        nodes, clock = found.node[NODE], found.seed_time[NODE]
+        col = found.edge_index[EDGE][1]
+        ids = zip(clock[col].tolist(), nodes[col].tolist(), found.edge[EDGE].tolist(), strict=True)
+        return set(ids)
+
+    together = edges(seeds, times)
+    apart = [edges(seeds[times == time], times[times == time]) for time in (3, 12)]
+    assert together == apart[0] | apart[1]
+    assert apart[0]
+
+
+def _loader(bundle: MemoryBundle, **changes: Any) -> NeighborLoader:
+    graph = LocalGraphStore(bundle)
+    options: dict[str, Any] = {
+        "sampler": NeighborSampler(graph, [4, 3], temporal=Temporal()),
+        "columns": {"x": "x", "y": "y"},
+        "batch_size": 8,
+        "split": "train",
+        "seed": 1,
+        "shuffle": True,
+    }
+    return NeighborLoader(
+        graph, LocalFeatureStore(bundle), np.arange(25), NODE, **{**options, **changes}
+    )
+
+
+@pytest.mark.parametrize("dtype", ["int64", "int32", "float32"])
+def test_nodes_are_loaded_as_of_their_own_time(dtype):
+    bundle = _bundle(1, dtype, edge_times=True, node_times=True)
+    own = torch.from_numpy(bundle.stored[NODE]["time"])
+    edge_time = torch.from_numpy(bundle.column(EDGE, "time"))
+    for batch in _loader(bundle).iterate(0):
+        assert batch.seed_time[batch.seed_index].tolist() == own[batch.input_id].tolist()
+        assert (edge_time[batch.e_id] <= batch.seed_time[batch.edge_index[1]]).all()
+        assert torch.equal(batch.x[:, 0], batch.n_id.float())
+        assert torch.equal(batch.y, batch.input_id % 7)
+        assert blocks_of(batch)[-1].num_dst == batch.batch_size
+
+
+def test_links_are_loaded_as_of_their_time():
+    bundle = _bundle(2, "int64", edge_times=True, node_times=False)
+    csc, time = bundle.csc(EDGE), bundle.column(EDGE, "time")
+    target = np.repeat(np.arange(25), np.diff(csc.indptr))
+    pairs, first = np.unique(np.stack([csc.indices, target]), axis=1, return_index=True)
+    anchors, begins = np.unique(pairs[0], return_index=True)
+    indptr = np.append(begins, pairs.shape[1]).astype(np.int64)
+    hard = SupervisionEdges(
+        NODE, NODE, None, anchors, np.arange(len(anchors) + 1), np.full(len(anchors), 3)
+    )
+    links = SupervisionEdges(NODE, NODE, EDGE, anchors, indptr, pairs[1], time[first], hard)
+    graph = LocalGraphStore(bundle)
+    options: dict[str, Any] = {"columns": {}, "batch_size": 4, "split": "t", "seed": 0}
+    options |= {"shuffle": True, "num_negatives": 6, "max_labels_per_anchor": 3}
+    sampler = NeighborSampler(graph, [-1, 2], temporal=Temporal())
+    loader = LinkLoader(graph, LocalFeatureStore(bundle), links, sampler=sampler, **options)
+    time_of = dict(zip(map(tuple, pairs.T.tolist()), time[first].tolist(), strict=True))
+    for batch in loader.iterate(0):
+        times = torch.tensor([time_of[tuple(pair)] for pair in batch.label_id.T.tolist()])
+        assert torch.equal(batch.n_id[batch.label_index], batch.label_id)
+        assert torch.equal(batch.seed_time[batch.label_index], times.expand(2, -1))
+        assert (torch.from_numpy(time)[batch.e_id] <= batch.seed_time[batch.edge_index[1]]).all()
+        latest = {
+            anchor: int(times[batch.label_id[0] == anchor].max())
+            for anchor in batch.input_id.tolist()
+        }
+        assert batch.seed_time[batch.anchor_index].tolist() == list(latest.values())
+        assert torch.equal(batch.n_id[batch.negative_index], batch.negative_id)
+        expected = [latest[anchor] for anchor in batch.negative_id[0].tolist()]
+        assert batch.seed_time[batch.negative_index].tolist() == [expected, expected]
+        assert torch.equal(batch.n_id[batch.random_negatives], batch.random_negative_id)
+        assert batch.seed_time[batch.random_negatives].tolist() == np.resize(times, 6).tolist()
+    timeless = SupervisionEdges(NODE, NODE, EDGE, anchors, indptr, pairs[1])
+    with pytest.raises(DataError, match=r"sampling.temporal is set, and the links have no times"):
+        LinkLoader(graph, LocalFeatureStore(bundle), timeless, sampler=sampler, **options)
+
+
+def test_what_is_refused():
+    graph = LocalGraphStore(_bundle(0, "int64", edge_times=True, node_times=False))
+    with pytest.raises(ConfigError, match=r"temporal.strategy='first' is invalid: there are unif"):
+        Temporal(strategy="first")
+    last = Temporal(strategy="last")
+    with pytest.raises(ConfigError, match=r"sampling.replace=True is invalid: .* is last"):
+        NeighborSampler(graph, [2], replace=True, temporal=last)
+    with pytest.raises(ConfigError, match=r"sampling.weight='weight' is invalid: .* is last"):
+        NeighborSampler(graph, [2], weight="weight", temporal=last)
+    with pytest.raises(DataError, match=r"temporal.column='when' is invalid: no edge or node type"):
+        NeighborSampler(graph, [2], temporal=Temporal("when"))
+    sampler = NeighborSampler(graph, [2], temporal=Temporal())
+    seeds = np.arange(2)
+    for times, message in [
+        (None, r"sampling.temporal is set, and they have no times"),
+        (np.arange(3), r"they are int64 of shape \[3\]. Give int64 or float64, one for each of 2"),
+        (np.array([1.0, np.nan]), r"1 are not numbers"),
+    ]:
+        given_times = None if times is None else {NODE: times}
+        with pytest.raises(DataError, match=message):
+            sampler.sample({NODE: seeds}, 1, times=given_times)
+    with pytest.raises(DataError, match=r"node type 'node', which is sampled for, has no such"):
+        _loader(_bundle(0, "int64", edge_times=True, node_times=False))
