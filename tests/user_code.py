@@ -25,6 +25,17 @@ class PlainPyG(nn.Module):
         return self.second(self.first(x, edge_index).relu(), edge_index)
 
 
+class NeighborsOnly(nn.Module):
+    """Sees what the neighbors are, and not the node itself."""
+
+    def __init__(self, in_channels: int, out_channels: int) -> None:
+        super().__init__()
+        self.layer = SAGEConv(in_channels, out_channels, root_weight=False)
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        return self.layer(x, edge_index)
+
+
 class StatefulModel(PlainPyG, Callback):
     """A model that is a callback registers itself."""
 

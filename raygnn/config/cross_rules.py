@@ -75,11 +75,21 @@ def _plateau_has_monitor(config: Config) -> Iterable[Problem]:
         )
 
 
+def _exact_evaluation_has_no_times(config: Config) -> Iterable[Problem]:
+    if config.sampling.temporal is not None and config.training.eval == "exact":
+        yield Problem(
+            ("training", "eval"),
+            "it takes all neighbors, and sampling.temporal leaves later ones out",
+            "Set it to sampled",
+        )
+
+
 _WORDS = {"min": "less", "max": "more"}
 
 _RULES: tuple[tuple[Rule, frozenset[str]], ...] = (
     (_batch_triple, frozenset({"loader", "training", "scaling"})),
     (_layers_equal_hops, frozenset({"model", "sampling"})),
+    (_exact_evaluation_has_no_times, frozenset({"sampling", "training"})),
     (_plateau_has_monitor, frozenset({"lr_scheduler", "early_stopping", "checkpoint"})),
 )
 

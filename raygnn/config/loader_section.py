@@ -47,6 +47,19 @@ def _fanouts_kind(value: Any) -> str:
     return "by edge type" if isinstance(value, dict) else "for all edge types"
 
 
+class TemporalSampling(Section):
+    """Neighbors that are not later than the seed whose neighborhood they are in."""
+
+    column: NonEmptyText = Field(
+        default="time",
+        description="Time column of edge types and node types; those without are there at all "
+        "times. Seeds have the time of their node.",
+    )
+    strategy: Literal["uniform", "last"] = Field(
+        default="uniform", description="Draw among earlier neighbors, or take the latest of them."
+    )
+
+
 class Sampling(Section):
     """Which neighbors a batch takes along."""
 
@@ -62,6 +75,14 @@ class Sampling(Section):
         "A map gives them by edge type (`src__rel__dst`), where 0 takes none.",
     )
     replace: bool = Field(default=False, description="Draw neighbors with replacement.")
+    weight: NonEmptyText | None = Field(
+        default=None,
+        description="Edge column to draw neighbors in proportion to; 0 is never drawn. Edge types "
+        "without it draw uniformly.",
+    )
+    temporal: TemporalSampling | None = Field(
+        default=None, description="Take no neighbor that is later than the seed."
+    )
     direction: Literal["in", "out"] = Field(
         default="in", description="Whether messages come along edges (in) or against them (out)."
     )
@@ -98,6 +119,20 @@ class Sampling(Section):
                     "a hop takes no neighbors of any edge type",
                     "Set a number other than 0 for some edge type in each hop",
                 )
+        drawn = {"weight": self.weight is not None, "replace": self.replace}
+        if self.temporal is not None and self.temporal.strategy == "last":
+            for key in (key for key, is_set in drawn.items() if is_set):
+                yield Problem(
+                    (key,),
+                    "sampling.temporal.strategy is last, which draws nothing",
+                    "Remove it, or set the strategy to uniform",
+                )
+        if self.type is not None:
+            for key, is_set in {**drawn, "temporal": self.temporal is not None}.items():
+                if is_set and key != "replace":
+                    yield Problem(
+                        (key,), "an own sampler does not get it", "Remove it, or sampling.type"
+                    )
         if self.args and self.type is None:
             yield Problem(
                 ("args",), "they are arguments of sampling.type, which is not set", "Set it"

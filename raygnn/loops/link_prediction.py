@@ -14,6 +14,7 @@ from raygnn.data.link_target import LinkTarget, LinkTargetArguments
 from raygnn.data.message_graph import message_graph
 from raygnn.errors import ConfigError
 from raygnn.loops.build_encoder import build_encoder, feature_widths
+from raygnn.loops.build_sampler import build_sampler
 from raygnn.loops.full_ranking import FullRankingEvaluation
 from raygnn.loops.link_objective import LinkObjective
 from raygnn.loops.task import EvalOutput, StepOutput, Task, TaskEnvironment
@@ -21,7 +22,6 @@ from raygnn.losses import Candidates, LinkScores, score_links
 from raygnn.metrics import as_metric
 from raygnn.models.link_predictor import LinkPredictor
 from raygnn.sampling.link_loader import LinkLoader
-from raygnn.sampling.neighbor_sampler import NeighborSampler
 from raygnn.sampling.stores import LocalFeatureStore, LocalGraphStore
 
 _METRICS = ("mrr", "hits", "auc", "ap")
@@ -161,13 +161,18 @@ class LinkPrediction(Task):
                 f"sampling.type={config.sampling.type!r} is invalid: links are kept out of their "
                 "own messages by raygnn's sampler only. Remove it."
             )
-        settings, sampling, training = config.loader_plan(split), config.sampling, split == "train"
+        if config.sampling.temporal is not None:
+            raise ConfigError(
+                "sampling.temporal is invalid: this task scores all links of an anchor from one "
+                "embedding, which is of one time. Remove it, and split the links by time."
+            )
+        settings, training = config.loader_plan(split), split == "train"
         graph = self.messages(split)
         return LinkLoader(
             graph,
             self._features,
             supervision,
-            sampler=NeighborSampler(graph, sampling.fanouts, replace=sampling.replace),
+            sampler=build_sampler(env.loaded, graph),
             columns={args.feature: "x"} if feature_widths(env.bundle, args.feature) else {},
             num_negatives=args.num_random_negatives if training else args.num_random_negatives_eval,
             negatives=args.negatives,

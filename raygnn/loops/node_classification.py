@@ -14,6 +14,7 @@ from raygnn.config import Component, build
 from raygnn.data.node_target import NodeTarget, NodeTargetArguments
 from raygnn.errors import ConfigError
 from raygnn.loops.build_encoder import build_encoder
+from raygnn.loops.build_sampler import build_sampler
 from raygnn.loops.objective import Objective
 from raygnn.loops.task import EvalOutput, StepOutput, Task, TaskEnvironment
 from raygnn.metrics import as_metric
@@ -21,7 +22,6 @@ from raygnn.models.encoder import Encoder
 from raygnn.models.exact import exact_inference
 from raygnn.models.predictor import NodePredictor
 from raygnn.sampling.loader import NeighborLoader
-from raygnn.sampling.neighbor_sampler import NeighborSampler
 from raygnn.sampling.stores import LocalFeatureStore, LocalGraphStore
 
 _LOSS_OF = {
@@ -69,7 +69,7 @@ class NodeClassification(Task):
         self._objective = Objective(env.loaded, _LOSS_OF[self.target.problem], env.device)
         self._graph = LocalGraphStore(env.bundle, env.loaded.config.sampling.direction)
         self._features = LocalFeatureStore(env.bundle)
-        self._sampler = self._build_sampler()
+        self._sampler = build_sampler(env.loaded, self._graph)
 
     def build_model(self) -> nn.Module:
         """The encoder; with `model.args.out_channels` set, a linear head follows it."""
@@ -121,14 +121,6 @@ class NodeClassification(Task):
         for loader in self._loaders.values():
             if loader is not None:
                 loader.close()
-
-    def _build_sampler(self) -> Any:
-        sampling = self.env.loaded.config.sampling
-        settings: dict[str, Any] = {"fanouts": sampling.fanouts, "replace": sampling.replace}
-        if sampling.component is None:
-            return NeighborSampler(self._graph, **settings)
-        allowed = self.env.loaded.allow_modules
-        return build(sampling.component, "sampler", allowed, graph=self._graph, **settings)
 
     def _build_loader(self, split: str) -> NeighborLoader | None:
         seeds = getattr(self.target.splits, split)

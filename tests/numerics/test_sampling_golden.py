@@ -10,7 +10,7 @@ import pytest
 
 from raygnn.sampling import LocalGraphStore, NeighborSampler
 from raygnn.sampling.permutation import seed_order
-from raygnn.sampling.pick import _draw_below
+from raygnn.sampling.pick import draw_below
 from raygnn.sampling.rng import RNG_VERSION, batch_key, hop_key, mix
 from tests.unit.sampling.memory_bundle import EDGE, NODE, MemoryBundle
 
@@ -43,7 +43,7 @@ def test_batch_keys(arguments, expected):
 )
 def test_draws(number, bound, expected):
     start = np.uint64(mix(hop_key(12345, 1, EDGE) ^ 678))
-    assert _draw_below(start, number, bound) == expected
+    assert draw_below(start, number, bound) == expected
 
 
 @pytest.mark.parametrize(

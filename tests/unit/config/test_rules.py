@@ -120,6 +120,26 @@ _CASES = {
         "sampling: {fanouts: {a__b__c: [5], c__b__a: [5, 5]}}",
         r"edge types differ in their number of hops: \[1, 2\]",
     ),
+    "weights and the latest": (
+        "sampling: {weight: w, temporal: {strategy: last}}",
+        r"sampling\.weight='w' is.*strategy is last, which draws nothing",
+    ),
+    "replacement and the latest": (
+        "sampling: {replace: true, temporal: {strategy: last}}",
+        r"sampling\.replace=True is.*strategy is last, which draws nothing",
+    ),
+    "weights of an own sampler": (
+        "sampling: {weight: w, type: my.Sampler}",
+        r"sampling\.weight='w' is.*an own sampler does not get it",
+    ),
+    "times of an own sampler": (
+        "sampling: {temporal: {}, type: my.Sampler}",
+        r"sampling\.temporal={} is.*an own sampler does not get it",
+    ),
+    "exact in time": (
+        "{sampling: {temporal: {column: t}}, training: {eval: exact}}",
+        r"training\.eval='exact' is.*Set it to sampled",
+    ),
     "sampler args": ("sampling: {args: {x: 1}}", r"sampling\.args=.*sampling\.type, which is not"),
     "eval_batch_size": ("loader: {eval_batch_size: 0}", r"eval_batch_size=0.*greater than 0"),
     "train batch size": (

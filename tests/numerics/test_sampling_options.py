@@ -1,0 +1,86 @@
+"""Runs whose neighbors are drawn by weight or in time."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import raygnn.train
+from raygnn.data.tables import GraphTables, edge_rows, node_rows, write_tables
+from raygnn.errors import ConfigError, DataError
+from tests.small_runs import small_config
+
+
+@pytest.fixture(scope="module")
+def graph(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The label of a node is its neighbors', but along edges of weight 0 and later ones."""
+    rng = np.random.default_rng(0)
+    label, born = rng.integers(0, 3, 240), rng.integers(0, 50, 240)
+    source, target = rng.integers(0, 240, (2, 9000))
+    is_true = label[source] == label[target]
+    later = born[source] > born[target]
+    weight = is_true.astype(np.float32)
+    time = np.where(is_true & ~later, born[target], born[target] + 1)
+    nodes = node_rows(
+        np.arange(240), {"x": np.eye(3, dtype=np.float32)[label]}, {"y": label}, time=born
+    )
+    edges = edge_rows(source, target, weight=weight, time=time)
+    tables = GraphTables({"node": nodes}, {("node", "to", "node"): edges})
+    return write_tables(tables, str(tmp_path_factory.mktemp("graph") / "tables"))
+
+
+def _config(folder, graph, **changes):
+    settings = {
+        "scaling__num_workers": 0,
+        "training__max_epochs": 6,
+        "optimizer": {"type": "Adam", "args": {"lr": 0.05}},
+        "metrics": [{"type": "accuracy"}],
+        **changes,
+    }
+    config = small_config(folder, **settings)
+    config["data"] = {"uri": graph, "splits": {"type": "hash", "fractions": [0.5, 0.2, 0.3]}}
+    # no more than what the neighbors say
+    config["model"] = {"type": "tests.user_code.NeighborsOnly"}
+    return config
+
+
+@pytest.mark.parametrize(
+    "sampling",
+    [
+        {"weight": "weight"},
+        {"temporal": {}},
+        {"temporal": {"strategy": "last"}},
+        {"weight": "weight", "temporal": {"column": "time"}, "direction": "in"},
+    ],
+)
+def test_only_the_right_neighbors_are_seen(tmp_path, graph, sampling):
+    config = _config(tmp_path, graph)
+    config["sampling"] = {"fanouts": [4], **sampling}
+    metrics = raygnn.train.fit(config, allow_modules=["tests"]).metrics
+    assert metrics["test/accuracy"] > 0.8
+
+
+def test_without_them_all_neighbors_are_seen(tmp_path, graph):
+    config = _config(tmp_path, graph)
+    config["sampling"] = {"fanouts": [4]}
+    metrics = raygnn.train.fit(config, allow_modules=["tests"]).metrics
+    assert metrics["test/accuracy"] < 0.7
+
+
+def test_columns_that_are_not_there(tmp_path, graph):
+    for sampling, message in [
+        ({"weight": "w"}, r"sampling.weight='w' is invalid: no edge type has such"),
+        ({"temporal": {"column": "t"}}, r"sampling.temporal.column='t' is invalid: no edge or"),
+    ]:
+        config = _config(tmp_path / next(iter(sampling)), graph)
+        config["sampling"] = {"fanouts": [4], **sampling}
+        with pytest.raises(DataError, match=message):
+            raygnn.train.fit(config, allow_modules=["tests"])
+
+
+def test_links_are_not_scored_in_time(tmp_path, graph):
+    config = _config(tmp_path, graph, task={"type": "link_prediction"})
+    config["sampling"], config["metrics"] = {"fanouts": [4], "temporal": {}}, []
+    config["model"] = {"type": "GraphSAGE", "args": {"hidden_channels": 4, "out_channels": 4}}
+    with pytest.raises(ConfigError, match=r"sampling.temporal is invalid: this task scores all"):
+        raygnn.train.fit(config, allow_modules=["tests"])
