@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from raygnn.sampling import LocalGraphStore, NeighborSampler
+from raygnn.sampling.negatives import RandomNegatives
 from raygnn.sampling.permutation import seed_order
 from raygnn.sampling.pick import draw_below
 from raygnn.sampling.rng import RNG_VERSION, batch_key, hop_key, mix
@@ -79,3 +80,25 @@ def test_a_batch(replace, nodes, e_id):
     subgraph = sampler.sample({NODE: np.array([4, 1, 11])}, batch_key(0, "train", 0, 0))
     assert subgraph.node[NODE].tolist() == nodes
     assert subgraph.edge[EDGE].tolist() == e_id
+
+
+@pytest.mark.parametrize(
+    ("replace", "fanout", "e_id"),
+    [
+        (False, 2, [5, 10, 11, 19, 27, 32, 38, 40, 44, 45]),
+        (False, 3, [5, 10, 6, 11, 19, 13, 27, 32, 25, 38, 40, 39, 44, 45]),
+        (True, 3, [5, 10, 6, 11, 19, 13, 27, 32, 25, 38, 40, 39, 44, 44, 45]),
+    ],
+)
+def test_weighted_draws(replace, fanout, e_id):
+    bundle = _bundle()
+    bundle.stored = {EDGE: {"w": np.arange(60) % 7 * 1.0}}
+    graph = LocalGraphStore(bundle)
+    picks = graph.pick(EDGE, np.arange(5), fanout, replace, 99, 1, weight="w")
+    assert picks.e_id.tolist() == e_id
+
+
+def test_random_negatives():
+    assert RandomNegatives(1000).draw(5, 7).tolist() == [516, 617, 615, 932, 993]
+    by_degree = RandomNegatives(6, np.array([0, 1, 2, 30, 4, 100]))
+    assert by_degree.draw(8, 7).tolist() == [5, 5, 5, 5, 5, 3, 5, 2]
