@@ -201,7 +201,7 @@ _CASES = {
     "short model": ("model: GNC", r"model\.type='GNC'|model='GNC' is invalid: there is no model"),
     "short metric": (
         "metrics: [acuracy]",
-        r"metrics\.0.* is invalid: .*Did you mean accuracy\? Set one of: accuracy, auroc",
+        r"metrics\.0.* is invalid: .*Did you mean accuracy\? Set one of: accuracy, ap, auc, auroc",
     ),
     "short loss": ("losses: [{type: crossentropy}]", r"Did you mean cross_entropy\?"),
     "loss weight": ("losses: [{type: mse, weight: -1}]", r"losses\.0\.weight=-1.*at least 0"),
