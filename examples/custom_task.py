@@ -25,7 +25,10 @@ class SmallLogits(NodeClassification):
 
     def training_step(self, batch: Any) -> StepOutput:
         logits = self.model(batch)
-        loss_sum, weight = self._objective(logits, batch.y)
+        output = self.objective(len(batch.y), prediction=logits, target=batch.y)
         squared = logits.square().mean(dim=1).sum()
-        total = loss_sum + self._penalty * squared
-        return StepOutput(total, weight, {"squared_logits": float(squared.detach())})
+        return StepOutput(
+            output.loss_sum + self._penalty * squared,
+            output.weight,
+            {**output.metrics, "squared_logits": float(squared.detach())},
+        )

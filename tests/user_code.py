@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor, nn
 from torch_geometric.data import Data
@@ -49,6 +51,13 @@ class CountingTask(NodeClassification):
     def training_step(self, batch):
         CALLS.append("task.training_step")
         return super().training_step(batch)
+
+
+class Undeclared(NodeClassification):
+    """A task that forgets `step_metrics`."""
+
+    def training_step(self, batch):
+        return replace(super().training_step(batch), metrics={"extra": 1.0})
 
 
 class TwoHeads(nn.Module):

@@ -71,6 +71,8 @@ _LOSSES = {
     "margin": "Margin",
     "bpr": "BPR",
     "link_binary_cross_entropy": "LinkBinaryCrossEntropy",
+    "embedding_l2": "EmbeddingL2",
+    "weight_l1": "WeightL1",
 }
 _METRICS = {
     "accuracy": "Accuracy",
@@ -123,8 +125,9 @@ SLOTS: Mapping[str, Slot] = MappingProxyType(
         ),
         "loss": Slot(
             "losses",
-            ("raygnn.losses.Loss", "raygnn.losses.LinkLoss"),
+            ("torch.nn.Module",),
             {name: f"raygnn.losses.{loss}" for name, loss in _LOSSES.items()},
+            takes_functions=True,
         ),
         "metric": Slot(
             "metrics",

@@ -244,9 +244,14 @@ class Scheduler(Component):
 
 
 class LossTerm(Component):
-    """One term of the loss."""
+    """One term of the loss: of raygnn, of torch.nn, or a module or function of yours."""
 
     weight: NonNegativeNumber = Field(default=1.0, description="Factor of this term in the sum.")
     on: str | None = Field(
-        default=None, description="Which output of the task; null is its only one."
+        default=None, description="Which output of the model; null is its only one."
+    )
+    inputs: dict[str, NonEmptyText] = Field(
+        default_factory=dict,
+        description="Which named input of the task goes to which parameter, as in "
+        "{input: prediction}; others go by their own names.",
     )

@@ -21,7 +21,7 @@ from raygnn.loops.optimization import Optimization
 from raygnn.loops.position import Position, is_due
 from raygnn.loops.randomness import seed_micro_batch
 from raygnn.loops.running_mean import RunningMean
-from raygnn.loops.task import EvalOutput, Task
+from raygnn.loops.task import EvalOutput, StepOutput, Task
 from raygnn.loops.warm_start import warm_start
 from raygnn.loops.weight_average import WeightAverage
 
@@ -180,6 +180,7 @@ class Engine:
             num_samples=self.task.num_samples(batch),
             num_edges=int(batch.num_edges),
         )
+        self._check_step_metrics(output)
         local.add_metrics(output.metrics)
         self.callbacks.call("on_train_batch_end", self, batch, output)
 
@@ -283,6 +284,15 @@ class Engine:
         """Rank 0's clock decides for all; the flag travels with the gradients."""
         limit = self.config.training.max_time_s
         return limit is not None and self.context.rank == 0 and self.training_time_s >= limit
+
+    def _check_step_metrics(self, output: StepOutput) -> None:
+        declared = sorted(self.task.step_metrics)
+        if sorted(output.metrics) != declared:
+            raise TrainingError(
+                f"task.type={self.config.task.type!r} is invalid: training_step gave the metrics "
+                f"{sorted(output.metrics)}, its step_metrics are {declared}. Give all of them for "
+                "every batch; those of `losses` are in the output of Task.objective."
+            )
 
     def _check_finite(self, totals: StepTotals) -> None:
         if not math.isfinite(totals.loss_sum):

@@ -30,17 +30,18 @@ class EvaluationTable:
         self._sums = [m for m in metrics if isinstance(m, SumMetric)]
         self._gathered = [m for m in metrics if isinstance(m, GatheredMetric)]
         self._rows: dict[int, Tensor] = {}
-        self._widths: list[int] | None = None  # of the metrics' states; known from a first batch
+        # Names of the sums beside the loss and widths of the metrics' states: a first batch tells.
+        self._layout: tuple[list[str], list[int]] | None = None
         self._ids: list[Tensor] = []
         self._predictions: list[Tensor] = []
         self._targets: list[Tensor] = []
 
     def add(self, output: EvalOutput) -> None:
         """Takes one batch of this rank."""
-        head = torch.tensor([output.loss_sum, output.weight], dtype=torch.float64)
+        sums = [output.loss_sum, output.weight, *output.metrics.values()]
         states = [m.update(output.prediction, output.target).cpu() for m in self._sums]
-        self._widths = [state.numel() for state in states]
-        self._rows[output.index] = torch.cat([head, *states])
+        self._layout = list(output.metrics), [state.numel() for state in states]
+        self._rows[output.index] = torch.cat([torch.tensor(sums, dtype=torch.float64), *states])
         if self._gathered:
             self._ids.append(output.ids.cpu())
             self._predictions.append(output.prediction.float().cpu())
@@ -48,16 +49,19 @@ class EvaluationTable:
 
     def reduce(self) -> dict[str, float]:
         """Loss and metrics over all batches of all ranks. Collective: all ranks must call."""
-        known = [
-            widths for widths in collectives.gather_objects(self._widths) if widths is not None
-        ]
+        known = [layout for layout in collectives.gather_objects(self._layout) if layout]
         if not known:
             return {}
-        table = torch.zeros((self._num_batches, 2 + sum(known[0])), dtype=torch.float64)
+        names, widths = known[0]
+        num_sums = 2 + len(names)
+        table = torch.zeros((self._num_batches, num_sums + sum(widths)), dtype=torch.float64)
         for index, row in self._rows.items():
             table[index] = row
-        loss, *states = collectives.all_reduce_sum(table).sum(0).split([2, *known[0]])
-        results = {"loss": float(loss[0] / loss[1])}
+        sums, *states = collectives.all_reduce_sum(table).sum(0).split([num_sums, *widths])
+        loss_sum, weight, *others = sums.tolist()
+        results = {
+            name: s / weight for name, s in zip(["loss", *names], [loss_sum, *others], strict=True)
+        }
         for metric, state in zip(self._sums, states, strict=True):
             results.update(metric.compute(state))
         results.update(self._reduce_gathered())

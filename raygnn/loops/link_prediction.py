@@ -67,7 +67,8 @@ class LinkPrediction(Task):
         anchor_type, _, target_type = self.target.edge_type
         self.node_types = (anchor_type, target_type)
         self._features = LocalFeatureStore(env.bundle)
-        self._objective = LinkObjective(env.loaded, env.device)
+        self.objective = LinkObjective(env.loaded, env.device)
+        self.step_metrics = (*self.step_metrics, *self.objective.step_metrics)
         self._graphs: dict[str, LocalGraphStore] = {}
         self._ranking: FullRankingEvaluation | None = None
         if self._arguments.full_ranking:
@@ -106,9 +107,8 @@ class LinkPrediction(Task):
         return self._loaders[split]
 
     def training_step(self, batch: Any) -> StepOutput:
-        scores = self._score(batch, self.model(batch), fixed_candidates=False)
-        loss_sum, weight = self._objective(scores)
-        return StepOutput(loss_sum, weight)
+        rows = self.model(batch)
+        return self._loss(batch, rows, self._score(batch, rows, fixed_candidates=False))
 
     def evaluate(self, split: str, num_batches: int) -> Iterator[EvalOutput]:
         loader = self.loader(split)
@@ -118,13 +118,20 @@ class LinkPrediction(Task):
         with closing(loader.iterate(0, stop=num_batches)) as batches:
             for batch in batches:
                 moved = batch.to(self.env.device)
-                scores = self._score(moved, self.model(moved), fixed_candidates=True)
-                loss_sum, weight = self._objective(scores)
+                rows = self.model(moved)
+                scores = self._score(moved, rows, fixed_candidates=True)
+                output = self._loss(moved, rows, scores)
                 candidates = scores.candidate.masked_fill(scores.mask, -torch.inf)
                 prediction = torch.cat([scores.positive.unsqueeze(1), candidates], dim=1)
                 ids = _link_numbers(batch.label_id, self.env.bundle.num_nodes(self.node_types[1]))
                 yield EvalOutput(
-                    batch.index, ids, float(loss_sum), weight, prediction, batch.label_id[0]
+                    batch.index,
+                    ids,
+                    float(output.loss_sum),
+                    output.weight,
+                    prediction,
+                    batch.label_id[0],
+                    output.metrics,
                 )
 
     def close(self) -> None:
@@ -190,15 +197,21 @@ class LinkPrediction(Task):
             pin_memory=env.device.type == "cuda",
         )
 
+    def _loss(self, batch: Any, rows: Mapping[str, Tensor], scores: LinkScores) -> StepOutput:
+        inputs = {"scores": scores, "model": self.predictor(), "batch": batch}
+        if any(name.endswith("embeddings") for name in self.objective.needs):
+            ends = _ends_of_links(batch, rows, self.node_types)
+            inputs |= {"anchor_embeddings": ends[0], "target_embeddings": ends[1]}
+            inputs["embeddings"] = torch.cat(ends)
+        return self.objective(len(scores.positive), **inputs)
+
     def _score(
         self, batch: Any, rows: Mapping[str, Tensor], *, fixed_candidates: bool
     ) -> LinkScores:
         """Scores of the batch's links and of what they compete with."""
         anchor_rows, target_rows = (rows[node_type] for node_type in self.node_types)
         decoder = self.predictor().decoder
-        positive = decoder.score_pairs(
-            anchor_rows[batch.label_index[0]], target_rows[batch.label_index[1]]
-        )
+        positive = decoder.score_pairs(*_ends_of_links(batch, rows, self.node_types))
         candidates = self._candidates(batch, target_rows, fixed_candidates)
         every = decoder.score_all(anchor_rows[batch.anchor_index], candidates.rows)
         order = batch.input_id.argsort()
@@ -221,7 +234,7 @@ class LinkPrediction(Task):
             places.append(batch.negative_index[1])
             ids.append(batch.negative_id[1])
             owners.append(batch.negative_id[0])
-            if self._objective.in_batch:
+            if self.objective.in_batch:
                 places.append(batch.label_index[1])
                 ids.append(batch.label_id[1])
                 owners.append(torch.full_like(batch.label_index[1], -1))
@@ -237,6 +250,14 @@ class LinkPrediction(Task):
         if self.node_types[0] == self.node_types[1]:
             known |= anchor_ids.unsqueeze(1) == candidate_ids  # nobody is asked to link to itself
         return known
+
+
+def _ends_of_links(
+    batch: Any, rows: Mapping[str, Tensor], node_types: tuple[str, str]
+) -> tuple[Tensor, Tensor]:
+    """[num_links, channels] of the anchors and of the targets."""
+    anchors, targets = batch.label_index
+    return rows[node_types[0]][anchors], rows[node_types[1]][targets]
 
 
 def _link_numbers(label_id: Tensor, num_targets: int) -> Tensor:

@@ -29,6 +29,9 @@ _LOSS_OF = {
     "multi_label": "binary_cross_entropy",
     "regression": "mse",
 }
+#: What a term of the loss may take: the model's output (that of `on`) and all of them, the labels,
+#: [num_seeds, channels] of the encoder, the module, and the batch.
+_INPUTS = frozenset({"prediction", "outputs", "target", "embeddings", "model", "batch"})
 _METRICS_OF = {
     "multi_class": ("accuracy", "f1_macro"),
     "multi_label": ("f1_micro", "f1_macro"),
@@ -66,7 +69,11 @@ class NodeClassification(Task):
         """
         super().setup(env)
         self.target = NodeTarget.find(env.bundle, env.loaded.config, self._arguments)
-        self._objective = Objective(env.loaded, _LOSS_OF[self.target.problem], env.device)
+        exact = env.loaded.config.training.eval == "exact"
+        inputs = _INPUTS - {"batch"} if exact else _INPUTS  # exact evaluation has no batches
+        default = _LOSS_OF[self.target.problem]
+        self.objective = Objective(env.loaded, default, inputs, env.device)
+        self.step_metrics = (*self.step_metrics, *self.objective.step_metrics)
         self._graph = LocalGraphStore(env.bundle, env.loaded.config.sampling.direction)
         self._features = LocalFeatureStore(env.bundle)
         self._sampler = build_sampler(env.loaded, self._graph)
@@ -99,8 +106,8 @@ class NodeClassification(Task):
         return self._loaders[split]
 
     def training_step(self, batch: Any) -> StepOutput:
-        loss_sum, weight = self._objective(self.model(batch), self._seeds_of(batch).y)
-        return StepOutput(loss_sum, weight)
+        prediction, embeddings = self._predict(batch)
+        return self._loss(prediction, embeddings, self._seeds_of(batch).y, batch)
 
     def num_samples(self, batch: Any) -> int:
         return int(self._seeds_of(batch).num_seeds)
@@ -115,7 +122,9 @@ class NodeClassification(Task):
             for batch in batches:
                 moved = batch.to(self.env.device)
                 seeds = self._seeds_of(moved)
-                yield self._judge(batch.index, seeds.input_id, self.model(moved), seeds.y)
+                prediction, embeddings = self._predict(moved)
+                output = self._loss(prediction, embeddings, seeds.y, moved)
+                yield _evaluated(batch.index, seeds.input_id, prediction, seeds.y, output)
 
     def close(self) -> None:
         for loader in self._loaders.values():
@@ -148,18 +157,22 @@ class NodeClassification(Task):
 
     def _evaluate_exactly(self, split: str, num_batches: int) -> Iterator[EvalOutput]:
         """Encodes the whole graph layer by layer, then judges this rank's share of the batches."""
-        predictions = self._predict_graph()
+        every, predictor = self._embed_graph(), self._unwrapped()
+        assert isinstance(predictor, NodePredictor)
         loader, env = self.loader(split), self.env
         assert loader is not None
         seeds, size = getattr(self.target.splits, split), loader.batch_size
         for index in range(env.rank, num_batches, env.world_size):
             ids = torch.from_numpy(seeds[index * size : (index + 1) * size])
             labels = torch.from_numpy(self.target.labels[ids.numpy()]).to(env.device)
-            yield self._judge(index, ids, predictions[ids.to(predictions.device)], labels)
+            embeddings = every[ids.to(every.device)].to(env.device)
+            prediction = predictor.readout(embeddings)
+            output = self._loss(prediction, embeddings, labels, batch=None)
+            yield _evaluated(index, ids, prediction, labels, output)
 
-    def _predict_graph(self) -> Tensor:
-        """Exact predictions of all nodes, [num_nodes, num_outputs], on this worker's device."""
-        predictor = self.model.module if hasattr(self.model, "module") else self.model
+    def _embed_graph(self) -> Tensor:
+        """Exact embeddings of all nodes, [num_nodes, channels]."""
+        predictor = self._unwrapped()
         assert isinstance(predictor, NodePredictor)
         encoder = predictor.encoder.module
         if not isinstance(encoder, Encoder):
@@ -169,20 +182,46 @@ class NodeClassification(Task):
                 "over one edge type. Set it to sampled."
             )
         target, adjacency = self.target, self._graph.adjacency(self.env.bundle.edge_types[0])
-        embeddings = exact_inference(
+        return exact_inference(
             encoder,
             lambda ids: self._features.gather(target.node_type, target.feature, ids),
             (adjacency.indptr, adjacency.indices),
             device=self.env.device,
         )
-        predictions: Tensor = predictor.readout(embeddings.to(self.env.device))
-        return predictions
 
     def _seeds_of(self, batch: Any) -> Any:
         """Where a batch keeps what belongs to its seeds."""
         return batch[self.target.node_type] if isinstance(batch, HeteroData) else batch
 
-    def _judge(self, index: int, ids: Tensor, prediction: Any, target: Tensor) -> EvalOutput:
-        loss_sum, weight = self._objective(prediction, target)
-        shown = prediction if isinstance(prediction, Tensor) else next(iter(prediction.values()))
-        return EvalOutput(index, ids, float(loss_sum), weight, shown, target)
+    def _predict(self, batch: Any) -> tuple[Any, Tensor | None]:
+        """Predictions, and the embeddings behind them where a term of the loss takes them."""
+        if "embeddings" not in self.objective.needs:
+            return self.model(batch), None
+        prediction, embeddings = self.model(batch, with_embeddings=True)
+        return prediction, embeddings
+
+    def _unwrapped(self) -> nn.Module:
+        inner = self.model.module if hasattr(self.model, "module") else self.model
+        assert isinstance(inner, nn.Module)
+        return inner
+
+    def _loss(
+        self, prediction: Any, embeddings: Tensor | None, target: Tensor, batch: Any
+    ) -> StepOutput:
+        return self.objective(
+            len(target),
+            prediction=prediction,
+            outputs=prediction,
+            target=target,
+            embeddings=embeddings,
+            model=self._unwrapped(),
+            batch=batch,
+        )
+
+
+def _evaluated(
+    index: int, ids: Tensor, prediction: Any, target: Tensor, output: StepOutput
+) -> EvalOutput:
+    shown = prediction if isinstance(prediction, Tensor) else next(iter(prediction.values()))
+    loss_sum, weight = float(output.loss_sum), output.weight
+    return EvalOutput(index, ids, loss_sum, weight, shown, target, output.metrics)

@@ -2,77 +2,92 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor
 
-from raygnn.config import Component, LoadedConfig, build
+from raygnn.config import LoadedConfig
 from raygnn.config.training_section import LossTerm
 from raygnn.errors import ConfigError
-from raygnn.losses import LinkLoss
+from raygnn.loops.loss_term import bind_term
+from raygnn.loops.task import StepOutput
 
 
 class Objective:
     """Weighted sum of the terms under `losses`, or a task's default loss.
 
-    Each term returns (sum over seeds, what to divide it by); all terms of one objective must
-    divide by the same, so that their sum is exact over any cut into micro-batches.
+    A term is called with named inputs of the task. It returns its sum over the batch and what
+    divides it; all terms of one objective must divide by the same, so that their sum is exact over
+    any cut into micro-batches. Or it returns a mean over the batch, or a value that does not depend
+    on it: that counts with the weight of the batch, so it is exact too.
+
+    Args:
+        default: short name of the loss without any under `losses`.
+        provided: names of the inputs that each call gives.
+    Raises:
+        ConfigError: a term takes other inputs.
     """
 
-    def __init__(self, loaded: LoadedConfig, default: str, device: torch.device) -> None:
-        terms = loaded.config.losses
-        allowed = loaded.allow_modules
-        if not terms:
-            terms = [LossTerm(type=default)]
+    def __init__(
+        self, loaded: LoadedConfig, default: str, provided: Collection[str], device: torch.device
+    ) -> None:
+        configured = loaded.config.losses or [LossTerm(type=default)]
+        names = term_names(configured)
         self._terms = [
-            (
-                term.weight,
-                term.on,
-                build(Component(type=term.type, args=term.args), "loss", allowed).to(device),
-            )
-            for term in terms
+            bind_term(term, name, loaded, provided, device)
+            for term, name in zip(configured, names, strict=True)
         ]
-        for term, (*_, loss) in zip(terms, self._terms, strict=True):
-            if isinstance(loss, LinkLoss):
-                raise ConfigError(
-                    f"losses.type={term.type!r} is invalid: it is a loss of links. Set "
-                    "cross_entropy, binary_cross_entropy or mse."
-                )
 
-    def __call__(self, outputs: Tensor | dict[str, Tensor], target: Tensor) -> tuple[Tensor, float]:
-        """The loss summed over seeds, and the weight that divides it.
+    @property
+    def losses(self) -> list[Any]:
+        """The modules or functions of the terms."""
+        return [term.loss for term in self._terms]
 
+    @property
+    def needs(self) -> frozenset[str]:
+        """Names of the inputs that any term takes."""
+        return frozenset().union(*(term.needs for term in self._terms))
+
+    @property
+    def step_metrics(self) -> tuple[str, ...]:
+        """Names under which terms are logged, without their weights; none for a single term."""
+        return tuple(f"loss/{term.name}" for term in self._terms) if len(self._terms) > 1 else ()
+
+    def __call__(self, num_seeds: int, **inputs: Any) -> StepOutput:
+        """The loss of one batch: summed, what divides the sum, and the sum of each term.
+
+        Args:
+            num_seeds: seeds or links of the batch; the weight where no term gives one.
+            inputs: all of `needs`.
         Raises:
             ConfigError: `on` names an output that the model does not give, or two terms divide
                 by different weights.
         """
-        loss_sums, weights = [], []
-        for factor, on, loss in self._terms:
-            loss_sum, weight = loss(select_output(outputs, on), target)
-            loss_sums.append(factor * loss_sum)
-            weights.append(float(weight))
+        results = [term(inputs) for term in self._terms]
+        weights = [weight for _, weight in results if weight is not None] or [float(num_seeds)]
         if any(weight != weights[0] for weight in weights):
             raise ConfigError(
-                f"losses={[type(loss).__name__ for *_, loss in self._terms]} is invalid: the "
-                f"terms divide by different weights {weights}. Give class weights to all terms "
-                "or to none."
+                f"losses={[term.name for term in self._terms]} is invalid: the terms divide by "
+                f"different weights {weights}. Give class weights to all terms or to none."
             )
-        return sum(loss_sums[1:], loss_sums[0]), weights[0]
+        sums = [value if weight is not None else value * weights[0] for value, weight in results]
+        weighted = [term.weight * value for term, value in zip(self._terms, sums, strict=True)]
+        values = torch.stack([s.detach() for s in sums]).tolist() if self.step_metrics else []
+        return StepOutput(
+            sum(weighted[1:], weighted[0]),
+            weights[0],
+            dict(zip(self.step_metrics, values, strict=True)),
+        )
 
 
-def select_output(outputs: Any, on: str | None) -> Tensor:
-    """The named output of a model that gives several, or the only one.
-
-    Raises:
-        ConfigError: the name is missing or unknown.
-    """
-    if not isinstance(outputs, dict):
-        if on is None:
-            return outputs
-        raise ConfigError(f"losses.on={on!r} is invalid: the model gives one output. Leave it out.")
-    if on in outputs:
-        return outputs[on]
-    raise ConfigError(
-        f"losses.on={on!r} is invalid: the model gives {sorted(outputs)}. Set one of them."
-    )
+def term_names(terms: Sequence[LossTerm]) -> list[str]:
+    """A name of each term for logs: type, output, and a number where these repeat."""
+    plain = [".".join(filter(None, (term.type.rpartition(".")[2], term.on))) for term in terms]
+    seen: Counter[str] = Counter()
+    names = []
+    for name in plain:
+        seen[name] += 1
+        names.append(name if seen[name] == 1 else f"{name}_{seen[name]}")
+    return names

@@ -38,6 +38,7 @@ class EvalOutput:
         index: the batch's place in the fixed global sequence of evaluation batches.
         ids: int64 [num_seeds], dense ids: rows gathered from all ranks are ordered by them.
         prediction: [num_seeds, ...], what the metrics are given, with `target` beside it.
+        metrics: further sums over the same weight; every batch gives the same names.
     """
 
     index: int
@@ -46,6 +47,7 @@ class EvalOutput:
     weight: float
     prediction: Tensor
     target: Tensor
+    metrics: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ from raygnn.losses.link_classification import LinkBinaryCrossEntropy
 from raygnn.losses.link_pairs import BPR, Margin
 from raygnn.losses.link_scores import LinkLoss, LinkScores
 from raygnn.losses.regression import MeanSquaredError
+from raygnn.losses.regularization import EmbeddingL2, WeightL1
 from raygnn.losses.sampled_softmax import Retrieval, SoftmaxOwnNegatives
 
 __all__ = [
@@ -14,6 +15,7 @@ __all__ = [
     "BinaryCrossEntropy",
     "Candidates",
     "CrossEntropy",
+    "EmbeddingL2",
     "LinkBinaryCrossEntropy",
     "LinkLoss",
     "LinkScores",
@@ -22,6 +24,7 @@ __all__ = [
     "MeanSquaredError",
     "Retrieval",
     "SoftmaxOwnNegatives",
+    "WeightL1",
     "known_links",
     "score_links",
 ]

@@ -25,13 +25,16 @@ class NodePredictor(nn.Module):
         self.head = nn.Identity() if head_channels is None else nn.Linear(*head_channels)
         self._target = target
 
-    def forward(self, batch: Any) -> Any:
+    def forward(self, batch: Any, *, with_embeddings: bool = False) -> Any:
         """Predicts the seeds of a batch.
 
         Returns:
-            [num_seeds, num_outputs], or a dictionary of such where a user's model gives one.
+            [num_seeds, num_outputs], or a dictionary of such where a user's model gives one; with
+            the embeddings that it was read from, as a pair, where they are wanted.
         """
-        return self.readout(self.encoder(batch)[self._target])
+        embeddings = self.encoder(batch)[self._target]
+        prediction = self.readout(embeddings)
+        return (prediction, embeddings) if with_embeddings else prediction
 
     def readout(self, embedding: Any) -> Any:
         """[num_nodes, width of the encoder] to [num_nodes, num_outputs]."""

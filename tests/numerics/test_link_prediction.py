@@ -157,7 +157,11 @@ def test_variants_train(tmp_path, graph):
         ({"task": _task(disjoint_train_ratio=1.0)}, ConfigError, "Set at least 0, below 1"),
         ({"task": _task(lables=True)}, ConfigError, r"task\.args\.lables is invalid"),
         ({"task": _task(feature="z")}, DataError, r"task\.args\.feature='z' is invalid"),
-        ({"losses": [{"type": "cross_entropy"}]}, ConfigError, "it is no loss of links"),
+        (
+            {"losses": [{"type": "cross_entropy"}]},
+            ConfigError,
+            r"it takes prediction, target, and this task gives .*Set retrieval",
+        ),
         ({"metrics": [{"type": "hits", "args": {"ks": [100]}}]}, ConfigError, "100 is larger"),
         ({"data__splits": {"type": "per_class"}}, ConfigError, "links have no classes"),
         (

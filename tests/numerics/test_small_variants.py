@@ -244,5 +244,8 @@ def test_no_trainable_parameter_is_refused(tmp_path, graph):
 
 
 def test_a_loss_of_links_is_refused_for_nodes(tmp_path, graph):
-    with pytest.raises(ConfigError, match="it is a loss of links"):
+    with pytest.raises(
+        ConfigError,
+        match=r"losses\.type='retrieval' is invalid: it takes scores.*Set cross_entropy",
+    ):
         _fit(tmp_path, graph, losses=[{"type": "retrieval"}])

@@ -182,7 +182,7 @@ def test_a_signature_that_is_code_does_not_run(tmp_path: Path) -> None:
         ("model", "torch.optim.SGD", r"SGD is no torch\.nn\.Module"),
         ("lr_scheduler", "torch.optim.SGD", r"is no torch\.optim\.lr_scheduler\.LRScheduler"),
         ("metric", "torch.nn.Linear", r"no raygnn\.metrics\.Metric or torchmetrics\.Metric"),
-        ("loss", "torch.nn.CrossEntropyLoss", r"is no raygnn\.losses\.Loss"),
+        ("loss", "torch.optim.SGD", r"SGD is no torch\.nn\.Module"),
         ("sampler", "torch.nn.Linear", r"is no torch_geometric\.sampler\.BaseSampler"),
         ("dataset", "torch.nn.Linear", r"is no torch_geometric\.data\.Dataset or"),
         ("callback", "raygnn.loops.task.Task", r"is no raygnn\.loops\.callbacks\.Callback"),

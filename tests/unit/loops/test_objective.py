@@ -1,0 +1,195 @@
+"""What terms of the loss are called with, what they add up to, and what is refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from raygnn.config import load_config
+from raygnn.errors import ConfigError
+from raygnn.loops.objective import Objective
+from raygnn.losses import Loss
+from tests.small_runs import run_rank, small_config
+
+PROVIDED = ("prediction", "outputs", "target", "embeddings", "model", "batch")
+
+
+def spread(embeddings: Tensor, scale: float = 1.0) -> Tensor:
+    """A user's regulariser: a mean over the batch."""
+    return scale * embeddings.square().mean()
+
+
+def two_sums(prediction: Tensor, target: Tensor) -> tuple[Tensor, float]:
+    """A user's loss: a sum, and what divides it."""
+    return prediction.sum() + target.sum(), 4.0
+
+
+def per_seed(prediction: Tensor) -> Tensor:
+    """Forgets to reduce."""
+    return prediction.sum(dim=1)
+
+
+class Agreement(nn.Module):
+    """A user's class that takes all outputs."""
+
+    def forward(self, outputs: dict[str, Tensor]) -> Tensor:
+        return (outputs["main"] - outputs["extra"]).square().mean()
+
+
+class Renamed(Loss):
+    """A loss whose parameters have other names."""
+
+    def forward(self, scores: Tensor, labels: Tensor) -> tuple[Tensor, float]:
+        return scores.sum() * 0 + labels.sum(), float(len(labels))
+
+
+def _objective(*losses: dict[str, Any], provided: tuple[str, ...] = PROVIDED) -> Objective:
+    loaded = load_config({"losses": list(losses)}, allow_modules=["tests"])
+    return Objective(loaded, "mse", provided, torch.device("cpu"))
+
+
+def _own(name: str, **settings: Any) -> dict[str, Any]:
+    return {"type": f"{__name__}.{name}", **settings}
+
+
+def _inputs(num_seeds: int = 4) -> dict[str, Any]:
+    generator = torch.Generator().manual_seed(num_seeds)
+    prediction = torch.randn(num_seeds, 1, generator=generator)
+    return {
+        "prediction": prediction,
+        "outputs": prediction,
+        "target": torch.randn(num_seeds, 1, generator=generator),
+        "embeddings": torch.randn(num_seeds, 3, generator=generator),
+        "model": nn.Linear(2, 1),
+        "batch": None,
+    }
+
+
+def test_terms_add_up_by_their_weights_and_each_is_told():
+    objective = _objective(
+        {"type": "mse"},
+        {"type": "embedding_l2", "weight": 0.5},
+        {"type": "weight_l1", "weight": 0.1},
+        _own("spread", args={"scale": 2.0}, weight=3.0),
+    )
+    inputs = _inputs()
+    output = objective(4, **inputs)
+    expected = {
+        "loss/mse": (inputs["prediction"] - inputs["target"]).square().sum(),
+        "loss/embedding_l2": inputs["embeddings"].square().sum() / 2,
+        "loss/weight_l1": 4 * sum(p.detach().abs().sum() for p in inputs["model"].parameters()),
+        "loss/spread": 4 * 2 * inputs["embeddings"].square().mean(),
+    }
+    assert objective.step_metrics == tuple(expected)
+    assert output.metrics == pytest.approx({k: float(v) for k, v in expected.items()})
+    total = sum(w * v for w, v in zip((1, 0.5, 0.1, 3), output.metrics.values(), strict=True))
+    assert float(output.loss_sum.detach()) == pytest.approx(total)
+    assert output.weight == 4.0
+
+
+def test_a_loss_of_torch_gives_what_torch_gives():
+    objective = _objective({"type": "torch.nn.SmoothL1Loss", "inputs": {"input": "prediction"}})
+    inputs = _inputs()
+    output = objective(4, **inputs)
+    expected = nn.SmoothL1Loss()(inputs["prediction"], inputs["target"])
+    assert float(output.loss_sum / output.weight) == pytest.approx(float(expected))
+    assert output.metrics == {}
+
+
+def test_outputs_go_to_their_terms():
+    objective = _objective({"type": "mse", "on": "main"}, {"type": "mse", "on": "extra"})
+    inputs = _inputs()
+    main, extra = torch.zeros(4, 1), torch.ones(4, 1)
+    output = objective(4, **{**inputs, "prediction": {"main": main, "extra": extra}})
+    assert objective.step_metrics == ("loss/mse.main", "loss/mse.extra")
+    assert output.metrics["loss/mse.main"] == pytest.approx(float(inputs["target"].square().sum()))
+    both = _objective(_own("Agreement"))
+    assert float(both(4, outputs={"main": main, "extra": extra}).loss_sum) == 4.0
+    assert both.needs == {"outputs"}
+
+
+def test_equal_names_are_numbered_and_other_parameter_names_are_fine():
+    objective = _objective({"type": "mse"}, {"type": "mse"}, _own("Renamed"))
+    assert objective.step_metrics == ("loss/mse", "loss/mse_2", "loss/Renamed")
+    inputs = _inputs()
+    told = objective(4, **inputs).metrics["loss/Renamed"]
+    assert told == pytest.approx(float(inputs["target"].sum()))
+
+
+def test_a_function_may_give_a_sum_and_its_weight():
+    inputs = _inputs(3)
+    output = _objective(_own("two_sums"))(3, **inputs)
+    assert output.weight == 4.0
+    assert float(output.loss_sum) == pytest.approx(
+        float(inputs["prediction"].sum() + inputs["target"].sum())
+    )
+
+
+@pytest.mark.parametrize(
+    ("losses", "message"),
+    [
+        ([{"type": "retrieval"}], r"losses\.type='retrieval' is invalid: it takes scores, and"),
+        ([_own("spread", on="main")], r"losses\.on='main' is invalid: .* takes no prediction"),
+        (
+            [{"type": "torch.nn.L1Loss"}],
+            r"losses\.type='torch.nn.L1Loss' is invalid: it takes input, and",
+        ),
+        (
+            [{"type": "torch.nn.L1Loss", "inputs": {"given": "prediction"}}],
+            r"losses\.inputs\.given='prediction' is invalid: .* Set any of: input, target\.",
+        ),
+        (
+            [{"type": "torch.nn.L1Loss", "args": {"reduction": "sum"}}],
+            r"losses\.args\.reduction='sum' is invalid",
+        ),
+        (
+            [
+                {
+                    "type": "torch.nn.BCEWithLogitsLoss",
+                    "args": {"weight": {"__type": "tests.unit.loops.test_objective.ones"}},
+                }
+            ],
+            r"losses\.args\.weight is invalid: a mean by class weights",
+        ),
+        ([{"type": "mse", "inputs": {"x": ""}}], r"losses\.0\.inputs\.x='' is invalid"),
+    ],
+)
+def test_what_cannot_be_called_is_refused_at_set_up(losses, message):
+    with pytest.raises(ConfigError, match=message):
+        _objective(*losses)
+
+
+def ones() -> Tensor:
+    """A tensor as an argument."""
+    return torch.ones(1)
+
+
+def test_what_a_term_returns_is_checked():
+    with pytest.raises(ConfigError, match=r"losses\.type='per_seed' is invalid: it returned \[4\]"):
+        _objective(_own("per_seed"))(4, **_inputs())
+    with pytest.raises(ConfigError, match=r"divide by different weights \[3\.0, 4\.0\]"):
+        _objective({"type": "mse"}, _own("two_sums"))(3, **_inputs(3))
+
+
+def test_terms_are_logged_of_training_and_validation(small_bundle_path, tmp_path):
+    config = small_config(
+        tmp_path,
+        scaling__num_workers=0,
+        training={"max_epochs": 1},
+        losses=[
+            {"type": "cross_entropy"},
+            {"type": "embedding_l2", "weight": 0.25},
+            {"type": "weight_l1", "weight": 0.01},
+        ],
+        early_stopping={"monitor": "val/loss/cross_entropy", "mode": "min"},
+    )
+    metrics = run_rank(config, small_bundle_path)
+    for split in ("val", "test"):
+        parts = [
+            metrics[f"{split}/loss/{n}"] for n in ("cross_entropy", "embedding_l2", "weight_l1")
+        ]
+        total = parts[0] + 0.25 * parts[1] + 0.01 * parts[2]
+        assert metrics[f"{split}/loss"] == pytest.approx(total, rel=1e-5)

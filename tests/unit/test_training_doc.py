@@ -1,0 +1,20 @@
+"""Every YAML block of docs/training.md is a config that loads."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from raygnn.config import load_config
+
+PAGE = (Path(__file__).parents[2] / "docs" / "training.md").read_text("utf-8")
+BLOCKS = re.findall(r"```yaml\n(.*?)```", PAGE, flags=re.DOTALL)
+
+
+@pytest.mark.parametrize("block", BLOCKS, ids=lambda block: block.partition(":")[0])
+def test_a_block_loads(block, tmp_path):
+    path = tmp_path / "config.yaml"
+    path.write_text(block)
+    load_config(str(path), allow_modules=["my_pkg"])
