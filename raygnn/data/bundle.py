@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -131,11 +131,19 @@ class Bundle:
         folder = Path(path).absolute()
         return cls(folder, BundleRecord.load(folder))
 
-    def __reduce__(self) -> tuple[Callable[[str], Bundle], tuple[str]]:
+    def __reduce__(self) -> tuple[Callable[..., Bundle], tuple[Any, ...]]:
         return Bundle.open, (str(self._path),)
 
     def __repr__(self) -> str:
         return f"Bundle({str(self._path)!r})"
+
+    def of_types(self, node_types: Sequence[str], edge_types: Sequence[EdgeType]) -> Bundle:
+        """The same graph with only these types, in this order.
+
+        Raises:
+            DataError: one of them is not in the graph.
+        """
+        return _TypesOfBundle(self, tuple(node_types), tuple(edge_types))
 
     @property
     def path(self) -> Path:
@@ -308,6 +316,33 @@ class Bundle:
         if "time" in self.columns(edge_type):
             times = time_keys(self._open(column_path(self._folder(edge_type), "time")))
             edge_kernels.sort_rows_by_time(*arrays, times)
+
+
+class _TypesOfBundle(Bundle):
+    """See `Bundle.of_types`."""
+
+    def __init__(
+        self, bundle: Bundle, node_types: tuple[str, ...], edge_types: tuple[EdgeType, ...]
+    ) -> None:
+        edges = [bundle._edge(edge_type) for edge_type in edge_types]
+        record = replace(
+            bundle._record,
+            nodes={name: bundle._node(name) for name in node_types},
+            edges=tuple(
+                edge if edge.reverse in edge_types else replace(edge, reverse=None)
+                for edge in edges
+            ),
+            label_edges=tuple(
+                labels
+                for labels in bundle._record.label_edges
+                if {labels.type[0], labels.type[2]} <= set(node_types)
+            ),
+        )
+        super().__init__(bundle.path, record)
+        self._whole = bundle
+
+    def __reduce__(self) -> tuple[Callable[..., Bundle], tuple[Any, ...]]:
+        return _TypesOfBundle, (self._whole, tuple(self.node_types), tuple(self.edge_types))
 
 
 def _create_csr(

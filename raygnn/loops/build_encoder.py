@@ -7,6 +7,7 @@ from typing import Any
 from raygnn.config import LoadedConfig, build, resolve
 from raygnn.data.bundle import Bundle
 from raygnn.errors import ConfigError, DataError
+from raygnn.loops.model_signature import LinkOutput, ModelSignature, NodeOutput
 from raygnn.models.graph_encoder import GraphEncoder
 from raygnn.models.hetero_encoder import HeteroEncoder
 
@@ -40,6 +41,15 @@ def build_encoder(
         injected["in_channels"] = _only_width(loaded, bundle, widths, feature)
     encoder = build(config.model, "model", loaded.allow_modules, **injected)
     return GraphEncoder(encoder, bundle.node_types)
+
+
+def encoder_signature(
+    encoder: GraphEncoder, bundle: Bundle, feature: str, output: NodeOutput | LinkOutput
+) -> ModelSignature:
+    """What an encoder that `build_encoder` built needs of a graph."""
+    module = encoder.module
+    embedded = module.embedded_types if isinstance(module, HeteroEncoder) else frozenset()
+    return ModelSignature.of(bundle, feature, feature_widths(bundle, feature), embedded, output)
 
 
 def feature_widths(bundle: Bundle, feature: str) -> dict[str, int]:

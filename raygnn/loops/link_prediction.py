@@ -13,10 +13,11 @@ from raygnn.config import Component, build
 from raygnn.data.link_target import LinkTarget, LinkTargetArguments
 from raygnn.data.message_graph import message_graph
 from raygnn.errors import ConfigError
-from raygnn.loops.build_encoder import build_encoder, feature_widths
+from raygnn.loops.build_encoder import build_encoder, encoder_signature, feature_widths
 from raygnn.loops.build_sampler import build_sampler
 from raygnn.loops.full_ranking import FullRankingEvaluation
 from raygnn.loops.link_objective import LinkObjective
+from raygnn.loops.model_signature import LinkOutput, ModelSignature
 from raygnn.loops.task import EvalOutput, StepOutput, Task, TaskEnvironment
 from raygnn.losses import Candidates, LinkScores, score_links
 from raygnn.metrics import as_metric
@@ -73,6 +74,13 @@ class LinkPrediction(Task):
         self._ranking: FullRankingEvaluation | None = None
         if self._arguments.full_ranking:
             self._ranking = FullRankingEvaluation(env.bundle.num_nodes(target_type))
+
+    def signature(self, model: nn.Module) -> ModelSignature:
+        """The links, and what their nodes are embedded from."""
+        assert isinstance(model, LinkPredictor)
+        output = LinkOutput(self.target.edge_type, self._arguments.labels)
+        feature = self._arguments.feature
+        return encoder_signature(model.encoder, self.env.bundle, feature, output)
 
     def build_model(self) -> nn.Module:
         loaded = self.env.loaded

@@ -6,15 +6,18 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch_geometric.data import HeteroData
 
 from raygnn.config import Component, build
 from raygnn.data.node_target import NodeTarget, NodeTargetArguments
+from raygnn.data.splits import Splits
 from raygnn.errors import ConfigError
-from raygnn.loops.build_encoder import build_encoder
+from raygnn.loops.build_encoder import build_encoder, encoder_signature
 from raygnn.loops.build_sampler import build_sampler
+from raygnn.loops.model_signature import ModelSignature, NodeOutput
 from raygnn.loops.objective import Objective
 from raygnn.loops.task import EvalOutput, StepOutput, Task, TaskEnvironment
 from raygnn.metrics import as_metric
@@ -77,6 +80,33 @@ class NodeClassification(Task):
         self._graph = LocalGraphStore(env.bundle, env.loaded.config.sampling.direction)
         self._features = LocalFeatureStore(env.bundle)
         self._sampler = build_sampler(env.loaded, self._graph)
+
+    def setup_inference(self, env: TaskEnvironment, signature: ModelSignature) -> None:
+        """Takes what is predicted from the signature."""
+        super().setup_inference(env, signature)
+        output = signature.output
+        assert isinstance(output, NodeOutput)
+        nobody = np.zeros(0, np.int64)
+        self.target = NodeTarget(
+            output.node_type,
+            output.label,
+            signature.feature,
+            output.problem,
+            output.num_outputs,
+            in_channels=signature.node_types[output.node_type].width or 0,
+            labels=nobody,
+            splits=Splits(nobody, nobody, nobody),
+        )
+
+    def signature(self, model: nn.Module) -> ModelSignature:
+        """What is predicted, and from what."""
+        target, bundle = self.target, self.env.bundle
+        assert isinstance(model, NodePredictor)
+        names = bundle.columns(target.node_type)[target.label].class_names
+        output = NodeOutput(
+            target.node_type, target.label, target.problem, target.num_outputs, names
+        )
+        return encoder_signature(model.encoder, bundle, target.feature, output)
 
     def build_model(self) -> nn.Module:
         """The encoder; with `model.args.out_channels` set, a linear head follows it."""

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from raygnn.config import LoadedConfig
 from raygnn.data.bundle import Bundle
+from raygnn.loops.model_signature import ModelSignature
 from raygnn.sampling.batch_sequence import BatchSequence
 
 
@@ -77,6 +78,17 @@ class Task(ABC):
     def setup(self, env: TaskEnvironment) -> None:
         """Takes the environment; called once, before anything else."""
         self.env = env
+
+    def setup_inference(self, env: TaskEnvironment, signature: ModelSignature) -> None:
+        """Takes, instead of `setup`, a graph that may lack labels and splits.
+
+        `build_model` then gives the model that the signature was saved with.
+        """
+        self.env = env
+
+    def signature(self, model: nn.Module) -> ModelSignature | None:
+        """What `setup_inference` needs besides the graph; None where there is no inference."""
+        return None
 
     @abstractmethod
     def build_model(self) -> nn.Module:

@@ -157,7 +157,9 @@ def _final_metrics(job: TrainJob, engine: Engine, measured: dict[str, float]) ->
 
 def _write_outputs(job: TrainJob, engine: Engine, metrics: dict[str, Any], logged: LogRows) -> None:
     folder, loaded = job.folder, job.loaded
-    model_uri = export_model(engine.optimization.module, folder.model_uri, loaded.saved_yaml())
+    module = engine.optimization.module
+    signature = engine.task.signature(module)
+    model_uri = export_model(module, folder.model_uri, loaded.saved_yaml(), signature)
     finite = {k: None if _is_nan(v) else v for k, v in metrics.items()}
     folder.write_metrics({**finite, "raygnn": __version__})
     report = build_report(engine, logged, folder.name, finite, folder.read_starts())

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from typing import NamedTuple
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -14,6 +15,33 @@ from raygnn.models.encoder import Encoder
 from raygnn.sampling.blocks import Block
 
 RowSource = Callable[[np.ndarray], np.ndarray | Tensor]
+
+
+class RowComputation(Protocol):
+    """Who computes the rows of all nodes, chunk by chunk, and where they are held."""
+
+    def __call__(
+        self,
+        chunks: Sequence[tuple[int, int]],
+        rows_of: Callable[[int, int], Tensor],
+        width: int,
+    ) -> Tensor:
+        """Gives the rows of all chunks together.
+
+        Args:
+            chunks: (first, last + 1) row, in order and without gaps.
+            rows_of: computes [last - first, width] on the CPU.
+        Returns:
+            [num_rows, width] on the CPU.
+        """
+
+
+def compute_here(
+    chunks: Sequence[tuple[int, int]], rows_of: Callable[[int, int], Tensor], width: int
+) -> Tensor:
+    """Computes all chunks in this process, and holds the rows in its memory."""
+    parts = [rows_of(first, last) for first, last in chunks]
+    return torch.cat(parts) if parts else torch.zeros(0, width)
 
 
 class InEdges(NamedTuple):
@@ -39,6 +67,7 @@ def exact_inference(
     edge_attr: np.ndarray | None = None,
     device: torch.device | str = "cpu",
     chunk_size: int = 100_000,
+    compute: RowComputation = compute_here,
 ) -> Tensor:
     """Encodes every node from all of its in-edges.
 
@@ -56,6 +85,7 @@ def exact_inference(
         device: where the layers are computed; the encoder is there already.
         chunk_size: rows on the device at a time, destinations and in-edges together. A node with
             more in-edges is a chunk of its own.
+        compute: cuts the work among ranks, where there are several.
     Returns:
         [num_nodes, out_channels] on the CPU.
     Raises:
@@ -73,32 +103,49 @@ def exact_inference(
     was_training = encoder.training
     encoder.eval()
     try:
-        return _encode_all(encoder, x_source, builder, chunk_size)
+        return _encode_all(encoder, x_source, builder, chunk_size, compute)
     finally:
         encoder.train(was_training)
 
 
 def _encode_all(
-    encoder: Encoder, x_source: RowSource, builder: _BlockBuilder, chunk_size: int
+    encoder: Encoder,
+    x_source: RowSource,
+    builder: _BlockBuilder,
+    chunk_size: int,
+    compute: RowComputation,
 ) -> Tensor:
     chunks = list(destination_chunks(builder.edges.indptr, chunk_size))
     outputs: list[Tensor] = []
     for i in range(encoder.num_layers):
-        rows_of = x_source if i == 0 else _rows_of(outputs[-1])
         is_last = i == encoder.num_layers - 1
-        parts = []
-        for first, last in chunks:
-            sources, block = builder.block(first, last)
-            x_src = encoder.cast_input(torch.as_tensor(rows_of(sources)).to(builder.device))
-            x = encoder.forward_layer(i, x_src, block.num_dst, block)
-            if is_last:
-                before = [h[first:last].to(builder.device) for h in outputs if encoder.jump]
-                x = encoder.readout([*before, x])
-            parts.append(x.cpu())
+        apply = partial(_apply_layer, encoder, x_source, builder, outputs, i, is_last)
+        rows = compute(chunks, apply, encoder.out_channels if is_last else encoder.hidden_channels)
         if encoder.jump is None:
             outputs.clear()
-        outputs.append(torch.cat(parts))
+        outputs.append(rows)
     return outputs[-1]
+
+
+def _apply_layer(
+    encoder: Encoder,
+    x_source: RowSource,
+    builder: _BlockBuilder,
+    outputs: Sequence[Tensor],
+    i: int,
+    is_last: bool,
+    first: int,
+    last: int,
+) -> Tensor:
+    """Rows of a range of nodes after layer i; after the last one, the encoder's output."""
+    rows_of = x_source if i == 0 else _rows_of(outputs[-1])
+    sources, block = builder.block(first, last)
+    x_src = encoder.cast_input(torch.as_tensor(rows_of(sources)).to(builder.device))
+    x = encoder.forward_layer(i, x_src, block.num_dst, block)
+    if is_last:
+        before = [h[first:last].to(builder.device) for h in outputs if encoder.jump]
+        x = encoder.readout([*before, x])
+    return x.cpu()
 
 
 def destination_chunks(indptr: np.ndarray, chunk_size: int) -> Iterator[tuple[int, int]]:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from raygnn.data.edge_types import EdgeType
 from raygnn.errors import ConfigError
-from raygnn.models.exact import destination_chunks
+from raygnn.models.exact import RowComputation, compute_here, destination_chunks
 from raygnn.models.hetero_encoder import HeteroEncoder
 from raygnn.sampling.blocks import Block, HeteroBlock
 
@@ -50,6 +50,7 @@ def exact_hetero_inference(
     *,
     device: torch.device | str = "cpu",
     chunk_size: int = 100_000,
+    compute: RowComputation = compute_here,
 ) -> dict[str, Tensor]:
     """Encodes every node of some types from all of its in-edges.
 
@@ -66,6 +67,7 @@ def exact_hetero_inference(
         device: where the layers are computed; the encoder is there already.
         chunk_size: rows on the device at a time, destinations and in-edges together. A node with
             more in-edges is a chunk of its own.
+        compute: cuts the work among ranks, where there are several.
     Returns:
         By node type, [num_nodes, out_channels] on the CPU.
     Raises:
@@ -78,7 +80,10 @@ def exact_hetero_inference(
         )
     wanted = list(encoder.node_types if node_types is None else node_types)
     used = {t: edges for t, edges in in_edges.items() if t in encoder.edge_types}
-    inference = _LayerwiseInference(encoder, used, num_nodes, torch.device(device), chunk_size)
+    builder = _HeteroBlockBuilder(
+        used, {name: num_nodes[name] for name in encoder.node_types}, torch.device(device)
+    )
+    inference = _LayerwiseInference(encoder, builder, chunk_size, compute)
     was_training = encoder.training
     encoder.eval()
     try:
@@ -91,21 +96,19 @@ class _LayerwiseInference:
     def __init__(
         self,
         encoder: HeteroEncoder,
-        in_edges: Mapping[EdgeType, TypedInEdges],
-        num_nodes: Mapping[str, int],
-        device: torch.device,
+        builder: _HeteroBlockBuilder,
         chunk_size: int,
+        compute: RowComputation,
     ) -> None:
         self._encoder = encoder
-        self._num_nodes = {name: num_nodes[name] for name in encoder.node_types}
-        self._builder = _HeteroBlockBuilder(in_edges, self._num_nodes, device)
-        self._device = device
+        self._builder = builder
         self._chunk_size = chunk_size
+        self._compute = compute
 
     def run(self, x_source: TypedRowSource, wanted: Sequence[str]) -> dict[str, Tensor]:
         """Outputs of all nodes of the wanted types."""
         encoder = self._encoder
-        layers = [self._inputs(x_source)]
+        layers = [{name: self._inputs(name, x_source) for name in encoder.node_types}]
         for i in range(encoder.num_layers):
             is_last = i == encoder.num_layers - 1
             names = wanted if is_last else encoder.node_types
@@ -114,35 +117,36 @@ class _LayerwiseInference:
                 del layers[:-1]
         return layers[-1]
 
-    def _inputs(self, x_source: TypedRowSource) -> dict[str, Tensor]:
-        return {name: self._inputs_of(name, x_source) for name in self._encoder.node_types}
+    def _inputs(self, name: str, x_source: TypedRowSource) -> Tensor:
+        def rows_of(first: int, last: int) -> Tensor:
+            rows = torch.as_tensor(x_source(name, np.arange(first, last))).to(self._builder.device)
+            return self._encoder.encode_inputs({name: rows})[name].cpu()
 
-    def _inputs_of(self, name: str, x_source: TypedRowSource) -> Tensor:
-        num_nodes, parts = self._num_nodes[name], []
-        for first in range(0, num_nodes, self._chunk_size):
-            ids = np.arange(first, min(first + self._chunk_size, num_nodes))
-            rows = torch.as_tensor(x_source(name, ids)).to(self._device)
-            parts.append(self._encoder.encode_inputs({name: rows})[name].cpu())
-        return torch.cat(parts) if parts else torch.empty(0, self._encoder.hidden_channels)
+        num_nodes, size = self._builder.num_nodes[name], self._chunk_size
+        chunks = [(first, min(first + size, num_nodes)) for first in range(0, num_nodes, size)]
+        return self._compute(chunks, rows_of, self._encoder.hidden_channels)
 
     def _apply(
         self, i: int, name: str, layers: Sequence[Mapping[str, Tensor]], *, is_last: bool
     ) -> Tensor:
         """Rows of one node type after layer i; after the last one, outputs."""
-        encoder, parts = self._encoder, []
-        for first, last in destination_chunks(self._builder.rows_before(name), self._chunk_size):
+        encoder, device = self._encoder, self._builder.device
+
+        def rows_of(first: int, last: int) -> Tensor:
             ids, block = self._builder.block(name, first, last)
             x_src = {
-                source: layers[-1][source][torch.from_numpy(of_source)].to(self._device)
+                source: layers[-1][source][torch.from_numpy(of_source)].to(device)
                 for source, of_source in ids.items()
             }
             x = encoder.forward_layer(i, x_src, block.num_dst, block)[name]
             if is_last:
-                own = [h[name][first:last].to(self._device) for h in layers]
+                own = [h[name][first:last].to(device) for h in layers]
                 x = encoder.readout([*({name: rows} for rows in own), {name: x}])[name]
-            parts.append(x.cpu())
+            return x.cpu()
+
+        chunks = list(destination_chunks(self._builder.rows_before(name), self._chunk_size))
         width = encoder.out_channels if is_last else encoder.hidden_channels
-        return torch.cat(parts) if parts else torch.empty(0, width)
+        return self._compute(chunks, rows_of, width)
 
 
 class _HeteroBlockBuilder:
@@ -155,8 +159,8 @@ class _HeteroBlockBuilder:
         device: torch.device,
     ) -> None:
         self._in_edges = in_edges
-        self._num_nodes = num_nodes
-        self._device = device
+        self.num_nodes = num_nodes
+        self.device = device
         self._local = {name: np.empty(num, dtype=np.int64) for name, num in num_nodes.items()}
         self._src_degrees = {
             t: np.bincount(e.indices, minlength=num_nodes[t[0]])
@@ -167,7 +171,7 @@ class _HeteroBlockBuilder:
 
     def rows_before(self, node_type: str) -> np.ndarray:
         """int64 [num_nodes + 1], in-edges of all edge types before each node."""
-        total = np.zeros(self._num_nodes[node_type] + 1, dtype=np.int64)
+        total = np.zeros(self.num_nodes[node_type] + 1, dtype=np.int64)
         for (*_, target), edges in self._in_edges.items():
             if target == node_type:
                 total += edges.indptr
@@ -210,13 +214,13 @@ class _HeteroBlockBuilder:
             [self._local[edge_type[0]][neighbors], np.repeat(np.arange(last - first), num_in_edges)]
         )
         columns = {
-            name: torch.tensor(rows[int(indptr[0]) : int(indptr[-1])], device=self._device)
+            name: torch.tensor(rows[int(indptr[0]) : int(indptr[-1])], device=self.device)
             for name, rows in (("edge_weight", edges.edge_weight), ("edge_attr", edges.edge_attr))
             if rows is not None
         }
         return Block(
-            edge_index=torch.from_numpy(edge_index).to(self._device),
-            dst_ptr=torch.from_numpy(indptr - indptr[0]).to(self._device),
+            edge_index=torch.from_numpy(edge_index).to(self.device),
+            dst_ptr=torch.from_numpy(indptr - indptr[0]).to(self.device),
             num_src=len(sources),
             num_dst=last - first,
             src_degree=self._float(self._src_degrees[edge_type][sources]),
@@ -225,7 +229,7 @@ class _HeteroBlockBuilder:
         )
 
     def _block_without_edges(self, edge_type: EdgeType, sources: np.ndarray) -> Block:
-        none = torch.zeros(0, dtype=torch.int64, device=self._device)
+        none = torch.zeros(0, dtype=torch.int64, device=self.device)
         return Block(
             edge_index=none.new_zeros(2, 0),
             dst_ptr=none.new_zeros(1),
@@ -236,7 +240,7 @@ class _HeteroBlockBuilder:
         )
 
     def _float(self, degree: np.ndarray) -> Tensor:
-        return torch.tensor(degree, dtype=torch.float32, device=self._device)
+        return torch.tensor(degree, dtype=torch.float32, device=self.device)
 
 
 def identity_rows(node_types: Iterable[str], x_source: TypedRowSource) -> TypedRowSource:

@@ -1,0 +1,229 @@
+"""What a trained model needs of a graph and what it gives: saved with it, checked before use."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Collection, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from raygnn import __version__
+from raygnn.data.bundle import Bundle
+from raygnn.data.edge_types import EdgeType, edge_type_name, parse_edge_type
+from raygnn.data.hashing import string_buffers
+from raygnn.errors import CheckpointError, DataError
+
+FORMAT = "raygnn/model-v1"
+
+
+@dataclass(frozen=True)
+class NodeInput:
+    """What a model reads of the nodes of one type.
+
+    Attributes:
+        width: of the feature; None of a type that had none. Of a type with learned rows it is not
+            read.
+        ids: of a type whose nodes have learned rows: sha256 of their ids, in order. None elsewhere.
+        num_nodes: of such a type, so many rows.
+    """
+
+    width: int | None
+    ids: str | None = None
+    num_nodes: int | None = None
+
+
+@dataclass(frozen=True)
+class NodeOutput:
+    """What a model predicts of each node of one type.
+
+    Attributes:
+        problem: multi_class, multi_label or regression.
+        num_outputs: classes, labels or regression targets.
+        class_names: of classes that the tables give as strings; class i is class_names[i].
+    """
+
+    node_type: str
+    label: str
+    problem: str
+    num_outputs: int
+    class_names: tuple[str, ...] | None = None
+
+
+@dataclass(frozen=True)
+class LinkOutput:
+    """The links that a model's embeddings are made for.
+
+    Attributes:
+        labels: the links are label edges, not message edges.
+    """
+
+    edge_type: EdgeType
+    labels: bool = False
+
+
+@dataclass(frozen=True)
+class ModelSignature:
+    """Enough to build a model again for a graph without labels or splits.
+
+    Attributes:
+        feature: column of the input features.
+        node_types: what is read of each; their order, and that of the edge types, is the model's.
+        output: what the model gives.
+    """
+
+    feature: str
+    node_types: Mapping[str, NodeInput]
+    edge_types: tuple[EdgeType, ...]
+    output: NodeOutput | LinkOutput
+
+    @classmethod
+    def of(
+        cls,
+        bundle: Bundle,
+        feature: str,
+        widths: Mapping[str, int],
+        embedded_types: Collection[str],
+        output: NodeOutput | LinkOutput,
+    ) -> ModelSignature:
+        """The signature of a model that was built for a graph.
+
+        Args:
+            widths: of the feature, by node type that has it.
+            embedded_types: node types with a learned row per node.
+        """
+        inputs = {}
+        for name in bundle.node_types:
+            rows: dict[str, Any] = {}
+            if name in embedded_types:
+                rows = {"ids": _ids_digest(bundle.ids(name)), "num_nodes": bundle.num_nodes(name)}
+            inputs[name] = NodeInput(widths.get(name), **rows)
+        return cls(feature, inputs, tuple(bundle.edge_types), output)
+
+    def fitted(self, bundle: Bundle) -> Bundle:
+        """The part of a graph that the model reads, in the model's order.
+
+        Raises:
+            DataError: the graph lacks a node type or an edge type of the model, a feature has
+                another width, or learned rows are of other nodes. All problems are told.
+        """
+        problems = [*self._broken_nodes(bundle), *self._broken_edges(bundle)]
+        if problems:
+            raise DataError("\n".join(problems))
+        return bundle.of_types(list(self.node_types), self.edge_types)
+
+    def unread_types(self, bundle: Bundle) -> list[str]:
+        """Names of the node and edge types of a graph that the model does not know."""
+        nodes = [name for name in bundle.node_types if name not in self.node_types]
+        edges = [edge_type_name(t) for t in bundle.edge_types if t not in self.edge_types]
+        return nodes + edges
+
+    def to_json(self) -> str:
+        """The text of the file beside the weights."""
+        content: dict[str, Any] = {
+            "format": FORMAT,
+            "raygnn": __version__,
+            "feature": self.feature,
+            "node_types": {name: asdict(read) for name, read in self.node_types.items()},
+            "edge_types": [edge_type_name(edge_type) for edge_type in self.edge_types],
+            "nodes": None,
+            "links": None,
+        }
+        if isinstance(self.output, NodeOutput):
+            content["nodes"] = asdict(self.output)
+        else:
+            name = edge_type_name(self.output.edge_type)
+            content["links"] = {"edge_type": name, "labels": self.output.labels}
+        return json.dumps(content, indent=1) + "\n"
+
+    @classmethod
+    def from_json(cls, text: str, name: str) -> ModelSignature:
+        """Reads the file back.
+
+        Args:
+            name: of the file, for messages.
+        Raises:
+            CheckpointError: it is no signature, or of a format that is not known.
+        """
+        try:
+            content = json.loads(text)
+            found = content.get("format")
+            if found != FORMAT:
+                raise CheckpointError(f"{name} has the format {found!r}, not {FORMAT!r}")
+            return cls(
+                content["feature"],
+                {name: NodeInput(**read) for name, read in content["node_types"].items()},
+                tuple(parse_edge_type(edge_type) for edge_type in content["edge_types"]),
+                _output(content),
+            )
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise CheckpointError(f"{name} is not what a model was saved with: {error}") from error
+
+    def _broken_nodes(self, bundle: Bundle) -> list[str]:
+        problems = []
+        for name, read in self.node_types.items():
+            if name not in bundle.node_types:
+                problems.append(
+                    f"node type {name!r} of the model is not in the graph, which has "
+                    f"{bundle.node_types}. Declare it in graph.yaml under this name."
+                )
+                continue
+            problems += self._broken_feature(bundle, name, read)
+            if read.ids is not None and read.ids != _ids_digest(bundle.ids(name)):
+                problems.append(
+                    f"node type {name!r} has a learned row for each of the {read.num_nodes:,} "
+                    f"nodes that it was trained with, and this graph has others, or in another "
+                    f"order ({bundle.num_nodes(name):,}). Give the node table of training, or "
+                    "train with features of this type."
+                )
+        return problems
+
+    def _broken_feature(self, bundle: Bundle, name: str, read: NodeInput) -> list[str]:
+        width = read.width
+        if read.ids is not None and width is not None:  # there, but the model looks up its rows
+            return []
+        info = bundle.columns(name).get(self.feature)
+        found = None
+        if info is not None and info.role == "feature":
+            found = int(info.shape[-1]) if info.shape else 1
+        if found == width:
+            return []
+        here = "has no such feature" if found is None else f"has it with a width of {found}"
+        there = "without it" if width is None else f"with a width of {width}"
+        return [
+            f"feature {self.feature!r} of node type {name!r} is invalid: the graph {here}, and the "
+            f"model was trained {there}. Write the feature as it was in training."
+        ]
+
+    def _broken_edges(self, bundle: Bundle) -> list[str]:
+        have = [edge_type_name(edge_type) for edge_type in bundle.edge_types]
+        return [
+            f"edge type {edge_type_name(edge_type)!r} of the model is not in the graph, which has "
+            f"{have}. Declare it in graph.yaml; reverse types are added by data.reverse_edges."
+            for edge_type in self.edge_types
+            if edge_type not in bundle.edge_types
+        ]
+
+
+def _output(content: Mapping[str, Any]) -> NodeOutput | LinkOutput:
+    if content["nodes"] is None:
+        links = content["links"]
+        return LinkOutput(parse_edge_type(links["edge_type"]), links["labels"])
+    nodes = dict(content["nodes"])
+    names = nodes.pop("class_names")
+    return NodeOutput(**nodes, class_names=None if names is None else tuple(names))
+
+
+def _ids_digest(ids: pa.Array) -> str:
+    """sha256 of original ids in their order."""
+    digest = hashlib.sha256(str(len(ids)).encode())
+    if pa.types.is_integer(ids.type):
+        numbers = np.ascontiguousarray(ids.to_numpy(zero_copy_only=False), np.int64)
+        digest.update(memoryview(numbers))
+    else:
+        for part in string_buffers(ids):
+            digest.update(memoryview(np.ascontiguousarray(part)))
+    return digest.hexdigest()

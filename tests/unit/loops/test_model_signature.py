@@ -1,0 +1,118 @@
+"""What is saved with a model fits the graph it was trained on, and tells every other one."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from raygnn.data.bundle import Bundle
+from raygnn.data.ingest import IngestOptions, ingest
+from raygnn.data.tables import GraphTables, edge_rows, node_rows, write_tables
+from raygnn.errors import CheckpointError, DataError
+from raygnn.loops.model_signature import LinkOutput, ModelSignature, NodeOutput
+
+BUYS, SOLD = ("user", "buys", "item"), ("item", "sold_to", "user")
+
+
+def _bundle(folder: Path, name: str, **changes) -> Bundle:
+    ids = changes.get("ids", [f"u{i}" for i in range(6)])
+    ends = np.arange(5) % 3
+    nodes = {
+        "user": node_rows(np.array(ids)),
+        "item": node_rows(np.arange(3), {"x": np.ones((3, changes.get("width", 2)), np.float32)}),
+    }
+    if changes.get("user_features"):
+        nodes["user"] = node_rows(np.array(ids), {"x": np.ones((len(ids), 2), np.float32)})
+    sources = np.array(ids)[:5]
+    edges = {
+        BUYS: edge_rows(sources, ends),
+        SOLD: edge_rows(ends, sources),
+        ("user", "likes", "item"): edge_rows(sources, ends),
+    }
+    tables = GraphTables(
+        {t: nodes[t] for t in changes.get("node_types", ["user", "item"])},
+        {t: edges[t] for t in changes.get("edge_types", [BUYS, SOLD])},
+    )
+    return ingest(write_tables(tables, str(folder / name)), IngestOptions(), folder / "cache")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("signature")
+
+
+@pytest.fixture(scope="module")
+def signature(folder: Path) -> ModelSignature:
+    bundle = _bundle(folder, "training")
+    return ModelSignature.of(bundle, "x", {"item": 2}, {"user"}, LinkOutput(BUYS, True))
+
+
+def test_it_reads_back_as_written(signature):
+    assert ModelSignature.from_json(signature.to_json(), "model.json") == signature
+    output = NodeOutput("user", "y", "multi_class", 2, ("a", "b"))
+    other = ModelSignature("x", signature.node_types, (BUYS,), output)
+    assert ModelSignature.from_json(other.to_json(), "model.json") == other
+
+
+def test_it_fits_its_own_graph_in_any_order_and_with_more_types(folder, signature):
+    more = [("user", "likes", "item"), SOLD, BUYS]
+    bundle = _bundle(folder, "more", edge_types=more, node_types=["item", "user"])
+    assert signature.unread_types(bundle) == ["user__likes__item"]
+    fitted = signature.fitted(bundle)
+    assert fitted.node_types == ["user", "item"]
+    assert fitted.edge_types == [BUYS, SOLD]
+    again = pickle.loads(pickle.dumps(fitted))
+    assert again.edge_types == [BUYS, SOLD]
+    assert np.array_equal(again.csc(SOLD).indices, bundle.csc(SOLD).indices)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"width": 3}, "'item' is invalid: the graph has it with a width of 3, .* a width of 2"),
+        (
+            {"edge_types": [BUYS]},
+            "edge type 'item__sold_to__user' of the model is not in the graph",
+        ),
+        (
+            {"ids": [f"u{i}" for i in (1, 0, 2, 3, 4, 5)]},
+            "'user' has a learned row for each of the 6",
+        ),
+        ({"ids": [f"u{i}" for i in range(7)]}, r"in another order \(7\). Give the node table"),
+        ({"user_features": True}, "the graph has it with a width of 2, .* trained without it"),
+    ],
+)
+def test_what_does_not_fit_is_told(folder, signature, changes, message):
+    bundle = _bundle(folder, f"other-{abs(hash(message))}", **changes)
+    with pytest.raises(DataError, match=message):
+        signature.fitted(bundle)
+
+
+def test_a_missing_node_type_is_told(folder, signature):
+    likes = ("item", "near", "item")
+    tables = GraphTables(
+        {"item": node_rows(np.arange(3), {"x": np.ones((3, 2), np.float32)})},
+        {likes: edge_rows(np.arange(3), np.arange(3))},
+    )
+    bundle = ingest(write_tables(tables, str(folder / "items")), None, folder / "cache")
+    with pytest.raises(DataError, match=r"node type 'user' of the model .* has \['item'\]"):
+        signature.fitted(bundle)
+    with pytest.raises(DataError, match="node type 'user' is invalid"):
+        bundle.of_types(["user"], [])
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('{"format": "raygnn/model-v9"}', "has the format 'raygnn/model-v9'"),
+        ('{"format": "raygnn/model-v1"}', "not what a model was saved with: 'feature'"),
+        ("[]", "not what a model was saved with"),
+        ("{", "not what a model was saved with"),
+    ],
+)
+def test_a_damaged_file_is_told(text, message):
+    with pytest.raises(CheckpointError, match=message):
+        ModelSignature.from_json(text, "model.json")
