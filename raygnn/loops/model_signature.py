@@ -222,8 +222,8 @@ def _ids_digest(ids: pa.Array) -> str:
     digest = hashlib.sha256(str(len(ids)).encode())
     if pa.types.is_integer(ids.type):
         numbers = np.ascontiguousarray(ids.to_numpy(zero_copy_only=False), np.int64)
-        digest.update(memoryview(numbers))
+        digest.update(numbers.data)
     else:
         for part in string_buffers(ids):
-            digest.update(memoryview(np.ascontiguousarray(part)))
+            digest.update(np.ascontiguousarray(part).data)
     return digest.hexdigest()
