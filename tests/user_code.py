@@ -7,7 +7,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 from torch_geometric.data import Data
-from torch_geometric.nn import SAGEConv
+from torch_geometric.nn import GCNConv, SAGEConv
 
 from raygnn.loops.callbacks import Callback
 from raygnn.loops.node_classification import NodeClassification
@@ -113,3 +113,14 @@ def my_graph(num_nodes: int = 90) -> Data:
         y=labels,
         edge_index=torch.randint(0, num_nodes, (2, 4 * num_nodes), generator=generator),
     )
+
+
+class NeedsEdgeWeights(nn.Module):
+    """Cannot do without the weights of the edges."""
+
+    def __init__(self, in_channels: int, out_channels: int) -> None:
+        super().__init__()
+        self.layer = GCNConv(in_channels, out_channels)
+
+    def forward(self, x: Tensor, edge_index: Tensor, edge_weight: Tensor) -> Tensor:
+        return self.layer(x, edge_index, edge_weight)

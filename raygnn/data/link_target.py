@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
 from raygnn.data.bundle import Bundle
+from raygnn.data.edge_inputs import find_edge_columns
 from raygnn.data.edge_types import EdgeType, edge_type_name, parse_edge_type
 from raygnn.data.link_split import LinkSplit
 from raygnn.data.supervision import KnownPositives, SupervisionEdges, known_positives
@@ -26,6 +27,8 @@ class LinkTargetArguments:
     edge_type: str | None = None
     labels: bool = False
     feature: str = "x"
+    edge_feature: str | None = None
+    edge_weight: str | None = None
     decoder: Mapping[str, Any] = field(default_factory=lambda: {"type": "inner_product"})
     num_random_negatives: int = 512
     num_random_negatives_eval: int = 512
@@ -88,6 +91,7 @@ class LinkTarget:
         splits: supervision edges of train, val and test.
         known: all links of the type, for filtering.
         reverse_types: edge types and their reverses.
+        edge_columns: edge columns that the model reads, see `find_edge_columns`.
     """
 
     edge_type: EdgeType
@@ -95,6 +99,7 @@ class LinkTarget:
     splits: dict[str, SupervisionEdges]
     known: KnownPositives
     reverse_types: dict[EdgeType, EdgeType]
+    edge_columns: dict[str, str]
 
     @classmethod
     def find(cls, bundle: Bundle, config: Config, arguments: LinkTargetArguments) -> LinkTarget:
@@ -125,6 +130,9 @@ class LinkTarget:
             splits=split_links(bundle, link),
             known=known_positives(bundle, link),
             reverse_types={et: other for et, other in reverses.items() if other is not None},
+            edge_columns=find_edge_columns(
+                bundle, config.model, arguments.edge_feature, arguments.edge_weight
+            ),
         )
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from raygnn.data.bundle import Bundle
+from raygnn.data.edge_inputs import find_edge_columns
 from raygnn.data.splits import Splits, make_splits
 from raygnn.errors import ConfigError, DataError
 
@@ -26,6 +27,8 @@ class NodeTargetArguments:
     label: str | None = None
     feature: str = "x"
     problem: str | None = None
+    edge_feature: str | None = None
+    edge_weight: str | None = None
 
     @classmethod
     def of(cls, args: Mapping[str, Any]) -> NodeTargetArguments:
@@ -53,6 +56,7 @@ class NodeTarget:
         num_outputs: classes, labels or regression targets.
         labels: [num_nodes] or [num_nodes, num_labels].
         in_channels: width of the input features.
+        edge_columns: edge columns that the model reads, see `find_edge_columns`.
     """
 
     node_type: str
@@ -63,6 +67,7 @@ class NodeTarget:
     in_channels: int
     labels: np.ndarray
     splits: Splits
+    edge_columns: dict[str, str]
 
     @classmethod
     def find(cls, bundle: Bundle, config: Config, arguments: NodeTargetArguments) -> NodeTarget:
@@ -92,6 +97,9 @@ class NodeTarget:
             in_channels=_feature_width(bundle, node_type, arguments.feature),
             labels=labels,
             splits=make_splits(bundle, node_type, config.data.splits, label, config.seed),
+            edge_columns=find_edge_columns(
+                bundle, config.model, arguments.edge_feature, arguments.edge_weight
+            ),
         )
 
 

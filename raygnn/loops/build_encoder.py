@@ -2,24 +2,34 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 from raygnn.config import LoadedConfig, build, resolve
 from raygnn.data.bundle import Bundle
+from raygnn.data.edge_inputs import EDGE_ATTR, EDGE_WEIGHT, edge_widths, takes_edge_dims
+from raygnn.data.edge_types import EdgeType
 from raygnn.errors import ConfigError, DataError
 from raygnn.loops.model_signature import LinkOutput, ModelSignature, NodeOutput
 from raygnn.models.graph_encoder import GraphEncoder
 from raygnn.models.hetero_encoder import HeteroEncoder
+from raygnn.models.wrap import needed_edge_inputs
 
 
 def build_encoder(
-    loaded: LoadedConfig, bundle: Bundle, feature: str, out_channels: int | None
+    loaded: LoadedConfig,
+    bundle: Bundle,
+    feature: str,
+    out_channels: int | None,
+    edge_columns: Mapping[str, str] = MappingProxyType({}),
 ) -> GraphEncoder:
     """Builds `model`.
 
     Args:
         feature: column of the input features; node types without it get learned embeddings in the
             encoders for several types.
+        edge_columns: of `find_edge_columns`.
         out_channels: width of the output; None where the config sets it.
     Raises:
         ConfigError: the model is for one node type and the graph has several.
@@ -33,9 +43,12 @@ def build_encoder(
     if "num_layers" not in config.model.args:
         injected["num_layers"] = config.sampling.num_hops
     target = resolve(config.model, "model", loaded.allow_modules)
+    if takes_edge_dims(config.model):
+        injected.update(_edge_dims(loaded, bundle, edge_columns))
     if isinstance(target, type) and issubclass(target, HeteroEncoder):
         injected["in_channels"] = widths
-        injected["edge_types"] = _message_types(bundle, config.sampling.direction)
+        direction = config.sampling.direction
+        injected["edge_types"] = [message_type(t, direction) for t in bundle.edge_types]
         injected["num_nodes"] = {name: bundle.num_nodes(name) for name in bundle.node_types}
     else:
         injected["in_channels"] = _only_width(loaded, bundle, widths, feature)
@@ -52,6 +65,21 @@ def encoder_signature(
     return ModelSignature.of(bundle, feature, feature_widths(bundle, feature), embedded, output)
 
 
+def add_needed_columns(
+    loaded: LoadedConfig, bundle: Bundle, edge_columns: Mapping[str, str]
+) -> dict[str, str]:
+    """Adds the columns that the `forward` of a user's module cannot do without.
+
+    It takes `edge_attr` from the edges' column of that name, `edge_weight` from their weight.
+    """
+    found = dict(edge_columns)
+    for name in needed_edge_inputs(resolve(loaded.config.model, "model", loaded.allow_modules)):
+        column = "weight" if name == EDGE_WEIGHT else name
+        if name not in found.values() and edge_widths(bundle, column):
+            found[column] = name
+    return found
+
+
 def feature_widths(bundle: Bundle, feature: str) -> dict[str, int]:
     """The width of a feature column, by node type that has it."""
     found = {}
@@ -62,10 +90,25 @@ def feature_widths(bundle: Bundle, feature: str) -> dict[str, int]:
     return found
 
 
-def _message_types(bundle: Bundle, direction: str) -> list[tuple[str, str, str]]:
-    if direction == "in":
-        return list(bundle.edge_types)
-    return [(d, f"rev_{relation}", s) for s, relation, d in bundle.edge_types]
+def message_type(edge_type: EdgeType, direction: str) -> EdgeType:
+    """What an edge type is called by models and batches: against the edges it is reversed."""
+    source, relation, target = edge_type
+    return edge_type if direction == "in" else (target, f"rev_{relation}", source)
+
+
+def _edge_dims(
+    loaded: LoadedConfig, bundle: Bundle, edge_columns: Mapping[str, str]
+) -> dict[str, Any]:
+    """`edge_dim` or `edge_dims`, where the config leaves them to the graph."""
+    args, direction = loaded.config.model.args, loaded.config.sampling.direction
+    feature = next((column for column, name in edge_columns.items() if name == EDGE_ATTR), None)
+    if feature is None or args.keys() & {"edge_dim", "edge_dims"}:
+        return {}
+    widths = {message_type(t, direction): n for t, n in edge_widths(bundle, feature).items()}
+    target = resolve(loaded.config.model, "model", loaded.allow_modules)
+    if isinstance(target, type) and issubclass(target, HeteroEncoder):
+        return {"edge_dims": widths}
+    return {"edge_dim": next(iter(widths.values()))}
 
 
 def _only_width(loaded: LoadedConfig, bundle: Bundle, widths: dict[str, int], feature: str) -> int:

@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from raygnn.errors import ConfigError
+from raygnn.data.link_target import LinkTarget
 from raygnn.metrics import FullRanking, Links, SumMetric
-from raygnn.models.encoder import Encoder
-from raygnn.models.exact import exact_inference
-
-if TYPE_CHECKING:
-    from raygnn.loops.link_prediction import LinkPrediction
+from raygnn.models.decoders import Decoder
 
 
 class FullRankingEvaluation(SumMetric):
-    """Encodes every node once per evaluation, exactly, then ranks batch by batch."""
+    """Ranks batch by batch, among embeddings of all nodes that were made once per evaluation."""
 
     name = "full_ranking"
     problems = ("link_prediction",)
@@ -27,46 +23,35 @@ class FullRankingEvaluation(SumMetric):
         super().__init__(num_candidates, "link_prediction")
         self._ranking = FullRanking(num_candidates)
 
-    def prepare(self, task: LinkPrediction, split: str) -> None:
-        """Encodes all nodes along the messages of the split.
+    def prepare(
+        self, target: LinkTarget, decoder: Decoder, split: str, rows: Mapping[str, Tensor]
+    ) -> None:
+        """Takes what an evaluation needs.
 
-        Raises:
-            ConfigError: the encoder does not go layer by layer.
+        Args:
+            rows: by node type, embeddings of all nodes, on the device.
         """
-        predictor = task.predictor()
-        encoder = predictor.encoder.module
-        if not isinstance(encoder, Encoder):
-            raise ConfigError(
-                "task.args.full_ranking=True is invalid: the model does not go layer by layer over "
-                "one edge type. Set it to false."
-            )
-        adjacency = task.messages(split).adjacency(task.env.bundle.edge_types[0])
-        self._rows = exact_inference(
-            encoder,
-            task.features_of,
-            (adjacency.indptr, adjacency.indices),
-            device=task.env.device,
-        )
-        self._decoder, self._device = predictor.decoder, task.env.device
-        self._positives, self._known = task.target.splits[split], task.target.known
-        self._same_type = task.node_types[0] == task.node_types[1]
+        anchor_type, _, target_type = target.edge_type
+        self._anchors, self._candidates = rows[anchor_type], rows[target_type]
+        self._decoder = decoder
+        self._positives, self._known = target.splits[split], target.known
+        self._same_type = anchor_type == target_type
 
     def update(self, prediction: Tensor, target: Tensor) -> Tensor:
         """Ranks the links of one batch of anchors.
 
         Args:
-            target: int64 [num_links], dense ids of the anchors of the batch's links.
+            target: int64 [num_links], rows of the links' anchors in the supervision edges.
         """
-        anchors = np.unique(target.cpu().numpy())
-        rows = np.searchsorted(self._positives.anchors, anchors)
+        rows = np.unique(target.cpu().numpy())
+        anchors = self._positives.anchors[rows]
         positives = _rows_of(self._positives.indptr, self._positives.targets, rows)
         known = _rows_of(self._known.indptr, self._known.targets, anchors)
         if self._same_type:
             known = _with_themselves(known, anchors)
-        candidates = self._rows.to(self._device)
         return self._ranking.update(
-            candidates[torch.from_numpy(anchors)],
-            candidates,
+            self._anchors[torch.from_numpy(anchors)],
+            self._candidates,
             positives,
             known,
             self._decoder.score_all,

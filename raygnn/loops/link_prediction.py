@@ -10,16 +10,24 @@ import torch
 from torch import Tensor, nn
 
 from raygnn.config import Component, build
+from raygnn.data.edge_inputs import find_edge_columns
 from raygnn.data.link_target import LinkTarget, LinkTargetArguments
 from raygnn.data.message_graph import message_graph
 from raygnn.errors import ConfigError
-from raygnn.loops.build_encoder import build_encoder, encoder_signature, feature_widths
+from raygnn.loops.build_encoder import (
+    add_needed_columns,
+    build_encoder,
+    encoder_signature,
+    feature_widths,
+)
 from raygnn.loops.build_sampler import build_sampler
+from raygnn.loops.exact_encoding import check_exact, encode_exactly
 from raygnn.loops.full_ranking import FullRankingEvaluation
 from raygnn.loops.link_objective import LinkObjective
+from raygnn.loops.link_scoring import LinkScoring
 from raygnn.loops.model_signature import LinkOutput, ModelSignature
 from raygnn.loops.task import EvalOutput, StepOutput, Task, TaskEnvironment
-from raygnn.losses import Candidates, LinkScores, score_links
+from raygnn.losses import LinkScores
 from raygnn.metrics import as_metric
 from raygnn.models.link_predictor import LinkPredictor
 from raygnn.sampling.link_loader import LinkLoader
@@ -41,6 +49,10 @@ class LinkPrediction(Task):
         edge_type: `src__rel__dst` of the links; null takes the only one.
         labels: the links are the graph's label edges, not its message edges.
         feature: feature column of the input.
+        edge_feature: edge column that the model reads as `edge_attr`; null takes `edge_attr` where
+            a model of raygnn reads edge features.
+        edge_weight: edge column of a factor on each message, for GCN, LightGCN and modules of one's
+            own; null takes none.
         decoder: `{type, args}`: inner_product, cosine, hadamard_mlp or distmult.
         num_random_negatives: per batch in training, drawn over all nodes of the target type.
         num_random_negatives_eval: the same in evaluation, one fixed set for all batches.
@@ -55,6 +67,9 @@ class LinkPrediction(Task):
     def __init__(self, **args: Any) -> None:
         self._arguments = LinkTargetArguments.of(args)
         self._loaders: dict[str, LinkLoader | None] = {}
+        self._ranking: FullRankingEvaluation | None = None
+        #: edge columns of a batch, and what the model calls them
+        self.edge_columns: dict[str, str] = {}
 
     def setup(self, env: TaskEnvironment) -> None:
         """Finds and splits the links.
@@ -68,12 +83,28 @@ class LinkPrediction(Task):
         anchor_type, _, target_type = self.target.edge_type
         self.node_types = (anchor_type, target_type)
         self._features = LocalFeatureStore(env.bundle)
+        self.edge_columns = add_needed_columns(env.loaded, env.bundle, self.target.edge_columns)
         self.objective = LinkObjective(env.loaded, env.device)
         self.step_metrics = (*self.step_metrics, *self.objective.step_metrics)
+        self._scoring = LinkScoring(
+            self.target,
+            in_batch=self.objective.in_batch,
+            remove_accidental_hits=self._arguments.remove_accidental_hits,
+        )
         self._graphs: dict[str, LocalGraphStore] = {}
-        self._ranking: FullRankingEvaluation | None = None
         if self._arguments.full_ranking:
             self._ranking = FullRankingEvaluation(env.bundle.num_nodes(target_type))
+
+    def setup_inference(self, env: TaskEnvironment, signature: ModelSignature) -> None:
+        """Finds the edge columns that the model reads.
+
+        Raises:
+            DataError: the graph does not have them.
+        """
+        super().setup_inference(env, signature)
+        args, model = self._arguments, env.loaded.config.model
+        columns = find_edge_columns(env.bundle, model, args.edge_feature, args.edge_weight)
+        self.edge_columns = add_needed_columns(env.loaded, env.bundle, columns)
 
     def signature(self, model: nn.Module) -> ModelSignature:
         """The links, and what their nodes are embedded from."""
@@ -89,7 +120,15 @@ class LinkPrediction(Task):
         chosen = None
         if width is None:
             width = chosen = int(config.model.args.get("hidden_channels", 256))
-        encoder = build_encoder(loaded, self.env.bundle, self._arguments.feature, chosen)
+        encoder = build_encoder(
+            loaded, self.env.bundle, self._arguments.feature, chosen, self.edge_columns
+        )
+        if config.training.eval == "exact":
+            check_exact(encoder, config.model.type)
+        if self._ranking is not None:
+            check_exact(
+                encoder, config.model.type, "task.args.full_ranking", True, "Set it to false."
+            )
         decoder = build(
             Component.model_validate(dict(self._arguments.decoder)),
             "decoder",
@@ -115,32 +154,25 @@ class LinkPrediction(Task):
         return self._loaders[split]
 
     def training_step(self, batch: Any) -> StepOutput:
-        rows = self.model(batch)
-        return self._loss(batch, rows, self._score(batch, rows, fixed_candidates=False))
+        rows, decoder = self.model(batch), self.predictor().decoder
+        scores = self._scoring.scores(decoder, batch, rows, fixed_candidates=False)
+        return self._loss(batch, rows, scores)
 
     def evaluate(self, split: str, num_batches: int) -> Iterator[EvalOutput]:
         loader = self.loader(split)
         assert loader is not None
+        is_exact = self.env.loaded.config.training.eval == "exact"
+        rows = self._encode_graph(split) if is_exact or self._ranking is not None else {}
         if self._ranking is not None:
-            self._ranking.prepare(self, split)
+            self._ranking.prepare(self.target, self.predictor().decoder, split, rows)
+        if is_exact:
+            for index in range(self.env.rank, num_batches, self.env.world_size):
+                yield self._judge(loader.without_neighborhood(index).to(self.env.device), rows)
+            return
         with closing(loader.iterate(0, stop=num_batches)) as batches:
             for batch in batches:
                 moved = batch.to(self.env.device)
-                rows = self.model(moved)
-                scores = self._score(moved, rows, fixed_candidates=True)
-                output = self._loss(moved, rows, scores)
-                candidates = scores.candidate.masked_fill(scores.mask, -torch.inf)
-                prediction = torch.cat([scores.positive.unsqueeze(1), candidates], dim=1)
-                ids = _link_numbers(batch.label_id, self.env.bundle.num_nodes(self.node_types[1]))
-                yield EvalOutput(
-                    batch.index,
-                    ids,
-                    float(output.loss_sum),
-                    output.weight,
-                    prediction,
-                    batch.label_id[0],
-                    output.metrics,
-                )
+                yield self._judge(moved, self.model(moved))
 
     def close(self) -> None:
         for loader in self._loaders.values():
@@ -162,9 +194,31 @@ class LinkPrediction(Task):
             self._graphs[split] = LocalGraphStore(graph, direction)
         return self._graphs[split]
 
-    def features_of(self, ids: Any) -> Any:
-        """Input features of nodes of the anchor type."""
-        return self._features.gather(self.node_types[0], self._arguments.feature, ids)
+    def _judge(self, batch: Any, rows: Mapping[str, Tensor]) -> EvalOutput:
+        decoder = self.predictor().decoder
+        scores = self._scoring.scores(decoder, batch, rows, fixed_candidates=True)
+        output = self._loss(batch, rows, scores)
+        candidates = scores.candidate.masked_fill(scores.mask, -torch.inf)
+        prediction = torch.cat([scores.positive.unsqueeze(1), candidates], dim=1)
+        place = batch.place[batch.label_query]
+        ids = place * self.env.bundle.num_nodes(self.node_types[1]) + batch.label_id[1]
+        loss_sum = float(output.loss_sum)
+        return EvalOutput(
+            batch.index, ids, loss_sum, output.weight, prediction, place, output.metrics
+        )
+
+    def _encode_graph(self, split: str) -> dict[str, Tensor]:
+        """Embeddings of all anchors and targets, exact, along the messages of a split."""
+        rows = encode_exactly(
+            self.predictor().encoder,
+            self.messages(split),
+            self._features,
+            self._arguments.feature,
+            self.node_types,
+            edge_columns=self.edge_columns,
+            device=self.env.device,
+        )
+        return {name: rows[name].to(self.env.device) for name in self.node_types}
 
     def _build_loader(self, split: str) -> LinkLoader | None:
         supervision = self.target.splits[split]
@@ -189,6 +243,7 @@ class LinkPrediction(Task):
             supervision,
             sampler=build_sampler(env.loaded, graph),
             columns={args.feature: "x"} if feature_widths(env.bundle, args.feature) else {},
+            edge_columns=self.edge_columns,
             num_negatives=args.num_random_negatives if training else args.num_random_negatives_eval,
             negatives=args.negatives,
             fixed_negatives=not training,
@@ -208,66 +263,7 @@ class LinkPrediction(Task):
     def _loss(self, batch: Any, rows: Mapping[str, Tensor], scores: LinkScores) -> StepOutput:
         inputs = {"scores": scores, "model": self.predictor(), "batch": batch}
         if any(name.endswith("embeddings") for name in self.objective.needs):
-            ends = _ends_of_links(batch, rows, self.node_types)
-            inputs |= {"anchor_embeddings": ends[0], "target_embeddings": ends[1]}
-            inputs["embeddings"] = torch.cat(ends)
+            anchors, targets = self._scoring.ends(batch, rows)
+            inputs |= {"anchor_embeddings": anchors, "target_embeddings": targets}
+            inputs["embeddings"] = torch.cat([anchors, targets])
         return self.objective(len(scores.positive), **inputs)
-
-    def _score(
-        self, batch: Any, rows: Mapping[str, Tensor], *, fixed_candidates: bool
-    ) -> LinkScores:
-        """Scores of the batch's links and of what they compete with."""
-        anchor_rows, target_rows = (rows[node_type] for node_type in self.node_types)
-        decoder = self.predictor().decoder
-        positive = decoder.score_pairs(*_ends_of_links(batch, rows, self.node_types))
-        candidates = self._candidates(batch, target_rows, fixed_candidates)
-        every = decoder.score_all(anchor_rows[batch.anchor_index], candidates.rows)
-        order = batch.input_id.argsort()
-        row_of = order[torch.searchsorted(batch.input_id[order], batch.label_id[0].contiguous())]
-        return score_links(
-            positive,
-            every,
-            row_of,
-            batch.input_id,
-            batch.label_id[1],
-            candidates,
-            self._known(batch.input_id, candidates.ids),
-        )
-
-    def _candidates(self, batch: Any, target_rows: Tensor, fixed: bool) -> Candidates:
-        """Random negatives; in training hard ones, and in-batch targets where the loss asks."""
-        places, ids = [batch.random_negatives], [batch.random_negative_id]
-        owners = [torch.full_like(batch.random_negatives, -1)]
-        if not fixed:
-            places.append(batch.negative_index[1])
-            ids.append(batch.negative_id[1])
-            owners.append(batch.negative_id[0])
-            if self.objective.in_batch:
-                places.append(batch.label_index[1])
-                ids.append(batch.label_id[1])
-                owners.append(torch.full_like(batch.label_index[1], -1))
-        return Candidates(
-            rows=target_rows[torch.cat(places)], ids=torch.cat(ids), owner=torch.cat(owners)
-        )
-
-    def _known(self, anchor_ids: Tensor, candidate_ids: Tensor) -> Tensor | None:
-        if not self._arguments.remove_accidental_hits:
-            return None
-        found = self.target.known.mask(anchor_ids.cpu().numpy(), candidate_ids.cpu().numpy())
-        known = torch.from_numpy(found).to(self.env.device)
-        if self.node_types[0] == self.node_types[1]:
-            known |= anchor_ids.unsqueeze(1) == candidate_ids  # nobody is asked to link to itself
-        return known
-
-
-def _ends_of_links(
-    batch: Any, rows: Mapping[str, Tensor], node_types: tuple[str, str]
-) -> tuple[Tensor, Tensor]:
-    """[num_links, channels] of the anchors and of the targets."""
-    anchors, targets = batch.label_index
-    return rows[node_types[0]][anchors], rows[node_types[1]][targets]
-
-
-def _link_numbers(label_id: Tensor, num_targets: int) -> Tensor:
-    """int64 [num_links], a number for each (anchor, target), to order gathered rows by."""
-    return label_id[0] * num_targets + label_id[1]

@@ -12,17 +12,16 @@ from torch import Tensor, nn
 from torch_geometric.data import HeteroData
 
 from raygnn.config import Component, build
+from raygnn.data.edge_inputs import find_edge_columns
 from raygnn.data.node_target import NodeTarget, NodeTargetArguments
 from raygnn.data.splits import Splits
-from raygnn.errors import ConfigError
-from raygnn.loops.build_encoder import build_encoder, encoder_signature
+from raygnn.loops.build_encoder import add_needed_columns, build_encoder, encoder_signature
 from raygnn.loops.build_sampler import build_sampler
+from raygnn.loops.exact_encoding import check_exact, encode_exactly
 from raygnn.loops.model_signature import ModelSignature, NodeOutput
 from raygnn.loops.objective import Objective
 from raygnn.loops.task import EvalOutput, StepOutput, Task, TaskEnvironment
 from raygnn.metrics import as_metric
-from raygnn.models.encoder import Encoder
-from raygnn.models.exact import exact_inference
 from raygnn.models.predictor import NodePredictor
 from raygnn.sampling.loader import NeighborLoader
 from raygnn.sampling.stores import LocalFeatureStore, LocalGraphStore
@@ -51,6 +50,10 @@ class NodeClassification(Task):
         feature: feature column of the input.
         problem: multi_class (cross-entropy), multi_label (binary cross-entropy) or regression
             (squared error); null goes by the labels: integers, several columns, or floats.
+        edge_feature: edge column that the model reads as `edge_attr`; null takes `edge_attr` where
+            a model of raygnn reads edge features.
+        edge_weight: edge column of a factor on each message, for GCN, LightGCN and modules of one's
+            own; null takes none.
     """
 
     def __init__(
@@ -59,9 +62,15 @@ class NodeClassification(Task):
         label: str | None = None,
         feature: str = "x",
         problem: str | None = None,
+        edge_feature: str | None = None,
+        edge_weight: str | None = None,
     ) -> None:
-        self._arguments = NodeTargetArguments(target, label, feature, problem)
+        self._arguments = NodeTargetArguments(
+            target, label, feature, problem, edge_feature, edge_weight
+        )
         self._loaders: dict[str, NeighborLoader | None] = {}
+        #: edge columns of a batch, and what the model calls them
+        self.edge_columns: dict[str, str] = {}
 
     def setup(self, env: TaskEnvironment) -> None:
         """Finds target, labels and splits in the bundle.
@@ -80,10 +89,14 @@ class NodeClassification(Task):
         self._graph = LocalGraphStore(env.bundle, env.loaded.config.sampling.direction)
         self._features = LocalFeatureStore(env.bundle)
         self._sampler = build_sampler(env.loaded, self._graph)
+        self.edge_columns = add_needed_columns(env.loaded, env.bundle, self.target.edge_columns)
 
     def setup_inference(self, env: TaskEnvironment, signature: ModelSignature) -> None:
         """Takes what is predicted from the signature."""
         super().setup_inference(env, signature)
+        args, model = self._arguments, env.loaded.config.model
+        columns = find_edge_columns(env.bundle, model, args.edge_feature, args.edge_weight)
+        self.edge_columns = add_needed_columns(env.loaded, env.bundle, columns)
         output = signature.output
         assert isinstance(output, NodeOutput)
         nobody = np.zeros(0, np.int64)
@@ -96,6 +109,7 @@ class NodeClassification(Task):
             in_channels=signature.node_types[output.node_type].width or 0,
             labels=nobody,
             splits=Splits(nobody, nobody, nobody),
+            edge_columns=columns,
         )
 
     def signature(self, model: nn.Module) -> ModelSignature:
@@ -115,7 +129,9 @@ class NodeClassification(Task):
         width = config.model.args.get("out_channels")
         num_outputs = target.num_outputs
         chosen = num_outputs if width is None else None
-        encoder = build_encoder(loaded, self.env.bundle, target.feature, chosen)
+        encoder = build_encoder(loaded, self.env.bundle, target.feature, chosen, self.edge_columns)
+        if config.training.eval == "exact":
+            check_exact(encoder, config.model.type)
         head = None if width is None else (width, num_outputs)
         return NodePredictor(encoder, target.node_type, head)
 
@@ -174,6 +190,7 @@ class NodeClassification(Task):
             target.node_type,
             sampler=self._sampler,
             columns={target.feature: "x", target.label: "y"},
+            edge_columns=self.edge_columns,
             batch_size=settings.batch_size,
             split=split,
             seed=config.seed,
@@ -204,20 +221,16 @@ class NodeClassification(Task):
         """Exact embeddings of all nodes, [num_nodes, channels]."""
         predictor = self._unwrapped()
         assert isinstance(predictor, NodePredictor)
-        encoder = predictor.encoder.module
-        if not isinstance(encoder, Encoder):
-            name = self.env.loaded.config.model.type
-            raise ConfigError(
-                f"training.eval='exact' is invalid: model.type={name!r} does not go layer by layer "
-                "over one edge type. Set it to sampled."
-            )
-        target, adjacency = self.target, self._graph.adjacency(self.env.bundle.edge_types[0])
-        return exact_inference(
-            encoder,
-            lambda ids: self._features.gather(target.node_type, target.feature, ids),
-            (adjacency.indptr, adjacency.indices),
+        target = self.target
+        return encode_exactly(
+            predictor.encoder,
+            self._graph,
+            self._features,
+            target.feature,
+            [target.node_type],
+            edge_columns=self.edge_columns,
             device=self.env.device,
-        )
+        )[target.node_type]
 
     def _seeds_of(self, batch: Any) -> Any:
         """Where a batch keeps what belongs to its seeds."""

@@ -44,6 +44,13 @@ def compute_here(
     return torch.cat(parts) if parts else torch.zeros(0, width)
 
 
+class EdgeRows(Protocol):
+    """Rows by edge: an array, or what reads them from one when they are asked for."""
+
+    def __getitem__(self, edges: slice, /) -> np.ndarray:
+        """The rows of consecutive edges."""
+
+
 class InEdges(NamedTuple):
     """The in-edges of all nodes: rows of a CSC matrix, by destination.
 
@@ -63,8 +70,8 @@ def exact_inference(
     csc: tuple[np.ndarray, np.ndarray],
     degrees: np.ndarray | Tensor | None = None,
     *,
-    edge_weight: np.ndarray | None = None,
-    edge_attr: np.ndarray | None = None,
+    edge_weight: EdgeRows | None = None,
+    edge_attr: EdgeRows | None = None,
     device: torch.device | str = "cpu",
     chunk_size: int = 100_000,
     compute: RowComputation = compute_here,
@@ -177,7 +184,7 @@ class _BlockBuilder:
         self,
         edges: InEdges,
         degree: Tensor,
-        columns: Mapping[str, np.ndarray | None],
+        columns: Mapping[str, EdgeRows | None],
         device: torch.device,
     ) -> None:
         self.edges = edges

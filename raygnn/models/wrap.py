@@ -73,6 +73,18 @@ class SubgraphModule(nn.Module):
         return out[: batch.batch_size]
 
 
+def needed_edge_inputs(target: Any) -> list[str]:
+    """Of `EDGE_INPUTS`, those that a module class's `forward` cannot do without."""
+    if not (isinstance(target, type) and issubclass(target, nn.Module)):
+        return []
+    parameters = inspect.signature(target.forward).parameters
+    return [
+        name
+        for name in EDGE_INPUTS
+        if name in parameters and parameters[name].default is inspect.Parameter.empty
+    ]
+
+
 def _edge_inputs(module: nn.Module, parameters: list[inspect.Parameter]) -> dict[str, bool]:
     """The edge inputs that `forward` takes, and whether it needs them."""
     positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any, NamedTuple, Unpack
 
 import numpy as np
 import torch
+from torch_geometric.data import Data
 from torch_geometric.sampler import BaseSampler
 
 from raygnn.data.edge_types import EdgeType, edge_type_name
@@ -37,7 +38,9 @@ class LinkLoader(BatchSequence):
         anchor_index: int64 [num_anchors], their places among the nodes of their type.
         label_index: int64 [2, num_links], (anchor, target) places; links of an anchor are together.
         label_id: int64 [2, num_links], the same as dense ids.
-        negative_index, negative_id: int64 [2, num_hard], (anchor, hard negative), likewise.
+        label_query: int64 [num_links], which of input_id each link is of.
+        negative_index, negative_id, negative_query: the same of (anchor, hard negative) pairs.
+        place: int64 [num_anchors], rows of the anchors in the supervision edges.
         random_negatives, random_negative_id: int64 [num_negatives], drawn for the whole batch, with
             replacement; a draw may be a positive of some anchor.
 
@@ -123,37 +126,32 @@ class LinkLoader(BatchSequence):
 
     def build(self, places: np.ndarray, epoch: int, key: BatchKey) -> Batch:
         """The batch of some anchors."""
-        anchors = self.anchors[places]
-        links = self._links.draw(places, epoch)
-        hard = _NO_LINKS if self._hard is None else self._hard.draw(places, epoch)
-        random = self._random_negatives(key)
-        label_id = np.stack([anchors[links.anchor], links.target])
-        hard_id = np.stack([anchors[hard.anchor], hard.target])
-        parts = {
-            "anchor": anchors,
-            "source": label_id[0],
-            "target": label_id[1],
-            "hard_source": hard_id[0],
-            "hard_target": hard_id[1],
-            "random": random,
-        }
-        times = None if self._sampler.temporal is None else self._times(links, hard, len(random))
-        subgraph, local = self._sample(parts, times, key, label_id)
+        drawn = self._draw(places, epoch, key)
+        times = None
+        if self._sampler.temporal is not None:
+            times = self._times(drawn.links, drawn.hard, len(drawn.random))
+        subgraph, local = self._sample(drawn.parts, times, key, drawn.label_id)
+        return drawn.added_to(self._assembler.assemble(subgraph), local)
 
-        batch = self._assembler.assemble(subgraph)
-        found = {
-            "input_id": anchors,
-            "anchor_index": local["anchor"].copy(),
-            "label_index": np.stack([local["source"], local["target"]]),
-            "label_id": label_id,
-            "negative_index": np.stack([local["hard_source"], local["hard_target"]]),
-            "negative_id": hard_id,
-            "random_negatives": local["random"].copy(),
-            "random_negative_id": random,
-        }
-        for name, value in found.items():
-            batch[name] = torch.from_numpy(value)
+    def without_neighborhood(self, index: int) -> Batch:
+        """The batch of an evaluation without its graph: places among the nodes are dense ids.
+
+        So it fits the rows of all nodes.
+        """
+        key = batch_key(self.seed, self.split, 0, index)
+        drawn = self._draw(self.places(0, index), 0, key)
+        batch = drawn.added_to(Data(), drawn.parts)
+        batch.index = index
         return batch
+
+    def _draw(self, places: np.ndarray, epoch: int, key: BatchKey) -> _Drawn:
+        return _Drawn(
+            places,
+            self.anchors[places],
+            self._links.draw(places, epoch),
+            _NO_LINKS if self._hard is None else self._hard.draw(places, epoch),
+            self._random_negatives(key),
+        )
 
     def _sample(
         self,
@@ -209,6 +207,57 @@ class LinkLoader(BatchSequence):
         return edges_of_links(
             links.edge_type, self._reverse_types, links.anchor_type, links.target_type, label_id
         )
+
+
+class _Drawn(NamedTuple):
+    """What a batch is of: rows of the supervision edges, their anchors, links and negatives."""
+
+    places: np.ndarray
+    anchors: np.ndarray
+    links: Links
+    hard: Links
+    random: np.ndarray
+
+    @property
+    def label_id(self) -> np.ndarray:
+        """int64 [2, num_links], (anchor, target) dense ids."""
+        return np.stack([self.anchors[self.links.anchor], self.links.target])
+
+    @property
+    def parts(self) -> dict[str, np.ndarray]:
+        """Dense ids of all nodes of the batch, by what they are there for."""
+        return {
+            "anchor": self.anchors,
+            "source": self.anchors[self.links.anchor],
+            "target": self.links.target,
+            "hard_source": self.anchors[self.hard.anchor],
+            "hard_target": self.hard.target,
+            "random": self.random,
+        }
+
+    def added_to(self, batch: Batch, local: Mapping[str, np.ndarray]) -> Batch:
+        """Adds the attributes of `LinkLoader` to a batch.
+
+        Args:
+            local: places among the nodes of the batch, by part.
+        """
+        parts = self.parts
+        found = {
+            "place": self.places,
+            "input_id": self.anchors,
+            "anchor_index": local["anchor"].copy(),
+            "label_index": np.stack([local["source"], local["target"]]),
+            "label_id": np.stack([parts["source"], parts["target"]]),
+            "label_query": self.links.anchor,
+            "negative_index": np.stack([local["hard_source"], local["hard_target"]]),
+            "negative_id": np.stack([parts["hard_source"], parts["hard_target"]]),
+            "negative_query": self.hard.anchor,
+            "random_negatives": local["random"].copy(),
+            "random_negative_id": self.random,
+        }
+        for name, value in found.items():
+            batch[name] = torch.from_numpy(value)
+        return batch
 
 
 def _joined(parts: Mapping[str, np.ndarray], types: Mapping[str, str]) -> dict[str, np.ndarray]:

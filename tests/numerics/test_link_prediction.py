@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import raygnn.train
-from raygnn.errors import ConfigError, DataError, TrainingError
+from raygnn.errors import ConfigError, DataError
 from tests.small_runs import run_rank, small_bundle, small_config, trained_weights
 
 TASK = {
@@ -174,8 +174,8 @@ def test_variants_train(tmp_path, graph):
                 "task": _task(full_ranking=True),
                 "model": {"type": "tests.user_code.PlainPyG", "args": {"out_channels": 8}},
             },
-            TrainingError,
-            r"full_ranking=True is invalid",
+            ConfigError,
+            r"full_ranking=True is invalid: model.type='tests.user_code",
         ),
     ],
 )

@@ -1,0 +1,220 @@
+"""Edge columns reach the models that read them, sampled and exact, in both tasks."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import raygnn.train
+from raygnn.config import load_config
+from raygnn.data.bundle import Bundle
+from raygnn.data.tables import GraphTables, edge_rows, node_rows, write_tables
+from raygnn.errors import ConfigError, DataError
+from raygnn.loops.exact_encoding import encode_exactly
+from raygnn.loops.link_prediction import LinkPrediction
+from raygnn.loops.node_classification import NodeClassification
+from raygnn.loops.task import TaskEnvironment
+from raygnn.runtime.data_source import open_bundle
+from raygnn.sampling import LocalFeatureStore, LocalGraphStore
+from tests.small_runs import small_config
+
+HASH = {"type": "hash", "fractions": [0.6, 0.2, 0.2]}
+LINKS = {"num_random_negatives": 8, "num_random_negatives_eval": 8, "full_ranking": True}
+
+
+def _edges(rng: np.random.Generator, label: np.ndarray, ends: tuple[int, int]):
+    """The first feature and the weight tell the edges within a class from the others."""
+    source, target = (rng.integers(0, num, 900) for num in ends)
+    is_true = label[source] == label[target]
+    attr = np.stack([is_true, rng.random(900)], 1).astype(np.float32)
+    return edge_rows(source, target, {"edge_attr": attr}, weight=is_true.astype(np.float32))
+
+
+@pytest.fixture(scope="module")
+def graphs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    rng = np.random.default_rng(0)
+    label = rng.integers(0, 3, 120)
+    own = {"x": rng.random((120, 3), dtype=np.float32)}
+    told = {"x": np.eye(3, dtype=np.float32)[label]}
+    one = GraphTables(
+        {"node": node_rows(np.arange(120), told, {"y": label})},
+        {("node", "to", "node"): _edges(rng, label, (120, 120))},
+    )
+    two = GraphTables(
+        {
+            "user": node_rows(np.arange(120), own, {"y": label}),
+            "item": node_rows(np.arange(120), told),
+        },
+        {
+            ("item", "of", "user"): _edges(rng, label, (120, 120)),
+            ("user", "knows", "user"): edge_rows(*rng.integers(0, 120, (2, 200))),
+        },
+    )
+    folder = tmp_path_factory.mktemp("graphs")
+    return {
+        name: write_tables(tables, str(folder / name))
+        for name, tables in {"one": one, "two": two}.items()
+    }
+
+
+def _config(folder: Path, uri: str, model: str, task: str = "node_classification", **args):
+    config = small_config(folder, scaling__num_workers=0, metrics=[], training__max_epochs=3)
+    config["data"] = {"uri": uri, "splits": HASH}
+    config["sampling"]["fanouts"] = [-1, -1]
+    config["model"] = {"type": model, "args": {"hidden_channels": 8}}
+    if task == "link_prediction":
+        args = {**LINKS, **args}
+        if "two" in Path(uri).parts:
+            args["edge_type"] = "item__of__user"
+    config["task"] = {"type": task, "args": args}
+    return config
+
+
+VARIANTS = [
+    ("one", "GINE", {}, {}),
+    ("one", "GATv2", {"num_heads": 2}, {"edge_feature": "edge_attr"}),
+    ("one", "GAT", {"num_heads": 2, "edge_dim": 2}, {}),
+    ("one", "Transformer", {"num_heads": 2}, {"edge_feature": "weight"}),
+    ("one", "GCN", {}, {"edge_weight": "weight"}),
+    ("two", "Hetero", {"conv": "GINE"}, {}),
+    ("two", "Hetero", {"conv": "GATv2", "num_heads": 2}, {"edge_feature": "edge_attr"}),
+    ("two", "LightGCN", {"out_channels": 4}, {"edge_weight": "weight"}),
+]
+
+
+def _set_up(config, task_type) -> tuple[NodeClassification | LinkPrediction, Bundle]:
+    loaded = load_config(config, allow_modules=["tests"])
+    bundle = open_bundle(loaded, None)
+    task = task_type(**config["task"]["args"])
+    task.setup(TaskEnvironment(loaded, bundle, 0, 1, torch.device("cpu")))
+    torch.manual_seed(0)
+    task.model = task.build_model().eval()
+    return task, bundle
+
+
+def _encode(encoder, bundle, direction, node_type, columns) -> torch.Tensor:
+    graph, features = LocalGraphStore(bundle, direction), LocalFeatureStore(bundle)
+    options = {"edge_columns": columns, "device": torch.device("cpu"), "chunk_size": 200}
+    return encode_exactly(encoder, graph, features, "x", [node_type], **options)[node_type]
+
+
+@pytest.mark.parametrize("direction", ["in", "out"])
+@pytest.mark.parametrize(("graph", "model", "model_args", "args"), VARIANTS)
+def test_blocks_of_a_batch_give_the_rows_of_the_whole_graph(
+    tmp_path, graphs, graph, model, model_args, args, direction
+):
+    config = _config(tmp_path, graphs[graph], model, **args)
+    config["model"]["args"] = {**model_args, "out_channels": 4}
+    if model != "LightGCN":
+        config["model"]["args"]["hidden_channels"] = 8
+    config["sampling"]["direction"] = direction
+    task, bundle = _set_up(config, NodeClassification)
+    columns = task.target.edge_columns
+    assert set(columns.values()) & {"edge_attr", "edge_weight"}
+    encoder, node_type = task.model.encoder, task.target.node_type
+    exact = _encode(encoder, bundle, direction, node_type, columns)
+    batch = next(task.loader("train").iterate(0))
+    seeds = batch[node_type] if graph == "two" else batch
+    with torch.no_grad():
+        rows = encoder(batch)[node_type]
+    torch.testing.assert_close(rows, exact[seeds.n_id[: seeds.batch_size]])
+    if model in ("GCN", "LightGCN") and direction == "in":
+        blind = _encode(encoder, bundle, direction, node_type, {})
+        assert not torch.allclose(rows, blind[seeds.n_id[: seeds.batch_size]])
+    task.close()
+
+
+@pytest.mark.parametrize("task", ["node_classification", "link_prediction"])
+@pytest.mark.parametrize(("graph", "model", "model_args", "args"), VARIANTS)
+def test_training_goes_end_to_end_and_evaluates_exactly(
+    tmp_path, graphs, graph, model, model_args, args, task
+):
+    config = _config(tmp_path, graphs[graph], model, task, **args)
+    width = {} if "out_channels" in model_args else {"hidden_channels": 8}
+    config["model"]["args"] = {**width, **model_args}
+    config["training"].update(max_epochs=1, eval="exact")
+    metrics = raygnn.train.fit(config).metrics
+    assert np.isfinite(metrics["test/loss"])
+    assert task == "node_classification" or 0 < metrics["test/full_mrr"] <= 1
+
+
+def test_what_the_edges_say_is_learnt(tmp_path, graphs):
+    """Which neighbors are of the own class, only edges tell."""
+    scores = {}
+    for name, args in {"with": {"edge_weight": "weight"}, "without": {}}.items():
+        config = _config(tmp_path / name, graphs["one"], "GCN", **args)
+        config["sampling"]["fanouts"] = [-1]
+        config["metrics"], config["training"]["max_epochs"] = [{"type": "accuracy"}], 20
+        config["optimizer"] = {"type": "Adam", "args": {"lr": 0.05}}
+        config["data"]["uri"] = graphs["one"]
+        config["task"]["args"]["label"] = "y"
+        scores[name] = raygnn.train.fit(config).metrics["test/accuracy"]
+    assert scores["with"] >= scores["without"]
+
+
+def test_a_module_of_ones_own_gets_what_its_forward_names(tmp_path, graphs):
+    config = _config(tmp_path, graphs["one"], "tests.user_code.NeedsEdgeWeights")
+    config["model"]["args"] = {}
+    config["training"]["max_epochs"] = 1
+    result = raygnn.train.fit(config, allow_modules=["tests"])
+    assert np.isfinite(result.metrics["test/loss"])
+
+
+@pytest.mark.parametrize(
+    ("model", "model_args", "args", "error", "message"),
+    [
+        (
+            "GINE",
+            {},
+            {"edge_feature": "cost"},
+            DataError,
+            r"edge_feature='cost' is invalid: no edge",
+        ),
+        ("GCN", {}, {"edge_weight": "cost"}, DataError, r"edge_weight='cost' is invalid: no edge"),
+        ("GCN", {}, {"edge_feature": "edge_attr"}, ConfigError, r"'GCN' does not read it"),
+        ("GINE", {}, {"edge_weight": "weight"}, ConfigError, r"'GINE' does not read it"),
+        ("GINE", {"edge_dim": 5}, {}, ConfigError, r"edge_dim=5 is invalid: edges have 2"),
+        ("GCN", {}, {"edge_weight": "edge_attr"}, DataError, r"has rows of 2 there"),
+        (
+            "tests.user_code.NeedsEdgeWeights",
+            {},
+            {"edge_feature": "weight", "edge_weight": "weight"},
+            ConfigError,
+            r"it is task.args.edge_feature already",
+        ),
+    ],
+)
+@pytest.mark.parametrize("task", ["node_classification", "link_prediction"])
+def test_a_column_that_is_not_there_or_not_read(
+    tmp_path, graphs, model, model_args, args, error, message, task
+):
+    config = _config(tmp_path, graphs["one"], model, task, **args)
+    config["model"]["args"] = model_args
+    with pytest.raises(error, match=message):
+        raygnn.train.fit(config, allow_modules=["tests"])
+
+
+def test_features_of_other_edge_types(tmp_path, graphs):
+    config = _config(tmp_path, graphs["two"], "Hetero")
+    config["model"]["args"].update(conv="GINE", edge_dims={"item__of__user": 7})
+    with pytest.raises(ConfigError, match=r"edge_dims.item__of__user=7 is invalid: its edges have"):
+        raygnn.train.fit(config)
+
+
+def test_an_own_module_that_lacks_its_column(tmp_path, graphs):
+    rng = np.random.default_rng(0)
+    nodes = node_rows(np.arange(9), {"x": np.eye(9, dtype=np.float32)}, {"y": np.arange(9) % 3})
+    edges = edge_rows(*rng.integers(0, 9, (2, 30)))
+    tables = GraphTables({"node": nodes}, {("node", "to", "node"): edges})
+    uri = write_tables(tables, str(tmp_path / "tables"))
+    for model, message in {
+        "tests.user_code.NeedsEdgeWeights": r"needs edge_weight",
+        "GINE": r"task.args.edge_feature='edge_attr' is invalid: no edge type has",
+    }.items():
+        config = _config(tmp_path / model, uri, model)
+        config["model"]["args"] = {}
+        with pytest.raises(Exception, match=message):
+            raygnn.train.fit(config, allow_modules=["tests"])
