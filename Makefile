@@ -1,9 +1,11 @@
 # make quickstart: install and train on a generated graph. make test: install and run all tests.
+# make bench: run the benchmarks of speed and memory at their smoke scale.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+BENCHMARKS := sampling training ingest memory scaling startup
 
-.PHONY: quickstart test lint clean
+.PHONY: quickstart test lint bench clean
 
 quickstart: $(VENV)/.installed
 	$(BIN)/python examples/quickstart.py
@@ -25,6 +27,9 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 $(VENV)/.installed-dev: $(VENV)/.installed
 	$(BIN)/python -m pip install -c constraints.txt -e ".[dev]"
 	touch $@
+
+bench: $(VENV)/.installed
+	for name in $(BENCHMARKS); do $(BIN)/python benchmarks/$$name.py || exit 1; done
 
 clean:
 	rm -rf $(VENV) build

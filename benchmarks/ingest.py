@@ -1,26 +1,41 @@
-"""Speed of the ingest: edges with integer and string ids, and dense features.
+"""Speed and memory of the ingest: edges with integer and string ids, and dense features.
 
-    python benchmarks/ingest.py --edges 10000000 --nodes 1000000
+    python benchmarks/ingest.py --scale reference
 
 Beside each edge figure stands what NumPy and pandas need in memory for the same tables in the same
-run: read the Parquet files, map the ids, sort by (destination, source), count the rows.
+run: read the Parquet files, map the ids, sort by (destination, source), count the rows. Beside each
+feature figure stands pyarrow's reading of the same files. Each ingest runs in a process of its own,
+after a small one that loads the kernels; its peak memory counts mapped pages too.
 """
 
 from __future__ import annotations
 
-import argparse
+import resource
 import shutil
 import tempfile
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from multiprocessing import get_context
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
+from harness import SCALES, Row, Scale, parser, publish, timed
 
 from raygnn.data.ingest import ingest
+
+ID_KINDS = ("range", "shuffled", "spread", "strings")
+FEATURE_KINDS = ("binary", "tensor", "list")
+#: Edges a second, and bytes of features a second.
+_AIMS = {
+    **dict.fromkeys(("range", "shuffled", "spread"), 5e6),
+    **{"strings": 1e6, "binary": 300e6, "tensor": 150e6},
+}
+_SPARE_BYTES = 2e9  # aim for the peak beyond the bundle
 
 _MANIFEST = """
 format: raygnn/graph-v1
@@ -29,23 +44,116 @@ edge_types: [%s]
 """
 _EDGES = "{type: [n, to, n], files: edges/*.parquet, source: s, target: t}"
 _NUM_SHARDS = 4
+_WARM_UP = Scale("warm-up", 1000, 5000, 8, 0, 0, 0, (), 1)
 
 
-def _write(folder: Path, tables: list[pa.Table]) -> None:
-    folder.mkdir(parents=True)
-    for i, table in enumerate(tables):
-        pq.write_table(table, folder / f"{i}.parquet", row_group_size=1 << 20, compression="none")
+@dataclass(frozen=True)
+class Ingested:
+    """One ingest in a fresh process.
+
+    Attributes:
+        again_s: a second start, which finds the bundle.
+    """
+
+    seconds: float
+    again_s: float
+    bundle_bytes: int
+    peak_bytes: int
 
 
-def _shards(table: pa.Table) -> list[pa.Table]:
-    size = -(-table.num_rows // _NUM_SHARDS)
-    return [table.slice(start, size) for start in range(0, table.num_rows, size)]
+def write_edges(folder: Path, kind: str, scale: Scale) -> float:
+    """Writes tables of edges between ids of a kind; returns how many."""
+    rng = np.random.default_rng(0)
+    ids = _ids(kind, scale.num_nodes, rng)
+    _write(folder / "nodes", pa.table({"id": ids}), 1 << 20)
+    # Squared uniform numbers: some nodes have many edges, as in real graphs.
+    ends = (rng.random((2, scale.num_edges)) ** 2 * scale.num_nodes).astype(np.int64)
+    table = pa.table({"s": ids.take(pa.array(ends[0])), "t": ids.take(pa.array(ends[1]))})
+    _write(folder / "edges", table, 1 << 20)
+    (folder / "graph.yaml").write_text(_MANIFEST % ("", _EDGES))
+    return scale.num_edges
 
 
-def _timed(run: Callable[[], object]) -> float:
-    start = time.perf_counter()
-    run()
-    return time.perf_counter() - start
+def write_features(folder: Path, kind: str, scale: Scale) -> float:
+    """Writes tables of nodes with float32 rows in a column of a kind; returns their bytes."""
+    num_rows, width = scale.num_nodes, scale.num_features
+    rows = np.random.default_rng(0).random((num_rows, width), np.float32)
+    columns = {
+        "binary": lambda: pa.FixedSizeBinaryArray.from_buffers(
+            pa.binary(4 * width), num_rows, [None, pa.py_buffer(rows)]
+        ),
+        "tensor": lambda: pa.FixedShapeTensorArray.from_numpy_ndarray(rows),
+        "list": lambda: pa.ListArray.from_arrays(
+            np.arange(num_rows + 1, dtype=np.int32) * width, pa.array(rows.reshape(-1))
+        ),
+    }
+    table = pa.table({"id": np.arange(num_rows), "x": columns[kind]()})
+    _write(folder / "nodes", table, 1 << 16)
+    (folder / "graph.yaml").write_text(_MANIFEST % ("x: x", ""))
+    return rows.nbytes
+
+
+def ingest_fresh(warm_up: Path, folder: Path) -> Ingested:
+    """Ingests tables in a process of its own."""
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+        return pool.submit(_ingest, warm_up, folder).result()
+
+
+def _ingest(warm_up: Path, folder: Path) -> Ingested:
+    ingest(warm_up, cache_dir=warm_up / "cache")
+    cache = folder / "cache"
+    seconds = timed(partial(_opened, folder, cache))
+    peak_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    again_s = timed(partial(_opened, folder, cache))
+    size = sum(path.stat().st_size for path in cache.rglob("*") if path.is_file())
+    return Ingested(seconds, again_s, size, peak_bytes)
+
+
+def _opened(folder: Path, cache: Path) -> None:
+    ingest(folder, cache_dir=cache)
+
+
+def sort_in_memory(folder: Path) -> None:
+    """The peer of the edges."""
+    nodes = pq.read_table(folder / "nodes").column("id").to_pandas()
+    edges = pq.read_table(folder / "edges")
+    index = pd.Index(nodes)
+    src = index.get_indexer(edges.column("s").to_pandas())
+    dst = index.get_indexer(edges.column("t").to_pandas())
+    order = np.lexsort((src, dst))
+    np.cumsum(np.bincount(dst, minlength=len(nodes)))
+    src[order]
+
+
+def read_only(folder: Path) -> None:
+    """The peer of the features."""
+    pq.read_table(folder / "nodes")
+
+
+def rows_of(kind: str, amount: float, found: Ingested, peer_s: float) -> list[Row]:
+    """The rows of one case.
+
+    Args:
+        amount: edges, or bytes of features.
+    """
+    is_features = kind in FEATURE_KINDS
+    unit, scale, peer = (
+        ("MB/s", 1e6, "pyarrow's read") if is_features else ("M edges/s", 1e6, "pandas")
+    )
+    aim = f">= {_AIMS[kind] / scale:g} {unit}" if kind in _AIMS else ""
+    what = f"features, {kind} column" if is_features else f"edges, {kind} ids"
+    rate = amount / found.seconds / scale
+    spare = found.peak_bytes - found.bundle_bytes
+    return [
+        Row(what, rate, unit, peer_s / found.seconds, f"the rate of {peer}", aim),
+        Row(
+            f"- peak memory beyond the bundle of {found.bundle_bytes / 1e6:,.0f} MB",
+            spare / 1e6,
+            "MB",
+            aim=f"<= {_SPARE_BYTES / 1e6:,.0f} MB",
+        ),
+        Row("- second start", found.again_s, "s", aim="<= 1 s"),
+    ]
 
 
 def _ids(kind: str, num_nodes: int, rng: np.random.Generator) -> pa.Array:
@@ -59,81 +167,40 @@ def _ids(kind: str, num_nodes: int, rng: np.random.Generator) -> pa.Array:
     return pa.array([f"user-{i}" for i in spread])
 
 
-def _peer(folder: Path) -> None:
-    nodes = pq.read_table(folder / "nodes").column("id").to_pandas()
-    edges = pq.read_table(folder / "edges")
-    index = pd.Index(nodes)
-    src = index.get_indexer(edges.column("s").to_pandas())
-    dst = index.get_indexer(edges.column("t").to_pandas())
-    order = np.lexsort((src, dst))
-    np.cumsum(np.bincount(dst, minlength=len(nodes)))
-    src[order]
-
-
-def _edges(folder: Path, kind: str, num_nodes: int, num_edges: int) -> str:
-    rng = np.random.default_rng(0)
-    ids = _ids(kind, num_nodes, rng)
-    _write(folder / "nodes", _shards(pa.table({"id": ids})))
-    # Squared uniform numbers: some nodes have many edges, as in real graphs.
-    ends = (rng.random((2, num_edges)) ** 2 * num_nodes).astype(np.int64)
-    table = pa.table({"s": ids.take(pa.array(ends[0])), "t": ids.take(pa.array(ends[1]))})
-    _write(folder / "edges", _shards(table))
-    (folder / "graph.yaml").write_text(_MANIFEST % ("", _EDGES))
-    ours = _timed(lambda: ingest(folder, cache_dir=folder / "cache"))
-    again = _timed(lambda: ingest(folder, cache_dir=folder / "cache"))
-    peer = _timed(lambda: _peer(folder))
-    return (
-        f"{kind:9} {num_edges / ours / 1e6:6.1f} M edges/s  ({ours:.1f} s; reuse {again:.2f} s; "
-        f"pandas {num_edges / peer / 1e6:.1f} M/s; ratio {peer / ours:.2f})"
-    )
-
-
-def _features(folder: Path, kind: str, num_rows: int, width: int) -> str:
-    rows = np.random.default_rng(0).random((num_rows, width), np.float32)
-    columns = {
-        "binary": lambda: pa.FixedSizeBinaryArray.from_buffers(
-            pa.binary(4 * width), num_rows, [None, pa.py_buffer(rows)]
-        ),
-        "tensor": lambda: pa.FixedShapeTensorArray.from_numpy_ndarray(rows),
-        "list": lambda: pa.ListArray.from_arrays(
-            np.arange(num_rows + 1, dtype=np.int32) * width, pa.array(rows.reshape(-1))
-        ),
-    }
-    table = pa.table({"id": np.arange(num_rows), "x": columns[kind]()})
+def _write(folder: Path, table: pa.Table, row_group_size: int) -> None:
     folder.mkdir(parents=True)
-    (folder / "nodes").mkdir()
-    for i, shard in enumerate(_shards(table)):
-        path = folder / "nodes" / f"{i}.parquet"
-        pq.write_table(shard, path, row_group_size=1 << 16, compression="none")
-    (folder / "graph.yaml").write_text(_MANIFEST % ("x: x", ""))
-    seconds = _timed(lambda: ingest(folder, cache_dir=folder / "cache"))
-    peer = _timed(lambda: pq.read_table(folder / "nodes"))
-    return (
-        f"{kind:9} {rows.nbytes / seconds / 1e6:6.0f} MB/s  ({seconds:.1f} s; pyarrow read alone "
-        f"{rows.nbytes / peer / 1e6:.0f} MB/s; ratio {peer / seconds:.2f})"
-    )
+    size = -(-table.num_rows // _NUM_SHARDS)
+    for i, start in enumerate(range(0, table.num_rows, size)):
+        path = folder / f"{i}.parquet"
+        shard = table.slice(start, size)
+        pq.write_table(shard, path, row_group_size=row_group_size, compression="none")
 
 
-def main() -> None:
-    """Prints one line per case."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--nodes", type=int, default=1_000_000)
-    parser.add_argument("--edges", type=int, default=10_000_000)
-    parser.add_argument("--rows", type=int, default=1_000_000, help="rows of 128 float32")
-    arguments = parser.parse_args()
-    folder = Path(tempfile.mkdtemp(prefix="raygnn-ingest-"))
+def main(argv: Sequence[str] | None = None) -> None:
+    """Runs each case; tables are removed as soon as they are measured."""
+    options = parser(__doc__)
+    kinds = (*ID_KINDS, *FEATURE_KINDS)
+    options.add_argument("--only", nargs="+", choices=kinds, default=kinds, metavar="KIND")
+    given = options.parse_args(argv)
+    Path(given.work).mkdir(parents=True, exist_ok=True)
+    folder = Path(tempfile.mkdtemp(prefix="ingest-", dir=given.work))
+    rows = []
     try:
-        # Compiles the kernels, so that the figures are of the work alone.
-        for kind in ("range", "shuffled", "spread", "strings"):
-            _edges(folder / f"warm-{kind}", kind, 1000, 5000)
-        for kind in ("range", "shuffled", "spread", "strings"):
-            print(_edges(folder / kind, kind, arguments.nodes, arguments.edges), flush=True)
-            shutil.rmtree(folder / kind)
-        for kind in ("binary", "tensor", "list"):
-            print(_features(folder / kind, kind, arguments.rows, 128), flush=True)
+        for kind in given.only:
+            is_features = kind in FEATURE_KINDS
+            write: Callable[[Path, str, Scale], float]
+            write, peer = (
+                (write_features, read_only) if is_features else (write_edges, sort_in_memory)
+            )
+            write(folder / f"warm-{kind}", kind, _WARM_UP)
+            ingest(folder / f"warm-{kind}", cache_dir=folder / "warm-cache")  # compiles
+            amount = write(folder / kind, kind, SCALES[given.scale])
+            found = ingest_fresh(folder / f"warm-{kind}", folder / kind)
+            rows += rows_of(kind, amount, found, timed(partial(peer, folder / kind)))
             shutil.rmtree(folder / kind)
     finally:
         shutil.rmtree(folder)
+    publish("ingest", given, rows)
 
 
 if __name__ == "__main__":

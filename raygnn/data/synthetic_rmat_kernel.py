@@ -13,26 +13,30 @@ _LEVEL_BITS = 16  # shares are taken to the nearest 2^-16
 
 
 def draw_rmat_edges(
-    num_nodes: int, num_edges: int, a: float, b: float, c: float, seed: int
+    num_nodes: int, num_edges: int, a: float, b: float, c: float, seed: int, first_edge: int = 0
 ) -> tuple[np.ndarray, np.ndarray]:
-    """int64 [num_edges] sources and targets, hubs first: edge i is a pure function of (seed, i)."""
+    """int64 [num_edges] sources and targets, hubs first: edge i is a pure function of (seed, i).
+
+    Args:
+        first_edge: where to begin, so that a large graph can be drawn piece by piece.
+    """
     num_levels = max(1, int(num_nodes - 1).bit_length())
     unit = 1 << _LEVEL_BITS
     bounds = np.array(
         [round(a * unit), round((a + b) * unit), round((a + b + c) * unit)], np.uint64
     )
     key = np.uint64(stream_key(seed, "rmat edges"))
-    return _draw_edges(num_nodes, num_edges, num_levels, bounds, key)
+    return _draw_edges(num_nodes, first_edge, num_edges, num_levels, bounds, key)
 
 
 @njit(nogil=True, cache=True)
-def _draw_edges(num_nodes, num_edges, num_levels, bounds, key):  # type: ignore[no-untyped-def]
+def _draw_edges(num_nodes, first_edge, num_edges, num_levels, bounds, key):  # type: ignore[no-untyped-def]
     source = np.empty(num_edges, np.int64)
     target = np.empty(num_edges, np.int64)
     low, middle, high = bounds[0], bounds[1], bounds[2]
     level_mask = np.uint64(0xFFFF)
     for edge in range(num_edges):
-        edge_key = splitmix64(key ^ np.uint64(edge))
+        edge_key = splitmix64(key ^ np.uint64(first_edge + edge))
         draw = np.uint64(0)
         row = column = 0
         while row == column or row >= num_nodes or column >= num_nodes:

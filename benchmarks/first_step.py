@@ -1,0 +1,23 @@
+"""Callback that says when the first training step is done; `startup.py` names it in a config."""
+
+from __future__ import annotations
+
+import sys
+
+from raygnn.loops.callbacks import Callback
+from raygnn.loops.engine import Engine
+from raygnn.loops.gradients import StepTotals
+
+
+class SayFirstStep(Callback):
+    """Prints a line after the first step of the run."""
+
+    def on_setup(self, engine: Engine) -> None:
+        """Says that the worker has started."""
+        if engine.context.rank == 0:
+            print("worker set up", file=sys.stdout, flush=True)
+
+    def on_train_step_end(self, engine: Engine, totals: StepTotals) -> None:
+        """Says that a step is done, once."""
+        if engine.position.step == 1 and engine.context.rank == 0:
+            print("first step", file=sys.stdout, flush=True)

@@ -1,0 +1,206 @@
+"""How cost grows with the graph and with the fanout: a table, a plot, and one large run.
+
+    python benchmarks/scaling.py --scale reference          # 10^5 to 10^8 edges
+    python benchmarks/scaling.py --edges 1000000000         # one size, with float16 features
+
+Each size runs in a process of its own: tables drawn and written, ingested, opened again, then
+batches sampled and trained on. 20 edges a node; 32 features, 16 of float16 from 10^9 edges on.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import resource
+import shutil
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from harness import SCALES, Row, Scale, parser, publish
+from rmat_graph import EDGE, NODE, RmatGraph
+from training import Trainer, make_loader, raygnn_model
+
+from raygnn.data.bundle import Bundle
+from raygnn.data.ingest import ingest
+from raygnn.loops.line_chart import Chart, Series
+from raygnn.sampling import LocalGraphStore, NeighborSampler
+from raygnn.sampling.rng import batch_key
+
+_EDGES_PER_NODE = 20
+_SIZES = {"smoke": (20_000, 200_000), "reference": (10**5, 10**6, 10**7, 10**8)}
+_FANOUTS = ((5, 5, 5), (15, 10, 5), (25, 15, 10))
+_LARGE = 10**9
+# A page styles its charts; a file of its own has to do so itself.
+_STYLE = """<style>
+svg { background: white } text { font: 11px sans-serif; fill: #333 }
+.grid { stroke: #ddd } .line { fill: none; stroke-width: 2 }
+.c0 { stroke: #4477aa } circle.c0 { fill: #4477aa }
+.c1 { stroke: #ee6677 } circle.c1 { fill: #ee6677 }
+</style>
+"""
+_STEPS = {"smoke": 5, "reference": 20}
+
+
+def graph_of(num_edges: int) -> RmatGraph:
+    """The graph of a size."""
+    is_large = num_edges >= _LARGE
+    return RmatGraph(
+        num_edges // _EDGES_PER_NODE,
+        num_edges,
+        num_features=16 if is_large else 32,
+        num_classes=16,
+        feature_dtype="float16" if is_large else "float32",
+    )
+
+
+def measure(num_edges: int, scale: Scale, work: Path, *, keeps_tables: bool) -> dict[str, Any]:
+    """All figures of one size, in this process."""
+    graph = graph_of(num_edges)
+    began = time.perf_counter()
+    tables = graph.tables(work)
+    written = time.perf_counter()
+    ingest(tables, cache_dir=work / "cache")
+    built = time.perf_counter()
+    peak_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    bundle = ingest(tables, cache_dir=work / "cache")
+    opened = time.perf_counter()
+    found: dict[str, Any] = {
+        "num_edges": num_edges,
+        "num_nodes": graph.num_nodes,
+        "tables_s": written - began,
+        "ingest_s": built - written,
+        "ingest_peak_bytes": peak_bytes,
+        "bundle_bytes": sum(p.stat().st_size for p in bundle.path.rglob("*") if p.is_file()),
+        "open_s": opened - built,
+    }
+    of_graph = replace(scale, num_features=graph.num_features, num_classes=graph.num_classes)
+    found |= _train(of_graph, bundle)
+    found["fanouts"] = {str(list(f)): _sample(of_graph, bundle, f) for f in _FANOUTS}
+    found["peak_bytes"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    shutil.rmtree(bundle.path)
+    if not keeps_tables:
+        shutil.rmtree(tables)
+    return found
+
+
+def _train(scale: Scale, bundle: Bundle) -> dict[str, float]:
+    """Milliseconds of live training steps, and edges of a batch."""
+    trainer = Trainer(raygnn_model(scale), "cpu", over_blocks=True)
+    loader = make_loader(scale, bundle, "cpu", 1)
+    steps, num_edges = [], []
+    epochs = itertools.chain.from_iterable(loader.iterate(epoch) for epoch in itertools.count())
+    began = time.perf_counter()
+    with loader:
+        for batch in itertools.islice(epochs, _STEPS[scale.name] + 1):
+            trainer.step(batch)
+            num_edges.append(batch.num_edges)
+            now = time.perf_counter()
+            steps.append(now - began)
+            began = now
+    return {
+        "step_ms": 1e3 * statistics.median(steps[1:]),
+        "batch_edges": float(np.mean(num_edges)),
+    }
+
+
+def _sample(scale: Scale, bundle: Bundle, fanouts: Sequence[int]) -> dict[str, float]:
+    """Milliseconds to sample a batch, and its edges; processor time, of one thread."""
+    sampler = NeighborSampler(LocalGraphStore(bundle), list(fanouts))
+    num_nodes = bundle.num_nodes(NODE)
+    took, num_edges = [], []
+    for number in range(_STEPS[scale.name] + 1):
+        rng = np.random.default_rng(number)
+        seeds = rng.integers(0, num_nodes, scale.batch_size)
+        began = time.thread_time()
+        subgraph = sampler.sample({NODE: seeds}, batch_key(0, "benchmark", 0, number))
+        took.append(time.thread_time() - began)
+        num_edges.append(len(subgraph.edge[EDGE]))
+    return {"ms": 1e3 * statistics.median(took[1:]), "edges": float(np.mean(num_edges))}
+
+
+def scaling_rows(found: Sequence[dict[str, Any]]) -> list[Row]:
+    """The rows, from the figures of each size."""
+    rows = []
+    for size in found:
+        edges = f"{size['num_edges']:,} edges"
+        rate = size["num_edges"] / size["ingest_s"] / 1e6
+        spare = (size["ingest_peak_bytes"] - size["bundle_bytes"]) / 1e9
+        note = f"{rate:.1f} M edges/s, peak memory {spare:+.2f} GB to the bundle"
+        rows.append(Row(f"{edges}: ingest", size["ingest_s"], "s", note=note))
+        rows.append(Row(f"{edges}: second start", size["open_s"], "s"))
+        for fanouts, sampled in size["fanouts"].items():
+            per_edge = 1e6 * sampled["ms"] / max(sampled["edges"], 1)
+            note = f"{sampled['edges']:,.0f} edges a batch, {per_edge:.0f} ns an edge"
+            rows.append(Row(f"{edges}: sample {fanouts}", sampled["ms"], "ms", note=note))
+        per_edge = 1e6 * size["step_ms"] / max(size["batch_edges"], 1)
+        note = f"{size['batch_edges']:,.0f} edges a batch, {per_edge:,.0f} ns an edge"
+        rows.append(Row(f"{edges}: step", size["step_ms"], "ms", note=note))
+    return rows
+
+
+def plot(found: Sequence[dict[str, Any]]) -> str:
+    """SVG: nanoseconds per edge of a batch against the size of the graph, powers of ten."""
+
+    def points(values: Sequence[float]) -> list[tuple[float, float]]:
+        sizes = [float(np.log10(size["num_edges"])) for size in found]
+        return list(zip(sizes, values, strict=True))
+
+    sampled = [size["fanouts"][str(list(_FANOUTS[1]))] for size in found]
+    per_edge = [1e6 * one["ms"] / max(one["edges"], 1) for one in sampled]
+    ingested = [1e9 * size["ingest_s"] / size["num_edges"] for size in found]
+    lines = [
+        Series("sample, ns an edge", points(per_edge)),
+        Series("ingest, ns an edge", points(ingested), color=1),
+    ]
+    drawing = str(Chart("cost by size", lines, x_label="log10 of the graph's edges").svg())
+    namespace = '<svg xmlns="http://www.w3.org/2000/svg" '
+    return drawing.replace("<svg ", namespace, 1).replace(">", f">\n{_STYLE}", 1)
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Runs each size in a process of its own, or as such a process."""
+    options = _options(argv)
+    scale, work = SCALES[options.scale], Path(options.work)
+    sizes = options.edges or _SIZES[options.scale]
+    if options.here:
+        torch.set_num_threads(options.threads)
+        print(json.dumps(measure(sizes[0], scale, work, keeps_tables=options.keep_tables)))
+        return
+    found = []
+    for num_edges in sizes:
+        command = [sys.executable, __file__, "--here", "--edges", str(num_edges)]
+        command += ["--scale", options.scale, "--work", options.work]
+        command += ["--threads", str(options.threads)]
+        command += ["--keep-tables"] if options.keep_tables else []
+        done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+        found.append(json.loads(done.stdout.splitlines()[-1]))
+    publish("scaling", options, scaling_rows(found), sizes=found)
+    if options.plot is not None:
+        Path(options.plot).write_text(plot(found) + "\n")
+
+
+def _options(argv: Sequence[str] | None) -> argparse.Namespace:
+    options = parser(__doc__)
+    options.add_argument("--edges", type=_whole, nargs="+", metavar="N", help="instead of all")
+    options.add_argument("--threads", type=int, default=2, help="of torch")
+    options.add_argument("--plot", metavar="FILE", help="an SVG")
+    options.add_argument("--keep-tables", action="store_true", help="for another run")
+    options.add_argument("--here", action="store_true", help=argparse.SUPPRESS)
+    return options.parse_args(argv)
+
+
+def _whole(text: str) -> int:
+    return int(float(text))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,241 @@
+"""Time of a training step, beside PyG's layers on the same batches, and of two workers.
+
+    python benchmarks/training.py --scale reference
+
+A step is batch, forward, backward and Adam of a 3-layer GraphSAGE. "live" samples while it trains;
+"cached" takes the same batches from a list, made beforehand. The PyG rows train PyG's own layers
+on the same cached batches, over the whole sampled subgraph as PyG's examples do. The engine rows
+run `raygnn.train` in processes of their own, with all that it does around a step.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import yaml
+from harness import CLOCKS, SCALES, Case, Row, Scale, interleaved, medians, parser, publish
+from rmat_graph import NODE, RmatGraph
+from torch import Tensor, nn
+from torch.nn import functional
+from torch_geometric.nn.models import GraphSAGE as PygGraphSAGE
+
+from raygnn.data.bundle import Bundle
+from raygnn.models.sage import GraphSAGE
+from raygnn.sampling import (
+    LocalFeatureStore,
+    LocalGraphStore,
+    NeighborLoader,
+    NeighborSampler,
+    blocks_of,
+)
+
+_STEPS_A_ROUND = 4
+_ENGINE_STEPS = {"smoke": 10, "reference": 40}
+_ENGINE_RUNS = {"smoke": 1, "reference": 2}
+
+
+class Trainer:
+    """A model and its optimizer, and what they do to a batch.
+
+    Args:
+        over_blocks: whether the model takes blocks, one a layer, or the whole subgraph.
+    """
+
+    def __init__(self, model: nn.Module, device: str, *, over_blocks: bool) -> None:
+        self._model = model.to(device)
+        self._device = device
+        self._over_blocks = over_blocks
+        self._optimizer = torch.optim.Adam(model.parameters(), lr=0.005)
+
+    def step(self, batch: Any) -> None:
+        """Trains on one batch."""
+        batch = batch.to(self._device, non_blocking=True)
+        self._optimizer.zero_grad(set_to_none=True)
+        functional.cross_entropy(self._scores(batch), batch.y).backward()
+        self._optimizer.step()
+        if self._device == "cuda":
+            torch.cuda.synchronize()
+
+    def _scores(self, batch: Any) -> Tensor:
+        if self._over_blocks:
+            scores: Tensor = self._model(batch.x, blocks_of(batch))
+        else:
+            scores = self._model(batch.x, batch.edge_index)[: batch.batch_size]
+        return scores
+
+
+def make_loader(scale: Scale, bundle: Bundle, device: str, num_threads: int) -> NeighborLoader:
+    """Batches of training nodes."""
+    declared = bundle.declared_split(NODE)
+    assert declared is not None
+    graph = LocalGraphStore(bundle)
+    return NeighborLoader(
+        graph,
+        LocalFeatureStore(bundle),
+        np.flatnonzero(declared == 1),
+        NODE,
+        sampler=NeighborSampler(graph, list(scale.fanouts)),
+        columns={"x": "x", "y": "y"},
+        batch_size=scale.batch_size,
+        split="train",
+        seed=0,
+        shuffle=True,
+        num_threads=num_threads,
+        pin_memory=device == "cuda",
+    )
+
+
+def step_cases(scale: Scale, loader: NeighborLoader, device: str) -> tuple[dict[str, Case], float]:
+    """What is timed, `_STEPS_A_ROUND` steps each, and the mean number of edges of a batch."""
+    cached = [loader.make(0, number) for number in range(_STEPS_A_ROUND)]
+    ours = Trainer(raygnn_model(scale), device, over_blocks=True)
+    plain = Trainer(pyg_model(scale), device, over_blocks=False)
+    live = _endless(loader)
+
+    def train(trainer: Trainer, batches: Iterator[Any]) -> None:
+        for batch in itertools.islice(batches, _STEPS_A_ROUND):
+            trainer.step(batch)
+
+    cases: dict[str, Case] = {
+        "live": partial(train, ours, live),
+        "cached": lambda: train(ours, iter(cached)),
+        "PyG, cached": lambda: train(plain, iter(cached)),
+        "load": lambda: _load(loader),
+    }
+    return cases, float(np.mean([batch.num_edges for batch in cached]))
+
+
+def _load(loader: NeighborLoader) -> None:
+    for number in range(_STEPS_A_ROUND):
+        loader.make(1, number)
+
+
+def _endless(loader: NeighborLoader) -> Iterator[Any]:
+    for epoch in itertools.count():
+        yield from loader.iterate(epoch)
+
+
+def raygnn_model(scale: Scale) -> nn.Module:
+    """raygnn's GraphSAGE, over blocks."""
+    return GraphSAGE(
+        scale.num_features, scale.num_classes, scale.hidden_channels, len(scale.fanouts)
+    )
+
+
+def pyg_model(scale: Scale) -> nn.Module:
+    """PyG's GraphSAGE, over a whole subgraph."""
+    model: nn.Module = PygGraphSAGE(
+        scale.num_features, scale.hidden_channels, len(scale.fanouts), scale.num_classes
+    )
+    return model
+
+
+def engine_rate(
+    scale: Scale, tables: Path, work: Path, device: str, *, workers: int, threads: int
+) -> float:
+    """Seeds a second of `raygnn.train`, in processes that torchrun starts."""
+    name = f"engine-{scale.name}-{workers}x{threads}"
+    config = {
+        "data": {"uri": str(tables), "cache_dir": str(work / "cache")},
+        "sampling": {"fanouts": list(scale.fanouts)},
+        "loader": {"batch_size": scale.batch_size},
+        "model": {"type": "GraphSAGE", "args": {"hidden_channels": scale.hidden_channels}},
+        "training": {
+            "max_steps": _ENGINE_STEPS[scale.name],
+            "num_val_batches": 1,
+            "num_test_batches": 1,
+        },
+        "early_stopping": None,
+        "checkpoint": {"policy": "none"},
+        "loggers": [],
+        "scaling": {"num_workers": 0, "use_gpu": device == "cuda"},
+        "run": {"name": name, "storage_path": str((work / "runs").absolute()), "overwrite": True},
+    }
+    path = work / f"{name}.yaml"
+    path.write_text(yaml.safe_dump(config))
+    launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={workers}"]
+    command = [sys.executable, *launcher, "-m", "raygnn.train", str(path)]
+    environment = {**os.environ, "OMP_NUM_THREADS": str(threads)}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise RuntimeError(f"{' '.join(command)} failed:\n{done.stdout}\n{done.stderr}")
+    metrics = json.loads((work / "runs" / name / "metrics.json").read_text())
+    return float(metrics["perf/seeds_per_s"])
+
+
+def step_rows(
+    scale: Scale, seconds: Mapping[str, float], num_edges: float, num_threads: int
+) -> list[Row]:
+    """The rows about single steps, from the median of each case."""
+    ms = {name: 1e3 * value / _STEPS_A_ROUND for name, value in seconds.items()}
+    aim = "<= 160 ms" if scale.name == "reference" else ""
+    edges = f"{num_edges:,.0f} edges, {num_threads} threads"
+    pyg = ms["PyG, cached"]
+    return [
+        Row("step, live", ms["live"], "ms", ms["live"] / ms["cached"], "cached", "<= 1.2", edges),
+        Row("step, cached", ms["cached"], "ms", aim=aim),
+        Row("PyG's layers, cached", pyg, "ms", pyg / ms["cached"], "ours, cached"),
+        Row("batch, 1 thread", ms["load"], "ms", note="sampling, gather, assembly"),
+    ]
+
+
+def engine_rows(batch_size: int, single: float, double: float) -> list[Row]:
+    """The rows about the engine, from seeds a second of 1 x 2 and of 2 x 1 threads."""
+    rate = "of 1 x 2 threads"
+    return [
+        Row("engine, 1 worker x 2 threads", single, "seeds/s", note=_step_text(batch_size, single)),
+        Row("engine, 2 workers x 1 thread", double, "seeds/s", double / single, rate, ">= 0.9"),
+    ]
+
+
+def _step_text(batch_size: int, rate: float) -> str:
+    return f"{1e3 * batch_size / rate:.1f} ms a step"
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Runs the benchmark."""
+    options = _options(argv)
+    scale, work = SCALES[options.scale], Path(options.work)
+    torch.set_num_threads(options.threads)
+    graph = RmatGraph(
+        *(scale.num_nodes, scale.num_edges, scale.num_features, scale.num_classes),
+        columns=("weight",),
+    )
+    bundle = graph.bundle(work)
+    loader = make_loader(scale, bundle, options.device, options.sampler_threads)
+    with loader:
+        cases, num_edges = step_cases(scale, loader, options.device)
+        seconds = interleaved(cases, scale.rounds, CLOCKS[options.clock])
+    rows = step_rows(scale, medians(seconds), num_edges, options.threads)
+    if not options.steps_only:
+        run = partial(engine_rate, scale, graph.tables(work), work, options.device)
+        rates = [
+            (run(workers=1, threads=2), run(workers=2, threads=1))
+            for _ in range(_ENGINE_RUNS[scale.name])
+        ]
+        single, double = (max(pair) for pair in zip(*rates, strict=True))
+        rows += engine_rows(scale.batch_size, single, double)
+    publish("training", options, rows, seconds=seconds)
+
+
+def _options(argv: Sequence[str] | None) -> argparse.Namespace:
+    options = parser(__doc__)
+    options.add_argument("--threads", type=int, default=2, help="of torch")
+    options.add_argument("--sampler-threads", type=int, default=1)
+    options.add_argument("--steps-only", action="store_true", help="leaves the engine out")
+    return options.parse_args(argv)
+
+
+if __name__ == "__main__":
+    main()
