@@ -50,3 +50,20 @@ class CheckpointError(RaygnnError):
 
 class TrainingError(RaygnnError):
     """Training failed on some rank; the message names the rank and the cause."""
+
+
+class PreemptedError(RaygnnError):
+    """A run was asked to stop before its end; started again, it goes on.
+
+    Attributes:
+        cause: `SIGTERM`, `SIGINT`, or what else asked for it.
+        exit_status: as of a process that the signal ended: 130 for SIGINT, else 143.
+    """
+
+    def __init__(self, message: str, cause: str) -> None:
+        super().__init__(message)
+        self.cause = cause
+        self.exit_status = 130 if cause == "SIGINT" else 143
+
+    def __reduce__(self) -> tuple[type[PreemptedError], tuple[str, str]]:
+        return (type(self), (str(self), self.cause))

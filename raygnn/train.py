@@ -48,6 +48,7 @@ def fit(
         ResourceError: the cluster has no place for the workers.
         RunError: the run folder belongs to another or a finished run.
         TrainingError: training failed; names the rank.
+        PreemptedError: SIGTERM or Ctrl-C stopped it; called again, the run goes on.
     """
     from raygnn.runtime.launch import launch
     from raygnn.runtime.result import build_result
@@ -57,7 +58,11 @@ def fit(
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the command line and returns its exit status: 0, 1 (failed) or 2 (wrong input)."""
+    """Runs the command line and returns its exit status.
+
+    0, 1 (failed), 2 (wrong input), or 130 and 143: Ctrl-C or SIGTERM stopped the run, which goes
+    on when it is started again.
+    """
     options, rest = _parser().parse_known_args(argv)
     try:
         if options.print_schema:
@@ -73,7 +78,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except RaygnnError as error:
         print(f"{type(error).__name__}:\n{error}", file=sys.stderr)
         return error.exit_status
-    except KeyboardInterrupt:
+    except KeyboardInterrupt:  # before training, or a second time
         print("interrupted: started again, the run goes on from its checkpoint", file=sys.stderr)
         return 130
     except Exception as error:

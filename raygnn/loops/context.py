@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from datetime import timedelta
 from typing import Protocol
 
@@ -11,6 +12,7 @@ import torch
 import torch.distributed as dist
 
 from raygnn.errors import ResourceError
+from raygnn.loops.signals import signals_as_notices
 
 
 class WorkerContext(Protocol):
@@ -27,6 +29,18 @@ class WorkerContext(Protocol):
 
         Args:
             checkpoint_path: path of the finished checkpoint inside the run folder.
+        """
+
+    def interruptible(self) -> AbstractContextManager[None]:
+        """While it lasts, whoever asks this process to stop is heard by `interruption`."""
+
+    def interruption(self) -> str | None:
+        """What asks the run to stop, as far as this rank knows. Cheap: once a step."""
+
+    def host_interruption(self) -> str | None:
+        """What the cluster's operator asks for, such as to leave a machine.
+
+        Collective: all ranks must call.
         """
 
 
@@ -46,9 +60,27 @@ class ProcessContext:
             self._owns_group = True
         self.rank = dist.get_rank() if dist.is_initialized() else 0
         self.world_size = dist.get_world_size() if dist.is_initialized() else 1
+        self._interruption: str | None = None
 
     def report(self, metrics: Mapping[str, float], checkpoint_path: str | None) -> None:
         """Nobody listens: the run folder holds history and checkpoints."""
+
+    @contextmanager
+    def interruptible(self) -> Iterator[None]:
+        """SIGTERM and SIGINT become interruptions."""
+        with signals_as_notices(self._interrupt):
+            yield
+
+    def interruption(self) -> str | None:
+        """The name of the signal that this process was given."""
+        return self._interruption
+
+    def host_interruption(self) -> str | None:
+        """Nobody but signals speaks to a plain process."""
+        return None
+
+    def _interrupt(self, cause: str) -> None:
+        self._interruption = cause
 
     def close(self) -> None:
         """Leaves the process group if this context made it."""

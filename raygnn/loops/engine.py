@@ -9,7 +9,8 @@ from contextlib import nullcontext
 from typing import Any
 
 from raygnn.config import LoadedConfig
-from raygnn.errors import TrainingError
+from raygnn.errors import PreemptedError, TrainingError
+from raygnn.loops import collectives
 from raygnn.loops.best_weights import BestWeights
 from raygnn.loops.callbacks import Callback, CallbackList
 from raygnn.loops.context import WorkerContext
@@ -24,6 +25,9 @@ from raygnn.loops.running_mean import RunningMean
 from raygnn.loops.task import EvalOutput, StepOutput, Task
 from raygnn.loops.warm_start import warm_start
 from raygnn.loops.weight_average import WeightAverage
+
+#: Seconds between two questions to the host; Ray looks for nodes that go away as often.
+_ASK_HOST_EVERY_S = 5.0
 
 #: Saves the engine's state, once per boundary: (engine, metrics, improved).
 Saver = Callable[["Engine", dict[str, float], bool], None]
@@ -64,6 +68,7 @@ class Engine:
         self.position = Position()
         self.history: list[dict[str, float]] = []
         self.stop_reason: str | None = None
+        self.interrupted_by: str | None = None
         self.resumed_from: str | None = None
         self.loader_wait_s = 0.0
         self.best = BestWeights(_best_tracker(self))
@@ -71,6 +76,7 @@ class Engine:
         self._save = save
         self._log_window, self._validation_window = RunningMean(), RunningMean()
         self._spent_s, self._started_s = 0.0, time.monotonic()
+        self._asked_host_s = self._started_s
         self.callbacks.call("on_setup", self)
 
     def _own_callbacks(self) -> list[Callback]:
@@ -93,14 +99,16 @@ class Engine:
 
         Raises:
             TrainingError: a rank failed (all ranks raise), or the loss is not finite.
+            PreemptedError: the run was asked to stop, and has saved a checkpoint.
         """
         self._started_s = time.monotonic()
         self.callbacks.call("on_train_start", self)
         try:
             if self.config.training.validate_at_start and self.position.step == 0:
                 self._validate_and_judge()
-            while self.stop_reason is None:
-                self._train_epoch()
+            with self.context.interruptible():
+                while self.stop_reason is None:
+                    self._train_epoch()
         except BaseException as error:
             self.callbacks.call("on_exception", self, error)
             raise
@@ -144,7 +152,8 @@ class Engine:
                     self._micro_batch(self._next_batch(batches), epoch, index, local)
         except Exception as error:  # noqa: BLE001 - flagged to all ranks, then raised below
             local.failed, failure = True, error
-        local.stop = self._out_of_time()
+        local.stop, local.ask_host = self._out_of_time(), self._asks_host()
+        local.interrupted = self.context.interruption() is not None
         self.callbacks.call("before_sync_grad", self)
         totals = self.reducer.reduce(local)
         if totals.failed_ranks:
@@ -156,6 +165,8 @@ class Engine:
             num_batches=stop - start, num_samples=totals.num_samples, epoch_batches=total
         )
         self._boundary(before, totals, grad_norm)
+        if self.interrupted_by is not None and self.stop_reason is None:
+            raise PreemptedError(self._describe_interruption(), self.interrupted_by)
 
     def _next_batch(self, batches: Any) -> Any:
         began = time.monotonic()
@@ -212,6 +223,7 @@ class Engine:
         if epoch_ended:
             self.callbacks.call("on_epoch_end", self, before.epoch)
         self.stop_reason = self._limit_reached(out_of_time=totals.stop)
+        self.interrupted_by = self._interruption(totals)
         validated, improved = False, False
         metrics: dict[str, float] = {}
         if self.stop_reason or is_due(training.validate_every, before, now):
@@ -219,7 +231,7 @@ class Engine:
             metrics, improved = self._validate_and_judge()
         every = self.config.checkpoint.every
         due = validated if every is None else is_due(every, before, now)
-        if self._save is not None and (due or self.stop_reason):
+        if self._save is not None and (due or self.stop_reason or self.interrupted_by):
             self._save(self, metrics, improved)
         elif validated:
             self.context.report(metrics, None)
@@ -284,6 +296,27 @@ class Engine:
         """Rank 0's clock decides for all; the flag travels with the gradients."""
         limit = self.config.training.max_time_s
         return limit is not None and self.context.rank == 0 and self.training_time_s >= limit
+
+    def _asks_host(self) -> bool:
+        """Rank 0's clock decides for all when the host is asked, which all ranks do together."""
+        now_s = time.monotonic()
+        if self.context.rank != 0 or now_s - self._asked_host_s < _ASK_HOST_EVERY_S:
+            return False
+        self._asked_host_s = now_s
+        return True
+
+    def _interruption(self, totals: StepTotals) -> str | None:
+        """What asks the run to stop, the same on all ranks."""
+        if totals.interrupted:
+            return next(filter(None, collectives.gather_objects(self.context.interruption())))
+        return self.context.host_interruption() if totals.ask_host else None
+
+    def _describe_interruption(self) -> str:
+        then = "Started again, the run goes on from there."
+        if self._save is None:
+            then = "No checkpoint is kept (checkpoint.policy: none): it would start from scratch."
+        where = f"step {self.position.step}, epoch {self.position.epoch}"
+        return f"The run was stopped by {self.interrupted_by} after {where}. {then}"
 
     def _check_step_metrics(self, output: StepOutput) -> None:
         declared = sorted(self.task.step_metrics)

@@ -11,12 +11,18 @@ from torch import nn
 from raygnn.loops import collectives
 from raygnn.loops.sparse_gradients import SparseGradients
 
-_NUM_FIXED = 6  # weight, divisor, loss sum, samples, edges, stop
+_NUM_FIXED = 8  # weight, divisor, loss sum, samples, edges, and the three flags
 
 
 @dataclass(frozen=True)
 class StepTotals:
-    """What a step summed to over all ranks and micro-batches."""
+    """What a step summed to over all ranks and micro-batches.
+
+    Attributes:
+        stop: rank 0's clock says so.
+        interrupted: a rank was asked to stop.
+        ask_host: it is time to ask the host about it.
+    """
 
     weight: float
     divisor: float
@@ -25,6 +31,8 @@ class StepTotals:
     num_samples: int
     num_edges: int
     stop: bool
+    interrupted: bool
+    ask_host: bool
     failed_ranks: tuple[int, ...]
 
 
@@ -38,6 +46,8 @@ class LocalTotals:
     num_samples: int = 0
     num_edges: int = 0
     stop: bool = False
+    interrupted: bool = False
+    ask_host: bool = False
     failed: bool = False
 
     def __post_init__(self) -> None:
@@ -141,12 +151,14 @@ class GradientReducer:
         failed = [0.0] * collectives.world_size()
         failed[collectives.rank()] = float(local.failed)
         sums = [local.weight, local.divisor, local.loss_sum] if not local.failed else [0.0] * 3
-        counts = [float(local.num_samples), float(local.num_edges), float(local.stop)]
+        flags = [float(local.stop), float(local.interrupted), float(local.ask_host)]
+        counts = [float(local.num_samples), float(local.num_edges), *flags]
         metrics = [local.metrics.get(name, 0.0) for name in self._metric_names]
         return [*sums, *counts, *metrics, *failed]
 
     def _describe(self, totals: list[float]) -> StepTotals:
-        weight, divisor, loss_sum, num_samples, num_edges, stop = totals[:_NUM_FIXED]
+        weight, divisor, loss_sum, num_samples, num_edges, *flags = totals[:_NUM_FIXED]
+        stop, interrupted, ask_host = (flag > 0 for flag in flags)
         metrics = dict(zip(self._metric_names, totals[_NUM_FIXED:], strict=False))
         failed = totals[_NUM_FIXED + len(self._metric_names) :]
         return StepTotals(
@@ -156,6 +168,8 @@ class GradientReducer:
             metrics=metrics,
             num_samples=round(num_samples),
             num_edges=round(num_edges),
-            stop=stop > 0,
+            stop=stop,
+            interrupted=interrupted,
+            ask_host=ask_host,
             failed_ranks=tuple(rank for rank, flag in enumerate(failed) if flag > 0),
         )

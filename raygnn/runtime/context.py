@@ -2,23 +2,45 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext, suppress
+from typing import TYPE_CHECKING
 
+import ray
+import ray.exceptions
 import ray.train
 import ray.train.torch
 from ray.train import Checkpoint
 from ray.train.v2.api.report_config import CheckpointUploadMode
 
+if TYPE_CHECKING:
+    from ray.actor import ActorHandle
+
+#: The cause of an interruption after which Ray finds the workers another place.
+NODE_PREEMPTION = "the preemption of a node"
+
+#: Between two looks whether the driver has asked to stop: a look takes some 0.1 ms.
+_LOOK_EVERY_S = 0.2
+
 
 class RayWorkerContext:
-    """`WorkerContext` over Ray Train; built inside a Train worker."""
+    """`WorkerContext` over Ray Train; built inside a Train worker.
 
-    def __init__(self) -> None:
+    Args:
+        stop_requests: the actor of `raygnn.runtime.stop_requests`.
+    """
+
+    def __init__(self, stop_requests: ActorHandle) -> None:
         context = ray.train.get_context()
         self.rank: int = context.get_world_rank()
         self.world_size: int = context.get_world_size()
         self.device = ray.train.torch.get_device()
         self._storage = context.get_storage().storage_filesystem
+        self._interruption: str | None = None
+        # Rank 0 listens for all, as its answer reaches the others with the gradients.
+        self._request = stop_requests.wait.remote() if self.rank == 0 else None
+        self._look_again_s = 0.0
 
     def report(self, metrics: Mapping[str, float], checkpoint_path: str | None) -> None:
         """Hands metrics, and the checkpoint as already stored, to Ray's controller.
@@ -34,3 +56,27 @@ class RayWorkerContext:
             checkpoint=checkpoint,
             checkpoint_upload_mode=CheckpointUploadMode.NO_UPLOAD,
         )
+
+    def interruptible(self) -> AbstractContextManager[None]:
+        """Workers get no signals: the driver's are passed on."""
+        return nullcontext()
+
+    def interruption(self) -> str | None:
+        """The signal that the driver was given; rank 0 knows it, soon after."""
+        now_s = time.monotonic()
+        if self._request is None or now_s < self._look_again_s:
+            return self._interruption
+        self._look_again_s = now_s + _LOOK_EVERY_S
+        done, _ = ray.wait([self._request], timeout=0)
+        if done:
+            self._request = None
+            with suppress(ray.exceptions.RayActorError):  # gone, and with it who could ask
+                self._interruption = ray.get(done[0])
+        return self._interruption
+
+    def host_interruption(self) -> str | None:
+        """Whether a node of the workers is about to be taken away.
+
+        Collective: all ranks must call.
+        """
+        return None if ray.train.get_preemption_info() is None else NODE_PREEMPTION

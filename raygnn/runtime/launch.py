@@ -11,13 +11,16 @@ from typing import TYPE_CHECKING, Any
 
 from raygnn.config import LoadedConfig
 from raygnn.data.bundle import Bundle
-from raygnn.errors import RaygnnError, TrainingError
+from raygnn.errors import PreemptedError, RaygnnError, TrainingError
 from raygnn.loops.progress import say
 from raygnn.loops.run_folder import RunFolder, check_run_folder, open_run_folder
 from raygnn.runtime.data_checks import check_data
 from raygnn.runtime.data_source import open_bundle
 
 if TYPE_CHECKING:
+    from ray.actor import ActorHandle
+    from ray.train.torch import TorchTrainer
+
     from raygnn.loops.job import TrainJob
     from raygnn.runtime.preflight import WorkerResources
 
@@ -100,20 +103,41 @@ def _train_on_ray(
     *,
     dry_run: bool,
 ) -> Outcome:
-    from ray.train import FailureConfig, LoggingConfig, RunConfig, ScalingConfig
-    from ray.train.torch import TorchConfig, TorchTrainer
     from ray.train.v2.api.exceptions import TrainingFailedError
 
     from raygnn.loops.job import TrainJob
+    from raygnn.runtime.context import NODE_PREEMPTION
+    from raygnn.runtime.stop_requests import fit_interruptibly, start_stop_requests
+
+    job = TrainJob(loaded, folder, str(bundle.path), dry_run)
+    requests = start_stop_requests()
+    while True:
+        trainer = _trainer(job, resources, requests)
+        try:
+            returned = fit_interruptibly(trainer, requests).return_value
+        except TrainingFailedError as error:
+            raise TrainingError(_explain_failure(error)) from error
+        if isinstance(returned, PreemptedError) and returned.cause == NODE_PREEMPTION:
+            say(f"{returned} Workers start again on other nodes.")
+            continue
+        if isinstance(returned, RaygnnError):
+            raise returned
+        return Outcome(folder, returned)
+
+
+def _trainer(job: TrainJob, resources: WorkerResources, requests: ActorHandle) -> TorchTrainer:
+    from ray.train import FailureConfig, LoggingConfig, RunConfig, ScalingConfig
+    from ray.train.torch import TorchConfig, TorchTrainer
+
     from raygnn.runtime.storage import arrow_filesystem
 
-    scaling = loaded.config.scaling
-    filesystem, path = arrow_filesystem(folder.uri)
+    scaling = job.loaded.config.scaling
+    filesystem, path = arrow_filesystem(job.folder.uri)
     storage_path, _, name = path.rstrip("/").rpartition("/")
-    _forget_snapshot(folder)
-    trainer = TorchTrainer(
+    _forget_snapshot(job.folder)
+    return TorchTrainer(
         _train_worker,
-        train_loop_config={"job": TrainJob(loaded, folder, str(bundle.path), dry_run)},
+        train_loop_config={"job": job, "stop_requests": requests},
         torch_config=TorchConfig(timeout_s=int(scaling.timeout_s)),
         scaling_config=ScalingConfig(
             num_workers=scaling.num_workers,
@@ -132,16 +156,9 @@ def _train_on_ray(
             logging_config=LoggingConfig(log_level="WARNING"),
         ),
     )
-    try:
-        returned = trainer.fit().return_value
-    except TrainingFailedError as error:
-        raise TrainingError(_explain_failure(error)) from error
-    if isinstance(returned, RaygnnError):
-        raise returned
-    return Outcome(folder, returned)
 
 
-def _train_worker(config: dict[str, TrainJob]) -> dict[str, Any] | RaygnnError:
+def _train_worker(config: dict[str, Any]) -> dict[str, Any] | RaygnnError:
     """What Ray Train runs on each worker.
 
     Errors that a second try would only repeat come back as values, so that Ray restarts workers
@@ -152,7 +169,7 @@ def _train_worker(config: dict[str, TrainJob]) -> dict[str, Any] | RaygnnError:
 
     logging.getLogger("ray.train").setLevel(logging.WARNING)  # a line per report and rank
     try:
-        return run_worker(config["job"], RayWorkerContext())
+        return run_worker(config["job"], RayWorkerContext(config["stop_requests"]))
     except RaygnnError as error:
         return error
 

@@ -1,0 +1,39 @@
+"""Signals that ask a process to stop, taken as notices: the loop stops where it can go on from."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
+
+@contextmanager
+def signals_as_notices(tell: Callable[[str], None]) -> Iterator[None]:
+    """Calls `tell` with the name of the first SIGTERM or SIGINT (Ctrl-C), instead of ending.
+
+    A second one ends the process at once, by KeyboardInterrupt. Outside of the main thread, which
+    is the only one that Python gives signals to, nothing changes.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    told = False
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        nonlocal told
+        if told:
+            raise KeyboardInterrupt
+        told = True
+        tell(signal.Signals(number).name)
+
+    before = {number: signal.signal(number, handle) for number in _SIGNALS}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            # None is a handler that was not set from Python, which cannot be put back.
+            signal.signal(number, signal.SIG_DFL if handler is None else handler)

@@ -1,0 +1,61 @@
+"""Carries a request to stop from the driver, where signals arrive, to the workers."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, Any
+
+import ray
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from raygnn.loops.signals import signals_as_notices
+
+if TYPE_CHECKING:
+    from ray.actor import ActorHandle
+    from ray.train import Result
+
+
+class _StopRequests:
+    """An actor: the driver asks, rank 0 waits. Its methods are coroutines, so both may at once."""
+
+    def __init__(self) -> None:
+        self._cause: str | None = None
+        self._asked = asyncio.Event()
+
+    async def ask(self, cause: str) -> None:
+        self._cause = cause
+        self._asked.set()
+
+    async def wait(self) -> str | None:
+        """Returns what asks the run to stop, once something does."""
+        await self._asked.wait()
+        return self._cause
+
+
+def start_stop_requests() -> ActorHandle:
+    """Starts the actor, on the driver's machine."""
+    here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=True)
+    return ray.remote(num_cpus=0, scheduling_strategy=here)(_StopRequests).remote()
+
+
+def fit_interruptibly(trainer: Any, requests: ActorHandle) -> Result:
+    """`trainer.fit()`, in which SIGTERM and Ctrl-C ask the workers to stop.
+
+    Ray handles Ctrl-C by ending the workers where they are, and in the main thread only: so it runs
+    in another one.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        return trainer.fit()
+    future: Future[Result] = Future()
+
+    def run() -> None:
+        try:
+            future.set_result(trainer.fit())
+        except BaseException as error:  # noqa: BLE001 - raised in the main thread
+            future.set_exception(error)
+
+    with signals_as_notices(lambda cause: requests.ask.remote(cause)):
+        threading.Thread(target=run, name="raygnn-fit", daemon=True).start()
+        return future.result()

@@ -1,0 +1,131 @@
+"""A run that a signal stops has a checkpoint, and ends with the bits of one that never stopped."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import signal
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+
+import raygnn.train
+from raygnn.errors import PreemptedError
+from raygnn.loops.callbacks import Callback
+from raygnn.loops.engine import Engine
+from raygnn.loops.signals import signals_as_notices
+from tests.small_runs import run_rank, small_bundle, small_config, trained_weights
+
+
+class SignalOnce(Callback):
+    """One rank's process is given a signal after a step, while a file says so."""
+
+    def __init__(self, step: int, rank: int, marker: str, name: str = "SIGTERM") -> None:
+        self._step, self._rank, self._marker = step, rank, Path(marker)
+        self._signal = signal.Signals[name]
+
+    def on_train_step_start(self, engine: Engine) -> None:
+        if engine.position.step == self._step and engine.context.rank == self._rank:
+            try:
+                self._marker.unlink()
+            except FileNotFoundError:
+                return
+            os.kill(os.getpid(), self._signal)
+
+
+@pytest.fixture(scope="module")
+def graph(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
+    """The bundle's path, and the tables' URI."""
+    folder = tmp_path_factory.mktemp("graph")
+    return str(small_bundle(folder).path), str(folder / "tables")
+
+
+def _config(folder: Path, world_size: int, *, step: int, rank: int = 0, **changes) -> dict:
+    folder.mkdir(exist_ok=True)
+    arguments = {"step": step, "rank": rank, "marker": str(folder / "kill")}
+    return small_config(
+        folder,
+        scaling__num_workers=world_size,
+        training__max_epochs=3,
+        training__log_every={"steps": 3},
+        # The stop falls between validations, and may not add one: patience counts them.
+        training__validate_every={"steps": 4},
+        early_stopping={"monitor": "val/loss", "patience": 20},
+        lr_scheduler={"type": "StepLR", "args": {"step_size": 3}},
+        callbacks=[{"type": f"{__name__}.SignalOnce", "args": arguments}],
+        **changes,
+    )
+
+
+def _history(folder: Path) -> list[dict]:
+    rows = [json.loads(r) for r in (folder / "run" / "history.jsonl").read_text().splitlines()]
+    return [{name: v for name, v in row.items() if name != "time_s"} for row in rows]
+
+
+def _assert_same_bits(config: dict, straight: dict) -> None:
+    expected = trained_weights(straight)
+    for name, tensor in trained_weights(config).items():
+        assert torch.equal(tensor, expected[name]), name
+    folders = (Path(c["run"]["storage_path"]) for c in (config, straight))
+    one, other = (_history(folder) for folder in folders)
+    assert one == other
+
+
+@pytest.mark.parametrize(("world_size", "rank"), [(2, 1), (3, 0)])
+def test_a_signal_to_one_rank_stops_all_and_a_second_start_ends_alike(
+    ranks, graph, tmp_path, world_size, rank
+):
+    straight = _config(tmp_path / "straight", world_size, step=5)
+    ranks.run(run_rank, world_size, straight, graph[0])
+    config = _config(tmp_path / "stopped", world_size, step=5, rank=rank)
+    (tmp_path / "stopped" / "kill").touch()
+    with pytest.raises(RuntimeError, match=r"PreemptedError: .* by SIGTERM after step 6, epoch"):
+        ranks.run(run_rank, world_size, config, graph[0])
+    ranks.run(run_rank, world_size, config, graph[0])
+    _assert_same_bits(config, straight)
+    (_, second) = json.loads((tmp_path / "stopped" / "run" / "run.json").read_text())["starts"]
+    assert second["step"] == 6
+
+
+@pytest.mark.parametrize(("name", "status"), [("SIGTERM", 143), ("SIGINT", 130)])
+def test_the_command_ends_with_the_status_of_the_signal(graph, tmp_path, capsys, name, status):
+    config = _config(tmp_path / "stopped", 0, step=4)
+    config["data"] = {"uri": graph[1]}
+    config["callbacks"][0]["args"]["name"] = name
+    path = tmp_path / "config.yaml"
+    path.write_text(yaml.safe_dump(config))
+    (tmp_path / "stopped" / "kill").touch()
+    command = [str(path), "--allow-module", "tests"]
+    before = signal.getsignal(signal.SIGTERM)
+    assert raygnn.train.main(command) == status
+    assert f"was stopped by {name} after step 5" in capsys.readouterr().err
+    assert signal.getsignal(signal.SIGTERM) == before
+    assert raygnn.train.main(command) == 0
+    straight = _config(tmp_path / "straight", 0, step=99)
+    run_rank(straight, graph[0])
+    _assert_same_bits(config, straight)
+
+
+def test_without_checkpoints_it_says_so(graph, tmp_path):
+    config = _config(tmp_path, 0, step=1, checkpoint={"policy": "none"})
+    (tmp_path / "kill").touch()
+    with pytest.raises(PreemptedError, match=r"No checkpoint is kept \(checkpoint\.policy: none\)"):
+        run_rank(config, graph[0])
+
+
+def test_a_second_signal_ends_at_once():
+    told: list[str] = []
+    with signals_as_notices(told.append):
+        signal.raise_signal(signal.SIGINT)
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGTERM)
+    assert told == ["SIGINT"]
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_the_error_survives_the_way_back_from_a_worker():
+    again = pickle.loads(pickle.dumps(PreemptedError("stopped", "SIGINT")))
+    assert (str(again), again.cause, again.exit_status) == ("stopped", "SIGINT", 130)
