@@ -124,3 +124,23 @@ class NeedsEdgeWeights(nn.Module):
 
     def forward(self, x: Tensor, edge_index: Tensor, edge_weight: Tensor) -> Tensor:
         return self.layer(x, edge_index, edge_weight)
+
+
+class FailOnRank(Callback):
+    """Fails in a hook, on one rank."""
+
+    def __init__(self, rank: int, hook: str) -> None:
+        setattr(self, hook, self._fail)
+        self._rank = rank
+
+    def _fail(self, engine, *args) -> None:
+        if engine.context.rank == self._rank:
+            raise ValueError("a mistake in a hook")
+
+
+class NoNumbers(PlainPyG):
+    """Gives NaN as soon as it is evaluated."""
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        out = super().forward(x, edge_index)
+        return out if self.training else out * float("nan")

@@ -12,7 +12,7 @@ from raygnn.data.edge_types import EdgeType, edge_type_name, parse_edge_type
 from raygnn.data.link_split import LinkSplit
 from raygnn.data.supervision import KnownPositives, SupervisionEdges, known_positives
 from raygnn.data.supervision import make_supervision as split_links
-from raygnn.errors import ConfigError
+from raygnn.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
     from raygnn.config import Config
@@ -35,6 +35,7 @@ class LinkTargetArguments:
     negatives: str = "uniform"
     max_labels_per_anchor: int | None = None
     remove_accidental_hits: bool = True
+    logq_correction: bool = False
     disjoint_train_ratio: float = 0.0
     test_messages: str = "transductive"
     full_ranking: bool = False
@@ -123,16 +124,32 @@ class LinkTarget:
             seed=config.seed,
             disjoint_train_ratio=arguments.disjoint_train_ratio,
         )
+        splits = split_links(bundle, link)
+        if config.sampling.temporal is not None:
+            _check_temporal(splits, arguments)
         reverses = {et: bundle.reverse_of(et) for et in bundle.edge_types}
         return cls(
             edge_type=edge_type,
             link=link,
-            splits=split_links(bundle, link),
+            splits=splits,
             known=known_positives(bundle, link),
             reverse_types={et: other for et, other in reverses.items() if other is not None},
             edge_columns=find_edge_columns(
                 bundle, config.model, arguments.edge_feature, arguments.edge_weight
             ),
+        )
+
+
+def _check_temporal(splits: Mapping[str, SupervisionEdges], arguments: LinkTargetArguments) -> None:
+    if any(edges.num_links and edges.times is None for edges in splits.values()):
+        raise DataError(
+            "sampling.temporal is invalid: the links have no times. Declare the time of their edge "
+            "type or label edges in graph.yaml, or leave it out."
+        )
+    if arguments.full_ranking:
+        raise ConfigError(
+            "task.args.full_ranking=True is invalid: it ranks embeddings of all nodes as of one "
+            "time, and sampling.temporal makes them as of each link's. Set it to false."
         )
 
 

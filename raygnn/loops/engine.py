@@ -11,6 +11,7 @@ from typing import Any
 from raygnn.config import LoadedConfig
 from raygnn.errors import PreemptedError, TrainingError
 from raygnn.loops import collectives
+from raygnn.loops.accumulation import Accumulation
 from raygnn.loops.best_weights import BestWeights
 from raygnn.loops.callbacks import Callback, CallbackList
 from raygnn.loops.context import WorkerContext
@@ -18,11 +19,11 @@ from raygnn.loops.early_stopping import BestTracker, EarlyStopper
 from raygnn.loops.evaluation import evaluate, raise_if_any_failed
 from raygnn.loops.grad_reduction import GradReduction
 from raygnn.loops.gradients import GradientReducer, LocalTotals, StepTotals
+from raygnn.loops.joint_accumulation import JointAccumulation
 from raygnn.loops.optimization import Optimization
 from raygnn.loops.position import Position, is_due
-from raygnn.loops.randomness import seed_micro_batch
 from raygnn.loops.running_mean import RunningMean
-from raygnn.loops.task import EvalOutput, StepOutput, Task
+from raygnn.loops.task import EvalOutput, Task
 from raygnn.loops.warm_start import warm_start
 from raygnn.loops.weight_average import WeightAverage
 
@@ -63,6 +64,8 @@ class Engine:
         self.grad_reduction = GradReduction(loaded)
         decay = self.config.training.ema_decay
         self.average = None if decay is None else WeightAverage(module, decay)
+        kind = Accumulation if task.joint_loss is None else JointAccumulation
+        self.accumulation = kind(self)
         self.reducer = GradientReducer(module, task.step_metrics, context.device)
         self.callbacks = CallbackList([*self._own_callbacks(), *callbacks])
         self.position = Position()
@@ -119,7 +122,7 @@ class Engine:
         self.best.restore(self.optimization.module)
         limit = self.config.training.num_test_batches
         with self.optimization.autocast():
-            metrics = evaluate(self.task, "test", limit, self.metrics)
+            metrics = evaluate(self.task, "test", limit, self.metrics, moment=self._moment())
         self.callbacks.call("on_test_end", self, metrics)
         return metrics
 
@@ -144,14 +147,10 @@ class Engine:
         self.callbacks.call("before_zero_grad", self)
         self.optimization.optimizer.zero_grad(set_to_none=True)
         self.callbacks.call("after_zero_grad", self)
-        local, failure = LocalTotals(), None
+        local = LocalTotals()
         self.optimization.model.train()
-        try:
-            for index in range(start, stop):
-                if index % self.context.world_size == self.context.rank:
-                    self._micro_batch(self._next_batch(batches), epoch, index, local)
-        except Exception as error:  # noqa: BLE001 - flagged to all ranks, then raised below
-            local.failed, failure = True, error
+        own = [i for i in range(start, stop) if i % self.context.world_size == self.context.rank]
+        failure = self.accumulation.run(batches, epoch, own, local)
         local.stop, local.ask_host = self._out_of_time(), self._asks_host()
         local.interrupted = self.context.interruption() is not None
         self.callbacks.call("before_sync_grad", self)
@@ -167,33 +166,6 @@ class Engine:
         self._boundary(before, totals, grad_norm)
         if self.interrupted_by is not None and self.stop_reason is None:
             raise PreemptedError(self._describe_interruption(), self.interrupted_by)
-
-    def _next_batch(self, batches: Any) -> Any:
-        began = time.monotonic()
-        batch = next(batches)
-        self.loader_wait_s += time.monotonic() - began
-        return batch
-
-    def _micro_batch(self, batch: Any, epoch: int, index: int, local: LocalTotals) -> None:
-        seed_micro_batch(self.config.seed, epoch, index)
-        batch = batch.to(self.context.device, non_blocking=True)
-        self.callbacks.call("on_train_batch_start", self, batch)
-        with self.optimization.no_sync():
-            with self.optimization.autocast():
-                output = self.task.training_step(batch)
-            factor, divisor = self.grad_reduction.factor_and_divisor(output)
-            self.optimization.scaler.scale(output.loss_sum * factor).backward()
-        loss_sum = float(output.loss_sum.detach())
-        local.add(
-            weight=output.weight,
-            divisor=divisor,
-            loss_sum=loss_sum,
-            num_samples=self.task.num_samples(batch),
-            num_edges=int(batch.num_edges),
-        )
-        self._check_step_metrics(output)
-        local.add_metrics(output.metrics)
-        self.callbacks.call("on_train_batch_end", self, batch, output)
 
     def _apply(self, totals: StepTotals) -> float:
         """Changes the weights by the summed gradients; returns the gradients' norm."""
@@ -247,13 +219,18 @@ class Engine:
         limit = self.config.training.num_val_batches
         means = self._validation_window.take()
         with self.optimization.autocast():
-            reduced = evaluate(self.task, "val", limit, self.metrics, self._watch_validation)
+            reduced = evaluate(
+                self.task, "val", limit, self.metrics, self._watch_validation, self._moment()
+            )
         metrics = {**means, **reduced}
         where = {"step": self.position.step, "epoch": self.position.epoch}
         record = {**where, "samples": self.position.samples, "lr": self.optimization.lr, **metrics}
         self.history.append({**record, "time_s": round(self.training_time_s, 3)})
         self.callbacks.call("on_validation_end", self, metrics)
         return metrics
+
+    def _moment(self) -> str:
+        return f"epoch {self.position.epoch}, step {self.position.step}"
 
     def _watch_validation(
         self, outputs: Iterator[EvalOutput], num_batches: int
@@ -317,15 +294,6 @@ class Engine:
             then = "No checkpoint is kept (checkpoint.policy: none): it would start from scratch."
         where = f"step {self.position.step}, epoch {self.position.epoch}"
         return f"The run was stopped by {self.interrupted_by} after {where}. {then}"
-
-    def _check_step_metrics(self, output: StepOutput) -> None:
-        declared = sorted(self.task.step_metrics)
-        if sorted(output.metrics) != declared:
-            raise TrainingError(
-                f"task.type={self.config.task.type!r} is invalid: training_step gave the metrics "
-                f"{sorted(output.metrics)}, its step_metrics are {declared}. Give all of them for "
-                "every batch; those of `losses` are in the output of Task.objective."
-            )
 
     def _check_finite(self, totals: StepTotals) -> None:
         if not math.isfinite(totals.loss_sum):

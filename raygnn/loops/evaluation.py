@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from raygnn.errors import TrainingError
+from raygnn.errors import RaygnnError, TrainingError
 from raygnn.loops import collectives
 from raygnn.loops.task import EvalOutput, Task
 from raygnn.metrics import GatheredMetric, SumMetric
@@ -91,6 +91,7 @@ def evaluate(
     limit: int | None,
     metrics: Sequence[Any],
     watch: Watch | None = None,
+    moment: str = "",
 ) -> dict[str, float]:
     """Evaluates a split on its fixed batches.
 
@@ -100,6 +101,7 @@ def evaluate(
     Args:
         limit: batches over all workers; None takes all.
         watch: is given this rank's outputs and the number of batches, and passes the outputs on.
+        moment: when in training, for errors.
     Returns:
         `<split>/loss` and `<split>/<metric>`; empty if the split has no loader.
     Raises:
@@ -122,8 +124,12 @@ def evaluate(
         failure = error
     finally:
         task.model.train(training)
-    raise_if_any_failed(failure, f"evaluation of the {split} split")
-    return {f"{split}/{name}": value for name, value in table.reduce().items()}
+    where = f"evaluation of the {split} split" + (f", {moment}" if moment else "")
+    raise_if_any_failed(failure, where)
+    try:
+        return {f"{split}/{name}": value for name, value in table.reduce().items()}
+    except RaygnnError as error:  # of all rows together, so on every rank
+        raise type(error)(f"In {where}: {error}") from error
 
 
 def raise_if_any_failed(failure: BaseException | None, where: str) -> None:

@@ -29,14 +29,27 @@ class LinkObjective(Objective):
 
     def __init__(self, loaded: LoadedConfig, device: torch.device) -> None:
         super().__init__(loaded, "retrieval", LINK_INPUTS, device)
-        for loss in self.losses:
-            if isinstance(loss, LinkLoss) and loss.candidates == "global":
-                raise ConfigError(
-                    "losses.args.candidates='global' is invalid: this task takes the candidates of "
-                    "each micro-batch. Set it to rank, and a larger loader.batch_size."
-                )
+        if len({loss.candidates for loss in self._of_links}) > 1:
+            raise ConfigError(
+                "losses.args.candidates='global' is invalid: the other losses of links take the "
+                "candidates of each micro-batch. Set it to rank, or leave the others out."
+            )
+
+    @property
+    def is_joint(self) -> bool:
+        """Whether links compete with the candidates of all micro-batches of a step."""
+        return any(loss.candidates == "global" for loss in self._of_links)
+
+    @property
+    def reads_log_q(self) -> bool:
+        """Whether a term corrects for how candidates are drawn."""
+        return any(loss.reads_log_q for loss in self._of_links)
 
     @property
     def in_batch(self) -> bool:
         """Whether a term takes the other anchors' targets as candidates."""
-        return any(isinstance(loss, LinkLoss) and loss.in_batch for loss in self.losses)
+        return any(loss.in_batch for loss in self._of_links)
+
+    @property
+    def _of_links(self) -> list[LinkLoss]:
+        return [loss for loss in self.losses if isinstance(loss, LinkLoss)]

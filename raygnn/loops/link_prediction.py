@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -25,9 +26,11 @@ from raygnn.loops.exact_encoding import check_exact, encode_exactly
 from raygnn.loops.full_ranking import FullRankingEvaluation
 from raygnn.loops.link_objective import LinkObjective
 from raygnn.loops.link_scoring import LinkScoring
+from raygnn.loops.log_q import LogQ
 from raygnn.loops.model_signature import LinkOutput, ModelSignature
 from raygnn.loops.task import EvalOutput, StepOutput, Task, TaskEnvironment
-from raygnn.losses import LinkScores
+from raygnn.losses import Candidates, LinkScores
+from raygnn.losses.base import in_full_precision
 from raygnn.metrics import as_metric
 from raygnn.models.link_predictor import LinkPredictor
 from raygnn.sampling.link_loader import LinkLoader
@@ -59,6 +62,9 @@ class LinkPrediction(Task):
         negatives: `uniform`, or `degree` for degree^0.75.
         max_labels_per_anchor: links of an anchor in one epoch, drawn anew in each; null takes all.
         remove_accidental_hits: whether a candidate that is a known link of the anchor is masked.
+        logq_correction: the softmax losses divide exp(score) of a candidate by how often it is
+            expected among the candidates, so that popular nodes are not pushed down for being drawn
+            more often.
         disjoint_train_ratio: share of the training links that is for the loss only.
         test_messages: `transductive` (training and validation edges) or `inductive` (training).
         full_ranking: also ranks all nodes of the target type for each anchor, known links left out.
@@ -86,11 +92,14 @@ class LinkPrediction(Task):
         self.edge_columns = add_needed_columns(env.loaded, env.bundle, self.target.edge_columns)
         self.objective = LinkObjective(env.loaded, env.device)
         self.step_metrics = (*self.step_metrics, *self.objective.step_metrics)
+        self._check_objective()
+        self.joint_loss = self if self.objective.is_joint else None
         self._scoring = LinkScoring(
             self.target,
-            in_batch=self.objective.in_batch,
             remove_accidental_hits=self._arguments.remove_accidental_hits,
+            is_temporal=env.loaded.config.sampling.temporal is not None,
         )
+        self._log_q: LogQ | None = None
         self._graphs: dict[str, LocalGraphStore] = {}
         if self._arguments.full_ranking:
             self._ranking = FullRankingEvaluation(env.bundle.num_nodes(target_type))
@@ -154,8 +163,24 @@ class LinkPrediction(Task):
         return self._loaders[split]
 
     def training_step(self, batch: Any) -> StepOutput:
-        rows, decoder = self.model(batch), self.predictor().decoder
-        scores = self._scoring.scores(decoder, batch, rows, fixed_candidates=False)
+        rows = self.encode(batch)
+        return self.loss_among(batch, rows, self.offer(batch, rows))
+
+    def encode(self, batch: Any) -> dict[str, Tensor]:
+        """Embeddings of the nodes of a batch, by node type."""
+        rows: dict[str, Tensor] = self.model(batch)
+        return rows
+
+    def offer(self, batch: Any, rows: Mapping[str, Tensor]) -> Candidates:
+        """What the links of a batch, or with `candidates: global` of a step, compete with."""
+        offered = self._scoring.offered(batch, rows, in_batch=self.objective.in_batch)
+        return replace(offered, rows=in_full_precision(offered.rows))
+
+    def loss_among(self, batch: Any, rows: Mapping[str, Tensor], offered: Candidates) -> StepOutput:
+        """Loss of the links of a batch among what is offered, and its own hard negatives."""
+        decoder, log_q = self.predictor().decoder, self._log_q_of_training()
+        offered = replace(offered, rows=offered.rows.to(rows[self.node_types[1]].dtype))
+        scores = self._scoring.scores(decoder, batch, rows, offered, with_hard=True, log_q=log_q)
         return self._loss(batch, rows, scores)
 
     def evaluate(self, split: str, num_batches: int) -> Iterator[EvalOutput]:
@@ -196,7 +221,8 @@ class LinkPrediction(Task):
 
     def _judge(self, batch: Any, rows: Mapping[str, Tensor]) -> EvalOutput:
         decoder = self.predictor().decoder
-        scores = self._scoring.scores(decoder, batch, rows, fixed_candidates=True)
+        offered = self._scoring.offered(batch, rows, in_batch=False)
+        scores = self._scoring.scores(decoder, batch, rows, offered, with_hard=False)
         output = self._loss(batch, rows, scores)
         candidates = scores.candidate.masked_fill(scores.mask, -torch.inf)
         prediction = torch.cat([scores.positive.unsqueeze(1), candidates], dim=1)
@@ -206,6 +232,24 @@ class LinkPrediction(Task):
         return EvalOutput(
             batch.index, ids, loss_sum, output.weight, prediction, place, output.metrics
         )
+
+    def _check_objective(self) -> None:
+        if self._arguments.logq_correction and not self.objective.reads_log_q:
+            raise ConfigError(
+                "task.args.logq_correction=True is invalid: no loss corrects for how candidates "
+                "are drawn. Set it to false, or losses.type to retrieval or softmax."
+            )
+
+    def _log_q_of_training(self) -> LogQ | None:
+        if not self._arguments.logq_correction:
+            return None
+        if self._log_q is None:
+            loader = self.loader("train")
+            assert loader is not None
+            num_targets = self.env.bundle.num_nodes(self.node_types[1])
+            limit = self._arguments.max_labels_per_anchor
+            self._log_q = LogQ(loader.negatives, loader.supervision, num_targets, limit)
+        return self._log_q
 
     def _encode_graph(self, split: str) -> dict[str, Tensor]:
         """Embeddings of all anchors and targets, exact, along the messages of a split."""
@@ -229,11 +273,6 @@ class LinkPrediction(Task):
             raise ConfigError(
                 f"sampling.type={config.sampling.type!r} is invalid: links are kept out of their "
                 "own messages by raygnn's sampler only. Remove it."
-            )
-        if config.sampling.temporal is not None:
-            raise ConfigError(
-                "sampling.temporal is invalid: this task scores all links of an anchor from one "
-                "embedding, which is of one time. Remove it, and split the links by time."
             )
         settings, training = config.loader_plan(split), split == "train"
         graph = self.messages(split)

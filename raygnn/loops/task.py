@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from raygnn.config import LoadedConfig
 from raygnn.data.bundle import Bundle
 from raygnn.loops.model_signature import ModelSignature
+from raygnn.losses import Candidates
 from raygnn.sampling.batch_sequence import BatchSequence
 
 
@@ -62,6 +63,19 @@ class TaskEnvironment:
     device: torch.device
 
 
+class JointLoss(Protocol):
+    """What a task computes of a micro-batch when candidates come from all of the step."""
+
+    def encode(self, batch: Any) -> dict[str, Tensor]:
+        """Embeddings of the nodes of a batch, with gradient."""
+
+    def offer(self, batch: Any, rows: dict[str, Tensor]) -> Candidates:
+        """What the batch offers to the links of all batches of the step."""
+
+    def loss_among(self, batch: Any, rows: dict[str, Tensor], offered: Candidates) -> StepOutput:
+        """Loss of the links of a batch among what all batches of the step offer."""
+
+
 class Task(ABC):
     """What a user subclasses: loaders, model, and the loss of a batch.
 
@@ -71,6 +85,10 @@ class Task(ABC):
 
     model: nn.Module
     env: TaskEnvironment
+
+    #: Set where the micro-batches of a step compete with each other; then `training_step` is not
+    #: called.
+    joint_loss: JointLoss | None = None
 
     #: Names of the sums in `StepOutput.metrics`; every batch gives all of them.
     step_metrics: Sequence[str] = ()

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
 
 import torch
 from torch import Tensor
 
 from raygnn.losses.link_scores import LinkScores
-
-#: Concatenates every rank's rows, [num_rows, ...] -> [rows of all ranks, ...], with gradient.
-Gather = Callable[[Tensor], Tensor]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,31 +18,31 @@ class Candidates:
     Attributes:
         rows: [num_candidates, channels], embeddings.
         ids: int64 [num_candidates], dense ids; a node may be there several times.
-        owner: int64 [num_candidates] dense id of the only anchor that the candidate is for (a hard
-            negative), -1 where it is for all; None if all are for all.
+        owner: int64 [num_candidates], the only anchor that the candidate is for (a hard negative),
+            -1 where it is for all; None if all are for all.
+        in_batch: bool [num_candidates], the target of another link; None if none is.
+        time: int64 or float64 [num_candidates], as of when each is embedded; None without time.
         log_q: see `LinkScores`.
     """
 
     rows: Tensor
     ids: Tensor
     owner: Tensor | None = None
+    in_batch: Tensor | None = None
+    time: Tensor | None = None
     log_q: Tensor | None = None
 
-    def of_all_ranks(self, gather: Gather) -> Candidates:
-        """The candidates of all ranks, in rank order.
+    @property
+    def columns(self) -> dict[str, Tensor]:
+        """The fields that there are, by name."""
+        found = {field.name: getattr(self, field.name) for field in fields(self)}
+        return {name: value for name, value in found.items() if value is not None}
 
-        Collective: all ranks must call, and give the same fields.
-
-        Args:
-            gather: called once for each field that there is; passes gradients back to `rows`.
-        """
-        return replace(
-            self,
-            rows=gather(self.rows),
-            ids=gather(self.ids),
-            owner=None if self.owner is None else gather(self.owner),
-            log_q=None if self.log_q is None else gather(self.log_q),
-        )
+    @classmethod
+    def joined(cls, parts: Sequence[Candidates]) -> Candidates:
+        """The candidates of all parts, which have the same fields."""
+        names = parts[0].columns
+        return cls(**{n: torch.cat([part.columns[n] for part in parts]) for n in names})
 
 
 def score_links(
@@ -67,7 +64,7 @@ def score_links(
         every: [num_anchors, num_candidates], the scores of each distinct anchor with every
             candidate.
         anchor_index: int64 [num_positives], the anchor of each positive, as a row of `every`.
-        anchor_ids: int64 [num_anchors], dense ids.
+        anchor_ids: int64 [num_anchors], what `candidates.owner` calls the anchors.
         target_ids: int64 [num_positives], dense ids of the positives' targets.
         candidates: in the order of `every`.
         known: bool [num_anchors, num_candidates] of `known_links`, True where the candidate is a
@@ -80,7 +77,11 @@ def score_links(
         is_others = candidates.owner != anchor_ids.unsqueeze(1)
         mask |= (is_others & (candidates.owner >= 0))[anchor_index]
     return LinkScores(
-        positive=positive, candidate=every[anchor_index], mask=mask, log_q=candidates.log_q
+        positive=positive,
+        candidate=every[anchor_index],
+        mask=mask,
+        in_batch=candidates.in_batch,
+        log_q=candidates.log_q,
     )
 
 

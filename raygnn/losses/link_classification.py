@@ -22,6 +22,7 @@ class LinkBinaryCrossEntropy(LinkLoss):
 
     def forward(self, scores: LinkScores) -> tuple[Tensor, Tensor | float]:
         """See `LinkLoss`."""
+        scores = scores.without_in_batch()
         positive, candidate = precise_scores(scores)
         of_candidates = mean_over_candidates(functional.softplus(candidate), scores.mask)
         losses = (functional.softplus(-positive) + of_candidates) / 2

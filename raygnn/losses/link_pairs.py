@@ -34,6 +34,7 @@ class Margin(LinkLoss):
 
     def forward(self, scores: LinkScores) -> tuple[Tensor, Tensor | float]:
         """See `LinkLoss`."""
+        scores = scores.without_in_batch()
         positive, candidate = precise_scores(scores)
         lacking = (self.margin - positive.unsqueeze(1) + candidate).relu()
         return mean_over_candidates(lacking, scores.mask).sum(), float(len(positive))
@@ -47,6 +48,7 @@ class BPR(LinkLoss):
 
     def forward(self, scores: LinkScores) -> tuple[Tensor, Tensor | float]:
         """See `LinkLoss`."""
+        scores = scores.without_in_batch()
         positive, candidate = precise_scores(scores)
         losses = functional.softplus(candidate - positive.unsqueeze(1))
         return mean_over_candidates(losses, scores.mask).sum(), float(len(positive))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
@@ -24,6 +24,7 @@ class LinkScores:
         candidate: [num_positives, num_candidates], scores of the same anchors with the candidates.
         mask: bool [num_positives, num_candidates], True where a candidate does not take part: the
             positive itself, another known positive of its anchor, another anchor's hard negative.
+        in_batch: bool [num_candidates], the targets of other links; None if none is.
         log_q: float [num_candidates] or None: logarithm of the number of times that the candidate
             is expected among the candidates of a batch, against the bias of drawing.
     Raises:
@@ -33,6 +34,7 @@ class LinkScores:
     positive: Tensor
     candidate: Tensor
     mask: Tensor
+    in_batch: Tensor | None = None
     log_q: Tensor | None = None
 
     def __post_init__(self) -> None:
@@ -41,6 +43,7 @@ class LinkScores:
             "positive": (self.positive, (num_positives,)),
             "candidate": (self.candidate, (num_positives, num_candidates)),
             "mask": (self.mask, (num_positives, num_candidates)),
+            "in_batch": (self.in_batch, (num_candidates,)),
             "log_q": (self.log_q, (num_candidates,)),
         }
         for name, (tensor, shape) in expected.items():
@@ -55,6 +58,12 @@ class LinkScores:
                 f"candidate does not take part."
             )
 
+    def without_in_batch(self) -> LinkScores:
+        """The same with random and hard negatives alone."""
+        if self.in_batch is None:
+            return self
+        return replace(self, mask=self.mask | self.in_batch, in_batch=None)
+
 
 class LinkLoss(nn.Module, ABC):
     """A loss on links.
@@ -65,11 +74,13 @@ class LinkLoss(nn.Module, ABC):
     Attributes:
         in_batch: the candidates of a positive are the other anchors' positives too, beside random
             and hard negatives.
-        candidates: `rank` takes the candidates of the micro-batch; `global` those of all ranks',
-            gathered before they are scored.
+        candidates: `rank` takes the candidates of the micro-batch; `global` those of all the
+            micro-batches of the optimizer step, on all ranks.
+        reads_log_q: whether `LinkScores.log_q` changes anything.
     """
 
     in_batch: bool = False
+    reads_log_q: bool = False
     candidates: CandidateScope = "rank"
 
     @property

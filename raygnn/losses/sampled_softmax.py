@@ -19,6 +19,8 @@ class _SampledSoftmax(LinkLoss):
     arXiv:2507.09331).
     """
 
+    reads_log_q = True
+
     def __init__(self, temperature: float = 0.07) -> None:
         super().__init__()
         if not isinstance(temperature, int | float) or not 0 < temperature < float("inf"):
@@ -30,6 +32,8 @@ class _SampledSoftmax(LinkLoss):
 
     def forward(self, scores: LinkScores) -> tuple[Tensor, Tensor | float]:
         """See `LinkLoss`."""
+        if not self.in_batch:
+            scores = scores.without_in_batch()
         positive = in_full_precision(scores.positive).unsqueeze(1) / self.temperature
         candidate = in_full_precision(scores.candidate) / self.temperature
         if scores.log_q is not None:
@@ -46,7 +50,9 @@ class Retrieval(_SampledSoftmax):
 
     Args:
         temperature: divides the scores.
-        candidates: `rank`: of the micro-batch; `global`: of all ranks' micro-batches together.
+        candidates: `rank`: of the micro-batch; `global`: of all micro-batches of the optimizer step
+            together, whichever rank has them and however many it accumulates. The loss and its
+            gradient then do not depend on how the global batch is cut.
     Raises:
         ConfigError: an argument is out of range.
     """

@@ -32,7 +32,7 @@ class BatchAssembler:
         seed_time: [num_nodes], sampled in time only: the time of the seed whose neighborhood a node
             is in. A node is there once for each.
         degree: float32 [num_nodes], in-degrees in the whole graph (out-degrees in direction `out`);
-            only in `Data`.
+            only in `Data`. Sampled in time, of the edges that are not later.
         dst_degree, src_degree: float32, only in `HeteroData`, of an edge type: in the whole graph,
             how many edges of the type lead to each node that took edges, [num_dst], and go out from
             each node of the source type, [num_src].
@@ -135,12 +135,16 @@ class BatchAssembler:
         neighbor_type, taker_type = ends(edge_type, self._graph.direction)
         takers = subgraph.node[taker_type]
         if self._is_one_graph:
-            yield "degree", self._graph.degrees(edge_type, takers).astype(np.float32)
+            latest = subgraph.horizon(taker_type, len(takers))
+            yield "degree", self._graph.degrees(edge_type, takers, latest).astype(np.float32)
             return
         takers = takers[: len(subgraph.dst_ptr[edge_type]) - 1]
+        latest = subgraph.horizon(taker_type, len(takers))
+        yield "dst_degree", self._graph.degrees(edge_type, takers, latest).astype(np.float32)
         neighbors = subgraph.node[neighbor_type]
-        yield "dst_degree", self._graph.degrees(edge_type, takers).astype(np.float32)
-        yield "src_degree", self._graph.neighbor_degrees(edge_type, neighbors).astype(np.float32)
+        latest = subgraph.horizon(neighbor_type, len(neighbors))
+        counts = self._graph.neighbor_degrees(edge_type, neighbors, latest)
+        yield "src_degree", counts.astype(np.float32)
 
     def _edge_column(
         self, subgraph: SampledSubgraph, edge_type: EdgeType, column: str

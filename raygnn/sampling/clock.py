@@ -70,6 +70,7 @@ class Clock:
             subgraph,
             node={node_type: nodes for node_type, (nodes, _) in pairs.items()},
             seed_time={t: self._times[moments] for t, (_, moments) in pairs.items()},
+            temporal=self._temporal,
         )
 
     def _code(self, node_type: str, nodes: np.ndarray, moments: np.ndarray) -> np.ndarray:

@@ -133,13 +133,13 @@ class LinkLoader(BatchSequence):
         subgraph, local = self._sample(drawn.parts, times, key, drawn.label_id)
         return drawn.added_to(self._assembler.assemble(subgraph), local)
 
-    def without_neighborhood(self, index: int) -> Batch:
-        """The batch of an evaluation without its graph: places among the nodes are dense ids.
+    def without_neighborhood(self, index: int, epoch: int = 0) -> Batch:
+        """A batch without its graph: places among the nodes are dense ids.
 
         So it fits the rows of all nodes.
         """
-        key = batch_key(self.seed, self.split, 0, index)
-        drawn = self._draw(self.places(0, index), 0, key)
+        key = batch_key(self.seed, self.split, epoch, index)
+        drawn = self._draw(self.places(epoch, index), epoch, key)
         batch = drawn.added_to(Data(), drawn.parts)
         batch.index = index
         return batch

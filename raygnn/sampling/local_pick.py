@@ -122,6 +122,21 @@ class LocalPicker:
         kernels.load_neighbors(e_id, positions, edges)
         return Picks(neighbors, edges, offsets)
 
+    def degrees(self, nodes: np.ndarray, horizon: Horizon | None = None) -> np.ndarray:
+        """int64 [num_nodes], how many edges each node could take up to its horizon."""
+        starts, degrees = np.empty(len(nodes), np.int64), np.empty(len(nodes), np.int64)
+        if horizon is None:
+            kernels.load_degrees(self.adjacency.indptr, nodes, degrees)
+            return degrees
+        offsets = np.empty(len(nodes) + 1, np.int64)
+        kernels.find_rows(
+            self.adjacency.indptr, nodes, kernels.ALL, False, starts, degrees, offsets
+        )
+        skips = self._find_late(horizon, starts, degrees)
+        if skips is not None:
+            degrees[skips.rows] -= np.diff(skips.ptr)
+        return degrees
+
     def _pick_weighted(
         self,
         weight: str,

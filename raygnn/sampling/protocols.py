@@ -89,10 +89,14 @@ class GraphStore(Protocol):
             horizon: how late an edge may be for each node.
         """
 
-    def degrees(self, edge_type: EdgeType, nodes: np.ndarray) -> np.ndarray:
-        """int64 [num_nodes], how many edges each node could take."""
+    def degrees(
+        self, edge_type: EdgeType, nodes: np.ndarray, horizon: Horizon | None = None
+    ) -> np.ndarray:
+        """int64 [num_nodes], how many edges each node could take, up to its horizon if given."""
 
-    def neighbor_degrees(self, edge_type: EdgeType, nodes: np.ndarray) -> np.ndarray:
+    def neighbor_degrees(
+        self, edge_type: EdgeType, nodes: np.ndarray, horizon: Horizon | None = None
+    ) -> np.ndarray:
         """int64 [num_nodes], as neighbors of how many edges each node could be taken."""
 
 

@@ -37,7 +37,7 @@ class LocalGraphStore:
             )
         self._bundle = bundle
         self._direction = direction
-        self._pickers: dict[EdgeType, LocalPicker] = {}
+        self._pickers: dict[tuple[EdgeType, str], LocalPicker] = {}
         self._num_out_edges: dict[EdgeType, np.ndarray] = {}
         self._lock = threading.Lock()
 
@@ -97,18 +97,26 @@ class LocalGraphStore:
         """What columns a type has."""
         return self._bundle.columns(type_)
 
-    def degrees(self, edge_type: EdgeType, nodes: np.ndarray) -> np.ndarray:
-        """int64 [num_nodes], in-degrees in the whole graph; out-degrees in direction `out`."""
-        degrees = np.empty(len(nodes), np.int64)
-        kernels.load_degrees(self.adjacency(edge_type).indptr, nodes, degrees)
-        return degrees
+    def degrees(
+        self, edge_type: EdgeType, nodes: np.ndarray, horizon: Horizon | None = None
+    ) -> np.ndarray:
+        """int64 [num_nodes], in-degrees in the whole graph; out-degrees in direction `out`.
 
-    def neighbor_degrees(self, edge_type: EdgeType, nodes: np.ndarray) -> np.ndarray:
+        With a horizon, of the edges that a sample in time could take.
+        """
+        return self._picker(edge_type).degrees(nodes, horizon)
+
+    def neighbor_degrees(
+        self, edge_type: EdgeType, nodes: np.ndarray, horizon: Horizon | None = None
+    ) -> np.ndarray:
         """int64 [num_nodes], out-degrees in the whole graph; in-degrees in direction `out`.
 
         In direction `in`, sources of an edge type without a reverse are counted at the first call,
-        which reads all its edges.
+        which reads all its edges. With a horizon, the edges are sorted by source once.
         """
+        if horizon is not None:
+            other = "out" if self._direction == "in" else "in"
+            return self._picker(edge_type, other).degrees(nodes, horizon)
         degrees = np.empty(len(nodes), np.int64)
         by_neighbor = self._bundle.reverse_of(edge_type) if self._direction == "in" else edge_type
         if by_neighbor is not None:
@@ -134,8 +142,10 @@ class LocalGraphStore:
                 self._num_out_edges[edge_type] = counts
             return self._num_out_edges[edge_type]
 
-    def _picker(self, edge_type: EdgeType) -> LocalPicker:
-        found = self._pickers.get(edge_type)
+    def _picker(self, edge_type: EdgeType, direction: str | None = None) -> LocalPicker:
+        """Picks by the node that takes an edge, or by another end."""
+        direction = direction or self._direction
+        found = self._pickers.get((edge_type, direction))
         if found is None:
             if edge_type not in self._bundle.edge_types:
                 known = [edge_type_name(known) for known in self._bundle.edge_types]
@@ -144,10 +154,10 @@ class LocalGraphStore:
                     "Use one of these."
                 )
             with self._lock:
-                found = self._pickers.get(edge_type)
+                found = self._pickers.get((edge_type, direction))
                 if found is None:
-                    found = LocalPicker(self._bundle, edge_type, self._direction)
-                    self._pickers[edge_type] = found
+                    found = LocalPicker(self._bundle, edge_type, direction)
+                    self._pickers[edge_type, direction] = found
         return found
 
 

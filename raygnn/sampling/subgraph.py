@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from raygnn.data.edge_types import EdgeType
+from raygnn.sampling.temporal import Horizon, Temporal
 
 
 @dataclass(frozen=True)
@@ -31,6 +32,7 @@ class SampledSubgraph:
             0, 1, 2... unless a seed was given twice.
         seed_time: by node type, [num_nodes], the time of the seed whose neighborhood each node is
             in; None where there are no times. A node is there once for each time.
+        temporal: how it was sampled in time; None where it was not.
     """
 
     node: dict[str, np.ndarray]
@@ -41,6 +43,13 @@ class SampledSubgraph:
     num_sampled_edges: dict[EdgeType, list[int]]
     seed_index: dict[str, np.ndarray]
     seed_time: dict[str, np.ndarray] | None = None
+    temporal: Temporal | None = None
+
+    def horizon(self, node_type: str, num_nodes: int) -> Horizon | None:
+        """Up to when the first nodes of a type could take edges; None where at all times."""
+        if self.temporal is None or self.seed_time is None:
+            return None
+        return Horizon(self.temporal, self.seed_time[node_type][:num_nodes])
 
     @property
     def row(self) -> dict[EdgeType, np.ndarray]:

@@ -1,53 +1,120 @@
-"""A retrieval loss whose candidates are all ranks' is that of their batches as one."""
+"""With global candidates a step is the same however its global batch is cut among ranks."""
 
 from __future__ import annotations
+
+import json
+from pathlib import Path
 
 import pytest
 import torch
 
-from raygnn.loops import collectives
-from raygnn.loops.differentiable_gather import gather_with_gradient
-from raygnn.losses import Candidates, Retrieval, known_links, score_links
-from tests.rank_pool import RankPool
+from raygnn.config import load_config
+from raygnn.data.bundle import Bundle
+from raygnn.loops.context import ProcessContext
+from raygnn.loops.engine import Engine
+from raygnn.loops.gradients import LocalTotals
+from raygnn.loops.link_prediction import LinkPrediction
+from raygnn.loops.randomness import seed_micro_batch
+from raygnn.loops.task import TaskEnvironment
+from raygnn.losses import Candidates
+from tests.small_runs import run_rank, small_bundle, small_config, trained_weights
 
-KNOWN = torch.tensor([[0, 3], [1, 4], [2, 5], [3, 5], [4, 0], [5, 1]])
-
-
-def _loss_and_gradients(first: int, last: int) -> tuple[float, list[torch.Tensor]]:
-    """Loss and parameter gradients from the links first to last, summed over all ranks."""
-    generator = torch.Generator().manual_seed(0)
-    features = torch.randn(6, 4, generator=generator, dtype=torch.float64)
-    weight = torch.randn(4, 3, generator=generator, dtype=torch.float64, requires_grad=True)
-    anchor_ids, target_ids = torch.arange(first, last), (torch.arange(first, last) + 3) % 6
-    rows = features @ weight
-    candidates = Candidates(rows=rows[target_ids], ids=target_ids)
-    candidates = candidates.of_all_ranks(gather_with_gradient)
-    links = KNOWN[first:last]
-    scores = score_links(
-        (rows[anchor_ids] * rows[target_ids]).sum(1),
-        rows[anchor_ids] @ candidates.rows.T,
-        torch.arange(last - first),
-        anchor_ids,
-        target_ids,
-        candidates,
-        known_links(2 * torch.arange(last - first + 1), links.flatten(), candidates.ids),
-    )
-    loss_sum, _ = Retrieval(temperature=0.5, candidates="global")(scores)
-    loss_sum.backward()
-    total = collectives.all_reduce_sum(loss_sum.detach().view(1))
-    assert weight.grad is not None
-    return float(total), [collectives.all_reduce_sum(weight.grad)]
+NUM_NODES = 150
 
 
-def _share(bounds: list[int]) -> tuple[float, list[torch.Tensor]]:
-    rank = collectives.rank()
-    return _loss_and_gradients(bounds[rank], bounds[rank + 1])
+@pytest.fixture(scope="module")
+def bundle(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
+    return small_bundle(tmp_path_factory.mktemp("graph"), num_nodes=NUM_NODES, homophily=0.95)
 
 
-# The last rank of three has no link: it takes part with nothing.
-@pytest.mark.parametrize("bounds", [[0, 4, 6], [0, 2, 6, 6]])
-def test_they_equal_one_rank_with_the_whole_batch(ranks: RankPool, bounds: list[int]) -> None:
-    loss, gradients = _loss_and_gradients(0, 6)
-    for got_loss, got_gradients in ranks.run(_share, len(bounds) - 1, bounds):
-        assert got_loss == pytest.approx(loss, rel=1e-12)
-        torch.testing.assert_close(got_gradients, gradients)
+def _config(folder: Path, world_size: int = 0, candidates: str = "global", **changes) -> dict:
+    # 19 micro-batches an epoch, 6 a step: the last step has one, for one rank.
+    settings = {
+        "task": {
+            "type": "link_prediction",
+            "args": {"num_random_negatives": 7, "num_random_negatives_eval": 9},
+        },
+        "losses": [{"type": "retrieval", "args": {"candidates": candidates}}],
+        "metrics": [{"type": "mrr"}],
+        "data": {"splits": {"type": "hash", "fractions": [0.9, 0.05, 0.05]}},
+        "loader__batch_size": 8,
+        "training__global_batch_size": 48,
+        "training__max_epochs": 1,
+        "training__log_every": {"steps": 1},
+        "scaling__num_workers": world_size,
+        "optimizer": {"type": "SGD", "args": {"lr": 0.5}},
+        "model": {"type": "GCN", "args": {"hidden_channels": 8, "dropout": 0.3}},
+    }
+    return small_config(folder, **{**settings, **changes})
+
+
+def _losses(folder: Path) -> list[float]:
+    rows = (folder / "run" / "history.jsonl").read_text().splitlines()
+    return [json.loads(row)["train/loss"] for row in rows]
+
+
+@pytest.mark.parametrize("decoder", ["inner_product", "distmult"])
+def test_losses_and_weights_do_not_depend_on_the_workers(ranks, bundle, tmp_path, decoder):
+    found = {}
+    for size in (1, 2, 3):
+        config = _config(tmp_path / str(size), size)
+        config["task"]["args"].update(decoder={"type": decoder}, logq_correction=True)
+        config["training"]["validate_every"] = {"steps": 1}
+        ranks.run(run_rank, size, config, str(bundle.path))
+        found[size] = trained_weights(config), _losses(tmp_path / str(size))
+    for size in (2, 3):
+        assert found[size][1] == pytest.approx(found[1][1], rel=1e-5)
+        for name, tensor in found[1][0].items():
+            torch.testing.assert_close(found[size][0][name], tensor, rtol=1e-4, atol=1e-5)
+
+
+def test_candidates_of_the_rank_alone_give_another_loss(ranks, bundle, tmp_path):
+    losses = {}
+    for candidates in ("rank", "global"):
+        config = _config(tmp_path / candidates, 1, candidates)
+        ranks.run(run_rank, 1, config, str(bundle.path))
+        losses[candidates] = _losses(tmp_path / candidates)
+    assert losses["global"][0] > losses["rank"][0]  # more to compete with
+
+
+def _engine(bundle: Bundle, config: dict) -> Engine:
+    loaded = load_config(config)
+    task = LinkPrediction(**config["task"]["args"])
+    context = ProcessContext(use_gpu=False)
+    task.setup(TaskEnvironment(loaded, bundle, 0, 1, context.device))
+    torch.manual_seed(0)
+    return Engine(task, loaded, context)
+
+
+def test_gradients_are_those_of_one_graph_over_all_micro_batches(bundle, tmp_path):
+    config = _config(tmp_path)
+    config["task"]["args"]["decoder"] = {"type": "hadamard_mlp"}
+    engine = _engine(bundle, config)
+    task, local = engine.task, LocalTotals()
+    loader = task.loader("train")
+    engine.optimization.model.train()
+    engine.accumulation.run(loader.iterate(0), 0, range(3), local)
+    found = [p.grad.clone() for p in engine.optimization.module.parameters()]
+
+    batches, rows = list(loader.iterate(0, stop=3)), []
+    for index, batch in enumerate(batches):
+        seed_micro_batch(engine.config.seed, 0, index)
+        rows.append(task.encode(batch))
+    pairs = list(zip(batches, rows, strict=True))
+    offered = Candidates.joined([task.offer(*pair) for pair in pairs])
+    assert len(offered.ids) == 3 * 7 + sum(b.label_id.shape[1] for b in batches)
+    outputs = [task.loss_among(*pair, offered) for pair in pairs]
+    loss = sum(output.loss_sum for output in outputs)
+    expected = torch.autograd.grad(loss, list(engine.optimization.module.parameters()))
+    assert local.loss_sum == pytest.approx(loss.item(), rel=1e-6)
+    assert local.weight == sum(b.label_id.shape[1] for b in batches)
+    for mine, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(mine, other, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("hook", ["on_train_batch_start", "on_train_batch_end"])
+def test_a_rank_that_fails_before_or_after_the_gather_stops_all(ranks, bundle, tmp_path, hook):
+    failing = {"type": "tests.user_code.FailOnRank", "args": {"rank": 1, "hook": hook}}
+    config = _config(tmp_path, 3, callbacks=[failing])
+    with pytest.raises(RuntimeError, match="Rank 1 failed in training, epoch 0, batches 0 to 5"):
+        ranks.run(run_rank, 3, config, str(bundle.path))

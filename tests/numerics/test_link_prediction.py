@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import raygnn.train
-from raygnn.errors import ConfigError, DataError
+from raygnn.errors import ConfigError, DataError, TrainingError
 from tests.small_runs import run_rank, small_bundle, small_config, trained_weights
 
 TASK = {
@@ -165,9 +165,19 @@ def test_variants_train(tmp_path, graph):
         ({"metrics": [{"type": "hits", "args": {"ks": [100]}}]}, ConfigError, "100 is larger"),
         ({"data__splits": {"type": "per_class"}}, ConfigError, "links have no classes"),
         (
-            {"losses": [{"type": "retrieval", "args": {"candidates": "global"}}]},
+            {
+                "losses": [
+                    {"type": "retrieval", "args": {"candidates": "global"}},
+                    {"type": "bpr"},
+                ]
+            },
             ConfigError,
-            "candidates='global' is invalid",
+            "candidates='global' is invalid: the other losses",
+        ),
+        (
+            {"task": _task(logq_correction=True), "losses": [{"type": "bpr"}]},
+            ConfigError,
+            "logq_correction=True is invalid: no loss corrects",
         ),
         (
             {
@@ -182,3 +192,13 @@ def test_variants_train(tmp_path, graph):
 def test_wrong_input_is_told(tmp_path, graph, changes, error, message):
     with pytest.raises(error, match=message):
         raygnn.train.fit(_config(tmp_path, graph, **changes), allow_modules=["tests"])
+
+
+@pytest.mark.parametrize("metric", ["mrr", "auc"])
+def test_a_score_that_is_no_number_names_the_step(tmp_path, graph, metric):
+    model = {"type": "tests.user_code.NoNumbers", "args": {"out_channels": 8}}
+    config = _config(tmp_path, graph, model=model, metrics=[{"type": metric}])
+    with pytest.raises(
+        TrainingError, match=r"evaluation of the val split, epoch 1, step \d+: .*scores are NaN"
+    ):
+        raygnn.train.fit(config, allow_modules=["tests"])

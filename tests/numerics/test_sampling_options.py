@@ -7,7 +7,7 @@ import pytest
 
 import raygnn.train
 from raygnn.data.tables import GraphTables, edge_rows, node_rows, write_tables
-from raygnn.errors import ConfigError, DataError
+from raygnn.errors import DataError
 from tests.small_runs import small_config
 
 
@@ -76,11 +76,3 @@ def test_columns_that_are_not_there(tmp_path, graph):
         config["sampling"] = {"fanouts": [4], **sampling}
         with pytest.raises(DataError, match=message):
             raygnn.train.fit(config, allow_modules=["tests"])
-
-
-def test_links_are_not_scored_in_time(tmp_path, graph):
-    config = _config(tmp_path, graph, task={"type": "link_prediction"})
-    config["sampling"], config["metrics"] = {"fanouts": [4], "temporal": {}}, []
-    config["model"] = {"type": "GraphSAGE", "args": {"hidden_channels": 4, "out_channels": 4}}
-    with pytest.raises(ConfigError, match=r"sampling.temporal is invalid: this task scores all"):
-        raygnn.train.fit(config, allow_modules=["tests"])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -76,13 +75,10 @@ def test_hard_negatives_are_for_their_own_anchor() -> None:
     assert scores.mask.int().tolist() == [[0, 1, 0], [0, 0, 1], [0, 1, 1]]
 
 
-@pytest.mark.parametrize("owner", [None, [-1, 7]])
-def test_candidates_of_all_ranks_come_from_the_gather(owner: list[int] | None) -> None:
-    doubled = candidates_of([3, 4], owner).of_all_ranks(lambda rows: torch.cat([rows, rows]))
-    assert doubled.ids.tolist() == [3, 4, 3, 4]
-    assert doubled.rows.shape == (4, 1)
-    assert doubled.log_q is not None
-    assert doubled.log_q.tolist() == [0, 1, 0, 1]
-    assert (doubled.owner is None) == (owner is None)
-    none = Candidates(rows=torch.empty(0, 1), ids=torch.empty(0).long())
-    assert none.of_all_ranks(lambda rows: rows).log_q is None
+def test_joined_candidates_keep_the_fields_that_there_are() -> None:
+    joined = Candidates.joined([candidates_of([3, 4], [-1, 7]), candidates_of([5], [8])])
+    assert joined.ids.tolist() == [3, 4, 5]
+    assert joined.rows.shape == (3, 1)
+    assert joined.columns.keys() == {"rows", "ids", "owner", "log_q"}
+    assert joined.columns["owner"].tolist() == [-1, 7, 8]
+    assert joined.time is None
