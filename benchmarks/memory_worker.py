@@ -19,12 +19,14 @@ from training import pyg_model as build_pyg
 from training import raygnn_model as build_raygnn
 
 from raygnn.data.bundle import Bundle
+from raygnn.loops.allocator import keep_freed_memory
 
 _NUM_STEPS = 3
 
 
 def train_raygnn(scale: Scale, bundle: Bundle) -> Any:
     """Trains on the mapped bundle; returns what has to stay in memory."""
+    keep_freed_memory()
     trainer = Trainer(build_raygnn(scale), "cpu", over_blocks=True)
     loader = make_loader(scale, bundle, "cpu", 1)
     for batch in loader.iterate(0, stop=_NUM_STEPS):

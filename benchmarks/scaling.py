@@ -31,6 +31,7 @@ from training import Trainer, make_loader, raygnn_model
 
 from raygnn.data.bundle import Bundle
 from raygnn.data.ingest import ingest
+from raygnn.loops.allocator import keep_freed_memory
 from raygnn.loops.line_chart import Chart, Series
 from raygnn.sampling import LocalGraphStore, NeighborSampler
 from raygnn.sampling.rng import batch_key
@@ -172,6 +173,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     scale, work = SCALES[options.scale], Path(options.work)
     sizes = options.edges or _SIZES[options.scale]
     if options.here:
+        keep_freed_memory()
         torch.set_num_threads(options.threads)
         print(json.dumps(measure(sizes[0], scale, work, keeps_tables=options.keep_tables)))
         return

@@ -31,6 +31,7 @@ from torch.nn import functional
 from torch_geometric.nn.models import GraphSAGE as PygGraphSAGE
 
 from raygnn.data.bundle import Bundle
+from raygnn.loops.allocator import keep_freed_memory
 from raygnn.models.sage import GraphSAGE
 from raygnn.sampling import (
     LocalFeatureStore,
@@ -207,6 +208,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Runs the benchmark."""
     options = _options(argv)
     scale, work = SCALES[options.scale], Path(options.work)
+    keep_freed_memory()
     torch.set_num_threads(options.threads)
     graph = RmatGraph(
         *(scale.num_nodes, scale.num_edges, scale.num_features, scale.num_classes),

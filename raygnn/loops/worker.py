@@ -15,6 +15,7 @@ from raygnn.data.bundle import Bundle
 from raygnn.data.filesystem import join, write_text
 from raygnn.errors import CheckpointError, ConfigError
 from raygnn.loops import collectives
+from raygnn.loops.allocator import keep_freed_memory
 from raygnn.loops.callbacks import Callback, FunctionCallback
 from raygnn.loops.checkpointer import Checkpointer
 from raygnn.loops.checkpoints import Retention
@@ -103,6 +104,7 @@ def _run_own_loop(job: TrainJob, task: Task, context: WorkerContext) -> dict[str
 
 def _prepare_process(loaded: LoadedConfig) -> None:
     config = loaded.config
+    keep_freed_memory()
     if config.init_env is not None:
         resolve(config.init_env, "init_env", loaded.allow_modules)()
     if config.deterministic:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import torch
 from torch import Tensor, nn
 from torch_geometric.nn import SAGEConv
 
 from raygnn.models.adjacency import Adjacency
 from raygnn.models.arguments import check_choice
 from raygnn.models.encoder import Encoder
-from raygnn.models.segment import segment_max, segment_mean, segment_sum
+from raygnn.models.segment import mean_of, segment_max, segment_sum, segment_sum_and_rows
 from raygnn.models.unbiased import scale_sampled
 
 if TYPE_CHECKING:
@@ -25,15 +26,20 @@ class BlockSAGEConv(SAGEConv):
     def forward(self, x_src: Tensor, block: Block, x_dst: Tensor | None = None) -> Tensor:
         """Returns [num_dst, out_channels]; x_dst: the destinations' rows, if not the sources'."""
         adjacency = Adjacency.of(block)
-        if self.aggr == "mean":
-            neighbors = segment_mean(x_src, adjacency)
-        elif self.aggr == "max":
+        if self.aggr == "max":
             neighbors = segment_max(x_src, adjacency)
+            rows = x_src[: block.num_dst] if x_dst is None else x_dst
         else:
-            neighbors = scale_sampled(segment_sum(x_src, adjacency), block)
+            if x_dst is None:
+                sums, rows = segment_sum_and_rows(x_src, adjacency)
+            else:
+                sums, rows = segment_sum(x_src, adjacency), x_dst
+            is_mean = self.aggr == "mean"
+            neighbors = mean_of(sums, adjacency) if is_mean else scale_sampled(sums, block)
         out: Tensor = self.lin_l(neighbors)
         if self.root_weight:
-            out = out + self.lin_r(x_src[: block.num_dst] if x_dst is None else x_dst)
+            # Into the product instead of after it: no sum of its own over all destinations.
+            out = torch.addmm(out, rows, self.lin_r.weight.t())
         return out
 
 

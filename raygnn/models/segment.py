@@ -36,10 +36,27 @@ def segment_sum(x: Tensor, adjacency: Adjacency, edge_weight: Tensor | None = No
     return out
 
 
+def segment_sum_and_rows(x: Tensor, adjacency: Adjacency) -> tuple[Tensor, Tensor]:
+    """Sums the sources' rows, and gives the destinations their own, the first of the sources'.
+
+    The same as `segment_sum(x, adjacency), x[:num_dst]`, but for the backward pass: that of a slice
+    makes a second gradient of all sources, mostly zeros, and adds the two.
+    """
+    sums: Tensor
+    rows: Tensor
+    sums, rows = _SegmentSumAndRows.apply(x, adjacency)
+    return sums, rows
+
+
 def segment_mean(x: Tensor, adjacency: Adjacency) -> Tensor:
     """Averages the sources' rows per destination; zeros where a destination has no edge."""
-    count = adjacency.num_in_edges.clamp(min=1).to(x.dtype)
-    return segment_sum(x, adjacency) / count.unsqueeze(-1)
+    return mean_of(segment_sum(x, adjacency), adjacency)
+
+
+def mean_of(sums: Tensor, adjacency: Adjacency) -> Tensor:
+    """Divides sums over in-edges by their number; [num_dst, channels]."""
+    count = adjacency.num_in_edges.clamp(min=1).to(sums.dtype)
+    return sums / count.unsqueeze(-1)
 
 
 def segment_max(x: Tensor, adjacency: Adjacency) -> Tensor:
@@ -101,6 +118,21 @@ class _SegmentSum(torch.autograd.Function):
         order, dst, ptr = ctx.adjacency.by_source
         weight = None if edge_weight is None else edge_weight[order]
         return bag_sum(grad, dst, ptr, weight), None, None
+
+
+class _SegmentSumAndRows(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, adjacency: Adjacency) -> tuple[Tensor, Tensor]:
+        ctx.adjacency = adjacency
+        return bag_sum(x, adjacency.src, adjacency.ptr), x[: adjacency.num_dst]
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad_sums: Tensor, grad_rows: Tensor) -> tuple[Tensor, None]:
+        _, dst, ptr = ctx.adjacency.by_source
+        grad = bag_sum(grad_sums, dst, ptr)
+        grad[: ctx.adjacency.num_dst] += grad_rows
+        return grad, None
 
 
 class _SegmentMax(torch.autograd.Function):

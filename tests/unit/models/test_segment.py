@@ -19,7 +19,13 @@ from raygnn.models.attention import (
     segment_softmax,
     weighted_segment_sum,
 )
-from raygnn.models.segment import segment_chunks, segment_max, segment_mean, segment_sum
+from raygnn.models.segment import (
+    segment_chunks,
+    segment_max,
+    segment_mean,
+    segment_sum,
+    segment_sum_and_rows,
+)
 
 SMALL = st.integers(0, 6)
 
@@ -182,3 +188,13 @@ def test_chunks_cover_segments_and_edges_once(adjacency: Adjacency) -> None:
     for part, its_edges, ptr in chunks:
         expected = adjacency.ptr[part.start : part.stop + 1] - its_edges.start
         assert ptr.tolist() == expected.tolist()
+
+
+@given(adjacencies())
+def test_sums_with_own_rows_equal_a_sum_and_a_slice(adjacency):
+    x = rows(max(adjacency.num_src, adjacency.num_dst), 3)
+    adjacency.num_src = len(x)
+    sums, own = segment_sum_and_rows(x, adjacency)
+    assert torch.equal(sums, segment_sum(x, adjacency))
+    assert torch.equal(own, x[: adjacency.num_dst])
+    check_same(sums * own.exp(), segment_sum(x, adjacency) * x[: adjacency.num_dst].exp(), x)

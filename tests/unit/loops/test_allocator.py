@@ -1,0 +1,30 @@
+"""Memory that a step frees is there for the next one."""
+
+from __future__ import annotations
+
+import platform
+import resource
+
+import pytest
+import torch
+
+from raygnn.loops.allocator import keep_freed_memory
+
+NUM_ELEMENTS = 4 << 20  # 16 MiB of float32
+_PAGES = 4 * NUM_ELEMENTS // resource.getpagesize()
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="settings of glibc")
+def test_memory_that_is_taken_again_is_not_faulted_in_again():
+    assert keep_freed_memory()
+    torch.ones(NUM_ELEMENTS)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    for _ in range(10):
+        torch.ones(NUM_ELEMENTS)
+    faults = resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+    assert faults < 5 * _PAGES  # else all ten are faulted in, page by page
+
+
+def test_a_c_library_without_such_settings_is_left_alone(monkeypatch):
+    monkeypatch.setattr("ctypes.CDLL", lambda name: object())
+    assert not keep_freed_memory()
