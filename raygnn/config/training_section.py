@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import AfterValidator, Discriminator, Field, Tag, model_validator
 
 from raygnn.config.component import Component
 from raygnn.config.period import Period
@@ -52,6 +52,32 @@ def _check_resume(resume: str) -> str:
 
 Monitor = Annotated[str, AfterValidator(_check_monitor)]
 Resume = Annotated[str, Field(min_length=1), AfterValidator(_check_resume)]
+
+
+class PrecisionMap(Section):
+    """Number formats one by one, instead of one name for all."""
+
+    param: Literal["fp32", "bf16"] = Field(
+        default="fp32", description="Of weights. Small updates get lost in bf16."
+    )
+    buffer: Literal["fp32", "bf16"] = Field(
+        default="fp32", description="Of buffers, such as BatchNorm's statistics."
+    )
+    input: Literal["fp32", "bf16", "fp16"] = Field(
+        default="fp32",
+        description="Of features; raygnn's encoders go on in the format of their weights.",
+    )
+
+
+def _precision_kind(value: Any) -> str:
+    return "map" if isinstance(value, Mapping | PrecisionMap) else "name"
+
+
+Precision = Annotated[
+    Annotated[Literal["fp32", "bf16-mixed", "fp16-mixed", "bf16-true"], Tag("name")]
+    | Annotated[PrecisionMap, Tag("map")],
+    Discriminator(_precision_kind),
+]
 
 
 class Training(Section):
@@ -106,8 +132,12 @@ class Training(Section):
         description="Decay of a moving average of the weights, which is then what is validated, "
         "tested and exported; null keeps none.",
     )
-    precision: Literal["fp32", "bf16-mixed", "fp16-mixed", "bf16-true"] = Field(
-        default="fp32", description="Number format of training."
+    precision: Precision = Field(
+        default="fp32",
+        description="Number format: one name, or a map of formats for param, buffer and input.",
+    )
+    compile: bool = Field(
+        default=False, description="Compile the model with torch.compile; takes a C++ compiler."
     )
     eval: Literal["sampled", "exact"] = Field(
         default="sampled",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -14,9 +15,9 @@ from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 from raygnn.config import LoadedConfig, build
 from raygnn.errors import ConfigError, TrainingError
 from raygnn.loops import collectives
+from raygnn.loops.compilation import compile_module
+from raygnn.loops.precision import Precision
 from raygnn.loops.sparse_gradients import gradient_values
-
-_AUTOCAST = {"bf16-mixed": torch.bfloat16, "fp16-mixed": torch.float16}
 
 
 class Optimization:
@@ -31,10 +32,10 @@ class Optimization:
     ) -> None:
         config = loaded.config
         self.module = module.to(device)
-        self._precision = config.training.precision
-        if self._precision == "bf16-true":
-            self.module = self.module.to(torch.bfloat16)
-        self._device = device
+        self._precision = Precision(config.training.precision, device)
+        self._precision.apply(self.module)
+        if config.training.compile:
+            compile_module(self.module, device)
         self.model = _wrap(self.module)
         trainable = [p for p in self.module.parameters() if p.requires_grad]
         if not trainable:
@@ -50,9 +51,15 @@ class Optimization:
             self.schedule, "lr_scheduler", loaded.allow_modules, optimizer=self.optimizer
         )
         self._clip = config.training.clip_grad_norm
+        # torch begins at 2^16, for a loss that is a mean; here it is the sum over a micro-batch.
         self.scaler = torch.amp.GradScaler(
-            device.type, enabled=self._precision == "fp16-mixed", init_scale=2.0**14
+            device.type,
+            enabled=self._precision.scales_loss,
+            init_scale=2.0 ** (16 - math.ceil(math.log2(config.batch.batch_size))),
         )
+        # It makes its state at the first loss; a rank may have none in the first step.
+        self.scaler.scale(torch.zeros((), device=device))
+        self._skipped = False
 
     @property
     def lr(self) -> float:
@@ -60,10 +67,7 @@ class Optimization:
 
     def autocast(self) -> AbstractContextManager[Any]:
         """The context in which forward passes run."""
-        dtype = _AUTOCAST.get(self._precision)
-        if dtype is None:
-            return nullcontext()
-        return torch.autocast(self._device.type, dtype=dtype)
+        return self._precision.autocast()
 
     def no_sync(self) -> AbstractContextManager[Any]:
         """Keeps DDP from reducing: the engine sums gradients itself, once a step."""
@@ -83,16 +87,21 @@ class Optimization:
         return norm
 
     def step(self) -> None:
-        """Changes the weights."""
+        """Changes the weights, unless scaled gradients overflowed: then the scale is lowered."""
+        scale = self.scaler.get_scale()
         self.scaler.step(self.optimizer)
         self.scaler.update()
+        self._skipped = self.scaler.get_scale() < scale
 
     def step_schedulers(self, *, step: int, epoch: int, epoch_ended: bool) -> None:
-        """Steps a scheduler whose interval has passed; plateau schedulers wait for a metric."""
+        """Steps a scheduler whose interval has passed; plateau schedulers wait for a metric.
+
+        A step that changed no weights, as its gradients overflowed, does not count.
+        """
         if isinstance(self.scheduler, ReduceLROnPlateau):
             return
         by_step = self.schedule.interval == "step"
-        if by_step or epoch_ended:
+        if (by_step and not self._skipped) or (epoch_ended and not by_step):
             count = step if by_step else epoch
             if count % self.schedule.frequency == 0:
                 self.scheduler.step()

@@ -58,6 +58,17 @@ VARIANTS = {
     "fanouts by edge type": {"sampling__fanouts": {"node__to__node": [3, 2]}},
     "autocast": {"training__precision": "bf16-mixed", "deterministic": False},
     "bfloat16": {"training__precision": "bf16-true", "deterministic": False},
+    "float16 with a scaler": {"training__precision": "fp16-mixed", "deterministic": False},
+    "formats one by one": {
+        "training__precision": {"param": "bf16", "buffer": "bf16", "input": "fp16"},
+        "model": {"type": "GraphSAGE", "args": {"hidden_channels": 8, "norm": "batch"}},
+        "deterministic": False,
+    },
+    "a plain PyG model in bfloat16": {
+        "model": {"type": "tests.user_code.PlainPyG"},
+        "training__precision": "bf16-true",
+        "deterministic": False,
+    },
     "clipping": {"training__clip_grad_norm": 0.5},
     "accumulation": {"training__accumulate_grad_batches": 3},
     "plateau": {

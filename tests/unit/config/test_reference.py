@@ -49,12 +49,9 @@ def test_json_schema_knows_keys_and_refuses_others() -> None:
     assert schema["$schema"].endswith("2020-12/schema")
     assert schema["additionalProperties"] is False
     assert set(schema["properties"]) == set(Config.model_fields)
-    assert schema["$defs"]["Training"]["properties"]["precision"]["enum"] == [
-        "fp32",
-        "bf16-mixed",
-        "fp16-mixed",
-        "bf16-true",
-    ]
+    name, formats = schema["$defs"]["Training"]["properties"]["precision"]["oneOf"]
+    assert name["enum"] == ["fp32", "bf16-mixed", "fp16-mixed", "bf16-true"]
+    assert formats == {"$ref": "#/$defs/PrecisionMap"}
     assert "default" in schema["properties"]["optimizer"]
 
 

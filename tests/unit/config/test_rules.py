@@ -35,6 +35,14 @@ _CASES = {
         "training: {precision: bf16}",
         r"precision='bf16' is invalid: there is no such choice\. Did you mean bf16-\w+\? Set one",
     ),
+    "no format": (
+        "training: {precision: {param: fp16}}",
+        r"precision\.param='fp16' is invalid: there is no such choice\. .*Set one of: fp32, bf16",
+    ),
+    "no part": (
+        "training: {precision: {weights: bf16}}",
+        r"precision\.weights='bf16' is invalid: there is no such key.*param, buffer, input",
+    ),
     "use_gpu": ("scaling: {use_gpu: maybe}", r"Set one of: auto, true, false"),
     "resource": ("scaling: {resources_per_worker: {disk: -1}}", r"disk=-1.*at least 0"),
     "failures": ("scaling: {max_failures: -2}", r"max_failures=-2.*at least -1"),

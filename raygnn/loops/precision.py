@@ -1,0 +1,58 @@
+"""Number formats: of weights, buffers and inputs, and of the operations in between."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from raygnn.config.training_section import PrecisionMap
+
+_DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+#: Autocast runs matrix products in this type; weights stay in float32.
+_MIXED = {"bf16-mixed": torch.bfloat16, "fp16-mixed": torch.float16}
+#: Columns of a batch that a model computes with.
+_INPUTS = ("x", "edge_attr", "edge_weight")
+
+
+class Precision:
+    """`training.precision`, for one device."""
+
+    def __init__(self, setting: str | PrecisionMap, device: torch.device) -> None:
+        self._device = device
+        self._autocast = _MIXED.get(setting) if isinstance(setting, str) else None
+        if isinstance(setting, str):
+            one = "bf16" if setting == "bf16-true" else "fp32"
+            setting = PrecisionMap.model_validate(dict.fromkeys(PrecisionMap.model_fields, one))
+        self._map = setting
+        #: Small gradients of float16 become 0: the loss is scaled up, and the gradients back.
+        self.scales_loss = self._autocast == torch.float16
+
+    def autocast(self) -> AbstractContextManager[Any]:
+        """The context in which forward passes run."""
+        if self._autocast is None:
+            return nullcontext()
+        return torch.autocast(self._device.type, dtype=self._autocast)
+
+    def apply(self, module: nn.Module) -> None:
+        """Casts weights and buffers, once, and the float columns of each batch that it is given."""
+        for parameter in module.parameters():
+            parameter.data = _cast(parameter.data, _DTYPES[self._map.param])
+        for owner in module.modules():
+            for name, buffer in owner.named_buffers(recurse=False):
+                setattr(owner, name, _cast(buffer, _DTYPES[self._map.buffer]))
+        module.register_forward_pre_hook(self._cast_batch)
+
+    def _cast_batch(self, module: nn.Module, inputs: tuple[Any, ...]) -> None:
+        for store in inputs[0].stores:
+            for name in _INPUTS:
+                if isinstance(store.get(name), Tensor):
+                    store[name] = _cast(store[name], _DTYPES[self._map.input])
+
+
+def _cast(tensor: Tensor, dtype: torch.dtype) -> Tensor:
+    """Float64 is somebody's choice, and stays unless less than float32 is wanted."""
+    is_wide = tensor.dtype == torch.float64 and dtype == torch.float32
+    return tensor if is_wide or not tensor.is_floating_point() else tensor.to(dtype)

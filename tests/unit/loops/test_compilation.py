@@ -1,0 +1,62 @@
+"""A compiled model trains as an eager one; a machine without a compiler is told so."""
+
+from __future__ import annotations
+
+import shutil
+
+import pytest
+import torch
+from torch import nn
+
+from raygnn.config import load_config
+from raygnn.errors import ResourceError
+from raygnn.loops.compilation import compile_module
+from raygnn.loops.optimization import Optimization
+from tests.small_runs import run_rank, small_config, trained_weights
+
+
+@pytest.mark.parametrize(
+    ("device", "variable", "value", "message"),
+    [
+        ("cpu", "CXX", None, r"training\.compile=True is invalid: .* g\+\+ is not on this machine"),
+        ("cpu", "CXX", "my-c++ -O2", r"my-c\+\+ is not on .*variable CXX"),
+        ("cuda", "CC", None, r"gcc or clang is not on .*variable CC, or set training\.compile to"),
+    ],
+)
+def test_a_missing_compiler_is_named(monkeypatch, device, variable, value, message):
+    monkeypatch.setattr(shutil, "which", lambda name: None)
+    monkeypatch.delenv(variable, raising=False)
+    if value is not None:
+        monkeypatch.setenv(variable, value)
+    with pytest.raises(ResourceError, match=message):
+        compile_module(nn.Linear(1, 1), torch.device(device))
+
+
+def test_a_config_compiles_the_model_and_its_weights_keep_their_names(monkeypatch):
+    compiled: list[dict] = []
+    monkeypatch.setattr(nn.Module, "compile", lambda module, **options: compiled.append(options))
+    monkeypatch.setattr(shutil, "which", lambda name: f"/usr/bin/{name}")
+    loaded = load_config({"training": {"compile": True}})
+    parts = Optimization(nn.Linear(2, 1), loaded, torch.device("cpu"), None)
+    assert compiled == [{"dynamic": True}]
+    assert set(parts.state_dict()["model"]) == {"weight", "bias"}
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("g++") is None, reason="no C++ compiler")
+@pytest.mark.parametrize("model", ["MLP", "GraphSAGE"])
+def test_a_compiled_run_equals_an_eager_one(small_bundle_path, tmp_path, model):
+    """Batches have other numbers of nodes and edges each: shapes are dynamic."""
+    runs = {}
+    for compiled in (False, True):
+        config = small_config(
+            tmp_path / str(compiled),
+            scaling__num_workers=0,
+            training={"max_epochs": 2, "compile": compiled},
+            model={"type": model, "args": {"hidden_channels": 8}},
+        )
+        runs[compiled] = (run_rank(config, small_bundle_path), trained_weights(config))
+    (eager, expected), (metrics, weights) = runs[False], runs[True]
+    assert metrics["val/loss"] == pytest.approx(eager["val/loss"], rel=1e-4)
+    for name, tensor in weights.items():
+        torch.testing.assert_close(tensor, expected[name], rtol=1e-3, atol=1e-5)

@@ -1,0 +1,84 @@
+"""Number formats reach what they are meant for, and nothing else."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+from torch_geometric.data import Data
+
+from raygnn.config import load_config
+from raygnn.loops.optimization import Optimization
+from raygnn.loops.precision import Precision
+
+CPU = torch.device("cpu")
+
+
+class Seen(nn.Module):
+    """Notes the formats of what it is given."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(2, 1)
+        self.norm = nn.BatchNorm1d(2)
+        self.wide = nn.Parameter(torch.zeros(1, dtype=torch.float64))
+
+    def forward(self, batch: Data) -> dict[str, torch.dtype]:
+        return {name: batch[name].dtype for name in ("x", "y", "edge_index")}
+
+
+def _formats(setting: object) -> tuple[Seen, dict[str, torch.dtype]]:
+    training = load_config({"training": {"precision": setting}}).config.training
+    module = Seen()
+    Precision(training.precision, CPU).apply(module)
+    batch = Data(x=torch.ones(3, 2).half(), y=torch.ones(3), edge_index=torch.zeros(2, 1).long())
+    return module, module(batch)
+
+
+@pytest.mark.parametrize(
+    ("setting", "param", "buffer", "inputs"),
+    [
+        ("fp32", torch.float32, torch.float32, torch.float32),
+        ("bf16-mixed", torch.float32, torch.float32, torch.float32),
+        ("bf16-true", torch.bfloat16, torch.bfloat16, torch.bfloat16),
+        ({"param": "bf16"}, torch.bfloat16, torch.float32, torch.float32),
+        ({"buffer": "bf16", "input": "fp16"}, torch.float32, torch.bfloat16, torch.float16),
+    ],
+)
+def test_formats_of_weights_buffers_and_inputs(setting, param, buffer, inputs):
+    module, seen = _formats(setting)
+    assert module.linear.weight.dtype == param
+    assert module.norm.running_mean.dtype == buffer
+    assert module.norm.num_batches_tracked.dtype == torch.int64
+    assert seen == {"x": inputs, "y": torch.float32, "edge_index": torch.int64}
+    assert module.wide.dtype == (torch.float64 if param == torch.float32 else torch.bfloat16)
+
+
+@pytest.mark.parametrize(("setting", "dtype"), [("bf16-mixed", "bfloat16"), ("fp16-mixed", "half")])
+def test_mixed_precision_multiplies_in_less(setting, dtype):
+    linear = nn.Linear(2, 2)
+    with Precision(setting, CPU).autocast():
+        assert linear(torch.ones(1, 2)).dtype == getattr(torch, dtype)
+    with Precision("fp32", CPU).autocast():
+        assert linear(torch.ones(1, 2)).dtype == torch.float32
+
+
+def test_the_scaler_skips_a_step_that_overflows_and_goes_into_checkpoints():
+    loaded = load_config({"training": {"precision": "fp16-mixed"}, "loader": {"batch_size": 4}})
+    module = nn.Linear(2, 1)
+    parts = Optimization(module, loaded, CPU, torch.optim.SGD(module.parameters(), lr=1.0))
+    before = module.weight.detach().clone()
+    for parameter in module.parameters():
+        parameter.grad = torch.full_like(parameter, float("inf"))
+    assert parts.clip() == float("inf")
+    parts.step()
+    parts.step_schedulers(step=1, epoch=0, epoch_ended=False)
+    assert parts.scheduler.last_epoch == 0  # the step that was skipped does not count
+    assert torch.equal(module.weight, before)
+    assert parts.scaler.get_scale() == 2.0**13  # halved from 2^16 / 4
+    saved = parts.state_dict()
+    again = Optimization(
+        nn.Linear(2, 1), loaded, CPU, torch.optim.SGD(nn.Linear(2, 1).parameters(), lr=1.0)
+    )
+    again.load_state_dict(saved)
+    assert again.scaler.get_scale() == 2.0**13
