@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from raygnn.config.component import Component
@@ -50,7 +51,7 @@ def broken_component_rules(
     for name in sorted(spec.injected & set(component.args)):
         yield Problem((*path, "args", name), *_INJECTED)
     yield from broken_nested_rules(
-        component.args, (*path, "args"), lambda dotted: _broken_path(dotted, allow_modules)
+        component.args, (*path, "args"), lambda name: _broken_nested_name(name, spec, allow_modules)
     )
 
 
@@ -101,9 +102,8 @@ def build(
     """
     target = resolve(component, slot, allow_modules)
     path: KeyPath = (SLOTS[slot].path, "args")
-    args = {
-        name: _expand(value, (*path, name), allow_modules) for name, value in component.args.items()
-    }
+    nest = _Nest(SLOTS[slot], allow_modules, injected)
+    args = {name: nest.expand(value, (*path, name)) for name, value in component.args.items()}
     if clash := sorted(set(args) & set(injected)):
         problems = [Problem((*path, name), *_INJECTED) for name in clash]
         raise ConfigError([_text(problem, component) for problem in problems])
@@ -124,6 +124,14 @@ def _broken_name(name: str, spec: Slot, allow_modules: Sequence[str]) -> tuple[s
         return "there are no short names here", "Set a dotted path, as my_pkg.my_module.Name"
     remedy = choose_from(name, sorted(spec.names)) + ", or a dotted path"
     return f"there is no {spec.path} component of this name", remedy
+
+
+def _broken_nested_name(
+    name: str, spec: Slot, allow_modules: Sequence[str]
+) -> tuple[str, str] | None:
+    return (
+        _broken_name(name, spec, allow_modules) if spec.nests else _broken_path(name, allow_modules)
+    )
 
 
 def _broken_path(path: str, allow_modules: Sequence[str]) -> tuple[str, str] | None:
@@ -156,28 +164,53 @@ def _import_base(path: str) -> type:
     return base
 
 
-def _expand(value: Any, path: KeyPath, allow_modules: Sequence[str]) -> Any:
-    """Builds the objects inside of an argument."""
-    if isinstance(value, list):
-        return [_expand(item, (*path, i), allow_modules) for i, item in enumerate(value)]
-    if is_value_type(value):
-        return coerce(value)
-    if not isinstance(value, Mapping):
-        return value
-    inner = {
-        key: _expand(item, (*path, key), allow_modules)
-        for key, item in value.items()
-        if key != TYPE_KEY
-    }
-    if TYPE_KEY not in value:
-        return inner
-    dotted = value[TYPE_KEY]
-    try:
-        target = _import(dotted, NESTED, allow_modules)
-    except DottedPathError as error:
-        problem = Problem((*path, TYPE_KEY), error.rule, error.remedy)
-        raise ConfigError(problem.text(repr(dotted))) from error
-    return _call(target, inner, {}, path, dotted, allow_modules)
+@dataclass(frozen=True)
+class _Nest:
+    """Builds the objects inside of the arguments of one component.
+
+    Attributes:
+        slot: of the component.
+        injected: what the component itself is given.
+    """
+
+    slot: Slot
+    allow_modules: Sequence[str]
+    injected: Mapping[str, Any]
+
+    def expand(self, value: Any, path: KeyPath) -> Any:
+        """The argument with its objects built."""
+        if isinstance(value, list):
+            return [self.expand(item, (*path, i)) for i, item in enumerate(value)]
+        if is_value_type(value):
+            return coerce(value)
+        if not isinstance(value, Mapping):
+            return value
+        inner = {
+            key: self.expand(item, (*path, key)) for key, item in value.items() if key != TYPE_KEY
+        }
+        return self._build(value[TYPE_KEY], inner, path) if TYPE_KEY in value else inner
+
+    def _build(self, name: str, args: Mapping[str, Any], path: KeyPath) -> Any:
+        injected: Mapping[str, Any] = {}
+        try:
+            if self._is_of_own_kind(name):
+                target = _import(self.slot.names.get(name, name), self.slot, self.allow_modules)
+                injected = _accepted(target, self.injected)
+            else:
+                target = _import(name, NESTED, self.allow_modules)
+        except DottedPathError as error:
+            problem = Problem((*path, TYPE_KEY), error.rule, error.remedy)
+            raise ConfigError(problem.text(repr(name))) from error
+        if clash := sorted(set(args) & set(injected)):
+            raise ConfigError([Problem((*path, n), *_INJECTED).text(repr(args[n])) for n in clash])
+        return _call(target, args, injected, path, name, self.allow_modules)
+
+    def _is_of_own_kind(self, name: str) -> bool:
+        if not self.slot.nests or name in self.slot.names:
+            return self.slot.nests
+        found = import_dotted(name, self.allow_modules, takes_functions=True)
+        bases = tuple(_import_base(base) for base in self.slot.bases)
+        return isinstance(found, type) and issubclass(found, bases)
 
 
 def _parameters(target: Target) -> dict[str, inspect.Parameter] | None:

@@ -19,6 +19,8 @@ class Slot:
         takes_functions: a function of an allowed user module is fine too.
         functions_only: nothing but such a function is.
         any_user_class: `bases` bind the classes of libraries only.
+        nests: objects inside of its args are of its own kind, with its short names and injected
+            arguments: the schedulers of a `SequentialLR`.
     """
 
     path: str
@@ -28,6 +30,7 @@ class Slot:
     takes_functions: bool = False
     functions_only: bool = False
     any_user_class: bool = False
+    nests: bool = False
 
 
 _MODELS = (
@@ -51,6 +54,7 @@ _OPTIMIZERS = (
 )  # of torch.optim, but for LBFGS, which needs a closure, and Muon, which takes matrices only
 _SCHEDULERS = (
     "ConstantLR",
+    "ChainedScheduler",
     "CosineAnnealingLR",
     "CosineAnnealingWarmRestarts",
     "CyclicLR",
@@ -60,8 +64,9 @@ _SCHEDULERS = (
     "OneCycleLR",
     "PolynomialLR",
     "ReduceLROnPlateau",
+    "SequentialLR",
     "StepLR",
-)  # of torch.optim.lr_scheduler, but for those that take functions or other schedulers
+)  # of torch.optim.lr_scheduler, but for those that take functions
 _LOSSES = {
     "cross_entropy": "CrossEntropy",
     "binary_cross_entropy": "BinaryCrossEntropy",
@@ -122,6 +127,7 @@ SLOTS: Mapping[str, Slot] = MappingProxyType(
             ("torch.optim.lr_scheduler.LRScheduler",),
             {name: f"torch.optim.lr_scheduler.{name}" for name in _SCHEDULERS},
             frozenset({"optimizer", "last_epoch"}),
+            nests=True,
         ),
         "loss": Slot(
             "losses",

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 from raygnn.config import LoadedConfig, resolve
+from raygnn.errors import ConfigError
 from raygnn.loops.task import StepOutput
 
 
@@ -31,12 +33,21 @@ class GradReduction:
             self._weigh = resolve(self._kind, "grad_weight", loaded.allow_modules)
 
     def factor_and_divisor(self, output: StepOutput) -> tuple[float, float]:
-        """The factor on this micro-batch's summed loss, and what it adds to the divisor."""
+        """The factor on this micro-batch's summed loss, and what it adds to the divisor.
+
+        Raises:
+            ConfigError: the user's function gave no weight.
+        """
         if self._kind == "sample_mean":
             return 1.0, output.weight
         own_mean = 1.0 / output.weight if self._is_mean and output.weight else 1.0
         if self._weigh is not None:
             weight = float(self._weigh(output))
+            if not 0 <= weight < math.inf:
+                raise ConfigError(
+                    f"training.grad_reduction={self._kind!r} is invalid: it gave the weight "
+                    f"{weight}. Return a finite number of at least 0 for each micro-batch."
+                )
             return own_mean * weight, weight
         return own_mean, 1.0
 

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from raygnn.config import load_config
+from raygnn.errors import ConfigError
 from raygnn.loops.grad_reduction import GradReduction
 from raygnn.loops.task import StepOutput
 from tests.small_runs import run_rank, small_bundle, small_config, trained_weights
@@ -40,7 +41,19 @@ def test_formulas(loss, grad, expected):
     assert (total / divisor if reduction.divides else total) == pytest.approx(expected)
 
 
-@pytest.mark.parametrize("grad", ["batch_mean", "sum"])
+def negative_weight(output: StepOutput) -> float:
+    """A mistake."""
+    return -1.0
+
+
+def test_a_weight_must_be_one():
+    settings = {"grad_reduction": f"{__name__}.negative_weight"}
+    reduction = GradReduction(load_config({"training": settings}, allow_modules=["tests"]))
+    with pytest.raises(ConfigError, match=r"grad_reduction='.*' is invalid: it gave the weight -1"):
+        reduction.factor_and_divisor(StepOutput(torch.tensor(1.0), 1.0))
+
+
+@pytest.mark.parametrize("grad", ["batch_mean", "sum", f"{__name__}.double_weight"])
 def test_workers_agree_on_each(ranks, tmp_path, grad):
     bundle = str(small_bundle(tmp_path).path)
     weights = {}
