@@ -59,6 +59,11 @@ def is_remote(uri: str | os.PathLike[str]) -> bool:
     return not text.startswith(("file://", "local://"))
 
 
+def absolute(uri: str | os.PathLike[str]) -> str:
+    """A URI that means the same in any folder: workers run in others than the driver."""
+    return os.fspath(uri) if is_remote(uri) else str(open_fs(uri)[1])
+
+
 def join(uri: str | os.PathLike[str], *parts: str) -> str:
     """Joins parts below a path or URI; an absolute path or a URI among the parts starts anew."""
     joined = os.fspath(uri)

@@ -57,12 +57,17 @@ def build_encoder(
 
 
 def encoder_signature(
-    encoder: GraphEncoder, bundle: Bundle, feature: str, output: NodeOutput | LinkOutput
+    encoder: GraphEncoder,
+    bundle: Bundle,
+    feature: str,
+    edge_columns: Mapping[str, str],
+    output: NodeOutput | LinkOutput,
 ) -> ModelSignature:
     """What an encoder that `build_encoder` built needs of a graph."""
     module = encoder.module
     embedded = module.embedded_types if isinstance(module, HeteroEncoder) else frozenset()
-    return ModelSignature.of(bundle, feature, feature_widths(bundle, feature), embedded, output)
+    widths = feature_widths(bundle, feature)
+    return ModelSignature.of(bundle, feature, widths, embedded, list(edge_columns), output)
 
 
 def add_needed_columns(

@@ -74,8 +74,6 @@ class LinkPrediction(Task):
         self._arguments = LinkTargetArguments.of(args)
         self._loaders: dict[str, LinkLoader | None] = {}
         self._ranking: FullRankingEvaluation | None = None
-        #: edge columns of a batch, and what the model calls them
-        self.edge_columns: dict[str, str] = {}
 
     def setup(self, env: TaskEnvironment) -> None:
         """Finds and splits the links.
@@ -120,7 +118,7 @@ class LinkPrediction(Task):
         assert isinstance(model, LinkPredictor)
         output = LinkOutput(self.target.edge_type, self._arguments.labels)
         feature = self._arguments.feature
-        return encoder_signature(model.encoder, self.env.bundle, feature, output)
+        return encoder_signature(model.encoder, self.env.bundle, feature, self.edge_columns, output)
 
     def build_model(self) -> nn.Module:
         loaded = self.env.loaded

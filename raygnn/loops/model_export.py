@@ -7,10 +7,7 @@ from torch import nn
 
 from raygnn import __version__
 from raygnn.data.filesystem import join, open_fs, write_text
-from raygnn.loops.model_signature import ModelSignature
-
-MODEL_FILE = "model.safetensors"
-SIGNATURE_FILE = "model.json"
+from raygnn.loops.model_signature import MODEL_FILE, SIGNATURE_FILE, ModelSignature
 
 
 def export_model(

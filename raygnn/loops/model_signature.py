@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -13,11 +13,15 @@ import pyarrow as pa
 
 from raygnn import __version__
 from raygnn.data.bundle import Bundle
+from raygnn.data.edge_inputs import edge_widths
 from raygnn.data.edge_types import EdgeType, edge_type_name, parse_edge_type
 from raygnn.data.hashing import string_buffers
 from raygnn.errors import CheckpointError, DataError
 
 FORMAT = "raygnn/model-v1"
+# What a trained model is, beside its config.yaml.
+MODEL_FILE = "model.safetensors"
+SIGNATURE_FILE = "model.json"
 
 
 @dataclass(frozen=True)
@@ -72,12 +76,14 @@ class ModelSignature:
     Attributes:
         feature: column of the input features.
         node_types: what is read of each; their order, and that of the edge types, is the model's.
+        edge_columns: by column that is read of edges, its width by name of edge type that has it.
         output: what the model gives.
     """
 
     feature: str
     node_types: Mapping[str, NodeInput]
     edge_types: tuple[EdgeType, ...]
+    edge_columns: Mapping[str, Mapping[str, int]]
     output: NodeOutput | LinkOutput
 
     @classmethod
@@ -87,6 +93,7 @@ class ModelSignature:
         feature: str,
         widths: Mapping[str, int],
         embedded_types: Collection[str],
+        edge_columns: Sequence[str],
         output: NodeOutput | LinkOutput,
     ) -> ModelSignature:
         """The signature of a model that was built for a graph.
@@ -101,7 +108,16 @@ class ModelSignature:
             if name in embedded_types:
                 rows = {"ids": _ids_digest(bundle.ids(name)), "num_nodes": bundle.num_nodes(name)}
             inputs[name] = NodeInput(widths.get(name), **rows)
-        return cls(feature, inputs, tuple(bundle.edge_types), output)
+        columns = {name: _edge_widths(bundle, name, bundle.edge_types) for name in edge_columns}
+        return cls(feature, inputs, tuple(bundle.edge_types), columns, output)
+
+    @property
+    def ends(self) -> tuple[str, str]:
+        """Node types of the links' anchors and targets; twice the one that is predicted."""
+        if isinstance(self.output, NodeOutput):
+            return self.output.node_type, self.output.node_type
+        anchor, _, target = self.output.edge_type
+        return anchor, target
 
     def fitted(self, bundle: Bundle) -> Bundle:
         """The part of a graph that the model reads, in the model's order.
@@ -129,6 +145,7 @@ class ModelSignature:
             "feature": self.feature,
             "node_types": {name: asdict(read) for name, read in self.node_types.items()},
             "edge_types": [edge_type_name(edge_type) for edge_type in self.edge_types],
+            "edge_columns": {name: dict(widths) for name, widths in self.edge_columns.items()},
             "nodes": None,
             "links": None,
         }
@@ -157,6 +174,7 @@ class ModelSignature:
                 content["feature"],
                 {name: NodeInput(**read) for name, read in content["node_types"].items()},
                 tuple(parse_edge_type(edge_type) for edge_type in content["edge_types"]),
+                content["edge_columns"],
                 _output(content),
             )
         except (ValueError, KeyError, TypeError, AttributeError) as error:
@@ -200,12 +218,26 @@ class ModelSignature:
 
     def _broken_edges(self, bundle: Bundle) -> list[str]:
         have = [edge_type_name(edge_type) for edge_type in bundle.edge_types]
-        return [
+        problems = [
             f"edge type {edge_type_name(edge_type)!r} of the model is not in the graph, which has "
             f"{have}. Declare it in graph.yaml; reverse types are added by data.reverse_edges."
             for edge_type in self.edge_types
             if edge_type not in bundle.edge_types
         ]
+        for column, widths in self.edge_columns.items():
+            found = _edge_widths(bundle, column, self.edge_types)
+            if found != widths:
+                problems.append(
+                    f"edge column {column!r} is invalid: by edge type it has the widths {found}, "
+                    f"and the model was trained with {dict(widths)}. Write the column as it was "
+                    "in training."
+                )
+        return problems
+
+
+def _edge_widths(bundle: Bundle, column: str, edge_types: Sequence[EdgeType]) -> dict[str, int]:
+    widths = edge_widths(bundle, column)
+    return {edge_type_name(t): width for t, width in widths.items() if t in edge_types}
 
 
 def _output(content: Mapping[str, Any]) -> NodeOutput | LinkOutput:

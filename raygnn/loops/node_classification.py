@@ -69,8 +69,6 @@ class NodeClassification(Task):
             target, label, feature, problem, edge_feature, edge_weight
         )
         self._loaders: dict[str, NeighborLoader | None] = {}
-        #: edge columns of a batch, and what the model calls them
-        self.edge_columns: dict[str, str] = {}
 
     def setup(self, env: TaskEnvironment) -> None:
         """Finds target, labels and splits in the bundle.
@@ -120,7 +118,7 @@ class NodeClassification(Task):
         output = NodeOutput(
             target.node_type, target.label, target.problem, target.num_outputs, names
         )
-        return encoder_signature(model.encoder, bundle, target.feature, output)
+        return encoder_signature(model.encoder, bundle, target.feature, self.edge_columns, output)
 
     def build_model(self) -> nn.Module:
         """The encoder; with `model.args.out_channels` set, a linear head follows it."""

@@ -12,7 +12,7 @@ from typing import Any
 
 from raygnn import __version__
 from raygnn.config import LoadedConfig
-from raygnn.data.filesystem import is_remote, join, open_fs, read_text, redact, write_text
+from raygnn.data.filesystem import absolute, join, open_fs, read_text, redact, write_text
 from raygnn.errors import RunError
 
 
@@ -120,11 +120,11 @@ def check_run_folder(loaded: LoadedConfig, name: str) -> RunFolder:
             where `checkpoint.resume` demands it.
     """
     run = loaded.config.run
-    uri = _absolute(join(run.storage_path, name))
+    uri = absolute(join(run.storage_path, name))
     folder = RunFolder(
         uri=uri,
-        model_uri=_absolute(run.model_uri or uri),
-        logs_uri=_absolute(run.logs_uri or join(uri, "logs")),
+        model_uri=absolute(run.model_uri or uri),
+        logs_uri=absolute(run.logs_uri or join(uri, "logs")),
         attempt=secrets.token_hex(3),
     )
     if not run.overwrite:
@@ -152,11 +152,6 @@ def open_run_folder(loaded: LoadedConfig, name: str) -> RunFolder:
             "write to."
         ) from error
     return folder
-
-
-def _absolute(uri: str) -> str:
-    """Workers run in other directories than the driver, so local paths travel absolute."""
-    return uri if is_remote(uri) else open_fs(uri)[1]
 
 
 def _check_state(state: dict[str, Any] | None, fingerprint: str, name: str, resume: str) -> None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any, Protocol
 
 import torch
@@ -89,6 +90,9 @@ class Task(ABC):
     #: Set where the micro-batches of a step compete with each other; then `training_step` is not
     #: called.
     joint_loss: JointLoss | None = None
+
+    #: Edge columns that the model reads, by column what it calls them.
+    edge_columns: Mapping[str, str] = MappingProxyType({})
 
     #: Names of the sums in `StepOutput.metrics`; every batch gives all of them.
     step_metrics: Sequence[str] = ()

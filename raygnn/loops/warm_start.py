@@ -13,7 +13,7 @@ from raygnn.config.training_section import InitFrom
 from raygnn.data.filesystem import join, open_fs, redact
 from raygnn.errors import CheckpointError, ConfigError
 from raygnn.loops.checkpoints import STATE, CheckpointStore
-from raygnn.loops.model_export import MODEL_FILE
+from raygnn.loops.model_signature import MODEL_FILE
 
 
 def warm_start(module: nn.Module, settings: InitFrom) -> list[str]:

@@ -43,7 +43,7 @@ def run_worker(job: TrainJob, context: WorkerContext) -> dict[str, Any]:
         The final metrics, equal on all ranks.
     """
     loaded, config = job.loaded, job.loaded.config
-    _prepare_process(loaded)
+    prepare_process(loaded)
     task: Task = build(config.task, "task", loaded.allow_modules)
     bundle = Bundle.open(job.bundle_path)
     task.setup(TaskEnvironment(loaded, bundle, context.rank, context.world_size, context.device))
@@ -102,7 +102,8 @@ def _run_own_loop(job: TrainJob, task: Task, context: WorkerContext) -> dict[str
     return metrics
 
 
-def _prepare_process(loaded: LoadedConfig) -> None:
+def prepare_process(loaded: LoadedConfig) -> None:
+    """Makes this process as the config wants it: environment, determinism, random seeds."""
     config = loaded.config
     keep_freed_memory()
     if config.init_env is not None:

@@ -28,10 +28,10 @@ class RayWorkerContext:
     """`WorkerContext` over Ray Train; built inside a Train worker.
 
     Args:
-        stop_requests: the actor of `raygnn.runtime.stop_requests`.
+        stop_requests: the actor of `raygnn.runtime.stop_requests`; null where nobody can ask.
     """
 
-    def __init__(self, stop_requests: ActorHandle) -> None:
+    def __init__(self, stop_requests: ActorHandle | None = None) -> None:
         context = ray.train.get_context()
         self.rank: int = context.get_world_rank()
         self.world_size: int = context.get_world_size()
@@ -39,7 +39,9 @@ class RayWorkerContext:
         self._storage = context.get_storage().storage_filesystem
         self._interruption: str | None = None
         # Rank 0 listens for all, as its answer reaches the others with the gradients.
-        self._request = stop_requests.wait.remote() if self.rank == 0 else None
+        self._request = None
+        if self.rank == 0 and stop_requests is not None:
+            self._request = stop_requests.wait.remote()
         self._look_again_s = 0.0
 
     def report(self, metrics: Mapping[str, float], checkpoint_path: str | None) -> None:

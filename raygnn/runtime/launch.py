@@ -79,15 +79,10 @@ def _run_in_process(loaded: LoadedConfig, name: str, data: Any, *, dry_run: bool
 
 
 def _run_on_ray(loaded: LoadedConfig, name: str, data: Any, *, dry_run: bool) -> Outcome:
-    # The controller asks workers for reports at this interval; its default of 2 s would make
-    # every validation wait. It is read when Ray Train starts.
-    os.environ.setdefault("RAY_TRAIN_HEALTH_CHECK_INTERVAL_S", "0.1")
-    import ray
-
     from raygnn.runtime.ingest import ray_data_schedule
     from raygnn.runtime.preflight import plan_resources
 
-    _connect(ray)
+    connect()
     resources = plan_resources(loaded.config)
     bundle = open_bundle(loaded, data, schedule=ray_data_schedule)
     check_data(loaded.config, bundle)
@@ -174,8 +169,13 @@ def _train_worker(config: dict[str, Any]) -> dict[str, Any] | RaygnnError:
         return error
 
 
-def _connect(ray: Any) -> None:
+def connect() -> None:
     """Joins the cluster of this job or notebook, or starts a local Ray and says so."""
+    # The controller asks workers for reports at this interval; its default of 2 s would make
+    # every validation wait. It is read when Ray Train starts.
+    os.environ.setdefault("RAY_TRAIN_HEALTH_CHECK_INTERVAL_S", "0.1")
+    import ray
+
     if ray.is_initialized():
         return
     started = time.monotonic()

@@ -20,6 +20,7 @@ BUYS, SOLD = ("user", "buys", "item"), ("item", "sold_to", "user")
 def _bundle(folder: Path, name: str, **changes) -> Bundle:
     ids = changes.get("ids", [f"u{i}" for i in range(6)])
     ends = np.arange(5) % 3
+    amount = {"amount": np.ones((5, changes.get("amount", 2)), np.float32)}
     nodes = {
         "user": node_rows(np.array(ids)),
         "item": node_rows(np.arange(3), {"x": np.ones((3, changes.get("width", 2)), np.float32)}),
@@ -28,7 +29,7 @@ def _bundle(folder: Path, name: str, **changes) -> Bundle:
         nodes["user"] = node_rows(np.array(ids), {"x": np.ones((len(ids), 2), np.float32)})
     sources = np.array(ids)[:5]
     edges = {
-        BUYS: edge_rows(sources, ends),
+        BUYS: edge_rows(sources, ends, amount),
         SOLD: edge_rows(ends, sources),
         ("user", "likes", "item"): edge_rows(sources, ends),
     }
@@ -47,13 +48,13 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def signature(folder: Path) -> ModelSignature:
     bundle = _bundle(folder, "training")
-    return ModelSignature.of(bundle, "x", {"item": 2}, {"user"}, LinkOutput(BUYS, True))
+    return ModelSignature.of(bundle, "x", {"item": 2}, {"user"}, ["amount"], LinkOutput(BUYS, True))
 
 
 def test_it_reads_back_as_written(signature):
     assert ModelSignature.from_json(signature.to_json(), "model.json") == signature
     output = NodeOutput("user", "y", "multi_class", 2, ("a", "b"))
-    other = ModelSignature("x", signature.node_types, (BUYS,), output)
+    other = ModelSignature("x", signature.node_types, (BUYS,), {}, output)
     assert ModelSignature.from_json(other.to_json(), "model.json") == other
 
 
@@ -77,6 +78,7 @@ def test_it_fits_its_own_graph_in_any_order_and_with_more_types(folder, signatur
             {"edge_types": [BUYS]},
             "edge type 'item__sold_to__user' of the model is not in the graph",
         ),
+        ({"amount": 1}, "'amount' is invalid: by edge type it has the widths .*buys__item': 1"),
         (
             {"ids": [f"u{i}" for i in (1, 0, 2, 3, 4, 5)]},
             "'user' has a learned row for each of the 6",

@@ -1,0 +1,284 @@
+"""Command line and Python entry of inference: `python -m raygnn.infer MODEL --out URI`."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from os import PathLike, fspath
+from typing import TYPE_CHECKING, Any
+
+from raygnn.data.filesystem import is_storage_error, redact
+from raygnn.data.read_ids import dense_ids, read_ids
+from raygnn.errors import ConfigError, RaygnnError
+from raygnn.loops.inference_job import (
+    SCORES,
+    WHAT,
+    NeighborRequest,
+    NodeRequest,
+    check_node_type,
+    known_types,
+)
+from raygnn.loops.model_signature import ModelSignature
+from raygnn.loops.saved_model import SavedModel
+
+if TYPE_CHECKING:
+    from raygnn.data.bundle import Bundle
+
+_USAGE = """\
+python -m raygnn.infer MODEL --out URI [options] [--section.key value ...]
+
+Writes embeddings or predictions of every node, or the top-k neighbors of some, to Parquet under
+the original ids. MODEL is the folder of a finished run or of an exported model, OUT a new folder;
+both may be any fsspec URI. The graph is that of training, or --data.uri. Keys of the sections data,
+sampling, loader, training and scaling are set as in raygnn.train: --scaling.num_workers 2,
+--loader.eval_batch_size 4096, --training.eval exact. See docs/inference.md.
+"""
+
+
+@dataclass(frozen=True)
+class Written:
+    """What inference wrote.
+
+    Attributes:
+        uri: the folder.
+        manifest: content of its `_manifest.json`.
+    """
+
+    uri: str
+    manifest: dict[str, Any]
+
+    def table_uri(self, name: str) -> str:
+        """The folder of one table, which readers of Parquet take as it is."""
+        return f"{self.uri.rstrip('/')}/{name}"
+
+
+def predict(
+    model: str | PathLike[str],
+    out: str | PathLike[str],
+    overrides: Sequence[str] = (),
+    *,
+    data: Any = None,
+    what: str | None = None,
+    node_types: Sequence[str] = (),
+    rows_per_file: int = 65_536,
+    chunk_size: int = 100_000,
+    overwrite: bool = False,
+    allow_modules: Sequence[str] = (),
+) -> Written:
+    """Writes a row for each node: its id, and its embedding or what is predicted of it.
+
+    Args:
+        model: folder of a finished run or of an exported model.
+        out: folder to write, with a table for each node type.
+        overrides: of the config, as on the command line: `["--data.uri", "graph"]`.
+        data: a PyG `Data` or `HeteroData`, instead of the config's graph.
+        what: embeddings, predictions or probabilities; None is predictions of a node task, else
+            embeddings.
+        node_types: None given takes the one that is predicted, or both ends of the links.
+        rows_per_file: of the tables.
+        chunk_size: rows on the device at a time, with `training.eval: exact`.
+        overwrite: replaces the output of an earlier call.
+        allow_modules: own modules whose classes the config may name.
+    Raises:
+        ConfigError: an argument or override is wrong, or the model does not give that.
+        DataError: the graph is wrong, or not one that the model can read.
+        RunError: there is no trained model, or the folder cannot be written.
+        CheckpointError: the model's files are damaged or do not fit each other.
+        ResourceError: the cluster has no place for the workers.
+        TrainingError: a worker failed.
+    """
+
+    def ask(saved: SavedModel, bundle: Bundle) -> NodeRequest:
+        return NodeRequest.of(saved.signature, what, tuple(node_types))
+
+    options = {"rows_per_file": rows_per_file, "chunk_size": chunk_size, "overwrite": overwrite}
+    return _infer(model, out, overrides, allow_modules, data, options, ask)
+
+
+def top_k(
+    model: str | PathLike[str],
+    out: str | PathLike[str],
+    k: int,
+    anchors: str | PathLike[str] | Sequence[int] | Sequence[str],
+    overrides: Sequence[str] = (),
+    *,
+    anchors_column: str | None = None,
+    anchor_type: str | None = None,
+    target_type: str | None = None,
+    filter_known: bool = False,
+    score: str = "inner_product",
+    data: Any = None,
+    rows_per_file: int = 65_536,
+    chunk_size: int = 100_000,
+    overwrite: bool = False,
+    allow_modules: Sequence[str] = (),
+) -> Written:
+    """Writes the k nodes of highest score for each anchor, found among all, to table `neighbors`.
+
+    Columns: anchor_id, neighbor_id, score, rank (from 1). Of equal scores the smaller id comes
+    first. A node is never its own neighbor.
+
+    Args:
+        anchors: original ids, or a Parquet or CSV file of them.
+        anchors_column: of the file; None takes the only one, or `id`.
+        anchor_type: of the anchors; None takes the task's.
+        target_type: of the neighbors; None takes the task's.
+        filter_known: leaves out what the graph links the anchor to; an anchor may then have less
+            than k neighbors.
+        score: inner_product of the embeddings, or the decoder of the model.
+        ...: as in `predict`, with the same errors.
+    """
+
+    def ask(saved: SavedModel, bundle: Bundle) -> NeighborRequest:
+        anchor, target = _ends(saved.signature, anchor_type, target_type)
+        given: Any = anchors
+        if isinstance(given, str | PathLike):
+            kind = bundle.id_map(anchor).kind
+            given = read_ids(fspath(given), anchors_column, kind, "--anchors")
+        request = NeighborRequest(
+            k,
+            dense_ids(bundle, anchor, given, "--anchors"),
+            anchor,
+            target,
+            known_types(saved.signature, bundle, anchor, target) if filter_known else (),
+            score,  # type: ignore[arg-type]
+        )
+        request.check(saved.signature, bundle)
+        return request
+
+    options = {"rows_per_file": rows_per_file, "chunk_size": chunk_size, "overwrite": overwrite}
+    return _infer(model, out, overrides, allow_modules, data, options, ask)
+
+
+def _infer(
+    model: str | PathLike[str],
+    out: str | PathLike[str],
+    overrides: Sequence[str],
+    allow_modules: Sequence[str],
+    data: Any,
+    options: dict[str, Any],
+    ask: Any,
+) -> Written:
+    from raygnn.runtime.launch_inference import OutputOptions, launch_inference
+
+    saved = SavedModel.open(fspath(model), overrides, allow_modules)
+    output = OutputOptions(fspath(out), **options)
+    return Written(output.uri, launch_inference(saved, output, ask, data))
+
+
+def _ends(signature: ModelSignature, anchor: str | None, target: str | None) -> tuple[str, str]:
+    """Node types of anchors and targets."""
+    ends = (anchor or signature.ends[0], target or signature.ends[1])
+    for name, option in zip(ends, ("--anchor-type", "--targets"), strict=True):
+        check_node_type(signature, name, option)
+    return ends
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs the command line and returns its exit status: 0, 1 (failed) or 2 (wrong input)."""
+    options, rest = _parser().parse_known_args(argv)
+    try:
+        if not rest or rest[0].startswith("--"):
+            raise ConfigError(f"MODEL={rest[:1]} is invalid: the model comes first. {_USAGE}")
+        _run(options, rest[0], rest[1:])
+    except RaygnnError as error:
+        print(f"{type(error).__name__}:\n{error}", file=sys.stderr)
+        return error.exit_status
+    except KeyboardInterrupt:
+        print("interrupted: nothing was written", file=sys.stderr)
+        return 130
+    except Exception as error:
+        if not is_storage_error(error):
+            raise
+        print(f"storage failed: {type(error).__name__}: {redact(str(error))}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def _run(options: argparse.Namespace, model: str, overrides: Sequence[str]) -> None:
+    shared: dict[str, Any] = {
+        "rows_per_file": options.rows_per_file,
+        "chunk_size": options.chunk_size,
+        "overwrite": options.overwrite,
+        "allow_modules": options.allow_module,
+    }
+    _check_together(options)
+    if options.top_k is None:
+        nodes = {"what": options.what, "node_types": options.node_type}
+        predict(model, options.out, overrides, **nodes, **shared)
+        return
+    top_k(
+        model,
+        options.out,
+        options.top_k,
+        options.anchors,
+        overrides,
+        anchors_column=options.anchors_column,
+        anchor_type=options.anchor_type,
+        target_type=options.targets,
+        filter_known=options.filter_known,
+        score=options.score or SCORES[0],
+        **shared,
+    )
+
+
+def _check_together(options: argparse.Namespace) -> None:
+    """Checks that the options are all of one kind of output."""
+    of_nodes, of_neighbors = (
+        [f"--{name.replace('_', '-')}" for name in names if getattr(options, name)]
+        for names in (
+            ("what", "node_type"),
+            ("anchors", "anchors_column", "anchor_type", "targets", "filter_known", "score"),
+        )
+    )
+    if options.out is None:
+        raise ConfigError("--out is missing. Name a folder or URI to write.")
+    if options.top_k is None and of_neighbors:
+        raise ConfigError(
+            f"{of_neighbors[0]} is invalid without --top-k. Set the number of neighbors, or leave "
+            "it out."
+        )
+    if options.top_k is not None and of_nodes:
+        raise ConfigError(f"{of_nodes[0]} is invalid with --top-k. Leave one of them out.")
+    if options.top_k is not None and options.anchors is None:
+        raise ConfigError("--top-k is invalid without --anchors. Name a file of ids.")
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m raygnn.infer", usage=_USAGE, allow_abbrev=False
+    )
+    add = parser.add_argument
+    add("--out", metavar="URI", help="folder to write, any fsspec URI")
+    add("--what", help=f"{', '.join(WHAT)} (default: as the task)")
+    add("--node-type", action="append", default=[], metavar="TYPE", help="may be given again")
+    add("--top-k", type=int, metavar="K", help="write the K best targets of each anchor instead")
+    add("--anchors", metavar="FILE", help="Parquet or CSV file of ids, any fsspec URI")
+    add("--anchors-column", metavar="NAME", help="default: the only column, or id")
+    add("--anchor-type", metavar="TYPE", help="node type of the anchors (default: the task's)")
+    add("--targets", metavar="TYPE", help="node type of the neighbors (default: the task's)")
+    add("--filter-known", action="store_true", help="leave out what the anchor is linked to")
+    add("--score", help=f"{' or '.join(SCORES)} (default: {SCORES[0]})")
+    add("--rows-per-file", type=int, default=65_536, metavar="N", help="default: 65536")
+    add(
+        "--chunk-size",
+        type=int,
+        default=100_000,
+        metavar="N",
+        help="rows on the device at a time, in exact encoding (default: 100000)",
+    )
+    add("--overwrite", action="store_true", help="replace the output of an earlier call")
+    add(
+        "--allow-module",
+        action="append",
+        default=[],
+        metavar="MODULE",
+        help="a module of yours whose classes the config names; may be given several times",
+    )
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

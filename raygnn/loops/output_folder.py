@@ -1,0 +1,161 @@
+"""A folder of Parquet tables that is whole or not there, written by all ranks."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import secrets
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from raygnn.data.arrays import sync_folder
+from raygnn.data.filesystem import is_remote, join, open_fs, redact, write_text
+from raygnn.errors import RunError
+
+# Readers of Parquet folders skip names that begin so.
+MANIFEST = "_manifest.json"
+_RECORDS = "_ray"
+_OURS = re.compile(r"[^/]+/part-\d{5,}-of-\d{5,}\.parquet|_manifest\.json|_ray/.*")
+
+
+@dataclass(frozen=True)
+class OutputFolder:
+    """Tables at `<uri>/<table>/part-00000-of-00001.parquet`, and `<uri>/_manifest.json`.
+
+    On a local disk (or one that all workers mount) files are written into a folder beside the
+    target, which is renamed when all are there. On a remote store they are written in place, and
+    the manifest last: a folder without it is not whole. Crosses process boundaries.
+
+    Attributes:
+        staged_uri: where the files are written.
+    """
+
+    uri: str
+    staged_uri: str
+
+    @classmethod
+    def check(cls, uri: str, overwrite: bool = False) -> OutputFolder:
+        """Checks that a folder may be written, without writing anything.
+
+        Args:
+            overwrite: whether the output of an earlier call may be replaced.
+        Raises:
+            RunError: it is a file, or holds what may not be replaced.
+        """
+        fs, path = open_fs(uri)
+        path = path.rstrip("/")
+        fs.invalidate_cache()  # remote listings are cached, and others write there too
+        if fs.isfile(path):
+            raise RunError(f"out={redact(uri)!r} is invalid: it is a file. Name a folder.")
+        found = fs.find(path) if fs.exists(path) else []
+        names = [name.removeprefix(path + "/") for name in found]
+        foreign = [name for name in names if not _OURS.fullmatch(name)]
+        if foreign:
+            raise RunError(
+                f"out={redact(uri)!r} is invalid: the folder holds files that raygnn.infer did not "
+                f"write, such as {foreign[0]}. Name another folder."
+            )
+        if names and not overwrite:
+            raise RunError(
+                f"out={redact(uri)!r} is invalid: the folder holds an earlier output ({len(names)} "
+                "files). Name another folder, or pass --overwrite (overwrite=True) to replace it."
+            )
+        if is_remote(uri):
+            return cls(uri, uri)
+        return cls(path, f"{path}.partial-{secrets.token_hex(4)}")
+
+    def begin(self) -> None:
+        """Makes room for the files. One process calls it, before any writes.
+
+        Raises:
+            RunError: the place cannot be written.
+        """
+        try:
+            if self._is_staged:
+                Path(self.staged_uri).mkdir(parents=True)
+            else:
+                self._remove_files()
+        except OSError as error:
+            raise RunError(
+                f"out={redact(self.uri)!r} is invalid: it cannot be written ({error}). Name a "
+                "folder or bucket that this user may write to."
+            ) from error
+
+    def write(self, table: str, part: int, num_parts: int, rows: pa.Table) -> dict[str, Any]:
+        """Writes one file.
+
+        Returns:
+            What the manifest says of it: file, num_rows, num_bytes.
+        """
+        name = f"{table}/part-{part:05d}-of-{num_parts:05d}.parquet"
+        fs, path = open_fs(join(self.staged_uri, name))
+        fs.makedirs(fs._parent(path), exist_ok=True)
+        with fs.open(path, "wb") as file:
+            pq.write_table(rows, file)
+            num_bytes = file.tell()
+        return {"file": name, "num_rows": rows.num_rows, "num_bytes": num_bytes}
+
+    @property
+    def records_uri(self) -> str:
+        """Where Ray may keep records of its own until the output is whole."""
+        return join(self.staged_uri, _RECORDS)
+
+    def finish(self, content: Mapping[str, Any]) -> None:
+        """Writes the manifest and shows the folder. One process calls it, after all have written.
+
+        Args:
+            content: of the manifest; `tables` has what `write` returned.
+        Raises:
+            RunError: a file is not here, as another machine wrote it to its own disk.
+        """
+        fs, path = open_fs(self.staged_uri)
+        fs.invalidate_cache()
+        for table in content["tables"].values():
+            for file in table["files"]:
+                if not fs.exists(f"{path}/{file['file']}"):
+                    raise RunError(
+                        f"out={redact(self.uri)!r} is invalid: {file['file']}, which a worker has "
+                        "written, is not there for the driver. Name a bucket, or a folder that all "
+                        "machines share."
+                    )
+        records = open_fs(self.records_uri)[1]
+        if fs.exists(records):
+            fs.rm(records, recursive=True)
+        write_text(join(self.staged_uri, MANIFEST), json.dumps(content, indent=1) + "\n")
+        if not self._is_staged:
+            return
+        sync_folder(Path(self.staged_uri))
+        target = Path(self.uri)
+        replaced = Path(f"{self.staged_uri}.replaced")
+        if target.exists():
+            target.rename(replaced)
+        os.rename(self.staged_uri, target)
+        shutil.rmtree(replaced, ignore_errors=True)
+
+    def abandon(self) -> None:
+        """Removes what was written of an output that does not come about."""
+        if self._is_staged:
+            shutil.rmtree(self.staged_uri, ignore_errors=True)
+        else:
+            self._remove_files()
+
+    @property
+    def _is_staged(self) -> bool:
+        return self.staged_uri != self.uri
+
+    def _remove_files(self) -> None:
+        fs, path = open_fs(self.uri)
+        fs.invalidate_cache()
+        path = path.rstrip("/")
+        names = [n.removeprefix(path + "/") for n in (fs.find(path) if fs.exists(path) else [])]
+        # The manifest goes first: without it nobody takes what is left for whole.
+        for name in sorted(names, key=lambda name: name != MANIFEST):
+            if _OURS.fullmatch(name):
+                fs.rm_file(f"{path}/{name}")

@@ -1,0 +1,153 @@
+"""Launching inference: model and graph first, then checks, then workers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from raygnn.data.bundle import Bundle
+from raygnn.data.filesystem import join, redact
+from raygnn.errors import ConfigError
+from raygnn.loops.inference_job import InferenceJob, NeighborRequest, NodeRequest
+from raygnn.loops.output_folder import OutputFolder
+from raygnn.loops.progress import say
+from raygnn.loops.saved_model import SavedModel
+from raygnn.runtime.data_source import open_bundle
+
+if TYPE_CHECKING:
+    from raygnn.loops.context import WorkerContext
+
+#: Makes the request for a model and a graph that fit each other.
+Ask = Callable[[SavedModel, Bundle], NodeRequest | NeighborRequest]
+
+
+@dataclass(frozen=True)
+class OutputOptions:
+    """Where and how tables are written; see `raygnn.infer`."""
+
+    uri: str
+    overwrite: bool = False
+    rows_per_file: int = 65_536
+    chunk_size: int = 100_000
+
+    def check(self) -> None:
+        """Checks the numbers.
+
+        Raises:
+            ConfigError: one is less than 1.
+        """
+        for option, value in (
+            ("--rows-per-file", self.rows_per_file),
+            ("--chunk-size", self.chunk_size),
+        ):
+            if value < 1:
+                raise ConfigError(
+                    f"{option}={value!r} is invalid: it must be at least 1. Set it so, or leave it "
+                    "out."
+                )
+
+
+def launch_inference(
+    model: SavedModel, options: OutputOptions, ask: Ask, data: Any = None
+) -> dict[str, Any]:
+    """Runs inference from tables to tables.
+
+    With `scaling.num_workers: 0` everything happens in this process, without Ray (or in each of
+    torchrun's processes); else in workers of Ray Train.
+
+    Args:
+        data: a PyG `Data` or `HeteroData` in place of the config's source.
+    Returns:
+        The manifest of what was written.
+    """
+    options.check()
+    say(f"model {model.weights_uri}")
+    run = _run_on_ray if model.loaded.config.scaling.num_workers else _run_in_process
+    manifest: dict[str, Any] = run(model, options, ask, data)
+    return manifest
+
+
+def _run_in_process(
+    model: SavedModel, options: OutputOptions, ask: Ask, data: Any
+) -> dict[str, Any]:
+    from raygnn.loops import collectives
+    from raygnn.loops.context import ProcessContext
+    from raygnn.loops.inference import run_inference
+
+    scaling = model.loaded.config.scaling
+    output = OutputFolder.check(options.uri, options.overwrite)
+    job = _job(model, open_bundle(model.loaded, data), options, ask, output)
+    context = ProcessContext(use_gpu=scaling.use_gpu, timeout_s=scaling.timeout_s)
+    is_first = context.rank == 0
+    try:
+        job = collectives.broadcast_object(job)  # one staging folder for all
+        if is_first:
+            output.begin()
+        collectives.barrier()
+        manifest = run_inference(job, context)
+        if is_first:
+            output.finish(manifest)
+        collectives.barrier()
+    except BaseException:
+        if is_first:
+            output.abandon()
+        raise
+    finally:
+        context.close()
+    if is_first:
+        _tell(options, manifest)
+    return manifest
+
+
+def _run_on_ray(model: SavedModel, options: OutputOptions, ask: Ask, data: Any) -> dict[str, Any]:
+    from raygnn.runtime.ingest import ray_data_schedule
+    from raygnn.runtime.launch import connect
+    from raygnn.runtime.preflight import plan_resources
+    from raygnn.runtime.ray_workers import run_on_workers
+
+    config = model.loaded.config
+    output = OutputFolder.check(options.uri, options.overwrite)
+    connect()
+    resources = plan_resources(config)
+    bundle = open_bundle(model.loaded, data, schedule=ray_data_schedule)
+    job = _job(model, bundle, options, ask, output)
+    try:
+        output.begin()
+        manifest: dict[str, Any] = run_on_workers(
+            _infer_worker, job, config.scaling, resources, output.records_uri, "Inference"
+        )
+        output.finish(manifest)
+    except BaseException:
+        output.abandon()
+        raise
+    _tell(options, manifest)
+    return manifest
+
+
+def _infer_worker(job: InferenceJob, context: WorkerContext) -> dict[str, Any]:
+    from raygnn.loops.inference import run_inference
+
+    return run_inference(job, context)
+
+
+def _job(
+    model: SavedModel, bundle: Bundle, options: OutputOptions, ask: Ask, output: OutputFolder
+) -> InferenceJob:
+    fitted = model.signature.fitted(bundle)
+    unread = model.signature.unread_types(bundle)
+    if unread:
+        say(f"not read, as the model does not know them: {', '.join(unread)}")
+    request = ask(model, fitted)
+    return InferenceJob(
+        model, str(bundle.path), request, output, options.rows_per_file, options.chunk_size
+    )
+
+
+def _tell(options: OutputOptions, manifest: dict[str, Any]) -> None:
+    for name, table in manifest["tables"].items():
+        num_bytes = sum(file["num_bytes"] for file in table["files"])
+        say(
+            f"wrote {redact(join(options.uri, name))}: {table['num_rows']:,} rows, "
+            f"{len(table['files'])} file(s), {num_bytes:,} bytes"
+        )

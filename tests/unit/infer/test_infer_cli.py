@@ -1,0 +1,205 @@
+"""What inference answers: files where it says, or a message and nothing written."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+import raygnn.infer
+import raygnn.train
+from raygnn.errors import CheckpointError, ConfigError, DataError, RunError, TrainingError
+from raygnn.loops.output_folder import OutputFolder
+from tests.small_runs import small_config
+from tests.unit.infer.conftest import Trained
+from tests.unit.infer.test_nodes import predict
+
+
+def _status(capsys, *arguments: object) -> tuple[int, str]:
+    status = raygnn.infer.main([str(a) for a in arguments])
+    return status, capsys.readouterr().err
+
+
+def test_the_command_line_writes_and_says_where(capsys, node_model, link_model, tmp_path):
+    local = ["--scaling.num_workers", "0"]
+    arguments = [node_model.run, "--data.uri", node_model.plain_graph, "--out", tmp_path / "a"]
+    assert raygnn.infer.main([str(a) for a in [*arguments, *local]]) == 0
+    assert f"wrote {tmp_path / 'a'}/node: 150 rows, 1 file(s)" in capsys.readouterr().out
+    (tmp_path / "anchors.csv").write_text("user\n1\n2\n")
+    arguments = [link_model.run, "--out", tmp_path / "b", "--top-k", 3, *local]
+    arguments += ["--anchors", tmp_path / "anchors.csv", "--targets", "item", "--filter-known"]
+    assert raygnn.infer.main([str(a) for a in arguments]) == 0
+    assert pq.read_table(tmp_path / "b" / "neighbors").num_rows == 6
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--what", "labels"], "Set one of: embeddings, predictions, probabilities"),
+        (["--what", "predictions"], "the model is of links, not of labels"),
+        (["--node-type", "shop"], "--node-type='shop' is invalid: the model has no such"),
+        (["--rows-per-file", "0"], "--rows-per-file=0 is invalid"),
+        (["--chunk-size", "0"], "--chunk-size=0 is invalid"),
+        (["--model.args.hidden_channels", "4"], "training has fixed it"),
+        (["--data.uri", "nowhere"], "nowhere"),
+        (["--data.urri", "x"], "Did you mean uri"),
+        (["--data.reverse_edges", "false"], "'item__rev_buys__user' of the model is not in"),
+        (["--anchors", "x.csv"], "--anchors is invalid without --top-k"),
+        (["--top-k", "3"], "--top-k is invalid without --anchors"),
+        (["--top-k", "3", "--what", "embeddings"], "--what is invalid with --top-k"),
+        (["--top-k", "26", "--anchors", "ANCHORS"], "there are 25 nodes of type 'item'"),
+        (["--top-k", "0", "--anchors", "ANCHORS"], "--top-k=0 is invalid"),
+        (["--top-k", "1", "--anchors", "ANCHORS", "--score", "dot"], "--score='dot' is invalid"),
+        (["--top-k", "1", "--anchors", "ANCHORS", "--targets", "shop"], "--targets='shop'"),
+        (
+            ["--top-k", "1", "--anchors", "ANCHORS", "--targets", "user", "--filter-known"],
+            "no edges from 'user' to 'user'",
+        ),
+    ],
+)
+def test_wrong_input_is_told_before_anything_is_written(
+    capsys, link_model, tmp_path, arguments, message
+):
+    (tmp_path / "anchors.csv").write_text("user\n1\n2\n")
+    given = [tmp_path / "anchors.csv" if word == "ANCHORS" else word for word in arguments]
+    out = ["--out", tmp_path / "out", "--scaling.num_workers", "0"]
+    status, err = _status(capsys, link_model.run, *out, *given)
+    assert status == 2, err
+    assert message in err
+    assert "Traceback" not in err
+    assert [path.name for path in tmp_path.iterdir()] == ["anchors.csv"]
+
+
+def test_model_and_out_are_needed(capsys, link_model):
+    assert "the model comes first" in _status(capsys, "--out", "x")[1]
+    assert "--out is missing" in _status(capsys, link_model.run)[1]
+
+
+def test_a_node_model_predicts_its_own_type_and_scores_by_embeddings(node_model, tmp_path):
+    with pytest.raises(ConfigError, match="has no decoder of links"):
+        raygnn.infer.top_k(
+            node_model.run, tmp_path, 1, ["n001"], ["--scaling.num_workers", "0"], score="decoder"
+        )
+
+
+def _copy(trained: Trained, folder: Path, *names: str) -> Path:
+    folder.mkdir()
+    for name in names:
+        shutil.copy(Path(trained.run) / name, folder)
+    return folder
+
+
+FILES = ("model.safetensors", "config.yaml", "model.json")
+
+
+def _predict(model: Path, trained: Trained, out: Path) -> None:
+    overrides = ["--data.uri", trained.plain_graph, "--scaling.num_workers", "0"]
+    raygnn.infer.predict(model, out, overrides)
+
+
+def test_an_exported_model_is_enough(node_model, tmp_path):
+    _predict(_copy(node_model, tmp_path / "model", *FILES), node_model, tmp_path / "out")
+    assert pq.read_table(tmp_path / "out" / "node").num_rows == 150
+
+
+def test_a_run_leads_to_its_model(node_model, tmp_path):
+    model = _copy(node_model, tmp_path / "model", *FILES)
+    run = _copy(node_model, tmp_path / "run", "config.yaml")
+    text = (run / "config.yaml").read_text().replace("model_uri: null", f"model_uri: {model}")
+    (run / "config.yaml").write_text(text)
+    _predict(run, node_model, tmp_path / "out")
+
+
+def test_what_is_no_model_is_told(node_model, link_model, tmp_path):
+    out = tmp_path / "out"
+    with pytest.raises(RunError, match=r"no config\.yaml is there"):
+        _predict(tmp_path / "nowhere", node_model, out)
+    unfinished = _copy(node_model, tmp_path / "unfinished", "config.yaml")
+    with pytest.raises(RunError, match="the run has not finished"):
+        _predict(unfinished, node_model, out)
+    unsigned = _copy(node_model, tmp_path / "unsigned", *FILES[:2])
+    with pytest.raises(RunError, match=r"no model\.json is there"):
+        _predict(unsigned, node_model, out)
+    damaged = _copy(node_model, tmp_path / "damaged", *FILES)
+    (damaged / "model.safetensors").write_bytes(b"cut off")
+    with pytest.raises(CheckpointError, match="does not fit the config beside it"):
+        _predict(damaged, node_model, out)
+    mixed = _copy(node_model, tmp_path / "mixed", *FILES)
+    text = (mixed / "config.yaml").read_text()
+    (mixed / "config.yaml").write_text(text.replace("hidden_channels: 8", "hidden_channels: 9"))
+    with pytest.raises(CheckpointError, match="Take the three files of one run"):
+        _predict(mixed, node_model, out)
+    with pytest.raises(DataError, match="node type 'user' of the model is not in the graph"):
+        _predict(Path(link_model.run), node_model, out)
+    assert not list(tmp_path.glob("out*"))
+
+
+def test_an_encoder_that_cannot_go_layer_by_layer_is_told(node_model, tmp_path):
+    model = {"type": "tests.user_code.PlainPyG"}
+    config = small_config(tmp_path, model=model, scaling__num_workers=0, data__uri=node_model.graph)
+    raygnn.train.fit(config, allow_modules=["tests"])
+    args = {"allow_modules": ["tests"], "rows_per_file": 64}
+    local = ["--loader.eval_batch_size", "30", "--scaling.num_workers", "0"]
+    raygnn.infer.predict(tmp_path / "run", tmp_path / "out", local, **args)
+    assert pq.read_table(tmp_path / "out" / "node").num_rows == 150
+    with pytest.raises(ConfigError, match="does not go layer by layer"):
+        raygnn.infer.predict(
+            tmp_path / "run", tmp_path / "no", [*local, "--training.eval", "exact"], **args
+        )
+    assert not list(tmp_path.glob("no*"))
+
+
+def test_a_used_folder_is_refused_and_replaced_as_a_whole(node_model, tmp_path):
+    out = tmp_path / "out"
+    predict(node_model, out, rows_per_file=60)
+    with pytest.raises(RunError, match="holds an earlier output"):
+        predict(node_model, out)
+    predict(node_model, out, overwrite=True)
+    assert len(list((out / "node").iterdir())) == 1
+    (out / "notes.txt").write_text("mine")
+    with pytest.raises(RunError, match=r"did not write, such as notes\.txt"):
+        predict(node_model, out, overwrite=True)
+    with pytest.raises(RunError, match="it is a file"):
+        predict(node_model, out / "notes.txt")
+    with pytest.raises(RunError, match="it cannot be written"):
+        predict(node_model, out / "notes.txt" / "below")
+    assert sorted(p.name for p in out.iterdir()) == ["_manifest.json", "node", "notes.txt"]
+
+
+@pytest.mark.parametrize("place", ["local", "memory://abandoned"])
+def test_a_failure_leaves_nothing(node_model, tmp_path, monkeypatch, place):
+    import fsspec
+
+    out = str(tmp_path / "out") if place == "local" else place
+    write = OutputFolder.write
+
+    def fail(self, table, part, *args):
+        if part == 1:
+            raise OSError("disk full")
+        return write(self, table, part, *args)
+
+    monkeypatch.setattr(OutputFolder, "write", fail)
+    with pytest.raises(TrainingError, match="Rank 0 failed in writing node: OSError: disk full"):
+        predict(node_model, out, rows_per_file=60)
+    assert not list(tmp_path.iterdir())
+    assert not fsspec.filesystem("memory").find("/abandoned")
+
+
+def test_files_on_another_machine_are_told(tmp_path):
+    output = OutputFolder.check(str(tmp_path / "out"))
+    output.begin()
+    tables = {"n": {"files": [{"file": "n/part-00000-of-00001.parquet"}]}}
+    with pytest.raises(RunError, match="is not there for the driver"):
+        output.finish({"tables": tables})
+
+
+def test_values_that_are_not_finite_are_told(node_model, tmp_path, monkeypatch):
+    from raygnn.models import GraphSAGE
+
+    readout = GraphSAGE.readout
+    monkeypatch.setattr(GraphSAGE, "readout", lambda *args: readout(*args) / 0)
+    with pytest.raises(TrainingError, match="values that are not finite for 150 nodes"):
+        predict(node_model, tmp_path / "out")
+    assert not list(tmp_path.iterdir())

@@ -1,0 +1,59 @@
+"""Every command and call of docs/inference.md and of the README's section runs as it stands."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import shutil
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+import raygnn.infer
+
+ROOT = Path(__file__).parents[3]
+PAGE = (ROOT / "docs" / "inference.md").read_text("utf-8")
+README = (ROOT / "README.md").read_text("utf-8")
+
+
+@pytest.fixture
+def folder(node_model, link_model, tmp_path, monkeypatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "runs").mkdir()
+    for name, trained in (("papers", node_model), ("shop", link_model)):
+        (tmp_path / "runs" / name).mkdir()
+        for file in ("model.safetensors", "model.json", "config.yaml"):
+            shutil.copy(Path(trained.run) / file, tmp_path / "runs" / name)
+    shutil.copytree(node_model.plain_graph, tmp_path / "graph")
+    (tmp_path / "ids.csv").write_text("id\nn001\nn002\n")
+    users = pq.read_table(Path(link_model.graph) / "nodes" / "user", columns=["id"])
+    pq.write_table(users.slice(0, 3), tmp_path / "users.parquet")
+    return tmp_path
+
+
+@pytest.mark.parametrize("text", [PAGE, README], ids=["page", "readme"])
+def test_each_command_runs(folder, text):
+    commands = re.findall(r"^ *python -m raygnn\.infer (\S.*)$", text, re.MULTILINE)
+    assert len(commands) >= 2
+    for command in commands:
+        arguments = shlex.split(command)
+        assert raygnn.infer.main([*arguments, "--scaling.num_workers", "0"]) == 0, command
+        out = folder / arguments[arguments.index("--out") + 1]
+        assert (out / "_manifest.json").exists()
+
+
+def test_the_python_example_runs(folder):
+    (code,) = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+    names = {"paper-1": "n001", "paper-7": "n007"}  # what this graph calls them
+    for name, here in names.items():
+        code = code.replace(name, here)
+    exec(code, {})
+    assert pq.read_table("out/embeddings/node").num_rows == 150
+    assert pq.read_table("out/similar/neighbors").num_rows == 20
+
+
+def test_the_page_names_every_option():
+    options = {name for action in raygnn.infer._parser()._actions for name in action.option_strings}
+    missing = [name for name in options - {"-h", "--help", "--allow-module"} if name not in PAGE]
+    assert not missing

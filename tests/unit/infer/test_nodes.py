@@ -1,0 +1,170 @@
+"""Embeddings and predictions: whole, exact, under the original ids, equal for 1 to 3 ranks."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+from safetensors.torch import load_file
+
+import raygnn.infer
+from raygnn.data.bundle import Bundle
+from raygnn.data.ingest import IngestOptions, ingest
+from raygnn.loops.model_signature import NodeOutput
+from raygnn.loops.output_columns import prediction_columns, probability_columns
+from raygnn.models import GraphSAGE
+from raygnn.sampling.blocks import Block
+from tests.unit.infer.conftest import Trained
+
+EXACT, SAMPLED = ["--training.eval", "exact"], ["--training.eval", "sampled"]
+
+
+def predict(trained: Trained, out: Path | str, overrides: list[str] = EXACT, **args: Any) -> Any:
+    """One call in this process, on the graph without labels."""
+    graph = ["--data.uri", trained.plain_graph, "--scaling.num_workers", "0"]
+    return raygnn.infer.predict(trained.run, out, [*graph, *overrides], **args)
+
+
+def read(written: raygnn.infer.Written, table: str) -> dict[str, np.ndarray]:
+    """Columns of a table, in its order; vectors as matrices."""
+    rows = pq.read_table(written.table_uri(table))
+    return {name: np.array(rows.column(name).to_pylist()) for name in rows.column_names}
+
+
+def files_of(folder: Path) -> dict[str, bytes]:
+    """The content of all Parquet files below a folder."""
+    return {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*.parquet")}
+
+
+def test_predictions_are_those_that_the_run_was_tested_with(node_model, tmp_path):
+    written = predict(node_model, tmp_path / "out")
+    found = read(written, "node")
+    table = pq.read_table(Path(node_model.graph) / "nodes" / "node")
+    assert sorted(found["id"]) == sorted(table.column("id").to_pylist())
+    assert set(found["prediction"]) <= {"class-000", "class-001", "class-002"}
+    predicted = dict(zip(found["id"], found["prediction"], strict=True))
+    test = [row for row in table.select(["id", "y", "split"]).to_pylist() if row["split"] == "test"]
+    right = [predicted[row["id"]] == row["y"] for row in test]
+    assert np.mean(right) == pytest.approx(node_model.metrics["test/accuracy"], abs=1e-12)
+    probabilities = read(predict(node_model, tmp_path / "p", what="probabilities"), "node")
+    assert np.allclose(probabilities["probability"].sum(1), 1, atol=1e-6)
+    assert np.allclose(probabilities["probability"].max(1), found["probability"])
+
+
+def _whole_graph(trained: Trained) -> tuple[Bundle, torch.Tensor, Block]:
+    cache = Path(trained.run).parent / "cache"
+    bundle = ingest(trained.plain_graph, IngestOptions(), cache)
+    (edge_type,) = bundle.edge_types
+    csc, num_nodes = bundle.csc(edge_type), bundle.num_nodes("node")
+    degree = torch.from_numpy(np.diff(csc.indptr)).float()
+    target = np.repeat(np.arange(num_nodes), np.diff(csc.indptr))
+    block = Block(
+        edge_index=torch.from_numpy(np.stack([csc.indices.astype(np.int64), target])),
+        dst_ptr=torch.from_numpy(csc.indptr.copy()),
+        num_src=num_nodes,
+        num_dst=num_nodes,
+        src_degree=degree,
+        dst_degree=degree,
+    )
+    return bundle, torch.from_numpy(np.array(bundle.column("node", "x"))), block
+
+
+@pytest.mark.parametrize(
+    "overrides", [EXACT, [*SAMPLED, "--sampling.fanouts", "[-1, -1]", "--loader.batch_size", "7"]]
+)
+def test_embeddings_are_the_forward_pass_on_the_whole_graph(node_model, tmp_path, overrides):
+    found = read(predict(node_model, tmp_path, overrides, what="embeddings", chunk_size=50), "node")
+    bundle, x, block = _whole_graph(node_model)
+    weights = load_file(Path(node_model.run) / "model.safetensors")
+    inner = {k.removeprefix("encoder.module."): v for k, v in weights.items() if "encoder" in k}
+    encoder = GraphSAGE(x.shape[1], 5, 8, 2)
+    encoder.load_state_dict(inner)
+    expected = encoder.eval()(x, [block, block]).detach().numpy()
+    assert found["id"].tolist() == bundle.ids("node").to_pylist()
+    assert np.allclose(found["embedding"], expected, atol=1e-5)
+
+
+def _call(name: str, trained: Trained, out: str, overrides: list[str], args: dict) -> None:
+    raygnn.infer.__dict__[name](trained.run, out, overrides=overrides, **args)
+
+
+@pytest.mark.parametrize("how", ["exact", "sampled"])
+@pytest.mark.parametrize("call", ["predictions", "embeddings", "top_k"])
+def test_any_number_of_ranks_writes_the_same_files(
+    ranks, node_model, link_model, tmp_path, how, call
+):
+    trained = node_model if call == "predictions" else link_model
+    overrides = ["--data.uri", trained.plain_graph, "--scaling.num_workers", "0"]
+    overrides += ["--training.eval", how, "--loader.eval_batch_size", "8"]
+    args: dict[str, Any] = {"rows_per_file": 20, "chunk_size": 40}
+    if call == "top_k":
+        args |= {"k": 5, "anchors": [7, 3, 21, 0, 39, 12, 13, 14, 30], "filter_known": True}
+    found = {}
+    for size in (1, 2, 3):
+        out = tmp_path / str(size)
+        name = "top_k" if call == "top_k" else "predict"
+        ranks.run(_call, size, name, trained, str(out), overrides, args)
+        found[size] = files_of(out)
+        assert sorted(p.name for p in tmp_path.iterdir()) == [str(i + 1) for i in range(size)]
+    assert len(found[1]) > 2
+    assert found[1] == found[2] == found[3]
+
+
+def test_exact_embeddings_of_several_types_are_those_of_all_neighbors(link_model, tmp_path):
+    exact = predict(link_model, tmp_path / "exact", chunk_size=30)
+    overrides = [*SAMPLED, "--sampling.fanouts", "[-1, -1]"]
+    sampled = predict(link_model, tmp_path / "sampled", overrides)
+    for name, num_nodes in (("user", 40), ("item", 25)):
+        rows, others = read(exact, name), read(sampled, name)
+        assert sorted(rows["id"]) == list(range(num_nodes))
+        assert np.allclose(rows["embedding"], others["embedding"], atol=1e-5)
+    assert pq.read_schema(f"{exact.table_uri('user')}/part-00000-of-00001.parquet").types == [
+        pa.int64(),
+        pa.list_(pa.float32(), 8),
+    ]
+
+
+def test_the_manifest_says_what_is_there(node_model, tmp_path):
+    written = predict(node_model, tmp_path / "out", rows_per_file=100)
+    manifest = json.loads((tmp_path / "out" / "_manifest.json").read_text())
+    assert manifest == written.manifest
+    assert manifest["classes"] == ["class-000", "class-001", "class-002"]
+    assert manifest["tables"]["node"]["num_rows"] == 150
+    for file in manifest["tables"]["node"]["files"]:
+        path = tmp_path / "out" / file["file"]
+        assert path.stat().st_size == file["num_bytes"]
+        assert pq.read_metadata(path).num_rows == file["num_rows"]
+
+
+def test_outputs_may_go_to_any_store(node_model, tmp_path):
+    import fsspec
+
+    written = predict(node_model, "memory://infer/out", what="embeddings")
+    names = sorted(fsspec.filesystem("memory").find("/infer/out"))
+    assert names == ["/infer/out/_manifest.json", "/infer/out/node/part-00000-of-00001.parquet"]
+    predict(node_model, "memory://infer/out", rows_per_file=100, overwrite=True)
+    assert len(fsspec.filesystem("memory").find("/infer/out")) == 3
+    assert written.table_uri("node") == "memory://infer/out/node"
+
+
+def test_columns_of_other_problems():
+    logits = torch.tensor([[1.0, -2.0], [-0.5, 3.0]])
+    labels = NodeOutput("n", "y", "multi_label", 2)
+    columns = prediction_columns(logits, labels)
+    assert columns["prediction"].to_pylist() == [[1, 0], [0, 1]]
+    shares = np.array(probability_columns(logits, labels)["probability"].to_pylist())
+    assert np.allclose(shares, 1 / (1 + np.exp(-logits.numpy())))
+    numbers = prediction_columns(logits[:, :1], NodeOutput("n", "y", "regression", 1))
+    assert numbers["prediction"].to_pylist() == [1.0, -0.5]
+    numbers = prediction_columns(logits, NodeOutput("n", "y", "regression", 2))
+    assert numbers["prediction"].to_pylist() == logits.tolist()
+    classes = prediction_columns(logits, NodeOutput("n", "y", "multi_class", 2))
+    assert classes["prediction"].to_pylist() == [0, 1]
+    single = prediction_columns(logits, NodeOutput("n", "y", "multi_class", 2, ("a",)))
+    assert single["prediction"].to_pylist() == ["a", None]
