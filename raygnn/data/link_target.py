@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
@@ -38,7 +38,7 @@ class LinkTargetArguments:
     logq_correction: bool = False
     disjoint_train_ratio: float = 0.0
     test_messages: str = "transductive"
-    full_ranking: bool = False
+    full_ranking: bool | Sequence[int] = False
 
     @classmethod
     def of(cls, args: Mapping[str, Any]) -> LinkTargetArguments:
@@ -78,9 +78,20 @@ class LinkTargetArguments:
                 f"task.args.disjoint_train_ratio={self.disjoint_train_ratio!r} is invalid: it is "
                 "the share of training links that carry no messages. Set at least 0, below 1."
             )
+        if not isinstance(self.full_ranking, bool) and not _are_ks(self.full_ranking):
+            raise ConfigError(
+                f"task.args.full_ranking={self.full_ranking!r} is invalid: it is true, false, or "
+                "the k of hits, recall and NDCG. Set a list as [10, 20]."
+            )
 
 
 _MODES = ("transductive", "inductive")
+
+
+def _are_ks(value: object) -> bool:
+    if not isinstance(value, list) or not value:
+        return False
+    return all(isinstance(k, int) and not isinstance(k, bool) and k > 0 for k in value)
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import torch
@@ -14,14 +14,19 @@ from raygnn.models.decoders import Decoder
 
 
 class FullRankingEvaluation(SumMetric):
-    """Ranks batch by batch, among embeddings of all nodes that were made once per evaluation."""
+    """Ranks batch by batch, among embeddings of all nodes that were made once per evaluation.
+
+    Args:
+        num_candidates: nodes of the target type.
+        ks: see `FullRanking`.
+    """
 
     name = "full_ranking"
     problems = ("link_prediction",)
 
-    def __init__(self, num_candidates: int) -> None:
+    def __init__(self, num_candidates: int, ks: Sequence[int] | None = None) -> None:
         super().__init__(num_candidates, "link_prediction")
-        self._ranking = FullRanking(num_candidates)
+        self._ranking = FullRanking(num_candidates, ks)
 
     def prepare(
         self, target: LinkTarget, decoder: Decoder, split: str, rows: Mapping[str, Tensor]

@@ -67,7 +67,8 @@ class LinkPrediction(Task):
             more often.
         disjoint_train_ratio: share of the training links that is for the loss only.
         test_messages: `transductive` (training and validation edges) or `inductive` (training).
-        full_ranking: also ranks all nodes of the target type for each anchor, known links left out.
+        full_ranking: also ranks all nodes of the target type for each anchor, known links left out;
+            a list gives the k of its hits, recall and NDCG.
     """
 
     def __init__(self, **args: Any) -> None:
@@ -99,8 +100,10 @@ class LinkPrediction(Task):
         )
         self._log_q: LogQ | None = None
         self._graphs: dict[str, LocalGraphStore] = {}
-        if self._arguments.full_ranking:
-            self._ranking = FullRankingEvaluation(env.bundle.num_nodes(target_type))
+        asked = self._arguments.full_ranking
+        if asked:
+            ks = None if isinstance(asked, bool) else asked
+            self._ranking = FullRankingEvaluation(env.bundle.num_nodes(target_type), ks)
 
     def setup_inference(self, env: TaskEnvironment, signature: ModelSignature) -> None:
         """Finds the edge columns that the model reads.
@@ -133,8 +136,9 @@ class LinkPrediction(Task):
         if config.training.eval == "exact":
             check_exact(encoder, config.model.type)
         if self._ranking is not None:
+            asked = self._arguments.full_ranking
             check_exact(
-                encoder, config.model.type, "task.args.full_ranking", True, "Set it to false."
+                encoder, config.model.type, "task.args.full_ranking", asked, "Set it to false."
             )
         decoder = build(
             Component.model_validate(dict(self._arguments.decoder)),

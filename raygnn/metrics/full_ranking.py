@@ -15,6 +15,9 @@ from raygnn.metrics.sampled_ranking import check_ks, check_scores
 #: Scores of queries [num_queries, C] with candidates [num_candidates, C].
 ScoreAll = Callable[[Tensor, Tensor], Tensor]
 
+# Scores compared with positives at a time: 1 MB of a cache (16 M at a time took thrice as long).
+_NUM_COMPARED = 1 << 18
+
 
 class Links(NamedTuple):
     """Links of queries to candidates: rows of a CSR matrix.
@@ -173,7 +176,7 @@ class FullRanking:
             scores = held if held is not None and len(chunks) == 1 else scores_of(first, last)
             inside = (filtered % num >= first) & (filtered % num < last)
             scores[filtered[inside] // num, filtered[inside] % num - first] = -torch.inf
-            step = max(1, self._chunk_size // (last - first))
+            step = max(1, min(self._chunk_size, _NUM_COMPARED) // (last - first))
             for start in range(0, len(keys), step):
                 links = slice(start, start + step)
                 others, mine = scores[query[links]], own[links].to(scores.dtype).unsqueeze(1)

@@ -75,7 +75,7 @@ def test_workers_agree(ranks, graph, bundle_path, tmp_path):
     found = {}
     for size in (1, 2, 3):
         folder = tmp_path / str(size)
-        task = _task(full_ranking=True, max_labels_per_anchor=2)
+        task = _task(full_ranking=[1, 3], max_labels_per_anchor=2)
         changes = {"task": task, "training__global_batch_size": 96}
         config = _config(folder, graph, size, **changes)
         metrics = ranks.run(run_rank, size, config, bundle_path)[0]
@@ -83,6 +83,7 @@ def test_workers_agree(ranks, graph, bundle_path, tmp_path):
         found[size] = (trained_weights(config), [json.loads(row) for row in rows], metrics)
     weights, history, metrics = found[1]
     assert metrics["test/full_mrr"] > 0
+    assert 0 < metrics["test/full_recall@3"] < 1
     for size in (2, 3):
         for name, tensor in weights.items():
             torch.testing.assert_close(found[size][0][name], tensor, rtol=1e-4, atol=1e-5)
@@ -154,6 +155,7 @@ def test_variants_train(tmp_path, graph):
         ({"task": _task(labels=True)}, ConfigError, "there are no label edges"),
         ({"task": _task(negatives="hard")}, ConfigError, "Set one of: uniform, degree"),
         ({"task": _task(num_random_negatives=-1)}, ConfigError, "it is a number of nodes"),
+        ({"task": _task(full_ranking=[0])}, ConfigError, r"full_ranking=\[0\] is invalid: it is"),
         ({"task": _task(disjoint_train_ratio=1.0)}, ConfigError, "Set at least 0, below 1"),
         ({"task": _task(lables=True)}, ConfigError, r"task\.args\.lables is invalid"),
         ({"task": _task(feature="z")}, DataError, r"task\.args\.feature='z' is invalid"),
