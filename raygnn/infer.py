@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from os import PathLike, fspath
 from typing import TYPE_CHECKING, Any
 
-from raygnn.data.filesystem import is_storage_error, redact
+from raygnn.data.filesystem import redact
 from raygnn.data.read_ids import dense_ids, read_ids
+from raygnn.data.storage_retry import is_storage_error
 from raygnn.errors import ConfigError, RaygnnError
 from raygnn.loops.inference_job import (
     SCORES,

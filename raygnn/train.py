@@ -10,7 +10,8 @@ from os import PathLike
 from typing import TYPE_CHECKING, Any
 
 from raygnn.config import LoadedConfig, config_json_schema, load_config
-from raygnn.data.filesystem import is_storage_error, redact
+from raygnn.data.filesystem import redact
+from raygnn.data.storage_retry import is_storage_error
 from raygnn.errors import ConfigError, RaygnnError
 
 if TYPE_CHECKING:

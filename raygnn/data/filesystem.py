@@ -9,10 +9,10 @@ from pathlib import Path
 
 import fsspec
 
+from raygnn.data.storage_retry import retried
 from raygnn.errors import DataError
 
 _SCHEME = re.compile(r"^[A-Za-z][A-Za-z0-9+.\-]*(::|://)")
-_STORE_CLIENTS = {"adlfs", "aiohttp", "botocore", "gcsfs", "google", "requests", "s3fs"}
 _USER_INFO = re.compile(r"(?<=://)[^/@\s]+@")
 # Names of query parameters that carry credentials in signed URLs of the common stores.
 _SECRET_QUERY = re.compile(
@@ -45,12 +45,6 @@ def open_fs(uri: str | os.PathLike[str]) -> tuple[fsspec.AbstractFileSystem, str
     return fs, path
 
 
-def is_storage_error(error: BaseException) -> bool:
-    """Whether a disk or a store failed; the clients of stores raise errors of their own kinds."""
-    package = type(error).__module__.partition(".")[0]
-    return isinstance(error, OSError) or package in _STORE_CLIENTS
-
-
 def is_remote(uri: str | os.PathLike[str]) -> bool:
     """True where the bytes are not on a local disk, so that they cannot be memory-mapped."""
     text = os.fspath(uri)
@@ -77,8 +71,9 @@ def join(uri: str | os.PathLike[str], *parts: str) -> str:
     return joined
 
 
-def read_text(uri: str | os.PathLike[str]) -> str:
-    """Reads a whole UTF-8 file.
+@retried
+def read_bytes(uri: str | os.PathLike[str]) -> bytes:
+    """Reads a whole file.
 
     Raises:
         DataError: there is no such file.
@@ -91,7 +86,43 @@ def read_text(uri: str | os.PathLike[str]) -> str:
             f"uri={redact(os.fspath(uri))!r} is invalid: there is no such file. "
             "Check the path, and that it was written completely."
         ) from error
-    return content.decode("utf-8")
+    return content
+
+
+def read_text(uri: str | os.PathLike[str]) -> str:
+    """Reads a whole UTF-8 file, as `read_bytes`."""
+    return read_bytes(uri).decode("utf-8")
+
+
+@retried
+def exists(uri: str | os.PathLike[str]) -> bool:
+    """Whether a file or folder is there now, whatever was there before."""
+    fs, path = open_fs(uri)
+    fs.invalidate_cache()
+    found: bool = fs.exists(path)
+    return found
+
+
+@retried
+def folder_names(uri: str | os.PathLike[str]) -> list[str]:
+    """Names of the folders in a folder, in no order; none where that is not there."""
+    fs, path = open_fs(uri)
+    fs.invalidate_cache()
+    try:
+        entries = fs.ls(path, detail=True)
+    except FileNotFoundError:
+        return []
+    folders = (entry["name"] for entry in entries if entry["type"] == "directory")
+    return [name.rstrip("/").rsplit("/", 1)[-1] for name in folders]
+
+
+@retried
+def delete(uri: str | os.PathLike[str]) -> None:
+    """Deletes a file, or a folder with all that is in it, if it is there."""
+    fs, path = open_fs(uri)
+    fs.invalidate_cache()
+    if fs.exists(path):
+        fs.rm(path, recursive=True)
 
 
 def write_text(uri: str | os.PathLike[str], text: str) -> None:
@@ -99,6 +130,7 @@ def write_text(uri: str | os.PathLike[str], text: str) -> None:
     write_bytes(uri, text.encode("utf-8"))
 
 
+@retried
 def write_bytes(uri: str | os.PathLike[str], content: bytes) -> None:
     """Writes a whole file; a reader sees the old one or the new one, never a part.
 
