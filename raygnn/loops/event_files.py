@@ -1,12 +1,15 @@
-"""TensorBoard event files: reading them, and taking out what a resumed run will write again."""
+"""TensorBoard event files: writing them, reading them, and taking out what will come again."""
 
 from __future__ import annotations
 
+import os
+import secrets
 import struct
-from collections.abc import Iterator
+import time
+from collections.abc import Iterable, Iterator
 from typing import Any
 
-from raygnn.data.filesystem import open_fs, write_bytes
+from raygnn.data.filesystem import join, open_fs, read_bytes, write_bytes
 
 PREFIX = "events.out.tfevents"
 
@@ -14,6 +17,48 @@ PREFIX = "events.out.tfevents"
 _HEADER, _FOOTER_BYTES = struct.Struct("<QI"), 4
 # What is written once, after training: a run that gets there again writes it again.
 _WRITTEN_AT_THE_END = ("test/", "_hparams_/")
+
+
+class EventWriter:
+    """An event file that is written in the caller's thread.
+
+    tensorboardX hands events to a thread: a flush does not wait for it, and when that thread fails,
+    as on a full disk, the next event waits forever.
+
+    Args:
+        folder: local, and there.
+        purge_step: what a TensorBoard that shows this folder shall forget from; None is nothing.
+    """
+
+    def __init__(self, folder: str, purge_step: int | None) -> None:
+        from tensorboardX.event_file_writer import EventsWriter
+        from tensorboardX.proto.event_pb2 import Event, SessionLog
+
+        self._event_of = Event
+        # Names are by second: two starts may meet.
+        suffix = f".{secrets.token_hex(3)}"
+        self._file = EventsWriter(os.path.join(folder, "events"), suffix)
+        if purge_step is not None:
+            self._file.write_event(Event(step=purge_step, file_version="brain.Event:2"))
+            start = SessionLog(status=SessionLog.START)
+            self._file.write_event(Event(step=purge_step, session_log=start))
+
+    def add_scalars(self, values: dict[str, float], step: int) -> None:
+        from tensorboardX.summary import scalar
+
+        self.add_summaries((scalar(name, value) for name, value in values.items()), step)
+
+    def add_summaries(self, summaries: Iterable[Any], step: int = 0) -> None:
+        for summary in summaries:
+            event = self._event_of(wall_time=time.time(), step=step, summary=summary)
+            self._file.write_event(event)
+
+    def flush(self) -> None:
+        """Makes what was added visible to readers."""
+        self._file.flush()
+
+    def close(self) -> None:
+        self._file.close()
 
 
 def read_events(content: bytes) -> Iterator[tuple[Any, bytes]]:
@@ -55,10 +100,10 @@ def drop_events_from(logs_uri: str, step: int) -> int:
         name = path.rsplit("/", 1)[-1]
         if not name.startswith(PREFIX):
             continue
-        events = list(read_events(fs.cat_file(path)))
+        events = list(read_events(read_bytes(join(logs_uri, name))))
         kept = [record for event, record in events if not _is_late(event, step)]
         if len(kept) < len(events):
-            write_bytes(f"{logs_uri.rstrip('/')}/{name}", b"".join(kept))
+            write_bytes(join(logs_uri, name), b"".join(kept))
             dropped += len(events) - len(kept)
     return dropped
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 import math
 import re
-import secrets
 import tempfile
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -13,10 +12,10 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from raygnn.data.filesystem import is_remote, open_fs
+from raygnn.data.filesystem import is_remote, join, open_fs, write_bytes
 from raygnn.errors import ConfigError
 from raygnn.loops.callbacks import Callback
-from raygnn.loops.event_files import drop_events_from
+from raygnn.loops.event_files import EventWriter, drop_events_from
 from raygnn.loops.flat_config import flat_config
 
 if TYPE_CHECKING:
@@ -80,13 +79,11 @@ class TensorBoardLogger(MetricLogger):
     file of its own; what earlier ones logged beyond the step resumed from is taken out of theirs.
     """
 
-    _writer: Any = None
+    _writer: EventWriter | None = None
 
     def on_train_start(self, engine: Engine) -> None:
         if engine.context.rank != 0:
             return
-        from tensorboardX import SummaryWriter
-
         first_step = engine.position.step + 1 if engine.position.step else 0
         is_again = drop_events_from(self.logs_uri, first_step) > 0
         if is_remote(self.logs_uri):
@@ -95,24 +92,20 @@ class TensorBoardLogger(MetricLogger):
         else:
             self._local = open_fs(self.logs_uri)[1]
         Path(self._local).mkdir(parents=True, exist_ok=True)
-        self._writer = SummaryWriter(
-            self._local,
-            # A TensorBoard that shows the run already is told what to forget by this.
-            purge_step=first_step if is_again else None,
-            filename_suffix=f".{secrets.token_hex(3)}",  # names are by second: two starts may meet
-        )
+        self._writer = EventWriter(self._local, first_step if is_again else None)
 
     def write(self, metrics: dict[str, float], step: int) -> None:
-        for name, value in metrics.items():
-            self._writer.add_scalar(name, value, step)
+        assert self._writer is not None
+        self._writer.add_scalars(metrics, step)
 
     def write_hparams(self, config: Mapping[str, Any], metrics: dict[str, float]) -> None:
         from tensorboardX.summary import hparams
 
-        for summary in hparams(flat_config(config), metrics):
-            self._writer.file_writer.add_summary(summary)
+        assert self._writer is not None
+        self._writer.add_summaries(hparams(flat_config(config), metrics))
 
     def flush(self) -> None:
+        assert self._writer is not None
         self._writer.flush()
         if is_remote(self.logs_uri):
             self._upload()
@@ -121,7 +114,7 @@ class TensorBoardLogger(MetricLogger):
         fs, root = open_fs(self.logs_uri)
         fs.makedirs(root, exist_ok=True)
         for file in Path(self._local).iterdir():
-            fs.put_file(str(file), f"{root.rstrip('/')}/{file.name}")
+            write_bytes(join(self.logs_uri, file.name), file.read_bytes())
 
     def on_shutdown(self, engine: Engine) -> None:
         if self._writer is None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from tensorboardX.proto.plugin_hparams_pb2 import HParamsPluginData
 
-from raygnn.errors import ConfigError
+from raygnn.errors import ConfigError, TrainingError
 from raygnn.loops.callbacks import Callback
 from raygnn.loops.event_files import read_events
 from raygnn.loops.flat_config import flat_config
@@ -140,7 +140,7 @@ def _config(folder: Any, loggers: list[Any]) -> dict[str, Any]:
 
 def _fail_and_go_on(config: dict[str, Any], bundle_path: str, step: int) -> None:
     FailOnce.steps[:] = [step]
-    with pytest.raises(RuntimeError, match="went away"):
+    with pytest.raises(TrainingError, match="went away"):
         run_rank(config, bundle_path)
     run_rank(config, bundle_path)
 
@@ -184,7 +184,7 @@ def test_a_resumed_run_goes_on_in_wandb(wandb, small_bundle_path, tmp_path):
 
 def test_a_failed_run_is_told_to_wandb(wandb, small_bundle_path, tmp_path):
     FailOnce.steps[:] = [3]
-    with pytest.raises(RuntimeError, match="went away"):
+    with pytest.raises(TrainingError, match="went away"):
         run_rank(_config(tmp_path, ["wandb"]), small_bundle_path)
     (run,) = wandb.runs.values()
     assert run.exit_code == 1

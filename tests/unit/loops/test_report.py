@@ -10,6 +10,7 @@ from xml.etree import ElementTree
 
 import pytest
 
+from raygnn.errors import TrainingError
 from raygnn.loops.callbacks import Callback
 from raygnn.loops.log_rows import MAX_ROWS, LogRows
 from raygnn.loops.report import duration, show
@@ -47,7 +48,7 @@ def run_folder(small_bundle_path: str, tmp_path_factory: pytest.TempPathFactory)
         callbacks=[f"{__name__}.FailOnce"],
     )
     FailOnce.steps[:] = [5]
-    with pytest.raises(RuntimeError, match="went away"):
+    with pytest.raises(TrainingError, match="went away"):
         run_rank(config, small_bundle_path)
     run_rank(config, small_bundle_path)
     return folder / "run"
