@@ -1,4 +1,5 @@
-# make quickstart: install and train on a generated graph. make test: install and run all tests.
+# make quickstart: install and train on a generated graph. make test: install and run the tests.
+# make test-slow: those that kill processes, again and again, some eight minutes on two cores.
 # make bench: run the benchmarks of speed and memory at their smoke scale.
 PYTHON ?= python3
 VENV := .venv
@@ -11,7 +12,10 @@ quickstart: $(VENV)/.installed
 	$(BIN)/python examples/quickstart.py
 
 test: $(VENV)/.installed-dev
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -m "not slow"
+
+test-slow: $(VENV)/.installed-dev
+	$(BIN)/python -m pytest -m slow
 
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff check .

@@ -24,6 +24,9 @@ _NOT_OF_THE_RESULT: tuple[KeyPath, ...] = (
     ("training", "log_every"),
     ("training", "accumulate_grad_batches"),  # follows from the global batch size
     ("checkpoint", "resume"),
+    ("checkpoint", "policy"),
+    ("checkpoint", "every"),
+    ("checkpoint", "keep"),
 )
 
 

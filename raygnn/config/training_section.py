@@ -223,6 +223,21 @@ class InitFrom(Section):
     )
 
 
+class Keep(Section):
+    """How many checkpoints stay; what a pointer (`best`, `last`) names stays in any case."""
+
+    last: PositiveWhole = Field(default=1, description="How many of the newest stay.")
+    best: PositiveWhole = Field(
+        default=1, description="How many of the best stay, with `policy: best`."
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _accept_a_number(cls, value: Any) -> Any:
+        is_number = isinstance(value, int) and not isinstance(value, bool)
+        return {"last": value} if is_number else value
+
+
 class Checkpoint(Section):
     """What is kept of a run, and where it goes on from."""
 
@@ -233,7 +248,9 @@ class Checkpoint(Section):
     every: Period | None = Field(
         default=None, description="When to save; null is at each validation."
     )
-    keep_last_n: PositiveWhole = Field(default=1, description="How many of the last ones stay.")
+    keep: Keep = Field(
+        default=Keep(), description="How many of them stay; a number is that of the newest."
+    )
     monitor: Monitor | None = Field(
         default=None, description="What `best` goes by; null is early stopping's, or val/loss."
     )

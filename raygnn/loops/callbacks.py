@@ -132,14 +132,38 @@ class FunctionCallback(Callback):
 
 
 class CallbackList:
-    """Calls every callback's hook in order of registration."""
+    """Calls every callback's hook in order of registration.
+
+    A hook may fail on one rank only, as one that writes files on rank 0 does. If it raised there,
+    the other ranks would wait for that one in their next collective. So its exception is kept,
+    and no further hook is called, until the engine takes it where all ranks agree on failures: in
+    the step's all-reduce, after an evaluation, before a checkpoint, at the end.
+    """
 
     def __init__(self, callbacks: Sequence[Callback]) -> None:
         self._callbacks = tuple(callbacks)
+        self._failure: Exception | None = None
 
     def call(self, hook: str, engine: Engine, *args: Any) -> None:
         for callback in self._callbacks:
-            getattr(callback, hook)(engine, *args)
+            if self._failure is not None:
+                return
+            try:
+                getattr(callback, hook)(engine, *args)
+            except Exception as error:  # noqa: BLE001 - taken by the engine, which raises it
+                error.add_note(f"in {hook} of {type(callback).__qualname__}")
+                self._failure = error
+
+    def take_failure(self) -> Exception | None:
+        """What a hook raised on this rank since it was asked last."""
+        failure, self._failure = self._failure, None
+        return failure
+
+    def raise_failure(self) -> None:
+        """Raises what a hook raised on this rank, if any did."""
+        failure = self.take_failure()
+        if failure is not None:
+            raise failure
 
     def state_dict(self) -> dict[str, dict[str, Any]]:
         return {self._key(i): callback.state_dict() for i, callback in enumerate(self._callbacks)}

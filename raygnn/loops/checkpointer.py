@@ -3,39 +3,68 @@
 from __future__ import annotations
 
 import secrets
+from typing import Any
 
+from raygnn.config.training_section import Checkpoint
 from raygnn.errors import CheckpointError
 from raygnn.loops import collectives
-from raygnn.loops.checkpoints import CheckpointStore, Retention
+from raygnn.loops.agreement import agreement
+from raygnn.loops.checkpoint_name import CheckpointName
+from raygnn.loops.checkpoints import (
+    CONFIG,
+    STATE,
+    CheckpointStore,
+    encode,
+    gather_sums,
+    rank_file,
+)
 from raygnn.loops.context import WorkerContext
 from raygnn.loops.engine import Engine
 from raygnn.loops.progress import say
 from raygnn.loops.randomness import random_state, restore_random_state
+from raygnn.loops.retention import Retention
 from raygnn.loops.run_folder import RunFolder
 
 
 class Checkpointer:
-    """Saves an engine into its run folder, and restores it from there."""
+    """Saves an engine into its run folder, and restores it from there.
 
-    def __init__(self, folder: RunFolder, context: WorkerContext, retention: Retention) -> None:
+    Collective: all ranks must make one, and make every call.
+    """
+
+    def __init__(self, folder: RunFolder, context: WorkerContext, settings: Checkpoint) -> None:
         self._store = CheckpointStore(folder.checkpoints_uri)
         self._context = context
-        self._retention = retention
+        self._settings = settings
         self._attempt = folder.attempt
-        # A restarted worker group must not write under a name that a dead one may have used.
-        self._start = collectives.broadcast_object(secrets.token_hex(2))
+        start = None
+        with agreement("listing the checkpoints", CheckpointError):
+            if context.rank == 0:
+                start = (secrets.token_hex(2), self._last_number())
+        self._start, self._number = collectives.broadcast_object(start)
+        #: The monitored value of each checkpoint that was written at a validation, and the best.
+        self._scores: dict[str, float] = {}
+        self._best: str | None = None
+        self._passed_over: dict[str, str] = {}
 
     def __call__(self, engine: Engine, metrics: dict[str, float], improved: bool) -> None:
         """Writes a checkpoint and reports it. Collective: all ranks must call."""
-        name = f"step-{engine.position.step:010d}-{self._attempt}-{self._start}"
-        state = engine.state_dict()
-        engine.callbacks.call("on_save_checkpoint", engine, state)
-        self._store.save(name, state, random_state())
-        if self._context.rank == 0:
-            self._store.point("last", name)
-            if improved:
-                self._store.point("best", name)
-            self._store.prune(self._retention)
+        name = self._next_name(engine)
+        tracker = engine.best.tracker
+        if metrics:
+            self._scores[name] = tracker.value_of(metrics)
+        if improved and self._retention(tracker.mode).keeps_best:
+            self._best = name
+        parts: dict[str, bytes] = {}
+        with agreement(f"writing checkpoint {name}", CheckpointError):
+            parts = self._parts(engine)
+            self._store.write_parts(name, parts)
+        sums = gather_sums(parts)
+        with agreement(f"finishing checkpoint {name}", CheckpointError):
+            if self._context.rank == 0:
+                self._store.finish(name, sums, self._context.world_size)
+                self._point(name)
+                self._prune(self._retention(tracker.mode))
         engine.callbacks.call("on_checkpoint_written", engine, name)
         self._context.report(metrics, self._store.path_of(name))
 
@@ -47,7 +76,8 @@ class Checkpointer:
         Returns:
             Whether there was anything to restore.
         Raises:
-            CheckpointError: what `resume` asks for is not there, or nothing readable is left.
+            CheckpointError: what `resume` asks for is not there, is of another model, or nothing
+                readable is left.
         """
         choice, problem = None, None
         if self._context.rank == 0:
@@ -61,28 +91,79 @@ class Checkpointer:
         if choice is None:
             return False
         root, name = choice
-        state, rank_state = CheckpointStore(root).load(name, self._context.rank)
-        engine.load_state_dict(state)
+        with agreement(f"restoring checkpoint {root}/{name}", CheckpointError):
+            state, rank_state = CheckpointStore(root).load(name, self._context.rank)
+            _check_model(engine, state["model"], f"{root}/{name}")
+            engine.load_state_dict(state)
+            if rank_state is not None:
+                restore_random_state(rank_state)
+            if root == self._store.uri:
+                self._take_back(name, state["checkpoints"])
         engine.resumed_from = name
-        if rank_state is not None:
-            restore_random_state(rank_state)
         if self._context.rank == 0:
             say(f"resumed from {name} (epoch {engine.position.epoch})")
         return True
 
+    def _last_number(self) -> int:
+        names = [CheckpointName.parse(name) for name in self._store.names()]
+        return max((name.number for name in names if name is not None), default=0)
+
+    def _next_name(self, engine: Engine) -> str:
+        self._number += 1
+        step = engine.position.step
+        return str(CheckpointName(step, self._number, self._attempt, self._start))
+
+    def _parts(self, engine: Engine) -> dict[str, bytes]:
+        """This rank's files of a checkpoint."""
+        state = engine.state_dict()
+        state["checkpoints"] = {"scores": dict(self._scores), "best": self._best}
+        engine.callbacks.call("on_save_checkpoint", engine, state)
+        engine.callbacks.raise_failure()
+        parts = {rank_file(self._context.rank): encode(random_state())}
+        if self._context.rank == 0:
+            parts[STATE] = encode(state)
+            parts[CONFIG] = engine.loaded.saved_yaml().encode()
+        return parts
+
+    def _retention(self, mode: str) -> Retention:
+        keep = self._settings.keep
+        return Retention(self._settings.policy, keep.last, keep.best, mode)
+
+    def _point(self, last: str) -> None:
+        """Sets the pointers. `best` comes first: `last` must not be ahead of it."""
+        self._store.point("best", self._best)
+        self._store.point("last", last)
+
+    def _prune(self, retention: Retention) -> None:
+        """Deletes what nothing needs; what nobody can read takes no place of what one can."""
+        names = [name for name in self._store.names() if name not in self._passed_over]
+        needed = [self._store.pointer(which) for which in ("best", "last")]
+        for name in retention.obsolete(names, self._scores, {n for n in needed if n}):
+            self._store.remove(name)
+            self._scores.pop(name, None)
+
+    def _take_back(self, name: str, record: dict[str, Any]) -> None:
+        """Makes the record of checkpoints, and the pointers, what they were when it was saved."""
+        self._scores, self._best = dict(record["scores"]), record["best"]
+        if self._context.rank == 0:
+            if self._best is not None and self._best not in self._store.names():
+                self._best = None
+            self._point(name)
+
     def _choose(self, resume: str) -> tuple[str, str] | None:
         """The checkpoint to start from; one of this very attempt wins over any wish."""
-        own = [name for name in self._store.names() if f"-{self._attempt}-" in name]
-        if own or resume in ("auto", "must", "last", "never"):
-            name, messages = self._store.newest_valid()
-            for message in messages:
-                say(message)
+        names = self._store.names()
+        if resume in ("auto", "must", "last", "never"):
+            name = self._newest_valid(names)
             if name is None and resume in ("must", "last"):
                 raise CheckpointError(
                     f"checkpoint.resume={resume!r} is invalid: {self._store.uri} holds no "
                     "checkpoint. Set it to auto."
                 )
             return None if name is None else (self._store.uri, name)
+        own = self._newest_valid([name for name in names if f"-{self._attempt}-" in name])
+        if own is not None:
+            return self._store.uri, own
         if resume == "best":
             best = self._store.pointer("best")
             if best is None:
@@ -90,7 +171,32 @@ class Checkpointer:
                     f"checkpoint.resume='best' is invalid: {self._store.uri} has no best "
                     "checkpoint. Set it to auto."
                 )
+            self._store.verify(best)
             return self._store.uri, best
         root, _, name = resume.rstrip("/").rpartition("/")
         CheckpointStore(root).verify(name)
         return root, name
+
+    def _newest_valid(self, names: list[str]) -> str | None:
+        name, self._passed_over = self._store.newest_valid(names)
+        for text, reason in self._passed_over.items():
+            say(f"skipping checkpoint {text}: {reason}")
+        return name
+
+
+def _check_model(engine: Engine, weights: dict[str, Any], uri: str) -> None:
+    """Raises CheckpointError if the weights are not those of the engine's model."""
+    own = engine.optimization.module.state_dict()
+    problems = [f"it lacks {name}" for name in own if name not in weights]
+    problems += [f"the model has no {name}" for name in weights if name not in own]
+    problems += [
+        f"{name} has the shape {list(weights[name].shape)}, the model's has {list(own[name].shape)}"
+        for name in own
+        if name in weights and weights[name].shape != own[name].shape
+    ]
+    if problems:
+        raise CheckpointError(
+            f"checkpoint.resume={uri!r} is invalid: it is of another model: "
+            f"{'; '.join(problems[:3])}. Set the model as it was, or checkpoint.init_from to take "
+            "over the weights that fit."
+        )

@@ -9,14 +9,15 @@ from contextlib import nullcontext
 from typing import Any
 
 from raygnn.config import LoadedConfig
-from raygnn.errors import PreemptedError, TrainingError
+from raygnn.errors import ConfigError, PreemptedError, TrainingError
 from raygnn.loops import collectives
 from raygnn.loops.accumulation import Accumulation
+from raygnn.loops.agreement import agreement, raise_if_any_failed
 from raygnn.loops.best_weights import BestWeights
 from raygnn.loops.callbacks import Callback, CallbackList
 from raygnn.loops.context import WorkerContext
 from raygnn.loops.early_stopping import BestTracker, EarlyStopper
-from raygnn.loops.evaluation import evaluate, raise_if_any_failed
+from raygnn.loops.evaluation import evaluate
 from raygnn.loops.grad_reduction import GradReduction
 from raygnn.loops.gradients import GradientReducer, LocalTotals, StepTotals
 from raygnn.loops.joint_accumulation import JointAccumulation
@@ -81,6 +82,8 @@ class Engine:
         self._spent_s, self._started_s = 0.0, time.monotonic()
         self._asked_host_s = self._started_s
         self.callbacks.call("on_setup", self)
+        with agreement("setting up callbacks", ConfigError):
+            self.callbacks.raise_failure()
 
     def _own_callbacks(self) -> list[Callback]:
         """Parts of the model, optimizer, scheduler and task that are callbacks themselves."""
@@ -112,10 +115,12 @@ class Engine:
             with self.context.interruptible():
                 while self.stop_reason is None:
                     self._train_epoch()
+            self.callbacks.call("on_train_end", self)
+            with agreement("ending training"):
+                self.callbacks.raise_failure()
         except BaseException as error:
             self.callbacks.call("on_exception", self, error)
             raise
-        self.callbacks.call("on_train_end", self)
 
     def test(self) -> dict[str, float]:
         """Loads the best weights back and evaluates the test split with them."""
@@ -154,6 +159,8 @@ class Engine:
         local.stop, local.ask_host = self._out_of_time(), self._asks_host()
         local.interrupted = self.context.interruption() is not None
         self.callbacks.call("before_sync_grad", self)
+        failure = failure or self.callbacks.take_failure()
+        local.failed = failure is not None
         totals = self.reducer.reduce(local)
         if totals.failed_ranks:
             raise_if_any_failed(failure, f"training, epoch {epoch}, batches {start} to {stop - 1}")
@@ -203,6 +210,7 @@ class Engine:
             metrics, improved = self._validate_and_judge()
         every = self.config.checkpoint.every
         due = validated if every is None else is_due(every, before, now)
+        due |= improved and self.config.checkpoint.policy == "best"
         if self._save is not None and (due or self.stop_reason or self.interrupted_by):
             self._save(self, metrics, improved)
         elif validated:

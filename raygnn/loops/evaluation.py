@@ -8,8 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from raygnn.errors import RaygnnError, TrainingError
+from raygnn.errors import RaygnnError
 from raygnn.loops import collectives
+from raygnn.loops.agreement import raise_if_any_failed
 from raygnn.loops.task import EvalOutput, Task
 from raygnn.metrics import GatheredMetric, SumMetric
 
@@ -130,22 +131,3 @@ def evaluate(
         return {f"{split}/{name}": value for name, value in table.reduce().items()}
     except RaygnnError as error:  # of all rows together, so on every rank
         raise type(error)(f"In {where}: {error}") from error
-
-
-def raise_if_any_failed(failure: BaseException | None, where: str) -> None:
-    """Raises on every rank if one failed. Collective: all ranks must call.
-
-    Raises:
-        TrainingError: names the first failed rank and its cause.
-    """
-    texts = collectives.gather_objects(None if failure is None else describe(failure))
-    for rank, text in enumerate(texts):
-        if text is not None:
-            raise TrainingError(f"Rank {rank} failed in {where}: {text}") from failure
-
-
-def describe(error: BaseException) -> str:
-    """An exception in one line, notes included."""
-    notes = " ".join(getattr(error, "__notes__", ()))
-    text = f"{type(error).__name__}: {error}"
-    return f"{text} ({notes})" if notes else text

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from raygnn.loops import collectives
-from raygnn.loops.evaluation import raise_if_any_failed
+from raygnn.loops.agreement import raise_if_any_failed
 
 
 class SharedRows:

@@ -15,10 +15,10 @@ from raygnn.data.bundle import Bundle
 from raygnn.data.filesystem import join, write_text
 from raygnn.errors import CheckpointError, ConfigError
 from raygnn.loops import collectives
+from raygnn.loops.agreement import agreement
 from raygnn.loops.allocator import keep_freed_memory
 from raygnn.loops.callbacks import Callback, FunctionCallback
 from raygnn.loops.checkpointer import Checkpointer
-from raygnn.loops.checkpoints import Retention
 from raygnn.loops.context import WorkerContext
 from raygnn.loops.engine import Engine
 from raygnn.loops.history import HistoryWriter
@@ -50,39 +50,42 @@ def run_worker(job: TrainJob, context: WorkerContext) -> dict[str, Any]:
     try:
         if config.loop is not None:
             return _run_own_loop(job, task, context)
-        saver = None
-        retention = Retention(config.checkpoint.policy, config.checkpoint.keep_last_n)
-        checkpointer = Checkpointer(job.folder, context, retention)
-        if config.checkpoint.policy != "none":
-            saver = checkpointer
+        checkpointer = Checkpointer(job.folder, context, config.checkpoint)
+        saver = None if config.checkpoint.policy == "none" else checkpointer
         throughput, logged = Throughput(), LogRows()
         engine = Engine(task, loaded, context, [throughput, logged, *_callbacks(job)], saver)
         try:
             checkpointer.restore(engine, config.checkpoint.resume)
-            if context.rank == 0:
-                job.folder.record_start(
-                    resumed_from=engine.resumed_from,
-                    step=engine.position.step,
-                    num_workers=context.world_size,
-                )
+            _record_start(job, engine)
             engine.train()
             if job.dry_run:
                 _check_restore(engine, checkpointer)
             test = engine.test()
             # From rank 0, since clocks differ between ranks, and it is the one that reads files.
-            metrics = collectives.broadcast_object(
-                _final_metrics(job, engine, {**test, **throughput.totals()})
-                if context.rank == 0
-                else None
-            )
+            metrics = {}
+            with agreement("gathering the final metrics"):
+                if context.rank == 0:
+                    metrics = _final_metrics(job, engine, {**test, **throughput.totals()})
+            metrics = collectives.broadcast_object(metrics)
         finally:
             engine.callbacks.call("on_shutdown", engine)
-        if context.rank == 0:
-            _write_outputs(job, engine, metrics, logged)
-        collectives.barrier()
+        with agreement("writing the outputs"):
+            engine.callbacks.raise_failure()
+            if context.rank == 0:
+                _write_outputs(job, engine, metrics, logged)
         return metrics
     finally:
         task.close()
+
+
+def _record_start(job: TrainJob, engine: Engine) -> None:
+    with agreement("writing run.json"):
+        if engine.context.rank == 0:
+            job.folder.record_start(
+                resumed_from=engine.resumed_from,
+                step=engine.position.step,
+                num_workers=engine.context.world_size,
+            )
 
 
 def _run_own_loop(job: TrainJob, task: Task, context: WorkerContext) -> dict[str, Any]:
@@ -95,10 +98,10 @@ def _run_own_loop(job: TrainJob, task: Task, context: WorkerContext) -> dict[str
             f"loop={name!r} is invalid: it returned {type(metrics).__name__}. Return a dictionary "
             "of final metrics."
         )
-    if context.rank == 0:
-        job.folder.write_metrics({**metrics, "raygnn": __version__})
-        job.folder.write_state(RunStatus.FINISHED, job.loaded.fingerprint())
-    collectives.barrier()
+    with agreement("writing the outputs"):
+        if context.rank == 0:
+            job.folder.write_metrics({**metrics, "raygnn": __version__})
+            job.folder.write_state(RunStatus.FINISHED, job.loaded.fingerprint())
     return metrics
 
 

@@ -8,12 +8,18 @@ import fsspec
 import pytest
 import torch
 
+from raygnn.data.filesystem import delete, join, write_bytes, write_text
 from raygnn.errors import CheckpointError
-from raygnn.loops.checkpoints import CheckpointStore, Retention
+from raygnn.loops.checkpoints import CheckpointStore, encode, gather_sums, rank_file
+
+ONE, TWO, THREE = (f"step-000000000{step}-0000{step}-ab-cd" for step in (1, 2, 3))
 
 
 def _save(store: CheckpointStore, name: str, value: float) -> None:
-    store.save(name, {"weights": torch.full((3,), value)}, {"rank": 0})
+    parts = {"state.pt": encode({"weights": torch.full((3,), value)})}
+    parts[rank_file(0)] = encode({"rank": 0})
+    store.write_parts(name, parts)
+    store.finish(name, gather_sums(parts), world_size=1)
 
 
 @pytest.fixture(params=["local", "memory"])
@@ -27,86 +33,97 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> CheckpointStore:
 
 
 def test_what_is_saved_is_loaded(store):
-    _save(store, "step-1", 2.0)
-    state, rank_state = store.load("step-1", rank=0)
+    _save(store, ONE, 2.0)
+    state, rank_state = store.load(ONE, rank=0)
     assert torch.equal(state["weights"], torch.full((3,), 2.0))
     assert rank_state == {"rank": 0}
 
 
 def test_no_checkpoint_is_no_error(store):
-    assert store.newest_valid() == (None, [])
+    assert store.names() == []
+    assert store.newest_valid([]) == (None, {})
     assert store.pointer("best") is None
 
 
 def test_a_folder_without_manifest_is_passed_over(store):
-    _save(store, "step-1", 1.0)
-    _save(store, "step-2", 2.0)
-    store._fs.rm_file(store.path_of("step-2") + "/manifest.json")
-    name, messages = store.newest_valid()
-    assert name == "step-1"
-    assert len(messages) == 1
-    assert "never finished" in messages[0]
+    _save(store, ONE, 1.0)
+    _save(store, TWO, 2.0)
+    delete(join(store.uri, TWO, "manifest.json"))
+    name, passed_over = store.newest_valid(store.names())
+    assert name == ONE
+    assert list(passed_over) == [TWO]
+    assert "never finished" in passed_over[TWO]
 
 
 def test_a_damaged_file_is_passed_over_with_its_name(store):
-    _save(store, "step-1", 1.0)
-    _save(store, "step-2", 2.0)
-    store._fs.pipe_file(store.path_of("step-2") + "/state.pt", b"damaged")
-    name, messages = store.newest_valid()
-    assert name == "step-1"
-    assert "state.pt is damaged" in messages[0]
+    _save(store, ONE, 1.0)
+    _save(store, TWO, 2.0)
+    write_bytes(join(store.uri, TWO, "state.pt"), b"damaged")
+    name, passed_over = store.newest_valid(store.names())
+    assert name == ONE
+    assert "state.pt is damaged" in passed_over[TWO]
+    with pytest.raises(CheckpointError, match=r"state\.pt is damaged"):
+        store.load(TWO, rank=0)
 
 
 def test_a_missing_file_is_named(store):
-    _save(store, "step-1", 1.0)
-    store._fs.rm_file(store.path_of("step-1") + "/rank-0.pt")
+    _save(store, ONE, 1.0)
+    delete(join(store.uri, ONE, "rank-0.pt"))
     with pytest.raises(CheckpointError, match=r"rank-0\.pt is missing"):
-        store.verify("step-1")
+        store.verify(ONE)
 
 
 def test_all_damaged_is_a_failure_and_not_a_start_from_zero(store):
-    _save(store, "step-1", 1.0)
-    store._fs.pipe_file(store.path_of("step-1") + "/state.pt", b"damaged")
+    _save(store, ONE, 1.0)
+    write_bytes(join(store.uri, ONE, "state.pt"), b"damaged")
     with pytest.raises(CheckpointError, match="No checkpoint of this run can be read"):
-        store.newest_valid()
+        store.newest_valid(store.names())
 
 
 def test_a_foreign_manifest_is_refused(store):
-    _save(store, "step-1", 1.0)
-    manifest = store.path_of("step-1") + "/manifest.json"
-    store._fs.pipe_file(manifest, b"not json")
+    _save(store, ONE, 1.0)
+    manifest = join(store.uri, ONE, "manifest.json")
+    write_bytes(manifest, b"not json")
     with pytest.raises(CheckpointError, match="not a checkpoint's manifest"):
-        store.verify("step-1")
+        store.verify(ONE)
     content = {"format": "raygnn/checkpoint-v9", "files": {}, "world_size": 1}
-    store._fs.pipe_file(manifest, json.dumps(content).encode())
+    write_text(manifest, json.dumps(content))
     with pytest.raises(CheckpointError, match="checkpoint-v9"):
-        store.verify("step-1")
+        store.verify(ONE)
 
 
 def test_an_object_that_must_be_unpickled_is_never_loaded(store):
-    store.save("step-1", {"path": Path("x")}, {})
+    parts = {"state.pt": encode({"path": Path("x")})}
+    store.write_parts(ONE, parts)
+    store.finish(ONE, gather_sums(parts), world_size=1)
     with pytest.raises(pickle.UnpicklingError, match="Weights only load failed"):
-        store.load("step-1", rank=0)
+        store.load(ONE, rank=0)
 
 
-def test_pruning_keeps_the_newest_and_the_best(store):
-    for step in range(1, 5):
-        _save(store, f"step-{step}", step)
-    store.point("best", "step-2")
-    store.prune(Retention("best", keep_last_n=1))
-    assert store.names() == ["step-2", "step-4"]
+def test_the_order_is_that_of_writing_and_not_of_steps(store):
+    """A run that went back to an earlier checkpoint writes lower steps later."""
+    later = "step-0000000001-00004-ef-01"
+    for name in (later, THREE, ONE, TWO):
+        _save(store, name, 1.0)
+    assert store.names() == [ONE, TWO, THREE, later]
 
 
-@pytest.mark.parametrize(
-    ("policy", "keep_last_n", "kept"),
-    [("all", 1, "abcd"), ("last", 1, "d"), ("last", 2, "cd"), ("best", 1, "ad")],
-)
-def test_retention_decides_by_policy(policy, keep_last_n, kept):
-    obsolete = Retention(policy, keep_last_n).obsolete(list("abcd"), best="a")
-    assert set("abcd") - set(obsolete) == set(kept)
+def test_folders_of_others_are_none_of_the_store(store):
+    write_text(join(store.uri, "mine", "notes.txt"), "keep")
+    _save(store, ONE, 1.0)
+    assert store.names() == [ONE]
 
 
-def test_a_folder_that_cannot_be_written_names_the_rank(tmp_path):
-    (tmp_path / "file").write_text("not a folder")
-    with pytest.raises(CheckpointError, match="failed on rank 0"):
-        CheckpointStore(str(tmp_path / "file")).save("step-1", {}, {})
+def test_a_removed_checkpoint_is_gone(store):
+    _save(store, ONE, 1.0)
+    _save(store, TWO, 1.0)
+    store.remove(ONE)
+    assert store.names() == [TWO]
+    store.remove(ONE)
+
+
+def test_a_pointer_names_one_checkpoint_or_none(store):
+    store.point("best", ONE)
+    assert store.pointer("best") == ONE
+    store.point("best", None)
+    assert store.pointer("best") is None

@@ -1,0 +1,48 @@
+"""Failures of one rank that all ranks raise, instead of waiting for it in a collective."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from raygnn.errors import RaygnnError, TrainingError
+from raygnn.loops import collectives
+
+
+@contextmanager
+def agreement(where: str, error: type[RaygnnError] = TrainingError) -> Iterator[None]:
+    """A block that may fail on some ranks: at its end all of them raise, or none.
+
+    Collective: all ranks must call. The block itself must not, or a rank that failed before
+    would be waited for.
+
+    Args:
+        where: completes "Rank 0 failed in ...".
+    """
+    failure: Exception | None = None
+    try:
+        yield
+    except Exception as raised:  # noqa: BLE001 - told to all ranks, then raised below
+        failure = raised
+    raise_if_any_failed(failure, where, error)
+
+
+def raise_if_any_failed(
+    failure: BaseException | None, where: str, error: type[RaygnnError] = TrainingError
+) -> None:
+    """Raises on every rank if one failed. Collective: all ranks must call.
+
+    Raises:
+        TrainingError: or `error`; names the first failed rank and its cause.
+    """
+    texts = collectives.gather_objects(None if failure is None else describe(failure))
+    for rank, text in enumerate(texts):
+        if text is not None:
+            raise error(f"Rank {rank} failed in {where}: {text}") from failure
+
+
+def describe(error: BaseException) -> str:
+    """An exception in one line, notes included."""
+    notes = " ".join(getattr(error, "__notes__", ()))
+    text = f"{type(error).__name__}: {error}"
+    return f"{text} ({notes})" if notes else text
