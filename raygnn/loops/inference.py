@@ -14,17 +14,17 @@ from torch import Tensor, nn
 from raygnn import __version__
 from raygnn.config import build
 from raygnn.data.bundle import Bundle
-from raygnn.data.filesystem import open_fs, redact
+from raygnn.data.filesystem import read_bytes, redact
 from raygnn.errors import CheckpointError, ConfigError, DataError
 from raygnn.loops import collectives
+from raygnn.loops.agreement import raise_if_any_failed
 from raygnn.loops.context import WorkerContext
 from raygnn.loops.embeddings import Embeddings, ExactEmbeddings, SampledEmbeddings
-from raygnn.loops.evaluation import raise_if_any_failed
 from raygnn.loops.inference_job import InferenceJob, NeighborRequest, NodeRequest
 from raygnn.loops.model_signature import NodeOutput
 from raygnn.loops.neighbor_search import NeighborSearch
 from raygnn.loops.output_columns import prediction_columns, probability_columns, vector_column
-from raygnn.loops.progress import say
+from raygnn.loops.progress import Pace, say
 from raygnn.loops.shared_rows import SharedRows
 from raygnn.loops.task import Task, TaskEnvironment
 from raygnn.loops.worker import prepare_process
@@ -76,9 +76,9 @@ def run_inference(job: InferenceJob, context: WorkerContext) -> dict[str, Any]:
 def _load_model(job: InferenceJob, task: Task) -> nn.Module:
     """The trained model, in float32 and evaluation mode, on this worker's device."""
     model = task.build_model()
-    fs, path = open_fs(job.model.weights_uri)
+    weights = read_bytes(job.model.weights_uri)
     try:
-        model.load_state_dict(load(fs.cat_file(path)))
+        model.load_state_dict(load(weights))
     except (RuntimeError, SafetensorError) as error:  # torch raises the former
         raise CheckpointError(
             f"{redact(job.model.weights_uri)} does not fit the config beside it: {error}. Take the "
@@ -114,10 +114,12 @@ def _write(
         }
     written: dict[str, list[dict[str, Any]]] = {}
     for table, (ranges, make) in parts.items():
-        mine, failure = [], None
+        mine, failure, pace = [], None, Pace(f"writing {table}", ranges[-1][1])
         try:
             for part in range(context.rank, len(ranges), context.world_size):
                 mine.append(job.output.write(table, part, len(ranges), make(*ranges[part])))
+                if context.rank == 0:
+                    pace.reached(ranges[part][1])
         except Exception as error:  # noqa: BLE001 - told to all ranks
             failure = error
         raise_if_any_failed(failure, f"writing {table}")

@@ -16,7 +16,16 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from raygnn.data.arrays import sync_folder
-from raygnn.data.filesystem import is_remote, join, open_fs, redact, write_text
+from raygnn.data.filesystem import (
+    delete,
+    exists,
+    is_remote,
+    join,
+    open_fs,
+    redact,
+    write_bytes,
+    write_text,
+)
 from raygnn.errors import RunError
 
 # Readers of Parquet folders skip names that begin so.
@@ -95,12 +104,11 @@ class OutputFolder:
             What the manifest says of it: file, num_rows, num_bytes.
         """
         name = f"{table}/part-{part:05d}-of-{num_parts:05d}.parquet"
-        fs, path = open_fs(join(self.staged_uri, name))
-        fs.makedirs(fs._parent(path), exist_ok=True)
-        with fs.open(path, "wb") as file:
-            pq.write_table(rows, file)
-            num_bytes = file.tell()
-        return {"file": name, "num_rows": rows.num_rows, "num_bytes": num_bytes}
+        buffer = pa.BufferOutputStream()
+        pq.write_table(rows, buffer)
+        content = buffer.getvalue()
+        write_bytes(join(self.staged_uri, name), content.to_pybytes())
+        return {"file": name, "num_rows": rows.num_rows, "num_bytes": content.size}
 
     @property
     def records_uri(self) -> str:
@@ -115,19 +123,15 @@ class OutputFolder:
         Raises:
             RunError: a file is not here, as another machine wrote it to its own disk.
         """
-        fs, path = open_fs(self.staged_uri)
-        fs.invalidate_cache()
         for table in content["tables"].values():
             for file in table["files"]:
-                if not fs.exists(f"{path}/{file['file']}"):
+                if not exists(join(self.staged_uri, file["file"])):
                     raise RunError(
                         f"out={redact(self.uri)!r} is invalid: {file['file']}, which a worker has "
                         "written, is not there for the driver. Name a bucket, or a folder that all "
                         "machines share."
                     )
-        records = open_fs(self.records_uri)[1]
-        if fs.exists(records):
-            fs.rm(records, recursive=True)
+        delete(self.records_uri)
         write_text(join(self.staged_uri, MANIFEST), json.dumps(content, indent=1) + "\n")
         if not self._is_staged:
             return

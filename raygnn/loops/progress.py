@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -52,6 +53,25 @@ def say(text: str) -> None:
     # Not print(): Ray Train redirects it to its log as well, and every line would come twice.
     sys.stdout.write(f"[raygnn] {text}\n")
     sys.stdout.flush()
+
+
+class Pace:
+    """Says how far a long piece of work has come, at most every few seconds.
+
+    Args:
+        what: is done, as in "encoding".
+        total: of rows, over all ranks.
+    """
+
+    def __init__(self, what: str, total: int, every_s: float = 10.0) -> None:
+        self._what, self._total, self._every_s = what, total, every_s
+        self._next_s = time.monotonic() + every_s
+
+    def reached(self, row: int) -> None:
+        """Called after each part; ranks are about as far as each other."""
+        if time.monotonic() >= self._next_s:
+            self._next_s = time.monotonic() + self._every_s
+            say(f"{self._what}: {row:,} of {self._total:,} rows, {row / self._total:.0%}")
 
 
 def sparkline(values: Sequence[float], width: int = 24) -> str:

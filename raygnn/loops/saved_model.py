@@ -9,7 +9,7 @@ from typing import Any
 import yaml
 
 from raygnn.config import LoadedConfig, load_config
-from raygnn.data.filesystem import absolute, join, open_fs, read_text, redact
+from raygnn.data.filesystem import absolute, exists, join, read_text, redact
 from raygnn.errors import ConfigError, RunError
 from raygnn.loops.model_signature import MODEL_FILE, SIGNATURE_FILE, ModelSignature
 
@@ -49,23 +49,23 @@ class SavedModel:
             RunError: no trained model is there, or one that inference cannot use.
             CheckpointError: `model.json` is damaged.
         """
-        if not _exists(join(uri, "config.yaml")):
+        if not exists(join(uri, "config.yaml")):
             raise RunError(
                 f"model={redact(uri)!r} is invalid: no config.yaml is there. Name the folder of a "
                 "finished run, or of an exported model."
             )
         loaded = _load(join(uri, "config.yaml"), overrides, allow_modules)
         folder = uri
-        if not _exists(join(folder, MODEL_FILE)):
+        if not exists(join(folder, MODEL_FILE)):
             folder = loaded.config.run.model_uri or uri
-        if not _exists(join(folder, MODEL_FILE)):
+        if not exists(join(folder, MODEL_FILE)):
             raise RunError(
                 f"model={redact(uri)!r} is invalid: no {MODEL_FILE} is there: the run has not "
                 "finished, or its run.model_uri leads elsewhere. Let it finish, or name the "
                 "model's folder."
             )
         signature_uri = join(folder, SIGNATURE_FILE)
-        if not _exists(signature_uri):
+        if not exists(signature_uri):
             raise RunError(
                 f"model={redact(uri)!r} is invalid: no {SIGNATURE_FILE} is there, which says what "
                 "the model needs of a graph. Train it with a task that gives a signature "
@@ -100,8 +100,3 @@ def _as_written(uri: str) -> dict[str, Any]:
     except yaml.YAMLError:
         return {}
     return content if isinstance(content, dict) else {}
-
-
-def _exists(uri: str) -> bool:
-    fs, path = open_fs(uri)
-    return bool(fs.exists(path))

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from raygnn.loops import collectives
 from raygnn.loops.agreement import raise_if_any_failed
+from raygnn.loops.progress import Pace
 
 
 class SharedRows:
@@ -69,10 +70,12 @@ class SharedRows:
         chunks: Sequence[tuple[int, int]],
         rows_of: Callable[[int, int], Tensor],
     ) -> None:
-        failure = None
+        failure, pace = None, Pace("encoding", len(out))
         try:
             for first, last in chunks[self._rank :: self._world_size]:
                 out[first:last] = rows_of(first, last).numpy()
+                if self._rank == 0:
+                    pace.reached(last)
         except Exception as error:  # noqa: BLE001 - told to all ranks
             failure = error
         raise_if_any_failed(failure, "encoding")
@@ -83,6 +86,7 @@ class SharedRows:
         chunks: Sequence[tuple[int, int]],
         rows_of: Callable[[int, int], Tensor],
     ) -> None:
+        pace = Pace("encoding", len(out))
         for start in range(0, len(chunks), self._world_size):
             turn = chunks[start : start + self._world_size]
             rows, failure = torch.zeros(0, out.shape[1]), None
@@ -95,6 +99,8 @@ class SharedRows:
             everyones = collectives.gather_rows(rows)
             if self._rank == self._leader:
                 out[turn[0][0] : turn[-1][1]] = everyones.numpy()
+            if self._rank == 0:
+                pace.reached(turn[-1][1])
         collectives.barrier()
 
     def _map(self, num_rows: int, width: int) -> np.ndarray:

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from raygnn.loops.progress import compact, show_performance, sparkline
+from raygnn.loops.progress import Pace, compact, show_performance, sparkline
 
 
 def test_a_curve_spans_the_bars():
@@ -40,3 +40,12 @@ def test_performance_takes_few_words():
     shown = "12.3k seeds/s  1.5M edges/s  loader wait 3%  2.25GB"
     assert show_performance(metrics) == shown
     assert show_performance({**metrics, "perf/cuda_memory_bytes": 8e6}) == f"{shown}  GPU 8MB"
+
+
+def test_pace_says_how_far_it_is_now_and_then(capsys):
+    pace = Pace("encoding", 2000, every_s=0.0)
+    pace.reached(500)
+    assert capsys.readouterr().out == "[raygnn] encoding: 500 of 2,000 rows, 25%\n"
+    pace = Pace("encoding", 2000, every_s=1000.0)
+    pace.reached(500)
+    assert capsys.readouterr().out == ""
