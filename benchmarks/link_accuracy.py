@@ -1,0 +1,401 @@
+"""Link prediction on real graphs, beside plain PyG on the whole graph.
+
+    python benchmarks/link_accuracy.py --data DIR
+
+Each case trains `examples/...yaml` with `raygnn.train.fit`, once per seed, on a local Ray. The
+plain run (`plain_pyg_links.py`) is the same encoder on the whole graph in one process, on the same
+split, until validation has not improved for the same patience. Before that both sides try the same
+small grid with the first seed, and the point of the best validation is taken. DIR holds the graphs
+as published; benchmarks/README.md says where they come from.
+
+Exit status: 0 if every case reaches its aims, else 1.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import statistics
+import sys
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from itertools import product
+from pathlib import Path
+
+import torch
+from plain_pyg_links import (
+    MAX_STEPS,
+    VALIDATE_EVERY,
+    LinkGraph,
+    auc_and_ap,
+    link_metrics,
+    train_links,
+)
+from safetensors.torch import load_model
+
+import raygnn.train
+from raygnn import prepare
+from raygnn.config import LoadedConfig, load_config
+from raygnn.data.ingest import ingest
+from raygnn.loops.exact_encoding import encode_exactly
+from raygnn.loops.link_prediction import LinkPrediction
+from raygnn.loops.task import TaskEnvironment
+from raygnn.sampling.stores import LocalFeatureStore
+
+EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
+
+#: What a point of a grid is called, and the overrides that make it.
+Axis = Mapping[str, Sequence[str]]
+
+
+def values(key: str, *choices: str) -> Axis:
+    """An axis over the values of one key."""
+    return {f"{key.rpartition('.')[2]} {choice}": (f"--{key}", choice) for choice in choices}
+
+
+@dataclass(frozen=True)
+class Case:
+    """One data set.
+
+    Attributes:
+        tables: folder of the graph tables, in the work folder.
+        prepare: arguments of `raygnn.prepare` but `--out`; `{data}` is the folder of the sources.
+        metrics: of the test.
+        aims: least mean of a metric; one without an aim has to be as good as the plain run's.
+        grid: both sides try every combination of the axes.
+        chosen: what raygnn's grid ends with; the example says the same.
+        plain: overrides of the plain run.
+        plain_chosen: what its grid ends with.
+    """
+
+    name: str
+    dataset: str
+    config: str
+    tables: str
+    prepare: tuple[str, ...]
+    metrics: tuple[str, ...]
+    grid: tuple[Axis, ...]
+    chosen: str
+    plain: tuple[str, ...]
+    plain_chosen: str
+    aims: Mapping[str, float]
+
+    @property
+    def points(self) -> dict[str, list[str]]:
+        """Overrides by the name of the point."""
+        return {
+            ", ".join(names): [
+                word for axis, name in zip(self.grid, names, strict=True) for word in axis[name]
+            ]
+            for names in product(*self.grid)
+        }
+
+
+BINARY = (
+    "--losses",
+    "[{type: link_binary_cross_entropy}]",
+    "--model.args.normalize_output",
+    "false",
+)
+CASES = (
+    Case(
+        name="cora",
+        dataset="Cora",
+        config="cora_link.yaml",
+        tables="cora",
+        prepare=("npz", "{data}/cora_planetoid.npz"),
+        metrics=("auc", "ap"),
+        grid=(
+            values("optimizer.args.lr", "0.005", "0.01"),
+            values("model.args.dropout", "0.0", "0.3"),
+        ),
+        chosen="lr 0.01, dropout 0.3",
+        plain=BINARY,
+        plain_chosen="lr 0.01, dropout 0.3",
+        aims={"auc": 0.91, "ap": 0.92},
+    ),
+    Case(
+        name="lastfm",
+        dataset="LastFM",
+        config="lastfm/ablp.yaml",
+        tables="lastfm",
+        prepare=("csv", "--spec", str(EXAMPLES / "lastfm/tables.yaml"), "--data", "{data}/lastfm"),
+        metrics=("full_recall@20", "full_ndcg@20"),
+        grid=(
+            {
+                "softmax": (),
+                "bpr": ("--losses", "[{type: bpr}]", "--model.args.normalize_output", "false"),
+            },
+            values("optimizer.args.lr", "0.02", "0.05"),
+        ),
+        chosen="softmax, lr 0.02",
+        plain=(),
+        plain_chosen="bpr, lr 0.02",
+        aims={},
+    ),
+    Case(
+        name="facebook",
+        dataset="Facebook pages",
+        config="facebook_links.yaml",
+        tables="facebook_pages",
+        prepare=(
+            *("csv", "--edges", "{data}/facebook_pages/edges.csv"),
+            *("--nodes", "{data}/facebook_pages/target.csv"),
+            *("--features", "{data}/facebook_pages/features.json"),
+        ),
+        metrics=("full_mrr", "full_hits@50"),
+        grid=(values("optimizer.args.lr", "0.01", "0.03"),),
+        chosen="lr 0.01",
+        plain=BINARY,
+        plain_chosen="lr 0.01",
+        aims={},
+    ),
+)
+
+
+@dataclass(frozen=True)
+class Run:
+    """One training.
+
+    Attributes:
+        side: raygnn or plain PyG.
+        point: of the grid.
+        num_workers: of raygnn.
+        validation: best value of the metric that early stopping watches.
+    """
+
+    case: str
+    side: str
+    point: str
+    seed: int
+    num_workers: int
+    validation: float
+    test: dict[str, float]
+    seconds: float
+
+
+class Bench:
+    """Runs cases, and keeps what each run gave in a file."""
+
+    def __init__(self, args: argparse.Namespace) -> None:
+        self.args = args
+        self.work = Path(args.work)
+        self.work.mkdir(parents=True, exist_ok=True)
+        self.file = Path(args.json or self.work / "link_accuracy.json")
+        self.runs: list[Run] = []
+        self.chosen: dict[tuple[str, str], str] = {}
+        if args.resume and self.file.exists():
+            self.runs = [Run(**run) for run in json.loads(self.file.read_text())]
+
+    def measure(self, case: Case) -> None:
+        """Searches, then trains with every seed, first raygnn, then plain PyG."""
+        sides = {"raygnn": case.chosen, "plain PyG": case.plain_chosen}
+        if self.args.skip_plain:
+            del sides["plain PyG"]
+        for side, chosen in sides.items():
+            self.chosen[case.name, side] = chosen
+            if self.args.grid == "small":
+                self._search(case, side, chosen)
+            for seed in self.args.seeds:
+                run = self._run(case, side, self.chosen[case.name, side], seed)
+                test = ", ".join(f"{name} {value:.4f}" for name, value in run.test.items())
+                _say(f"{case.dataset}, {side}, {run.point}, seed {seed}: test {test}")
+
+    def results(self, case: Case, side: str) -> list[Run]:
+        """The runs of the chosen point, one of each seed."""
+        wanted = (case.name, side, self.chosen.get((case.name, side)))
+        return [
+            run
+            for run in self.runs
+            if (run.case, run.side, run.point) == wanted and run.seed in self.args.seeds
+        ]
+
+    def _search(self, case: Case, side: str, before: str) -> None:
+        """Chooses by validation alone: what runs of the grid give on test is not looked at."""
+        runs = [self._run(case, side, point, self.args.seeds[0]) for point in case.points]
+        best = max(runs, key=lambda run: run.validation).point
+        note = "" if best == before else f" (the example and the last search say {before})"
+        _say(f"{case.dataset}, {side}: {best} has the best validation{note}")
+        self.chosen[case.name, side] = best
+
+    def _run(self, case: Case, side: str, point: str, seed: int) -> Run:
+        workers = self.args.num_workers if side == "raygnn" else 0
+        wanted = (case.name, side, point, seed, workers)
+        for run in self.runs:
+            if (run.case, run.side, run.point, run.seed, run.num_workers) == wanted:
+                return run
+        started = time.perf_counter()
+        train = self._train if side == "raygnn" else self._train_plainly
+        validation, test = train(case, point, seed)
+        seconds = round(time.perf_counter() - started, 1)
+        run = Run(*wanted, validation, test, seconds)
+        self.runs.append(run)
+        self.file.write_text(json.dumps([asdict(run) for run in self.runs], indent=1) + "\n")
+        _say(
+            f"{case.dataset}, {side}, {point}, seed {seed}: validation {validation:.4f}, "
+            f"{seconds:.0f} s"
+        )
+        return run
+
+    def _train(self, case: Case, point: str, seed: int) -> tuple[float, dict[str, float]]:
+        if self.args.num_workers:
+            _start_ray()
+        overrides = [
+            *self._overrides(case, seed),
+            *("--scaling.num_workers", str(self.args.num_workers)),
+            *("--run.storage_path", str(self.work / "runs"), "--run.name", f"{case.name}-{seed}"),
+            *("--run.overwrite", "true", *case.points[point]),
+        ]
+        loaded = load_config(EXAMPLES / case.config, overrides)
+        assert loaded.config.early_stopping is not None
+        metrics = raygnn.train.fit(EXAMPLES / case.config, overrides).metrics
+        test = {name.removeprefix("test/"): value for name, value in metrics.items()}
+        if "auc" in case.metrics:
+            test |= _standard_auc(loaded, self.work / "runs" / f"{case.name}-{seed}")
+        validation = metrics[loaded.config.early_stopping.monitor]
+        return validation, {name: test[name] for name in case.metrics}
+
+    def _train_plainly(self, case: Case, point: str, seed: int) -> tuple[float, dict[str, float]]:
+        overrides = [*self._overrides(case, seed), *case.plain, *case.points[point]]
+        config = load_config(EXAMPLES / case.config, overrides).config
+        graph = LinkGraph.of_bundle(ingest(config.data.uri), config)
+        run = train_links(graph, config)
+        if "auc" in case.metrics:
+            return run.validation, auc_and_ap(graph, run.rows, "test", seed)
+        ks = [int(name.partition("@")[2]) for name in case.metrics if "@" in name]
+        found = link_metrics(graph, run.rows, "test", tuple(dict.fromkeys(ks)))
+        return run.validation, {name: found[name] for name in case.metrics}
+
+    def _overrides(self, case: Case, seed: int) -> list[str]:
+        return ["--data.uri", str(self.work / case.tables), "--seed", str(seed)]
+
+
+def _standard_auc(loaded: LoadedConfig, folder: Path) -> dict[str, float]:
+    """AUC and AP of a run's model in the protocol of graph auto-encoders; see `auc_and_ap`."""
+    bundle = ingest(loaded.config.data.uri)
+    task = LinkPrediction(**loaded.config.task.args)
+    task.setup(TaskEnvironment(loaded, bundle, 0, 1, torch.device("cpu")))
+    task.model = task.build_model()
+    load_model(task.model, folder / "model.safetensors")
+    (node_type,) = set(task.node_types)
+    features, feature = LocalFeatureStore(bundle), "x"
+    rows = encode_exactly(
+        task.predictor().encoder,
+        task.messages("test"),
+        features,
+        feature,
+        [node_type],
+        device=torch.device("cpu"),
+    )
+    graph = LinkGraph.of_bundle(bundle, loaded.config)
+    return auc_and_ap(graph, rows[node_type], "test", loaded.config.seed)
+
+
+def table(bench: Bench, cases: Iterable[Case]) -> tuple[str, bool]:
+    """The results as a Markdown table, mean ± standard deviation, and whether all aims are met."""
+    titles = ("data set", "metric", "raygnn", "plain PyG", "aim", "verdict", "s / run")
+    lines, all_met = [titles], True
+    for case in cases:
+        runs = [bench.results(case, side) for side in ("raygnn", "plain PyG")]
+        seconds = " / ".join(
+            f"{statistics.mean(run.seconds for run in of):.0f}" for of in runs if of
+        )
+        for metric in case.metrics:
+            ours, plain = ([run.test[metric] for run in of] for of in runs)
+            aim = case.aims.get(metric, statistics.mean(plain) if plain else math.nan)
+            met = statistics.mean(ours) >= aim
+            all_met &= met
+            cells = (
+                *(case.dataset, metric.removeprefix("full_"), _mean(ours), _mean(plain)),
+                f"{aim:.2f}" if metric in case.aims else "as plain",
+                "pass" if met else "FAIL",
+                seconds,
+            )
+            lines.append(cells)
+    widths = [max(len(line[i]) for line in lines) for i in range(len(titles))]
+    padded = ["| " + " | ".join(map(str.ljust, line, widths)) + " |" for line in lines]
+    rule = "|" + "|".join("-" * (width + 2) for width in widths) + "|"
+    return "\n".join([padded[0], rule, *padded[1:]]), all_met
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs the benchmark; returns the exit status."""
+    args = _parser().parse_args(argv)
+    bench = Bench(args)
+    cases = [case for case in CASES if args.only is None or case.name in args.only]
+    for case in cases:
+        _announce(case, args)
+        make_tables(case, Path(args.data), bench.work)
+        bench.measure(case)
+    text, all_met = table(bench, cases)
+    print(text)
+    return 0 if all_met else 1
+
+
+def make_tables(case: Case, data: Path, work: Path) -> None:
+    """Writes the case's graph tables.
+
+    Raises:
+        RuntimeError: the preparer refused.
+    """
+    arguments = [part.format(data=data) for part in case.prepare]
+    if prepare.main([*arguments, "--out", str(work / case.tables), "--overwrite"]) != 0:
+        raise RuntimeError(f"The tables of {case.dataset} cannot be made, see above.")
+
+
+def _announce(case: Case, args: argparse.Namespace) -> None:
+    config = load_config(EXAMPLES / case.config, []).config
+    stopping, every = config.early_stopping, config.training.validate_every
+    assert stopping is not None
+    if args.grid == "small":
+        _say(f"{case.dataset}, grid of both sides: {'; '.join(case.points)}")
+    _say(
+        f"{case.dataset}, stopping rule of both sides: {stopping.monitor} has not improved for "
+        f"{stopping.patience} validations; the best weights are tested. raygnn validates every "
+        f"{every.epochs} epochs, at most {config.training.max_epochs}; plain PyG every "
+        f"{VALIDATE_EVERY} steps, each over all links, at most {MAX_STEPS}"
+    )
+
+
+def _mean(values: Sequence[float]) -> str:
+    if not values:
+        return "not run"
+    spread = f" ± {statistics.stdev(values):.4f}" if len(values) > 1 else ""
+    return f"{statistics.mean(values):.4f}{spread}"
+
+
+def _say(text: str) -> None:
+    print(f"[link_accuracy] {text}", flush=True)
+
+
+def _start_ray() -> None:
+    """Starts one local Ray for all runs; starting it takes several seconds."""
+    import ray
+
+    if not ray.is_initialized():
+        # The workers' progress lines would bury this script's own.
+        ray.init(address="local", log_to_driver=False)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python benchmarks/link_accuracy.py", description="Link prediction beside plain PyG."
+    )
+    add = parser.add_argument
+    add("--data", required=True, metavar="DIR", help="folder of the graphs as published")
+    add("--work", default="build/link_accuracy", metavar="DIR", help="default: %(default)s")
+    add("--seeds", type=int, nargs="+", default=[0, 1, 2], metavar="S", help="default: 0-2")
+    names = [case.name for case in CASES]
+    add("--only", nargs="+", choices=names, metavar="NAME", help=", ".join(names))
+    add("--num-workers", type=int, default=2, metavar="N", help="default: 2; 0: without Ray")
+    add("--grid", choices=("small", "none"), default="small", help="none: take what was chosen")
+    add("--skip-plain", action="store_true", help="without the plain runs")
+    add("--json", metavar="FILE", help="every run; default: link_accuracy.json in the work folder")
+    add("--resume", action="store_true", help="go on from what that file has")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())
