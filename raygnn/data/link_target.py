@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fnmatch
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
@@ -10,7 +11,7 @@ from raygnn.data.bundle import Bundle
 from raygnn.data.edge_inputs import find_edge_columns
 from raygnn.data.edge_types import EdgeType, edge_type_name, parse_edge_type
 from raygnn.data.link_split import LinkSplit
-from raygnn.data.supervision import KnownPositives, SupervisionEdges, known_positives
+from raygnn.data.supervision import KnownLinks, SupervisionEdges, known_positives
 from raygnn.data.supervision import make_supervision as split_links
 from raygnn.errors import ConfigError, DataError
 
@@ -24,7 +25,7 @@ _COUNTS = ("num_random_negatives", "num_random_negatives_eval")
 class LinkTargetArguments:
     """`task.args` of link prediction; see `LinkPrediction` for their meaning."""
 
-    edge_type: str | None = None
+    edge_type: str | Sequence[str] | None = None
     labels: bool = False
     feature: str = "x"
     edge_feature: str | None = None
@@ -57,6 +58,12 @@ class LinkTargetArguments:
         arguments = cls(**args)
         arguments._check()
         return arguments
+
+    @property
+    def has_several(self) -> bool:
+        """Whether the links may be of several edge types."""
+        named = self.edge_type
+        return named is not None and (not isinstance(named, str) or "*" in named)
 
     def _check(self) -> None:
         for name in _COUNTS:
@@ -99,19 +106,27 @@ class LinkTarget:
     """The links of a task, found and split.
 
     Attributes:
-        link: how they are split.
+        edge_types: (anchor type, relation, target type) of each relation that is learnt.
+        links: how they are split, for `message_graph`: one of each two that are each other's
+            reverse.
         splits: supervision edges of train, val and test.
-        known: all links of the type, for filtering.
+        known: all links of the types, for filtering.
         reverse_types: edge types and their reverses.
         edge_columns: edge columns that the model reads, see `find_edge_columns`.
     """
 
-    edge_type: EdgeType
-    link: LinkSplit
+    edge_types: tuple[EdgeType, ...]
+    links: tuple[LinkSplit, ...]
     splits: dict[str, SupervisionEdges]
-    known: KnownPositives
+    known: KnownLinks
     reverse_types: dict[EdgeType, EdgeType]
     edge_columns: dict[str, str]
+
+    @property
+    def node_types(self) -> tuple[str, str]:
+        """Types of the anchors and of the targets."""
+        anchor_type, _, target_type = self.edge_types[0]
+        return anchor_type, target_type
 
     @classmethod
     def find(cls, bundle: Bundle, config: Config, arguments: LinkTargetArguments) -> LinkTarget:
@@ -121,29 +136,32 @@ class LinkTarget:
             ConfigError: the edge type is not in the graph, or the rule does not split edges.
             DataError: the links cannot be split so.
         """
-        edge_type = _find_edge_type(bundle, arguments)
+        edge_types = find_edge_types(bundle, arguments)
         rule = config.data.splits
         if rule is not None and rule.type == "per_class":
             raise ConfigError(
                 "data.splits.type='per_class' is invalid: links have no classes. Set hash or "
                 "temporal, or declare a split column of the edges."
             )
-        link = LinkSplit(
-            edge_type,
-            labels=arguments.labels,
-            rule=rule,
-            seed=config.seed,
-            disjoint_train_ratio=arguments.disjoint_train_ratio,
+        links = tuple(
+            LinkSplit(
+                edge_type,
+                labels=arguments.labels,
+                rule=rule,
+                seed=config.seed,
+                disjoint_train_ratio=arguments.disjoint_train_ratio,
+            )
+            for edge_type in edge_types
         )
-        splits = split_links(bundle, link)
+        splits = split_links(bundle, *links)
         if config.sampling.temporal is not None:
             _check_temporal(splits, arguments)
         reverses = {et: bundle.reverse_of(et) for et in bundle.edge_types}
         return cls(
-            edge_type=edge_type,
-            link=link,
+            edge_types=edge_types,
+            links=_one_direction(bundle, links),
             splits=splits,
-            known=known_positives(bundle, link),
+            known=KnownLinks(tuple(known_positives(bundle, link) for link in links)),
             reverse_types={et: other for et, other in reverses.items() if other is not None},
             edge_columns=find_edge_columns(
                 bundle, config.model, arguments.edge_feature, arguments.edge_weight
@@ -164,22 +182,53 @@ def _check_temporal(splits: Mapping[str, SupervisionEdges], arguments: LinkTarge
         )
 
 
-def _find_edge_type(bundle: Bundle, arguments: LinkTargetArguments) -> EdgeType:
+def find_edge_types(bundle: Bundle, arguments: LinkTargetArguments) -> tuple[EdgeType, ...]:
+    """The edge types that `task.args.edge_type` names.
+
+    Raises:
+        ConfigError: it names none, or types between different node types.
+    """
     if arguments.labels:
         available = [edges.edge_type for edges in bundle.label_edges if edges.sign == "positive"]
     else:
         available = list(bundle.edge_types)
     names = [edge_type_name(edge_type) for edge_type in available]
+    shown = ", ".join(names[:10]) or "none, as there are no label edges"
+    shown += f" and {len(names) - 10} more" if names[10:] else ""
     if arguments.edge_type is None:
         if len(available) == 1:
-            return available[0]
+            return (available[0],)
         raise ConfigError(
-            f"task.args.edge_type=None is invalid: the graph has several. Set one of: "
-            f"{', '.join(names) or 'none, as there are no label edges'}."
+            f"task.args.edge_type=None is invalid: the graph has several. Set one of: {shown}."
         )
-    if arguments.edge_type not in names:
+    given = arguments.edge_type
+    chosen: dict[str, None] = {}
+    for pattern in [given] if isinstance(given, str) else given:
+        matching = fnmatch.filter(names, pattern)
+        if not matching:
+            raise ConfigError(
+                f"task.args.edge_type={pattern!r} is invalid: the graph has no such links. Set "
+                f"one of: {shown}; or a pattern with *."
+            )
+        chosen.update(dict.fromkeys(matching))
+    found = tuple(parse_edge_type(name) for name in chosen)
+    if len({(source, target) for source, _, target in found}) > 1:
         raise ConfigError(
-            f"task.args.edge_type={arguments.edge_type!r} is invalid: the graph has no such links. "
-            f"Set one of: {', '.join(names) or 'none, as there are no label edges'}."
+            f"task.args.edge_type={given!r} is invalid: the links are between different node "
+            f"types: {', '.join(chosen)}. Name edge types with the same source and target."
         )
-    return parse_edge_type(arguments.edge_type)
+    return found
+
+
+def _one_direction(bundle: Bundle, links: Sequence[LinkSplit]) -> tuple[LinkSplit, ...]:
+    """Of two types that are each other's reverse, the first: their edges fall together."""
+    seen: set[EdgeType] = set()
+    kept = []
+    for link in links:
+        reverse = None
+        if link.edge_type in bundle.edge_types:
+            reverse = bundle.reverse_of(link.edge_type)
+        if reverse not in seen:
+            kept.append(link)
+        seen.add(link.edge_type)
+    return tuple(kept)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -26,12 +27,16 @@ class SupervisionEdges:
     Attributes:
         edge_type: the message edge type whose edges these links are, to be kept out of messages
             with its reverse; null where the links carry no messages.
-        anchors: int64 [num_anchors], dense ids, ascending; each has a target.
+        anchors: int64 [num_anchors], dense ids, ascending; each has a target. Of several relations,
+            so by relation: an anchor is there once for each relation that it has links of.
         indptr: int64 [num_anchors + 1].
         targets: int64 [num_links], dense ids, ascending within a row.
         times: int64 or float64 [num_links], the earliest of each pair, or null.
         hard_negatives: pairs known not to be linked, with a row for each of the same anchors, some
             of them empty; null where the graph declares none.
+        relations: int64 [num_anchors], which of several relations the links of an anchor are of;
+            null where there is one.
+        edge_types: of several relations, `edge_type` of each.
     """
 
     anchor_type: str
@@ -42,6 +47,13 @@ class SupervisionEdges:
     targets: np.ndarray
     times: np.ndarray | None = None
     hard_negatives: SupervisionEdges | None = None
+    relations: np.ndarray | None = None
+    edge_types: tuple[EdgeType | None, ...] = ()
+
+    @property
+    def message_types(self) -> tuple[EdgeType | None, ...]:
+        """By relation, the message edge type of its links; null where they carry no messages."""
+        return self.edge_types or (self.edge_type,)
 
     @property
     def num_anchors(self) -> int:
@@ -97,16 +109,61 @@ class KnownPositives:
         return found
 
 
-def make_supervision(bundle: Bundle, link: LinkSplit) -> dict[str, SupervisionEdges]:
+@dataclass(frozen=True)
+class KnownLinks:
+    """Known links of one relation or of several."""
+
+    parts: tuple[KnownPositives, ...]
+
+    def mask(
+        self, anchors: np.ndarray, targets: np.ndarray, relations: np.ndarray | None = None
+    ) -> np.ndarray:
+        """Whether each anchor is linked to each target; see `KnownPositives.mask`.
+
+        Args:
+            relations: int64 [num_anchors]; null where there is one.
+        """
+        if relations is None:
+            return self.parts[0].mask(anchors, targets)
+        found = np.zeros((len(anchors), len(targets)), bool)
+        for relation in np.unique(relations):
+            rows = np.flatnonzero(relations == relation)
+            found[rows] = self.parts[relation].mask(anchors[rows], targets)
+        return found
+
+    def rows(
+        self, anchors: np.ndarray, relations: np.ndarray | None = None
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """The known targets of some anchors.
+
+        Returns:
+            int64 [num_anchors + 1], where each anchor's targets begin, and int64 dense ids.
+        """
+        relations = np.zeros(len(anchors), np.int64) if relations is None else relations
+        found = []
+        for relation, anchor in zip(relations.tolist(), anchors.tolist(), strict=True):
+            part = self.parts[relation]
+            found.append(part.targets[part.indptr[anchor] : part.indptr[anchor + 1]])
+        bounds = np.cumsum([0, *(len(targets) for targets in found)])
+        return bounds, np.concatenate([np.empty(0, np.int64), *found]).astype(np.int64)
+
+
+def make_supervision(bundle: Bundle, *links: LinkSplit) -> dict[str, SupervisionEdges]:
     """Supervision edges of train, val and test; those of a split that nothing is in are empty.
 
     The first call on a node splits all edges and keeps the result in the bundle's folder.
 
+    Args:
+        links: of each relation, all between the same two node types and split by one rule.
     Raises:
         DataError: the links cannot be split so, or no link falls into a split that the rule makes.
     """
-    folder = link_folder(bundle, link)
-    found = {name: _read(bundle, link, folder, name) for name in SPLIT_NAMES}
+    folders = [link_folder(bundle, link) for link in links]
+    found = {
+        name: _joined([_read(bundle, *each, name) for each in zip(links, folders, strict=True)])
+        for name in SPLIT_NAMES
+    }
+    link = links[0]
     wanted = (True, False, False)
     if link.rule is not None:
         wanted = (True, True, link.rule.type == "hash" or _has_test(link))
@@ -121,7 +178,8 @@ def make_supervision(bundle: Bundle, link: LinkSplit) -> dict[str, SupervisionEd
     if empty:
         sizes = ", ".join(f"{name} {edges.num_links:,}" for name, edges in found.items())
         raise DataError(
-            f"the links of {edge_type_name(link.edge_type)} are split badly: {' and '.join(empty)} "
+            f"the links of {edge_type_name(link.edge_type)}{' and others' if links[1:] else ''} "
+            f"are split badly: {' and '.join(empty)} "
             f"would be empty ({sizes}). Set other shares or bounds, a disjoint_train_ratio of 0, "
             "or declare links of that split."
         )
@@ -162,6 +220,44 @@ def _read(bundle: Bundle, link: LinkSplit, folder: Path, name: str) -> Supervisi
         negatives = SupervisionEdges(anchor_type, target_type, None, *rows)
     rows = rows_of(folder / name)
     return SupervisionEdges(anchor_type, target_type, edge_type, *rows, negatives)
+
+
+def _joined(parts: Sequence[SupervisionEdges]) -> SupervisionEdges:
+    """The links of all relations, one relation after another."""
+    if len(parts) == 1:
+        return parts[0]
+    negatives = [part.hard_negatives for part in parts]
+    hard = None
+    if any(part is not None for part in negatives):
+        hard = _joined(
+            [
+                _without_links(of_links) if part is None else part
+                for part, of_links in zip(negatives, parts, strict=True)
+            ]
+        )
+    counts = np.concatenate([np.diff(part.indptr) for part in parts])
+    has_times = all(part.times is not None or not part.num_links for part in parts)
+    times = [part.times for part in parts if part.times is not None]
+    return SupervisionEdges(
+        parts[0].anchor_type,
+        parts[0].target_type,
+        None,
+        np.concatenate([part.anchors for part in parts]),
+        np.concatenate([[0], np.cumsum(counts)]),
+        np.concatenate([part.targets for part in parts]),
+        np.concatenate(times) if has_times and times else None,
+        hard,
+        np.repeat(np.arange(len(parts)), [part.num_anchors for part in parts]),
+        tuple(part.edge_type for part in parts),
+    )
+
+
+def _without_links(edges: SupervisionEdges) -> SupervisionEdges:
+    """The same anchors with no links."""
+    empty = np.zeros(0, np.int64)
+    return replace(
+        edges, indptr=np.zeros_like(edges.indptr), targets=empty, times=None, hard_negatives=None
+    )
 
 
 def _has_test(link: LinkSplit) -> bool:

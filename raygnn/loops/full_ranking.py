@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 
 import numpy as np
 import torch
@@ -36,7 +37,7 @@ class FullRankingEvaluation(SumMetric):
         Args:
             rows: by node type, embeddings of all nodes, on the device.
         """
-        anchor_type, _, target_type = target.edge_type
+        anchor_type, target_type = target.node_types
         self._anchors, self._candidates = rows[anchor_type], rows[target_type]
         self._decoder = decoder
         self._positives, self._known = target.splits[split], target.known
@@ -51,15 +52,17 @@ class FullRankingEvaluation(SumMetric):
         rows = np.unique(target.cpu().numpy())
         anchors = self._positives.anchors[rows]
         positives = _rows_of(self._positives.indptr, self._positives.targets, rows)
-        known = _rows_of(self._known.indptr, self._known.targets, anchors)
+        relations = self._positives.relations
+        relations = None if relations is None else relations[rows]
+        known = Links(*(torch.from_numpy(part) for part in self._known.rows(anchors, relations)))
         if self._same_type:
             known = _with_themselves(known, anchors)
+        score_all = self._decoder.score_all
+        if relations is not None:
+            relation = torch.from_numpy(relations).to(self._candidates.device)
+            score_all = partial(score_all, relation=relation)
         return self._ranking.update(
-            self._anchors[torch.from_numpy(anchors)],
-            self._candidates,
-            positives,
-            known,
-            self._decoder.score_all,
+            self._anchors[torch.from_numpy(anchors)], self._candidates, positives, known, score_all
         ).cpu()
 
     def compute(self, state: Tensor) -> dict[str, float]:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from raygnn.config import Component, build
 from raygnn.data.edge_inputs import find_edge_columns
-from raygnn.data.link_target import LinkTarget, LinkTargetArguments
+from raygnn.data.link_target import LinkTarget, LinkTargetArguments, find_edge_types
 from raygnn.data.message_graph import message_graph
 from raygnn.errors import ConfigError
 from raygnn.loops.build_encoder import (
@@ -49,7 +49,9 @@ class LinkPrediction(Task):
     the split column of the edges does.
 
     Args:
-        edge_type: `src__rel__dst` of the links; null takes the only one.
+        edge_type: `src__rel__dst` of the links, or several, as a list or a pattern with `*`, all
+            between the same two node types; null takes the only one. Each is a relation of its own
+            to a decoder that tells relations apart; known links are those of the same relation.
         labels: the links are the graph's label edges, not its message edges.
         feature: feature column of the input.
         edge_feature: edge column that the model reads as `edge_attr`; null takes `edge_attr` where
@@ -75,6 +77,7 @@ class LinkPrediction(Task):
         self._arguments = LinkTargetArguments.of(args)
         self._loaders: dict[str, LinkLoader | None] = {}
         self._ranking: FullRankingEvaluation | None = None
+        self._num_relations = 1
 
     def setup(self, env: TaskEnvironment) -> None:
         """Finds and splits the links.
@@ -85,8 +88,7 @@ class LinkPrediction(Task):
         """
         super().setup(env)
         self.target = LinkTarget.find(env.bundle, env.loaded.config, self._arguments)
-        anchor_type, _, target_type = self.target.edge_type
-        self.node_types = (anchor_type, target_type)
+        self.node_types = self.target.node_types
         self._features = LocalFeatureStore(env.bundle)
         self.edge_columns = add_needed_columns(env.loaded, env.bundle, self.target.edge_columns)
         self.objective = LinkObjective(env.loaded, env.device)
@@ -100,10 +102,11 @@ class LinkPrediction(Task):
         )
         self._log_q: LogQ | None = None
         self._graphs: dict[str, LocalGraphStore] = {}
+        self._num_relations = len(self.target.edge_types)
         asked = self._arguments.full_ranking
         if asked:
             ks = None if isinstance(asked, bool) else asked
-            self._ranking = FullRankingEvaluation(env.bundle.num_nodes(target_type), ks)
+            self._ranking = FullRankingEvaluation(env.bundle.num_nodes(self.node_types[1]), ks)
 
     def setup_inference(self, env: TaskEnvironment, signature: ModelSignature) -> None:
         """Finds the edge columns that the model reads.
@@ -115,11 +118,13 @@ class LinkPrediction(Task):
         args, model = self._arguments, env.loaded.config.model
         columns = find_edge_columns(env.bundle, model, args.edge_feature, args.edge_weight)
         self.edge_columns = add_needed_columns(env.loaded, env.bundle, columns)
+        if args.has_several:
+            self._num_relations = len(find_edge_types(env.bundle, args))
 
     def signature(self, model: nn.Module) -> ModelSignature:
         """The links, and what their nodes are embedded from."""
         assert isinstance(model, LinkPredictor)
-        output = LinkOutput(self.target.edge_type, self._arguments.labels)
+        output = LinkOutput(self.target.edge_types[0], self._arguments.labels)
         feature = self._arguments.feature
         return encoder_signature(model.encoder, self.env.bundle, feature, self.edge_columns, output)
 
@@ -140,11 +145,15 @@ class LinkPrediction(Task):
             check_exact(
                 encoder, config.model.type, "task.args.full_ranking", asked, "Set it to false."
             )
+        relations = {}
+        if "num_relations" not in (self._arguments.decoder.get("args") or {}):
+            relations = {"num_relations": self._num_relations}
         decoder = build(
             Component.model_validate(dict(self._arguments.decoder)),
             "decoder",
             loaded.allow_modules,
             in_channels=width,
+            **relations,
         )
         return LinkPredictor(encoder, decoder)
 
@@ -217,7 +226,7 @@ class LinkPrediction(Task):
         if split not in self._graphs:
             inductive = self._arguments.test_messages == "inductive"
             direction = self.env.loaded.config.sampling.direction
-            graph = message_graph(self.env.bundle, [self.target.link], split, inductive)  # type: ignore[arg-type]
+            graph = message_graph(self.env.bundle, self.target.links, split, inductive)  # type: ignore[arg-type]
             self._graphs[split] = LocalGraphStore(graph, direction)
         return self._graphs[split]
 

@@ -31,7 +31,7 @@ class LinkScoring:
         self, target: LinkTarget, *, remove_accidental_hits: bool, is_temporal: bool = False
     ) -> None:
         self._target = target
-        self._anchor_type, _, self._target_type = target.edge_type
+        self._anchor_type, self._target_type = target.node_types
         self._removes_hits = remove_accidental_hits
         self._is_temporal = is_temporal
 
@@ -79,17 +79,21 @@ class LinkScoring:
             candidates = Candidates.joined([offered, self._hard(batch, rows)])
         if log_q is not None:
             candidates = replace(candidates, log_q=log_q(candidates))
-        known = self._known(batch.input_id, candidates.ids)
+        relation = batch.relation if "relation" in batch else None
+        known = self._known(batch.input_id, candidates.ids, relation)
         places, query = batch.anchor_index, batch.label_query
+        relation = torch.zeros_like(places) if relation is None else relation
+        of_links = relation[query]
         owners = torch.arange(len(places), device=places.device)
         if self._is_temporal:
             # An anchor is another one at each time of its links: each link asks on its own.
             places, owners = batch.label_index[0], query
             known = known[query] | self._is_later(batch, candidates)
             query = torch.arange(len(owners), device=owners.device)
+            relation = of_links
         return score_links(
-            decoder.score_pairs(*self.ends(batch, rows)),
-            decoder.score_all(rows[self._anchor_type][places], candidates.rows),
+            decoder.score_pairs(*self.ends(batch, rows), of_links),
+            decoder.score_all(rows[self._anchor_type][places], candidates.rows, relation),
             query,
             owners,
             batch.label_id[1],
@@ -126,11 +130,13 @@ class LinkScoring:
         times: Tensor = store.seed_time
         return times
 
-    def _known(self, anchor_ids: Tensor, candidate_ids: Tensor) -> Tensor:
+    def _known(self, anchor_ids: Tensor, candidate_ids: Tensor, relation: Tensor | None) -> Tensor:
         shape = (len(anchor_ids), len(candidate_ids))
         known = torch.zeros(shape, dtype=torch.bool, device=anchor_ids.device)
         if self._removes_hits:
-            found = self._target.known.mask(anchor_ids.cpu().numpy(), candidate_ids.cpu().numpy())
+            relations = None if relation is None else relation.cpu().numpy()
+            ids = (anchor_ids.cpu().numpy(), candidate_ids.cpu().numpy())
+            found = self._target.known.mask(*ids, relations)
             known = torch.from_numpy(found).to(anchor_ids.device)
             if self._anchor_type == self._target_type:
                 known |= anchor_ids.unsqueeze(1) == candidate_ids  # nobody links to itself

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import accumulate
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from raygnn.data.edge_types import EdgeType
 from raygnn.models.adjacency import Adjacency
@@ -15,7 +17,7 @@ from raygnn.models.hetero_encoder import HeteroEncoder, Rows, block_of
 from raygnn.models.segment import segment_mean
 
 if TYPE_CHECKING:
-    from raygnn.sampling.blocks import HeteroBlock
+    from raygnn.sampling.blocks import Block, HeteroBlock
 
 
 class RGCNLayer(nn.Module):
@@ -55,12 +57,54 @@ class RGCNLayer(nn.Module):
             name: x[: block.num_dst.get(name, 0)] @ self.root + self.bias
             for name, x in x_src.items()
         }
-        for i, (source, relation, target) in enumerate(self.edge_types):
-            of_type = block_of(block, (source, relation, target), self.root)
-            if of_type.num_edges:
-                mean = segment_mean(x_src[source], Adjacency.of(of_type))
-                out[target] = out[target] + mean @ weight[i]
+        offsets, every = _stacked(x_src)
+        for target in dict.fromkeys(edge_type[2] for edge_type in self.edge_types):
+            found = [
+                (i, offsets[edge_type[0]], block_of(block, edge_type, self.root))
+                for i, edge_type in enumerate(self.edge_types)
+                if edge_type[2] == target
+            ]
+            found = [each for each in found if each[2].num_edges]
+            if found:
+                messages, dst = _messages(every, found, weight)
+                out[target] = out[target].index_add(0, dst, messages.to(out[target].dtype))
         return out
+
+
+def _stacked(x_src: Mapping[str, Tensor]) -> tuple[dict[str, int], Tensor]:
+    """The rows of all node types in one tensor, and where each type's begin."""
+    starts = accumulate((len(x) for x in x_src.values()), initial=0)
+    rows = list(x_src.values())
+    return dict(zip(x_src, starts, strict=False)), rows[0] if len(rows) == 1 else torch.cat(rows)
+
+
+def _messages(
+    x: Tensor, blocks: Sequence[tuple[int, int, Block]], weight: Tensor
+) -> tuple[Tensor, Tensor]:
+    """W_r times the mean of the neighbors along r, for each pair of r and a node with neighbors.
+
+    With hundreds of edge types most pairs have none, so nothing is held or multiplied for them.
+
+    Args:
+        blocks: edge type's number, what its sources are offset by in x, and its edges.
+    Returns:
+        [num_pairs, channels], and int64 [num_pairs], the node of each.
+    """
+    sources, counts, nodes = [], [], []
+    for _, offset, of_type in blocks:
+        num_in_edges = of_type.dst_ptr.diff()
+        has_any = num_in_edges.nonzero().squeeze(1)
+        sources.append(of_type.edge_index[0] + offset)
+        counts.append(num_in_edges[has_any])
+        nodes.append(has_any)
+    num_edges = torch.cat(counts)
+    pair_of_edge = torch.arange(len(num_edges), device=x.device).repeat_interleave(num_edges)
+    ptr = functional.pad(num_edges.cumsum(0), (1, 0))
+    mean = segment_mean(x, Adjacency(torch.cat(sources), pair_of_edge, ptr, len(x)))
+    parts = mean.split([len(of_type) for of_type in counts])
+    matrices = weight.unbind(0)  # indexing would make a whole gradient for each
+    products = [part @ matrices[i] for part, (i, *_) in zip(parts, blocks, strict=True)]
+    return torch.cat(products), torch.cat(nodes)
 
 
 class RGCN(HeteroEncoder):

@@ -28,7 +28,9 @@ def check_data(config: Config, bundle: Bundle) -> None:
 def _check_links(config: Config, bundle: Bundle) -> None:
     found = LinkTarget.find(bundle, config, LinkTargetArguments.of(config.task.args))
     sizes = ", ".join(f"{name} {edges.num_links:,}" for name, edges in found.splits.items())
-    say(f"links {edge_type_name(found.edge_type)}: {sizes}")
+    names = [edge_type_name(edge_type) for edge_type in found.edge_types]
+    more = f" and {len(names) - 1} more relations" if names[1:] else ""
+    say(f"links {names[0]}{more}: {sizes}")
 
 
 def _check_nodes(config: Config, bundle: Bundle) -> None:

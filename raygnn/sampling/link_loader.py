@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple, Unpack
 
@@ -40,6 +41,7 @@ class LinkLoader(BatchSequence):
         label_id: int64 [2, num_links], the same as dense ids.
         label_query: int64 [num_links], which of input_id each link is of.
         negative_index, negative_id, negative_query: the same of (anchor, hard negative) pairs.
+        relation: int64 [num_anchors], of several relations: which the links of each are of.
         place: int64 [num_anchors], rows of the anchors in the supervision edges.
         random_negatives, random_negative_id: int64 [num_negatives], drawn for the whole batch, with
             replacement; a draw may be a positive of some anchor.
@@ -110,12 +112,19 @@ class LinkLoader(BatchSequence):
         #: the distribution of the random negatives; None where there are none
         self.negatives = (
             RandomNegatives.of_graph(
-                graph, supervision.target_type, negatives, supervision.edge_type
+                graph,
+                supervision.target_type,
+                negatives,
+                supervision.message_types[0] if len(supervision.message_types) == 1 else None,
             )
             if num_negatives
             else None
         )
-        self._reverse_types = dict(reverse_types or {})
+        both = list((reverse_types or {}).items())
+        self._reverses_of = {
+            edge_type: dict(pair for pair in both if edge_type in pair)
+            for edge_type in supervision.message_types
+        }
         self._exclude = exclude
         given = (max_labels_per_anchor, self.seed, self.split)
         hard = supervision.hard_negatives
@@ -130,7 +139,7 @@ class LinkLoader(BatchSequence):
         times = None
         if self._sampler.temporal is not None:
             times = self._times(drawn.links, drawn.hard, len(drawn.random))
-        subgraph, local = self._sample(drawn.parts, times, key, drawn.label_id)
+        subgraph, local = self._sample(drawn, times, key)
         return drawn.added_to(self._assembler.assemble(subgraph), local)
 
     def without_neighborhood(self, index: int, epoch: int = 0) -> Batch:
@@ -148,6 +157,7 @@ class LinkLoader(BatchSequence):
         return _Drawn(
             places,
             self.anchors[places],
+            None if self.supervision.relations is None else self.supervision.relations[places],
             self._links.draw(places, epoch),
             _NO_LINKS if self._hard is None else self._hard.draw(places, epoch),
             self._random_negatives(key),
@@ -155,19 +165,18 @@ class LinkLoader(BatchSequence):
 
     def _sample(
         self,
-        parts: dict[str, np.ndarray],
+        drawn: _Drawn,
         times: dict[str, np.ndarray] | None,
         key: BatchKey,
-        label_id: np.ndarray,
     ) -> tuple[SampledSubgraph, dict[str, np.ndarray]]:
         """One sample for all parts, and the places of each part among the nodes of its type."""
-        links = self.supervision
+        links, parts = self.supervision, drawn.parts
         is_anchor = ("anchor", "source", "hard_source")
         types = {n: links.anchor_type if n in is_anchor else links.target_type for n in parts}
         subgraph = self._sampler.sample(
             _joined(parts, types),
             key,
-            exclude=self._excluded(label_id),
+            exclude=self._excluded(drawn),
             times=None if times is None else _joined(times, types),
         )
         local, before = {}, dict.fromkeys(types.values(), 0)
@@ -200,13 +209,23 @@ class LinkLoader(BatchSequence):
         fixed = batch_key(self.seed, self.split, 0, 0)
         return self.negatives.draw(self.num_negatives, fixed if self.fixed_negatives else key)
 
-    def _excluded(self, label_id: np.ndarray) -> dict[EdgeType, np.ndarray]:
-        links = self.supervision
-        if not self._exclude or links.edge_type is None:
+    def _excluded(self, drawn: _Drawn) -> dict[EdgeType, np.ndarray]:
+        if not self._exclude:
             return {}
-        return edges_of_links(
-            links.edge_type, self._reverse_types, links.anchor_type, links.target_type, label_id
-        )
+        links, pairs = self.supervision, drawn.label_id
+        relations = np.zeros(len(drawn.anchors), np.int64)
+        if drawn.relations is not None:
+            relations = drawn.relations
+        relations = relations[drawn.links.anchor]
+        found: dict[EdgeType, list[np.ndarray]] = defaultdict(list)
+        for relation in np.unique(relations):
+            edge_type = links.message_types[relation]
+            if edge_type is not None:
+                ends = (links.anchor_type, links.target_type, pairs[:, relations == relation])
+                repeated = edges_of_links(edge_type, self._reverses_of[edge_type], *ends)
+                for each, of_type in repeated.items():
+                    found[each].append(of_type)
+        return {edge_type: np.concatenate(parts, axis=1) for edge_type, parts in found.items()}
 
 
 class _Drawn(NamedTuple):
@@ -214,6 +233,7 @@ class _Drawn(NamedTuple):
 
     places: np.ndarray
     anchors: np.ndarray
+    relations: np.ndarray | None
     links: Links
     hard: Links
     random: np.ndarray
@@ -255,6 +275,8 @@ class _Drawn(NamedTuple):
             "random_negatives": local["random"].copy(),
             "random_negative_id": self.random,
         }
+        if self.relations is not None:
+            found["relation"] = self.relations
         for name, value in found.items():
             batch[name] = torch.from_numpy(value)
         return batch
@@ -285,7 +307,7 @@ def _check_counts(num_negatives: int, max_labels_per_anchor: int | None) -> None
 def _check_edge_types(
     graph: GraphStore, links: SupervisionEdges, reverse_types: Mapping[EdgeType, EdgeType]
 ) -> None:
-    given: list[Any] = [links.edge_type, *reverse_types, *reverse_types.values()]
+    given: list[Any] = [*links.message_types, *reverse_types, *reverse_types.values()]
     for edge_type in given:
         if edge_type is not None and edge_type not in graph.edge_types:
             known = [edge_type_name(known) for known in graph.edge_types]

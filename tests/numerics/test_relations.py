@@ -1,0 +1,150 @@
+"""Links of several relations: each with its own decoder weights, known links and exclusions."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import raygnn.train
+from raygnn.config import load_config
+from raygnn.data.tables import GraphTables, edge_rows, node_rows, write_tables
+from raygnn.errors import ConfigError
+from raygnn.loops.link_prediction import LinkPrediction
+from raygnn.loops.task import TaskEnvironment
+from raygnn.runtime.data_source import open_bundle
+from tests.small_runs import run_rank, small_config, trained_weights
+
+NUM_NODES, NUM_RELATIONS = 60, 3
+
+
+@pytest.fixture(scope="module")
+def graph(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Relation r leads from node i to nodes near i + 20 r."""
+    rng = np.random.default_rng(0)
+    edges = {}
+    for relation in range(NUM_RELATIONS):
+        source = rng.integers(0, NUM_NODES, 150)
+        target = (source + 20 * relation + rng.integers(1, 4, 150)) % NUM_NODES
+        edges["e", f"r{relation}", "e"] = edge_rows(source, target)
+    tables = GraphTables({"e": node_rows(np.arange(NUM_NODES))}, edges)
+    return write_tables(tables, str(tmp_path_factory.mktemp("graph") / "tables"))
+
+
+def _config(folder: Path, uri: str, world_size: int = 0, **args) -> dict:
+    config = small_config(
+        folder,
+        scaling__num_workers=world_size,
+        metrics=[{"type": "mrr"}],
+        training__global_batch_size=96,
+        losses=[{"type": "softmax", "args": {"temperature": 1.0}}],
+        optimizer={"type": "Adam", "args": {"lr": 0.03}},
+    )
+    config["data"] = {
+        "uri": uri,
+        "reverse_edges": True,
+        "splits": {"type": "hash", "fractions": [0.7, 0.15, 0.15]},
+    }
+    config["model"] = {"type": "RGCN", "args": {"hidden_channels": 16}}
+    settings = {
+        "edge_type": "e__r*__e",
+        "decoder": {"type": "distmult"},
+        "num_random_negatives": 30,
+        "num_random_negatives_eval": 30,
+        "full_ranking": True,
+    }
+    config["task"] = {"type": "link_prediction", "args": {**settings, **args}}
+    return config
+
+
+def _task(config: dict) -> LinkPrediction:
+    loaded = load_config(config)
+    task = LinkPrediction(**config["task"]["args"])
+    task.setup(TaskEnvironment(loaded, open_bundle(loaded, None), 0, 1, torch.device("cpu")))
+    torch.manual_seed(0)
+    task.model = task.build_model().eval()
+    return task
+
+
+@pytest.mark.parametrize("pattern", ["e__r[0-9]__e", "e__r*__e"])
+def test_full_ranking_is_that_of_brute_force_by_relation(tmp_path, graph, pattern):
+    task = _task(_config(tmp_path, graph, edge_type=pattern))
+    decoder, bundle = task.predictor().decoder, task.env.bundle
+    num_relations = len(task.target.edge_types)
+    assert num_relations == decoder.num_relations == (3 if "[" in pattern else 6)
+    torch.nn.init.normal_(decoder.relation)
+    with torch.no_grad():
+        rows = task._encode_graph("val")["e"]
+    task._ranking.prepare(task.target, decoder, "val", {"e": rows})
+    links, ranks = task.target.splits["val"], []
+    for place, anchor in enumerate(links.anchors):
+        relation = int(links.relations[place])
+        csr = bundle.csr(task.target.edge_types[relation])
+        known = set(csr.indices[csr.indptr[anchor] : csr.indptr[anchor + 1]].tolist())
+        for target in links.targets[links.indptr[place] : links.indptr[place + 1]]:
+            assert int(target) in known
+            others = [node for node in range(NUM_NODES) if node not in known and node != anchor]
+            scores = (rows[anchor] * decoder.relation[relation] * rows).sum(1)
+            ranks.append(1 + int((scores[others] > scores[target]).sum()))
+    places = torch.arange(links.num_anchors).repeat_interleave(torch.tensor(links.indptr).diff())
+    with torch.no_grad():
+        found = task._ranking.compute(task._ranking.update(torch.empty(0), places))
+    assert found["full_mrr"] == pytest.approx(np.mean(1 / np.array(ranks)), rel=1e-5)
+    task.close()
+
+
+def test_no_batch_passes_messages_along_its_own_links(tmp_path, graph):
+    config = _config(tmp_path, graph)
+    config["sampling"]["fanouts"] = [-1, -1]
+    task = _task(config)
+    types = task.target.edge_types
+    for batch in task.loader("train").iterate(0):
+        relation = batch.relation[batch.label_query]
+        for name in batch.edge_types:
+            row, col = batch["e"].n_id[batch[name].edge_index]
+            edges = set(zip(row.tolist(), col.tolist(), strict=True))
+            reverse = task.target.reverse_types[name]
+            for wanted in (name, reverse):
+                if wanted in types:
+                    pairs = batch.label_id[:, relation == types.index(wanted)]
+                    ways = [pairs, pairs.flip(0)]
+                    for way in ways:
+                        assert not edges & set(zip(*way.tolist(), strict=True))
+    task.close()
+
+
+def test_each_relation_is_learnt_and_workers_agree(ranks, graph, tmp_path):
+    found = {}
+    for size in (1, 3):
+        config = _config(tmp_path / str(size), graph, size)
+        config["training"].update(max_epochs=6)
+        bundle = open_bundle(load_config(config), None)
+        metrics = ranks.run(run_rank, size, config, str(bundle.path))[0]
+        found[size] = metrics, trained_weights(config)
+    assert found[1][0]["test/full_mrr"] > 0.1  # at random 0.08
+    assert found[3][0]["test/full_mrr"] == pytest.approx(found[1][0]["test/full_mrr"], rel=2e-2)
+    for name, tensor in found[1][1].items():
+        torch.testing.assert_close(found[3][1][name], tensor, rtol=1e-3, atol=1e-4)
+    relations = found[1][1]["decoder.relation"]
+    assert relations.shape[0] == 2 * NUM_RELATIONS
+    assert not torch.allclose(relations[0], relations[2])
+
+
+def test_types_that_do_not_go_together(tmp_path):
+    rng = np.random.default_rng(0)
+    tables = GraphTables(
+        {"a": node_rows(np.arange(9)), "b": node_rows(np.arange(9))},
+        {
+            ("a", "r", "b"): edge_rows(*rng.integers(0, 9, (2, 40))),
+            ("b", "s", "b"): edge_rows(*rng.integers(0, 9, (2, 40))),
+        },
+    )
+    uri = write_tables(tables, str(tmp_path / "tables"))
+    for edge_type, message in {
+        "*": r"the links are between different node types: a__r__b, b__s__b",
+        "a__x*": r"edge_type='a__x\*' is invalid: the graph has no such links",
+    }.items():
+        with pytest.raises(ConfigError, match=message):
+            raygnn.train.fit(_config(tmp_path, uri, edge_type=edge_type))
