@@ -13,6 +13,11 @@ from raygnn.data.filesystem import absolute, exists, join, read_text, redact
 from raygnn.errors import ConfigError, RunError
 from raygnn.loops.model_signature import MODEL_FILE, SIGNATURE_FILE, ModelSignature
 
+# What inference reads of a config. Losses, loggers and the like may need what is not here.
+_READ = (
+    "seed", "deterministic", "init_env", "data", "task", "sampling", "loader", "model", "training",
+    "scaling", "run",
+)  # fmt: skip
 # What may differ from training: the graph, the machines, and how neighborhoods are read.
 _SECTIONS = ("data", "sampling", "loader", "training", "scaling", "seed", "deterministic")
 # Another graph takes the place of all of `data`'s sources.
@@ -88,15 +93,27 @@ def _load(uri: str, overrides: Sequence[str], allow_modules: Sequence[str]) -> L
             f"set: {', '.join(_SECTIONS)}."
         )
     changes = [*_NO_STEP, *(_NO_SOURCE if "data.uri" in keys else ())]
-    if (_as_written(uri).get("loader") or {}).get("batch_size") is None:
+    written = _as_written(uri)
+    if (written.get("loader") or {}).get("batch_size") is None:
         changes += ["--loader.batch_size", str(_BATCH_SIZE)]
-    return load_config(uri, [*changes, *overrides], allow_modules)
+    read = {key: value for key, value in written.items() if key in _READ}
+    return load_config(read, [*changes, *overrides], allow_modules)
 
 
 def _as_written(uri: str) -> dict[str, Any]:
-    """The config before any of it is checked; what is wrong with it `load_config` tells."""
+    """The config before any of it is checked.
+
+    Raises:
+        ConfigError: it is no YAML mapping.
+    """
     try:
         content = yaml.safe_load(read_text(uri))
-    except yaml.YAMLError:
-        return {}
-    return content if isinstance(content, dict) else {}
+    except yaml.YAMLError as error:
+        raise ConfigError(
+            f"{redact(uri)} is no YAML: {error}. Take it from its run again."
+        ) from error
+    if not isinstance(content, dict):
+        raise ConfigError(
+            f"{redact(uri)} is no config: it has no keys. Take it from its run again."
+        )
+    return content

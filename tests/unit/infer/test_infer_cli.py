@@ -112,6 +112,15 @@ def test_a_run_leads_to_its_model(node_model, tmp_path):
     _predict(run, node_model, tmp_path / "out")
 
 
+def test_what_only_training_read_is_not_needed(node_model, tmp_path):
+    model = _copy(node_model, tmp_path / "model", *FILES)
+    text = (model / "config.yaml").read_text()
+    assert "\nloggers: []" in text
+    logger = "\nloggers: [{type: wandb, args: {project: '${env:NOT_HERE}'}}]"
+    (model / "config.yaml").write_text(text.replace("\nloggers: []", logger))
+    _predict(model, node_model, tmp_path / "out")
+
+
 def test_what_is_no_model_is_told(node_model, link_model, tmp_path):
     out = tmp_path / "out"
     with pytest.raises(RunError, match=r"no config\.yaml is there"):
@@ -126,6 +135,10 @@ def test_what_is_no_model_is_told(node_model, link_model, tmp_path):
     (damaged / "model.safetensors").write_bytes(b"cut off")
     with pytest.raises(CheckpointError, match="does not fit the config beside it"):
         _predict(damaged, node_model, out)
+    for text, message in (("a: [", "is no YAML"), ("text", "it has no keys")):
+        (damaged / "config.yaml").write_text(text)
+        with pytest.raises(ConfigError, match=message):
+            _predict(damaged, node_model, out)
     mixed = _copy(node_model, tmp_path / "mixed", *FILES)
     text = (mixed / "config.yaml").read_text()
     (mixed / "config.yaml").write_text(text.replace("hidden_channels: 8", "hidden_channels: 9"))

@@ -1,0 +1,48 @@
+"""Inference in two workers of Ray writes the files of one process."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import raygnn.infer
+import raygnn.train
+from raygnn.errors import ResourceError
+from tests.small_runs import small_bundle, small_config
+
+pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("ray_session")]
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("model")
+    small_bundle(folder)
+    uri = str(folder / "tables")
+    config = small_config(folder, scaling__num_workers=0, data__uri=uri, training__eval="exact")
+    raygnn.train.fit(config)
+    return folder / "run"
+
+
+def _files(out: Path) -> dict[str, bytes]:
+    return {str(p.relative_to(out)): p.read_bytes() for p in out.rglob("*.parquet")}
+
+
+def test_two_workers_write_the_files_of_one_process(run, tmp_path, monkeypatch):
+    monkeypatch.chdir(run.parent)  # workers run elsewhere, and relative paths still mean the same
+    written = {}
+    for workers in (0, 2):
+        args = {"rows_per_file": 70, "chunk_size": 500}
+        overrides = ["--scaling.num_workers", str(workers)]
+        raygnn.infer.predict("run", tmp_path / str(workers), overrides, **args)
+        written[workers] = _files(tmp_path / str(workers))
+    assert len(written[0]) == 5
+    assert written[0] == written[2]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["0", "2"]
+    assert sorted(p.name for p in (tmp_path / "2").iterdir()) == ["_manifest.json", "node"]
+
+
+def test_too_many_workers_are_told(run, tmp_path):
+    with pytest.raises(ResourceError, match="have places for 2"):
+        raygnn.infer.predict(run, tmp_path / "out", ["--scaling.num_workers", "3"])
+    assert not list(tmp_path.iterdir())
