@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
-from raygnn.config import LoadedConfig, build, resolve
+from raygnn.config import Config, LoadedConfig, build, resolve
 from raygnn.data.bundle import Bundle
 from raygnn.data.edge_inputs import EDGE_ATTR, EDGE_WEIGHT, edge_widths, takes_edge_dims
-from raygnn.data.edge_types import EdgeType
+from raygnn.data.edge_types import EdgeType, edge_type_name
 from raygnn.errors import ConfigError, DataError
 from raygnn.loops.model_signature import LinkOutput, ModelSignature, NodeOutput
 from raygnn.models.graph_encoder import GraphEncoder
@@ -47,8 +47,7 @@ def build_encoder(
         injected.update(_edge_dims(loaded, bundle, edge_columns))
     if isinstance(target, type) and issubclass(target, HeteroEncoder):
         injected["in_channels"] = widths
-        direction = config.sampling.direction
-        injected["edge_types"] = [message_type(t, direction) for t in bundle.edge_types]
+        injected["edge_types"] = _message_types(config, bundle)
         injected["num_nodes"] = {name: bundle.num_nodes(name) for name in bundle.node_types}
     else:
         injected["in_channels"] = _only_width(loaded, bundle, widths, feature)
@@ -93,6 +92,15 @@ def feature_widths(bundle: Bundle, feature: str) -> dict[str, int]:
         if info is not None and info.role == "feature":
             found[node_type] = int(info.shape[-1]) if info.shape else 1
     return found
+
+
+def _message_types(config: Config, bundle: Bundle) -> list[EdgeType]:
+    """The edge types that a model passes messages along: those of which any are sampled."""
+    fanouts = config.sampling.fanouts
+    used = bundle.edge_types
+    if isinstance(fanouts, Mapping):
+        used = [t for t in used if any(fanouts.get(edge_type_name(t), [1]))]
+    return [message_type(t, config.sampling.direction) for t in used]
 
 
 def message_type(edge_type: EdgeType, direction: str) -> EdgeType:

@@ -101,6 +101,23 @@ def _encode(encoder, bundle, direction, node_type, columns) -> torch.Tensor:
     return encode_exactly(encoder, graph, features, "x", [node_type], **options)[node_type]
 
 
+@pytest.mark.parametrize(
+    ("model", "args"), [("LightGCN", {}), ("RGCN", {}), ("Hetero", {"conv": "GraphSAGE"})]
+)
+def test_what_is_not_sampled_carries_no_messages(tmp_path, graphs, model, args):
+    config = _config(tmp_path, graphs["two"], model)
+    config["model"]["args"] = {**args, "out_channels": 4}
+    config["sampling"]["fanouts"] = {"item__of__user": [-1, -1], "user__knows__user": [0, 0]}
+    task, bundle = _set_up(config, NodeClassification)
+    encoder, node_type = task.model.encoder, task.target.node_type
+    exact = _encode(encoder, bundle, "in", node_type, {})
+    batch = next(task.loader("train").iterate(0))
+    with torch.no_grad():
+        rows = encoder(batch)[node_type]
+    torch.testing.assert_close(rows, exact[batch[node_type].n_id[: len(rows)]])
+    task.close()
+
+
 @pytest.mark.parametrize("direction", ["in", "out"])
 @pytest.mark.parametrize(("graph", "model", "model_args", "args"), VARIANTS)
 def test_blocks_of_a_batch_give_the_rows_of_the_whole_graph(
