@@ -20,15 +20,11 @@ from pathlib import Path
 
 import yaml
 from harness import Row, parser, publish
+from rmat_graph import RmatGraph
 
 _FIRST_STEP = "first step"
 _RUNS = {"smoke": 1, "reference": 3}
-_CORA = {
-    "type": "planted_partition",
-    "num_nodes": 2708,
-    "num_classes": 7,
-    "num_features": 1433,
-}
+_CORA = RmatGraph(2708, 10556, num_features=1433, num_classes=7)
 #: Marks in a run's output, in their order, and what lies before each; Ray's own is only on Ray.
 MARKS = {
     "Ray ": "imports, config, ray.init",
@@ -91,7 +87,10 @@ def train_command(work: Path, num_workers: int) -> list[str]:
     shutil.rmtree(work / "startup", ignore_errors=True)
     (work / "startup").mkdir(parents=True)
     config = {
-        "data": {"synthetic": _CORA, "cache_dir": str((work / "startup" / "cache").absolute())},
+        "data": {
+            "uri": str(_CORA.tables(work).absolute()),
+            "cache_dir": str((work / "startup" / "cache").absolute()),
+        },
         "training": {"max_steps": 2, "num_val_batches": 1, "num_test_batches": 1},
         "early_stopping": None,
         "callbacks": [{"type": "first_step.SayFirstStep"}],

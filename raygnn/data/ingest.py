@@ -73,6 +73,7 @@ def ingest(
     cache_dir: str | os.PathLike[str] | None = None,
     schedule: Schedule = in_process,
     progress: Callable[[str], None] | None = None,
+    min_scheduled_bytes: int = 0,
 ) -> Bundle:
     """Gives the bundle of a graph, building it first where the cache does not have it.
 
@@ -83,6 +84,7 @@ def ingest(
         cache_dir: local folder for bundles; null means $RAYGNN_CACHE_DIR or ~/.cache/raygnn.
         schedule: runs the tasks; they need the same cache folder.
         progress: receives a line for each step, and what was dropped.
+        min_scheduled_bytes: tables of fewer bytes than that are converted in this process.
     Raises:
         DataError: the manifest or the tables break a rule.
         ResourceError: the disk of the cache is full.
@@ -91,6 +93,8 @@ def ingest(
     progress = progress or _say_nothing
     manifest = Manifest.load(manifest_uri)
     files = _list_tables(manifest, manifest_folder(manifest_uri))
+    if sum(file.size for table in files.values() for file in table) < min_scheduled_bytes:
+        schedule = in_process
     name = fingerprint(manifest, asdict(options), files, FORMAT_VERSION)
     bundles = bundle_folder(cache_dir)
     path = bundles / name

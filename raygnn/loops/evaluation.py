@@ -118,6 +118,7 @@ def evaluate(
     task.model.eval()
     try:
         with torch.no_grad():
+            task.prepare_evaluation(split)
             outputs = task.evaluate(split, num_batches)
             for output in outputs if watch is None else watch(outputs, num_batches):
                 table.add(output)

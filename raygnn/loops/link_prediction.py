@@ -28,6 +28,7 @@ from raygnn.loops.link_objective import LinkObjective
 from raygnn.loops.link_scoring import LinkScoring
 from raygnn.loops.log_q import LogQ
 from raygnn.loops.model_signature import LinkOutput, ModelSignature
+from raygnn.loops.shared_rows import computed_by_all
 from raygnn.loops.task import EvalOutput, StepOutput, Task, TaskEnvironment
 from raygnn.losses import Candidates, LinkScores
 from raygnn.losses.base import in_full_precision
@@ -76,6 +77,7 @@ class LinkPrediction(Task):
     def __init__(self, **args: Any) -> None:
         self._arguments = LinkTargetArguments.of(args)
         self._loaders: dict[str, LinkLoader | None] = {}
+        self._every: dict[str, Tensor] = {}  # embeddings of all nodes, of an exact evaluation
         self._ranking: FullRankingEvaluation | None = None
         self._num_relations = 1
 
@@ -194,14 +196,19 @@ class LinkPrediction(Task):
         scores = self._scoring.scores(decoder, batch, rows, offered, with_hard=True, log_q=log_q)
         return self._loss(batch, rows, scores)
 
+    def prepare_evaluation(self, split: str) -> None:
+        """Embeds the whole graph, where evaluation is exact or ranks all nodes."""
+        is_exact = self.env.loaded.config.training.eval == "exact"
+        if is_exact or self._ranking is not None:
+            self._every = self._encode_graph(split)
+
     def evaluate(self, split: str, num_batches: int) -> Iterator[EvalOutput]:
         loader = self.loader(split)
         assert loader is not None
-        is_exact = self.env.loaded.config.training.eval == "exact"
-        rows = self._encode_graph(split) if is_exact or self._ranking is not None else {}
+        rows, self._every = self._every, {}
         if self._ranking is not None:
             self._ranking.prepare(self.target, self.predictor().decoder, split, rows)
-        if is_exact:
+        if self.env.loaded.config.training.eval == "exact":
             for index in range(self.env.rank, num_batches, self.env.world_size):
                 yield self._judge(loader.without_neighborhood(index).to(self.env.device), rows)
             return
@@ -272,6 +279,7 @@ class LinkPrediction(Task):
             self.node_types,
             edge_columns=self.edge_columns,
             device=self.env.device,
+            compute=computed_by_all(self.env),
         )
         return {name: rows[name].to(self.env.device) for name in self.node_types}
 

@@ -20,6 +20,7 @@ from raygnn.loops.build_sampler import build_sampler
 from raygnn.loops.exact_encoding import check_exact, encode_exactly
 from raygnn.loops.model_signature import ModelSignature, NodeOutput
 from raygnn.loops.objective import Objective
+from raygnn.loops.shared_rows import computed_by_all
 from raygnn.loops.task import EvalOutput, StepOutput, Task, TaskEnvironment
 from raygnn.metrics import as_metric
 from raygnn.models.predictor import NodePredictor
@@ -69,6 +70,7 @@ class NodeClassification(Task):
             target, label, feature, problem, edge_feature, edge_weight
         )
         self._loaders: dict[str, NeighborLoader | None] = {}
+        self._every: Tensor | None = None  # embeddings of all nodes, of an exact evaluation
 
     def setup(self, env: TaskEnvironment) -> None:
         """Finds target, labels and splits in the bundle.
@@ -156,6 +158,11 @@ class NodeClassification(Task):
     def num_samples(self, batch: Any) -> int:
         return int(self._seeds_of(batch).num_seeds)
 
+    def prepare_evaluation(self, split: str) -> None:
+        """Embeds the whole graph, layer by layer, where evaluation is exact."""
+        if self.env.loaded.config.training.eval == "exact":
+            self._every = self._embed_graph()
+
     def evaluate(self, split: str, num_batches: int) -> Iterator[EvalOutput]:
         if self.env.loaded.config.training.eval == "exact":
             yield from self._evaluate_exactly(split, num_batches)
@@ -201,8 +208,10 @@ class NodeClassification(Task):
         )
 
     def _evaluate_exactly(self, split: str, num_batches: int) -> Iterator[EvalOutput]:
-        """Encodes the whole graph layer by layer, then judges this rank's share of the batches."""
-        every, predictor = self._embed_graph(), self._unwrapped()
+        """Judges this rank's share of the batches by what `prepare_evaluation` computed."""
+        every, predictor = self._every, self._unwrapped()
+        self._every = None
+        assert every is not None
         assert isinstance(predictor, NodePredictor)
         loader, env = self.loader(split), self.env
         assert loader is not None
@@ -228,6 +237,7 @@ class NodeClassification(Task):
             [target.node_type],
             edge_columns=self.edge_columns,
             device=self.env.device,
+            compute=computed_by_all(self.env),
         )[target.node_type]
 
     def _seeds_of(self, batch: Any) -> Any:

@@ -13,6 +13,8 @@ import torch
 from torch import Tensor
 
 from raygnn.loops import collectives
+from raygnn.loops.task import TaskEnvironment
+from raygnn.models.exact import RowComputation, compute_here
 from raygnn.loops.agreement import raise_if_any_failed
 from raygnn.loops.progress import Pace
 
@@ -128,3 +130,14 @@ class SharedRows:
         finally:
             os.close(descriptor)
         return path
+
+
+def computed_by_all(env: TaskEnvironment) -> RowComputation:
+    """Shares the computation of rows among the ranks of a run, where there are several.
+
+    In another precision than fp32 every rank computes all of them for itself: rows are not of one
+    type then. Collective: all ranks must call.
+    """
+    if collectives.world_size() == 1 or env.loaded.config.training.precision != "fp32":
+        return compute_here
+    return SharedRows(env.bundle.path.parent.parent / "scratch")

@@ -128,6 +128,13 @@ class Task(ABC):
     def training_step(self, batch: Any) -> StepOutput:
         """Loss of one micro-batch, with gradient."""
 
+    def prepare_evaluation(self, split: str) -> None:  # noqa: B027 - most have nothing to do
+        """Computes what an evaluation needs before its batches, ranks together.
+
+        Runs without gradient and in evaluation mode, before each `evaluate`. Collective: all ranks
+        must call.
+        """
+
     @abstractmethod
     def evaluate(self, split: str, num_batches: int) -> Iterator[EvalOutput]:
         """This rank's share of the first `num_batches` evaluation batches of a split.

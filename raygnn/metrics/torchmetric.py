@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import re
+from typing import TYPE_CHECKING
 
-import torchmetrics
 from torch import Tensor
 
 from raygnn.errors import ConfigError
 from raygnn.metrics.base import GatheredMetric, Metric, Problem
+
+if TYPE_CHECKING:
+    import torchmetrics  # takes seconds to import: only a config that names it pays for that
 
 _PROBLEMS: tuple[Problem, ...] = ("multi_class", "multi_label", "regression")
 
@@ -71,9 +74,9 @@ class TorchMetric(GatheredMetric):
 
 def as_metric(metric: Metric | torchmetrics.Metric, num_outputs: int, problem: Problem) -> Metric:
     """Wraps a metric of torchmetrics; gives one of raygnn's as it is."""
-    if isinstance(metric, torchmetrics.Metric):
-        return TorchMetric(metric, num_outputs, problem)
-    return metric
+    if isinstance(metric, Metric):
+        return metric
+    return TorchMetric(metric, num_outputs, problem)
 
 
 def _snake_case(name: str) -> str:

@@ -25,6 +25,10 @@ if TYPE_CHECKING:
     from raygnn.data.tables import GraphTables
 
 
+# What one process converts in less time than Ray Data takes to start.
+_MIN_SCHEDULED_BYTES = 256 << 20
+
+
 def open_bundle(loaded: LoadedConfig, data: Any, schedule: Schedule = in_process) -> Bundle:
     """Opens the bundle of the configured graph, building it first where it is not there yet.
 
@@ -33,6 +37,7 @@ def open_bundle(loaded: LoadedConfig, data: Any, schedule: Schedule = in_process
 
     Args:
         data: a PyG `Data` or `HeteroData` in place of the config's source.
+        schedule: of the ingest of tables that are not small.
     Raises:
         ConfigError: no source, or two.
         DataError: the tables are wrong.
@@ -67,7 +72,14 @@ def open_bundle(loaded: LoadedConfig, data: Any, schedule: Schedule = in_process
         feature_dtype=section.feature_dtype,
     )
     say(f"graph {redact(uri)}")
-    return ingest(uri, options, cache_dir, schedule=schedule, progress=say)
+    return ingest(
+        uri,
+        options,
+        cache_dir,
+        schedule=schedule,
+        progress=say,
+        min_scheduled_bytes=_MIN_SCHEDULED_BYTES,
+    )
 
 
 def default_cache_dir() -> str:

@@ -8,9 +8,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
-import ray
-import ray.data
-
 from raygnn.errors import RaygnnError, RunError
 
 Item = TypeVar("Item")
@@ -31,6 +28,9 @@ def ray_data_schedule(
         RaygnnError: what the function raised for the first of the items that failed.
         RunError: the function failed otherwise; the message has the cause and its traceback.
     """
+    import ray
+    import ray.data  # takes seconds, and small tables never come here
+
     if not items:
         return []
     rows = [
@@ -82,6 +82,8 @@ def _failure(error: RaygnnError | str, label: str) -> RaygnnError:
 @contextmanager
 def _quiet() -> Iterator[None]:
     """Keeps Ray Data's bars and plans out of the log; the ingest says itself what it does."""
+    import ray.data
+
     context = ray.data.DataContext.get_current()
     settings = ("enable_progress_bars", "print_on_execution_start")
     before = {name: getattr(context, name) for name in settings}

@@ -7,6 +7,8 @@ import os
 import tempfile
 import time
 from dataclasses import dataclass, replace
+from importlib import import_module
+from threading import Thread
 from typing import TYPE_CHECKING, Any
 
 from raygnn.config import LoadedConfig
@@ -179,7 +181,13 @@ def connect() -> None:
     if ray.is_initialized():
         return
     started = time.monotonic()
-    ray.init()
+    # Ray's start is spent waiting for other processes, and what comes next needs torch.
+    imports = Thread(target=import_module, args=("torch",), name="raygnn-imports")
+    imports.start()
+    try:
+        ray.init()
+    finally:
+        imports.join()
     logging.getLogger("ray.data").setLevel(logging.WARNING)  # its plans bury the ingest's lines
     nodes = len(ray.nodes())
     cpus = ray.cluster_resources().get("CPU", 0)

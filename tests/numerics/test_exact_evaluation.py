@@ -32,6 +32,9 @@ class _TableTask:
     def loader(self, split: str) -> _Loader:
         return _Loader()
 
+    def prepare_evaluation(self, split: str) -> None:
+        pass
+
     def evaluate(self, split: str, num_batches: int) -> Iterator[EvalOutput]:
         logits, labels = _table()
         for index in range(collectives.rank(), num_batches, collectives.world_size()):
