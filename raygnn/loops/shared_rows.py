@@ -13,10 +13,10 @@ import torch
 from torch import Tensor
 
 from raygnn.loops import collectives
-from raygnn.loops.task import TaskEnvironment
-from raygnn.models.exact import RowComputation, compute_here
 from raygnn.loops.agreement import raise_if_any_failed
 from raygnn.loops.progress import Pace
+from raygnn.loops.task import TaskEnvironment
+from raygnn.models.exact import RowComputation, compute_here
 
 
 class SharedRows:

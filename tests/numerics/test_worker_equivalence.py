@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
+from unittest.mock import patch
 
 import pytest
 import torch
 
+from raygnn.loops.exact_encoding import encode_exactly
+from raygnn.models import exact
 from tests.small_runs import run_rank, small_bundle, small_config, trained_weights
 
 GLOBAL_BATCH, BATCH = 96, 16
@@ -65,3 +69,36 @@ def test_a_summed_loss_is_the_mean_times_the_seeds(ranks, bundle_path, tmp_path)
     _, total, _ = _run(ranks, bundle_path, tmp_path / "sum", 2, **one_step)
     for name, tensor in mean.items():
         torch.testing.assert_close(total[name], tensor)
+
+
+def _first_validation(config: dict[str, Any], bundle_path: str) -> tuple[dict[str, float], int]:
+    """One rank of a run that evaluates exactly before its first step, and how much it encoded."""
+    computed = []
+    apply_layer = exact._apply_layer
+
+    def counted(*args: Any) -> torch.Tensor:
+        computed.append(args[-2:])
+        return apply_layer(*args)
+
+    with (
+        patch.dict(encode_exactly.__kwdefaults__, {"chunk_size": 200}),
+        patch.object(exact, "_apply_layer", counted),
+    ):
+        run_rank(config, bundle_path)
+    history = Path(config["run"]["storage_path"]) / "run" / "history.jsonl"
+    first = json.loads(history.read_text().splitlines()[0])
+    return {name: value for name, value in first.items() if name.startswith("val/")}, len(computed)
+
+
+def test_exact_evaluation_is_shared_among_ranks_and_equal_bit_for_bit(ranks, bundle_path, tmp_path):
+    found, work = [], []
+    for size in (1, 2, 3):
+        changes = {"training__eval": "exact", "training__max_steps": 1}
+        config = small_config(tmp_path / str(size), training__validate_at_start=True, **changes)
+        results = ranks.run(_first_validation, size, config, bundle_path)
+        found.append(results[0][0])
+        work.append([count for _, count in results])
+    assert found[0] == found[1] == found[2]
+    assert found[0]["val/loss"] > 0
+    assert sum(work[0]) == sum(work[1]) == sum(work[2])
+    assert max(work[2]) < 0.5 * work[0][0]

@@ -233,3 +233,17 @@ def test_large_remote_files_are_read_by_ranges(
         assert np.array_equal(bundle.column("n", "x"), np.arange(50))
     finally:
         fs.rm("/raygnn-test-graph", recursive=True)
+
+
+@pytest.mark.parametrize(("least_bytes", "is_scheduled"), [(0, True), (1 << 30, False)])
+def test_small_tables_are_converted_in_this_process(graph, tmp_path, least_bytes, is_scheduled):
+    labels: list[str] = []
+
+    def schedule(fn, items, label):
+        labels.append(label)
+        return [fn(item) for item in items]
+
+    options = {"schedule": schedule, "min_scheduled_bytes": least_bytes}
+    bundle = ingest(graph, cache_dir=tmp_path / "cache", **options)
+    assert bundle.num_nodes("n") == 50
+    assert bool(labels) == is_scheduled
