@@ -99,6 +99,10 @@ BINARY = (
     "--model.args.normalize_output",
     "false",
 )
+NO_TRUST = (
+    "{user__listens__artist: [-1, -1, -1], artist__rev_listens__user: [-1, -1, -1], "
+    "user__trusts__user: [0, 0, 0], user__rev_trusts__user: [0, 0, 0]}"
+)
 CASES = (
     Case(
         name="cora",
@@ -128,11 +132,12 @@ CASES = (
                 "softmax": (),
                 "bpr": ("--losses", "[{type: bpr}]", "--model.args.normalize_output", "false"),
             },
+            {"trust": (), "no trust": ("--sampling.fanouts", NO_TRUST)},
             values("optimizer.args.lr", "0.02", "0.05"),
         ),
-        chosen="softmax, lr 0.02",
+        chosen="softmax, trust, lr 0.02",
         plain=(),
-        plain_chosen="bpr, lr 0.02",
+        plain_chosen="bpr, trust, lr 0.02",
         aims={},
     ),
     Case(

@@ -26,6 +26,7 @@ from raygnn.data.link_target import LinkTarget, LinkTargetArguments
 from raygnn.data.message_graph import message_graph
 from raygnn.loops.early_stopping import BestTracker, EarlyStopper
 from raygnn.metrics import FullRanking, Links
+from raygnn.sampling.fanouts import resolve_fanouts
 
 # torch says of its CSR tensors, which PyG makes too, that they are in beta and go unchecked.
 warnings.filterwarnings("ignore", message="Sparse (invariant|CSR)")
@@ -65,7 +66,10 @@ class LinkGraph:
         for name in bundle.node_types:
             slices[name] = slice(start, start + bundle.num_nodes(name))
             start = slices[name].stop
-        anchors, targets = slices[target.edge_type[0]], slices[target.edge_type[2]]
+        anchors, targets = (slices[name] for name in target.node_types)
+
+        fanouts = resolve_fanouts(config.sampling.fanouts, bundle.edge_types)
+        used = [edge_type for edge_type in bundle.edge_types if any(fanouts[edge_type])]
 
         def links_of(split: str) -> Tensor:
             rows = target.splits[split]
@@ -73,8 +77,8 @@ class LinkGraph:
             return torch.from_numpy(np.stack([anchor, rows.targets + targets.start]))
 
         def messages_of(split: str) -> Tensor:
-            graph, found = message_graph(bundle, [target.link], split), []  # type: ignore[arg-type]
-            for source, relation, dest in graph.edge_types:
+            graph, found = message_graph(bundle, target.links, split), []  # type: ignore[arg-type]
+            for source, relation, dest in used:
                 csc = graph.csc((source, relation, dest))
                 col = np.repeat(np.arange(len(csc.indptr) - 1), np.diff(csc.indptr))
                 found.append([csc.indices + slices[source].start, col + slices[dest].start])
