@@ -30,12 +30,24 @@ def _check_links(config: Config, bundle: Bundle) -> None:
     sizes = ", ".join(f"{name} {edges.num_links:,}" for name, edges in found.splits.items())
     names = [edge_type_name(edge_type) for edge_type in found.edge_types]
     more = f" and {len(names) - 1} more relations" if names[1:] else ""
+    _say_learned(bundle, str(config.task.args.get("feature", "x")))
     say(f"links {names[0]}{more}: {sizes}")
+
+
+def _say_learned(bundle: Bundle, feature: str) -> None:
+    """Tells of node types that have no features, where a graph has several types."""
+    without = [name for name in bundle.node_types if feature not in bundle.columns(name)]
+    if without and bundle.node_types[1:]:
+        say(
+            f"node types without feature {feature!r}: {', '.join(without)}; models of several "
+            "types learn a row for each of their nodes"
+        )
 
 
 def _check_nodes(config: Config, bundle: Bundle) -> None:
     found = NodeTarget.find(bundle, config, NodeTargetArguments.of(config.task.args))
     splits = found.splits
+    _say_learned(bundle, found.feature)
     say(
         f"{bundle.num_nodes(found.node_type):,} {found.node_type} nodes, {found.in_channels} "
         f"features, {found.problem} with {found.num_outputs} outputs; "

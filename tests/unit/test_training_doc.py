@@ -1,4 +1,4 @@
-"""Every YAML block of docs/training.md is a config that loads."""
+"""Every YAML block of the pages on training and links is a config that loads."""
 
 from __future__ import annotations
 
@@ -9,8 +9,12 @@ import pytest
 
 from raygnn.config import load_config
 
-PAGE = (Path(__file__).parents[2] / "docs" / "training.md").read_text("utf-8")
-BLOCKS = re.findall(r"```yaml\n(.*?)```", PAGE, flags=re.DOTALL)
+DOCS = Path(__file__).parents[2] / "docs"
+BLOCKS = [
+    block
+    for page in ("training.md", "link-prediction.md")
+    for block in re.findall(r"```yaml\n(.*?)```", (DOCS / page).read_text("utf-8"), flags=re.DOTALL)
+]
 
 
 @pytest.mark.parametrize("block", BLOCKS, ids=lambda block: block.partition(":")[0])

@@ -1,0 +1,200 @@
+"""Links between two node types: ranks whose batches lack types, exact evaluation, wrong input."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+import torch
+
+import raygnn.train
+from raygnn.config import load_config
+from raygnn.data.tables import GraphTables, edge_rows, node_rows, write_tables
+from raygnn.errors import ConfigError, DataError
+from raygnn.runtime.data_source import open_bundle
+from tests.small_runs import run_rank, small_config, trained_weights
+
+LIKES = ("user", "likes", "item")
+
+
+def _tables(num_users: int = 80, num_items: int = 40, with_links: bool = True) -> GraphTables:
+    """Few users have a tag, and tags alone have no features."""
+    rng = np.random.default_rng(0)
+    group = rng.integers(0, 4, num_users)
+    source = rng.integers(0, num_users, 600)
+    target = (group[source] + 4 * rng.integers(0, 10, 600)) % max(num_items, 1)
+    tagged = rng.integers(0, 5, 6)
+    labels = {}
+    if with_links:
+        labels = {
+            (LIKES, "positive"): edge_rows(source[:300], target[:300]),
+            # of users 70 to 79 nothing is known but what they dislike
+            (LIKES, "negative"): edge_rows(np.arange(60, num_users), np.arange(20) % num_items),
+        }
+        keep = source[:300] < 70
+        labels[LIKES, "positive"] = edge_rows(source[:300][keep], target[:300][keep])
+    return GraphTables(
+        {
+            "user": node_rows(np.arange(num_users), {"x": rng.random((num_users, 3))}),
+            "item": node_rows(np.arange(num_items), {"x": rng.random((num_items, 5))}),
+            "tag": node_rows(np.arange(5)),
+        },
+        {
+            ("user", "sees", "item"): edge_rows(source[300:], target[300:]),
+            ("tag", "of", "user"): edge_rows(tagged, np.arange(6)),
+        },
+        label_edges=labels,
+    )
+
+
+@pytest.fixture(scope="module")
+def graph(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return write_tables(_tables(), str(tmp_path_factory.mktemp("graph") / "tables"))
+
+
+def _config(folder: Path, uri: str, world_size: int = 0, **changes) -> dict:
+    settings = {
+        "task": {
+            "type": "link_prediction",
+            "args": {
+                "edge_type": "user__likes__item",
+                "labels": True,
+                "num_random_negatives": 10,
+                "num_random_negatives_eval": 10,
+                "full_ranking": True,
+            },
+        },
+        "data": {
+            "uri": uri,
+            "reverse_edges": True,
+            "splits": {"type": "hash", "fractions": [0.7, 0.15, 0.15]},
+        },
+        "metrics": [{"type": "mrr"}],
+        "loader__batch_size": 4,
+        "training__global_batch_size": 12,
+        "scaling__num_workers": world_size,
+        "model": {"type": "HGT", "args": {"hidden_channels": 8, "num_heads": 2}},
+    }
+    return small_config(folder, **{**settings, **changes})
+
+
+MODELS = {
+    "hgt": {"type": "HGT", "args": {"hidden_channels": 8, "num_heads": 2}},
+    "sparse rows": {
+        "type": "LightGCN",
+        "args": {"out_channels": 8, "sparse_embeddings": True},
+    },
+    "sparse rows beside features": {
+        "type": "Hetero",
+        "args": {"hidden_channels": 8, "sparse_embeddings": True},
+    },
+}
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_ranks_whose_batches_lack_types_agree_with_one(ranks, graph, tmp_path, name):
+    found = {}
+    for size in (1, 3):
+        config = _config(tmp_path / str(size), graph, size, model=MODELS[name])
+        # Not one that divides by the gradient: of parameters that do not matter it is noise.
+        config["optimizer"] = {"type": "SGD", "args": {"lr": 0.05}}
+        bundle = open_bundle(load_config(config), None)
+        metrics = ranks.run(run_rank, size, config, str(bundle.path))[0]
+        found[size] = metrics, trained_weights(config)
+    for key in ("val/mrr", "test/full_mrr", "val/loss"):
+        assert found[3][0][key] == pytest.approx(found[1][0][key], rel=1e-2)
+    for key, tensor in found[1][1].items():
+        torch.testing.assert_close(found[3][1][key], tensor, rtol=1e-3, atol=1e-4)
+
+
+def test_exact_evaluation_is_sampling_of_all_neighbors(graph, tmp_path):
+    losses = {}
+    for evaluation in ("exact", "sampled"):
+        config = _config(tmp_path / evaluation, graph)
+        config["sampling"]["fanouts"] = [-1, -1]
+        config["training"].update(eval=evaluation, max_epochs=1)
+        losses[evaluation] = raygnn.train.fit(config).metrics
+    for key in ("val/loss", "test/loss", "test/mrr"):
+        assert losses["exact"][key] == pytest.approx(losses["sampled"][key], rel=1e-4)
+
+
+def test_types_without_features_get_learned_rows_and_it_says_so(graph, tmp_path, capfd):
+    config = _config(tmp_path, graph)
+    raygnn.train.fit(config)
+    assert "without feature 'x': tag; models of several types learn a row" in capfd.readouterr().out
+    shapes = {name: list(t.shape) for name, t in trained_weights(config).items()}
+    assert [5, 8] in shapes.values()
+
+
+def test_anchors_without_positives_are_left_out(graph, tmp_path):
+    from raygnn.data.link_target import LinkTarget, LinkTargetArguments
+
+    loaded = load_config(_config(tmp_path, graph))
+    arguments = LinkTargetArguments.of(loaded.config.task.args)
+    splits = LinkTarget.find(open_bundle(loaded, None), loaded.config, arguments).splits
+    for edges in splits.values():
+        assert edges.num_links
+        assert edges.anchors.max() < 70
+        assert np.diff(edges.indptr).min() > 0
+    assert splits["train"].hard_negatives.num_links > 0
+
+
+def test_more_negatives_than_nodes_repeat_them(graph, tmp_path):
+    config = _config(tmp_path, graph)
+    config["task"]["args"].update(num_random_negatives=500, num_random_negatives_eval=500)
+    assert 0 < raygnn.train.fit(config).metrics["test/mrr"] <= 1
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "message"),
+    [
+        (
+            {"sampling__fanouts": {"user__buys__item": [3, 2]}},
+            ConfigError,
+            r"sampling.fanouts.user__buys__item is invalid: the graph has no such edge type",
+        ),
+        (
+            {"model": {"type": "GraphSAGE", "args": {"hidden_channels": 8}}},
+            ConfigError,
+            r"it is for graphs of one node type and one edge type",
+        ),
+        (
+            {"metrics": [{"type": "hits", "args": {"ks": [50]}}]},
+            ConfigError,
+            r"50 is larger than the number of candidates, 11",
+        ),
+        (
+            {"task__args__full_ranking": [41]},
+            ConfigError,
+            r"41 is larger than the number of candidates, 40",
+        ),
+    ],
+)
+def test_wrong_input_is_told_before_training(graph, tmp_path, changes, error, message):
+    with pytest.raises(error, match=message):
+        raygnn.train.fit(_config(tmp_path, graph, **changes))
+    assert not (tmp_path / "run" / "history.jsonl").exists()
+
+
+def test_missing_features_of_a_graph_of_one_type(tmp_path):
+    rng = np.random.default_rng(0)
+    tables = GraphTables(
+        {"node": node_rows(np.arange(30))},
+        {("node", "to", "node"): edge_rows(*rng.integers(0, 30, (2, 200)))},
+    )
+    model = {"type": "GraphSAGE", "args": {"hidden_channels": 8}}
+    config = _config(tmp_path, write_tables(tables, str(tmp_path / "tables")), model=model)
+    config["task"]["args"].update(edge_type=None, labels=False)
+    config["data"].pop("reverse_edges")
+    with pytest.raises(DataError, match=r"node type 'node' has no such feature. Name a column"):
+        raygnn.train.fit(config)
+
+
+def test_a_target_type_without_nodes(tmp_path):
+    folder = Path(write_tables(_tables(with_links=False), str(tmp_path / "tables"))).parent
+    for shard in (folder / "nodes" / "item").glob("*.parquet"):
+        pq.write_table(pq.read_table(shard).slice(0, 0), shard)
+    with pytest.raises(DataError, match=r"node type 'item'.* no nodes|item: .*no rows|dangling"):
+        raygnn.train.fit(_config(tmp_path, str(folder)))
