@@ -9,10 +9,9 @@ from dataclasses import dataclass
 from os import PathLike, fspath
 from typing import TYPE_CHECKING, Any
 
-from raygnn.data.filesystem import redact
+from raygnn.command_line import exit_status_of
 from raygnn.data.read_ids import dense_ids, read_ids
-from raygnn.data.storage_retry import is_storage_error
-from raygnn.errors import ConfigError, RaygnnError
+from raygnn.errors import ConfigError
 from raygnn.loops.inference_job import (
     SCORES,
     WHAT,
@@ -180,25 +179,13 @@ def _ends(signature: ModelSignature, anchor: str | None, target: str | None) -> 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command line and returns its exit status: 0, 1 (failed) or 2 (wrong input)."""
     options, rest = _parser().parse_known_args(argv)
-    try:
-        if not rest or rest[0].startswith("--"):
-            raise ConfigError(f"MODEL={rest[:1]} is invalid: the model comes first. {_USAGE}")
-        _run(options, rest[0], rest[1:])
-    except RaygnnError as error:
-        print(f"{type(error).__name__}:\n{error}", file=sys.stderr)
-        return error.exit_status
-    except KeyboardInterrupt:
-        print("interrupted: nothing was written", file=sys.stderr)
-        return 130
-    except Exception as error:
-        if not is_storage_error(error):
-            raise
-        print(f"storage failed: {type(error).__name__}: {redact(str(error))}", file=sys.stderr)
-        return 1
-    return 0
+    return exit_status_of(lambda: _run(options, rest), interrupted="nothing was written")
 
 
-def _run(options: argparse.Namespace, model: str, overrides: Sequence[str]) -> None:
+def _run(options: argparse.Namespace, rest: Sequence[str]) -> None:
+    if not rest or rest[0].startswith("--"):
+        raise ConfigError(f"MODEL={rest[:1]} is invalid: the model comes first. {_USAGE}")
+    model, overrides = rest[0], rest[1:]
     shared: dict[str, Any] = {
         "rows_per_file": options.rows_per_file,
         "chunk_size": options.chunk_size,

@@ -9,10 +9,8 @@ from collections.abc import Mapping, Sequence
 from os import PathLike
 from typing import TYPE_CHECKING, Any
 
-from raygnn.config import LoadedConfig, config_json_schema, load_config
-from raygnn.data.filesystem import redact
-from raygnn.data.storage_retry import is_storage_error
-from raygnn.errors import ConfigError, RaygnnError
+from raygnn.command_line import config_parser, exit_status_of, load_from_arguments
+from raygnn.config import config_json_schema, load_config
 
 if TYPE_CHECKING:
     from ray.train import Result
@@ -65,54 +63,32 @@ def main(argv: Sequence[str] | None = None) -> int:
     on when it is started again.
     """
     options, rest = _parser().parse_known_args(argv)
-    try:
-        if options.print_schema:
-            print(json.dumps(config_json_schema(), indent=2))
-            return 0
-        if not rest or rest[0].startswith("--"):
-            raise ConfigError(f"CONFIG={rest[:1]} is invalid: the config comes first. {_USAGE}")
-        loaded = load_config(rest[0], rest[1:], options.allow_module)
-        if options.print_config:
-            print(loaded.saved_yaml(), end="")
-            return 0
-        _train(loaded, dry_run=options.dry_run)
-    except RaygnnError as error:
-        print(f"{type(error).__name__}:\n{error}", file=sys.stderr)
-        return error.exit_status
-    except KeyboardInterrupt:  # before training, or a second time
-        print("interrupted: started again, the run goes on from its checkpoint", file=sys.stderr)
-        return 130
-    except Exception as error:
-        if not is_storage_error(error):
-            raise
-        print(f"storage failed: {type(error).__name__}: {redact(str(error))}", file=sys.stderr)
-        return 1
-    return 0
+    return exit_status_of(
+        lambda: _run(options, rest),
+        interrupted="started again, the run goes on from its checkpoint",
+    )
 
 
-def _train(loaded: LoadedConfig, *, dry_run: bool) -> None:
+def _run(options: argparse.Namespace, rest: Sequence[str]) -> None:
+    if options.print_schema:
+        print(json.dumps(config_json_schema(), indent=2))
+        return
+    loaded = load_from_arguments(rest, options.allow_module, _USAGE)
+    if options.print_config:
+        print(loaded.saved_yaml(), end="")
+        return
     from raygnn.runtime.launch import launch
 
-    launch(loaded, dry_run=dry_run)
+    launch(loaded, dry_run=options.dry_run)
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m raygnn.train", usage=_USAGE, allow_abbrev=False
-    )
-    parser.add_argument("--print-config", action="store_true", help="print all keys and stop")
+    parser = config_parser("python -m raygnn.train", _USAGE)
     parser.add_argument("--print-schema", action="store_true", help="print the JSON Schema")
     parser.add_argument(
         "--dry-run",
         action="store_true",
         help="one batch of training and validation, a checkpoint and its restore; keeps nothing",
-    )
-    parser.add_argument(
-        "--allow-module",
-        action="append",
-        default=[],
-        metavar="MODULE",
-        help="a module of yours whose classes the config may name; may be given several times",
     )
     return parser
 

@@ -18,7 +18,7 @@ class BatchPlan:
     Attributes:
         batch_size: seeds of one micro-batch on one worker.
         accumulate: micro-batches of each worker in one optimizer step.
-        world_size: workers.
+        world_size: workers, at most.
         global_batch_size: seeds of one optimizer step.
     """
 
@@ -26,6 +26,11 @@ class BatchPlan:
     accumulate: int
     world_size: int
     global_batch_size: int
+
+    @property
+    def num_micro_batches(self) -> int:
+        """Micro-batches of one optimizer step, which are dealt to the workers that there are."""
+        return self.accumulate * self.world_size
 
 
 def plan_batches(

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from raygnn.config.batch import broken_batch_rules
 from raygnn.config.problems import Problem
 from raygnn.config.slots import SLOTS
+from raygnn.config.tune_rules import broken_space, trials_need_workers
 
 if TYPE_CHECKING:
     from raygnn.config.schema import Config
@@ -91,6 +92,8 @@ _RULES: tuple[tuple[Rule, frozenset[str]], ...] = (
     (_layers_equal_hops, frozenset({"model", "sampling"})),
     (_exact_evaluation_has_no_times, frozenset({"sampling", "training"})),
     (_plateau_has_monitor, frozenset({"lr_scheduler", "early_stopping", "checkpoint"})),
+    (broken_space, frozenset({"tune"})),
+    (trials_need_workers, frozenset({"tune", "scaling"})),
 )
 
 

@@ -32,11 +32,13 @@ class LoadedConfig:
         allow_modules: user modules that dotted paths may lead into.
         saved: the config to write with the run: all defaults, overrides and `${a.b}` resolved,
             `${env:X}` as written, no secrets.
+        environment: the environment variables that `${env:X}` has read.
     """
 
     config: Config = field(repr=False)  # holds secrets
     allow_modules: tuple[str, ...]
     saved: dict[str, Any]
+    environment: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     def saved_yaml(self) -> str:
         """`saved` as YAML, which loads to an equal config where nothing was secret."""
@@ -75,7 +77,8 @@ def load_config(
     checked = _check(read.problems, overridden, resolved, modules)
     if isinstance(checked, list):
         raise ConfigError(Messages(read, overridden, resolved).texts(checked))
-    return LoadedConfig(checked, modules, savable(checked, resolved, read.secrets))
+    saved = savable(checked, resolved, read.secrets)
+    return LoadedConfig(checked, modules, saved, dict(resolved.environment))
 
 
 def _check(

@@ -15,9 +15,8 @@ from pydantic_core import PydanticUndefined
 
 from raygnn.config.component import Component
 from raygnn.config.schema import Config
-from raygnn.config.section import Section
+from raygnn.config.section import Section, sections_in
 from raygnn.config.slots import SLOTS
-from raygnn.config.validation import sections_in
 
 PATH = Path(__file__).parents[2] / "docs" / "config-reference.md"
 

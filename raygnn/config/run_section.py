@@ -6,7 +6,7 @@ import os
 import re
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, Discriminator, Field, Tag
 
 from raygnn.config.problems import rule_error
 from raygnn.config.section import (
@@ -14,6 +14,7 @@ from raygnn.config.section import (
     NonNegativeNumber,
     NonNegativeWhole,
     PositiveNumber,
+    PositiveWhole,
     Section,
     Whole,
 )
@@ -27,11 +28,28 @@ def _check_run_name(name: str) -> str:
     return name
 
 
+def _check_range(bounds: list[int]) -> list[int]:
+    if bounds[0] > bounds[1]:
+        raise rule_error("the least number comes first", f"Set [{bounds[1]}, {bounds[0]}]")
+    return bounds
+
+
+WorkerRange = Annotated[
+    list[PositiveWhole], Field(min_length=2, max_length=2), AfterValidator(_check_range)
+]
+NumWorkers = Annotated[
+    Annotated[NonNegativeWhole, Tag("number")] | Annotated[WorkerRange, Tag("range")],
+    Discriminator(lambda value: "range" if isinstance(value, list) else "number"),
+]
+
+
 class Scaling(Section):
     """How many workers, and what each of them needs."""
 
-    num_workers: NonNegativeWhole = Field(
-        default=1, description="Ray Train workers; 0 trains in this process, without Ray."
+    num_workers: NumWorkers = Field(
+        default=1,
+        description="Ray Train workers; 0 trains in this process, without Ray; [least, most] takes "
+        "as many as there are places for, also while it trains.",
     )
     use_gpu: Literal["auto", True, False] = Field(
         default="auto",
@@ -50,14 +68,34 @@ class Scaling(Section):
     max_failures: Annotated[Whole, Field(ge=-1)] = Field(
         default=2, description="Restarts after a failure; -1 is without limit."
     )
+    wait_for_nodes_s: NonNegativeNumber = Field(
+        default=0.0,
+        description="Seconds to wait for an autoscaler to bring places for all workers; 0 takes "
+        "the nodes that are there.",
+    )
     timeout_s: PositiveNumber = Field(
         default=600.0, description="Seconds to wait for resources, and for a collective."
     )
 
     @property
     def world_size(self) -> int:
-        """Workers of the run: Ray's, or the processes that torchrun started, or this one."""
-        return self.num_workers or int(os.environ.get("WORLD_SIZE", "1"))
+        """Workers of the run at most: Ray's, or torchrun's processes, or this process."""
+        return self.max_workers or int(os.environ.get("WORLD_SIZE", "1"))
+
+    @property
+    def is_elastic(self) -> bool:
+        """Whether workers come and go while the run trains."""
+        return isinstance(self.num_workers, list)
+
+    @property
+    def min_workers(self) -> int:
+        """Workers that a run needs to start."""
+        return self.num_workers[0] if isinstance(self.num_workers, list) else self.num_workers
+
+    @property
+    def max_workers(self) -> int:
+        """Workers that a run takes at most; the batch arithmetic is made for so many."""
+        return self.num_workers[1] if isinstance(self.num_workers, list) else self.num_workers
 
 
 class Run(Section):

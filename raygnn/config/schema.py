@@ -24,6 +24,7 @@ from raygnn.config.training_section import (
     Scheduler,
     Training,
 )
+from raygnn.config.tune_section import Tune
 
 #: Validation context in which the rules between sections are left to the caller.
 EACH_SECTION_ALONE = "each section alone"
@@ -118,6 +119,9 @@ class Config(Section):
     )
     scaling: Scaling = Field(default=Scaling(), description="Workers and their resources.")
     run: Run = Field(default=Run(), description="Names and places of outputs.")
+    tune: Tune | None = Field(
+        default=None, description="A sweep over this config, of `raygnn.tune`; null of one run."
+    )
 
     @property
     def batch(self) -> BatchPlan:

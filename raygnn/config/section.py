@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import typing
 from collections.abc import Iterable
 from typing import Annotated, Any, Self
 
@@ -30,6 +31,13 @@ class Section(BaseModel):
         if problems := list(self.broken_rules()):
             raise rules_error(problems)
         return self
+
+
+def sections_in(annotation: Any) -> list[type[Section]]:
+    """The section classes in a type: those of a union, and of a list's or map's items."""
+    if isinstance(annotation, type) and issubclass(annotation, Section):
+        return [annotation]
+    return [inner for arg in typing.get_args(annotation) for inner in sections_in(arg)]
 
 
 def _whole(value: Any) -> Any:

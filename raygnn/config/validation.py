@@ -13,7 +13,7 @@ from raygnn.config import tree
 from raygnn.config.cross_rules import broken_cross_rules
 from raygnn.config.problems import RULES_ERROR, KeyPath, Problem, choose_from
 from raygnn.config.schema import EACH_SECTION_ALONE, Config
-from raygnn.config.section import Section
+from raygnn.config.section import Section, sections_in
 
 _KINDS = {
     "int_type": ("a whole number", "Set a whole number"),
@@ -167,19 +167,15 @@ def _literals(section: type[Section]) -> tuple[Any, ...]:
 
 def _sections_at(path: KeyPath) -> list[type[Section]]:
     sections: list[type[Section]] = [Config]
+    is_map = False
     for part in path:
-        if isinstance(part, int):
+        if isinstance(part, int) or is_map:
+            is_map = False  # the key of a map is the user's own
             continue
         fields = [s.model_fields[part] for s in sections if part in s.model_fields]
         sections = [inner for field in fields for inner in sections_in(field.annotation)]
+        is_map = any(typing.get_origin(field.annotation) is dict for field in fields)
     return sections
-
-
-def sections_in(annotation: Any) -> list[type[Section]]:
-    """The section classes in a type: those of a union, and of a list's items."""
-    if isinstance(annotation, type) and issubclass(annotation, Section):
-        return [annotation]
-    return [inner for arg in typing.get_args(annotation) for inner in sections_in(arg)]
 
 
 def _copy(value: Any) -> Any:

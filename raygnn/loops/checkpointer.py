@@ -47,12 +47,12 @@ class Checkpointer:
         self._best: str | None = None
         self._passed_over: dict[str, str] = {}
 
-    def __call__(self, engine: Engine, metrics: dict[str, float], improved: bool) -> None:
+    def __call__(self, engine: Engine, report: dict[str, float], improved: bool) -> None:
         """Writes a checkpoint and reports it. Collective: all ranks must call."""
         name = self._next_name(engine)
         tracker = engine.best.tracker
-        if metrics:
-            self._scores[name] = tracker.value_of(metrics)
+        if report:
+            self._scores[name] = tracker.value_of(report)
         if improved and self._retention(tracker.mode).keeps_best:
             self._best = name
         parts: dict[str, bytes] = {}
@@ -66,7 +66,7 @@ class Checkpointer:
                 self._point(name)
                 self._prune(self._retention(tracker.mode))
         engine.callbacks.call("on_checkpoint_written", engine, name)
-        self._context.report(metrics, self._store.path_of(name))
+        self._context.report(report, self._store.path_of(name))
 
     def restore(self, engine: Engine, resume: str) -> bool:
         """Puts an engine where its run stood. Collective: all ranks must call.

@@ -28,6 +28,8 @@ class WorkerContext(Protocol):
         Collective: all ranks must call, equally often.
 
         Args:
+            metrics: the validation's row of the history, and its number; empty where a
+                checkpoint was written without validating.
             checkpoint_path: path of the finished checkpoint inside the run folder.
         """
 

@@ -31,7 +31,7 @@ from raygnn.loops.weight_average import WeightAverage
 #: Seconds between two questions to the host; Ray looks for nodes that go away as often.
 _ASK_HOST_EVERY_S = 5.0
 
-#: Saves the engine's state, once per boundary: (engine, metrics, improved).
+#: Saves the engine's state, once per boundary: (engine, what to report, improved).
 Saver = Callable[["Engine", dict[str, float], bool], None]
 
 
@@ -137,7 +137,7 @@ class Engine:
             raise TrainingError("The task has no training split, so there is nothing to train on.")
         start, total, epoch = self.position.batch_in_epoch, loader.num_batches, self.position.epoch
         self.callbacks.call("on_epoch_start", self, epoch)
-        per_step = self.config.batch.accumulate * self.context.world_size
+        per_step = self.config.batch.num_micro_batches
         batches = loader.iterate(epoch, start=start)
         try:
             while start < total and self.stop_reason is None:
@@ -204,22 +204,23 @@ class Engine:
         self.stop_reason = self._limit_reached(out_of_time=totals.stop)
         self.interrupted_by = self._interruption(totals)
         validated, improved = False, False
-        metrics: dict[str, float] = {}
+        report: dict[str, float] = {}
         if self.stop_reason or is_due(training.validate_every, before, now):
             validated = True
-            metrics, improved = self._validate_and_judge()
+            improved = self._validate_and_judge()
+            report = {"validation": len(self.history), **self.history[-1]}
         every = self.config.checkpoint.every
         due = validated if every is None else is_due(every, before, now)
         due |= improved and self.config.checkpoint.policy == "best"
         if self._save is not None and (due or self.stop_reason or self.interrupted_by):
-            self._save(self, metrics, improved)
+            self._save(self, report, improved)
         elif validated:
-            self.context.report(metrics, None)
+            self.context.report(report, None)
 
-    def _validate_and_judge(self) -> tuple[dict[str, float], bool]:
+    def _validate_and_judge(self) -> bool:
+        """Validates, and returns whether the model is the best so far."""
         with nullcontext() if self.average is None else self.average.applied():
-            metrics = self._validate()
-            return metrics, self._judge(metrics)
+            return self._judge(self._validate())
 
     def _validate(self) -> dict[str, float]:
         self.callbacks.call("on_validation_start", self)

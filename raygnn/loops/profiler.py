@@ -117,7 +117,7 @@ class Profiler(Callback):
 def _batches_of_next_step(engine: Engine) -> int:
     loader = engine.task.loader("train")
     assert loader is not None
-    per_step = engine.config.batch.accumulate * engine.context.world_size
+    per_step = engine.config.batch.num_micro_batches
     return min(per_step, loader.num_batches - engine.position.batch_in_epoch)
 
 

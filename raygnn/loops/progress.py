@@ -25,7 +25,7 @@ class Progress(Callback):
             say(
                 f"training on {engine.context.world_size} worker(s), {engine.context.device}: "
                 f"{num_parameters(engine):,} parameters, global batch {batch.global_batch_size} = "
-                f"{batch.batch_size} x {engine.context.world_size} worker(s) x {batch.accumulate}"
+                f"{batch.batch_size} x {show_share(engine)}"
             )
 
     def on_log(self, engine: Engine, metrics: dict[str, float]) -> None:
@@ -102,6 +102,14 @@ def compact(value: float) -> str:
         if abs(value) >= 0.9995 * factor:  # what would round to 1000 of the prefix below
             return f"{value / factor:.3g}{prefix}"
     return f"{value:.3g}"
+
+
+def show_share(engine: Engine) -> str:
+    """How the micro-batches of a step are dealt."""
+    batch, num_workers = engine.config.batch, engine.context.world_size
+    if batch.num_micro_batches == batch.accumulate * num_workers:
+        return f"{num_workers} worker(s) x {batch.accumulate}"
+    return f"{batch.num_micro_batches} micro-batches, dealt to {num_workers} worker(s)"
 
 
 def num_parameters(engine: Engine) -> int:

@@ -17,6 +17,7 @@ from raygnn import __version__
 from raygnn.data.edge_types import edge_type_name
 from raygnn.loops.line_chart import Chart, label
 from raygnn.loops.log_rows import LogRows
+from raygnn.loops.progress import show_share
 from raygnn.loops.run_charts import run_charts
 
 if TYPE_CHECKING:
@@ -186,8 +187,7 @@ def _environment(engine: Engine) -> list[tuple[str, str]]:
         ("workers", str(engine.context.world_size)),
         (
             "global batch",
-            f"{batch.global_batch_size:,} = {batch.batch_size:,} x {engine.context.world_size} "
-            f"worker(s) x {batch.accumulate}",
+            f"{batch.global_batch_size:,} = {batch.batch_size:,} x {show_share(engine)}",
         ),
         ("raygnn", __version__),
         ("Python", platform.python_version()),

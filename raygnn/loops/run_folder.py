@@ -12,7 +12,16 @@ from typing import Any
 
 from raygnn import __version__
 from raygnn.config import LoadedConfig
-from raygnn.data.filesystem import absolute, join, open_fs, read_text, redact, write_text
+from raygnn.data.filesystem import (
+    absolute,
+    is_remote,
+    join,
+    open_fs,
+    read_text,
+    redact,
+    write_text,
+)
+from raygnn.data.storage_retry import is_storage_error
 from raygnn.errors import RunError
 
 
@@ -62,7 +71,11 @@ class RunFolder:
     def write_state(self, status: RunStatus, fingerprint: str) -> None:
         """Writes `run.json`; the starts that it holds stay."""
         state = {"status": status.value, "fingerprint": fingerprint, "raygnn": __version__}
-        self._write_state({**state, "starts": self.read_starts()})
+        self._write_state({**state, "attempt": self.attempt, "starts": self.read_starts()})
+
+    def is_this_start(self) -> bool:
+        """Whether the folder is the one in which this very start has written its state."""
+        return (self.read_state() or {}).get("attempt") == self.attempt
 
     def record_start(self, *, resumed_from: str | None, step: int, num_workers: int) -> None:
         """Notes in `run.json` that the workers start, for the first time or again. Rank 0 only."""
@@ -129,8 +142,43 @@ def check_run_folder(loaded: LoadedConfig, name: str) -> RunFolder:
     )
     if not run.overwrite:
         resume = loaded.config.checkpoint.resume
-        _check_state(folder.read_state(), loaded.fingerprint(), name, resume)
+        try:
+            state = folder.read_state()
+        except Exception as error:
+            if not is_storage_error(error):
+                raise
+            raise _no_access("read", run.storage_path, error) from error
+        _check_state(state, loaded.fingerprint(), name, resume)
     return folder
+
+
+def check_writable(folder: RunFolder, storage_path: str) -> None:
+    """Tries whether a bucket may be written to, before any work is done for it.
+
+    A local folder is left alone: it is made when the run starts, without delay.
+
+    Raises:
+        RunError: it may not.
+    """
+    if not is_remote(folder.uri):
+        return
+    probe = join(folder.uri, f".write-{folder.attempt}")
+    try:
+        write_text(probe, "")
+        fs, path = open_fs(probe)
+        fs.rm(path)
+    except Exception as error:
+        if not is_storage_error(error):
+            raise
+        raise _no_access("written", storage_path, error) from error
+
+
+def _no_access(what: str, storage_path: str, error: Exception) -> RunError:
+    text = " ".join(redact(str(error)).split())
+    return RunError(
+        f"run.storage_path={redact(storage_path)!r} is invalid: the run folder cannot be {what} "
+        f"({text}). Set a folder or bucket that this user may read and write."
+    )
 
 
 def open_run_folder(loaded: LoadedConfig, name: str) -> RunFolder:
@@ -146,11 +194,7 @@ def open_run_folder(loaded: LoadedConfig, name: str) -> RunFolder:
         folder.write_state(RunStatus.RUNNING, loaded.fingerprint())
         write_text(join(folder.uri, "config.yaml"), loaded.saved_yaml())
     except OSError as error:
-        raise RunError(
-            f"run.storage_path={redact(loaded.config.run.storage_path)!r} is invalid: the run "
-            f"folder cannot be written ({error}). Set a folder or bucket that this user may "
-            "write to."
-        ) from error
+        raise _no_access("written", loaded.config.run.storage_path, error) from error
     return folder
 
 

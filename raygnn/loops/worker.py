@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -34,11 +35,15 @@ from raygnn.loops.task import Task, TaskEnvironment
 from raygnn.loops.throughput import Throughput
 
 
-def run_worker(job: TrainJob, context: WorkerContext) -> dict[str, Any]:
+def run_worker(
+    job: TrainJob, context: WorkerContext, callbacks: Sequence[Callback] = ()
+) -> dict[str, Any]:
     """Trains, tests with the best weights, and writes the outputs.
 
     Collective: all ranks must call.
 
+    Args:
+        callbacks: of whoever runs the worker, called before the configured ones.
     Returns:
         The final metrics, equal on all ranks.
     """
@@ -53,7 +58,8 @@ def run_worker(job: TrainJob, context: WorkerContext) -> dict[str, Any]:
         checkpointer = Checkpointer(job.folder, context, config.checkpoint)
         saver = None if config.checkpoint.policy == "none" else checkpointer
         throughput, logged = Throughput(), LogRows()
-        engine = Engine(task, loaded, context, [throughput, logged, *_callbacks(job)], saver)
+        watching = [throughput, logged, *callbacks, *_callbacks(job)]
+        engine = Engine(task, loaded, context, watching, saver)
         try:
             checkpointer.restore(engine, config.checkpoint.resume)
             _record_start(job, engine)

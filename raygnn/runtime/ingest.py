@@ -8,10 +8,23 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
+from raygnn.data.schedule import Schedule, in_process
 from raygnn.errors import RaygnnError, RunError
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
+
+
+def schedule_here() -> Schedule:
+    """Ray Data where the driver's node lends Ray CPUs; else threads of the driver.
+
+    A head is often started without CPUs, so that no task runs there: one would wait for ever.
+    """
+    import ray
+
+    node_id = ray.get_runtime_context().get_node_id()
+    num_cpus = sum(n["Resources"].get("CPU", 0) for n in ray.nodes() if n["NodeID"] == node_id)
+    return ray_data_schedule if num_cpus >= 1 else in_process
 
 
 def ray_data_schedule(

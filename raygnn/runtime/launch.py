@@ -9,22 +9,14 @@ import time
 from dataclasses import dataclass, replace
 from importlib import import_module
 from threading import Thread
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from raygnn.config import LoadedConfig
-from raygnn.data.bundle import Bundle
-from raygnn.errors import PreemptedError, RaygnnError, TrainingError
+from raygnn.errors import ConfigError
 from raygnn.loops.progress import say
-from raygnn.loops.run_folder import RunFolder, check_run_folder, open_run_folder
+from raygnn.loops.run_folder import RunFolder, check_run_folder, check_writable, open_run_folder
 from raygnn.runtime.data_checks import check_data
 from raygnn.runtime.data_source import open_bundle
-
-if TYPE_CHECKING:
-    from ray.actor import ActorHandle
-    from ray.train.torch import TorchTrainer
-
-    from raygnn.loops.job import TrainJob
-    from raygnn.runtime.preflight import WorkerResources
 
 
 @dataclass(frozen=True)
@@ -54,9 +46,14 @@ def launch(loaded: LoadedConfig, *, data: Any = None, dry_run: bool = False) -> 
 
 
 def _launch(loaded: LoadedConfig, data: Any, *, dry_run: bool) -> Outcome:
-    name = loaded.config.run.name or _default_name(loaded)
-    check_run_folder(loaded, name)
-    if loaded.config.scaling.num_workers == 0:
+    if loaded.config.tune is not None:
+        raise ConfigError(
+            "tune is invalid: a sweep is no single run. Run python -m raygnn.tune, or take the "
+            "section out with --tune null."
+        )
+    name = loaded.config.run.name or default_name(loaded)
+    check_writable(check_run_folder(loaded, name), loaded.config.run.storage_path)
+    if loaded.config.scaling.max_workers == 0:
         return _run_in_process(loaded, name, data, dry_run=dry_run)
     return _run_on_ray(loaded, name, data, dry_run=dry_run)
 
@@ -81,94 +78,18 @@ def _run_in_process(loaded: LoadedConfig, name: str, data: Any, *, dry_run: bool
 
 
 def _run_on_ray(loaded: LoadedConfig, name: str, data: Any, *, dry_run: bool) -> Outcome:
-    from raygnn.runtime.ingest import ray_data_schedule
-    from raygnn.runtime.preflight import plan_resources
-
     connect()
+    from raygnn.runtime.ingest import schedule_here
+    from raygnn.runtime.preflight import plan_resources
+    from raygnn.runtime.ray_train import train_on_ray
+
     resources = plan_resources(loaded.config)
-    bundle = open_bundle(loaded, data, schedule=ray_data_schedule)
+    bundle = open_bundle(loaded, data, schedule=schedule_here())
     check_data(loaded.config, bundle)
     folder = open_run_folder(loaded, name)
-    return _train_on_ray(loaded, folder, bundle, resources, dry_run=dry_run)
-
-
-def _train_on_ray(
-    loaded: LoadedConfig,
-    folder: RunFolder,
-    bundle: Bundle,
-    resources: WorkerResources,
-    *,
-    dry_run: bool,
-) -> Outcome:
-    from ray.train.v2.api.exceptions import TrainingFailedError
-
-    from raygnn.loops.job import TrainJob
-    from raygnn.runtime.context import NODE_PREEMPTION
-    from raygnn.runtime.stop_requests import fit_interruptibly, start_stop_requests
-
-    job = TrainJob(loaded, folder, str(bundle.path), dry_run)
-    requests = start_stop_requests()
-    while True:
-        trainer = _trainer(job, resources, requests)
-        try:
-            returned = fit_interruptibly(trainer, requests).return_value
-        except TrainingFailedError as error:
-            raise TrainingError(_explain_failure(error)) from error
-        if isinstance(returned, PreemptedError) and returned.cause == NODE_PREEMPTION:
-            say(f"{returned} Workers start again on other nodes.")
-            continue
-        if isinstance(returned, RaygnnError):
-            raise returned
-        return Outcome(folder, returned)
-
-
-def _trainer(job: TrainJob, resources: WorkerResources, requests: ActorHandle) -> TorchTrainer:
-    from ray.train import FailureConfig, LoggingConfig, RunConfig, ScalingConfig
-    from ray.train.torch import TorchConfig, TorchTrainer
-
-    from raygnn.runtime.storage import arrow_filesystem
-
-    scaling = job.loaded.config.scaling
-    filesystem, path = arrow_filesystem(job.folder.uri)
-    storage_path, _, name = path.rstrip("/").rpartition("/")
-    _forget_snapshot(job.folder)
-    return TorchTrainer(
-        _train_worker,
-        train_loop_config={"job": job, "stop_requests": requests},
-        torch_config=TorchConfig(timeout_s=int(scaling.timeout_s)),
-        scaling_config=ScalingConfig(
-            num_workers=scaling.num_workers,
-            use_gpu=resources.use_gpu,
-            resources_per_worker=resources.as_ray(),
-            placement_strategy=scaling.placement_strategy,
-            accelerator_type=scaling.accelerator_type,
-        ),
-        run_config=RunConfig(
-            name=name,
-            storage_path=storage_path,
-            storage_filesystem=filesystem,
-            failure_config=FailureConfig(
-                max_failures=scaling.max_failures, controller_failure_limit=2
-            ),
-            logging_config=LoggingConfig(log_level="WARNING"),
-        ),
-    )
-
-
-def _train_worker(config: dict[str, Any]) -> dict[str, Any] | RaygnnError:
-    """What Ray Train runs on each worker.
-
-    Errors that a second try would only repeat come back as values, so that Ray restarts workers
-    that died and not runs that are wrong.
-    """
-    from raygnn.loops.worker import run_worker
-    from raygnn.runtime.context import RayWorkerContext
-
-    logging.getLogger("ray.train").setLevel(logging.WARNING)  # a line per report and rank
-    try:
-        return run_worker(config["job"], RayWorkerContext(config["stop_requests"]))
-    except RaygnnError as error:
-        return error
+    warn_of_vanishing(folder)
+    metrics = train_on_ray(loaded, folder, bundle, resources, dry_run=dry_run)
+    return Outcome(folder, metrics)
 
 
 def connect() -> None:
@@ -196,24 +117,16 @@ def connect() -> None:
     )
 
 
-def _forget_snapshot(folder: RunFolder) -> None:
-    """Removes Ray's own record of an earlier start: raygnn decides what to resume from."""
-    from raygnn.data.filesystem import join, open_fs
-
-    fs, path = open_fs(join(folder.uri, "checkpoint_manager_snapshot.json"))
-    if fs.exists(path):
-        fs.rm(path)
-
-
-def _explain_failure(error: Any) -> str:
-    failures = getattr(error, "worker_failures", {})
-    lines = [
-        f"rank {rank}: {str(cause).strip().splitlines()[-1]}" for rank, cause in failures.items()
-    ]
-    return "Training failed and was not restarted any more:\n" + "\n".join(lines or [str(error)])
+def warn_of_vanishing(folder: RunFolder) -> None:
+    """Says so where outputs go to a folder that Ray deletes when the job is over."""
+    if "/runtime_resources/working_dir_files/" in folder.uri:
+        say(
+            "run.storage_path lies in the copy of the working directory that Ray made for this "
+            f"job, and deletes after it: {folder.uri}. Set an absolute path or a bucket."
+        )
 
 
-def _default_name(loaded: LoadedConfig) -> str:
+def default_name(loaded: LoadedConfig) -> str:
     return f"{loaded.config.job_name or 'run'}-{time.strftime('%Y%m%d-%H%M%S')}"
 
 

@@ -63,7 +63,7 @@ def launch_inference(
     """
     options.check()
     say(f"model {model.weights_uri}")
-    run = _run_on_ray if model.loaded.config.scaling.num_workers else _run_in_process
+    run = _run_on_ray if model.loaded.config.scaling.max_workers else _run_in_process
     manifest: dict[str, Any] = run(model, options, ask, data)
     return manifest
 
@@ -101,7 +101,7 @@ def _run_in_process(
 
 
 def _run_on_ray(model: SavedModel, options: OutputOptions, ask: Ask, data: Any) -> dict[str, Any]:
-    from raygnn.runtime.ingest import ray_data_schedule
+    from raygnn.runtime.ingest import schedule_here
     from raygnn.runtime.launch import connect
     from raygnn.runtime.preflight import plan_resources
     from raygnn.runtime.ray_workers import run_on_workers
@@ -110,12 +110,18 @@ def _run_on_ray(model: SavedModel, options: OutputOptions, ask: Ask, data: Any) 
     output = OutputFolder.check(options.uri, options.overwrite)
     connect()
     resources = plan_resources(config)
-    bundle = open_bundle(model.loaded, data, schedule=ray_data_schedule)
+    bundle = open_bundle(model.loaded, data, schedule=schedule_here())
     job = _job(model, bundle, options, ask, output)
     try:
         output.begin()
         manifest: dict[str, Any] = run_on_workers(
-            _infer_worker, job, config.scaling, resources, output.records_uri, "Inference"
+            _infer_worker,
+            job,
+            config,
+            resources,
+            output.records_uri,
+            "Inference",
+            num_workers=config.scaling.min_workers,
         )
         output.finish(manifest)
     except BaseException:

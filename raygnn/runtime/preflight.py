@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import math
+import time
 from dataclasses import dataclass
 
 import ray
+from ray.autoscaler.sdk import request_resources
 
 from raygnn.config import Config
 from raygnn.errors import ResourceError
+from raygnn.loops.progress import say
+
+_MAX_CPUS = 8  # more threads than this speed up no batch of usual size
+_LOOK_EVERY_S = 2.0
 
 
 @dataclass(frozen=True)
@@ -29,29 +35,84 @@ class WorkerResources:
         return {"CPU": self.cpus, **gpu, **self.other}
 
 
-def plan_resources(config: Config) -> WorkerResources:
+def plan_resources(config: Config, num_runs: int = 1) -> WorkerResources:
     """Decides a worker's resources, and checks that the cluster has a place for every worker.
 
     Without `scaling.cpus_per_worker` the cluster's CPUs are shared out evenly, at most 8 each.
+    With `scaling.wait_for_nodes_s` an autoscaler is asked for what is missing, and waited for.
 
+    Args:
+        num_runs: how many such runs share the cluster, as the trials of a sweep do.
     Raises:
-        ResourceError: the workers cannot all be placed.
+        ResourceError: the workers of all runs cannot be placed at a time.
     """
+    end_s = time.monotonic() + config.scaling.wait_for_nodes_s
+    is_waiting = False
+    try:
+        while True:
+            try:
+                return _plan(config, num_runs)
+            except ResourceError:
+                if time.monotonic() >= end_s:
+                    raise
+            if not is_waiting:
+                is_waiting = True
+                _ask_for_nodes(config, num_runs)
+            time.sleep(_LOOK_EVERY_S)
+    finally:
+        if is_waiting:
+            request_resources(bundles=[])  # a request stands until it is taken back
+
+
+def _ask_for_nodes(config: Config, num_runs: int) -> None:
+    scaling = config.scaling
+    worker = WorkerResources(
+        scaling.cpus_per_worker or 1.0, scaling.use_gpu is True, dict(scaling.resources_per_worker)
+    )
+    request_resources(bundles=[worker.as_ray()] * (scaling.min_workers * num_runs))
+    say(f"waiting up to {scaling.wait_for_nodes_s:g} s for nodes with places for all workers")
+
+
+def _plan(config: Config, num_runs: int) -> WorkerResources:
     scaling = config.scaling
     nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
-    num_gpus = sum(node.get("GPU", 0) for node in nodes)
-    use_gpu = scaling.use_gpu is True or (
-        scaling.use_gpu == "auto" and num_gpus >= scaling.num_workers
-    )
     cpus = scaling.cpus_per_worker
     if cpus is None:
         total = sum(node.get("CPU", 0) for node in nodes)
-        cpus = float(min(8, max(1, math.floor(total / scaling.num_workers))))
-    resources = WorkerResources(cpus, use_gpu, dict(scaling.resources_per_worker))
-    places = sum(_num_places(node, resources.as_ray()) for node in nodes)
-    if places < scaling.num_workers:
+        cpus = float(min(_MAX_CPUS, max(1, math.floor(total / (scaling.max_workers * num_runs)))))
+    resources = _worker_resources(config, nodes, cpus)
+    places = _count_places(nodes, resources)
+    if places < scaling.min_workers:
         raise ResourceError(_explain(config, resources, nodes, places))
+    if places < scaling.min_workers * num_runs:
+        raise ResourceError(
+            f"tune.max_concurrent_trials={num_runs} is invalid: trials of {scaling.min_workers} "
+            f"worker(s) need {scaling.min_workers * num_runs} places, and the cluster has "
+            f"{places}. Set it to {places // scaling.min_workers} or less, or to null."
+        )
     return resources
+
+
+def count_fitting_runs(config: Config) -> int:
+    """How many runs have a place for all of their workers at a time, with a CPU each at least."""
+    nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+    resources = _worker_resources(config, nodes, config.scaling.cpus_per_worker or 1.0)
+    return _count_places(nodes, resources) // config.scaling.min_workers
+
+
+def _worker_resources(
+    config: Config, nodes: list[dict[str, float]], cpus: float
+) -> WorkerResources:
+    scaling = config.scaling
+    num_gpus = sum(node.get("GPU", 0) for node in nodes)
+    use_gpu = scaling.use_gpu is True or (
+        scaling.use_gpu == "auto" and num_gpus >= scaling.min_workers
+    )
+    return WorkerResources(cpus, use_gpu, dict(scaling.resources_per_worker))
+
+
+def _count_places(nodes: list[dict[str, float]], resources: WorkerResources) -> int:
+    return sum(_num_places(node, resources.as_ray()) for node in nodes)
 
 
 def _num_places(node: dict[str, float], needed: dict[str, float]) -> int:
@@ -74,5 +135,6 @@ def _explain(
     return (
         f"scaling.num_workers={config.scaling.num_workers} is invalid: each worker asks for "
         f"{want}, and the {len(nodes)} node(s) of this cluster ({have}) have places for {places}. "
-        "Set fewer workers, or less of scaling.cpus_per_worker and scaling.resources_per_worker."
+        "Set fewer workers, or less of scaling.cpus_per_worker and scaling.resources_per_worker; "
+        "where an autoscaler adds nodes, set scaling.wait_for_nodes_s."
     )

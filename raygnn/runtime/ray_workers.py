@@ -3,23 +3,48 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from raygnn.config.run_section import Scaling
+import ray.train.v2._internal.execution.context as reporting
+from ray.train import FailureConfig, LoggingConfig, RunConfig, ScalingConfig
+from ray.train.torch import TorchConfig, TorchTrainer
+from ray.train.v2.api.exceptions import TrainingFailedError
+
+from raygnn.config import Config
 from raygnn.errors import RaygnnError, TrainingError
+from raygnn.runtime.node_bundle import BundlePlace, bundle_on_this_node
+from raygnn.runtime.preflight import WorkerResources
+from raygnn.runtime.stop_requests import fit_interruptibly
+from raygnn.runtime.storage import arrow_filesystem
 
 if TYPE_CHECKING:
-    from raygnn.runtime.preflight import WorkerResources
+    from ray.actor import ActorHandle
+    from ray.train import UserCallback
+
+
+@dataclass(frozen=True)
+class _Work:
+    """What Ray Train hands to each worker. Crosses process boundaries."""
+
+    function: Callable[[Any, Any], Any]
+    job: Any
+    bundle: BundlePlace
+    stop_requests: ActorHandle | None
 
 
 def run_on_workers(
     function: Callable[[Any, Any], Any],
     job: Any,
-    scaling: Scaling,
+    config: Config,
     resources: WorkerResources,
     storage_uri: str,
     what: str,
+    *,
+    num_workers: int | tuple[int, int],
+    callbacks: Sequence[UserCallback] = (),
+    stop_requests: ActorHandle | None = None,
 ) -> Any:
     """Calls `function(job, context)` on every worker, and gives what rank 0 returns.
 
@@ -27,26 +52,26 @@ def run_on_workers(
 
     Args:
         function: can be pickled.
+        job: a dataclass with a `bundle_path`, which each worker gets as it is on its own node.
         storage_uri: folder where Ray Train keeps its own records.
         what: names the work in messages.
+        num_workers: how many, or the bounds of it.
+        callbacks: of Ray Train, called in its controller.
+        stop_requests: the actor that hears the driver's signals.
     Raises:
         RaygnnError: what a worker raised.
         TrainingError: workers died too often.
     """
-    from ray.train import FailureConfig, LoggingConfig, RunConfig, ScalingConfig
-    from ray.train.torch import TorchConfig, TorchTrainer
-    from ray.train.v2.api.exceptions import TrainingFailedError
-
-    from raygnn.runtime.storage import arrow_filesystem
-
+    scaling = config.scaling
     filesystem, path = arrow_filesystem(storage_uri)
     storage_path, _, name = path.rstrip("/").rpartition("/")
+    bundle = BundlePlace.here(job.bundle_path, config.data.cache_dir)
     trainer = TorchTrainer(
         _run_worker,
-        train_loop_config={"function": function, "job": job},
+        train_loop_config={"work": _Work(function, job, bundle, stop_requests)},
         torch_config=TorchConfig(timeout_s=int(scaling.timeout_s)),
         scaling_config=ScalingConfig(
-            num_workers=scaling.num_workers,
+            num_workers=num_workers,
             use_gpu=resources.use_gpu,
             resources_per_worker=resources.as_ray(),
             placement_strategy=scaling.placement_strategy,
@@ -60,10 +85,14 @@ def run_on_workers(
                 max_failures=scaling.max_failures, controller_failure_limit=2
             ),
             logging_config=LoggingConfig(log_level="WARNING"),
+            callbacks=list(callbacks),
         ),
     )
     try:
-        returned = trainer.fit().return_value
+        if stop_requests is None:
+            returned = trainer.fit().return_value
+        else:
+            returned = fit_interruptibly(trainer, stop_requests).return_value
     except TrainingFailedError as error:
         raise TrainingError(_explain_failure(error, what)) from error
     if isinstance(returned, RaygnnError):
@@ -71,7 +100,7 @@ def run_on_workers(
     return returned
 
 
-def _run_worker(config: dict[str, Any]) -> Any:
+def _run_worker(config: dict[str, _Work]) -> Any:
     """What Ray Train runs on each worker.
 
     Errors that a second try would only repeat come back as values, so that Ray restarts workers
@@ -79,11 +108,34 @@ def _run_worker(config: dict[str, Any]) -> Any:
     """
     from raygnn.runtime.context import RayWorkerContext
 
-    logging.getLogger("ray.train").setLevel(logging.WARNING)  # a line per report and rank
+    # A line per report and rank; that of reports is logged under the name of its file.
+    for name in ("ray.train", reporting.__file__):
+        logging.getLogger(name).setLevel(logging.WARNING)
+    work = config["work"]
     try:
-        return config["function"](config["job"], RayWorkerContext())
+        path = together(lambda: bundle_on_this_node(work.bundle))
+        job = replace(work.job, bundle_path=path)
+        return work.function(job, RayWorkerContext(work.stop_requests))
     except RaygnnError as error:
         return error
+
+
+def together(step: Callable[[], Any]) -> Any:
+    """Runs a step that may fail on some ranks only; if one fails, all raise what it has raised.
+
+    Collective: all ranks must call. A rank that went on would wait for those that have failed.
+    """
+    from raygnn.loops import collectives
+
+    result, problem = None, None
+    try:
+        result = step()
+    except RaygnnError as error:
+        problem = error
+    for found in collectives.gather_objects(problem):
+        if found is not None:
+            raise found
+    return result
 
 
 def _explain_failure(error: Any, what: str) -> str:

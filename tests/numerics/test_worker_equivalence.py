@@ -23,12 +23,11 @@ def bundle_path(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 def _run(ranks, bundle_path: str, folder: Path, world_size: int, **changes):
-    config = small_config(
-        folder,
-        scaling__num_workers=world_size,
-        training__global_batch_size=GLOBAL_BATCH,
-        **changes,
-    )
+    settings = {
+        "scaling__num_workers": world_size,
+        "training__global_batch_size": GLOBAL_BATCH,
+    }
+    config = small_config(folder, **{**settings, **changes})
     metrics = ranks.run(run_rank, world_size, config, bundle_path)
     assert all(
         rank_metrics == metrics[0] or _nearly(rank_metrics, metrics[0]) for rank_metrics in metrics
@@ -58,6 +57,19 @@ def test_losses_and_weights_are_equal(ranks, bundle_path, tmp_path, model, eval_
             assert other_row["step"] == row["step"]
             assert other_row["samples"] == row["samples"]
         assert other_metrics["test/accuracy"] == pytest.approx(metrics["test/accuracy"], abs=0.02)
+
+
+def test_workers_that_come_and_go_train_the_same(ranks, bundle_path, tmp_path):
+    # Three micro-batches a step, also where two workers share them.
+    elastic = {"training__global_batch_size": 48, "scaling__num_workers": [1, 3]}
+    runs = [_run(ranks, bundle_path, tmp_path / str(size), size, **elastic) for size in (1, 2, 3)]
+    _, weights, history = runs[0]
+    for _, other_weights, other_history in runs[1:]:
+        for name, tensor in weights.items():
+            torch.testing.assert_close(other_weights[name], tensor, rtol=1e-4, atol=1e-5)
+        for row, other_row in zip(history, other_history, strict=True):
+            assert other_row["train/loss"] == pytest.approx(row["train/loss"], rel=1e-4)
+            assert (other_row["step"], other_row["samples"]) == (row["step"], row["samples"])
 
 
 def test_a_summed_loss_is_the_mean_times_the_seeds(ranks, bundle_path, tmp_path):

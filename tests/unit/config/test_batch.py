@@ -38,6 +38,11 @@ _small = st.integers(1, 64)
             BatchPlan(32, 1, 2, 64),
         ),
         ("training: {global_batch_size: 4096}", BatchPlan(1024, 4, 1, 4096)),
+        (
+            "{loader: {batch_size: 8}, scaling: {num_workers: [1, 4]}, "
+            "training: {accumulate_grad_batches: 2}}",
+            BatchPlan(8, 2, 4, 64),
+        ),
     ],
 )
 def test_the_third_follows_from_two(text: str, plan: BatchPlan) -> None:

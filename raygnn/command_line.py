@@ -1,0 +1,65 @@
+"""What the command lines that take a config share: options, loading, and exit statuses."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Sequence
+
+from raygnn.config import LoadedConfig, load_config
+from raygnn.data.filesystem import redact
+from raygnn.data.storage_retry import is_storage_error
+from raygnn.errors import ConfigError, RaygnnError
+
+
+def config_parser(prog: str, usage: str) -> argparse.ArgumentParser:
+    """A parser of options; what it does not know are CONFIG and its overrides."""
+    parser = argparse.ArgumentParser(prog=prog, usage=usage, allow_abbrev=False)
+    parser.add_argument("--print-config", action="store_true", help="print all keys and stop")
+    parser.add_argument(
+        "--allow-module",
+        action="append",
+        default=[],
+        metavar="MODULE",
+        help="a module of yours whose classes the config may name; may be given several times",
+    )
+    return parser
+
+
+def load_from_arguments(
+    arguments: Sequence[str], allow_modules: Sequence[str], usage: str
+) -> LoadedConfig:
+    """Loads CONFIG with its overrides.
+
+    Raises:
+        ConfigError: there is no CONFIG, or it is wrong.
+    """
+    if not arguments or arguments[0].startswith("--"):
+        raise ConfigError(
+            f"CONFIG={list(arguments[:1])} is invalid: the config comes first. {usage}"
+        )
+    return load_config(arguments[0], arguments[1:], allow_modules)
+
+
+def exit_status_of(command: Callable[[], None], *, interrupted: str) -> int:
+    """Runs a command, tells what went wrong on stderr, and gives its exit status.
+
+    Args:
+        interrupted: what to tell after Ctrl-C.
+    Returns:
+        0, 1 (failed), 2 (wrong input), or 130 and 143 (stopped by Ctrl-C or SIGTERM).
+    """
+    try:
+        command()
+    except RaygnnError as error:
+        print(f"{type(error).__name__}:\n{error}", file=sys.stderr)
+        return error.exit_status
+    except KeyboardInterrupt:  # before training, or a second time
+        print(f"interrupted: {interrupted}", file=sys.stderr)
+        return 130
+    except Exception as error:
+        if not is_storage_error(error):
+            raise
+        print(f"storage failed: {type(error).__name__}: {redact(str(error))}", file=sys.stderr)
+        return 1
+    return 0

@@ -1,0 +1,112 @@
+"""Training in workers of Ray Train: started, stopped on request, and moved off leaving nodes."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from raygnn.config import LoadedConfig
+from raygnn.config.run_section import Scaling
+from raygnn.data.bundle import Bundle
+from raygnn.data.filesystem import join, open_fs, redact
+from raygnn.errors import PreemptedError, RunError
+from raygnn.loops.job import TrainJob
+from raygnn.loops.progress import say
+from raygnn.loops.run_folder import RunFolder
+from raygnn.runtime.context import NODE_PREEMPTION
+from raygnn.runtime.preflight import WorkerResources
+from raygnn.runtime.ray_workers import run_on_workers, together
+from raygnn.runtime.stop_requests import start_stop_requests
+
+if TYPE_CHECKING:
+    from ray.train import UserCallback
+
+    from raygnn.loops.context import WorkerContext
+
+#: A file system of several machines may show a new file to another one so much later.
+_SEEN_WITHIN_S = 10.0
+
+
+def train_on_ray(
+    loaded: LoadedConfig,
+    folder: RunFolder,
+    bundle: Bundle,
+    resources: WorkerResources,
+    *,
+    dry_run: bool = False,
+    callbacks: Sequence[UserCallback] = (),
+) -> dict[str, Any]:
+    """Trains in workers of Ray Train; data and folder are ready.
+
+    Args:
+        callbacks: of Ray Train, called in its controller.
+    Returns:
+        The final metrics.
+    Raises:
+        TrainingError: training failed, and was not restarted any more.
+        PreemptedError: the run was asked to stop, and can go on.
+    """
+    job = TrainJob(loaded, folder, str(bundle.path), dry_run)
+    requests = start_stop_requests()
+    while True:
+        _forget_snapshot(folder)
+        try:
+            metrics: dict[str, Any] = run_on_workers(
+                _train_worker,
+                job,
+                loaded.config,
+                resources,
+                folder.uri,
+                "Training",
+                num_workers=_num_workers(loaded.config.scaling),
+                callbacks=callbacks,
+                stop_requests=requests,
+            )
+        except PreemptedError as error:
+            if error.cause != NODE_PREEMPTION:
+                raise
+            say(f"{error} Workers start again on other nodes.")
+        else:
+            return metrics
+
+
+def _num_workers(scaling: Scaling) -> int | tuple[int, int]:
+    """The number of workers, or the bounds of it, as Ray takes them."""
+    if scaling.is_elastic:
+        return scaling.min_workers, scaling.max_workers
+    return scaling.max_workers
+
+
+def _train_worker(job: TrainJob, context: WorkerContext) -> dict[str, Any]:
+    from raygnn.loops.worker import run_worker
+    from raygnn.runtime.dashboard import DashboardMetrics
+
+    together(lambda: check_folder_is_seen(job.folder, job.loaded.config.run.storage_path))
+    return run_worker(job, context, [DashboardMetrics(job.folder.name)])
+
+
+def check_folder_is_seen(folder: RunFolder, storage_path: str) -> None:
+    """Looks for what the driver has written into the run's folder.
+
+    Raises:
+        RunError: it is not there, so the folder is another one than the driver's.
+    """
+    end_s = time.monotonic() + _SEEN_WITHIN_S
+    while not folder.is_this_start():
+        if time.monotonic() > end_s:
+            raise RunError(
+                f"run.storage_path={redact(storage_path)!r} is invalid: node "
+                f"{socket.gethostname()} does not see the run's folder {redact(folder.uri)} that "
+                "the driver has made. Set a bucket, or a folder of a file system that all nodes "
+                "share."
+            )
+        time.sleep(0.5)
+
+
+def _forget_snapshot(folder: RunFolder) -> None:
+    """Removes Ray's own record of an earlier start: raygnn decides what to resume from."""
+    fs, path = open_fs(join(folder.uri, "checkpoint_manager_snapshot.json"))
+    if fs.exists(path):
+        fs.rm(path)

@@ -1,0 +1,73 @@
+"""Command line and Python entry of sweeps: `python -m raygnn.tune CONFIG [overrides]`."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Mapping, Sequence
+from os import PathLike
+from typing import TYPE_CHECKING, Any
+
+from raygnn.command_line import config_parser, exit_status_of, load_from_arguments
+
+if TYPE_CHECKING:
+    from ray.tune import ResultGrid
+
+_USAGE = """\
+python -m raygnn.tune CONFIG [--section.key value ...]
+
+Searches for good hyperparameters: CONFIG is a training config with a `tune` section, which says
+what varies. Every trial is a run of its own, trained in workers of its own. See docs/sweeps.md.
+"""
+
+
+def sweep(
+    config: str | PathLike[str] | Mapping[str, Any],
+    overrides: Sequence[str] = (),
+    *,
+    data: Any = None,
+    allow_modules: Sequence[str] = (),
+) -> ResultGrid:
+    """Runs a sweep, and returns Ray Tune's `ResultGrid`.
+
+    Args:
+        config: path or URI of a YAML file with a `tune` section, or the config as a mapping.
+        overrides: as on the command line, e.g. `["--tune.num_samples", "8"]`.
+        data: a PyG `Data` or `HeteroData`, instead of the config's `data` source.
+        allow_modules: own modules whose classes the config may name.
+    Returns:
+        A `Result` for each trial: its path is the trial's run folder, its metrics are those of
+        its last validation, its error is set where the trial failed.
+    Raises:
+        ConfigError: the config is wrong; lists every problem.
+        DataError: the tables are wrong.
+        ResourceError: the cluster has no place for one trial.
+        RunError: the folder belongs to another or a finished sweep.
+        TrainingError: every trial failed.
+        PreemptedError: SIGTERM or Ctrl-C stopped it; called again, the sweep goes on.
+    """
+    from raygnn.runtime.sweep import run_sweep
+    from raygnn.runtime.sweep_plan import load_sweep
+
+    return run_sweep(load_sweep(config, overrides, allow_modules), data=data)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs the command line and returns its exit status, as `raygnn.train` does."""
+    options, rest = config_parser("python -m raygnn.tune", _USAGE).parse_known_args(argv)
+    return exit_status_of(
+        lambda: _run(options, rest),
+        interrupted="started again under the same run.name, the sweep goes on",
+    )
+
+
+def _run(options: argparse.Namespace, rest: Sequence[str]) -> None:
+    loaded = load_from_arguments(rest, options.allow_module, _USAGE)
+    if options.print_config:
+        print(loaded.saved_yaml(), end="")
+        return
+    sweep(rest[0], rest[1:], allow_modules=options.allow_module)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

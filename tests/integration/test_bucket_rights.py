@@ -1,0 +1,69 @@
+"""A bucket that may not be written to: told at once, before the graph is read."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import fsspec.config
+import pytest
+
+import raygnn.train
+from tests.small_runs import small_config
+
+
+class _Forbidden(BaseHTTPRequestHandler):
+    may_read = False
+
+    def do_GET(self) -> None:  # the name that http.server asks for
+        self._answer(404 if self.may_read else 403)
+
+    def do_POST(self) -> None:
+        self._answer(403)
+
+    do_PUT = do_DELETE = do_POST  # noqa: N815
+
+    def _answer(self, status: int) -> None:
+        body = json.dumps({"error": {"code": status, "message": "not yours"}})
+        self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        self.send_response(status)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body.encode())
+
+    def log_message(self, *args: object) -> None:
+        """Says nothing."""
+
+
+@pytest.fixture
+def forbidden_bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    server = ThreadingHTTPServer(("127.0.0.1", 0), _Forbidden)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    monkeypatch.setenv("STORAGE_EMULATOR_HOST", f"http://127.0.0.1:{server.server_port}")
+    monkeypatch.setenv("GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "false")
+    monkeypatch.setitem(fsspec.config.conf, "gcs", {"token": "anon", "skip_instance_cache": True})
+    yield "gs://not-mine/runs"
+    server.shutdown()
+    server.server_close()
+
+
+@pytest.mark.parametrize(("may_read", "what"), [(False, "read"), (True, "written")])
+def test_it_is_told_within_a_minute(
+    forbidden_bucket, tmp_path, capsys, monkeypatch, may_read, what
+):
+    monkeypatch.setattr(_Forbidden, "may_read", may_read)
+    missing = str(tmp_path / "no-graph")  # would be an error of its own, later
+    config = small_config(forbidden_bucket, scaling__num_workers=0, data__uri=missing)
+    path = tmp_path / "config.yaml"
+    path.write_text(json.dumps(config))
+    began = time.monotonic()
+    assert raygnn.train.main([str(path)]) == 2
+    assert time.monotonic() - began < 60
+    error = capsys.readouterr().err
+    assert "run.storage_path='gs://not-mine/runs' is invalid" in error
+    assert f"the run folder cannot be {what}" in error
+    assert "not yours" in error

@@ -1,0 +1,166 @@
+"""Sweeps over Ray Train: trials that are stopped, fail, are interrupted, and go on."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import yaml
+
+import raygnn.tune
+from raygnn.config import load_config
+from raygnn.errors import ConfigError, ResourceError
+from tests.small_runs import small_config
+
+GRAPH = {
+    "type": "planted_partition",
+    "num_nodes": 300,
+    "num_classes": 3,
+    "num_features": 8,
+    "seed": 1,
+}
+
+
+def _config(folder: Path, **changes) -> dict:
+    settings = {
+        "scaling__num_workers": 2,
+        "data__synthetic": GRAPH,
+        "training__max_epochs": 4,
+        "model__args": {"hidden_channels": 8, "num_layers": 2},
+        "tune__metric": "val/accuracy",
+        "tune__mode": "max",
+    }
+    return small_config(folder, **{**settings, **changes})
+
+
+def _adam(lr: float) -> dict:
+    return {"type": "Adam", "args": {"lr": lr}}
+
+
+@pytest.mark.ray
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.usefixtures("ray_session")
+def test_asha_stops_a_trial_and_the_next_one_starts(tmp_path, capsys):
+    config = _config(
+        tmp_path,
+        tune__scheduler={"type": "asha", "grace_period": 2, "reduction_factor": 2},
+        tune__space={"optimizer": {"grid": [_adam(0.05), _adam(1e-6), "Adma", _adam(0.04)]}},
+    )
+    grid = raygnn.tune.sweep(config)
+    out = capsys.readouterr().out
+    assert out.count("ingest: wrote bundle") == 1
+    assert len(grid) == 4
+    assert grid.num_errors == 1
+
+    folder = tmp_path / "run"
+    trials = json.loads((folder / "trials.json").read_text())["trials"]
+    by_name = {trial["trial"]: trial for trial in trials}
+    status = [by_name[f"trial-{n:05d}"]["status"] for n in range(4)]
+    assert status == ["finished", "stopped early", "failed", "finished"]
+    assert by_name["trial-00001"]["num_validations"] == 2
+    assert "optimizer.type='Adma' is invalid" in by_name["trial-00002"]["error"]
+    assert trials[0]["best"] >= trials[1]["best"] > trials[2]["best"]
+    assert "rank  trial" in out
+
+    # The best config is a config, and each trial a whole run with logs of its own.
+    best = load_config(folder / "best.yaml").config
+    assert best.optimizer.args["lr"] == trials[0]["values"]["optimizer"]["args"]["lr"]
+    assert (best.run.name, best.run.storage_path, best.tune) == (None, str(tmp_path), None)
+    best_folder = folder / trials[0]["trial"]
+    assert json.loads((best_folder / "metrics.json").read_text())["num_workers"] == 2
+    result = grid.get_best_result(scope="all")
+    assert Path(result.path) == best_folder
+    assert list(result.metrics_dataframe["validation"]) == [1, 2, 3, 4]
+    assert Path(result.metrics["checkpoint_path"]).is_dir()
+    events = next(best_folder.glob("events.out.tfevents*")).read_bytes()
+    assert b"_hparams_" in events
+    assert b"optimizer/args/lr" in events
+
+
+@pytest.mark.ray
+@pytest.mark.usefixtures("ray_session")
+def test_too_few_cpus_for_a_trial_are_told_at_once(tmp_path):
+    space = {"optimizer.args.lr": {"choice": [0.1]}}
+    started = time.monotonic()
+    config = _config(tmp_path, scaling__num_workers=9, tune__space=space)
+    with pytest.raises(ResourceError, match=r"scaling\.num_workers=9 .*places for 2"):
+        raygnn.tune.sweep(config)
+    config = _config(tmp_path, tune__max_concurrent_trials=2, tune__space=space)
+    with pytest.raises(ResourceError, match=r"max_concurrent_trials=2 .*Set it to 1 or less"):
+        raygnn.tune.sweep(config)
+    assert time.monotonic() - started < 20
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.ray
+@pytest.mark.slow
+@pytest.mark.usefixtures("ray_session")
+def test_a_metric_that_no_trial_logs_ends_the_sweep(tmp_path):
+    space = {"optimizer.args.lr": {"choice": [0.1]}}
+    config = _config(tmp_path, tune__metric="val/acuracy", tune__space=space)
+    with pytest.raises(ConfigError, match=r"log no such metric\. Did you mean val/accuracy\?"):
+        raygnn.tune.sweep(config)
+
+
+@pytest.mark.ray
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_an_interrupted_sweep_goes_on(tmp_path):
+    config = _config(
+        tmp_path / "sweeps",
+        tune__space={"optimizer.args.lr": {"uniform": [0.01, 0.05]}},
+        tune__num_samples=2,
+        tune__searcher="optuna",
+        training__max_epochs=150,
+    )
+    path = tmp_path / "sweep.yaml"
+    path.write_text(yaml.safe_dump(config))
+    command = [sys.executable, "-m", "raygnn.tune", str(path)]
+    environment = {**os.environ, "RAY_ADDRESS": "local", "PYTHONUNBUFFERED": "1"}
+    sweep = tmp_path / "sweeps" / "run"
+    with (tmp_path / "log").open("w+") as log:
+        process = subprocess.Popen(command, env=environment, stdout=log, stderr=log)
+        # One trial is through, the next one has begun.
+        _wait_for(lambda: [n >= 3 for n in _num_rows(sweep).values()] == [True, True], process, log)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(timeout=120) == 130
+        log.seek(0)
+        assert "stopped by SIGINT. Started again under --run.name run, it goes on" in log.read()
+    before = _num_rows(sweep)
+    done = subprocess.run(
+        command, env=environment, capture_output=True, text=True, timeout=400, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "the sweep goes on" in done.stdout
+    assert "resumed from step-" in done.stdout + done.stderr
+    assert min(before.values()) < 150
+    assert _num_rows(sweep) == dict.fromkeys(before, 150)
+    trials = json.loads((sweep / "trials.json").read_text())["trials"]
+    assert [trial["status"] for trial in trials] == ["finished", "finished"]
+    # A finished sweep is not run again.
+    again = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert again.returncode == 2
+    assert "has finished" in again.stderr
+
+
+def _num_rows(sweep: Path) -> dict[str, int]:
+    """Validations of each trial that has validated."""
+    return {
+        history.parent.name: len(history.read_text().splitlines())
+        for history in sweep.glob("trial-*/history.jsonl")
+    }
+
+
+def _wait_for(is_there, process, log, limit_s=240.0) -> None:
+    end = time.monotonic() + limit_s
+    while not is_there():
+        assert process.poll() is None, Path(log.name).read_text()
+        assert time.monotonic() < end, Path(log.name).read_text()
+        time.sleep(0.2)

@@ -1,0 +1,74 @@
+"""Which resources workers get, and what is said where they have no place; without a cluster."""
+
+from __future__ import annotations
+
+import pytest
+import ray
+
+from raygnn.config import load_config
+from raygnn.errors import ResourceError
+from raygnn.runtime import preflight
+from raygnn.runtime.preflight import count_fitting_runs, plan_resources
+
+
+@pytest.fixture
+def nodes(monkeypatch):
+    """The resources of the cluster's nodes; to be changed by tests."""
+    resources: list[dict[str, float]] = [{"CPU": 4.0}]
+    monkeypatch.setattr(
+        ray, "nodes", lambda: [{"Alive": True, "Resources": dict(node)} for node in resources]
+    )
+    return resources
+
+
+def _config(**scaling):
+    return load_config({"scaling": scaling}).config
+
+
+def test_cpus_are_shared_out(nodes):
+    assert plan_resources(_config(num_workers=2)).cpus == 2
+    assert plan_resources(_config(num_workers=1)).cpus == 4
+    assert plan_resources(_config(num_workers=1), num_runs=4).cpus == 1
+    assert plan_resources(_config(num_workers=[1, 4])).cpus == 1
+    nodes.append({"CPU": 64.0})
+    assert plan_resources(_config(num_workers=2)).cpus == 8
+
+
+def test_gpus_are_taken_where_there_are_enough(nodes):
+    assert not plan_resources(_config(num_workers=2)).use_gpu
+    nodes[0]["GPU"] = 2
+    assert plan_resources(_config(num_workers=2)).use_gpu
+    assert not plan_resources(_config(num_workers=2, use_gpu=False)).use_gpu
+    assert not plan_resources(_config(num_workers=3)).use_gpu
+
+
+def test_too_few_places_are_told(nodes):
+    with pytest.raises(ResourceError, match=r"num_workers=5 is invalid.* have places for 4\."):
+        plan_resources(_config(num_workers=5))
+    with pytest.raises(ResourceError, match=r"num_workers=\[5, 8\] is invalid"):
+        plan_resources(_config(num_workers=[5, 8]))
+    with pytest.raises(ResourceError, match="no node of this cluster has a GPU"):
+        plan_resources(_config(use_gpu=True))
+    with pytest.raises(ResourceError, match=r"max_concurrent_trials=3 .*Set it to 2 or less"):
+        plan_resources(_config(num_workers=2), num_runs=3)
+    assert count_fitting_runs(_config(num_workers=2)) == 2
+    assert plan_resources(_config(num_workers=[2, 8])).cpus == 1
+
+
+def test_an_autoscaler_is_asked_and_waited_for(nodes, monkeypatch, capsys):
+    requests = []
+    monkeypatch.setattr(preflight, "request_resources", lambda bundles: requests.append(bundles))
+    monkeypatch.setattr(preflight.time, "sleep", lambda _: nodes.append({"CPU": 2.0}))
+    nodes.clear()
+    config = _config(num_workers=3, cpus_per_worker=2, wait_for_nodes_s=60)
+    assert plan_resources(config).cpus == 2
+    assert len(nodes) == 3
+    assert requests == [[{"CPU": 2.0}] * 3, []]  # asked once, and taken back
+    assert "waiting up to 60 s" in capsys.readouterr().out
+
+
+def test_the_wait_has_an_end(nodes, monkeypatch):
+    monkeypatch.setattr(preflight, "request_resources", lambda bundles: None)
+    monkeypatch.setattr(preflight, "_LOOK_EVERY_S", 0.01)
+    with pytest.raises(ResourceError, match="have places for 4"):
+        plan_resources(_config(num_workers=5, wait_for_nodes_s=0.05))
