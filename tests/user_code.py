@@ -60,6 +60,16 @@ class Undeclared(NodeClassification):
         return replace(super().training_step(batch), metrics={"extra": 1.0})
 
 
+class TwoGroups(NodeClassification):
+    """A task with an optimizer of its own."""
+
+    def configure_optimizers(self, model):
+        decayed = [p for p in model.parameters() if p.dim() > 1]
+        others = [p for p in model.parameters() if p.dim() < 2]
+        groups = [{"params": decayed, "name": "matrices"}, {"params": others, "lr": 0.001}]
+        return torch.optim.AdamW(groups, lr=0.01)
+
+
 class TwoHeads(nn.Module):
     """Gives two named outputs."""
 

@@ -98,7 +98,12 @@ _DECODERS = {
     "hadamard_mlp": "HadamardMLP",
     "distmult": "DistMult",
 }
-_LOGGERS = {"tensorboard": "TensorBoard", "wandb": "WandB", "mlflow": "MLflow"}
+_LOGGERS = {
+    "tensorboard": "TensorBoard",
+    "json_lines": "JSONLines",
+    "wandb": "WandB",
+    "mlflow": "MLflow",
+}
 
 SLOTS: Mapping[str, Slot] = MappingProxyType(
     {

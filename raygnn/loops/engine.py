@@ -197,7 +197,7 @@ class Engine:
         self._log_window.add(totals, grad_norm=grad_norm)
         self._validation_window.add(totals)
         if is_due(training.log_every, before, now):
-            means = {**self._log_window.take(), "lr": self.optimization.lr}
+            means = {**self._log_window.take(), **self.optimization.learning_rates()}
             self.callbacks.call("on_log", self, means)
         if epoch_ended:
             self.callbacks.call("on_epoch_end", self, before.epoch)
@@ -233,7 +233,8 @@ class Engine:
             )
         metrics = {**means, **reduced}
         where = {"step": self.position.step, "epoch": self.position.epoch}
-        record = {**where, "samples": self.position.samples, "lr": self.optimization.lr, **metrics}
+        rates = self.optimization.learning_rates()
+        record = {**where, "samples": self.position.samples, **rates, **metrics}
         self.history.append({**record, "time_s": round(self.training_time_s, 3)})
         self.callbacks.call("on_validation_end", self, metrics)
         return metrics

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import json
 import math
 import re
 import tempfile
@@ -12,7 +13,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from raygnn.data.filesystem import is_remote, join, open_fs, write_bytes
+from raygnn.data.filesystem import is_remote, join, open_fs, read_text, write_bytes, write_text
 from raygnn.errors import ConfigError
 from raygnn.loops.callbacks import Callback
 from raygnn.loops.event_files import EventWriter, drop_events_from
@@ -123,6 +124,34 @@ class TensorBoardLogger(MetricLogger):
         if is_remote(self.logs_uri):
             self._upload()
             self._scratch.cleanup()
+
+
+class JSONLinesLogger(MetricLogger):
+    """`metrics.jsonl` in the log folder: a line for each step at which anything was logged.
+
+    It is rewritten whole at each flush, as object stores cannot append.
+    """
+
+    def __init__(self, logs_uri: str, run_name: str) -> None:
+        super().__init__(logs_uri, run_name)
+        self._rows: dict[int, dict[str, float]] = {}
+        self._file = join(logs_uri, "metrics.jsonl")
+
+    def on_train_start(self, engine: Engine) -> None:
+        fs, path = open_fs(self._file)
+        if engine.context.rank != 0 or not fs.exists(path):
+            return
+        rows = [json.loads(line) for line in read_text(self._file).splitlines()]
+        # Later ones are logged again; with nothing done yet, those of step 0 are too.
+        kept = [row for row in rows if row["step"] <= engine.position.step > 0]
+        self._rows = {row.pop("step"): row for row in kept}
+
+    def write(self, metrics: dict[str, float], step: int) -> None:
+        self._rows.setdefault(step, {}).update(metrics)
+
+    def flush(self) -> None:
+        rows = ({"step": step, **row} for step, row in self._rows.items())
+        write_text(self._file, "".join(json.dumps(row) + "\n" for row in rows))
 
 
 class WandBLogger(MetricLogger):

@@ -63,7 +63,14 @@ class Optimization:
 
     @property
     def lr(self) -> float:
+        """The learning rate of the first group of weights."""
         return float(self.optimizer.param_groups[0]["lr"])
+
+    def learning_rates(self) -> dict[str, float]:
+        """`lr`, and where there are several groups, `lr/<name or number>` of each."""
+        groups = self.optimizer.param_groups
+        several = {f"lr/{g.get('name', i)}": float(g["lr"]) for i, g in enumerate(groups)}
+        return {"lr": self.lr, **(several if len(groups) > 1 else {})}
 
     def autocast(self) -> AbstractContextManager[Any]:
         """The context in which forward passes run."""

@@ -3,31 +3,67 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 import torch
 import yaml
 
+from raygnn.loops.callbacks import Callback
+from raygnn.loops.engine import Engine
+from raygnn.loops.gradients import StepTotals
 from tests.small_runs import run_rank, small_bundle, small_config, trained_weights
+
+
+class Linger(Callback):
+    """Takes its time over each step, and says so once."""
+
+    def __init__(self, marker: str) -> None:
+        self._marker = Path(marker)
+
+    def on_train_step_end(self, engine: Engine, totals: StepTotals) -> None:
+        if engine.position.step >= 2 and self._marker.exists():
+            self._marker.write_text("training")
+            time.sleep(0.5)
+
+
+def _torchrun(config: dict, folder: Path) -> subprocess.Popen[str]:
+    (folder / "config.yaml").write_text(yaml.safe_dump(config))
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    command += ["-m", "raygnn.train", str(folder / "config.yaml"), "--allow-module", "tests"]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    return subprocess.Popen(
+        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
 
 
 @pytest.mark.slow
 def test_two_processes_of_torchrun(ranks, tmp_path: Path):
+    """The first start is stopped by SIGTERM, the second goes on."""
     bundle = small_bundle(tmp_path)
     config = small_config(tmp_path / "torchrun", scaling__num_workers=0)
     config["data"] = {"uri": str(tmp_path / "tables")}
-    (tmp_path / "config.yaml").write_text(yaml.safe_dump(config))
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-    command += ["-m", "raygnn.train", str(tmp_path / "config.yaml")]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(
-        command, env=environment, capture_output=True, text=True, timeout=120, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    assert "global batch 32 = 16 x 2 worker(s) x 1" in done.stdout
+    marker = tmp_path / "marker"
+    marker.touch()
+    config["callbacks"] = [{"type": f"{__name__}.Linger", "args": {"marker": str(marker)}}]
+    stopped = _torchrun(config, tmp_path)
+    while not marker.read_text() and stopped.poll() is None:
+        time.sleep(0.1)
+    stopped.send_signal(signal.SIGTERM)
+    _, told = stopped.communicate(timeout=60)
+    assert stopped.returncode != 0
+    assert "PreemptedError:\nThe run was stopped by SIGTERM after step" in told
+    marker.unlink()
+
+    done = _torchrun(config, tmp_path)
+    output, told = done.communicate(timeout=120)
+    assert done.returncode == 0, told
+    assert "global batch 32 = 16 x 2 worker(s) x 1" in output
+    assert "resumed from step-" in output
     plain = small_config(tmp_path / "plain", scaling__num_workers=2)
     ranks.run(run_rank, 2, plain, str(bundle.path))
     expected = trained_weights(plain)

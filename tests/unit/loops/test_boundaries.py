@@ -25,7 +25,7 @@ class Watch(Callback):
 
     def on_log(self, engine: Engine, metrics: dict[str, float]) -> None:
         CALLS.append(("log", engine.position.step))
-        assert metrics["lr"] == engine.optimization.lr  # the monitor of the learning rate
+        assert metrics["lr"] == engine.optimization.lr > 0
 
     def on_validation_end(self, engine: Engine, metrics: dict[str, float]) -> None:
         CALLS.append(("validate", engine.position.step))
@@ -144,3 +144,13 @@ def test_what_fit_hands_back(tmp_path):
     assert Path(checkpoint.path).is_dir()
     assert Path(result.checkpoint.path).is_dir()
     assert (tmp_path / "run" / "report.html").exists()
+
+
+def test_learning_rates_of_several_groups_are_told(small_bundle_path, tmp_path):
+    task = {"type": "tests.user_code.TwoGroups"}
+    scheduler = {"type": "ExponentialLR", "args": {"gamma": 0.5}}
+    training = {"max_steps": 2}
+    _run(tmp_path, small_bundle_path, training=training, task=task, lr_scheduler=scheduler)
+    row = json.loads((tmp_path / "run" / "history.jsonl").read_text())
+    assert row["lr"] == row["lr/matrices"] == pytest.approx(0.0025)
+    assert row["lr/1"] == pytest.approx(0.00025)

@@ -4,12 +4,17 @@ import gzip
 import json
 import re
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import fsspec
 import pytest
+import torch
+from torch.profiler import ProfilerActivity
 
 from raygnn.config import ConfigError, load_config
+from raygnn.config.profiler_section import Profiler as ProfilerSettings
+from raygnn.loops import profiler as profiling
 from tests.small_runs import run_rank, small_config
 
 # As TensorBoard's profiler plugin looks for traces: (worker).(time).pt.trace.json[.gz]
@@ -50,6 +55,29 @@ def test_batches_bound_a_trace(small_bundle_path, tmp_path):
     run_rank(_config(tmp_path, profiler, scaling__num_workers=0), small_bundle_path)
     (trace,) = (tmp_path / "run" / "logs" / "profiler").iterdir()
     assert _steps(trace.read_bytes()) == [0, 1]  # a trace counts its own steps from 0
+
+
+def test_every_option_reaches_torch(monkeypatch):
+    """A GPU's part of it too, without one."""
+    given: dict[str, Any] = {}
+    waited: list[Any] = []
+    running = SimpleNamespace(start=lambda: None, step=lambda: None, stop=lambda: None)
+    monkeypatch.setattr(profiling, "profile", lambda **options: given.update(options) or running)
+    monkeypatch.setattr(profiling, "schedule", lambda **options: options)
+    monkeypatch.setattr(torch.cuda, "synchronize", waited.append)
+    gpu = torch.device("cuda")
+    engine = SimpleNamespace(context=SimpleNamespace(rank=0, device=gpu))
+    schedule = {"wait": 4, "warmup": 3, "active": 2, "repeat": 5}
+    what = {"with_stack": True, "record_shapes": True, "profile_memory": True}
+    for sync in (True, False):
+        settings = ProfilerSettings(**schedule, **what, sync_timings=sync)
+        callback = profiling.Profiler(settings, "memory://traces")
+        callback.on_train_start(engine)
+        callback.on_train_step_end(engine, None)
+    assert {name: given[name] for name in what} == what
+    assert given["schedule"] == schedule
+    assert given["activities"] == [ProfilerActivity.CPU, ProfilerActivity.CUDA]
+    assert waited == [gpu]  # of the one with sync_timings
 
 
 def test_traces_go_to_any_uri_and_a_short_run_keeps_what_it_has(small_bundle_path, tmp_path):
