@@ -17,6 +17,8 @@ from sklearn.metrics import roc_auc_score
 
 from raygnn.config import load_config
 from raygnn.data.ingest import ingest
+from raygnn.data.tables import GraphTables, edge_rows, node_rows, write_tables
+from raygnn.runtime.data_source import open_bundle
 
 ROOT = Path(__file__).resolve().parents[2]
 # Of torch, about its sparse CSR tensors, which PyG makes too.
@@ -151,6 +153,45 @@ def test_plain_graph_is_split_as_raygnns(plain: ModuleType, case: Any, tables: P
     assert edges["test"] == pairs["train"] | pairs["val"]
     assert not pairs["test"] & edges["test"]
     assert 2 * graph.once("test").shape[1] == len(pairs["test"])
+
+
+def test_plain_graph_of_two_types_goes_both_ways(plain: ModuleType, tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    users, items = np.arange(30), np.arange(50)
+    pairs = np.unique(np.stack([rng.choice(users, 300), rng.choice(items, 300)]), axis=1)
+    friends = rng.choice(users, (2, 60))
+    uri = write_tables(
+        GraphTables(
+            {"user": node_rows(users), "item": node_rows(items)},
+            {
+                ("user", "likes", "item"): edge_rows(*pairs),
+                ("user", "knows", "user"): edge_rows(*friends),
+            },
+        ),
+        str(tmp_path / "two"),
+    )
+    none = "user__knows__user: [0, 0], user__rev_knows__user: [0, 0]"
+    both = "user__likes__item: [-1, -1], item__rev_likes__user: [-1, -1]"
+    for fanouts, has_friends in (("[-1, -1]", True), (f"{{{none}, {both}}}", False)):
+        loaded = load_config(
+            {
+                "data": {"uri": uri, "reverse_edges": True, "splits": {"type": "hash"}},
+                "task": {"type": "link_prediction", "args": {"edge_type": "user__likes__item"}},
+            },
+            ["--sampling.fanouts", fanouts],
+        )
+        graph = plain.LinkGraph.of_bundle(open_bundle(loaded, None), loaded.config)
+        assert graph.num_nodes == 80
+        edges = set(zip(*graph.messages["train"].tolist(), strict=True))
+        assert edges == {(target, source) for source, target in edges}
+        anchor, target = graph.links["train"] - torch.tensor(
+            [[graph.anchors.start], [graph.targets.start]]
+        )
+        known = set(zip(*pairs.tolist(), strict=True))
+        assert set(zip(anchor.tolist(), target.tolist(), strict=True)) < known
+        among = torch.tensor([a for a, b in edges if graph.anchors.start <= b < graph.anchors.stop])
+        is_user = (among >= graph.anchors.start) & (among < graph.anchors.stop)
+        assert bool(is_user.any()) == has_friends
 
 
 def test_standard_auc_and_ranking_of_known_embeddings(
