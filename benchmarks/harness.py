@@ -57,6 +57,7 @@ def parser(description: str | None) -> argparse.ArgumentParser:
     )
     options.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     options.add_argument("--work", default="build/benchmarks", metavar="DIR", help="for graphs")
+    options.add_argument("--rounds", type=int, metavar="N", help="default: the scale's")
     options.add_argument("--json", metavar="FILE", help="default: NAME-SCALE.json in DIR")
     options.add_argument(
         "--clock",
@@ -65,6 +66,12 @@ def parser(description: str | None) -> argparse.ArgumentParser:
         help="of what runs on one thread; cpu where the machine has other work",
     )
     return options
+
+
+def chosen_scale(options: argparse.Namespace) -> Scale:
+    """The scale of the options, with their number of rounds."""
+    scale = SCALES[options.scale]
+    return scale if options.rounds is None else replace(scale, rounds=options.rounds)
 
 
 #: What seconds are counted by. Processor time is that of all threads of the process: on a machine

@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 import torch
 import yaml
-from harness import CLOCKS, SCALES, Case, Row, Scale, interleaved, medians, parser, publish
+from harness import CLOCKS, Case, Row, Scale, chosen_scale, interleaved, medians, parser, publish
 from rmat_graph import NODE, RmatGraph
 from torch import Tensor, nn
 from torch.nn import functional
@@ -207,7 +207,7 @@ def _step_text(batch_size: int, rate: float) -> str:
 def main(argv: Sequence[str] | None = None) -> None:
     """Runs the benchmark."""
     options = _options(argv)
-    scale, work = SCALES[options.scale], Path(options.work)
+    scale, work = chosen_scale(options), Path(options.work)
     keep_freed_memory()
     torch.set_num_threads(options.threads)
     graph = RmatGraph(

@@ -13,7 +13,7 @@ from raygnn.data.edge_types import EdgeType, edge_type_name
 from raygnn.errors import ConfigError, DataError
 from raygnn.sampling import pick as kernels
 from raygnn.sampling.exclusion import Exclusion
-from raygnn.sampling.gather import gather_rows, gather_sparse_rows
+from raygnn.sampling.gather import gather_half_rows, gather_rows, gather_sparse_rows
 from raygnn.sampling.local_pick import Adjacency, LocalPicker
 from raygnn.sampling.protocols import Picks
 from raygnn.sampling.rng import BatchKey, hop_key
@@ -205,9 +205,7 @@ class LocalFeatureStore:
         if isinstance(rows, SparseColumn):
             gather_sparse_rows(rows.indptr, rows.indices, rows.values, ids, out)
         elif rows.dtype == np.float16:
-            half = np.empty(out.shape, np.float16)
-            gather_rows(rows, ids, half)
-            out[...] = half
+            gather_half_rows(rows, ids, out)
         else:
             gather_rows(rows, ids, out)
         return out

@@ -108,6 +108,8 @@ def test_sampling_takes_the_stated_peer_at_reference_scale_only(harness):
         "seeds": 0.0001,
         "threads 1": 0.02,
         "threads 2": 0.01,
+        "threads 1, cpu": 0.01,
+        "threads 2, cpu": 0.011,
     }
     rows = {row.what: row for row in sampling.sampling_rows(harness.REFERENCE, seconds, 1e5)}
     assert rows["sample, uniform, 1 thread"].value == pytest.approx(10.0)

@@ -49,3 +49,10 @@ def test_sparse_rows(dtype, given_out):
 
 def test_columns_are_those_of_the_bundle():
     assert _store(np.zeros((3, 2), np.float32), 3).columns(NODE)["x"].shape == (2,)
+
+
+def test_every_half_comes_out_as_the_float_of_its_value():
+    every = np.arange(1 << 16, dtype=np.uint16).view(np.float16).reshape(-1, 64)
+    found = _store(every, len(every)).gather(NODE, "x", np.arange(len(every)))
+    assert np.array_equal(found, every.astype(np.float32), equal_nan=True)
+    assert np.array_equal(np.signbit(found), np.signbit(every))
