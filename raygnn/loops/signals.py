@@ -4,31 +4,38 @@ from __future__ import annotations
 
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
+#: Seconds in which signals are one request: Ctrl-C reaches torchrun and its processes, and torchrun
+#: passes its own on to them.
+_ONE_REQUEST_S = 1.0
+
 
 @contextmanager
 def signals_as_notices(tell: Callable[[str], None]) -> Iterator[None]:
     """Calls `tell` with the name of the first SIGTERM or SIGINT (Ctrl-C), instead of ending.
 
-    A second one ends the process at once, by KeyboardInterrupt. Outside of the main thread, which
+    A later one ends the process at once, by KeyboardInterrupt. Outside of the main thread, which
     is the only one that Python gives signals to, nothing changes.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    told = False
+    told_s: float | None = None
 
     def handle(number: int, frame: FrameType | None) -> None:
-        nonlocal told
-        if told:
+        nonlocal told_s
+        now_s = time.monotonic()
+        if told_s is None:
+            told_s = now_s
+            tell(signal.Signals(number).name)
+        elif now_s - told_s >= _ONE_REQUEST_S:
             raise KeyboardInterrupt
-        told = True
-        tell(signal.Signals(number).name)
 
     before = {number: signal.signal(number, handle) for number in _SIGNALS}
     try:

@@ -12,6 +12,7 @@ import pytest
 import torch
 import yaml
 
+import raygnn.loops.signals
 import raygnn.train
 from raygnn.errors import PreemptedError
 from raygnn.loops.callbacks import Callback
@@ -116,10 +117,12 @@ def test_without_checkpoints_it_says_so(graph, tmp_path):
         run_rank(config, graph[0])
 
 
-def test_a_second_signal_ends_at_once():
+def test_a_later_signal_ends_at_once(monkeypatch):
     told: list[str] = []
     with signals_as_notices(told.append):
         signal.raise_signal(signal.SIGINT)
+        signal.raise_signal(signal.SIGTERM)  # the same request, by another way
+        monkeypatch.setattr(raygnn.loops.signals, "_ONE_REQUEST_S", 0.0)
         with pytest.raises(KeyboardInterrupt):
             signal.raise_signal(signal.SIGTERM)
     assert told == ["SIGINT"]
