@@ -61,6 +61,8 @@ class Case:
         return self.config or EXAMPLES / f"{self.name}.yaml"
 
 
+# Shchur et al. take the largest component: all of Coauthor CS, 13,381 nodes of Amazon Computers.
+SHCHUR = ("--normalize-features", "row", "--largest-component")
 CORA = ("npz", "{data}/cora_planetoid.npz", "--normalize-features", "row")
 CASES = (
     Case("cora", "Cora", "cora", CORA, "81.5 (Kipf & Welling 2017)", 0.813),
@@ -69,7 +71,7 @@ CASES = (
         "amazon_computers",
         "Amazon Computers",
         "amazon_computers",
-        ("npz", "{data}/amazon_computers.npz", "--normalize-features", "row"),
+        ("npz", "{data}/amazon_computers.npz", *SHCHUR),
         "82.4 ± 1.8 (Shchur et al. 2018)",
         0.81,
     ),
@@ -77,7 +79,7 @@ CASES = (
         "coauthor_cs",
         "Coauthor CS",
         "coauthor_cs",
-        ("npz", "{data}/coauthor_cs.npz", "--normalize-features", "row"),
+        ("npz", "{data}/coauthor_cs.npz", *SHCHUR),
         "91.3 ± 2.8 (Shchur et al. 2018)",
         0.91,
     ),

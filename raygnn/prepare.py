@@ -58,7 +58,14 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _convert_npz(args: argparse.Namespace) -> GraphTables:
-    return npz_tables(args.file, args.directed, args.split, args.split_seed, _is_normalized(args))
+    return npz_tables(
+        args.file,
+        args.directed,
+        args.split,
+        args.split_seed,
+        _is_normalized(args),
+        args.largest_component,
+    )
 
 
 def _convert_csv(args: argparse.Namespace) -> GraphTables:
@@ -182,6 +189,11 @@ def _parser() -> argparse.ArgumentParser:
 def _add_npz(commands: Any) -> None:
     command = _add_command(commands, "npz", "from the sparse npz layout", _convert_npz)
     command.add_argument("file", help="npz file (path or URI) with adj_*, attr_*, labels, *_mask")
+    command.add_argument(
+        "--largest-component",
+        action="store_true",
+        help="keep only the nodes of the largest connected component, under their own numbers",
+    )
     _add_direction(command)
     _add_split_and_features(command, "default: the file's masks, else none")
 

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import zipfile
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 import numpy as np
 
+from raygnn.data.convert.components import largest_component
 from raygnn.data.convert.edge_list import undirected_edges
-from raygnn.data.convert.masks import MASK_NAMES, split_nodes
+from raygnn.data.convert.masks import MASK_NAMES, mask_codes, split_nodes
 from raygnn.data.convert.normalize import normalize_rows
 from raygnn.data.filesystem import open_fs, redact
 from raygnn.data.table_columns import Features, SparseRows
-from raygnn.data.tables import EdgeRows, GraphTables, edge_rows, node_rows
+from raygnn.data.tables import GraphTables, edge_rows, node_rows
 from raygnn.errors import DataError
 
 _CSR_PARTS = ("data", "indices", "indptr", "shape")
@@ -31,6 +33,7 @@ def npz_tables(
     split: str | None = None,
     split_seed: int = 0,
     normalize: bool = False,
+    is_largest_component: bool = False,
 ) -> GraphTables:
     """Converts an npz file; never unpickles.
 
@@ -43,6 +46,8 @@ def npz_tables(
         directed: keeps the entries as they are; else they are symmetrised, repeats and loops go.
         split: option text (see split_option); None takes the masks, or declares no split.
         normalize: divides each feature row by its sum.
+        is_largest_component: keeps only the nodes of the largest connected component, under their
+            own numbers.
     Raises:
         DataError: the file, or an array in it, is missing or malformed.
     """
@@ -55,19 +60,51 @@ def npz_tables(
             f"{where}: adj_shape={(num_nodes, adjacency.dim)} is invalid: must be square. "
             "Give a graph of one node type, or use raygnn.prepare csv for other tables."
         )
-    edges, notes = _edges(adjacency, directed)
+    edges = _edges(adjacency, directed)
     features = _features(arrays, num_nodes, where)
     if features is not None and normalize:
         features = normalize_rows(features)
     labels = _labels(arrays, num_nodes, where)
+    masks = {name: arrays[name] for name in MASK_NAMES if name in arrays}
+    kept = np.arange(num_nodes)
+    if is_largest_component:
+        kept = largest_component(edges.source, edges.target, num_nodes)
+        edges = edges.among(kept, num_nodes)
+        features = features.take(kept) if isinstance(features, SparseRows) else _at(features, kept)
+        labels = _at(labels, kept)
+        if split is None:
+            mask_codes(masks, num_nodes, where)
+            masks = {name: mask[kept] for name, mask in masks.items()}
     nodes = node_rows(
-        np.arange(num_nodes),
+        kept,
         {} if features is None else {"x": features},
         {} if labels is None else {"y": labels},
     )
-    masks = {name: arrays[name] for name in MASK_NAMES if name in arrays}
     nodes, split_note = split_nodes(nodes, masks, labels, split, split_seed, where)
-    return GraphTables({"node": nodes}, {("node", "to", "node"): edges}, (*notes, *split_note))
+    rows = edge_rows(edges.source, edges.target, weight=edges.weight)
+    return GraphTables({"node": nodes}, {("node", "to", "node"): rows}, (*edges.notes, *split_note))
+
+
+@dataclass(frozen=True)
+class _Edges:
+    source: np.ndarray
+    target: np.ndarray
+    weight: np.ndarray | None
+    notes: tuple[str, ...]
+
+    def among(self, nodes: np.ndarray, num_nodes: int) -> _Edges:
+        """The edges of a component; says how many nodes are left out."""
+        is_kept = np.isin(self.source, nodes)
+        note = (
+            f"largest connected component: {len(nodes):,} of {num_nodes:,} nodes kept, "
+            f"{len(self.source) - int(is_kept.sum()):,} edges left out with the others"
+        )
+        return _Edges(
+            self.source[is_kept],
+            self.target[is_kept],
+            None if self.weight is None else self.weight[is_kept],
+            (*self.notes, note),
+        )
 
 
 def _read_arrays(uri: str, where: str) -> dict[str, np.ndarray]:
@@ -135,7 +172,7 @@ def _csr(arrays: Mapping[str, np.ndarray], prefix: str, where: str) -> SparseRow
     return SparseRows(indptr.astype(np.int64), indices.astype(np.int64), data, dim)
 
 
-def _edges(adjacency: SparseRows, directed: bool) -> tuple[EdgeRows, list[str]]:
+def _edges(adjacency: SparseRows, directed: bool) -> _Edges:
     source = np.repeat(np.arange(adjacency.num_rows), np.diff(adjacency.indptr))
     target = adjacency.indices
     weight = np.asarray(adjacency.values)
@@ -152,7 +189,11 @@ def _edges(adjacency: SparseRows, directed: bool) -> tuple[EdgeRows, list[str]]:
         )
     if is_weighted:
         notes.append("adj_data is not all ones: written as the edges' weight")
-    return edge_rows(source, target, weight=weight if is_weighted else None), notes
+    return _Edges(source, target, weight if is_weighted else None, tuple(notes))
+
+
+def _at(rows: np.ndarray | None, kept: np.ndarray) -> np.ndarray | None:
+    return None if rows is None else rows[kept]
 
 
 def _features(arrays: Mapping[str, np.ndarray], num_nodes: int, where: str) -> Features | None:

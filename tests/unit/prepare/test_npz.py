@@ -35,6 +35,16 @@ ADJACENCY = np.array([[0, 1, 0, 0], [0, 0, 1, 0], [0, 1, 1, 0], [1, 0, 0, 0]])
 FEATURES = np.array([[1, 0, 3], [0, 0, 0], [2, 2, 0], [0, 1, 1]])
 PLAIN = {**csr("adj", ADJACENCY), **csr("attr", FEATURES), "labels": np.array([0, 1, 0, 1])}
 
+# nodes 1, 3 and 4 are connected (3 only by an edge to 4), 0 and 2 stand alone
+ISLANDS = np.zeros((5, 5), int)
+ISLANDS[1, 4] = ISLANDS[3, 4] = ISLANDS[2, 2] = 1
+FIVE_FEATURES = np.vstack([FEATURES, [[9, 9, 9]]])
+ISLAND_GRAPH = {
+    **csr("adj", ISLANDS),
+    **csr("attr", FIVE_FEATURES),
+    "labels": np.array([5, 6, 7, 8, 9]),
+}
+
 
 def save(folder: Path, arrays: dict[str, Any]) -> str:
     path = folder / "graph.npz"
@@ -197,3 +207,37 @@ def test_files_that_are_no_npz_are_refused(tmp_path: Path) -> None:
         (tmp_path / "bad.npz").write_bytes(content)
         with pytest.raises(DataError, match=r"bad\.npz is not a readable \.npz file"):
             npz_tables(str(tmp_path / "bad.npz"))
+
+
+@pytest.mark.parametrize("dense", [False, True])
+def test_tables_of_the_largest_component_keep_their_numbers(tmp_path: Path, dense: bool) -> None:
+    arrays = dict(ISLAND_GRAPH)
+    if dense:
+        arrays = {name: arrays[name] for name in arrays if not name.startswith("attr")}
+        arrays["attr_matrix"] = FIVE_FEATURES.astype(np.float32)
+    tables = npz_tables(save(tmp_path, arrays), is_largest_component=True)
+    nodes = tables.nodes["node"].table
+    assert nodes.column("id").to_pylist() == [1, 3, 4]
+    assert nodes.column("y").to_pylist() == [6, 8, 9]
+    whole = npz_tables(save(tmp_path, arrays)).nodes["node"].table
+    for name in nodes.column_names:
+        assert nodes.column(name).to_pylist() == whole.column(name).take([1, 3, 4]).to_pylist()
+    assert pairs(tables) == [(1, 4), (3, 4), (4, 1), (4, 3)]
+    assert (
+        "largest connected component: 3 of 5 nodes kept, 0 edges left out with the others"
+        in tables.notes
+    )
+
+
+def test_masks_follow_the_component(tmp_path: Path) -> None:
+    masks = {
+        "train_mask": np.array([1, 1, 0, 0, 0]),
+        "val_mask": np.array([0, 0, 1, 1, 0]),
+        "test_mask": np.array([0, 0, 0, 0, 1]),
+    }
+    path = save(tmp_path, {**ISLAND_GRAPH, **masks})
+    column = npz_tables(path, is_largest_component=True).nodes["node"].table.column("split")
+    assert column.to_pylist() == ["train", "val", "test"]
+    path = save(tmp_path, {**ISLAND_GRAPH, **masks, "val_mask": np.array([1, 0])})
+    with pytest.raises(DataError, match=r"val_mask has shape \(2,\), but must have shape \(5,\)"):
+        npz_tables(path, is_largest_component=True)
