@@ -27,6 +27,7 @@ _NOT_OF_THE_RESULT: tuple[KeyPath, ...] = (
     ("checkpoint", "policy"),
     ("checkpoint", "every"),
     ("checkpoint", "keep"),
+    ("checkpoint", "async_upload"),
 )
 
 

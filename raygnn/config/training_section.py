@@ -262,6 +262,10 @@ class Checkpoint(Section):
         description="auto goes on with an unfinished run of the same config; never; must; last; "
         "best; or a checkpoint's URI.",
     )
+    async_upload: bool = Field(
+        default=False,
+        description="Whether training goes on while a thread writes a copy of the state.",
+    )
 
     init_from: InitFrom | None = Field(
         default=None, description="Weights to start a fresh run with; null starts from chance."

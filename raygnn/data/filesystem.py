@@ -104,6 +104,17 @@ def exists(uri: str | os.PathLike[str]) -> bool:
 
 
 @retried
+def file_size(uri: str | os.PathLike[str]) -> int | None:
+    """Bytes of a file as it is now; None if it is not there."""
+    fs, path = open_fs(uri)
+    fs.invalidate_cache()
+    try:
+        return int(fs.size(path))
+    except FileNotFoundError:
+        return None
+
+
+@retried
 def folder_names(uri: str | os.PathLike[str]) -> list[str]:
     """Names of the folders in a folder, in no order; none where that is not there."""
     fs, path = open_fs(uri)

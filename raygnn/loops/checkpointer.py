@@ -6,16 +6,18 @@ import secrets
 from typing import Any
 
 from raygnn.config.training_section import Checkpoint
-from raygnn.errors import CheckpointError
+from raygnn.errors import CheckpointError, PreemptedError
 from raygnn.loops import collectives
 from raygnn.loops.agreement import agreement
+from raygnn.loops.callbacks import Callback
 from raygnn.loops.checkpoint_name import CheckpointName
 from raygnn.loops.checkpoints import (
     CONFIG,
     STATE,
     CheckpointStore,
+    File,
     encode,
-    gather_sums,
+    gather_files,
     rank_file,
 )
 from raygnn.loops.context import WorkerContext
@@ -24,10 +26,19 @@ from raygnn.loops.progress import say
 from raygnn.loops.randomness import random_state, restore_random_state
 from raygnn.loops.retention import Retention
 from raygnn.loops.run_folder import RunFolder
+from raygnn.loops.uploads import Uploads
+
+# How often rank 0 looks whether the files of the other ranks are there.
+_POLL_S = 0.25
 
 
-class Checkpointer:
+class Checkpointer(Callback):
     """Saves an engine into its run folder, and restores it from there.
+
+    With `checkpoint.async_upload` a checkpoint is a copy in memory at once, which a thread of each
+    rank writes; rank 0's thread finishes it when the files of all ranks are there. Nothing that is
+    older goes before. Threads make no collective calls; the hooks here tell the engine of their
+    failures.
 
     Collective: all ranks must make one, and make every call.
     """
@@ -46,27 +57,48 @@ class Checkpointer:
         self._scores: dict[str, float] = {}
         self._best: str | None = None
         self._passed_over: dict[str, str] = {}
+        self._uploads = Uploads()
+        self._uploading: str | None = None
 
     def __call__(self, engine: Engine, report: dict[str, float], improved: bool) -> None:
         """Writes a checkpoint and reports it. Collective: all ranks must call."""
-        name = self._next_name(engine)
-        tracker = engine.best.tracker
+        self._settle(engine)
+        name, tracker = self._next_name(engine), engine.best.tracker
+        retention = self._retention(tracker.mode)
         if report:
             self._scores[name] = tracker.value_of(report)
-        if improved and self._retention(tracker.mode).keeps_best:
+        if improved and retention.keeps_best:
             self._best = name
         parts: dict[str, bytes] = {}
         with agreement(f"writing checkpoint {name}", CheckpointError):
             parts = self._parts(engine)
-            self._store.write_parts(name, parts)
-        sums = gather_sums(parts)
+            if not self._settings.async_upload:
+                self._store.write_parts(name, parts)
+        files = gather_files(parts)
+        if self._settings.async_upload:
+            self._uploading = name
+            self._uploads.start(lambda: self._upload(name, parts, files, retention))
+            self._context.report(report, None)
+            return
         with agreement(f"finishing checkpoint {name}", CheckpointError):
             if self._context.rank == 0:
-                self._store.finish(name, sums, self._context.world_size)
-                self._point(name)
-                self._prune(self._retention(tracker.mode))
+                self._finish(name, files, retention)
         engine.callbacks.call("on_checkpoint_written", engine, name)
         self._context.report(report, self._store.path_of(name))
+
+    def on_train_step_start(self, engine: Engine) -> None:
+        self._uploads.raise_failure()
+
+    def on_train_end(self, engine: Engine) -> None:
+        self._uploads.wait()
+        self._tell_written(engine)
+
+    def on_exception(self, engine: Engine, error: BaseException) -> None:
+        if not isinstance(error, PreemptedError):  # then all ranks are there to write their part
+            self._uploads.given_up.set()
+
+    def on_shutdown(self, engine: Engine) -> None:
+        self._uploads.close()
 
     def restore(self, engine: Engine, resume: str) -> bool:
         """Puts an engine where its run stood. Collective: all ranks must call.
@@ -79,15 +111,11 @@ class Checkpointer:
             CheckpointError: what `resume` asks for is not there, is of another model, or nothing
                 readable is left.
         """
-        choice, problem = None, None
-        if self._context.rank == 0:
-            try:
+        choice = None
+        with agreement("choosing a checkpoint", CheckpointError):
+            if self._context.rank == 0:
                 choice = self._choose(resume)
-            except CheckpointError as error:
-                problem = str(error)
-        choice, problem = collectives.broadcast_object((choice, problem))
-        if problem is not None:
-            raise CheckpointError(problem)
+        choice = collectives.broadcast_object(choice)
         if choice is None:
             return False
         root, name = choice
@@ -128,6 +156,34 @@ class Checkpointer:
     def _retention(self, mode: str) -> Retention:
         keep = self._settings.keep
         return Retention(self._settings.policy, keep.last, keep.best, mode)
+
+    def _settle(self, engine: Engine) -> None:
+        """Waits for the checkpoint that is being uploaded. Collective: all ranks must call."""
+        with agreement(f"uploading checkpoint {self._uploading}", CheckpointError):
+            self._uploads.wait()
+        self._tell_written(engine)
+
+    def _tell_written(self, engine: Engine) -> None:
+        name, self._uploading = self._uploading, None
+        if name is not None:
+            engine.callbacks.call("on_checkpoint_written", engine, name)
+
+    def _upload(
+        self, name: str, parts: dict[str, bytes], files: dict[str, File], retention: Retention
+    ) -> None:
+        """Writes this rank's files; on rank 0, finishes the checkpoint. Runs in a thread."""
+        self._store.write_parts(name, parts)
+        if self._context.rank == 0:
+            while not self._store.is_written(name, files):
+                if self._uploads.given_up.wait(_POLL_S):
+                    raise CheckpointError(f"checkpoint {name} was given up: a rank is gone")
+            self._finish(name, files, retention)
+
+    def _finish(self, name: str, files: dict[str, File], retention: Retention) -> None:
+        """Makes a written checkpoint count, and deletes what it makes obsolete."""
+        self._store.finish(name, files, self._context.world_size)
+        self._point(name)
+        self._prune(retention)
 
     def _point(self, last: str) -> None:
         """Sets the pointers. `best` comes first: `last` must not be ahead of it."""
@@ -181,6 +237,8 @@ class Checkpointer:
         name, self._passed_over = self._store.newest_valid(names)
         for text, reason in self._passed_over.items():
             say(f"skipping checkpoint {text}: {reason}")
+            if not self._store.is_finished(text):
+                self._store.remove(text)  # it never counted, and takes space
         return name
 
 

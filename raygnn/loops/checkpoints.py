@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -13,6 +14,7 @@ from raygnn import __version__
 from raygnn.data.filesystem import (
     delete,
     exists,
+    file_size,
     folder_names,
     join,
     open_fs,
@@ -28,6 +30,14 @@ MANIFEST = "manifest.json"
 STATE = "state.pt"
 CONFIG = "config.yaml"
 FORMAT = "raygnn/checkpoint-v1"
+
+
+@dataclass(frozen=True)
+class File:
+    """What a file of a checkpoint is when it is whole."""
+
+    sha256: str
+    num_bytes: int
 
 
 class CheckpointStore:
@@ -55,11 +65,16 @@ class CheckpointStore:
         for file, content in parts.items():
             write_bytes(join(self.uri, name, file), content)
 
-    def finish(self, name: str, sums: dict[str, str], world_size: int) -> None:
+    def is_written(self, name: str, files: dict[str, File]) -> bool:
+        """Whether all files of a checkpoint are there, in full length."""
+        folder = join(self.uri, name)
+        return all(file_size(join(folder, n)) == file.num_bytes for n, file in files.items())
+
+    def finish(self, name: str, files: dict[str, File], world_size: int) -> None:
         """Makes a checkpoint whose files are all written count, by its manifest. Rank 0 only."""
         manifest = {
             "format": FORMAT,
-            "files": sums,
+            "files": {file: content.sha256 for file, content in files.items()},
             "world_size": world_size,
             "versions": {"raygnn": __version__, "torch": torch.__version__},
         }
@@ -97,6 +112,10 @@ class CheckpointStore:
         if manifest.get("format") != FORMAT:
             raise CheckpointError(f"{uri} has the format {manifest.get('format')}, not {FORMAT}")
         return manifest
+
+    def is_finished(self, name: str) -> bool:
+        """Whether a checkpoint was written to its end; it may be damaged since."""
+        return exists(join(self.uri, name, MANIFEST))
 
     def verify(self, name: str) -> dict[str, Any]:
         """Checks all sums of a checkpoint, and returns the manifest.
@@ -197,7 +216,10 @@ def encode(state: dict[str, Any]) -> bytes:
     return buffer.getvalue()
 
 
-def gather_sums(parts: dict[str, bytes]) -> dict[str, str]:
-    """sha256 of the files of all ranks, by file name. Collective: all ranks must call."""
-    own = {file: hashlib.sha256(content).hexdigest() for file, content in parts.items()}
-    return {file: sum_ for part in collectives.gather_objects(own) for file, sum_ in part.items()}
+def gather_files(parts: dict[str, bytes]) -> dict[str, File]:
+    """The files of all ranks, by name. Collective: all ranks must call."""
+    own = {
+        name: File(hashlib.sha256(content).hexdigest(), len(content))
+        for name, content in parts.items()
+    }
+    return {name: file for part in collectives.gather_objects(own) for name, file in part.items()}

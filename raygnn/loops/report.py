@@ -66,8 +66,13 @@ def build_report(
     name: str,
     metrics: dict[str, Any],
     starts: list[dict[str, Any]],
+    note: str,
 ) -> Report:
-    """Gathers the report of a finished run. Makes no collective call."""
+    """Gathers the report of a run. Makes no collective call.
+
+    Args:
+        note: how it ended.
+    """
     best = engine.best
     saved = engine.loaded.saved  # not the config itself: it may hold secrets
     validated = bool(best.metrics)
@@ -81,7 +86,7 @@ def build_report(
         tables=_tables(engine, starts),
         facts=_environment(engine),
         config_yaml=engine.loaded.saved_yaml(),
-        notes=[f"Stopped by {engine.stop_reason}."],
+        notes=[note],
     )
 
 

@@ -14,6 +14,7 @@ from raygnn import __version__
 from raygnn.config import LoadedConfig
 from raygnn.data.filesystem import (
     absolute,
+    delete,
     is_remote,
     join,
     open_fs,
@@ -29,6 +30,7 @@ class RunStatus(Enum):
     """State of a run; only `FINISHED` is terminal, anything else can go on."""
 
     RUNNING = "running"
+    FAILED = "failed"
     FINISHED = "finished"
 
 
@@ -88,6 +90,11 @@ class RunFolder:
         }
         state = self.read_state() or {}
         self._write_state({**state, "starts": [*self.read_starts(), start]})
+
+    def forget_failure(self) -> None:
+        """Deletes what an earlier start left of its failure: it would be taken for the result."""
+        for uri in (self.metrics_uri, self.report_uri):
+            delete(uri)
 
     def read_starts(self) -> list[dict[str, Any]]:
         """Every start of the run's workers, the first one first."""

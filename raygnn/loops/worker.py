@@ -12,11 +12,13 @@ import torch
 
 from raygnn import __version__
 from raygnn.config import LoadedConfig, build, resolve
+from raygnn.config.redaction import redact_text
 from raygnn.data.bundle import Bundle
 from raygnn.data.filesystem import join, write_text
-from raygnn.errors import CheckpointError, ConfigError
+from raygnn.data.storage_retry import is_storage_error
+from raygnn.errors import CheckpointError, ConfigError, PreemptedError
 from raygnn.loops import collectives
-from raygnn.loops.agreement import agreement
+from raygnn.loops.agreement import agreement, describe
 from raygnn.loops.allocator import keep_freed_memory
 from raygnn.loops.callbacks import Callback, FunctionCallback
 from raygnn.loops.checkpointer import Checkpointer
@@ -58,7 +60,7 @@ def run_worker(
         checkpointer = Checkpointer(job.folder, context, config.checkpoint)
         saver = None if config.checkpoint.policy == "none" else checkpointer
         throughput, logged = Throughput(), LogRows()
-        watching = [throughput, logged, *callbacks, *_callbacks(job)]
+        watching = [throughput, logged, *callbacks, *_callbacks(job), checkpointer]
         engine = Engine(task, loaded, context, watching, saver)
         try:
             checkpointer.restore(engine, config.checkpoint.resume)
@@ -73,6 +75,12 @@ def run_worker(
                 if context.rank == 0:
                     metrics = _final_metrics(job, engine, {**test, **throughput.totals()})
             metrics = collectives.broadcast_object(metrics)
+        except PreemptedError:
+            raise
+        except Exception as error:
+            if context.rank == 0:
+                _write_failure(job, engine, logged, error)
+            raise
         finally:
             engine.callbacks.call("on_shutdown", engine)
         with agreement("writing the outputs"):
@@ -87,6 +95,7 @@ def run_worker(
 def _record_start(job: TrainJob, engine: Engine) -> None:
     with agreement("writing run.json"):
         if engine.context.rank == 0:
+            job.folder.forget_failure()
             job.folder.record_start(
                 resumed_from=engine.resumed_from,
                 step=engine.position.step,
@@ -148,7 +157,7 @@ def _callbacks(job: TrainJob) -> list[Callback]:
 def _final_metrics(job: TrainJob, engine: Engine, measured: dict[str, float]) -> dict[str, Any]:
     best, position = engine.best, engine.position
     starts = job.folder.read_starts()
-    since_start = datetime.now(UTC) - datetime.fromisoformat(starts[0]["time"])
+    began = datetime.fromisoformat(starts[0]["time"])
     return {
         **{name: value for name, value in best.metrics.items() if not name.startswith("train/")},
         **measured,
@@ -160,7 +169,7 @@ def _final_metrics(job: TrainJob, engine: Engine, measured: dict[str, float]) ->
         "num_parameters": num_parameters(engine),
         "num_workers": engine.context.world_size,
         "training_time_s": round(engine.training_time_s, 3),
-        "wall_time_s": round(since_start.total_seconds(), 3),
+        "wall_time_s": round((datetime.now(UTC) - began).total_seconds(), 3),
         "stop_reason": engine.stop_reason,
         "resumed_from": starts[-1]["resumed_from"],
         "restarts": len(starts) - 1,
@@ -174,7 +183,8 @@ def _write_outputs(job: TrainJob, engine: Engine, metrics: dict[str, Any], logge
     model_uri = export_model(module, folder.model_uri, loaded.saved_yaml(), signature)
     finite = {k: None if _is_nan(v) else v for k, v in metrics.items()}
     folder.write_metrics({**finite, "raygnn": __version__})
-    report = build_report(engine, logged, folder.name, finite, folder.read_starts())
+    note = f"Stopped by {engine.stop_reason}."
+    report = build_report(engine, logged, folder.name, finite, folder.read_starts(), note)
     write_text(folder.report_uri, report.html())
     folder.write_state(RunStatus.FINISHED, loaded.fingerprint())
     shown = {k: v for k, v in metrics.items() if k.startswith("test/")}
@@ -185,6 +195,25 @@ def _write_outputs(job: TrainJob, engine: Engine, metrics: dict[str, Any], logge
     say(f"report      {folder.report_uri}")
     say(f"logs        {folder.logs_uri}")
     say(f"checkpoints {folder.checkpoints_uri}")
+
+
+def _write_failure(job: TrainJob, engine: Engine, logged: LogRows, error: Exception) -> None:
+    """Leaves metrics.json and report.html of a failed run, which say what happened."""
+    folder, what = job.folder, redact_text(describe(error))
+    try:
+        if not folder.read_starts():
+            return  # it failed before training, so there is nothing to report
+        metrics = {**_final_metrics(job, engine, {}), "stop_reason": f"failed: {what}"}
+        finite = {k: None if _is_nan(v) else v for k, v in metrics.items()}
+        folder.write_metrics({**finite, "raygnn": __version__})
+        note = f"Failed: {what}"
+        report = build_report(engine, logged, folder.name, finite, folder.read_starts(), note)
+        write_text(folder.report_uri, report.html())
+        folder.write_state(RunStatus.FAILED, job.loaded.fingerprint())
+    except Exception as second:
+        if not is_storage_error(second):
+            raise
+        say(f"the failure cannot be written into the run folder: {redact_text(describe(second))}")
 
 
 def _is_nan(value: Any) -> bool:

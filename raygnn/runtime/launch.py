@@ -12,7 +12,7 @@ from threading import Thread
 from typing import Any
 
 from raygnn.config import LoadedConfig
-from raygnn.errors import ConfigError
+from raygnn.errors import ConfigError, RunError
 from raygnn.loops.progress import say
 from raygnn.loops.run_folder import RunFolder, check_run_folder, check_writable, open_run_folder
 from raygnn.runtime.data_checks import check_data
@@ -60,6 +60,7 @@ def _launch(loaded: LoadedConfig, data: Any, *, dry_run: bool) -> Outcome:
 
 def _run_in_process(loaded: LoadedConfig, name: str, data: Any, *, dry_run: bool) -> Outcome:
     from raygnn.loops import collectives
+    from raygnn.loops.agreement import agreement
     from raygnn.loops.context import ProcessContext
     from raygnn.loops.job import TrainJob
     from raygnn.loops.worker import run_worker
@@ -69,7 +70,10 @@ def _run_in_process(loaded: LoadedConfig, name: str, data: Any, *, dry_run: bool
     check_data(loaded.config, bundle)
     context = ProcessContext(use_gpu=scaling.use_gpu, timeout_s=scaling.timeout_s)
     try:
-        folder = open_run_folder(loaded, name) if context.rank == 0 else None
+        folder = None
+        with agreement("opening the run folder", RunError):
+            if context.rank == 0:
+                folder = open_run_folder(loaded, name)
         folder = collectives.broadcast_object(folder)
         metrics = run_worker(TrainJob(loaded, folder, str(bundle.path), dry_run), context)
         return Outcome(folder, metrics)
@@ -139,6 +143,10 @@ def _shortened(loaded: LoadedConfig, scratch: str) -> LoadedConfig:
         config=config.model_copy(
             update={
                 "training": config.training.model_copy(update=training),
+                "checkpoint": config.checkpoint.model_copy(
+                    # Written and read back, whatever the run itself will keep or go on from.
+                    update={"policy": "best", "resume": "auto"}
+                ),
                 "profiler": None,
                 "run": config.run.model_copy(
                     update={

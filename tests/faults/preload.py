@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import torch
 
-import raygnn.loops.link_prediction
-import raygnn.loops.node_classification
-import raygnn.loops.worker
-import raygnn.runtime.launch  # noqa: F401
+import tests.faults.faulty_storage  # noqa: F401
 
 torch.set_num_threads(1)

@@ -11,7 +11,7 @@ import os
 import socket
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from multiprocessing import get_context
 from pathlib import Path
@@ -44,25 +44,37 @@ class Ended:
 
 
 def run_ranks(
-    arguments: Sequence[str], world_size: int, folder: Path, timeout_s: float = 60.0
+    arguments: Sequence[str],
+    world_size: int,
+    folder: Path,
+    timeout_s: float = 120.0,
+    environment: Mapping[str, str] | None = None,
 ) -> Ended:
     """Runs `python -m raygnn.train ARGUMENTS` on every rank, and waits for all of them.
 
     Args:
         folder: of logs, and of `pids`, which names the processes for one that kills them all.
+        environment: variables of every rank, beside those of torchrun.
     Raises:
         TimeoutError: some rank hangs; with the logs of all. No process is left.
     """
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "pids").unlink(missing_ok=True)
     began = time.monotonic()
-    port = _free_port()
-    processes = [
-        _CONTEXT.Process(
-            target=_run, args=(list(arguments), rank, world_size, port, folder, timeout_s)
-        )
-        for rank in range(world_size)
-    ]
+    port = str(_free_port())
+    processes = []
+    for rank in range(world_size):
+        variables = {
+            **(environment or {}),
+            "RANK": str(rank),
+            "LOCAL_RANK": str(rank),
+            "WORLD_SIZE": str(world_size),
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": port,
+        }
+        log = folder / f"rank-{rank}.log"
+        arguments_of_run = (list(arguments), variables, log, timeout_s)
+        processes.append(_CONTEXT.Process(target=_run, args=arguments_of_run))
     for process in processes:
         process.start()
     partial = folder / "pids.part"
@@ -81,22 +93,14 @@ def run_ranks(
     return ended
 
 
-def _run(
-    arguments: list[str], rank: int, world_size: int, port: int, folder: Path, timeout_s: float
-) -> None:
-    log = os.open(folder / f"rank-{rank}.log", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+def _run(arguments: list[str], variables: dict[str, str], log_path: Path, timeout_s: float) -> None:
+    log = os.open(log_path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     for stream in (1, 2):
         os.dup2(log, stream)
     # As a shell starts it: what pytest or the server made of these is of no use here.
     sys.stdout = os.fdopen(1, "w", buffering=1, closefd=False)
     sys.stderr = os.fdopen(2, "w", buffering=1, closefd=False)
-    os.environ |= {
-        "RANK": str(rank),
-        "LOCAL_RANK": str(rank),
-        "WORLD_SIZE": str(world_size),
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(port),
-    }
+    os.environ |= variables
     # Of a rank that hangs, the log says where.
     faulthandler.dump_traceback_later(timeout_s - 5.0)
     from raygnn.train import main

@@ -18,7 +18,7 @@ from tests.faults.rank_processes import run_ranks
 
 pytestmark = pytest.mark.slow
 
-_EVERYTHING: dict[str, Any] = {
+EVERYTHING: dict[str, Any] = {
     "loader__batch_size": 8,
     "loader__eval_batch_size": 16,
     "loader__num_threads": 2,
@@ -98,7 +98,7 @@ def test_a_killed_run_ends_with_the_bits_of_a_straight_one(
 
     again = run_ranks(_command(config), world_size, ranks)
     assert again.statuses == [0] * world_size, again
-    assert_equal_outcomes(tmp_path / "run", straight(world_size, _EVERYTHING))
+    assert_equal_outcomes(tmp_path / "run", straight(world_size, EVERYTHING))
 
 
 def test_a_run_that_dies_twice(straight: Straight, graph_uri: str, tmp_path: Path) -> None:
@@ -110,19 +110,19 @@ def test_a_run_that_dies_twice(straight: Straight, graph_uri: str, tmp_path: Pat
         assert -9 in killed.statuses, killed
     again = run_ranks(_command(config), 2, ranks)
     assert again.statuses == [0, 0], again
-    assert_equal_outcomes(tmp_path / "run", straight(2, _EVERYTHING))
+    assert_equal_outcomes(tmp_path / "run", straight(2, EVERYTHING))
 
 
 def test_the_straight_run_stops_early_and_not_by_its_limit(straight: Straight) -> None:
     for world_size in (1, 2, 3):
-        metrics = metrics_of(straight(world_size, _EVERYTHING))
+        metrics = metrics_of(straight(world_size, EVERYTHING))
         assert metrics["stop_reason"].startswith("early stopping"), metrics
 
 
 def _deadly_config(folder: Path, graph_uri: str, death: dict[str, Any]) -> Path:
     arguments = {"folder": str(folder / "ranks"), **death}
     die = {"type": "tests.faults.deaths.Die", "args": arguments}
-    return write_config(folder, graph_uri, _EVERYTHING, callbacks=[die])
+    return write_config(folder, graph_uri, EVERYTHING, callbacks=[die])
 
 
 def _command(config: Path) -> list[str]:

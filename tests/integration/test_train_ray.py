@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import html
+import json
 import os
 import signal
 from pathlib import Path
@@ -105,8 +107,9 @@ def test_a_mistake_in_user_code_is_told_once_with_its_rank(graph, tmp_path):
     config = _config(tmp_path, graph, losses=[failing])
     with pytest.raises(TrainingError, match=r"Rank 0 failed in training.*a user's loss"):
         raygnn.train.fit(config, allow_modules=["tests"])
-    # The run can be mended and goes on under its name only with its own config.
-    assert not (tmp_path / "run" / "metrics.json").exists()
+    metrics = json.loads((tmp_path / "run" / "metrics.json").read_text())
+    assert "a user's loss" in metrics["stop_reason"]
+    assert "a user's loss" in html.unescape((tmp_path / "run" / "report.html").read_text())
 
 
 def test_more_workers_than_places_are_refused_at_once(graph, tmp_path):

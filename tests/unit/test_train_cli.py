@@ -13,6 +13,7 @@ import raygnn.train
 from raygnn.data.synthetic import synthetic_tables
 from raygnn.data.tables import write_tables
 from raygnn.errors import ConfigError, DataError, RunError
+from raygnn.loops.callbacks import Callback
 from tests.small_runs import small_config
 
 
@@ -107,9 +108,43 @@ def test_print_config_and_schema_stop_there(capsys, config):
     assert "properties" in json.loads(capsys.readouterr().out)
 
 
-def test_a_dry_run_keeps_nothing(capsys, config, tmp_path):
-    assert raygnn.train.main([str(config), "--dry-run"]) == 0
+CALLS: list[str] = []
+
+
+class Note(Callback):
+    """Notes the places that a dry run must come through."""
+
+    def on_train_batch_end(self, engine, batch, output) -> None:
+        CALLS.append("batch")
+
+    def on_validation_step_end(self, engine, output) -> None:
+        CALLS.append("validation")
+
+    def on_checkpoint_written(self, engine, name) -> None:
+        CALLS.append("checkpoint")
+
+    def on_load_checkpoint(self, engine, state) -> None:
+        CALLS.append("restore")
+
+    def on_test_end(self, engine, metrics) -> None:
+        CALLS.append("test")
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        (),
+        ("--checkpoint.policy", "none"),
+        ("--checkpoint.every", "{epochs: 7}", "--training.validate_every", "{epochs: 7}"),
+        ("--checkpoint.resume", "must", "--run.overwrite", "true"),
+    ],
+)
+def test_a_dry_run_comes_through_everything_and_keeps_nothing(capsys, config, tmp_path, overrides):
+    CALLS.clear()
+    note = ["--callbacks", f"[{{type: {__name__}.Note}}]", "--allow-module", "tests"]
+    assert raygnn.train.main([str(config), *note, *overrides, "--dry-run"]) == 0
     assert "checkpoint restored" in capsys.readouterr().out
+    assert CALLS == ["batch", "validation", "checkpoint", "restore", "test"]
     assert not (tmp_path / "runs").exists()
 
 

@@ -10,7 +10,7 @@ import torch
 
 from raygnn.data.filesystem import delete, join, write_bytes, write_text
 from raygnn.errors import CheckpointError
-from raygnn.loops.checkpoints import CheckpointStore, encode, gather_sums, rank_file
+from raygnn.loops.checkpoints import CheckpointStore, encode, gather_files, rank_file
 
 ONE, TWO, THREE = (f"step-000000000{step}-0000{step}-ab-cd" for step in (1, 2, 3))
 
@@ -19,7 +19,7 @@ def _save(store: CheckpointStore, name: str, value: float) -> None:
     parts = {"state.pt": encode({"weights": torch.full((3,), value)})}
     parts[rank_file(0)] = encode({"rank": 0})
     store.write_parts(name, parts)
-    store.finish(name, gather_sums(parts), world_size=1)
+    store.finish(name, gather_files(parts), world_size=1)
 
 
 @pytest.fixture(params=["local", "memory"])
@@ -95,7 +95,7 @@ def test_a_foreign_manifest_is_refused(store):
 def test_an_object_that_must_be_unpickled_is_never_loaded(store):
     parts = {"state.pt": encode({"path": Path("x")})}
     store.write_parts(ONE, parts)
-    store.finish(ONE, gather_sums(parts), world_size=1)
+    store.finish(ONE, gather_files(parts), world_size=1)
     with pytest.raises(pickle.UnpicklingError, match="Weights only load failed"):
         store.load(ONE, rank=0)
 

@@ -50,8 +50,26 @@ def run_folder(small_bundle_path: str, tmp_path_factory: pytest.TempPathFactory)
     FailOnce.steps[:] = [5]
     with pytest.raises(TrainingError, match="went away"):
         run_rank(config, small_bundle_path)
+    (folder / "run" / "report.html").rename(folder / "failed.html")
+    (folder / "run" / "metrics.json").rename(folder / "failed.json")
+    (folder / "run" / "run.json").rename(folder / "failed-run.json")
+    (folder / "run" / "run.json").write_text((folder / "failed-run.json").read_text())
     run_rank(config, small_bundle_path)
     return folder / "run"
+
+
+def test_a_failed_run_says_what_happened(run_folder: Path) -> None:
+    folder = run_folder.parent
+    metrics = json.loads((folder / "failed.json").read_text())
+    assert metrics["stop_reason"].startswith("failed: TrainingError: Rank 0 failed in training")
+    assert "the machine went away (in on_train_step_start of FailOnce)" in metrics["stop_reason"]
+    assert metrics["step"] == 5
+    assert "test/loss" not in metrics
+    assert json.loads((folder / "failed-run.json").read_text())["status"] == "failed"
+    document = ElementTree.fromstring((folder / "failed.html").read_text("utf-8"))
+    notes = ["".join(p.itertext()) for p in document.iter("p")]
+    assert any(n.startswith("Failed: ") and "the machine went away" in n for n in notes)
+    assert list(document.iter("path"))
 
 
 @pytest.fixture(scope="module")
