@@ -43,6 +43,7 @@ def test_a_config_compiles_the_model_and_its_weights_keep_their_names(monkeypatc
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")  # what torch says of its own way to trace
 @pytest.mark.skipif(shutil.which("g++") is None, reason="no C++ compiler")
 @pytest.mark.parametrize("model", ["MLP", "GraphSAGE"])
 def test_a_compiled_run_equals_an_eager_one(small_bundle_path, tmp_path, model):
