@@ -47,8 +47,12 @@ Case = Callable[[], float | None]
 Clock = Callable[[], float]
 
 
-def parser(description: str | None) -> argparse.ArgumentParser:
-    """The options of every benchmark."""
+def parser(description: str | None, *, in_rounds: bool = False) -> argparse.ArgumentParser:
+    """The options of every benchmark.
+
+    Args:
+        in_rounds: whether it repeats its cases, with options of how often and by what clock.
+    """
     options = argparse.ArgumentParser(
         description=description, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -57,14 +61,15 @@ def parser(description: str | None) -> argparse.ArgumentParser:
     )
     options.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     options.add_argument("--work", default="build/benchmarks", metavar="DIR", help="for graphs")
-    options.add_argument("--rounds", type=int, metavar="N", help="default: the scale's")
     options.add_argument("--json", metavar="FILE", help="default: NAME-SCALE.json in DIR")
-    options.add_argument(
-        "--clock",
-        choices=CLOCKS,
-        default="wall",
-        help="of what runs on one thread; cpu where the machine has other work",
-    )
+    if in_rounds:
+        options.add_argument("--rounds", type=int, metavar="N", help="default: the scale's")
+        options.add_argument(
+            "--clock",
+            choices=CLOCKS,
+            default="wall",
+            help="of what runs on one thread; cpu where the machine has other work",
+        )
     return options
 
 

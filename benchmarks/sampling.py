@@ -114,13 +114,22 @@ class Batches:
         per_type = [-(-fanout // 2) for fanout in fanouts]
         self.typed = NeighborSampler(hetero, dict.fromkeys(HETERO_EDGES, per_type))
 
+        self._seeds = [self._draw_seeds(number) for number in range(scale.rounds + 1)]
+        self._links = [self._draw_links(number) for number in range(scale.rounds + 1)]
+
     def seeds(self, number: int) -> np.ndarray:
         """Distinct random nodes of a batch."""
-        rng = np.random.default_rng(number)
-        return rng.choice(self.scale.num_nodes, self.scale.batch_size, replace=False)
+        return self._seeds[number % len(self._seeds)]
 
     def links(self, number: int) -> np.ndarray:
         """Random edges, as many as make a batch with both of their ends."""
+        return self._links[number % len(self._links)]
+
+    def _draw_seeds(self, number: int) -> np.ndarray:
+        rng = np.random.default_rng(number)
+        return rng.choice(self.scale.num_nodes, self.scale.batch_size, replace=False)
+
+    def _draw_links(self, number: int) -> np.ndarray:
         csc = self.bundle.csc(EDGE)
         rng = np.random.default_rng(number)
         e_id = rng.integers(0, len(csc.indices), self.scale.batch_size // 2)
@@ -174,7 +183,6 @@ def sampling_cases(batches: Batches, peer: SparsePeer | None) -> dict[str, Case]
         "hetero": numbered(typed),
         "link": numbered(partial(link, excludes=False)),
         "link, links excluded": numbered(partial(link, excludes=True)),
-        "seeds": numbered(seeds),
     }
     if peer is not None:
         cases["torch-sparse"] = _timed_by_itself(peer, seeds)
@@ -222,10 +230,7 @@ def gather_cases(batches: Batches, device: str) -> tuple[dict[str, Case], int]:
 
 def sampling_rows(scale: Scale, seconds: Mapping[str, float], num_edges: float) -> list[Row]:
     """The rows about sampling, from the median of each case."""
-    drawing = seconds["seeds"]
-    ms = {name: 1e3 * (value - drawing) for name, value in seconds.items()}
-    of_pools = [name for name in seconds if name.startswith("threads ")]
-    ms |= {name: 1e3 * seconds[name] for name in of_pools}
+    ms = {name: 1e3 * value for name, value in seconds.items()}
     peer, source = None, ""
     if "torch-sparse" in seconds:
         peer, source = 1e3 * seconds["torch-sparse"], "measured in this run"
@@ -315,7 +320,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def _options(argv: Sequence[str] | None) -> argparse.Namespace:
-    options = parser(__doc__)
+    options = parser(__doc__, in_rounds=True)
     has_peer = importlib.util.find_spec("torch_sparse") is not None
     options.add_argument(
         "--peer-python",

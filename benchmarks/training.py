@@ -232,7 +232,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def _options(argv: Sequence[str] | None) -> argparse.Namespace:
-    options = parser(__doc__)
+    options = parser(__doc__, in_rounds=True)
     options.add_argument("--threads", type=int, default=2, help="of torch")
     options.add_argument("--sampler-threads", type=int, default=1)
     options.add_argument("--steps-only", action="store_true", help="leaves the engine out")
