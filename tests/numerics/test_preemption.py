@@ -75,13 +75,14 @@ def _assert_same_bits(config: dict, straight: dict) -> None:
     assert one == other
 
 
-@pytest.mark.parametrize(("world_size", "rank"), [(2, 1), (3, 0)])
+@pytest.mark.parametrize(("world_size", "rank", "in_thread"), [(2, 1, True), (3, 0, False)])
 def test_a_signal_to_one_rank_stops_all_and_a_second_start_ends_alike(
-    ranks, graph, tmp_path, world_size, rank
+    ranks, graph, tmp_path, world_size, rank, in_thread
 ):
-    straight = _config(tmp_path / "straight", world_size, step=5)
+    uploads = {"checkpoint": {"async_upload": in_thread}}  # what is under way is finished first
+    straight = _config(tmp_path / "straight", world_size, step=5, **uploads)
     ranks.run(run_rank, world_size, straight, graph[0])
-    config = _config(tmp_path / "stopped", world_size, step=5, rank=rank)
+    config = _config(tmp_path / "stopped", world_size, step=5, rank=rank, **uploads)
     (tmp_path / "stopped" / "kill").touch()
     with pytest.raises(RuntimeError, match=r"PreemptedError: .* by SIGTERM after step 6, epoch"):
         ranks.run(run_rank, world_size, config, graph[0])
