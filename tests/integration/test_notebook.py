@@ -1,0 +1,108 @@
+"""The example notebook runs, and the stop button stops a run that another cell can go on with."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from queue import Empty
+
+import nbformat
+import pytest
+from jupyter_client.blocking import BlockingKernelClient
+from jupyter_client.manager import KernelManager, start_new_kernel
+from nbclient import NotebookClient
+
+from tests.small_runs import small_config
+
+pytestmark = [
+    pytest.mark.ray,
+    pytest.mark.slow,
+    pytest.mark.timeout(600),
+    # Of sockets that jupyter_client leaves to the garbage collector.
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+]
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(autouse=True)
+def _own_ray(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kernels start a Ray of their own, and find raygnn."""
+    monkeypatch.setenv("RAY_ADDRESS", "local")
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    monkeypatch.setenv("MPLBACKEND", "module://matplotlib_inline.backend_inline")
+
+
+@pytest.mark.parametrize("num_workers", [0])
+def test_the_example_runs(tmp_path, num_workers):
+    notebook = nbformat.read(ROOT / "examples" / "notebook.ipynb", as_version=4)
+    assert not any(cell.get("outputs") for cell in notebook.cells)  # kept without outputs
+    if num_workers == 0:  # all but Ray, in a third of the time
+        notebook.cells = [cell for cell in notebook.cells if "ray.init(ign" not in cell.source]
+        for cell in notebook.cells:
+            cell.source = cell.source.replace('"num_workers": 2', '"num_workers": 0')
+    client = NotebookClient(notebook, timeout=300, resources={"metadata": {"path": str(tmp_path)}})
+    client.execute()
+    outputs = [out for cell in notebook.cells for out in cell.get("outputs", [])]
+    shown = [out["data"] for out in outputs if out.get("data")]
+    assert sum("image/png" in data for data in shown) == 2
+    texts = "\n".join(data.get("text/plain", "") for data in shown)
+    assert "test/accuracy" in texts
+    assert "'GCN': " in texts
+    assert "(2000, 32)" in texts
+    runs = list((tmp_path / "build" / "notebook").glob("*/metrics.json"))
+    assert [json.loads(run.read_text())["num_workers"] for run in runs] == [max(num_workers, 1)] * 2
+
+
+@pytest.fixture
+def kernel(tmp_path: Path) -> Iterator[tuple[KernelManager, BlockingKernelClient]]:
+    manager, client = start_new_kernel(cwd=str(tmp_path), env={**os.environ})
+    yield manager, client
+    client.stop_channels()
+    manager.shutdown_kernel()
+
+
+@pytest.mark.parametrize("num_workers", [0])
+def test_interrupting_a_cell_stops_the_run_and_the_next_cell_goes_on(kernel, tmp_path, num_workers):
+    manager, client = kernel
+    config = small_config(
+        tmp_path,
+        data__synthetic={"type": "planted_partition", "num_nodes": 300, "num_classes": 3},
+        scaling__num_workers=num_workers,
+        training__max_epochs=200,
+    )
+    client.execute(f"import raygnn.train\nresult = raygnn.train.fit({config!r})")
+    history = tmp_path / "run" / "history.jsonl"
+    end_s = time.monotonic() + 200
+    while not (history.exists() and len(history.read_text().splitlines()) >= 3):
+        assert time.monotonic() < end_s
+        time.sleep(0.2)
+    manager.interrupt_kernel()
+    stopped = client.get_shell_msg(timeout=60)["content"]
+    assert (stopped["status"], stopped["ename"]) == ("error", "PreemptedError")
+    assert "Started again, the run goes on" in stopped["evalue"]
+    done = len(history.read_text().splitlines())
+    assert done < 200
+
+    code = f"result = raygnn.train.fit({config!r})\nprint(result.metrics['resumed_from'])"
+    client.execute(code)
+    again = client.get_shell_msg(timeout=300)["content"]
+    assert again["status"] == "ok", again
+    assert "step-" in _printed(client)
+    assert len(history.read_text().splitlines()) == 200
+
+
+def _printed(client: BlockingKernelClient) -> str:
+    texts = []
+    while True:
+        try:
+            message = client.get_iopub_msg(timeout=2)
+        except Empty:
+            return "".join(texts)
+        if message["msg_type"] == "stream":
+            texts.append(message["content"]["text"])
