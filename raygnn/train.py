@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from raygnn.command_line import config_parser, exit_status_of, load_from_arguments
 from raygnn.config import config_json_schema, load_config
+from raygnn.errors import ConfigError
 
 if TYPE_CHECKING:
     from ray.train import Result
@@ -73,6 +74,16 @@ def _run(options: argparse.Namespace, rest: Sequence[str]) -> None:
     if options.print_schema:
         print(json.dumps(config_json_schema(), indent=2))
         return
+    if (options.export is None) != (options.out is None):
+        raise ConfigError(
+            f"--export={options.export!r} with --out={options.out!r} is invalid: one needs the "
+            "other. Set --export RUN_OR_CHECKPOINT --out FOLDER."
+        )
+    if options.export is not None:
+        from raygnn.loops.checkpoint_export import export_checkpoint
+
+        print(export_checkpoint(options.export, options.out))
+        return
     loaded = load_from_arguments(rest, options.allow_module, _USAGE)
     if options.print_config:
         print(loaded.saved_yaml(), end="")
@@ -90,6 +101,12 @@ def _parser() -> argparse.ArgumentParser:
         action="store_true",
         help="one batch of training and validation, a checkpoint and its restore; keeps nothing",
     )
+    parser.add_argument(
+        "--export",
+        metavar="RUN_OR_CHECKPOINT",
+        help="write the model of a run (its best weights) or of one checkpoint to --out, and stop",
+    )
+    parser.add_argument("--out", metavar="FOLDER", help="where --export writes; any fsspec URI")
     return parser
 
 

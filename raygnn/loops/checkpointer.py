@@ -22,6 +22,7 @@ from raygnn.loops.checkpoints import (
 )
 from raygnn.loops.context import WorkerContext
 from raygnn.loops.engine import Engine
+from raygnn.loops.model_signature import SIGNATURE_FILE, ModelSignature
 from raygnn.loops.progress import say
 from raygnn.loops.randomness import random_state, restore_random_state
 from raygnn.loops.retention import Retention
@@ -57,6 +58,7 @@ class Checkpointer(Callback):
         self._scores: dict[str, float] = {}
         self._best: str | None = None
         self._passed_over: dict[str, str] = {}
+        self._signature: ModelSignature | None = None
         self._uploads = Uploads()
         self._uploading: str | None = None
 
@@ -151,6 +153,10 @@ class Checkpointer(Callback):
         if self._context.rank == 0:
             parts[STATE] = encode(state)
             parts[CONFIG] = engine.loaded.saved_yaml().encode()
+            if self._signature is None:  # of a large graph it takes a while, and never changes
+                self._signature = engine.task.signature(engine.optimization.module)
+            if self._signature is not None:
+                parts[SIGNATURE_FILE] = self._signature.to_json().encode()
         return parts
 
     def _retention(self, mode: str) -> Retention:

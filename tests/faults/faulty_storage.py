@@ -65,7 +65,10 @@ def _strike(path: str, *, reads: bool) -> None:
 
 
 class FaultyFileSystem(LocalFileSystem):
-    """A local folder as an object store that may fail; a failed write leaves half of a file."""
+    """A local folder as a store that may fail.
+
+    A failed write leaves half of a new file, and the old content of one that is there.
+    """
 
     protocol = "faulty"
     cachable = False
@@ -79,7 +82,8 @@ class FaultyFileSystem(LocalFileSystem):
         try:
             _strike(path, reads=False)
         except OSError:
-            super().pipe_file(path, value[: len(value) // 2])
+            if not self.exists(path):
+                super().pipe_file(path, value[: len(value) // 2])
             raise
         super().pipe_file(path, value, **options)
 

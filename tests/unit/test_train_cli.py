@@ -7,7 +7,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 import yaml
+from safetensors.torch import load_file
 
 import raygnn.train
 from raygnn.data.synthetic import synthetic_tables
@@ -207,3 +209,38 @@ def test_an_interrupt_says_that_the_run_can_go_on(capsys, config, monkeypatch):
         130,
         "interrupted: started again, the run goes on from its checkpoint\n",
     )
+
+
+@pytest.mark.parametrize("ema", ["null", "0.9"])
+def test_export_writes_the_model_that_the_run_left(capsys, config, tmp_path, ema):
+    run = tmp_path / "runs" / "run"
+    options = ["--training.max_epochs", "3", "--checkpoint.policy", "all"]
+    assert _status(capsys, config, *options, "--training.ema_decay", ema)[0] == 0
+    out = tmp_path / "out"
+    assert raygnn.train.main(["--export", str(run), "--out", str(out)]) == 0
+    assert capsys.readouterr().out.strip() == str(out / "model.safetensors")
+    for name in ("model.json", "config.yaml"):
+        assert (out / name).read_bytes() == (run / name).read_bytes(), name
+    weights, expected = (load_file(folder / "model.safetensors") for folder in (out, run))
+    assert weights.keys() == expected.keys()
+    assert all(torch.equal(weights[name], expected[name]) for name in weights)
+
+
+def test_export_of_a_checkpoint_takes_its_own_weights(capsys, config, tmp_path):
+    options = ["--training.max_epochs", "2", "--checkpoint.policy", "all"]
+    assert _status(capsys, config, *options)[0] == 0
+    first = min((tmp_path / "runs" / "run" / "checkpoints").glob("step-*"))
+    out = tmp_path / "out"
+    assert raygnn.train.main(["--export", f"{first}/", "--out", str(out)]) == 0
+    expected = torch.load(first / "state.pt", weights_only=True)["model"]
+    weights = load_file(out / "model.safetensors")
+    assert weights.keys() == expected.keys()
+    assert all(torch.equal(weights[name], expected[name]) for name in weights)
+
+
+def test_export_of_nothing_is_refused(capsys, tmp_path):
+    status, err = _status(capsys, "--export", tmp_path, "--out", tmp_path / "out")
+    assert status == 1
+    assert "no whole checkpoint is there. Set the folder of a run" in err
+    assert _status(capsys, "--export", tmp_path)[0] == 2
+    assert not (tmp_path / "out").exists()
