@@ -90,7 +90,20 @@ def _plan(config: Config, num_runs: int) -> WorkerResources:
             f"worker(s) need {scaling.min_workers * num_runs} places, and the cluster has "
             f"{places}. Set it to {places // scaling.min_workers} or less, or to null."
         )
+    if num_runs == 1:
+        _tell_what_is_held(resources, scaling.min_workers)
     return resources
+
+
+def _tell_what_is_held(resources: WorkerResources, num_workers: int) -> None:
+    """Says so where workers will wait for what other work of the cluster holds."""
+    free = ray.available_resources()
+    for name, amount in resources.as_ray().items():
+        if free.get(name, 0) < amount * num_workers:
+            say(
+                f"other work holds what the workers need: {name} {free.get(name, 0):g} of "
+                f"{amount * num_workers:g} is free; they start when the rest is"
+            )
 
 
 def count_fitting_runs(config: Config) -> int:

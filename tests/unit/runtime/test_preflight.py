@@ -18,6 +18,7 @@ def nodes(monkeypatch):
     monkeypatch.setattr(
         ray, "nodes", lambda: [{"Alive": True, "Resources": dict(node)} for node in resources]
     )
+    monkeypatch.setattr(ray, "available_resources", lambda: {"CPU": 1e3, "GPU": 1e3})
     return resources
 
 
@@ -53,6 +54,16 @@ def test_too_few_places_are_told(nodes):
         plan_resources(_config(num_workers=2), num_runs=3)
     assert count_fitting_runs(_config(num_workers=2)) == 2
     assert plan_resources(_config(num_workers=[2, 8])).cpus == 1
+
+
+def test_what_other_work_holds_is_told(nodes, monkeypatch, capsys):
+    plan_resources(_config(num_workers=2))
+    assert not capsys.readouterr().out
+    monkeypatch.setattr(ray, "available_resources", lambda: {"CPU": 1.0})
+    plan_resources(_config(num_workers=2))
+    assert "other work holds what the workers need: CPU 1 of 4 is free" in capsys.readouterr().out
+    plan_resources(_config(num_workers=1), num_runs=2)  # of a sweep: its own trials come and go
+    assert not capsys.readouterr().out
 
 
 def test_an_autoscaler_is_asked_and_waited_for(nodes, monkeypatch, capsys):
