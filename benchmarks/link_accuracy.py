@@ -117,7 +117,7 @@ CASES = (
         ),
         chosen="lr 0.01, dropout 0.3",
         plain=BINARY,
-        plain_chosen="lr 0.01, dropout 0.3",
+        plain_chosen="lr 0.005, dropout 0.3",
         aims={"auc": 0.91, "ap": 0.92},
     ),
     Case(
@@ -137,7 +137,7 @@ CASES = (
         ),
         chosen="softmax, trust, lr 0.02",
         plain=(),
-        plain_chosen="bpr, no trust, lr 0.02",
+        plain_chosen="bpr, trust, lr 0.02",
         aims={},
     ),
     Case(
@@ -151,7 +151,7 @@ CASES = (
             *("--features", "{data}/facebook_pages/features.json"),
         ),
         metrics=("full_mrr", "full_hits@50"),
-        grid=(values("optimizer.args.lr", "0.01", "0.03"),),
+        grid=(values("optimizer.args.lr", "0.005", "0.01"),),
         chosen="lr 0.01",
         plain=BINARY,
         plain_chosen="lr 0.01",
