@@ -178,9 +178,12 @@ class CheckpointStore:
         return None, passed_over
 
     def pointer(self, which: str) -> str | None:
-        """The name that the pointer `best` or `last` holds."""
+        """The name that the pointer `best` or `last` holds; None if it is not there, or cut off."""
         uri = join(self.uri, f"{which}.json")
-        return json.loads(read_bytes(uri))["checkpoint"] if exists(uri) else None
+        try:
+            return json.loads(read_bytes(uri))["checkpoint"] if exists(uri) else None
+        except ValueError:
+            return None
 
     def point(self, which: str, name: str | None) -> None:
         """Makes the pointer `best` or `last` name a finished checkpoint, or none. Rank 0 only."""

@@ -127,3 +127,10 @@ def test_a_pointer_names_one_checkpoint_or_none(store):
     assert store.pointer("best") == ONE
     store.point("best", None)
     assert store.pointer("best") is None
+
+
+def test_a_pointer_that_was_cut_off_names_none_and_is_written_again(store):
+    write_text(join(store.uri, "last.json"), '{"checkpoint": "step-00')
+    assert store.pointer("last") is None
+    store.point("last", ONE)
+    assert store.pointer("last") == ONE
