@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 
 from raygnn.loops.callbacks import Callback
 from raygnn.loops.engine import Engine
@@ -15,9 +16,11 @@ class SayFirstStep(Callback):
     def on_setup(self, engine: Engine) -> None:
         """Says that the worker has started."""
         if engine.context.rank == 0:
-            print("worker set up", file=sys.stdout, flush=True)
+            busy = f"{time.process_time():.2f} s of processors"
+            print(f"worker set up, {busy}", file=sys.stdout, flush=True)
 
     def on_train_step_end(self, engine: Engine, totals: StepTotals) -> None:
         """Says that a step is done, once."""
         if engine.position.step == 1 and engine.context.rank == 0:
-            print("first step", file=sys.stdout, flush=True)
+            busy = f"{time.process_time():.2f} s of processors"
+            print(f"first step, {busy}", file=sys.stdout, flush=True)

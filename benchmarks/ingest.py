@@ -13,6 +13,7 @@ from __future__ import annotations
 import resource
 import shutil
 import tempfile
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
@@ -52,10 +53,12 @@ class Ingested:
     """One ingest in a fresh process.
 
     Attributes:
+        cpu_s: processor time of all threads.
         again_s: a second start, which finds the bundle.
     """
 
     seconds: float
+    cpu_s: float
     again_s: float
     bundle_bytes: int
     peak_bytes: int
@@ -102,11 +105,13 @@ def ingest_fresh(warm_up: Path, folder: Path) -> Ingested:
 def _ingest(warm_up: Path, folder: Path) -> Ingested:
     ingest(warm_up, cache_dir=warm_up / "cache")
     cache = folder / "cache"
+    busy = time.process_time()
     seconds = timed(partial(_opened, folder, cache))
+    cpu_s = time.process_time() - busy
     peak_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     again_s = timed(partial(_opened, folder, cache))
     size = sum(path.stat().st_size for path in cache.rglob("*") if path.is_file())
-    return Ingested(seconds, again_s, size, peak_bytes)
+    return Ingested(seconds, cpu_s, again_s, size, peak_bytes)
 
 
 def _opened(folder: Path, cache: Path) -> None:
@@ -144,8 +149,9 @@ def rows_of(kind: str, amount: float, found: Ingested, peer_s: float) -> list[Ro
     what = f"features, {kind} column" if is_features else f"edges, {kind} ids"
     rate = amount / found.seconds / scale
     spare = found.peak_bytes - found.bundle_bytes
+    note = f"{found.seconds:.1f} s, {found.cpu_s:.1f} s of processors"
     return [
-        Row(what, rate, unit, peer_s / found.seconds, f"the rate of {peer}", aim),
+        Row(what, rate, unit, peer_s / found.seconds, f"the rate of {peer}", aim, note),
         Row(
             f"- peak memory beyond the bundle of {found.bundle_bytes / 1e6:,.0f} MB",
             spare / 1e6,

@@ -10,6 +10,7 @@ graph; the reference scale repeats each run.
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import statistics
 import subprocess
@@ -70,6 +71,15 @@ def when(lines: Sequence[tuple[float, str]], mark: str) -> float:
     raise RuntimeError(f"{mark!r} is not in the output:\n{output}")
 
 
+def busy(lines: Sequence[tuple[float, str]]) -> float | None:
+    """Processor time of the process that made the first step, if it says so."""
+    for _, line in lines:
+        found = re.search(rf"{_FIRST_STEP}, ([0-9.]+) s of processors", line)
+        if found is not None:
+            return float(found[1])
+    return None
+
+
 def breakdown(lines: Sequence[tuple[float, str]]) -> dict[str, float]:
     """Seconds of each phase up to the first step, those marks only that are in the output."""
     found: dict[str, float] = {}
@@ -103,13 +113,16 @@ def train_command(work: Path, num_workers: int) -> list[str]:
 
 
 def startup_rows(
-    ours: Mapping[str, Sequence[float]], phases: Mapping[str, Mapping[str, float]]
+    ours: Mapping[str, Sequence[float]],
+    phases: Mapping[str, Mapping[str, float]],
+    processors: Mapping[str, float | None],
 ) -> list[Row]:
     """The rows, from seconds of each run.
 
     Args:
         ours: of `raygnn on Ray`, `no-op TorchTrainer`, `raygnn without Ray` and `imports`.
         phases: breakdowns of raygnn's runs.
+        processors: seconds of processor time up to the first step, where it is one process's.
     """
     median = {name: statistics.median(values) for name, values in ours.items()}
     rows = []
@@ -122,7 +135,10 @@ def startup_rows(
         more = median[name] - median[peer]
         ratio = median[name] / median[peer]
         aim = f"<= {limit:g} s more than it"
-        rows.append(Row(name, median[name], "s", ratio, peer, aim, f"{more:+.1f} s"))
+        note = f"{more:+.1f} s"
+        if (mine := processors.get(name)) is not None and (its := processors.get(peer)) is not None:
+            note += f"; of processors {mine:.1f} s, peer {its:.1f} s"
+        rows.append(Row(name, median[name], "s", ratio, peer, aim, note))
         rows += [Row(f"- {phase}", took, "s") for phase, took in phases[name].items()]
         rows.append(Row(peer, median[peer], "s"))
     return rows
@@ -137,7 +153,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     here = Path(__file__).parent
     environment = {"PYTHONPATH": os.pathsep.join([str(here), os.environ.get("PYTHONPATH", "")])}
     noop = [sys.executable, str(here / "noop_trainer.py")]
-    imports = [sys.executable, "-c", f"import torch, torch_geometric; print({_FIRST_STEP!r})"]
+    say = f"print({_FIRST_STEP!r} + f', {{time.process_time():.2f}} s of processors')"
+    imports = [sys.executable, "-c", f"import time, torch, torch_geometric; {say}"]
     runs = {"raygnn without Ray": 0}
     if not given.no_ray:
         runs["raygnn on Ray"] = 1
@@ -146,14 +163,18 @@ def main(argv: Sequence[str] | None = None) -> None:
         peers["no-op TorchTrainer"] = noop
     seconds: dict[str, list[float]] = {name: [] for name in [*runs, *peers]}
     phases: dict[str, dict[str, float]] = {}
+    processors: dict[str, float | None] = {}
     for _ in range(_RUNS[given.scale]):
         for name, num_workers in runs.items():
             lines = stamped(train_command(work, num_workers), environment)
             seconds[name].append(when(lines, _FIRST_STEP))
-            phases[name] = breakdown(lines)
+            phases[name], processors[name] = breakdown(lines), busy(lines)
         for name, command in peers.items():
-            seconds[name].append(when(stamped(command, environment), _FIRST_STEP))
-    publish("startup", given, startup_rows(seconds, phases), seconds=seconds, phases=phases)
+            lines = stamped(command, environment)
+            seconds[name].append(when(lines, _FIRST_STEP))
+            processors[name] = busy(lines)
+    rows = startup_rows(seconds, phases, processors)
+    publish("startup", given, rows, seconds=seconds, phases=phases)
 
 
 if __name__ == "__main__":

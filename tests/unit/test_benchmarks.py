@@ -165,8 +165,11 @@ def test_startup():
     with pytest.raises(RuntimeError, match="failed"):
         startup.stamped(["false"], {})
     seconds = {"raygnn without Ray": [4.0], "imports of torch and PyG": [3.0]}
-    rows = startup.startup_rows(seconds, {"raygnn without Ray": phases})
-    assert rows[0].note == "+1.0 s"
+    assert startup.busy(lines) is None
+    assert startup.busy([(1.0, "(pid) first step, 2.50 s of processors")]) == 2.5
+    processors = {"raygnn without Ray": 2.5, "imports of torch and PyG": 2.0}
+    rows = startup.startup_rows(seconds, {"raygnn without Ray": phases}, processors)
+    assert rows[0].note == "+1.0 s; of processors 2.5 s, peer 2.0 s"
     assert len(rows) == 6
 
 
