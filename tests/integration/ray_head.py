@@ -1,0 +1,184 @@
+"""A Ray cluster of its own for tests that need one from outside: ports, token, temp folder.
+
+Its nodes are raylets on this machine, each a `ray start --block` that is ended by its id.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import psutil
+import requests
+
+RAY = str(Path(sys.executable).with_name("ray"))
+
+
+def _free_ports(count: int) -> list[int]:
+    """Free ports outside of 10002-19999, where Ray's workers of any cluster listen."""
+    sockets, ports = [], []
+    while len(ports) < count:
+        probe = socket.socket()
+        sockets.append(probe)
+        probe.bind(("127.0.0.1", 0))
+        if probe.getsockname()[1] >= 20000:
+            ports.append(probe.getsockname()[1])
+    for probe in sockets:
+        probe.close()
+    return ports
+
+
+def _command_line(process: psutil.Process) -> list[str]:
+    try:
+        return process.cmdline()
+    except psutil.Error:  # it has ended meanwhile
+        return []
+
+
+def end(process: subprocess.Popen[bytes]) -> None:
+    """Ends a process and all that it has started."""
+    family = psutil.Process(process.pid).children(recursive=True)
+    process.terminate()
+    for member in psutil.wait_procs(family, timeout=10)[1]:
+        member.kill()
+    process.kill()
+    process.wait()
+
+
+#: Ports that two raylets of a machine must not share.
+_NODE_PORTS = (
+    "dashboard-agent-listen-port",
+    "dashboard-agent-grpc-port",
+    "metrics-export-port",
+    "node-manager-port",
+    "object-manager-port",
+    "runtime-env-agent-port",
+)
+_HEAD_PORTS = ("port", "dashboard-port", "ray-client-server-port")
+
+
+@dataclass
+class RayHead:
+    """A head, and the nodes that are added to it."""
+
+    num_cpus: int = 2
+    environment: dict[str, str] = field(default_factory=dict)
+
+    def __enter__(self) -> RayHead:
+        self._folder = Path(tempfile.mkdtemp(prefix="raygnn-head-"))  # short: holds sockets
+        self._processes: list[subprocess.Popen[bytes]] = []
+        self._metrics_ports: list[int] = []
+        ports = dict(zip(_HEAD_PORTS, _free_ports(len(_HEAD_PORTS)), strict=True))
+        self.address = f"127.0.0.1:{ports['port']}"
+        self.dashboard = f"http://127.0.0.1:{ports['dashboard-port']}"
+        token = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
+        inherited = {k: v for k, v in os.environ.items() if k not in ("RAY_ADDRESS", "PYTHONPATH")}
+        # Jobs say `python`, and mean that of the tests.
+        inherited["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{inherited['PATH']}"
+        self._node_environment = {**inherited, **token, **self.environment}
+        #: Of whoever talks to the cluster.
+        self.client_environment = {**inherited, **token, "RAY_API_SERVER_ADDRESS": self.dashboard}
+        options = ["--head", f"--temp-dir={self._folder / 'ray'}"]
+        options += [f"--{name}={port}" for name, port in ports.items()]
+        try:
+            self._start(self.num_cpus, options, {}, ())
+            self._wait()
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        for process in reversed(self._processes):
+            end(process)
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def add_node(
+        self,
+        num_cpus: int,
+        environment: Mapping[str, str] | None = None,
+        wrapper: tuple[str, ...] = (),
+    ) -> subprocess.Popen[bytes]:
+        """Starts one more node.
+
+        Args:
+            wrapper: a command that runs the rest of its arguments.
+        """
+        return self._start(num_cpus, [f"--address={self.address}"], environment or {}, wrapper)
+
+    def _start(
+        self,
+        num_cpus: int,
+        options: list[str],
+        environment: Mapping[str, str],
+        wrapper: tuple[str, ...],
+    ) -> subprocess.Popen[bytes]:
+        command = [*wrapper, RAY, "start", "--block", "--disable-usage-stats", *options]
+        command += [f"--num-cpus={num_cpus}", "--node-ip-address=127.0.0.1"]
+        command += ["--object-store-memory=200000000", "--min-worker-port=0", "--max-worker-port=0"]
+        ports = dict(zip(_NODE_PORTS, _free_ports(len(_NODE_PORTS)), strict=True))
+        command += [f"--{name}={port}" for name, port in ports.items()]
+        self._metrics_ports.append(ports["metrics-export-port"])
+        with (self._folder / f"log-{len(self._processes)}").open("wb") as log:
+            process = subprocess.Popen(
+                command,
+                env={**self._node_environment, **environment},
+                stdout=log,
+                stderr=subprocess.STDOUT,
+            )
+        self._processes.append(process)
+        return process
+
+    def submit(
+        self, working_dir: Path, *command: str, options: tuple[str, ...] = (), timeout_s: int = 300
+    ) -> subprocess.CompletedProcess[str]:
+        """`ray job submit` from a shell in a folder; waits for the job, as it does."""
+        return subprocess.run(
+            [RAY, "job", "submit", "--working-dir", ".", *options, "--", *command],
+            cwd=working_dir,
+            env=self.client_environment,
+            capture_output=True,
+            text=True,
+            timeout=timeout_s,
+            check=False,
+        )
+
+    def metrics(self) -> str:
+        """What all nodes show to Prometheus."""
+        return "".join(
+            requests.get(f"http://127.0.0.1:{port}/metrics", timeout=10).text
+            for port in self._metrics_ports
+        )
+
+    def has_process(self, name: str) -> bool:
+        """Whether a process of some node has a name, such as that of an actor's class."""
+        members = [
+            member
+            for process in self._processes
+            for member in psutil.Process(process.pid).children(recursive=True)
+        ]
+        return any(name in " ".join(_command_line(member)) for member in members)
+
+    def _wait(self, limit_s: float = 120.0) -> None:
+        end_s = time.monotonic() + limit_s
+        while time.monotonic() < end_s and self._processes[0].poll() is None:
+            # The dashboard answers before there is an agent that runs jobs.
+            done = subprocess.run(
+                [RAY, "job", "submit", "--", "true"],
+                env=self.client_environment,
+                capture_output=True,
+                check=False,
+            )
+            if done.returncode == 0:
+                return
+            time.sleep(1)
+        raise RuntimeError(f"no Ray head came up: {(self._folder / 'log-0').read_text()}")
