@@ -17,6 +17,19 @@ _ONE_REQUEST_S = 1.0
 
 
 @contextmanager
+def signal_handlers_kept() -> Iterator[None]:
+    """Puts the handlers of SIGTERM and SIGINT back that were there before; in any thread."""
+    before = {number: signal.getsignal(number) for number in _SIGNALS}
+    try:
+        yield
+    finally:
+        if threading.current_thread() is threading.main_thread():
+            for number, handler in before.items():
+                # None is a handler that was not set from Python, which cannot be put back.
+                signal.signal(number, signal.SIG_DFL if handler is None else handler)
+
+
+@contextmanager
 def signals_as_notices(tell: Callable[[str], None]) -> Iterator[None]:
     """Calls `tell` with the name of the first SIGTERM or SIGINT (Ctrl-C), instead of ending.
 
@@ -37,10 +50,7 @@ def signals_as_notices(tell: Callable[[str], None]) -> Iterator[None]:
         elif now_s - told_s >= _ONE_REQUEST_S:
             raise KeyboardInterrupt
 
-    before = {number: signal.signal(number, handle) for number in _SIGNALS}
-    try:
+    with signal_handlers_kept():
+        for number in _SIGNALS:
+            signal.signal(number, handle)
         yield
-    finally:
-        for number, handler in before.items():
-            # None is a handler that was not set from Python, which cannot be put back.
-            signal.signal(number, signal.SIG_DFL if handler is None else handler)

@@ -14,6 +14,7 @@ from ray.train.v2.api.exceptions import TrainingFailedError
 
 from raygnn.config import Config
 from raygnn.errors import RaygnnError, TrainingError
+from raygnn.loops.signals import signal_handlers_kept
 from raygnn.runtime.node_bundle import BundlePlace, bundle_on_this_node
 from raygnn.runtime.preflight import WorkerResources
 from raygnn.runtime.stop_requests import fit_interruptibly
@@ -90,7 +91,8 @@ def run_on_workers(
     )
     try:
         if stop_requests is None:
-            returned = trainer.fit().return_value
+            with signal_handlers_kept():  # Ray leaves its own behind
+                returned = trainer.fit().return_value
         else:
             returned = fit_interruptibly(trainer, stop_requests).return_value
     except TrainingFailedError as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from pathlib import Path
 
 import pytest
@@ -30,12 +31,13 @@ def _files(out: Path) -> dict[str, bytes]:
 
 def test_two_workers_write_the_files_of_one_process(run, tmp_path, monkeypatch):
     monkeypatch.chdir(run.parent)  # workers run elsewhere, and relative paths still mean the same
-    written = {}
+    written, handler = {}, signal.getsignal(signal.SIGINT)
     for workers in (0, 2):
         args = {"rows_per_file": 70, "chunk_size": 500}
         overrides = ["--scaling.num_workers", str(workers)]
         raygnn.infer.predict("run", tmp_path / str(workers), overrides, **args)
         written[workers] = _files(tmp_path / str(workers))
+    assert signal.getsignal(signal.SIGINT) is handler  # Ctrl-C means what it did before
     assert len(written[0]) == 5
     assert written[0] == written[2]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["0", "2"]

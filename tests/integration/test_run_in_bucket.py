@@ -47,7 +47,7 @@ def test_every_output_lands_in_the_bucket(config_uri, gcs_bucket, tmp_path: Path
     events = _names(join(gcs_bucket, "logs", "mine"))
     assert any(name.startswith("events.out.tfevents") for name in events)
     store = CheckpointStore(join(run, "checkpoints"))
-    assert store.newest_valid()[0] == store.pointer("last")
+    assert store.newest_valid(store.names())[0] == store.pointer("last")
     # A second start finds the run finished; with overwrite it starts anew.
     assert raygnn.train.main([config_uri]) == 2
     assert "has finished" in capsys.readouterr().err

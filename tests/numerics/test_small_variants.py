@@ -214,7 +214,7 @@ def test_a_monitor_that_is_never_logged_is_an_error(tmp_path, graph):
 
 
 def test_exact_evaluation_needs_layers(tmp_path, graph):
-    with pytest.raises(TrainingError, match=r"training\.eval='exact' is invalid"):
+    with pytest.raises(ConfigError, match=r"training\.eval='exact' is invalid"):
         _fit(tmp_path, graph, model={"type": "tests.user_code.PlainPyG"}, training__eval="exact")
 
 
