@@ -92,8 +92,7 @@ class Checkpointer(Callback):
         self._uploads.raise_failure()
 
     def on_train_end(self, engine: Engine) -> None:
-        self._uploads.wait()
-        self._tell_written(engine)
+        self._settle(engine)
 
     def on_exception(self, engine: Engine, error: BaseException) -> None:
         if not isinstance(error, PreemptedError):  # then all ranks are there to write their part
@@ -165,8 +164,11 @@ class Checkpointer(Callback):
 
     def _settle(self, engine: Engine) -> None:
         """Waits for the checkpoint that is being uploaded. Collective: all ranks must call."""
-        with agreement(f"uploading checkpoint {self._uploading}", CheckpointError):
-            self._uploads.wait()
+        # Rank 0's thread waits for the others' files: first they say whether these will come.
+        for is_turn in (self._context.rank != 0, self._context.rank == 0):
+            with agreement(f"uploading checkpoint {self._uploading}", CheckpointError):
+                if is_turn:
+                    self._uploads.wait()
         self._tell_written(engine)
 
     def _tell_written(self, engine: Engine) -> None:
