@@ -29,7 +29,7 @@ from plain_pyg import FullGraph, train_full_graph
 import raygnn.train
 from raygnn import prepare
 from raygnn.config import Config, load_config
-from raygnn.data.ingest import ingest
+from raygnn.data.ingest.build_bundle import ingest
 
 EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
 TOLERANCE = 0.005  # half a point below the plain run is still as good

@@ -29,7 +29,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from harness import SCALES, Row, Scale, parser, publish, timed
 
-from raygnn.data.ingest import ingest
+from raygnn.data.ingest.build_bundle import ingest
 
 ID_KINDS = ("range", "shuffled", "spread", "strings")
 FEATURE_KINDS = ("binary", "tensor", "list")

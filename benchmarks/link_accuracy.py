@@ -38,9 +38,9 @@ from safetensors.torch import load_model
 import raygnn.train
 from raygnn import prepare
 from raygnn.config import LoadedConfig, load_config
-from raygnn.loops.exact_encoding import encode_exactly
-from raygnn.loops.link_prediction import LinkPrediction
 from raygnn.loops.task import TaskEnvironment
+from raygnn.loops.tasks.exact_encoding import encode_exactly
+from raygnn.loops.tasks.link_prediction import LinkPrediction
 from raygnn.runtime.data_source import open_bundle
 from raygnn.sampling.stores import LocalFeatureStore
 

@@ -30,9 +30,9 @@ from rmat_graph import EDGE, NODE, RmatGraph
 from training import Trainer, make_loader, raygnn_model
 
 from raygnn.data.bundle import Bundle
-from raygnn.data.ingest import ingest
+from raygnn.data.ingest.build_bundle import ingest
 from raygnn.loops.allocator import keep_freed_memory
-from raygnn.loops.line_chart import Chart, Series
+from raygnn.loops.monitoring.line_chart import Chart, Series
 from raygnn.sampling import LocalGraphStore, NeighborSampler
 from raygnn.sampling.rng import batch_key
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from raygnn.loops.node_classification import NodeClassification
 from raygnn.loops.task import StepOutput
+from raygnn.loops.tasks.node_classification import NodeClassification
 
 
 class SmallLogits(NodeClassification):

@@ -10,9 +10,9 @@ from os import PathLike, fspath
 from typing import TYPE_CHECKING, Any
 
 from raygnn.command_line import exit_status_of
-from raygnn.data.read_ids import dense_ids, read_ids
+from raygnn.data.tables.read_ids import dense_ids, read_ids
 from raygnn.errors import ConfigError
-from raygnn.loops.inference_job import (
+from raygnn.loops.inference.job import (
     SCORES,
     WHAT,
     NeighborRequest,
@@ -20,8 +20,8 @@ from raygnn.loops.inference_job import (
     check_node_type,
     known_types,
 )
-from raygnn.loops.model_signature import ModelSignature
-from raygnn.loops.saved_model import SavedModel
+from raygnn.loops.saved_model.folder import SavedModel
+from raygnn.loops.saved_model.signature import ModelSignature
 
 if TYPE_CHECKING:
     from raygnn.data.bundle import Bundle

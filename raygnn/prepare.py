@@ -19,11 +19,11 @@ from raygnn.data.convert.pyg import load_pyg, tables_from_pyg
 from raygnn.data.convert.spec import spec_tables
 from raygnn.data.convert.split_option import SPLIT_HELP, parse_split
 from raygnn.data.filesystem import redact
-from raygnn.data.synthetic import GENERATORS, synthetic_tables
-from raygnn.data.synthetic_args import generator_arguments
-from raygnn.data.tables import GraphTables, check_folder, write_tables
-from raygnn.data.tables_spec import TablesSpec
-from raygnn.data.tables_summary import summarize_tables
+from raygnn.data.synthetic.arguments import generator_arguments
+from raygnn.data.synthetic.generators import GENERATORS, synthetic_tables
+from raygnn.data.tables.graph_tables import GraphTables, check_folder, write_tables
+from raygnn.data.tables.spec import TablesSpec
+from raygnn.data.tables.summary import summarize_tables
 from raygnn.errors import ConfigError, DataError, RaygnnError
 
 # What the spec says of each table, and what is for edge lists only; by the parser's names.

@@ -46,8 +46,8 @@ def sweep(
         TrainingError: every trial failed.
         PreemptedError: SIGTERM or Ctrl-C stopped it; called again, the sweep goes on.
     """
-    from raygnn.runtime.sweep import run_sweep
-    from raygnn.runtime.sweep_plan import load_sweep
+    from raygnn.runtime.sweeps.plan import load_sweep
+    from raygnn.runtime.sweeps.run import run_sweep
 
     return run_sweep(load_sweep(config, overrides, allow_modules), data=data)
 

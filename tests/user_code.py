@@ -10,7 +10,7 @@ from torch_geometric.data import Data
 from torch_geometric.nn import GCNConv, SAGEConv
 
 from raygnn.loops.callbacks import Callback
-from raygnn.loops.node_classification import NodeClassification
+from raygnn.loops.tasks.node_classification import NodeClassification
 
 CALLS: list[str] = []
 

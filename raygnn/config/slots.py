@@ -117,8 +117,8 @@ SLOTS: Mapping[str, Slot] = MappingProxyType(
             "task",
             ("raygnn.loops.task.Task",),
             {
-                "node_classification": "raygnn.loops.node_classification.NodeClassification",
-                "link_prediction": "raygnn.loops.link_prediction.LinkPrediction",
+                "node_classification": "raygnn.loops.tasks.node_classification.NodeClassification",
+                "link_prediction": "raygnn.loops.tasks.link_prediction.LinkPrediction",
             },
         ),
         "optimizer": Slot(
@@ -159,8 +159,11 @@ SLOTS: Mapping[str, Slot] = MappingProxyType(
         "init_env": Slot("init_env", takes_functions=True, functions_only=True),
         "logger": Slot(
             "loggers",
-            ("raygnn.loops.loggers.MetricLogger",),
-            {name: f"raygnn.loops.loggers.{logger}Logger" for name, logger in _LOGGERS.items()},
+            ("raygnn.loops.monitoring.loggers.MetricLogger",),
+            {
+                name: f"raygnn.loops.monitoring.loggers.{logger}Logger"
+                for name, logger in _LOGGERS.items()
+            },
             frozenset({"logs_uri", "run_name"}),
         ),
         "dataset": Slot(

@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from raygnn.data import edge_kernels
 from raygnn.data.arrays import create_array, open_array
+from raygnn.data.bundle_files import INDICES, INDPTR, SPLIT, column_path
 from raygnn.data.bundle_record import (
     BundleRecord,
     ColumnInfo,
@@ -24,8 +25,6 @@ from raygnn.data.bundle_record import (
 from raygnn.data.derived import build_once
 from raygnn.data.edge_types import EdgeType, edge_type_name
 from raygnn.data.id_map import BYTES, IDS, OFFSETS, IdMap
-from raygnn.data.ingest_edges import INDICES, INDPTR, time_keys
-from raygnn.data.ingest_nodes import SPLIT, column_path
 from raygnn.errors import DataError
 
 _CSR = "csr"
@@ -314,7 +313,7 @@ class Bundle:
         arrays = _create_csr(folder, num_src, num_edges, csc)
         edge_kernels.transpose(csc.indptr, csc.indices, *arrays)
         if "time" in self.columns(edge_type):
-            times = time_keys(self._open(column_path(self._folder(edge_type), "time")))
+            times = edge_kernels.time_keys(self._open(column_path(self._folder(edge_type), "time")))
             edge_kernels.sort_rows_by_time(*arrays, times)
 
 

@@ -211,3 +211,13 @@ def sort_rows_by_time(
         _sort_stably(order, 0, stop - start, keys)
         indices[start:stop] = indices[start:stop][order]
         positions[start:stop] = positions[start:stop][order]
+
+
+def time_keys(times: np.ndarray) -> np.ndarray:
+    """int64 keys in the order of the times, so that one compiled kernel serves both types."""
+    if times.dtype == np.int64:
+        return np.array(times)
+    # + 0.0 makes negative zero positive; negative floats order by their inverted magnitude bits.
+    bits = (times.astype(np.float64) + 0.0).view(np.int64)
+    keys: np.ndarray = np.where(bits < 0, bits ^ np.int64(0x7FFFFFFFFFFFFFFF), bits)
+    return keys

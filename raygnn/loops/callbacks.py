@@ -9,7 +9,7 @@ from raygnn.errors import ConfigError
 
 if TYPE_CHECKING:
     from raygnn.loops.engine import Engine
-    from raygnn.loops.gradients import StepTotals
+    from raygnn.loops.gradients.all_reduce import StepTotals
     from raygnn.loops.task import EvalOutput, StepOutput
 
 

@@ -11,21 +11,21 @@ from typing import Any
 from raygnn.config import LoadedConfig
 from raygnn.errors import ConfigError, PreemptedError, TrainingError
 from raygnn.loops import collectives
-from raygnn.loops.accumulation import Accumulation
 from raygnn.loops.agreement import agreement, raise_if_any_failed
 from raygnn.loops.best_weights import BestWeights
 from raygnn.loops.callbacks import Callback, CallbackList
+from raygnn.loops.checkpoints.warm_start import warm_start
 from raygnn.loops.context import WorkerContext
 from raygnn.loops.early_stopping import BestTracker, EarlyStopper
 from raygnn.loops.evaluation import evaluate
-from raygnn.loops.grad_reduction import GradReduction
-from raygnn.loops.gradients import GradientReducer, LocalTotals, StepTotals
-from raygnn.loops.joint_accumulation import JointAccumulation
+from raygnn.loops.gradients.accumulation import Accumulation
+from raygnn.loops.gradients.all_reduce import GradientReducer, LocalTotals, StepTotals
+from raygnn.loops.gradients.joint_accumulation import JointAccumulation
+from raygnn.loops.gradients.reduction import GradReduction
 from raygnn.loops.optimization import Optimization
 from raygnn.loops.position import Position, is_due
 from raygnn.loops.running_mean import RunningMean
 from raygnn.loops.task import EvalOutput, Task
-from raygnn.loops.warm_start import warm_start
 from raygnn.loops.weight_average import WeightAverage
 
 #: Seconds between two questions to the host; Ray looks for nodes that go away as often.

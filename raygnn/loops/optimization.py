@@ -16,8 +16,8 @@ from raygnn.config import LoadedConfig, build
 from raygnn.errors import ConfigError, TrainingError
 from raygnn.loops import collectives
 from raygnn.loops.compilation import compile_module
+from raygnn.loops.gradients.sparse import gradient_values
 from raygnn.loops.precision import Precision
-from raygnn.loops.sparse_gradients import gradient_values
 
 
 class Optimization:

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from raygnn.loops import collectives
 from raygnn.loops.agreement import raise_if_any_failed
-from raygnn.loops.progress import Pace
+from raygnn.loops.monitoring.progress import Pace
 from raygnn.loops.task import TaskEnvironment
 from raygnn.models.exact import RowComputation, compute_here
 

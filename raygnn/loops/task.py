@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from raygnn.config import LoadedConfig
 from raygnn.data.bundle import Bundle
-from raygnn.loops.model_signature import ModelSignature
+from raygnn.loops.saved_model.signature import ModelSignature
 from raygnn.losses import Candidates
 from raygnn.sampling.batch_sequence import BatchSequence
 

@@ -21,20 +21,20 @@ from raygnn.loops import collectives
 from raygnn.loops.agreement import agreement, describe
 from raygnn.loops.allocator import keep_freed_memory
 from raygnn.loops.callbacks import Callback, FunctionCallback
-from raygnn.loops.checkpointer import Checkpointer
+from raygnn.loops.checkpoints.checkpointer import Checkpointer
 from raygnn.loops.context import WorkerContext
 from raygnn.loops.engine import Engine
-from raygnn.loops.history import HistoryWriter
 from raygnn.loops.job import TrainJob
-from raygnn.loops.log_rows import LogRows
-from raygnn.loops.model_export import export_model
-from raygnn.loops.profiler import Profiler
-from raygnn.loops.progress import Progress, num_parameters, say
+from raygnn.loops.monitoring.history import HistoryWriter
+from raygnn.loops.monitoring.log_rows import LogRows
+from raygnn.loops.monitoring.profiler import Profiler
+from raygnn.loops.monitoring.progress import Progress, num_parameters, say
+from raygnn.loops.monitoring.report import build_report
+from raygnn.loops.monitoring.throughput import Throughput
 from raygnn.loops.randomness import seed_process
-from raygnn.loops.report import build_report
 from raygnn.loops.run_folder import RunStatus
+from raygnn.loops.saved_model.export import export_model
 from raygnn.loops.task import Task, TaskEnvironment
-from raygnn.loops.throughput import Throughput
 
 
 def run_worker(

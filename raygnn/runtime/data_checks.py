@@ -5,9 +5,9 @@ from __future__ import annotations
 from raygnn.config import Config
 from raygnn.data.bundle import Bundle
 from raygnn.data.edge_types import edge_type_name
-from raygnn.data.link_target import LinkTarget, LinkTargetArguments
+from raygnn.data.links.target import LinkTarget, LinkTargetArguments
 from raygnn.data.node_target import NodeTarget, NodeTargetArguments
-from raygnn.loops.progress import say
+from raygnn.loops.monitoring.progress import say
 
 
 def check_data(config: Config, bundle: Bundle) -> None:

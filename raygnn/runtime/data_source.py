@@ -16,13 +16,13 @@ from raygnn import __version__
 from raygnn.config import LoadedConfig, build
 from raygnn.data.bundle import Bundle
 from raygnn.data.filesystem import redact
-from raygnn.data.ingest import IngestOptions, ingest
-from raygnn.data.schedule import Schedule, in_process
+from raygnn.data.ingest.build_bundle import IngestOptions, ingest
+from raygnn.data.ingest.schedule import Schedule, in_process
 from raygnn.errors import ConfigError
-from raygnn.loops.progress import say
+from raygnn.loops.monitoring.progress import say
 
 if TYPE_CHECKING:
-    from raygnn.data.tables import GraphTables
+    from raygnn.data.tables.graph_tables import GraphTables
 
 
 # What one process converts in less time than Ray Data takes to start.
@@ -88,7 +88,7 @@ def default_cache_dir() -> str:
 
 
 def _write_synthetic(generator: str, arguments: dict[str, Any], cache_dir: str) -> str:
-    from raygnn.data.synthetic import synthetic_tables
+    from raygnn.data.synthetic.generators import synthetic_tables
 
     text = json.dumps([__version__, generator, arguments], sort_keys=True)
     key = hashlib.sha256(text.encode()).hexdigest()
@@ -120,7 +120,7 @@ def _content_key(tables: GraphTables) -> str:
 
 def _write_once(cache_dir: str, name: str, make: Callable[[], GraphTables]) -> str:
     """Writes tables under a name that tells their content, unless they are there already."""
-    from raygnn.data.tables import write_tables
+    from raygnn.data.tables.graph_tables import write_tables
 
     folder = Path(cache_dir).expanduser().absolute() / "tables" / name
     folder.parent.mkdir(parents=True, exist_ok=True)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
-from raygnn.data.schedule import Schedule, in_process
+from raygnn.data.ingest.schedule import Schedule, in_process
 from raygnn.errors import RaygnnError, RunError
 
 Item = TypeVar("Item")

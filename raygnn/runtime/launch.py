@@ -13,7 +13,7 @@ from typing import Any
 
 from raygnn.config import LoadedConfig
 from raygnn.errors import ConfigError, RunError
-from raygnn.loops.progress import say
+from raygnn.loops.monitoring.progress import say
 from raygnn.loops.run_folder import RunFolder, check_run_folder, check_writable, open_run_folder
 from raygnn.runtime.data_checks import check_data
 from raygnn.runtime.data_source import open_bundle

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 from raygnn.data.bundle import Bundle
 from raygnn.data.filesystem import join, redact
 from raygnn.errors import ConfigError
-from raygnn.loops.inference_job import InferenceJob, NeighborRequest, NodeRequest
-from raygnn.loops.output_folder import OutputFolder
-from raygnn.loops.progress import say
-from raygnn.loops.saved_model import SavedModel
+from raygnn.loops.inference.job import InferenceJob, NeighborRequest, NodeRequest
+from raygnn.loops.inference.output_folder import OutputFolder
+from raygnn.loops.monitoring.progress import say
+from raygnn.loops.saved_model.folder import SavedModel
 from raygnn.runtime.data_source import open_bundle
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ def _run_in_process(
 ) -> dict[str, Any]:
     from raygnn.loops import collectives
     from raygnn.loops.context import ProcessContext
-    from raygnn.loops.inference import run_inference
+    from raygnn.loops.inference.worker import run_inference
 
     scaling = model.loaded.config.scaling
     output = OutputFolder.check(options.uri, options.overwrite)
@@ -132,7 +132,7 @@ def _run_on_ray(model: SavedModel, options: OutputOptions, ask: Ask, data: Any) 
 
 
 def _infer_worker(job: InferenceJob, context: WorkerContext) -> dict[str, Any]:
-    from raygnn.loops.inference import run_inference
+    from raygnn.loops.inference.worker import run_inference
 
     return run_inference(job, context)
 

@@ -14,8 +14,8 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from raygnn.data.bundle_record import RECORD_NAME
 from raygnn.data.derived import build_once
-from raygnn.data.ingest import CACHE_VARIABLE, bundle_folder
-from raygnn.loops.progress import say
+from raygnn.data.ingest.build_bundle import CACHE_VARIABLE, bundle_folder
+from raygnn.loops.monitoring.progress import say
 
 _CHUNK_BYTES = 64 << 20
 _CHUNKS_ON_THE_WAY = 4

@@ -13,7 +13,7 @@ from raygnn.data.bundle import Bundle
 from raygnn.data.filesystem import join, open_fs, redact
 from raygnn.errors import PreemptedError, RunError
 from raygnn.loops.job import TrainJob
-from raygnn.loops.progress import say
+from raygnn.loops.monitoring.progress import say
 from raygnn.loops.run_folder import RunFolder
 from raygnn.runtime.context import NODE_PREEMPTION
 from raygnn.runtime.preflight import WorkerResources

@@ -7,7 +7,7 @@ from typing import Any
 import pandas as pd
 from ray.train import Checkpoint, Result
 
-from raygnn.loops.checkpoints import CheckpointStore
+from raygnn.loops.checkpoints.store import CheckpointStore
 from raygnn.loops.run_folder import RunFolder
 from raygnn.runtime.storage import arrow_filesystem
 

@@ -24,7 +24,7 @@ from raygnn.sampling.seeds import check_seeds
 from raygnn.sampling.subgraph import SampledSubgraph
 
 if TYPE_CHECKING:
-    from raygnn.data.supervision import SupervisionEdges
+    from raygnn.data.links.supervision import SupervisionEdges
 
 _NO_LINKS = Links(*(np.empty(0, np.int64),) * 3)
 

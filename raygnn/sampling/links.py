@@ -12,7 +12,7 @@ from raygnn.sampling import pick as kernels
 from raygnn.sampling.rng import RNG_VERSION, chain_key, text_key
 
 if TYPE_CHECKING:
-    from raygnn.data.supervision import SupervisionEdges
+    from raygnn.data.links.supervision import SupervisionEdges
 
 
 class Links(NamedTuple):

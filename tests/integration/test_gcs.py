@@ -8,9 +8,10 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from raygnn.data import fingerprint, table_files
 from raygnn.data.filesystem import join, open_fs, read_text, write_text
-from raygnn.data.ingest import ingest
+from raygnn.data.ingest import fingerprint
+from raygnn.data.ingest.build_bundle import ingest
+from raygnn.data.tables import files
 from raygnn.errors import DataError
 from tests.graph_writer import cut, write_graph
 
@@ -40,7 +41,7 @@ def test_text_reads_back(gcs_bucket: str) -> None:
 def test_ingest_from_a_bucket(
     whole_file_bytes: int, gcs_bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(table_files, "_WHOLE_FILE_BYTES", whole_file_bytes)
+    monkeypatch.setattr(files, "_WHOLE_FILE_BYTES", whole_file_bytes)
     uri = _upload(_graph(tmp_path / "graph"), join(gcs_bucket, f"graph-{whole_file_bytes}"))
     bundle = ingest(uri, cache_dir=tmp_path / "cache")
     local = ingest(tmp_path / "graph", cache_dir=tmp_path / "local")

@@ -8,8 +8,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from raygnn.data import pieces
-from raygnn.data.ingest import ingest
+from raygnn.data.ingest import pieces
+from raygnn.data.ingest.build_bundle import ingest
 from raygnn.errors import DataError, RunError
 from raygnn.runtime.ingest import ray_data_schedule
 from tests.graph_writer import cut, write_graph

@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[2]
 OWN_TASK = '''\
 """A task that a user wrote, beside the config."""
 
-from raygnn.loops.node_classification import NodeClassification
+from raygnn.loops.tasks.node_classification import NodeClassification
 
 
 class Mine(NodeClassification):

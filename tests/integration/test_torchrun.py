@@ -15,7 +15,7 @@ import yaml
 
 from raygnn.loops.callbacks import Callback
 from raygnn.loops.engine import Engine
-from raygnn.loops.gradients import StepTotals
+from raygnn.loops.gradients.all_reduce import StepTotals
 from tests.small_runs import run_rank, small_bundle, small_config, trained_weights
 
 

@@ -12,12 +12,12 @@ import pytest
 import torch
 
 import raygnn.train
-from raygnn.data.ingest import IngestOptions, ingest
-from raygnn.data.synthetic import synthetic_tables
-from raygnn.data.tables import write_tables
+from raygnn.data.ingest.build_bundle import IngestOptions, ingest
+from raygnn.data.synthetic.generators import synthetic_tables
+from raygnn.data.tables.graph_tables import write_tables
 from raygnn.errors import ResourceError, TrainingError
 from raygnn.loops.callbacks import Callback
-from raygnn.loops.checkpoints import CheckpointStore
+from raygnn.loops.checkpoints.store import CheckpointStore
 from raygnn.loops.engine import Engine
 from raygnn.losses import Loss
 from tests.small_runs import run_rank, small_config, trained_weights

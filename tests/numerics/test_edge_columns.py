@@ -11,12 +11,12 @@ import torch
 import raygnn.train
 from raygnn.config import load_config
 from raygnn.data.bundle import Bundle
-from raygnn.data.tables import GraphTables, edge_rows, node_rows, write_tables
+from raygnn.data.tables.graph_tables import GraphTables, edge_rows, node_rows, write_tables
 from raygnn.errors import ConfigError, DataError
-from raygnn.loops.exact_encoding import encode_exactly
-from raygnn.loops.link_prediction import LinkPrediction
-from raygnn.loops.node_classification import NodeClassification
 from raygnn.loops.task import TaskEnvironment
+from raygnn.loops.tasks.exact_encoding import encode_exactly
+from raygnn.loops.tasks.link_prediction import LinkPrediction
+from raygnn.loops.tasks.node_classification import NodeClassification
 from raygnn.runtime.data_source import open_bundle
 from raygnn.sampling import LocalFeatureStore, LocalGraphStore
 from tests.small_runs import small_config

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from raygnn.loops import collectives
-from raygnn.loops.gradients import GradientReducer, LocalTotals
+from raygnn.loops.gradients.all_reduce import GradientReducer, LocalTotals
 
 NUM_BATCHES = 5
 

@@ -11,7 +11,7 @@ import torch
 
 import raygnn.train
 from raygnn.config import load_config
-from raygnn.data.tables import GraphTables, edge_rows, node_rows, write_tables
+from raygnn.data.tables.graph_tables import GraphTables, edge_rows, node_rows, write_tables
 from raygnn.errors import ConfigError, DataError
 from raygnn.runtime.data_source import open_bundle
 from tests.small_runs import run_rank, small_config, trained_weights
@@ -129,7 +129,7 @@ def test_types_without_features_get_learned_rows_and_it_says_so(graph, tmp_path,
 
 
 def test_anchors_without_positives_are_left_out(graph, tmp_path):
-    from raygnn.data.link_target import LinkTarget, LinkTargetArguments
+    from raygnn.data.links.target import LinkTarget, LinkTargetArguments
 
     loaded = load_config(_config(tmp_path, graph))
     arguments = LinkTargetArguments.of(loaded.config.task.args)

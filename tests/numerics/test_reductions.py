@@ -7,7 +7,7 @@ import torch
 
 from raygnn.config import load_config
 from raygnn.errors import ConfigError
-from raygnn.loops.grad_reduction import GradReduction
+from raygnn.loops.gradients.reduction import GradReduction
 from raygnn.loops.task import StepOutput
 from tests.small_runs import run_rank, small_bundle, small_config, trained_weights
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import raygnn.train
-from raygnn.data.tables import GraphTables, edge_rows, node_rows, write_tables
+from raygnn.data.tables.graph_tables import GraphTables, edge_rows, node_rows, write_tables
 from raygnn.errors import DataError
 from tests.small_runs import small_config
 

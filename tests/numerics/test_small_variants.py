@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 import raygnn.train
-from raygnn.data.tables import GraphTables, edge_rows, node_rows, write_tables
+from raygnn.data.tables.graph_tables import GraphTables, edge_rows, node_rows, write_tables
 from raygnn.errors import ConfigError, TrainingError
 from tests import user_code
 from tests.small_runs import small_bundle, small_config

@@ -10,7 +10,7 @@ from unittest.mock import patch
 import pytest
 import torch
 
-from raygnn.loops.exact_encoding import encode_exactly
+from raygnn.loops.tasks.exact_encoding import encode_exactly
 from raygnn.models import exact
 from tests.small_runs import run_rank, small_bundle, small_config, trained_weights
 

@@ -15,7 +15,7 @@ import pytest
 import yaml
 
 from raygnn.config import load_config
-from raygnn.data.ingest import ingest
+from raygnn.data.ingest.build_bundle import ingest
 
 ROOT = Path(__file__).resolve().parents[2]
 # Of torch, about its sparse CSR tensors, which PyG makes too.

@@ -16,8 +16,8 @@ import yaml
 from sklearn.metrics import roc_auc_score
 
 from raygnn.config import load_config
-from raygnn.data.ingest import ingest
-from raygnn.data.tables import GraphTables, edge_rows, node_rows, write_tables
+from raygnn.data.ingest.build_bundle import ingest
+from raygnn.data.tables.graph_tables import GraphTables, edge_rows, node_rows, write_tables
 from raygnn.runtime.data_source import open_bundle
 
 ROOT = Path(__file__).resolve().parents[2]

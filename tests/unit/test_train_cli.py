@@ -12,8 +12,8 @@ import yaml
 from safetensors.torch import load_file
 
 import raygnn.train
-from raygnn.data.synthetic import synthetic_tables
-from raygnn.data.tables import write_tables
+from raygnn.data.synthetic.generators import synthetic_tables
+from raygnn.data.tables.graph_tables import write_tables
 from raygnn.errors import ConfigError, DataError, RunError
 from raygnn.loops.callbacks import Callback
 from tests.small_runs import small_config

@@ -13,8 +13,8 @@ from raygnn.data.convert.edge_list import undirected_edges
 from raygnn.data.convert.masks import split_nodes
 from raygnn.data.convert.normalize import normalize_rows
 from raygnn.data.convert.text_files import TextTable, read_ragged_features, read_text_table
-from raygnn.data.table_columns import Features, SparseRows
-from raygnn.data.tables import EdgeRows, GraphTables, edge_rows, node_rows
+from raygnn.data.tables.columns import Features, SparseRows
+from raygnn.data.tables.graph_tables import EdgeRows, GraphTables, edge_rows, node_rows
 from raygnn.errors import DataError
 
 

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 import numpy as np
 
 from raygnn.data.convert.split_option import declare_split, with_split
-from raygnn.data.table_columns import SPLIT_NAMES
-from raygnn.data.tables import NodeRows
+from raygnn.data.tables.columns import SPLIT_NAMES
+from raygnn.data.tables.graph_tables import NodeRows
 from raygnn.errors import DataError
 
 MASK_NAMES = tuple(f"{name}_mask" for name in SPLIT_NAMES)

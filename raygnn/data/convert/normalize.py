@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from raygnn.data.table_columns import Features, SparseRows
+from raygnn.data.tables.columns import Features, SparseRows
 
 
 def normalize_rows(features: Features) -> Features:

@@ -13,8 +13,8 @@ from raygnn.data.convert.edge_list import undirected_edges
 from raygnn.data.convert.masks import MASK_NAMES, mask_codes, split_nodes
 from raygnn.data.convert.normalize import normalize_rows
 from raygnn.data.filesystem import open_fs, redact
-from raygnn.data.table_columns import Features, SparseRows
-from raygnn.data.tables import GraphTables, edge_rows, node_rows
+from raygnn.data.tables.columns import Features, SparseRows
+from raygnn.data.tables.graph_tables import GraphTables, edge_rows, node_rows
 from raygnn.errors import DataError
 
 _CSR_PARTS = ("data", "indices", "indptr", "shape")

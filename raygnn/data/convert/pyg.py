@@ -13,8 +13,8 @@ from raygnn.data.convert.masks import MASK_NAMES, split_nodes
 from raygnn.data.convert.normalize import normalize_rows
 from raygnn.data.edge_types import EdgeType
 from raygnn.data.filesystem import open_fs, redact
-from raygnn.data.table_columns import Features, SparseRows
-from raygnn.data.tables import EdgeRows, GraphTables, NodeRows, edge_rows, node_rows
+from raygnn.data.tables.columns import Features, SparseRows
+from raygnn.data.tables.graph_tables import EdgeRows, GraphTables, NodeRows, edge_rows, node_rows
 from raygnn.errors import DataError
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ def load_pyg(uri: str) -> Any:
         raise DataError(
             f"{where} cannot be loaded without unpickling, which could run code of the file. Build "
             "the graph in Python instead, and call raygnn.data.convert.pyg.tables_from_pyg(data) "
-            f"and raygnn.data.tables.write_tables. (torch says: {_first_line(error)})"
+            f"and raygnn.data.tables.graph_tables.write_tables. (torch says: {_first_line(error)})"
         ) from error
     if not is_archive:
         raise DataError(f"{where} is no file of torch.save. Save the graph with torch.save.")

@@ -13,11 +13,11 @@ from raygnn.data.convert.spec_columns import feature_rows, ids, labels, numbers,
 from raygnn.data.convert.spec_files import SourceTable, read_files
 from raygnn.data.edge_types import EdgeType, edge_type_name
 from raygnn.data.hashing import splitmix64_array
-from raygnn.data.link_split import node_hashes
+from raygnn.data.links.split import node_hashes
 from raygnn.data.split_rules import hash_split, split_bounds
-from raygnn.data.table_columns import Features, split_column
-from raygnn.data.tables import EdgeRows, GraphTables, NodeRows, edge_rows, node_rows
-from raygnn.data.tables_spec import (
+from raygnn.data.tables.columns import Features, split_column
+from raygnn.data.tables.graph_tables import EdgeRows, GraphTables, NodeRows, edge_rows, node_rows
+from raygnn.data.tables.spec import (
     Column,
     EdgeSpec,
     HashShares,

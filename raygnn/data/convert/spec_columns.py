@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from raygnn.data.convert.spec_files import SourceTable, empty_rows
-from raygnn.data.tables_spec import Column, ColumnRange
+from raygnn.data.tables.spec import Column, ColumnRange
 from raygnn.errors import DataError
 
 

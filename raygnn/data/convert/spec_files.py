@@ -11,8 +11,8 @@ import pyarrow.compute as pc
 
 from raygnn.data.convert.text_files import read_text_table
 from raygnn.data.filesystem import redact
-from raygnn.data.table_files import match_files, open_parquet, open_stream
-from raygnn.data.tables_spec import Column, Files, HashShares, Reading, RelationColumn
+from raygnn.data.tables.files import match_files, open_parquet, open_stream
+from raygnn.data.tables.spec import Column, Files, HashShares, Reading, RelationColumn
 from raygnn.errors import DataError
 
 _PARQUET = (".parquet", ".pq")

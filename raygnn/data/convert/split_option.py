@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from raygnn.data.split_rules import hash_split, per_class_split
-from raygnn.data.table_columns import split_column
-from raygnn.data.tables import NodeRows
+from raygnn.data.tables.columns import split_column
+from raygnn.data.tables.graph_tables import NodeRows
 from raygnn.errors import ConfigError, DataError
 
 SPLIT_HELP = "hash:TRAIN,VAL,TEST (shares), per-class:TRAIN,VAL (nodes of each class) or none"

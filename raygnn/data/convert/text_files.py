@@ -13,8 +13,8 @@ import pyarrow.compute as pc
 import pyarrow.csv as pacsv
 
 from raygnn.data.filesystem import redact
-from raygnn.data.table_columns import SparseRows
-from raygnn.data.table_files import open_stream
+from raygnn.data.tables.columns import SparseRows
+from raygnn.data.tables.files import open_stream
 from raygnn.errors import DataError
 
 _SEPARATORS = (",", "\t", ";", "|", " ")

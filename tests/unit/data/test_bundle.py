@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from raygnn.data.bundle import Bundle
-from raygnn.data.ingest import IngestOptions, ingest
+from raygnn.data.ingest.build_bundle import IngestOptions, ingest
 from raygnn.errors import DataError
 from tests.graph_writer import write_graph, write_shards
 

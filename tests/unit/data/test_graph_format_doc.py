@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from raygnn.data.bundle import SparseColumn
-from raygnn.data.ingest import ingest
+from raygnn.data.ingest.build_bundle import ingest
 from tests.graph_writer import write_shards
 
 _DOC = Path(__file__).parents[3] / "docs" / "graph-format.md"

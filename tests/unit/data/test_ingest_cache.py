@@ -15,10 +15,10 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from raygnn.data import build_edges, fingerprint
-from raygnn.data import ingest as ingest_module
 from raygnn.data.bundle import Bundle
-from raygnn.data.ingest import IngestOptions, bundle_folder, ingest
+from raygnn.data.ingest import build_bundle as ingest_module
+from raygnn.data.ingest import build_edges, fingerprint
+from raygnn.data.ingest.build_bundle import IngestOptions, bundle_folder, ingest
 from raygnn.errors import DataError, ResourceError
 from tests.graph_writer import write_graph, write_shards
 
@@ -122,8 +122,8 @@ def test_threads_build_once(graph: Path, tmp_path: Path) -> None:
 
 _DIE_IN_THE_MIDDLE = """
 import os, signal, sys
-from raygnn.data.ingest import ingest
-from raygnn.data.schedule import in_process
+from raygnn.data.ingest.build_bundle import ingest
+from raygnn.data.ingest.schedule import in_process
 
 def schedule(fn, items, label):
     if label == "moving edges to buckets":
@@ -225,7 +225,7 @@ def test_large_remote_files_are_read_by_ranges(
 ) -> None:
     import fsspec
 
-    monkeypatch.setattr("raygnn.data.table_files._WHOLE_FILE_BYTES", 0)
+    monkeypatch.setattr("raygnn.data.tables.files._WHOLE_FILE_BYTES", 0)
     fs = fsspec.filesystem("memory")
     fs.put(str(graph), "/raygnn-test-graph", recursive=True)
     try:

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from raygnn.data.bundle import Bundle, SparseColumn
-from raygnn.data.ingest import IngestOptions, ingest
+from raygnn.data.ingest.build_bundle import IngestOptions, ingest
 from tests.graph_writer import cut, write_graph
 
 _ROWS = np.arange(12, dtype=np.float32).reshape(4, 3) / 4

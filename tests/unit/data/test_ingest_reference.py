@@ -12,9 +12,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from raygnn.data import build_edges, edge_buckets, pieces
 from raygnn.data.bundle import Bundle
-from raygnn.data.ingest import IngestOptions, ingest
+from raygnn.data.ingest import build_edges, edge_buckets, pieces
+from raygnn.data.ingest.build_bundle import IngestOptions, ingest
 from tests.graph_writer import cut, write_graph
 
 _TYPE = ("n", "to", "n")

@@ -13,10 +13,10 @@ import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from raygnn.data import edge_buckets, pieces
-from raygnn.data import ingest as ingest_module
 from raygnn.data.bundle import Bundle
-from raygnn.data.ingest import IngestOptions, ingest
+from raygnn.data.ingest import build_bundle as ingest_module
+from raygnn.data.ingest import edge_buckets, pieces
+from raygnn.data.ingest.build_bundle import IngestOptions, ingest
 from raygnn.errors import DataError
 from tests.graph_writer import cut, write_shards
 

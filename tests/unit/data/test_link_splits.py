@@ -17,13 +17,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from raygnn.config.data_section import HashSplit, TemporalSplit
-from raygnn.data import derived, ingest
+from raygnn.data import derived
 from raygnn.data.bundle import Bundle
 from raygnn.data.edge_types import EdgeType
-from raygnn.data.ingest import IngestOptions
-from raygnn.data.link_split import LinkSplit
-from raygnn.data.message_graph import message_graph
-from raygnn.data.supervision import SupervisionEdges, known_positives, make_supervision
+from raygnn.data.ingest import build_bundle
+from raygnn.data.ingest.build_bundle import IngestOptions
+from raygnn.data.links.message_graph import message_graph
+from raygnn.data.links.split import LinkSplit
+from raygnn.data.links.supervision import SupervisionEdges, known_positives, make_supervision
 from raygnn.errors import DataError
 from tests.graph_writer import write_shards
 
@@ -94,7 +95,7 @@ def _ingest(folder: Path, graph: _Graph, reverse_edges: bool = False) -> Bundle:
     manifest |= {"edge_types": edges, "label_edges": labels}
     (folder / "graph.yaml").write_text(yaml.safe_dump(manifest, sort_keys=False))
     options = IngestOptions(reverse_edges=reverse_edges)
-    return ingest.ingest(folder, options, folder / "cache", _in_line)
+    return build_bundle.ingest(folder, options, folder / "cache", _in_line)
 
 
 def _in_line(fn: Callable[[Any], Any], items: Sequence[Any], label: str) -> list[Any]:
@@ -132,7 +133,7 @@ def _as_links(bundle: Bundle, graph: _Graph, split: str, link: LinkSplit, **spec
 @pytest.fixture(autouse=True, scope="module")
 def _no_fsync() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        for module in (ingest, derived):
+        for module in (build_bundle, derived):
             patch.setattr(module, "sync_folder", lambda folder: None)
         yield
 
@@ -379,7 +380,7 @@ def test_negatives_that_nothing_splits_are_of_every_split(tmp_path: Path) -> Non
     manifest = yaml.safe_load((tmp_path / "graph.yaml").read_text())
     del manifest["label_edges"][0]["split"]
     (tmp_path / "graph.yaml").write_text(yaml.safe_dump(manifest))
-    bundle = ingest.ingest(tmp_path, cache_dir=tmp_path / "cache")
+    bundle = build_bundle.ingest(tmp_path, cache_dir=tmp_path / "cache")
     found = make_supervision(bundle, LinkSplit(graph.link_type))
     negatives = [found[name].hard_negatives for name in _NAMES]
     assert [_pairs(edges) for edges in negatives if edges] == [[(0, 5)], [(2, 5)], []]
@@ -413,7 +414,7 @@ def test_columns_that_a_rule_needs(tmp_path: Path) -> None:
     manifest = yaml.safe_load((tmp_path / "graph.yaml").read_text())
     del manifest["edge_types"][0]["split"]
     (tmp_path / "graph.yaml").write_text(yaml.safe_dump(manifest))
-    bundle = ingest.ingest(tmp_path, cache_dir=tmp_path / "cache")
+    bundle = build_bundle.ingest(tmp_path, cache_dir=tmp_path / "cache")
     with pytest.raises(DataError, match=r"a__own__b are not split: they have no split column"):
         make_supervision(bundle, LinkSplit(graph.link_type))
 

@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from raygnn.data.schedule import in_process
+from raygnn.data.ingest.schedule import in_process
 from raygnn.errors import DataError
 
 

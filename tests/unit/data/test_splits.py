@@ -9,7 +9,7 @@ import pytest
 
 from raygnn.config.data_section import HashSplit, PerClassSplit, TemporalSplit
 from raygnn.data.bundle import Bundle
-from raygnn.data.ingest import ingest
+from raygnn.data.ingest.build_bundle import ingest
 from raygnn.data.splits import Splits, make_splits
 from raygnn.errors import DataError
 from tests.graph_writer import cut, write_graph

@@ -10,8 +10,8 @@ import pyarrow as pa
 import pytest
 
 import raygnn.train
-from raygnn.data.synthetic import synthetic_tables
-from raygnn.data.tables import GraphTables, write_tables
+from raygnn.data.synthetic.generators import synthetic_tables
+from raygnn.data.tables.graph_tables import GraphTables, write_tables
 from tests.small_runs import small_config
 
 

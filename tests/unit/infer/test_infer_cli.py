@@ -11,7 +11,7 @@ import pytest
 import raygnn.infer
 import raygnn.train
 from raygnn.errors import CheckpointError, ConfigError, DataError, RunError, TrainingError
-from raygnn.loops.output_folder import OutputFolder
+from raygnn.loops.inference.output_folder import OutputFolder
 from tests.small_runs import small_config
 from tests.unit.infer.conftest import Trained
 from tests.unit.infer.test_nodes import predict

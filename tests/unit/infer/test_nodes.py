@@ -15,9 +15,9 @@ from safetensors.torch import load_file
 
 import raygnn.infer
 from raygnn.data.bundle import Bundle
-from raygnn.data.ingest import IngestOptions, ingest
-from raygnn.loops.model_signature import NodeOutput
-from raygnn.loops.output_columns import prediction_columns, probability_columns
+from raygnn.data.ingest.build_bundle import IngestOptions, ingest
+from raygnn.loops.inference.output_columns import prediction_columns, probability_columns
+from raygnn.loops.saved_model.signature import NodeOutput
 from raygnn.models import GraphSAGE
 from raygnn.sampling.blocks import Block
 from tests.unit.infer.conftest import Trained

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 import raygnn.infer
 from raygnn.errors import DataError
-from raygnn.loops import top_k as search
-from raygnn.loops.top_k import top_k
+from raygnn.loops.inference import top_k as search
+from raygnn.loops.inference.top_k import top_k
 from tests.unit.infer.conftest import Trained
 from tests.unit.infer.test_nodes import EXACT, SAMPLED, predict, read
 

@@ -10,7 +10,7 @@ import torch
 
 from raygnn.data.filesystem import delete, join, write_bytes, write_text
 from raygnn.errors import CheckpointError
-from raygnn.loops.checkpoints import CheckpointStore, encode, gather_files, rank_file
+from raygnn.loops.checkpoints.store import CheckpointStore, encode, gather_files, rank_file
 
 ONE, TWO, THREE = (f"step-000000000{step}-0000{step}-ab-cd" for step in (1, 2, 3))
 

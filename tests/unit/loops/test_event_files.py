@@ -10,7 +10,7 @@ from tensorboardX import SummaryWriter
 from raygnn.data.filesystem import open_fs
 from raygnn.loops.callbacks import Callback
 from raygnn.loops.engine import Engine
-from raygnn.loops.event_files import PREFIX, drop_events_from, read_events
+from raygnn.loops.monitoring.event_files import PREFIX, drop_events_from, read_events
 from tests.small_runs import run_rank, small_config
 
 

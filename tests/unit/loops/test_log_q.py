@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from raygnn.data.supervision import SupervisionEdges
-from raygnn.loops.log_q import LogQ
+from raygnn.data.links.supervision import SupervisionEdges
+from raygnn.loops.tasks.log_q import LogQ
 from raygnn.losses import Candidates
 from raygnn.sampling import LocalFeatureStore, LocalGraphStore, NeighborSampler
 from raygnn.sampling.link_loader import LinkLoader

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from raygnn.data.bundle import Bundle
-from raygnn.data.ingest import IngestOptions, ingest
-from raygnn.data.tables import GraphTables, edge_rows, node_rows, write_tables
+from raygnn.data.ingest.build_bundle import IngestOptions, ingest
+from raygnn.data.tables.graph_tables import GraphTables, edge_rows, node_rows, write_tables
 from raygnn.errors import CheckpointError, DataError
-from raygnn.loops.model_signature import LinkOutput, ModelSignature, NodeOutput
+from raygnn.loops.saved_model.signature import LinkOutput, ModelSignature, NodeOutput
 
 BUYS, SOLD = ("user", "buys", "item"), ("item", "sold_to", "user")
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from raygnn.config import load_config
 from raygnn.errors import ConfigError
-from raygnn.loops.objective import Objective
+from raygnn.loops.tasks.objective import Objective
 from raygnn.losses import Loss
 from tests.small_runs import run_rank, small_config
 

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from raygnn.loops.progress import Pace, compact, show_performance, sparkline
+from raygnn.loops.monitoring.progress import Pace, compact, show_performance, sparkline
 
 
 def test_a_curve_spans_the_bars():

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from raygnn.data.convert.csv import CsvSource, csv_tables
 from raygnn.data.convert.text_files import read_ragged_features, read_text_table
-from raygnn.data.tables import GraphTables
+from raygnn.data.tables.graph_tables import GraphTables
 from raygnn.errors import DataError
 
 EDGE = ("node", "to", "node")

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from raygnn.data.convert.edge_list import undirected_edges
 from raygnn.data.convert.normalize import normalize_rows
 from raygnn.data.convert.npz import npz_tables
-from raygnn.data.table_columns import SparseRows, sparse_rows
-from raygnn.data.tables import GraphTables
+from raygnn.data.tables.columns import SparseRows, sparse_rows
+from raygnn.data.tables.graph_tables import GraphTables
 from raygnn.errors import DataError
 
 EDGE = ("node", "to", "node")

@@ -15,7 +15,7 @@ import torch
 from torch_geometric.data import Data
 
 from raygnn import prepare
-from raygnn.data.ingest import ingest
+from raygnn.data.ingest.build_bundle import ingest
 from raygnn.data.manifest import Manifest
 from raygnn.errors import DataError
 

@@ -14,7 +14,7 @@ import torch
 from torch_geometric.data import Data, Dataset, HeteroData
 
 from raygnn.data.convert.pyg import load_pyg, tables_from_pyg
-from raygnn.data.tables import GraphTables, write_tables
+from raygnn.data.tables.graph_tables import GraphTables, write_tables
 from raygnn.errors import DataError
 
 EDGE = ("node", "to", "node")

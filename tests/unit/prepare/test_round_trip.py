@@ -16,10 +16,10 @@ from raygnn.config.data_section import HashSplit, PerClassSplit
 from raygnn.data.bundle import Bundle, SparseColumn
 from raygnn.data.convert.csv import CsvSource, csv_tables
 from raygnn.data.convert.pyg import tables_from_pyg
-from raygnn.data.ingest import ingest
+from raygnn.data.ingest.build_bundle import ingest
 from raygnn.data.splits import make_splits
-from raygnn.data.synthetic import GENERATORS, synthetic_tables
-from raygnn.data.tables import GraphTables, write_tables
+from raygnn.data.synthetic.generators import GENERATORS, synthetic_tables
+from raygnn.data.tables.graph_tables import GraphTables, write_tables
 
 EDGE = ("node", "to", "node")
 SMALL = {

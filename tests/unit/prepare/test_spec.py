@@ -14,12 +14,12 @@ from raygnn import prepare
 from raygnn.config.data_section import HashSplit
 from raygnn.data.bundle import Bundle
 from raygnn.data.convert.spec import spec_tables
-from raygnn.data.ingest import ingest
-from raygnn.data.link_split import LinkSplit
+from raygnn.data.ingest.build_bundle import ingest
+from raygnn.data.links.split import LinkSplit
+from raygnn.data.links.supervision import make_supervision
 from raygnn.data.manifest import Manifest
-from raygnn.data.supervision import make_supervision
-from raygnn.data.tables import GraphTables
-from raygnn.data.tables_spec import TablesSpec
+from raygnn.data.tables.graph_tables import GraphTables
+from raygnn.data.tables.spec import TablesSpec
 from raygnn.errors import DataError
 
 _EXAMPLES = Path(__file__).parents[3] / "examples"

@@ -9,15 +9,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.linear_model import LogisticRegression
 
-from raygnn.data.synthetic import GENERATORS, synthetic_problems, synthetic_tables
-from raygnn.data.synthetic_draws import (
+from raygnn.data.synthetic.draws import (
     draw_bits,
     draw_integers,
     draw_normal,
     draw_permutation,
     draw_uniform,
 )
-from raygnn.data.tables import GraphTables
+from raygnn.data.synthetic.generators import GENERATORS, synthetic_problems, synthetic_tables
+from raygnn.data.tables.graph_tables import GraphTables
 from raygnn.errors import ConfigError
 
 EDGE = ("node", "to", "node")
@@ -153,7 +153,7 @@ def test_rmat_degrees_are_skewed_and_prefixes_stable() -> None:
 
 
 def test_rmat_quadrants_have_their_shares() -> None:
-    from raygnn.data.synthetic_rmat_kernel import draw_rmat_edges
+    from raygnn.data.synthetic.rmat_kernel import draw_rmat_edges
 
     source, target = draw_rmat_edges(1 << 12, 50_000, 0.5, 0.3, 0.1, 0)
     quadrant = (source >> 11) * 2 + (target >> 11)

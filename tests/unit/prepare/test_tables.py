@@ -15,11 +15,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from raygnn.data import tables as tables_module
 from raygnn.data.manifest import Manifest
-from raygnn.data.table_columns import SparseRows, feature_columns, label_columns, sparse_rows
-from raygnn.data.tables import GraphTables, check_folder, edge_rows, node_rows, write_tables
-from raygnn.data.tables_summary import summarize_tables
+from raygnn.data.tables import graph_tables as tables_module
+from raygnn.data.tables.columns import SparseRows, feature_columns, label_columns, sparse_rows
+from raygnn.data.tables.graph_tables import (
+    GraphTables,
+    check_folder,
+    edge_rows,
+    node_rows,
+    write_tables,
+)
+from raygnn.data.tables.summary import summarize_tables
 from raygnn.errors import DataError
 
 EDGE = ("node", "to", "node")

@@ -7,7 +7,7 @@ import pytest
 
 import raygnn.train
 from raygnn.config import ConfigError, load_config
-from raygnn.runtime.sweep_plan import load_sweep
+from raygnn.runtime.sweeps.plan import load_sweep
 
 CONFIG = {
     "sampling": {"fanouts": [5, 5]},

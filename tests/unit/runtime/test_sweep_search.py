@@ -9,7 +9,7 @@ from ray.tune.schedulers import AsyncHyperBandScheduler, FIFOScheduler, MedianSt
 from ray.tune.search import BasicVariantGenerator, ConcurrencyLimiter
 
 from raygnn.config import ConfigError, load_config
-from raygnn.runtime.sweep_search import TIME_ATTRIBUTE, scheduler, search_space, searcher
+from raygnn.runtime.sweeps.search import TIME_ATTRIBUTE, scheduler, search_space, searcher
 
 
 def _section(**tune):

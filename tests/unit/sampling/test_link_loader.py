@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from torch_geometric.data import Data, HeteroData
 from torch_geometric.sampler import BaseSampler
 
-from raygnn.data.supervision import SupervisionEdges
+from raygnn.data.links.supervision import SupervisionEdges
 from raygnn.errors import ConfigError, DataError
 from raygnn.sampling import (
     LinkLoader,

@@ -10,7 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from raygnn.data.supervision import SupervisionEdges
+from raygnn.data.links.supervision import SupervisionEdges
 from raygnn.errors import ConfigError, DataError
 from raygnn.sampling import (
     LinkLoader,

@@ -1,0 +1,1 @@
+"""From graph tables to a bundle."""

@@ -1,0 +1,362 @@
+"""From graph tables to a bundle: built once, under a lock, and named by what it was made of."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Literal
+
+import filelock
+import pyarrow as pa
+
+from raygnn.data.arrays import sync_folder
+from raygnn.data.bundle import Bundle
+from raygnn.data.bundle_record import (
+    FORMAT_VERSION,
+    RECORD_NAME,
+    BundleRecord,
+    EdgeRecord,
+    LabelEdgeRecord,
+    label_edge_folder,
+)
+from raygnn.data.edge_types import EdgeType, edge_type_name, reversed_edge_type
+from raygnn.data.filesystem import is_remote, redact
+from raygnn.data.id_map import IdKind
+from raygnn.data.ingest.build_edges import BuiltEdges, build_edges
+from raygnn.data.ingest.build_nodes import build_nodes
+from raygnn.data.ingest.edge_plan import EdgePlan, edge_columns, plan_edges, plan_label_edges
+from raygnn.data.ingest.fingerprint import fingerprint
+from raygnn.data.ingest.node_tasks import NodePlan, node_columns, plan_nodes
+from raygnn.data.ingest.scan import ScannedTable, scan_tables
+from raygnn.data.ingest.schedule import Schedule, in_process
+from raygnn.data.manifest import (
+    EdgeTable,
+    LabelEdgeTable,
+    Manifest,
+    manifest_folder,
+    reverses,
+)
+from raygnn.data.tables.files import TableFile, list_files
+from raygnn.errors import DataError
+
+CACHE_VARIABLE = "RAYGNN_CACHE_DIR"
+_BUILDING = ".building-"
+
+
+@dataclass(frozen=True)
+class IngestOptions:
+    """Options that change what a bundle holds.
+
+    Attributes:
+        on_error: `fail` raises with all bad rows; `drop` leaves them out and says so.
+        undirected: edge types within one node type are taken as `directed: false`.
+        reverse_edges: for each directed edge type (s, r, d) that has no reverse, (d, rev_r, s) is
+            added, with the same columns.
+        feature_dtype: storage type of floating-point features; null keeps the table's, but
+            float64 becomes float32.
+    """
+
+    on_error: Literal["fail", "drop"] = "fail"
+    undirected: bool = False
+    reverse_edges: bool = False
+    feature_dtype: Literal["float32", "float16"] | None = None
+
+
+def ingest(
+    manifest_uri: str | os.PathLike[str],
+    options: IngestOptions | None = None,
+    cache_dir: str | os.PathLike[str] | None = None,
+    schedule: Schedule = in_process,
+    progress: Callable[[str], None] | None = None,
+    min_scheduled_bytes: int = 0,
+) -> Bundle:
+    """Gives the bundle of a graph, building it first where the cache does not have it.
+
+    Several processes may ask for the same graph at once: one builds, the others wait for it.
+
+    Args:
+        manifest_uri: the graph's folder or its graph.yaml; a local path or any fsspec URI.
+        cache_dir: local folder for bundles; null means $RAYGNN_CACHE_DIR or ~/.cache/raygnn.
+        schedule: runs the tasks; they need the same cache folder.
+        progress: receives a line for each step, and what was dropped.
+        min_scheduled_bytes: tables of fewer bytes than that are converted in this process.
+    Raises:
+        DataError: the manifest or the tables break a rule.
+        ResourceError: the disk of the cache is full.
+    """
+    options = options or IngestOptions()
+    progress = progress or _say_nothing
+    manifest = Manifest.load(manifest_uri)
+    files = _list_tables(manifest, manifest_folder(manifest_uri))
+    if sum(file.size for table in files.values() for file in table) < min_scheduled_bytes:
+        schedule = in_process
+    name = fingerprint(manifest, asdict(options), files, FORMAT_VERSION)
+    bundles = bundle_folder(cache_dir)
+    path = bundles / name
+    bundle = _open_finished(path, progress)
+    if bundle is not None:
+        return bundle
+    with _locked(bundles / f"{name}.lock", progress):
+        bundle = _open_finished(path, progress)
+        if bundle is not None:
+            return bundle
+        _remove_stale(bundles, name)
+        if path.exists():
+            shutil.rmtree(path)
+        building = bundles / f"{_BUILDING}{name}-{uuid.uuid4().hex[:8]}"
+        try:
+            _build(manifest, files, options, name, building, schedule, progress)
+            building.rename(path)
+        finally:
+            shutil.rmtree(building, ignore_errors=True)
+        _sync_entries(bundles)
+    progress(f"ingest: wrote bundle {path}")
+    return Bundle.open(path)
+
+
+def bundle_folder(cache_dir: str | os.PathLike[str] | None = None) -> Path:
+    """The folder that holds all bundles of a cache; it is made where it is missing.
+
+    Raises:
+        DataError: the cache is not on a local disk, or cannot be written.
+    """
+    given = cache_dir or os.environ.get(CACHE_VARIABLE) or "~/.cache/raygnn"
+    if is_remote(given):
+        raise DataError(
+            f"data.cache_dir={redact(os.fspath(given))!r} is invalid: bundles are memory-mapped, "
+            "which needs a local disk. Set a local folder."
+        )
+    folder = Path(os.fspath(given)).expanduser().absolute() / "bundles"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise DataError(
+            f"data.cache_dir={os.fspath(given)!r} is invalid: {folder} cannot be made: "
+            f"{error.strerror}. Set a local folder that you may write to."
+        ) from error
+    return folder
+
+
+def _say_nothing(_: str) -> None:
+    pass
+
+
+def _node_table_name(node_type: str) -> str:
+    return f"node_types.{node_type}"
+
+
+def _edge_table_name(edge_type: EdgeType) -> str:
+    return f"edge_types.{edge_type_name(edge_type)}"
+
+
+def _label_table_name(table: LabelEdgeTable) -> str:
+    return f"label_edges.{table.name}"
+
+
+def _list_tables(manifest: Manifest, folder: str) -> dict[str, list[TableFile]]:
+    files = {}
+    for node_type, node_table in manifest.node_types.items():
+        name = _node_table_name(node_type)
+        files[name] = list_files(folder, node_table.files, f"{name}.files")
+    for edge_table in manifest.edge_types:
+        name = _edge_table_name(edge_table.type)
+        files[name] = list_files(folder, edge_table.files, f"{name}.files")
+    for label_table in manifest.label_edges:
+        name = _label_table_name(label_table)
+        files[name] = list_files(folder, label_table.files, f"{name}.files")
+    return files
+
+
+def _open_finished(path: Path, progress: Callable[[str], None]) -> Bundle | None:
+    if not (path / RECORD_NAME).exists():
+        return None
+    try:
+        bundle = Bundle.open(path)
+    except DataError as error:
+        progress(f"ingest: building again, because {error}")
+        return None
+    progress(f"ingest: reusing bundle {path}")
+    return bundle
+
+
+@contextmanager
+def _locked(path: Path, progress: Callable[[str], None]) -> Iterator[None]:
+    lock = filelock.FileLock(path)
+    try:
+        lock.acquire(timeout=0)
+    except filelock.Timeout:
+        progress("ingest: waiting for another process that builds this bundle")
+        lock.acquire()
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def _remove_stale(bundles: Path, name: str) -> None:
+    """Removes what dead builds left: a live one holds the lock of its fingerprint."""
+    for folder in bundles.glob(f"{_BUILDING}*"):
+        owner = folder.name.removeprefix(_BUILDING).partition("-")[0]
+        if owner == name:
+            shutil.rmtree(folder)
+            continue
+        lock = filelock.FileLock(bundles / f"{owner}.lock")
+        try:
+            with lock.acquire(timeout=0):
+                shutil.rmtree(folder, ignore_errors=True)
+        except filelock.Timeout:
+            continue
+
+
+def _sync_entries(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _build(
+    manifest: Manifest,
+    files: Mapping[str, Sequence[TableFile]],
+    options: IngestOptions,
+    name: str,
+    building: Path,
+    schedule: Schedule,
+    progress: Callable[[str], None],
+) -> None:
+    tables = _scan(manifest, files, schedule)
+    node_plans, edge_plans, label_plans = _plan(manifest, options, tables)
+    if options.undirected and all(plan.edge_type[0] != plan.edge_type[2] for plan in edge_plans):
+        progress("ingest: data.undirected changes nothing: no edge type is within one node type")
+    drop = options.on_error == "drop"
+    work = building / "work"
+    node_tables = {t: tables[_node_table_name(t)] for t in manifest.node_types}
+    nodes = build_nodes(node_plans, node_tables, building, work, drop, schedule, progress)
+    plans = [*edge_plans, *label_plans]
+    built = build_edges(plans, tables, nodes, building, work, drop, schedule, progress)
+    shutil.rmtree(work)
+    edges, label_edges = _records(manifest, built)
+    record = BundleRecord(name, nodes, edges, label_edges)
+    # The record comes after everything it vouches for is on the disk.
+    sync_folder(building)
+    record.save(building)
+    _sync_entries(building)
+
+
+def _scan(
+    manifest: Manifest, files: Mapping[str, Sequence[TableFile]], schedule: Schedule
+) -> dict[str, ScannedTable]:
+    needed = {_node_table_name(t): node_columns(table) for t, table in manifest.node_types.items()}
+    needed |= {_edge_table_name(table.type): edge_columns(table) for table in manifest.edge_types}
+    needed |= {_label_table_name(table): edge_columns(table) for table in manifest.label_edges}
+    scanned = scan_tables(
+        [(name, files[name], columns) for name, columns in needed.items()], schedule
+    )
+    return {table.name: table for table in scanned}
+
+
+def _plan(
+    manifest: Manifest, options: IngestOptions, tables: dict[str, ScannedTable]
+) -> tuple[dict[str, NodePlan], list[EdgePlan], list[EdgePlan]]:
+    problems: list[str] = []
+    nodes: dict[str, NodePlan] = {}
+    edges: list[EdgePlan] = []
+    label_edges: list[EdgePlan] = []
+    declared = reverses(manifest.edge_types)
+    for node_type, table in manifest.node_types.items():
+        try:
+            scanned = tables[_node_table_name(node_type)]
+            nodes[node_type] = plan_nodes(table, scanned, options.feature_dtype)
+        except DataError as error:
+            problems.append(str(error))
+    kinds = {node_type: plan.id_kind for node_type, plan in nodes.items()}
+    for edge_table in manifest.edge_types:
+        undirected = not edge_table.directed or (
+            options.undirected and edge_table.type[0] == edge_table.type[2]
+        )
+        try:
+            name = _edge_table_name(edge_table.type)
+            tables[name] = _with_endpoint_types(edge_table, tables[name], kinds)
+            wanted = options.reverse_edges and not undirected and edge_table.type not in declared
+            reverse = _new_reverse(manifest, edge_table.type) if wanted else None
+            edges.append(
+                plan_edges(edge_table, tables[name], undirected, reverse, options.feature_dtype)
+            )
+        except DataError as error:
+            problems.append(str(error))
+    for label_table in manifest.label_edges:
+        try:
+            name = _label_table_name(label_table)
+            tables[name] = _with_endpoint_types(label_table, tables[name], kinds)
+            label_edges.append(plan_label_edges(label_table, tables[name]))
+        except DataError as error:
+            problems.append(str(error))
+    if problems:
+        raise DataError("\n".join(problems))
+    return nodes, edges, label_edges
+
+
+def _new_reverse(manifest: Manifest, edge_type: EdgeType) -> EdgeType:
+    reverse = reversed_edge_type(edge_type)
+    if any(table.type == reverse for table in manifest.edge_types):
+        raise DataError(
+            f"data.reverse_edges=True is invalid: {edge_type_name(reverse)} is the reverse of "
+            f"another edge type than {edge_type_name(edge_type)}. Rename its relation in "
+            "graph.yaml, or say with reverse_of which types are each other's reverse."
+        )
+    return reverse
+
+
+def _records(
+    manifest: Manifest, built: Sequence[BuiltEdges]
+) -> tuple[tuple[EdgeRecord, ...], tuple[LabelEdgeRecord, ...]]:
+    by_folder = {edges.plan.folder: edges for edges in built}
+    labels = []
+    for table in manifest.label_edges:
+        made = by_folder.pop(label_edge_folder(table.type, table.sign))
+        labels.append(LabelEdgeRecord(table.type, table.sign, made.num_edges, made.columns))
+    declared = reverses(manifest.edge_types)
+    edges = []
+    for made in by_folder.values():
+        plan = made.plan
+        reverse = plan.edge_type if plan.undirected else plan.reverse
+        reverse = reverse or declared.get(plan.edge_type)
+        edges.append(
+            EdgeRecord(plan.edge_type, made.num_edges, not plan.undirected, made.columns, reverse)
+        )
+    return tuple(edges), tuple(labels)
+
+
+def _with_endpoint_types(
+    table: EdgeTable | LabelEdgeTable, scanned: ScannedTable, kinds: Mapping[str, IdKind]
+) -> ScannedTable:
+    """Checks the endpoints against the ids of their node types; CSV ones are read as these are."""
+    types = dict(scanned.types)
+    only_csv = all(shard.file.format == "csv" for shard in scanned.shards)
+    for field, column, node_type in (
+        ("source", table.source, table.type[0]),
+        ("target", table.target, table.type[2]),
+    ):
+        if node_type not in kinds:
+            continue  # its own problem is already listed
+        if only_csv and kinds[node_type] == "string":
+            types[column] = pa.string()
+        is_right = (
+            pa.types.is_integer(types[column])
+            if kinds[node_type] == "int"
+            else pa.types.is_string(types[column])
+        )
+        if not is_right:
+            wanted = "integers" if kinds[node_type] == "int" else "strings"
+            raise DataError(
+                f"{scanned.name}.{field}={column!r} is invalid: the column is {types[column]}, "
+                f"but the ids of node type {node_type!r} are {wanted}. "
+                "Write both as the same kind."
+            )
+    return replace(scanned, types=types)

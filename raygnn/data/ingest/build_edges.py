@@ -1,0 +1,332 @@
+"""The edge half of a bundle: plans, schedules and finishes all edge types."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from raygnn.data.arrays import create_array, open_array
+from raygnn.data.bundle_files import INDICES, INDPTR, column_path
+from raygnn.data.bundle_record import ColumnInfo, NodeRecord
+from raygnn.data.ingest.edge_buckets import (
+    BucketPlan,
+    DestinationRanges,
+    destination_ranges,
+    piece_cursors,
+    plan_buckets,
+)
+from raygnn.data.ingest.edge_plan import EdgePlan, plan_reverse
+from raygnn.data.ingest.edge_tasks import (
+    DST,
+    ORDER,
+    SRC,
+    BucketTask,
+    EdgeResult,
+    EdgeTask,
+    Endpoints,
+    ScatterTask,
+    convert_edges,
+    order_and_write_edges,
+    order_edges,
+    scatter_edges,
+    write_edges,
+)
+from raygnn.data.ingest.findings import describe, merge
+from raygnn.data.ingest.pieces import Piece, cut_table
+from raygnn.data.ingest.scan import ScannedTable
+from raygnn.data.ingest.schedule import Schedule
+from raygnn.errors import DataError
+
+# Dense ids are int32 up to here; the complement of the last one marks dropped rows.
+MAX_INT32_NODES = np.iinfo(np.int32).max
+
+
+@dataclass(frozen=True)
+class _EdgeBuild:
+    """One edge type or set of label edges under construction: where its parts lie."""
+
+    plan: EdgePlan
+    pieces: Sequence[Piece]
+    num_rows: int
+    num_src: int
+    num_dst: int
+    ranges: DestinationRanges
+    rows: Path
+    buckets: Path
+    folder: Path
+
+    @property
+    def index_dtype(self) -> np.dtype:
+        """Type of dense ids on disk."""
+        fits = max(self.num_src, self.num_dst) <= MAX_INT32_NODES
+        return np.dtype(np.int32 if fits else np.int64)
+
+
+@dataclass(frozen=True)
+class BuiltEdges:
+    """A finished edge type or set of label edges."""
+
+    plan: EdgePlan
+    num_edges: int
+    columns: tuple[ColumnInfo, ...]
+
+
+def build_edges(
+    plans: Sequence[EdgePlan],
+    tables: Mapping[str, ScannedTable],
+    nodes: Mapping[str, NodeRecord],
+    folder: Path,
+    work: Path,
+    drop: bool,
+    schedule: Schedule,
+    progress: Callable[[str], None],
+) -> list[BuiltEdges]:
+    """Writes every edge type and set of label edges below the folder, reverse types last.
+
+    Args:
+        tables: by the name that the plan has.
+        nodes: the finished node types.
+        work: folder for what only the ingest needs.
+        drop: bad rows are left out instead of failing.
+    Raises:
+        DataError: rows break rules (all of them are listed), or none would be left.
+    """
+    builds = [_prepare(plan, tables[plan.table], nodes, folder, work) for plan in plans]
+    if not builds:
+        return []
+    progress(
+        f"ingest: reading {sum(build.num_rows for build in builds):,} edges "
+        f"of {len(builds)} type(s)"
+    )
+    results = _convert(builds, nodes, folder, schedule)
+    _report(builds, results, drop, progress)
+    counts = [[result.counts for result in found] for found in results]
+    for build, found in zip(tuple(builds), results, strict=True):
+        if build.plan.reverse is not None:
+            builds.append(_reversed(build, folder, work))
+            counts.append([r.reverse_counts for r in found if r.reverse_counts is not None])
+    bucket_plans = [
+        _scatter_plan(build, found) for build, found in zip(builds, counts, strict=True)
+    ]
+    scatters = [
+        task
+        for build, plan, found in zip(builds, bucket_plans, counts, strict=True)
+        for task in _scatter_tasks(build, plan, found)
+    ]
+    progress("ingest: sorting edges by destination")
+    schedule(scatter_edges, scatters, "moving edges to buckets")
+    for rows in {build.rows for build in builds}:
+        shutil.rmtree(rows)
+    kept = _finish_directed(builds, bucket_plans, schedule)
+    kept |= _finish_undirected(builds, bucket_plans, schedule)
+    return [_built(build, kept[build.plan.folder]) for build in builds]
+
+
+def _prepare(
+    plan: EdgePlan,
+    table: ScannedTable,
+    nodes: Mapping[str, NodeRecord],
+    folder: Path,
+    work: Path,
+) -> _EdgeBuild:
+    source, _, target = plan.edge_type
+    num_dst = nodes[target].num_nodes
+    build = _EdgeBuild(
+        plan,
+        cut_table(table),
+        table.num_rows,
+        nodes[source].num_nodes,
+        num_dst,
+        destination_ranges(num_dst),
+        work / "rows" / plan.folder,
+        work / "buckets" / plan.folder,
+        folder / plan.folder,
+    )
+    for name in (SRC, DST):
+        create_array(build.rows / name, (table.num_rows,), build.index_dtype)
+    _create_columns(plan, build.rows, table.num_rows)
+    return build
+
+
+def _reversed(build: _EdgeBuild, folder: Path, work: Path) -> _EdgeBuild:
+    """The build of the reverse type, from the same rows."""
+    plan = plan_reverse(build.plan)
+    return replace(
+        build,
+        plan=plan,
+        num_src=build.num_dst,
+        num_dst=build.num_src,
+        ranges=destination_ranges(build.num_src),
+        buckets=work / "buckets" / plan.folder,
+        folder=folder / plan.folder,
+    )
+
+
+def _create_columns(plan: EdgePlan, folder: Path, num_rows: int) -> None:
+    for column in plan.columns:
+        create_array(column_path(folder, column.name), (num_rows, *column.shape), column.dtype)
+
+
+def _convert(
+    builds: Sequence[_EdgeBuild],
+    nodes: Mapping[str, NodeRecord],
+    folder: Path,
+    schedule: Schedule,
+) -> list[list[EdgeResult]]:
+    def endpoints(node_type: str) -> Endpoints:
+        return Endpoints(folder / "nodes" / node_type, nodes[node_type].ids)
+
+    tasks = [
+        EdgeTask(
+            piece,
+            build.plan,
+            endpoints(build.plan.edge_type[0]),
+            endpoints(build.plan.edge_type[2]),
+            build.ranges,
+            None if build.plan.reverse is None else destination_ranges(build.num_src),
+            build.rows,
+        )
+        for build in builds
+        for piece in build.pieces
+    ]
+    results = iter(schedule(convert_edges, tasks, "reading edges"))
+    return [[next(results) for _ in build.pieces] for build in builds]
+
+
+def _report(
+    builds: Sequence[_EdgeBuild],
+    results: Sequence[Sequence[EdgeResult]],
+    drop: bool,
+    progress: Callable[[str], None],
+) -> None:
+    findings = merge(
+        finding for found in results for result in found for finding in result.findings
+    )
+    if not findings:
+        return
+    if not drop:
+        raise DataError(describe(findings))
+    progress(f"ingest: data.on_error=drop leaves out what is wrong:\n{describe(findings)}")
+    for build, found in zip(builds, results, strict=True):
+        num_dropped = sum(result.num_dropped for result in found)
+        if num_dropped == build.num_rows:
+            raise DataError(
+                f"{build.plan.table}: data.on_error=drop left none of its {num_dropped:,} rows."
+            )
+        if num_dropped:
+            progress(f"ingest: dropped {num_dropped:,} edges of type {build.plan.name}")
+
+
+def _scatter_plan(build: _EdgeBuild, piece_counts: Sequence[np.ndarray]) -> BucketPlan:
+    counts = np.stack(piece_counts).sum(axis=0)
+    column_bytes = sum(c.width * np.dtype(c.dtype).itemsize for c in build.plan.columns)
+    bytes_per_edge = 3 * build.index_dtype.itemsize + column_bytes
+    plan = plan_buckets(build.ranges, build.num_dst, counts, bytes_per_edge)
+    num_edges = int(plan.edge_starts[-1])
+    for name in (SRC, DST):
+        create_array(build.buckets / name, (num_edges,), build.index_dtype)
+    largest = int(np.diff(plan.edge_starts).max())
+    order_dtype = np.int32 if largest <= np.iinfo(np.int32).max else np.int64
+    create_array(build.buckets / ORDER, (num_edges,), order_dtype)
+    _create_columns(build.plan, build.buckets, num_edges)
+    create_array(build.folder / INDPTR, (build.num_dst + 1,), np.int64)
+    return plan
+
+
+def _scatter_tasks(
+    build: _EdgeBuild, plan: BucketPlan, piece_counts: Sequence[np.ndarray]
+) -> list[ScatterTask]:
+    cursors = piece_cursors(plan, piece_counts)
+    return [
+        ScatterTask(
+            piece.row_start,
+            piece.row_start + piece.num_rows,
+            build.plan,
+            plan,
+            start,
+            build.rows,
+            build.buckets,
+        )
+        for piece, start in zip(build.pieces, cursors, strict=True)
+    ]
+
+
+def _bucket_tasks(build: _EdgeBuild, plan: BucketPlan) -> list[BucketTask]:
+    return [
+        BucketTask(
+            int(plan.edge_starts[i]),
+            int(plan.edge_starts[i + 1]),
+            int(plan.node_starts[i]),
+            int(plan.node_starts[i + 1]),
+            build.plan,
+            build.buckets,
+            build.folder,
+        )
+        for i in range(plan.num_buckets)
+    ]
+
+
+def _finish_directed(
+    builds: Sequence[_EdgeBuild], plans: Sequence[BucketPlan], schedule: Schedule
+) -> dict[str, int]:
+    tasks: list[BucketTask] = []
+    kept = {}
+    for build, plan in zip(builds, plans, strict=True):
+        if build.plan.undirected:
+            continue
+        num_edges = int(plan.edge_starts[-1])
+        kept[build.plan.folder] = num_edges
+        _create_result(build, num_edges)
+        tasks.extend(
+            replace(task, out_start=task.edge_start, num_kept=task.edge_stop - task.edge_start)
+            for task in _bucket_tasks(build, plan)
+        )
+    if tasks:
+        schedule(order_and_write_edges, tasks, "sorting edges")
+    return kept
+
+
+def _finish_undirected(
+    builds: Sequence[_EdgeBuild], plans: Sequence[BucketPlan], schedule: Schedule
+) -> dict[str, int]:
+    chosen = [
+        (build, _bucket_tasks(build, plan))
+        for build, plan in zip(builds, plans, strict=True)
+        if build.plan.undirected
+    ]
+    if not chosen:
+        return {}
+    flat = [task for _, tasks in chosen for task in tasks]
+    counts = iter(schedule(order_edges, flat, "sorting edges"))
+    writes, kept = [], {}
+    for build, tasks in chosen:
+        out_start = 0
+        for task in tasks:
+            num_kept = next(counts)
+            writes.append(replace(task, out_start=out_start, num_kept=num_kept))
+            out_start += num_kept
+        kept[build.plan.folder] = out_start
+        _create_result(build, out_start)
+    schedule(write_edges, writes, "writing edges")
+    return kept
+
+
+def _create_result(build: _EdgeBuild, num_edges: int) -> None:
+    fits = build.num_src <= MAX_INT32_NODES
+    create_array(build.folder / INDICES, (num_edges,), np.int32 if fits else np.int64)
+    _create_columns(build.plan, build.folder, num_edges)
+
+
+def _built(build: _EdgeBuild, num_edges: int) -> BuiltEdges:
+    indptr = open_array(build.folder / INDPTR, "r+")
+    np.cumsum(indptr, out=indptr)
+    shutil.rmtree(build.buckets)
+    columns = tuple(
+        ColumnInfo(column.name, column.role, column.dtype, column.shape, unit=column.unit)
+        for column in build.plan.columns
+    )
+    return BuiltEdges(build.plan, num_edges, columns)

@@ -1,0 +1,236 @@
+"""What each column of the tables becomes in the bundle: element type, width, role."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import pyarrow as pa
+
+from raygnn.data.ingest.scan import ScannedTable
+from raygnn.data.ingest.source_column import SourceColumn, inspect
+from raygnn.data.manifest import DenseFeature, FeatureSpec, Label, SparseFeature
+from raygnn.errors import DataError
+
+Role = Literal["feature", "label", "weight", "time", "split"]
+LabelKind = Literal["class", "class_name", "multilabel", "regression"]
+
+# What numpy can hold of the integers that pandas and Arrow write for times.
+_TIME_UNIT_OF_DATE = {"date32[day]": "D", "date64[ms]": "ms"}
+
+
+@dataclass(frozen=True)
+class DensePlan:
+    """A column with rows of one width.
+
+    Attributes:
+        sources: table columns that are concatenated into a row.
+        dtype: element type in the bundle.
+        shape: shape of a row; () for a scalar.
+        label: how labels are checked; null for other roles.
+        num_classes: given number of classes.
+        unit: of times, such as "us"; null where the table has plain numbers.
+    """
+
+    name: str
+    role: Role
+    sources: tuple[SourceColumn, ...]
+    dtype: str
+    shape: tuple[int, ...]
+    label: LabelKind | None = None
+    num_classes: int | None = None
+    unit: str | None = None
+
+    @property
+    def width(self) -> int:
+        """Elements of a row."""
+        return int(np.prod(self.shape, dtype=np.int64))
+
+
+@dataclass(frozen=True)
+class SparsePlan:
+    """A sparse feature, stored as CSR rows."""
+
+    name: str
+    indices: str
+    values: str | None
+    dim: int
+    dtype: str
+
+
+def plan_feature(
+    table: ScannedTable, name: str, spec: FeatureSpec, feature_dtype: str | None
+) -> DensePlan | SparsePlan:
+    """Plans a feature.
+
+    Args:
+        feature_dtype: storage type of floating-point features; null keeps the table's, but
+            float64 becomes float32, which is what models compute in.
+    Raises:
+        DataError: a column has a type that features cannot have.
+    """
+    if isinstance(spec, SparseFeature):
+        return _plan_sparse(table, name, spec, feature_dtype)
+    place = f"{table.name}.features.{name}"
+    sources = _sources(table, spec.columns, place, spec.dtype)
+    element = np.result_type(*(np.dtype(source.dtype) for source in sources))
+    shape: tuple[int, ...] = (sum(source.width for source in sources),)
+    if len(sources) == 1:
+        shape = sources[0].shape
+    return DensePlan(name, "feature", sources, _stored(element, feature_dtype), shape)
+
+
+def plan_label(table: ScannedTable, name: str, spec: Label) -> DensePlan:
+    """Plans a label; see Label for how the kind follows from the column.
+
+    Raises:
+        DataError: the columns cannot be a label of the kind.
+    """
+    place = f"{table.name}.labels.{name}"
+    if len(spec.columns) == 1 and pa.types.is_string(table.types[spec.columns[0]]):
+        if spec.kind not in {None, "class"}:
+            raise DataError(
+                f"{place}.kind={spec.kind!r} is invalid: column {spec.columns[0]!r} holds "
+                "strings. Set kind: class, or write numbers."
+            )
+        source = SourceColumn(spec.columns[0], "string", "int64", ())
+        return DensePlan(name, "label", (source,), "int64", (), "class_name", spec.num_classes)
+    sources = _sources(table, spec.columns, place, None)
+    is_float = any(np.dtype(source.dtype).kind == "f" for source in sources)
+    is_scalar = len(sources) == 1 and sources[0].shape == ()
+    kind = spec.kind or ("regression" if is_float else "class" if is_scalar else "multilabel")
+    if kind == "class" and not is_scalar:
+        raise DataError(
+            f"{place}.kind='class' is invalid: a class is one number per row, but the columns "
+            f"{list(spec.columns)} give {sum(s.width for s in sources)}. Set kind: multilabel, "
+            "or name one scalar column."
+        )
+    dtype = {"class": "int64", "multilabel": "int8", "regression": "float32"}[kind]
+    shape = () if is_scalar and kind != "multilabel" else (sum(s.width for s in sources),)
+    return DensePlan(name, "label", sources, dtype, shape, kind, spec.num_classes)
+
+
+def plan_time(table: ScannedTable, column: str) -> DensePlan:
+    """Plans the time column: integers and timestamps stay exact, floats are float64.
+
+    Raises:
+        DataError: the column holds neither numbers nor times.
+    """
+    kind = table.types[column]
+    if pa.types.is_timestamp(kind) or pa.types.is_date(kind):
+        unit = _TIME_UNIT_OF_DATE.get(str(kind)) or kind.unit
+        source = SourceColumn(column, "time", "int64", ())
+        return DensePlan("time", "time", (source,), "int64", (), unit=unit)
+    source = inspect(table, column, f"{table.name}.time", None)
+    element = np.dtype(source.dtype)
+    if source.shape != () or element.kind not in "iuf":
+        raise DataError(
+            f"{table.name}.time={column!r} is invalid: the column is {kind}. "
+            "Name a column of timestamps, dates, integers or floats."
+        )
+    dtype = "float64" if element.kind == "f" else "int64"
+    return DensePlan("time", "time", (source,), dtype, ())
+
+
+def plan_weight(table: ScannedTable, column: str) -> DensePlan:
+    """Plans the weight column of edges: one float32 per edge.
+
+    Raises:
+        DataError: the column holds no numbers.
+    """
+    source = inspect(table, column, f"{table.name}.weight", None)
+    if source.shape != () or np.dtype(source.dtype).kind not in "iuf":
+        raise DataError(
+            f"{table.name}.weight={column!r} is invalid: the column is {table.types[column]}. "
+            "Name a column with one number per row."
+        )
+    return DensePlan("weight", "weight", (source,), "float32", ())
+
+
+def check_split(table: ScannedTable, column: str) -> None:
+    """Checks that a split column holds names or codes.
+
+    Raises:
+        DataError: it holds something else.
+    """
+    kind = table.types[column]
+    if not (pa.types.is_string(kind) or pa.types.is_integer(kind) or pa.types.is_null(kind)):
+        raise DataError(
+            f"{table.name}.split={column!r} is invalid: the column is {kind}. Write one column "
+            "with 'train', 'val', 'test' or null, or with 1, 2, 3 or 0."
+        )
+
+
+def plan_split(table: ScannedTable, column: str) -> DensePlan:
+    """Plans the split column of edges: one code per edge.
+
+    Raises:
+        DataError: the column holds neither names nor codes.
+    """
+    check_split(table, column)
+    source = SourceColumn(column, "string", "uint8", ())
+    return DensePlan("split", "split", (source,), "uint8", ())
+
+
+def needed_columns(
+    features: Mapping[str, FeatureSpec], labels: Mapping[str, Label], others: Sequence[str | None]
+) -> list[str]:
+    """The table columns that a manifest entry reads, each once."""
+    names = [name for name in others if name is not None]
+    for feature in features.values():
+        if isinstance(feature, DenseFeature):
+            names.extend(feature.columns)
+        else:
+            names.append(feature.indices)
+            names.extend([feature.values] if feature.values else [])
+    for label in labels.values():
+        names.extend(label.columns)
+    return list(dict.fromkeys(names))
+
+
+def _sources(
+    table: ScannedTable, columns: Sequence[str], place: str, binary_dtype: str | None
+) -> tuple[SourceColumn, ...]:
+    sources = tuple(inspect(table, column, place, binary_dtype) for column in columns)
+    if binary_dtype is not None and not any(source.layout == "binary" for source in sources):
+        raise DataError(
+            f"{place}.dtype={binary_dtype!r} is invalid: it is for fixed-size binary columns, and "
+            f"{list(columns)} have their own types. Leave it out; data.feature_dtype sets how "
+            "features are stored."
+        )
+    return sources
+
+
+def _stored(element: np.dtype, feature_dtype: str | None) -> str:
+    if element.kind != "f":
+        return element.name
+    if feature_dtype is not None:
+        return feature_dtype
+    return "float32" if element == np.float64 else element.name
+
+
+def _plan_sparse(
+    table: ScannedTable, name: str, spec: SparseFeature, feature_dtype: str | None
+) -> SparsePlan:
+    place = f"{table.name}.features.{name}"
+    indices = table.types[spec.indices]
+    if not (pa.types.is_list(indices) and pa.types.is_integer(indices.value_type)):
+        raise DataError(
+            f"{place}.indices={spec.indices!r} is invalid: the column is {indices}. "
+            "Name a list<int> column."
+        )
+    dtype = "float32"
+    if spec.values is not None:
+        values = table.types[spec.values]
+        is_numbers = pa.types.is_list(values) and (
+            pa.types.is_integer(values.value_type) or pa.types.is_floating(values.value_type)
+        )
+        if not is_numbers:
+            raise DataError(
+                f"{place}.values={spec.values!r} is invalid: the column is {values}. "
+                "Name a list<float> column, or leave it out when all values are 1."
+            )
+        dtype = feature_dtype or "float32"
+    return SparsePlan(name, spec.indices, spec.values, spec.dim, dtype)

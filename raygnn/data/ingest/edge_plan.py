@@ -1,0 +1,147 @@
+"""What the tables of edge types and label edges become in the bundle."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+
+import pyarrow as pa
+
+from raygnn.data.bundle_record import label_edge_folder
+from raygnn.data.edge_types import EdgeType, edge_type_name
+from raygnn.data.ingest.column_plan import (
+    DensePlan,
+    needed_columns,
+    plan_feature,
+    plan_split,
+    plan_time,
+    plan_weight,
+)
+from raygnn.data.ingest.scan import ScannedTable
+from raygnn.data.manifest import EdgeTable, LabelEdgeTable
+
+
+@dataclass(frozen=True)
+class EdgePlan:
+    """What the table of one edge type, or of one set of label edges, becomes.
+
+    Label edges are laid out by anchor, so their targets take the place of the sources here.
+
+    Attributes:
+        table: name for messages.
+        folder: where it goes, below the bundle's folder.
+        types: plain Arrow type of each column that is read.
+        undirected: each row stands for its reverse as well.
+        by_time: the edges of a destination are ordered by time before all else.
+        reverse: edge type that is made of the same rows, the other way round; null for none.
+        is_swapped: this is such a reverse: source and target have changed places in the rows.
+    """
+
+    table: str
+    edge_type: EdgeType
+    folder: str
+    types: Mapping[str, pa.DataType]
+    source: str
+    target: str
+    columns: tuple[DensePlan, ...]
+    undirected: bool = False
+    by_time: bool = True
+    reverse: EdgeType | None = None
+    is_swapped: bool = False
+
+    @property
+    def name(self) -> str:
+        """A name for messages and work folders."""
+        return self.folder.rpartition("/")[2]
+
+
+def edge_columns(table: EdgeTable | LabelEdgeTable) -> list[str]:
+    """The table columns that an edge type or a set of label edges needs."""
+    features = table.features if isinstance(table, EdgeTable) else {}
+    return needed_columns(
+        features, {}, [table.source, table.target, table.weight, table.time, table.split]
+    )
+
+
+def plan_edges(
+    table: EdgeTable,
+    scanned: ScannedTable,
+    undirected: bool,
+    reverse: EdgeType | None,
+    feature_dtype: str | None,
+) -> EdgePlan:
+    """Plans an edge type.
+
+    Args:
+        reverse: edge type to make of the same rows, the other way round.
+    Raises:
+        DataError: a column has a type that does not fit its role.
+    """
+    columns = [
+        plan
+        for name, spec in table.features.items()
+        if isinstance(plan := plan_feature(scanned, name, spec, feature_dtype), DensePlan)
+    ]
+    return EdgePlan(
+        scanned.name,
+        table.type,
+        edge_folder(table.type),
+        scanned.types,
+        table.source,
+        table.target,
+        (*columns, *_plan_roles(table, scanned)),
+        undirected,
+        reverse=reverse,
+    )
+
+
+def plan_label_edges(table: LabelEdgeTable, scanned: ScannedTable) -> EdgePlan:
+    """Plans a set of label edges.
+
+    Raises:
+        DataError: a column has a type that does not fit its role.
+    """
+    anchor, relation, target = table.type
+    return EdgePlan(
+        scanned.name,
+        (target, relation, anchor),
+        label_edge_folder(table.type, table.sign),
+        scanned.types,
+        table.target,
+        table.source,
+        tuple(_plan_roles(table, scanned)),
+        by_time=False,
+    )
+
+
+def plan_reverse(plan: EdgePlan) -> EdgePlan:
+    """The plan of the edge type that is made of the rows of another one.
+
+    Raises:
+        ValueError: the plan asks for no reverse.
+    """
+    if plan.reverse is None:
+        raise ValueError(f"{plan.table} has no reverse")
+    return replace(
+        plan,
+        edge_type=plan.reverse,
+        folder=edge_folder(plan.reverse),
+        source=plan.target,
+        target=plan.source,
+        reverse=plan.edge_type,
+        is_swapped=True,
+    )
+
+
+def edge_folder(edge_type: EdgeType) -> str:
+    """The folder of an edge type, below the bundle's."""
+    return f"edges/{edge_type_name(edge_type)}"
+
+
+def _plan_roles(table: EdgeTable | LabelEdgeTable, scanned: ScannedTable) -> Iterator[DensePlan]:
+    if table.weight is not None:
+        yield plan_weight(scanned, table.weight)
+    if table.time is not None:
+        yield plan_time(scanned, table.time)
+    if table.split is not None:
+        yield plan_split(scanned, table.split)

@@ -1,0 +1,273 @@
+"""Edge tables to CSC: the work on one piece or bucket, as plain functions for any scheduler.
+
+First pass: endpoints become dense ids, in input order, with their columns. Second pass: rows move
+to the bucket of their destination. Third pass: each bucket is ordered and written out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+from raygnn.data import edge_kernels
+from raygnn.data.arrays import open_array
+from raygnn.data.bundle_files import INDICES, INDPTR, column_path
+from raygnn.data.id_map import IdIndex, IdMap
+from raygnn.data.ingest.column_plan import DensePlan
+from raygnn.data.ingest.decode import dense_rows, null_mask
+from raygnn.data.ingest.decode_labels import split_rows
+from raygnn.data.ingest.edge_buckets import BucketPlan, DestinationRanges
+from raygnn.data.ingest.edge_plan import EdgePlan
+from raygnn.data.ingest.findings import Finding, FindingCollector
+from raygnn.data.ingest.pieces import Piece, read_blocks
+
+# In the work folder of an edge type: rows in input order, rows by bucket, and the order in them.
+SRC, DST, ORDER = "src.npy", "dst.npy", "order.npy"
+
+_BLOCK_ROWS = 1 << 18
+
+
+@dataclass(frozen=True)
+class Endpoints:
+    """The id map of a node type, as something that travels to a task."""
+
+    folder: Path
+    index: IdIndex
+
+
+@dataclass(frozen=True)
+class EdgeTask:
+    """First pass over one piece of an edge table.
+
+    Attributes:
+        ranges: of destinations; and of sources, where the reverse type is made too.
+        rows: work folder with the edge type's rows in input order.
+    """
+
+    piece: Piece
+    plan: EdgePlan
+    source: Endpoints
+    target: Endpoints
+    ranges: DestinationRanges
+    reverse_ranges: DestinationRanges | None
+    rows: Path
+
+
+@dataclass(frozen=True)
+class EdgeResult:
+    """What the first pass over a piece found.
+
+    Attributes:
+        counts: edges per destination range, reverse copies included.
+        reverse_counts: edges per range of sources, where the reverse type is made too.
+        num_dropped: rows that break some rule.
+    """
+
+    findings: tuple[Finding, ...]
+    counts: np.ndarray
+    reverse_counts: np.ndarray | None
+    num_dropped: int
+
+
+@dataclass(frozen=True)
+class ScatterTask:
+    """Second pass over the rows of one piece.
+
+    Attributes:
+        cursors: where the piece starts to write in each bucket.
+        rows: work folder with rows in input order.
+        buckets: work folder with rows by bucket.
+    """
+
+    row_start: int
+    row_stop: int
+    plan: EdgePlan
+    bucket_plan: BucketPlan
+    cursors: np.ndarray
+    rows: Path
+    buckets: Path
+
+
+@dataclass(frozen=True)
+class BucketTask:
+    """Third pass over one bucket.
+
+    Attributes:
+        edge_start: first edge of the bucket in the bucketed arrays.
+        node_start: first destination of the bucket.
+        out_start: first edge of the bucket in the bundle; null while reverse copies of earlier
+            buckets are not yet counted.
+        num_kept: edges that stay; null before the bucket is ordered.
+    """
+
+    edge_start: int
+    edge_stop: int
+    node_start: int
+    node_stop: int
+    plan: EdgePlan
+    buckets: Path
+    folder: Path
+    out_start: int | None = None
+    num_kept: int | None = None
+
+
+def convert_edges(task: EdgeTask) -> EdgeResult:
+    """First pass: maps the endpoints of one piece, checks its rows, counts destinations."""
+    plan, piece = task.plan, task.piece
+    findings = FindingCollector(plan.table, piece.name)
+    source = IdMap(task.source.folder, task.source.index)
+    target = source if task.target == task.source else IdMap(task.target.folder, task.target.index)
+    src, dst = open_array(task.rows / SRC, "r+"), open_array(task.rows / DST, "r+")
+    out = {c.name: open_array(column_path(task.rows, c.name), "r+") for c in plan.columns}
+    counts = np.zeros(task.ranges.num_ranges, np.int64)
+    reverse_counts = None
+    if task.reverse_ranges is not None:
+        reverse_counts = np.zeros(task.reverse_ranges.num_ranges, np.int64)
+    num_dropped = 0
+    for offset, columns in read_blocks(piece, plan.types):
+        num_rows = len(columns[plan.source])
+        start = piece.row_start + offset
+        rows = slice(start, start + num_rows)
+        findings.start_block(piece.file_row_start + offset, num_rows)
+        src_ids = _lookup(source, plan.source, plan.edge_type[0], columns, findings)
+        dst_ids = _lookup(target, plan.target, plan.edge_type[2], columns, findings)
+        for column in plan.columns:
+            # Each column is checked by itself, so that one bad column hides no other.
+            earlier, findings.bad = findings.bad, np.zeros(num_rows, bool)
+            out[column.name][rows] = _values(column, columns, findings)
+            findings.bad |= earlier
+        src_ids[findings.bad] = edge_kernels.DROPPED
+        dst_ids[findings.bad] = edge_kernels.DROPPED
+        num_dropped += int(findings.bad.sum())
+        src[rows] = src_ids
+        dst[rows] = dst_ids
+        edge_kernels.count_ranges(src_ids, dst_ids, plan.undirected, task.ranges.shift, counts)
+        if task.reverse_ranges is not None and reverse_counts is not None:
+            shift = task.reverse_ranges.shift
+            edge_kernels.count_ranges(dst_ids, src_ids, False, shift, reverse_counts)
+    return EdgeResult(tuple(findings.findings()), counts, reverse_counts, num_dropped)
+
+
+def _values(
+    column: DensePlan, columns: Mapping[str, pa.Array], findings: FindingCollector
+) -> np.ndarray:
+    if column.role == "split":
+        name = column.sources[0].column
+        return split_rows(columns[name], name, findings)
+    return dense_rows(column, columns, findings)
+
+
+def _lookup(
+    ids: IdMap,
+    name: str,
+    node_type: str,
+    columns: Mapping[str, pa.Array],
+    findings: FindingCollector,
+) -> np.ndarray:
+    column = columns[name]
+    dense = ids.lookup(column)
+    null = null_mask(column)
+    remedy = "Give both endpoints, or set data.on_error=drop to leave these edges out."
+    findings.add(name, "null ids", remedy, null)
+    remedy = "Add the nodes, or set data.on_error=drop to leave these edges out."
+    rule = f"ids that node type {node_type!r} does not have (dangling)"
+    findings.add(name, rule, remedy, (dense < 0) & ~null, column)
+    return dense
+
+
+def scatter_edges(task: ScatterTask) -> None:
+    """Second pass: moves the rows of one piece to their buckets."""
+    plan, buckets = task.plan, task.bucket_plan
+    src, dst = open_array(task.rows / SRC, "r"), open_array(task.rows / DST, "r")
+    if plan.is_swapped:
+        src, dst = dst, src
+    out_src = open_array(task.buckets / SRC, "r+")
+    out_dst = open_array(task.buckets / DST, "r+")
+    columns = [
+        (open_array(column_path(task.rows, c.name), "r"), open_array(path, "r+"))
+        for c in plan.columns
+        if (path := column_path(task.buckets, c.name))
+    ]
+    cursors = task.cursors.copy()
+    for start in range(task.row_start, task.row_stop, _BLOCK_ROWS):
+        rows = slice(start, min(start + _BLOCK_ROWS, task.row_stop))
+        place = np.empty(rows.stop - start, np.int64)
+        reverse_place = np.empty(rows.stop - start, np.int64)
+        edge_kernels.scatter(
+            # Copies: arrays opened read-only would compile the kernel a second time.
+            np.array(src[rows]),
+            np.array(dst[rows]),
+            plan.undirected,
+            buckets.ranges.shift,
+            buckets.bucket_of_range,
+            cursors,
+            out_src,
+            out_dst,
+            place,
+            reverse_place,
+        )
+        used, reversed_ = place >= 0, reverse_place >= 0
+        for values, out in columns:
+            block = values[rows]
+            out[place[used]] = block if used.all() else block[used]
+            if plan.undirected:
+                out[reverse_place[reversed_]] = block[reversed_]
+
+
+def order_edges(task: BucketTask) -> int:
+    """Third pass, first half: orders a bucket, writes the degrees of its destinations.
+
+    Returns:
+        Number of edges that stay.
+    """
+    edges = slice(task.edge_start, task.edge_stop)
+    src = open_array(task.buckets / SRC, "r+")[edges]
+    dst = open_array(task.buckets / DST, "r+")[edges]
+    times = _time_keys(task)
+    degrees = np.zeros(task.node_stop - task.node_start, np.int64)
+    order = open_array(task.buckets / ORDER, "r+")[edges]
+    num_kept = edge_kernels.order_bucket(
+        src,
+        dst,
+        task.node_start,
+        task.plan.undirected,
+        np.zeros(1, np.int64) if times is None else times,
+        times is not None,
+        degrees,
+        order,
+    )
+    indptr = open_array(task.folder / INDPTR, "r+")
+    indptr[task.node_start + 1 : task.node_stop + 1] = degrees
+    return int(num_kept)
+
+
+def write_edges(task: BucketTask) -> None:
+    """Third pass, second half: writes an ordered bucket to its place in the bundle."""
+    if task.out_start is None or task.num_kept is None:
+        raise ValueError("write_edges needs the place of the bucket in the bundle")
+    edges = slice(task.edge_start, task.edge_stop)
+    order = open_array(task.buckets / ORDER, "r")[edges][: task.num_kept]
+    out = slice(task.out_start, task.out_start + task.num_kept)
+    src = open_array(task.buckets / SRC, "r")[edges]
+    open_array(task.folder / INDICES, "r+")[out] = src[order]
+    for column in task.plan.columns:
+        values = open_array(column_path(task.buckets, column.name), "r")[edges]
+        open_array(column_path(task.folder, column.name), "r+")[out] = values[order]
+
+
+def order_and_write_edges(task: BucketTask) -> int:
+    """Both halves of the third pass, for edge types without reverse copies."""
+    num_kept = order_edges(task)
+    write_edges(task)
+    return num_kept
+
+
+def _time_keys(task: BucketTask) -> np.ndarray | None:
+    if not (task.plan.by_time and any(column.role == "time" for column in task.plan.columns)):
+        return None
+    values = open_array(column_path(task.buckets, "time"), "r")[task.edge_start : task.edge_stop]
+    return edge_kernels.time_keys(values)

@@ -1,0 +1,182 @@
+"""The first look at a table: its shards, their row counts, and one schema for all of them."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from raygnn.data.ingest.schedule import Schedule
+from raygnn.data.tables.csv_tables import CsvSniff, arrow_type, sniff, unify
+from raygnn.data.tables.files import TableFile, open_parquet
+from raygnn.errors import DataError
+
+# Footers are small reads that mostly wait for the disk or the store.
+_FOOTER_THREADS = 16
+
+
+@dataclass(frozen=True)
+class Shard:
+    """One file of a table, with what is needed to cut it into tasks.
+
+    Attributes:
+        row_groups: rows of each row group; a CSV file counts as one.
+        row_group_bytes: uncompressed bytes of each row group.
+        row_start: row of the table at which the file starts.
+    """
+
+    file: TableFile
+    row_groups: tuple[int, ...]
+    row_group_bytes: tuple[int, ...]
+    row_start: int
+
+    @property
+    def num_rows(self) -> int:
+        """Rows of the file."""
+        return sum(self.row_groups)
+
+
+@dataclass(frozen=True)
+class ScannedTable:
+    """A table after the first look.
+
+    Attributes:
+        name: `node_types.user` or `edge_types.user__buys__item`.
+        types: Arrow type of each needed column, in plain form (no dictionaries or views).
+    """
+
+    name: str
+    shards: tuple[Shard, ...]
+    types: Mapping[str, pa.DataType]
+
+    @property
+    def num_rows(self) -> int:
+        """Rows of all shards."""
+        return sum(shard.num_rows for shard in self.shards)
+
+
+@dataclass(frozen=True)
+class _Footer:
+    names: tuple[str, ...]
+    types: Mapping[str, pa.DataType]
+    row_groups: tuple[int, ...]
+    row_group_bytes: tuple[int, ...]
+
+
+def scan_tables(
+    tables: Sequence[tuple[str, Sequence[TableFile], Sequence[str]]], schedule: Schedule
+) -> list[ScannedTable]:
+    """Reads footers (Parquet) or whole files (CSV) and checks the shards against each other.
+
+    Args:
+        tables: name, files and needed columns of each table.
+    Raises:
+        DataError: a column is missing, or differs in type between shards, or a table has no rows;
+            all such problems of all tables are listed.
+    """
+    sniffs = [
+        CsvSniff(file.uri, file.name, tuple(columns))
+        for _, files, columns in tables
+        for file in files
+        if file.format == "csv"
+    ]
+    shapes = iter(schedule(sniff, sniffs, "scanning CSV files") if sniffs else [])
+    scanned, problems = [], []
+    for name, files, columns in tables:
+        footers = _parquet_footers(files)
+        kinds: dict[str, list] = {column: [] for column in columns}
+        for i, file in enumerate(files):
+            if file.format == "csv":
+                shape = next(shapes)
+                for column, kind in shape.kinds.items():
+                    kinds[column].append(kind)
+                footers[i] = _Footer(shape.header, {}, (shape.num_rows,), (file.size,))
+        csv_types = {column: arrow_type(unify(found)) for column, found in kinds.items() if found}
+        table, wrong = _join_shards(name, files, footers, columns, csv_types)
+        scanned.append(table)
+        problems.extend(wrong)
+    if problems:
+        raise DataError("\n".join(problems))
+    return scanned
+
+
+def plain_type(kind: pa.DataType) -> pa.DataType:
+    """The type without what only changes its storage: dictionaries, views, 64-bit offsets."""
+    if pa.types.is_dictionary(kind):
+        return plain_type(kind.value_type)
+    if pa.types.is_large_string(kind) or pa.types.is_string_view(kind):
+        return pa.string()
+    if pa.types.is_fixed_size_list(kind):
+        return pa.list_(pa.field("item", plain_type(kind.value_type)), kind.list_size)
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        return pa.list_(pa.field("item", plain_type(kind.value_type)))
+    return kind
+
+
+def _parquet_footers(files: Sequence[TableFile]) -> dict[int, _Footer]:
+    chosen = [i for i, file in enumerate(files) if file.format == "parquet"]
+    if not chosen:
+        return {}
+    with ThreadPoolExecutor(min(len(chosen), _FOOTER_THREADS)) as pool:
+        footers = pool.map(_read_footer, [files[i] for i in chosen])
+        return dict(zip(chosen, footers, strict=True))
+
+
+def _read_footer(file: TableFile) -> _Footer:
+    with open_parquet(file.uri, footer_only=True) as parquet:
+        schema, metadata = parquet.schema_arrow, parquet.metadata
+        groups = [metadata.row_group(i) for i in range(metadata.num_row_groups)]
+        return _Footer(
+            tuple(schema.names),
+            {field.name: plain_type(field.type) for field in schema},
+            tuple(group.num_rows for group in groups),
+            tuple(group.total_byte_size for group in groups),
+        )
+
+
+def _join_shards(
+    name: str,
+    files: Sequence[TableFile],
+    footers: Mapping[int, _Footer],
+    columns: Sequence[str],
+    csv_types: Mapping[str, pa.DataType],
+) -> tuple[ScannedTable, list[str]]:
+    problems: list[str] = []
+    types: dict[str, tuple[pa.DataType, str]] = {}
+    shards, row_start = [], 0
+    for i, file in enumerate(files):
+        footer = footers[i]
+        for column in columns:
+            if column not in footer.names:
+                problems.append(f"{name}: {_missing(file.name, column, footer.names)}")
+                continue
+            kind = csv_types[column] if file.format == "csv" else footer.types[column]
+            first, first_file = types.setdefault(column, (kind, file.name))
+            if pa.types.is_null(first):
+                types[column] = (kind, file.name)
+            elif kind != first and not pa.types.is_null(kind):
+                problems.append(
+                    f"{name}: column {column!r} is {first} in {first_file} but {kind} in "
+                    f"{file.name}. Write all shards with one schema."
+                )
+        shards.append(Shard(file, footer.row_groups, footer.row_group_bytes, row_start))
+        row_start += shards[-1].num_rows
+    if row_start == 0:
+        problems.append(
+            f"{name}: no rows in {', '.join(file.name for file in files[:5])}. "
+            "Write the rows, or take the type out of graph.yaml."
+        )
+    plain = {column: kind for column, (kind, _) in types.items()}
+    return ScannedTable(name, tuple(shards), plain), problems
+
+
+def _missing(file: str, column: str, names: Sequence[str]) -> str:
+    close = difflib.get_close_matches(column, names, n=1)
+    hint = f"did you mean {close[0]!r}? " if close else ""
+    return (
+        f"{file} has no column {column!r}: {hint}It has {', '.join(map(repr, names)) or 'none'}. "
+        "Name one of them in graph.yaml, or write the column."
+    )

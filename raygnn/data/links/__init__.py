@@ -1,0 +1,1 @@
+"""Links to learn from, and the graph that is left to carry messages."""

@@ -1,0 +1,210 @@
+"""What a link split makes of a bundle, kept in its folder: codes of edges, supervision edges."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+
+from raygnn.data.arrays import create_array, open_array
+from raygnn.data.bundle import Bundle
+from raygnn.data.derived import build_once
+from raygnn.data.edge_types import EdgeType, edge_type_name
+from raygnn.data.links import kernels as link_kernels
+from raygnn.data.links.split import (
+    LinkSplit,
+    LinkTable,
+    column_order,
+    find_label_edges,
+    hash_links,
+    hold_disjoint,
+    label_table,
+    message_table,
+    own_splits,
+    split_links,
+    table_of,
+)
+
+SPLIT_NAMES = ("train", "val", "test")
+REMEDY = "Make the folder writable, or set data.cache_dir to one that is."
+_ANCHORS, _INDPTR, _TARGETS, _TIMES = "anchors.npy", "indptr.npy", "targets.npy", "times.npy"
+_MESSAGE_BITS = np.uint8(link_kernels.STAGE_MASK | link_kernels.HELD)
+
+
+def link_folder(bundle: Bundle, link: LinkSplit) -> Path:
+    """The folder of a link split, built by one process of the node when it is first asked for.
+
+    Raises:
+        DataError: the links cannot be split so, or the bundle's folder cannot be written.
+    """
+    return build_once(
+        bundle.path / "links" / link.fingerprint,
+        lambda folder: _build(bundle, link, folder),
+        f"the splits of {edge_type_name(link.edge_type)}",
+        REMEDY,
+    )
+
+
+def message_codes(bundle: Bundle, link: LinkSplit, edge_type: EdgeType) -> np.ndarray:
+    """Codes of the edges of a type by CSC position; see `link_kernels`."""
+    return open_array(_codes_path(link_folder(bundle, link), edge_type))
+
+
+def message_types(bundle: Bundle, link: LinkSplit) -> list[EdgeType]:
+    """The edge types whose messages a link split restricts: the type itself, and its reverse."""
+    if link.edge_type not in bundle.edge_types:
+        return []
+    reverse = bundle.reverse_of(link.edge_type)
+    return [link.edge_type] + ([] if reverse in (None, link.edge_type) else [reverse])
+
+
+def rows_of(folder: Path) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray | None]:
+    """Anchors, row bounds, targets and times of supervision edges, mapped."""
+    anchors, indptr, targets = (open_array(folder / name) for name in (_ANCHORS, _INDPTR, _TARGETS))
+    times = folder / _TIMES
+    return anchors, indptr, targets, open_array(times) if times.exists() else None
+
+
+def _codes_path(folder: Path, edge_type: EdgeType) -> Path:
+    return folder / "codes" / f"{edge_type_name(edge_type)}.npy"
+
+
+def _build(bundle: Bundle, link: LinkSplit, folder: Path) -> None:
+    work = folder / "work"
+    work.mkdir()
+    (folder / "codes").mkdir()
+    table = label_table(bundle, link) if link.labels else message_table(bundle, link.edge_type)
+    codes = split_links(bundle, link, table, work)
+    for edge_type in message_types(bundle, link):
+        if not link.labels and edge_type == link.edge_type:
+            np.save(_codes_path(folder, edge_type), codes)
+        else:
+            found = _followers(bundle, link, table, codes, edge_type, work)
+            np.save(_codes_path(folder, edge_type), found)
+    by_anchor, codes = (table, codes) if link.labels else _by_anchor(bundle, link, codes, work)
+    for split, name in enumerate(SPLIT_NAMES, start=1):
+        anchors = _write_supervision(by_anchor, codes, split, folder / name)
+        _write_negatives(bundle, link, split, anchors, folder / f"{name}-negatives")
+    shutil.rmtree(work)
+
+
+def _followers(
+    bundle: Bundle,
+    link: LinkSplit,
+    table: LinkTable,
+    codes: np.ndarray,
+    edge_type: EdgeType,
+    work: Path,
+) -> np.ndarray:
+    """Codes of message edges that stand for the links of the table, or for their reverses."""
+    csc = bundle.csc(edge_type)
+    if not link.labels:
+        csr = bundle.csr(link.edge_type)
+        if np.array_equal(csr.indptr, csc.indptr) and np.array_equal(csr.indices, csc.indices):
+            return codes[csr.e_id] & _MESSAGE_BITS
+        if link.rule is not None and link.rule.type == "hash":
+            reverse = message_table(bundle, edge_type)
+            found = np.zeros(len(csc.indices), np.uint8)
+            hash_links(bundle, link, reverse, found)
+            if link.disjoint_train_ratio:
+                hold_disjoint(bundle, link, reverse, found)
+            return found
+    found = np.zeros(len(csc.indices), np.uint8)
+    columns = table.indices
+    order = column_order(table, work / "table-order.npy")
+    if order is not None:
+        columns, codes = columns[order], codes[order]
+    is_symmetric = table.row_type == table.column_type
+    # Label edges are by anchor, message edges by target, and their reverses by anchor again.
+    by_row = link.labels and edge_type != link.edge_type
+    link_kernels.look_up_codes(
+        csc.indptr,
+        csc.indices,
+        table.indptr,
+        columns,
+        codes,
+        by_row or is_symmetric,
+        not by_row or is_symmetric,
+        found,
+    )
+    return found
+
+
+def _by_anchor(
+    bundle: Bundle, link: LinkSplit, codes: np.ndarray, work: Path
+) -> tuple[LinkTable, np.ndarray]:
+    """The edges of a type and their codes by source, each row sorted by destination."""
+    csr = bundle.csr(link.edge_type)
+    given = message_table(bundle, link.edge_type)
+    time = None if given.time is None else given.time[csr.e_id]
+    table = LinkTable(
+        given.column_type, given.row_type, csr.indptr, csr.indices, None, time, None, time is None
+    )
+    codes = codes[csr.e_id]
+    order = column_order(table, work / "anchor-order.npy")
+    if order is None or time is None:
+        return table, codes
+    sorted_table = LinkTable(
+        table.row_type,
+        table.column_type,
+        csr.indptr,
+        csr.indices[order],
+        None,
+        time[order],
+        None,
+        is_sorted=True,
+    )
+    return sorted_table, codes[order]
+
+
+def _write_supervision(table: LinkTable, codes: np.ndarray, split: int, folder: Path) -> np.ndarray:
+    """Writes the distinct supervision pairs of a split; returns the anchors."""
+    indptr = _distinct(table, codes, split, folder)
+    anchors = np.flatnonzero(np.diff(indptr))
+    np.save(folder / _ANCHORS, anchors)
+    np.save(folder / _INDPTR, np.concatenate([indptr[:1], indptr[anchors + 1]]))
+    return anchors
+
+
+def _distinct(table: LinkTable, codes: np.ndarray, split: int, folder: Path) -> np.ndarray:
+    """Writes the targets and times of distinct pairs; returns row bounds over all anchor nodes."""
+    times = np.zeros(0, np.int64) if table.time is None else table.time
+    indptr = np.zeros(len(table.indptr), np.int64)
+    none = np.zeros(0, np.int64)
+    arguments = (table.indptr, table.indices, codes, split, times, indptr)
+    link_kernels.distinct_in_rows(*arguments, none, none.astype(times.dtype))
+    num_pairs = int(indptr[-1])
+    create_array(folder / _TARGETS, (num_pairs,), np.int64)
+    targets = open_array(folder / _TARGETS, "r+")
+    out_times = np.zeros(0, times.dtype)
+    if table.time is not None:
+        create_array(folder / _TIMES, (num_pairs,), times.dtype)
+        out_times = open_array(folder / _TIMES, "r+")
+    if num_pairs:
+        link_kernels.distinct_in_rows(*arguments, targets, out_times)
+    return indptr
+
+
+def _write_negatives(
+    bundle: Bundle, link: LinkSplit, split: int, anchors: np.ndarray, folder: Path
+) -> None:
+    """Writes the hard negatives of the anchors of a split, a row for each anchor."""
+    labels = find_label_edges(bundle, link.edge_type, "negative")
+    if labels is None:
+        return
+    table = table_of(labels)
+    needs_column = link.rule is None or link.rule.type == "temporal"
+    declared = table.split if link.rule is None else table.time
+    if needs_column and declared is None:
+        # Nothing says when they are known, so they are negatives of every split.
+        splits = np.full(len(table.indices), split, np.uint8)
+    else:
+        splits = own_splits(bundle, link, table)
+    is_anchor = np.zeros(len(table.indptr) - 1, bool)
+    is_anchor[anchors] = True
+    used = np.repeat(is_anchor, np.diff(table.indptr))
+    codes = np.where(used, splits << link_kernels.SUPERVISION_SHIFT, 0).astype(np.uint8)
+    indptr = _distinct(table, codes, split, folder)
+    np.save(folder / _ANCHORS, anchors)
+    np.save(folder / _INDPTR, np.concatenate([indptr[:1], indptr[anchors + 1]]))

@@ -1,0 +1,129 @@
+"""A bundle without the edges that may not carry messages in training, validation or test."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from raygnn.data.arrays import create_array, open_array
+from raygnn.data.bundle import Bundle, Csc, Csr
+from raygnn.data.bundle_record import BundleRecord
+from raygnn.data.derived import build_once
+from raygnn.data.edge_types import EdgeType, edge_type_name
+from raygnn.data.links import kernels as link_kernels
+from raygnn.data.links.folder import REMEDY, link_folder, message_codes, message_types
+from raygnn.data.links.split import LinkSplit
+from raygnn.errors import DataError
+
+Split = Literal["train", "val", "test"]
+
+_PARTS = ("indptr", "indices", "e_id")
+
+
+def message_graph(
+    bundle: Bundle, links: Sequence[LinkSplit], split: Split, inductive: bool = False
+) -> Bundle:
+    """The graph that messages flow along in a split, in the form of a bundle.
+
+    In training these are the edges of training (less the share that is for supervision only); in
+    validation all edges of training; in test those of validation too, or, `inductive`, only those
+    of training. The reverse of an edge follows it, in its own type or in the reverse type. Edge
+    types that no link split is about, and edges of no split, are always there.
+
+    The filtered arrays are made once on a node, when they are first asked for, and mapped.
+
+    Args:
+        links: how links are split; each edge type is in one of them at most.
+    Raises:
+        DataError: two link splits are about the same edges, or one cannot be made.
+    """
+    return _MessageGraph(bundle, tuple(links), split, inductive)
+
+
+class _MessageGraph(Bundle):
+    """See `message_graph`. Columns keep all edges; `e_id` says which of them are here."""
+
+    def __init__(
+        self, bundle: Bundle, links: tuple[LinkSplit, ...], split: Split, inductive: bool
+    ) -> None:
+        super().__init__(bundle.path, BundleRecord.load(bundle.path))
+        self._whole = bundle
+        self._links, self._split, self._inductive = links, split, inductive
+        self._link_of: dict[EdgeType, LinkSplit] = {}
+        for link in links:
+            link_folder(bundle, link)
+            for edge_type in message_types(bundle, link):
+                other = self._link_of.setdefault(edge_type, link)
+                if other is not link:
+                    raise DataError(
+                        f"the links of {edge_type_name(link.edge_type)} and of "
+                        f"{edge_type_name(other.edge_type)} are the same edges, or each other's "
+                        "reverse: one of them is split twice. Name one of the two."
+                    )
+
+    def __reduce__(self) -> tuple[Callable[..., Bundle], tuple[Any, ...]]:
+        return message_graph, (self._whole, self._links, self._split, self._inductive)
+
+    def num_edges(self, edge_type: EdgeType) -> int:
+        """Number of edges that carry messages."""
+        return int(self.csc(edge_type).indptr[-1])
+
+    def csc(self, edge_type: EdgeType) -> Csc:
+        """In-neighbors, with the edges' positions in the CSC of the whole type as `e_id`."""
+        link = self._link_of.get(edge_type)
+        if link is None:
+            return self._whole.csc(edge_type)
+        csc = self._whole.csc(edge_type)
+        return Csc(*self._filtered(link, edge_type, "in", csc.indptr, csc.indices, None))
+
+    def csr(self, edge_type: EdgeType) -> Csr:
+        """Out-neighbors, with the edges' positions in the CSC of the whole type as `e_id`."""
+        link = self._link_of.get(edge_type)
+        if link is None:
+            return self._whole.csr(edge_type)
+        csr = self._whole.csr(edge_type)
+        return Csr(*self._filtered(link, edge_type, "out", csr.indptr, csr.indices, csr.e_id))
+
+    def _filtered(
+        self,
+        link: LinkSplit,
+        edge_type: EdgeType,
+        direction: str,
+        indptr: np.ndarray,
+        indices: np.ndarray,
+        e_id: np.ndarray | None,
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        last_stage = 2 if self._split == "test" and not self._inductive else 1
+        # Without a disjoint share, training and validation have one graph.
+        held_too = self._split != "train" or not link.disjoint_train_ratio
+        stage = f"{last_stage}{'' if held_too else '-free'}"
+        name = edge_type_name(edge_type)
+
+        def build(folder: Path) -> None:
+            codes = message_codes(self._whole, link, edge_type)
+            if e_id is not None:
+                codes = codes[e_id]
+            bounds = np.zeros_like(indptr)
+            link_kernels.count_messages(indptr, codes, last_stage, held_too, bounds)
+            np.save(folder / "indptr.npy", bounds)
+            fits = len(indices) <= np.iinfo(np.int32).max
+            positions = np.zeros(0, np.int32) if e_id is None else e_id
+            for part, dtype in (
+                ("indices", indices.dtype),
+                ("e_id", np.int32 if fits else np.int64),
+            ):
+                create_array(folder / f"{part}.npy", (int(bounds[-1]),), dtype)
+            out = (open_array(folder / f"{part}.npy", "r+") for part in ("indices", "e_id"))
+            link_kernels.keep_messages(indices, codes, positions, last_stage, held_too, *out)
+
+        folder = build_once(
+            self._path / "messages" / f"{link.fingerprint}.{name}.{stage}.{direction}",
+            build,
+            f"the message edges of {name}",
+            REMEDY,
+        )
+        found = tuple(self._open(folder / f"{part}.npy") for part in _PARTS)
+        return found[0], found[1], found[2]

@@ -1,0 +1,240 @@
+"""How the links of one edge type are split: the choice, and the code of every edge under it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+
+from raygnn.data.arrays import create_array, open_array
+from raygnn.data.bundle import Bundle, LabelEdges
+from raygnn.data.edge_types import EdgeType, edge_type_name
+from raygnn.data.hashing import hash_ids, splitmix64_array
+from raygnn.data.links import kernels as link_kernels
+from raygnn.data.split_rules import split_bounds
+from raygnn.data.splits import temporal_codes
+from raygnn.errors import DataError
+
+if TYPE_CHECKING:
+    from raygnn.config.data_section import HashSplit, TemporalSplit
+
+# Part of the fingerprint of what is kept in a bundle's folder.
+_VERSION = 1
+
+
+@dataclass(frozen=True)
+class LinkSplit:
+    """Which links of an edge type are learnt from, validated on and tested on.
+
+    Attributes:
+        edge_type: (anchor type, relation, target type).
+        labels: the links are the positive label edges of the type; else its message edges.
+        rule: null takes the split column. `hash` draws each unordered pair of original ids, so that
+            an edge, its reverse and parallel edges fall together; `temporal` goes by the time
+            column of the edges.
+        seed: of the rule, where it sets none, and of the disjoint share.
+        disjoint_train_ratio: this share of the pairs of training is for supervision only, and the
+            rest for messages only; 0 makes every edge of training both.
+    """
+
+    edge_type: EdgeType
+    labels: bool = False
+    rule: HashSplit | TemporalSplit | None = None
+    seed: int = 0
+    disjoint_train_ratio: float = 0.0
+
+    @property
+    def fingerprint(self) -> str:
+        """Names what follows from the split in a bundle."""
+        content = [
+            _VERSION,
+            self.edge_type,
+            self.labels,
+            None if self.rule is None else self.rule.model_dump(mode="json"),
+            self.seed,
+            self.disjoint_train_ratio,
+        ]
+        return hashlib.sha256(json.dumps(content).encode()).hexdigest()[:20]
+
+
+@dataclass(frozen=True)
+class LinkTable:
+    """Links by row: the out-edges of anchors, or the in-edges of targets.
+
+    Attributes:
+        split: declared split of each edge, or null.
+        time: of each edge, or null.
+        unit: of timestamps.
+        is_sorted: the edges of a row are in the order of their columns.
+    """
+
+    row_type: str
+    column_type: str
+    indptr: np.ndarray
+    indices: np.ndarray
+    split: np.ndarray | None
+    time: np.ndarray | None
+    unit: str | None
+    is_sorted: bool
+
+
+def find_label_edges(bundle: Bundle, edge_type: EdgeType, sign: str) -> LabelEdges | None:
+    """The label edges of a type and sign, or null."""
+    for labels in bundle.label_edges:
+        if (labels.edge_type, labels.sign) == (edge_type, sign):
+            return labels
+    return None
+
+
+def label_table(bundle: Bundle, link: LinkSplit) -> LinkTable:
+    """The positive label edges, by anchor.
+
+    Raises:
+        DataError: the graph has none of the type.
+    """
+    labels = find_label_edges(bundle, link.edge_type, "positive")
+    if labels is None:
+        have = [edge_type_name(e.edge_type) for e in bundle.label_edges if e.sign == "positive"]
+        raise DataError(
+            f"label edges of type {edge_type_name(link.edge_type)!r} are not in the graph, which "
+            f"has positive ones of {have or 'no type'}. Name one of these, declare label_edges in "
+            "graph.yaml, or take the links from message edges."
+        )
+    return table_of(labels)
+
+
+def table_of(labels: LabelEdges) -> LinkTable:
+    """Label edges as a table, by anchor."""
+    anchor, _, target = labels.edge_type
+    return LinkTable(
+        anchor,
+        target,
+        labels.indptr,
+        labels.targets,
+        labels.split,
+        labels.time,
+        labels.time_unit,
+        is_sorted=True,
+    )
+
+
+def message_table(bundle: Bundle, edge_type: EdgeType) -> LinkTable:
+    """The edges of a type, by destination.
+
+    Raises:
+        DataError: the graph has no such edge type.
+    """
+    csc = bundle.csc(edge_type)
+    columns = bundle.columns(edge_type)
+    split, time = (
+        np.asarray(bundle.column(edge_type, name)) if name in columns else None
+        for name in ("split", "time")
+    )
+    unit = columns["time"].unit if "time" in columns else None
+    source, _, target = edge_type
+    is_sorted = time is None
+    return LinkTable(target, source, csc.indptr, csc.indices, split, time, unit, is_sorted)
+
+
+def split_links(bundle: Bundle, link: LinkSplit, table: LinkTable, folder: Path) -> np.ndarray:
+    """The code of every link of the table, as `link_kernels` describes it.
+
+    Args:
+        folder: for arrays that only this needs.
+    Returns:
+        uint8 [num_edges], in the order of the table.
+    Raises:
+        DataError: the table has no column that the rule needs.
+    """
+    codes = np.zeros(len(table.indices), np.uint8)
+    if link.rule is not None and link.rule.type == "hash":
+        hash_links(bundle, link, table, codes)
+        codes |= codes << link_kernels.SUPERVISION_SHIFT
+    else:
+        splits = own_splits(bundle, link, table)
+        order = column_order(table, folder / "order.npy")
+        columns = table.indices if order is None else table.indices[order]
+        ordered = splits if order is None else splits[order]
+        is_symmetric = table.row_type == table.column_type
+        resolved = codes if order is None else np.zeros_like(codes)
+        link_kernels.resolve_pairs(
+            table.indptr, columns, ordered, is_symmetric, link.rule is not None, resolved
+        )
+        if order is not None:
+            codes[order] = resolved
+    if link.disjoint_train_ratio:
+        hold_disjoint(bundle, link, table, codes)
+    return codes
+
+
+def own_splits(bundle: Bundle, link: LinkSplit, table: LinkTable) -> np.ndarray:
+    """The split of every edge by its own column, time or pair, whatever others of its pair have.
+
+    Raises:
+        DataError: the table has no column that the rule needs.
+    """
+    name = edge_type_name(link.edge_type)
+    where = "label_edges" if link.labels else "edge_types"
+    if link.rule is None:
+        if table.split is None:
+            raise DataError(
+                f"the links of {name} are not split: they have no split column. Name one with "
+                f"split under {where} in graph.yaml, or set a rule: {{type: hash, fractions: "
+                "[0.8, 0.1, 0.1]} or {type: temporal, quantiles: [0.8, 0.9]}."
+            )
+        return table.split
+    if link.rule.type == "hash":
+        codes = np.zeros(len(table.indices), np.uint8)
+        hash_links(bundle, link, table, codes)
+        return codes
+    if table.time is None:
+        raise DataError(
+            f"the links of {name} cannot be split by time: they have no time column. Name one "
+            f"with time under {where} in graph.yaml, or set a rule of type hash."
+        )
+    return temporal_codes(table.time, None, table.unit, link.rule)
+
+
+def hash_links(bundle: Bundle, link: LinkSplit, table: LinkTable, out: np.ndarray) -> None:
+    """Splits by the hash of (seed, unordered pair of original ids)."""
+    assert link.rule is not None
+    assert link.rule.type == "hash"
+    seed = link.seed if link.rule.seed is None else link.rule.seed
+    rows, columns = _pair_hashes(bundle, table, seed)
+    bounds = split_bounds(link.rule.fractions)
+    link_kernels.hash_splits(table.indptr, table.indices, rows, columns, bounds, out)
+
+
+def hold_disjoint(bundle: Bundle, link: LinkSplit, table: LinkTable, codes: np.ndarray) -> None:
+    """Marks the share of training that is for supervision only."""
+    rows, columns = _pair_hashes(bundle, table, link.seed)
+    ratio = link.disjoint_train_ratio
+    link_kernels.hold_share(table.indptr, table.indices, rows, columns, ratio, codes)
+
+
+def column_order(table: LinkTable, path: Path) -> np.ndarray | None:
+    """Positions of the edges with each row sorted by column; null where they are so already."""
+    if table.is_sorted:
+        return None
+    create_array(path, (len(table.indices),), np.int64)
+    order = open_array(path, "r+")
+    link_kernels.sort_rows(table.indptr, table.indices, order)
+    return order
+
+
+def _pair_hashes(bundle: Bundle, table: LinkTable, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    rows = node_hashes(bundle.ids(table.row_type), table.row_type, seed)
+    if table.row_type == table.column_type:
+        return rows, rows
+    return rows, node_hashes(bundle.ids(table.column_type), table.column_type, seed)
+
+
+def node_hashes(ids: pa.Array, node_type: str, seed: int) -> np.ndarray:
+    """uint64 hashes of (seed, node type, original id); user 5 and item 5 are not alike."""
+    key = int(hash_ids(pa.array([node_type]), 0)[0])
+    return splitmix64_array(hash_ids(ids, seed), key)

@@ -1,0 +1,289 @@
+"""Links to learn from: supervision edges of each split, and all that is known to be linked."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from raygnn.data.arrays import create_array, open_array
+from raygnn.data.bundle import Bundle
+from raygnn.data.derived import build_once
+from raygnn.data.edge_types import EdgeType, edge_type_name
+from raygnn.data.links import kernels as link_kernels
+from raygnn.data.links.folder import REMEDY, SPLIT_NAMES, link_folder, rows_of
+from raygnn.data.links.split import LinkSplit, label_table, message_table
+from raygnn.errors import DataError
+
+
+@dataclass(frozen=True)
+class SupervisionEdges:
+    """Links in the loss of one split, by anchor: row i of `indptr` spans the targets of anchor i.
+
+    A pair is there once, however many parallel edges it has. The arrays are memory-mapped.
+
+    Attributes:
+        edge_type: the message edge type whose edges these links are, to be kept out of messages
+            with its reverse; null where the links carry no messages.
+        anchors: int64 [num_anchors], dense ids, ascending; each has a target. Of several relations,
+            so by relation: an anchor is there once for each relation that it has links of.
+        indptr: int64 [num_anchors + 1].
+        targets: int64 [num_links], dense ids, ascending within a row.
+        times: int64 or float64 [num_links], the earliest of each pair, or null.
+        hard_negatives: pairs known not to be linked, with a row for each of the same anchors, some
+            of them empty; null where the graph declares none.
+        relations: int64 [num_anchors], which of several relations the links of an anchor are of;
+            null where there is one.
+        edge_types: of several relations, `edge_type` of each.
+    """
+
+    anchor_type: str
+    target_type: str
+    edge_type: EdgeType | None
+    anchors: np.ndarray
+    indptr: np.ndarray
+    targets: np.ndarray
+    times: np.ndarray | None = None
+    hard_negatives: SupervisionEdges | None = None
+    relations: np.ndarray | None = None
+    edge_types: tuple[EdgeType | None, ...] = ()
+
+    @property
+    def message_types(self) -> tuple[EdgeType | None, ...]:
+        """By relation, the message edge type of its links; null where they carry no messages."""
+        return self.edge_types or (self.edge_type,)
+
+    @property
+    def num_anchors(self) -> int:
+        """Number of anchors."""
+        return len(self.anchors)
+
+    @property
+    def num_links(self) -> int:
+        """Number of (anchor, target) pairs."""
+        return len(self.targets)
+
+
+@dataclass(frozen=True)
+class KnownPositives:
+    """All known links of training, validation and test: row i spans the targets of anchor node i.
+
+    Attributes:
+        indptr: int64 [num_anchor_nodes + 1].
+        targets: int32 or int64, dense ids, ascending within a row, parallel edges repeated.
+    """
+
+    indptr: np.ndarray
+    targets: np.ndarray
+
+    def contains(self, anchors: np.ndarray, targets: np.ndarray) -> np.ndarray:
+        """Whether each pair is linked.
+
+        Args:
+            anchors: int64 [n], dense ids.
+            targets: int64 [n], dense ids.
+        Returns:
+            bool [n].
+        """
+        found = np.zeros(len(anchors), bool)
+        link_kernels.contains(self.indptr, self.targets, _ids(anchors), _ids(targets), found)
+        return found
+
+    def mask(self, anchors: np.ndarray, targets: np.ndarray) -> np.ndarray:
+        """Whether each anchor is linked to each target.
+
+        Args:
+            anchors: int64 [num_anchors], dense ids.
+            targets: int64 [num_targets], dense ids, may repeat.
+        Returns:
+            bool [num_anchors, num_targets].
+        """
+        found = np.zeros((len(anchors), len(targets)), bool)
+        wanted = _ids(targets)
+        order = np.argsort(wanted, kind="stable")
+        link_kernels.mark_known(
+            self.indptr, self.targets, _ids(anchors), wanted[order], order, found
+        )
+        return found
+
+
+@dataclass(frozen=True)
+class KnownLinks:
+    """Known links of one relation or of several."""
+
+    parts: tuple[KnownPositives, ...]
+
+    def mask(
+        self, anchors: np.ndarray, targets: np.ndarray, relations: np.ndarray | None = None
+    ) -> np.ndarray:
+        """Whether each anchor is linked to each target; see `KnownPositives.mask`.
+
+        Args:
+            relations: int64 [num_anchors]; null where there is one.
+        """
+        if relations is None:
+            return self.parts[0].mask(anchors, targets)
+        found = np.zeros((len(anchors), len(targets)), bool)
+        for relation in np.unique(relations):
+            rows = np.flatnonzero(relations == relation)
+            found[rows] = self.parts[relation].mask(anchors[rows], targets)
+        return found
+
+    def rows(
+        self, anchors: np.ndarray, relations: np.ndarray | None = None
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """The known targets of some anchors.
+
+        Returns:
+            int64 [num_anchors + 1], where each anchor's targets begin, and int64 dense ids.
+        """
+        relations = np.zeros(len(anchors), np.int64) if relations is None else relations
+        found = []
+        for relation, anchor in zip(relations.tolist(), anchors.tolist(), strict=True):
+            part = self.parts[relation]
+            found.append(part.targets[part.indptr[anchor] : part.indptr[anchor + 1]])
+        bounds = np.cumsum([0, *(len(targets) for targets in found)])
+        return bounds, np.concatenate([np.empty(0, np.int64), *found]).astype(np.int64)
+
+
+def make_supervision(bundle: Bundle, *links: LinkSplit) -> dict[str, SupervisionEdges]:
+    """Supervision edges of train, val and test; those of a split that nothing is in are empty.
+
+    The first call on a node splits all edges and keeps the result in the bundle's folder.
+
+    Args:
+        links: of each relation, all between the same two node types and split by one rule.
+    Raises:
+        DataError: the links cannot be split so, or no link falls into a split that the rule makes.
+    """
+    folders = [link_folder(bundle, link) for link in links]
+    found = {
+        name: _joined([_read(bundle, *each, name) for each in zip(links, folders, strict=True)])
+        for name in SPLIT_NAMES
+    }
+    link = links[0]
+    wanted = (True, False, False)
+    if link.rule is not None:
+        wanted = (True, True, link.rule.type == "hash" or _has_test(link))
+        if link.rule.type == "hash":
+            fractions = link.rule.fractions
+            wanted = (fractions[0] > 0, fractions[1] > 0, fractions[2] > 0)
+    empty = [
+        name
+        for name, is_wanted in zip(SPLIT_NAMES, wanted, strict=True)
+        if is_wanted and not found[name].num_links
+    ]
+    if empty:
+        sizes = ", ".join(f"{name} {edges.num_links:,}" for name, edges in found.items())
+        raise DataError(
+            f"the links of {edge_type_name(link.edge_type)}{' and others' if links[1:] else ''} "
+            f"are split badly: {' and '.join(empty)} "
+            f"would be empty ({sizes}). Set other shares or bounds, a disjoint_train_ratio of 0, "
+            "or declare links of that split."
+        )
+    return found
+
+
+def known_positives(bundle: Bundle, link: LinkSplit) -> KnownPositives:
+    """All links of a type, in whichever split: label edges and message edges of the type.
+
+    Raises:
+        DataError: the graph has no such links.
+    """
+    has_messages = link.edge_type in bundle.edge_types
+    if link.labels:
+        labels = label_table(bundle, link)
+        if not has_messages:
+            return KnownPositives(labels.indptr, labels.indices)
+    elif message_table(bundle, link.edge_type).is_sorted:
+        csr = bundle.csr(link.edge_type)
+        return KnownPositives(csr.indptr, csr.indices)
+    source = "labels" if link.labels else "messages"
+    name = edge_type_name(link.edge_type)
+    folder = build_once(
+        bundle.path / "known" / f"{name}.{source}",
+        lambda building: _build_known(bundle, link, building),
+        f"the known links of {name}",
+        REMEDY,
+    )
+    return KnownPositives(open_array(folder / "indptr.npy"), open_array(folder / "targets.npy"))
+
+
+def _read(bundle: Bundle, link: LinkSplit, folder: Path, name: str) -> SupervisionEdges:
+    anchor_type, _, target_type = link.edge_type
+    edge_type = link.edge_type if link.edge_type in bundle.edge_types else None
+    negatives = None
+    if (folder / f"{name}-negatives").exists():
+        rows = rows_of(folder / f"{name}-negatives")
+        negatives = SupervisionEdges(anchor_type, target_type, None, *rows)
+    rows = rows_of(folder / name)
+    return SupervisionEdges(anchor_type, target_type, edge_type, *rows, negatives)
+
+
+def _joined(parts: Sequence[SupervisionEdges]) -> SupervisionEdges:
+    """The links of all relations, one relation after another."""
+    if len(parts) == 1:
+        return parts[0]
+    negatives = [part.hard_negatives for part in parts]
+    hard = None
+    if any(part is not None for part in negatives):
+        hard = _joined(
+            [
+                _without_links(of_links) if part is None else part
+                for part, of_links in zip(negatives, parts, strict=True)
+            ]
+        )
+    counts = np.concatenate([np.diff(part.indptr) for part in parts])
+    has_times = all(part.times is not None or not part.num_links for part in parts)
+    times = [part.times for part in parts if part.times is not None]
+    return SupervisionEdges(
+        parts[0].anchor_type,
+        parts[0].target_type,
+        None,
+        np.concatenate([part.anchors for part in parts]),
+        np.concatenate([[0], np.cumsum(counts)]),
+        np.concatenate([part.targets for part in parts]),
+        np.concatenate(times) if has_times and times else None,
+        hard,
+        np.repeat(np.arange(len(parts)), [part.num_anchors for part in parts]),
+        tuple(part.edge_type for part in parts),
+    )
+
+
+def _without_links(edges: SupervisionEdges) -> SupervisionEdges:
+    """The same anchors with no links."""
+    empty = np.zeros(0, np.int64)
+    return replace(
+        edges, indptr=np.zeros_like(edges.indptr), targets=empty, times=None, hard_negatives=None
+    )
+
+
+def _has_test(link: LinkSplit) -> bool:
+    assert link.rule is not None
+    assert link.rule.type == "temporal"
+    return link.rule.quantiles is None or link.rule.quantiles[1] < 1
+
+
+def _build_known(bundle: Bundle, link: LinkSplit, folder: Path) -> None:
+    csr = bundle.csr(link.edge_type)
+    columns = csr.indices
+    if not message_table(bundle, link.edge_type).is_sorted:
+        order = np.empty(len(columns), np.int64)
+        link_kernels.sort_rows(csr.indptr, columns, order)
+        columns = columns[order]
+    other_indptr, others = np.zeros_like(csr.indptr), columns[:0]
+    if link.labels:
+        labels = label_table(bundle, link)
+        other_indptr, others = labels.indptr, labels.indices
+    tables = (csr.indptr, columns, other_indptr, others)
+    indptr = np.zeros_like(csr.indptr)
+    link_kernels.merge_rows(*tables, indptr, columns[:0])
+    create_array(folder / "targets.npy", (int(indptr[-1]),), columns.dtype)
+    link_kernels.merge_rows(*tables, indptr, open_array(folder / "targets.npy", "r+"))
+    np.save(folder / "indptr.npy", indptr)
+
+
+def _ids(values: np.ndarray) -> np.ndarray:
+    return np.ascontiguousarray(values, np.int64)

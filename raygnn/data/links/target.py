@@ -1,0 +1,234 @@
+"""What a link task learns: which links, from which graph, with which negatives."""
+
+from __future__ import annotations
+
+import fnmatch
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING, Any
+
+from raygnn.data.bundle import Bundle
+from raygnn.data.edge_inputs import find_edge_columns
+from raygnn.data.edge_types import EdgeType, edge_type_name, parse_edge_type
+from raygnn.data.links.split import LinkSplit
+from raygnn.data.links.supervision import KnownLinks, SupervisionEdges, known_positives
+from raygnn.data.links.supervision import make_supervision as split_links
+from raygnn.errors import ConfigError, DataError
+
+if TYPE_CHECKING:
+    from raygnn.config import Config
+
+_COUNTS = ("num_random_negatives", "num_random_negatives_eval")
+
+
+@dataclass(frozen=True)
+class LinkTargetArguments:
+    """`task.args` of link prediction; see `LinkPrediction` for their meaning."""
+
+    edge_type: str | Sequence[str] | None = None
+    labels: bool = False
+    feature: str = "x"
+    edge_feature: str | None = None
+    edge_weight: str | None = None
+    decoder: Mapping[str, Any] = field(default_factory=lambda: {"type": "inner_product"})
+    num_random_negatives: int = 512
+    num_random_negatives_eval: int = 512
+    negatives: str = "uniform"
+    max_labels_per_anchor: int | None = None
+    remove_accidental_hits: bool = True
+    logq_correction: bool = False
+    disjoint_train_ratio: float = 0.0
+    test_messages: str = "transductive"
+    full_ranking: bool | Sequence[int] = False
+
+    @classmethod
+    def of(cls, args: Mapping[str, Any]) -> LinkTargetArguments:
+        """Takes `task.args`.
+
+        Raises:
+            ConfigError: one of them is no argument of link prediction, or out of range.
+        """
+        known = [item.name for item in fields(cls)]
+        for name in args:
+            if name not in known:
+                raise ConfigError(
+                    f"task.args.{name} is invalid: link_prediction has no such argument. Set one "
+                    f"of: {', '.join(known)}."
+                )
+        arguments = cls(**args)
+        arguments._check()
+        return arguments
+
+    @property
+    def has_several(self) -> bool:
+        """Whether the links may be of several edge types."""
+        named = self.edge_type
+        return named is not None and (not isinstance(named, str) or "*" in named)
+
+    def _check(self) -> None:
+        for name in _COUNTS:
+            value = getattr(self, name)
+            if not isinstance(value, int) or value < 0:
+                raise ConfigError(
+                    f"task.args.{name}={value!r} is invalid: it is a number of nodes. Set 0 or "
+                    "more."
+                )
+        choices = {"negatives": ("uniform", "degree"), "test_messages": _MODES}
+        for name, allowed in choices.items():
+            if getattr(self, name) not in allowed:
+                raise ConfigError(
+                    f"task.args.{name}={getattr(self, name)!r} is invalid: there is no such "
+                    f"choice. Set one of: {', '.join(allowed)}."
+                )
+        if not 0 <= self.disjoint_train_ratio < 1:
+            raise ConfigError(
+                f"task.args.disjoint_train_ratio={self.disjoint_train_ratio!r} is invalid: it is "
+                "the share of training links that carry no messages. Set at least 0, below 1."
+            )
+        if not isinstance(self.full_ranking, bool) and not _are_ks(self.full_ranking):
+            raise ConfigError(
+                f"task.args.full_ranking={self.full_ranking!r} is invalid: it is true, false, or "
+                "the k of hits, recall and NDCG. Set a list as [10, 20]."
+            )
+
+
+_MODES = ("transductive", "inductive")
+
+
+def _are_ks(value: object) -> bool:
+    if not isinstance(value, list) or not value:
+        return False
+    return all(isinstance(k, int) and not isinstance(k, bool) and k > 0 for k in value)
+
+
+@dataclass(frozen=True)
+class LinkTarget:
+    """The links of a task, found and split.
+
+    Attributes:
+        edge_types: (anchor type, relation, target type) of each relation that is learnt.
+        links: how they are split, for `message_graph`: one of each two that are each other's
+            reverse.
+        splits: supervision edges of train, val and test.
+        known: all links of the types, for filtering.
+        reverse_types: edge types and their reverses.
+        edge_columns: edge columns that the model reads, see `find_edge_columns`.
+    """
+
+    edge_types: tuple[EdgeType, ...]
+    links: tuple[LinkSplit, ...]
+    splits: dict[str, SupervisionEdges]
+    known: KnownLinks
+    reverse_types: dict[EdgeType, EdgeType]
+    edge_columns: dict[str, str]
+
+    @property
+    def node_types(self) -> tuple[str, str]:
+        """Types of the anchors and of the targets."""
+        anchor_type, _, target_type = self.edge_types[0]
+        return anchor_type, target_type
+
+    @classmethod
+    def find(cls, bundle: Bundle, config: Config, arguments: LinkTargetArguments) -> LinkTarget:
+        """Finds the links, splits them by `data.splits`, and checks them.
+
+        Raises:
+            ConfigError: the edge type is not in the graph, or the rule does not split edges.
+            DataError: the links cannot be split so.
+        """
+        edge_types = find_edge_types(bundle, arguments)
+        rule = config.data.splits
+        if rule is not None and rule.type == "per_class":
+            raise ConfigError(
+                "data.splits.type='per_class' is invalid: links have no classes. Set hash or "
+                "temporal, or declare a split column of the edges."
+            )
+        links = tuple(
+            LinkSplit(
+                edge_type,
+                labels=arguments.labels,
+                rule=rule,
+                seed=config.seed,
+                disjoint_train_ratio=arguments.disjoint_train_ratio,
+            )
+            for edge_type in edge_types
+        )
+        splits = split_links(bundle, *links)
+        if config.sampling.temporal is not None:
+            _check_temporal(splits, arguments)
+        reverses = {et: bundle.reverse_of(et) for et in bundle.edge_types}
+        return cls(
+            edge_types=edge_types,
+            links=_one_direction(bundle, links),
+            splits=splits,
+            known=KnownLinks(tuple(known_positives(bundle, link) for link in links)),
+            reverse_types={et: other for et, other in reverses.items() if other is not None},
+            edge_columns=find_edge_columns(
+                bundle, config.model, arguments.edge_feature, arguments.edge_weight
+            ),
+        )
+
+
+def _check_temporal(splits: Mapping[str, SupervisionEdges], arguments: LinkTargetArguments) -> None:
+    if any(edges.num_links and edges.times is None for edges in splits.values()):
+        raise DataError(
+            "sampling.temporal is invalid: the links have no times. Declare the time of their edge "
+            "type or label edges in graph.yaml, or leave it out."
+        )
+    if arguments.full_ranking:
+        raise ConfigError(
+            "task.args.full_ranking=True is invalid: it ranks embeddings of all nodes as of one "
+            "time, and sampling.temporal makes them as of each link's. Set it to false."
+        )
+
+
+def find_edge_types(bundle: Bundle, arguments: LinkTargetArguments) -> tuple[EdgeType, ...]:
+    """The edge types that `task.args.edge_type` names.
+
+    Raises:
+        ConfigError: it names none, or types between different node types.
+    """
+    if arguments.labels:
+        available = [edges.edge_type for edges in bundle.label_edges if edges.sign == "positive"]
+    else:
+        available = list(bundle.edge_types)
+    names = [edge_type_name(edge_type) for edge_type in available]
+    shown = ", ".join(names[:10]) or "none, as there are no label edges"
+    shown += f" and {len(names) - 10} more" if names[10:] else ""
+    if arguments.edge_type is None:
+        if len(available) == 1:
+            return (available[0],)
+        raise ConfigError(
+            f"task.args.edge_type=None is invalid: the graph has several. Set one of: {shown}."
+        )
+    given = arguments.edge_type
+    chosen: dict[str, None] = {}
+    for pattern in [given] if isinstance(given, str) else given:
+        matching = fnmatch.filter(names, pattern)
+        if not matching:
+            raise ConfigError(
+                f"task.args.edge_type={pattern!r} is invalid: the graph has no such links. Set "
+                f"one of: {shown}; or a pattern with *."
+            )
+        chosen.update(dict.fromkeys(matching))
+    found = tuple(parse_edge_type(name) for name in chosen)
+    if len({(source, target) for source, _, target in found}) > 1:
+        raise ConfigError(
+            f"task.args.edge_type={given!r} is invalid: the links are between different node "
+            f"types: {', '.join(chosen)}. Name edge types with the same source and target."
+        )
+    return found
+
+
+def _one_direction(bundle: Bundle, links: Sequence[LinkSplit]) -> tuple[LinkSplit, ...]:
+    """Of two types that are each other's reverse, the first: their edges fall together."""
+    seen: set[EdgeType] = set()
+    kept = []
+    for link in links:
+        reverse = None
+        if link.edge_type in bundle.edge_types:
+            reverse = bundle.reverse_of(link.edge_type)
+        if reverse not in seen:
+            kept.append(link)
+        seen.add(link.edge_type)
+    return tuple(kept)

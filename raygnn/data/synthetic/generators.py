@@ -1,0 +1,45 @@
+"""Generated graphs by name, for `data.synthetic`, `raygnn.prepare synthetic` and benchmarks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from raygnn.data.synthetic.arguments import argument_problems, did_you_mean
+from raygnn.data.synthetic.bipartite import bipartite
+from raygnn.data.synthetic.planted import planted_partition
+from raygnn.data.synthetic.rmat import rmat
+from raygnn.data.tables.graph_tables import GraphTables
+from raygnn.errors import ConfigError
+
+__all__ = ["GENERATORS", "bipartite", "planted_partition", "rmat", "synthetic_tables"]
+
+GENERATORS: dict[str, Callable[..., GraphTables]] = {
+    "planted_partition": planted_partition,
+    "rmat": rmat,
+    "bipartite": bipartite,
+}
+
+
+def synthetic_problems(type: str, **args: Any) -> list[str]:
+    """Everything wrong with a `data.synthetic` section, without generating anything."""
+    if type not in GENERATORS:
+        return [
+            f"data.synthetic.type={type!r} is invalid: no such generator. "
+            f"{did_you_mean(type, list(GENERATORS))}"
+        ]
+    return argument_problems(GENERATORS[type], args)
+
+
+def synthetic_tables(type: str, **args: Any) -> GraphTables:
+    """Generates a graph: `synthetic_tables(**config.data.synthetic)`.
+
+    Args:
+        type: a name in GENERATORS.
+        args: the generator's arguments; what is left out takes its default.
+    Raises:
+        ConfigError: unknown type, unknown or invalid arguments; names all of them.
+    """
+    if problems := synthetic_problems(type, **args):
+        raise ConfigError(problems)
+    return GENERATORS[type](**args)

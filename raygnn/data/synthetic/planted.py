@@ -1,0 +1,82 @@
+"""A planted-partition graph: communities that edges show well and features show badly."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import numpy as np
+
+from raygnn.data.convert.split_option import SPLIT_HELP, declare_split
+from raygnn.data.synthetic.arguments import Range, checked
+from raygnn.data.synthetic.draws import draw_integers, draw_normal, draw_permutation, draw_uniform
+from raygnn.data.tables.graph_tables import GraphTables, edge_rows, node_rows
+
+
+@checked
+def planted_partition(
+    num_nodes: Annotated[int, Range("the number of nodes", low=2)] = 5000,
+    num_classes: Annotated[int, Range("the number of communities, the labels", low=2)] = 8,
+    avg_degree: Annotated[float, Range("the mean number of neighbors of a node", low=0)] = 12.0,
+    homophily: Annotated[
+        float, Range("the share of edges that stay within a community", low=0, high=1)
+    ] = 0.6,
+    num_features: Annotated[int, Range("the length of a feature row", low=1)] = 32,
+    noise: Annotated[
+        float, Range("the norm of the features' noise, as a multiple of their signal's", low=0)
+    ] = 3.0,
+    split: Annotated[str, Range(SPLIT_HELP)] = "hash:0.6,0.2,0.2",
+    split_seed: Annotated[int | None, Range("the seed of the split (default: seed)")] = None,
+    seed: Annotated[int, Range("the seed")] = 0,
+) -> GraphTables:
+    """Equal communities, undirected edges mostly within them, features around their centers.
+
+    Each edge's first end is uniform; the other is, with probability `homophily`, uniform in the
+    same community and otherwise uniform among the others. A feature row is its community's center,
+    a random unit vector, plus Gaussian noise of expected norm `noise`. Loops and repeated edges
+    are dropped, so that the mean degree comes out slightly lower in small dense graphs.
+    """
+    num_classes = min(num_classes, num_nodes)
+    labels = draw_permutation(seed, "labels", num_nodes) % num_classes
+    source, target = _draw_edges(labels, num_classes, avg_degree, homophily, seed)
+    features = class_features(labels, num_classes, num_features, noise, seed)
+    nodes = node_rows(np.arange(num_nodes), {"x": features}, {"y": labels})
+    nodes = declare_split(nodes, split, seed if split_seed is None else split_seed, labels)
+    return GraphTables({"node": nodes}, {("node", "to", "node"): edge_rows(source, target)})
+
+
+def class_features(
+    labels: np.ndarray, num_classes: int, num_features: int, noise: float, seed: int
+) -> np.ndarray:
+    """float32 [n, num_features]: the unit center of each row's class plus noise of that norm."""
+    centers = draw_normal(seed, "centers", (num_classes, num_features))
+    centers /= np.linalg.norm(centers, axis=1, keepdims=True)
+    features = draw_normal(seed, "features", (len(labels), num_features))
+    features *= np.float32(noise / np.sqrt(num_features))
+    features += centers[labels]
+    return features
+
+
+def _draw_edges(
+    labels: np.ndarray, num_classes: int, avg_degree: float, homophily: float, seed: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Both directions of each edge, sorted by (source, target)."""
+    num_nodes = len(labels)
+    num_draws = round(num_nodes * avg_degree / 2)
+    by_class = np.argsort(labels, kind="stable")
+    sizes = np.bincount(labels, minlength=num_classes)
+    starts = np.cumsum(sizes) - sizes
+
+    first = draw_integers(seed, "first ends", num_draws, num_nodes)
+    own_class = labels[first]
+    inside = draw_uniform(seed, "inside", num_draws) < homophily
+    # positions in by_class: the own community's block, or all that follows it, wrapped around
+    choices = np.where(inside, sizes[own_class], num_nodes - sizes[own_class])
+    offset = draw_integers(seed, "second ends", num_draws, choices)
+    offset[~inside] += sizes[own_class][~inside]
+    second = by_class[(starts[own_class] + offset) % num_nodes]
+
+    low, high = np.minimum(first, second), np.maximum(first, second)
+    pairs = np.unique((low * num_nodes + high)[low != high])
+    low, high = pairs // num_nodes, pairs % num_nodes
+    both = np.sort(np.concatenate([pairs, high * num_nodes + low]))
+    return both // num_nodes, both % num_nodes

@@ -1,0 +1,1 @@
+"""Graph tables: their files, columns and specs, in memory and on disk."""

@@ -1,0 +1,147 @@
+"""CSV and TSV files: the kinds of their columns over all shards, and reading by blocks.
+
+Arrow infers types from the first block only when it streams, so a first pass reads the needed
+columns as text and finds what each of them can be; the second pass reads them as that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv
+
+from raygnn.data.filesystem import redact
+from raygnn.data.tables.files import is_tab_separated, open_stream
+from raygnn.errors import DataError
+
+CsvKind = Literal["null", "int", "float", "bool", "string"]
+
+_BLOCK_BYTES = 8 << 20
+_TYPES: dict[CsvKind, pa.DataType] = {
+    "null": pa.float64(),
+    "int": pa.int64(),
+    "float": pa.float64(),
+    "bool": pa.bool_(),
+    "string": pa.string(),
+}
+
+
+@dataclass(frozen=True)
+class CsvSniff:
+    """A CSV file, and the columns of it that are needed."""
+
+    uri: str
+    name: str
+    columns: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class CsvShape:
+    """What a CSV file holds.
+
+    Attributes:
+        header: all column names.
+        kinds: what each needed column that is there can be read as.
+    """
+
+    num_rows: int
+    header: tuple[str, ...]
+    kinds: Mapping[str, CsvKind]
+
+
+def sniff(item: CsvSniff) -> CsvShape:
+    """Counts the rows of a CSV file and finds the kinds of its needed columns."""
+    header = _header(item.uri, item.name)
+    wanted = [name for name in item.columns if name in header]
+    kinds: dict[str, CsvKind] = dict.fromkeys(wanted, "null")
+    num_rows = 0
+    # A column has to be read to count rows, even where none of the needed ones is there.
+    columns = wanted or list(header[:1])
+    for batch in read_batches(item.uri, item.name, dict.fromkeys(columns, pa.string())):
+        num_rows += batch.num_rows
+        for name in wanted:
+            kinds[name] = _kind_of(batch.column(name), kinds[name])
+    return CsvShape(num_rows, header, kinds)
+
+
+def unify(kinds: Sequence[CsvKind]) -> CsvKind:
+    """The narrowest kind that all shards of a column can be read as."""
+    found = set(kinds) - {"null"}
+    if not found:
+        return "null"
+    if len(found) == 1:
+        return found.pop()
+    return "float" if found == {"int", "float"} else "string"
+
+
+def arrow_type(kind: CsvKind) -> pa.DataType:
+    """The Arrow type that a column of this kind is read as."""
+    return _TYPES[kind]
+
+
+def read_batches(uri: str, name: str, types: Mapping[str, pa.DataType]) -> Iterator[pa.RecordBatch]:
+    """Reads the columns in `types`, block by block; only an empty field is null.
+
+    Raises:
+        DataError: a row has another number of fields, or a field does not read as its type.
+    """
+    convert = pa.csv.ConvertOptions(
+        include_columns=list(types),
+        column_types=dict(types),
+        null_values=[""],
+        strings_can_be_null=True,
+    )
+    try:
+        with (
+            open_stream(uri) as stream,
+            pa.csv.open_csv(
+                stream, pa.csv.ReadOptions(block_size=_BLOCK_BYTES), _parse(uri), convert
+            ) as reader,
+        ):
+            yield from reader
+    except (pa.ArrowInvalid, pa.ArrowKeyError, OSError) as error:
+        raise DataError(
+            f"{redact(name)} cannot be read as {_format(uri)}: {error}. Repair the file: one "
+            "header line, the same number of fields in each row, ids as in the node table."
+        ) from error
+
+
+def _header(uri: str, name: str) -> tuple[str, ...]:
+    try:
+        with (
+            open_stream(uri) as stream,
+            pa.csv.open_csv(stream, parse_options=_parse(uri)) as reader,
+        ):
+            return tuple(reader.schema.names)
+    except (pa.ArrowInvalid, OSError) as error:
+        raise DataError(
+            f"{redact(name)} cannot be read as {_format(uri)}: {error}. "
+            "Write a header line with the column names, then one line per row."
+        ) from error
+
+
+def _parse(uri: str) -> pa.csv.ParseOptions:
+    return pa.csv.ParseOptions(delimiter="\t" if is_tab_separated(uri) else ",")
+
+
+def _format(uri: str) -> str:
+    return "TSV" if is_tab_separated(uri) else "CSV"
+
+
+def _kind_of(values: pa.Array, so_far: CsvKind) -> CsvKind:
+    if values.null_count == len(values):
+        return so_far
+    candidates: tuple[CsvKind, ...] = ("int", "float", "bool")
+    if so_far == "string":
+        return "string"
+    for kind in candidates:
+        try:
+            pc.cast(values, _TYPES[kind])
+        except pa.ArrowInvalid:
+            continue
+        return unify([so_far, kind])
+    return "string"

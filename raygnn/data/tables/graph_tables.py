@@ -1,0 +1,351 @@
+"""Graph tables in memory, and their writing: what every preparer and generator hands over."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from uuid import uuid4
+
+import fsspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import yaml
+
+from raygnn.data.edge_types import EdgeType, edge_type_name
+from raygnn.data.filesystem import is_remote, join, open_fs, redact
+from raygnn.data.manifest import FORMAT, MANIFEST_NAME, Manifest
+from raygnn.data.tables.columns import Features, FeatureSpec, feature_columns, label_columns
+from raygnn.errors import DataError
+
+_FOLDERS = ("nodes", "edges", "label_edges")
+_OUR_SHARD = re.compile(r"(nodes|edges|label_edges)/[^/]+/part-\d{5,}-of-\d{5,}\.parquet")
+_ROW_GROUP_BYTES = 64 << 20  # one task of the ingest holds a row group or a few in memory
+_MAX_ROW_GROUP_ROWS = 1 << 20
+
+
+@dataclass(frozen=True)
+class NodeRows:
+    """The nodes of one type: a table, and which of its columns means what."""
+
+    table: pa.Table
+    id: str
+    features: Mapping[str, FeatureSpec] = field(default_factory=dict)
+    labels: Mapping[str, FeatureSpec] = field(default_factory=dict)
+    split: str | None = None
+    time: str | None = None
+
+
+@dataclass(frozen=True)
+class EdgeRows:
+    """The edges of one type: a table, and which of its columns means what."""
+
+    table: pa.Table
+    source: str
+    target: str
+    features: Mapping[str, FeatureSpec] = field(default_factory=dict)
+    weight: str | None = None
+    time: str | None = None
+    directed: bool = True
+    split: str | None = None
+    reverse_of: EdgeType | None = None
+
+
+@dataclass(frozen=True)
+class GraphTables:
+    """A graph as Arrow tables per node and edge type.
+
+    Attributes:
+        notes: what was changed on the way here (dropped, symmetrised), a sentence each.
+        label_edges: by type and sign (`positive`, `negative`).
+    """
+
+    nodes: Mapping[str, NodeRows]
+    edges: Mapping[EdgeType, EdgeRows]
+    notes: tuple[str, ...] = ()
+    label_edges: Mapping[tuple[EdgeType, str], EdgeRows] = field(default_factory=dict)
+
+
+def node_rows(
+    ids: pa.Array | np.ndarray,
+    features: Mapping[str, Features] | None = None,
+    labels: Mapping[str, pa.Array | np.ndarray] | None = None,
+    time: np.ndarray | None = None,
+    id_name: str = "id",
+) -> NodeRows:
+    """Builds a node table from arrays; each feature and label is a column of its own name.
+
+    Args:
+        labels: classes, targets or rows of them; an Arrow array (strings, nulls) is kept as it is.
+    """
+    columns = {id_name: ids if isinstance(ids, pa.Array) else pa.array(ids)}
+    feature_specs = _add_features(columns, features)
+    label_specs: dict[str, FeatureSpec] = {}
+    for name, values in (labels or {}).items():
+        if isinstance(values, np.ndarray):
+            made = label_columns(name, values)
+            columns.update(made.columns)
+            label_specs[name] = made.spec
+        else:
+            columns[name] = values
+            label_specs[name] = name
+    if time is not None:
+        columns["time"] = pa.array(time)
+    return NodeRows(
+        pa.table(columns),
+        id_name,
+        feature_specs,
+        label_specs,
+        time=None if time is None else "time",
+    )
+
+
+def edge_rows(
+    source: pa.Array | np.ndarray,
+    target: pa.Array | np.ndarray,
+    features: Mapping[str, Features] | None = None,
+    weight: np.ndarray | None = None,
+    time: np.ndarray | None = None,
+) -> EdgeRows:
+    """Builds an edge table from arrays of original ids and of what the edges carry."""
+    columns = {
+        name: ids if isinstance(ids, pa.Array) else pa.array(ids)
+        for name, ids in (("source", source), ("target", target))
+    }
+    specs = _add_features(columns, features, may_be_sparse=False)
+    if weight is not None:
+        columns["weight"] = pa.array(weight)
+    if time is not None:
+        columns["time"] = pa.array(time)
+    return EdgeRows(
+        pa.table(columns),
+        source="source",
+        target="target",
+        features=specs,
+        weight=None if weight is None else "weight",
+        time=None if time is None else "time",
+    )
+
+
+def _add_features(
+    columns: dict[str, pa.Array],
+    features: Mapping[str, Features] | None,
+    may_be_sparse: bool = True,
+) -> dict[str, FeatureSpec]:
+    specs: dict[str, FeatureSpec] = {}
+    for name, values in (features or {}).items():
+        made = feature_columns(name, values, may_be_sparse)
+        columns.update(made.columns)
+        specs[name] = made.spec
+    return specs
+
+
+def write_tables(
+    tables: GraphTables,
+    out_uri: str,
+    num_shards: int = 1,
+    overwrite: bool = False,
+    progress: Callable[[str], None] | None = None,
+) -> str:
+    """Writes Parquet shards and, when all are there, graph.yaml.
+
+    Edge types without edges are left out: to readers, an empty table is a mistake in the tables.
+    On a local disk everything is written beside the target and moved into place when complete. On
+    a remote store the shards are written in place and removed again when something fails.
+
+    Args:
+        out_uri: folder, a local path or any fsspec URI.
+        num_shards: files per node and edge type; fewer where a type has fewer rows.
+        overwrite: replaces the graph (graph.yaml and the shards, nothing else) that is there.
+        progress: receives a line for each type written.
+    Returns:
+        URI of graph.yaml.
+    Raises:
+        DataError: the folder is in use, num_shards is no positive number, a type's name is none, or
+            a node type has no nodes.
+    """
+    empty = [name for name, node in tables.nodes.items() if node.table.num_rows == 0]
+    if empty:
+        raise DataError(
+            f"node type {empty[0]!r} is invalid: it has no nodes. Leave it and its edges out."
+        )
+    filled = {key: edge for key, edge in tables.edges.items() if edge.table.num_rows}
+    labels = {key: edge for key, edge in tables.label_edges.items() if edge.table.num_rows}
+    tables = replace(tables, edges=filled, label_edges=labels)
+    if num_shards < 1:
+        raise DataError(f"num_shards={num_shards} is invalid: must be at least 1. Set 1 or more.")
+    check_folder(out_uri, overwrite)
+    fs, root = open_fs(out_uri)
+    root = root.rstrip("/")
+    folders = _shard_folders(tables)
+    manifest = _manifest(tables, folders)
+    rows: list[tuple[str, pa.Table]] = [
+        *((folders[name], node.table) for name, node in tables.nodes.items()),
+        *((folders[edge_type], edge.table) for edge_type, edge in tables.edges.items()),
+        *((_label_folder(*key), edge.table) for key, edge in tables.label_edges.items()),
+    ]
+    with _staging(fs, root, in_place=is_remote(out_uri)) as staged:
+        for folder, table in rows:
+            _write_shards(fs, f"{staged}/{folder}", table, num_shards)
+            if progress is not None:
+                progress(f"wrote {folder}: {table.num_rows:,} rows")
+        with fs.open(f"{staged}/{MANIFEST_NAME}", "w") as file:
+            file.write(manifest)
+    return join(out_uri, MANIFEST_NAME)
+
+
+def check_folder(out_uri: str, overwrite: bool = False) -> None:
+    """Checks, before any work is done, that a graph may be written to a folder.
+
+    Raises:
+        DataError: it is a file, or holds files that may not be replaced.
+    """
+    fs, root = open_fs(out_uri)
+    fs.invalidate_cache()  # remote listings are cached, and others write there too
+    if fs.isfile(root):
+        raise DataError(f"out={redact(out_uri)!r} is invalid: it is a file. Name a folder.")
+    found = fs.find(root) if fs.exists(root) else []
+    prefix = root.rstrip("/") + "/"
+    relative = [path.removeprefix(prefix) for path in found]
+    if relative and not overwrite:
+        what = "already holds a graph" if MANIFEST_NAME in relative else "is not empty"
+        raise DataError(
+            f"out={redact(out_uri)!r} is invalid: the folder {what} ({len(relative)} files). "
+            "Name another folder, or pass --overwrite (overwrite=True) to replace the graph in it."
+        )
+    foreign = [
+        path
+        for path in relative
+        if path.split("/")[0] in _FOLDERS and not _OUR_SHARD.fullmatch(path)
+    ]
+    if foreign:
+        raise DataError(
+            f"out={redact(out_uri)!r} is invalid: {'/, '.join(_FOLDERS)}/ hold {len(foreign)} "
+            f"files that raygnn did not write, such as {foreign[0]}. Name another folder, or move "
+            "them away."
+        )
+
+
+@contextmanager
+def _staging(fs: fsspec.AbstractFileSystem, root: str, in_place: bool) -> Iterator[str]:
+    """Gives the folder to write into; the graph is at root in the end, or nothing new is."""
+    staged = root if in_place else f"{root}.partial-{uuid4().hex[:8]}"
+    if in_place:
+        _remove_graph(fs, root)
+    try:
+        yield staged
+        if not in_place:
+            _remove_graph(fs, root)
+            _move_graph(fs, staged, root)
+    except BaseException:
+        _remove_graph(fs, staged)
+        if not in_place and fs.exists(staged):
+            fs.rm(staged, recursive=True)
+        raise
+
+
+def _remove_graph(fs: fsspec.AbstractFileSystem, root: str) -> None:
+    # the manifest goes first: without it no reader takes what is left for a graph
+    for name in (MANIFEST_NAME, *_FOLDERS):
+        if fs.exists(f"{root}/{name}"):
+            fs.rm(f"{root}/{name}", recursive=True)
+
+
+def _move_graph(fs: fsspec.AbstractFileSystem, staged: str, root: str) -> None:
+    for path in fs.find(staged):
+        relative = path.removeprefix(fs._strip_protocol(staged) + "/")
+        if relative != MANIFEST_NAME:
+            fs.makedirs(f"{root}/{relative}".rpartition("/")[0], exist_ok=True)
+            fs.mv(path, f"{root}/{relative}")
+    fs.mv(f"{staged}/{MANIFEST_NAME}", f"{root}/{MANIFEST_NAME}")
+    fs.rm(staged, recursive=True)
+
+
+def _shard_folders(tables: GraphTables) -> dict[str | EdgeType, str]:
+    """nodes/<type> and edges/<relation>; edges/<src__rel__dst> where relations share a name."""
+    relations = Counter(relation for _, relation, _ in tables.edges)
+    folders: dict[str | EdgeType, str] = {name: f"nodes/{name}" for name in tables.nodes}
+    for edge_type in tables.edges:
+        unique = relations[edge_type[1]] == 1
+        folders[edge_type] = f"edges/{edge_type[1] if unique else edge_type_name(edge_type)}"
+    return folders
+
+
+def _label_folder(edge_type: EdgeType, sign: str) -> str:
+    return f"label_edges/{edge_type_name(edge_type)}.{sign}"
+
+
+def _write_shards(
+    fs: fsspec.AbstractFileSystem, folder: str, table: pa.Table, num_shards: int
+) -> None:
+    num_shards = max(1, min(num_shards, table.num_rows))
+    bytes_per_row = max(1, table.nbytes // max(1, table.num_rows))
+    row_group_rows = min(_MAX_ROW_GROUP_ROWS, max(1024, _ROW_GROUP_BYTES // bytes_per_row))
+    # dense rows hardly compress or repeat, and are read much faster without either attempt
+    plain = {field.name for field in table.schema if pa.types.is_fixed_size_binary(field.type)}
+    compression = {name: "none" if name in plain else "snappy" for name in table.column_names}
+    fs.makedirs(folder, exist_ok=True)
+    for shard in range(num_shards):
+        start = shard * table.num_rows // num_shards
+        stop = (shard + 1) * table.num_rows // num_shards
+        with fs.open(f"{folder}/part-{shard:05d}-of-{num_shards:05d}.parquet", "wb") as file:
+            pq.write_table(
+                table.slice(start, stop - start),
+                file,
+                row_group_size=row_group_rows,
+                compression=compression,
+                use_dictionary=[name for name in table.column_names if name not in plain],
+            )
+
+
+def _manifest(tables: GraphTables, folders: Mapping[str | EdgeType, str]) -> str:
+    """The text of graph.yaml, checked as a reader would."""
+    node_types = {
+        name: {
+            "files": f"{folders[name]}/*.parquet",
+            "id": node.id,
+            "features": dict(node.features),
+            "labels": dict(node.labels),
+            "split": node.split,
+            "time": node.time,
+        }
+        for name, node in tables.nodes.items()
+    }
+    edge_types = [
+        {
+            "type": list(edge_type),
+            "files": f"{folders[edge_type]}/*.parquet",
+            "source": edge.source,
+            "target": edge.target,
+            "features": dict(edge.features),
+            "weight": edge.weight,
+            "time": edge.time,
+            "split": edge.split,
+            "directed": edge.directed,
+            "reverse_of": None if edge.reverse_of is None else list(edge.reverse_of),
+        }
+        for edge_type, edge in tables.edges.items()
+    ]
+    label_edges = [
+        {
+            "type": list(edge_type),
+            "files": f"{_label_folder(edge_type, sign)}/*.parquet",
+            "source": edge.source,
+            "target": edge.target,
+            "sign": sign,
+            "weight": edge.weight,
+            "time": edge.time,
+            "split": edge.split,
+        }
+        for (edge_type, sign), edge in tables.label_edges.items()
+    ]
+    content = {
+        "format": FORMAT,
+        "node_types": node_types,
+        "edge_types": edge_types,
+        "label_edges": label_edges,
+    }
+    return Manifest.parse(yaml.safe_dump(content, sort_keys=False)).dump()

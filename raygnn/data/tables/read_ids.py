@@ -1,0 +1,90 @@
+"""Ids of nodes that a user lists, in a file or in memory, as dense ids."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from raygnn.data.bundle import Bundle
+from raygnn.data.filesystem import redact
+from raygnn.data.id_map import IdKind
+from raygnn.data.tables import csv_tables
+from raygnn.data.tables.files import TableFile, list_files, open_parquet
+from raygnn.errors import DataError
+
+_EXAMPLES = 5
+
+
+def read_ids(uri: str, column: str | None, kind: IdKind, option: str) -> pa.Array:
+    """Reads a column of ids from Parquet or CSV files.
+
+    Args:
+        uri: a file, or a pattern of files in one folder.
+        column: null takes the only column, or the one named id.
+        kind: of the ids, which CSV files do not tell.
+        option: what messages call the file.
+    Raises:
+        DataError: there is no such file or column, or it cannot be read.
+    """
+    folder, slash, name = uri.rpartition("/")
+    files = list_files(folder or slash or ".", [name], option)
+    return pa.chunked_array([_read(file, column, kind, option) for file in files]).combine_chunks()
+
+
+def dense_ids(
+    bundle: Bundle, node_type: str, ids: pa.Array | np.ndarray | Sequence[int | str], option: str
+) -> np.ndarray:
+    """Looks original ids up.
+
+    Returns:
+        int64 dense ids, each once, in the order given.
+    Raises:
+        DataError: there are none, or some are not in the graph.
+    """
+    given = ids if isinstance(ids, pa.Array | np.ndarray) else pa.array(ids)
+    if isinstance(given, pa.DictionaryArray):
+        given = given.dictionary_decode()
+    if not len(given):
+        raise DataError(f"{option} is invalid: it lists no ids. Give at least one.")
+    dense = bundle.id_map(node_type).lookup(given)
+    unknown = np.flatnonzero(dense < 0)
+    if len(unknown):
+        shown = pa.array(given).take(pa.array(unknown[:_EXAMPLES])).to_pylist()
+        raise DataError(
+            f"{option} is invalid: {len(unknown):,} of {len(dense):,} ids are not nodes of type "
+            f"{node_type!r}, such as {shown}. Give ids of the node table."
+        )
+    _, first = np.unique(dense, return_index=True)
+    return dense[np.sort(first)]
+
+
+def _read(file: TableFile, column: str | None, kind: IdKind, option: str) -> pa.Array:
+    if file.format == "csv":
+        header = csv_tables.sniff(csv_tables.CsvSniff(file.uri, file.name, ())).header
+        name = _column(header, column, file.name, option)
+        value = pa.int64() if kind == "int" else pa.string()
+        batches = csv_tables.read_batches(file.uri, file.name, {name: value})
+        return pa.chunked_array([b.column(name) for b in batches], value).combine_chunks()
+    with open_parquet(file.uri) as parquet:
+        name = _column(parquet.schema_arrow.names, column, file.name, option)
+        read = parquet.read(columns=[name]).column(name).combine_chunks()
+    return pc.cast(read, read.type.value_type) if pa.types.is_dictionary(read.type) else read
+
+
+def _column(names: Sequence[str], column: str | None, file: str, option: str) -> str:
+    if column is None:
+        if len(names) == 1 or "id" in names:
+            return "id" if "id" in names else names[0]
+        raise DataError(
+            f"{option} is invalid: {redact(file)} has the columns {', '.join(names)}. Name the "
+            f"column of ids with {option}-column."
+        )
+    if column not in names:
+        raise DataError(
+            f"{option}-column={column!r} is invalid: {redact(file)} has the columns "
+            f"{', '.join(names)}. Name one of these."
+        )
+    return column

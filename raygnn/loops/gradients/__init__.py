@@ -1,0 +1,1 @@
+"""From the losses of micro-batches to one gradient of all ranks."""

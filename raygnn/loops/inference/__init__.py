@@ -1,0 +1,1 @@
+"""Predictions and embeddings of a trained model, as tables."""

@@ -1,0 +1,177 @@
+"""What is asked of inference, checked; light to import, since the driver makes it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from raygnn.data.bundle import Bundle
+from raygnn.data.edge_types import EdgeType
+from raygnn.errors import ConfigError
+from raygnn.loops.inference.output_folder import OutputFolder
+from raygnn.loops.saved_model.folder import SavedModel
+from raygnn.loops.saved_model.signature import LinkOutput, ModelSignature, NodeOutput
+
+WHAT = ("embeddings", "predictions", "probabilities")
+SCORES = ("inner_product", "decoder")
+What = Literal["embeddings", "predictions", "probabilities"]
+
+
+@dataclass(frozen=True)
+class NodeRequest:
+    """A row for each node of some types.
+
+    Attributes:
+        what: the columns beside `id`.
+        node_types: a table each.
+    """
+
+    what: What
+    node_types: tuple[str, ...]
+
+    @classmethod
+    def of(
+        cls, signature: ModelSignature, what: str | None, node_types: tuple[str, ...]
+    ) -> NodeRequest:
+        """Fills in what is left open, and checks the rest.
+
+        Args:
+            what: null is predictions of a node task, else embeddings.
+            node_types: empty takes the task's: the one that is predicted, or both ends of links.
+        Raises:
+            ConfigError: the model does not give that.
+        """
+        output = signature.output
+        default = "predictions" if isinstance(output, NodeOutput) else "embeddings"
+        own = tuple(dict.fromkeys(signature.ends))
+        chosen = what or default
+        if chosen not in WHAT:
+            raise ConfigError(
+                f"--what={chosen!r} is invalid: there is no such output. Set one of: "
+                f"{', '.join(WHAT)}."
+            )
+        wanted = node_types or own
+        for name in wanted:
+            check_node_type(signature, name, "--node-type")
+        if chosen != "embeddings":
+            _check_predicts(output, chosen, wanted)
+        return cls(chosen, wanted)  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True)
+class NeighborRequest:
+    """The targets of highest score for each anchor.
+
+    Attributes:
+        anchors: int64, dense ids, each once.
+        filter_known: edge types whose links are left out.
+        score: the inner product of embeddings, or what the model's decoder gives.
+    """
+
+    k: int
+    anchors: np.ndarray
+    anchor_type: str
+    target_type: str
+    filter_known: tuple[EdgeType, ...] = ()
+    score: Literal["inner_product", "decoder"] = "inner_product"
+
+    def check(self, signature: ModelSignature, bundle: Bundle) -> None:
+        """Checks k and score against graph and model.
+
+        Raises:
+            ConfigError: k is not a number of candidates, or there is no such score.
+        """
+        is_same = self.anchor_type == self.target_type
+        num_candidates = bundle.num_nodes(self.target_type) - is_same
+        if not 1 <= self.k <= num_candidates:
+            others = "other " if is_same else ""
+            raise ConfigError(
+                f"--top-k={self.k!r} is invalid: there are {num_candidates:,} {others}nodes of "
+                f"type {self.target_type!r}. Set at least 1, and at most so many."
+            )
+        if self.score not in SCORES:
+            raise ConfigError(
+                f"--score={self.score!r} is invalid: there is no such score. Set one of: "
+                f"{', '.join(SCORES)}."
+            )
+        if self.score == "decoder" and isinstance(signature.output, NodeOutput):
+            raise ConfigError(
+                "--score='decoder' is invalid: the model has no decoder of links. Set "
+                "inner_product."
+            )
+
+    @property
+    def node_types(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys((self.anchor_type, self.target_type)))
+
+
+@dataclass(frozen=True)
+class InferenceJob:
+    """What every worker is given. Crosses process boundaries.
+
+    Attributes:
+        rows_per_file: of an output table; of sampled embeddings rounded up to whole batches.
+        chunk_size: rows on the device at a time in exact encoding.
+    """
+
+    model: SavedModel
+    bundle_path: str
+    request: NodeRequest | NeighborRequest
+    output: OutputFolder
+    rows_per_file: int
+    chunk_size: int
+
+
+def known_types(
+    signature: ModelSignature, bundle: Bundle, anchor_type: str, target_type: str
+) -> tuple[EdgeType, ...]:
+    """Edge types whose links count as known: that of the task, else all between the two types.
+
+    Raises:
+        ConfigError: there are none.
+    """
+    labels = [edges.edge_type for edges in bundle.label_edges if edges.sign == "positive"]
+    every = dict.fromkeys([*bundle.edge_types, *labels])
+    between = tuple(t for t in every if (t[0], t[2]) == (anchor_type, target_type))
+    if isinstance(signature.output, LinkOutput) and signature.output.edge_type in between:
+        return (signature.output.edge_type,)
+    if not between:
+        raise ConfigError(
+            f"--filter-known is invalid: the graph has no edges from {anchor_type!r} to "
+            f"{target_type!r}. Leave it out."
+        )
+    return between
+
+
+def check_node_type(signature: ModelSignature, name: str, option: str) -> None:
+    """Checks that a model embeds a node type.
+
+    Raises:
+        ConfigError: it does not.
+    """
+    if name not in signature.node_types:
+        raise ConfigError(
+            f"{option}={name!r} is invalid: the model has no such node type. Set one of: "
+            f"{', '.join(signature.node_types)}."
+        )
+
+
+def _check_predicts(output: object, what: str, node_types: tuple[str, ...]) -> None:
+    if not isinstance(output, NodeOutput):
+        raise ConfigError(
+            f"--what={what!r} is invalid: the model is of links, not of labels. Set embeddings, or "
+            "--top-k with --anchors."
+        )
+    others = [name for name in node_types if name != output.node_type]
+    if others:
+        raise ConfigError(
+            f"--node-type={others[0]!r} is invalid: the model predicts {output.label!r} of "
+            f"{output.node_type!r}. Set that type, or --what embeddings."
+        )
+    if what == "probabilities" and output.problem == "regression":
+        raise ConfigError(
+            f"--what='probabilities' is invalid: {output.label!r} is a number, not a class. Set "
+            "predictions."
+        )

@@ -1,0 +1,119 @@
+"""A trained model as it lies in a folder: its config, its signature and its weights."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import yaml
+
+from raygnn.config import LoadedConfig, load_config
+from raygnn.data.filesystem import absolute, exists, join, read_text, redact
+from raygnn.errors import ConfigError, RunError
+from raygnn.loops.saved_model.signature import MODEL_FILE, SIGNATURE_FILE, ModelSignature
+
+# What inference reads of a config. Losses, loggers and the like may need what is not here.
+_READ = (
+    "seed", "deterministic", "init_env", "data", "task", "sampling", "loader", "model", "training",
+    "scaling", "run",
+)  # fmt: skip
+# What may differ from training: the graph, the machines, and how neighborhoods are read.
+_SECTIONS = ("data", "sampling", "loader", "training", "scaling", "seed", "deterministic")
+# Another graph takes the place of all of `data`'s sources.
+_NO_SOURCE = ("--data.synthetic", "null", "--data.type", "null", "--data.args", "{}")
+# The arithmetic of a training step, which a number of workers may not fit.
+_NO_STEP = ("--training.global_batch_size", "null", "--training.accumulate_grad_batches", "null")
+_BATCH_SIZE = 1024  # where training's followed from its number of workers
+
+
+@dataclass(frozen=True)
+class SavedModel:
+    """A model that a run exported.
+
+    Attributes:
+        uri: folder with `model.safetensors` and `model.json`.
+        loaded: its config, with the changes that were asked for.
+    """
+
+    uri: str
+    loaded: LoadedConfig
+    signature: ModelSignature
+
+    @classmethod
+    def open(
+        cls, uri: str, overrides: Sequence[str] = (), allow_modules: Sequence[str] = ()
+    ) -> SavedModel:
+        """Reads everything but the weights.
+
+        Args:
+            uri: folder of a finished run, or of an exported model.
+            overrides: of the config, as on the command line.
+        Raises:
+            ConfigError: an override is wrong, or of a section that training has fixed.
+            RunError: no trained model is there, or one that inference cannot use.
+            CheckpointError: `model.json` is damaged.
+        """
+        if not exists(join(uri, "config.yaml")):
+            raise RunError(
+                f"model={redact(uri)!r} is invalid: no config.yaml is there. Name the folder of a "
+                "finished run, or of an exported model."
+            )
+        loaded = _load(join(uri, "config.yaml"), overrides, allow_modules)
+        folder = uri
+        if not exists(join(folder, MODEL_FILE)):
+            folder = loaded.config.run.model_uri or uri
+        if not exists(join(folder, MODEL_FILE)):
+            raise RunError(
+                f"model={redact(uri)!r} is invalid: no {MODEL_FILE} is there: the run has not "
+                "finished, or its run.model_uri leads elsewhere. Let it finish, or name the "
+                "model's folder."
+            )
+        signature_uri = join(folder, SIGNATURE_FILE)
+        if not exists(signature_uri):
+            raise RunError(
+                f"model={redact(uri)!r} is invalid: no {SIGNATURE_FILE} is there, which says what "
+                "the model needs of a graph. Train it with a task that gives a signature "
+                "(Task.signature); node_classification and link_prediction do."
+            )
+        text = read_text(signature_uri)
+        return cls(absolute(folder), loaded, ModelSignature.from_json(text, redact(signature_uri)))
+
+    @property
+    def weights_uri(self) -> str:
+        return join(self.uri, MODEL_FILE)
+
+
+def _load(uri: str, overrides: Sequence[str], allow_modules: Sequence[str]) -> LoadedConfig:
+    keys = [token[2:].partition("=")[0] for token in overrides if token.startswith("--")]
+    fixed = [key for key in keys if key.partition(".")[0].rstrip("!") not in _SECTIONS]
+    if fixed:
+        raise ConfigError(
+            f"--{fixed[0]} is invalid: training has fixed it. Of a trained model only these may be "
+            f"set: {', '.join(_SECTIONS)}."
+        )
+    changes = [*_NO_STEP, *(_NO_SOURCE if "data.uri" in keys else ())]
+    written = _as_written(uri)
+    if (written.get("loader") or {}).get("batch_size") is None:
+        changes += ["--loader.batch_size", str(_BATCH_SIZE)]
+    read = {key: value for key, value in written.items() if key in _READ}
+    return load_config(read, [*changes, *overrides], allow_modules)
+
+
+def _as_written(uri: str) -> dict[str, Any]:
+    """The config before any of it is checked.
+
+    Raises:
+        ConfigError: it is no YAML mapping.
+    """
+    try:
+        content = yaml.safe_load(read_text(uri))
+    except yaml.YAMLError as error:
+        raise ConfigError(
+            f"{redact(uri)} is no YAML: {error}. Take it from its run again."
+        ) from error
+    if not isinstance(content, dict):
+        raise ConfigError(
+            f"{redact(uri)} is no config: it has no keys. Take it from its run again."
+        )
+    return content

@@ -1,0 +1,1 @@
+"""The built-in tasks, from batches to losses and metrics."""

@@ -1,0 +1,141 @@
+"""The configured encoder, built for the types and features of the graph."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any
+
+from raygnn.config import Config, LoadedConfig, build, resolve
+from raygnn.data.bundle import Bundle
+from raygnn.data.edge_inputs import EDGE_ATTR, EDGE_WEIGHT, edge_widths, takes_edge_dims
+from raygnn.data.edge_types import EdgeType, edge_type_name
+from raygnn.errors import ConfigError, DataError
+from raygnn.loops.saved_model.signature import LinkOutput, ModelSignature, NodeOutput
+from raygnn.models.graph_encoder import GraphEncoder
+from raygnn.models.hetero_encoder import HeteroEncoder
+from raygnn.models.wrap import needed_edge_inputs
+
+
+def build_encoder(
+    loaded: LoadedConfig,
+    bundle: Bundle,
+    feature: str,
+    out_channels: int | None,
+    edge_columns: Mapping[str, str] = MappingProxyType({}),
+) -> GraphEncoder:
+    """Builds `model`.
+
+    Args:
+        feature: column of the input features; node types without it get learned embeddings in the
+            encoders for several types.
+        edge_columns: of `find_edge_columns`.
+        out_channels: width of the output; None where the config sets it.
+    Raises:
+        ConfigError: the model is for one node type and the graph has several.
+        DataError: the model needs features and the graph has none.
+    """
+    config = loaded.config
+    widths = feature_widths(bundle, feature)
+    injected: dict[str, Any] = {}
+    if out_channels is not None:
+        injected["out_channels"] = out_channels
+    if "num_layers" not in config.model.args:
+        injected["num_layers"] = config.sampling.num_hops
+    target = resolve(config.model, "model", loaded.allow_modules)
+    if takes_edge_dims(config.model):
+        injected.update(_edge_dims(loaded, bundle, edge_columns))
+    if isinstance(target, type) and issubclass(target, HeteroEncoder):
+        injected["in_channels"] = widths
+        injected["edge_types"] = _message_types(config, bundle)
+        injected["num_nodes"] = {name: bundle.num_nodes(name) for name in bundle.node_types}
+    else:
+        injected["in_channels"] = _only_width(loaded, bundle, widths, feature)
+    encoder = build(config.model, "model", loaded.allow_modules, **injected)
+    return GraphEncoder(encoder, bundle.node_types)
+
+
+def encoder_signature(
+    encoder: GraphEncoder,
+    bundle: Bundle,
+    feature: str,
+    edge_columns: Mapping[str, str],
+    output: NodeOutput | LinkOutput,
+) -> ModelSignature:
+    """What an encoder that `build_encoder` built needs of a graph."""
+    module = encoder.module
+    embedded = module.embedded_types if isinstance(module, HeteroEncoder) else frozenset()
+    widths = feature_widths(bundle, feature)
+    return ModelSignature.of(bundle, feature, widths, embedded, list(edge_columns), output)
+
+
+def add_needed_columns(
+    loaded: LoadedConfig, bundle: Bundle, edge_columns: Mapping[str, str]
+) -> dict[str, str]:
+    """Adds the columns that the `forward` of a user's module cannot do without.
+
+    It takes `edge_attr` from the edges' column of that name, `edge_weight` from their weight.
+    """
+    found = dict(edge_columns)
+    for name in needed_edge_inputs(resolve(loaded.config.model, "model", loaded.allow_modules)):
+        column = "weight" if name == EDGE_WEIGHT else name
+        if name not in found.values() and edge_widths(bundle, column):
+            found[column] = name
+    return found
+
+
+def feature_widths(bundle: Bundle, feature: str) -> dict[str, int]:
+    """The width of a feature column, by node type that has it."""
+    found = {}
+    for node_type in bundle.node_types:
+        info = bundle.columns(node_type).get(feature)
+        if info is not None and info.role == "feature":
+            found[node_type] = int(info.shape[-1]) if info.shape else 1
+    return found
+
+
+def _message_types(config: Config, bundle: Bundle) -> list[EdgeType]:
+    """The edge types that a model passes messages along: those of which any are sampled."""
+    fanouts = config.sampling.fanouts
+    used = bundle.edge_types
+    if isinstance(fanouts, Mapping):
+        used = [t for t in used if any(fanouts.get(edge_type_name(t), [1]))]
+    return [message_type(t, config.sampling.direction) for t in used]
+
+
+def message_type(edge_type: EdgeType, direction: str) -> EdgeType:
+    """What an edge type is called by models and batches: against the edges it is reversed."""
+    source, relation, target = edge_type
+    return edge_type if direction == "in" else (target, f"rev_{relation}", source)
+
+
+def _edge_dims(
+    loaded: LoadedConfig, bundle: Bundle, edge_columns: Mapping[str, str]
+) -> dict[str, Any]:
+    """`edge_dim` or `edge_dims`, where the config leaves them to the graph."""
+    args, direction = loaded.config.model.args, loaded.config.sampling.direction
+    feature = next((column for column, name in edge_columns.items() if name == EDGE_ATTR), None)
+    if feature is None or args.keys() & {"edge_dim", "edge_dims"}:
+        return {}
+    widths = {message_type(t, direction): n for t, n in edge_widths(bundle, feature).items()}
+    target = resolve(loaded.config.model, "model", loaded.allow_modules)
+    if isinstance(target, type) and issubclass(target, HeteroEncoder):
+        return {"edge_dims": widths}
+    return {"edge_dim": next(iter(widths.values()))}
+
+
+def _only_width(loaded: LoadedConfig, bundle: Bundle, widths: dict[str, int], feature: str) -> int:
+    if len(bundle.node_types) > 1 or len(bundle.edge_types) > 1:
+        name = loaded.config.model.type
+        raise ConfigError(
+            f"model.type={name!r} is invalid: it is for graphs of one node type and one edge type, "
+            f"and this one has {len(bundle.node_types)} and {len(bundle.edge_types)}. Set Hetero "
+            f"(with args.conv), HGT, RGCN, SimpleHGN or LightGCN."
+        )
+    if not widths:
+        raise DataError(
+            f"task.args.feature={feature!r} is invalid: node type {bundle.node_types[0]!r} has no "
+            "such feature. Name a column under its features in graph.yaml, or set model.type to "
+            "LightGCN, which needs none."
+        )
+    return next(iter(widths.values()))

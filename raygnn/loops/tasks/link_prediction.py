@@ -1,0 +1,327 @@
+"""Anchor-based link prediction: embeddings in which linked nodes score high."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from raygnn.config import Component, build
+from raygnn.data.edge_inputs import find_edge_columns
+from raygnn.data.links.message_graph import message_graph
+from raygnn.data.links.target import LinkTarget, LinkTargetArguments, find_edge_types
+from raygnn.errors import ConfigError
+from raygnn.loops.saved_model.signature import LinkOutput, ModelSignature
+from raygnn.loops.shared_rows import computed_by_all
+from raygnn.loops.task import EvalOutput, StepOutput, Task, TaskEnvironment
+from raygnn.loops.tasks.build_encoder import (
+    add_needed_columns,
+    build_encoder,
+    encoder_signature,
+    feature_widths,
+)
+from raygnn.loops.tasks.build_sampler import build_sampler
+from raygnn.loops.tasks.exact_encoding import check_exact, encode_exactly
+from raygnn.loops.tasks.full_ranking import FullRankingEvaluation
+from raygnn.loops.tasks.link_objective import LinkObjective
+from raygnn.loops.tasks.link_scoring import LinkScoring
+from raygnn.loops.tasks.log_q import LogQ
+from raygnn.losses import Candidates, LinkScores
+from raygnn.losses.base import in_full_precision
+from raygnn.metrics import as_metric
+from raygnn.models.link_predictor import LinkPredictor
+from raygnn.sampling.link_loader import LinkLoader
+from raygnn.sampling.stores import LocalFeatureStore, LocalGraphStore
+
+_METRICS = ("mrr", "hits", "auc", "ap")
+
+
+class LinkPrediction(Task):
+    """Learns to score the links of one edge type above other pairs.
+
+    A batch is anchors, links of theirs, hard negatives where the graph declares any, and random
+    negatives, in one sampled subgraph: each node is encoded once. Message edges that repeat the
+    links of the batch are left out of it; edges of validation and test carry no messages in
+    training. `data.splits` splits the links (hash on the unordered pair, or temporal); without it
+    the split column of the edges does.
+
+    Args:
+        edge_type: `src__rel__dst` of the links, or several, as a list or a pattern with `*`, all
+            between the same two node types; null takes the only one. Each is a relation of its own
+            to a decoder that tells relations apart; known links are those of the same relation.
+        labels: the links are the graph's label edges, not its message edges.
+        feature: feature column of the input.
+        edge_feature: edge column that the model reads as `edge_attr`; null takes `edge_attr` where
+            a model of raygnn reads edge features.
+        edge_weight: edge column of a factor on each message, for GCN, LightGCN and modules of one's
+            own; null takes none.
+        decoder: `{type, args}`: inner_product, cosine, hadamard_mlp or distmult.
+        num_random_negatives: per batch in training, drawn over all nodes of the target type.
+        num_random_negatives_eval: the same in evaluation, one fixed set for all batches.
+        negatives: `uniform`, or `degree` for degree^0.75.
+        max_labels_per_anchor: links of an anchor in one epoch, drawn anew in each; null takes all.
+        remove_accidental_hits: whether a candidate that is a known link of the anchor is masked.
+        logq_correction: the softmax losses divide exp(score) of a candidate by how often it is
+            expected among the candidates, so that popular nodes are not pushed down for being drawn
+            more often.
+        disjoint_train_ratio: share of the training links that is for the loss only.
+        test_messages: `transductive` (training and validation edges) or `inductive` (training).
+        full_ranking: also ranks all nodes of the target type for each anchor, known links left out;
+            a list gives the k of its hits, recall and NDCG.
+    """
+
+    def __init__(self, **args: Any) -> None:
+        self._arguments = LinkTargetArguments.of(args)
+        self._loaders: dict[str, LinkLoader | None] = {}
+        self._every: dict[str, Tensor] = {}  # embeddings of all nodes, of an exact evaluation
+        self._ranking: FullRankingEvaluation | None = None
+        self._num_relations = 1
+
+    def setup(self, env: TaskEnvironment) -> None:
+        """Finds and splits the links.
+
+        Raises:
+            ConfigError: an argument names something that the graph does not have.
+            DataError: the links cannot be split.
+        """
+        super().setup(env)
+        self.target = LinkTarget.find(env.bundle, env.loaded.config, self._arguments)
+        self.node_types = self.target.node_types
+        self._features = LocalFeatureStore(env.bundle)
+        self.edge_columns = add_needed_columns(env.loaded, env.bundle, self.target.edge_columns)
+        self.objective = LinkObjective(env.loaded, env.device)
+        self.step_metrics = (*self.step_metrics, *self.objective.step_metrics)
+        self._check_objective()
+        self.joint_loss = self if self.objective.is_joint else None
+        self._scoring = LinkScoring(
+            self.target,
+            remove_accidental_hits=self._arguments.remove_accidental_hits,
+            is_temporal=env.loaded.config.sampling.temporal is not None,
+        )
+        self._log_q: LogQ | None = None
+        self._graphs: dict[str, LocalGraphStore] = {}
+        self._num_relations = len(self.target.edge_types)
+        asked = self._arguments.full_ranking
+        if asked:
+            ks = None if isinstance(asked, bool) else asked
+            self._ranking = FullRankingEvaluation(env.bundle.num_nodes(self.node_types[1]), ks)
+
+    def setup_inference(self, env: TaskEnvironment, signature: ModelSignature) -> None:
+        """Finds the edge columns that the model reads.
+
+        Raises:
+            DataError: the graph does not have them.
+        """
+        super().setup_inference(env, signature)
+        args, model = self._arguments, env.loaded.config.model
+        columns = find_edge_columns(env.bundle, model, args.edge_feature, args.edge_weight)
+        self.edge_columns = add_needed_columns(env.loaded, env.bundle, columns)
+        if args.has_several:
+            self._num_relations = len(find_edge_types(env.bundle, args))
+
+    def signature(self, model: nn.Module) -> ModelSignature:
+        """The links, and what their nodes are embedded from."""
+        assert isinstance(model, LinkPredictor)
+        output = LinkOutput(self.target.edge_types[0], self._arguments.labels)
+        feature = self._arguments.feature
+        return encoder_signature(model.encoder, self.env.bundle, feature, self.edge_columns, output)
+
+    def build_model(self) -> nn.Module:
+        loaded = self.env.loaded
+        config = loaded.config
+        width = config.model.args.get("out_channels")
+        chosen = None
+        if width is None:
+            width = chosen = int(config.model.args.get("hidden_channels", 256))
+        encoder = build_encoder(
+            loaded, self.env.bundle, self._arguments.feature, chosen, self.edge_columns
+        )
+        if config.training.eval == "exact":
+            check_exact(encoder, config.model.type)
+        if self._ranking is not None:
+            asked = self._arguments.full_ranking
+            check_exact(
+                encoder, config.model.type, "task.args.full_ranking", asked, "Set it to false."
+            )
+        relations = {}
+        if "num_relations" not in (self._arguments.decoder.get("args") or {}):
+            relations = {"num_relations": self._num_relations}
+        decoder = build(
+            Component.model_validate(dict(self._arguments.decoder)),
+            "decoder",
+            loaded.allow_modules,
+            in_channels=width,
+            **relations,
+        )
+        return LinkPredictor(encoder, decoder)
+
+    def build_metrics(self) -> Sequence[Any]:
+        loaded = self.env.loaded
+        chosen = loaded.config.metrics or [Component(type=name) for name in _METRICS]
+        num_candidates = 1 + self._arguments.num_random_negatives_eval
+        injected: Any = {"num_outputs": num_candidates, "problem": "link_prediction"}
+        built = [
+            as_metric(build(metric, "metric", loaded.allow_modules, **injected), **injected)
+            for metric in chosen
+        ]
+        return built if self._ranking is None else [*built, self._ranking]
+
+    def loader(self, split: str) -> LinkLoader | None:
+        if split not in self._loaders:
+            self._loaders[split] = self._build_loader(split)
+        return self._loaders[split]
+
+    def training_step(self, batch: Any) -> StepOutput:
+        rows = self.encode(batch)
+        return self.loss_among(batch, rows, self.offer(batch, rows))
+
+    def encode(self, batch: Any) -> dict[str, Tensor]:
+        """Embeddings of the nodes of a batch, by node type."""
+        rows: dict[str, Tensor] = self.model(batch)
+        return rows
+
+    def offer(self, batch: Any, rows: Mapping[str, Tensor]) -> Candidates:
+        """What the links of a batch, or with `candidates: global` of a step, compete with."""
+        offered = self._scoring.offered(batch, rows, in_batch=self.objective.in_batch)
+        return replace(offered, rows=in_full_precision(offered.rows))
+
+    def loss_among(self, batch: Any, rows: Mapping[str, Tensor], offered: Candidates) -> StepOutput:
+        """Loss of the links of a batch among what is offered, and its own hard negatives."""
+        decoder, log_q = self.predictor().decoder, self._log_q_of_training()
+        offered = replace(offered, rows=offered.rows.to(rows[self.node_types[1]].dtype))
+        scores = self._scoring.scores(decoder, batch, rows, offered, with_hard=True, log_q=log_q)
+        return self._loss(batch, rows, scores)
+
+    def prepare_evaluation(self, split: str) -> None:
+        """Embeds the whole graph, where evaluation is exact or ranks all nodes."""
+        is_exact = self.env.loaded.config.training.eval == "exact"
+        if is_exact or self._ranking is not None:
+            self._every = self._encode_graph(split)
+
+    def evaluate(self, split: str, num_batches: int) -> Iterator[EvalOutput]:
+        loader = self.loader(split)
+        assert loader is not None
+        rows, self._every = self._every, {}
+        if self._ranking is not None:
+            self._ranking.prepare(self.target, self.predictor().decoder, split, rows)
+        if self.env.loaded.config.training.eval == "exact":
+            for index in range(self.env.rank, num_batches, self.env.world_size):
+                yield self._judge(loader.without_neighborhood(index).to(self.env.device), rows)
+            return
+        with closing(loader.iterate(0, stop=num_batches)) as batches:
+            for batch in batches:
+                moved = batch.to(self.env.device)
+                yield self._judge(moved, self.model(moved))
+
+    def close(self) -> None:
+        for loader in self._loaders.values():
+            if loader is not None:
+                loader.close()
+
+    def predictor(self) -> LinkPredictor:
+        """The model without its wrapping."""
+        inner = self.model.module if hasattr(self.model, "module") else self.model
+        assert isinstance(inner, LinkPredictor)
+        return inner
+
+    def messages(self, split: str) -> LocalGraphStore:
+        """The graph that messages flow along in a split."""
+        if split not in self._graphs:
+            inductive = self._arguments.test_messages == "inductive"
+            direction = self.env.loaded.config.sampling.direction
+            graph = message_graph(self.env.bundle, self.target.links, split, inductive)  # type: ignore[arg-type]
+            self._graphs[split] = LocalGraphStore(graph, direction)
+        return self._graphs[split]
+
+    def _judge(self, batch: Any, rows: Mapping[str, Tensor]) -> EvalOutput:
+        decoder = self.predictor().decoder
+        offered = self._scoring.offered(batch, rows, in_batch=False)
+        scores = self._scoring.scores(decoder, batch, rows, offered, with_hard=False)
+        output = self._loss(batch, rows, scores)
+        candidates = scores.candidate.masked_fill(scores.mask, -torch.inf)
+        prediction = torch.cat([scores.positive.unsqueeze(1), candidates], dim=1)
+        place = batch.place[batch.label_query]
+        ids = place * self.env.bundle.num_nodes(self.node_types[1]) + batch.label_id[1]
+        loss_sum = float(output.loss_sum)
+        return EvalOutput(
+            batch.index, ids, loss_sum, output.weight, prediction, place, output.metrics
+        )
+
+    def _check_objective(self) -> None:
+        if self._arguments.logq_correction and not self.objective.reads_log_q:
+            raise ConfigError(
+                "task.args.logq_correction=True is invalid: no loss corrects for how candidates "
+                "are drawn. Set it to false, or losses.type to retrieval or softmax."
+            )
+
+    def _log_q_of_training(self) -> LogQ | None:
+        if not self._arguments.logq_correction:
+            return None
+        if self._log_q is None:
+            loader = self.loader("train")
+            assert loader is not None
+            num_targets = self.env.bundle.num_nodes(self.node_types[1])
+            limit = self._arguments.max_labels_per_anchor
+            self._log_q = LogQ(loader.negatives, loader.supervision, num_targets, limit)
+        return self._log_q
+
+    def _encode_graph(self, split: str) -> dict[str, Tensor]:
+        """Embeddings of all anchors and targets, exact, along the messages of a split."""
+        rows = encode_exactly(
+            self.predictor().encoder,
+            self.messages(split),
+            self._features,
+            self._arguments.feature,
+            self.node_types,
+            edge_columns=self.edge_columns,
+            device=self.env.device,
+            compute=computed_by_all(self.env),
+        )
+        return {name: rows[name].to(self.env.device) for name in self.node_types}
+
+    def _build_loader(self, split: str) -> LinkLoader | None:
+        supervision = self.target.splits[split]
+        if supervision.num_links == 0:
+            return None
+        config, env, args = self.env.loaded.config, self.env, self._arguments
+        if config.sampling.type is not None:
+            raise ConfigError(
+                f"sampling.type={config.sampling.type!r} is invalid: links are kept out of their "
+                "own messages by raygnn's sampler only. Remove it."
+            )
+        settings, training = config.loader_plan(split), split == "train"
+        graph = self.messages(split)
+        return LinkLoader(
+            graph,
+            self._features,
+            supervision,
+            sampler=build_sampler(env.loaded, graph),
+            columns={args.feature: "x"} if feature_widths(env.bundle, args.feature) else {},
+            edge_columns=self.edge_columns,
+            num_negatives=args.num_random_negatives if training else args.num_random_negatives_eval,
+            negatives=args.negatives,
+            fixed_negatives=not training,
+            max_labels_per_anchor=args.max_labels_per_anchor if training else None,
+            reverse_types=self.target.reverse_types,
+            batch_size=settings.batch_size,
+            split=split,
+            seed=config.seed,
+            shuffle=training,
+            rank=env.rank,
+            world_size=env.world_size,
+            num_threads=settings.num_threads,
+            prefetch_batches=settings.prefetch_batches,
+            pin_memory=env.device.type == "cuda",
+        )
+
+    def _loss(self, batch: Any, rows: Mapping[str, Tensor], scores: LinkScores) -> StepOutput:
+        inputs = {"scores": scores, "model": self.predictor(), "batch": batch}
+        if any(name.endswith("embeddings") for name in self.objective.needs):
+            anchors, targets = self._scoring.ends(batch, rows)
+            inputs |= {"anchor_embeddings": anchors, "target_embeddings": targets}
+            inputs["embeddings"] = torch.cat([anchors, targets])
+        return self.objective(len(scores.positive), **inputs)

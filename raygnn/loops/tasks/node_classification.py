@@ -1,0 +1,278 @@
+"""Node classification and regression on the nodes of one type."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch_geometric.data import HeteroData
+
+from raygnn.config import Component, build
+from raygnn.data.edge_inputs import find_edge_columns
+from raygnn.data.node_target import NodeTarget, NodeTargetArguments
+from raygnn.data.splits import Splits
+from raygnn.loops.saved_model.signature import ModelSignature, NodeOutput
+from raygnn.loops.shared_rows import computed_by_all
+from raygnn.loops.task import EvalOutput, StepOutput, Task, TaskEnvironment
+from raygnn.loops.tasks.build_encoder import add_needed_columns, build_encoder, encoder_signature
+from raygnn.loops.tasks.build_sampler import build_sampler
+from raygnn.loops.tasks.exact_encoding import check_exact, encode_exactly
+from raygnn.loops.tasks.objective import Objective
+from raygnn.metrics import as_metric
+from raygnn.models.predictor import NodePredictor
+from raygnn.sampling.loader import NeighborLoader
+from raygnn.sampling.stores import LocalFeatureStore, LocalGraphStore
+
+_LOSS_OF = {
+    "multi_class": "cross_entropy",
+    "multi_label": "binary_cross_entropy",
+    "regression": "mse",
+}
+#: What a term of the loss may take: the model's output (that of `on`) and all of them, the labels,
+#: [num_seeds, channels] of the encoder, the module, and the batch.
+_INPUTS = frozenset({"prediction", "outputs", "target", "embeddings", "model", "batch"})
+_METRICS_OF = {
+    "multi_class": ("accuracy", "f1_macro"),
+    "multi_label": ("f1_micro", "f1_macro"),
+    "regression": ("mae", "r2"),
+}
+
+
+class NodeClassification(Task):
+    """Learns a label of each node from its sampled neighborhood.
+
+    Args:
+        target: node type to predict; null takes the only type that has labels.
+        label: label column; null takes the only one of the target type.
+        feature: feature column of the input.
+        problem: multi_class (cross-entropy), multi_label (binary cross-entropy) or regression
+            (squared error); null goes by the labels: integers, several columns, or floats.
+        edge_feature: edge column that the model reads as `edge_attr`; null takes `edge_attr` where
+            a model of raygnn reads edge features.
+        edge_weight: edge column of a factor on each message, for GCN, LightGCN and modules of one's
+            own; null takes none.
+    """
+
+    def __init__(
+        self,
+        target: str | None = None,
+        label: str | None = None,
+        feature: str = "x",
+        problem: str | None = None,
+        edge_feature: str | None = None,
+        edge_weight: str | None = None,
+    ) -> None:
+        self._arguments = NodeTargetArguments(
+            target, label, feature, problem, edge_feature, edge_weight
+        )
+        self._loaders: dict[str, NeighborLoader | None] = {}
+        self._every: Tensor | None = None  # embeddings of all nodes, of an exact evaluation
+
+    def setup(self, env: TaskEnvironment) -> None:
+        """Finds target, labels and splits in the bundle.
+
+        Raises:
+            ConfigError: an argument names something that the graph does not have.
+            DataError: the target has no labels or no features, or a split is empty.
+        """
+        super().setup(env)
+        self.target = NodeTarget.find(env.bundle, env.loaded.config, self._arguments)
+        exact = env.loaded.config.training.eval == "exact"
+        inputs = _INPUTS - {"batch"} if exact else _INPUTS  # exact evaluation has no batches
+        default = _LOSS_OF[self.target.problem]
+        self.objective = Objective(env.loaded, default, inputs, env.device)
+        self.step_metrics = (*self.step_metrics, *self.objective.step_metrics)
+        self._graph = LocalGraphStore(env.bundle, env.loaded.config.sampling.direction)
+        self._features = LocalFeatureStore(env.bundle)
+        self._sampler = build_sampler(env.loaded, self._graph)
+        self.edge_columns = add_needed_columns(env.loaded, env.bundle, self.target.edge_columns)
+
+    def setup_inference(self, env: TaskEnvironment, signature: ModelSignature) -> None:
+        """Takes what is predicted from the signature."""
+        super().setup_inference(env, signature)
+        args, model = self._arguments, env.loaded.config.model
+        columns = find_edge_columns(env.bundle, model, args.edge_feature, args.edge_weight)
+        self.edge_columns = add_needed_columns(env.loaded, env.bundle, columns)
+        output = signature.output
+        assert isinstance(output, NodeOutput)
+        nobody = np.zeros(0, np.int64)
+        self.target = NodeTarget(
+            output.node_type,
+            output.label,
+            signature.feature,
+            output.problem,
+            output.num_outputs,
+            in_channels=signature.node_types[output.node_type].width or 0,
+            labels=nobody,
+            splits=Splits(nobody, nobody, nobody),
+            edge_columns=columns,
+        )
+
+    def signature(self, model: nn.Module) -> ModelSignature:
+        """What is predicted, and from what."""
+        target, bundle = self.target, self.env.bundle
+        assert isinstance(model, NodePredictor)
+        names = bundle.columns(target.node_type)[target.label].class_names
+        output = NodeOutput(
+            target.node_type, target.label, target.problem, target.num_outputs, names
+        )
+        return encoder_signature(model.encoder, bundle, target.feature, self.edge_columns, output)
+
+    def build_model(self) -> nn.Module:
+        """The encoder; with `model.args.out_channels` set, a linear head follows it."""
+        loaded, target = self.env.loaded, self.target
+        config = loaded.config
+        width = config.model.args.get("out_channels")
+        num_outputs = target.num_outputs
+        chosen = num_outputs if width is None else None
+        encoder = build_encoder(loaded, self.env.bundle, target.feature, chosen, self.edge_columns)
+        if config.training.eval == "exact":
+            check_exact(encoder, config.model.type)
+        head = None if width is None else (width, num_outputs)
+        return NodePredictor(encoder, target.node_type, head)
+
+    def build_metrics(self) -> Sequence[Any]:
+        loaded = self.env.loaded
+        chosen = loaded.config.metrics or [
+            Component(type=name) for name in _METRICS_OF[self.target.problem]
+        ]
+        injected: Any = {"num_outputs": self.target.num_outputs, "problem": self.target.problem}
+        return [
+            as_metric(build(metric, "metric", loaded.allow_modules, **injected), **injected)
+            for metric in chosen
+        ]
+
+    def loader(self, split: str) -> NeighborLoader | None:
+        if split not in self._loaders:
+            self._loaders[split] = self._build_loader(split)
+        return self._loaders[split]
+
+    def training_step(self, batch: Any) -> StepOutput:
+        prediction, embeddings = self._predict(batch)
+        return self._loss(prediction, embeddings, self._seeds_of(batch).y, batch)
+
+    def num_samples(self, batch: Any) -> int:
+        return int(self._seeds_of(batch).num_seeds)
+
+    def prepare_evaluation(self, split: str) -> None:
+        """Embeds the whole graph, layer by layer, where evaluation is exact."""
+        if self.env.loaded.config.training.eval == "exact":
+            self._every = self._embed_graph()
+
+    def evaluate(self, split: str, num_batches: int) -> Iterator[EvalOutput]:
+        if self.env.loaded.config.training.eval == "exact":
+            yield from self._evaluate_exactly(split, num_batches)
+            return
+        loader = self.loader(split)
+        assert loader is not None
+        with closing(loader.iterate(0, stop=num_batches)) as batches:
+            for batch in batches:
+                moved = batch.to(self.env.device)
+                seeds = self._seeds_of(moved)
+                prediction, embeddings = self._predict(moved)
+                output = self._loss(prediction, embeddings, seeds.y, moved)
+                yield _evaluated(batch.index, seeds.input_id, prediction, seeds.y, output)
+
+    def close(self) -> None:
+        for loader in self._loaders.values():
+            if loader is not None:
+                loader.close()
+
+    def _build_loader(self, split: str) -> NeighborLoader | None:
+        seeds = getattr(self.target.splits, split)
+        if len(seeds) == 0:
+            return None
+        config, env, target = self.env.loaded.config, self.env, self.target
+        settings = config.loader_plan(split)
+        return NeighborLoader(
+            self._graph,
+            self._features,
+            seeds,
+            target.node_type,
+            sampler=self._sampler,
+            columns={target.feature: "x", target.label: "y"},
+            edge_columns=self.edge_columns,
+            batch_size=settings.batch_size,
+            split=split,
+            seed=config.seed,
+            shuffle=split == "train",
+            rank=env.rank,
+            world_size=env.world_size,
+            num_threads=settings.num_threads,
+            prefetch_batches=settings.prefetch_batches,
+            pin_memory=env.device.type == "cuda",
+        )
+
+    def _evaluate_exactly(self, split: str, num_batches: int) -> Iterator[EvalOutput]:
+        """Judges this rank's share of the batches by what `prepare_evaluation` computed."""
+        every, predictor = self._every, self._unwrapped()
+        self._every = None
+        assert every is not None
+        assert isinstance(predictor, NodePredictor)
+        loader, env = self.loader(split), self.env
+        assert loader is not None
+        seeds, size = getattr(self.target.splits, split), loader.batch_size
+        for index in range(env.rank, num_batches, env.world_size):
+            ids = torch.from_numpy(seeds[index * size : (index + 1) * size])
+            labels = torch.from_numpy(self.target.labels[ids.numpy()]).to(env.device)
+            embeddings = every[ids.to(every.device)].to(env.device)
+            prediction = predictor.readout(embeddings)
+            output = self._loss(prediction, embeddings, labels, batch=None)
+            yield _evaluated(index, ids, prediction, labels, output)
+
+    def _embed_graph(self) -> Tensor:
+        """Exact embeddings of all nodes, [num_nodes, channels]."""
+        predictor = self._unwrapped()
+        assert isinstance(predictor, NodePredictor)
+        target = self.target
+        return encode_exactly(
+            predictor.encoder,
+            self._graph,
+            self._features,
+            target.feature,
+            [target.node_type],
+            edge_columns=self.edge_columns,
+            device=self.env.device,
+            compute=computed_by_all(self.env),
+        )[target.node_type]
+
+    def _seeds_of(self, batch: Any) -> Any:
+        """Where a batch keeps what belongs to its seeds."""
+        return batch[self.target.node_type] if isinstance(batch, HeteroData) else batch
+
+    def _predict(self, batch: Any) -> tuple[Any, Tensor | None]:
+        """Predictions, and the embeddings behind them where a term of the loss takes them."""
+        if "embeddings" not in self.objective.needs:
+            return self.model(batch), None
+        prediction, embeddings = self.model(batch, with_embeddings=True)
+        return prediction, embeddings
+
+    def _unwrapped(self) -> nn.Module:
+        inner = self.model.module if hasattr(self.model, "module") else self.model
+        assert isinstance(inner, nn.Module)
+        return inner
+
+    def _loss(
+        self, prediction: Any, embeddings: Tensor | None, target: Tensor, batch: Any
+    ) -> StepOutput:
+        return self.objective(
+            len(target),
+            prediction=prediction,
+            outputs=prediction,
+            target=target,
+            embeddings=embeddings,
+            model=self._unwrapped(),
+            batch=batch,
+        )
+
+
+def _evaluated(
+    index: int, ids: Tensor, prediction: Any, target: Tensor, output: StepOutput
+) -> EvalOutput:
+    shown = prediction if isinstance(prediction, Tensor) else next(iter(prediction.values()))
+    loss_sum, weight = float(output.loss_sum), output.weight
+    return EvalOutput(index, ids, loss_sum, weight, shown, target, output.metrics)

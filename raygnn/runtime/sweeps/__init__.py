@@ -1,0 +1,1 @@
+"""Sweeps over configs with Ray Tune."""

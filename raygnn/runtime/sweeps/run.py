@@ -1,0 +1,158 @@
+"""Running a sweep: the graph once, then trials, then a ranked table and the best config."""
+
+from __future__ import annotations
+
+import os
+import signal
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from raygnn.config.yaml_source import dump_yaml
+from raygnn.data.filesystem import join, write_text
+from raygnn.errors import PreemptedError, TrainingError
+from raygnn.loops.monitoring.progress import say
+from raygnn.loops.run_folder import (
+    RunFolder,
+    RunStatus,
+    check_run_folder,
+    check_writable,
+    open_run_folder,
+)
+from raygnn.loops.signals import signals_as_notices
+from raygnn.runtime.data_checks import check_data
+from raygnn.runtime.data_source import open_bundle
+from raygnn.runtime.launch import connect, default_name, warn_of_vanishing
+from raygnn.runtime.sweeps.plan import SweepPlan
+from raygnn.runtime.sweeps.table import TrialRow, as_json, rank, table
+
+if TYPE_CHECKING:
+    from ray.tune import ResultGrid, Tuner
+
+
+def run_sweep(plan: SweepPlan, *, data: Any = None) -> ResultGrid:
+    """Runs all trials, and writes `trials.json` and `best.yaml` into the sweep's folder.
+
+    Raises:
+        TrainingError: every trial failed.
+        PreemptedError: SIGTERM or Ctrl-C; a start under the same name goes on.
+    """
+    from raygnn.runtime.ingest import schedule_here
+
+    name = plan.loaded.config.run.name or default_name(plan.loaded)
+    check_writable(check_run_folder(plan.loaded, name), plan.loaded.config.run.storage_path)
+    connect()
+    num_concurrent = _num_concurrent(plan)
+    bundle = open_bundle(plan.loaded, data, schedule=schedule_here())
+    check_data(plan.loaded.config, bundle)
+    folder = open_run_folder(plan.loaded, name)
+    warn_of_vanishing(folder)
+    say(f"sweep {folder.uri}: {num_concurrent} trial(s) at a time")
+    tuner = _tuner(plan, folder, str(bundle.path), num_concurrent)
+    causes: list[str] = []
+
+    def stop(cause: str) -> None:
+        causes.append(cause)
+        os.kill(os.getpid(), signal.SIGUSR1)  # Tune saves its state and stops
+
+    with signals_as_notices(stop):
+        grid = tuner.fit()
+    _conclude(plan, folder, grid, causes)
+    return grid
+
+
+def _num_concurrent(plan: SweepPlan) -> int:
+    """Trials at a time.
+
+    Raises:
+        ResourceError: the cluster has no place for so many, or for one.
+    """
+    from raygnn.runtime.preflight import count_fitting_runs, plan_resources
+
+    section = plan.section
+    fitting = max(1, count_fitting_runs(plan.loaded.config))
+    wanted = section.max_concurrent_trials or min(fitting, plan.num_trials)
+    plan_resources(plan.loaded.config, wanted)
+    return wanted
+
+
+def _tuner(plan: SweepPlan, folder: RunFolder, bundle_path: str, num_concurrent: int) -> Tuner:
+    """Ray's tuner of a fresh sweep, or of one that goes on."""
+    # `StopWithoutMetric` does it, after which the metrics that there are can be listed.
+    os.environ.setdefault("TUNE_DISABLE_STRICT_METRIC_CHECKING", "1")
+    os.environ.setdefault("TUNE_DISABLE_SIGINT_HANDLER", "1")  # `run_sweep` has its own
+    import ray
+    from ray import tune
+
+    from raygnn.runtime.storage import arrow_filesystem
+    from raygnn.runtime.sweeps.progress import StopWithoutMetric, SweepProgress, trial_name
+    from raygnn.runtime.sweeps.search import scheduler, search_space, searcher
+    from raygnn.runtime.sweeps.trial import run_trial
+
+    section = plan.section
+    trial = partial(
+        run_trial, folder=folder.uri, bundle_path=bundle_path, num_concurrent=num_concurrent
+    )
+    # Through the object store: what Tune pickles into the sweep's folder holds no secrets.
+    trainable = tune.with_parameters(trial, plan=plan)
+    # On the driver's node, which has the bundle; and without a CPU, since its workers need them.
+    node = f"node:{ray.util.get_node_ip_address()}"
+    trainable = tune.with_resources(trainable, {"CPU": 0, node: 1e-4})
+    filesystem, path = arrow_filesystem(folder.uri)
+    if tune.Tuner.can_restore(path, storage_filesystem=filesystem):
+        say("the sweep goes on: finished trials stay, unfinished ones resume")
+        return tune.Tuner.restore(path, trainable, storage_filesystem=filesystem)
+    storage_path, _, name = path.rstrip("/").rpartition("/")
+    return tune.Tuner(
+        trainable,
+        param_space=search_space(section),
+        tune_config=tune.TuneConfig(
+            metric=section.metric,
+            mode=section.mode,
+            num_samples=section.num_samples,
+            scheduler=scheduler(section),
+            search_alg=searcher(section, plan.loaded.config.seed, num_concurrent),
+            trial_name_creator=trial_name,
+            trial_dirname_creator=trial_name,
+        ),
+        run_config=tune.RunConfig(
+            name=name,
+            storage_path=storage_path,
+            storage_filesystem=filesystem,
+            verbose=0,
+            stop=StopWithoutMetric(section.metric),
+            callbacks=[SweepProgress(section.metric, section.mode)],
+        ),
+    )
+
+
+def _conclude(plan: SweepPlan, folder: RunFolder, grid: ResultGrid, causes: list[str]) -> None:
+    from raygnn.runtime.sweeps.progress import trial_rows
+
+    section = plan.section
+    ranked = rank(trial_rows(grid, folder.uri, section), section.mode)
+    write_text(join(folder.uri, "trials.json"), as_json(ranked, section.metric, section.mode))
+    for line in table(ranked, section.metric):
+        say(line)
+    say(f"trials      {join(folder.uri, 'trials.json')}")
+    if causes:
+        raise PreemptedError(
+            f"The sweep was stopped by {causes[0]}. Started again under --run.name {folder.name}, "
+            "it goes on.",
+            causes[0],
+        )
+    if ranked[0].best is None:
+        raise TrainingError(
+            f"No trial has a finite {section.metric}. The first: {ranked[0].error or 'no error'}"
+        )
+    best_uri = join(folder.uri, "best.yaml")
+    write_text(best_uri, _best_config(plan, ranked[0]))
+    folder.write_state(RunStatus.FINISHED, plan.loaded.fingerprint())
+    say(f"best trial  {join(folder.uri, ranked[0].name)}")
+    say(f"best config {best_uri}")
+
+
+def _best_config(plan: SweepPlan, best: TrialRow) -> str:
+    """The best trial's config, to be trained under a name of its own."""
+    run = plan.loaded.config.run
+    saved = plan.trial_config(best.values, name=None, storage_path=run.storage_path).saved
+    return dump_yaml({key: value for key, value in saved.items() if key != "tune"})

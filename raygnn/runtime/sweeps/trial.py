@@ -1,0 +1,54 @@
+"""One trial of a sweep: a whole distributed run that tells Ray Tune of each validation."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ray import tune
+from ray.train import Checkpoint
+from ray.tune.integration.ray_train import TuneReportCallback
+
+from raygnn.data.bundle import Bundle
+from raygnn.loops.run_folder import open_run_folder
+from raygnn.runtime.data_checks import check_data
+from raygnn.runtime.data_source import open_bundle
+from raygnn.runtime.launch import connect
+from raygnn.runtime.preflight import plan_resources
+from raygnn.runtime.ray_train import train_on_ray
+from raygnn.runtime.sweeps.plan import SweepPlan
+
+
+class ReportValidations(TuneReportCallback):
+    """Hands validations on to Ray Tune, and leaves out checkpoints without one."""
+
+    def after_report(
+        self, run_context: Any, metrics: list[dict[str, Any]], checkpoint: Checkpoint | None
+    ) -> None:
+        if metrics[0]:
+            super().after_report(run_context, metrics, checkpoint)
+
+
+def run_trial(
+    values: dict[str, Any], *, plan: SweepPlan, folder: str, bundle_path: str, num_concurrent: int
+) -> None:
+    """Trains one trial in workers of its own, in a run folder named after it.
+
+    A trial that was interrupted finds its folder unfinished, and goes on.
+
+    Args:
+        values: by dotted path, drawn by the searcher.
+        folder: of the sweep; trials lie in it.
+        bundle_path: the graph that the sweep has ingested.
+        num_concurrent: trials that share the cluster.
+    """
+    connect()
+    name = tune.get_context().get_trial_name()
+    loaded = plan.trial_config(values, name=name, storage_path=folder)
+    resources = plan_resources(loaded.config, num_concurrent)
+    if loaded.config.data == plan.loaded.config.data:
+        bundle = Bundle.open(bundle_path)
+    else:
+        bundle = open_bundle(loaded, None)  # a trial that varies the graph itself
+    check_data(loaded.config, bundle)
+    run_folder = open_run_folder(loaded, name)
+    train_on_ray(loaded, run_folder, bundle, resources, callbacks=[ReportValidations()])
