@@ -10,6 +10,7 @@ from raygnn.config import LoadedConfig, load_config
 from raygnn.data.filesystem import redact
 from raygnn.data.storage_retry import is_storage_error
 from raygnn.errors import ConfigError, RaygnnError
+from raygnn.loops.signals import Terminated, sigterm_as_interrupt
 
 
 def config_parser(prog: str, usage: str) -> argparse.ArgumentParser:
@@ -45,18 +46,20 @@ def exit_status_of(command: Callable[[], None], *, interrupted: str) -> int:
     """Runs a command, tells what went wrong on stderr, and gives its exit status.
 
     Args:
-        interrupted: what to tell after Ctrl-C.
+        interrupted: what to tell after a signal.
     Returns:
         0, 1 (failed), 2 (wrong input), or 130 and 143 (stopped by Ctrl-C or SIGTERM).
     """
     try:
-        command()
+        with sigterm_as_interrupt():
+            command()
     except RaygnnError as error:
         print(f"{type(error).__name__}:\n{error}", file=sys.stderr)
         return error.exit_status
-    except KeyboardInterrupt:  # before training, or a second time
-        print(f"interrupted: {interrupted}", file=sys.stderr)
-        return 130
+    except KeyboardInterrupt as stop:  # before training, or a second time
+        name, status = ("SIGTERM", 143) if isinstance(stop, Terminated) else ("SIGINT", 130)
+        print(f"stopped by {name}: {interrupted}", file=sys.stderr)
+        return status
     except Exception as error:
         if not is_storage_error(error):
             raise

@@ -177,7 +177,7 @@ def _ends(signature: ModelSignature, anchor: str | None, target: str | None) -> 
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the command line and returns its exit status: 0, 1 (failed) or 2 (wrong input)."""
+    """Runs the command line and returns its exit status, as `raygnn.train` does."""
     options, rest = _parser().parse_known_args(argv)
     return exit_status_of(lambda: _run(options, rest), interrupted="nothing was written")
 

@@ -66,7 +66,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     options, rest = _parser().parse_known_args(argv)
     return exit_status_of(
         lambda: _run(options, rest),
-        interrupted="started again, the run goes on from its checkpoint",
+        interrupted="the same command goes on from the last checkpoint, or begins where none is",
     )
 
 

@@ -22,6 +22,7 @@ from pydantic import (
 
 from raygnn.data.edge_types import REVERSE_PREFIX, SEPARATOR, EdgeType, edge_type_name
 from raygnn.data.filesystem import join, read_text, redact
+from raygnn.data.storage_retry import is_storage_error
 from raygnn.errors import DataError
 
 MANIFEST_NAME = "graph.yaml"
@@ -279,10 +280,20 @@ class Manifest(_Section):
         """Reads the manifest of a graph folder, or the manifest file itself.
 
         Raises:
-            DataError: it is missing, does not parse or breaks a rule.
+            DataError: it is missing, may not be read, does not parse or breaks a rule.
         """
         location = manifest_uri(uri)
-        return cls.parse(read_text(location), redact(location))
+        try:
+            text = read_text(location)
+        except Exception as error:
+            if not is_storage_error(error):
+                raise
+            cause = " ".join(redact(str(error)).split())
+            raise DataError(
+                f"uri={redact(location)!r} is invalid: it cannot be read ({cause}). Check that "
+                "this user may read it, and that the store can be reached."
+            ) from error
+        return cls.parse(text, redact(location))
 
     def dump(self) -> str:
         """Writes the manifest as YAML, in the short forms that people write."""

@@ -57,6 +57,8 @@ def is_transient(error: BaseException) -> bool:
     """Whether a disk or a store failed in a way that may pass."""
     if not is_storage_error(error) or isinstance(error, _LASTING):
         return False
+    if str(error).startswith("Forbidden: "):  # 403, by gcsfs
+        return False
     return getattr(error, "errno", None) not in _LASTING_NUMBERS
 
 

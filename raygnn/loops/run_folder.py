@@ -12,6 +12,7 @@ from typing import Any
 
 from raygnn import __version__
 from raygnn.config import LoadedConfig
+from raygnn.config.run_section import Run
 from raygnn.data.filesystem import (
     absolute,
     delete,
@@ -154,37 +155,44 @@ def check_run_folder(loaded: LoadedConfig, name: str) -> RunFolder:
         except Exception as error:
             if not is_storage_error(error):
                 raise
-            raise _no_access("read", run.storage_path, error) from error
+            raise _no_access("storage_path", run.storage_path, "read", error) from error
         _check_state(state, loaded.fingerprint(), name, resume)
     return folder
 
 
-def check_writable(folder: RunFolder, storage_path: str) -> None:
-    """Tries whether a bucket may be written to, before any work is done for it.
+def check_writable(folder: RunFolder, run: Run) -> None:
+    """Tries whether the buckets of outputs may be written to, before any work is done for them.
 
     A local folder is left alone: it is made when the run starts, without delay.
 
     Raises:
-        RunError: it may not.
+        RunError: one may not.
     """
-    if not is_remote(folder.uri):
-        return
-    probe = join(folder.uri, f".write-{folder.attempt}")
-    try:
-        write_text(probe, "")
-        fs, path = open_fs(probe)
-        fs.rm(path)
-    except Exception as error:
-        if not is_storage_error(error):
-            raise
-        raise _no_access("written", storage_path, error) from error
+    places = {
+        "storage_path": folder.uri,
+        "model_uri": folder.model_uri,
+        "logs_uri": folder.logs_uri,
+    }
+    for field, uri in places.items():
+        given = getattr(run, field)
+        if given is None or not is_remote(uri):
+            continue
+        probe = join(uri, f".write-{folder.attempt}")
+        try:
+            write_text(probe, "")
+            fs, path = open_fs(probe)
+            fs.rm(path)
+        except Exception as error:
+            if not is_storage_error(error):
+                raise
+            raise _no_access(field, given, "written", error) from error
 
 
-def _no_access(what: str, storage_path: str, error: Exception) -> RunError:
+def _no_access(field: str, given: str, what: str, error: Exception) -> RunError:
     text = " ".join(redact(str(error)).split())
     return RunError(
-        f"run.storage_path={redact(storage_path)!r} is invalid: the run folder cannot be {what} "
-        f"({text}). Set a folder or bucket that this user may read and write."
+        f"run.{field}={redact(given)!r} is invalid: it cannot be {what} ({text}). Set a folder or "
+        "bucket that this user may read and write."
     )
 
 
@@ -201,7 +209,9 @@ def open_run_folder(loaded: LoadedConfig, name: str) -> RunFolder:
         folder.write_state(RunStatus.RUNNING, loaded.fingerprint())
         write_text(join(folder.uri, "config.yaml"), loaded.saved_yaml())
     except OSError as error:
-        raise _no_access("written", loaded.config.run.storage_path, error) from error
+        raise _no_access(
+            "storage_path", loaded.config.run.storage_path, "written", error
+        ) from error
     return folder
 
 

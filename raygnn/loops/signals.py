@@ -16,6 +16,10 @@ _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 _ONE_REQUEST_S = 1.0
 
 
+class Terminated(KeyboardInterrupt):
+    """SIGTERM where nobody takes notices: what is under way is left as by Ctrl-C."""
+
+
 @contextmanager
 def signal_handlers_kept() -> Iterator[None]:
     """Puts the handlers of SIGTERM and SIGINT back that were there before; in any thread."""
@@ -30,11 +34,29 @@ def signal_handlers_kept() -> Iterator[None]:
 
 
 @contextmanager
+def sigterm_as_interrupt() -> Iterator[None]:
+    """Lets SIGTERM raise `Terminated`, so that it cleans up what Ctrl-C does.
+
+    Outside of the main thread, which is the only one that Python gives signals to, nothing changes.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    with signal_handlers_kept():
+        signal.signal(signal.SIGTERM, _terminate)
+        yield
+
+
+def _terminate(number: int, frame: FrameType | None) -> None:
+    raise Terminated
+
+
+@contextmanager
 def signals_as_notices(tell: Callable[[str], None]) -> Iterator[None]:
     """Calls `tell` with the name of the first SIGTERM or SIGINT (Ctrl-C), instead of ending.
 
-    A later one ends the process at once, by KeyboardInterrupt. Outside of the main thread, which
-    is the only one that Python gives signals to, nothing changes.
+    A later one ends the process at once, by KeyboardInterrupt or `Terminated`. Outside of the main
+    thread, which is the only one that Python gives signals to, nothing changes.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -48,7 +70,7 @@ def signals_as_notices(tell: Callable[[str], None]) -> Iterator[None]:
             told_s = now_s
             tell(signal.Signals(number).name)
         elif now_s - told_s >= _ONE_REQUEST_S:
-            raise KeyboardInterrupt
+            raise Terminated if number == signal.SIGTERM else KeyboardInterrupt
 
     with signal_handlers_kept():
         for number in _SIGNALS:

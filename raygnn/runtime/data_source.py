@@ -17,7 +17,6 @@ from raygnn.config import LoadedConfig, build
 from raygnn.data.bundle import Bundle
 from raygnn.data.filesystem import redact
 from raygnn.data.ingest.build_bundle import IngestOptions, ingest
-from raygnn.data.ingest.schedule import Schedule, in_process
 from raygnn.errors import ConfigError
 from raygnn.loops.monitoring.progress import say
 
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
 _MIN_SCHEDULED_BYTES = 256 << 20
 
 
-def open_bundle(loaded: LoadedConfig, data: Any, schedule: Schedule = in_process) -> Bundle:
+def open_bundle(loaded: LoadedConfig, data: Any, on_cluster: bool = False) -> Bundle:
     """Opens the bundle of the configured graph, building it first where it is not there yet.
 
     Generated graphs and PyG objects are written as graph tables into the cache and take the
@@ -37,7 +36,7 @@ def open_bundle(loaded: LoadedConfig, data: Any, schedule: Schedule = in_process
 
     Args:
         data: a PyG `Data` or `HeteroData` in place of the config's source.
-        schedule: of the ingest of tables that are not small.
+        on_cluster: tables that are not small are ingested by Ray, which must have been started.
     Raises:
         ConfigError: no source, or two.
         DataError: the tables are wrong.
@@ -72,14 +71,11 @@ def open_bundle(loaded: LoadedConfig, data: Any, schedule: Schedule = in_process
         feature_dtype=section.feature_dtype,
     )
     say(f"graph {redact(uri)}")
-    return ingest(
-        uri,
-        options,
-        cache_dir,
-        schedule=schedule,
-        progress=say,
-        min_scheduled_bytes=_MIN_SCHEDULED_BYTES,
-    )
+    if not on_cluster:
+        return ingest(uri, options, section.cache_dir, progress=say)
+    from raygnn.runtime.ingest import ingest_on_cluster
+
+    return ingest_on_cluster(uri, options, section.cache_dir, _MIN_SCHEDULED_BYTES)
 
 
 def default_cache_dir() -> str:

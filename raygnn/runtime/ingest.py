@@ -6,25 +6,86 @@ import pickle
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
 from typing import Any, TypeVar
 
+from raygnn.data.bundle import Bundle
+from raygnn.data.filesystem import is_remote
+from raygnn.data.ingest.build_bundle import IngestOptions, ingest
 from raygnn.data.ingest.schedule import Schedule, in_process
 from raygnn.errors import RaygnnError, RunError
+from raygnn.loops.monitoring.progress import say
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 
-def schedule_here() -> Schedule:
-    """Ray Data where the driver's node lends Ray CPUs; else threads of the driver.
+def ingest_on_cluster(
+    uri: str, options: IngestOptions, cache_dir: str | None, min_scheduled_bytes: int
+) -> Bundle:
+    """Ingests where Ray lends CPUs: in tasks on this node, or on another if this one lends none.
 
-    A head is often started without CPUs, so that no task runs there: one would wait for ever.
+    A head is often started without CPUs, so that no work burdens it. Tables of a bucket are then
+    ingested by the node that lends most, in threads, and the bundle is sent here. Tables on a disk
+    are there where this process is, which then ingests them itself, in threads.
+
+    Args:
+        cache_dir: `data.cache_dir`, of every node.
+        min_scheduled_bytes: smaller tables are ingested by this process.
+    Raises:
+        DataError: the tables break a rule.
+        RunError: the node that ingests fails.
     """
     import ray
 
-    node_id = ray.get_runtime_context().get_node_id()
-    num_cpus = sum(n["Resources"].get("CPU", 0) for n in ray.nodes() if n["NodeID"] == node_id)
-    return ray_data_schedule if num_cpus >= 1 else in_process
+    here = ray.get_runtime_context().get_node_id()
+    cpus = {n["NodeID"]: n["Resources"].get("CPU", 0) for n in ray.nodes() if n["Alive"]}
+    schedule: Schedule = ray_data_schedule
+    elsewhere: Callable[[Path], None] | None = None
+    if cpus.get(here, 0) < 1:
+        schedule = in_process
+        most = max(cpus, key=lambda node_id: cpus[node_id])
+        if cpus[most] >= 1 and is_remote(uri):
+            elsewhere = partial(_build_on, most, uri, options, cache_dir)
+    return ingest(
+        uri,
+        options,
+        cache_dir,
+        schedule=schedule,
+        progress=say,
+        min_scheduled_bytes=min_scheduled_bytes,
+        elsewhere=elsewhere,
+    )
+
+
+def _build_on(
+    node_id: str, uri: str, options: IngestOptions, cache_dir: str | None, folder: Path
+) -> None:
+    """Lets another node ingest tables into its cache, and copies the bundle into a folder."""
+    import ray
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    from raygnn.runtime.node_bundle import BundlePlace, fetch_bundle
+
+    say("ingest: by a worker node, as this one lends Ray no CPUs")
+    there = NodeAffinitySchedulingStrategy(node_id, soft=False)
+    build = ray.remote(num_cpus=1, scheduling_strategy=there)(_build_here)
+    try:
+        built = ray.get(build.remote(uri, options, cache_dir))
+        if isinstance(built, RaygnnError):
+            raise built
+        fetch_bundle(BundlePlace(built, node_id, cache_dir), folder)
+    except ray.exceptions.RayError as error:
+        raise RunError(f"ingest failed on node {node_id}: {error}") from error
+
+
+def _build_here(uri: str, options: IngestOptions, cache_dir: str | None) -> str | RaygnnError:
+    """The path of the bundle on this node; an error travels as data."""
+    try:
+        return str(ingest(uri, options, cache_dir, progress=say).path)
+    except RaygnnError as raised:
+        return raised
 
 
 def ray_data_schedule(

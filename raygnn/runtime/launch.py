@@ -15,6 +15,7 @@ from raygnn.config import LoadedConfig
 from raygnn.errors import ConfigError, RunError
 from raygnn.loops.monitoring.progress import say
 from raygnn.loops.run_folder import RunFolder, check_run_folder, check_writable, open_run_folder
+from raygnn.loops.signals import signal_handlers_kept
 from raygnn.runtime.data_checks import check_data
 from raygnn.runtime.data_source import open_bundle
 
@@ -52,7 +53,7 @@ def _launch(loaded: LoadedConfig, data: Any, *, dry_run: bool) -> Outcome:
             "section out with --tune null."
         )
     name = loaded.config.run.name or default_name(loaded)
-    check_writable(check_run_folder(loaded, name), loaded.config.run.storage_path)
+    check_writable(check_run_folder(loaded, name), loaded.config.run)
     if loaded.config.scaling.max_workers == 0:
         return _run_in_process(loaded, name, data, dry_run=dry_run)
     return _run_on_ray(loaded, name, data, dry_run=dry_run)
@@ -83,12 +84,11 @@ def _run_in_process(loaded: LoadedConfig, name: str, data: Any, *, dry_run: bool
 
 def _run_on_ray(loaded: LoadedConfig, name: str, data: Any, *, dry_run: bool) -> Outcome:
     connect()
-    from raygnn.runtime.ingest import schedule_here
     from raygnn.runtime.preflight import plan_resources
     from raygnn.runtime.ray_train import train_on_ray
 
     resources = plan_resources(loaded.config)
-    bundle = open_bundle(loaded, data, schedule=schedule_here())
+    bundle = open_bundle(loaded, data, on_cluster=True)
     check_data(loaded.config, bundle)
     folder = open_run_folder(loaded, name)
     warn_of_vanishing(folder)
@@ -110,7 +110,8 @@ def connect() -> None:
     imports = Thread(target=import_module, args=("torch",), name="raygnn-imports")
     imports.start()
     try:
-        ray.init()
+        with signal_handlers_kept():  # Ray's own ends the process with status 15
+            ray.init()
     finally:
         imports.join()
     logging.getLogger("ray.data").setLevel(logging.WARNING)  # its plans bury the ingest's lines

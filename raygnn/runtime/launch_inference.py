@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -82,17 +83,12 @@ def _run_in_process(
     is_first = context.rank == 0
     try:
         job = collectives.broadcast_object(job)  # one staging folder for all
-        if is_first:
-            output.begin()
-        collectives.barrier()
-        manifest = run_inference(job, context)
-        if is_first:
-            output.finish(manifest)
-        collectives.barrier()
-    except BaseException:
-        if is_first:
-            output.abandon()
-        raise
+        with output.in_progress() if is_first else nullcontext():
+            collectives.barrier()
+            manifest = run_inference(job, context)
+            if is_first:
+                output.finish(manifest)
+            collectives.barrier()
     finally:
         context.close()
     if is_first:
@@ -101,7 +97,6 @@ def _run_in_process(
 
 
 def _run_on_ray(model: SavedModel, options: OutputOptions, ask: Ask, data: Any) -> dict[str, Any]:
-    from raygnn.runtime.ingest import schedule_here
     from raygnn.runtime.launch import connect
     from raygnn.runtime.preflight import plan_resources
     from raygnn.runtime.ray_workers import run_on_workers
@@ -110,10 +105,9 @@ def _run_on_ray(model: SavedModel, options: OutputOptions, ask: Ask, data: Any) 
     output = OutputFolder.check(options.uri, options.overwrite)
     connect()
     resources = plan_resources(config)
-    bundle = open_bundle(model.loaded, data, schedule=schedule_here())
+    bundle = open_bundle(model.loaded, data, on_cluster=True)
     job = _job(model, bundle, options, ask, output)
-    try:
-        output.begin()
+    with output.in_progress():
         manifest: dict[str, Any] = run_on_workers(
             _infer_worker,
             job,
@@ -124,9 +118,6 @@ def _run_on_ray(model: SavedModel, options: OutputOptions, ask: Ask, data: Any) 
             num_workers=config.scaling.min_workers,
         )
         output.finish(manifest)
-    except BaseException:
-        output.abandon()
-        raise
     _tell(options, manifest)
     return manifest
 

@@ -59,14 +59,15 @@ def bundle_on_this_node(place: BundlePlace) -> str:
     return str(
         build_once(
             own,
-            lambda folder: _fetch(place, folder),
+            lambda folder: fetch_bundle(place, folder),
             what="the graph",
             remedy="Set data.cache_dir to a folder that every node can write to",
         )
     )
 
 
-def _fetch(place: BundlePlace, folder: Path) -> None:
+def fetch_bundle(place: BundlePlace, folder: Path) -> None:
+    """Copies a bundle from its node into a folder of this one."""
     there = NodeAffinitySchedulingStrategy(place.node_id, soft=False)
     chunks: Any = (
         ray.remote(_read_bundle)

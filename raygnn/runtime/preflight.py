@@ -64,6 +64,18 @@ def plan_resources(config: Config, num_runs: int = 1) -> WorkerResources:
             request_resources(bundles=[])  # a request stands until it is taken back
 
 
+def missing_places(config: Config, resources: WorkerResources) -> str | None:
+    """What is missing, as a sentence, where nodes have gone and there are too few; else null."""
+    nodes = _alive_nodes()
+    places, needed = _count_places(nodes, resources), config.scaling.min_workers
+    if places >= needed:
+        return None
+    return (
+        f"The {len(nodes)} node(s) of this cluster have places for {places} of the {needed} "
+        "worker(s) that are needed."
+    )
+
+
 def _ask_for_nodes(config: Config, num_runs: int) -> None:
     scaling = config.scaling
     worker = WorkerResources(
@@ -75,7 +87,7 @@ def _ask_for_nodes(config: Config, num_runs: int) -> None:
 
 def _plan(config: Config, num_runs: int) -> WorkerResources:
     scaling = config.scaling
-    nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+    nodes = _alive_nodes()
     cpus = scaling.cpus_per_worker
     if cpus is None:
         total = sum(node.get("CPU", 0) for node in nodes)
@@ -108,9 +120,14 @@ def _tell_what_is_held(resources: WorkerResources, num_workers: int) -> None:
 
 def count_fitting_runs(config: Config) -> int:
     """How many runs have a place for all of their workers at a time, with a CPU each at least."""
-    nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+    nodes = _alive_nodes()
     resources = _worker_resources(config, nodes, config.scaling.cpus_per_worker or 1.0)
     return _count_places(nodes, resources) // config.scaling.min_workers
+
+
+def _alive_nodes() -> list[dict[str, float]]:
+    """The resources of each node."""
+    return [node["Resources"] for node in ray.nodes() if node["Alive"]]
 
 
 def _worker_resources(

@@ -14,10 +14,10 @@ from ray.train.v2.api.exceptions import TrainingFailedError
 
 from raygnn.config import Config
 from raygnn.errors import RaygnnError, TrainingError
-from raygnn.loops.signals import signal_handlers_kept
+from raygnn.runtime.lost_nodes import missing_places_told
 from raygnn.runtime.node_bundle import BundlePlace, bundle_on_this_node
-from raygnn.runtime.preflight import WorkerResources
-from raygnn.runtime.stop_requests import fit_interruptibly
+from raygnn.runtime.preflight import WorkerResources, missing_places
+from raygnn.runtime.stop_requests import fit_interruptibly, fit_until_signal
 from raygnn.runtime.storage import arrow_filesystem
 
 if TYPE_CHECKING:
@@ -90,13 +90,14 @@ def run_on_workers(
         ),
     )
     try:
-        if stop_requests is None:
-            with signal_handlers_kept():  # Ray leaves its own behind
-                returned = trainer.fit().return_value
-        else:
-            returned = fit_interruptibly(trainer, stop_requests).return_value
+        with missing_places_told(config, resources):
+            if stop_requests is None:
+                returned = fit_until_signal(trainer).return_value
+            else:
+                returned = fit_interruptibly(trainer, stop_requests).return_value
     except TrainingFailedError as error:
-        raise TrainingError(_explain_failure(error, what)) from error
+        explained = [_explain_failure(error, what), missing_places(config, resources)]
+        raise TrainingError("\n".join(filter(None, explained))) from error
     if isinstance(returned, RaygnnError):
         raise returned
     return returned

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 import threading
 from concurrent.futures import Future
+from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from raygnn.loops.signals import signals_as_notices
+from raygnn.loops.signals import Terminated, signal_handlers_kept, signals_as_notices
 
 if TYPE_CHECKING:
     from ray.actor import ActorHandle
@@ -59,3 +61,26 @@ def fit_interruptibly(trainer: Any, requests: ActorHandle) -> Result:
     with signals_as_notices(lambda cause: requests.ask.remote(cause)):
         threading.Thread(target=run, name="raygnn-fit", daemon=True).start()
         return future.result()
+
+
+def fit_until_signal(trainer: Any) -> Result:
+    """`trainer.fit()`, whose workers SIGTERM and Ctrl-C end where they are.
+
+    Raises:
+        KeyboardInterrupt: one came; `Terminated` if it was SIGTERM.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        return trainer.fit()
+    was_terminated = False
+
+    def as_ctrl_c(number: int, frame: FrameType | None) -> None:
+        nonlocal was_terminated
+        was_terminated = True
+        signal.raise_signal(signal.SIGINT)
+
+    with signal_handlers_kept():
+        signal.signal(signal.SIGTERM, as_ctrl_c)
+        try:
+            return trainer.fit()
+        except (KeyboardInterrupt, SystemExit) as stop:  # Ray ends its workers, and exits with 0
+            raise (Terminated if was_terminated else KeyboardInterrupt) from stop

@@ -14,6 +14,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -46,11 +47,21 @@ def _command_line(process: psutil.Process) -> list[str]:
 
 def end(process: subprocess.Popen[bytes]) -> None:
     """Ends a process and all that it has started."""
+    if process.poll() is not None:
+        return
     family = psutil.Process(process.pid).children(recursive=True)
     process.terminate()
     for member in psutil.wait_procs(family, timeout=10)[1]:
         member.kill()
     process.kill()
+    process.wait()
+
+
+def kill(process: subprocess.Popen[bytes]) -> None:
+    """Kills a process and all that it has started at once, as a machine does that loses power."""
+    for member in [*psutil.Process(process.pid).children(recursive=True), process]:
+        with suppress(psutil.NoSuchProcess):
+            member.kill()
     process.wait()
 
 
@@ -68,15 +79,20 @@ _HEAD_PORTS = ("port", "dashboard-port", "ray-client-server-port")
 
 @dataclass
 class RayHead:
-    """A head, and the nodes that are added to it."""
+    """A head, and the nodes that are added to it.
+
+    Attributes:
+        takes_jobs: waits until jobs can be submitted, which takes longer.
+    """
 
     num_cpus: int = 2
     environment: dict[str, str] = field(default_factory=dict)
+    takes_jobs: bool = True
 
     def __enter__(self) -> RayHead:
         self._folder = Path(tempfile.mkdtemp(prefix="raygnn-head-"))  # short: holds sockets
         self._processes: list[subprocess.Popen[bytes]] = []
-        self._metrics_ports: list[int] = []
+        self._metrics_ports: dict[int, int] = {}  # by process id
         ports = dict(zip(_HEAD_PORTS, _free_ports(len(_HEAD_PORTS)), strict=True))
         self.address = f"127.0.0.1:{ports['port']}"
         self.dashboard = f"http://127.0.0.1:{ports['dashboard-port']}"
@@ -85,8 +101,10 @@ class RayHead:
         # Jobs say `python`, and mean that of the tests.
         inherited["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{inherited['PATH']}"
         self._node_environment = {**inherited, **token, **self.environment}
-        #: Of whoever talks to the cluster.
+        #: Of whoever submits jobs.
         self.client_environment = {**inherited, **token, "RAY_API_SERVER_ADDRESS": self.dashboard}
+        #: What a driver needs to join the cluster.
+        self.driver_environment = {**token, "RAY_ADDRESS": self.address}
         options = ["--head", f"--temp-dir={self._folder / 'ray'}"]
         options += [f"--{name}={port}" for name, port in ports.items()]
         try:
@@ -127,7 +145,6 @@ class RayHead:
         command += ["--object-store-memory=200000000", "--min-worker-port=0", "--max-worker-port=0"]
         ports = dict(zip(_NODE_PORTS, _free_ports(len(_NODE_PORTS)), strict=True))
         command += [f"--{name}={port}" for name, port in ports.items()]
-        self._metrics_ports.append(ports["metrics-export-port"])
         with (self._folder / f"log-{len(self._processes)}").open("wb") as log:
             process = subprocess.Popen(
                 command,
@@ -136,6 +153,7 @@ class RayHead:
                 stderr=subprocess.STDOUT,
             )
         self._processes.append(process)
+        self._metrics_ports[process.pid] = ports["metrics-export-port"]
         return process
 
     def submit(
@@ -152,28 +170,43 @@ class RayHead:
             check=False,
         )
 
+    def job(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """`ray job ARGUMENTS`, such as status, logs or stop."""
+        return subprocess.run(
+            [RAY, "job", *arguments],
+            env=self.client_environment,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+
     def metrics(self) -> str:
         """What all nodes show to Prometheus."""
+        ports = [self._metrics_ports[process.pid] for process in self._alive()]
         return "".join(
-            requests.get(f"http://127.0.0.1:{port}/metrics", timeout=10).text
-            for port in self._metrics_ports
+            requests.get(f"http://127.0.0.1:{port}/metrics", timeout=10).text for port in ports
         )
 
     def has_process(self, name: str) -> bool:
         """Whether a process of some node has a name, such as that of an actor's class."""
         members = [
             member
-            for process in self._processes
+            for process in self._alive()
             for member in psutil.Process(process.pid).children(recursive=True)
         ]
         return any(name in " ".join(_command_line(member)) for member in members)
 
+    def _alive(self) -> list[subprocess.Popen[bytes]]:
+        return [process for process in self._processes if process.poll() is None]
+
     def _wait(self, limit_s: float = 120.0) -> None:
+        # The dashboard answers before there is an agent that runs jobs.
+        submit, look = ["job", "submit", "--", "true"], ["health-check", "--address", self.address]
         end_s = time.monotonic() + limit_s
         while time.monotonic() < end_s and self._processes[0].poll() is None:
-            # The dashboard answers before there is an agent that runs jobs.
             done = subprocess.run(
-                [RAY, "job", "submit", "--", "true"],
+                [RAY, *(submit if self.takes_jobs else look)],
                 env=self.client_environment,
                 capture_output=True,
                 check=False,

@@ -65,5 +65,31 @@ def test_it_is_told_within_a_minute(
     assert time.monotonic() - began < 60
     error = capsys.readouterr().err
     assert "run.storage_path='gs://not-mine/runs' is invalid" in error
-    assert f"the run folder cannot be {what}" in error
+    assert f"it cannot be {what}" in error
+    assert "not yours" in error
+
+
+@pytest.mark.parametrize("field", ["model_uri", "logs_uri"])
+def test_so_it_is_where_only_the_model_or_the_logs_go_there(
+    forbidden_bucket, tmp_path, capsys, monkeypatch, field
+):
+    monkeypatch.setattr(_Forbidden, "may_read", True)
+    config = small_config(tmp_path, scaling__num_workers=0, data__uri=str(tmp_path / "no-graph"))
+    config["run"][field] = forbidden_bucket
+    path = tmp_path / "config.yaml"
+    path.write_text(json.dumps(config))
+    assert raygnn.train.main([str(path)]) == 2
+    error = capsys.readouterr().err
+    assert f"run.{field}='gs://not-mine/runs' is invalid: it cannot be written" in error
+
+
+def test_so_is_a_graph_that_may_not_be_read(forbidden_bucket, tmp_path, capsys):
+    config = small_config(tmp_path, scaling__num_workers=0, data__uri=forbidden_bucket)
+    path = tmp_path / "config.yaml"
+    path.write_text(json.dumps(config))
+    began = time.monotonic()
+    assert raygnn.train.main([str(path)]) == 2
+    assert time.monotonic() - began < 60
+    error = capsys.readouterr().err
+    assert "uri='gs://not-mine/runs/graph.yaml' is invalid: it cannot be read" in error
     assert "not yours" in error

@@ -7,11 +7,13 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
+import ray
 
+from raygnn.data.bundle_record import RECORD_NAME
 from raygnn.data.ingest import pieces
-from raygnn.data.ingest.build_bundle import ingest
+from raygnn.data.ingest.build_bundle import IngestOptions, ingest
 from raygnn.errors import DataError, RunError
-from raygnn.runtime.ingest import ray_data_schedule
+from raygnn.runtime.ingest import _build_on, ray_data_schedule
 from tests.graph_writer import cut, write_graph
 
 # Ray 2.60 warns of its own use of a deprecated option when ray.data makes its context.
@@ -72,6 +74,20 @@ def test_errors_arrive_as_they_were_raised(ray_session: None, tmp_path: Path) ->
         ingest(graph, cache_dir=tmp_path / "cache", schedule=ray_data_schedule)
     assert type(raised.value) is DataError
     assert not list((tmp_path / "cache" / "bundles").glob(".building-*"))
+
+
+def test_another_node_ingests_and_sends_the_bundle(ray_session: None, tmp_path: Path) -> None:
+    graph, there = str(_graph(tmp_path / "graph")), str(tmp_path / "there")
+    here = ingest(graph, cache_dir=tmp_path / "here")
+    node_id = ray.get_runtime_context().get_node_id()
+    _build_on(node_id, graph, IngestOptions(), there, tmp_path / "copy")
+    assert _contents(tmp_path / "copy") == _contents(here.path)
+    assert len(list((tmp_path / "there" / "bundles").glob(f"*/{RECORD_NAME}"))) == 1
+    with pytest.raises(DataError, match="there is no such file"):
+        _build_on(node_id, str(tmp_path / "nowhere"), IngestOptions(), there, tmp_path / "none")
+    with pytest.raises(RunError, match=r"ingest failed on node e+: "):
+        _build_on("e" * len(node_id), graph, IngestOptions(), there, tmp_path / "none")
+    assert not (tmp_path / "none").exists()
 
 
 def _raise(item: int) -> int:

@@ -13,22 +13,8 @@ import pytest
 import torch
 import yaml
 
-from raygnn.loops.callbacks import Callback
-from raygnn.loops.engine import Engine
-from raygnn.loops.gradients.all_reduce import StepTotals
+from tests.linger import Linger
 from tests.small_runs import run_rank, small_bundle, small_config, trained_weights
-
-
-class Linger(Callback):
-    """Takes its time over each step, and says so once."""
-
-    def __init__(self, marker: str) -> None:
-        self._marker = Path(marker)
-
-    def on_train_step_end(self, engine: Engine, totals: StepTotals) -> None:
-        if engine.position.step >= 2 and self._marker.exists():
-            self._marker.write_text("training")
-            time.sleep(0.5)
 
 
 def _torchrun(config: dict, folder: Path) -> subprocess.Popen[str]:
@@ -49,7 +35,7 @@ def test_two_processes_of_torchrun(ranks, tmp_path: Path):
     config["data"] = {"uri": str(tmp_path / "tables")}
     marker = tmp_path / "marker"
     marker.touch()
-    config["callbacks"] = [{"type": f"{__name__}.Linger", "args": {"marker": str(marker)}}]
+    config["callbacks"] = [Linger.entry(marker)]
     stopped = _torchrun(config, tmp_path)
     while not marker.read_text() and stopped.poll() is None:
         time.sleep(0.1)

@@ -6,10 +6,17 @@ import html
 import json
 import os
 import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
 from pathlib import Path
+from threading import Timer
+from typing import Any
 
 import pytest
 import torch
+import yaml
 
 import raygnn.train
 from raygnn.data.ingest.build_bundle import IngestOptions, ingest
@@ -120,3 +127,65 @@ def test_more_workers_than_places_are_refused_at_once(graph, tmp_path):
     with pytest.raises(ResourceError, match="no node of this cluster has a GPU"):
         raygnn.train.fit(config)
     assert not tmp_path.joinpath("run").exists()
+
+
+class Holder:
+    """An actor that holds CPUs, as other work of a cluster does."""
+
+    def is_there(self) -> bool:
+        return True
+
+
+@pytest.fixture
+def other_work() -> Iterator[Any]:
+    import ray
+
+    holder = ray.remote(num_cpus=2)(Holder).remote()
+    assert ray.get(holder.is_there.remote())
+    yield holder
+    ray.kill(holder)
+
+
+@pytest.mark.slow
+def test_work_that_holds_the_cpus_is_told_and_waited_for(other_work, graph, tmp_path, capfd):
+    import ray
+
+    Timer(10, ray.kill, [other_work]).start()
+    result = raygnn.train.fit(_config(tmp_path, graph, training__max_epochs=1))
+    assert result.metrics["epoch"] == 1
+    assert "other work holds what the workers need: CPU 0 of 2 is free" in capfd.readouterr().out
+
+
+@pytest.mark.slow
+def test_the_wait_for_other_work_has_an_end(other_work, graph, tmp_path, monkeypatch):
+    monkeypatch.setenv("RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S", "2")  # a minute otherwise
+    with pytest.raises(TrainingError, match="Training failed and was not restarted any more"):
+        raygnn.train.fit(_config(tmp_path, graph))
+
+
+def test_sigterm_during_ingest_ends_the_command_with_143(tmp_path):
+    """In a process of its own: Ray takes SIGTERM, and gives it back."""
+    config = _config(tmp_path / "runs", "unused")
+    config["data"] = {"type": f"{__name__}.slow_graph", "args": {"marker": str(tmp_path / "here")}}
+    path = tmp_path / "config.yaml"
+    path.write_text(yaml.safe_dump(config))
+    command = [sys.executable, "-m", "raygnn.train", str(path), "--allow-module", "tests"]
+    environment = {**os.environ, "RAY_ADDRESS": "local"}
+    with (tmp_path / "log").open("w") as log:
+        process = subprocess.Popen(command, env=environment, stdout=log, stderr=log)
+        while not (tmp_path / "here").exists():
+            assert process.poll() is None, (tmp_path / "log").read_text()
+            time.sleep(0.1)
+        process.terminate()
+        status = process.wait(timeout=30)
+    told = (tmp_path / "log").read_text()
+    assert status == 143, told
+    assert "stopped by SIGTERM: the same command goes on from the last checkpoint" in told
+    assert "Traceback" not in told
+    assert not (tmp_path / "runs").exists()
+
+
+def slow_graph(marker: str) -> None:
+    """A data source that is still at work when the signal comes."""
+    Path(marker).touch()
+    time.sleep(120)

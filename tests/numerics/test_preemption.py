@@ -17,7 +17,7 @@ import raygnn.train
 from raygnn.errors import PreemptedError
 from raygnn.loops.callbacks import Callback
 from raygnn.loops.engine import Engine
-from raygnn.loops.signals import signals_as_notices
+from raygnn.loops.signals import Terminated, signals_as_notices
 from tests.small_runs import run_rank, small_bundle, small_config, trained_weights
 
 
@@ -124,8 +124,10 @@ def test_a_later_signal_ends_at_once(monkeypatch):
         signal.raise_signal(signal.SIGINT)
         signal.raise_signal(signal.SIGTERM)  # the same request, by another way
         monkeypatch.setattr(raygnn.loops.signals, "_ONE_REQUEST_S", 0.0)
-        with pytest.raises(KeyboardInterrupt):
+        with pytest.raises(Terminated):
             signal.raise_signal(signal.SIGTERM)
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
     assert told == ["SIGINT"]
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 from pathlib import Path
 
 import numpy as np
@@ -154,7 +155,7 @@ def test_a_folder_that_cannot_be_written_is_named(capsys, config, tmp_path):
     (tmp_path / "file").write_text("in the way")
     status, err = _status(capsys, config, "--run.storage_path", tmp_path / "file")
     assert status == 2
-    assert "the run folder cannot be written" in err
+    assert "it cannot be written" in err
 
 
 def test_a_pyg_graph_takes_the_same_path(tmp_path):
@@ -200,15 +201,24 @@ def test_a_store_that_fails_is_told_in_a_line(capsys, config, monkeypatch):
     assert "secret" not in err
 
 
-def test_an_interrupt_says_that_the_run_can_go_on(capsys, config, monkeypatch):
-    def interrupt(*_: object, **__: object) -> None:
-        raise KeyboardInterrupt
+@pytest.mark.parametrize(("name", "status"), [("SIGTERM", 143), ("SIGINT", 130)])
+def test_a_signal_during_ingest_ends_it_with_its_status(
+    capsys, config, monkeypatch, tmp_path, name, status
+):
+    def raise_signal(*_: object) -> None:
+        signal.raise_signal(getattr(signal, name))
 
-    monkeypatch.setattr("raygnn.runtime.launch.open_bundle", interrupt)
-    assert _status(capsys, config) == (
-        130,
-        "interrupted: started again, the run goes on from its checkpoint\n",
+    monkeypatch.setattr("raygnn.data.ingest.build_bundle.build_edges", raise_signal)
+    before = signal.getsignal(signal.SIGTERM)
+    cache = tmp_path / "cache"
+    assert _status(capsys, config, "--data.cache_dir", cache) == (
+        status,
+        f"stopped by {name}: the same command goes on from the last checkpoint, or begins where "
+        "none is\n",
     )
+    assert signal.getsignal(signal.SIGTERM) == before
+    assert [path.suffix for path in (cache / "bundles").iterdir()] == [".lock"]  # no half bundle
+    assert not (tmp_path / "runs").exists()
 
 
 @pytest.mark.parametrize("ema", ["null", "0.9"])

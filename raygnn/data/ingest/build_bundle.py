@@ -74,6 +74,7 @@ def ingest(
     schedule: Schedule = in_process,
     progress: Callable[[str], None] | None = None,
     min_scheduled_bytes: int = 0,
+    elsewhere: Callable[[Path], None] | None = None,
 ) -> Bundle:
     """Gives the bundle of a graph, building it first where the cache does not have it.
 
@@ -85,6 +86,7 @@ def ingest(
         schedule: runs the tasks; they need the same cache folder.
         progress: receives a line for each step, and what was dropped.
         min_scheduled_bytes: tables of fewer bytes than that are converted in this process.
+        elsewhere: fills the bundle's folder with what another machine has built of other tables.
     Raises:
         DataError: the manifest or the tables break a rule.
         ResourceError: the disk of the cache is full.
@@ -94,7 +96,7 @@ def ingest(
     manifest = Manifest.load(manifest_uri)
     files = _list_tables(manifest, manifest_folder(manifest_uri))
     if sum(file.size for table in files.values() for file in table) < min_scheduled_bytes:
-        schedule = in_process
+        schedule, elsewhere = in_process, None
     name = fingerprint(manifest, asdict(options), files, FORMAT_VERSION)
     bundles = bundle_folder(cache_dir)
     path = bundles / name
@@ -110,7 +112,11 @@ def ingest(
             shutil.rmtree(path)
         building = bundles / f"{_BUILDING}{name}-{uuid.uuid4().hex[:8]}"
         try:
-            _build(manifest, files, options, name, building, schedule, progress)
+            if elsewhere is None:
+                _build(manifest, files, options, name, building, schedule, progress)
+            else:
+                elsewhere(building)
+                sync_folder(building)
             building.rename(path)
         finally:
             shutil.rmtree(building, ignore_errors=True)

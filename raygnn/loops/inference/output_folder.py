@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import glob
 import json
 import os
 import re
 import secrets
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import filelock
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -31,7 +34,11 @@ from raygnn.errors import RunError
 # Readers of Parquet folders skip names that begin so.
 MANIFEST = "_manifest.json"
 _RECORDS = "_ray"
-_OURS = re.compile(r"[^/]+/part-\d{5,}-of-\d{5,}\.parquet|_manifest\.json|_ray/.*")
+_REPLACED = ".replaced"
+_ALIVE = ".alive"  # locked by whoever fills a folder
+_OURS = re.compile(
+    r"[^/]+/part-\d{5,}-of-\d{5,}\.parquet|_manifest\.json|_ray/.*|\.replaced/.*|\.alive"
+)
 
 
 @dataclass(frozen=True)
@@ -40,7 +47,8 @@ class OutputFolder:
 
     On a local disk (or one that all workers mount) files are written into a folder beside the
     target, which is renamed when all are there. On a remote store they are written in place, and
-    the manifest last: a folder without it is not whole. Crosses process boundaries.
+    the manifest last: a folder without it is not whole, and the next call replaces it. Crosses
+    process boundaries.
 
     Attributes:
         staged_uri: where the files are written.
@@ -71,7 +79,8 @@ class OutputFolder:
                 f"out={redact(uri)!r} is invalid: the folder holds files that raygnn.infer did not "
                 f"write, such as {foreign[0]}. Name another folder."
             )
-        if names and not overwrite:
+        is_whole = not is_remote(uri) or MANIFEST in names
+        if names and is_whole and not overwrite:
             raise RunError(
                 f"out={redact(uri)!r} is invalid: the folder holds an earlier output ({len(names)} "
                 "files). Name another folder, or pass --overwrite (overwrite=True) to replace it."
@@ -80,14 +89,31 @@ class OutputFolder:
             return cls(uri, uri)
         return cls(path, f"{path}.partial-{secrets.token_hex(4)}")
 
-    def begin(self) -> None:
-        """Makes room for the files. One process calls it, before any writes.
+    @contextmanager
+    def in_progress(self) -> Iterator[None]:
+        """Lasts while files are written; removes them if it is left by an exception.
+
+        One process enters it, before any writes, and calls `finish` at its end. What is left of
+        calls that were killed is removed first.
 
         Raises:
             RunError: the place cannot be written.
         """
+        self._make_room()
+        with ExitStack() as stack:
+            if self._is_staged:
+                with suppress(filelock.Timeout):  # no locks here: it is never taken for left over
+                    stack.enter_context(_held(Path(self.staged_uri)))
+            try:
+                yield
+            except BaseException:
+                self._abandon()
+                raise
+
+    def _make_room(self) -> None:
         try:
             if self._is_staged:
+                self._remove_leftovers()
                 Path(self.staged_uri).mkdir(parents=True)
             else:
                 self._remove_files()
@@ -135,24 +161,39 @@ class OutputFolder:
         write_text(join(self.staged_uri, MANIFEST), json.dumps(content, indent=1) + "\n")
         if not self._is_staged:
             return
-        sync_folder(Path(self.staged_uri))
-        target = Path(self.uri)
-        replaced = Path(f"{self.staged_uri}.replaced")
+        staged, target = Path(self.staged_uri), Path(self.uri)
+        sync_folder(staged)
         if target.exists():
-            target.rename(replaced)
-        os.rename(self.staged_uri, target)
-        shutil.rmtree(replaced, ignore_errors=True)
+            target.rename(staged / _REPLACED)
+        os.rename(staged, target)
+        shutil.rmtree(target / _REPLACED, ignore_errors=True)
+        (target / _ALIVE).unlink(missing_ok=True)
 
-    def abandon(self) -> None:
+    def _abandon(self) -> None:
         """Removes what was written of an output that does not come about."""
         if self._is_staged:
-            shutil.rmtree(self.staged_uri, ignore_errors=True)
+            self._discard(Path(self.staged_uri))
         else:
             self._remove_files()
 
     @property
     def _is_staged(self) -> bool:
         return self.staged_uri != self.uri
+
+    def _remove_leftovers(self) -> None:
+        """Removes what calls that were killed have left beside the target."""
+        target = Path(self.uri)
+        pattern = f"{glob.escape(target.name)}.partial-{'[0-9a-f]' * 8}"
+        for folder in target.parent.glob(pattern):
+            with suppress(filelock.Timeout), _held(folder):
+                self._discard(folder)
+
+    def _discard(self, staged: Path) -> None:
+        """Removes a folder beside the target, which takes back what was to be replaced."""
+        target = Path(self.uri)
+        if (staged / _REPLACED).exists() and not target.exists():
+            (staged / _REPLACED).rename(target)
+        shutil.rmtree(staged, ignore_errors=True)
 
     def _remove_files(self) -> None:
         fs, path = open_fs(self.uri)
@@ -163,3 +204,21 @@ class OutputFolder:
         for name in sorted(names, key=lambda name: name != MANIFEST):
             if _OURS.fullmatch(name):
                 fs.rm_file(f"{path}/{name}")
+
+
+@contextmanager
+def _held(folder: Path) -> Iterator[None]:
+    """Marks a folder as being filled, for as long as this process lives.
+
+    Raises:
+        filelock.Timeout: another process fills it, or nobody can tell.
+    """
+    lock = filelock.FileLock(folder / _ALIVE)
+    try:
+        lock.acquire(timeout=0)
+    except NotImplementedError as error:  # a file system without locks
+        raise filelock.Timeout(str(folder)) from error
+    try:
+        yield
+    finally:
+        lock.release()

@@ -36,13 +36,11 @@ def run_sweep(plan: SweepPlan, *, data: Any = None) -> ResultGrid:
         TrainingError: every trial failed.
         PreemptedError: SIGTERM or Ctrl-C; a start under the same name goes on.
     """
-    from raygnn.runtime.ingest import schedule_here
-
     name = plan.loaded.config.run.name or default_name(plan.loaded)
-    check_writable(check_run_folder(plan.loaded, name), plan.loaded.config.run.storage_path)
+    check_writable(check_run_folder(plan.loaded, name), plan.loaded.config.run)
     connect()
     num_concurrent = _num_concurrent(plan)
-    bundle = open_bundle(plan.loaded, data, schedule=schedule_here())
+    bundle = open_bundle(plan.loaded, data, on_cluster=True)
     check_data(plan.loaded.config, bundle)
     folder = open_run_folder(plan.loaded, name)
     warn_of_vanishing(folder)

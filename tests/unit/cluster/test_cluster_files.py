@@ -14,10 +14,15 @@ import pytest
 import ray.autoscaler
 import yaml
 from ray.autoscaler._private.util import prepare_config, validate_config
+from ray.runtime_env import RuntimeEnv
+
+from raygnn.config import load_config
+from tests.unit.cluster.kuberay_schema import RESOURCES
 
 ROOT = Path(__file__).parents[3]
 FOLDER = ROOT / "cluster"
 RAY_CLUSTERS = ("ray-cluster.yaml", "ray-cluster-aws.yaml")
+KUBERAY = ("kuberay-raycluster.yaml", "kuberay-rayjob.yaml")
 DOCKERFILES = ("Dockerfile", "Dockerfile.cuda")
 
 #: What the providers need, or understand, beyond Ray's schema, which does not look in here.
@@ -93,40 +98,73 @@ def test_gpu_machines_of_google_are_ended_for_maintenance():
 
 
 class TestKubeRay:
-    @pytest.mark.parametrize("name", ["kuberay-raycluster.yaml", "kuberay-rayjob.yaml"])
-    def test_the_fields_that_the_crd_requires(self, name):
+    @pytest.mark.parametrize("name", KUBERAY)
+    def test_it_is_what_the_operator_takes(self, name):
         document = _load(name)
-        assert document["apiVersion"] == "ray.io/v1"
-        assert document["metadata"]["name"]
+        jsonschema.validate(document, RESOURCES[document["kind"]])
         spec = document["spec"]
-        if document["kind"] == "RayJob":
-            assert spec["entrypoint"].startswith("python -m raygnn.train ")
-            assert spec["shutdownAfterJobFinishes"] is True
-            assert spec["ttlSecondsAfterFinished"] > 0
-            assert spec["submissionMode"] == "K8sJobMode"
-            assert isinstance(yaml.safe_load(spec["runtimeEnvYAML"]), dict)
-            spec = spec["rayClusterSpec"]
-        else:
-            assert document["kind"] == "RayCluster"
-        assert spec["rayVersion"] == _pinned("ray")
-        assert spec["authOptions"] == {"mode": "token"}
-        _check_pod(spec["headGroupSpec"])
-        for group in spec["workerGroupSpecs"]:
-            assert group["groupName"]
-            assert 0 <= group["minReplicas"] <= group["replicas"] <= group["maxReplicas"]
+        cluster = spec.get("rayClusterSpec", spec)
+        assert cluster["rayVersion"] == _pinned("ray")
+        assert cluster["authOptions"] == {"mode": "token"}
+        _check_pod(cluster["headGroupSpec"])
+        for group in cluster["workerGroupSpecs"]:
+            assert group["minReplicas"] <= group["replicas"] <= group["maxReplicas"]
             _check_pod(group)
 
-    def test_the_job_runs_on_the_same_cluster(self):
-        job = _load("kuberay-rayjob.yaml")["spec"]["rayClusterSpec"]
-        assert job == _load("kuberay-raycluster.yaml")["spec"]
+    def test_a_job_that_comes_with_its_cluster_and_goes_with_it(self):
+        document = _load("kuberay-rayjob.yaml")
+        spec = document["spec"]
+        assert document["kind"] == "RayJob"
+        assert spec["rayClusterSpec"] == _load("kuberay-raycluster.yaml")["spec"]
+        assert spec["shutdownAfterJobFinishes"] is True  # else the time to live means nothing
+        assert spec["ttlSecondsAfterFinished"] > 0
+        RuntimeEnv(**yaml.safe_load(spec["runtimeEnvYAML"]))
+        # What it runs is a command of raygnn's, down to the keys of the config.
+        python, option, module, _, *overrides = spec["entrypoint"].split()
+        assert (python, option, module) == ("python", "-m", "raygnn.train")
+        scaling = load_config({}, overrides).config.scaling
+        workers = spec["rayClusterSpec"]["workerGroupSpecs"][0]
+        assert (workers["minReplicas"], scaling.num_workers) == (0, 2)
+        # Else the job would end for want of nodes, or ask for CPUs and get one GPU for both.
+        assert (scaling.use_gpu, scaling.wait_for_nodes_s) == (True, 900)
+
+    @pytest.mark.parametrize(
+        ("path", "value", "message"),
+        [
+            ("metadata/name", "Raygnn", "does not match"),
+            ("spec/entrypoint", None, "'entrypoint' is a required property"),
+            ("spec/entryPoint", "python", "'entryPoint' was unexpected"),
+            ("spec/backoffLimit", -1, "less than the minimum"),
+            ("spec/activeDeadlineSeconds", 0, "less than the minimum"),
+            ("spec/submissionMode", "K8SJobMode", "is not one of"),
+            ("spec/rayClusterSpec/rayVersion", "2.51.0", "does not match"),
+            ("spec/rayClusterSpec/workerGroupSpecs/0/groupName", None, "is a required property"),
+            ("spec/rayClusterSpec/headGroupSpec/rayStartParams/num-cpus", 0, "not of type"),
+            ("spec/rayClusterSpec/headGroupSpec/template/spec/containers", [], "non-empty|short"),
+            (
+                "spec/rayClusterSpec/workerGroupSpecs/0/template/spec/containers/0/resources/limits/cpu",
+                "8 cores",
+                "does not match",
+            ),
+        ],
+    )
+    def test_what_it_refuses_is_refused_here(self, path, value, message):
+        document = _load("kuberay-rayjob.yaml")
+        *parents, leaf = path.split("/")
+        place = document
+        for key in parents:
+            place = place[int(key) if key.isdigit() else key]
+        if value is None:
+            del place[leaf]
+        else:
+            place[leaf] = value
+        with pytest.raises(jsonschema.ValidationError, match=message):
+            jsonschema.validate(document, RESOURCES["RayJob"])
 
 
 def _check_pod(group: dict[str, Any]) -> None:
-    assert all(isinstance(value, str) for value in group["rayStartParams"].values())
     pod = group["template"]["spec"]
     (container,) = pod["containers"]
-    assert container["name"]
-    assert container["image"]
     # A pod whose limits differ from its requests is throttled, or killed first.
     assert container["resources"]["requests"] == container["resources"]["limits"]
     mounts = {mount["name"] for mount in container["volumeMounts"]}

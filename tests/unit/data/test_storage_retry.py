@@ -71,3 +71,4 @@ def test_errors_of_store_clients_may_pass() -> None:
     assert is_transient(kind("503"))
     assert is_transient(ConnectionResetError())
     assert not is_transient(KeyError("x"))
+    assert not is_transient(OSError("Forbidden: https://storage.googleapis.com/not-mine"))

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import shutil
+import signal
 from pathlib import Path
 
+import filelock
 import pyarrow.parquet as pq
 import pytest
 
@@ -200,12 +202,56 @@ def test_a_failure_leaves_nothing(node_model, tmp_path, monkeypatch, place):
     assert not fsspec.filesystem("memory").find("/abandoned")
 
 
+@pytest.mark.parametrize(("name", "status"), [("SIGTERM", 143), ("SIGINT", 130)])
+def test_a_signal_leaves_nothing(capsys, node_model, tmp_path, monkeypatch, name, status):
+    def stop(*_: object) -> None:
+        assert list(tmp_path.glob("out.partial-*/.alive"))
+        signal.raise_signal(getattr(signal, name))
+
+    monkeypatch.setattr(OutputFolder, "write", stop)
+    arguments = [node_model.run, "--out", tmp_path / "out", "--scaling.num_workers", "0"]
+    told = f"stopped by {name}: nothing was written\n"
+    assert _status(capsys, *arguments) == (status, told)
+    assert not list(tmp_path.iterdir())
+
+
+def test_what_a_killed_call_left_is_removed(node_model, tmp_path, monkeypatch):
+    out = tmp_path / "out"
+    names = ("out.partial-0123abcd", "out.partial-4567cdef", "out.partial-of-mine", "outer")
+    dead, live, *others = [tmp_path / name for name in names]
+    for folder in (dead, live, *others):
+        (folder / "node").mkdir(parents=True)
+    with filelock.FileLock(live / ".alive"):
+        predict(node_model, out)
+    assert sorted(path.name for path in out.iterdir()) == ["_manifest.json", "node"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(["out", *names[1:]])
+    # Killed as it put the new output into the place of the old one: that comes back.
+    dead.mkdir()
+    out.rename(dead / ".replaced")
+    monkeypatch.setattr(OutputFolder, "write", lambda *_: 1 / 0)
+    with pytest.raises(TrainingError, match="ZeroDivisionError"):
+        predict(node_model, out)
+    assert (out / "_manifest.json").exists()
+    assert not dead.exists()
+    assert not live.exists()
+
+
+def test_half_an_output_in_a_bucket_is_replaced(node_model):
+    import fsspec
+
+    memory = fsspec.filesystem("memory")
+    memory.pipe("/half/node/part-00007-of-00009.parquet", b"half")
+    predict(node_model, "memory://half")
+    names = sorted(path.rpartition("/")[2] for path in memory.find("/half"))
+    assert names == ["_manifest.json", "part-00000-of-00001.parquet"]
+
+
 def test_files_on_another_machine_are_told(tmp_path):
     output = OutputFolder.check(str(tmp_path / "out"))
-    output.begin()
     tables = {"n": {"files": [{"file": "n/part-00000-of-00001.parquet"}]}}
-    with pytest.raises(RunError, match="is not there for the driver"):
+    with pytest.raises(RunError, match="is not there for the driver"), output.in_progress():
         output.finish({"tables": tables})
+    assert not list(tmp_path.iterdir())
 
 
 def test_values_that_are_not_finite_are_told(node_model, tmp_path, monkeypatch):

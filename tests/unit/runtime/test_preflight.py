@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 import ray
 
 from raygnn.config import load_config
 from raygnn.errors import ResourceError
-from raygnn.runtime import preflight
-from raygnn.runtime.preflight import count_fitting_runs, plan_resources
+from raygnn.runtime import lost_nodes, preflight
+from raygnn.runtime.lost_nodes import missing_places_told
+from raygnn.runtime.preflight import count_fitting_runs, missing_places, plan_resources
 
 
 @pytest.fixture
@@ -83,3 +86,25 @@ def test_the_wait_has_an_end(nodes, monkeypatch):
     monkeypatch.setattr(preflight, "_LOOK_EVERY_S", 0.01)
     with pytest.raises(ResourceError, match="have places for 4"):
         plan_resources(_config(num_workers=5, wait_for_nodes_s=0.05))
+
+
+def test_nodes_that_go_while_a_run_lasts_are_told_once(nodes, monkeypatch, capsys):
+    monkeypatch.setattr(lost_nodes, "_LOOK_EVERY_S", 0.01)
+    config = _config(num_workers=3)
+    resources = plan_resources(config)
+    told, end_s = "", time.monotonic() + 10
+    with missing_places_told(config, resources):
+        time.sleep(0.1)
+        assert not capsys.readouterr().out
+        nodes[0]["CPU"] = 2.0
+        while not told and time.monotonic() < end_s:
+            time.sleep(0.05)
+            told += capsys.readouterr().out
+        time.sleep(0.1)
+    told += capsys.readouterr().out
+    assert told.splitlines() == [
+        "[raygnn] The 1 node(s) of this cluster have places for 2 of the 3 worker(s) that are "
+        "needed. The run goes on when there are more."
+    ]
+    nodes.append({"CPU": 1.0})
+    assert missing_places(config, resources) is None
