@@ -48,7 +48,7 @@ from raygnn.sampling.temporal import Temporal
 #: Milliseconds a batch of torch-sparse 0.6.18 at reference scale, one thread of a 2-core machine.
 STATED_TORCH_SPARSE_MS = 490.0
 PYG_LIB_SPEEDUP = 10.0  # over torch-sparse, as its authors and our own measurement have it
-_BATCHES_ON_THREADS = 16
+_BATCHES_ON_THREADS = 64
 
 
 class SparsePeer:

@@ -76,7 +76,9 @@ class Trainer:
         return scores
 
 
-def make_loader(scale: Scale, bundle: Bundle, device: str, num_threads: int) -> NeighborLoader:
+def make_loader(
+    scale: Scale, bundle: Bundle, device: str, num_threads: int | None
+) -> NeighborLoader:
     """Batches of training nodes."""
     declared = bundle.declared_split(NODE)
     assert declared is not None
@@ -234,7 +236,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 def _options(argv: Sequence[str] | None) -> argparse.Namespace:
     options = parser(__doc__, in_rounds=True)
     options.add_argument("--threads", type=int, default=2, help="of torch")
-    options.add_argument("--sampler-threads", type=int, default=1)
+    options.add_argument("--sampler-threads", type=int, help="default: as in training")
     options.add_argument("--steps-only", action="store_true", help="leaves the engine out")
     return options.parse_args(argv)
 

@@ -171,7 +171,11 @@ class Loader(Section):
     eval_batch_size: PositiveWhole | None = Field(
         default=None, description="The same in validation and test; null is as in training."
     )
-    num_threads: PositiveWhole = Field(default=1, description="Sampler threads per worker.")
+    num_threads: PositiveWhole | None = Field(
+        default=None,
+        description="Sampler threads per worker, beside training; null is one, or, where training "
+        "keeps all cores busy, as many as torch has, in turns with training.",
+    )
     prefetch_batches: PositiveWhole = Field(
         default=4, description="Batches made ahead, per worker."
     )
@@ -185,7 +189,7 @@ class LoaderPlan:
     """What a loader of one split is made with: everything resolved."""
 
     batch_size: int
-    num_threads: int
+    num_threads: int | None
     prefetch_batches: int
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Generator
 from functools import partial
@@ -31,7 +32,7 @@ class SequenceOptions(TypedDict):
     shuffle: bool
     rank: NotRequired[int]
     world_size: NotRequired[int]
-    num_threads: NotRequired[int]
+    num_threads: NotRequired[int | None]
     prefetch_batches: NotRequired[int]
     pin_memory: NotRequired[bool]
 
@@ -50,7 +51,9 @@ class BatchSequence(ABC):
         batch_size: examples per micro-batch; the last one of an epoch may have fewer.
         split: a name; loaders of other names draw otherwise.
         shuffle: whether the order of examples is another in each epoch; else it is as given.
-        num_threads: that make batches; 0 makes each when it is asked for.
+        num_threads: that make batches beside training; 0 makes each when it is asked for. None is
+            one, but where training keeps all cores busy: there as many as torch has make
+            `prefetch_batches` while training waits, then training has the cores to itself.
         prefetch_batches: made ahead, at least one for each thread.
         pin_memory: into page-locked memory, for asynchronous copies; nothing where CUDA is not.
     Raises:
@@ -67,7 +70,7 @@ class BatchSequence(ABC):
         shuffle: bool,
         rank: int = 0,
         world_size: int = 1,
-        num_threads: int = 1,
+        num_threads: int | None = None,
         prefetch_batches: int = 4,
         pin_memory: bool = False,
     ) -> None:
@@ -115,9 +118,21 @@ class BatchSequence(ABC):
         first = start + (self.rank - start) % self.world_size
         indices = range(first, stop, self.world_size)
         make = partial(self.make, epoch)
-        batches = map_ahead(make, indices, self.num_threads, self.prefetch_batches)
+        num_threads, in_turns = self._threads()
+        batches = map_ahead(make, indices, num_threads, self.prefetch_batches, in_turns=in_turns)
         self._running.add(batches)
         return batches
+
+    def _threads(self) -> tuple[int, bool]:
+        """How many sampler threads there are, and whether they take turns with training."""
+        if self.num_threads is not None:
+            return self.num_threads, False
+        num_workers = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+        num_busy, num_cores = torch.get_num_threads(), len(os.sched_getaffinity(0))
+        # One thread of training shares a core with a sampler thread at no loss. Several wait for
+        # the one that has to share.
+        in_turns = num_busy > 1 and num_busy * num_workers >= num_cores and not self.pin_memory
+        return (num_busy, True) if in_turns else (1, False)
 
     def make(self, epoch: int, index: int) -> Batch:
         """Makes one micro-batch: a pure function of the two numbers."""
@@ -155,10 +170,10 @@ class BatchSequence(ABC):
         self.close()
 
 
-def _check_numbers(batch_size: int, num_threads: int, prefetch_batches: int) -> None:
+def _check_numbers(batch_size: int, num_threads: int | None, prefetch_batches: int) -> None:
     numbers = {
         "batch_size": (batch_size, 1),
-        "num_threads": (num_threads, 0),
+        "num_threads": (1 if num_threads is None else num_threads, 0),
         "prefetch_batches": (prefetch_batches, 1),
     }
     for name, (value, least) in numbers.items():

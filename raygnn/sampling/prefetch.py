@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Generator, Iterable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from itertools import islice
 from typing import TypeVar
 
@@ -13,7 +13,12 @@ Result = TypeVar("Result")
 
 
 def map_ahead(
-    make: Callable[[Item], Result], items: Iterable[Item], num_threads: int, num_ahead: int
+    make: Callable[[Item], Result],
+    items: Iterable[Item],
+    num_threads: int,
+    num_ahead: int,
+    *,
+    in_turns: bool = False,
 ) -> Generator[Result, None, None]:
     """Yields `make(item)` of each item, in the order of the items.
 
@@ -23,6 +28,8 @@ def map_ahead(
 
     Args:
         num_threads: 0 makes each when it is asked for, in the caller's thread.
+        in_turns: the threads work only while the caller waits: when nothing is left they make
+            `num_ahead` results, all of them before the first is yielded.
     """
     if num_threads == 0:
         yield from map(make, items)
@@ -30,17 +37,25 @@ def map_ahead(
     upcoming = iter(items)
     pending: deque[Future[Result]] = deque()
 
+    def submit(count: int) -> None:
+        pending.extend(pool.submit(make, item) for item in islice(upcoming, count))
+
     def take() -> Result:
         # A function of its own, so that the generator does not hold what it yielded.
         result = pending.popleft().result()
-        pending.extend(pool.submit(make, item) for item in islice(upcoming, 1))
+        if not in_turns:
+            submit(1)
         return result
 
     pool = ThreadPoolExecutor(num_threads, thread_name_prefix="raygnn-sampler")
     try:
         size = max(num_ahead, num_threads)
-        pending.extend(pool.submit(make, item) for item in islice(upcoming, size))
+        submit(size)
         while pending:
+            if in_turns:
+                wait(pending)
             yield take()
+            if not pending:
+                submit(size)
     finally:
         pool.shutdown(wait=True, cancel_futures=True)

@@ -1,7 +1,10 @@
 from __future__ import annotations
 
+import os
 import threading
+import time
 import weakref
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -69,12 +72,55 @@ def test_a_batch_names_its_nodes_and_edges():
         assert batch.num_nodes == len(batch.n_id) == sum(batch.num_sampled_nodes)
 
 
-@pytest.mark.parametrize("num_threads", [0, 2, 4])
+@pytest.mark.parametrize("num_threads", [0, 2, 4, None])
 def test_batches_are_the_same_for_any_number_of_threads(num_threads):
     expected = list(_loader(num_threads=1, prefetch_batches=1).iterate(3))
     found = list(_loader(num_threads=num_threads, prefetch_batches=3).iterate(3))
     assert len(found) == 7
     assert all(map(_same, found, expected))
+
+
+@pytest.fixture
+def two_threads() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    yield
+    torch.set_num_threads(before)
+
+
+def _counting_loader(**options: Any) -> tuple[NeighborLoader, list[int]]:
+    """A loader of seven batches, and the keys of those that were made."""
+    made: list[int] = []
+
+    class Counting(NeighborSampler):
+        def sample(self, seeds: Any, key: int) -> Any:
+            made.append(key)
+            return super().sample(seeds, key)
+
+    bundle = random_bundle()
+    sampler = Counting(LocalGraphStore(bundle), [2])
+    return _loader(bundle, sampler=sampler, **options), made
+
+
+@pytest.mark.parametrize(("num_cores", "num_local"), [(2, 1), (4, 2)])
+def test_threads_take_turns_where_training_keeps_all_cores_busy(
+    num_cores, num_local, monkeypatch, two_threads
+):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(num_cores)))
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", str(num_local))
+    loader, made = _counting_loader(prefetch_batches=3)
+    assert [len(made) for _ in loader.iterate(0)] == [3, 3, 3, 6, 6, 6, 7]
+
+
+def test_a_thread_works_beside_training_where_a_core_is_free(monkeypatch, two_threads):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1, 2})
+    loader, made = _counting_loader(prefetch_batches=3)
+    batches = loader.iterate(0)
+    next(batches)
+    while len(made) < 4:
+        time.sleep(0.001)
+    assert len(_sampler_threads()) == 1
+    batches.close()
 
 
 @pytest.mark.parametrize("world_size", [1, 2, 3])
@@ -140,7 +186,7 @@ class _Failing(NeighborSampler):
         return super().sample(seeds, key)
 
 
-@pytest.mark.parametrize("num_threads", [0, 2])
+@pytest.mark.parametrize("num_threads", [0, 2, None])
 def test_an_error_of_a_thread_is_raised_in_the_loop(num_threads):
     bundle = random_bundle()
     sampler = _Failing(LocalGraphStore(bundle), [2])
@@ -172,16 +218,7 @@ def test_leaving_a_loop_ends_its_threads():
 
 
 def test_batches_are_made_ahead_but_not_without_bound():
-    made = []
-
-    class Counting(NeighborSampler):
-        def sample(self, seeds: Any, key: int) -> Any:
-            made.append(key)
-            return super().sample(seeds, key)
-
-    bundle = random_bundle()
-    sampler = Counting(LocalGraphStore(bundle), [2])
-    loader = _loader(bundle, sampler=sampler, batch_size=1, num_threads=1, prefetch_batches=3)
+    loader, made = _counting_loader(batch_size=1, num_threads=1, prefetch_batches=3)
     batches = loader.iterate(0)
     for _ in range(10):
         next(batches)
@@ -189,7 +226,7 @@ def test_batches_are_made_ahead_but_not_without_bound():
     assert 10 <= len(made) <= 13
 
 
-@pytest.mark.parametrize("num_threads", [0, 1])
+@pytest.mark.parametrize("num_threads", [0, 1, None])
 def test_nothing_holds_a_batch_that_was_let_go(num_threads):
     batches = _loader(num_threads=num_threads).iterate(0)
     ref = weakref.ref(next(batches))
