@@ -42,7 +42,7 @@ from raygnn.sampling import (
 )
 
 _STEPS_A_ROUND = 4
-_ENGINE_STEPS = {"smoke": 10, "reference": 40}
+_ENGINE_STEPS = {"smoke": 10, "reference": 120}
 _ENGINE_RUNS = {"smoke": 1, "reference": 2}
 
 
