@@ -176,8 +176,9 @@ class Loader(Section):
         description="Sampler threads per worker, beside training; null is one, or, where training "
         "keeps all cores busy, as many as torch has, in turns with training.",
     )
-    prefetch_batches: PositiveWhole = Field(
-        default=4, description="Batches made ahead, per worker."
+    prefetch_batches: PositiveWhole | None = Field(
+        default=None,
+        description="Batches made ahead, per worker; null is two for each sampler thread.",
     )
     train: TrainLoader | None = Field(default=None, description="What differs for training.")
     val: SplitLoader | None = Field(default=None, description="What differs for validation.")
@@ -190,7 +191,7 @@ class LoaderPlan:
 
     batch_size: int
     num_threads: int | None
-    prefetch_batches: int
+    prefetch_batches: int | None
 
 
 def plan_loader(loader: Loader, split: str, train_batch_size: int) -> LoaderPlan:

@@ -43,6 +43,10 @@ class Encoder(nn.Module, ABC):
 
     A subclass says in `build_layer` what one layer is.
 
+    Attributes:
+        overwrites_layer_outputs: whether ReLU may write over what a layer returns, which saves
+            memory and time. A subclass says so where no layer's backward pass reads its output.
+
     Args:
         in_channels: width of the input features.
         out_channels: width of the output.
@@ -57,6 +61,8 @@ class Encoder(nn.Module, ABC):
     Raises:
         ConfigError: an argument is out of range or unknown.
     """
+
+    overwrites_layer_outputs = False
 
     def __init__(
         self,
@@ -102,7 +108,12 @@ class Encoder(nn.Module, ABC):
             for i in range(num_layers)
         )
         self.norms = nn.ModuleList(build_norm(norm, hidden_channels) for _ in range(num_inner))
-        self.activations = nn.ModuleList(ACTIVATIONS[activation]() for _ in range(num_inner))
+        # The backward pass of a norm does not read its output either.
+        in_place = {"inplace": True} if self.overwrites_layer_outputs or norm else {}
+        options = in_place if activation == "relu" else {}
+        self.activations = nn.ModuleList(
+            ACTIVATIONS[activation](**options) for _ in range(num_inner)
+        )
         self.jump: JumpingKnowledge | None = None
         if jump is not None:
             self.jump = JumpingKnowledge(jump, hidden_channels, num_layers)
@@ -127,7 +138,9 @@ class Encoder(nn.Module, ABC):
             [num_dst, channels of the layer].
         """
         rate = self.dropout if i else self.input_dropout
-        x = self.layers[i](functional.dropout(x_src, rate, self.training), block)[:num_dst]
+        x: Tensor = self.layers[i](functional.dropout(x_src, rate, self.training), block)
+        if x.shape[0] > num_dst:
+            x = x[:num_dst]
         if i < len(self.norms):
             x = self.activations[i](self.norms[i](x))
         return x

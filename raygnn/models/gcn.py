@@ -78,6 +78,8 @@ class GCN(Encoder):
     Takes the arguments of `Encoder`.
     """
 
+    overwrites_layer_outputs = True
+
     def build_layer(self, in_channels: int, out_channels: int, *, is_output: bool) -> nn.Module:
         """A graph convolution."""
         return GCNLayer(in_channels, out_channels)

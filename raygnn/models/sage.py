@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import torch
 from torch import Tensor, nn
 from torch_geometric.nn import SAGEConv
 
@@ -38,8 +37,9 @@ class BlockSAGEConv(SAGEConv):
             neighbors = mean_of(sums, adjacency) if is_mean else scale_sampled(sums, block)
         out: Tensor = self.lin_l(neighbors)
         if self.root_weight:
-            # Into the product instead of after it: no sum of its own over all destinations.
-            out = torch.addmm(out, rows, self.lin_r.weight.t())
+            # Into the first product: no second one in memory, and no sum of the two. Autocast does
+            # not see what happens in place.
+            out = out.addmm_(rows.to(out.dtype), self.lin_r.weight.t().to(out.dtype))
         return out
 
 
@@ -53,6 +53,8 @@ class GraphSAGE(Encoder):
             sampled), so that it estimates the sum over all of them without bias.
         ...: see `Encoder`.
     """
+
+    overwrites_layer_outputs = True
 
     def __init__(
         self,

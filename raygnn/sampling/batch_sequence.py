@@ -23,6 +23,9 @@ from raygnn.sampling.rng import BatchKey, batch_key
 Batch = Any
 
 
+_AHEAD_A_THREAD = 2
+
+
 class SequenceOptions(TypedDict):
     """The keyword arguments of `BatchSequence`, for the signatures of its subclasses."""
 
@@ -33,7 +36,7 @@ class SequenceOptions(TypedDict):
     rank: NotRequired[int]
     world_size: NotRequired[int]
     num_threads: NotRequired[int | None]
-    prefetch_batches: NotRequired[int]
+    prefetch_batches: NotRequired[int | None]
     pin_memory: NotRequired[bool]
 
 
@@ -54,7 +57,7 @@ class BatchSequence(ABC):
         num_threads: that make batches beside training; 0 makes each when it is asked for. None is
             one, but where training keeps all cores busy: there as many as torch has make
             `prefetch_batches` while training waits, then training has the cores to itself.
-        prefetch_batches: made ahead, at least one for each thread.
+        prefetch_batches: made ahead, at least one for each thread; None is two.
         pin_memory: into page-locked memory, for asynchronous copies; nothing where CUDA is not.
     Raises:
         ConfigError: a number is out of range.
@@ -71,7 +74,7 @@ class BatchSequence(ABC):
         rank: int = 0,
         world_size: int = 1,
         num_threads: int | None = None,
-        prefetch_batches: int = 4,
+        prefetch_batches: int | None = None,
         pin_memory: bool = False,
     ) -> None:
         _check_numbers(batch_size, num_threads, prefetch_batches)
@@ -119,7 +122,8 @@ class BatchSequence(ABC):
         indices = range(first, stop, self.world_size)
         make = partial(self.make, epoch)
         num_threads, in_turns = self._threads()
-        batches = map_ahead(make, indices, num_threads, self.prefetch_batches, in_turns=in_turns)
+        num_ahead = self.prefetch_batches or _AHEAD_A_THREAD * num_threads
+        batches = map_ahead(make, indices, num_threads, num_ahead, in_turns=in_turns)
         self._running.add(batches)
         return batches
 
@@ -170,14 +174,14 @@ class BatchSequence(ABC):
         self.close()
 
 
-def _check_numbers(batch_size: int, num_threads: int | None, prefetch_batches: int) -> None:
+def _check_numbers(batch_size: int, num_threads: int | None, prefetch_batches: int | None) -> None:
     numbers = {
         "batch_size": (batch_size, 1),
-        "num_threads": (1 if num_threads is None else num_threads, 0),
+        "num_threads": (num_threads, 0),
         "prefetch_batches": (prefetch_batches, 1),
     }
     for name, (value, least) in numbers.items():
-        if value < least:
+        if value is not None and value < least:
             raise ConfigError(
                 f"loader.{name}={value!r} is invalid: it must be at least {least}. Set it so."
             )

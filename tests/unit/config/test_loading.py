@@ -174,9 +174,9 @@ def test_null_is_a_value() -> None:
 
 
 @pytest.mark.parametrize(
-    ("split", "plan"), [("train", (8, 2, 9)), ("val", (16, 2, 4)), ("test", (32, 5, 4))]
+    ("split", "plan"), [("train", (8, 2, 9)), ("val", (16, 2, None)), ("test", (32, 5, None))]
 )
-def test_loaders_of_the_splits(split: str, plan: tuple[int, int, int]) -> None:
+def test_loaders_of_the_splits(split: str, plan: tuple[int, int, int | None]) -> None:
     config = load_config(
         "loader: {batch_size: 8, eval_batch_size: 16, num_threads: 2, "
         "train: {prefetch_batches: 9}, test: {batch_size: 32, num_threads: 5}}"

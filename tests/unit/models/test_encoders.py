@@ -167,6 +167,32 @@ def test_norm_comes_before_the_activation(
     torch.testing.assert_close(encoder(graph.x, [graph.block] * 2), expected)
 
 
+@pytest.mark.parametrize("norm", [None, "batch", "layer"])
+def test_layers_whose_outputs_are_read_again_train(
+    norm: str | None, make_graph: Callable[..., Any]
+) -> None:
+    class Bounded(nn.Module):
+        def __init__(self, in_channels: int, out_channels: int) -> None:
+            super().__init__()
+            self.lin = nn.Linear(in_channels, out_channels)
+
+        def forward(self, x_src: Tensor, block: Block) -> Tensor:
+            return torch.tanh(self.lin(x_src[: block.num_dst]))
+
+    class Own(Encoder):
+        def build_layer(self, in_channels: int, out_channels: int, *, is_output: bool) -> nn.Module:
+            return Bounded(in_channels, out_channels)
+
+    graph = make_graph()
+    encoder = Own(8, 3, 16, 2, norm=norm)
+    first, second = encoder.layers
+    hidden = encoder.norms[0](first(graph.x, graph.block)).relu()
+    expected = loss_and_grads(second(hidden, graph.block), list(encoder.parameters()))
+    ours = loss_and_grads(encoder(graph.x, [graph.block] * 2), list(encoder.parameters()))
+    for mine, other in zip(ours, expected, strict=True):
+        torch.testing.assert_close(mine, other)
+
+
 def test_batch_norm_takes_a_batch_of_one_seed(make_graph: Callable[..., Any]) -> None:
     graph = make_graph()
     edges = (graph.edge_index[1] == 0).nonzero().flatten()
