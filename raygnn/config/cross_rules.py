@@ -85,12 +85,29 @@ def _exact_evaluation_has_no_times(config: Config) -> Iterable[Problem]:
         )
 
 
+def _sharding_fits(config: Config) -> Iterable[Problem]:
+    shard, optimizer = config.scaling.shard, config.optimizer.type.rpartition(".")[2]
+    if shard != "none" and config.model.args.get("sparse_embeddings"):
+        yield Problem(
+            ("scaling", "shard"),
+            "with model.args.sparse_embeddings only the rows that were read travel between workers",
+            "Set it to none, or sparse_embeddings to false",
+        )
+    if shard == "full" and optimizer in ("Adafactor", "Rprop"):
+        yield Problem(
+            ("scaling", "shard"),
+            f"torch's {optimizer} does not work on parts of weights",
+            "Set it to optimizer or none, or optimizer.type to Adam",
+        )
+
+
 _WORDS = {"min": "less", "max": "more"}
 
 _RULES: tuple[tuple[Rule, frozenset[str]], ...] = (
     (_batch_triple, frozenset({"loader", "training", "scaling"})),
     (_layers_equal_hops, frozenset({"model", "sampling"})),
     (_exact_evaluation_has_no_times, frozenset({"sampling", "training"})),
+    (_sharding_fits, frozenset({"scaling", "model", "optimizer"})),
     (_plateau_has_monitor, frozenset({"lr_scheduler", "early_stopping", "checkpoint"})),
     (broken_space, frozenset({"tune"})),
     (trials_need_workers, frozenset({"tune", "scaling"})),

@@ -65,6 +65,11 @@ class Scaling(Section):
     placement_strategy: Literal["PACK", "SPREAD", "STRICT_PACK", "STRICT_SPREAD"] = Field(
         default="PACK", description="How Ray places workers on nodes."
     )
+    shard: Literal["none", "optimizer", "full"] = Field(
+        default="none",
+        description="What each worker holds a part of only: nothing; the optimizer's state; or "
+        "weights too, between steps.",
+    )
     max_failures: Annotated[Whole, Field(ge=-1)] = Field(
         default=2, description="Restarts after a failure; -1 is without limit."
     )

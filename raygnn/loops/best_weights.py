@@ -8,10 +8,11 @@ from torch import Tensor, nn
 
 from raygnn.loops.early_stopping import BestTracker
 from raygnn.loops.position import Position
+from raygnn.loops.sharding.parts import own_part, part_of, whole_tensors, with_part
 
 
 class BestWeights:
-    """A copy, in host memory, of the weights at the best validation, equal on all ranks."""
+    """A copy, in host memory, of what this rank holds of the weights at the best validation."""
 
     def __init__(self, tracker: BestTracker) -> None:
         self.tracker = tracker
@@ -24,21 +25,27 @@ class BestWeights:
         if not self.tracker.improves(self.tracker.value_of(metrics)):
             return False
         self.metrics, self.position = dict(metrics), position
-        self._weights = _copy(module)
+        self._weights = _copy(module.state_dict())
         return True
 
     def restore(self, module: nn.Module) -> None:
         """Loads the best weights into the module; leaves it alone if nothing was validated."""
         if self._weights is not None:
-            module.load_state_dict(self._weights)
+            module.load_state_dict(_as_in(module, self._weights))
 
-    def state_dict(self, now: Position | None) -> dict[str, Any]:
-        """The record, and the weights unless they are those that the run has at `now`."""
+    def state_dict(self, now: Position | None, module: nn.Module) -> dict[str, Any]:
+        """The record, and the weights unless they are those that the run has at `now`.
+
+        Collective: all ranks must call.
+        """
+        weights = None
+        if self._weights is not None and self.position != now:
+            weights = whole_tensors(_as_in(module, self._weights))
         return {
             "value": self.tracker.best,
             "metrics": self.metrics,
             "position": self.position.state_dict(),
-            "weights": None if self.position == now else self._weights,
+            "weights": weights,
         }
 
     def load_state_dict(self, state: dict[str, Any], module: nn.Module) -> None:
@@ -46,10 +53,19 @@ class BestWeights:
         self.tracker.best = state["value"]
         self.metrics = dict(state["metrics"])
         self.position = Position(**state["position"])
-        self._weights = state["weights"] or (_copy(module) if self.metrics else None)
+        weights, own = state["weights"], module.state_dict()
+        if weights is not None:
+            self._weights = _copy({n: part_of(t, own[n]) for n, t in weights.items()})
+        else:
+            self._weights = _copy(own) if self.metrics else None
 
 
-def _copy(module: nn.Module) -> dict[str, Tensor]:
-    return {
-        name: tensor.detach().to("cpu", copy=True) for name, tensor in module.state_dict().items()
-    }
+def _copy(weights: dict[str, Tensor]) -> dict[str, Tensor]:
+    """What this rank holds of the weights, in host memory."""
+    return {n: own_part(tensor).detach().to("cpu", copy=True) for n, tensor in weights.items()}
+
+
+def _as_in(module: nn.Module, weights: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Weights as this rank holds them, as the module's own are shared out."""
+    own = module.state_dict()
+    return {name: with_part(own[name], tensor) for name, tensor in weights.items()}

@@ -166,7 +166,15 @@ class CallbackList:
             raise failure
 
     def state_dict(self) -> dict[str, dict[str, Any]]:
-        return {self._key(i): callback.state_dict() for i, callback in enumerate(self._callbacks)}
+        """What each of them keeps. Of one that fails nothing; the failure is kept, as a hook's."""
+        state: dict[str, dict[str, Any]] = {}
+        for i, callback in enumerate(self._callbacks):
+            try:
+                state[self._key(i)] = callback.state_dict()
+            except Exception as error:  # noqa: BLE001 - taken by the engine, which raises it
+                error.add_note(f"in state_dict of {type(callback).__qualname__}")
+                self._failure = self._failure or error
+        return state
 
     def load_state_dict(self, state: dict[str, dict[str, Any]]) -> None:
         for i, callback in enumerate(self._callbacks):

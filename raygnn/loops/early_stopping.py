@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 from raygnn.errors import TrainingError
 
@@ -13,12 +13,16 @@ class BestTracker:
     """Follows a monitored metric and says whether a value is the best so far.
 
     An improvement is a change by more than `min_delta` in the direction of `mode`.
+
+    Attributes:
+        key: where the config names the metric, for errors.
     """
 
     monitor: str
     mode: str = "min"
     min_delta: float = 0.0
     best: float | None = None
+    key: str = "early_stopping.monitor"
 
     def value_of(self, metrics: dict[str, float]) -> float:
         """The monitored value.
@@ -29,8 +33,8 @@ class BestTracker:
         if self.monitor not in metrics:
             known = ", ".join(sorted(metrics))
             raise TrainingError(
-                f"early_stopping.monitor={self.monitor!r} is invalid: this run logs no such "
-                f"metric. Set one of: {known}."
+                f"{self.key}={self.monitor!r} is invalid: this run logs no such metric. Set one "
+                f"of: {known}."
             )
         value = metrics[self.monitor]
         if math.isnan(value):
@@ -69,7 +73,7 @@ class EarlyStopper:
 
     def state_dict(self) -> dict[str, float | int | str | None]:
         return {
-            **asdict(self.tracker),
+            "best": self.tracker.best,
             "num_without_improvement": self.num_without_improvement,
         }
 

@@ -58,8 +58,7 @@ class Engine:
         module = task.build_model()
         if self.config.checkpoint.init_from is not None:
             warm_start(module, self.config.checkpoint.init_from)
-        optimizer = task.configure_optimizers(module)
-        self.optimization = Optimization(module, loaded, context.device, optimizer)
+        self.optimization = Optimization(module, loaded, context.device, task.configure_optimizers)
         task.model = self.optimization.model
         self.metrics = list(task.build_metrics())
         self.grad_reduction = GradReduction(loaded)
@@ -67,7 +66,8 @@ class Engine:
         self.average = None if decay is None else WeightAverage(module, decay)
         kind = Accumulation if task.joint_loss is None else JointAccumulation
         self.accumulation = kind(self)
-        self.reducer = GradientReducer(module, task.step_metrics, context.device)
+        with self.optimization.gathered():
+            self.reducer = GradientReducer(module, task.step_metrics, context.device)
         self.callbacks = CallbackList([*self._own_callbacks(), *callbacks])
         self.position = Position()
         self.history: list[dict[str, float]] = []
@@ -88,7 +88,7 @@ class Engine:
     def _own_callbacks(self) -> list[Callback]:
         """Parts of the model, optimizer, scheduler and task that are callbacks themselves."""
         parts = self.optimization
-        own = [*parts.module.modules(), parts.optimizer, parts.scheduler, self.task]
+        own = [*parts.module.modules(), parts.own_optimizer, parts.scheduler, self.task]
         return [part for part in own if isinstance(part, Callback)]
 
     @property
@@ -126,7 +126,7 @@ class Engine:
         """Loads the best weights back and evaluates the test split with them."""
         self.best.restore(self.optimization.module)
         limit = self.config.training.num_test_batches
-        with self.optimization.autocast():
+        with self.optimization.gathered(), self.optimization.autocast():
             metrics = evaluate(self.task, "test", limit, self.metrics, moment=self._moment())
         self.callbacks.call("on_test_end", self, metrics)
         return metrics
@@ -152,18 +152,8 @@ class Engine:
         self.callbacks.call("before_zero_grad", self)
         self.optimization.optimizer.zero_grad(set_to_none=True)
         self.callbacks.call("after_zero_grad", self)
-        local = LocalTotals()
-        self.optimization.model.train()
-        own = [i for i in range(start, stop) if i % self.context.world_size == self.context.rank]
-        failure = self.accumulation.run(batches, epoch, own, local)
-        local.stop, local.ask_host = self._out_of_time(), self._asks_host()
-        local.interrupted = self.context.interruption() is not None
-        self.callbacks.call("before_sync_grad", self)
-        failure = failure or self.callbacks.take_failure()
-        local.failed = failure is not None
-        totals = self.reducer.reduce(local)
-        if totals.failed_ranks:
-            raise_if_any_failed(failure, f"training, epoch {epoch}, batches {start} to {stop - 1}")
+        with self.optimization.gathered():
+            totals = self._compute_gradients(batches, epoch, range(start, stop))
         self._check_finite(totals)
         grad_norm = self._apply(totals)
         before = self.position
@@ -174,10 +164,27 @@ class Engine:
         if self.interrupted_by is not None and self.stop_reason is None:
             raise PreemptedError(self._describe_interruption(), self.interrupted_by)
 
-    def _apply(self, totals: StepTotals) -> float:
-        """Changes the weights by the summed gradients; returns the gradients' norm."""
+    def _compute_gradients(self, batches: Any, epoch: int, indices: range) -> StepTotals:
+        """Leaves the gradient of the step, over all ranks, in every `.grad`."""
+        local = LocalTotals()
+        self.optimization.model.train()
+        own = [i for i in indices if i % self.context.world_size == self.context.rank]
+        failure = self.accumulation.run(batches, epoch, own, local)
+        local.stop, local.ask_host = self._out_of_time(), self._asks_host()
+        local.interrupted = self.context.interruption() is not None
+        self.callbacks.call("before_sync_grad", self)
+        failure = failure or self.callbacks.take_failure()
+        local.failed = failure is not None
+        totals = self.reducer.reduce(local)
+        if totals.failed_ranks:
+            where = f"training, epoch {epoch}, batches {indices[0]} to {indices[-1]}"
+            raise_if_any_failed(failure, where)
         if self.grad_reduction.divides and totals.divisor:
             self.reducer.scale(1.0 / totals.divisor)
+        return totals
+
+    def _apply(self, totals: StepTotals) -> float:
+        """Changes the weights by the summed gradients; returns the gradients' norm."""
         self.callbacks.call("after_sync_grad", self, totals)
         self.callbacks.call("before_clip_grad_norm", self)
         grad_norm = self.optimization.clip()
@@ -227,7 +234,7 @@ class Engine:
         self.optimization.sync_buffers()
         limit = self.config.training.num_val_batches
         means = self._validation_window.take()
-        with self.optimization.autocast():
+        with self.optimization.gathered(), self.optimization.autocast():
             reduced = evaluate(
                 self.task, "val", limit, self.metrics, self._watch_validation, self._moment()
             )
@@ -314,12 +321,17 @@ class Engine:
             )
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything that a resumed run needs, beside each rank's random state."""
-        stopper = self.early_stopper
+        """Everything that a resumed run needs, beside each rank's random state.
+
+        Of what is shared out between ranks (`scaling.shard`) rank 0 has it, and the others None. A
+        callback that fails is for the caller to ask after.
+        """
+        stopper, module = self.early_stopper, self.optimization.module
+        now = self.position if self.average is None else None
         return {
             **self.optimization.state_dict(),
             "position": self.position.state_dict(),
-            "best": self.best.state_dict(self.position if self.average is None else None),
+            "best": self.best.state_dict(now, module),
             "average": None if self.average is None else self.average.state_dict(),
             "early_stopper": None if stopper is None else stopper.state_dict(),
             "callbacks": self.callbacks.state_dict(),
@@ -355,11 +367,12 @@ def _best_tracker(engine: Engine) -> BestTracker:
     """What `best` means: checkpoint.monitor, else early stopping's, else the validation loss."""
     config = engine.config
     stopping, checkpoint = config.early_stopping, config.checkpoint
-    monitor, mode = checkpoint.monitor, checkpoint.mode
+    monitor, mode, key = checkpoint.monitor, checkpoint.mode, "checkpoint.monitor"
     if monitor is None:
         monitor = stopping.monitor if stopping else "val/loss"
         mode = mode or (stopping.mode if stopping else "min")
-    return BestTracker(*_observable(engine, monitor, mode or "min"))
+        key = "early_stopping.monitor" if stopping else key
+    return BestTracker(*_observable(engine, monitor, mode or "min"), key=key)
 
 
 def _early_stopper(engine: Engine) -> EarlyStopper | None:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import inspect
 import math
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
@@ -18,17 +19,36 @@ from raygnn.loops import collectives
 from raygnn.loops.compilation import compile_module
 from raygnn.loops.gradients.sparse import gradient_values
 from raygnn.loops.precision import Precision
+from raygnn.loops.sharding.optimizer_state import load_whole_state, whole_state
+from raygnn.loops.sharding.parts import full, part_of, whole_tensors
+from raygnn.loops.sharding.rules import check_shardable
+
+if TYPE_CHECKING:
+    from raygnn.loops.sharding.optimizer import SharedOptimizer
+    from raygnn.loops.sharding.weights import ShardedWeights
+
+#: Gives an optimizer of the task's own for the module, or None.
+Configure = Callable[[nn.Module], torch.optim.Optimizer | None]
 
 
 class Optimization:
-    """Model, optimizer, scheduler and scaler of one rank, and the order in which they act."""
+    """Model, optimizer, scheduler and scaler of one rank, and the order in which they act.
+
+    Collective: all ranks must make one.
+
+    Attributes:
+        module: the model; with `scaling.shard: full` its weights are whole where they are
+            `gathered` only.
+        model: the module as it is trained, wrapped or not.
+        optimizer: what steps; with `scaling.shard: optimizer` it is around `own_optimizer`.
+    """
 
     def __init__(
         self,
         module: nn.Module,
         loaded: LoadedConfig,
         device: torch.device,
-        optimizer: torch.optim.Optimizer | None,
+        configure: Configure = lambda module: None,
     ) -> None:
         config = loaded.config
         self.module = module.to(device)
@@ -36,16 +56,30 @@ class Optimization:
         self._precision.apply(self.module)
         if config.training.compile:
             compile_module(self.module, device)
-        self.model = _wrap(self.module)
-        trainable = [p for p in self.module.parameters() if p.requires_grad]
-        if not trainable:
+        if not any(p.requires_grad for p in self.module.parameters()):
             raise ConfigError(
                 f"model.type={config.model.type!r} is invalid: it has no trainable parameter. "
                 "Set a model that learns."
             )
-        self.optimizer = optimizer or build(
+        self.model = _wrap(self.module)
+        shard = config.scaling.shard if collectives.world_size() > 1 else "none"
+        check_shardable(self.module, shard)
+        self._sharded: ShardedWeights | None = None
+        if shard == "full":
+            from raygnn.loops.sharding.weights import ShardedWeights
+
+            self.model = self.module
+            self._sharded = ShardedWeights(self.module, device)
+        trainable = [p for p in self.module.parameters() if p.requires_grad]
+        self.own_optimizer: torch.optim.Optimizer = configure(self.module) or build(
             config.optimizer, "optimizer", loaded.allow_modules, params=trainable
         )
+        self._shared: SharedOptimizer | None = None
+        if shard == "optimizer":
+            from raygnn.loops.sharding.optimizer import SharedOptimizer
+
+            self._shared = SharedOptimizer(self.own_optimizer)
+        self.optimizer = self._shared or self.own_optimizer
         self.schedule = config.lr_scheduler
         self.scheduler: LRScheduler = build(
             self.schedule, "lr_scheduler", loaded.allow_modules, optimizer=self.optimizer
@@ -76,6 +110,20 @@ class Optimization:
         """The context in which forward passes run."""
         return self._precision.autocast()
 
+    def gathered(self) -> AbstractContextManager[None]:
+        """The context in which every rank has all of the weights; not to be nested.
+
+        Collective: all ranks must enter it, and a step's or an evaluation's work goes inside.
+        """
+        return nullcontext() if self._sharded is None else self._sharded.gathered()
+
+    def whole_weights(self) -> dict[str, Any]:
+        """The model's state; of weights that are shared out, None on other ranks than 0.
+
+        Collective: all ranks must call.
+        """
+        return whole_tensors(self.module.state_dict())
+
     def no_sync(self) -> AbstractContextManager[Any]:
         """Keeps DDP from reducing: the engine sums gradients itself, once a step."""
         if isinstance(self.model, DistributedDataParallel):
@@ -86,7 +134,7 @@ class Optimization:
         """Returns the norm of the reduced gradients, which are clipped if that is configured."""
         self.scaler.unscale_(self.optimizer)
         parameters = [p for p in self.module.parameters() if p.grad is not None]
-        norm = float(nn.utils.get_total_norm([gradient_values(p) for p in parameters]))
+        norm = float(full(nn.utils.get_total_norm([gradient_values(p) for p in parameters])))
         if self._clip is not None and norm > self._clip:
             for parameter in parameters:
                 assert parameter.grad is not None
@@ -142,19 +190,30 @@ class Optimization:
                 buffer.copy_(collectives.all_reduce_sum(buffer.detach().clone()) / size)
 
     def state_dict(self) -> dict[str, Any]:
+        """The state of all ranks, whatever `scaling.shard` is; of what is shared out, on rank 0.
+
+        Collective: all ranks must call.
+        """
         return {
-            "model": self.module.state_dict(),
-            "optimizer": self.optimizer.state_dict(),
+            "model": self.whole_weights(),
+            "optimizer": self._whole_optimizer_state(),
             "scheduler": self.scheduler.state_dict(),
             "scaler": self.scaler.state_dict(),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.module.load_state_dict(state["model"])
-        self.optimizer.load_state_dict(state["optimizer"])
+        """Takes back what `state_dict` gave on rank 0, also with another `scaling.shard`."""
+        own = self.module.state_dict()
+        self.module.load_state_dict({n: part_of(t, own[n]) for n, t in state["model"].items()})
+        load_whole_state(self.optimizer, state["optimizer"])
         self.scheduler.load_state_dict(state["scheduler"])
         if state["scaler"]:
             self.scaler.load_state_dict(state["scaler"])
+
+    def _whole_optimizer_state(self) -> dict[str, Any] | None:
+        if self._shared is not None:
+            return self._shared.whole_state_dict()
+        return whole_state(self.optimizer)
 
 
 def _wrap(module: nn.Module) -> nn.Module:

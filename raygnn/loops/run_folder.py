@@ -16,6 +16,7 @@ from raygnn.config.run_section import Run
 from raygnn.data.filesystem import (
     absolute,
     delete,
+    exists,
     is_remote,
     join,
     open_fs,
@@ -25,6 +26,7 @@ from raygnn.data.filesystem import (
 )
 from raygnn.data.storage_retry import is_storage_error
 from raygnn.errors import RunError
+from raygnn.loops.checkpoints.name import MANIFEST
 
 
 class RunStatus(Enum):
@@ -137,8 +139,8 @@ def check_run_folder(loaded: LoadedConfig, name: str) -> RunFolder:
     `checkpoint.resume` is never. Anything else is refused before any work is done.
 
     Raises:
-        RunError: the name is taken by a finished or another run, or there is nothing to resume
-            where `checkpoint.resume` demands it.
+        RunError: the name is taken by a finished or another run, there is nothing to resume where
+            `checkpoint.resume` demands it, or `run.overwrite` would delete what it starts from.
     """
     run = loaded.config.run
     uri = absolute(join(run.storage_path, name))
@@ -148,8 +150,13 @@ def check_run_folder(loaded: LoadedConfig, name: str) -> RunFolder:
         logs_uri=absolute(run.logs_uri or join(uri, "logs")),
         attempt=secrets.token_hex(3),
     )
-    if not run.overwrite:
-        resume = loaded.config.checkpoint.resume
+    resume, init_from = loaded.config.checkpoint.resume, loaded.config.checkpoint.init_from
+    if "/" in resume:
+        _check_target(resume)
+    if run.overwrite:
+        _check_kept(folder, "checkpoint.resume", resume)
+        _check_kept(folder, "checkpoint.init_from.uri", init_from.uri if init_from else "")
+    else:
         try:
             state = folder.read_state()
         except Exception as error:
@@ -158,6 +165,33 @@ def check_run_folder(loaded: LoadedConfig, name: str) -> RunFolder:
             raise _no_access("storage_path", run.storage_path, "read", error) from error
         _check_state(state, loaded.fingerprint(), name, resume)
     return folder
+
+
+def _check_target(resume: str) -> None:
+    try:
+        found = exists(join(resume, MANIFEST))
+    except Exception as error:
+        if not is_storage_error(error):
+            raise
+        text = " ".join(redact(str(error)).split())
+        raise RunError(
+            f"checkpoint.resume={redact(resume)!r} is invalid: it cannot be read ({text}). Set a "
+            "checkpoint that this user may read."
+        ) from error
+    if not found:
+        raise RunError(
+            f"checkpoint.resume={redact(resume)!r} is invalid: no whole checkpoint is there. Set "
+            "one of the folders in a run's checkpoints, or auto."
+        )
+
+
+def _check_kept(folder: RunFolder, key: str, source: str) -> None:
+    inside = f"{folder.uri.rstrip('/')}/"
+    if "/" in source and f"{absolute(source)}/".startswith(inside):
+        raise RunError(
+            f"{key}={redact(source)!r} is invalid: run.overwrite removes the run that it is of. "
+            "Set another run.name, or run.overwrite to false."
+        )
 
 
 def check_writable(folder: RunFolder, run: Run) -> None:

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+
+from raygnn.loops.sharding.parts import own_part, part_of, whole_tensors
 
 
 class WeightAverage:
     """Exponential moving average of parameters, in float32; buffers are taken as they are.
 
-    Equal on all ranks, as the weights are.
+    Equal on all ranks, as the weights are, or shared out, as they are.
     """
 
     def __init__(self, module: nn.Module, decay: float) -> None:
@@ -25,7 +28,8 @@ class WeightAverage:
     def update(self) -> None:
         """Moves the average towards the weights; called after each optimizer step."""
         for name, parameter in _floats(self._module):
-            self._average[name].lerp_(parameter.detach().float(), 1 - self._decay)
+            average = own_part(self._average[name])
+            average.lerp_(own_part(parameter.detach()).float(), 1 - self._decay)
 
     @contextmanager
     def applied(self) -> Iterator[None]:
@@ -37,12 +41,17 @@ class WeightAverage:
         finally:
             self._copy_in(own)
 
-    def state_dict(self) -> dict[str, Tensor]:
-        return dict(self._average)
+    def state_dict(self) -> dict[str, Any]:
+        """The average; of weights that are shared out, None on other ranks than 0.
+
+        Collective: all ranks must call.
+        """
+        return whole_tensors(self._average)
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
+        """Takes back what `state_dict` gave on rank 0."""
         for name, average in self._average.items():
-            average.copy_(state[name])
+            average.copy_(part_of(state[name], average))
 
     @torch.no_grad()
     def _copy_in(self, weights: dict[str, Tensor]) -> None:

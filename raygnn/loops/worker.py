@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from raygnn import __version__
 from raygnn.config import LoadedConfig, build, resolve
@@ -33,7 +34,8 @@ from raygnn.loops.monitoring.report import build_report
 from raygnn.loops.monitoring.throughput import Throughput
 from raygnn.loops.randomness import seed_process
 from raygnn.loops.run_folder import RunStatus
-from raygnn.loops.saved_model.export import export_model
+from raygnn.loops.saved_model.export import write_model
+from raygnn.loops.sharding.parts import own_part
 from raygnn.loops.task import Task, TaskEnvironment
 
 
@@ -83,10 +85,11 @@ def run_worker(
             raise
         finally:
             engine.callbacks.call("on_shutdown", engine)
+        weights = engine.optimization.whole_weights()
         with agreement("writing the outputs"):
             engine.callbacks.raise_failure()
             if context.rank == 0:
-                _write_outputs(job, engine, metrics, logged)
+                _write_outputs(job, engine, weights, metrics, logged)
         return metrics
     finally:
         task.close()
@@ -176,11 +179,17 @@ def _final_metrics(job: TrainJob, engine: Engine, measured: dict[str, float]) ->
     }
 
 
-def _write_outputs(job: TrainJob, engine: Engine, metrics: dict[str, Any], logged: LogRows) -> None:
+def _write_outputs(
+    job: TrainJob,
+    engine: Engine,
+    weights: Mapping[str, Tensor],
+    metrics: dict[str, Any],
+    logged: LogRows,
+) -> None:
     folder, loaded = job.folder, job.loaded
-    module = engine.optimization.module
-    signature = engine.task.signature(module)
-    model_uri = export_model(module, folder.model_uri, loaded.saved_yaml(), signature)
+    signature = engine.task.signature(engine.optimization.module)
+    text = None if signature is None else signature.to_json()
+    model_uri = write_model(weights, folder.model_uri, loaded.saved_yaml(), text)
     finite = {k: None if _is_nan(v) else v for k, v in metrics.items()}
     folder.write_metrics({**finite, "raygnn": __version__})
     note = f"Stopped by {engine.stop_reason}."
@@ -223,13 +232,16 @@ def _is_nan(value: Any) -> bool:
 def _check_restore(engine: Engine, checkpointer: Checkpointer) -> None:
     """Restores the checkpoint just written and compares the weights bit for bit.
 
+    Collective: all ranks must call.
+
     Raises:
         CheckpointError: they differ, or there is none.
     """
     module = engine.optimization.module
-    before = {name: tensor.clone() for name, tensor in module.state_dict().items()}
+    before = {name: own_part(tensor).clone() for name, tensor in module.state_dict().items()}
     if not checkpointer.restore(engine, "must"):
         raise CheckpointError("The dry run wrote no checkpoint. Set checkpoint.policy to best.")
-    for name, tensor in module.state_dict().items():
-        if not torch.equal(before[name], tensor):
-            raise CheckpointError(f"The dry run restored other weights than it saved: {name}.")
+    with agreement("comparing restored weights", CheckpointError):
+        for name, tensor in module.state_dict().items():
+            if not torch.equal(before[name], own_part(tensor)):
+                raise CheckpointError(f"The dry run restored other weights than it saved: {name}.")

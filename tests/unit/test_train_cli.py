@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 from pathlib import Path
 
@@ -85,6 +86,11 @@ def test_an_unfinished_run_of_another_config_is_refused(capsys, config, tmp_path
         (["--task.args.problem", "ranking"], "task.args.problem='ranking' is invalid"),
         (["--task.args.lable", "y"], "lable"),
         (["--checkpoint.resume", "must"], "no run named 'run' is there to resume"),
+        (
+            ["--checkpoint.resume", "no/where"],
+            "resume='no/where' is invalid: no whole checkpoint is",
+        ),
+        (["--checkpoint.resume", "memory://no/step-1"], "is invalid: no whole checkpoint is there"),
         (["--scaling.use_gpu", "true"], "scaling.use_gpu=True is invalid"),
         (["--model.args.num_layers", "3"], "num_layers"),
     ],
@@ -97,6 +103,29 @@ def test_wrong_input_is_told_before_anything_is_written(
     assert message in err
     assert "Traceback" not in err
     assert not (tmp_path / "runs").exists()
+
+
+def test_a_run_is_not_removed_that_another_starts_from(capsys, config, tmp_path):
+    assert _status(capsys, config)[0] == 0
+    (checkpoint, *_) = (tmp_path / "runs" / "run" / "checkpoints").glob("step-*")
+    for key, source in (
+        ("checkpoint.resume", checkpoint),
+        ("checkpoint.init_from", f"{{uri: {tmp_path / 'runs' / 'run'}}}"),
+    ):
+        status, err = _status(capsys, config, "--run.overwrite", "true", f"--{key}", source)
+        assert status == 2
+        assert re.search(rf"{key}.*is invalid: run\.overwrite removes the run that it is of", err)
+    assert checkpoint.exists()
+
+
+def test_a_checkpoint_that_cannot_be_asked_for_is_told(capsys, config, monkeypatch):
+    def refuse(uri: str) -> bool:
+        raise PermissionError(f"no rights to {uri}")
+
+    monkeypatch.setattr("raygnn.loops.run_folder.exists", refuse)
+    status, err = _status(capsys, config, "--checkpoint.resume", "memory://runs/step-1")
+    assert status == 2
+    assert "is invalid: it cannot be read (no rights to memory://" in err
 
 
 def test_the_config_comes_first(capsys):

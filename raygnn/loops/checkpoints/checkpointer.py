@@ -6,6 +6,7 @@ import secrets
 from typing import Any
 
 from raygnn.config.training_section import Checkpoint
+from raygnn.data.filesystem import redact
 from raygnn.errors import CheckpointError, PreemptedError
 from raygnn.loops import collectives
 from raygnn.loops.agreement import agreement
@@ -72,8 +73,9 @@ class Checkpointer(Callback):
         if improved and retention.keeps_best:
             self._best = name
         parts: dict[str, bytes] = {}
+        state = engine.state_dict()
         with agreement(f"writing checkpoint {name}", CheckpointError):
-            parts = self._parts(engine)
+            parts = self._parts(engine, state)
             if not self._settings.async_upload:
                 self._store.write_parts(name, parts)
         files = gather_files(parts)
@@ -142,9 +144,8 @@ class Checkpointer(Callback):
         step = engine.position.step
         return str(CheckpointName(step, self._number, self._attempt, self._start))
 
-    def _parts(self, engine: Engine) -> dict[str, bytes]:
+    def _parts(self, engine: Engine, state: dict[str, Any]) -> dict[str, bytes]:
         """This rank's files of a checkpoint."""
-        state = engine.state_dict()
         state["checkpoints"] = {"scores": dict(self._scores), "best": self._best}
         engine.callbacks.call("on_save_checkpoint", engine, state)
         engine.callbacks.raise_failure()
@@ -235,11 +236,9 @@ class Checkpointer(Callback):
                     f"checkpoint.resume='best' is invalid: {self._store.uri} has no best "
                     "checkpoint. Set it to auto."
                 )
-            self._store.verify(best)
-            return self._store.uri, best
+            return _verified(self._store.uri, best, resume)
         root, _, name = resume.rstrip("/").rpartition("/")
-        CheckpointStore(root).verify(name)
-        return root, name
+        return _verified(root, name, resume)
 
     def _newest_valid(self, names: list[str]) -> str | None:
         name, self._passed_over = self._store.newest_valid(names)
@@ -248,6 +247,17 @@ class Checkpointer(Callback):
             if not self._store.is_finished(text):
                 self._store.remove(text)  # it never counted, and takes space
         return name
+
+
+def _verified(root: str, name: str, resume: str) -> tuple[str, str]:
+    try:
+        CheckpointStore(root).verify(name)
+    except CheckpointError as error:
+        raise CheckpointError(
+            f"checkpoint.resume={redact(resume)!r} is invalid: {redact(str(error))}. Set another "
+            "checkpoint, or auto, which takes the newest whole one."
+        ) from error
+    return root, name
 
 
 def _check_model(engine: Engine, weights: dict[str, Any], uri: str) -> None:

@@ -1,10 +1,16 @@
-"""Names of checkpoints: which step they hold, and in which order they were written."""
+"""Names of checkpoints: which step they hold, and in which order they were written.
+
+Light to import: the driver asks for a checkpoint without torch.
+"""
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
 from typing import Self
+
+#: Is written last: a checkpoint without it is not whole.
+MANIFEST = "manifest.json"
 
 _PATTERN = re.compile(r"step-(\d+)-(\d+)-([0-9a-f]+)-([0-9a-f]+)")
 

@@ -24,9 +24,8 @@ from raygnn.data.filesystem import (
 )
 from raygnn.errors import CheckpointError, DataError
 from raygnn.loops import collectives
-from raygnn.loops.checkpoints.name import CheckpointName
+from raygnn.loops.checkpoints.name import MANIFEST, CheckpointName
 
-MANIFEST = "manifest.json"
 STATE = "state.pt"
 CONFIG = "config.yaml"
 FORMAT = "raygnn/checkpoint-v1"

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from raygnn.loops import collectives
 from raygnn.loops.gradients.sparse import SparseGradients
@@ -94,12 +94,11 @@ class GradientReducer:
         ]
         self._metric_names = tuple(metric_names)
         world_size = collectives.world_size()
-        self._num_totals = _NUM_FIXED + len(self._metric_names) + world_size
-        num_gradients = sum(p.numel() for p in self._parameters)
+        num_totals = _NUM_FIXED + len(self._metric_names) + world_size
         wide = any(p.dtype == torch.float64 for p in self._parameters)
-        dtype = torch.float64 if wide else torch.float32
-        self._buffer = torch.zeros(num_gradients + self._num_totals, dtype=dtype, device=device)
-        self._num_gradients = num_gradients
+        self._dtype = torch.float64 if wide else torch.float32
+        self._device = device
+        self._sizes = [*(p.numel() for p in self._parameters), num_totals]
 
     def reduce(self, local: LocalTotals) -> StepTotals:
         """Leaves in every `.grad` the sum over all ranks, and returns the summed totals.
@@ -108,11 +107,11 @@ class GradientReducer:
         """
         self._sparse.reduce(zero=local.failed)
         if collectives.world_size() > 1:
-            self._pack_gradients(zero=local.failed)
-            self._buffer[self._num_gradients :] = torch.tensor(self._totals_of(local))
-            self._buffer = collectives.all_reduce_sum(self._buffer)
-            self._unpack_gradients()
-            totals = self._buffer[self._num_gradients :].tolist()
+            buffer = collectives.all_reduce_sum(self._pack(local))
+            *parts, last = buffer.split(self._sizes)
+            for parameter, part in zip(self._parameters, parts, strict=True):
+                parameter.grad = part.view(parameter.shape).to(parameter.dtype)
+            totals = last.tolist()
         else:
             for parameter in self._parameters:
                 if parameter.grad is None:
@@ -127,25 +126,18 @@ class GradientReducer:
             if parameter.grad is not None:
                 parameter.grad.mul_(factor)
 
-    def _pack_gradients(self, *, zero: bool) -> None:
-        offset = 0
-        for parameter in self._parameters:
-            part = self._buffer[offset : offset + parameter.numel()]
-            if parameter.grad is None or zero:
+    def _pack(self, local: LocalTotals) -> Tensor:
+        """What this rank adds, in one row; its gradients are freed as they are copied."""
+        buffer = torch.empty(sum(self._sizes), dtype=self._dtype, device=self._device)
+        *parts, last = buffer.split(self._sizes)
+        for parameter, part in zip(self._parameters, parts, strict=True):
+            if parameter.grad is None or local.failed:
                 part.zero_()
             else:
                 part.copy_(parameter.grad.reshape(-1))
-            offset += parameter.numel()
-
-    def _unpack_gradients(self) -> None:
-        offset = 0
-        for parameter in self._parameters:
-            part = self._buffer[offset : offset + parameter.numel()].view_as(parameter)
-            if parameter.grad is None:
-                parameter.grad = part.to(parameter.dtype, copy=True)
-            else:
-                parameter.grad.copy_(part)
-            offset += parameter.numel()
+            parameter.grad = None
+        last.copy_(torch.tensor(self._totals_of(local), dtype=self._dtype))
+        return buffer
 
     def _totals_of(self, local: LocalTotals) -> list[float]:
         failed = [0.0] * collectives.world_size()

@@ -8,7 +8,8 @@ from torch import Tensor
 
 from raygnn.data.filesystem import exists, join, redact
 from raygnn.errors import CheckpointError
-from raygnn.loops.checkpoints.store import CONFIG, MANIFEST, CheckpointStore
+from raygnn.loops.checkpoints.name import MANIFEST
+from raygnn.loops.checkpoints.store import CONFIG, CheckpointStore
 from raygnn.loops.saved_model.export import write_model
 from raygnn.loops.saved_model.signature import SIGNATURE_FILE
 

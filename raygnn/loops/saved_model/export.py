@@ -5,32 +5,20 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from safetensors.torch import save
-from torch import Tensor, nn
+from torch import Tensor
 
 from raygnn import __version__
 from raygnn.data.filesystem import join, open_fs, write_bytes, write_text
-from raygnn.loops.saved_model.signature import MODEL_FILE, SIGNATURE_FILE, ModelSignature
-
-
-def export_model(
-    module: nn.Module, uri: str, config_yaml: str, signature: ModelSignature | None = None
-) -> str:
-    """Writes a model to a folder on any fsspec URI, and returns the weights' URI.
-
-    Args:
-        signature: for inference; None where the task offers none.
-    """
-    text = None if signature is None else signature.to_json()
-    return write_model(module.state_dict(), uri, config_yaml, text)
+from raygnn.loops.saved_model.signature import MODEL_FILE, SIGNATURE_FILE
 
 
 def write_model(
     weights: Mapping[str, Tensor], uri: str, config_yaml: str, signature: str | None
 ) -> str:
-    """Writes a model's files, and returns the weights' URI.
+    """Writes a model to a folder on any fsspec URI, and returns the weights' URI.
 
     Args:
-        signature: as JSON.
+        signature: for inference, as JSON; None where the task offers none.
     """
     tensors = {
         name: tensor.detach().to("cpu").contiguous().clone() for name, tensor in weights.items()

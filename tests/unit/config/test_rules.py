@@ -45,6 +45,18 @@ _CASES = {
     ),
     "use_gpu": ("scaling: {use_gpu: maybe}", r"Set one of: auto, true, false"),
     "resource": ("scaling: {resources_per_worker: {disk: -1}}", r"disk=-1.*at least 0"),
+    "shard": (
+        "scaling: {shard: weights}",
+        r"shard='weights' is.*Set one of: none, optimizer, full",
+    ),
+    "shared sparse rows": (
+        "{scaling: {shard: optimizer}, model: {type: LightGCN, args: {sparse_embeddings: true}}}",
+        r"scaling\.shard='optimizer' is invalid: with model\.args\.sparse_embeddings.*to none",
+    ),
+    "shared Adafactor": (
+        "{scaling: {shard: full}, optimizer: {type: torch.optim.Adafactor}}",
+        r"scaling\.shard='full' is invalid: torch's Adafactor does not work.*Set it to optimi",
+    ),
     "failures": ("scaling: {max_failures: -2}", r"max_failures=-2.*at least -1"),
     "placement": ("scaling: {placement_strategy: pack}", r"Set one of: PACK, SPREAD"),
     "no limit": (

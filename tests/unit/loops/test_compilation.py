@@ -37,7 +37,7 @@ def test_a_config_compiles_the_model_and_its_weights_keep_their_names(monkeypatc
     monkeypatch.setattr(nn.Module, "compile", lambda module, **options: compiled.append(options))
     monkeypatch.setattr(shutil, "which", lambda name: f"/usr/bin/{name}")
     loaded = load_config({"training": {"compile": True}})
-    parts = Optimization(nn.Linear(2, 1), loaded, torch.device("cpu"), None)
+    parts = Optimization(nn.Linear(2, 1), loaded, torch.device("cpu"))
     assert compiled == [{"dynamic": True}]
     assert set(parts.state_dict()["model"]) == {"weight", "bias"}
 

@@ -63,10 +63,14 @@ def test_mixed_precision_multiplies_in_less(setting, dtype):
         assert linear(torch.ones(1, 2)).dtype == torch.float32
 
 
+def _sgd(module: nn.Module) -> torch.optim.Optimizer:
+    return torch.optim.SGD(module.parameters(), lr=1.0)
+
+
 def test_the_scaler_skips_a_step_that_overflows_and_goes_into_checkpoints():
     loaded = load_config({"training": {"precision": "fp16-mixed"}, "loader": {"batch_size": 4}})
     module = nn.Linear(2, 1)
-    parts = Optimization(module, loaded, CPU, torch.optim.SGD(module.parameters(), lr=1.0))
+    parts = Optimization(module, loaded, CPU, _sgd)
     before = module.weight.detach().clone()
     for parameter in module.parameters():
         parameter.grad = torch.full_like(parameter, float("inf"))
@@ -77,8 +81,6 @@ def test_the_scaler_skips_a_step_that_overflows_and_goes_into_checkpoints():
     assert torch.equal(module.weight, before)
     assert parts.scaler.get_scale() == 2.0**13  # halved from 2^16 / 4
     saved = parts.state_dict()
-    again = Optimization(
-        nn.Linear(2, 1), loaded, CPU, torch.optim.SGD(nn.Linear(2, 1).parameters(), lr=1.0)
-    )
+    again = Optimization(nn.Linear(2, 1), loaded, CPU, _sgd)
     again.load_state_dict(saved)
     assert again.scaler.get_scale() == 2.0**13

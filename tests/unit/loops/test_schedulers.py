@@ -56,7 +56,7 @@ def _build(name: str, **settings: Any) -> Optimization:
     }
     loaded = load_config(config, allow_modules=["tests"])
     module = nn.Linear(1, 1)
-    return Optimization(module, loaded, torch.device("cpu"), None)
+    return Optimization(module, loaded, torch.device("cpu"))
 
 
 def _step(parts: Optimization, step: int) -> float:
@@ -133,4 +133,4 @@ def test_what_a_chain_cannot_hold(nested, message):
         }
     }
     with pytest.raises(ConfigError, match=message):
-        Optimization(nn.Linear(1, 1), load_config(config), torch.device("cpu"), None)
+        Optimization(nn.Linear(1, 1), load_config(config), torch.device("cpu"))

@@ -1,0 +1,1 @@
+"""`scaling.shard`: optimizer state, or all state, of which each rank holds a part."""

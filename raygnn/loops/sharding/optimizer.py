@@ -1,0 +1,49 @@
+"""`scaling.shard: optimizer`: each rank holds the optimizer's state of some weights."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import Any
+
+from torch.distributed.optim import ZeroRedundancyOptimizer
+from torch.optim import Optimizer
+
+
+class SharedOptimizer(ZeroRedundancyOptimizer):
+    """Changes the weights that are this rank's by an optimizer, and sends them to the others.
+
+    Weights are dealt out whole, the largest first. Each is changed as the optimizer alone would, by
+    gradients that all ranks have: results are the same bits.
+
+    Args:
+        optimizer: of all weights; it keeps those of this rank.
+    Source: ZeRO, stage 1, arXiv:1910.02054, section 5.1.
+    """
+
+    def __init__(self, optimizer: Optimizer) -> None:
+        def of_this_rank(groups: list[dict[str, Any]], **_: Any) -> Optimizer:
+            own = {parameter for group in groups for parameter in group["params"]}
+            state = {p: values for p, values in optimizer.state.items() if p in own}
+            optimizer.state = defaultdict(dict, state)
+            optimizer.param_groups = groups
+            return optimizer
+
+        groups = [dict(group) for group in optimizer.param_groups]
+        make: Any = of_this_rank  # torch means a class, and calls it once
+        super().__init__(groups, make, **optimizer.defaults)
+
+    def whole_state_dict(self) -> dict[str, Any] | None:
+        """The state of all ranks, as the optimizer alone has it: on rank 0, None on the others.
+
+        Collective: all ranks must call.
+        """
+        self.consolidate_state_dict(to=0)
+        state = self.state_dict() if self.rank == 0 else None
+        self._all_state_dicts: list[dict[str, Any]] = []  # or all of it would stay in memory
+        return state
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Takes this rank's share of the state of all ranks."""
+        # The base class empties what it is given, and keeps a second copy of what it takes.
+        super().load_state_dict({**state_dict, "state": dict(state_dict["state"])})
+        self.state.clear()
