@@ -19,6 +19,7 @@ from raygnn.loops.inference.job import (
     NodeRequest,
     check_node_type,
     known_types,
+    relation_of,
 )
 from raygnn.loops.saved_model.folder import SavedModel
 from raygnn.loops.saved_model.signature import ModelSignature
@@ -105,10 +106,11 @@ def top_k(
     overrides: Sequence[str] = (),
     *,
     anchors_column: str | None = None,
+    edge_type: str | None = None,
     anchor_type: str | None = None,
     target_type: str | None = None,
     filter_known: bool = False,
-    score: str = "inner_product",
+    score: str | None = None,
     data: Any = None,
     rows_per_file: int = 65_536,
     chunk_size: int = 100_000,
@@ -123,16 +125,21 @@ def top_k(
     Args:
         anchors: original ids, or a Parquet or CSV file of them.
         anchors_column: of the file; None takes the only one, or `id`.
+        edge_type: `src__rel__dst`, the links that are asked for, of those that the model was
+            trained on; a decoder that tells relations apart scores by it.
         anchor_type: of the anchors; None takes the task's.
         target_type: of the neighbors; None takes the task's.
         filter_known: leaves out what the graph links the anchor to; an anchor may then have less
             than k neighbors.
-        score: inner_product of the embeddings, or the decoder of the model.
+        score: inner_product of the embeddings, or the decoder of the model; None takes the decoder
+            where `edge_type` is given, else the inner product.
         ...: as in `predict`, with the same errors.
     """
 
     def ask(saved: SavedModel, bundle: Bundle) -> NeighborRequest:
-        anchor, target = _ends(saved.signature, anchor_type, target_type)
+        signature = saved.signature
+        relation = None if edge_type is None else relation_of(signature, edge_type)
+        anchor, target = _ends(signature, edge_type, anchor_type, target_type)
         given: Any = anchors
         if isinstance(given, str | PathLike):
             kind = bundle.id_map(anchor).kind
@@ -142,10 +149,11 @@ def top_k(
             dense_ids(bundle, anchor, given, "--anchors"),
             anchor,
             target,
-            known_types(saved.signature, bundle, anchor, target) if filter_known else (),
-            score,  # type: ignore[arg-type]
+            known_types(signature, bundle, anchor, target, relation) if filter_known else (),
+            score or ("inner_product" if relation is None else "decoder"),  # type: ignore[arg-type]
+            relation,
         )
-        request.check(saved.signature, bundle)
+        request.check(signature, bundle)
         return request
 
     options = {"rows_per_file": rows_per_file, "chunk_size": chunk_size, "overwrite": overwrite}
@@ -168,11 +176,19 @@ def _infer(
     return Written(output.uri, launch_inference(saved, output, ask, data))
 
 
-def _ends(signature: ModelSignature, anchor: str | None, target: str | None) -> tuple[str, str]:
+def _ends(
+    signature: ModelSignature, edge_type: str | None, anchor: str | None, target: str | None
+) -> tuple[str, str]:
     """Node types of anchors and targets."""
     ends = (anchor or signature.ends[0], target or signature.ends[1])
-    for name, option in zip(ends, ("--anchor-type", "--targets"), strict=True):
+    options = ("--anchor-type", "--targets")
+    for name, own, option in zip(ends, signature.ends, options, strict=True):
         check_node_type(signature, name, option)
+        if edge_type is not None and name != own:
+            raise ConfigError(
+                f"{option}={name!r} is invalid: links of {edge_type} lead from "
+                f"{signature.ends[0]!r} to {signature.ends[1]!r}. Leave it out."
+            )
     return ends
 
 
@@ -204,10 +220,11 @@ def _run(options: argparse.Namespace, rest: Sequence[str]) -> None:
         options.anchors,
         overrides,
         anchors_column=options.anchors_column,
+        edge_type=options.edge_type,
         anchor_type=options.anchor_type,
         target_type=options.targets,
         filter_known=options.filter_known,
-        score=options.score or SCORES[0],
+        score=options.score,
         **shared,
     )
 
@@ -218,7 +235,10 @@ def _check_together(options: argparse.Namespace) -> None:
         [f"--{name.replace('_', '-')}" for name in names if getattr(options, name)]
         for names in (
             ("what", "node_type"),
-            ("anchors", "anchors_column", "anchor_type", "targets", "filter_known", "score"),
+            (
+                *("anchors", "anchors_column", "edge_type", "anchor_type", "targets"),
+                *("filter_known", "score"),
+            ),
         )
     )
     if options.out is None:
@@ -245,10 +265,11 @@ def _parser() -> argparse.ArgumentParser:
     add("--top-k", type=int, metavar="K", help="write the K best targets of each anchor instead")
     add("--anchors", metavar="FILE", help="Parquet or CSV file of ids, any fsspec URI")
     add("--anchors-column", metavar="NAME", help="default: the only column, or id")
+    add("--edge-type", metavar="TYPE", help="src__rel__dst: the links that are asked for")
     add("--anchor-type", metavar="TYPE", help="node type of the anchors (default: the task's)")
     add("--targets", metavar="TYPE", help="node type of the neighbors (default: the task's)")
     add("--filter-known", action="store_true", help="leave out what the anchor is linked to")
-    add("--score", help=f"{' or '.join(SCORES)} (default: {SCORES[0]})")
+    add("--score", help=f"{' or '.join(SCORES)} (default: decoder with --edge-type)")
     add("--rows-per-file", type=int, default=65_536, metavar="N", help="default: 65536")
     add(
         "--chunk-size",

@@ -59,12 +59,6 @@ class LinkTargetArguments:
         arguments._check()
         return arguments
 
-    @property
-    def has_several(self) -> bool:
-        """Whether the links may be of several edge types."""
-        named = self.edge_type
-        return named is not None and (not isinstance(named, str) or "*" in named)
-
     def _check(self) -> None:
         for name in _COUNTS:
             value = getattr(self, name)
@@ -136,7 +130,7 @@ class LinkTarget:
             ConfigError: the edge type is not in the graph, or the rule does not split edges.
             DataError: the links cannot be split so.
         """
-        edge_types = find_edge_types(bundle, arguments)
+        edge_types = _find_edge_types(bundle, arguments)
         rule = config.data.splits
         if rule is not None and rule.type == "per_class":
             raise ConfigError(
@@ -182,7 +176,7 @@ def _check_temporal(splits: Mapping[str, SupervisionEdges], arguments: LinkTarge
         )
 
 
-def find_edge_types(bundle: Bundle, arguments: LinkTargetArguments) -> tuple[EdgeType, ...]:
+def _find_edge_types(bundle: Bundle, arguments: LinkTargetArguments) -> tuple[EdgeType, ...]:
     """The edge types that `task.args.edge_type` names.
 
     Raises:

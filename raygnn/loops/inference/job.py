@@ -8,7 +8,7 @@ from typing import Literal
 import numpy as np
 
 from raygnn.data.bundle import Bundle
-from raygnn.data.edge_types import EdgeType
+from raygnn.data.edge_types import EdgeType, edge_type_name
 from raygnn.errors import ConfigError
 from raygnn.loops.inference.output_folder import OutputFolder
 from raygnn.loops.saved_model.folder import SavedModel
@@ -68,6 +68,8 @@ class NeighborRequest:
         anchors: int64, dense ids, each once.
         filter_known: edge types whose links are left out.
         score: the inner product of embeddings, or what the model's decoder gives.
+        relation: which of the model's links are asked for, by their number; None where it was not
+            said.
     """
 
     k: int
@@ -76,12 +78,14 @@ class NeighborRequest:
     target_type: str
     filter_known: tuple[EdgeType, ...] = ()
     score: Literal["inner_product", "decoder"] = "inner_product"
+    relation: int | None = None
 
     def check(self, signature: ModelSignature, bundle: Bundle) -> None:
         """Checks k and score against graph and model.
 
         Raises:
-            ConfigError: k is not a number of candidates, or there is no such score.
+            ConfigError: k is not a number of candidates, there is no such score, or it is another
+                one for each relation and none was chosen.
         """
         is_same = self.anchor_type == self.target_type
         num_candidates = bundle.num_nodes(self.target_type) - is_same
@@ -96,10 +100,17 @@ class NeighborRequest:
                 f"--score={self.score!r} is invalid: there is no such score. Set one of: "
                 f"{', '.join(SCORES)}."
             )
-        if self.score == "decoder" and isinstance(signature.output, NodeOutput):
+        if self.score != "decoder":
+            return
+        if isinstance(signature.output, NodeOutput):
             raise ConfigError(
                 "--score='decoder' is invalid: the model has no decoder of links. Set "
                 "inner_product."
+            )
+        if self.relation is None and len(signature.output.edge_types) > 1:
+            raise ConfigError(
+                "--score='decoder' is invalid: it is another one for each edge type of the links. "
+                f"Set --edge-type to one of: {_listed(signature.output)}."
             )
 
     @property
@@ -124,25 +135,55 @@ class InferenceJob:
     chunk_size: int
 
 
-def known_types(
-    signature: ModelSignature, bundle: Bundle, anchor_type: str, target_type: str
-) -> tuple[EdgeType, ...]:
-    """Edge types whose links count as known: that of the task, else all between the two types.
+def relation_of(signature: ModelSignature, name: str) -> int:
+    """The number of an edge type, `src__rel__dst`, among those that a model's links are of.
 
+    Raises:
+        ConfigError: its links are not of that type.
+    """
+    output = signature.output
+    if isinstance(output, NodeOutput):
+        raise ConfigError(
+            f"--edge-type={name!r} is invalid: the model is of labels, not of links. Leave it out."
+        )
+    names = [edge_type_name(edge_type) for edge_type in output.edge_types]
+    if name not in names:
+        raise ConfigError(
+            f"--edge-type={name!r} is invalid: the model was not trained on such links. Set one "
+            f"of: {_listed(output)}."
+        )
+    return names.index(name)
+
+
+def known_types(
+    signature: ModelSignature,
+    bundle: Bundle,
+    anchor_type: str,
+    target_type: str,
+    relation: int | None = None,
+) -> tuple[EdgeType, ...]:
+    """Edge types whose links count as known: those of the task, else all between the two types.
+
+    Args:
+        relation: of the task's, this one only.
     Raises:
         ConfigError: there are none.
     """
     labels = [edges.edge_type for edges in bundle.label_edges if edges.sign == "positive"]
     every = dict.fromkeys([*bundle.edge_types, *labels])
     between = tuple(t for t in every if (t[0], t[2]) == (anchor_type, target_type))
-    if isinstance(signature.output, LinkOutput) and signature.output.edge_type in between:
-        return (signature.output.edge_type,)
-    if not between:
+    own: tuple[EdgeType, ...] = ()
+    if isinstance(signature.output, LinkOutput):
+        own = signature.output.edge_types
+        own = own if relation is None else (own[relation],)
+    found = tuple(t for t in own if t in between)
+    if not between or (relation is not None and not found):
+        what = "edges" if relation is None else f"{edge_type_name(own[0])} links"
         raise ConfigError(
-            f"--filter-known is invalid: the graph has no edges from {anchor_type!r} to "
+            f"--filter-known is invalid: the graph has no {what} from {anchor_type!r} to "
             f"{target_type!r}. Leave it out."
         )
-    return between
+    return found or between
 
 
 def check_node_type(signature: ModelSignature, name: str, option: str) -> None:
@@ -156,6 +197,11 @@ def check_node_type(signature: ModelSignature, name: str, option: str) -> None:
             f"{option}={name!r} is invalid: the model has no such node type. Set one of: "
             f"{', '.join(signature.node_types)}."
         )
+
+
+def _listed(output: LinkOutput) -> str:
+    names = [edge_type_name(edge_type) for edge_type in output.edge_types]
+    return ", ".join(names[:10]) + (f" and {len(names) - 10} more" if names[10:] else "")
 
 
 def _check_predicts(output: object, what: str, node_types: tuple[str, ...]) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -98,7 +100,7 @@ class NeighborSearch:
 def _scores(request: NeighborRequest, model: nn.Module) -> Scores:
     decoder = InnerProduct(1) if request.score == "inner_product" else model.decoder
     assert isinstance(decoder, Decoder)
-    return decoder.double().score_all
+    return partial(decoder.double().score_all, relation=request.relation or 0)
 
 
 def _has_labels(bundle: Bundle, edge_type: tuple[str, str, str]) -> bool:

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from raygnn import __version__
 from raygnn.config import build
 from raygnn.data.bundle import Bundle
+from raygnn.data.edge_types import edge_type_name
 from raygnn.data.filesystem import read_bytes, redact
 from raygnn.errors import CheckpointError, ConfigError, DataError
 from raygnn.loops import collectives
@@ -28,7 +29,7 @@ from raygnn.loops.inference.output_columns import (
     vector_column,
 )
 from raygnn.loops.monitoring.progress import Pace, say
-from raygnn.loops.saved_model.signature import NodeOutput
+from raygnn.loops.saved_model.signature import LinkOutput, NodeOutput
 from raygnn.loops.shared_rows import SharedRows
 from raygnn.loops.task import Task, TaskEnvironment
 from raygnn.loops.worker import prepare_process
@@ -213,6 +214,9 @@ def _manifest(
             "targets": request.target_type,
             "score": request.score,
         }
+        if request.relation is not None:
+            assert isinstance(output, LinkOutput)
+            content["edge_type"] = edge_type_name(output.edge_types[request.relation])
     else:
         content["what"] = request.what
         if isinstance(output, NodeOutput) and request.what != "embeddings":

@@ -62,10 +62,12 @@ class LinkOutput:
     """The links that a model's embeddings are made for.
 
     Attributes:
+        edge_types: of each relation that is learnt, in the decoder's order, all between the same
+            two node types.
         labels: the links are label edges, not message edges.
     """
 
-    edge_type: EdgeType
+    edge_types: tuple[EdgeType, ...]
     labels: bool = False
 
 
@@ -116,7 +118,7 @@ class ModelSignature:
         """Node types of the links' anchors and targets; twice the one that is predicted."""
         if isinstance(self.output, NodeOutput):
             return self.output.node_type, self.output.node_type
-        anchor, _, target = self.output.edge_type
+        anchor, _, target = self.output.edge_types[0]
         return anchor, target
 
     def fitted(self, bundle: Bundle) -> Bundle:
@@ -152,8 +154,8 @@ class ModelSignature:
         if isinstance(self.output, NodeOutput):
             content["nodes"] = asdict(self.output)
         else:
-            name = edge_type_name(self.output.edge_type)
-            content["links"] = {"edge_type": name, "labels": self.output.labels}
+            names = [edge_type_name(edge_type) for edge_type in self.output.edge_types]
+            content["links"] = {"edge_types": names, "labels": self.output.labels}
         return json.dumps(content, indent=1) + "\n"
 
     @classmethod
@@ -243,7 +245,8 @@ def _edge_widths(bundle: Bundle, column: str, edge_types: Sequence[EdgeType]) ->
 def _output(content: Mapping[str, Any]) -> NodeOutput | LinkOutput:
     if content["nodes"] is None:
         links = content["links"]
-        return LinkOutput(parse_edge_type(links["edge_type"]), links["labels"])
+        edge_types = tuple(parse_edge_type(name) for name in links["edge_types"])
+        return LinkOutput(edge_types, links["labels"])
     nodes = dict(content["nodes"])
     names = nodes.pop("class_names")
     return NodeOutput(**nodes, class_names=None if names is None else tuple(names))

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from raygnn.config import Component, build
 from raygnn.data.edge_inputs import find_edge_columns
 from raygnn.data.links.message_graph import message_graph
-from raygnn.data.links.target import LinkTarget, LinkTargetArguments, find_edge_types
+from raygnn.data.links.target import LinkTarget, LinkTargetArguments
 from raygnn.errors import ConfigError
 from raygnn.loops.saved_model.signature import LinkOutput, ModelSignature
 from raygnn.loops.shared_rows import computed_by_all
@@ -120,13 +120,13 @@ class LinkPrediction(Task):
         args, model = self._arguments, env.loaded.config.model
         columns = find_edge_columns(env.bundle, model, args.edge_feature, args.edge_weight)
         self.edge_columns = add_needed_columns(env.loaded, env.bundle, columns)
-        if args.has_several:
-            self._num_relations = len(find_edge_types(env.bundle, args))
+        assert isinstance(signature.output, LinkOutput)
+        self._num_relations = len(signature.output.edge_types)
 
     def signature(self, model: nn.Module) -> ModelSignature:
         """The links, and what their nodes are embedded from."""
         assert isinstance(model, LinkPredictor)
-        output = LinkOutput(self.target.edge_types[0], self._arguments.labels)
+        output = LinkOutput(self.target.edge_types, self._arguments.labels)
         feature = self._arguments.feature
         return encoder_signature(model.encoder, self.env.bundle, feature, self.edge_columns, output)
 

@@ -15,6 +15,7 @@ from raygnn.errors import CheckpointError, DataError
 from raygnn.loops.saved_model.signature import LinkOutput, ModelSignature, NodeOutput
 
 BUYS, SOLD = ("user", "buys", "item"), ("item", "sold_to", "user")
+LIKES = ("user", "likes", "item")
 
 
 def _bundle(folder: Path, name: str, **changes) -> Bundle:
@@ -31,7 +32,7 @@ def _bundle(folder: Path, name: str, **changes) -> Bundle:
     edges = {
         BUYS: edge_rows(sources, ends, amount),
         SOLD: edge_rows(ends, sources),
-        ("user", "likes", "item"): edge_rows(sources, ends),
+        LIKES: edge_rows(sources, ends),
     }
     tables = GraphTables(
         {t: nodes[t] for t in changes.get("node_types", ["user", "item"])},
@@ -48,7 +49,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def signature(folder: Path) -> ModelSignature:
     bundle = _bundle(folder, "training")
-    return ModelSignature.of(bundle, "x", {"item": 2}, {"user"}, ["amount"], LinkOutput(BUYS, True))
+    return ModelSignature.of(
+        bundle, "x", {"item": 2}, {"user"}, ["amount"], LinkOutput((BUYS, LIKES), True)
+    )
 
 
 def test_it_reads_back_as_written(signature):
@@ -59,7 +62,7 @@ def test_it_reads_back_as_written(signature):
 
 
 def test_it_fits_its_own_graph_in_any_order_and_with_more_types(folder, signature):
-    more = [("user", "likes", "item"), SOLD, BUYS]
+    more = [LIKES, SOLD, BUYS]
     bundle = _bundle(folder, "more", edge_types=more, node_types=["item", "user"])
     assert signature.unread_types(bundle) == ["user__likes__item"]
     fitted = signature.fitted(bundle)
