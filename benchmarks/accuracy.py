@@ -24,14 +24,14 @@ from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
 
+from harness import markdown
 from plain_pyg import FullGraph, train_full_graph
+from real_graphs import EXAMPLES, make_tables, mean_and_spread, parser, start_ray
 
 import raygnn.train
-from raygnn import prepare
 from raygnn.config import Config, load_config
 from raygnn.data.ingest.build_bundle import ingest
 
-EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
 TOLERANCE = 0.005  # half a point below the plain run is still as good
 SLOW_RUN_S = 60.0  # a plain run that takes longer is not repeated for other seeds
 
@@ -118,9 +118,8 @@ class Runs:
     def text(self, num_seeds: int) -> str:
         """Mean ± sample standard deviation in per cent; says so where seeds are missing."""
         values = [100 * value for value in self.accuracy.values()]
-        spread = "" if len(values) == 1 else f" ± {statistics.stdev(values):.1f}"
         count = "" if len(values) == num_seeds else f" ({len(values)} of {num_seeds} seeds)"
-        return f"{statistics.mean(values):.1f}{spread}{count}"
+        return f"{mean_and_spread(values, 1)}{count}"
 
 
 @dataclass
@@ -152,7 +151,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = _parser().parse_args(argv)
     cases = [case for case in CASES if args.only is None or case.name in args.only]
     if args.num_workers > 0:
-        _start_ray()
+        start_ray()
     started = time.perf_counter()
     rows, failed = [], []
     for case in cases:
@@ -210,26 +209,11 @@ def measure(case: Case, args: argparse.Namespace) -> Row:
     return row
 
 
-def make_tables(case: Case, data: Path, work: Path) -> Path:
-    """Writes the case's graph tables; returns their folder.
-
-    Raises:
-        RuntimeError: the preparer refused.
-    """
-    folder = work / case.tables
-    arguments = [part.format(data=data) for part in case.prepare]
-    if prepare.main([*arguments, "--out", str(folder), "--overwrite"]) != 0:
-        raise RuntimeError(f"The tables of {case.dataset} cannot be made, see above.")
-    return folder
-
-
 def table(rows: Sequence[Row]) -> str:
     """The results as a Markdown table: test accuracy in per cent, mean ± standard deviation."""
     titles = ("data set", "model", "raygnn", "plain PyG", "published", "aim", "verdict", "s / run")
     lines = [titles, *(_cells(row) for row in rows)]
-    widths = [max(len(line[i]) for line in lines) for i in range(len(titles))]
-    padded = ["| " + " | ".join(map(str.ljust, line, widths)) + " |" for line in lines]
-    return "\n".join([padded[0], "|" + "|".join("-" * (w + 2) for w in widths) + "|", *padded[1:]])
+    return markdown(lines)
 
 
 def passes(rows: Sequence[Row]) -> bool:
@@ -268,34 +252,25 @@ def _say(text: str) -> None:
     print(f"[accuracy] {text}", flush=True)
 
 
-def _start_ray() -> None:
-    """Starts one local Ray for all runs; starting it takes several seconds."""
-    import ray
-
-    if not ray.is_initialized():
-        # The workers' progress lines would bury this script's own.
-        ray.init(address="local", log_to_driver=False)
-
-
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python benchmarks/accuracy.py", description="Test accuracy of the examples."
-    )
-    add = parser.add_argument
-    add("--data", required=True, metavar="DIR", help="folder of the graphs as published")
-    add("--work", default="build/accuracy", metavar="DIR", help="default: build/accuracy")
-    add("--seeds", type=int, nargs="+", default=[0, 1, 2, 3, 4], metavar="S", help="default: 0-4")
     names = [case.name for case in CASES]
-    add("--only", nargs="+", choices=names, metavar="NAME", help=", ".join(names))
-    add("--num-workers", type=int, default=2, metavar="N", help="default: 2; 0: without Ray")
-    add(
+    options = parser("accuracy", "Test accuracy of the examples.", names, num_seeds=5)
+    options.add_argument(
         "--full-graph-seeds",
-        type=int,
+        type=_at_least_one,
         metavar="N",
         help=f"seeds of the plain run (default: all, or one if it takes over {SLOW_RUN_S:.0f} s)",
     )
-    add("--json", metavar="FILE", help="write the results of each seed here too")
-    return parser
+    options.add_argument("--json", metavar="FILE", help="write the results of each seed here too")
+    return options
+
+
+def _at_least_one(text: str) -> int:
+    if not text.isdecimal() or int(text) == 0:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is no number of seeds: each row is held against a plain run. Give 1 or more"
+        )
+    return int(text)
 
 
 if __name__ == "__main__":

@@ -135,8 +135,12 @@ class Row:
 def table(rows: Sequence[Row]) -> str:
     """The rows as a Markdown table."""
     titles = ("what", "value", "ratio", "aim", "note")
-    lines = [titles, *(_cells(row) for row in rows)]
-    widths = [max(len(line[i]) for line in lines) for i in range(len(titles))]
+    return markdown([titles, *(_cells(row) for row in rows)])
+
+
+def markdown(lines: Sequence[Sequence[str]]) -> str:
+    """A Markdown table of cells, the first line its titles."""
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     padded = ["| " + " | ".join(map(str.ljust, line, widths)) + " |" for line in lines]
     return "\n".join([padded[0], "|" + "|".join("-" * (w + 2) for w in widths) + "|", *padded[1:]])
 

@@ -25,6 +25,7 @@ from itertools import product
 from pathlib import Path
 
 import torch
+from harness import markdown
 from plain_pyg_links import (
     MAX_STEPS,
     VALIDATE_EVERY,
@@ -33,18 +34,16 @@ from plain_pyg_links import (
     link_metrics,
     train_links,
 )
+from real_graphs import EXAMPLES, make_tables, mean_and_spread, parser, start_ray
 from safetensors.torch import load_model
 
 import raygnn.train
-from raygnn import prepare
 from raygnn.config import LoadedConfig, load_config
 from raygnn.loops.task import TaskEnvironment
 from raygnn.loops.tasks.exact_encoding import encode_exactly
 from raygnn.loops.tasks.link_prediction import LinkPrediction
 from raygnn.runtime.data_source import open_bundle
 from raygnn.sampling.stores import LocalFeatureStore
-
-EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
 
 #: What a point of a grid is called, and the overrides that make it.
 Axis = Mapping[str, Sequence[str]]
@@ -246,7 +245,7 @@ class Bench:
 
     def _train(self, case: Case, point: str, seed: int) -> tuple[float, dict[str, float]]:
         if self.args.num_workers:
-            _start_ray()
+            start_ray()
         overrides = [
             *self._overrides(case, seed),
             *("--scaling.num_workers", str(self.args.num_workers)),
@@ -314,16 +313,13 @@ def table(bench: Bench, cases: Iterable[Case]) -> tuple[str, bool]:
             met = statistics.mean(ours) >= aim
             all_met &= met
             cells = (
-                *(case.dataset, metric.removeprefix("full_"), _mean(ours), _mean(plain)),
+                *(case.dataset, metric.removeprefix("full_"), _shown(ours), _shown(plain)),
                 f"{aim:.2f}" if metric in case.aims else "as plain",
                 "pass" if met else "FAIL",
                 seconds,
             )
             lines.append(cells)
-    widths = [max(len(line[i]) for line in lines) for i in range(len(titles))]
-    padded = ["| " + " | ".join(map(str.ljust, line, widths)) + " |" for line in lines]
-    rule = "|" + "|".join("-" * (width + 2) for width in widths) + "|"
-    return "\n".join([padded[0], rule, *padded[1:]]), all_met
+    return markdown(lines), all_met
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -340,17 +336,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0 if all_met else 1
 
 
-def make_tables(case: Case, data: Path, work: Path) -> None:
-    """Writes the case's graph tables.
-
-    Raises:
-        RuntimeError: the preparer refused.
-    """
-    arguments = [part.format(data=data) for part in case.prepare]
-    if prepare.main([*arguments, "--out", str(work / case.tables), "--overwrite"]) != 0:
-        raise RuntimeError(f"The tables of {case.dataset} cannot be made, see above.")
-
-
 def _announce(case: Case, args: argparse.Namespace) -> None:
     config = load_config(EXAMPLES / case.config, []).config
     stopping, every = config.early_stopping, config.training.validate_every
@@ -365,42 +350,23 @@ def _announce(case: Case, args: argparse.Namespace) -> None:
     )
 
 
-def _mean(values: Sequence[float]) -> str:
-    if not values:
-        return "not run"
-    spread = f" ± {statistics.stdev(values):.4f}" if len(values) > 1 else ""
-    return f"{statistics.mean(values):.4f}{spread}"
+def _shown(values: Sequence[float]) -> str:
+    return mean_and_spread(values, 4) if values else "not run"
 
 
 def _say(text: str) -> None:
     print(f"[link_accuracy] {text}", flush=True)
 
 
-def _start_ray() -> None:
-    """Starts one local Ray for all runs; starting it takes several seconds."""
-    import ray
-
-    if not ray.is_initialized():
-        # The workers' progress lines would bury this script's own.
-        ray.init(address="local", log_to_driver=False)
-
-
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python benchmarks/link_accuracy.py", description="Link prediction beside plain PyG."
-    )
-    add = parser.add_argument
-    add("--data", required=True, metavar="DIR", help="folder of the graphs as published")
-    add("--work", default="build/link_accuracy", metavar="DIR", help="default: %(default)s")
-    add("--seeds", type=int, nargs="+", default=[0, 1, 2], metavar="S", help="default: 0-2")
     names = [case.name for case in CASES]
-    add("--only", nargs="+", choices=names, metavar="NAME", help=", ".join(names))
-    add("--num-workers", type=int, default=2, metavar="N", help="default: 2; 0: without Ray")
+    options = parser("link_accuracy", "Link prediction beside plain PyG.", names, num_seeds=3)
+    add = options.add_argument
     add("--grid", choices=("small", "none"), default="small", help="none: take what was chosen")
     add("--skip-plain", action="store_true", help="without the plain runs")
     add("--json", metavar="FILE", help="every run; default: link_accuracy.json in the work folder")
     add("--resume", action="store_true", help="go on from what that file has")
-    return parser
+    return options
 
 
 if __name__ == "__main__":
