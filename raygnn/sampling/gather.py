@@ -16,17 +16,26 @@ _HALF_SCALE = np.float32(2.0**112)  # the exponents of float32 and float16 begin
 
 
 @njit(nogil=True, cache=True)
-def _copy_rows(rows, ids, out):  # type: ignore[no-untyped-def]
-    width = rows.shape[1]
+def _reach(rows):  # type: ignore[no-untyped-def]
+    """Elements of a cache line, how many lines of a row are asked for, and how many rows ahead."""
     line = _LINE_BYTES // rows.itemsize
-    num_lines = min((width + line - 1) // line, _LINES_OF_ROW)
-    ahead = _LINES_AHEAD // num_lines
-    flat = rows.reshape(-1)
+    num_lines = min((rows.shape[1] + line - 1) // line, _LINES_OF_ROW)
+    return line, num_lines, _LINES_AHEAD // num_lines
+
+
+@njit(nogil=True, cache=True)
+def _ask_for(flat, first, line, num_lines):  # type: ignore[no-untyped-def]
+    for j in range(num_lines):
+        prefetch(flat, first + j * line)
+
+
+@njit(nogil=True, cache=True)
+def _copy_rows(rows, ids, out):  # type: ignore[no-untyped-def]
+    width, flat = rows.shape[1], rows.reshape(-1)
+    line, num_lines, ahead = _reach(rows)
     for i in range(len(ids)):
         if i + ahead < len(ids):
-            first = ids[i + ahead] * width
-            for j in range(num_lines):
-                prefetch(flat, first + j * line)
+            _ask_for(flat, ids[i + ahead] * width, line, num_lines)
         row = ids[i]
         # By two indices: of one that is a sum numba checks the sign, element by element.
         for j in range(width):
@@ -40,16 +49,11 @@ def _widen_rows(rows, ids, words, out):  # type: ignore[no-untyped-def]
     The bits of a half, moved to their places in a float, are its value times 2^-112, subnormal ones
     too; only infinities and NaN need their exponent set.
     """
-    width = rows.shape[1]
-    line = _LINE_BYTES // rows.itemsize
-    num_lines = min((width + line - 1) // line, _LINES_OF_ROW)
-    ahead = _LINES_AHEAD // num_lines
-    flat = rows.reshape(-1)
+    width, flat = rows.shape[1], rows.reshape(-1)
+    line, num_lines, ahead = _reach(rows)
     for i in range(len(ids)):
         if i + ahead < len(ids):
-            first = ids[i + ahead] * width
-            for j in range(num_lines):
-                prefetch(flat, first + j * line)
+            _ask_for(flat, ids[i + ahead] * width, line, num_lines)
         row = ids[i]
         # Three loops of one kind of number each become vector instructions; one of all does not.
         for j in range(width):
