@@ -22,11 +22,11 @@ from torch_geometric.utils import negative_sampling
 
 from raygnn.config import Config
 from raygnn.data.bundle import Bundle, SparseColumn
+from raygnn.data.fanouts import resolve_fanouts
 from raygnn.data.links.message_graph import message_graph
 from raygnn.data.links.target import LinkTarget, LinkTargetArguments
 from raygnn.loops.early_stopping import BestTracker, EarlyStopper
 from raygnn.metrics import FullRanking, Links
-from raygnn.sampling.fanouts import resolve_fanouts
 
 # torch says of its CSR tensors, which PyG makes too, that they are in beta and go unchecked.
 warnings.filterwarnings("ignore", message="Sparse (invariant|CSR)")

@@ -2,36 +2,58 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from raygnn.config import Config
 from raygnn.data.bundle import Bundle
 from raygnn.data.edge_types import edge_type_name
+from raygnn.data.fanouts import resolve_fanouts
 from raygnn.data.links.target import LinkTarget, LinkTargetArguments
 from raygnn.data.node_target import NodeTarget, NodeTargetArguments
 from raygnn.loops.monitoring.progress import say
 
 
 def check_data(config: Config, bundle: Bundle) -> None:
-    """Finds target, labels, features and splits of a built-in task, as its workers will.
+    """Finds target, labels, features, splits and fanouts of a built-in task, as its workers will.
 
     A task of the user's own checks itself in its workers.
 
     Raises:
-        ConfigError: `task.args` names something that the graph does not have.
+        ConfigError: `task.args` or the fanouts name something that the graph does not have.
         DataError: labels or features are missing, or a split is empty.
     """
-    if config.task.type == "link_prediction":
-        _check_links(config, bundle)
-    elif config.task.type == "node_classification":
-        _check_nodes(config, bundle)
+    check = {"link_prediction": _check_links, "node_classification": _check_nodes}.get(
+        config.task.type
+    )
+    if check is not None:
+        if config.sampling.type is None:
+            resolve_fanouts(config.sampling.fanouts, bundle.edge_types)
+        check(config, bundle)
 
 
 def _check_links(config: Config, bundle: Bundle) -> None:
-    found = LinkTarget.find(bundle, config, LinkTargetArguments.of(config.task.args))
+    arguments = LinkTargetArguments.of(config.task.args)
+    found = LinkTarget.find(bundle, config, arguments)
     sizes = ", ".join(f"{name} {edges.num_links:,}" for name, edges in found.splits.items())
     names = [edge_type_name(edge_type) for edge_type in found.edge_types]
     more = f" and {len(names) - 1} more relations" if names[1:] else ""
-    _say_learned(bundle, str(config.task.args.get("feature", "x")))
+    _say_learned(bundle, arguments.feature)
     say(f"links {names[0]}{more}: {sizes}")
+    _say_fallbacks(arguments, found, bundle)
+
+
+def _say_fallbacks(arguments: LinkTargetArguments, found: LinkTarget, bundle: Bundle) -> None:
+    """Tells of nodes that are no anchors, and of negatives that have to repeat."""
+    anchor_type, target_type = found.node_types
+    has_links = np.zeros(bundle.num_nodes(anchor_type), bool)
+    for edges in found.splits.values():
+        has_links[edges.anchors] = True
+    if not has_links.all():
+        say(f"{np.sum(~has_links):,} {anchor_type} nodes have no such links and are no anchors")
+    num_targets = bundle.num_nodes(target_type)
+    for name in ("num_random_negatives", "num_random_negatives_eval"):
+        if getattr(arguments, name) > num_targets:
+            say(f"task.args.{name}: there are {num_targets:,} {target_type} nodes, so some repeat")
 
 
 def _say_learned(bundle: Bundle, feature: str) -> None:

@@ -17,9 +17,9 @@ from torch_geometric.sampler import (
 )
 
 from raygnn.data.edge_types import EdgeType
+from raygnn.data.fanouts import Fanouts, resolve_fanouts
 from raygnn.sampling.clock import Clock
 from raygnn.sampling.exclusion import Exclusion
-from raygnn.sampling.fanouts import Fanouts, resolve_fanouts
 from raygnn.sampling.growing_subgraph import GrowingSubgraph
 from raygnn.sampling.protocols import GraphStore, ends
 from raygnn.sampling.pyg_output import link_ends, link_output, link_types, node_output

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import torch
+import yaml
 
 import raygnn.train
 from raygnn.config import load_config
+from raygnn.data.links.target import LinkTarget, LinkTargetArguments
 from raygnn.data.tables.graph_tables import GraphTables, edge_rows, node_rows, write_tables
-from raygnn.errors import ConfigError, DataError
+from raygnn.errors import ConfigError
+from raygnn.loops.task import TaskEnvironment
+from raygnn.loops.tasks.link_prediction import LinkPrediction
+from raygnn.runtime.data_checks import check_data
 from raygnn.runtime.data_source import open_bundle
 from tests.small_runs import run_rank, small_config, trained_weights
 
@@ -20,7 +26,7 @@ LIKES = ("user", "likes", "item")
 
 
 def _tables(num_users: int = 80, num_items: int = 40, with_links: bool = True) -> GraphTables:
-    """Few users have a tag, and tags alone have no features."""
+    """One user has tags, and they alone have no features."""
     rng = np.random.default_rng(0)
     group = rng.integers(0, 4, num_users)
     source = rng.integers(0, num_users, 600)
@@ -43,7 +49,7 @@ def _tables(num_users: int = 80, num_items: int = 40, with_links: bool = True) -
         },
         {
             ("user", "sees", "item"): edge_rows(source[300:], target[300:]),
-            ("tag", "of", "user"): edge_rows(tagged, np.arange(6)),
+            ("tag", "of", "user"): edge_rows(tagged, np.full(6, 3)),
         },
         label_edges=labels,
     )
@@ -109,6 +115,21 @@ def test_ranks_whose_batches_lack_types_agree_with_one(ranks, graph, tmp_path, n
         torch.testing.assert_close(found[3][1][key], tensor, rtol=1e-3, atol=1e-4)
 
 
+def test_batches_do_lack_types(graph, tmp_path):
+    """What the test above is about: of three ranks of a step, not all have tags, or a batch."""
+    loaded = load_config(_config(tmp_path, graph))
+    task = LinkPrediction(**loaded.config.task.args)
+    task.setup(TaskEnvironment(loaded, open_bundle(loaded, None), 0, 1, torch.device("cpu")))
+    batches = list(task.loader("train").iterate(0))
+    task.close()
+    tags = [batch["tag"].num_nodes for batch in batches]
+    edges = [batch["tag", "of", "user"].num_edges for batch in batches]
+    steps = [range(i, min(i + 3, len(batches))) for i in range(0, len(batches), 3)]
+    assert any({tags[i] > 0 for i in step} == {True, False} for step in steps)
+    assert any({edges[i] > 0 for i in step} == {True, False} for step in steps)
+    assert len(steps[-1]) < 3
+
+
 def test_exact_evaluation_is_sampling_of_all_neighbors(graph, tmp_path):
     losses = {}
     for evaluation in ("exact", "sampled"):
@@ -128,57 +149,78 @@ def test_types_without_features_get_learned_rows_and_it_says_so(graph, tmp_path,
     assert [5, 8] in shapes.values()
 
 
-def test_anchors_without_positives_are_left_out(graph, tmp_path):
-    from raygnn.data.links.target import LinkTarget, LinkTargetArguments
+def _train(capfd, config: dict, folder: Path) -> tuple[int, str, str]:
+    """What the command line gives: its status, what it said, and what went wrong."""
+    (folder / "config.yaml").write_text(yaml.safe_dump(config))
+    status = raygnn.train.main([str(folder / "config.yaml")])
+    output = capfd.readouterr()
+    assert "Traceback" not in output.err
+    return status, output.out, output.err
 
-    loaded = load_config(_config(tmp_path, graph))
+
+def test_anchors_without_positives_are_left_out_and_it_says_so(graph, tmp_path, capfd):
+    config = _config(tmp_path, graph)
+    loaded = load_config(config)
     arguments = LinkTargetArguments.of(loaded.config.task.args)
     splits = LinkTarget.find(open_bundle(loaded, None), loaded.config, arguments).splits
+    anchors = np.unique(np.concatenate([edges.anchors for edges in splits.values()]))
+    assert anchors.max() < 70
     for edges in splits.values():
         assert edges.num_links
-        assert edges.anchors.max() < 70
         assert np.diff(edges.indptr).min() > 0
     assert splits["train"].hard_negatives.num_links > 0
+    status, said, _ = _train(capfd, config, tmp_path)
+    assert status == 0
+    assert f"{80 - len(anchors)} user nodes have no such links and are no anchors" in said
 
 
-def test_more_negatives_than_nodes_repeat_them(graph, tmp_path):
+def test_more_negatives_than_nodes_repeat_them_and_it_says_so(graph, tmp_path, capfd):
     config = _config(tmp_path, graph)
     config["task"]["args"].update(num_random_negatives=500, num_random_negatives_eval=500)
-    assert 0 < raygnn.train.fit(config).metrics["test/mrr"] <= 1
+    status, said, _ = _train(capfd, config, tmp_path)
+    assert status == 0
+    for name in ("num_random_negatives", "num_random_negatives_eval"):
+        assert f"task.args.{name}: there are 40 item nodes, so some repeat" in said
+    metrics = json.loads((tmp_path / "run" / "metrics.json").read_text())
+    assert 0 < metrics["test/mrr"] <= 1
 
 
 @pytest.mark.parametrize(
-    ("changes", "error", "message"),
+    ("changes", "message"),
     [
         (
             {"sampling__fanouts": {"user__buys__item": [3, 2]}},
-            ConfigError,
-            r"sampling.fanouts.user__buys__item is invalid: the graph has no such edge type",
+            "sampling.fanouts.user__buys__item is invalid: the graph has no such edge type. Set it "
+            "for user__sees__item, ",
         ),
         (
             {"model": {"type": "GraphSAGE", "args": {"hidden_channels": 8}}},
-            ConfigError,
-            r"it is for graphs of one node type and one edge type",
+            "it is for graphs of one node type and one edge type, and this one has 3 and 4. Set",
         ),
         (
             {"metrics": [{"type": "hits", "args": {"ks": [50]}}]},
-            ConfigError,
-            r"50 is larger than the number of candidates, 11",
+            "50 is larger than the number of candidates, 11",
         ),
         (
             {"task__args__full_ranking": [41]},
-            ConfigError,
-            r"41 is larger than the number of candidates, 40",
+            "41 is larger than the number of candidates, 40",
         ),
     ],
 )
-def test_wrong_input_is_told_before_training(graph, tmp_path, changes, error, message):
-    with pytest.raises(error, match=message):
-        raygnn.train.fit(_config(tmp_path, graph, **changes))
+def test_wrong_input_is_told_before_training(graph, tmp_path, capfd, changes, message):
+    status, _, wrong = _train(capfd, _config(tmp_path, graph, **changes), tmp_path)
+    assert status == 2
+    assert message in wrong
     assert not (tmp_path / "run" / "history.jsonl").exists()
 
 
-def test_missing_features_of_a_graph_of_one_type(tmp_path):
+def test_fanouts_are_checked_before_a_worker_starts(graph, tmp_path):
+    loaded = load_config(_config(tmp_path, graph, sampling__fanouts={"user__buys__item": [3, 2]}))
+    with pytest.raises(ConfigError, match="the graph has no such edge type"):
+        check_data(loaded.config, open_bundle(loaded, None))
+
+
+def test_missing_features_of_a_graph_of_one_type(tmp_path, capfd):
     rng = np.random.default_rng(0)
     tables = GraphTables(
         {"node": node_rows(np.arange(30))},
@@ -188,13 +230,16 @@ def test_missing_features_of_a_graph_of_one_type(tmp_path):
     config = _config(tmp_path, write_tables(tables, str(tmp_path / "tables")), model=model)
     config["task"]["args"].update(edge_type=None, labels=False)
     config["data"].pop("reverse_edges")
-    with pytest.raises(DataError, match=r"node type 'node' has no such feature. Name a column"):
-        raygnn.train.fit(config)
+    status, _, wrong = _train(capfd, config, tmp_path)
+    assert status == 2
+    assert "node type 'node' has no such feature. Name a column under its features in" in wrong
 
 
-def test_a_target_type_without_nodes(tmp_path):
-    folder = Path(write_tables(_tables(with_links=False), str(tmp_path / "tables"))).parent
-    for shard in (folder / "nodes" / "item").glob("*.parquet"):
-        pq.write_table(pq.read_table(shard).slice(0, 0), shard)
-    with pytest.raises(DataError, match=r"node type 'item'.* no nodes|item: .*no rows|dangling"):
-        raygnn.train.fit(_config(tmp_path, str(folder)))
+def test_a_target_type_without_nodes(tmp_path, capfd):
+    folder = Path(write_tables(_tables(), str(tmp_path / "tables"))).parent
+    for part in ("nodes/item", "edges/sees"):
+        for shard in (folder / part).glob("*.parquet"):
+            pq.write_table(pq.read_table(shard).slice(0, 0), shard)
+    status, _, wrong = _train(capfd, _config(tmp_path, str(folder)), tmp_path)
+    assert status == 2
+    assert "node_types.item: no rows in nodes/item/part-00000-of-00001.parquet. Write" in wrong

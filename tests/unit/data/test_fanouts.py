@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
+from raygnn.data.fanouts import resolve_fanouts
 from raygnn.errors import ConfigError, DataError
-from raygnn.sampling.fanouts import resolve_fanouts
 
 FOLLOWS, BUYS = ("user", "follows", "user"), ("user", "buys", "item")
 
