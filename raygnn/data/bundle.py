@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from raygnn.data import edge_kernels
+from raygnn.data.alias import edge_weights, fill_alias
 from raygnn.data.arrays import create_array, open_array
 from raygnn.data.bundle_files import INDICES, INDPTR, SPLIT, column_path
 from raygnn.data.bundle_record import (
@@ -29,6 +30,7 @@ from raygnn.errors import DataError
 
 _CSR = "csr"
 _CSR_PARTS = ("indptr", "indices", "e_id")
+_ALIAS = "alias"
 
 
 @dataclass(frozen=True)
@@ -229,6 +231,33 @@ class Bundle:
         indptr, indices, e_id = (self._open(folder / f"{part}.npy") for part in _CSR_PARTS)
         return Csr(indptr, indices, e_id)
 
+    def alias(self, edge_type: EdgeType, column: str, direction: str) -> np.ndarray:
+        """Draws each node's edges in proportion to a column; see `fill_alias`.
+
+        Built at the first call, then kept in the bundle's folder: 8 bytes for each edge, mapped.
+
+        Args:
+            direction: `in` for the edges of `csc`, `out` for those of `csr`.
+        Raises:
+            DataError: the column cannot weight edges, or the table has to be built, and the folder
+                cannot be written.
+        """
+        edges = self.csc(edge_type) if direction == "in" else self.csr(edge_type)
+
+        def build(folder: Path) -> None:
+            weights = edge_weights(self.column(edge_type, column), edge_type, column)
+            create_array(folder / "table.npy", (len(edges.indices),), np.int64)
+            table = open_array(folder / "table.npy", "r+")
+            fill_alias(edges.indptr, edges.e_id, weights, table)
+
+        folder = build_once(
+            self._path / _ALIAS / f"{self._edges_name(edge_type)}.{direction}.{column}",
+            build,
+            f"the weights of {edge_type_name(edge_type)}",
+            "Make the folder writable, or sample without sampling.weight.",
+        )
+        return self._open(folder / "table.npy")
+
     def reverse_of(self, edge_type: EdgeType) -> EdgeType | None:
         """The edge type with the same edges the other way round; itself where not directed."""
         return self._edge(edge_type).reverse
@@ -295,6 +324,10 @@ class Bundle:
                 f"{[edge_type_name(known) for known in self._edges]}. Use one of these."
             )
         return self._edges[edge_type]
+
+    def _edges_name(self, edge_type: EdgeType) -> str:
+        """What is derived from these edges is kept under this name."""
+        return edge_type_name(edge_type)
 
     def _folder(self, type_: str | EdgeType) -> Path:
         if isinstance(type_, str):

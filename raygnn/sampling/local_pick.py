@@ -7,10 +7,10 @@ from typing import NamedTuple
 
 import numpy as np
 
+from raygnn.data.alias import edge_weights
 from raygnn.data.bundle import Bundle
 from raygnn.data.edge_types import EdgeType
 from raygnn.sampling import pick as kernels
-from raygnn.sampling.alias import build_alias, edge_weights
 from raygnn.sampling.exclusion import NO_SKIPS, Exclusion, Skips, merged, step_over
 from raygnn.sampling.pick_weighted import first_draws, pick_weighted
 from raygnn.sampling.protocols import Picks
@@ -49,7 +49,7 @@ class LocalPicker:
             csr = bundle.csr(edge_type)
             self.adjacency = Adjacency(csr.indptr, csr.indices, csr.e_id, is_sorted)
         self._bundle = bundle
-        self._edge_type = edge_type
+        self._edge_type, self._direction = edge_type, direction
         self._neighbor_type = edge_type[0] if direction == "in" else edge_type[2]
         self._alias: dict[str, np.ndarray] = {}
         self._weights: dict[str, np.ndarray] = {}
@@ -183,8 +183,7 @@ class LocalPicker:
                 self._weights[column] = edge_weights(stored, self._edge_type, column)
             weights = self._weights[column]
             if has_alias and column not in self._alias:
-                adjacency = self.adjacency
-                self._alias[column] = build_alias(adjacency.indptr, adjacency.e_id, weights)
+                self._alias[column] = self._bundle.alias(self._edge_type, column, self._direction)
             return weights, self._alias[column] if has_alias else _NO_ALIAS
 
     def _has_times(self, horizon: Horizon) -> bool:

@@ -15,8 +15,8 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
+from raygnn.data.alias import NO_EDGE
 from raygnn.data.hashing import splitmix64
-from raygnn.sampling.alias import NO_EDGE
 from raygnn.sampling.intrinsics import multiply_high, prefetch
 from raygnn.sampling.pick import ALL
 
@@ -133,7 +133,7 @@ def pick_weighted(  # type: ignore[no-untyped-def]
     Args:
         salts: uint64 [num_nodes], further things that draws depend on, or empty.
         degrees: int64 [num_nodes], edges of each node to choose from, its first ones.
-        alias: see `build_alias`; empty where nodes choose from some of their edges only.
+        alias: see `fill_alias`; empty where nodes choose from some of their edges only.
         drawn: see `first_draws`.
         skips: (rows, ptr, edges), see `Skips`.
         positions: int64, with room for all edges of a node, or `fanout`, whichever is less; with

@@ -96,10 +96,7 @@ class _MessageGraph(Bundle):
         indices: np.ndarray,
         e_id: np.ndarray | None,
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        last_stage = 2 if self._split == "test" and not self._inductive else 1
-        # Without a disjoint share, training and validation have one graph.
-        held_too = self._split != "train" or not link.disjoint_train_ratio
-        stage = f"{last_stage}{'' if held_too else '-free'}"
+        last_stage, held_too = self._stage(link)
         name = edge_type_name(edge_type)
 
         def build(folder: Path) -> None:
@@ -120,10 +117,24 @@ class _MessageGraph(Bundle):
             link_kernels.keep_messages(indices, codes, positions, last_stage, held_too, *out)
 
         folder = build_once(
-            self._path / "messages" / f"{link.fingerprint}.{name}.{stage}.{direction}",
+            self._path / "messages" / f"{self._edges_name(edge_type)}.{direction}",
             build,
             f"the message edges of {name}",
             REMEDY,
         )
         found = tuple(self._open(folder / f"{part}.npy") for part in _PARTS)
         return found[0], found[1], found[2]
+
+    def _edges_name(self, edge_type: EdgeType) -> str:
+        link = self._link_of.get(edge_type)
+        if link is None:
+            return self._whole._edges_name(edge_type)
+        last_stage, held_too = self._stage(link)
+        stage = f"{last_stage}{'' if held_too else '-free'}"
+        return f"{link.fingerprint}.{edge_type_name(edge_type)}.{stage}"
+
+    def _stage(self, link: LinkSplit) -> tuple[int, bool]:
+        """The last stage whose edges carry messages, and whether those held for the loss do."""
+        last_stage = 2 if self._split == "test" and not self._inductive else 1
+        # Without a disjoint share, training and validation have one graph.
+        return last_stage, self._split != "train" or not link.disjoint_train_ratio

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from raygnn.data.alias import edge_weights, fill_alias
 from raygnn.data.bundle import Csc, Csr, SparseColumn
 from raygnn.data.bundle_record import ColumnInfo
 from raygnn.data.edge_types import EdgeType
@@ -49,6 +50,13 @@ class MemoryBundle:
         e_id_of[in_order] = np.arange(len(in_order))
         order, indptr, indices = self._by(edge_type, 0)
         return Csr(indptr, indices, e_id_of[order])
+
+    def alias(self, edge_type: EdgeType, column: str, direction: str) -> np.ndarray:
+        weights = edge_weights(self.column(edge_type, column), edge_type, column)
+        edges = self.csc(edge_type) if direction == "in" else self.csr(edge_type)
+        table = np.empty(len(edges.indices), np.int64)
+        fill_alias(edges.indptr, edges.e_id, weights, table)
+        return table
 
     def reverse_of(self, edge_type: EdgeType) -> EdgeType | None:
         return self.reverses.get(edge_type)

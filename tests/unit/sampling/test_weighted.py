@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from raygnn.data.alias import NO_EDGE, fill_alias
 from raygnn.errors import DataError
 from raygnn.sampling import LocalGraphStore, NeighborSampler
-from raygnn.sampling.alias import NO_EDGE, build_alias
 from raygnn.sampling.exclusion import Exclusion
 from tests.unit.sampling.memory_bundle import EDGE, NODE, MemoryBundle, random_bundle
 
@@ -51,7 +51,8 @@ def test_alias_tables_hold_the_weights(rows, data):
         e_id, weights = (order, np.empty_like(weights)) if len(order) else (None, weights)
         if e_id is not None:
             weights[order] = given_weights
-    table = build_alias(indptr, e_id, weights)
+    table = np.empty(len(weights), np.int64)
+    fill_alias(indptr, e_id, weights, table)
     for row, start in zip(rows, indptr, strict=False):
         found = np.zeros(len(row))
         for i, entry in enumerate(table[start : start + len(row)].tolist()):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from raygnn.data.bundle import SparseColumn
 from raygnn.data.edge_types import EdgeType, edge_type_name
 from raygnn.errors import DataError
 
@@ -15,16 +14,16 @@ NO_EDGE = -(1 << 31)
 _HALF = np.int64(1) << np.int64(32)
 
 
-def edge_weights(column: np.ndarray | SparseColumn, edge_type: EdgeType, name: str) -> np.ndarray:
+def edge_weights(column: object, edge_type: EdgeType, name: str) -> np.ndarray:
     """Checks a column that edges are to be drawn by.
 
     Args:
-        column: [num_edges].
+        column: [num_edges], or one that cannot weight edges, a sparse one.
     Raises:
         DataError: it is no column of single numbers, or one is negative or not finite.
     """
     where = f"column {name!r} of {edge_type_name(edge_type)} cannot weight edges"
-    if isinstance(column, SparseColumn) or column.ndim != 1 or column.dtype.kind not in "iuf":
+    if not isinstance(column, np.ndarray) or column.ndim != 1 or column.dtype.kind not in "iuf":
         raise DataError(
             f"{where}: it does not have one number per edge. Name one that has in sampling.weight."
         )
@@ -40,25 +39,25 @@ def edge_weights(column: np.ndarray | SparseColumn, edge_type: EdgeType, name: s
     return column.astype(np.float32) if column.dtype == np.float16 else column
 
 
-def build_alias(indptr: np.ndarray, e_id: np.ndarray | None, weights: np.ndarray) -> np.ndarray:
-    """An alias table for each node's edges.
+def fill_alias(
+    indptr: np.ndarray, e_id: np.ndarray | None, weights: np.ndarray, table: np.ndarray
+) -> None:
+    """Fills an alias table for each node's edges.
 
     Args:
         indptr: int64 [num_nodes + 1], where each node's edges begin.
         e_id: which weight an edge has; None where the order is the same.
         weights: [num_edges], checked.
-    Returns:
-        int64 [num_edges]: in the high half, how many places further the other edge is for which an
-        edge is given up, or `NO_EDGE`; in the low half how often, of 2^32 times, it is kept.
+        table: int64 [num_edges]: in the high half, how many places further the other edge is for
+            which an edge is given up, or `NO_EDGE`; in the low half how often, of 2^32 times, it
+            is kept.
     Source: Vose, A Linear Algorithm for Generating Random Numbers with a Given Distribution, 1991.
     """
-    table = np.empty(int(indptr[-1]), np.int64)
     longest = int(np.diff(indptr).max(initial=0))
     order = np.empty(0, np.int32) if e_id is None else e_id
     _build(
         indptr, order, weights, table, np.empty(longest, np.float64), np.empty(longest, np.int64)
     )
-    return table
 
 
 @njit(nogil=True, cache=True)
