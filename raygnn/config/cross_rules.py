@@ -101,6 +101,15 @@ def _sharding_fits(config: Config) -> Iterable[Problem]:
         )
 
 
+def _links_share_nodes(config: Config) -> Iterable[Problem]:
+    if config.sampling.disjoint and config.task.type == "link_prediction":
+        yield Problem(
+            ("sampling", "disjoint"),
+            "in a batch of links each node is encoded once, for all links that it is an end of",
+            "Set it to false",
+        )
+
+
 _WORDS = {"min": "less", "max": "more"}
 
 _RULES: tuple[tuple[Rule, frozenset[str]], ...] = (
@@ -108,6 +117,7 @@ _RULES: tuple[tuple[Rule, frozenset[str]], ...] = (
     (_layers_equal_hops, frozenset({"model", "sampling"})),
     (_exact_evaluation_has_no_times, frozenset({"sampling", "training"})),
     (_sharding_fits, frozenset({"scaling", "model", "optimizer"})),
+    (_links_share_nodes, frozenset({"sampling", "task"})),
     (_plateau_has_monitor, frozenset({"lr_scheduler", "early_stopping", "checkpoint"})),
     (broken_space, frozenset({"tune"})),
     (trials_need_workers, frozenset({"tune", "scaling"})),

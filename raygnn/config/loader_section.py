@@ -83,6 +83,11 @@ class Sampling(Section):
     temporal: TemporalSampling | None = Field(
         default=None, description="Take no neighbor that is later than the seed."
     )
+    disjoint: bool = Field(
+        default=False,
+        description="Give each seed a neighborhood of its own: a node near several is in the batch "
+        "once for each. Of nodes, not of links.",
+    )
     direction: Literal["in", "out"] = Field(
         default="in", description="Whether messages come along edges (in) or against them (out)."
     )
@@ -128,7 +133,8 @@ class Sampling(Section):
                     "Remove it, or set the strategy to uniform",
                 )
         if self.type is not None:
-            for key, is_set in {**drawn, "temporal": self.temporal is not None}.items():
+            drawn |= {"temporal": self.temporal is not None, "disjoint": self.disjoint}
+            for key, is_set in drawn.items():
                 if is_set and key != "replace":
                     yield Problem(
                         (key,), "an own sampler does not get it", "Remove it, or sampling.type"

@@ -31,6 +31,8 @@ class BatchAssembler:
         batch_size: distinct seeds, the first nodes; of each node type that has seeds.
         seed_time: [num_nodes], sampled in time only: the time of the seed whose neighborhood a node
             is in. A node is there once for each.
+        batch: int64 [num_nodes], sampled disjointly only: the number of the seed whose neighborhood
+            a node is in.
         degree: float32 [num_nodes], in-degrees in the whole graph (out-degrees in direction `out`);
             only in `Data`. Sampled in time, of the edges that are not later.
         dst_degree, src_degree: float32, only in `HeteroData`, of an edge type: in the whole graph,
@@ -106,6 +108,8 @@ class BatchAssembler:
         yield "num_nodes", len(nodes)
         if subgraph.seed_time is not None:
             yield "seed_time", subgraph.seed_time[node_type]
+        if subgraph.seed is not None:
+            yield "batch", subgraph.seed[node_type]
         if node_type in subgraph.seed_index:
             # distinct seeds have the local ids 0, 1, 2...
             yield "batch_size", int(subgraph.seed_index[node_type].max(initial=-1)) + 1

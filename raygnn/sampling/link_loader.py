@@ -17,7 +17,7 @@ from raygnn.sampling.batch import BatchAssembler
 from raygnn.sampling.batch_sequence import Batch, BatchSequence, SequenceOptions
 from raygnn.sampling.links import LinkDraws, Links, edges_of_links
 from raygnn.sampling.negatives import UNIFORM, RandomNegatives
-from raygnn.sampling.neighbor_sampler import NeighborSampler
+from raygnn.sampling.neighbor_sampler import DISJOINT_LINKS, NeighborSampler
 from raygnn.sampling.protocols import FeatureStore, GraphStore
 from raygnn.sampling.rng import BatchKey, batch_key
 from raygnn.sampling.seeds import check_seeds
@@ -69,7 +69,7 @@ class LinkLoader(BatchSequence):
         options: batch_size (anchors per batch), split, seed, shuffle, rank, world_size,
             num_threads, prefetch_batches, pin_memory; see `BatchSequence`.
     Raises:
-        ConfigError: a number is out of range, or the sampler is not raygnn's.
+        ConfigError: a number is out of range, or the sampler is not raygnn's, or disjoint.
         DataError: the graph has no such types or columns, an anchor or target is not one of its
             nodes, there is no node to draw as negative, or links to be sampled in time have none.
     """
@@ -96,6 +96,8 @@ class LinkLoader(BatchSequence):
                 f"sampling.type={type(sampler).__name__!r} is invalid: links are kept out of their "
                 "own messages by raygnn's sampler, and PyG's cannot leave edges out. Use raygnn's."
             )
+        if sampler.disjoint:
+            raise ConfigError(DISJOINT_LINKS)
         _check_counts(num_negatives, max_labels_per_anchor)
         _check_edge_types(graph, supervision, reverse_types or {})
         if sampler.temporal is not None and supervision.times is None:

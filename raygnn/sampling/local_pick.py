@@ -15,7 +15,7 @@ from raygnn.sampling.exclusion import NO_SKIPS, Exclusion, Skips, merged, step_o
 from raygnn.sampling.pick_weighted import first_draws, pick_weighted
 from raygnn.sampling.protocols import Picks
 from raygnn.sampling.scratch import Scratch
-from raygnn.sampling.temporal import LAST, Horizon, as_times, find_late, narrow, salts
+from raygnn.sampling.temporal import LAST, Horizon, as_times, find_late, narrow, salts_of
 
 _NONE = np.empty(0, np.int32)
 _NO_ALIAS = np.empty(0, np.int64)
@@ -65,12 +65,15 @@ class LocalPicker:
         exclude: Exclusion | None,
         weight: str | None,
         horizon: Horizon | None,
+        salts: np.ndarray | None,
     ) -> Picks:
         """Takes edges of each node; see `GraphStore.pick`.
 
         Args:
             key: of the hop.
         """
+        if salts is None:
+            salts = kernels.NO_SALTS if horizon is None else salts_of(horizon.latest)
         indptr, indices, e_id, is_sorted = self.adjacency
         starts = scratch.array("starts", len(nodes), np.int64)
         degrees = scratch.array("degrees", len(nodes), np.int64)
@@ -85,7 +88,7 @@ class LocalPicker:
         if weight is not None and weight in self._bundle.columns(self._edge_type):
             rows = (nodes, starts, degrees, offsets)
             positions = self._pick_weighted(
-                weight, horizon, rows, fanout, replace, key, scratch, skips
+                weight, horizon is None, rows, salts, fanout, replace, key, scratch, skips
             )
         else:
             if skips is not None:
@@ -102,7 +105,7 @@ class LocalPicker:
             else:
                 kernels.pick_positions(
                     nodes,
-                    kernels.NO_SALTS if horizon is None else salts(horizon.latest),
+                    salts,
                     starts,
                     degrees,
                     offsets,
@@ -140,8 +143,9 @@ class LocalPicker:
     def _pick_weighted(
         self,
         weight: str,
-        horizon: Horizon | None,
+        of_all_edges: bool,
         rows: tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray],
+        salts: np.ndarray,
         fanout: int,
         replace: bool,
         key: np.uint64,
@@ -151,15 +155,14 @@ class LocalPicker:
         nodes, starts, degrees, offsets = rows
         kernels.count_taken(degrees, fanout, replace, offsets)  # at most
         positions = scratch.array("positions", int(offsets[-1]), np.int64)
-        weights, alias = self._weighted(weight, horizon is None)
-        salted = kernels.NO_SALTS if horizon is None else salts(horizon.latest)
+        weights, alias = self._weighted(weight, of_all_edges)
         drawn = scratch.array("drawn", len(nodes) * max(fanout, 0), np.int64)
         if len(alias):
             rests = scratch.array("rests", len(drawn), np.uint32)
-            first_draws(nodes, salted, starts, degrees, fanout, replace, key, alias, drawn, rests)
+            first_draws(nodes, salts, starts, degrees, fanout, replace, key, alias, drawn, rests)
         pick_weighted(
             nodes,
-            salted,
+            salts,
             starts,
             degrees,
             fanout,

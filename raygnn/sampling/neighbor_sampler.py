@@ -18,7 +18,8 @@ from torch_geometric.sampler import (
 
 from raygnn.data.edge_types import EdgeType
 from raygnn.data.fanouts import Fanouts, resolve_fanouts
-from raygnn.sampling.clock import Clock
+from raygnn.errors import ConfigError
+from raygnn.sampling.copies import Copies
 from raygnn.sampling.exclusion import Exclusion
 from raygnn.sampling.growing_subgraph import GrowingSubgraph
 from raygnn.sampling.protocols import GraphStore, ends
@@ -28,6 +29,11 @@ from raygnn.sampling.scratch import Pool
 from raygnn.sampling.seeds import check_seeds, exclusions
 from raygnn.sampling.subgraph import SampledSubgraph
 from raygnn.sampling.temporal import Temporal, check_draws
+
+DISJOINT_LINKS = (
+    "sampling.disjoint=True is invalid: in a batch of links each node is encoded once, for all "
+    "links that it is an end of. Set it to false."
+)
 
 
 class NeighborSampler(BaseSampler):
@@ -49,6 +55,8 @@ class NeighborSampler(BaseSampler):
             column draw uniformly. None draws all uniformly.
         temporal: neighbors are never later than the seed whose neighborhood they are in, see
             `Temporal`. A node then is in the sample once for each time of a seed that it is near.
+        disjoint: each seed has a neighborhood of its own, with draws of its own: a node is in the
+            sample once for each seed that it is near. Of nodes, not of links.
         seed: of `sample_from_nodes` and `sample_from_edges`.
     Raises:
         ConfigError: the fanouts do not fit the graph, or settings do not fit each other.
@@ -64,6 +72,7 @@ class NeighborSampler(BaseSampler):
         replace: bool = False,
         weight: str | None = None,
         temporal: Temporal | None = None,
+        disjoint: bool = False,
         seed: int = 0,
     ) -> None:
         check_draws(graph, replace, weight, temporal)
@@ -71,6 +80,7 @@ class NeighborSampler(BaseSampler):
         self.replace = replace
         self.weight = weight
         self.temporal = temporal
+        self.disjoint = disjoint
         self.seed = seed
         self.fanouts = resolve_fanouts(fanouts, graph.edge_types)
         self.num_hops = max(len(hops) for hops in self.fanouts.values())
@@ -100,16 +110,18 @@ class NeighborSampler(BaseSampler):
         """
         checked = {t: check_seeds(self.graph, t, ids) for t, ids in seeds.items()}
         excluded = exclusions(self.graph, exclude or {})
-        clock = None if self.temporal is None else Clock(self.graph, self.temporal, checked, times)
+        copies = None
+        if self.disjoint or self.temporal is not None:
+            copies = Copies(self.graph, checked, self.temporal, times, disjoint=self.disjoint)
         with self._workspaces.lend() as growing:
-            growing.start(checked if clock is None else clock.encoded(checked))
+            growing.start(checked if copies is None else copies.encoded(checked))
             for hop in range(self.num_hops):
                 for edge_type, fanouts in self.fanouts.items():
                     fanout, pairs = fanouts[hop], excluded.get(edge_type)
-                    self._take(growing, edge_type, fanout, key, hop, pairs, clock)
+                    self._take(growing, edge_type, fanout, key, hop, pairs, copies)
                 growing.end_hop()
             subgraph = growing.finish()
-        return subgraph if clock is None else clock.decoded(subgraph)
+        return subgraph if copies is None else copies.decoded(subgraph)
 
     def sample_from_nodes(
         self, index: NodeSamplerInput, **kwargs: Any
@@ -134,8 +146,11 @@ class NeighborSampler(BaseSampler):
         samplers: raygnn's `LinkLoader` leaves them out.
 
         Raises:
+            ConfigError: the sampler is disjoint.
             DataError: an end is not a node of the graph.
         """
+        if self.disjoint:
+            raise ConfigError(DISJOINT_LINKS)
         ends, types = link_ends(self.graph, index, neg_sampling), link_types(self.graph, index)
         source, target = ends.source.numpy(), ends.target.numpy()
         both = np.concatenate([source, target])
@@ -154,16 +169,17 @@ class NeighborSampler(BaseSampler):
         key: BatchKey,
         hop: int,
         exclude: Exclusion | None,
-        clock: Clock | None,
+        copies: Copies | None,
     ) -> None:
         frontier = growing.frontier(edge_type)
         if len(frontier) == 0 or fanout == 0:
             growing.add_no_edges(edge_type)
             return
         neighbor_type, taker_type = self._ends[edge_type]
-        moments = None
-        if clock is not None:
-            frontier, moments = clock.split(taker_type, frontier)
+        horizon = salts = None
+        if copies is not None:
+            frontier, numbers = copies.split(taker_type, frontier)
+            horizon, salts = copies.horizon(numbers), copies.salts(numbers)
         picks = self.graph.pick(
             edge_type,
             frontier,
@@ -174,8 +190,9 @@ class NeighborSampler(BaseSampler):
             growing.scratch,
             exclude=exclude,
             weight=self.weight,
-            horizon=None if clock is None or moments is None else clock.horizon(moments),
+            horizon=horizon,
+            salts=salts,
         )
-        if clock is not None and moments is not None:
-            picks = clock.joined(neighbor_type, picks, moments)
+        if copies is not None:
+            picks = copies.joined(neighbor_type, picks, numbers)
         growing.add_edges(edge_type, picks)

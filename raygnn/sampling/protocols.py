@@ -70,6 +70,7 @@ class GraphStore(Protocol):
         exclude: Exclusion | None = None,
         weight: str | None = None,
         horizon: Horizon | None = None,
+        salts: np.ndarray | None = None,
     ) -> Picks:
         """Takes edges of each node: a pure function of the arguments and the graph.
 
@@ -86,7 +87,8 @@ class GraphStore(Protocol):
                 else in its order, would give.
             weight: a column of weights: edges are taken in proportion to it, those of weight 0
                 never; along edge types without the column all weigh the same.
-            horizon: how late an edge may be for each node.
+            horizon: how late an edge may be for each node; nodes of other times draw otherwise.
+            salts: uint64 [num_nodes], draws depend on these in place of the times.
         """
 
     def degrees(

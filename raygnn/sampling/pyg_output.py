@@ -113,8 +113,12 @@ def _output(
             edge=torch.from_numpy(edge),
             num_sampled_nodes=subgraph.num_sampled_nodes[node_type],
             num_sampled_edges=subgraph.num_sampled_edges[edge_type],
+            batch=None if subgraph.seed is None else torch.from_numpy(subgraph.seed[node_type]),
             metadata=metadata,
         )
+    batch = None
+    if subgraph.seed is not None:
+        batch = {name: torch.from_numpy(number) for name, number in subgraph.seed.items()}
     edge_index = {et: torch.from_numpy(edges) for et, edges in subgraph.edge_index.items()}
     return HeteroSamplerOutput(
         node={name: torch.from_numpy(nodes) for name, nodes in subgraph.node.items()},
@@ -123,5 +127,6 @@ def _output(
         edge={edge_type: torch.from_numpy(edge) for edge_type, edge in subgraph.edge.items()},
         num_sampled_nodes=subgraph.num_sampled_nodes,
         num_sampled_edges=subgraph.num_sampled_edges,
+        batch=batch,
         metadata=metadata,
     )

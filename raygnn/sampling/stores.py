@@ -80,6 +80,7 @@ class LocalGraphStore:
         exclude: Exclusion | None = None,
         weight: str | None = None,
         horizon: Horizon | None = None,
+        salts: np.ndarray | None = None,
     ) -> Picks:
         """Takes edges of each node; see `GraphStore.pick`.
 
@@ -91,7 +92,7 @@ class LocalGraphStore:
         hashed = np.uint64(hop_key(key, hop, edge_type))
         scratch = Scratch() if scratch is None else scratch
         picker = self._picker(edge_type)
-        return picker.pick(nodes, fanout, replace, hashed, scratch, exclude, weight, horizon)
+        return picker.pick(nodes, fanout, replace, hashed, scratch, exclude, weight, horizon, salts)
 
     def columns(self, type_: str | EdgeType) -> Mapping[str, ColumnInfo]:
         """What columns a type has."""

@@ -30,6 +30,9 @@ class SampledSubgraph:
         num_sampled_edges: by edge type, edges per hop.
         seed_index: by node type with seeds, int64 [num_seeds], the local id of each seed as given;
             0, 1, 2... unless a seed was given twice.
+        seed: by node type, int64 [num_nodes], the number of the seed whose neighborhood each node
+            is in, counted over the types in their order; None where seeds share nodes. A node is
+            there once for each seed.
         seed_time: by node type, [num_nodes], the time of the seed whose neighborhood each node is
             in; None where there are no times. A node is there once for each time.
         temporal: how it was sampled in time; None where it was not.
@@ -42,6 +45,7 @@ class SampledSubgraph:
     num_sampled_nodes: dict[str, list[int]]
     num_sampled_edges: dict[EdgeType, list[int]]
     seed_index: dict[str, np.ndarray]
+    seed: dict[str, np.ndarray] | None = None
     seed_time: dict[str, np.ndarray] | None = None
     temporal: Temporal | None = None
 

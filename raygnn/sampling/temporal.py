@@ -54,7 +54,7 @@ class Horizon(NamedTuple):
     latest: np.ndarray
 
 
-def salts(latest: np.ndarray) -> np.ndarray:
+def salts_of(latest: np.ndarray) -> np.ndarray:
     """uint64, what draws depend on, so that a node draws otherwise for another time."""
     # + 0.0 makes negative zero positive
     return (latest if latest.dtype == np.int64 else latest + 0.0).view(np.uint64)

@@ -28,4 +28,5 @@ def build_sampler(loaded: LoadedConfig, graph: GraphStore) -> Any:
         replace=sampling.replace,
         weight=sampling.weight,
         temporal=None if temporal is None else Temporal(temporal.column, temporal.strategy),
+        disjoint=sampling.disjoint,
     )

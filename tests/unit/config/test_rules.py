@@ -156,6 +156,14 @@ _CASES = {
         "sampling: {temporal: {}, type: my.Sampler}",
         r"sampling\.temporal={} is.*an own sampler does not get it",
     ),
+    "neighborhoods of an own sampler": (
+        "sampling: {disjoint: true, type: my.Sampler}",
+        r"sampling\.disjoint=True is.*an own sampler does not get it",
+    ),
+    "disjoint links": (
+        "{sampling: {disjoint: true}, task: {type: link_prediction}}",
+        r"sampling\.disjoint=True is invalid: in a batch of links.*Set it to false",
+    ),
     "exact in time": (
         "{sampling: {temporal: {column: t}}, training: {eval: exact}}",
         r"training\.eval='exact' is.*Set it to sampled",

@@ -1,0 +1,163 @@
+"""A neighborhood for each seed: nothing is shared, and each is what its seed alone would have."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch_geometric.data import Data
+from torch_geometric.loader import NodeLoader
+from torch_geometric.sampler import EdgeSamplerInput
+
+from raygnn.data.links.supervision import SupervisionEdges
+from raygnn.errors import ConfigError
+from raygnn.models import GraphSAGE
+from raygnn.sampling import (
+    LinkLoader,
+    LocalFeatureStore,
+    LocalGraphStore,
+    NeighborLoader,
+    NeighborSampler,
+    blocks_of,
+)
+from raygnn.sampling.temporal import Temporal
+from tests.unit.sampling.memory_bundle import EDGE, NODE, MemoryBundle, random_bundle
+
+
+def _edges_of_seeds(subgraph: Any, num_seeds: int) -> list[Counter]:
+    """Edges of each seed's neighborhood as (hop, taker, e_id)."""
+    nodes, seed = subgraph.node[NODE], subgraph.seed[NODE]
+    row, col = subgraph.edge_index[EDGE]
+    assert np.array_equal(seed[row], seed[col])
+    hops = np.repeat(np.arange(10), np.pad(subgraph.num_sampled_edges[EDGE], (0, 10))[:10])
+    found = [Counter() for _ in range(num_seeds)]
+    for edge, taker, hop in zip(subgraph.edge[EDGE], col, hops, strict=True):
+        found[seed[taker]][int(hop), int(nodes[taker]), int(edge)] += 1
+    return found
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    fanouts=st.lists(st.sampled_from([-1, 1, 3]), min_size=1, max_size=3),
+    direction=st.sampled_from(["in", "out"]),
+    weighted=st.booleans(),
+)
+def test_each_seed_has_what_it_would_have_alone(seed, fanouts, direction, weighted):
+    bundle = random_bundle(30, 120, seed)
+    graph = LocalGraphStore(bundle, direction)
+    weight = "weight" if weighted else None
+    seeds = np.random.default_rng(seed).integers(0, 30, 5)
+    apart = NeighborSampler(graph, fanouts, weight=weight, disjoint=True)
+    subgraph = apart.sample({NODE: seeds}, seed)
+    pairs = list(zip(subgraph.node[NODE].tolist(), subgraph.seed[NODE].tolist(), strict=True))
+    assert len(set(pairs)) == len(pairs)
+    assert np.array_equal(subgraph.seed_index[NODE], np.arange(5))
+    assert np.array_equal(subgraph.node[NODE][:5], seeds)
+    assert np.array_equal(subgraph.seed[NODE][:5], np.arange(5))
+    # Draws differ, their numbers do not; of all neighbors the very edges are the same.
+    shared = NeighborSampler(graph, fanouts, weight=weight)
+    for number, found in enumerate(_edges_of_seeds(subgraph, 5)):
+        assert set(found.values()) <= {1}
+        alone = shared.sample({NODE: seeds[number : number + 1]}, seed)
+        if fanouts == [-1] * len(fanouts):
+            edges = Counter(e for _, _, e in found.elements())
+            assert edges == Counter(alone.edge[EDGE].tolist())
+        assert sum(hop == 0 for hop, _, _ in found) == alone.num_sampled_edges[EDGE][0]
+
+
+def test_copies_of_a_node_draw_for_themselves():
+    size = 202
+    source = np.concatenate([np.arange(2, size), [2, 2]])
+    target = np.concatenate([np.full(200, 2), [0, 1]])
+    graph = LocalGraphStore(MemoryBundle({NODE: size}, {EDGE: (source, target)}))
+    subgraph = NeighborSampler(graph, [1, 20], disjoint=True).sample({NODE: np.arange(2)}, 7)
+    first, second = ({e for _, _, e in found} for found in _edges_of_seeds(subgraph, 2))
+    assert len(first) == len(second) == 21
+    assert len(first & second) < 12
+
+
+def _loader(bundle: MemoryBundle, fanouts: list[int], **options: Any) -> NeighborLoader:
+    graph = LocalGraphStore(bundle)
+    return NeighborLoader(
+        graph,
+        LocalFeatureStore(bundle),
+        np.arange(0, 200, 3),
+        NODE,
+        sampler=NeighborSampler(graph, fanouts, **options),
+        columns={"x": "x"},
+        batch_size=16,
+        split="train",
+        seed=0,
+        shuffle=True,
+    )
+
+
+def test_batches_say_whose_each_node_is_and_encode_alike():
+    bundle = random_bundle()
+    torch.manual_seed(0)
+    encoder = GraphSAGE(3, 4, 8, 2).eval()
+    both = zip(
+        _loader(bundle, [-1, -1], disjoint=True).iterate(0),
+        _loader(bundle, [-1, -1]).iterate(0),
+        strict=True,
+    )
+    for apart, shared in both:
+        apart.validate()
+        assert apart.batch_size == len(apart.input_id)
+        assert torch.equal(apart.batch[: apart.batch_size], torch.arange(apart.batch_size))
+        assert torch.equal(apart.x[:, 0], apart.n_id.float())
+        assert apart.num_nodes > shared.num_nodes
+        assert "batch" not in shared
+        with torch.no_grad():
+            rows = [encoder(batch.x, blocks_of(batch)) for batch in (apart, shared)]
+        torch.testing.assert_close(rows[0], rows[1][shared.seed_index])
+
+
+def test_in_time_too():
+    bundle = random_bundle(25, 300)
+    bundle.roles = {"time": "time"}
+    bundle.times = {EDGE: np.arange(300) % 10}
+    graph = LocalGraphStore(bundle)
+    sampler = NeighborSampler(graph, [-1, 2], temporal=Temporal(), disjoint=True)
+    times = np.array([5, 5, 2])
+    subgraph = sampler.sample({NODE: np.array([4, 4, 4])}, 1, times={NODE: times})
+    assert np.array_equal(subgraph.seed_time[NODE], times[subgraph.seed[NODE]])
+    col = subgraph.edge_index[EDGE][1]
+    late = bundle.column(EDGE, "time")[subgraph.edge[EDGE]] > subgraph.seed_time[NODE][col]
+    assert not late.any()
+    found = [
+        Counter({each: n for each, n in of.items() if each[0] == 0})
+        for of in _edges_of_seeds(subgraph, 3)
+    ]
+    assert found[0] == found[1] != found[2]
+
+
+def test_pygs_loader_gets_the_seed_of_each_node():
+    bundle = random_bundle()
+    csc = bundle.csc(EDGE)
+    target = np.repeat(np.arange(200), np.diff(csc.indptr))
+    edge_index = torch.from_numpy(np.stack([csc.indices, target]).astype(np.int64))
+    sampler = NeighborSampler(LocalGraphStore(bundle), [4, 2], disjoint=True)
+    data = Data(x=torch.arange(200), edge_index=edge_index)
+    for batch in NodeLoader(data, sampler, batch_size=8):
+        assert torch.equal(batch.batch[: batch.batch_size], torch.arange(batch.batch_size))
+        assert torch.equal(batch.batch[batch.edge_index[0]], batch.batch[batch.edge_index[1]])
+
+
+def test_links_share_their_nodes():
+    bundle = random_bundle()
+    graph = LocalGraphStore(bundle)
+    sampler = NeighborSampler(graph, [2], disjoint=True)
+    ends = torch.tensor([0]), torch.tensor([1])
+    with pytest.raises(ConfigError, match=r"sampling.disjoint=True is invalid: in a batch of lin"):
+        sampler.sample_from_edges(EdgeSamplerInput(None, *ends))
+    links = SupervisionEdges(NODE, NODE, EDGE, *(np.array(rows) for rows in ([0], [0, 1], [1])))
+    options: dict[str, Any] = {"batch_size": 4, "split": "t", "seed": 0, "shuffle": True}
+    with pytest.raises(ConfigError, match=r"sampling.disjoint=True is invalid: in a batch of lin"):
+        LinkLoader(graph, LocalFeatureStore(bundle), links, sampler=sampler, columns={}, **options)
