@@ -1,0 +1,131 @@
+"""LightGCN through the engine: the paper's propagation, whole or sampled, on 1, 2 and 3 ranks."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch_geometric.nn import LightGCN as PyGLightGCN
+
+from raygnn.config import load_config
+from raygnn.data.synthetic.generators import synthetic_tables
+from raygnn.data.tables.graph_tables import write_tables
+from raygnn.loops.task import TaskEnvironment
+from raygnn.loops.tasks.link_prediction import LinkPrediction
+from raygnn.runtime.data_source import open_bundle
+from tests.small_runs import run_rank, small_config, trained_weights
+
+NUM_USERS, NUM_ITEMS, CHANNELS = 70, 40, 8
+BUYS, BOUGHT_BY = ("user", "buys", "item"), ("item", "rev_buys", "user")
+
+
+@pytest.fixture(scope="module")
+def graph(tmp_path_factory: pytest.TempPathFactory) -> str:
+    tables = synthetic_tables(
+        "bipartite", num_users=NUM_USERS, num_items=NUM_ITEMS, num_communities=4, homophily=0.95
+    )
+    return write_tables(tables, str(tmp_path_factory.mktemp("graph") / "tables"))
+
+
+def _config(folder: Path, uri: str, fanouts: list[int], world_size: int = 0) -> dict:
+    args = {"num_random_negatives": 30, "num_random_negatives_eval": 20, "full_ranking": [5]}
+    args |= {"edge_type": "user__buys__item", "max_labels_per_anchor": 2, "feature": "none"}
+    return small_config(
+        folder,
+        data={"uri": uri, "reverse_edges": True, "splits": {"type": "hash"}},
+        task={"type": "link_prediction", "args": args},
+        metrics=[{"type": "auc"}],
+        sampling={"fanouts": fanouts},
+        model={"type": "LightGCN", "args": {"out_channels": CHANNELS}},
+        losses=[{"type": "bpr"}],
+        optimizer={"type": "Adam", "args": {"lr": 0.05}},
+        loader={"batch_size": 10, "eval_batch_size": 32},
+        training__global_batch_size=60,
+        training__max_epochs=8,
+        scaling__num_workers=world_size,
+    )
+
+
+@pytest.fixture
+def task(graph: str, tmp_path: Path):
+    loaded = load_config(_config(tmp_path, graph, [-1, -1, -1]))
+    task = LinkPrediction(**loaded.config.task.args)
+    task.setup(TaskEnvironment(loaded, open_bundle(loaded, None), 0, 1, torch.device("cpu")))
+    torch.manual_seed(0)
+    task.model = task.build_model().eval()
+    yield task
+    task.close()
+
+
+def _dense(task: LinkPrediction, split: str) -> tuple[np.ndarray, np.ndarray]:
+    """Messages of a split as a matrix [items + users, items + users], and the learned rows."""
+    size = NUM_USERS + NUM_ITEMS
+    matrix = np.zeros((size, size))
+    graph = task.messages(split)
+    for edge_type, target, source in ((BUYS, NUM_USERS, 0), (BOUGHT_BY, 0, NUM_USERS)):
+        indptr, indices, *_ = graph.adjacency(edge_type)
+        takers = np.repeat(np.arange(len(indptr) - 1), np.diff(indptr))
+        np.add.at(matrix, (takers + target, indices + source), 1)
+    tables = task.predictor().encoder.module.inputs.tables
+    rows = [tables[name].rows.weight.detach().double().numpy() for name in ("user", "item")]
+    return matrix, np.concatenate(rows)
+
+
+def test_exact_rows_are_the_papers_and_pygs(task: LinkPrediction) -> None:
+    """He et al. 2020, eq. 8 and 11: E' = D^-1/2 A D^-1/2 E, and the mean over the layers."""
+    matrix, rows = _dense(task, "test")
+    assert np.array_equal(matrix, matrix.T)
+    scale = 1 / np.sqrt(np.maximum(matrix.sum(1), 1))
+    layers = [rows]
+    for _ in range(3):
+        layers.append(scale[:, None] * (matrix @ (scale[:, None] * layers[-1])))
+    expected = np.mean(layers, axis=0)
+    with torch.no_grad():
+        found = task._encode_graph("test")
+        both = torch.cat([found["user"], found["item"]])
+        pyg = PyGLightGCN(NUM_USERS + NUM_ITEMS, CHANNELS, 3)
+        pyg.embedding.weight.copy_(torch.from_numpy(rows))
+        edge_index = torch.from_numpy(np.stack(np.nonzero(matrix.T)))
+        of_pyg = pyg.get_embedding(edge_index)
+    np.testing.assert_allclose(both.numpy(), expected, atol=1e-6)
+    torch.testing.assert_close(both, of_pyg, rtol=1e-5, atol=1e-6)
+
+
+def test_a_training_step_propagates_over_all_but_its_own_links(task: LinkPrediction) -> None:
+    """Of what is left of a node's edges, the sum is scaled to the number that it has."""
+    matrix, rows = _dense(task, "train")
+    scale = 1 / np.sqrt(np.maximum(matrix.sum(1), 1))
+    for batch in task.loader("train").iterate(0):
+        users, items = batch.label_id.numpy()
+        kept = matrix.copy()
+        kept[users, items + NUM_USERS] = kept[items + NUM_USERS, users] = 0
+        assert matrix.sum() - kept.sum() == 2 * len(users)
+        factor = matrix.sum(1) / np.maximum(kept.sum(1), 1)
+        layers = [rows]
+        for _ in range(3):
+            summed = kept @ (scale[:, None] * layers[-1])
+            layers.append((factor * scale)[:, None] * summed)
+        expected = np.mean(layers, axis=0)
+        with torch.no_grad():
+            found = task.encode(batch)
+        for name, offset in (("user", 0), ("item", NUM_USERS)):
+            seeds = batch[name].n_id[: batch[name].batch_size].numpy()
+            np.testing.assert_allclose(found[name].numpy(), expected[seeds + offset], atol=1e-5)
+
+
+@pytest.mark.parametrize("fanouts", [[-1, -1, -1], [4, 3, 2]])
+def test_it_learns_and_any_number_of_ranks_gives_the_same(ranks, graph, tmp_path, fanouts):
+    found = {}
+    for size in (1, 2, 3):
+        config = _config(tmp_path / str(size), graph, fanouts, size)
+        bundle = open_bundle(load_config(config), None)
+        metrics = ranks.run(run_rank, size, config, str(bundle.path))[0]
+        found[size] = metrics, trained_weights(config)
+    assert found[1][0]["test/full_recall@5"] > 0.25  # at random 5 of 40
+    for size in (2, 3):
+        for key in ("val/loss", "test/auc", "test/full_recall@5", "test/full_ndcg@5"):
+            assert found[size][0][key] == pytest.approx(found[1][0][key], rel=1e-3)
+        for key, tensor in found[1][1].items():
+            torch.testing.assert_close(found[size][1][key], tensor, rtol=1e-3, atol=1e-4)

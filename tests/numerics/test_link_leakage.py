@@ -1,0 +1,129 @@
+"""No batch of a link task passes messages along what it has to tell: whole tasks, random graphs."""
+
+from __future__ import annotations
+
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from raygnn.config import load_config
+from raygnn.data.edge_types import EdgeType
+from raygnn.data.tables.graph_tables import GraphTables, edge_rows, node_rows, write_tables
+from raygnn.errors import DataError
+from raygnn.loops.task import TaskEnvironment
+from raygnn.loops.tasks.link_prediction import LinkPrediction
+from raygnn.runtime.data_source import open_bundle
+from tests.small_runs import small_config
+
+NUM_NODES = 7
+Pairs = set[tuple[int, int]]
+
+
+@st.composite
+def _graphs(draw: st.DrawFn) -> tuple[GraphTables, EdgeType, dict[str, Any]]:
+    """Few nodes, so that many edges are parallel, reverse or loops."""
+    rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+    target_type = draw(st.sampled_from(["a", "b"]))
+    source, target = rng.integers(0, NUM_NODES, (2, draw(st.integers(25, 60))))
+    if draw(st.booleans()):
+        source, target = np.tile(source, 2), np.tile(target, 2)
+    nodes = {name: node_rows(np.arange(NUM_NODES)) for name in sorted({"a", target_type})}
+    linked: EdgeType = ("a", "to", target_type)
+    is_directed = target_type == "b" or draw(st.booleans())
+    edges = {linked: replace(edge_rows(source, target), directed=is_directed)}
+    if draw(st.booleans()):
+        edges["a", "beside", "a"] = edge_rows(*rng.integers(0, NUM_NODES, (2, 20)))
+    labels = {}
+    task = {"edge_type": "__".join(linked), "num_random_negatives": 3}
+    if draw(st.booleans()):
+        task["labels"] = True
+        pairs = rng.integers(0, NUM_NODES, (2, 20))
+        both = [np.concatenate([source[:15], pairs[0]]), np.concatenate([target[:15], pairs[1]])]
+        labels[linked, "positive"] = edge_rows(*both)
+    task["disjoint_train_ratio"] = draw(st.sampled_from([0.0, 0.4]))
+    task["test_messages"] = draw(st.sampled_from(["transductive", "inductive"]))
+    task["max_labels_per_anchor"] = draw(st.sampled_from([None, 1]))
+    return GraphTables(nodes, edges, label_edges=labels), linked, task
+
+
+def _task(folder: str, tables: GraphTables, args: dict[str, Any], direction: str) -> LinkPrediction:
+    config = small_config(
+        folder,
+        data={
+            "uri": write_tables(tables, str(Path(folder) / "tables")),
+            "cache_dir": str(Path(folder) / "cache"),
+            "reverse_edges": True,
+            "splits": {"type": "hash", "fractions": [0.5, 0.25, 0.25]},
+        },
+        task={"type": "link_prediction", "args": args},
+        metrics=[],
+        sampling={"fanouts": [-1, 4], "direction": direction},
+        model={"type": "LightGCN", "args": {"out_channels": 2}},
+        loader={"batch_size": 3, "eval_batch_size": 3},
+    )
+    loaded = load_config(config)
+    task = LinkPrediction(**loaded.config.task.args)
+    task.setup(TaskEnvironment(loaded, open_bundle(loaded, None), 0, 1, torch.device("cpu")))
+    return task
+
+
+def _links(task: LinkPrediction, split: str) -> Pairs:
+    edges = task.target.splits[split]
+    anchors = np.repeat(edges.anchors, np.diff(edges.indptr))
+    return set(zip(anchors.tolist(), edges.targets.tolist(), strict=True))
+
+
+def _carried(task: LinkPrediction, batch: Any, linked: EdgeType, split: str) -> Pairs:
+    """(anchor, target) of all sampled edges of the type and of its reverse, both ways if alike."""
+    bundle, found = task.env.bundle, set()
+    for edge_type in (linked, bundle.reverse_of(linked)):
+        if edge_type not in bundle.edge_types:
+            continue
+        name = edge_type
+        if task.env.loaded.config.sampling.direction == "out":
+            name = (edge_type[2], f"rev_{edge_type[1]}", edge_type[0])
+        store = batch[name] if len(bundle.edge_types) > 1 or len(bundle.node_types) > 1 else batch
+        csc = bundle.csc(edge_type)
+        target = np.repeat(np.arange(len(csc.indptr) - 1), np.diff(csc.indptr))
+        taken = store.e_id.numpy()
+        pairs = set(zip(csc.indices[taken].tolist(), target[taken].tolist(), strict=True))
+        found |= pairs if edge_type == linked else {pair[::-1] for pair in pairs}
+    if linked[0] == linked[2]:
+        found |= {pair[::-1] for pair in found}
+    return found
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(drawn=_graphs(), direction=st.sampled_from(["in", "out"]))
+def test_no_batch_sees_what_it_has_to_tell(drawn, direction):
+    tables, linked, args = drawn
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            task = _task(folder, tables, args, direction)
+        except DataError as error:
+            assert "would be empty" in str(error)  # noqa: PT017
+            return
+        links = {name: _links(task, name) for name in ("train", "val", "test")}
+        later = {"train": links["val"] | links["test"], "val": links["val"] | links["test"]}
+        is_inductive = args["test_messages"] == "inductive"
+        later["test"] = later["val"] if is_inductive else links["test"]
+        if args["disjoint_train_ratio"]:
+            later["train"] |= links["train"]
+        seen: Pairs = set()
+        for split in links:
+            for epoch in range(2):
+                for batch in task.loader(split).iterate(epoch):
+                    own = set(map(tuple, batch.label_id.T.tolist()))
+                    assert own <= links[split]
+                    carried = _carried(task, batch, linked, split)
+                    assert not carried & own
+                    assert not carried & later[split]
+                    seen |= carried
+        task.close()
+    assert seen  # the rest is sampled
