@@ -5,7 +5,8 @@
 A step is batch, forward, backward and Adam of a 3-layer GraphSAGE. "live" samples while it trains;
 "cached" takes the same batches from a list, made beforehand. The PyG rows train PyG's own layers
 on the same cached batches, over the whole sampled subgraph as PyG's examples do. The engine rows
-run `raygnn.train` in processes of their own, with all that it does around a step.
+run `raygnn.train` in processes of their own, with all that it does around a step; beside them, with
+`--peer-python`, PyG's `NeighborLoader` and DDP, in processes of that Python.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -25,7 +27,7 @@ import numpy as np
 import torch
 import yaml
 from harness import CLOCKS, Case, Row, Scale, chosen_scale, interleaved, medians, parser, publish
-from rmat_graph import NODE, RmatGraph
+from rmat_graph import EDGE, NODE, RmatGraph
 from torch import Tensor, nn
 from torch.nn import functional
 from torch_geometric.nn.models import GraphSAGE as PygGraphSAGE
@@ -43,6 +45,7 @@ from raygnn.sampling import (
 
 _STEPS_A_ROUND = 4
 _ENGINE_STEPS = {"smoke": 10, "reference": 120}
+_PEER_STEPS = {"smoke": 10, "reference": 12}
 _ENGINE_RUNS = {"smoke": 1, "reference": 2}
 
 
@@ -169,12 +172,44 @@ def engine_rate(
     path.write_text(yaml.safe_dump(config))
     launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={workers}"]
     command = [sys.executable, *launcher, "-m", "raygnn.train", str(path)]
-    environment = {**os.environ, "OMP_NUM_THREADS": str(threads)}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        raise RuntimeError(f"{' '.join(command)} failed:\n{done.stdout}\n{done.stderr}")
+    _output(command, {"OMP_NUM_THREADS": str(threads)})
     metrics = json.loads((work / "runs" / name / "metrics.json").read_text())
     return float(metrics["perf/seeds_per_s"])
+
+
+class PygPeer:
+    """PyG's `NeighborLoader`, `GraphSAGE` and DDP on the same graph, in another Python."""
+
+    def __init__(self, python: str, scale: Scale, bundle: Bundle, folder: Path) -> None:
+        self._python, self._folder = python, folder
+        self._scale = json.dumps({**vars(scale), "steps": _PEER_STEPS[scale.name]})
+        csc, declared = bundle.csc(EDGE), bundle.declared_split(NODE)
+        assert declared is not None
+        arrays = {
+            "indptr": csc.indptr,
+            "indices": csc.indices,
+            "train": np.flatnonzero(declared == 1),
+        }
+        arrays |= {name: np.asarray(bundle.column(NODE, name)) for name in ("x", "y")}
+        for name, array in arrays.items():
+            np.save(folder / f"{name}.npy", array)
+
+    def rate(self, *, workers: int, threads: int) -> float:
+        """Seeds a second of all workers."""
+        launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={workers}"]
+        script = str(Path(__file__).with_name("pyg_ddp_peer.py"))
+        command = [self._python, *launcher, script, str(self._folder), self._scale]
+        printed = _output(command, {"OMP_NUM_THREADS": str(threads), "PYTHONPATH": ""})
+        return float(json.loads(printed.splitlines()[-1])["seeds_per_s"])
+
+
+def _output(command: Sequence[str], environment: Mapping[str, str]) -> str:
+    done = subprocess.run(
+        command, env={**os.environ, **environment}, capture_output=True, text=True, check=False
+    )
+    if done.returncode != 0:
+        raise RuntimeError(f"{' '.join(command)} failed:\n{done.stdout}\n{done.stderr}")
+    return done.stdout
 
 
 def step_rows(
@@ -193,13 +228,23 @@ def step_rows(
     ]
 
 
-def engine_rows(batch_size: int, single: float, double: float) -> list[Row]:
+def engine_rows(
+    batch_size: int, rates: tuple[float, float], peer_rates: tuple[float, float] | None = None
+) -> list[Row]:
     """The rows about the engine, from seeds a second of 1 x 2 and of 2 x 1 threads."""
-    rate = "of 1 x 2 threads"
-    return [
+    single, double = rates
+    against = "of 1 x 2 threads"
+    rows = [
         Row("engine, 1 worker x 2 threads", single, "seeds/s", note=_step_text(batch_size, single)),
-        Row("engine, 2 workers x 1 thread", double, "seeds/s", double / single, rate, ">= 0.9"),
+        Row("engine, 2 workers x 1 thread", double, "seeds/s", double / single, against, ">= 0.9"),
     ]
+    for how, ours, theirs in zip(
+        ("1 process x 2 threads", "2 processes x 1 thread"), rates, peer_rates or (), strict=False
+    ):
+        note = _step_text(batch_size, theirs)
+        name = f"PyG's NeighborLoader and DDP, {how}"
+        rows.append(Row(name, theirs, "seeds/s", ours / theirs, "ours", note=note))
+    return rows
 
 
 def _step_text(batch_size: int, rate: float) -> str:
@@ -224,13 +269,21 @@ def main(argv: Sequence[str] | None = None) -> None:
     rows = step_rows(scale, medians(seconds), num_edges, options.threads)
     if not options.steps_only:
         run = partial(engine_rate, scale, graph.tables(work), work, options.device)
-        rates = [
-            (run(workers=1, threads=2), run(workers=2, threads=1))
-            for _ in range(_ENGINE_RUNS[scale.name])
-        ]
-        single, double = (max(pair) for pair in zip(*rates, strict=True))
-        rows += engine_rows(scale.batch_size, single, double)
+        rates = _best_rates(run, _ENGINE_RUNS[scale.name])
+        peer_rates = None
+        if options.peer_python is not None:
+            with tempfile.TemporaryDirectory(dir=work) as folder:
+                peer = PygPeer(options.peer_python, scale, bundle, Path(folder))
+                peer_rates = _best_rates(peer.rate, 1)
+        rows += engine_rows(scale.batch_size, rates, peer_rates)
     publish("training", options, rows, seconds=seconds)
+
+
+def _best_rates(run: Callable[..., float], num_runs: int) -> tuple[float, float]:
+    """Seeds a second of one worker of two threads, and of two of one."""
+    rates = [(run(workers=1, threads=2), run(workers=2, threads=1)) for _ in range(num_runs)]
+    single, double = zip(*rates, strict=True)
+    return max(single), max(double)
 
 
 def _options(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -238,6 +291,9 @@ def _options(argv: Sequence[str] | None) -> argparse.Namespace:
     options.add_argument("--threads", type=int, default=2, help="of torch")
     options.add_argument("--sampler-threads", type=int, help="default: as in training")
     options.add_argument("--steps-only", action="store_true", help="leaves the engine out")
+    options.add_argument(
+        "--peer-python", metavar="PYTHON", help="a Python that has PyG and torch-sparse or pyg-lib"
+    )
     return options.parse_args(argv)
 
 

@@ -127,9 +127,11 @@ def test_training(harness, work):
     cached = rows["step, cached"]["value"]
     assert rows["step, live"]["ratio"] == pytest.approx(rows["step, live"]["value"] / cached)
     assert rows["PyG's layers, cached"]["ratio"] > 0
-    single, double = training.engine_rows(1000, 5000.0, 4500.0)
+    single, double, *of_peer = training.engine_rows(1000, (5000.0, 4500.0), (500.0, 900.0))
     assert single.note == "200.0 ms a step"
     assert double.ratio == pytest.approx(0.9)
+    assert [row.ratio for row in of_peer] == pytest.approx([10, 5])
+    assert len(training.engine_rows(1000, (5000.0, 4500.0))) == 2
 
 
 def test_memory(harness, work):
