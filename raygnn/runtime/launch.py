@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import tempfile
@@ -80,6 +81,9 @@ def _run_in_process(loaded: LoadedConfig, name: str, data: Any, *, dry_run: bool
         return Outcome(folder, metrics)
     finally:
         context.close()
+        # Engine, task and callbacks refer to each other, so their tensors, which may be gigabytes,
+        # would stay until Python happens to look, in a notebook beside those of the next run.
+        gc.collect()
 
 
 def _run_on_ray(loaded: LoadedConfig, name: str, data: Any, *, dry_run: bool) -> Outcome:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import re
 import signal
@@ -14,10 +15,12 @@ import yaml
 from safetensors.torch import load_file
 
 import raygnn.train
+from raygnn.data.bundle import Bundle
 from raygnn.data.synthetic.generators import synthetic_tables
 from raygnn.data.tables.graph_tables import write_tables
 from raygnn.errors import ConfigError, DataError, RunError
 from raygnn.loops.callbacks import Callback
+from raygnn.loops.engine import Engine
 from tests.small_runs import small_config
 
 
@@ -51,6 +54,22 @@ def test_a_run_returns_0_and_leaves_its_outputs(capsys, config, tmp_path):
     assert saved["sampling"]["fanouts"] == [4, 3]
     names = {path.name for path in folder.iterdir()}
     assert {"model.safetensors", "history.jsonl", "checkpoints", "run.json"} <= names
+
+
+def _num_held() -> int:
+    return sum(type(found) in (Engine, Bundle) for found in gc.get_objects())
+
+
+def test_a_run_leaves_no_graph_and_no_weights_in_memory(config):
+    gc.collect()
+    gc.disable()
+    try:
+        before = _num_held()
+        result = raygnn.train.fit(str(config))
+        assert result.metrics is not None
+        assert _num_held() == before
+    finally:
+        gc.enable()
 
 
 def test_a_finished_run_is_not_run_again(capsys, config, tmp_path):
