@@ -121,7 +121,7 @@ class LocalGraphStore:
         degrees = np.empty(len(nodes), np.int64)
         by_neighbor = self._bundle.reverse_of(edge_type) if self._direction == "in" else edge_type
         if by_neighbor is not None:
-            kernels.load_degrees(self._bundle.csc(by_neighbor).indptr, nodes, degrees)
+            kernels.load_degrees(self._picker(by_neighbor, "in").adjacency.indptr, nodes, degrees)
         else:
             gather_rows(self._counts_of_sources(edge_type), nodes, degrees)
         return degrees
