@@ -10,15 +10,12 @@ from torch_geometric.nn.dense.linear import Linear
 
 from raygnn.models.adjacency import Adjacency
 from raygnn.models.encoder import Encoder
+from raygnn.models.product_order import transform_first
 from raygnn.models.segment import segment_sum
 from raygnn.models.unbiased import scale_sampled
 
 if TYPE_CHECKING:
     from raygnn.sampling.blocks import Block
-
-# Summing one channel of one edge takes about as long as this many multiply-adds of a matrix
-# product (measured on one CPU core: 20 GB/s of gathered float32, 25 G multiply-adds/s).
-_EDGE_COST = 5
 
 
 class GCNLayer(nn.Module):
@@ -46,7 +43,7 @@ class GCNLayer(nn.Module):
 
     def forward(self, x_src: Tensor, block: Block) -> Tensor:
         """Returns [num_dst, out_channels]."""
-        if self._transform_first(block):
+        if transform_first(block, self.in_channels, self.out_channels):
             return self._propagate(self.lin(x_src), block) + self.bias
         out: Tensor = self.lin(self._propagate(x_src, block)) + self.bias
         return out
@@ -56,14 +53,6 @@ class GCNLayer(nn.Module):
         neighbors = segment_sum(scaled, Adjacency.of(block), block.edge_weight)
         both = scale_sampled(neighbors, block) + scaled[: block.num_dst]
         return both * _inverse_sqrt(block.dst_degree + 1, x.dtype)
-
-    def _transform_first(self, block: Block) -> bool:
-        # (A x) W = A (x W): the cheaper order depends on the widths and on the block's shape.
-        num_edges = block.edge_index.shape[1]
-        weights = self.in_channels * self.out_channels
-        first = block.num_src * weights + _EDGE_COST * num_edges * self.out_channels
-        last = block.num_dst * weights + _EDGE_COST * num_edges * self.in_channels
-        return first < last
 
 
 def _inverse_sqrt(degree: Tensor, dtype: torch.dtype) -> Tensor:

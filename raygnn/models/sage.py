@@ -5,11 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from torch import Tensor, nn
+from torch.nn import functional
 from torch_geometric.nn import SAGEConv
 
 from raygnn.models.adjacency import Adjacency
 from raygnn.models.arguments import check_choice
 from raygnn.models.encoder import Encoder
+from raygnn.models.product_order import transform_first
 from raygnn.models.segment import mean_of, segment_max, segment_sum, segment_sum_and_rows
 from raygnn.models.unbiased import scale_sampled
 
@@ -25,22 +27,29 @@ class BlockSAGEConv(SAGEConv):
     def forward(self, x_src: Tensor, block: Block, x_dst: Tensor | None = None) -> Tensor:
         """Returns [num_dst, out_channels]; x_dst: the destinations' rows, if not the sources'."""
         adjacency = Adjacency.of(block)
+        rows = x_src[: block.num_dst] if x_dst is None else x_dst
+        out: Tensor
         if self.aggr == "max":
-            neighbors = segment_max(x_src, adjacency)
-            rows = x_src[: block.num_dst] if x_dst is None else x_dst
+            out = self.lin_l(segment_max(x_src, adjacency))
+        elif transform_first(block, x_src.shape[1], self.out_channels):
+            transformed = functional.linear(x_src, self.lin_l.weight)
+            out = self._reduced(segment_sum(transformed, adjacency), block)
+            out = out if self.lin_l.bias is None else out + self.lin_l.bias.to(out.dtype)
+        elif x_dst is None:
+            sums, rows = segment_sum_and_rows(x_src, adjacency)
+            out = self.lin_l(self._reduced(sums, block))
         else:
-            if x_dst is None:
-                sums, rows = segment_sum_and_rows(x_src, adjacency)
-            else:
-                sums, rows = segment_sum(x_src, adjacency), x_dst
-            is_mean = self.aggr == "mean"
-            neighbors = mean_of(sums, adjacency) if is_mean else scale_sampled(sums, block)
-        out: Tensor = self.lin_l(neighbors)
+            out = self.lin_l(self._reduced(segment_sum(x_src, adjacency), block))
         if self.root_weight:
             # Into the first product: no second one in memory, and no sum of the two. Autocast does
             # not see what happens in place.
             out = out.addmm_(rows.to(out.dtype), self.lin_r.weight.t().to(out.dtype))
         return out
+
+    def _reduced(self, sums: Tensor, block: Block) -> Tensor:
+        """What the sums over in-edges stand for: means, or sums over all in-edges."""
+        is_mean = self.aggr == "mean"
+        return mean_of(sums, Adjacency.of(block)) if is_mean else scale_sampled(sums, block)
 
 
 class GraphSAGE(Encoder):
