@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from raygnn.errors import ResourceError
+from raygnn.models.eager import break_graphs
 
 
 def compile_module(module: nn.Module, device: torch.device) -> None:
@@ -18,6 +19,7 @@ def compile_module(module: nn.Module, device: torch.device) -> None:
         ResourceError: there is no compiler for it.
     """
     _check_compiler(device)
+    break_graphs()
     # Each batch has other numbers of nodes and edges: shapes are symbols from the first one on.
     module.compile(dynamic=True)
 

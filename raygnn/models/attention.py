@@ -14,6 +14,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
 from raygnn.models.adjacency import Adjacency
+from raygnn.models.eager import apply_eagerly
 from raygnn.models.segment import bag_sum, row_sum, segment_chunks
 
 leaky_relu_backward = torch.ops.aten.leaky_relu_backward
@@ -21,13 +22,13 @@ leaky_relu_backward = torch.ops.aten.leaky_relu_backward
 
 def gather_src(values: Tensor, adjacency: Adjacency) -> Tensor:
     """Gives each edge its source's row; [num_src, heads] -> [num_edges, heads]."""
-    out: Tensor = _GatherSrc.apply(values, adjacency)
+    out: Tensor = apply_eagerly(_GatherSrc, values, adjacency)
     return out
 
 
 def gather_dst(values: Tensor, adjacency: Adjacency) -> Tensor:
     """Gives each edge its destination's row; [num_dst, heads] -> [num_edges, heads]."""
-    out: Tensor = _GatherDst.apply(values, adjacency)
+    out: Tensor = apply_eagerly(_GatherDst, values, adjacency)
     return out
 
 
@@ -39,7 +40,7 @@ def segment_softmax(scores: Tensor, adjacency: Adjacency) -> Tensor:
     """
     if scores.dtype in (torch.float16, torch.bfloat16):
         scores = scores.float()
-    out: Tensor = _SegmentSoftmax.apply(scores, adjacency)
+    out: Tensor = apply_eagerly(_SegmentSoftmax, scores, adjacency)
     return out
 
 
@@ -52,7 +53,7 @@ def weighted_segment_sum(x: Tensor, weight: Tensor, adjacency: Adjacency) -> Ten
     Returns:
         [num_dst, heads, channels].
     """
-    out: Tensor = _WeightedSegmentSum.apply(x, weight.to(x.dtype), adjacency)
+    out: Tensor = apply_eagerly(_WeightedSegmentSum, x, weight.to(x.dtype), adjacency)
     return out
 
 
@@ -65,7 +66,7 @@ def dot_scores(query: Tensor, key: Tensor, adjacency: Adjacency) -> Tensor:
     Returns:
         [num_edges, heads].
     """
-    out: Tensor = _DotScores.apply(query, key, adjacency)
+    out: Tensor = apply_eagerly(_DotScores, query, key, adjacency)
     return out
 
 
@@ -89,8 +90,8 @@ def additive_scores(
     Returns:
         [num_edges, heads].
     """
-    out: Tensor = _AdditiveScores.apply(
-        x_src, x_dst, att, negative_slope, adjacency, edge_attr, edge_weight
+    out: Tensor = apply_eagerly(
+        _AdditiveScores, x_src, x_dst, att, negative_slope, adjacency, edge_attr, edge_weight
     )
     return out
 

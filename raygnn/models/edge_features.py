@@ -14,6 +14,7 @@ from torch.autograd.function import once_differentiable
 
 from raygnn.errors import ConfigError
 from raygnn.models.adjacency import Adjacency
+from raygnn.models.eager import apply_eagerly
 from raygnn.models.segment import bag_sum, row_sum, segment_chunks
 
 if TYPE_CHECKING:
@@ -66,7 +67,7 @@ def edge_dot(query: Tensor, edge_attr: Tensor, adjacency: Adjacency) -> Tensor:
     Returns:
         [num_edges, heads].
     """
-    out: Tensor = _EdgeDot.apply(query, edge_attr, adjacency)
+    out: Tensor = apply_eagerly(_EdgeDot, query, edge_attr, adjacency)
     return out
 
 
@@ -79,7 +80,7 @@ def weighted_edge_sum(weight: Tensor, edge_attr: Tensor, adjacency: Adjacency) -
     Returns:
         [num_dst, heads, edge_dim].
     """
-    out: Tensor = _WeightedEdgeSum.apply(weight.to(edge_attr.dtype), edge_attr, adjacency)
+    out: Tensor = apply_eagerly(_WeightedEdgeSum, weight.to(edge_attr.dtype), edge_attr, adjacency)
     return out
 
 
@@ -96,7 +97,7 @@ def relu_edge_sum(
     Returns:
         [num_dst, channels].
     """
-    out: Tensor = _ReluEdgeSum.apply(x, edge_attr, weight, bias, adjacency)
+    out: Tensor = apply_eagerly(_ReluEdgeSum, x, edge_attr, weight, bias, adjacency)
     return out
 
 

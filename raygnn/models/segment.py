@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from raygnn.models.adjacency import Adjacency
+from raygnn.models.eager import apply_eagerly
 
 # Where messages have to be formed, a CPU forms them for so many edges at a time: 256 float32 each
 # then stay in a cache of 2 MB until they are reduced (5 times faster than all edges at once).
@@ -32,7 +33,7 @@ def segment_sum(x: Tensor, adjacency: Adjacency, edge_weight: Tensor | None = No
     Returns:
         [num_dst, channels]; zeros where a destination has no edge.
     """
-    out: Tensor = _SegmentSum.apply(x, adjacency, edge_weight)
+    out: Tensor = apply_eagerly(_SegmentSum, x, adjacency, edge_weight)
     return out
 
 
@@ -44,7 +45,7 @@ def segment_sum_and_rows(x: Tensor, adjacency: Adjacency) -> tuple[Tensor, Tenso
     """
     sums: Tensor
     rows: Tensor
-    sums, rows = _SegmentSumAndRows.apply(x, adjacency)
+    sums, rows = apply_eagerly(_SegmentSumAndRows, x, adjacency)
     return sums, rows
 
 
@@ -64,7 +65,7 @@ def segment_max(x: Tensor, adjacency: Adjacency) -> Tensor:
 
     Equal largest entries share the gradient equally, as in PyG.
     """
-    out: Tensor = _SegmentMax.apply(x, adjacency)
+    out: Tensor = apply_eagerly(_SegmentMax, x, adjacency)
     return out
 
 

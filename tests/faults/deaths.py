@@ -92,7 +92,8 @@ class Die(Callback):
 
     def _pids(self) -> list[int]:
         pids = self._folder / "pids"
-        while not pids.exists():
+        end_s = time.monotonic() + 60
+        while not pids.exists() and time.monotonic() < end_s:
             time.sleep(0.01)
         return [int(line) for line in pids.read_text().split()]
 

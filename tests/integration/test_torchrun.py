@@ -37,7 +37,8 @@ def test_two_processes_of_torchrun(ranks, tmp_path: Path):
     marker.touch()
     config["callbacks"] = [Linger.entry(marker)]
     stopped = _torchrun(config, tmp_path)
-    while not marker.read_text() and stopped.poll() is None:
+    end_s = time.monotonic() + 120
+    while not marker.read_text() and stopped.poll() is None and time.monotonic() < end_s:
         time.sleep(0.1)
     stopped.send_signal(signal.SIGTERM)
     _, told = stopped.communicate(timeout=60)

@@ -12,6 +12,8 @@ from raygnn.config import load_config
 from raygnn.errors import ResourceError
 from raygnn.loops.compilation import compile_module
 from raygnn.loops.optimization import Optimization
+from raygnn.models.adjacency import Adjacency
+from raygnn.models.segment import segment_sum_and_rows
 from tests.small_runs import run_rank, small_config, trained_weights
 
 
@@ -40,6 +42,39 @@ def test_a_config_compiles_the_model_and_its_weights_keep_their_names(monkeypatc
     parts = Optimization(nn.Linear(2, 1), loaded, torch.device("cpu"))
     assert compiled == [{"dynamic": True}]
     assert set(parts.state_dict()["model"]) == {"weight", "bias"}
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")  # what torch says of its own way to trace
+def test_functions_over_edges_are_not_traced(monkeypatch):
+    monkeypatch.setattr(shutil, "which", lambda name: f"/usr/bin/{name}")
+    graphs: list[str] = []
+
+    def backend(graph, inputs):
+        graphs.append(str(graph.graph))
+        return graph.forward
+
+    class Layer(nn.Module):
+        def forward(self, x: torch.Tensor, adjacency: Adjacency) -> torch.Tensor:
+            sums, rows = segment_sum_and_rows(x.relu(), adjacency)
+            return (sums + rows).sigmoid()
+
+    compile_module(Layer(), torch.device("cpu"))
+    compiled = torch.compile(Layer(), backend=backend, dynamic=True)
+    for num_edges in (3, 4):
+        dst = torch.arange(num_edges) // 2
+        ptr = torch.searchsorted(dst, torch.arange(int(dst[-1]) + 2))
+        adjacency = Adjacency(torch.arange(num_edges), dst, ptr, num_edges)
+        x, y = (torch.linspace(-1, 1, num_edges).unsqueeze(1).requires_grad_() for _ in range(2))
+        out, expected = compiled(x, adjacency), Layer()(y, adjacency)
+        assert torch.equal(out, expected)
+        out.sum().backward()
+        expected.sum().backward()
+        assert torch.equal(x.grad, y.grad)
+    traced = "".join(graphs)
+    assert "relu" in traced
+    assert "sigmoid" in traced
+    assert "embedding_bag" not in traced
 
 
 @pytest.mark.slow
