@@ -1,5 +1,5 @@
 # make quickstart: install and train on a generated graph. make test: install and run the tests.
-# make test-slow: those that kill processes, again and again, some eight minutes on two cores.
+# make test-slow: those that kill processes, again and again, some fifteen minutes on two cores.
 # make bench: run the benchmarks of speed and memory at their smoke scale.
 PYTHON ?= python3
 VENV := .venv
