@@ -59,7 +59,7 @@ class Optimization:
         if not any(p.requires_grad for p in self.module.parameters()):
             raise ConfigError(
                 f"model.type={config.model.type!r} is invalid: it has no trainable parameter. "
-                "Set a model that learns."
+                "Set a model that learns, or let checkpoint.init_from.freeze leave it some weights."
             )
         self.model = _wrap(self.module)
         shard = config.scaling.shard if collectives.world_size() > 1 else "none"
