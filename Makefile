@@ -12,7 +12,8 @@ quickstart: $(VENV)/.installed
 	$(BIN)/python examples/quickstart.py
 
 test: $(VENV)/.installed-dev
-	$(BIN)/python -m pytest -m "not slow"
+	$(BIN)/python -m pytest -m "not slow" --numprocesses 2 tests/unit
+	$(BIN)/python -m pytest -m "not slow" tests/numerics tests/faults tests/integration
 
 test-slow: $(VENV)/.installed-dev
 	$(BIN)/python -m pytest -m slow

@@ -128,13 +128,16 @@ CASES = (
         metrics=("full_recall@20", "full_ndcg@20"),
         grid=(
             {
-                "softmax": (),
-                "bpr": ("--losses", "[{type: bpr}]", "--model.args.normalize_output", "false"),
+                "softmax": (
+                    *("--losses", "[{type: softmax, args: {temperature: 0.2}}]"),
+                    *("--model.args.normalize_output", "true"),
+                ),
+                "bpr": (),
             },
             {"trust": (), "no trust": ("--sampling.fanouts", NO_TRUST)},
             values("optimizer.args.lr", "0.02", "0.05"),
         ),
-        chosen="softmax, trust, lr 0.02",
+        chosen="bpr, trust, lr 0.05",
         plain=(),
         plain_chosen="bpr, trust, lr 0.02",
         aims={},
@@ -151,7 +154,7 @@ CASES = (
         ),
         metrics=("full_mrr", "full_hits@50"),
         grid=(values("optimizer.args.lr", "0.005", "0.01"),),
-        chosen="lr 0.01",
+        chosen="lr 0.005",
         plain=BINARY,
         plain_chosen="lr 0.01",
         aims={},

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from tests.rank_pool import RankPool
+from tests.small_runs import small_bundle
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -26,3 +27,9 @@ def ranks() -> Iterator[RankPool]:
 def _own_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
     """Keeps bundles of tests out of the user's cache."""
     monkeypatch.setenv("RAYGNN_CACHE_DIR", str(tmp_path_factory.getbasetemp() / "cache"))
+
+
+@pytest.fixture(scope="session")
+def small_bundle_path(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A graph of 300 nodes, 180 of them to train on."""
+    return str(small_bundle(tmp_path_factory.mktemp("small-graph")).path)

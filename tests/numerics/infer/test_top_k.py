@@ -17,8 +17,8 @@ import raygnn.infer
 from raygnn.errors import DataError
 from raygnn.loops.inference import top_k as search
 from raygnn.loops.inference.top_k import top_k
-from tests.unit.infer.conftest import Trained
-from tests.unit.infer.test_nodes import EXACT, SAMPLED, predict, read
+from tests.numerics.infer.conftest import Trained
+from tests.numerics.infer.test_nodes import EXACT, SAMPLED, predict, read
 
 
 @settings(max_examples=60, deadline=None)

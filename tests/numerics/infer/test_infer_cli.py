@@ -14,9 +14,9 @@ import raygnn.infer
 import raygnn.train
 from raygnn.errors import CheckpointError, ConfigError, DataError, RunError, TrainingError
 from raygnn.loops.inference.output_folder import OutputFolder
+from tests.numerics.infer.conftest import Trained
+from tests.numerics.infer.test_nodes import predict
 from tests.small_runs import small_config
-from tests.unit.infer.conftest import Trained
-from tests.unit.infer.test_nodes import predict
 
 
 def _status(capsys, *arguments: object) -> tuple[int, str]:

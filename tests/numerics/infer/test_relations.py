@@ -16,8 +16,8 @@ from raygnn.data.tables.graph_tables import GraphTables, edge_rows, node_rows, w
 from raygnn.errors import ConfigError
 from raygnn.loops.inference.job import known_types, relation_of
 from raygnn.loops.saved_model.folder import SavedModel
+from tests.numerics.infer.test_nodes import files_of, read
 from tests.small_runs import small_config
-from tests.unit.infer.test_nodes import files_of, read
 
 VIEWS, BUYS = "user__views__item", "user__buys__item"
 RELATIONS = (BUYS, VIEWS)

@@ -20,7 +20,7 @@ from raygnn.loops.inference.output_columns import prediction_columns, probabilit
 from raygnn.loops.saved_model.signature import NodeOutput
 from raygnn.models import GraphSAGE
 from raygnn.sampling.blocks import Block
-from tests.unit.infer.conftest import Trained
+from tests.numerics.infer.conftest import Trained
 
 EXACT, SAMPLED = ["--training.eval", "exact"], ["--training.eval", "sampled"]
 
