@@ -18,7 +18,7 @@ from raygnn.loops.run_folder import RunFolder
 from raygnn.runtime.context import NODE_PREEMPTION
 from raygnn.runtime.preflight import WorkerResources
 from raygnn.runtime.ray_workers import run_on_workers, together
-from raygnn.runtime.stop_requests import start_stop_requests
+from raygnn.runtime.stop_requests import stop_requests
 
 if TYPE_CHECKING:
     from ray.train import UserCallback
@@ -49,27 +49,27 @@ def train_on_ray(
         PreemptedError: the run was asked to stop, and can go on.
     """
     job = TrainJob(loaded, folder, str(bundle.path), dry_run)
-    requests = start_stop_requests()
-    while True:
-        _forget_snapshot(folder)
-        try:
-            metrics: dict[str, Any] = run_on_workers(
-                _train_worker,
-                job,
-                loaded.config,
-                resources,
-                folder.uri,
-                "Training",
-                num_workers=_num_workers(loaded.config.scaling),
-                callbacks=callbacks,
-                stop_requests=requests,
-            )
-        except PreemptedError as error:
-            if error.cause != NODE_PREEMPTION:
-                raise
-            say(f"{error} Workers start again on other nodes.")
-        else:
-            return metrics
+    with stop_requests() as requests:
+        while True:
+            _forget_snapshot(folder)
+            try:
+                metrics: dict[str, Any] = run_on_workers(
+                    _train_worker,
+                    job,
+                    loaded.config,
+                    resources,
+                    folder.uri,
+                    "Training",
+                    num_workers=_num_workers(loaded.config.scaling),
+                    callbacks=callbacks,
+                    stop_requests=requests,
+                )
+            except PreemptedError as error:
+                if error.cause != NODE_PREEMPTION:
+                    raise
+                say(f"{error} Workers start again on other nodes.")
+            else:
+                return metrics
 
 
 def _num_workers(scaling: Scaling) -> int | tuple[int, int]:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import signal
 import threading
+from collections.abc import Iterator
 from concurrent.futures import Future
+from contextlib import contextmanager
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
@@ -36,10 +38,18 @@ class _StopRequests:
         return self._cause
 
 
-def start_stop_requests() -> ActorHandle:
-    """Starts the actor, on the driver's machine."""
+@contextmanager
+def stop_requests() -> Iterator[ActorHandle]:
+    """Starts the actor, on the driver's machine, and ends it.
+
+    A notebook keeps the traceback of a stopped run, and with it every handle.
+    """
     here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=True)
-    return ray.remote(num_cpus=0, scheduling_strategy=here)(_StopRequests).remote()
+    actor = ray.remote(num_cpus=0, scheduling_strategy=here)(_StopRequests).remote()
+    try:
+        yield actor
+    finally:
+        ray.kill(actor)
 
 
 def fit_interruptibly(trainer: Any, requests: ActorHandle) -> Result:

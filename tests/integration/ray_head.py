@@ -6,6 +6,7 @@ Its nodes are raylets on this machine, each a `ray start --block` that is ended 
 from __future__ import annotations
 
 import os
+import re
 import secrets
 import shutil
 import socket
@@ -63,6 +64,14 @@ def kill(process: subprocess.Popen[bytes]) -> None:
         with suppress(psutil.NoSuchProcess):
             member.kill()
     process.wait()
+
+
+def num_sent(log: str) -> int:
+    """To how many nodes the graph was sent, by a driver's log.
+
+    Nodes that share a temp folder each show every line of all workers.
+    """
+    return len(set(re.findall(r"pid=(\d+).*graph sent to node", log)))
 
 
 #: Ports that two raylets of a machine must not share.
@@ -126,12 +135,20 @@ class RayHead:
         environment: Mapping[str, str] | None = None,
         wrapper: tuple[str, ...] = (),
     ) -> subprocess.Popen[bytes]:
-        """Starts one more node.
+        """Starts one more node, and waits for it: two at a time take each other's sockets.
 
         Args:
             wrapper: a command that runs the rest of its arguments.
         """
-        return self._start(num_cpus, [f"--address={self.address}"], environment or {}, wrapper)
+        log = self._folder / f"log-{len(self._processes)}"
+        options = [f"--address={self.address}"]
+        process = self._start(num_cpus, options, environment or {}, wrapper)
+        end_s = time.monotonic() + 60
+        while "Ray runtime started" not in log.read_text():
+            if process.poll() is not None or time.monotonic() > end_s:
+                raise RuntimeError(f"no node came up: {log.read_text()}")
+            time.sleep(0.1)
+        return process
 
     def _start(
         self,

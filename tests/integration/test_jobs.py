@@ -1,9 +1,14 @@
-"""`ray job submit` against a head of its own: logs, exit status, own modules, nothing installed."""
+"""`ray job submit` against a head of its own: logs, exit status, own modules, a stop.
+
+The raygnn of the cluster cannot be imported, so that of the job must be. One node only: several on
+one machine unpack a job's working directory into the same folder.
+"""
 
 from __future__ import annotations
 
 import json
 import shutil
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -34,9 +39,11 @@ class Mine(NodeClassification):
 
 @pytest.fixture(scope="module")
 def head(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RayHead]:
-    cache = str(tmp_path_factory.mktemp("cache"))
-    # No PYTHONPATH: raygnn comes with the job.
-    with RayHead(environment={"RAYGNN_CACHE_DIR": cache}) as started:
+    folder = tmp_path_factory.mktemp("cluster")
+    (folder / "raygnn").mkdir()
+    (folder / "raygnn" / "__init__.py").write_text("raise ImportError('not that of the job')")
+    environment = {"PYTHONPATH": str(folder), "RAYGNN_CACHE_DIR": str(folder / "cache")}
+    with RayHead(environment=environment) as started:
         yield started
 
 
@@ -80,11 +87,36 @@ def test_a_task_of_the_users_own(head, checkout, tmp_path):
 
 
 def test_raygnn_as_a_module_of_the_runtime_environment(head, checkout, tmp_path):
-    (tmp_path / "my_task.py").write_text(OWN_TASK)
-    modules = json.dumps({"py_modules": [str(checkout / "raygnn")]})
-    show = "import raygnn.train, my_task; print(raygnn.__file__, my_task.__file__)"
-    options = ("--runtime-env-json", modules)
-    done = head.submit(tmp_path, "python", "-c", show, options=options)
+    work, runs = tmp_path / "work", tmp_path / "runs"
+    work.mkdir()
+    (work / "my_task.py").write_text(OWN_TASK)
+    shutil.copy(checkout / "examples" / "quickstart.yaml", work / "train.yaml")
+    options = ("--runtime-env-json", json.dumps({"py_modules": [str(checkout / "raygnn")]}))
+    command = ["python", "-m", "raygnn.train", "train.yaml", "--allow-module", "my_task"]
+    command += ["--task.type", "my_task.Mine", "--training.max_epochs", "1"]
+    command += ["--run.storage_path", str(runs), "--run.name", "run"]
+    done = head.submit(work, *command, options=options)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "py_modules_files" in done.stdout
-    assert "working_dir_files" in done.stdout
+    assert json.loads((runs / "run" / "metrics.json").read_text())["num_workers"] == 2
+
+
+def test_a_job_that_is_stopped_goes_on_when_it_is_submitted_again(head, checkout, tmp_path):
+    command = ["python", "-m", "raygnn.train", "examples/quickstart.yaml"]
+    command += ["--training.max_epochs", "40", "--early_stopping", "null"]
+    command += ["--run.storage_path", str(tmp_path), "--run.name", "run"]
+    patient = json.dumps({"env_vars": {"RAY_JOB_STOP_WAIT_TIME_S": "30"}})  # 3 s otherwise
+    options = ("--no-wait", "--submission-id", "first", "--runtime-env-json", patient)
+    head.submit(checkout, *command, options=options)
+    history = tmp_path / "run" / "history.jsonl"
+    end_s = time.monotonic() + 150
+    while not (history.exists() and history.read_text().count("\n") >= 2):
+        assert time.monotonic() < end_s, head.job("logs", "first").stdout
+        time.sleep(0.2)
+    head.job("stop", "first")
+    assert "STOPPED" in head.job("status", "first").stdout.upper()
+    assert "PreemptedError" in head.job("logs", "first").stdout
+    done = head.submit(checkout, *command)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "resumed from step-" in done.stdout
+    assert history.read_text().count("\n") == 40
+    assert "first" in head.job("list").stdout

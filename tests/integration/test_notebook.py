@@ -15,6 +15,7 @@ from jupyter_client.blocking import BlockingKernelClient
 from jupyter_client.manager import KernelManager, start_new_kernel
 from nbclient import NotebookClient
 
+from tests.integration.ray_head import RayHead
 from tests.small_runs import small_config
 
 pytestmark = [
@@ -30,15 +31,26 @@ pytestmark = [
 ROOT = Path(__file__).parents[2]
 
 
+@pytest.fixture(scope="module")
+def head() -> Iterator[RayHead]:
+    environment = {"PYTHONPATH": str(ROOT)}
+    with RayHead(num_cpus=2, environment=environment, takes_jobs=False) as started:
+        yield started
+
+
 @pytest.fixture(autouse=True)
-def _own_ray(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Kernels start a Ray of their own, and find raygnn."""
-    monkeypatch.setenv("RAY_ADDRESS", "local")
+def _environment(
+    num_workers: int, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Kernels find raygnn, and the cluster where the run has workers."""
+    if num_workers:
+        for name, value in request.getfixturevalue("head").driver_environment.items():
+            monkeypatch.setenv(name, value)
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     monkeypatch.setenv("MPLBACKEND", "module://matplotlib_inline.backend_inline")
 
 
-@pytest.mark.parametrize("num_workers", [0])
+@pytest.mark.parametrize("num_workers", [0, 2])
 def test_the_example_runs(tmp_path, num_workers):
     notebook = nbformat.read(ROOT / "examples" / "notebook.ipynb", as_version=4)
     assert not any(cell.get("outputs") for cell in notebook.cells)  # kept without outputs
@@ -67,7 +79,7 @@ def kernel(tmp_path: Path) -> Iterator[tuple[KernelManager, BlockingKernelClient
     manager.shutdown_kernel()
 
 
-@pytest.mark.parametrize("num_workers", [0])
+@pytest.mark.parametrize("num_workers", [0, 2])
 def test_interrupting_a_cell_stops_the_run_and_the_next_cell_goes_on(kernel, tmp_path, num_workers):
     manager, client = kernel
     config = small_config(
@@ -88,6 +100,10 @@ def test_interrupting_a_cell_stops_the_run_and_the_next_cell_goes_on(kernel, tmp
     assert "Started again, the run goes on" in stopped["evalue"]
     done = len(history.read_text().splitlines())
     assert done < 200
+    if num_workers:
+        client.execute(_LOOK)
+        assert client.get_shell_msg(timeout=60)["content"]["status"] == "ok"
+        assert "2.0 CPUs are free, of the run are []" in _printed(client)
 
     code = f"result = raygnn.train.fit({config!r})\nprint(result.metrics['resumed_from'])"
     client.execute(code)
@@ -95,6 +111,24 @@ def test_interrupting_a_cell_stops_the_run_and_the_next_cell_goes_on(kernel, tmp
     assert again["status"] == "ok", again
     assert "step-" in _printed(client)
     assert len(history.read_text().splitlines()) == 200
+
+
+#: Run in the kernel: what the cluster still holds, as soon as that is nothing, or after 30 s.
+_LOOK = """
+import time
+import ray
+from ray.util.state import list_actors
+names = ("RayTrainWorker", "TrainController", "_StopRequests")
+end_s = time.monotonic() + 30
+while True:
+    actors = list_actors(filters=[("state", "!=", "DEAD")])
+    left = [actor.class_name for actor in actors if actor.class_name in names]
+    free = ray.available_resources().get("CPU", 0.0)
+    if (free == 2 and not left) or time.monotonic() > end_s:
+        break
+    time.sleep(0.5)
+print(f"{free} CPUs are free, of the run are {left}")
+"""
 
 
 def _printed(client: BlockingKernelClient) -> str:

@@ -1,22 +1,68 @@
-"""Two raylets: what is said where they do not share what they must."""
+"""Several raylets on one machine: results, nodes and drivers that die, what is not shared.
+
+Each node is a `ray start` with a cache folder of its own; the head lends no CPUs, as in cluster/.
+"""
 
 from __future__ import annotations
 
+import json
+import os
 import subprocess
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
+import requests
+import torch
 import yaml
 
-from tests.integration.ray_head import RayHead, end
-from tests.small_runs import small_bundle, small_config
+from raygnn.data.bundle_record import RECORD_NAME
+from raygnn.data.ingest.build_bundle import IngestOptions, ingest
+from tests.integration.ray_head import RayHead, end, kill, num_sent
+from tests.linger import Linger
+from tests.rank_pool import RankPool
+from tests.small_runs import run_rank, small_bundle, small_config, trained_weights
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow, pytest.mark.timeout(600)]
 
 ROOT = Path(__file__).parents[2]
+#: Of actors that a run starts.
+OF_A_RUN = ("RayTrainWorker", "TrainController", "_StopRequests")
+
+
+@dataclass
+class Node:
+    """A raylet, and the folder in which it keeps graphs."""
+
+    process: subprocess.Popen[bytes]
+    cache: Path
+
+    @property
+    def bundles(self) -> int:
+        return len(list(self.cache.glob(f"bundles/*/{RECORD_NAME}")))
+
+
+class Nodes:
+    """Adds nodes to a head."""
+
+    def __init__(self, head: RayHead, folder: Path) -> None:
+        self._head, self._folder = head, folder
+        self._nodes: list[Node] = []
+
+    def add(self, num_cpus: int) -> Node:
+        cache = self._folder / f"cache-{len(self._nodes)}"
+        process = self._head.add_node(num_cpus, {"RAYGNN_CACHE_DIR": str(cache)})
+        self._nodes.append(Node(process, cache))
+        return self._nodes[-1]
+
+    def end(self) -> None:
+        for node in self._nodes:
+            end(node.process)
 
 
 @pytest.fixture(scope="module")
@@ -26,32 +72,165 @@ def graph(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(folder / "tables")
 
 
+@pytest.fixture(scope="module")
+def head() -> Iterator[RayHead]:
+    environment = {"PYTHONPATH": str(ROOT), "RAY_metrics_report_interval_ms": "500"}
+    with RayHead(num_cpus=0, environment=environment, takes_jobs=False) as started:
+        yield started
+
+
+@pytest.fixture
+def nodes(head: RayHead, tmp_path: Path) -> Iterator[Nodes]:
+    made = Nodes(head, tmp_path)
+    yield made
+    made.end()
+
+
 @contextmanager
-def _driver(head: RayHead, config: dict, log: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """`python -m raygnn.train` on a cluster; its output goes to a file."""
+def _driver(head: RayHead, config: dict[str, Any], log: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """`python -m raygnn.train` on a cluster; its output is added to a file."""
     path = log.with_suffix(".yaml")
     path.write_text(yaml.safe_dump(config))
-    cache = str(log.parent / "cache-driver")
-    environment = {**head.client_environment, "RAY_ADDRESS": head.address}
-    environment |= {"PYTHONPATH": str(ROOT), "RAYGNN_CACHE_DIR": cache, "OMP_NUM_THREADS": "1"}
-    with log.open("wb") as output:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "raygnn.train", str(path)],
-            env=environment,
-            stdout=output,
-            stderr=output,
-        )
+    environment = {**os.environ, **head.driver_environment, "RAY_DEDUP_LOGS": "0"}
+    environment |= {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    environment |= {"RAYGNN_CACHE_DIR": str(log.parent / "cache-driver")}
+    command = [sys.executable, "-m", "raygnn.train", str(path), "--allow-module", "tests"]
+    with log.open("ab") as output:
+        process = subprocess.Popen(command, env=environment, stdout=output, stderr=output)
     try:
         yield process
     finally:
-        if process.poll() is None:
-            end(process)
+        end(process)
 
 
-def _config(folder: Path, graph: str, num_workers, **changes) -> dict:
+def _config(folder: Path, graph: str, num_workers: Any, **changes: Any) -> dict[str, Any]:
     settings = {"data__uri": graph, "scaling__num_workers": num_workers}
-    settings |= {"scaling__cpus_per_worker": 1, "scaling__placement_strategy": "SPREAD"}
+    settings |= {"scaling__cpus_per_worker": 1, "scaling__wait_for_nodes_s": 60}
+    settings |= {"training__max_epochs": 12}
     return small_config(folder, **{**settings, **changes})
+
+
+def _wait_for(
+    is_there: Callable[[], bool], driver: subprocess.Popen[bytes], log: Path, limit_s: float = 150.0
+) -> None:
+    end_s = time.monotonic() + limit_s
+    while not is_there():
+        assert driver.poll() is None, log.read_text()
+        assert time.monotonic() < end_s, log.read_text()
+        time.sleep(0.2)
+
+
+def _num_rows(folder: Path) -> int:
+    history = folder / "run" / "history.jsonl"
+    return len(history.read_text().splitlines()) if history.exists() else 0
+
+
+def _starts(folder: Path) -> list[int]:
+    """The number of workers of each start of the run's workers."""
+    state = json.loads((folder / "run" / "run.json").read_text())
+    return [start["num_workers"] for start in state["starts"]]
+
+
+def _plain_weights(
+    ranks: RankPool, world_size: int, folder: Path, graph: str
+) -> dict[str, torch.Tensor]:
+    """What processes train that see one bundle, and that nobody disturbs."""
+    plain = _config(folder, graph, world_size)
+    bundle = ingest(graph, IngestOptions(), os.environ["RAYGNN_CACHE_DIR"])
+    ranks.run(run_rank, world_size, plain, str(bundle.path))
+    return trained_weights(plain)
+
+
+def test_a_node_that_dies_changes_nothing_of_the_result(head, nodes, ranks, graph, tmp_path):
+    marker, log = tmp_path / "marker", tmp_path / "log"
+    marker.touch()
+    config = _config(tmp_path / "ray", graph, 3, callbacks=[Linger.entry(marker)])
+    two, one = nodes.add(2), nodes.add(1)
+    with _driver(head, config, log) as driver:
+        _wait_for(lambda: _num_rows(tmp_path / "ray") >= 2, driver, log)
+        # The graph is sent once to each node, however many workers it has.
+        assert num_sent(log.read_text()) == 2
+        assert (two.bundles, one.bundles) == (1, 1)
+        _wait_for(lambda: _are_shown(head), driver, log, limit_s=30)
+        kill(one.process)
+        marker.unlink()
+        missing = "have places for 2 of the 3 worker(s) that are needed. The run goes on when"
+        _wait_for(lambda: missing in log.read_text(), driver, log, limit_s=60)
+        spare = nodes.add(1)
+        assert driver.wait(timeout=240) == 0, log.read_text()
+    assert _starts(tmp_path / "ray") == [3, 3]
+    # The new node is sent the graph, the one that stayed has it.
+    assert num_sent(log.read_text()) == 3
+    assert (two.bundles, spare.bundles) == (1, 1)
+    expected = _plain_weights(ranks, 3, tmp_path / "plain", graph)
+    for name, tensor in trained_weights(config).items():
+        assert torch.equal(tensor, expected[name]), name
+
+
+def _are_shown(head: RayHead) -> bool:
+    """Whether nodes show the run's metrics to Prometheus, and so to Ray's dashboard."""
+    try:
+        shown = head.metrics()
+    except requests.RequestException:  # an agent that is still starting
+        return False
+    names = ("raygnn_seeds_per_s", "raygnn_train_loss", "raygnn_loader_wait_share")
+    return all(f"ray_{name}{{" in shown for name in names) and 'run="run"' in shown
+
+
+def test_workers_come_and_go_at_the_same_global_batch(head, nodes, ranks, graph, tmp_path):
+    marker, log, folder = tmp_path / "marker", tmp_path / "log", tmp_path / "ray"
+    marker.touch()
+    config = _config(folder, graph, [1, 2], callbacks=[Linger.entry(marker, step_s=2)])
+    nodes.add(1)
+    with _driver(head, config, log) as driver:
+        _wait_for(lambda: _num_rows(folder) >= 1, driver, log)
+        second = nodes.add(1)
+        # Ray looks once a minute.
+        _wait_for(lambda: _starts(folder) == [1, 2], driver, log)
+        before = _num_rows(folder)
+        _wait_for(lambda: _num_rows(folder) > before, driver, log)
+        kill(second.process)
+        marker.unlink()
+        assert driver.wait(timeout=240) == 0, log.read_text()
+    assert _starts(folder) == [1, 2, 1]
+    told = log.read_text()
+    assert "training on 1 worker(s)" in told
+    assert "training on 2 worker(s)" in told
+    assert told.count("global batch 32 ") == told.count("global batch ") > 0
+    expected = _plain_weights(ranks, 2, tmp_path / "plain", graph)
+    for name, tensor in trained_weights(config).items():
+        torch.testing.assert_close(tensor, expected[name], rtol=1e-3, atol=1e-4)
+    metrics = [
+        json.loads((path / "run" / "metrics.json").read_text())
+        for path in (folder, tmp_path / "plain")
+    ]
+    assert metrics[0]["samples"] == metrics[1]["samples"]
+    assert metrics[0]["step"] == metrics[1]["step"]
+
+
+def test_a_driver_that_disappears_takes_its_workers_along(head, nodes, ranks, graph, tmp_path):
+    marker, log, folder = tmp_path / "marker", tmp_path / "log", tmp_path / "ray"
+    marker.touch()
+    config = _config(folder, graph, 2, callbacks=[Linger.entry(marker)])
+    nodes.add(2)
+    with _driver(head, config, log) as driver:
+        _wait_for(lambda: _num_rows(folder) >= 2, driver, log)
+        assert all(head.has_process(name) for name in OF_A_RUN)
+        driver.kill()
+        driver.wait()
+    marker.unlink()
+    end_s = time.monotonic() + 60
+    while any(head.has_process(name) for name in OF_A_RUN):
+        assert time.monotonic() < end_s
+        time.sleep(0.5)
+    with _driver(head, config, log) as driver:
+        assert driver.wait(timeout=240) == 0, log.read_text()
+    told = log.read_text()
+    assert "resumed from step-" in told
+    assert "other work holds" not in told
+    expected = _plain_weights(ranks, 2, tmp_path / "plain", graph)
+    for name, tensor in trained_weights(config).items():
+        assert torch.equal(tensor, expected[name]), name
 
 
 def test_a_folder_that_nodes_do_not_share_is_told(graph, tmp_path):
@@ -61,10 +240,9 @@ def test_a_folder_that_nodes_do_not_share_is_told(graph, tmp_path):
     if subprocess.run([*hidden, "true"], capture_output=True, check=False).returncode:
         pytest.skip("needs the right to mount")
     log = tmp_path / "log"
-    config = _config(storage, graph, 2, scaling__wait_for_nodes_s=60)
-    with RayHead(num_cpus=1, environment={"PYTHONPATH": str(ROOT)}) as head:
+    config = _config(storage, graph, 2, scaling__placement_strategy="SPREAD")
+    with RayHead(num_cpus=1, environment={"PYTHONPATH": str(ROOT)}, takes_jobs=False) as head:
         head.add_node(1, wrapper=hidden)
         with _driver(head, config, log) as driver:
-            driver.wait(timeout=240)
-    assert driver.returncode == 2, log.read_text()
+            assert driver.wait(timeout=240) == 2, log.read_text()
     assert "does not see the run's folder" in log.read_text()
