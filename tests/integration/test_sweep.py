@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -13,6 +14,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+import raygnn.train
 import raygnn.tune
 from raygnn.config import load_config
 from raygnn.errors import ConfigError, ResourceError
@@ -56,6 +58,7 @@ def test_asha_stops_a_trial_and_the_next_one_starts(tmp_path, capsys):
     grid = raygnn.tune.sweep(config)
     out = capsys.readouterr().out
     assert out.count("ingest: wrote bundle") == 1
+    assert _most_at_a_time(out) == 1  # two CPUs are one trial of two workers
     assert len(grid) == 4
     assert grid.num_errors == 1
 
@@ -82,6 +85,47 @@ def test_asha_stops_a_trial_and_the_next_one_starts(tmp_path, capsys):
     events = next(best_folder.glob("events.out.tfevents*")).read_bytes()
     assert b"_hparams_" in events
     assert b"optimizer/args/lr" in events
+
+    # It trains as it is, under a name of its own, to what the trial came to.
+    trained = raygnn.train.fit(folder / "best.yaml")
+    assert Path(trained.path).parent == tmp_path
+    assert trained.metrics_dataframe["val/accuracy"].max() == pytest.approx(trials[0]["best"])
+
+
+def _most_at_a_time(out: str) -> int:
+    """The greatest number of trials that ran together, by the lines of their starts and ends."""
+    running, most = 0, 0
+    for line in out.splitlines():
+        if re.search(r"trial-\d+ starts: ", line):
+            running += 1
+        elif re.search(r"trial-\d+ (ends after|failed)", line):
+            running -= 1
+        most = max(most, running)
+    assert running == 0
+    return most
+
+
+@pytest.mark.ray
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.usefixtures("ray_session")
+def test_two_trials_at_a_time(tmp_path, capsys):
+    config = _config(
+        tmp_path,
+        scaling__num_workers=1,
+        tune__num_samples=3,
+        tune__max_concurrent_trials=2,
+        tune__scheduler="median_stopping",
+        tune__space={
+            "optimizer.args.lr": {"loguniform": [0.001, 0.05]},
+            "loader.batch_size": {"randint": [16, 32]},
+        },
+    )
+    assert len(raygnn.tune.sweep(config)) == 3
+    assert _most_at_a_time(capsys.readouterr().out) == 2
+    trials = json.loads((tmp_path / "run" / "trials.json").read_text())["trials"]
+    assert {trial["status"] for trial in trials} <= {"finished", "stopped early"}
+    assert len({trial["values"]["optimizer.args.lr"] for trial in trials}) == 3
 
 
 @pytest.mark.ray
