@@ -97,7 +97,7 @@ def measure(num_edges: int, scale: Scale, work: Path, *, keeps_tables: bool) -> 
 def _train(scale: Scale, bundle: Bundle) -> dict[str, float]:
     """Milliseconds of live training steps, and edges of a batch."""
     trainer = Trainer(raygnn_model(scale), "cpu", over_blocks=True)
-    loader = make_loader(scale, bundle, "cpu", 1)
+    loader = make_loader(scale, bundle, "cpu", None)
     steps: list[tuple[float, float]] = []
     num_edges = []
     epochs = itertools.chain.from_iterable(loader.iterate(epoch) for epoch in itertools.count())
@@ -138,9 +138,10 @@ def scaling_rows(found: Sequence[dict[str, Any]]) -> list[Row]:
     for size in found:
         edges = f"{size['num_edges']:,} edges"
         rate = size["num_edges"] / size["ingest_s"] / 1e6
-        spare = (size["ingest_peak_bytes"] - size["bundle_bytes"]) / 1e9
+        memory = f"{size['ingest_peak_bytes'] / 1e9:.2f} GB of memory at its peak"
         cpu = f"{size['ingest_cpu_s']:.2f} s of processors"
-        note = f"{rate:.1f} M edges/s, {cpu}, peak memory {spare:+.2f} GB to the bundle"
+        bundle = f"for a bundle of {size['bundle_bytes'] / 1e9:.2f} GB"
+        note = f"{rate:.1f} M edges/s, {cpu}, {memory} {bundle}"
         rows.append(Row(f"{edges}: ingest", size["ingest_s"], "s", note=note))
         rows.append(Row(f"{edges}: second start", size["open_s"], "s"))
         for fanouts, sampled in size["fanouts"].items():
@@ -149,7 +150,10 @@ def scaling_rows(found: Sequence[dict[str, Any]]) -> list[Row]:
             rows.append(Row(f"{edges}: sample {fanouts}", sampled["ms"], "ms", note=note))
         per_edge = 1e6 * size["step_cpu_ms"] / max(size["batch_edges"], 1)
         cpu = f"{size['step_cpu_ms']:.0f} ms of processors"
-        note = f"{size['batch_edges']:,.0f} edges a batch, {cpu}, {per_edge:,.0f} ns an edge"
+        memory = f"{size['peak_bytes'] / 1e9:.2f} GB of memory at its peak, mapped pages included"
+        note = (
+            f"{size['batch_edges']:,.0f} edges a batch, {cpu}, {per_edge:,.0f} ns an edge, {memory}"
+        )
         rows.append(Row(f"{edges}: step", size["step_ms"], "ms", note=note))
     return rows
 
