@@ -167,7 +167,7 @@ class Data(Section):
     splits: SplitRule | None = Field(
         default=None, description="How nodes are split; null takes the split column of the tables."
     )
-    feature_dtype: Literal["float32", "float16"] | None = Field(
+    feature_dtype: Literal["float32", "float16", "bfloat16"] | None = Field(
         default=None, description="How features are stored; null keeps the tables' type."
     )
 

@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Literal
 
+import ml_dtypes
 import numpy as np
 from numpy.typing import DTypeLike
 
@@ -53,7 +54,9 @@ def open_array(path: Path, mode: Literal["c", "r", "r+"] = "c") -> np.ndarray:
         mapped = np.load(path)
         if mapped.size:
             raise
-    return np.asarray(mapped)
+    array = np.asarray(mapped)
+    # A `.npy` file knows bfloat16 as two bytes of nothing in particular; no other array is that.
+    return array.view(ml_dtypes.bfloat16) if array.dtype == np.dtype("V2") else array
 
 
 def fill_slice(path: Path, start: int, values: np.ndarray) -> None:

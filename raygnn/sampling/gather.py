@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ml_dtypes
 import numpy as np
 from numba import njit
 
@@ -68,6 +69,19 @@ def _widen_rows(rows, ids, words, out):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, cache=True)
+def _shift_rows(rows, ids, words):  # type: ignore[no-untyped-def]
+    """Copies rows of bfloat16, given as uint16, into float32, given as uint32: its upper half."""
+    width, flat = rows.shape[1], rows.reshape(-1)
+    line, num_lines, ahead = _reach(rows)
+    for i in range(len(ids)):
+        if i + ahead < len(ids):
+            _ask_for(flat, ids[i + ahead] * width, line, num_lines)
+        row = ids[i]
+        for j in range(width):
+            words[i, j] = np.uint32(rows[row, j]) << np.uint32(16)
+
+
+@njit(nogil=True, cache=True)
 def _fill_dense(indptr, indices, ids, out):  # type: ignore[no-untyped-def]
     for i in range(len(ids)):
         out[i] = 0
@@ -81,6 +95,11 @@ def _fill_dense_values(indptr, indices, values, ids, out):  # type: ignore[no-un
         out[i] = 0
         for j in range(indptr[ids[i]], indptr[ids[i] + 1]):
             out[i, indices[j]] += np.float32(values[j])
+
+
+def is_half(dtype: np.dtype) -> bool:
+    """Whether a type is one of the floats of two bytes."""
+    return dtype in (np.float16, ml_dtypes.bfloat16)
 
 
 def gather_rows(rows: np.ndarray, ids: np.ndarray, out: np.ndarray) -> None:
@@ -101,16 +120,20 @@ def gather_rows(rows: np.ndarray, ids: np.ndarray, out: np.ndarray) -> None:
 
 
 def gather_half_rows(rows: np.ndarray, ids: np.ndarray, out: np.ndarray) -> None:
-    """Copies `rows[ids]` into `out`, from float16 to float32.
+    """Copies `rows[ids]` into `out`, from two-byte floats to float32.
 
     Args:
-        rows: float16, C-contiguous.
+        rows: float16 or bfloat16, C-contiguous.
         ids: int64, rows of `rows`.
         out: float32, C-contiguous, of the same row shape.
     """
     if len(ids) and out.size:
         wide = _words(out, np.dtype(np.float32))
-        _widen_rows(_words(rows, np.dtype(np.uint16)), ids, wide.view(np.uint32), wide)
+        halves, words = _words(rows, np.dtype(np.uint16)), wide.view(np.uint32)
+        if rows.dtype == ml_dtypes.bfloat16:
+            _shift_rows(halves, ids, words)
+        else:
+            _widen_rows(halves, ids, words, wide)
 
 
 def gather_sparse_rows(
@@ -127,7 +150,7 @@ def gather_sparse_rows(
     """
     if values is None:
         _fill_dense(indptr, indices, ids, out)
-    elif values.dtype == np.float16:  # a type that numba does not compile
+    elif is_half(values.dtype):  # types that numba does not compile
         _fill_dense_values(indptr, indices, values.astype(np.float32), ids, out)
     else:
         _fill_dense_values(indptr, indices, values, ids, out)

@@ -120,7 +120,7 @@ class FeatureStore(Protocol):
     ) -> np.ndarray:
         """The rows of a column.
 
-        Sparse rows come out dense, they and float16 rows as float32; others as they are stored.
+        Sparse rows come out dense, they and rows of two-byte floats as float32, others as stored.
 
         Args:
             ids: int64 [n], dense ids or, of an edge type, CSC positions; may repeat.

@@ -13,7 +13,7 @@ from raygnn.data.edge_types import EdgeType, edge_type_name
 from raygnn.errors import ConfigError, DataError
 from raygnn.sampling import pick as kernels
 from raygnn.sampling.exclusion import Exclusion
-from raygnn.sampling.gather import gather_half_rows, gather_rows, gather_sparse_rows
+from raygnn.sampling.gather import gather_half_rows, gather_rows, gather_sparse_rows, is_half
 from raygnn.sampling.local_pick import Adjacency, LocalPicker
 from raygnn.sampling.protocols import Picks
 from raygnn.sampling.rng import BatchKey, hop_key
@@ -165,7 +165,8 @@ class LocalGraphStore:
 class LocalFeatureStore:
     """The columns of a bundle on this machine; a `FeatureStore`.
 
-    float16 is a form of storage only: its rows come out as float32, as models compute in it.
+    float16 and bfloat16 are forms of storage only: their rows come out as float32, as models
+    compute in it.
     """
 
     def __init__(self, bundle: Bundle) -> None:
@@ -184,8 +185,7 @@ class LocalFeatureStore:
         rows = self._bundle.column(type_, column)
         if isinstance(rows, SparseColumn):
             return (rows.dim,), np.dtype(np.float32)
-        is_half = rows.dtype == np.float16
-        return rows.shape[1:], np.dtype(np.float32) if is_half else rows.dtype
+        return rows.shape[1:], np.dtype(np.float32) if is_half(rows.dtype) else rows.dtype
 
     def gather(
         self, type_: str | EdgeType, column: str, ids: np.ndarray, out: np.ndarray | None = None
@@ -205,7 +205,7 @@ class LocalFeatureStore:
         rows = self._bundle.column(type_, column)
         if isinstance(rows, SparseColumn):
             gather_sparse_rows(rows.indptr, rows.indices, rows.values, ids, out)
-        elif rows.dtype == np.float16:
+        elif is_half(rows.dtype):
             gather_half_rows(rows, ids, out)
         else:
             gather_rows(rows, ids, out)

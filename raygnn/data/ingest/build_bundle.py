@@ -64,7 +64,7 @@ class IngestOptions:
     on_error: Literal["fail", "drop"] = "fail"
     undirected: bool = False
     reverse_edges: bool = False
-    feature_dtype: Literal["float32", "float16"] | None = None
+    feature_dtype: Literal["float32", "float16", "bfloat16"] | None = None
 
 
 def ingest(

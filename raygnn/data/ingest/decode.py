@@ -39,7 +39,7 @@ def dense_rows(
         else:
             rows = np.concatenate([part.astype(dtype) for part in parts], axis=1)
     rows = rows.reshape(-1, *plan.shape)
-    if dtype.kind == "f":
+    if dtype.kind not in "iub":
         infinite = not_finite(rows) & ~findings.bad
         rule = f"NaN, infinite or too large values (for {dtype.name})"
         findings.add(plan.sources[0].column, rule, REPAIR, infinite, rows)

@@ -11,6 +11,7 @@ import pytest
 
 from raygnn.data.bundle import Bundle, SparseColumn
 from raygnn.data.ingest.build_bundle import IngestOptions, ingest
+from raygnn.errors import DataError
 from tests.graph_writer import cut, write_graph
 
 _ROWS = np.arange(12, dtype=np.float32).reshape(4, 3) / 4
@@ -71,12 +72,22 @@ def test_element_types_are_kept(dtype: str, tmp_path: Path) -> None:
     assert np.array_equal(x, values)
 
 
-def test_feature_dtype_casts_floats_only(tmp_path: Path) -> None:
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_feature_dtype_casts_floats_only(dtype: str, tmp_path: Path) -> None:
     columns = {"x": pa.array(list(_ROWS)), "k": np.arange(4)}
     spec = {"features": {"x": "x", "k": "k"}}
-    bundle = _ingest(tmp_path, columns, spec, feature_dtype="float16")
-    assert bundle.column("n", "x").dtype == np.float16
+    bundle = _ingest(tmp_path, columns, spec, feature_dtype=dtype)
+    x = bundle.column("n", "x")
+    assert x.dtype == np.dtype(dtype)
+    assert np.array_equal(x, _ROWS.astype(dtype))
     assert bundle.column("n", "k").dtype == np.int64
+
+
+def test_what_bfloat16_cannot_hold_is_told(tmp_path: Path) -> None:
+    columns = {"x": pa.array([*_ROWS[:3], np.array([1.0, np.nan, 0.0], np.float32)])}
+    rule = r"NaN, infinite or too large values \(for bfloat16\)"
+    with pytest.raises(DataError, match=rule):
+        _ingest(tmp_path, columns, {"features": {"x": "x"}}, feature_dtype="bfloat16")
 
 
 def test_binary_of_another_dtype(tmp_path: Path) -> None:

@@ -9,6 +9,8 @@ from raygnn.data.bundle import SparseColumn
 from raygnn.sampling import LocalFeatureStore
 from tests.unit.sampling.memory_bundle import NODE, MemoryBundle
 
+HALVES = ("float16", "bfloat16")
+
 
 def _store(column: np.ndarray | SparseColumn, num_nodes: int) -> LocalFeatureStore:
     return LocalFeatureStore(MemoryBundle({NODE: num_nodes}, {}, stored={NODE: {"x": column}}))
@@ -16,7 +18,7 @@ def _store(column: np.ndarray | SparseColumn, num_nodes: int) -> LocalFeatureSto
 
 @settings(max_examples=40, deadline=None)
 @given(
-    dtype=st.sampled_from(["float32", "float64", "int64", "int8", "uint8", "bool", "float16"]),
+    dtype=st.sampled_from(["float32", "float64", "int64", "int8", "uint8", "bool", *HALVES]),
     shape=st.sampled_from([(), (1,), (3,), (8,), (17,), (64,), (2, 3), (0,)]),
     ids=st.lists(st.integers(0, 29), max_size=50),
     given_out=st.booleans(),
@@ -24,7 +26,7 @@ def _store(column: np.ndarray | SparseColumn, num_nodes: int) -> LocalFeatureSto
 def test_dense_rows(dtype, shape, ids, given_out):
     column = np.random.default_rng(0).normal(size=(30, *shape)).astype(dtype)
     ids = np.array(ids, np.int64)
-    expected = column[ids].astype("float32" if dtype == "float16" else dtype)
+    expected = column[ids].astype("float32" if dtype in HALVES else dtype)
     out = np.empty_like(expected) if given_out else None
     found = _store(column, 30).gather(NODE, "x", ids, out)
     assert out is None or found is out
@@ -32,7 +34,7 @@ def test_dense_rows(dtype, shape, ids, given_out):
     assert np.array_equal(found, expected)
 
 
-@pytest.mark.parametrize("dtype", [None, "float32", "float64", "float16", "int8"])
+@pytest.mark.parametrize("dtype", [None, "float32", "float64", *HALVES, "int8"])
 @pytest.mark.parametrize("given_out", [False, True])
 def test_sparse_rows(dtype, given_out):
     indptr = np.array([0, 2, 2, 5])
@@ -51,8 +53,9 @@ def test_columns_are_those_of_the_bundle():
     assert _store(np.zeros((3, 2), np.float32), 3).columns(NODE)["x"].shape == (2,)
 
 
-def test_every_half_comes_out_as_the_float_of_its_value():
-    every = np.arange(1 << 16, dtype=np.uint16).view(np.float16).reshape(-1, 64)
+@pytest.mark.parametrize("dtype", HALVES)
+def test_every_half_comes_out_as_the_float_of_its_value(dtype):
+    every = np.arange(1 << 16, dtype=np.uint16).view(dtype).reshape(-1, 64)
     found = _store(every, len(every)).gather(NODE, "x", np.arange(len(every)))
     assert np.array_equal(found, every.astype(np.float32), equal_nan=True)
     assert np.array_equal(np.signbit(found), np.signbit(every))
