@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator
 
 import pytest
@@ -7,6 +8,13 @@ import torch
 
 from tests.rank_pool import RankPool
 from tests.small_runs import small_bundle
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _interruptible() -> None:
+    """A terminal's SIGINT. Shells start what runs in the background with it ignored."""
+    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(autouse=True, scope="session")

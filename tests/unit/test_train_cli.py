@@ -6,7 +6,6 @@ import gc
 import json
 import re
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -250,15 +249,6 @@ def test_a_store_that_fails_is_told_in_a_line(capsys, config, monkeypatch):
     assert "secret" not in err
 
 
-@pytest.fixture
-def _interruptible() -> Iterator[None]:
-    """A terminal's SIGINT: in a process that runs tests for another one it is ignored."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
-
-
-@pytest.mark.usefixtures("_interruptible")
 @pytest.mark.parametrize(("name", "status"), [("SIGTERM", 143), ("SIGINT", 130)])
 def test_a_signal_during_ingest_ends_it_with_its_status(
     capsys, config, monkeypatch, tmp_path, name, status
