@@ -1,12 +1,14 @@
 # make quickstart: install and train on a generated graph. make test: install and run the tests.
-# make test-slow: those that kill processes, again and again, some fifteen minutes on two cores.
+# make test-slow: those that kill processes, again and again, some twelve minutes on two cores.
+# make test-cluster: nodes, drivers, jobs, notebooks and sweeps of a real cluster that go and come
+# back, some fifteen minutes on two cores that have nothing else to do.
 # make bench: run the benchmarks of speed and memory at their smoke scale.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 BENCHMARKS := sampling training ingest memory scaling startup
 
-.PHONY: quickstart test lint bench clean
+.PHONY: quickstart test test-slow test-cluster lint bench clean
 
 quickstart: $(VENV)/.installed
 	$(BIN)/python examples/quickstart.py
@@ -16,7 +18,10 @@ test: $(VENV)/.installed-dev
 	$(BIN)/python -m pytest -m "not slow" tests/numerics tests/faults tests/integration
 
 test-slow: $(VENV)/.installed-dev
-	$(BIN)/python -m pytest -m slow
+	$(BIN)/python -m pytest -m slow tests/faults tests/numerics
+
+test-cluster: $(VENV)/.installed-dev
+	$(BIN)/python -m pytest -m slow tests/integration
 
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff check .

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 _MAX_FREE = 16  # as many as batches are on their way at a time, with room
-_GROWTH = 1.1  # batches vary in size; a little room lets most of them fit into a former one's
+_GROWTH = 1.05  # batches vary in size; a little room lets most of them fit into a former one's
 
 
 class BufferPool:

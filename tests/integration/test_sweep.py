@@ -67,7 +67,8 @@ def test_asha_stops_a_trial_and_the_next_one_starts(tmp_path, capsys):
     by_name = {trial["trial"]: trial for trial in trials}
     status = [by_name[f"trial-{n:05d}"]["status"] for n in range(4)]
     assert status == ["finished", "stopped early", "failed", "finished"]
-    assert by_name["trial-00001"]["num_validations"] == 2
+    # The word to stop comes while the trial trains on: it may reach one more validation.
+    assert by_name["trial-00001"]["num_validations"] in (2, 3)
     assert "optimizer.type='Adma' is invalid" in by_name["trial-00002"]["error"]
     assert trials[0]["best"] >= trials[1]["best"] > trials[2]["best"]
     assert "rank  trial" in out
