@@ -59,7 +59,7 @@ class Engine:
         if self.config.checkpoint.init_from is not None:
             warm_start(module, self.config.checkpoint.init_from)
         self.optimization = Optimization(module, loaded, context.device, task.configure_optimizers)
-        task.model = self.optimization.model
+        task.model = module
         self.metrics = list(task.build_metrics())
         self.grad_reduction = GradReduction(loaded)
         decay = self.config.training.ema_decay
@@ -167,7 +167,7 @@ class Engine:
     def _compute_gradients(self, batches: Any, epoch: int, indices: range) -> StepTotals:
         """Leaves the gradient of the step, over all ranks, in every `.grad`."""
         local = LocalTotals()
-        self.optimization.model.train()
+        self.optimization.module.train()
         own = [i for i in indices if i % self.context.world_size == self.context.rank]
         failure = self.accumulation.run(batches, epoch, own, local)
         local.stop, local.ask_host = self._out_of_time(), self._asks_host()

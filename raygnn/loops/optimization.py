@@ -1,8 +1,7 @@
-"""From summed gradients to changed weights: wrapping, precision, clipping, schedules."""
+"""From summed gradients to changed weights: precision, clipping, schedules."""
 
 from __future__ import annotations
 
-import inspect
 import math
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -10,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
-from torch.nn.parallel import DistributedDataParallel
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from raygnn.config import LoadedConfig, build
@@ -18,6 +16,7 @@ from raygnn.errors import ConfigError, TrainingError
 from raygnn.loops import collectives
 from raygnn.loops.compilation import compile_module
 from raygnn.loops.gradients.sparse import gradient_values
+from raygnn.loops.initial_weights import equalise
 from raygnn.loops.precision import Precision
 from raygnn.loops.sharding.optimizer_state import load_whole_state, whole_state
 from raygnn.loops.sharding.parts import full, part_of, whole_tensors
@@ -39,7 +38,6 @@ class Optimization:
     Attributes:
         module: the model; with `scaling.shard: full` its weights are whole where they are
             `gathered` only.
-        model: the module as it is trained, wrapped or not.
         optimizer: what steps; with `scaling.shard: optimizer` it is around `own_optimizer`.
     """
 
@@ -61,14 +59,13 @@ class Optimization:
                 f"model.type={config.model.type!r} is invalid: it has no trainable parameter. "
                 "Set a model that learns, or let checkpoint.init_from.freeze leave it some weights."
             )
-        self.model = _wrap(self.module)
+        equalise(self.module)
         shard = config.scaling.shard if collectives.world_size() > 1 else "none"
         check_shardable(self.module, shard)
         self._sharded: ShardedWeights | None = None
         if shard == "full":
             from raygnn.loops.sharding.weights import ShardedWeights
 
-            self.model = self.module
             self._sharded = ShardedWeights(self.module, device)
         trainable = [p for p in self.module.parameters() if p.requires_grad]
         self.own_optimizer: torch.optim.Optimizer = configure(self.module) or build(
@@ -123,12 +120,6 @@ class Optimization:
         Collective: all ranks must call.
         """
         return whole_tensors(self.module.state_dict())
-
-    def no_sync(self) -> AbstractContextManager[Any]:
-        """Keeps DDP from reducing: the engine sums gradients itself, once a step."""
-        if isinstance(self.model, DistributedDataParallel):
-            return self.model.no_sync()
-        return nullcontext()
 
     def clip(self) -> float:
         """Returns the norm of the reduced gradients, which are clipped if that is configured."""
@@ -214,20 +205,3 @@ class Optimization:
         if self._shared is not None:
             return self._shared.whole_state_dict()
         return whole_state(self.optimizer)
-
-
-def _wrap(module: nn.Module) -> nn.Module:
-    """Wraps in DDP where there are several ranks: it checks and equalises the initial weights.
-
-    Collective: all ranks must call.
-    """
-    if collectives.world_size() == 1:
-        return module
-    if not any(p.requires_grad for p in module.parameters()):
-        return module
-    # Ranks run different numbers of forward passes, so none of them may be collective. The
-    # argument that says so has had two names.
-    known = inspect.signature(DistributedDataParallel).parameters
-    name = "forward_sync_buffers" if "forward_sync_buffers" in known else "broadcast_buffers"
-    no_sync: dict[str, Any] = {name: False}
-    return DistributedDataParallel(module, **no_sync)

@@ -80,8 +80,9 @@ class JointLoss(Protocol):
 class Task(ABC):
     """What a user subclasses: loaders, model, and the loss of a batch.
 
-    The engine sets `model` (wrapped for training) before any step runs. Everything around the
-    step, from gradient reduction to checkpoints, is the engine's and the same for all tasks.
+    The engine sets `model` before any step runs, with equal weights on all ranks. Everything
+    around the step, from gradient reduction to checkpoints, is the engine's and the same for all
+    tasks.
     """
 
     model: nn.Module

@@ -92,7 +92,7 @@ def test_gradients_are_those_of_one_graph_over_all_micro_batches(bundle, tmp_pat
     engine = _engine(bundle, config)
     task, local = engine.task, LocalTotals()
     loader = task.loader("train")
-    engine.optimization.model.train()
+    engine.optimization.module.train()
     engine.accumulation.run(loader.iterate(0), 0, range(3), local)
     found = [p.grad.clone() for p in engine.optimization.module.parameters()]
 

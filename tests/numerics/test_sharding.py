@@ -220,8 +220,7 @@ def _some_steps(shard: str, optimizer: str) -> tuple[list[Tensor | None], int, i
         with parts.gathered():
             seed = 10 * step + collectives.rank()
             x = torch.randn(5, 32, generator=torch.Generator().manual_seed(seed))
-            with parts.no_sync():
-                parts.model(Data(x=x)).square().sum().backward()
+            parts.module(Data(x=x)).square().sum().backward()
             reducer.reduce(LocalTotals(weight=5.0))
         parts.step()
     state = parts.own_optimizer.state.values()

@@ -36,10 +36,9 @@ class Accumulation:
         try:
             for index in indices:
                 batch = self._next(batches, epoch, index)
-                with engine.optimization.no_sync():
-                    with engine.optimization.autocast():
-                        output = engine.task.training_step(batch)
-                    divisor = self._backward(output)
+                with engine.optimization.autocast():
+                    output = engine.task.training_step(batch)
+                divisor = self._backward(output)
                 self._count(batch, output, divisor, local)
         except Exception as error:  # noqa: BLE001 - flagged to all ranks, which then raise
             local.failed = True

@@ -64,7 +64,7 @@ class JointAccumulation(Accumulation):
 
     def _encode(self, batch: Any) -> _Encoded:
         optimization, joint = self._engine.optimization, self._joint
-        with optimization.no_sync(), optimization.autocast():
+        with optimization.autocast():
             rows = joint.encode(batch)
             cut = {name: x.detach().requires_grad_() for name, x in rows.items()}
             return _Encoded(batch, rows, cut, joint.offer(batch, cut))
@@ -75,23 +75,21 @@ class JointAccumulation(Accumulation):
         """Leaves gradients at the cut, at the candidates, and at what is behind neither."""
         optimization, joint = self._engine.optimization, self._joint
         for each in encoded:
-            with optimization.no_sync():
-                with optimization.autocast():
-                    output = joint.loss_among(each.batch, each.cut, offered)
-                divisor = self._backward(output)
+            with optimization.autocast():
+                output = joint.loss_among(each.batch, each.cut, offered)
+            divisor = self._backward(output)
             self._count(each.batch, output, divisor, local)
 
     def _go_back(self, encoded: list[_Encoded], gradient: Tensor) -> None:
         """Adds the gradients of what this rank offered, then goes back through the encoders."""
         parts = gradient.split([len(each.offered.ids) for each in encoded]) if encoded else ()
-        with self._engine.optimization.no_sync():
-            for each, part in zip(encoded, parts, strict=True):
-                each.offered.rows.backward(part)
-                behind = [name for name, x in each.rows.items() if x.requires_grad]
-                torch.autograd.backward(
-                    [each.rows[name] for name in behind],
-                    [_gradient_of(each.cut[name]) for name in behind],
-                )
+        for each, part in zip(encoded, parts, strict=True):
+            each.offered.rows.backward(part)
+            behind = [name for name, x in each.rows.items() if x.requires_grad]
+            torch.autograd.backward(
+                [each.rows[name] for name in behind],
+                [_gradient_of(each.cut[name]) for name in behind],
+            )
 
     @property
     def _joint(self) -> JointLoss:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -37,7 +36,6 @@ class ShardedWeights:
         assert group is not None
         mesh = DeviceMesh.from_group(group, device.type)
         self._fsdp = fully_shard(_Holder(module), mesh=mesh)
-        gc.collect()  # of what has wrapped the module before, whole weights go
 
     @contextmanager
     def gathered(self) -> Iterator[None]:

@@ -223,10 +223,9 @@ class LinkPrediction(Task):
                 loader.close()
 
     def predictor(self) -> LinkPredictor:
-        """The model without its wrapping."""
-        inner = self.model.module if hasattr(self.model, "module") else self.model
-        assert isinstance(inner, LinkPredictor)
-        return inner
+        """The model, as what it is."""
+        assert isinstance(self.model, LinkPredictor)
+        return self.model
 
     def messages(self, split: str) -> LocalGraphStore:
         """The graph that messages flow along in a split."""

@@ -209,7 +209,7 @@ class NodeClassification(Task):
 
     def _evaluate_exactly(self, split: str, num_batches: int) -> Iterator[EvalOutput]:
         """Judges this rank's share of the batches by what `prepare_evaluation` computed."""
-        every, predictor = self._every, self._unwrapped()
+        every, predictor = self._every, self.model
         self._every = None
         assert every is not None
         assert isinstance(predictor, NodePredictor)
@@ -226,7 +226,7 @@ class NodeClassification(Task):
 
     def _embed_graph(self) -> Tensor:
         """Exact embeddings of all nodes, [num_nodes, channels]."""
-        predictor = self._unwrapped()
+        predictor = self.model
         assert isinstance(predictor, NodePredictor)
         target = self.target
         return encode_exactly(
@@ -251,11 +251,6 @@ class NodeClassification(Task):
         prediction, embeddings = self.model(batch, with_embeddings=True)
         return prediction, embeddings
 
-    def _unwrapped(self) -> nn.Module:
-        inner = self.model.module if hasattr(self.model, "module") else self.model
-        assert isinstance(inner, nn.Module)
-        return inner
-
     def _loss(
         self, prediction: Any, embeddings: Tensor | None, target: Tensor, batch: Any
     ) -> StepOutput:
@@ -265,7 +260,7 @@ class NodeClassification(Task):
             outputs=prediction,
             target=target,
             embeddings=embeddings,
-            model=self._unwrapped(),
+            model=self.model,
             batch=batch,
         )
 
