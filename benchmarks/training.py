@@ -98,7 +98,7 @@ def make_loader(
         seed=0,
         shuffle=True,
         num_threads=num_threads,
-        pin_memory=device == "cuda",
+        device=torch.device(device),
     )
 
 

@@ -92,12 +92,15 @@ def segment_chunks(ptr: Tensor, num_edges: int) -> Iterator[tuple[slice, slice, 
     """Cuts segments of edges into consecutive chunks that fit a CPU cache; one on other devices.
 
     Args:
-        ptr: int64 [num_segments + 1], where each segment's edges begin.
+        ptr: int64 [num_segments + 1], where each segment's edges begin: from 0 to num_edges.
     Yields:
         The segments, their edges, and `ptr` of these segments counted from their first edge. Every
         segment is in one chunk, those without edges too.
     """
-    marks = range(_CHUNK_EDGES, num_edges, _CHUNK_EDGES) if ptr.device.type == "cpu" else ()
+    if ptr.device.type != "cpu":
+        yield slice(0, ptr.numel() - 1), slice(0, num_edges), ptr
+        return
+    marks = range(_CHUNK_EDGES, num_edges, _CHUNK_EDGES)
     cuts = [0, *torch.searchsorted(ptr, ptr.new_tensor(marks)).tolist(), ptr.numel() - 1]
     for first, last in pairwise(cuts):
         if first < last:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Generator
+from collections.abc import Callable, Generator
+from contextlib import closing
 from functools import partial
 from types import TracebackType
 from typing import Any, NotRequired, Self, TypedDict
@@ -14,6 +15,7 @@ import numpy as np
 import torch
 
 from raygnn.errors import ConfigError
+from raygnn.sampling.device_copies import DeviceCopies
 from raygnn.sampling.permutation import seed_order
 from raygnn.sampling.prefetch import map_ahead
 from raygnn.sampling.rng import BatchKey, batch_key
@@ -37,7 +39,7 @@ class SequenceOptions(TypedDict):
     world_size: NotRequired[int]
     num_threads: NotRequired[int | None]
     prefetch_batches: NotRequired[int | None]
-    pin_memory: NotRequired[bool]
+    device: NotRequired[torch.device | None]
 
 
 class BatchSequence(ABC):
@@ -58,7 +60,8 @@ class BatchSequence(ABC):
             one, but where training keeps all cores busy: there as many as torch has make
             `prefetch_batches` while training waits, then training has the cores to itself.
         prefetch_batches: made ahead, at least one for each thread; None is two.
-        pin_memory: into page-locked memory, for asynchronous copies; nothing where CUDA is not.
+        device: where `iterate` leaves the batches. To a CUDA device they are copied ahead, beside
+            what it computes; None, or a CPU, is this host's memory.
     Raises:
         ConfigError: a number is out of range.
     """
@@ -75,7 +78,7 @@ class BatchSequence(ABC):
         world_size: int = 1,
         num_threads: int | None = None,
         prefetch_batches: int | None = None,
-        pin_memory: bool = False,
+        device: torch.device | None = None,
     ) -> None:
         _check_numbers(batch_size, num_threads, prefetch_batches)
         _check_rank(rank, world_size)
@@ -88,7 +91,9 @@ class BatchSequence(ABC):
         self.world_size = world_size
         self.num_threads = num_threads
         self.prefetch_batches = prefetch_batches
-        self.pin_memory = pin_memory and torch.cuda.is_available()
+        self._copies = (
+            DeviceCopies(device) if device is not None and device.type == "cuda" else None
+        )
         self._running: WeakSet[Generator[Batch, None, None]] = WeakSet()
 
     @abstractmethod
@@ -120,10 +125,12 @@ class BatchSequence(ABC):
         stop = self.num_batches if stop is None else min(stop, self.num_batches)
         first = start + (self.rank - start) % self.world_size
         indices = range(first, stop, self.world_size)
-        make = partial(self.make, epoch)
         num_threads, in_turns = self._threads()
         num_ahead = self.prefetch_batches or _AHEAD_A_THREAD * num_threads
+        make = partial(self._make_on_device, epoch)
         batches = map_ahead(make, indices, num_threads, num_ahead, in_turns=in_turns)
+        if self._copies is not None:
+            batches = _each(self._copies.finish, batches)
         self._running.add(batches)
         return batches
 
@@ -135,7 +142,7 @@ class BatchSequence(ABC):
         num_busy, num_cores = torch.get_num_threads(), len(os.sched_getaffinity(0))
         # One thread of training shares a core with a sampler thread at no loss. Several wait for
         # the one that has to share.
-        in_turns = num_busy > 1 and num_busy * num_workers >= num_cores and not self.pin_memory
+        in_turns = self._copies is None and num_busy > 1 and num_busy * num_workers >= num_cores
         return (num_busy, True) if in_turns else (1, False)
 
     def make(self, epoch: int, index: int) -> Batch:
@@ -144,10 +151,14 @@ class BatchSequence(ABC):
             key = batch_key(self.seed, self.split, epoch, index)
             batch = self.build(self.places(epoch, index), epoch, key)
             batch.index = index
-            return batch.pin_memory() if self.pin_memory else batch
+            return batch
         except Exception as error:
             error.add_note(f"while making batch {index} of split {self.split!r}, epoch {epoch}")
             raise
+
+    def _make_on_device(self, epoch: int, index: int) -> Any:
+        batch = self.make(epoch, index)
+        return batch if self._copies is None else self._copies.begin(batch)
 
     def places(self, epoch: int, index: int) -> np.ndarray:
         """int64, positions of a micro-batch's examples among all as given."""
@@ -172,6 +183,14 @@ class BatchSequence(ABC):
         traceback: TracebackType | None,
     ) -> None:
         self.close()
+
+
+def _each(
+    change: Callable[[Any], Batch], items: Generator[Any, None, None]
+) -> Generator[Batch, None, None]:
+    """Like `map`; closing it closes the items."""
+    with closing(items):
+        yield from map(change, items)
 
 
 def _check_numbers(batch_size: int, num_threads: int | None, prefetch_batches: int | None) -> None:

@@ -67,7 +67,7 @@ class LinkLoader(BatchSequence):
         exclude: whether edges that repeat the links of the batch are kept out.
         reverse_types: edge types of the graph and their reverses, either way round.
         options: batch_size (anchors per batch), split, seed, shuffle, rank, world_size,
-            num_threads, prefetch_batches, pin_memory; see `BatchSequence`.
+            num_threads, prefetch_batches, device; see `BatchSequence`.
     Raises:
         ConfigError: a number is out of range, or the sampler is not raygnn's, or disjoint.
         DataError: the graph has no such types or columns, an anchor or target is not one of its

@@ -30,7 +30,7 @@ class NeighborLoader(BatchSequence):
         columns: which columns of the nodes a batch has, and under what names.
         edge_columns: the same of the edges.
         options: batch_size, split, seed, shuffle, rank, world_size, num_threads, prefetch_batches,
-            pin_memory: how seeds are cut into batches and who makes them; see `BatchSequence`.
+            device: how seeds are cut into batches and who makes them; see `BatchSequence`.
     Raises:
         ConfigError: a number is out of range.
         DataError: the graph has no such node type or column, or a seed is not one of its nodes.

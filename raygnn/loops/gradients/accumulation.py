@@ -68,7 +68,7 @@ class Accumulation:
         local.add(
             weight=output.weight,
             divisor=divisor,
-            loss_sum=float(output.loss_sum.detach()),
+            loss_sum=output.loss_sum.detach().double(),
             num_samples=engine.task.num_samples(batch),
             num_edges=int(batch.num_edges),
         )

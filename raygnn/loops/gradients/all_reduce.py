@@ -38,11 +38,14 @@ class StepTotals:
 
 @dataclass
 class LocalTotals:
-    """What this rank adds to a step."""
+    """What this rank adds to a step.
+
+    The sum of losses stays on its device until the step is over: reading it waits for the device.
+    """
 
     weight: float = 0.0
     divisor: float = 0.0
-    loss_sum: float = 0.0
+    loss_sum: Tensor | float = 0.0
     num_samples: int = 0
     num_edges: int = 0
     stop: bool = False
@@ -57,7 +60,7 @@ class LocalTotals:
         self,
         *,
         weight: float,
-        loss_sum: float,
+        loss_sum: Tensor | float,
         num_samples: int,
         divisor: float = 0.0,
         num_edges: int = 0,
@@ -142,7 +145,9 @@ class GradientReducer:
     def _totals_of(self, local: LocalTotals) -> list[float]:
         failed = [0.0] * collectives.world_size()
         failed[collectives.rank()] = float(local.failed)
-        sums = [local.weight, local.divisor, local.loss_sum] if not local.failed else [0.0] * 3
+        sums = [0.0] * 3
+        if not local.failed:
+            sums = [local.weight, local.divisor, float(local.loss_sum)]
         flags = [float(local.stop), float(local.interrupted), float(local.ask_host)]
         counts = [float(local.num_samples), float(local.num_edges), *flags]
         metrics = [local.metrics.get(name, 0.0) for name in self._metric_names]

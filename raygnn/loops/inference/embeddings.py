@@ -133,7 +133,7 @@ class SampledEmbeddings(Embeddings):
             shuffle=False,
             num_threads=plan.num_threads,
             prefetch_batches=plan.prefetch_batches,
-            pin_memory=env.device.type == "cuda",
+            device=env.device,
         )
         self._loaders = {
             name: build(np.arange(bundle.num_nodes(name)), name) for name in node_types

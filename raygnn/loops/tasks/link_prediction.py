@@ -314,7 +314,7 @@ class LinkPrediction(Task):
             world_size=env.world_size,
             num_threads=settings.num_threads,
             prefetch_batches=settings.prefetch_batches,
-            pin_memory=env.device.type == "cuda",
+            device=env.device,
         )
 
     def _loss(self, batch: Any, rows: Mapping[str, Tensor], scores: LinkScores) -> StepOutput:

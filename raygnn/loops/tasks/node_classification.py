@@ -204,7 +204,7 @@ class NodeClassification(Task):
             world_size=env.world_size,
             num_threads=settings.num_threads,
             prefetch_batches=settings.prefetch_batches,
-            pin_memory=env.device.type == "cuda",
+            device=env.device,
         )
 
     def _evaluate_exactly(self, split: str, num_batches: int) -> Iterator[EvalOutput]:

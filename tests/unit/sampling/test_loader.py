@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import itertools
 import os
 import threading
 import time
@@ -365,14 +366,52 @@ def test_seeds_are_checked():
         _loader(seeds=np.array([1, 200]))
 
 
+class _Copies:
+    """Stands in for `DeviceCopies` where no device is: notes which threads do what."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+
+    def begin(self, batch: Any) -> tuple[Any, str]:
+        return batch, threading.current_thread().name
+
+    def finish(self, copy: tuple[Any, str]) -> Any:
+        batch, batch.begun_by = copy
+        batch.finished_by = threading.current_thread().name
+        return batch
+
+
+@pytest.mark.parametrize("num_threads", [None, 0, 2])
+def test_sampler_threads_begin_copies_that_the_consumer_finishes(monkeypatch, num_threads):
+    monkeypatch.setattr("raygnn.sampling.batch_sequence.DeviceCopies", _Copies)
+    plain = _loader(num_threads=num_threads)
+    with _loader(num_threads=num_threads, device=torch.device("cuda", 0)) as loader:
+        batches = loader.iterate(epoch=0)
+        first = next(batches)
+        both = zip(plain.iterate(epoch=0), itertools.chain([first], batches), strict=True)
+        for own, batch in both:
+            assert batch.begun_by.startswith("raygnn-sampler" if num_threads != 0 else "Main")
+            assert batch.finished_by == "MainThread"
+            assert batch.index == own.index
+            assert torch.equal(batch.x, own.x)
+        batches = loader.iterate(epoch=1)
+        next(batches)
+    assert not [t.name for t in threading.enumerate() if t.name.startswith("raygnn-sampler")]
+
+
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-def test_batches_are_pinned():
-    batch = _loader(pin_memory=True).make(0, 0)
-    assert batch.x.is_pinned()
-    assert batch.edge_index.is_pinned()
-    moved = batch.to("cuda", non_blocking=True)
-    assert torch.equal(moved.x.cpu(), batch.x)
+@pytest.mark.parametrize("num_threads", [0, 1, 2])
+def test_batches_arrive_on_the_device_as_they_were_made(num_threads):
+    device = torch.device("cuda", torch.cuda.current_device())
+    loader = _loader(num_threads=num_threads, prefetch_batches=4, device=device)
+    for epoch in range(3):
+        for batch in loader.iterate(epoch):
+            own = loader.make(epoch, batch.index)
+            assert batch.x.device == device
+            torch.cuda._sleep(1_000_000)  # the next copies are made while the device is busy
+            assert torch.equal(batch.x.cpu(), own.x)
+            assert torch.equal(batch.edge_index.cpu(), own.edge_index)
 
 
 def test_seeds_may_be_read_only_and_stay_as_they_are():
