@@ -117,6 +117,9 @@ class Callback:
 
 HOOKS = tuple(name for name in vars(Callback) if name.startswith(("on_", "before_", "after_")))
 
+#: Called of every callback, whatever failed before: what is open has to be closed.
+_CLOSING = ("on_exception", "on_shutdown")
+
 
 class FunctionCallback(Callback):
     """A callback from a map of hook names to functions."""
@@ -136,8 +139,8 @@ class CallbackList:
 
     A hook may fail on one rank only, as one that writes files on rank 0 does. If it raised there,
     the other ranks would wait for that one in their next collective. So its exception is kept,
-    and no further hook is called, until the engine takes it where all ranks agree on failures: in
-    the step's all-reduce, after an evaluation, before a checkpoint, at the end.
+    and no further hook is called but those that end a run, until the engine takes it where all
+    ranks agree on failures: in the step's all-reduce, before a checkpoint, at the end.
     """
 
     def __init__(self, callbacks: Sequence[Callback]) -> None:
@@ -146,13 +149,13 @@ class CallbackList:
 
     def call(self, hook: str, engine: Engine, *args: Any) -> None:
         for callback in self._callbacks:
-            if self._failure is not None:
+            if self._failure is not None and hook not in _CLOSING:
                 return
             try:
                 getattr(callback, hook)(engine, *args)
             except Exception as error:  # noqa: BLE001 - taken by the engine, which raises it
                 error.add_note(f"in {hook} of {type(callback).__qualname__}")
-                self._failure = error
+                self._failure = self._failure or error
 
     def take_failure(self) -> Exception | None:
         """What a hook raised on this rank since it was asked last."""

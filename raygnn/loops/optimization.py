@@ -91,6 +91,7 @@ class Optimization:
         # It makes its state at the first loss; a rank may have none in the first step.
         self.scaler.scale(torch.zeros((), device=device))
         self._skipped = False
+        self._buffers_differ = False
 
     @property
     def lr(self) -> float:
@@ -134,6 +135,7 @@ class Optimization:
 
     def step(self) -> None:
         """Changes the weights, unless scaled gradients overflowed: then the scale is lowered."""
+        self._buffers_differ = True  # each rank's are of its own batches of the step
         scale = self.scaler.get_scale()
         self.scaler.step(self.optimizer)
         self.scaler.update()
@@ -171,11 +173,13 @@ class Optimization:
     def sync_buffers(self) -> None:
         """Averages buffers (BatchNorm's statistics) over ranks, so that all evaluate alike.
 
-        Collective: all ranks must call.
+        Collective: all ranks must call. Before the next step, a second call changes nothing: the
+        mean of equal numbers may be another one in its last bit.
         """
         size = collectives.world_size()
-        if size == 1:
+        if size == 1 or not self._buffers_differ:
             return
+        self._buffers_differ = False
         for buffer in self.module.buffers():
             if buffer.is_floating_point():
                 buffer.copy_(collectives.all_reduce_sum(buffer.detach().clone()) / size)
@@ -183,8 +187,10 @@ class Optimization:
     def state_dict(self) -> dict[str, Any]:
         """The state of all ranks, whatever `scaling.shard` is; of what is shared out, on rank 0.
 
-        Collective: all ranks must call.
+        Buffers are averaged first, as a resumed run has those of rank 0 on every rank. Collective:
+        all ranks must call.
         """
+        self.sync_buffers()
         return {
             "model": self.whole_weights(),
             "optimizer": self._whole_optimizer_state(),
@@ -200,6 +206,7 @@ class Optimization:
         self.scheduler.load_state_dict(state["scheduler"])
         if state["scaler"]:
             self.scaler.load_state_dict(state["scaler"])
+        self._buffers_differ = False
 
     def _whole_optimizer_state(self) -> dict[str, Any] | None:
         if self._shared is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -33,25 +34,25 @@ def bundle_path(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(small_bundle(tmp_path_factory.mktemp("graph")).path)
 
 
-def _config(folder: Path, world_size: int, kill_at: int) -> dict:
+def _config(folder: Path, world_size: int, kill_at: int, **changes: Any) -> dict:
     killer = {
         "type": "tests.numerics.test_resume.KillAt",
         "args": {"step": kill_at, "marker": str(folder / "kill")},
     }
-    return small_config(
-        folder,
-        scaling__num_workers=world_size,
-        training__max_epochs=4,
-        training__validate_every={"steps": 2},
-        optimizer={"type": "Adam", "args": {"lr": 0.01}},
-        lr_scheduler={"type": "StepLR", "args": {"step_size": 3}, "interval": "step"},
-        early_stopping={"monitor": "val/loss", "patience": 20},
-        callbacks=[killer],
-        model={
+    settings: dict[str, Any] = {
+        "scaling__num_workers": world_size,
+        "training__max_epochs": 4,
+        "training__validate_every": {"steps": 2},
+        "optimizer": {"type": "Adam", "args": {"lr": 0.01}},
+        "lr_scheduler": {"type": "StepLR", "args": {"step_size": 3}, "interval": "step"},
+        "early_stopping": {"monitor": "val/loss", "patience": 20},
+        "callbacks": [killer],
+        "model": {
             "type": "GraphSAGE",
             "args": {"hidden_channels": 8, "dropout": 0.3, "norm": "batch"},
         },
-    )
+    }
+    return small_config(folder, **(settings | changes))
 
 
 @pytest.mark.parametrize("world_size", [1, 2, 3])
@@ -70,6 +71,26 @@ def test_resumed_and_straight_end_with_the_same_bits(
         ranks.run(run_rank, world_size, killed, bundle_path)
     (folder / "kill").unlink()
     ranks.run(run_rank, world_size, killed, bundle_path)
+
+    expected = trained_weights(straight)
+    for name, tensor in trained_weights(killed).items():
+        assert torch.equal(tensor, expected[name]), name
+    assert _history(folder) == _history(tmp_path / "straight")
+
+
+def test_running_statistics_go_on_from_between_validations(ranks, bundle_path, tmp_path):
+    """Ranks' statistics differ from each other there, and a checkpoint holds those of one."""
+    every = {"training__validate_every": {"steps": 3}, "checkpoint__every": {"steps": 1}}
+    straight = _config(tmp_path / "straight", 2, 4, **every)
+    ranks.run(run_rank, 2, straight, bundle_path)
+    folder = tmp_path / "killed"
+    folder.mkdir()
+    (folder / "kill").touch()
+    killed = _config(folder, 2, 4, **every)
+    with pytest.raises(RuntimeError, match="killed after step 4"):
+        ranks.run(run_rank, 2, killed, bundle_path)
+    (folder / "kill").unlink()
+    ranks.run(run_rank, 2, killed, bundle_path)
 
     expected = trained_weights(straight)
     for name, tensor in trained_weights(killed).items():

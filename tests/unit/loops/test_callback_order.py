@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from raygnn.errors import TrainingError
-from raygnn.loops.callbacks import HOOKS, Callback, FunctionCallback
+from raygnn.loops.callbacks import HOOKS, Callback, CallbackList, FunctionCallback
 from tests.small_runs import run_rank, small_config
 
 CALLS: list[tuple[str, tuple[Any, ...]]] = []
@@ -111,6 +111,38 @@ def test_an_error_is_told_and_shutdown_comes_last(small_bundle_path, tmp_path):
     with pytest.raises(TrainingError, match="a mistake in user code"):
         run_rank(config, small_bundle_path)
     assert [hook for hook, _ in CALLS][-3:] == ["before_sync_grad", "on_exception", "on_shutdown"]
+
+
+class _Fragile(Callback):
+    """Fails where it is asked to."""
+
+    def __init__(self, *hooks: str) -> None:
+        self._hooks = hooks
+
+    def on_log(self, engine: Any, metrics: dict[str, float]) -> None:
+        if "on_log" in self._hooks:
+            raise ValueError("a mistake in on_log")
+
+    def on_exception(self, engine: Any, error: BaseException) -> None:
+        if "on_exception" in self._hooks:
+            raise ValueError("a mistake in on_exception")
+
+
+@pytest.mark.parametrize("hooks", [("on_log",), ("on_exception",), ("on_log", "on_exception")])
+def test_every_callback_is_closed_whatever_failed_before(hooks):
+    """Else files stay open, and the thread that uploads a checkpoint waits for ever."""
+    CALLS.clear()
+    callbacks = CallbackList([_Fragile(*hooks), Recorder()])
+    engine: Any = None
+    callbacks.call("on_log", engine, {})
+    callbacks.call("on_validation_end", engine, {})
+    callbacks.call("on_exception", engine, ValueError())
+    callbacks.call("on_shutdown", engine)
+    called = [hook for hook, _ in CALLS]
+    assert called[-2:] == ["on_exception", "on_shutdown"]
+    assert ("on_validation_end" in called) == ("on_log" not in hooks)
+    with pytest.raises(ValueError, match=f"a mistake in {hooks[0]}"):
+        callbacks.raise_failure()
 
 
 def test_a_map_of_functions_is_a_callback():
