@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import secrets
 import socket
 from dataclasses import dataclass
@@ -27,6 +28,12 @@ from raygnn.data.filesystem import (
 from raygnn.data.storage_retry import is_storage_error
 from raygnn.errors import RunError
 from raygnn.loops.checkpoints.name import MANIFEST
+
+#: What a run writes to `run.model_uri` and `run.logs_uri`, folders that it may share with others.
+_WRITTEN_ELSEWHERE = re.compile(
+    r"model\.(safetensors|json)|config\.yaml|metrics\.jsonl|events\.out\.tfevents\..+"
+    r"|profiler/rank-\d+\.\d+\.pt\.trace\.json\.gz"
+)
 
 
 class RunStatus(Enum):
@@ -112,6 +119,13 @@ class RunFolder:
             return None
         return json.loads(read_text(join(self.uri, "run.json")))
 
+    def is_empty(self) -> bool:
+        """Whether nothing is in the folder, or there is none."""
+        fs, path = open_fs(self.uri)
+        fs.invalidate_cache()
+        found = fs.ls(path, detail=False) if fs.exists(path) else []
+        return not [name for name in found if name.rstrip("/") != path.rstrip("/")]
+
     def write_metrics(self, metrics: dict[str, Any]) -> None:
         write_text(self.metrics_uri, json.dumps(metrics, indent=1) + "\n")
 
@@ -125,11 +139,15 @@ class RunFolder:
         return [json.loads(line) for line in read_text(self.history_uri).splitlines()]
 
     def clear(self) -> None:
-        """Deletes everything of the run, logs and model included."""
-        for uri in dict.fromkeys((self.logs_uri, self.model_uri, self.uri)):
+        """Deletes everything of the run, logs and model included, and nothing of others."""
+        for uri in dict.fromkeys((self.logs_uri, self.model_uri)):
             fs, path = open_fs(uri)
-            if fs.exists(path):
-                fs.rm(path, recursive=True)
+            fs.invalidate_cache()
+            root = f"{path.rstrip('/')}/"
+            for found in fs.find(path) if fs.exists(path) else []:
+                if _WRITTEN_ELSEWHERE.fullmatch(found.removeprefix(root)):
+                    fs.rm_file(found)
+        delete(self.uri)
 
 
 def check_run_folder(loaded: LoadedConfig, name: str) -> RunFolder:
@@ -140,7 +158,8 @@ def check_run_folder(loaded: LoadedConfig, name: str) -> RunFolder:
 
     Raises:
         RunError: the name is taken by a finished or another run, there is nothing to resume where
-            `checkpoint.resume` demands it, or `run.overwrite` would delete what it starts from.
+            `checkpoint.resume` demands it, or `run.overwrite` would delete what it starts from, or
+            what no run has written.
     """
     run = loaded.config.run
     uri = absolute(join(run.storage_path, name))
@@ -153,17 +172,23 @@ def check_run_folder(loaded: LoadedConfig, name: str) -> RunFolder:
     resume, init_from = loaded.config.checkpoint.resume, loaded.config.checkpoint.init_from
     if "/" in resume:
         _check_target(resume)
-    if run.overwrite:
-        _check_kept(folder, "checkpoint.resume", resume)
-        _check_kept(folder, "checkpoint.init_from.uri", init_from.uri if init_from else "")
-    else:
-        try:
-            state = folder.read_state()
-        except Exception as error:
-            if not is_storage_error(error):
-                raise
-            raise _no_access("storage_path", run.storage_path, "read", error) from error
+    try:
+        state = folder.read_state()
+        is_foreign = run.overwrite and state is None and not folder.is_empty()
+    except Exception as error:
+        if not is_storage_error(error):
+            raise
+        raise _no_access("storage_path", run.storage_path, "read", error) from error
+    if not run.overwrite:
         _check_state(state, loaded.fingerprint(), name, resume)
+        return folder
+    if is_foreign:
+        raise RunError(
+            f"run.overwrite=True is invalid: {redact(folder.uri)} holds files, and no run: there "
+            "is no run.json. Set another run.name, or empty the folder yourself."
+        )
+    _check_kept(folder, "checkpoint.resume", resume)
+    _check_kept(folder, "checkpoint.init_from.uri", init_from.uri if init_from else "")
     return folder
 
 

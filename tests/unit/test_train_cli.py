@@ -15,12 +15,14 @@ import yaml
 from safetensors.torch import load_file
 
 import raygnn.train
+from raygnn.config import load_config
 from raygnn.data.bundle import Bundle
 from raygnn.data.synthetic.generators import synthetic_tables
 from raygnn.data.tables.graph_tables import write_tables
 from raygnn.errors import ConfigError, DataError, RunError
 from raygnn.loops.callbacks import Callback
 from raygnn.loops.engine import Engine
+from raygnn.loops.run_folder import check_run_folder
 from tests.small_runs import small_config
 
 
@@ -80,6 +82,37 @@ def test_a_finished_run_is_not_run_again(capsys, config, tmp_path):
     assert "that run has finished. Set --run.overwrite true" in err
     assert (tmp_path / "runs" / "run" / "metrics.json").read_bytes() == before
     assert _status(capsys, config, "--run.overwrite", "true")[0] == 0
+
+
+def test_overwriting_a_run_leaves_what_others_have_written(capsys, config, tmp_path):
+    shared = tmp_path / "shared"
+    outputs = [f"--run.{key}={shared / key}" for key in ("model_uri", "logs_uri")]
+    outputs.append("--loggers=[tensorboard, json_lines]")
+    assert _status(capsys, config, *outputs)[0] == 0
+    ours = {path for path in shared.rglob("*") if path.is_file()}
+    assert {path.name for path in ours} >= {"model.safetensors", "model.json", "metrics.jsonl"}
+    others = [shared / "model_uri" / "other.safetensors", shared / "logs_uri" / "notes" / "a.txt"]
+    for path in others:
+        path.parent.mkdir(exist_ok=True)
+        path.write_text("of others")
+    elsewhere = [f"--run.{key}={shared / key}" for key in ("model_uri", "logs_uri")]
+    elsewhere += ["--run.overwrite=true", "--data.uri=nowhere"]
+    assert _status(capsys, config, *elsewhere)[0] == 2  # refused before anything is removed
+    assert {path for path in shared.rglob("*") if path.is_file()} == {*ours, *others}
+    loaded = load_config(str(config), [*outputs, "--run.overwrite=true"])
+    check_run_folder(loaded, "run").clear()
+    assert {path for path in shared.rglob("*") if path.is_file()} == set(others)
+    assert not (tmp_path / "runs" / "run").exists()
+
+
+def test_a_folder_that_is_no_run_is_not_emptied(capsys, config, tmp_path):
+    folder = tmp_path / "runs" / "run"
+    folder.mkdir(parents=True)
+    (folder / "thesis.txt").write_text("of ten years")
+    status, err = _status(capsys, config, "--run.overwrite", "true")
+    assert status == 2
+    assert re.search(r"run\.overwrite=True is invalid: .* holds files, and no run", err)
+    assert (folder / "thesis.txt").exists()
 
 
 def test_an_unfinished_run_of_another_config_is_refused(capsys, config, tmp_path):

@@ -54,6 +54,8 @@ class SweepPlan:
     ) -> LoadedConfig:
         """The config of one trial: the sweep's with values by dotted path.
 
+        Args:
+            name: of the trial; None gives a config to be trained outside of the sweep.
         Raises:
             ConfigError: the combination is invalid.
         """
@@ -61,7 +63,9 @@ class SweepPlan:
             os.environ.setdefault(variable, text)
         plain = to_plain(values, [], set())  # samplers draw NumPy's numbers too
         varied = [f"--{path}={json.dumps(value)}" for path, value in plain.items()]
-        run = {"name": name, "storage_path": storage_path}
+        run: dict[str, Any] = {"name": name, "storage_path": storage_path}
+        if name is not None:  # a trial keeps to its own folder, which the sweep has emptied
+            run |= {"overwrite": False, "model_uri": None, "logs_uri": None}
         placed = [f"--run.{key}={json.dumps(value)}" for key, value in run.items()]
         overrides = [*self.overrides, *varied, *placed, *_NO_SWEEP]
         return load_config(self.source, overrides, self.loaded.allow_modules)

@@ -48,6 +48,17 @@ def test_a_trial_has_its_values_and_overrides_and_references_follow(plan):
     )
 
 
+def test_a_trial_keeps_to_its_own_folder(monkeypatch):
+    monkeypatch.setenv("SWEEPS", "/sweeps")
+    given = {"overwrite": True, "model_uri": "/models", "logs_uri": "/logs"}
+    shared = load_sweep({**CONFIG, "run": {**CONFIG["run"], **given}})
+    drawn = {"optimizer.args.lr": 0.1}
+    run = shared.trial_config(drawn, name="trial-00000", storage_path="/sweeps/sweep").config.run
+    assert (run.overwrite, run.model_uri, run.logs_uri) == (False, None, None)
+    best = shared.trial_config(drawn, name=None, storage_path="/sweeps").config.run
+    assert best.model_uri == "/models"
+
+
 def test_a_process_without_the_environment_makes_the_same_trial(plan, monkeypatch):
     before = _trial(plan, seed=1)
     monkeypatch.delenv("SWEEPS")
