@@ -93,7 +93,7 @@ class NodeTarget:
             label=label,
             feature=arguments.feature,
             problem=kind,
-            num_outputs=_num_outputs(labels, kind),
+            num_outputs=_num_outputs(labels, kind, bundle.columns(node_type)[label].num_classes),
             in_channels=_feature_width(bundle, node_type, arguments.feature),
             labels=labels,
             splits=make_splits(bundle, node_type, config.data.splits, label, config.seed),
@@ -164,7 +164,8 @@ def _problem_of(labels: np.ndarray) -> str:
     return "regression" if labels.dtype.kind == "f" else "multi_class"
 
 
-def _num_outputs(labels: np.ndarray, problem: str) -> int:
+def _num_outputs(labels: np.ndarray, problem: str, num_classes: int | None) -> int:
     if problem == "multi_class":
-        return max(int(labels.max(initial=-1)) + 1, 2)
+        found = int(labels.max(initial=-1)) + 1 if num_classes is None else num_classes
+        return max(found, 2)
     return labels.shape[1] if labels.ndim == 2 else 1

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from raygnn.data.convert.spec_columns import feature_rows, ids, labels, numbers, times
-from raygnn.data.convert.spec_files import SourceTable, read_files
+from raygnn.data.convert.spec_files import SourceTable, empty_rows, read_files
 from raygnn.data.edge_types import EdgeType, edge_type_name
 from raygnn.data.hashing import splitmix64_array
 from raygnn.data.links.split import node_hashes
@@ -222,25 +222,32 @@ def _edge_types(
     if not isinstance(relation, RelationColumn):
         yield (source_type, relation, target_type), rows
         return
+    for part in parts:
+        _check_named(part, relation)
     values = _joined([part.table.column(relation, "type") for part in parts])
     encoded = pc.dictionary_encode(pc.cast(values, pa.string()))
     codes = encoded.indices.to_numpy(zero_copy_only=False)
     order = np.argsort(codes, kind="stable")
     bounds = np.searchsorted(codes[order], np.arange(len(encoded.dictionary) + 1))
     by_relation = rows.table.take(pa.array(order))
-    found = {}
-    for code, value in enumerate(encoded.dictionary.to_pylist()):
+    names = encoded.dictionary.to_pylist()
+    for code in sorted(range(len(names)), key=lambda code: _relation_key(names[code])):
         start = int(bounds[code])
         table = by_relation.slice(start, int(bounds[code + 1]) - start)
-        edge_type = (source_type, f"{relation.prefix}{value}", target_type)
-        found[_relation_key(value)] = (edge_type, _with_table(rows, table))
-    for key in sorted(found):
-        yield found[key]
+        edge_type = (source_type, f"{relation.prefix}{names[code]}", target_type)
+        yield edge_type, _with_table(rows, table)
+
+
+def _check_named(part: _Ends, relation: RelationColumn) -> None:
+    empty = empty_rows(part.table.column(relation, "type"))
+    if len(empty):
+        rule = f"{len(empty):,} relations are missing"
+        raise part.table.error("type", rule, empty, "Fill them in, or take these rows out")
 
 
 def _relation_key(value: str) -> tuple[int, int, str]:
     """Orders relations: whole numbers by value, then texts."""
-    return (0, int(value), "") if value.isdigit() else (1, 0, value)
+    return (0, int(value), value) if value.isdecimal() else (1, 0, value)
 
 
 def _with_table(rows: EdgeRows, table: pa.Table) -> EdgeRows:

@@ -7,9 +7,11 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from raygnn.config import load_config
 from raygnn.config.data_section import HashSplit, PerClassSplit, TemporalSplit
 from raygnn.data.bundle import Bundle
 from raygnn.data.ingest.build_bundle import ingest
+from raygnn.data.node_target import NodeTarget, NodeTargetArguments
 from raygnn.data.splits import Splits, make_splits
 from raygnn.errors import DataError
 from tests.graph_writer import cut, write_graph
@@ -33,6 +35,15 @@ def _original(bundle: Bundle, splits: Splits) -> list[set]:
 
 _HASH = HashSplit(type="hash", fractions=[0.6, 0.2, 0.2])
 _PER_CLASS = PerClassSplit(type="per_class", train=5, val=4)
+
+
+@pytest.mark.parametrize(("declared", "expected"), [(None, 4), (7, 7)])
+def test_a_model_has_the_classes_that_the_manifest_declares(tmp_path, declared, expected) -> None:
+    label = {"columns": "y"} if declared is None else {"columns": "y", "num_classes": declared}
+    spec = {"labels": {"y": label}, "features": {"x": "when"}}
+    bundle = _bundle(tmp_path, _table(60), spec)
+    config = load_config({"data": {"splits": {"type": "hash"}}}).config
+    assert NodeTarget.find(bundle, config, NodeTargetArguments()).num_outputs == expected
 
 
 def test_hash_split_stays_when_the_graph_grows(tmp_path: Path) -> None:

@@ -393,3 +393,26 @@ def test_many_edge_types_are_summed_up(tmp_path: Path, capsys: pytest.CaptureFix
     assert "... 30 edge types with 30 edges in all" in said
     assert said.count("edge type a__") == 5
     assert len(Manifest.load(tmp_path / "out").edge_types) == 30
+
+
+def test_relations_that_are_one_number_stay_two(tmp_path: Path) -> None:
+    spec = (
+        "node_types: {a: {}}\n"
+        "edge_types: [{type: [a, {column: r, prefix: r}, a], files: e.csv, source: s, target: t}]\n"
+    )
+    tables = _tables(tmp_path, spec, e="s,r,t\n1,1,2\n2,01,3\n3,10,1\n1,2,3\n2,x,1\n")
+    assert [relation for _, relation, _ in tables.edges] == ["r01", "r1", "r2", "r10", "rx"]
+    assert {rows.table.num_rows for rows in tables.edges.values()} == {1}
+
+
+@pytest.mark.parametrize("form", ["csv", "parquet"])
+def test_a_missing_relation_is_told(tmp_path: Path, form: str) -> None:
+    spec = (
+        "node_types: {a: {}}\n"
+        f"edge_types: [{{type: [a, {{column: r}}, a], files: e.{form}, source: s, target: t}}]\n"
+    )
+    (tmp_path / "e.csv").write_text("s,r,t\n1,likes,2\n2,,3\n")
+    columns = {"s": [1, 2], "r": ["likes", None], "t": [2, 3]}
+    pq.write_table(pa.table(columns), tmp_path / "e.parquet")
+    with pytest.raises(DataError, match=r"edge_types\.0\.type: 1 relations are missing\. Fill"):
+        _tables(tmp_path, spec)
