@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import ml_dtypes
 import numpy as np
 from numba import njit
@@ -25,19 +27,22 @@ def _reach(rows):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, cache=True)
-def _ask_for(flat, first, line, num_lines):  # type: ignore[no-untyped-def]
-    for j in range(num_lines):
-        prefetch(flat, first + j * line)
+def _next_row(flat, width, ids, i, reach):  # type: ignore[no-untyped-def]
+    """The row to copy at place i, and asks for one of those further on."""
+    line, num_lines, ahead = reach
+    if i + ahead < len(ids):
+        first = ids[i + ahead] * width
+        for j in range(num_lines):
+            prefetch(flat, first + j * line)
+    return ids[i]
 
 
 @njit(nogil=True, cache=True)
 def _copy_rows(rows, ids, out):  # type: ignore[no-untyped-def]
     width, flat = rows.shape[1], rows.reshape(-1)
-    line, num_lines, ahead = _reach(rows)
+    reach = _reach(rows)
     for i in range(len(ids)):
-        if i + ahead < len(ids):
-            _ask_for(flat, ids[i + ahead] * width, line, num_lines)
-        row = ids[i]
+        row = _next_row(flat, width, ids, i, reach)
         # By two indices: of one that is a sum numba checks the sign, element by element.
         for j in range(width):
             out[i, j] = rows[row, j]
@@ -51,11 +56,9 @@ def _widen_rows(rows, ids, words, out):  # type: ignore[no-untyped-def]
     too; only infinities and NaN need their exponent set.
     """
     width, flat = rows.shape[1], rows.reshape(-1)
-    line, num_lines, ahead = _reach(rows)
+    reach = _reach(rows)
     for i in range(len(ids)):
-        if i + ahead < len(ids):
-            _ask_for(flat, ids[i + ahead] * width, line, num_lines)
-        row = ids[i]
+        row = _next_row(flat, width, ids, i, reach)
         # Three loops of one kind of number each become vector instructions; one of all does not.
         for j in range(width):
             words[i, j] = np.uint32(rows[row, j] & np.uint16(0x7FFF)) << np.uint32(13)
@@ -72,11 +75,9 @@ def _widen_rows(rows, ids, words, out):  # type: ignore[no-untyped-def]
 def _shift_rows(rows, ids, words):  # type: ignore[no-untyped-def]
     """Copies rows of bfloat16, given as uint16, into float32, given as uint32: its upper half."""
     width, flat = rows.shape[1], rows.reshape(-1)
-    line, num_lines, ahead = _reach(rows)
+    reach = _reach(rows)
     for i in range(len(ids)):
-        if i + ahead < len(ids):
-            _ask_for(flat, ids[i + ahead] * width, line, num_lines)
-        row = ids[i]
+        row = _next_row(flat, width, ids, i, reach)
         for j in range(width):
             words[i, j] = np.uint32(rows[row, j]) << np.uint32(16)
 
@@ -95,6 +96,21 @@ def _fill_dense_values(indptr, indices, values, ids, out):  # type: ignore[no-un
         out[i] = 0
         for j in range(indptr[ids[i]], indptr[ids[i] + 1]):
             out[i, indices[j]] += np.float32(values[j])
+
+
+@njit(nogil=True, cache=True)
+def _fill_dense_halves(indptr, indices, values, floats, ids, out):  # type: ignore[no-untyped-def]
+    for i in range(len(ids)):
+        out[i] = 0
+        for j in range(indptr[ids[i]], indptr[ids[i] + 1]):
+            out[i, indices[j]] += floats[values[j]]
+
+
+@cache
+def _float_of_half(dtype: np.dtype) -> np.ndarray:
+    """float32 [2^16], the value of each two bytes as a float of this type."""
+    every: np.ndarray = np.arange(1 << 16, dtype=np.uint16).view(dtype).astype(np.float32)
+    return every
 
 
 def is_half(dtype: np.dtype) -> bool:
@@ -151,7 +167,8 @@ def gather_sparse_rows(
     if values is None:
         _fill_dense(indptr, indices, ids, out)
     elif is_half(values.dtype):  # types that numba does not compile
-        _fill_dense_values(indptr, indices, values.astype(np.float32), ids, out)
+        floats = _float_of_half(values.dtype)
+        _fill_dense_halves(indptr, indices, values.view(np.uint16), floats, ids, out)
     else:
         _fill_dense_values(indptr, indices, values, ids, out)
 

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import tracemalloc
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -47,6 +49,21 @@ def test_sparse_rows(dtype, given_out):
     assert found.dtype == np.float32
     assert found.tolist() == [last, first, [0, 0, 0, 0], last]
     assert out is None or found is out
+
+
+@pytest.mark.parametrize("dtype", HALVES)
+def test_sparse_halves_are_read_where_they_are_asked_for(dtype):
+    """Not all of the column for each batch."""
+    values = (np.arange(1 << 20, dtype=np.float32) % 256).astype(dtype)
+    column = SparseColumn(np.arange(0, 1 + len(values), 4), np.arange(len(values)) % 8, values, 8)
+    store = _store(column, len(values) // 4)
+    store.gather(NODE, "x", np.array([0]))
+    tracemalloc.start()
+    found = store.gather(NODE, "x", np.array([1, 0]))
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert found.tolist() == [[0, 0, 0, 0, 4, 5, 6, 7], [0, 1, 2, 3, 0, 0, 0, 0]]
+    assert peak < values.nbytes
 
 
 def test_columns_are_those_of_the_bundle():
