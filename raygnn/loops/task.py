@@ -115,7 +115,7 @@ class Task(ABC):
 
     @abstractmethod
     def build_model(self) -> nn.Module:
-        """The module to train, on the CPU; the engine moves and wraps it."""
+        """The module to train, on the CPU; the engine moves it to the device."""
 
     @abstractmethod
     def loader(self, split: str) -> BatchSequence | None:
