@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
@@ -85,7 +86,14 @@ class ProcessContext:
         self._interruption = cause
 
     def close(self) -> None:
-        """Leaves the process group if this context made it."""
+        """Frees what the run leaves behind, then leaves the process group if this context made it.
+
+        Engine, task and callbacks refer to each other, so their tensors, which may be gigabytes,
+        would stay until Python happens to look, in a notebook beside those of the next run. And a
+        `DistributedDataParallel` of the user's that is last to hold a gloo group would end its
+        threads without letting go of the interpreter, which they may wait for.
+        """
+        gc.collect()
         if self._owns_group:
             dist.destroy_process_group()
             self._owns_group = False

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import logging
 import os
 import tempfile
@@ -80,11 +79,6 @@ def _run_in_process(loaded: LoadedConfig, name: str, data: Any, *, dry_run: bool
         metrics = run_worker(TrainJob(loaded, folder, str(bundle.path), dry_run), context)
         return Outcome(folder, metrics)
     finally:
-        # Engine, task and callbacks refer to each other, so their tensors, which may be gigabytes,
-        # would stay until Python happens to look, in a notebook beside those of the next run. It
-        # comes before the group is left: a user's DDP that is last to hold a gloo group ends its
-        # threads without letting go of the interpreter, which they may wait for.
-        gc.collect()
         context.close()
 
 
