@@ -184,7 +184,8 @@ class Loader(Section):
     )
     prefetch_batches: PositiveWhole | None = Field(
         default=None,
-        description="Batches made ahead, per worker; null is two for each sampler thread.",
+        description="Batches made ahead, per worker; null is one for each sampler thread, two "
+        "where they take turns with training, and on a GPU.",
     )
     train: TrainLoader | None = Field(default=None, description="What differs for training.")
     val: SplitLoader | None = Field(default=None, description="What differs for validation.")

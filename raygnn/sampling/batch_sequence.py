@@ -25,9 +25,6 @@ from raygnn.sampling.rng import BatchKey, batch_key
 Batch = Any
 
 
-_AHEAD_A_THREAD = 2
-
-
 class SequenceOptions(TypedDict):
     """The keyword arguments of `BatchSequence`, for the signatures of its subclasses."""
 
@@ -59,7 +56,8 @@ class BatchSequence(ABC):
         num_threads: that make batches beside training; 0 makes each when it is asked for. None is
             one, but where training keeps all cores busy: there as many as torch has make
             `prefetch_batches` while training waits, then training has the cores to itself.
-        prefetch_batches: made ahead, at least one for each thread; None is two.
+        prefetch_batches: made ahead, at least one for each thread; None is one, but two where
+            threads take turns with training, and to a CUDA device.
         device: where `iterate` leaves the batches. To a CUDA device they are copied ahead, beside
             what it computes; None, or a CPU, is this host's memory.
     Raises:
@@ -126,7 +124,8 @@ class BatchSequence(ABC):
         first = start + (self.rank - start) % self.world_size
         indices = range(first, stop, self.world_size)
         num_threads, in_turns = self._threads()
-        num_ahead = self.prefetch_batches or _AHEAD_A_THREAD * num_threads
+        ahead_a_thread = 2 if in_turns or self._copies is not None else 1
+        num_ahead = self.prefetch_batches or ahead_a_thread * num_threads
         make = partial(self._make_on_device, epoch)
         batches = map_ahead(make, indices, num_threads, num_ahead, in_turns=in_turns)
         if self._copies is not None:
