@@ -1,7 +1,7 @@
 """Packages of others that wait until something of them is used.
 
-PyG imports its `datasets` with itself, and these import pandas and parts of language models: 0.3 s and
-30 MB of each worker, for what it never touches.
+PyG imports its `datasets` with itself, and these import pandas and parts of language models:
+0.3 s and 30 MB of each worker, for what it never touches.
 """
 
 from __future__ import annotations
