@@ -60,6 +60,9 @@ def exit_status_of(command: Callable[[], None], *, interrupted: str) -> int:
         name, status = ("SIGTERM", 143) if isinstance(stop, Terminated) else ("SIGINT", 130)
         print(f"stopped by {name}: {interrupted}", file=sys.stderr)
         return status
+    except SystemExit as stop:  # of a user's code, outside of what all ranks agree about
+        print(f"failed: the code of the run called sys.exit({stop.code!r})", file=sys.stderr)
+        return 1
     except Exception as error:
         if not is_storage_error(error):
             raise

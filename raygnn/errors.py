@@ -52,6 +52,10 @@ class TrainingError(RaygnnError):
     """Training failed on some rank; the message names the rank and the cause."""
 
 
+class LostRankError(TrainingError):
+    """Another rank died or went silent, as a collective noticed; a second try may go through."""
+
+
 class PreemptedError(RaygnnError):
     """A run was asked to stop before its end; started again, it goes on.
 

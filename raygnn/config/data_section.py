@@ -15,6 +15,7 @@ from raygnn.config.section import (
     NonNegativeWhole,
     PositiveWhole,
     Section,
+    Seed,
 )
 
 _SUM_TOLERANCE = 1e-6  # fractions are written with few decimals, and summed in binary
@@ -27,9 +28,7 @@ class HashSplit(Section):
     fractions: Annotated[
         list[Annotated[float, Field(ge=0, le=1)]], Field(min_length=3, max_length=3)
     ] = Field(default=[0.8, 0.1, 0.1], description="Shares of train, val and test; they sum to 1.")
-    seed: NonNegativeWhole | None = Field(
-        default=None, description="Seed; null takes the config's."
-    )
+    seed: Seed | None = Field(default=None, description="Seed; null takes the config's.")
 
     def broken_rules(self) -> Iterable[Problem]:
         total = sum(self.fractions)
@@ -51,9 +50,7 @@ class PerClassSplit(Section):
     type: Literal["per_class"] = Field(description="A fixed number of nodes of each class.")
     train: PositiveWhole = Field(default=20, description="Training nodes of each class.")
     val: NonNegativeWhole = Field(default=30, description="Validation nodes of each class.")
-    seed: NonNegativeWhole | None = Field(
-        default=None, description="Seed; null takes the config's."
-    )
+    seed: Seed | None = Field(default=None, description="Seed; null takes the config's.")
 
 
 def _check_timestamp(value: Any) -> Any:

@@ -15,7 +15,7 @@ from raygnn.config.loader_section import Loader, LoaderPlan, Sampling, plan_load
 from raygnn.config.problems import rule_error, rules_error
 from raygnn.config.profiler_section import Profiler
 from raygnn.config.run_section import Run, Scaling
-from raygnn.config.section import NonEmptyText, NonNegativeWhole, Section
+from raygnn.config.section import NonEmptyText, Section, Seed
 from raygnn.config.slots import SLOTS
 from raygnn.config.training_section import (
     Checkpoint,
@@ -61,7 +61,7 @@ class Config(Section):
     """Everything that a training job is told."""
 
     job_name: NonEmptyText | None = Field(default=None, description="Name of the job, for people.")
-    seed: NonNegativeWhole = Field(default=0, description="Seed of everything random.")
+    seed: Seed = Field(default=0, description="Seed of everything random.")
     deterministic: bool = Field(
         default=False, description="Same bits from run to run, at the price of some speed."
     )

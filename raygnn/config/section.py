@@ -48,6 +48,7 @@ def _whole(value: Any) -> Any:
 Whole = Annotated[int, BeforeValidator(_whole)]
 PositiveWhole = Annotated[int, BeforeValidator(_whole), Field(gt=0)]
 NonNegativeWhole = Annotated[int, BeforeValidator(_whole), Field(ge=0)]
+Seed = Annotated[int, BeforeValidator(_whole), Field(ge=0, lt=2**63)]  # int64, as torch has it
 PositiveNumber = Annotated[float, Field(gt=0)]
 NonNegativeNumber = Annotated[float, Field(ge=0)]
 NonEmptyText = Annotated[str, Field(min_length=1)]

@@ -123,7 +123,20 @@ class BundleRecord:
             DataError: there is no bundle, it is of another version, or a file is damaged.
         """
         content = _read(folder)
-        for name, size in content["file_sizes"].items():
+        try:
+            record = cls(
+                content["fingerprint"],
+                {name: _node_record(node) for name, node in content["nodes"].items()},
+                tuple(_edge_record(edge) for edge in content["edges"]),
+                tuple(_label_edge_record(edges) for edges in content["label_edges"]),
+                dict(content["file_sizes"]),
+            )
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise DataError(
+                f"bundle {folder} is damaged: {RECORD_NAME} is no record of one: "
+                f"{type(error).__name__}: {error}. Remove the folder; the next run builds it again."
+            ) from error
+        for name, size in record.file_sizes.items():
             path = folder / name
             found = path.stat().st_size if path.exists() else None
             if found != size:
@@ -132,24 +145,18 @@ class BundleRecord:
                     f"bundle {folder} is damaged: {name} {what}. "
                     "Remove the folder; the next run builds it again."
                 )
-        return cls(
-            content["fingerprint"],
-            {name: _node_record(node) for name, node in content["nodes"].items()},
-            tuple(_edge_record(edge) for edge in content["edges"]),
-            tuple(_label_edge_record(edges) for edges in content["label_edges"]),
-            content["file_sizes"],
-        )
+        return record
 
 
 def _read(folder: Path) -> dict[str, Any]:
     path = folder / RECORD_NAME
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content: dict[str, Any] = dict(json.loads(path.read_text(encoding="utf-8")))
     except FileNotFoundError as error:
         raise DataError(
             f"{folder} is no bundle: it has no {RECORD_NAME}. Name a folder that ingest made."
         ) from error
-    except ValueError as error:
+    except (ValueError, TypeError) as error:
         raise DataError(
             f"bundle {folder} is damaged: {RECORD_NAME} does not parse: {error}. "
             "Remove the folder; the next run builds it again."

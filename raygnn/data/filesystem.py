@@ -90,8 +90,18 @@ def read_bytes(uri: str | os.PathLike[str]) -> bytes:
 
 
 def read_text(uri: str | os.PathLike[str]) -> str:
-    """Reads a whole UTF-8 file, as `read_bytes`."""
-    return read_bytes(uri).decode("utf-8")
+    """Reads a whole UTF-8 file.
+
+    Raises:
+        DataError: there is no such file, or it is no text in UTF-8.
+    """
+    try:
+        return read_bytes(uri).decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise DataError(
+            f"uri={redact(os.fspath(uri))!r} is invalid: it is no text in UTF-8: {error}. Write it "
+            "again in UTF-8."
+        ) from error
 
 
 @retried

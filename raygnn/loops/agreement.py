@@ -8,6 +8,10 @@ from contextlib import contextmanager
 from raygnn.errors import RaygnnError, TrainingError
 from raygnn.loops import collectives
 
+#: How code that a user wrote may fail. One that calls `sys.exit` on a rank has failed too: the
+#: others would wait for that rank, and the run would end with its exit status and no model.
+FAILURES = (Exception, SystemExit)
+
 
 @contextmanager
 def agreement(where: str, error: type[RaygnnError] = TrainingError) -> Iterator[None]:
@@ -19,10 +23,10 @@ def agreement(where: str, error: type[RaygnnError] = TrainingError) -> Iterator[
     Args:
         where: completes "Rank 0 failed in ...".
     """
-    failure: Exception | None = None
+    failure: BaseException | None = None
     try:
         yield
-    except Exception as raised:  # noqa: BLE001 - told to all ranks, then raised below
+    except FAILURES as raised:  # told to all ranks, then raised below
         failure = raised
     raise_if_any_failed(failure, where, error)
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from raygnn.errors import ConfigError
+from raygnn.loops.agreement import FAILURES
 
 if TYPE_CHECKING:
     from raygnn.loops.engine import Engine
@@ -145,7 +146,7 @@ class CallbackList:
 
     def __init__(self, callbacks: Sequence[Callback]) -> None:
         self._callbacks = tuple(callbacks)
-        self._failure: Exception | None = None
+        self._failure: BaseException | None = None
 
     def call(self, hook: str, engine: Engine, *args: Any) -> None:
         for callback in self._callbacks:
@@ -153,11 +154,11 @@ class CallbackList:
                 return
             try:
                 getattr(callback, hook)(engine, *args)
-            except Exception as error:  # noqa: BLE001 - taken by the engine, which raises it
+            except FAILURES as error:  # taken by the engine, which raises it
                 error.add_note(f"in {hook} of {type(callback).__qualname__}")
                 self._failure = self._failure or error
 
-    def take_failure(self) -> Exception | None:
+    def take_failure(self) -> BaseException | None:
         """What a hook raised on this rank since it was asked last."""
         failure, self._failure = self._failure, None
         return failure
@@ -174,7 +175,7 @@ class CallbackList:
         for i, callback in enumerate(self._callbacks):
             try:
                 state[self._key(i)] = callback.state_dict()
-            except Exception as error:  # noqa: BLE001 - taken by the engine, which raises it
+            except FAILURES as error:  # taken by the engine, which raises it
                 error.add_note(f"in state_dict of {type(callback).__qualname__}")
                 self._failure = self._failure or error
         return state

@@ -1,12 +1,19 @@
-"""The few collectives that the loops use; each is the identity in a world of one."""
+"""The few collectives that the loops use; each is the identity in a world of one.
+
+Each raises LostRankError where another rank died, or did not come within `scaling.timeout_s`.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
+
+from raygnn.errors import LostRankError
 
 
 def world_size() -> int:
@@ -32,7 +39,21 @@ def all_reduce_sum(tensor: Tensor) -> Tensor:
     if world_size() == 1:
         return tensor
     carried = tensor.to(communication_device())
-    dist.all_reduce(carried)
+    with _exchange():
+        dist.all_reduce(carried)
+    return carried.to(tensor.device)
+
+
+def broadcast(tensor: Tensor) -> Tensor:
+    """Rank 0's values, on every rank, in place where it can.
+
+    Collective: all ranks must call with equal shapes and dtypes.
+    """
+    if world_size() == 1:
+        return tensor
+    carried = tensor.to(communication_device()).contiguous()
+    with _exchange():
+        dist.broadcast(carried, src=0)
     return carried.to(tensor.device)
 
 
@@ -41,7 +62,8 @@ def broadcast_object(value: Any) -> Any:
     if world_size() == 1:
         return value
     box = [value]
-    dist.broadcast_object_list(box, src=0, device=communication_device())
+    with _exchange():
+        dist.broadcast_object_list(box, src=0, device=communication_device())
     return box[0]
 
 
@@ -50,7 +72,8 @@ def gather_objects(value: Any) -> list[Any]:
     if world_size() == 1:
         return [value]
     values: list[Any] = [None] * world_size()
-    dist.all_gather_object(values, value)
+    with _exchange():
+        dist.all_gather_object(values, value)
     return values
 
 
@@ -69,12 +92,14 @@ def gather_rows(rows: Tensor) -> Tensor:
     device = communication_device()
     counts = torch.zeros(world_size(), dtype=torch.int64, device=device)
     counts[rank()] = rows.shape[0]
-    dist.all_reduce(counts)
+    with _exchange():
+        dist.all_reduce(counts)
     longest = int(counts.max())
     padded = torch.zeros((longest, *rows.shape[1:]), dtype=rows.dtype, device=device)
     padded[: rows.shape[0]] = rows.to(device)
     parts = [torch.empty_like(padded) for _ in range(world_size())]
-    dist.all_gather(parts, padded)
+    with _exchange():
+        dist.all_gather(parts, padded)
     kept = [part[: int(count)] for part, count in zip(parts, counts, strict=True)]
     return torch.cat(kept).to(rows.device)
 
@@ -82,4 +107,21 @@ def gather_rows(rows: Tensor) -> Tensor:
 def barrier() -> None:
     """Waits for all ranks. Collective: all ranks must call."""
     if world_size() > 1:
-        dist.barrier()
+        with _exchange():
+            dist.barrier()
+
+
+@contextmanager
+def _exchange() -> Iterator[None]:
+    """Says what it means when a collective fails: backends tell of sockets and buffers."""
+    try:
+        yield
+    except RuntimeError as error:
+        raise LostRankError(
+            f"Rank {rank()} lost another rank, which died or did not come within "
+            f"scaling.timeout_s; what that one wrote last says why. ({_first_line(error)})"
+        ) from error
+
+
+def _first_line(error: RuntimeError) -> str:
+    return str(error).strip().partition("\n")[0]

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from raygnn.errors import RaygnnError
 from raygnn.loops import collectives
-from raygnn.loops.agreement import raise_if_any_failed
+from raygnn.loops.agreement import FAILURES, raise_if_any_failed
 from raygnn.loops.task import EvalOutput, Task
 from raygnn.metrics import GatheredMetric, SumMetric
 
@@ -113,7 +113,7 @@ def evaluate(
         return {}
     num_batches = loader.num_batches if limit is None else min(limit, loader.num_batches)
     table = EvaluationTable(num_batches, metrics)
-    failure: Exception | None = None
+    failure: BaseException | None = None
     training = task.model.training
     task.model.eval()
     try:
@@ -122,7 +122,7 @@ def evaluate(
             outputs = task.evaluate(split, num_batches)
             for output in outputs if watch is None else watch(outputs, num_batches):
                 table.add(output)
-    except Exception as error:  # noqa: BLE001 - told to all ranks, then raised below
+    except FAILURES as error:  # told to all ranks, then raised below
         failure = error
     finally:
         task.model.train(training)

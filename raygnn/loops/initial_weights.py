@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 
 from raygnn.errors import TrainingError
@@ -23,11 +22,8 @@ def equalise(module: nn.Module) -> None:
         return
     own = {**dict(module.named_parameters()), **dict(module.named_buffers())}
     _check_same(own)
-    device = collectives.communication_device()
     for tensor in own.values():
-        carried = tensor.to(device).contiguous()
-        dist.broadcast(carried, src=0)
-        tensor.copy_(carried)
+        tensor.copy_(collectives.broadcast(tensor))
 
 
 def _check_same(own: dict[str, Tensor]) -> None:

@@ -21,6 +21,7 @@ from raygnn.data.filesystem import (
     is_remote,
     join,
     open_fs,
+    read_bytes,
     read_text,
     redact,
     write_text,
@@ -89,6 +90,23 @@ class RunFolder:
         """Whether the folder is the one in which this very start has written its state."""
         return (self.read_state() or {}).get("attempt") == self.attempt
 
+    def check_is_held(self) -> None:
+        """Looks whether the folder is still this start's: of two at a time the newer one has it.
+
+        Raises:
+            RunError: the run has been started once more.
+        """
+        if self.is_superseded():
+            raise RunError(
+                f"run.name={self.name!r} is invalid: the run was started once more, and this start "
+                "leaves it to the newer one. Start a run once at a time, or set another run.name."
+            )
+
+    def is_superseded(self) -> bool:
+        """Whether a newer start has taken the folder over."""
+        state = self.read_state()
+        return state is not None and state.get("attempt") != self.attempt
+
     def record_start(self, *, resumed_from: str | None, step: int, num_workers: int) -> None:
         """Notes in `run.json` that the workers start, for the first time or again. Rank 0 only."""
         start = {
@@ -114,10 +132,15 @@ class RunFolder:
         write_text(join(self.uri, "run.json"), json.dumps(state, indent=1) + "\n")
 
     def read_state(self) -> dict[str, Any] | None:
+        """What `run.json` says; null where it is not there.
+
+        Raises:
+            RunError: it is damaged.
+        """
         fs, path = open_fs(join(self.uri, "run.json"))
         if not fs.exists(path):
             return None
-        return json.loads(read_text(join(self.uri, "run.json")))
+        return _parsed_state(read_bytes(join(self.uri, "run.json")), self.uri)
 
     def is_empty(self) -> bool:
         """Whether nothing is in the folder, or there is none."""
@@ -190,6 +213,23 @@ def check_run_folder(loaded: LoadedConfig, name: str) -> RunFolder:
     _check_kept(folder, "checkpoint.resume", resume)
     _check_kept(folder, "checkpoint.init_from.uri", init_from.uri if init_from else "")
     return folder
+
+
+def _parsed_state(content: bytes, uri: str) -> dict[str, Any]:
+    try:
+        state = json.loads(content)
+        RunStatus(state["status"])
+        if not isinstance(state["fingerprint"], str):
+            raise TypeError("fingerprint is no text")
+        for start in state.get("starts", []):
+            datetime.fromisoformat(start["time"])
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise RunError(
+            f"{redact(join(uri, 'run.json'))} is damaged: {type(error).__name__}: {error}. Delete "
+            "the file to go on from the run's checkpoints, or set --run.overwrite true to start "
+            "from scratch."
+        ) from error
+    return dict(state)
 
 
 def _check_target(resume: str) -> None:

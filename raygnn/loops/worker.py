@@ -89,6 +89,7 @@ def run_worker(
         with agreement("writing the outputs"):
             engine.callbacks.raise_failure()
             if context.rank == 0:
+                job.folder.check_is_held()
                 _write_outputs(job, engine, weights, metrics, logged)
         return metrics
     finally:
@@ -98,6 +99,7 @@ def run_worker(
 def _record_start(job: TrainJob, engine: Engine) -> None:
     with agreement("writing run.json"):
         if engine.context.rank == 0:
+            job.folder.check_is_held()
             job.folder.forget_failure()
             job.folder.record_start(
                 resumed_from=engine.resumed_from,
@@ -118,6 +120,7 @@ def _run_own_loop(job: TrainJob, task: Task, context: WorkerContext) -> dict[str
         )
     with agreement("writing the outputs"):
         if context.rank == 0:
+            job.folder.check_is_held()
             job.folder.write_metrics({**metrics, "raygnn": __version__})
             job.folder.write_state(RunStatus.FINISHED, job.loaded.fingerprint())
     return metrics
@@ -210,8 +213,8 @@ def _write_failure(job: TrainJob, engine: Engine, logged: LogRows, error: Except
     """Leaves metrics.json and report.html of a failed run, which say what happened."""
     folder, what = job.folder, redact_text(describe(error))
     try:
-        if not folder.read_starts():
-            return  # it failed before training, so there is nothing to report
+        if folder.is_superseded() or not folder.read_starts():
+            return  # another start has the folder, or there was no training to report on
         metrics = {**_final_metrics(job, engine, {}), "stop_reason": f"failed: {what}"}
         finite = {k: None if _is_nan(v) else v for k, v in metrics.items()}
         folder.write_metrics({**finite, "raygnn": __version__})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -15,8 +15,8 @@ from filelock import FileLock
 from raygnn import __version__
 from raygnn.config import LoadedConfig, build
 from raygnn.data.bundle import Bundle
-from raygnn.data.filesystem import redact
-from raygnn.data.ingest.build_bundle import IngestOptions, ingest
+from raygnn.data.filesystem import redact, write_text
+from raygnn.data.ingest.build_bundle import IngestOptions, cache_folder, ingest
 from raygnn.errors import ConfigError
 from raygnn.loops.monitoring.progress import say
 
@@ -42,7 +42,7 @@ def open_bundle(loaded: LoadedConfig, data: Any, on_cluster: bool = False) -> Bu
         DataError: the tables are wrong.
     """
     section = loaded.config.data
-    cache_dir = section.cache_dir or default_cache_dir()
+    cache_dir = section.cache_dir
     uri = section.uri
     if data is not None:
         if uri or section.synthetic or section.type:
@@ -78,12 +78,7 @@ def open_bundle(loaded: LoadedConfig, data: Any, on_cluster: bool = False) -> Bu
     return ingest_on_cluster(uri, options, section.cache_dir, _MIN_SCHEDULED_BYTES)
 
 
-def default_cache_dir() -> str:
-    """`$RAYGNN_CACHE_DIR`, else `~/.cache/raygnn`."""
-    return os.environ.get("RAYGNN_CACHE_DIR") or str(Path.home() / ".cache" / "raygnn")
-
-
-def _write_synthetic(generator: str, arguments: dict[str, Any], cache_dir: str) -> str:
+def _write_synthetic(generator: str, arguments: dict[str, Any], cache_dir: str | None) -> str:
     from raygnn.data.synthetic.generators import synthetic_tables
 
     text = json.dumps([__version__, generator, arguments], sort_keys=True)
@@ -93,7 +88,7 @@ def _write_synthetic(generator: str, arguments: dict[str, Any], cache_dir: str) 
     )
 
 
-def _write_pyg(data: Any, cache_dir: str) -> str:
+def _write_pyg(data: Any, cache_dir: str | None) -> str:
     from raygnn.data.convert.pyg import tables_from_pyg
 
     tables = tables_from_pyg(data)
@@ -114,16 +109,34 @@ def _content_key(tables: GraphTables) -> str:
     return digest.hexdigest()
 
 
-def _write_once(cache_dir: str, name: str, make: Callable[[], GraphTables]) -> str:
-    """Writes tables under a name that tells their content, unless they are there already."""
+def _write_once(cache_dir: str | None, name: str, make: Callable[[], GraphTables]) -> str:
+    """Writes tables under a name that tells their content, unless all of them are there already.
+
+    A note beside the folder says what was written: caches are cleaned by age, file by file.
+    """
     from raygnn.data.tables.graph_tables import write_tables
 
-    folder = Path(cache_dir).expanduser().absolute() / "tables" / name
-    folder.parent.mkdir(parents=True, exist_ok=True)
+    folder = cache_folder(cache_dir, "tables") / name
+    note = folder.with_name(f"{name}.json")
     with FileLock(f"{folder}.lock"):
-        if not (folder / "graph.yaml").exists():
+        if _sizes(folder) != _noted(note):
+            shutil.rmtree(folder, ignore_errors=True)
             write_tables(make(), str(folder), num_shards=2)
+            write_text(note, json.dumps(_sizes(folder)))
     return str(folder)
+
+
+def _sizes(folder: Path) -> dict[str, int]:
+    """Bytes of every file in a folder."""
+    files = [path for path in sorted(folder.rglob("*")) if path.is_file()]
+    return {path.relative_to(folder).as_posix(): path.stat().st_size for path in files}
+
+
+def _noted(note: Path) -> Any:
+    try:
+        return json.loads(note.read_bytes())
+    except (FileNotFoundError, ValueError):
+        return None
 
 
 def _single_graph(dataset: Any) -> Any:

@@ -13,7 +13,7 @@ from ray.train.torch import TorchConfig, TorchTrainer
 from ray.train.v2.api.exceptions import TrainingFailedError
 
 from raygnn.config import Config
-from raygnn.errors import RaygnnError, TrainingError
+from raygnn.errors import LostRankError, RaygnnError, TrainingError
 from raygnn.runtime.lost_nodes import missing_places_told
 from raygnn.runtime.node_bundle import BundlePlace, bundle_on_this_node
 from raygnn.runtime.preflight import WorkerResources, missing_places
@@ -119,6 +119,8 @@ def _run_worker(config: dict[str, _Work]) -> Any:
         path = together(lambda: bundle_on_this_node(work.bundle))
         job = replace(work.job, bundle_path=path)
         return work.function(job, RayWorkerContext(work.stop_requests))
+    except LostRankError:
+        raise
     except RaygnnError as error:
         return error
 

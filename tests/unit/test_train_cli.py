@@ -6,6 +6,7 @@ import gc
 import json
 import re
 import signal
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -22,7 +23,7 @@ from raygnn.data.tables.graph_tables import write_tables
 from raygnn.errors import ConfigError, DataError, RunError
 from raygnn.loops.callbacks import Callback
 from raygnn.loops.engine import Engine
-from raygnn.loops.run_folder import check_run_folder
+from raygnn.loops.run_folder import check_run_folder, open_run_folder
 from tests.small_runs import small_config
 
 
@@ -113,6 +114,70 @@ def test_a_folder_that_is_no_run_is_not_emptied(capsys, config, tmp_path):
     assert status == 2
     assert re.search(r"run\.overwrite=True is invalid: .* holds files, and no run", err)
     assert (folder / "thesis.txt").exists()
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", "{}", '{"status": "lost"}', "\xff"])
+def test_a_damaged_record_of_the_run_is_named(capsys, config, tmp_path, content):
+    folder = tmp_path / "runs" / "run"
+    folder.mkdir(parents=True)
+    (folder / "run.json").write_text(content, encoding="latin-1")
+    status, err = _status(capsys, config)
+    assert status == 2
+    assert "run.json is damaged" in err
+    assert "Delete the file to go on" in err
+
+
+class StartsAgain(Callback):
+    """Starts the run once more while it goes on, as an impatient user or a scheduler does."""
+
+    def on_epoch_start(self, engine, epoch) -> None:
+        open_run_folder(engine.loaded, "run")
+
+
+@pytest.mark.parametrize("policy", ["best", "none"])
+def test_of_two_starts_at_a_time_the_newer_one_has_the_run(capsys, config, tmp_path, policy):
+    callback = "[{type: tests.unit.test_train_cli.StartsAgain}]"
+    more = ["--callbacks", callback, "--allow-module", "tests", "--checkpoint.policy", policy]
+    status, err = _status(capsys, config, *more)
+    assert status in (1, 2)
+    assert "run.name='run' is invalid: the run was started once more" in err
+    folder = tmp_path / "runs" / "run"
+    assert json.loads((folder / "run.json").read_text())["status"] == "running"
+    assert not list(folder.glob("checkpoints/*/manifest.json"))
+    assert not (folder / "metrics.json").exists()
+    assert not (folder / "model.safetensors").exists()
+
+
+class Leaves(Callback):
+    """Calls `sys.exit` in a step, as a script would that has seen enough."""
+
+    def on_train_step_end(self, engine, totals) -> None:
+        sys.exit(0)
+
+
+def exit_at_once() -> None:
+    """`init_env`."""
+    sys.exit(0)
+
+
+def test_sys_exit_in_a_callback_is_a_failure(capsys, config, tmp_path):
+    callback = "[{type: tests.unit.test_train_cli.Leaves}]"
+    status, err = _status(capsys, config, "--callbacks", callback, "--allow-module", "tests")
+    assert status == 1
+    assert "SystemExit: 0 (in on_train_step_end of Leaves)" in err
+    assert json.loads((tmp_path / "runs/run/run.json").read_text())["status"] == "failed"
+
+
+def test_sys_exit_before_training_is_a_failure(capsys, config):
+    init = "tests.unit.test_train_cli.exit_at_once"
+    status, err = _status(capsys, config, "--init_env", init, "--allow-module", "tests")
+    assert (status, err) == (1, "failed: the code of the run called sys.exit(0)\n")
+
+
+def test_a_seed_that_no_generator_takes(capsys, config):
+    status, err = _status(capsys, config, "--seed", "99999999999999999999")
+    assert status == 2
+    assert "seed=99999999999999999999 is invalid: it must be less than 9.22337e+18" in err
 
 
 def test_an_unfinished_run_of_another_config_is_refused(capsys, config, tmp_path):

@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from raygnn.data.arrays import sync_folder
 from raygnn.data.bundle import Bundle
+from raygnn.data.bundle_check import check_arrays
 from raygnn.data.bundle_record import (
     FORMAT_VERSION,
     RECORD_NAME,
@@ -126,8 +127,15 @@ def ingest(
 
 
 def bundle_folder(cache_dir: str | os.PathLike[str] | None = None) -> Path:
-    """The folder that holds all bundles of a cache; it is made where it is missing.
+    """The folder that holds all bundles of a cache, as `cache_folder`."""
+    return cache_folder(cache_dir, "bundles")
 
+
+def cache_folder(cache_dir: str | os.PathLike[str] | None, part: str) -> Path:
+    """A folder of the cache; it is made where it is missing.
+
+    Args:
+        cache_dir: null means $RAYGNN_CACHE_DIR or ~/.cache/raygnn.
     Raises:
         DataError: the cache is not on a local disk, or cannot be written.
     """
@@ -137,13 +145,13 @@ def bundle_folder(cache_dir: str | os.PathLike[str] | None = None) -> Path:
             f"data.cache_dir={redact(os.fspath(given))!r} is invalid: bundles are memory-mapped, "
             "which needs a local disk. Set a local folder."
         )
-    folder = Path(os.fspath(given)).expanduser().absolute() / "bundles"
     try:
+        folder = Path(os.fspath(given)).expanduser().absolute() / part
         folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
+    except (OSError, RuntimeError) as error:  # RuntimeError: this user has no home
         raise DataError(
-            f"data.cache_dir={os.fspath(given)!r} is invalid: {folder} cannot be made: "
-            f"{error.strerror}. Set a local folder that you may write to."
+            f"data.cache_dir={os.fspath(given)!r} is invalid: {part} cannot be made there: "
+            f"{error}. Set it, or ${CACHE_VARIABLE}, to a local folder that you may write to."
         ) from error
     return folder
 
@@ -183,6 +191,7 @@ def _open_finished(path: Path, progress: Callable[[str], None]) -> Bundle | None
         return None
     try:
         bundle = Bundle.open(path)
+        check_arrays(bundle)
     except DataError as error:
         progress(f"ingest: building again, because {error}")
         return None

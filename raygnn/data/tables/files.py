@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import glob
 import os
+import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -29,6 +31,9 @@ _FORMATS: dict[str, TableFormat] = {
 _WHOLE_FILE_BYTES = 64 << 20
 # What stores call the value that changes with an object's content; in order of preference.
 _VERSION_KEYS = ("etag", "ETag", "e_tag", "md5Hash", "crc32c", "generation")
+# As many writers name shards: a table of which some are missing is not taken for whole.
+_NUMBER = "-of-"
+_NUMBERED = re.compile(rf"(.*?)\d+{_NUMBER}(\d+\..*)")
 
 
 @dataclass(frozen=True)
@@ -56,7 +61,8 @@ def list_files(folder: str, patterns: Sequence[str], place: str) -> list[TableFi
         folder: where relative patterns start.
         place: what messages call the field, such as `node_types.user.files`.
     Raises:
-        DataError: a pattern matches nothing, or a file whose suffix says no known format.
+        DataError: a pattern matches nothing, or a file whose suffix says no known format, or only
+            some of the files that number themselves, as `part-00000-of-00002.parquet` does.
     """
     files: dict[str, TableFile] = {}
     for pattern in patterns:
@@ -67,9 +73,25 @@ def list_files(folder: str, patterns: Sequence[str], place: str) -> list[TableFi
                 "Check the pattern, which is relative to graph.yaml's folder, and that the "
                 "tables were written."
             )
+        if _NUMBER not in pattern:  # else it asks for some of them
+            _check_numbers([path for path, _ in found], f"{place}={pattern!r}")
         for path, info in found:
             files.setdefault(path, _table_file(folder, path, info, place))
     return list(files.values())
+
+
+def _check_numbers(paths: Sequence[str], place: str) -> None:
+    tables = Counter(
+        (match[1], match[2]) for match in map(_NUMBERED.fullmatch, paths) if match is not None
+    )
+    for (before, after), num_files in tables.items():
+        total = int(after.partition(".")[0])
+        if num_files < total:
+            raise DataError(
+                f"{place} is invalid: {num_files} of {total} files "
+                f"{redact(before)}*{_NUMBER}{after} are there. Write the others again, or name "
+                "those to take."
+            )
 
 
 def match_files(folder: str, pattern: str) -> list[tuple[str, Mapping[str, Any]]]:

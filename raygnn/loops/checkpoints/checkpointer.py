@@ -46,6 +46,7 @@ class Checkpointer(Callback):
     """
 
     def __init__(self, folder: RunFolder, context: WorkerContext, settings: Checkpoint) -> None:
+        self._folder = folder
         self._store = CheckpointStore(folder.checkpoints_uri)
         self._context = context
         self._settings = settings
@@ -190,6 +191,7 @@ class Checkpointer(Callback):
 
     def _finish(self, name: str, files: dict[str, File], retention: Retention) -> None:
         """Makes a written checkpoint count, and deletes what it makes obsolete."""
+        self._folder.check_is_held()
         self._store.finish(name, files, self._context.world_size)
         self._point(name)
         self._prune(retention)

@@ -104,6 +104,7 @@ class CheckpointStore:
         try:
             manifest: dict[str, Any] = json.loads(read_bytes(uri))
             assert isinstance(manifest["files"], dict)
+            assert isinstance(manifest["world_size"], int)
         except DataError as error:
             raise UnfinishedError(f"{join(self.uri, name)} was never finished") from error
         except (ValueError, KeyError, TypeError, AssertionError) as error:
@@ -177,12 +178,13 @@ class CheckpointStore:
         return None, passed_over
 
     def pointer(self, which: str) -> str | None:
-        """The name that the pointer `best` or `last` holds; None if it is not there, or cut off."""
+        """The name that the pointer `best` or `last` holds; None if it is not there, or damaged."""
         uri = join(self.uri, f"{which}.json")
         try:
-            return json.loads(read_bytes(uri))["checkpoint"] if exists(uri) else None
-        except ValueError:
+            name = json.loads(read_bytes(uri))["checkpoint"] if exists(uri) else None
+        except (ValueError, TypeError, KeyError):
             return None
+        return name if isinstance(name, str) else None
 
     def point(self, which: str, name: str | None) -> None:
         """Makes the pointer `best` or `last` name a finished checkpoint, or none. Rank 0 only."""

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from raygnn.errors import TrainingError
+from raygnn.loops.agreement import FAILURES
 from raygnn.loops.gradients.all_reduce import LocalTotals
 from raygnn.loops.randomness import seed_micro_batch
 from raygnn.loops.task import StepOutput
@@ -23,7 +24,7 @@ class Accumulation:
 
     def run(
         self, batches: Iterator[Any], epoch: int, indices: Sequence[int], local: LocalTotals
-    ) -> Exception | None:
+    ) -> BaseException | None:
         """Leaves summed gradients in every `.grad`.
 
         Args:
@@ -40,7 +41,7 @@ class Accumulation:
                     output = engine.task.training_step(batch)
                 divisor = self._backward(output)
                 self._count(batch, output, divisor, local)
-        except Exception as error:  # noqa: BLE001 - flagged to all ranks, which then raise
+        except FAILURES as error:  # flagged to all ranks, which then raise
             local.failed = True
             return error
         return None

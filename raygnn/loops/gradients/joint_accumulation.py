@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from raygnn.loops import collectives
+from raygnn.loops.agreement import FAILURES
 from raygnn.loops.gradients.accumulation import Accumulation
 from raygnn.loops.gradients.all_reduce import LocalTotals
 from raygnn.loops.task import JointLoss
@@ -39,25 +40,25 @@ class JointAccumulation(Accumulation):
 
     def run(
         self, batches: Iterator[Any], epoch: int, indices: Sequence[int], local: LocalTotals
-    ) -> Exception | None:
+    ) -> BaseException | None:
         """See `Accumulation`. Collective: all ranks must call, one without indices too."""
-        failure: Exception | None = None
+        failure: BaseException | None = None
         encoded: list[_Encoded] = []
         try:
             encoded = [self._encode(self._next(batches, epoch, index)) for index in indices]
-        except Exception as error:  # noqa: BLE001 - told to all ranks
+        except FAILURES as error:  # told to all ranks
             failure = error
         gathered = _gather([each.offered for each in encoded], failed=failure is not None)
         if gathered is not None:
             try:
                 self._take_losses(encoded, gathered.offered, local)
-            except Exception as error:  # noqa: BLE001 - told to all ranks
+            except FAILURES as error:  # told to all ranks
                 failure = error
             gradient = _sum_gradient(gathered.offered.rows, failed=failure is not None)
             if gradient is not None:
                 try:
                     self._go_back(encoded, gradient[gathered.own])
-                except Exception as error:  # noqa: BLE001 - told to all ranks by the engine
+                except FAILURES as error:  # told to all ranks by the engine
                     failure = error
         local.failed = failure is not None
         return failure

@@ -76,6 +76,19 @@ def test_damage_is_named(bundle: Bundle) -> None:
         Bundle.open(bundle.path)
 
 
+@pytest.mark.parametrize(
+    ("content", "match"),
+    [
+        ("[1]", "bundle.json does not parse"),
+        ('{"format": "raygnn/bundle", "version": 3}', "bundle.json is no record of one: KeyError"),
+    ],
+)
+def test_a_record_of_something_else(bundle: Bundle, content: str, match: str) -> None:
+    (bundle.path / "bundle.json").write_text(content)
+    with pytest.raises(DataError, match=f"is damaged: {match}"):
+        Bundle.open(bundle.path)
+
+
 def test_csr_is_kept_and_stale_builds_go(bundle: Bundle) -> None:
     stale = bundle.path / "csr" / ".building-n__to__n-1"
     stale.mkdir(parents=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -98,6 +99,29 @@ def test_damaged_bundles_are_built_again(graph: Path, tmp_path: Path) -> None:
     again = ingest(graph, cache_dir=tmp_path / "cache", progress=said.append)
     assert "building again, because bundle" in said[0]
     assert np.array_equal(again.column("n", "x"), np.arange(50))
+
+
+@pytest.mark.parametrize(
+    "file",
+    ["edges/n__to__n/indptr.npy", "edges/n__to__n/indices.npy", "nodes/n/id_offsets.npy"],
+)
+@pytest.mark.parametrize("at", [0, 8, 200, -1])
+def test_a_pointer_that_leads_out_of_its_array(tmp_path: Path, file: str, at: int) -> None:
+    """A byte of a file is flipped: of the head, of the middle, the highest of the last number."""
+    nodes = pa.table({"id": [f"node {i}" for i in range(50)], "x": np.arange(50)})
+    ends = pa.array([f"node {i}" for i in range(50)])
+    edges = pa.table({"s": ends[:49], "t": ends[1:]})
+    graph = write_graph(tmp_path / "graph", nodes, edges, {"features": {"x": "x"}})
+    first = ingest(graph, cache_dir=tmp_path / "cache")
+    path = first.path / file
+    whole = path.read_bytes()
+    damaged = bytearray(whole)
+    damaged[at] ^= 0x80
+    path.write_bytes(damaged)
+    said: list[str] = []
+    ingest(graph, cache_dir=tmp_path / "cache", progress=said.append)
+    assert re.search("building again, because bundle .* is damaged", said[0])
+    assert path.read_bytes() == whole
 
 
 def _ingest_here(graph: Path, cache: Path, said: list[str]) -> None:
@@ -204,6 +228,16 @@ def test_cache_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(DataError, match=r"data.cache_dir=.*/file' is invalid: .*cannot be made"):
         bundle_folder(tmp_path / "file")
+
+
+def test_a_user_without_a_home(monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_home(path: Path) -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.delenv(ingest_module.CACHE_VARIABLE)
+    monkeypatch.setattr(Path, "expanduser", no_home)
+    with pytest.raises(DataError, match=r"no.* home directory.*\$RAYGNN_CACHE_DIR|cannot be made"):
+        bundle_folder()
 
 
 def test_tables_in_memory(graph: Path, tmp_path: Path) -> None:

@@ -254,6 +254,25 @@ def test_no_file_matches(tmp_path: Path) -> None:
     _fails(tmp_path, r"no file matches it", path)
 
 
+def test_a_shard_that_is_missing(tmp_path: Path) -> None:
+    path = write_graph(tmp_path / "graph", cut(_nodes(), 2))
+    for number, shard in enumerate(sorted((path / "nodes").iterdir())):
+        shard.rename(path / "nodes" / f"part-{number:05d}-of-00003.parquet")
+    match = (
+        r"node_types.n.files='nodes/\*.parquet' is invalid: 2 of 3 files .*nodes/part-\*-of-00003"
+    )
+    _fails(tmp_path, match, path)
+    write_graph(path, cut(_nodes(), 2), node_spec={"files": "nodes/part-*-of-00003.parquet"})
+    assert ingest(path, cache_dir=tmp_path / "cache").num_nodes("n") == 4
+
+
+def test_a_manifest_that_is_not_utf_8(tmp_path: Path) -> None:
+    path = write_graph(tmp_path / "graph", _nodes())
+    manifest = path / "graph.yaml"
+    manifest.write_bytes("# Zürich\n".encode("latin-1") + manifest.read_bytes())
+    _fails(tmp_path, r"graph.yaml' is invalid: it is no text in UTF-8", path)
+
+
 def test_unknown_suffix(tmp_path: Path) -> None:
     path = write_graph(tmp_path / "graph", _nodes(), node_spec={"files": "*"})
     _fails(tmp_path, r"graph.yaml has none of the suffixes .parquet", path)

@@ -129,6 +129,21 @@ def test_a_pointer_names_one_checkpoint_or_none(store):
     assert store.pointer("best") is None
 
 
+@pytest.mark.parametrize("content", ["[]", "{}", '{"checkpoint": 1}', "null"])
+def test_a_pointer_that_holds_something_else_names_none(store, content):
+    write_text(join(store.uri, "best.json"), content)
+    assert store.pointer("best") is None
+
+
+def test_a_manifest_without_the_number_of_ranks_is_passed_over(store):
+    _save(store, ONE, 1.0)
+    _save(store, TWO, 2.0)
+    manifest = store.manifest(TWO)
+    del manifest["world_size"]
+    write_text(join(store.uri, TWO, "manifest.json"), json.dumps(manifest))
+    assert store.newest_valid(store.names())[0] == ONE
+
+
 def test_a_pointer_that_was_cut_off_names_none_and_is_written_again(store):
     write_text(join(store.uri, "last.json"), '{"checkpoint": "step-00')
     assert store.pointer("last") is None
