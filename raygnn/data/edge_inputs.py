@@ -33,7 +33,7 @@ def find_edge_columns(
         ConfigError: the model reads no such column, or has another width.
         DataError: no edge type has the column.
     """
-    name = _built_in_name(model)
+    name = built_in_name(model)
     if edge_feature is None and name is not None and _reads_features(name, model.args):
         edge_feature = EDGE_ATTR
     found: dict[str, str] = {}
@@ -69,10 +69,11 @@ def edge_widths(bundle: Bundle, column: str) -> dict[EdgeType, int]:
 
 def takes_edge_dims(model: Component) -> bool:
     """Whether it is a model of raygnn that is built for the width of edge features."""
-    return _built_in_name(model) in _WITH_FEATURES
+    return built_in_name(model) in _WITH_FEATURES
 
 
-def _built_in_name(model: Component) -> str | None:
+def built_in_name(model: Component) -> str | None:
+    """The short name of a model of raygnn; null for others."""
     name = model.type.removeprefix(_BUILT_IN)
     return None if "." in name else name
 

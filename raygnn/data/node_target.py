@@ -9,14 +9,18 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from raygnn.data.bundle import Bundle
-from raygnn.data.edge_inputs import find_edge_columns
+from raygnn.data.edge_inputs import built_in_name, find_edge_columns
 from raygnn.data.splits import Splits, make_splits
+from raygnn.data.time_units import check_time_units
 from raygnn.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
-    from raygnn.config import Config
+    from raygnn.config import Component, Config
 
 PROBLEMS = ("multi_class", "multi_label", "regression")
+
+# Models with a learned row for each node of a type without features.
+_LEARN_ROWS = ("HGT", "RGCN", "SimpleHGN", "Hetero", "LightGCN")
 
 
 @dataclass(frozen=True)
@@ -55,7 +59,7 @@ class NodeTarget:
         problem: multi_class, multi_label or regression.
         num_outputs: classes, labels or regression targets.
         labels: [num_nodes] or [num_nodes, num_labels].
-        in_channels: width of the input features.
+        in_channels: width of the input features; 0 where the model learns a row per node.
         edge_columns: edge columns that the model reads, see `find_edge_columns`.
     """
 
@@ -77,6 +81,8 @@ class NodeTarget:
             ConfigError: a name in `task.args` is not in the graph.
             DataError: there is nothing to predict or to predict it from, or a split is empty.
         """
+        if config.sampling.temporal is not None:
+            check_time_units(bundle, config.sampling.temporal.column)
         problem = arguments.problem
         if problem is not None and problem not in PROBLEMS:
             raise ConfigError(
@@ -94,7 +100,7 @@ class NodeTarget:
             feature=arguments.feature,
             problem=kind,
             num_outputs=_num_outputs(labels, kind, bundle.columns(node_type)[label].num_classes),
-            in_channels=_feature_width(bundle, node_type, arguments.feature),
+            in_channels=_feature_width(bundle, node_type, arguments.feature, config.model),
             labels=labels,
             splits=make_splits(bundle, node_type, config.data.splits, label, config.seed),
             edge_columns=find_edge_columns(
@@ -142,13 +148,19 @@ def _find_label(bundle: Bundle, node_type: str, label: str | None) -> str:
     return label
 
 
-def _feature_width(bundle: Bundle, node_type: str, feature: str) -> int:
+def _feature_width(bundle: Bundle, node_type: str, feature: str, model: Component) -> int:
     features = _columns(bundle, node_type, "feature")
+    name = built_in_name(model)
+    if not features and (name is None or name in _LEARN_ROWS):
+        return 0
     if feature not in features:
-        have = f"has the features {', '.join(features)}" if features else "has no features"
+        have, remedy = f"has the features {', '.join(features)}", "set one of these"
+        if not features:
+            remedy = f"set model.type to one that needs none: {', '.join(_LEARN_ROWS)}"
+            have = "has no features"
         raise DataError(
             f"task.args.feature={feature!r} is invalid: node type {node_type!r} {have}. Name a "
-            f"column under node_types.{node_type}.features in graph.yaml, or set one of these."
+            f"column under node_types.{node_type}.features in graph.yaml, or {remedy}."
         )
     shape = bundle.columns(node_type)[feature].shape
     return int(shape[-1]) if shape else 1

@@ -90,5 +90,5 @@ def _times_of(
             "sampled for, has no such column, so its nodes have no time. Declare it as time in "
             "graph.yaml, or leave sampling.temporal out."
         )
-    times = features.gather(node_type, column, seeds)
+    times = features.gather(node_type, column, seeds).reshape(len(seeds))
     return times.astype(np.int64 if times.dtype.kind in "iu" else np.float64)

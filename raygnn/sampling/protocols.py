@@ -109,7 +109,7 @@ class FeatureStore(Protocol):
         """What columns a type has."""
 
     def row_layout(self, type_: str | EdgeType, column: str) -> tuple[tuple[int, ...], np.dtype]:
-        """Shape and type of a row as `gather` gives it.
+        """Shape and type of a row as `gather` gives it: (1,) of a node's feature of one number.
 
         Raises:
             DataError: there is no such column.

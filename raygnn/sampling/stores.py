@@ -185,7 +185,10 @@ class LocalFeatureStore:
         rows = self._bundle.column(type_, column)
         if isinstance(rows, SparseColumn):
             return (rows.dim,), np.dtype(np.float32)
-        return rows.shape[1:], np.dtype(np.float32) if is_half(rows.dtype) else rows.dtype
+        shape: tuple[int, ...] = rows.shape[1:]
+        if not shape and isinstance(type_, str) and self.columns(type_)[column].role == "feature":
+            shape = (1,)  # x is [num_nodes, width] for any model
+        return shape, np.dtype(np.float32) if is_half(rows.dtype) else rows.dtype
 
     def gather(
         self, type_: str | EdgeType, column: str, ids: np.ndarray, out: np.ndarray | None = None

@@ -9,6 +9,7 @@ import numpy as np
 from numba import njit
 
 from raygnn.data.edge_types import edge_type_name
+from raygnn.data.time_units import check_time_units
 from raygnn.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
@@ -94,6 +95,8 @@ def check_draws(
             f"sampling.temporal.column={temporal.column!r} is invalid: no edge or node type has "
             f"such a column; there are {columns}. Declare times in graph.yaml."
         )
+    if temporal is not None:
+        check_time_units(graph, temporal.column)
 
 
 @njit(nogil=True, cache=True)

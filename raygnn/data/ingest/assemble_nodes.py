@@ -28,6 +28,8 @@ from raygnn.data.ragged import join_parts, keep_ragged_rows, keep_rows
 from raygnn.errors import DataError
 
 _CHUNK_ROWS = 1 << 20
+# Class numbers up to here may have gaps, however few nodes there are.
+_ALWAYS_CLASSES = 1000
 
 
 @dataclass
@@ -211,6 +213,12 @@ def _column_info(nodes: AssembledNodes, plan: DensePlan) -> ColumnInfo:
             raise DataError(
                 f"{nodes.plan.table}.labels.{plan.name}.num_classes={plan.num_classes} is "
                 f"invalid: the column holds {found} classes. Set {found}, or leave it out."
+            )
+        if plan.num_classes is None and found > max(len(column), _ALWAYS_CLASSES):
+            raise DataError(
+                f"{nodes.plan.table}.labels.{plan.name} is invalid: classes are 0 and up, and its "
+                f"greatest is {found - 1:,}, of {len(column):,} nodes. Number the classes without "
+                "gaps, write them as strings, or set num_classes."
             )
         num_classes = max(found, plan.num_classes or 0)
     return ColumnInfo(

@@ -148,4 +148,6 @@ def _show(value: object) -> str:
 
 
 def _plain(value: object) -> object:
+    if isinstance(value, np.ndarray):
+        return value.item() if value.size == 1 else value.tolist()
     return value.item() if isinstance(value, np.generic) else value

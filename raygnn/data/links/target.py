@@ -13,6 +13,7 @@ from raygnn.data.edge_types import EdgeType, edge_type_name, parse_edge_type
 from raygnn.data.links.split import LinkSplit
 from raygnn.data.links.supervision import KnownLinks, SupervisionEdges, known_positives
 from raygnn.data.links.supervision import make_supervision as split_links
+from raygnn.data.time_units import check_time_units
 from raygnn.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
@@ -150,6 +151,12 @@ class LinkTarget:
         splits = split_links(bundle, *links)
         if config.sampling.temporal is not None:
             _check_temporal(splits, arguments)
+            labels = {
+                f"label edges {edge_type_name(label.edge_type)}": label.time_unit
+                for label in bundle.label_edges
+                if label.edge_type in edge_types and arguments.labels
+            }
+            check_time_units(bundle, config.sampling.temporal.column, labels)
         reverses = {et: bundle.reverse_of(et) for et in bundle.edge_types}
         return cls(
             edge_types=edge_types,

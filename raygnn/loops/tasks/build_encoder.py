@@ -12,6 +12,7 @@ from raygnn.data.edge_inputs import EDGE_ATTR, EDGE_WEIGHT, edge_widths, takes_e
 from raygnn.data.edge_types import EdgeType, edge_type_name
 from raygnn.errors import ConfigError, DataError
 from raygnn.loops.saved_model.signature import LinkOutput, ModelSignature, NodeOutput
+from raygnn.models.encoder import Encoder
 from raygnn.models.graph_encoder import GraphEncoder
 from raygnn.models.hetero_encoder import HeteroEncoder
 from raygnn.models.wrap import needed_edge_inputs
@@ -50,7 +51,7 @@ def build_encoder(
         injected["edge_types"] = _message_types(config, bundle)
         injected["num_nodes"] = {name: bundle.num_nodes(name) for name in bundle.node_types}
     else:
-        injected["in_channels"] = _only_width(loaded, bundle, widths, feature)
+        injected["in_channels"] = _only_width(loaded, bundle, widths, feature, target)
     encoder = build(config.model, "model", loaded.allow_modules, **injected)
     return GraphEncoder(encoder, bundle.node_types)
 
@@ -124,7 +125,9 @@ def _edge_dims(
     return {"edge_dim": next(iter(widths.values()))}
 
 
-def _only_width(loaded: LoadedConfig, bundle: Bundle, widths: dict[str, int], feature: str) -> int:
+def _only_width(
+    loaded: LoadedConfig, bundle: Bundle, widths: dict[str, int], feature: str, target: Any
+) -> int:
     if len(bundle.node_types) > 1 or len(bundle.edge_types) > 1:
         name = loaded.config.model.type
         raise ConfigError(
@@ -137,5 +140,12 @@ def _only_width(loaded: LoadedConfig, bundle: Bundle, widths: dict[str, int], fe
             f"task.args.feature={feature!r} is invalid: node type {bundle.node_types[0]!r} has no "
             "such feature. Name a column under its features in graph.yaml, or set model.type to "
             "LightGCN, which needs none."
+        )
+    shape = bundle.columns(bundle.node_types[0])[feature].shape
+    if len(shape) > 1 and isinstance(target, type) and issubclass(target, Encoder):
+        raise DataError(
+            f"task.args.feature={feature!r} is invalid: its rows are tensors of shape "
+            f"{list(shape)}, and {target.__name__} reads flat ones. Write them as lists, or set "
+            "model.type to a module of your own that reads tensors."
         )
     return next(iter(widths.values()))

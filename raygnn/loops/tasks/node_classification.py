@@ -18,7 +18,12 @@ from raygnn.data.splits import Splits
 from raygnn.loops.saved_model.signature import ModelSignature, NodeOutput
 from raygnn.loops.shared_rows import computed_by_all
 from raygnn.loops.task import EvalOutput, StepOutput, Task, TaskEnvironment
-from raygnn.loops.tasks.build_encoder import add_needed_columns, build_encoder, encoder_signature
+from raygnn.loops.tasks.build_encoder import (
+    add_needed_columns,
+    build_encoder,
+    encoder_signature,
+    feature_widths,
+)
 from raygnn.loops.tasks.build_sampler import build_sampler
 from raygnn.loops.tasks.exact_encoding import check_exact, encode_exactly
 from raygnn.loops.tasks.objective import Objective
@@ -188,13 +193,14 @@ class NodeClassification(Task):
             return None
         config, env, target = self.env.loaded.config, self.env, self.target
         settings = config.loader_plan(split)
+        inputs = {target.feature: "x"} if feature_widths(env.bundle, target.feature) else {}
         return NeighborLoader(
             self._graph,
             self._features,
             seeds,
             target.node_type,
             sampler=self._sampler,
-            columns={target.feature: "x", target.label: "y"},
+            columns={**inputs, target.label: "y"},
             edge_columns=self.edge_columns,
             batch_size=settings.batch_size,
             split=split,

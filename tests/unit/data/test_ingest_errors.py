@@ -62,6 +62,16 @@ _INF = float("inf")
             {"features": {"x": "x"}},
             r"too large values \(for float32\); first at row 1",
         ),
+        (
+            {"x": [[1.0, 2], [1, np.nan], [1, 2], [1, 2]]},
+            {"features": {"x": "x"}},
+            r"NaN, infinite or too large .* first at row 1 \(values \[1.0, nan\]\)",
+        ),
+        (
+            {"y": [0, 1, 2, 54321]},
+            {"labels": {"y": "y"}},
+            r"labels.y is invalid: classes are 0 and up, and its greatest is 54,321, of 4 nodes",
+        ),
         ({"x": [1.0, None, 1, 1]}, {"features": {"x": "x"}}, r"column 'x': 1 row with null values"),
         (
             {"x": [[1.0, 2], [1.0], [1, 2, 3], [1, 2]]},

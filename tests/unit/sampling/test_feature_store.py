@@ -29,6 +29,7 @@ def test_dense_rows(dtype, shape, ids, given_out):
     column = np.random.default_rng(0).normal(size=(30, *shape)).astype(dtype)
     ids = np.array(ids, np.int64)
     expected = column[ids].astype("float32" if dtype in HALVES else dtype)
+    expected = expected.reshape(len(ids), *(shape or (1,)))  # x is [num_nodes, width]
     out = np.empty_like(expected) if given_out else None
     found = _store(column, 30).gather(NODE, "x", ids, out)
     assert out is None or found is out

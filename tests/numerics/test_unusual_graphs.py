@@ -1,0 +1,111 @@
+"""Tables that are legal and rare: they train, or it is said at once what is wrong with them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import yaml
+
+import raygnn.infer
+import raygnn.train
+from raygnn.errors import DataError
+from tests.graph_writer import write_graph
+from tests.small_runs import small_config
+
+NUM_NODES = 40
+
+
+def _write(
+    folder: Path,
+    columns: dict[str, Any],
+    node_spec: dict[str, Any],
+    edge_columns: dict[str, Any] | None = None,
+    edge_spec: dict[str, Any] | None = None,
+) -> str:
+    source, target = np.random.default_rng(0).integers(0, NUM_NODES, (2, 150))
+    nodes = {"id": np.arange(NUM_NODES), "y": np.arange(NUM_NODES) % 3, **columns}
+    edges = {"s": source, "t": target, **(edge_columns or {})}
+    spec = {"labels": {"y": "y"}, **node_spec}
+    return str(write_graph(folder / "g", pa.table(nodes), pa.table(edges), spec, edge_spec))
+
+
+def _config(folder: Path, uri: str, **changes: Any) -> dict[str, Any]:
+    splits = {"type": "hash", "fractions": [0.6, 0.2, 0.2]}
+    data = {"uri": uri, "splits": splits, "cache_dir": str(folder / "cache")}
+    return small_config(folder, data=data, scaling__num_workers=0, **changes)
+
+
+@pytest.mark.parametrize("model", ["GraphSAGE", "HGT"])
+@pytest.mark.parametrize("evaluation", ["sampled", "exact"])
+def test_a_feature_of_one_number(tmp_path, model, evaluation):
+    uri = _write(tmp_path, {"x": np.arange(NUM_NODES) / 7}, {"features": {"x": "x"}})
+    config = _config(tmp_path, uri, model={"type": model}, training__eval=evaluation)
+    assert np.isfinite(raygnn.train.fit(config).metrics["test/loss"])
+
+
+@pytest.mark.parametrize("model", ["LightGCN", "RGCN"])
+@pytest.mark.parametrize("evaluation", ["sampled", "exact"])
+def test_classes_of_nodes_without_features(tmp_path, model, evaluation):
+    config = _config(
+        tmp_path, _write(tmp_path, {}, {}), model={"type": model}, training__eval=evaluation
+    )
+    assert np.isfinite(raygnn.train.fit(config).metrics["test/loss"])
+    options = ["--scaling.num_workers", "0"]
+    written = raygnn.infer.predict(str(tmp_path / "run"), str(tmp_path / "out"), options)
+    assert pq.read_table(written.table_uri("n"))["id"].to_pylist() == list(range(NUM_NODES))
+
+
+def test_a_model_that_needs_features_is_refused_without_any(tmp_path):
+    config = _config(tmp_path, _write(tmp_path, {}, {}), model={"type": "GCN"})
+    with pytest.raises(DataError, match=r"'n' has no features. .* set model.type to one .*LightGC"):
+        raygnn.train.fit(config)
+
+
+def test_tensors_are_no_input_of_flat_models(tmp_path):
+    rows = np.zeros((NUM_NODES, 2, 3), np.float32)
+    x = pa.FixedShapeTensorArray.from_numpy_ndarray(rows)
+    config = _config(tmp_path, _write(tmp_path, {"x": x}, {"features": {"x": "x"}}))
+    with pytest.raises(DataError, match=r"tensors of shape \[2, 3\], and GraphSAGE reads flat"):
+        raygnn.train.fit(config)
+
+
+_UNITS = r"times of different units would be compared \(n D, n__to__n ms"
+
+
+def test_times_of_different_units_are_not_compared(tmp_path):
+    days = pa.array(np.arange(NUM_NODES), pa.int32()).cast(pa.date32())
+    stamps = pa.array(np.arange(150)).cast(pa.timestamp("ms"))
+    uri = _write(tmp_path, {"d": days}, {"time": "d"}, {"ts": stamps}, {"time": "ts"})
+    config = _config(tmp_path, uri, model={"type": "LightGCN"}, sampling__temporal={})
+    with pytest.raises(DataError, match=_UNITS):
+        raygnn.train.fit(config)
+    config["sampling"]["temporal"] = None
+    raygnn.train.fit(config)  # each by itself is well
+
+
+def test_label_edges_are_in_the_unit_of_the_graph(tmp_path):
+    stamps = pa.array(np.arange(150)).cast(pa.timestamp("ms"))
+    folder = Path(_write(tmp_path, {}, {}, {"ts": stamps}, {"time": "ts"}))
+    source, target = np.random.default_rng(1).integers(0, NUM_NODES, (2, 60))
+    likes = {"a": source, "b": target, "at": np.arange(60)}
+    pq.write_table(pa.table(likes), folder / "likes.parquet")
+    manifest = yaml.safe_load((folder / "graph.yaml").read_text())
+    entry = {"files": "likes.parquet", "source": "a", "target": "b", "time": "at"}
+    manifest["label_edges"] = [{"type": ["n", "likes", "n"], **entry}]
+    (folder / "graph.yaml").write_text(yaml.safe_dump(manifest))
+    task = {"type": "link_prediction", "args": {"edge_type": "n__likes__n", "labels": True}}
+    config = _config(
+        tmp_path,
+        str(folder),
+        task=task,
+        model={"type": "LightGCN"},
+        metrics=[],
+        sampling__temporal={},
+    )
+    with pytest.raises(DataError, match=r"n__to__n ms, label edges n__likes__n plain numbers\)"):
+        raygnn.train.fit(config)
