@@ -33,12 +33,14 @@ class LoadedConfig:
         saved: the config to write with the run: all defaults, overrides and `${a.b}` resolved,
             `${env:X}` as written, no secrets.
         environment: the environment variables that `${env:X}` has read.
+        folder: where relative paths of the config start: workers run in other folders.
     """
 
     config: Config = field(repr=False)  # holds secrets
     allow_modules: tuple[str, ...]
     saved: dict[str, Any]
     environment: Mapping[str, str] = field(default_factory=dict, repr=False)
+    folder: str = ""
 
     def saved_yaml(self) -> str:
         """`saved` as YAML, which loads to an equal config where nothing was secret."""
@@ -78,7 +80,14 @@ def load_config(
     if isinstance(checked, list):
         raise ConfigError(Messages(read, overridden, resolved).texts(checked))
     saved = savable(checked, resolved, read.secrets)
-    return LoadedConfig(checked, modules, saved, dict(resolved.environment))
+    return LoadedConfig(checked, modules, saved, dict(resolved.environment), _current_folder())
+
+
+def _current_folder() -> str:
+    try:
+        return os.getcwd()
+    except FileNotFoundError:  # it was deleted; paths that are not relative still lead somewhere
+        return ""
 
 
 def _check(

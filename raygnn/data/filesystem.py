@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import uuid
+from contextlib import suppress
 from pathlib import Path
 
 import fsspec
@@ -53,9 +55,16 @@ def is_remote(uri: str | os.PathLike[str]) -> bool:
     return not text.startswith(("file://", "local://"))
 
 
-def absolute(uri: str | os.PathLike[str]) -> str:
-    """A URI that means the same in any folder: workers run in others than the driver."""
-    return os.fspath(uri) if is_remote(uri) else str(open_fs(uri)[1])
+def absolute(uri: str | os.PathLike[str], folder: str = "") -> str:
+    """A URI that means the same in any folder: workers run in others than the driver.
+
+    Args:
+        folder: where relative paths start; the current one by default.
+    """
+    text = os.fspath(uri)
+    if is_remote(text):
+        return text
+    return str(open_fs(text if text.startswith("~") else join(folder, text))[1])
 
 
 def join(uri: str | os.PathLike[str], *parts: str) -> str:
@@ -141,6 +150,10 @@ def folder_names(uri: str | os.PathLike[str]) -> list[str]:
 def delete(uri: str | os.PathLike[str]) -> None:
     """Deletes a file, or a folder with all that is in it, if it is there."""
     fs, path = open_fs(uri)
+    if not is_remote(uri):  # fsspec asks for the current folder, which may be gone
+        with suppress(FileNotFoundError):
+            shutil.rmtree(path) if os.path.isdir(path) else os.unlink(path)
+        return
     fs.invalidate_cache()
     if fs.exists(path):
         fs.rm(path, recursive=True)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import TypeVar
 
 from raygnn.errors import RaygnnError, TrainingError
 from raygnn.loops import collectives
+
+Result = TypeVar("Result")
 
 #: How code that a user wrote may fail. One that calls `sys.exit` on a rank has failed too: the
 #: others would wait for that rank, and the run would end with its exit status and no model.
@@ -29,6 +32,22 @@ def agreement(where: str, error: type[RaygnnError] = TrainingError) -> Iterator[
     except FAILURES as raised:  # told to all ranks, then raised below
         failure = raised
     raise_if_any_failed(failure, where, error)
+
+
+def together(step: Callable[[], Result]) -> Result:
+    """Runs a step that may find something wrong on some ranks only, as their disks differ.
+
+    If one does, all raise the RaygnnError that it has raised. Collective: all ranks must call.
+    """
+    problem: RaygnnError | None = None
+    try:
+        result = step()
+    except RaygnnError as error:
+        problem = error
+    for found in collectives.gather_objects(problem):
+        if found is not None:
+            raise found
+    return result
 
 
 def raise_if_any_failed(

@@ -8,10 +8,12 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from typing import Any
 
+from torch import nn
+
 from raygnn.config import LoadedConfig
 from raygnn.errors import ConfigError, PreemptedError, TrainingError
 from raygnn.loops import collectives
-from raygnn.loops.agreement import agreement, raise_if_any_failed
+from raygnn.loops.agreement import agreement, raise_if_any_failed, together
 from raygnn.loops.best_weights import BestWeights
 from raygnn.loops.callbacks import Callback, CallbackList
 from raygnn.loops.checkpoints.warm_start import warm_start
@@ -55,9 +57,7 @@ class Engine:
         self.loaded = loaded
         self.config = loaded.config
         self.context = context
-        module = task.build_model()
-        if self.config.checkpoint.init_from is not None:
-            warm_start(module, self.config.checkpoint.init_from)
+        module = together(self._build_model)
         self.optimization = Optimization(module, loaded, context.device, task.configure_optimizers)
         task.model = module
         self.metrics = list(task.build_metrics())
@@ -90,6 +90,12 @@ class Engine:
         parts = self.optimization
         own = [*parts.module.modules(), parts.own_optimizer, parts.scheduler, self.task]
         return [part for part in own if isinstance(part, Callback)]
+
+    def _build_model(self) -> nn.Module:
+        module = self.task.build_model()
+        if self.config.checkpoint.init_from is not None:
+            warm_start(module, self.config.checkpoint.init_from, self.loaded.folder)
+        return module
 
     @property
     def training_time_s(self) -> float:

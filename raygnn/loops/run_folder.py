@@ -14,6 +14,7 @@ from typing import Any
 from raygnn import __version__
 from raygnn.config import LoadedConfig
 from raygnn.config.run_section import Run
+from raygnn.config.training_section import Checkpoint
 from raygnn.data.filesystem import (
     absolute,
     delete,
@@ -142,6 +143,10 @@ class RunFolder:
             return None
         return _parsed_state(read_bytes(join(self.uri, "run.json")), self.uri)
 
+    def is_run(self) -> bool:
+        """Whether a run has left its state in the folder, damaged or not."""
+        return exists(join(self.uri, "run.json"))
+
     def is_empty(self) -> bool:
         """Whether nothing is in the folder, or there is none."""
         fs, path = open_fs(self.uri)
@@ -192,26 +197,26 @@ def check_run_folder(loaded: LoadedConfig, name: str) -> RunFolder:
         logs_uri=absolute(run.logs_uri or join(uri, "logs")),
         attempt=secrets.token_hex(3),
     )
-    resume, init_from = loaded.config.checkpoint.resume, loaded.config.checkpoint.init_from
-    if "/" in resume:
-        _check_target(resume)
+    checkpoint = loaded.config.checkpoint
+    _check_sources(checkpoint)
     try:
-        state = folder.read_state()
-        is_foreign = run.overwrite and state is None and not folder.is_empty()
+        state = None if run.overwrite else folder.read_state()
+        is_foreign = run.overwrite and not folder.is_run() and not folder.is_empty()
     except Exception as error:
         if not is_storage_error(error):
             raise
         raise _no_access("storage_path", run.storage_path, "read", error) from error
     if not run.overwrite:
-        _check_state(state, loaded.fingerprint(), name, resume)
+        _check_state(state, loaded.fingerprint(), name, checkpoint.resume)
         return folder
     if is_foreign:
         raise RunError(
             f"run.overwrite=True is invalid: {redact(folder.uri)} holds files, and no run: there "
             "is no run.json. Set another run.name, or empty the folder yourself."
         )
-    _check_kept(folder, "checkpoint.resume", resume)
-    _check_kept(folder, "checkpoint.init_from.uri", init_from.uri if init_from else "")
+    _check_kept(folder, "checkpoint.resume", checkpoint.resume)
+    if checkpoint.init_from is not None:
+        _check_kept(folder, "checkpoint.init_from.uri", checkpoint.init_from.uri)
     return folder
 
 
@@ -232,22 +237,34 @@ def _parsed_state(content: bytes, uri: str) -> dict[str, Any]:
     return dict(state)
 
 
-def _check_target(resume: str) -> None:
+def _check_sources(checkpoint: Checkpoint) -> None:
+    """Looks whether what a run shall start from is there."""
+    if "/" in checkpoint.resume:
+        _check_source(
+            f"checkpoint.resume={redact(checkpoint.resume)!r} is invalid",
+            join(checkpoint.resume, MANIFEST),
+            "no whole checkpoint is there. Set one of the folders in a run's checkpoints, or auto.",
+        )
+    if checkpoint.init_from is not None:
+        _check_source(
+            f"checkpoint.init_from.uri={redact(checkpoint.init_from.uri)!r} is invalid",
+            checkpoint.init_from.uri,
+            "nothing is there. Set the folder of a trained model or of a checkpoint.",
+        )
+
+
+def _check_source(key: str, uri: str, rule: str) -> None:
     try:
-        found = exists(join(resume, MANIFEST))
+        found = exists(uri)
     except Exception as error:
         if not is_storage_error(error):
             raise
         text = " ".join(redact(str(error)).split())
         raise RunError(
-            f"checkpoint.resume={redact(resume)!r} is invalid: it cannot be read ({text}). Set a "
-            "checkpoint that this user may read."
+            f"{key}: it cannot be read ({text}). Set one that this user may read."
         ) from error
     if not found:
-        raise RunError(
-            f"checkpoint.resume={redact(resume)!r} is invalid: no whole checkpoint is there. Set "
-            "one of the folders in a run's checkpoints, or auto."
-        )
+        raise RunError(f"{key}: {rule}")
 
 
 def _check_kept(folder: RunFolder, key: str, source: str) -> None:

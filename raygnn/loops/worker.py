@@ -15,11 +15,11 @@ from raygnn import __version__
 from raygnn.config import LoadedConfig, build, resolve
 from raygnn.config.redaction import redact_text
 from raygnn.data.bundle import Bundle
-from raygnn.data.filesystem import join, write_text
+from raygnn.data.filesystem import absolute, join, write_text
 from raygnn.data.storage_retry import is_storage_error
 from raygnn.errors import CheckpointError, ConfigError, PreemptedError
 from raygnn.loops import collectives
-from raygnn.loops.agreement import agreement, describe
+from raygnn.loops.agreement import agreement, describe, together
 from raygnn.loops.allocator import keep_freed_memory
 from raygnn.loops.callbacks import Callback, FunctionCallback
 from raygnn.loops.checkpoints.checkpointer import Checkpointer
@@ -53,9 +53,7 @@ def run_worker(
     """
     loaded, config = job.loaded, job.loaded.config
     prepare_process(loaded)
-    task: Task = build(config.task, "task", loaded.allow_modules)
-    bundle = Bundle.open(job.bundle_path)
-    task.setup(TaskEnvironment(loaded, bundle, context.rank, context.world_size, context.device))
+    task = together(lambda: _set_up_task(job, context))
     try:
         if config.loop is not None:
             return _run_own_loop(job, task, context)
@@ -65,7 +63,7 @@ def run_worker(
         watching = [throughput, logged, *callbacks, *_callbacks(job), checkpointer]
         engine = Engine(task, loaded, context, watching, saver)
         try:
-            checkpointer.restore(engine, config.checkpoint.resume)
+            checkpointer.restore(engine, _resume(loaded))
             _record_start(job, engine)
             engine.train()
             if job.dry_run:
@@ -94,6 +92,20 @@ def run_worker(
         return metrics
     finally:
         task.close()
+
+
+def _set_up_task(job: TrainJob, context: WorkerContext) -> Task:
+    loaded = job.loaded
+    task: Task = build(loaded.config.task, "task", loaded.allow_modules)
+    bundle = Bundle.open(job.bundle_path)
+    task.setup(TaskEnvironment(loaded, bundle, context.rank, context.world_size, context.device))
+    return task
+
+
+def _resume(loaded: LoadedConfig) -> str:
+    """What to go on from: a word, or the absolute URI of a checkpoint."""
+    resume = loaded.config.checkpoint.resume
+    return absolute(resume, loaded.folder) if "/" in resume else resume
 
 
 def _record_start(job: TrainJob, engine: Engine) -> None:

@@ -17,7 +17,7 @@ from raygnn.loops.monitoring.progress import say
 from raygnn.loops.run_folder import RunFolder
 from raygnn.runtime.context import NODE_PREEMPTION
 from raygnn.runtime.preflight import WorkerResources
-from raygnn.runtime.ray_workers import run_on_workers, together
+from raygnn.runtime.ray_workers import run_on_workers
 from raygnn.runtime.stop_requests import stop_requests
 
 if TYPE_CHECKING:
@@ -80,6 +80,7 @@ def _num_workers(scaling: Scaling) -> int | tuple[int, int]:
 
 
 def _train_worker(job: TrainJob, context: WorkerContext) -> dict[str, Any]:
+    from raygnn.loops.agreement import together
     from raygnn.loops.worker import run_worker
     from raygnn.runtime.dashboard import DashboardMetrics
 

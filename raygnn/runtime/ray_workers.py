@@ -109,6 +109,7 @@ def _run_worker(config: dict[str, _Work]) -> Any:
     Errors that a second try would only repeat come back as values, so that Ray restarts workers
     that died and not runs that are wrong.
     """
+    from raygnn.loops.agreement import together
     from raygnn.runtime.context import RayWorkerContext
 
     # A line per report and rank; that of reports is logged under the name of its file.
@@ -125,27 +126,12 @@ def _run_worker(config: dict[str, _Work]) -> Any:
         return error
 
 
-def together(step: Callable[[], Any]) -> Any:
-    """Runs a step that may fail on some ranks only; if one fails, all raise what it has raised.
-
-    Collective: all ranks must call. A rank that went on would wait for those that have failed.
-    """
-    from raygnn.loops import collectives
-
-    result, problem = None, None
-    try:
-        result = step()
-    except RaygnnError as error:
-        problem = error
-    for found in collectives.gather_objects(problem):
-        if found is not None:
-            raise found
-    return result
-
-
 def _explain_failure(error: Any, what: str) -> str:
     failures = getattr(error, "worker_failures", {})
-    lines = [
-        f"rank {rank}: {str(cause).strip().splitlines()[-1]}" for rank, cause in failures.items()
-    ]
+    lines = [f"rank {rank}: {_last_line(cause)}" for rank, cause in failures.items()]
     return f"{what} failed and was not restarted any more:\n" + "\n".join(lines or [str(error)])
+
+
+def _last_line(cause: BaseException) -> str:
+    lines = str(cause).strip().splitlines()
+    return lines[-1] if lines else repr(cause)  # as of an assertion without a text

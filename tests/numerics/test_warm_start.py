@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import raygnn.train
-from raygnn.errors import CheckpointError, ConfigError
+from raygnn.errors import CheckpointError, ConfigError, RunError
 from tests.small_runs import small_bundle, small_config, trained_weights
 
 
@@ -58,7 +58,8 @@ def test_a_checkpoint_is_a_source_too(tmp_path, graph, first):
 @pytest.mark.parametrize(
     ("changes", "error", "message"),
     [
-        ({"uri": "nowhere"}, CheckpointError, "no model.safetensors and no checkpoint is there"),
+        ({"uri": "nowhere"}, RunError, "nothing is there"),
+        ({"uri": "/usr"}, CheckpointError, "no model.safetensors and no checkpoint is there"),
         ({"include": ["decoder.*"]}, ConfigError, "no weight of the model is meant"),
         ({"freeze": ["decoder.*"]}, ConfigError, "it fits no weight"),
     ],
@@ -67,6 +68,14 @@ def test_what_cannot_be_meant_is_refused(tmp_path, graph, first, changes, error,
     source = {"uri": _uri(first), **changes}
     with pytest.raises(error, match=message):
         raygnn.train.fit(_config(tmp_path, graph, checkpoint__init_from=source))
+
+
+@pytest.mark.parametrize("kept", [0, 100])
+def test_a_damaged_source_is_named(tmp_path, graph, first, kept):
+    damaged = tmp_path / "damaged.safetensors"
+    damaged.write_bytes((Path(_uri(first)) / "model.safetensors").read_bytes()[:kept])
+    with pytest.raises(CheckpointError, match=r"damaged.safetensors' is invalid: it is damaged"):
+        raygnn.train.fit(_config(tmp_path, graph, checkpoint__init_from={"uri": str(damaged)}))
 
 
 def test_other_shapes_and_names_are_refused_or_left_out(tmp_path, graph, first):

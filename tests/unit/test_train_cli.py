@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import gc
 import json
+import os
 import re
 import signal
 import sys
+import tempfile
 from pathlib import Path
 
 import numpy as np
@@ -125,6 +127,46 @@ def test_a_damaged_record_of_the_run_is_named(capsys, config, tmp_path, content)
     assert status == 2
     assert "run.json is damaged" in err
     assert "Delete the file to go on" in err
+    assert _status(capsys, config, "--run.overwrite", "true")[0] == 0
+
+
+def test_what_a_run_starts_from_is_looked_for_before_the_graph(capsys, config):
+    status, err = _status(capsys, config, "--checkpoint.init_from.uri", "nowhere", "--data.uri=x")
+    assert status == 2
+    assert "checkpoint.init_from.uri='nowhere' is invalid: nothing is there" in err
+
+
+class Wanders(Callback):
+    """Goes to a folder and deletes it, as a scheduler that cleans up does."""
+
+    def on_train_start(self, engine) -> None:
+        folder = tempfile.mkdtemp()
+        os.chdir(folder)
+        os.rmdir(folder)
+
+
+def wander() -> None:
+    """`init_env`: a worker that starts in another folder than the driver."""
+    os.chdir("/")
+
+
+def test_relative_paths_start_where_the_driver_does(capsys, config, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert _status(capsys, config, "--run.storage_path", "runs", "--run.name", "a")[0] == 0
+    (checkpoint,) = (path.parent for path in Path("runs/a").glob("checkpoints/*/state.pt"))
+    far = ["--init_env", "tests.unit.test_train_cli.wander", "--allow-module", "tests"]
+    more = ["--checkpoint.resume", checkpoint, "--run.name", "b"]
+    assert _status(capsys, config, *more, *far) == (0, "")
+    monkeypatch.chdir(tmp_path)
+    more = ["--checkpoint.init_from.uri", "runs/a", "--run.name", "c"]
+    assert _status(capsys, config, *more, *far) == (0, "")
+
+
+def test_a_current_folder_that_is_deleted_stops_no_run(capsys, config, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    callback = ["--callbacks", "[{type: tests.unit.test_train_cli.Wanders}]"]
+    more = [*callback, "--allow-module", "tests", "--training.max_epochs", "3"]
+    assert _status(capsys, config, *more, "--checkpoint.policy", "last") == (0, "")
 
 
 class StartsAgain(Callback):

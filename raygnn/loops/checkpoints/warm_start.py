@@ -6,26 +6,29 @@ import io
 from fnmatch import fnmatchcase
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load
 from torch import Tensor, nn
 
 from raygnn.config.training_section import InitFrom
-from raygnn.data.filesystem import join, open_fs, redact
+from raygnn.data.filesystem import absolute, join, open_fs, read_bytes, redact
 from raygnn.errors import CheckpointError, ConfigError
 from raygnn.loops.checkpoints.store import STATE, CheckpointStore
 from raygnn.loops.saved_model.signature import MODEL_FILE
 
 
-def warm_start(module: nn.Module, settings: InitFrom) -> list[str]:
+def warm_start(module: nn.Module, settings: InitFrom, folder: str = "") -> list[str]:
     """Loads chosen weights into a fresh model and freezes those that shall stay.
 
+    Args:
+        folder: where a relative `uri` starts.
     Returns:
         The names of the weights that were loaded.
     Raises:
         CheckpointError: there is nothing to load, or a weight has another shape.
         ConfigError: no weight of the model is meant, or a pattern fits none.
     """
-    weights, own = _read(settings.uri), module.state_dict()
+    weights, own = _read(absolute(settings.uri, folder)), module.state_dict()
     meant = [name for name in own if _matches(name, settings.include)]
     meant = [name for name in meant if not _matches(name, settings.exclude)]
     if not meant:
@@ -68,9 +71,9 @@ def _freeze(module: nn.Module, patterns: list[str]) -> None:
 def _read(uri: str) -> dict[str, Tensor]:
     fs, path = open_fs(uri)
     if fs.isfile(path):
-        return load(fs.cat_file(path))
+        return _load(uri)
     if fs.exists(open_fs(join(uri, MODEL_FILE))[1]):
-        return load(fs.cat_file(open_fs(join(uri, MODEL_FILE))[1]))
+        return _load(join(uri, MODEL_FILE))
     if fs.exists(open_fs(join(uri, STATE))[1]):
         root, _, name = uri.rstrip("/").rpartition("/")
         CheckpointStore(root).verify(name)
@@ -81,6 +84,16 @@ def _read(uri: str) -> dict[str, Tensor]:
         f"checkpoint.init_from.uri={redact(uri)!r} is invalid: no {MODEL_FILE} and no checkpoint "
         "is there. Set the folder of a trained model or of a checkpoint."
     )
+
+
+def _load(uri: str) -> dict[str, Tensor]:
+    try:
+        return load(read_bytes(uri))
+    except SafetensorError as error:
+        raise CheckpointError(
+            f"checkpoint.init_from.uri={redact(uri)!r} is invalid: it is damaged, or no "
+            f"safetensors file: {error}. Set the folder of a trained model or of a checkpoint."
+        ) from error
 
 
 def _matches(name: str, patterns: list[str]) -> bool:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from raygnn.loops.callbacks import Callback
@@ -49,10 +51,25 @@ class Progress(Callback):
 
 
 def say(text: str) -> None:
-    """Prints one line at once, also where the output is a file."""
+    """Prints one line at once, also where the output is a file.
+
+    No output is worth a run: letters that it cannot take become question marks, and lines that it
+    does not take, as of a full disk or a closed pipe, are lost.
+    """
     # Not print(): Ray Train redirects it to its log as well, and every line would come twice.
-    sys.stdout.write(f"[raygnn] {text}\n")
-    sys.stdout.flush()
+    stream = sys.stdout
+    if stream is None:
+        return
+    encoding = stream.encoding or "utf-8"
+    line = f"[raygnn] {text}\n".encode(encoding, "replace").decode(encoding)
+    try:
+        stream.write(line)
+        stream.flush()
+    except BrokenPipeError:
+        with suppress(OSError):  # else Python's last flush at exit would meet it again
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+    except OSError:
+        pass
 
 
 class Pace:

@@ -6,7 +6,7 @@ import json
 import math
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from pydantic import BaseModel
@@ -68,7 +68,8 @@ class SweepPlan:
             run |= {"overwrite": False, "model_uri": None, "logs_uri": None}
         placed = [f"--run.{key}={json.dumps(value)}" for key, value in run.items()]
         overrides = [*self.overrides, *varied, *placed, *_NO_SWEEP]
-        return load_config(self.source, overrides, self.loaded.allow_modules)
+        loaded = load_config(self.source, overrides, self.loaded.allow_modules)
+        return replace(loaded, folder=self.loaded.folder)
 
 
 def load_sweep(

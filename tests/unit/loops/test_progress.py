@@ -1,10 +1,13 @@
 from __future__ import annotations
 
+import io
 import math
+import os
+import sys
 
 import pytest
 
-from raygnn.loops.monitoring.progress import Pace, compact, show_performance, sparkline
+from raygnn.loops.monitoring.progress import Pace, compact, say, show_performance, sparkline
 
 
 def test_a_curve_spans_the_bars():
@@ -49,3 +52,28 @@ def test_pace_says_how_far_it_is_now_and_then(capsys):
     pace = Pace("encoding", 2000, every_s=1000.0)
     pace.reached(500)
     assert capsys.readouterr().out == ""
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1", "utf-8"])
+def test_letters_that_an_output_does_not_know_end_no_run(monkeypatch, encoding):
+    output = io.TextIOWrapper(io.BytesIO(), encoding)
+    monkeypatch.setattr(sys, "stdout", output)
+    say("▁ val/loss")
+    shown = output.buffer.getvalue().decode(encoding)
+    assert shown == f"[raygnn] {'▁' if encoding == 'utf-8' else '?'} val/loss\n"
+
+
+def test_an_output_that_is_gone_or_full_ends_no_run(monkeypatch):
+    monkeypatch.setattr(sys, "stdout", None)
+    say("to nobody")
+    with open("/dev/full", "w") as full:
+        monkeypatch.setattr(sys, "stdout", full)
+        say("to a full disk")
+        monkeypatch.setattr(sys, "stdout", None)
+        os.dup2(os.open(os.devnull, os.O_WRONLY), full.fileno())
+    reader, writer = os.pipe()
+    os.close(reader)
+    with open(writer, "w") as pipe:
+        monkeypatch.setattr(sys, "stdout", pipe)
+        say("to a reader that has seen enough")
+        say("and once more")
