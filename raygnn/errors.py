@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+#: How code that a user wrote may fail. One that calls `sys.exit` on a rank has failed too: the
+#: others would wait for that rank, and the run would end with its exit status and no model.
+FAILURES = (Exception, SystemExit)
+
 
 class RaygnnError(Exception):
     """Base of all errors that raygnn raises on purpose; the message is written for the user."""

@@ -6,14 +6,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TypeVar
 
-from raygnn.errors import RaygnnError, TrainingError
+from raygnn.errors import FAILURES, RaygnnError, TrainingError
 from raygnn.loops import collectives
 
 Result = TypeVar("Result")
-
-#: How code that a user wrote may fail. One that calls `sys.exit` on a rank has failed too: the
-#: others would wait for that rank, and the run would end with its exit status and no model.
-FAILURES = (Exception, SystemExit)
 
 
 @contextmanager

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from raygnn.errors import ConfigError
-from raygnn.loops.agreement import FAILURES
+from raygnn.errors import FAILURES, ConfigError
 
 if TYPE_CHECKING:
     from raygnn.loops.engine import Engine

@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from raygnn.errors import RaygnnError
+from raygnn.errors import FAILURES, RaygnnError
 from raygnn.loops import collectives
-from raygnn.loops.agreement import FAILURES, raise_if_any_failed
+from raygnn.loops.agreement import raise_if_any_failed
 from raygnn.loops.task import EvalOutput, Task
 from raygnn.metrics import GatheredMetric, SumMetric
 

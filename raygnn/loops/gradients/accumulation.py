@@ -6,8 +6,7 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from raygnn.errors import TrainingError
-from raygnn.loops.agreement import FAILURES
+from raygnn.errors import FAILURES, TrainingError
 from raygnn.loops.gradients.all_reduce import LocalTotals
 from raygnn.loops.randomness import seed_micro_batch
 from raygnn.loops.task import StepOutput

@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from raygnn.errors import FAILURES
 from raygnn.loops import collectives
-from raygnn.loops.agreement import FAILURES
 from raygnn.loops.gradients.accumulation import Accumulation
 from raygnn.loops.gradients.all_reduce import LocalTotals
 from raygnn.loops.task import JointLoss
