@@ -45,8 +45,9 @@ def dotted(path: KeyPath) -> str:
 
 def did_you_mean(word: object, choices: Iterable[str]) -> str:
     """`Did you mean x? ` where a choice is close to the word, else nothing."""
-    close = difflib.get_close_matches(str(word), [str(choice) for choice in choices], n=1)
-    return f"Did you mean {close[0]}? " if close else ""
+    by_lower = {str(choice).lower(): str(choice) for choice in choices}
+    close = difflib.get_close_matches(str(word).lower(), by_lower, n=1)
+    return f"Did you mean {by_lower[close[0]]}? " if close else ""
 
 
 def choose_from(word: object, choices: Sequence[str], what: str = "Set one of") -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Annotated, Any, Literal
 
 import yaml
@@ -20,6 +20,7 @@ from pydantic import (
     model_validator,
 )
 
+from raygnn.config.problems import choose_from
 from raygnn.data.edge_types import REVERSE_PREFIX, SEPARATOR, EdgeType, edge_type_name
 from raygnn.data.filesystem import join, read_text, redact
 from raygnn.data.storage_retry import is_storage_error
@@ -374,6 +375,20 @@ def _shorten(table: dict[str, Any]) -> None:
             table[group][name] = given["columns"] if given.keys() == {"columns"} else given
 
 
+def _keys_at(loc: tuple[int | str, ...]) -> Iterable[str]:
+    """The keys that may stand where a strange one does."""
+    sections: dict[str, type[_Section]] = {
+        "node_types": NodeTable,
+        "edge_types": EdgeTable,
+        "label_edges": LabelEdgeTable,
+        "features": SparseFeature if "sparse" in loc else DenseFeature,
+        "labels": Label,
+    }
+    if len(loc) == 1:
+        return Manifest.model_fields
+    return sections[str(loc[0] if len(loc) == 3 else loc[2])].model_fields
+
+
 def _describe(error: ValidationError, name: str) -> str:
     lines = []
     for problem in error.errors(include_url=False):
@@ -386,6 +401,7 @@ def _describe(error: ValidationError, name: str) -> str:
         )
         message = problem["msg"].removeprefix("Value error, ")
         if problem["type"] == "extra_forbidden":
-            message = "there is no such key"
+            keys = choose_from(loc[-1], list(_keys_at(loc)), "Keys here")
+            message = f"there is no such key. {keys}"
         lines.append(f"{name}: {place or 'the file'} is invalid: {message}.")
     return "\n".join(dict.fromkeys(lines)) + "\nSee docs/graph-format.md for the format."

@@ -28,6 +28,27 @@ if TYPE_CHECKING:
 _MIN_SCHEDULED_BYTES = 256 << 20
 
 
+def check_source(loaded: LoadedConfig, data: Any) -> None:
+    """Checks that there is one source of the graph.
+
+    Args:
+        data: a PyG `Data` or `HeteroData` in place of the config's source.
+    Raises:
+        ConfigError: no source, or two.
+    """
+    section = loaded.config.data
+    is_named = bool(section.uri or section.synthetic or section.type)
+    if data is not None and is_named:
+        raise ConfigError(
+            "data is given twice: fit(data=...) and the config's data section. Take one away."
+        )
+    if data is None and not is_named:
+        raise ConfigError(
+            "data.uri=None is invalid: the config names no graph. Set data.uri to a folder with "
+            "graph.yaml, or data.synthetic, or data.type."
+        )
+
+
 def open_bundle(loaded: LoadedConfig, data: Any, on_cluster: bool = False) -> Bundle:
     """Opens the bundle of the configured graph, building it first where it is not there yet.
 
@@ -41,14 +62,11 @@ def open_bundle(loaded: LoadedConfig, data: Any, on_cluster: bool = False) -> Bu
         ConfigError: no source, or two.
         DataError: the tables are wrong.
     """
+    check_source(loaded, data)
     section = loaded.config.data
     cache_dir = section.cache_dir
-    uri = section.uri
+    uri = section.uri or ""
     if data is not None:
-        if uri or section.synthetic or section.type:
-            raise ConfigError(
-                "data is given twice: fit(data=...) and the config's data section. Take one away."
-            )
         uri = _write_pyg(data, cache_dir)
     elif section.synthetic is not None:
         uri = _write_synthetic(section.synthetic.type, section.synthetic.args, cache_dir)
@@ -58,11 +76,6 @@ def open_bundle(loaded: LoadedConfig, data: Any, on_cluster: bool = False) -> Bu
         component = Component(type=section.type, args=section.args)
         uri = _write_pyg(
             _single_graph(build(component, "dataset", loaded.allow_modules)), cache_dir
-        )
-    if uri is None:
-        raise ConfigError(
-            "data.uri=None is invalid: the config names no graph. Set data.uri to a folder with "
-            "graph.yaml, or data.synthetic, or data.type."
         )
     options = IngestOptions(
         on_error=section.on_error,

@@ -17,7 +17,7 @@ from raygnn.loops.monitoring.progress import say
 from raygnn.loops.run_folder import RunFolder, check_run_folder, check_writable, open_run_folder
 from raygnn.loops.signals import signal_handlers_kept
 from raygnn.runtime.data_checks import check_data
-from raygnn.runtime.data_source import open_bundle
+from raygnn.runtime.data_source import check_source, open_bundle
 
 
 @dataclass(frozen=True)
@@ -52,6 +52,7 @@ def _launch(loaded: LoadedConfig, data: Any, *, dry_run: bool) -> Outcome:
             "tune is invalid: a sweep is no single run. Run python -m raygnn.tune, or take the "
             "section out with --tune null."
         )
+    check_source(loaded, data)
     name = loaded.config.run.name or default_name(loaded)
     check_writable(check_run_folder(loaded, name), loaded.config.run)
     if loaded.config.scaling.max_workers == 0:

@@ -74,6 +74,23 @@ def test_tensors_are_no_input_of_flat_models(tmp_path):
         raygnn.train.fit(config)
 
 
+@pytest.mark.parametrize("model", ["GraphSAGE", "GAT", "RGCN", "HGT", "LightGCN"])
+@pytest.mark.parametrize("evaluation", ["sampled", "exact"])
+def test_a_model_of_a_graph_with_edges_takes_one_without(tmp_path, model, evaluation):
+    spec = {"features": {"x": "x"}}
+    columns = {"x": np.arange(NUM_NODES) / 7}
+    uri = _write(tmp_path, columns, spec)
+    config = _config(tmp_path, uri, model={"type": model}, training__eval=evaluation)
+    raygnn.train.fit(config)
+    edges = Path(uri) / "edges" / "part-0.parquet"
+    pq.write_table(pq.read_table(edges).slice(0, 0), edges)
+    config["run"]["name"] = "alone"
+    assert np.isfinite(raygnn.train.fit(config).metrics["test/loss"])
+    options = ["--scaling.num_workers", "0"]
+    written = raygnn.infer.predict(str(tmp_path / "run"), str(tmp_path / "out"), options)
+    assert pq.read_table(written.table_uri("n")).num_rows == NUM_NODES
+
+
 _UNITS = r"times of different units would be compared \(n D, n__to__n ms"
 
 

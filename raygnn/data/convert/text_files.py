@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ from raygnn.errors import DataError
 
 _SEPARATORS = (",", "\t", ";", "|", " ")
 _SNIFFED_BYTES = 1 << 16
+_QUOTED = re.compile(r'"[^"]*"')
 
 
 @dataclass(frozen=True)
@@ -92,7 +94,7 @@ def read_text_table(
 
     Args:
         separator: None finds it among comma, tab, semicolon, bar and blank.
-        has_header: false takes the first line as data too, after any lines that start with #.
+        has_header: false takes the first line as data too, after any lines that start with # or %.
         skip_lines: lines before all that.
         option: what messages call the separator.
     Raises:
@@ -103,7 +105,7 @@ def read_text_table(
         lines = stream.read(_SNIFFED_BYTES).decode("utf-8", "replace").splitlines()
     num_skipped = skip_lines
     if not has_header:
-        while num_skipped < len(lines) and lines[num_skipped][:1] == "#":
+        while num_skipped < len(lines) and lines[num_skipped][:1] in ("#", "%"):
             num_skipped += 1
     sample = lines[num_skipped : num_skipped + 2]
     read = pacsv.ReadOptions(
@@ -166,8 +168,9 @@ def _open(uri: str, where: str) -> Iterator[pa.NativeFile]:
 
 
 def _find_separator(sample: Sequence[str], where: str, option: str) -> str:
+    bare = [_QUOTED.sub("", line) for line in sample]
     for separator in _SEPARATORS:
-        counts = {line.count(separator) for line in sample}
+        counts = {line.count(separator) for line in bare}
         if counts and 0 not in counts and len(counts) == 1:
             return separator
     shown = sample[0][:60] if sample else ""

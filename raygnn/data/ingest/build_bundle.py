@@ -351,7 +351,10 @@ def _records(
 def _with_endpoint_types(
     table: EdgeTable | LabelEdgeTable, scanned: ScannedTable, kinds: Mapping[str, IdKind]
 ) -> ScannedTable:
-    """Checks the endpoints against the ids of their node types; CSV ones are read as these are."""
+    """Checks the endpoints against the ids of their node types.
+
+    Those in CSV are read as these are, and so are those of a table without rows.
+    """
     types = dict(scanned.types)
     only_csv = all(shard.file.format == "csv" for shard in scanned.shards)
     for field, column, node_type in (
@@ -360,6 +363,8 @@ def _with_endpoint_types(
     ):
         if node_type not in kinds:
             continue  # its own problem is already listed
+        if scanned.num_rows == 0:
+            types[column] = pa.string() if kinds[node_type] == "string" else pa.int64()
         if only_csv and kinds[node_type] == "string":
             types[column] = pa.string()
         is_right = (

@@ -102,6 +102,8 @@ def build_edges(
         f"ingest: reading {sum(build.num_rows for build in builds):,} edges "
         f"of {len(builds)} type(s)"
     )
+    if empty := [build.plan.table for build in builds if not build.num_rows]:
+        progress(f"ingest: no rows in {', '.join(empty)}")
     results = _convert(builds, nodes, folder, schedule)
     _report(builds, results, drop, progress)
     counts = [[result.counts for result in found] for found in results]
@@ -213,7 +215,7 @@ def _report(
     progress(f"ingest: data.on_error=drop leaves out what is wrong:\n{describe(findings)}")
     for build, found in zip(builds, results, strict=True):
         num_dropped = sum(result.num_dropped for result in found)
-        if num_dropped == build.num_rows:
+        if num_dropped and num_dropped == build.num_rows:
             raise DataError(
                 f"{build.plan.table}: data.on_error=drop left none of its {num_dropped:,} rows."
             )
@@ -222,7 +224,7 @@ def _report(
 
 
 def _scatter_plan(build: _EdgeBuild, piece_counts: Sequence[np.ndarray]) -> BucketPlan:
-    counts = np.stack(piece_counts).sum(axis=0)
+    counts = sum(piece_counts, np.zeros(build.ranges.num_ranges, np.int64))
     column_bytes = sum(c.width * np.dtype(c.dtype).itemsize for c in build.plan.columns)
     bytes_per_edge = 3 * build.index_dtype.itemsize + column_bytes
     plan = plan_buckets(build.ranges, build.num_dst, counts, bytes_per_edge)

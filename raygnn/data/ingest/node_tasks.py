@@ -28,7 +28,7 @@ from raygnn.data.ingest.decode_labels import class_name_rows, label_rows, split_
 from raygnn.data.ingest.decode_sparse import sparse_rows
 from raygnn.data.ingest.findings import Finding, FindingCollector
 from raygnn.data.ingest.pieces import Piece, read_blocks
-from raygnn.data.ingest.scan import ScannedTable
+from raygnn.data.ingest.scan import ScannedTable, check_rows
 from raygnn.data.manifest import NodeTable
 
 # Per row: 0 good, NO_ID where nothing can be looked up, OTHER where something else is wrong.
@@ -90,8 +90,9 @@ def plan_nodes(table: NodeTable, scanned: ScannedTable, feature_dtype: str | Non
     """Plans a node type.
 
     Raises:
-        DataError: a column has a type that does not fit its role.
+        DataError: a column has a type that does not fit its role, or there are no rows.
     """
+    check_rows(scanned)
     features = [
         plan_feature(scanned, name, spec, feature_dtype) for name, spec in table.features.items()
     ]

@@ -74,8 +74,8 @@ def scan_tables(
     Args:
         tables: name, files and needed columns of each table.
     Raises:
-        DataError: a column is missing, or differs in type between shards, or a table has no rows;
-            all such problems of all tables are listed.
+        DataError: a column is missing, or differs in type between shards; all such problems of all
+            tables are listed.
     """
     sniffs = [
         CsvSniff(file.uri, file.name, tuple(columns))
@@ -101,6 +101,19 @@ def scan_tables(
     if problems:
         raise DataError("\n".join(problems))
     return scanned
+
+
+def check_rows(table: ScannedTable) -> None:
+    """Checks that a table has rows.
+
+    Raises:
+        DataError: it has none.
+    """
+    if table.num_rows == 0:
+        raise DataError(
+            f"{table.name}: no rows in {', '.join(shard.file.name for shard in table.shards[:5])}. "
+            "Write the rows, or take the type out of graph.yaml."
+        )
 
 
 def plain_type(kind: pa.DataType) -> pa.DataType:
@@ -164,11 +177,6 @@ def _join_shards(
                 )
         shards.append(Shard(file, footer.row_groups, footer.row_group_bytes, row_start))
         row_start += shards[-1].num_rows
-    if row_start == 0:
-        problems.append(
-            f"{name}: no rows in {', '.join(file.name for file in files[:5])}. "
-            "Write the rows, or take the type out of graph.yaml."
-        )
     plain = {column: kind for column, (kind, _) in types.items()}
     return ScannedTable(name, tuple(shards), plain), problems
 

@@ -11,6 +11,7 @@ _CASES = {
         "training: {max_epoch: 3}",
         r"training\.max_epoch=3 is invalid: there is no such key\. Did you mean max_epochs\?",
     ),
+    "other case": ("model: gcn", r"model\.type='gcn' is invalid: .*Did you mean GCN\? Set one of"),
     "unknown section": ("modle: GCN", r"modle='GCN' is.*Did you mean model\?"),
     "wrong type": ("seed: x", r"seed='x' is invalid: it must be a whole number"),
     "not a number": ("optimizer: {args: 3}", r"optimizer\.args=3 is invalid: it must be a mapping"),

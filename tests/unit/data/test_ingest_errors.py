@@ -298,8 +298,24 @@ def test_markers_of_other_writers_are_skipped(tmp_path: Path) -> None:
 def test_tables_without_rows(tmp_path: Path) -> None:
     path = write_graph(tmp_path / "graph", _nodes().slice(0, 0), _EDGES)
     _fails(tmp_path, r"node_types.n: no rows in nodes/part-0.parquet", path)
-    path = write_graph(tmp_path / "other", _nodes(), _EDGES.slice(0, 0))
-    _fails(tmp_path, r"edge_types.n__to__n: no rows in edges/part-0.parquet", path)
+    path = write_graph(tmp_path / "header", _nodes().slice(0, 0), _EDGES, suffix=".csv")
+    _fails(tmp_path, r"node_types.n: no rows in nodes/part-0.csv", path)
+
+
+@pytest.mark.parametrize("suffix", [".parquet", ".csv"])
+@pytest.mark.parametrize("ids", [np.arange(4), list("abcd")])
+@pytest.mark.parametrize("directed", [True, False])
+def test_an_edge_type_may_have_no_edges(
+    suffix: str, ids: Any, directed: bool, tmp_path: Path
+) -> None:
+    nothing = pa.table({name: pa.nulls(0) for name in "st"} | {"w": pa.array([], pa.float64())})
+    spec = {"weight": "w", "directed": directed}
+    path = write_graph(tmp_path / "graph", _nodes(id=ids), nothing, edge_spec=spec, suffix=suffix)
+    told: list[str] = []
+    bundle = ingest(path, IngestOptions(), cache_dir=tmp_path / "cache", progress=told.append)
+    assert "ingest: no rows in edge_types.n__to__n" in told
+    assert bundle.csc(("n", "to", "n")).indptr.tolist() == [0] * 5
+    assert bundle.num_edges(("n", "to", "n")) == 0
 
 
 def test_empty_shards_among_others_are_fine(tmp_path: Path) -> None:

@@ -51,6 +51,20 @@ def write(folder: Path, name: str, text: str) -> str:
     return str(folder / name)
 
 
+@pytest.mark.parametrize(
+    ("text", "has_header"),
+    [
+        ('"a","b"\n"x, y","z;"\n', True),
+        ("% bip weighted\n% 2 4\n1 2\n3 4\n", False),
+        ("# from\tto\n1\t2\n", False),
+    ],
+)
+def test_separators_are_found(text: str, has_header: bool, folder: Path) -> None:
+    edges = write(folder, "some.txt", text)
+    ids = csv_tables(CsvSource(edges=edges, has_header=has_header)).nodes["node"].table.column("id")
+    assert sorted(ids.to_pylist()) in (["x, y", "z;"], [1, 2, 3, 4], [1, 2])
+
+
 def test_edges_labels_and_features(folder: Path) -> None:
     files = CsvSource(
         edges=str(folder / "edges.csv"),
