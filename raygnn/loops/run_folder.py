@@ -95,8 +95,13 @@ class RunFolder:
         """Looks whether the folder is still this start's: of two at a time the newer one has it.
 
         Raises:
-            RunError: the run has been started once more.
+            RunError: the run has been started once more, or its folder is gone.
         """
+        if self.read_state() is None:
+            raise RunError(
+                f"run.name={self.name!r} is invalid: {redact(self.uri)} was removed while the run "
+                "went on. Start it again, from the beginning."
+            )
         if self.is_superseded():
             raise RunError(
                 f"run.name={self.name!r} is invalid: the run was started once more, and this start "

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import logging
-import os
 import tempfile
 import time
 from dataclasses import dataclass, replace
-from importlib import import_module
-from threading import Thread
 from typing import Any
 
 from raygnn.config import LoadedConfig
 from raygnn.errors import ConfigError, RunError
 from raygnn.loops.monitoring.progress import say
 from raygnn.loops.run_folder import RunFolder, check_run_folder, check_writable, open_run_folder
-from raygnn.loops.signals import signal_handlers_kept
+from raygnn.runtime.connection import connect
 from raygnn.runtime.data_checks import check_data
 from raygnn.runtime.data_source import check_source, open_bundle
 
@@ -95,32 +91,6 @@ def _run_on_ray(loaded: LoadedConfig, name: str, data: Any, *, dry_run: bool) ->
     warn_of_vanishing(folder)
     metrics = train_on_ray(loaded, folder, bundle, resources, dry_run=dry_run)
     return Outcome(folder, metrics)
-
-
-def connect() -> None:
-    """Joins the cluster of this job or notebook, or starts a local Ray and says so."""
-    # The controller asks workers for reports at this interval; its default of 2 s would make
-    # every validation wait. It is read when Ray Train starts.
-    os.environ.setdefault("RAY_TRAIN_HEALTH_CHECK_INTERVAL_S", "0.1")
-    import ray
-
-    if ray.is_initialized():
-        return
-    started = time.monotonic()
-    # Ray's start is spent waiting for other processes, and what comes next needs torch.
-    imports = Thread(target=import_module, args=("torch",), name="raygnn-imports")
-    imports.start()
-    try:
-        with signal_handlers_kept():  # Ray's own ends the process with status 15
-            ray.init()
-    finally:
-        imports.join()
-    logging.getLogger("ray.data").setLevel(logging.WARNING)  # its plans bury the ingest's lines
-    nodes = len(ray.nodes())
-    cpus = ray.cluster_resources().get("CPU", 0)
-    say(
-        f"Ray {ray.__version__}: {nodes} node(s), {cpus:g} CPUs, {time.monotonic() - started:.1f} s"
-    )
 
 
 def warn_of_vanishing(folder: RunFolder) -> None:

@@ -97,7 +97,7 @@ def _run_in_process(
 
 
 def _run_on_ray(model: SavedModel, options: OutputOptions, ask: Ask, data: Any) -> dict[str, Any]:
-    from raygnn.runtime.launch import connect
+    from raygnn.runtime.connection import connect
     from raygnn.runtime.preflight import plan_resources
     from raygnn.runtime.ray_workers import run_on_workers
 

@@ -6,6 +6,7 @@ import gc
 import json
 import os
 import re
+import shutil
 import signal
 import sys
 import tempfile
@@ -167,6 +168,21 @@ def test_a_current_folder_that_is_deleted_stops_no_run(capsys, config, monkeypat
     callback = ["--callbacks", "[{type: tests.unit.test_train_cli.Wanders}]"]
     more = [*callback, "--allow-module", "tests", "--training.max_epochs", "3"]
     assert _status(capsys, config, *more, "--checkpoint.policy", "last") == (0, "")
+
+
+class Removes(Callback):
+    """Deletes the run's folder while it trains, as a tidy colleague does."""
+
+    def on_epoch_start(self, engine, epoch) -> None:
+        shutil.rmtree(engine.config.run.storage_path)
+
+
+def test_a_run_whose_folder_is_removed_says_so(capsys, config, tmp_path):
+    callback = "[{type: tests.unit.test_train_cli.Removes}]"
+    more = ["--callbacks", callback, "--allow-module", "tests"]
+    status, err = _status(capsys, config, *more)
+    assert status == 1
+    assert "runs/run was removed while the run went on. Start it again" in err
 
 
 class StartsAgain(Callback):

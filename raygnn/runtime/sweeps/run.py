@@ -19,9 +19,10 @@ from raygnn.loops.run_folder import (
     open_run_folder,
 )
 from raygnn.loops.signals import signals_as_notices
+from raygnn.runtime.connection import connect
 from raygnn.runtime.data_checks import check_data
 from raygnn.runtime.data_source import open_bundle
-from raygnn.runtime.launch import connect, default_name, warn_of_vanishing
+from raygnn.runtime.launch import default_name, warn_of_vanishing
 from raygnn.runtime.sweeps.plan import SweepPlan
 from raygnn.runtime.sweeps.table import TrialRow, as_json, rank, table
 

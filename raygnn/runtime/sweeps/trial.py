@@ -10,9 +10,9 @@ from ray.tune.integration.ray_train import TuneReportCallback
 
 from raygnn.data.bundle import Bundle
 from raygnn.loops.run_folder import open_run_folder
+from raygnn.runtime.connection import connect
 from raygnn.runtime.data_checks import check_data
 from raygnn.runtime.data_source import open_bundle
-from raygnn.runtime.launch import connect
 from raygnn.runtime.preflight import plan_resources
 from raygnn.runtime.ray_train import train_on_ray
 from raygnn.runtime.sweeps.plan import SweepPlan

@@ -25,7 +25,7 @@ from raygnn.loops.checkpoints.store import CheckpointStore
 from raygnn.loops.context import ProcessContext
 from raygnn.loops.early_stopping import BestTracker
 from raygnn.loops.position import Position
-from raygnn.loops.run_folder import RunFolder
+from raygnn.loops.run_folder import RunFolder, RunStatus
 
 
 class _Loaded:
@@ -57,6 +57,7 @@ class _Engine:
 
 def _checkpointer(uri: str, attempt: str = "1", **settings: Any) -> Checkpointer:
     folder = RunFolder(absolute(uri), uri, uri, attempt)
+    folder.write_state(RunStatus.RUNNING, "")
     config = load_config({"checkpoint": settings}).config
     return Checkpointer(folder, ProcessContext(use_gpu=False), config.checkpoint)
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from pathlib import Path
 
 import pytest
 
 from raygnn.config import load_config
 from raygnn.data.bundle import Bundle
-from raygnn.errors import DataError
+from raygnn.errors import DataError, ResourceError
+from raygnn.runtime import data_source
 from raygnn.runtime.data_source import open_bundle
 
 _DATA = {"synthetic": {"type": "planted_partition", "num_nodes": 60, "num_classes": 3, "seed": 0}}
@@ -30,6 +33,20 @@ def test_generated_tables_that_lost_a_file_are_written_again(
     path.unlink() if damage == "missing" else path.write_bytes(b"")
     assert _open(tmp_path).path == first.path
     assert path.read_bytes() == whole
+
+
+@pytest.mark.parametrize("number", [errno.EROFS, errno.ENOSPC])
+def test_a_cache_that_takes_nothing_serves_what_it_has(monkeypatch, tmp_path: Path, number: int):
+    first = _open(tmp_path)
+
+    def fail(*arguments: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(data_source, "FileLock", fail)
+    assert _open(tmp_path).path == first.path
+    next((tmp_path / "tables").glob("*.json")).unlink()
+    with pytest.raises(ResourceError, match=r"data.cache_dir: .*/synthetic-.* cannot be written"):
+        _open(tmp_path)
 
 
 def test_a_cache_that_cannot_be_made(tmp_path: Path) -> None:

@@ -1,0 +1,105 @@
+"""Joining the cluster of a job or notebook, or starting a local Ray."""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import socket
+import time
+from importlib import import_module
+from threading import Thread
+
+from raygnn.errors import ResourceError
+from raygnn.loops.monitoring.progress import say
+from raygnn.loops.signals import Terminated, signals_as_notices
+
+ADDRESS_VARIABLE = "RAY_ADDRESS"
+_ADDRESS = re.compile(r"(?:\w+://)?\[?([^/\[\]]+)\]?:(\d+)/?")
+#: A head that is just being started answers within some seconds.
+_ANSWERS_WITHIN_S = 15.0
+
+
+def connect() -> None:
+    """Joins the cluster of this job or notebook, or starts a local Ray and says so.
+
+    Raises:
+        ResourceError: no cluster answers at `RAY_ADDRESS`, or Ray cannot be started.
+    """
+    # The controller asks workers for reports at this interval; its default of 2 s would make
+    # every validation wait. It is read when Ray Train starts.
+    os.environ.setdefault("RAY_TRAIN_HEALTH_CHECK_INTERVAL_S", "0.1")
+    import ray
+
+    if ray.is_initialized():
+        return
+    started = time.monotonic()
+    check_address(os.environ.get(ADDRESS_VARIABLE, ""))
+    # Ray's start is spent waiting for other processes, and what comes next needs torch.
+    imports = Thread(target=import_module, args=("torch",), name="raygnn-imports")
+    imports.start()
+    try:
+        _start()
+    finally:
+        imports.join()
+    logging.getLogger("ray.data").setLevel(logging.WARNING)  # its plans bury the ingest's lines
+    nodes = len(ray.nodes())
+    cpus = ray.cluster_resources().get("CPU", 0)
+    say(
+        f"Ray {ray.__version__}: {nodes} node(s), {cpus:g} CPUs, {time.monotonic() - started:.1f} s"
+    )
+
+
+def _start() -> None:
+    """Calls `ray.init`, and raises a signal that came meanwhile when it is done.
+
+    An initialisation that Ctrl-C breaks off can take the process down when it ends.
+    """
+    import ray
+
+    causes: list[str] = []
+
+    def note(cause: str) -> None:
+        causes.append(cause)
+        say(f"{cause}: stops as soon as Ray has started")
+
+    try:
+        with signals_as_notices(note):
+            ray.init()
+    except SystemExit as stop:  # Ray's answer to SIGTERM, with status 15
+        raise Terminated from stop
+    except (ConnectionError, RuntimeError, ValueError) as error:
+        address = os.environ.get(ADDRESS_VARIABLE)
+        raise ResourceError(
+            f"Ray cannot be started or joined: {error}. {ADDRESS_VARIABLE} is {address!r}: set it "
+            "to the address of a running head, or to local to start Ray on this machine."
+        ) from error
+    if causes:
+        raise Terminated if causes[0] == "SIGTERM" else KeyboardInterrupt
+
+
+def check_address(address: str) -> None:
+    """Looks whether anything answers at an address, since Ray waits minutes for one that is gone.
+
+    Args:
+        address: as in `RAY_ADDRESS`; one without a port, as `auto` or `local`, is left to Ray.
+    Raises:
+        ResourceError: nothing does.
+    """
+    match = _ADDRESS.fullmatch(address)
+    if match is None:
+        return
+    end_s = time.monotonic() + _ANSWERS_WITHIN_S
+    while True:
+        try:
+            socket.create_connection((match[1], int(match[2])), timeout=_ANSWERS_WITHIN_S).close()
+        except (OSError, OverflowError) as error:
+            if time.monotonic() < end_s:
+                time.sleep(0.5)
+                continue
+            raise ResourceError(
+                f"{ADDRESS_VARIABLE}={address!r} is invalid: no Ray cluster answers there "
+                f"({error}). Start its head, set another address, or set it to local to start "
+                "Ray on this machine."
+            ) from error
+        return
