@@ -10,7 +10,12 @@ from tensorboardX import SummaryWriter
 from raygnn.data.filesystem import open_fs
 from raygnn.loops.callbacks import Callback
 from raygnn.loops.engine import Engine
-from raygnn.loops.monitoring.event_files import PREFIX, drop_events_from, read_events
+from raygnn.loops.monitoring.event_files import (
+    PREFIX,
+    EventWriter,
+    drop_events_from,
+    read_events,
+)
 from tests.small_runs import run_rank, small_config
 
 
@@ -64,6 +69,15 @@ def test_what_is_written_after_training_is_dropped_at_any_step(tmp_path):
     _write(tmp_path)
     assert drop_events_from(str(tmp_path), 4) == 1
     assert ("train/loss", 3) in _scalars(str(tmp_path))
+
+
+def test_curves_have_the_names_of_their_metrics(tmp_path, caplog):
+    writer = EventWriter(str(tmp_path), purge_step=None)
+    with caplog.at_level("INFO"):
+        writer.add_scalars({"val/full_recall@20": 0.5, "train/loss/a b": 2}, 3)
+    writer.close()
+    assert _scalars(str(tmp_path)) == {("val/full_recall@20", 3): 0.5, ("train/loss/a b", 3): 2.0}
+    assert not caplog.records
 
 
 def test_a_folder_that_is_not_there_has_no_events(tmp_path):
