@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Literal
@@ -14,6 +15,10 @@ from numpy.typing import DTypeLike
 from raygnn.errors import ResourceError
 
 _SYNC_THREADS = 8
+
+# NumPy has Python parse a file's header, which fails now and then where threads do so at a time:
+# "SystemError: AST constructor recursion depth mismatch", CPython issue 106905.
+_HEADERS = threading.Lock()
 
 
 def create_array(path: Path, shape: tuple[int, ...], dtype: DTypeLike) -> None:
@@ -47,13 +52,14 @@ def open_array(path: Path, mode: Literal["c", "r", "r+"] = "c") -> np.ndarray:
     Args:
         mode: "c" copy-on-write (writes stay in this process), "r" read-only, "r+" writes through.
     """
-    try:
-        mapped = np.load(path, mmap_mode=mode)
-    except ValueError:
-        # An array without elements cannot be mapped.
-        mapped = np.load(path)
-        if mapped.size:
-            raise
+    with _HEADERS:
+        try:
+            mapped = np.load(path, mmap_mode=mode)
+        except ValueError:
+            # An array without elements cannot be mapped.
+            mapped = np.load(path)
+            if mapped.size:
+                raise
     array = np.asarray(mapped)
     # A `.npy` file knows bfloat16 as two bytes of nothing in particular; no other array is that.
     return array.view(ml_dtypes.bfloat16) if array.dtype == np.dtype("V2") else array

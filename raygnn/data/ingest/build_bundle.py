@@ -118,6 +118,7 @@ def ingest(
             else:
                 elsewhere(building)
                 sync_folder(building)
+            _check_unchanged(files, _list_tables(manifest, manifest_folder(manifest_uri)))
             building.rename(path)
         finally:
             shutil.rmtree(building, ignore_errors=True)
@@ -184,6 +185,18 @@ def _list_tables(manifest: Manifest, folder: str) -> dict[str, list[TableFile]]:
         name = _label_table_name(label_table)
         files[name] = list_files(folder, label_table.files, f"{name}.files")
     return files
+
+
+def _check_unchanged(
+    before: Mapping[str, Sequence[TableFile]], after: Mapping[str, Sequence[TableFile]]
+) -> None:
+    for table, files in before.items():
+        changed = {file.name for file in {*files} ^ {*after[table]}}
+        if changed:
+            raise DataError(
+                f"{table}.files is invalid: {min(changed)} changed while it was read. Start again "
+                "when the tables are written."
+            )
 
 
 def _open_finished(path: Path, progress: Callable[[str], None]) -> Bundle | None:

@@ -9,17 +9,22 @@ import subprocess
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import filelock
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
+from raygnn.data.arrays import create_array, open_array
 from raygnn.data.bundle import Bundle
 from raygnn.data.ingest import build_bundle as ingest_module
 from raygnn.data.ingest import build_edges, fingerprint
 from raygnn.data.ingest.build_bundle import IngestOptions, bundle_folder, ingest
+from raygnn.data.ingest.schedule import in_process
 from raygnn.errors import DataError, ResourceError
 from tests.graph_writer import write_graph, write_shards
 
@@ -122,6 +127,40 @@ def test_a_pointer_that_leads_out_of_its_array(tmp_path: Path, file: str, at: in
     ingest(graph, cache_dir=tmp_path / "cache", progress=said.append)
     assert re.search("building again, because bundle .* is damaged", said[0])
     assert path.read_bytes() == whole
+
+
+@pytest.mark.parametrize("table", ["nodes", "edges"])
+def test_tables_that_change_while_they_are_read(graph: Path, tmp_path: Path, table: str) -> None:
+    """Other rows in as many row groups, which reading alone does not notice."""
+    shard = graph / table / "part-0.parquet"
+    rows, size = pq.read_table(shard), pq.read_metadata(shard).row_group(0).num_rows
+
+    def schedule(*arguments: Any) -> Any:
+        done = in_process(*arguments)
+        pq.write_table(rows.take(list(range(len(rows)))[::-1]), shard, row_group_size=size)
+        return done
+
+    with pytest.raises(DataError, match=f"{table}/part-0.parquet changed while it was read"):
+        ingest(graph, cache_dir=tmp_path / "cache", schedule=schedule)
+    assert _bundles(tmp_path / "cache") == []
+
+
+def test_one_thread_at_a_time_reads_a_header(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    create_array(tmp_path / "a.npy", (3, 2), np.float32)
+    load, inside = np.load, threading.Lock()
+
+    def slow_load(*arguments: Any, **options: Any) -> Any:
+        assert inside.acquire(blocking=False)
+        time.sleep(0.005)
+        inside.release()
+        return load(*arguments, **options)
+
+    monkeypatch.setattr(np, "load", slow_load)
+    with ThreadPoolExecutor(4) as pool:
+        arrays = list(pool.map(open_array, [tmp_path / "a.npy"] * 16))
+    assert {array.shape for array in arrays} == {(3, 2)}
 
 
 def _ingest_here(graph: Path, cache: Path, said: list[str]) -> None:
