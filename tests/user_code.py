@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch_geometric.data import Data
 from torch_geometric.nn import GCNConv, SAGEConv
 
+from raygnn.errors import DataError
 from raygnn.loops.callbacks import Callback
 from raygnn.loops.tasks.node_classification import NodeClassification
 
@@ -154,3 +155,27 @@ class NoNumbers(PlainPyG):
     def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
         out = super().forward(x, edge_index)
         return out if self.training else out * float("nan")
+
+
+class FailsToStart(NodeClassification):
+    """Cannot be set up, on one rank: as where a disk is full or a file is missing."""
+
+    def __init__(self, rank: int, where: str) -> None:
+        super().__init__()
+        self._failing_rank, self._where = rank, where
+
+    def setup(self, env):
+        super().setup(env)
+        self._fail("setup")
+
+    def build_model(self):
+        self._fail("build_model")
+        return super().build_model()
+
+    def loader(self, split):
+        self._fail("loader")
+        return super().loader(split)
+
+    def _fail(self, where: str) -> None:
+        if self.env.rank == self._failing_rank and where == self._where:
+            raise DataError(f"rank {self.env.rank} cannot {where}")

@@ -12,6 +12,36 @@ from raygnn.loops import collectives
 Result = TypeVar("Result")
 
 
+def together(step: Callable[[], Result], where: str = "setting up") -> Result:
+    """Does what each rank does by itself before they work together, and which may fail on some.
+
+    So a mistake of the user's keeps its kind, and with it the exit status, on every rank.
+
+    Collective: all ranks must call. The step itself must not.
+
+    Args:
+        where: completes "Rank 0 failed in ...".
+    Raises:
+        RaygnnError: what the step has raised on the first rank where it failed so.
+        TrainingError: it failed otherwise on another rank, as by a mistake in the user's code.
+    """
+    result: Result
+    problem: BaseException | None = None
+    try:
+        result = step()
+    except FAILURES as raised:  # told to all ranks, then raised below
+        problem = raised
+    told = problem
+    if problem is not None and not isinstance(problem, RaygnnError):
+        told = TrainingError(f"Rank {collectives.rank()} failed in {where}: {describe(problem)}")
+    for found in collectives.gather_objects(told):
+        if found is not None and isinstance(problem, Exception) and told is not problem:
+            raise problem
+        if found is not None:
+            raise found
+    return result
+
+
 @contextmanager
 def agreement(where: str, error: type[RaygnnError] = TrainingError) -> Iterator[None]:
     """A block that may fail on some ranks: at its end all of them raise, or none.
@@ -28,22 +58,6 @@ def agreement(where: str, error: type[RaygnnError] = TrainingError) -> Iterator[
     except FAILURES as raised:  # told to all ranks, then raised below
         failure = raised
     raise_if_any_failed(failure, where, error)
-
-
-def together(step: Callable[[], Result]) -> Result:
-    """Runs a step that may find something wrong on some ranks only, as their disks differ.
-
-    If one does, all raise the RaygnnError that it has raised. Collective: all ranks must call.
-    """
-    problem: RaygnnError | None = None
-    try:
-        result = step()
-    except RaygnnError as error:
-        problem = error
-    for found in collectives.gather_objects(problem):
-        if found is not None:
-            raise found
-    return result
 
 
 def raise_if_any_failed(

@@ -14,6 +14,7 @@ from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 from raygnn.config import LoadedConfig, build
 from raygnn.errors import ConfigError, TrainingError
 from raygnn.loops import collectives
+from raygnn.loops.agreement import together
 from raygnn.loops.compilation import compile_module
 from raygnn.loops.gradients.sparse import gradient_values
 from raygnn.loops.initial_weights import equalise
@@ -53,7 +54,7 @@ class Optimization:
         self._precision = Precision(config.training.precision, device)
         self._precision.apply(self.module)
         if config.training.compile:
-            compile_module(self.module, device)
+            together(lambda: compile_module(self.module, device), "compiling the model")
         if not any(p.requires_grad for p in self.module.parameters()):
             raise ConfigError(
                 f"model.type={config.model.type!r} is invalid: it has no trainable parameter. "

@@ -53,7 +53,7 @@ def run_worker(
     """
     loaded, config = job.loaded, job.loaded.config
     prepare_process(loaded)
-    task = together(lambda: _set_up_task(job, context))
+    task = together(lambda: _set_up_task(job, context), "setting up the task")
     try:
         if config.loop is not None:
             return _run_own_loop(job, task, context)

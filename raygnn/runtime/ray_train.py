@@ -84,7 +84,8 @@ def _train_worker(job: TrainJob, context: WorkerContext) -> dict[str, Any]:
     from raygnn.loops.worker import run_worker
     from raygnn.runtime.dashboard import DashboardMetrics
 
-    together(lambda: check_folder_is_seen(job.folder, job.loaded.config.run.storage_path))
+    storage_path = job.loaded.config.run.storage_path
+    together(lambda: check_folder_is_seen(job.folder, storage_path), "opening the run's folder")
     return run_worker(job, context, [DashboardMetrics(job.folder.name)])
 
 

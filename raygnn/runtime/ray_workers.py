@@ -107,7 +107,8 @@ def _run_worker(config: dict[str, _Work]) -> Any:
     """What Ray Train runs on each worker.
 
     Errors that a second try would only repeat come back as values, so that Ray restarts workers
-    that died and not runs that are wrong.
+    that died and not runs that are wrong. All ranks must raise them: of one alone Ray would think
+    that it is done, while the others wait for it.
     """
     from raygnn.loops.agreement import together
     from raygnn.runtime.context import RayWorkerContext
@@ -117,7 +118,7 @@ def _run_worker(config: dict[str, _Work]) -> Any:
         logging.getLogger(name).setLevel(logging.WARNING)
     work = config["work"]
     try:
-        path = together(lambda: bundle_on_this_node(work.bundle))
+        path = together(lambda: bundle_on_this_node(work.bundle), "fetching the graph")
         job = replace(work.job, bundle_path=path)
         return work.function(job, RayWorkerContext(work.stop_requests))
     except LostRankError:

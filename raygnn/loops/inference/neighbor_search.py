@@ -12,7 +12,8 @@ from torch import Tensor, nn
 
 from raygnn.data.bundle import Bundle
 from raygnn.data.links.split import LinkSplit, find_label_edges
-from raygnn.data.links.supervision import known_positives
+from raygnn.data.links.supervision import KnownPositives, known_positives
+from raygnn.loops.agreement import together
 from raygnn.loops.inference.embeddings import Embeddings
 from raygnn.loops.inference.job import NeighborRequest
 from raygnn.loops.inference.top_k import Scores, top_k
@@ -44,10 +45,7 @@ class NeighborSearch:
         self._anchors = embeddings.rows_of(request.anchor_type, request.anchors)
         # By id, so that of equal scores the smaller id comes first.
         self._order = pc.sort_indices(self._ids).to_numpy().astype(np.int64)
-        self._known = [
-            known_positives(bundle, LinkSplit(edge_type, labels=_has_labels(bundle, edge_type)))
-            for edge_type in request.filter_known
-        ]
+        self._known = together(lambda: _known(request, bundle), "finding known links")
 
     def table(self, first: int, last: int) -> pa.Table:
         """anchor_id, neighbor_id, score and rank (from 1) for a range of the anchors."""
@@ -101,6 +99,13 @@ def _scores(request: NeighborRequest, model: nn.Module) -> Scores:
     decoder = InnerProduct(1) if request.score == "inner_product" else model.decoder
     assert isinstance(decoder, Decoder)
     return partial(decoder.double().score_all, relation=request.relation or 0)
+
+
+def _known(request: NeighborRequest, bundle: Bundle) -> list[KnownPositives]:
+    return [
+        known_positives(bundle, LinkSplit(edge_type, labels=_has_labels(bundle, edge_type)))
+        for edge_type in request.filter_known
+    ]
 
 
 def _has_labels(bundle: Bundle, edge_type: tuple[str, str, str]) -> bool:

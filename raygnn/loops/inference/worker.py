@@ -18,7 +18,7 @@ from raygnn.data.edge_types import edge_type_name
 from raygnn.data.filesystem import read_bytes, redact
 from raygnn.errors import CheckpointError, ConfigError, DataError
 from raygnn.loops import collectives
-from raygnn.loops.agreement import raise_if_any_failed
+from raygnn.loops.agreement import raise_if_any_failed, together
 from raygnn.loops.context import WorkerContext
 from raygnn.loops.inference.embeddings import Embeddings, ExactEmbeddings, SampledEmbeddings
 from raygnn.loops.inference.job import InferenceJob, NeighborRequest, NodeRequest
@@ -51,13 +51,8 @@ def run_inference(job: InferenceJob, context: WorkerContext) -> dict[str, Any]:
         TrainingError: a rank failed; raised on all ranks.
     """
     loaded, signature = job.model.loaded, job.model.signature
-    prepare_process(loaded)
-    bundle = signature.fitted(Bundle.open(job.bundle_path))
-    env = TaskEnvironment(loaded, bundle, context.rank, context.world_size, context.device)
-    task: Task = build(loaded.config.task, "task", loaded.allow_modules)
-    task.setup_inference(env, signature)
-    model = _load_model(job, task)
-    encoder = model.encoder
+    task, model = together(lambda: _set_up(job, context), "setting up inference")
+    env, bundle, encoder = task.env, task.env.bundle, model.encoder
     assert isinstance(encoder, GraphEncoder)
     shared = SharedRows(bundle.path.parent.parent / "scratch")
     feature, node_types = signature.feature, job.request.node_types
@@ -76,6 +71,17 @@ def run_inference(job: InferenceJob, context: WorkerContext) -> dict[str, Any]:
     finally:
         embeddings.close()
     return _manifest(job, bundle, tables)
+
+
+def _set_up(job: InferenceJob, context: WorkerContext) -> tuple[Task, nn.Module]:
+    """The task and the trained model, for the part of the graph that it reads."""
+    loaded, signature = job.model.loaded, job.model.signature
+    prepare_process(loaded)
+    bundle = signature.fitted(Bundle.open(job.bundle_path))
+    env = TaskEnvironment(loaded, bundle, context.rank, context.world_size, context.device)
+    task: Task = build(loaded.config.task, "task", loaded.allow_modules)
+    task.setup_inference(env, signature)
+    return task, _load_model(job, task)
 
 
 def _load_model(job: InferenceJob, task: Task) -> nn.Module:
