@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from raygnn.errors import FAILURES, RaygnnError
+from raygnn.errors import FAILURES, DataError, RaygnnError
 from raygnn.loops import collectives
-from raygnn.loops.agreement import raise_if_any_failed
+from raygnn.loops.agreement import raise_if_any_failed, together
 from raygnn.loops.task import EvalOutput, Task
 from raygnn.metrics import GatheredMetric, SumMetric
 
@@ -60,6 +60,8 @@ class EvaluationTable:
             table[index] = row
         sums, *states = collectives.all_reduce_sum(table).sum(0).split([num_sums, *widths])
         loss_sum, weight, *others = sums.tolist()
+        if not weight:
+            raise DataError("the weights of its seeds add up to 0. Set class_weights of its classes.")
         results = {
             name: s / weight for name, s in zip(["loss", *names], [loss_sum, *others], strict=True)
         }
@@ -108,7 +110,7 @@ def evaluate(
     Raises:
         TrainingError: a rank failed; raised on all ranks, and it names the rank.
     """
-    loader = task.loader(split)
+    loader = together(lambda: task.loader(split), f"loading the {split} split")
     if loader is None:
         return {}
     num_batches = loader.num_batches if limit is None else min(limit, loader.num_batches)

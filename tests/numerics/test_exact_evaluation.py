@@ -9,7 +9,7 @@ import pytest
 import torch
 from sklearn import metrics as reference
 
-from raygnn.errors import TrainingError
+from raygnn.errors import DataError, RaygnnError, TrainingError
 from raygnn.loops import collectives
 from raygnn.loops.evaluation import evaluate
 from raygnn.loops.task import EvalOutput
@@ -25,11 +25,14 @@ class _Loader:
 class _TableTask:
     """Gives rows of a fixed table as evaluation batches."""
 
-    def __init__(self, failing_rank: int | None = None) -> None:
+    def __init__(self, failing_rank: int | None = None, has_weight: bool = True) -> None:
         self.model = torch.nn.Linear(1, 1)
         self._failing_rank = failing_rank
+        self._has_weight = has_weight
 
     def loader(self, split: str) -> _Loader:
+        if split == "missing" and collectives.rank() == self._failing_rank:
+            raise DataError("no such split")
         return _Loader()
 
     def prepare_evaluation(self, split: str) -> None:
@@ -42,7 +45,8 @@ class _TableTask:
                 raise ValueError("broken batch")
             ids = torch.arange(index * BATCH, min((index + 1) * BATCH, NUM_ROWS))
             loss = torch.nn.functional.cross_entropy(logits[ids], labels[ids], reduction="sum")
-            yield EvalOutput(index, ids, float(loss), len(ids), logits[ids], labels[ids])
+            weight = len(ids) * self._has_weight
+            yield EvalOutput(index, ids, float(loss), weight, logits[ids], labels[ids])
 
 
 def _table() -> tuple[torch.Tensor, torch.Tensor]:
@@ -92,3 +96,18 @@ def _evaluate_with_failure() -> str:
 def test_a_failing_rank_is_named_on_all(ranks):
     expected = "Rank 1 failed in evaluation of the val split: ValueError: broken batch"
     assert ranks.run(_evaluate_with_failure, 2) == [expected] * 2
+
+
+def test_seeds_without_weight_are_told():
+    with pytest.raises(DataError, match="In evaluation of the val split: the weights of its"):
+        evaluate(_TableTask(has_weight=False), "val", None, [])
+
+
+def _evaluate_missing() -> str:
+    with pytest.raises(RaygnnError) as caught:
+        evaluate(_TableTask(failing_rank=1), "missing", None, [])
+    return str(caught.value)
+
+
+def test_a_split_that_one_rank_cannot_load_fails_on_all(ranks):
+    assert ranks.run(_evaluate_missing, 2) == ["no such split"] * 2

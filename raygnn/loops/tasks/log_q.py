@@ -33,11 +33,11 @@ class LogQ:
         max_labels_per_anchor: int | None,
     ) -> None:
         self._negatives = negatives
-        num_links = np.diff(supervision.indptr)
-        share = np.ones(len(num_links))
+        weights = None
         if max_labels_per_anchor is not None:
+            num_links = np.diff(supervision.indptr)
             share = np.minimum(1.0, max_labels_per_anchor / np.maximum(num_links, 1))
-        weights = np.repeat(share, num_links)
+            weights = np.repeat(share, num_links)
         of_targets = np.bincount(supervision.targets, weights, minlength=num_targets)
         self._of_targets = of_targets / of_targets.sum()
 

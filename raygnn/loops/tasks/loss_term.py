@@ -89,7 +89,7 @@ def bind_term(
     if isinstance(target, type):
         component = Component(type=term.type, args=term.args)
         loss = build(component, "loss", loaded.allow_modules).to(device)
-        _check_reduction(term, loss)
+        _check_reduction(loss)
     else:
         loss = partial(target, **term.args)
     positional: tuple[str, ...] = next(
@@ -153,7 +153,7 @@ def _keywords(term: LossTerm, loss: Any, provided: Collection[str]) -> dict[str,
     }
 
 
-def _check_reduction(term: LossTerm, loss: nn.Module) -> None:
+def _check_reduction(loss: nn.Module) -> None:
     """A loss of torch gives the mean over the batch, which is exact if each seed weighs the same.
 
     Raises:
@@ -171,6 +171,13 @@ def _check_reduction(term: LossTerm, loss: nn.Module) -> None:
         raise ConfigError(
             "losses.args.weight is invalid: a mean by class weights cannot be put together exactly "
             "from the means of batches. Set cross_entropy with class_weights."
+        )
+    # Classes are counted from 0: torch's own choice, -100, leaves out none.
+    if (ignored := getattr(loss, "ignore_index", -100)) >= 0:
+        raise ConfigError(
+            f"losses.args.ignore_index={ignored} is invalid: a mean without one class cannot be put "
+            "together exactly from the means of batches. Set cross_entropy with class_weights, 0 "
+            "for that class."
         )
 
 

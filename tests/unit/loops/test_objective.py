@@ -154,6 +154,10 @@ def test_a_function_may_give_a_sum_and_its_weight():
             ],
             r"losses\.args\.weight is invalid: a mean by class weights",
         ),
+        (
+            [{"type": "torch.nn.NLLLoss", "args": {"ignore_index": 1}}],
+            r"losses\.args\.ignore_index=1 is invalid: a mean without one class",
+        ),
         ([{"type": "mse", "inputs": {"x": ""}}], r"losses\.0\.inputs\.x='' is invalid"),
     ],
 )
