@@ -10,10 +10,10 @@ from pydantic import SecretBytes, SecretStr
 
 REDACTED = "***"
 
-_CREDENTIALS = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*://)[^/@\s]*@")
+_CREDENTIALS = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*://)[^/\s]*@")
 _QUERY_SECRET = re.compile(
     r"(?i)(?P<name>[?&](?:[\w.-]*(?:token|secret|password|signature|credential|access[_-]?key)"
-    r"[\w.-]*|sig|key|api_?key)=)[^&\s'\"]+"
+    r"[\w.-]*|sig|(?:[\w.-]*[_-]|api|account)?key)=)[^&#\s'\"]+"
 )
 _SECRET_NAME = re.compile(
     r"(?i)(?:^|_|-)(?:password|passwd|passphrase|secret|token|credentials?|"

@@ -65,12 +65,6 @@ def open_array(path: Path, mode: Literal["c", "r", "r+"] = "c") -> np.ndarray:
     return array.view(ml_dtypes.bfloat16) if array.dtype == np.dtype("V2") else array
 
 
-def fill_slice(path: Path, start: int, values: np.ndarray) -> None:
-    """Writes `values` into rows `start` onwards of an existing `.npy` file."""
-    if len(values):
-        open_array(path, "r+")[start : start + len(values)] = values
-
-
 def sync_folder(folder: Path) -> None:
     """Brings every file below a folder, and the folders' own entries, to the disk."""
     paths = [

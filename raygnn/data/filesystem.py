@@ -11,21 +11,16 @@ from pathlib import Path
 
 import fsspec
 
+from raygnn.config.redaction import redact_text
 from raygnn.data.storage_retry import retried
 from raygnn.errors import DataError
 
 _SCHEME = re.compile(r"^[A-Za-z][A-Za-z0-9+.\-]*(::|://)")
-_USER_INFO = re.compile(r"(?<=://)[^/@\s]+@")
-# Names of query parameters that carry credentials in signed URLs of the common stores.
-_SECRET_QUERY = re.compile(
-    r"(?i)([?&](?:[a-z0-9_\-]*(?:token|signature|sig|key|secret|password|credential)[a-z0-9_\-]*)=)"
-    r"[^&#\s]+"
-)
 
 
 def redact(uri: str) -> str:
     """Takes credentials out of a URI (user info and secret query values), for messages and logs."""
-    return _SECRET_QUERY.sub(r"\1***", _USER_INFO.sub("***@", uri))
+    return redact_text(uri)
 
 
 def open_fs(uri: str | os.PathLike[str]) -> tuple[fsspec.AbstractFileSystem, str]:

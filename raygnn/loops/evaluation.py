@@ -61,7 +61,9 @@ class EvaluationTable:
         sums, *states = collectives.all_reduce_sum(table).sum(0).split([num_sums, *widths])
         loss_sum, weight, *others = sums.tolist()
         if not weight:
-            raise DataError("the weights of its seeds add up to 0. Set class_weights of its classes.")
+            raise DataError(
+                "the weights of its seeds add up to 0. Set class_weights of its classes."
+            )
         results = {
             name: s / weight for name, s in zip(["loss", *names], [loss_sum, *others], strict=True)
         }

@@ -2,7 +2,7 @@
 
 from raygnn.losses.base import Loss
 from raygnn.losses.classification import BinaryCrossEntropy, CrossEntropy
-from raygnn.losses.link_candidates import Candidates, known_links, score_links
+from raygnn.losses.link_candidates import Candidates, score_links
 from raygnn.losses.link_classification import LinkBinaryCrossEntropy
 from raygnn.losses.link_pairs import BPR, Margin
 from raygnn.losses.link_scores import LinkLoss, LinkScores
@@ -25,6 +25,5 @@ __all__ = [
     "Retrieval",
     "SoftmaxOwnNegatives",
     "WeightL1",
-    "known_links",
     "score_links",
 ]

@@ -15,13 +15,7 @@ class Loss(nn.Module, ABC):
 
     It gives a sum and not a mean: the sums of micro-batches and ranks are added, then divided once
     by the added weights, so a global batch has the same loss however it was cut.
-
-    Attributes:
-        additive: the sums of two micro-batches add up to the sum of both as one batch. Not so for a
-            loss that compares the seeds of a micro-batch with each other.
     """
-
-    additive: bool = True
 
     @abstractmethod
     def forward(self, prediction: Tensor, target: Tensor) -> tuple[Tensor, Tensor | float]:

@@ -67,8 +67,8 @@ def score_links(
         anchor_ids: int64 [num_anchors], what `candidates.owner` calls the anchors.
         target_ids: int64 [num_positives], dense ids of the positives' targets.
         candidates: in the order of `every`.
-        known: bool [num_anchors, num_candidates] of `known_links`, True where the candidate is a
-            known positive of the anchor; None masks no accidental hit.
+        known: bool [num_anchors, num_candidates], True where the candidate is a known positive of
+            the anchor; None masks no accidental hit.
     """
     mask = target_ids.unsqueeze(1) == candidates.ids
     if known is not None:
@@ -83,32 +83,3 @@ def score_links(
         in_batch=candidates.in_batch,
         log_q=candidates.log_q,
     )
-
-
-def known_links(known_ptr: Tensor, known_targets: Tensor, candidate_ids: Tensor) -> Tensor:
-    """Says which candidates are known positives of which anchor.
-
-    Args:
-        known_ptr: int64 [num_anchors + 1]: the known targets of anchor i are
-            `known_targets[known_ptr[i]:known_ptr[i + 1]]`.
-        known_targets: int64, dense ids.
-        candidate_ids: int64 [num_candidates], dense ids, in any order; may repeat.
-    Returns:
-        bool [num_anchors, num_candidates].
-    """
-    num_anchors = len(known_ptr) - 1
-    anchor_of = torch.repeat_interleave(
-        torch.arange(num_anchors, device=known_ptr.device),
-        known_ptr.diff(),
-        output_size=len(known_targets),
-    )
-    # By distinct candidate first, as most known targets are none, then spread to its repetitions.
-    distinct, place_of = candidate_ids.unique(return_inverse=True)
-    is_known = torch.zeros(
-        num_anchors, len(distinct), dtype=torch.bool, device=candidate_ids.device
-    )
-    if len(distinct):
-        place = torch.searchsorted(distinct, known_targets).clamp_(max=len(distinct) - 1)
-        hit = distinct[place] == known_targets
-        is_known[anchor_of[hit], place[hit]] = True
-    return is_known[:, place_of]

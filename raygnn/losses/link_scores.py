@@ -83,14 +83,6 @@ class LinkLoss(nn.Module, ABC):
     reads_log_q: bool = False
     candidates: CandidateScope = "rank"
 
-    @property
-    def additive(self) -> bool:
-        """The sums of two micro-batches add up to the sum of both as one batch.
-
-        Not so for candidates from within the batch.
-        """
-        return not self.in_batch
-
     @abstractmethod
     def forward(self, scores: LinkScores) -> tuple[Tensor, Tensor | float]:
         """Computes the loss of one micro-batch.

@@ -14,7 +14,7 @@ from raygnn.data.bundle_record import ColumnInfo
 from raygnn.data.edge_types import EdgeType, edge_type_name
 from raygnn.errors import DataError
 from raygnn.sampling.buffers import BufferPool
-from raygnn.sampling.protocols import FeatureStore, GraphStore, ends
+from raygnn.sampling.protocols import FeatureStore, GraphStore, ends, message_type
 from raygnn.sampling.subgraph import SampledSubgraph
 
 
@@ -70,12 +70,13 @@ class BatchAssembler:
     def assemble(self, subgraph: SampledSubgraph) -> Data | HeteroData:
         """The batch of a subgraph."""
         batch = Data() if self._is_one_graph else HeteroData()
+        direction = self._graph.direction
         for node_type in subgraph.node:
             store = batch if self._is_one_graph else batch[node_type]
             for name, value in self._node_values(subgraph, node_type):
                 store[name] = _tensor(value)
         for edge_type in subgraph.edge_index:
-            store = batch if self._is_one_graph else batch[self._message_type(edge_type)]
+            store = batch if self._is_one_graph else batch[message_type(edge_type, direction)]
             for name, value in self._edge_values(subgraph, edge_type):
                 store[name] = _tensor(value)
         return batch
@@ -164,12 +165,6 @@ class BatchAssembler:
         shape, dtype = self._features.row_layout(type_, column)
         out = self._buffers[type_, column].array((len(ids), *shape), dtype)
         return self._features.gather(type_, column, ids, out)
-
-    def _message_type(self, edge_type: EdgeType) -> EdgeType:
-        if self._graph.direction == "in":
-            return edge_type
-        source, target = ends(edge_type, self._graph.direction)
-        return (source, f"rev_{edge_type[1]}", target)
 
 
 def _check_columns(

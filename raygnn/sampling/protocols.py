@@ -8,7 +8,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 
 from raygnn.data.bundle_record import ColumnInfo
-from raygnn.data.edge_types import EdgeType
+from raygnn.data.edge_types import EdgeType, reversed_edge_type
 from raygnn.sampling.exclusion import Exclusion
 from raygnn.sampling.rng import BatchKey
 from raygnn.sampling.scratch import Scratch
@@ -134,3 +134,8 @@ def ends(edge_type: EdgeType, direction: str) -> tuple[str, str]:
     """The types of neighbors and of the nodes that take them."""
     source, _, target = edge_type
     return (source, target) if direction == "in" else (target, source)
+
+
+def message_type(edge_type: EdgeType, direction: str) -> EdgeType:
+    """What an edge type is called by models and batches: against the edges it is reversed."""
+    return edge_type if direction == "in" else reversed_edge_type(edge_type)

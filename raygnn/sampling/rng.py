@@ -12,7 +12,7 @@ from functools import cache
 from raygnn.data.edge_types import EdgeType, edge_type_name
 
 #: Stands for all that draws depend on, here, in `pick.py` and in `permutation.py`. Goes up when any
-#: of it changes; stored with checkpoints and pinned by golden tests.
+#: of it changes; pinned by golden tests.
 RNG_VERSION = 1
 
 #: The key of one batch, in [0, 2^64).

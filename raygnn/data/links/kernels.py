@@ -247,21 +247,6 @@ def distinct_in_rows(
 
 
 @njit(nogil=True, cache=True)
-def contains(
-    indptr: np.ndarray,
-    columns: np.ndarray,
-    rows: np.ndarray,
-    wanted: np.ndarray,
-    out: np.ndarray,
-) -> None:
-    """Whether each pair (rows[i], wanted[i]) is in a table with sorted rows."""
-    for i in range(len(rows)):
-        stop = indptr[rows[i] + 1]
-        j = _first(columns, indptr[rows[i]], stop, wanted[i])
-        out[i] = j < stop and columns[j] == wanted[i]
-
-
-@njit(nogil=True, cache=True)
 def mark_known(
     indptr: np.ndarray,
     columns: np.ndarray,

@@ -78,19 +78,6 @@ class KnownPositives:
     indptr: np.ndarray
     targets: np.ndarray
 
-    def contains(self, anchors: np.ndarray, targets: np.ndarray) -> np.ndarray:
-        """Whether each pair is linked.
-
-        Args:
-            anchors: int64 [n], dense ids.
-            targets: int64 [n], dense ids.
-        Returns:
-            bool [n].
-        """
-        found = np.zeros(len(anchors), bool)
-        link_kernels.contains(self.indptr, self.targets, _ids(anchors), _ids(targets), found)
-        return found
-
     def mask(self, anchors: np.ndarray, targets: np.ndarray) -> np.ndarray:
         """Whether each anchor is linked to each target.
 

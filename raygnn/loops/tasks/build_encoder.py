@@ -16,6 +16,7 @@ from raygnn.models.encoder import Encoder
 from raygnn.models.graph_encoder import GraphEncoder
 from raygnn.models.hetero_encoder import HeteroEncoder
 from raygnn.models.wrap import needed_edge_inputs
+from raygnn.sampling.protocols import message_type
 
 
 def build_encoder(
@@ -102,12 +103,6 @@ def _message_types(config: Config, bundle: Bundle) -> list[EdgeType]:
     if isinstance(fanouts, Mapping):
         used = [t for t in used if any(fanouts.get(edge_type_name(t), [1]))]
     return [message_type(t, config.sampling.direction) for t in used]
-
-
-def message_type(edge_type: EdgeType, direction: str) -> EdgeType:
-    """What an edge type is called by models and batches: against the edges it is reversed."""
-    source, relation, target = edge_type
-    return edge_type if direction == "in" else (target, f"rev_{relation}", source)
 
 
 def _edge_dims(

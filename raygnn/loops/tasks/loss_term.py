@@ -175,9 +175,9 @@ def _check_reduction(loss: nn.Module) -> None:
     # Classes are counted from 0: torch's own choice, -100, leaves out none.
     if (ignored := getattr(loss, "ignore_index", -100)) >= 0:
         raise ConfigError(
-            f"losses.args.ignore_index={ignored} is invalid: a mean without one class cannot be put "
-            "together exactly from the means of batches. Set cross_entropy with class_weights, 0 "
-            "for that class."
+            f"losses.args.ignore_index={ignored} is invalid: a mean without one class cannot be "
+            "put together exactly from the means of batches. Set cross_entropy with class_weights, "
+            "0 for that class."
         )
 
 

@@ -28,6 +28,9 @@ def test_redact_takes_out_credentials() -> None:
     assert redact("s3://key:secret@host/x") == "s3://***@host/x"
     signed = "https://h/x?X-Goog-Signature=abc&a=1&access_token=t"
     assert redact(signed) == "https://h/x?X-Goog-Signature=***&a=1&access_token=***"
+    assert redact("https://user:p@ss@host/x?storage_key=1&design=2") == (
+        "https://***@host/x?storage_key=***&design=2"
+    )
     assert redact("/a/b@c") == "/a/b@c"
 
 

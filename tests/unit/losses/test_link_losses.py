@@ -148,7 +148,6 @@ def test_rows_of_given_candidates_add_up(name: str) -> None:
         for cut in cuts
     ]
     torch.testing.assert_close(parts[0] + parts[1], loss(scores)[0])
-    assert loss.additive == (name != "retrieval")
     assert loss.in_batch == (name == "retrieval")
     assert loss.candidates == "rank"
 

@@ -86,7 +86,6 @@ def test_cross_entropy_takes_a_column_of_classes() -> None:
     ],
 )
 def test_sums_and_weights_add_over_any_cut(loss: Loss, target: Tensor, cuts: list[int]) -> None:
-    assert loss.additive
     whole_sum, whole_weight = loss(logits(), target)
     bounds = [0, *sorted(cuts), NUM_SEEDS]
     parts = [loss(logits()[a:b], target[a:b]) for a, b in pairwise(bounds)]
