@@ -12,7 +12,7 @@ from raygnn.errors import FAILURES, DataError, RaygnnError
 from raygnn.loops import collectives
 from raygnn.loops.agreement import raise_if_any_failed, together
 from raygnn.loops.task import EvalOutput, Task
-from raygnn.metrics import GatheredMetric, SumMetric
+from raygnn.metrics import ComparedMetric, GatheredMetric, SumMetric
 
 #: Looks at the outputs of an evaluation as they come.
 Watch = Callable[[Iterator[EvalOutput], int], Iterator[EvalOutput]]
@@ -30,6 +30,7 @@ class EvaluationTable:
         self._num_batches = num_batches
         self._sums = [m for m in metrics if isinstance(m, SumMetric)]
         self._gathered = [m for m in metrics if isinstance(m, GatheredMetric)]
+        self._compared = [m for m in metrics if isinstance(m, ComparedMetric)]
         self._rows: dict[int, Tensor] = {}
         # Names of the sums beside the loss and widths of the metrics' states: a first batch tells.
         self._layout: tuple[list[str], list[int]] | None = None
@@ -43,9 +44,10 @@ class EvaluationTable:
         states = [m.update(output.prediction, output.target).cpu() for m in self._sums]
         self._layout = list(output.metrics), [state.numel() for state in states]
         self._rows[output.index] = torch.cat([torch.tensor(sums, dtype=torch.float64), *states])
+        if self._gathered or self._compared:
+            self._predictions.append(output.prediction.float().cpu())
         if self._gathered:
             self._ids.append(output.ids.cpu())
-            self._predictions.append(output.prediction.float().cpu())
             self._targets.append(output.target.cpu())
 
     def reduce(self) -> dict[str, float]:
@@ -69,25 +71,37 @@ class EvaluationTable:
         }
         for metric, state in zip(self._sums, states, strict=True):
             results.update(metric.compute(state))
-        results.update(self._reduce_gathered())
+        if self._gathered or self._compared:
+            prediction = _joined(self._predictions)
+            results.update(self._reduce_compared(prediction))
+            results.update(self._reduce_gathered(prediction))
         return results
 
-    def _reduce_gathered(self) -> dict[str, float]:
-        if not self._gathered:
-            return {}
-        like = collectives.gather_objects(
-            (self._predictions[0][:0], self._targets[0][:0]) if self._ids else None
-        )
-        empty_prediction, empty_target = next(pair for pair in like if pair is not None)
-        none = torch.empty(0, dtype=torch.int64)
-        ids = collectives.gather_rows(torch.cat([none, *self._ids]))
-        order = torch.argsort(ids, stable=True)
-        scores = collectives.gather_rows(torch.cat([empty_prediction, *self._predictions]))
-        targets = collectives.gather_rows(torch.cat([empty_target, *self._targets]))
+    def _reduce_compared(self, prediction: Tensor) -> dict[str, float]:
         results: dict[str, float] = {}
+        for metric in self._compared:
+            few = collectives.gather_rows(metric.few(prediction))
+            counts = collectives.all_reduce_sum(metric.count(prediction, few))
+            results.update(metric.compute(few, counts))
+        return results
+
+    def _reduce_gathered(self, prediction: Tensor) -> dict[str, float]:
+        results: dict[str, float] = {}
+        if not self._gathered:
+            return results
+        order = torch.argsort(collectives.gather_rows(_joined(self._ids)), stable=True)
+        scores = collectives.gather_rows(prediction)
+        targets = collectives.gather_rows(_joined(self._targets))
         for metric in self._gathered:
             results.update(metric.compute(scores[order], targets[order]))
         return results
+
+
+def _joined(batches: list[Tensor]) -> Tensor:
+    """All rows of this rank; none, in the shape of other ranks' rows, where it had no batch."""
+    like = collectives.gather_objects(batches[0][:0] if batches else None)
+    empty = next(rows for rows in like if rows is not None)
+    return torch.cat([empty, *batches])
 
 
 def evaluate(

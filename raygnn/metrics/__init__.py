@@ -1,6 +1,6 @@
 """Metrics that are exact over any number of ranks."""
 
-from raygnn.metrics.base import GatheredMetric, Metric, Problem, SumMetric
+from raygnn.metrics.base import ComparedMetric, GatheredMetric, Metric, Problem, SumMetric
 from raygnn.metrics.counts import Accuracy, F1Macro, F1Micro
 from raygnn.metrics.errors import R2, MeanAbsoluteError
 from raygnn.metrics.full_ranking import FullRanking, Links
@@ -14,6 +14,7 @@ __all__ = [
     "R2",
     "Accuracy",
     "AveragePrecision",
+    "ComparedMetric",
     "F1Macro",
     "F1Micro",
     "FullRanking",

@@ -72,3 +72,32 @@ class GatheredMetric(Metric):
             prediction: [num_rows, num_outputs] of all ranks, in one fixed order.
             target: [num_rows] or [num_rows, num_outputs], beside it.
         """
+
+
+class ComparedMetric(Metric):
+    """A metric of a few scores against many: each rank counts among the many that it has itself.
+
+    Only the few and the counts travel, so a rank needs no memory for the rows of others.
+    """
+
+    @abstractmethod
+    def few(self, prediction: Tensor) -> Tensor:
+        """What every rank has to know of this rank's rows; [num, ...], float32.
+
+        Args:
+            prediction: float32 [num_rows, num_outputs], all rows of this rank.
+        """
+
+    @abstractmethod
+    def count(self, prediction: Tensor, few: Tensor) -> Tensor:
+        """Counts among this rank's rows.
+
+        Args:
+            few: those of all ranks, in any order.
+        Returns:
+            int64, of one shape on every rank, to be added to the other ranks'.
+        """
+
+    @abstractmethod
+    def compute(self, few: Tensor, counts: Tensor) -> dict[str, float]:
+        """Gives the metric by name from the few and from the sum of all ranks' counts."""

@@ -20,10 +20,14 @@ def check_scores(scores: Tensor, what: str) -> None:
     Raises:
         TrainingError: one is.
     """
-    num_bad = int(scores.isnan().sum())
+    raise_if_nan(int(scores.isnan().sum()), scores.numel(), what)
+
+
+def raise_if_nan(num_bad: int, num_scores: int, what: str) -> None:
+    """Raises a TrainingError if any of so many scores is NaN."""
     if num_bad:
         raise TrainingError(
-            f"{num_bad} of {scores.numel()} {what} are NaN, so no link can be ranked. Lower the "
+            f"{num_bad} of {num_scores} {what} are NaN, so no link can be ranked. Lower the "
             f"learning rate, clip gradients (training.clip_grad_norm), or train in fp32."
         )
 

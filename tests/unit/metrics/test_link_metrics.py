@@ -13,7 +13,14 @@ from torch import Tensor
 from torch_geometric.metrics import LinkPredHitRatio, LinkPredMRR
 
 from raygnn.errors import ConfigError, TrainingError
-from raygnn.metrics import Accuracy, Hits, LinkAUC, LinkAveragePrecision, MeanReciprocalRank
+from raygnn.metrics import (
+    Accuracy,
+    ComparedMetric,
+    Hits,
+    LinkAUC,
+    LinkAveragePrecision,
+    MeanReciprocalRank,
+)
 from raygnn.metrics.exact_mean import exact_means, exact_state
 from raygnn.metrics.sampled_ranking import sampled_ranks
 
@@ -25,6 +32,12 @@ def random_scores(num_rows: int = 40, levels: int | None = None) -> Tensor:
     if levels is not None:  # few values, so that many tie
         return torch.randint(levels, (num_rows, WIDTH), generator=generator).float()
     return torch.randn(num_rows, WIDTH, generator=generator)
+
+
+def value_of(metric: ComparedMetric, *of_ranks: Tensor) -> dict[str, float]:
+    few = torch.cat([metric.few(scores) for scores in of_ranks])
+    counts = [metric.count(scores, few) for scores in of_ranks]
+    return metric.compute(few, torch.stack(counts).sum(0))
 
 
 def results(scores: Tensor, ks: list[int]) -> dict[str, float]:
@@ -83,8 +96,8 @@ def test_nothing_ranked_is_not_a_number() -> None:
     got = results(random_scores(0), [1, 3])
     assert all(math.isnan(value) for value in got.values())
     for metric in (LinkAUC(WIDTH, "link_prediction"), LinkAveragePrecision(1, "link_prediction")):
-        assert math.isnan(next(iter(metric.compute(random_scores(0)).values())))
-        assert math.isnan(next(iter(metric.compute(random_scores()[:, :1]).values())))
+        assert math.isnan(next(iter(value_of(metric, random_scores(0)).values())))
+        assert math.isnan(next(iter(value_of(metric, random_scores()[:, :1]).values())))
 
 
 @pytest.mark.parametrize("levels", [None, 5])
@@ -93,10 +106,20 @@ def test_auc_and_ap_are_scikit_learns(levels: int | None) -> None:
     scores[::2, 5:] = -math.inf
     kept = torch.cat([scores[:, 0], scores[:, 1:][scores[:, 1:] > -math.inf]]).numpy()
     labels = [1] * 40 + [0] * (len(kept) - 40)
-    auc = LinkAUC(WIDTH, "link_prediction").compute(scores)
-    ap = LinkAveragePrecision(WIDTH, "link_prediction").compute(scores)
+    auc = value_of(LinkAUC(WIDTH, "link_prediction"), scores)
+    ap = value_of(LinkAveragePrecision(WIDTH, "link_prediction"), scores)
     assert auc == {"auc": pytest.approx(roc_auc_score(labels, kept), rel=1e-12)}
     assert ap == {"ap": pytest.approx(average_precision_score(labels, kept), rel=1e-12)}
+
+
+@pytest.mark.parametrize("kind", [LinkAUC, LinkAveragePrecision])
+def test_ranks_that_count_their_own_negatives_say_what_one_does(kind: type[ComparedMetric]) -> None:
+    metric, scores = kind(WIDTH, "link_prediction"), random_scores(levels=5)
+    parts = scores[30:], scores[:0], scores[:30]
+    assert value_of(metric, *parts) == value_of(metric, scores)
+    scores[3, 4] = math.nan
+    with pytest.raises(TrainingError, match="1 of 480 scores are NaN"):
+        value_of(metric, *parts)
 
 
 def test_nan_is_an_error() -> None:
@@ -107,9 +130,9 @@ def test_nan_is_an_error() -> None:
     with pytest.raises(TrainingError, match="1 of 480 scores are NaN"):
         Hits(WIDTH).update(scores)
     with pytest.raises(TrainingError, match="1 of 480 scores are NaN"):
-        LinkAUC(WIDTH, "link_prediction").compute(scores)
+        value_of(LinkAUC(WIDTH, "link_prediction"), scores)
     with pytest.raises(TrainingError, match="1 of 480 scores are NaN"):
-        LinkAveragePrecision(WIDTH, "link_prediction").compute(scores)
+        value_of(LinkAveragePrecision(WIDTH, "link_prediction"), scores)
 
 
 def test_ks_have_to_be_among_the_candidates() -> None:
