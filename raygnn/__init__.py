@@ -1,7 +1,9 @@
 """raygnn: distributed GNN training on Ray, from Parquet tables to an evaluated model."""
 
+from raygnn.kernel_cache import keep_kernels
 from raygnn.late_imports import wait_for_use
 
 __version__ = "0.1.0"
 
+keep_kernels()
 wait_for_use()
