@@ -90,7 +90,7 @@ def import_dotted(
         try:
             found = getattr(found, name)
         except AttributeError:
-            raise _no_such_name(path, found, name) from None
+            raise _no_such_name(found, name) from None
     is_function = isinstance(found, types.FunctionType)
     is_class = isinstance(found, type) and _is_ours(found, root)
     if not is_class and not is_function:
@@ -165,7 +165,7 @@ def _import(name: str, root: str) -> types.ModuleType:
         return importlib.import_module(name)
 
 
-def _no_such_name(path: str, found: Any, name: str) -> DottedPathError:
+def _no_such_name(found: Any, name: str) -> DottedPathError:
     where = getattr(found, "__name__", str(found))
     names = sorted(n for n, value in vars(found).items() if isinstance(value, type))
     public = [n for n in names if not n.startswith("_")]

@@ -39,9 +39,9 @@ _NAMES = {int: "integer", float: "number", bool: "true \\| false", str: "text", 
 
 def reference() -> str:
     """The page as Markdown."""
-    parts = [_HEAD, "## Top level", "", *_table("", Config)]
+    parts = [_HEAD, "## Top level", "", *_table(Config)]
     for path, section in _subsections("", Config):
-        parts += ["", f"## {path}", "", *_intro(section), *_table(path, section)]
+        parts += ["", f"## {path}", "", *_intro(section), *_table(section)]
     parts += ["", "## Short names", "", *_short_names(), ""]
     return "\n".join(parts)
 
@@ -70,7 +70,7 @@ def _annotation_of(section: type[Section], name: str) -> Any:
     return field.annotation if field else None
 
 
-def _table(path: str, section: type[Section]) -> list[str]:
+def _table(section: type[Section]) -> list[str]:
     rows = ["| key | type | default | meaning |", "|---|---|---|---|"]
     for name, field in section.model_fields.items():
         text = (field.description or "").replace("|", "\\|")

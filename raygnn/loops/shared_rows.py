@@ -12,8 +12,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from raygnn.errors import FAILURES
 from raygnn.loops import collectives
-from raygnn.loops.agreement import raise_if_any_failed
+from raygnn.loops.agreement import agreement, raise_if_any_failed
 from raygnn.loops.monitoring.progress import Pace
 from raygnn.loops.task import TaskEnvironment
 from raygnn.models.exact import RowComputation, compute_here
@@ -78,7 +79,7 @@ class SharedRows:
                 out[first:last] = rows_of(first, last).numpy()
                 if self._rank == 0:
                     pace.reached(last)
-        except Exception as error:  # noqa: BLE001 - told to all ranks
+        except FAILURES as error:  # told to all ranks
             failure = error
         raise_if_any_failed(failure, "encoding")
 
@@ -95,7 +96,7 @@ class SharedRows:
             try:
                 if self._rank < len(turn):
                     rows = rows_of(*turn[self._rank])
-            except Exception as error:  # noqa: BLE001 - told to all ranks
+            except FAILURES as error:  # told to all ranks
                 failure = error
             raise_if_any_failed(failure, "encoding")
             everyones = collectives.gather_rows(rows)
@@ -114,10 +115,13 @@ class SharedRows:
                 failure = error
         raise_if_any_failed(failure, f"making room for rows in {self._folder}")
         paths = collectives.gather_objects(path)
-        mapped = np.memmap(paths[self._leader], np.float32, "r+", shape=(num_rows, width))
-        collectives.barrier()
-        if path is not None:
-            os.unlink(path)
+        shape = (num_rows, width)
+        try:
+            with agreement("mapping rows"):
+                mapped = np.memmap(paths[self._leader], np.float32, "r+", shape=shape)
+        finally:
+            if path is not None:
+                os.unlink(path)
         return mapped.view(np.ndarray)
 
     def _create(self, num_bytes: int) -> str:

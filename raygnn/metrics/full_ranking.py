@@ -99,7 +99,7 @@ class FullRanking:
         filtered = filtered[~torch.isin(filtered, keys, assume_unique=True)]
         counts = self._count(query_rows, candidate_rows, keys, filtered, score_all)
         by_query = self._by_query(*counts[:3])
-        return torch.cat([exact_state(self._by_link(*counts)), exact_state(by_query)])
+        return torch.cat([exact_state(self._by_link(*counts[1:])), exact_state(by_query)])
 
     def compute(self, state: Tensor) -> dict[str, float]:
         """Gives the metrics by name from the sum of all batches' states; NaN without any link."""
@@ -194,7 +194,6 @@ class FullRanking:
 
     def _by_link(
         self,
-        query: Tensor,
         greater: Tensor,
         equal: Tensor,
         greater_positives: Tensor,

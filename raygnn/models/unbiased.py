@@ -16,6 +16,7 @@ def scale_sampled(neighbor_sum: Tensor, block: Block) -> Tensor:
 
     Uniform sampling, with or without replacement, takes each in-edge equally often, so the expected
     value of the scaled sum is the sum over all in-edges. Where all were taken the factor is 1.
+    Draws by weight take some more often, and the others make up for links that a batch leaves out.
 
     Args:
         neighbor_sum: [num_dst, channels].

@@ -67,3 +67,23 @@ def test_a_failing_rank_is_named_on_all(ranks, tmp_path, hosts):
 def test_a_full_disk_is_told(tmp_path):
     with pytest.raises(TrainingError, match="making room for rows"):
         SharedRows(tmp_path)([(0, 1 << 44)], _rows_of, 2)
+
+
+def _fail_to_map(folder: Path) -> str:
+    shared = SharedRows(folder, "a")
+    with pytest.MonkeyPatch.context() as patch:
+        if collectives.rank() == 1:
+            patch.setattr("numpy.memmap", _no_memory)
+        with pytest.raises(TrainingError) as caught:
+            shared(CHUNKS, _rows_of, 2)
+    return str(caught.value)
+
+
+def _no_memory(*args: object, **options: object) -> None:
+    raise OSError("Cannot allocate memory")
+
+
+def test_rows_that_one_rank_cannot_map_are_told_by_all(ranks, tmp_path):
+    expected = "Rank 1 failed in mapping rows: OSError: Cannot allocate memory"
+    assert ranks.run(_fail_to_map, 2, tmp_path) == [expected] * 2
+    assert not list(tmp_path.iterdir())

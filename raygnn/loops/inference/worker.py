@@ -16,7 +16,7 @@ from raygnn.config import build
 from raygnn.data.bundle import Bundle
 from raygnn.data.edge_types import edge_type_name
 from raygnn.data.filesystem import read_bytes, redact
-from raygnn.errors import CheckpointError, ConfigError, DataError
+from raygnn.errors import FAILURES, CheckpointError, ConfigError, DataError
 from raygnn.loops import collectives
 from raygnn.loops.agreement import raise_if_any_failed, together
 from raygnn.loops.context import WorkerContext
@@ -131,7 +131,7 @@ def _write(
                 mine.append(job.output.write(table, part, len(ranges), make(*ranges[part])))
                 if context.rank == 0:
                     pace.reached(ranges[part][1])
-        except Exception as error:  # noqa: BLE001 - told to all ranks
+        except FAILURES as error:  # told to all ranks
             failure = error
         raise_if_any_failed(failure, f"writing {table}")
         files = [file for files in collectives.gather_objects(mine) for file in files]
