@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from raygnn.command_line import config_parser, exit_status_of, load_from_arguments
 from raygnn.config import config_json_schema, load_config
 from raygnn.errors import ConfigError
+from raygnn.loops.monitoring.progress import show
 
 if TYPE_CHECKING:
     from ray.train import Result
@@ -72,7 +73,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(options: argparse.Namespace, rest: Sequence[str]) -> None:
     if options.print_schema:
-        print(json.dumps(config_json_schema(), indent=2))
+        show(json.dumps(config_json_schema(), indent=2) + "\n")
         return
     if (options.export is None) != (options.out is None):
         raise ConfigError(
@@ -86,7 +87,7 @@ def _run(options: argparse.Namespace, rest: Sequence[str]) -> None:
         return
     loaded = load_from_arguments(rest, options.allow_module, _USAGE)
     if options.print_config:
-        print(loaded.saved_yaml(), end="")
+        show(loaded.saved_yaml())
         return
     from raygnn.runtime.launch import launch
 

@@ -9,6 +9,7 @@ from os import PathLike
 from typing import TYPE_CHECKING, Any
 
 from raygnn.command_line import config_parser, exit_status_of, load_from_arguments
+from raygnn.loops.monitoring.progress import show
 
 if TYPE_CHECKING:
     from ray.tune import ResultGrid
@@ -64,7 +65,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _run(options: argparse.Namespace, rest: Sequence[str]) -> None:
     loaded = load_from_arguments(rest, options.allow_module, _USAGE)
     if options.print_config:
-        print(loaded.saved_yaml(), end="")
+        show(loaded.saved_yaml())
         return
     sweep(rest[0], rest[1:], allow_modules=options.allow_module)
 

@@ -7,7 +7,7 @@ import sys
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TextIO
 
 from raygnn.loops.callbacks import Callback
 
@@ -62,14 +62,22 @@ def say(text: str) -> None:
         return
     encoding = stream.encoding or "utf-8"
     line = f"[raygnn] {text}\n".encode(encoding, "replace").decode(encoding)
+    with suppress(OSError):
+        _write(stream, line)
+
+
+def show(text: str) -> None:
+    """Prints a text that was asked for; a reader that has seen enough, as `head`, may leave."""
+    _write(sys.stdout, text)
+
+
+def _write(stream: TextIO, text: str) -> None:
     try:
-        stream.write(line)
+        stream.write(text)
         stream.flush()
     except BrokenPipeError:
         with suppress(OSError):  # else Python's last flush at exit would meet it again
             os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
-    except OSError:
-        pass
 
 
 class Pace:

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from raygnn.loops.monitoring.progress import Pace, compact, say, show_performance, sparkline
+from raygnn.loops.monitoring.progress import Pace, compact, say, show, show_performance, sparkline
 
 
 def test_a_curve_spans_the_bars():
@@ -77,3 +77,14 @@ def test_an_output_that_is_gone_or_full_ends_no_run(monkeypatch):
         monkeypatch.setattr(sys, "stdout", pipe)
         say("to a reader that has seen enough")
         say("and once more")
+    reader, writer = os.pipe()
+    os.close(reader)
+    with open(writer, "w") as pipe:
+        monkeypatch.setattr(sys, "stdout", pipe)
+        show("all keys\n")
+    with open("/dev/full", "w") as full:
+        monkeypatch.setattr(sys, "stdout", full)
+        with pytest.raises(OSError, match="No space left"):
+            show("what was asked for, and cannot be given")
+        monkeypatch.setattr(sys, "stdout", None)
+        os.dup2(os.open(os.devnull, os.O_WRONLY), full.fileno())
