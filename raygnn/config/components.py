@@ -250,7 +250,7 @@ def _call(
         return target(**args, **injected)  # errors are the user's own, with their traceback
     try:
         return target(**args, **injected)
-    except (TypeError, ValueError) as error:
+    except (ArithmeticError, LookupError, TypeError, ValueError) as error:
         shown = repr(redact(dict(args)))
         takes = ", ".join(_named(parameters, injected)) or "none by name"
         problem = Problem(

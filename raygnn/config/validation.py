@@ -21,6 +21,7 @@ _KINDS = {
     "bool_type": ("true or false", "Set true or false"),
     "string_type": ("a text", "Set a text; quote what looks like a number, as '\"1\"'"),
     "string_too_short": ("a text that is not empty", "Set a text, or null where that is allowed"),
+    "sequence_type": ("a list", "Set a list, as [a, b]"),
     "list_type": ("a list", "Set a list, as [a, b]"),
     "dict_type": ("a mapping", "Set a mapping, as {key: value}"),
     "model_type": ("a mapping", "Set a mapping of keys, as {key: value}"),
@@ -125,9 +126,18 @@ def _problem(
         rule = f"it needs {most_or_least} {limit} {'entry' if limit == 1 else 'entries'}"
         return Problem(path, f"{rule}, and has {context.get('actual_length')}", "Set so many")
     if kind in _KINDS:
-        rule, remedy = _KINDS[kind]
-        return Problem(path, f"it must be {rule % context}", remedy % context)
+        rule, remedy = type_rule(error)
+        return Problem(path, f"it must be {rule}", remedy)
     return Problem(path, str(error["msg"]).lower(), "Set another value")
+
+
+def type_rule(error: Mapping[str, Any]) -> tuple[str, str]:
+    """What one of pydantic's errors says that a value must be, and what to set."""
+    if error["type"] == "missing":
+        return f"a mapping with {error['loc'][-1]}", f"Set {error['loc'][-1]}"
+    rule, remedy = _KINDS.get(error["type"], ("something else", "Set another value"))
+    context = error.get("ctx", {})
+    return rule % context, remedy % context
 
 
 def _yaml_word(choice: str) -> str:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from raygnn.config.typed_arguments import typed_arguments
 from raygnn.data.bundle import Bundle
 from raygnn.data.edge_inputs import built_in_name, find_edge_columns
 from raygnn.data.splits import Splits, make_splits
@@ -39,16 +40,9 @@ class NodeTargetArguments:
         """Takes `task.args`.
 
         Raises:
-            ConfigError: one of them is no argument of node classification.
+            ConfigError: one of them is no argument of node classification, or of another type.
         """
-        known = [item.name for item in fields(cls)]
-        for name in args:
-            if name not in known:
-                raise ConfigError(
-                    f"task.args.{name} is invalid: node_classification has no such argument. Set "
-                    f"one of: {', '.join(known)}."
-                )
-        return cls(**args)
+        return typed_arguments(cls, args, "node_classification")
 
 
 @dataclass(frozen=True)

@@ -72,6 +72,7 @@ class Optimization:
         self.own_optimizer: torch.optim.Optimizer = configure(self.module) or build(
             config.optimizer, "optimizer", loaded.allow_modules, params=trainable
         )
+        self._check_optimizer()
         self._shared: SharedOptimizer | None = None
         if shard == "optimizer":
             from raygnn.loops.sharding.optimizer import SharedOptimizer
@@ -93,6 +94,19 @@ class Optimization:
         self.scaler.scale(torch.zeros((), device=device))
         self._skipped = False
         self._buffers_differ = False
+
+    def _check_optimizer(self) -> None:
+        if not isinstance(self.own_optimizer, torch.optim.SparseAdam):
+            return
+        tables = [m for m in self.module.modules() if isinstance(m, nn.Embedding) and m.sparse]
+        sparse = {id(table.weight) for table in tables}
+        for name, weight in self.module.named_parameters():
+            if weight.requires_grad and id(weight) not in sparse:
+                raise ConfigError(
+                    "optimizer.type='SparseAdam' is invalid: it takes sparse gradients only, and "
+                    f"that of {name} is dense. Set Adam, or, with model.args.sparse_embeddings, "
+                    "Adagrad or SGD."
+                )
 
     @property
     def lr(self) -> float:
@@ -153,7 +167,19 @@ class Optimization:
         if (by_step and not self._skipped) or (epoch_ended and not by_step):
             count = step if by_step else epoch
             if count % self.schedule.frequency == 0:
-                self.scheduler.step()
+                self._step_scheduler()
+
+    def _step_scheduler(self) -> None:
+        try:
+            self.scheduler.step()
+        except (ArithmeticError, LookupError, TypeError, ValueError) as error:
+            if "." in self.schedule.type:
+                raise  # perhaps a user's own, whose traceback tells more
+            raise ConfigError(
+                f"lr_scheduler.args={self.schedule.args!r} is invalid: {self.schedule.type} cannot "
+                f"go on with them: {error}. Set them for as many {self.schedule.interval}s as the "
+                "run has."
+            ) from error
 
     def step_plateau(self, metrics: dict[str, float], monitor: str) -> None:
         """Gives a plateau scheduler its metric after a validation.

@@ -155,6 +155,17 @@ def test_variants_train(tmp_path, graph):
         ({"task": _task(labels=True)}, ConfigError, "there are no label edges"),
         ({"task": _task(negatives="hard")}, ConfigError, "Set one of: uniform, degree"),
         ({"task": _task(num_random_negatives=-1)}, ConfigError, "it is a number of nodes"),
+        ({"task": _task(num_random_negatives_eval=0)}, ConfigError, "each link with them"),
+        (
+            {"task": _task(num_random_negatives=0), "losses": [{"type": "bpr"}]},
+            ConfigError,
+            "no loss has what to compare links with",
+        ),
+        (
+            {"task": _task(edge_type=[])},
+            ConfigError,
+            r"edge_type=\[\] is invalid: it names no links",
+        ),
         ({"task": _task(full_ranking=[0])}, ConfigError, r"full_ranking=\[0\] is invalid: it is"),
         ({"task": _task(disjoint_train_ratio=1.0)}, ConfigError, "Set at least 0, below 1"),
         ({"task": _task(lables=True)}, ConfigError, r"task\.args\.lables is invalid"),

@@ -13,7 +13,7 @@ import yaml
 
 import raygnn.infer
 import raygnn.train
-from raygnn.errors import DataError
+from raygnn.errors import ConfigError, DataError, TrainingError
 from tests.graph_writer import write_graph
 from tests.small_runs import small_config
 
@@ -89,6 +89,37 @@ def test_a_model_of_a_graph_with_edges_takes_one_without(tmp_path, model, evalua
     options = ["--scaling.num_workers", "0"]
     written = raygnn.infer.predict(str(tmp_path / "run"), str(tmp_path / "out"), options)
     assert pq.read_table(written.table_uri("n")).num_rows == NUM_NODES
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "message"),
+    [
+        (
+            {"optimizer": {"type": "SparseAdam"}},
+            ConfigError,
+            r"type='SparseAdam' is invalid: it takes sparse gradients only, .* is dense",
+        ),
+        (
+            {"optimizer": {"type": "Adam", "args": {"betas": [0.9]}}},
+            ConfigError,
+            r"optimizer\.args=\{'betas': \[0\.9\]\} is invalid: Adam refuses them",
+        ),
+        (
+            {"lr_scheduler": {"type": "CosineAnnealingLR", "args": {"T_max": 0}}},
+            ConfigError,
+            r"\{'T_max': 0\} is invalid: CosineAnnealingLR cannot go on .* modulo by zero",
+        ),
+        (
+            {"model": {"type": "torch_geometric.nn.GATConv", "args": {"heads": 2}}},
+            TrainingError,
+            r"it gives 6 outputs for 3 classes\. Let it give as many",
+        ),
+    ],
+)
+def test_what_shows_in_the_first_steps_is_told_in_words(tmp_path, changes, error, message):
+    uri = _write(tmp_path, {"x": np.arange(NUM_NODES) / 7}, {"features": {"x": "x"}})
+    with pytest.raises(error, match=message):
+        raygnn.train.fit(_config(tmp_path, uri, **changes))
 
 
 _UNITS = r"times of different units would be compared \(n D, n__to__n ms"

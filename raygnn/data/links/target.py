@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import fnmatch
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from raygnn.config.component import Component
+from raygnn.config.typed_arguments import typed_arguments
 from raygnn.data.bundle import Bundle
 from raygnn.data.edge_inputs import find_edge_columns
 from raygnn.data.edge_types import EdgeType, edge_type_name, parse_edge_type
@@ -19,6 +21,7 @@ from raygnn.errors import ConfigError, DataError
 if TYPE_CHECKING:
     from raygnn.config import Config
 
+_INNER_PRODUCT = Component(type="inner_product")
 _COUNTS = ("num_random_negatives", "num_random_negatives_eval")
 
 
@@ -26,12 +29,12 @@ _COUNTS = ("num_random_negatives", "num_random_negatives_eval")
 class LinkTargetArguments:
     """`task.args` of link prediction; see `LinkPrediction` for their meaning."""
 
-    edge_type: str | Sequence[str] | None = None
+    edge_type: str | list[str] | None = None
     labels: bool = False
     feature: str = "x"
     edge_feature: str | None = None
     edge_weight: str | None = None
-    decoder: Mapping[str, Any] = field(default_factory=lambda: {"type": "inner_product"})
+    decoder: Component = _INNER_PRODUCT
     num_random_negatives: int = 512
     num_random_negatives_eval: int = 512
     negatives: str = "uniform"
@@ -40,34 +43,32 @@ class LinkTargetArguments:
     logq_correction: bool = False
     disjoint_train_ratio: float = 0.0
     test_messages: str = "transductive"
-    full_ranking: bool | Sequence[int] = False
+    full_ranking: bool | list[int] = False
 
     @classmethod
     def of(cls, args: Mapping[str, Any]) -> LinkTargetArguments:
         """Takes `task.args`.
 
         Raises:
-            ConfigError: one of them is no argument of link prediction, or out of range.
+            ConfigError: one of them is no argument of link prediction, or of another type or range.
         """
-        known = [item.name for item in fields(cls)]
-        for name in args:
-            if name not in known:
-                raise ConfigError(
-                    f"task.args.{name} is invalid: link_prediction has no such argument. Set one "
-                    f"of: {', '.join(known)}."
-                )
-        arguments = cls(**args)
+        arguments = typed_arguments(cls, args, "link_prediction")
         arguments._check()
         return arguments
 
     def _check(self) -> None:
         for name in _COUNTS:
             value = getattr(self, name)
-            if not isinstance(value, int) or value < 0:
+            if value < 0:
                 raise ConfigError(
                     f"task.args.{name}={value!r} is invalid: it is a number of nodes. Set 0 or "
                     "more."
                 )
+        if self.num_random_negatives_eval == 0:
+            raise ConfigError(
+                "task.args.num_random_negatives_eval=0 is invalid: loss and metrics compare each "
+                "link with them. Set 1 or more."
+            )
         choices = {"negatives": ("uniform", "degree"), "test_messages": _MODES}
         for name, allowed in choices.items():
             if getattr(self, name) not in allowed:
@@ -193,8 +194,13 @@ def _find_edge_types(bundle: Bundle, arguments: LinkTargetArguments) -> tuple[Ed
         available = [edges.edge_type for edges in bundle.label_edges if edges.sign == "positive"]
     else:
         available = list(bundle.edge_types)
+    if arguments.labels and not available:
+        raise ConfigError(
+            "task.args.labels=True is invalid: there are no label edges in the graph. Declare "
+            "label_edges in graph.yaml, or set it to false."
+        )
     names = [edge_type_name(edge_type) for edge_type in available]
-    shown = ", ".join(names[:10]) or "none, as there are no label edges"
+    shown = ", ".join(names[:10])
     shown += f" and {len(names) - 10} more" if names[10:] else ""
     if arguments.edge_type is None:
         if len(available) == 1:
@@ -203,6 +209,10 @@ def _find_edge_types(bundle: Bundle, arguments: LinkTargetArguments) -> tuple[Ed
             f"task.args.edge_type=None is invalid: the graph has several. Set one of: {shown}."
         )
     given = arguments.edge_type
+    if not given:
+        raise ConfigError(
+            f"task.args.edge_type={given!r} is invalid: it names no links. Set one of: {shown}."
+        )
     chosen: dict[str, None] = {}
     for pattern in [given] if isinstance(given, str) else given:
         matching = fnmatch.filter(names, pattern)

@@ -148,10 +148,10 @@ class LinkPrediction(Task):
                 encoder, config.model.type, "task.args.full_ranking", asked, "Set it to false."
             )
         relations = {}
-        if "num_relations" not in (self._arguments.decoder.get("args") or {}):
+        if "num_relations" not in self._arguments.decoder.args:
             relations = {"num_relations": self._num_relations}
         decoder = build(
-            Component.model_validate(dict(self._arguments.decoder)),
+            self._arguments.decoder,
             "decoder",
             loaded.allow_modules,
             in_channels=width,
@@ -251,6 +251,13 @@ class LinkPrediction(Task):
         )
 
     def _check_objective(self) -> None:
+        has_hard = self.target.splits["train"].hard_negatives is not None
+        if not (self._arguments.num_random_negatives or self.objective.in_batch or has_hard):
+            raise ConfigError(
+                "task.args.num_random_negatives=0 is invalid: no loss has what to compare links "
+                "with, as the graph has no hard negatives. Set 1 or more, or losses.type to "
+                "retrieval, which compares with the other links of a batch."
+            )
         if self._arguments.logq_correction and not self.objective.reads_log_q:
             raise ConfigError(
                 "task.args.logq_correction=True is invalid: no loss corrects for how candidates "

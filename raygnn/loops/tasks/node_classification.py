@@ -15,6 +15,7 @@ from raygnn.config import Component, build
 from raygnn.data.edge_inputs import find_edge_columns
 from raygnn.data.node_target import NodeTarget, NodeTargetArguments
 from raygnn.data.splits import Splits
+from raygnn.errors import ConfigError
 from raygnn.loops.saved_model.signature import ModelSignature, NodeOutput
 from raygnn.loops.shared_rows import computed_by_all
 from raygnn.loops.task import EvalOutput, StepOutput, Task, TaskEnvironment
@@ -253,9 +254,20 @@ class NodeClassification(Task):
     def _predict(self, batch: Any) -> tuple[Any, Tensor | None]:
         """Predictions, and the embeddings behind them where a term of the loss takes them."""
         if "embeddings" not in self.objective.needs:
-            return self.model(batch), None
+            return self._checked(self.model(batch)), None
         prediction, embeddings = self.model(batch, with_embeddings=True)
-        return prediction, embeddings
+        return self._checked(prediction), embeddings
+
+    def _checked(self, prediction: Any) -> Any:
+        target = self.target
+        is_one = isinstance(prediction, Tensor) and prediction.dim() == 2
+        if is_one and target.problem == "multi_class" and prediction.shape[1] != target.num_outputs:
+            raise ConfigError(
+                f"model.type={self.env.loaded.config.model.type!r} is invalid: it gives "
+                f"{prediction.shape[1]} outputs for {target.num_outputs} classes. Let it give as "
+                "many as the out_channels that it is built with."
+            )
+        return prediction
 
     def _loss(
         self, prediction: Any, embeddings: Tensor | None, target: Tensor, batch: Any
