@@ -57,7 +57,7 @@ class Engine:
         self.loaded = loaded
         self.config = loaded.config
         self.context = context
-        module = together(self._build_model)
+        module = together(self._build_model, "building model and loaders")
         self.optimization = Optimization(module, loaded, context.device, task.configure_optimizers)
         task.model = module
         self.metrics = list(task.build_metrics())
@@ -92,9 +92,12 @@ class Engine:
         return [part for part in own if isinstance(part, Callback)]
 
     def _build_model(self) -> nn.Module:
+        """The model, and the loaders that training begins with: what may fail on one rank only."""
         module = self.task.build_model()
         if self.config.checkpoint.init_from is not None:
             warm_start(module, self.config.checkpoint.init_from, self.loaded.folder)
+        for split in ("train", "val"):
+            self.task.loader(split)
         return module
 
     @property
@@ -179,7 +182,8 @@ class Engine:
         local.stop, local.ask_host = self._out_of_time(), self._asks_host()
         local.interrupted = self.context.interruption() is not None
         self.callbacks.call("before_sync_grad", self)
-        failure = failure or self.callbacks.take_failure()
+        of_callbacks = self.callbacks.take_failure()
+        failure = failure or of_callbacks
         local.failed = failure is not None
         totals = self.reducer.reduce(local)
         if totals.failed_ranks:

@@ -192,8 +192,8 @@ class LinkLoader(BatchSequence):
         """A time for each part; see the class."""
         of_links = self.supervision.times
         assert of_links is not None
-        of_links = of_links.astype(np.int64 if of_links.dtype.kind in "iu" else np.float64)
         times = of_links[links.place]
+        times = times.astype(np.int64 if times.dtype.kind in "iu" else np.float64)
         latest = np.maximum.reduceat(times, np.unique(links.anchor, return_index=True)[1])
         of_hard = latest[hard.anchor]
         return {

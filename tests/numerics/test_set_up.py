@@ -40,7 +40,7 @@ def _is_done(config: dict[str, Any]) -> Path:
     return Path(config["run"]["storage_path"]) / "rank 0 is done"
 
 
-@pytest.mark.parametrize("where", ["setup", "build_model"])
+@pytest.mark.parametrize("where", ["setup", "build_model", "loader"])
 def test_every_rank_raises_what_one_has_raised(ranks, small_bundle_path, tmp_path, where):
     task = {"type": "tests.user_code.FailsToStart", "args": {"rank": 1, "where": where}}
     config = small_config(tmp_path, task=task, scaling__num_workers=2)
