@@ -21,7 +21,7 @@ def test_it_is_told_without_a_traceback(graph_uri, tmp_path: Path, fault: str, s
     }
     config = write_config(tmp_path, graph_uri, {"callbacks": [callback]}, scaling__timeout_s=10)
     command = [str(config), "--allow-module", "tests"]
-    ended = run_ranks(command, 3, tmp_path / "ranks", timeout_s=60)
+    ended = run_ranks(command, 3, tmp_path / "ranks", timeout_s=150)
     assert ended.statuses == [1, status, 1], ended
     for rank in (0, 2):
         assert (

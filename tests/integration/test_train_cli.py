@@ -155,7 +155,7 @@ def test_relative_paths_start_where_the_driver_does(capsys, config, tmp_path, mo
     monkeypatch.chdir(tmp_path)
     assert _status(capsys, config, "--run.storage_path", "runs", "--run.name", "a")[0] == 0
     (checkpoint,) = (path.parent for path in Path("runs/a").glob("checkpoints/*/state.pt"))
-    far = ["--init_env", "tests.unit.test_train_cli.wander", "--allow-module", "tests"]
+    far = ["--init_env", "tests.integration.test_train_cli.wander", "--allow-module", "tests"]
     more = ["--checkpoint.resume", checkpoint, "--run.name", "b"]
     assert _status(capsys, config, *more, *far) == (0, "")
     monkeypatch.chdir(tmp_path)
@@ -165,7 +165,7 @@ def test_relative_paths_start_where_the_driver_does(capsys, config, tmp_path, mo
 
 def test_a_current_folder_that_is_deleted_stops_no_run(capsys, config, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
-    callback = ["--callbacks", "[{type: tests.unit.test_train_cli.Wanders}]"]
+    callback = ["--callbacks", "[{type: tests.integration.test_train_cli.Wanders}]"]
     more = [*callback, "--allow-module", "tests", "--training.max_epochs", "3"]
     assert _status(capsys, config, *more, "--checkpoint.policy", "last") == (0, "")
 
@@ -178,7 +178,7 @@ class Removes(Callback):
 
 
 def test_a_run_whose_folder_is_removed_says_so(capsys, config, tmp_path):
-    callback = "[{type: tests.unit.test_train_cli.Removes}]"
+    callback = "[{type: tests.integration.test_train_cli.Removes}]"
     more = ["--callbacks", callback, "--allow-module", "tests"]
     status, err = _status(capsys, config, *more)
     assert status == 1
@@ -194,7 +194,7 @@ class StartsAgain(Callback):
 
 @pytest.mark.parametrize("policy", ["best", "none"])
 def test_of_two_starts_at_a_time_the_newer_one_has_the_run(capsys, config, tmp_path, policy):
-    callback = "[{type: tests.unit.test_train_cli.StartsAgain}]"
+    callback = "[{type: tests.integration.test_train_cli.StartsAgain}]"
     more = ["--callbacks", callback, "--allow-module", "tests", "--checkpoint.policy", policy]
     status, err = _status(capsys, config, *more)
     assert status in (1, 2)
@@ -219,7 +219,7 @@ def exit_at_once() -> None:
 
 
 def test_sys_exit_in_a_callback_is_a_failure(capsys, config, tmp_path):
-    callback = "[{type: tests.unit.test_train_cli.Leaves}]"
+    callback = "[{type: tests.integration.test_train_cli.Leaves}]"
     status, err = _status(capsys, config, "--callbacks", callback, "--allow-module", "tests")
     assert status == 1
     assert "SystemExit: 0 (in on_train_step_end of Leaves)" in err
@@ -227,7 +227,7 @@ def test_sys_exit_in_a_callback_is_a_failure(capsys, config, tmp_path):
 
 
 def test_sys_exit_before_training_is_a_failure(capsys, config):
-    init = "tests.unit.test_train_cli.exit_at_once"
+    init = "tests.integration.test_train_cli.exit_at_once"
     status, err = _status(capsys, config, "--init_env", init, "--allow-module", "tests")
     assert (status, err) == (1, "failed: the code of the run called sys.exit(0)\n")
 
