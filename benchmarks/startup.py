@@ -28,8 +28,8 @@ _RUNS = {"smoke": 1, "reference": 3}
 _CORA = RmatGraph(2708, 10556, num_features=1433, num_classes=7)
 #: Marks in a run's output, in their order, and what lies before each; Ray's own is only on Ray.
 MARKS = {
-    "Ray ": "imports, config, ray.init",
-    "graph ": "imports, config; on Ray the check of resources",
+    "[raygnn] Ray ": "imports, config, ray.init",
+    "[raygnn] graph ": "imports, config; on Ray the check of resources",
     "ingest:": "opening tables",
     "worker set up": "ingest, worker start, its imports, model",
     _FIRST_STEP: "first batch and step (kernels)",
