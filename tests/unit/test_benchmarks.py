@@ -159,11 +159,17 @@ def test_a_worker_of_the_memory_benchmark_trains_and_counts_its_own_pages(harnes
 
 def test_startup():
     startup = importlib.import_module("startup")
-    lines = [(1.0, "graph x"), (1.5, "ingest: y"), (2.5, "worker set up"), (4.0, "first step")]
+    lines = [
+        (0.5, "Ray says something of its own, and of a graph "),
+        (1.0, "[raygnn] graph x"),
+        (1.5, "[raygnn] ingest: y"),
+        (2.5, "worker set up"),
+        (4.0, "first step"),
+    ]
     phases = startup.breakdown(lines)
     assert list(phases.values()) == [1.0, 0.5, 1.0, 1.5]
-    with pytest.raises(RuntimeError, match="'Ray ' is not in the output"):
-        startup.when(lines, "Ray ")
+    with pytest.raises(RuntimeError, match="'no line' is not in the output"):
+        startup.when(lines, "no line")
     with pytest.raises(RuntimeError, match="failed"):
         startup.stamped(["false"], {})
     seconds = {"raygnn without Ray": [4.0], "imports of torch and PyG": [3.0]}
