@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 
 import torch
@@ -135,6 +136,13 @@ class NeedsEdgeWeights(nn.Module):
 
     def forward(self, x: Tensor, edge_index: Tensor, edge_weight: Tensor) -> Tensor:
         return self.layer(x, edge_index, edge_weight)
+
+
+class RestsBeforeEpochs(Callback):
+    """Makes epochs last as long as those of real trials do, or nearly."""
+
+    def on_epoch_start(self, engine, epoch):
+        time.sleep(2.0)
 
 
 class FailOnRank(Callback):

@@ -54,8 +54,10 @@ def test_asha_stops_a_trial_and_the_next_one_starts(tmp_path, capsys):
         tmp_path,
         tune__scheduler={"type": "asha", "grace_period": 2, "reduction_factor": 2},
         tune__space={"optimizer": {"grid": [_adam(0.05), _adam(1e-6), "Adma", _adam(0.04)]}},
+        # The word to stop comes while the trial trains on; an epoch of this graph takes no time.
+        callbacks=[{"type": "tests.user_code.RestsBeforeEpochs"}],
     )
-    grid = raygnn.tune.sweep(config)
+    grid = raygnn.tune.sweep(config, allow_modules=["tests"])
     out = capsys.readouterr().out
     assert out.count("ingest: wrote bundle") == 1
     assert _most_at_a_time(out) == 1  # two CPUs are one trial of two workers
@@ -67,14 +69,13 @@ def test_asha_stops_a_trial_and_the_next_one_starts(tmp_path, capsys):
     by_name = {trial["trial"]: trial for trial in trials}
     status = [by_name[f"trial-{n:05d}"]["status"] for n in range(4)]
     assert status == ["finished", "stopped early", "failed", "finished"]
-    # The word to stop comes while the trial trains on: it may reach one more validation.
-    assert by_name["trial-00001"]["num_validations"] in (2, 3)
+    assert by_name["trial-00001"]["num_validations"] == 2
     assert "optimizer.type='Adma' is invalid" in by_name["trial-00002"]["error"]
     assert trials[0]["best"] >= trials[1]["best"] > trials[2]["best"]
     assert "rank  trial" in out
 
     # The best config is a config, and each trial a whole run with logs of its own.
-    best = load_config(folder / "best.yaml").config
+    best = load_config(folder / "best.yaml", allow_modules=["tests"]).config
     assert best.optimizer.args["lr"] == trials[0]["values"]["optimizer"]["args"]["lr"]
     assert (best.run.name, best.run.storage_path, best.tune) == (None, str(tmp_path), None)
     best_folder = folder / trials[0]["trial"]
@@ -88,7 +89,7 @@ def test_asha_stops_a_trial_and_the_next_one_starts(tmp_path, capsys):
     assert b"optimizer/args/lr" in events
 
     # It trains as it is, under a name of its own, to what the trial came to.
-    trained = raygnn.train.fit(folder / "best.yaml")
+    trained = raygnn.train.fit(folder / "best.yaml", allow_modules=["tests"])
     assert Path(trained.path).parent == tmp_path
     assert trained.metrics_dataframe["val/accuracy"].max() == pytest.approx(trials[0]["best"])
 
