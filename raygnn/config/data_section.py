@@ -124,7 +124,7 @@ class Synthetic(Section):
 
     model_config = ConfigDict(extra="allow")
 
-    type: Literal["planted_partition", "rmat", "bipartite"] = Field(
+    type: Literal["planted_partition", "rmat", "bipartite", "shop", "houses"] = Field(
         description="Generator; its arguments are written beside this key."
     )
 

@@ -7,17 +7,29 @@ from typing import Any
 
 from raygnn.data.synthetic.arguments import argument_problems, did_you_mean
 from raygnn.data.synthetic.bipartite import bipartite
+from raygnn.data.synthetic.houses import houses
 from raygnn.data.synthetic.planted import planted_partition
 from raygnn.data.synthetic.rmat import rmat
+from raygnn.data.synthetic.shop import shop
 from raygnn.data.tables.graph_tables import GraphTables
 from raygnn.errors import ConfigError
 
-__all__ = ["GENERATORS", "bipartite", "planted_partition", "rmat", "synthetic_tables"]
+__all__ = [
+    "GENERATORS",
+    "bipartite",
+    "houses",
+    "planted_partition",
+    "rmat",
+    "shop",
+    "synthetic_tables",
+]
 
 GENERATORS: dict[str, Callable[..., GraphTables]] = {
     "planted_partition": planted_partition,
     "rmat": rmat,
     "bipartite": bipartite,
+    "shop": shop,
+    "houses": houses,
 }
 
 

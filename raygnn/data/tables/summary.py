@@ -50,6 +50,8 @@ def _edges(edge: EdgeRows) -> str:
 
 
 def _feature(table: pa.Table, name: str, spec: FeatureSpec) -> str:
+    if isinstance(spec, list):
+        return f"feature {name} of {len(spec)} columns"
     if isinstance(spec, dict) and "dim" in spec:
         return f"feature {name} of {spec['dim']:,} dimensions, sparse"
     column, dtype = (

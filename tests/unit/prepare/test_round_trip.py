@@ -26,6 +26,8 @@ SMALL = {
     "planted_partition": {"num_nodes": 60, "num_classes": 3},
     "rmat": {"num_nodes": 50, "num_edges": 200},
     "bipartite": {"num_users": 40, "num_items": 20, "timestamps": True},
+    "shop": {"num_users": 40, "num_items": 20, "num_purchases": 100},
+    "houses": {"num_houses": 30},
 }
 
 
@@ -127,10 +129,12 @@ def test_generated_graphs_come_back(tmp_path: Path, name: str, remote: bool) -> 
     write_tables(tables, uri, num_shards=3)
     bundle = ingest(uri, cache_dir=tmp_path / "cache")
     for node_type, node in tables.nodes.items():
-        assert bundle.ids(node_type).to_pylist() == node.table.column("id").to_pylist()
+        assert bundle.ids(node_type).to_pylist() == node.table.column(node.id).to_pylist()
     for edge_type, rows in tables.edges.items():
         pairs = zip(*(rows.table.column(i).to_pylist() for i in ("source", "target")), strict=True)
-        assert sorted(edges_of(bundle, edge_type)) == sorted(pairs)
+        source_ids, target_ids = (bundle.ids(end).to_pylist() for end in edge_type[::2])
+        read = [(source_ids[s], target_ids[t]) for s, t in edges_of(bundle, edge_type)]
+        assert sorted(read) == sorted(pairs)
 
 
 def test_named_nodes_and_classes_come_back(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sklearn.linear_model import LogisticRegression
+from sklearn.linear_model import LinearRegression, LogisticRegression
 
 from raygnn.data.synthetic.draws import (
     draw_bits,
@@ -25,6 +25,8 @@ SMALL = {
     "planted_partition": {"num_nodes": 60, "num_classes": 3},
     "rmat": {"num_nodes": 50, "num_edges": 200},
     "bipartite": {"num_users": 40, "num_items": 20, "timestamps": True},
+    "shop": {"num_users": 40, "num_items": 20, "num_purchases": 100},
+    "houses": {"num_houses": 30},
 }
 
 
@@ -189,6 +191,94 @@ def test_bipartite_has_communities_and_times() -> None:
     assert np.mean(agreement) > 0.6
 
 
+def columns_of(tables: GraphTables, node_type: str) -> np.ndarray:
+    node = tables.nodes[node_type]
+    return np.stack([node.table.column(name).to_numpy() for name in node.features["x"]], axis=1)
+
+
+def codes_of(tables: GraphTables, node_type: str, label: str) -> np.ndarray:
+    names = tables.nodes[node_type].table.column(label).to_pylist()
+    return np.array([int(name.removeprefix("category_")) for name in names])
+
+
+def test_shop_has_raw_tables() -> None:
+    tables = synthetic_tables("shop")
+    for node_type, count in (("user", 3000), ("item", 1000)):
+        ids = tables.nodes[node_type].table.column(f"{node_type}_id").to_pylist()
+        numbers = [int(id_.removeprefix(f"{node_type}-")) for id_ in ids]
+        assert len(set(ids)) == count
+        assert max(numbers) > 2 * count  # gaps
+        spread = columns_of(tables, node_type).std(axis=0)
+        assert spread.max() > 50_000 * spread.min()
+    tastes, items = codes_of(tables, "user", "taste"), codes_of(tables, "item", "category")
+    assert np.bincount(tastes).tolist() == [500] * 6
+    split = tables.nodes["user"].table.column("split").to_pylist()
+    assert abs(split.count("train") / 3000 - 0.3) < 0.03
+
+    scaled = columns_of(tables, "item")
+    scaled = (scaled - scaled.mean(axis=0)) / scaled.std(axis=0)
+    model = LogisticRegression(max_iter=1000)
+    assert model.fit(scaled[::2], items[::2]).score(scaled[1::2], items[1::2]) > 0.97
+    noise = columns_of(tables, "user")
+    noise = (noise - noise.mean(axis=0)) / noise.std(axis=0)
+    assert model.fit(noise[::2], tastes[::2]).score(noise[1::2], tastes[1::2]) < 0.25
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_shop_sells_by_taste_and_cold_items_late(seed: int) -> None:
+    tables = synthetic_tables("shop", seed=seed)
+    edges = tables.edges["user", "buys", "item"].table
+    assert edges.num_rows == 40_000
+    row = {
+        node_type: {
+            name: i
+            for i, name in enumerate(
+                tables.nodes[node_type].table.column(f"{node_type}_id").to_pylist()
+            )
+        }
+        for node_type in ("user", "item")
+    }
+    user = np.array([row["user"][name] for name in edges.column("source").to_pylist()])
+    item = np.array([row["item"][name] for name in edges.column("target").to_pylist()])
+    tastes, categories = codes_of(tables, "user", "taste"), codes_of(tables, "item", "category")
+    # four fifths by taste, and a sixth of the others by chance
+    assert abs((tastes[user] == categories[item]).mean() - (0.8 + 0.2 / 6)) < 0.01
+
+    time = edges.column("time").to_numpy().astype("datetime64[s]").astype(np.int64)
+    year = np.int64(365 * 24 * 3600)
+    assert time.max() - time.min() > 0.99 * year
+    is_early = time < 1_700_000_000 + 0.9 * year
+    sold_early, sold = np.unique(item[is_early]), np.unique(item)
+    assert 880 < len(sold_early) <= 900
+    assert len(sold) - len(sold_early) > 80
+    assert np.bincount(item).max() > 1.6 * 40
+
+
+def test_shop_of_cold_categories_is_still_drawn() -> None:
+    """With fewer items than would leave a warm one in each category."""
+    tables = synthetic_tables(
+        "shop", num_users=9, num_items=4, num_categories=4, num_purchases=50, cold=0.5
+    )
+    edges = tables.edges["user", "buys", "item"].table
+    known = set(tables.nodes["item"].table.column("item_id").to_pylist())
+    assert set(edges.column("target").to_pylist()) <= known
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_prices_of_houses_have_the_r2_that_is_promised(seed: int) -> None:
+    tables = synthetic_tables("houses", seed=seed)
+    table = tables.nodes["house"].table
+    size, price = table.column("size").to_numpy(), table.column("price").to_numpy()
+    source, target = ends(tables, ("house", "near", "house"))
+    around = np.bincount(target, size[source]) / np.bincount(target)
+    assert np.bincount(target).tolist() == [6] * 3000
+    assert abs(price.mean() - 250_000) < 10_000
+    own = LinearRegression().fit(size[:, None], price).score(size[:, None], price)
+    both = np.stack([size, around], axis=1)
+    assert abs(own - 0.65) < 0.02
+    assert abs(LinearRegression().fit(both, price).score(both, price) - 0.99) < 0.002
+
+
 @pytest.mark.parametrize("split", ["none", "hash:0.5,0.25,0.25", "per-class:3,2"])
 def test_split_is_declared_as_asked(split: str) -> None:
     node = synthetic_tables("planted_partition", **SMALL["planted_partition"], split=split).nodes[
@@ -217,7 +307,7 @@ def test_split_seed_moves_the_split_only() -> None:
     ("name", "args", "message"),
     [
         ("planted-partition", {}, r"data\.synthetic\.type=.* is invalid: .*Did you mean planted_p"),
-        ("zzz", {}, r"no such generator\. Choose from: planted_partition, rmat, bipartite"),
+        ("zzz", {}, r"no such generator\. Choose from: planted_partition, rmat, .*, shop, houses"),
         ("rmat", {"num_node": 3}, r"data\.synthetic\.num_node=3 .*Did you mean num_nodes\?"),
         ("rmat", {"num_nodes": 1}, r"num_nodes=1 is invalid: must be at least 2\. Set the number"),
         ("rmat", {"num_nodes": "9"}, r"num_nodes='9' is invalid: must be of type int"),
