@@ -11,6 +11,7 @@ from torch_geometric.data import Data
 from torch_geometric.nn import GCNConv, SAGEConv
 
 from raygnn.errors import DataError
+from raygnn.loops import collectives
 from raygnn.loops.callbacks import Callback
 from raygnn.loops.tasks.node_classification import NodeClassification
 
@@ -38,6 +39,22 @@ class NeighborsOnly(nn.Module):
 
     def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
         return self.layer(x, edge_index)
+
+
+class BadGradient(PlainPyG):
+    """Has a finite loss and a gradient that is not, in one micro-batch of one rank."""
+
+    def __init__(self, in_channels: int, out_channels: int, batch: int, rank: int) -> None:
+        super().__init__(in_channels, out_channels)
+        self.root = nn.Parameter(torch.ones(1))
+        self._batches_left = batch if collectives.rank() == rank else -1
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        out = super().forward(x, edge_index)
+        self._batches_left -= self.training
+        is_bad = self.training and self._batches_left == 0
+        inside = self.root - self.root.detach() if is_bad else self.root
+        return out + 0.1 * inside.sqrt()
 
 
 class StatefulModel(PlainPyG, Callback):

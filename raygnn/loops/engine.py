@@ -113,7 +113,7 @@ class Engine:
         """Trains until a limit or early stopping ends it.
 
         Raises:
-            TrainingError: a rank failed (all ranks raise), or the loss is not finite.
+            TrainingError: a rank failed (all ranks raise), or the loss or a gradient is not finite.
             PreemptedError: the run was asked to stop, and has saved a checkpoint.
         """
         self._started_s = time.monotonic()
@@ -197,7 +197,7 @@ class Engine:
         """Changes the weights by the summed gradients; returns the gradients' norm."""
         self.callbacks.call("after_sync_grad", self, totals)
         self.callbacks.call("before_clip_grad_norm", self)
-        grad_norm = self.optimization.clip()
+        grad_norm = self.optimization.clip(self.position.step + 1)
         self.callbacks.call("after_clip_grad_norm", self, grad_norm)
         self.callbacks.call("before_optimizer_step", self)
         self.optimization.step()

@@ -98,10 +98,14 @@ class EvaluationTable:
 
 
 def _joined(batches: list[Tensor]) -> Tensor:
-    """All rows of this rank; none, in the shape of other ranks' rows, where it had no batch."""
-    like = collectives.gather_objects(batches[0][:0] if batches else None)
-    empty = next(rows for rows in like if rows is not None)
-    return torch.cat([empty, *batches])
+    """All rows of this rank; none, in the shape of other ranks' rows, where it had no batch.
+
+    Collective: all ranks must call.
+    """
+    # Not a slice without rows: pickled, it takes along the storage of the whole batch.
+    own = (batches[0].dtype, batches[0].shape[1:]) if batches else None
+    dtype, shape = next(form for form in collectives.gather_objects(own) if form is not None)
+    return torch.cat([torch.empty((0, *shape), dtype=dtype), *batches])
 
 
 def evaluate(

@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from raygnn.config import LoadedConfig, build
@@ -137,15 +137,30 @@ class Optimization:
         """
         return whole_tensors(self.module.state_dict())
 
-    def clip(self) -> float:
-        """Returns the norm of the reduced gradients, which are clipped if that is configured."""
+    def clip(self, step: int) -> float:
+        """Returns the norm of the reduced gradients, which are clipped if that is configured.
+
+        Collective: all ranks must call.
+
+        Args:
+            step: of the update that comes, for errors.
+        Raises:
+            TrainingError: a gradient is not finite; on all ranks, since all have the same. Where
+                the loss is scaled (fp16) the scaler skips such a step instead.
+        """
         self.scaler.unscale_(self.optimizer)
-        parameters = [p for p in self.module.parameters() if p.grad is not None]
-        norm = float(full(nn.utils.get_total_norm([gradient_values(p) for p in parameters])))
+        gradients = {
+            name: gradient_values(parameter)
+            for name, parameter in self.module.named_parameters()
+            if parameter.grad is not None
+        }
+        norm = float(full(nn.utils.get_total_norm(list(gradients.values()))))
+        if not math.isfinite(norm) and not self.scaler.is_enabled():
+            norm = _finite_norm(gradients, step)
         if self._clip is not None and norm > self._clip:
-            for parameter in parameters:
-                assert parameter.grad is not None
-                parameter.grad.mul_(self._clip / norm)
+            for parameter in self.module.parameters():
+                if parameter.grad is not None:
+                    parameter.grad.mul_(self._clip / norm)
         return norm
 
     def step(self) -> None:
@@ -239,3 +254,26 @@ class Optimization:
         if self._shared is not None:
             return self._shared.whole_state_dict()
         return whole_state(self.optimizer)
+
+
+def _finite_norm(gradients: dict[str, Tensor], step: int) -> float:
+    """The norm of gradients whose squares overflow float32.
+
+    Collective: all ranks must call.
+
+    Raises:
+        TrainingError: a gradient is not finite; names its parameter.
+    """
+    norms = {
+        name: float(full(torch.linalg.vector_norm(values, dtype=torch.float64)))
+        for name, values in gradients.items()
+    }
+    broken = [name for name, norm in norms.items() if not math.isfinite(norm)]
+    if broken:
+        others = f" and of {len(broken) - 1} more" if len(broken) > 1 else ""
+        raise TrainingError(
+            f"The gradient of {broken[0]}{others} is not finite at step {step}, though the loss "
+            "is. The weights stay as they were. Look for a square root, logarithm or division at 0 "
+            "in the model and the loss, and check the features for extreme values."
+        )
+    return math.hypot(*norms.values())

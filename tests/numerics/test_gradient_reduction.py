@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+from typing import Any
+
 import pytest
 import torch
 from torch import nn
 
+from raygnn.errors import TrainingError
 from raygnn.loops import collectives
 from raygnn.loops.gradients.all_reduce import GradientReducer, LocalTotals
+from tests.small_runs import run_rank, small_config
 
 NUM_BATCHES = 5
 
@@ -77,3 +83,46 @@ def _stop_flags() -> bool:
 
 def test_one_rank_asks_and_all_stop(ranks):
     assert ranks.run(_stop_flags, 2) == [True, True]
+
+
+@pytest.mark.parametrize("shard", ["none", "optimizer", "full"])
+@pytest.mark.parametrize("world_size", [1, 2, 3])
+def test_a_gradient_that_is_not_finite_stops_all_ranks_before_the_update(
+    ranks, small_bundle_path, tmp_path, world_size, shard
+):
+    """Whichever rank it comes from. What `checkpoint.every` saved last is the step before."""
+    bad = {"batch": 3, "rank": world_size - 1}
+    common = {
+        "scaling": {"num_workers": world_size, "shard": shard},
+        "training__clip_grad_norm": 1.0,
+        "checkpoint": {"every": {"steps": 1}, "policy": "all"},
+    }
+    broken = small_config(
+        tmp_path, model={"type": "tests.user_code.BadGradient", "args": bad}, **common
+    )
+    message = r"TrainingError: The gradient of \S+root is not finite at step 3"
+    for failure in ranks.run(_failure_of, world_size, broken, small_bundle_path):
+        assert re.search(message, failure)
+    fine = small_config(
+        tmp_path / "fine",
+        model={"type": "tests.user_code.BadGradient", "args": {**bad, "batch": 0}},
+        **{**common, "training__max_steps": 2},
+    )
+    ranks.run(run_rank, world_size, fine, small_bundle_path)
+    saved, expected = _last_weights(tmp_path), _last_weights(tmp_path / "fine")
+    for name, weight in expected.items():
+        assert torch.equal(saved[name], weight), name
+
+
+def _failure_of(config: dict[str, Any], bundle_path: str) -> str:
+    try:
+        run_rank(config, bundle_path)
+    except TrainingError as error:
+        return f"TrainingError: {error}"
+    return "none"
+
+
+def _last_weights(folder: Path) -> dict[str, torch.Tensor]:
+    *_, last = sorted((folder / "run" / "checkpoints").glob("step-*"))
+    assert last.name.startswith("step-0000000002-")
+    return torch.load(last / "state.pt", weights_only=True)["model"]

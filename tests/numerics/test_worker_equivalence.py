@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import json
+import pickle
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
 import pytest
 import torch
+from torchmetrics.classification import MulticlassCohenKappa
 
+from raygnn.loops import collectives
+from raygnn.loops.evaluation import EvaluationTable
+from raygnn.loops.task import EvalOutput
 from raygnn.loops.tasks.exact_encoding import encode_exactly
+from raygnn.metrics import as_metric
 from raygnn.models import exact
 from tests.small_runs import run_rank, small_bundle, small_config, trained_weights
 
@@ -114,3 +120,29 @@ def test_exact_evaluation_is_shared_among_ranks_and_equal_bit_for_bit(ranks, bun
     assert found[0]["val/loss"] > 0
     assert sum(work[0]) == sum(work[1]) == sum(work[2])
     assert max(work[2]) < 0.5 * work[0][0]
+
+
+def _evaluate_one_batch_of_two(num_seeds: int) -> tuple[dict[str, float], int]:
+    """A table with a batch on rank 0 only, and the largest object that this rank pickles."""
+    sizes = []
+    gather_objects = collectives.gather_objects
+
+    def measured(value: Any) -> list[Any]:
+        sizes.append(len(pickle.dumps(value)))
+        return gather_objects(value)
+
+    metric = MulticlassCohenKappa(num_classes=3)
+    table = EvaluationTable(1, [as_metric(metric, num_outputs=3, problem="multi_class")])
+    if collectives.rank() == 0:
+        target = torch.arange(num_seeds) % 3
+        prediction = torch.eye(3)[target]
+        table.add(EvalOutput(0, torch.arange(num_seeds), 1.0, 1.0, prediction, target, {}))
+    with patch.object(collectives, "gather_objects", measured):
+        return table.reduce(), max(sizes)
+
+
+def test_no_rank_sends_a_batch_of_scores_as_an_object(ranks):
+    """Rows travel as tensors. A slice of no rows would take the storage of its batch along."""
+    for metrics, size in ranks.run(_evaluate_one_batch_of_two, 2, 10_000):
+        assert metrics["multiclass_cohen_kappa"] == pytest.approx(1.0)
+        assert size < 500

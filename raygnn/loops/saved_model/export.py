@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from safetensors.torch import save
 from torch import Tensor
 
-from raygnn import __version__
 from raygnn.data.filesystem import join, open_fs, write_bytes, write_text
 from raygnn.loops.saved_model.signature import MODEL_FILE, SIGNATURE_FILE
 
@@ -17,6 +16,8 @@ def write_model(
 ) -> str:
     """Writes a model to a folder on any fsspec URI, and returns the weights' URI.
 
+    Equal weights make the same bytes.
+
     Args:
         signature: for inference, as JSON; None where the task offers none.
     """
@@ -25,7 +26,8 @@ def write_model(
     }
     fs, path = open_fs(uri)
     fs.makedirs(path, exist_ok=True)
-    content = save(tensors, metadata={"format": "pt", "raygnn": __version__})
+    # Safetensors writes several entries of metadata in an order of chance.
+    content = save(tensors, metadata={"format": "pt"})
     write_bytes(join(uri, MODEL_FILE), content)
     write_text(join(uri, "config.yaml"), config_yaml)
     if signature is not None:

@@ -11,6 +11,7 @@ import torch
 from raygnn.data.filesystem import delete, join, write_bytes, write_text
 from raygnn.errors import CheckpointError
 from raygnn.loops.checkpoints.store import CheckpointStore, encode, gather_files, rank_file
+from raygnn.loops.saved_model.export import write_model
 
 ONE, TWO, THREE = (f"step-000000000{step}-0000{step}-ab-cd" for step in (1, 2, 3))
 
@@ -149,3 +150,13 @@ def test_a_pointer_that_was_cut_off_names_none_and_is_written_again(store):
     assert store.pointer("last") is None
     store.point("last", ONE)
     assert store.pointer("last") == ONE
+
+
+def test_equal_weights_make_the_same_model_file(tmp_path):
+    weights = {f"layers.{i}.weight": torch.full((2, 3), float(i)) for i in range(5)}
+    files = set()
+    for i, order in enumerate([sorted(weights), sorted(weights, reverse=True)] * 8):
+        named = {name: weights[name] for name in order}
+        uri = write_model(named, str(tmp_path / str(i)), "model: {}\n", None)
+        files.add(Path(uri).read_bytes())
+    assert len(files) == 1

@@ -8,6 +8,7 @@ from torch import nn
 from torch_geometric.data import Data
 
 from raygnn.config import load_config
+from raygnn.errors import TrainingError
 from raygnn.loops.optimization import Optimization
 from raygnn.loops.precision import Precision
 
@@ -74,7 +75,7 @@ def test_the_scaler_skips_a_step_that_overflows_and_goes_into_checkpoints():
     before = module.weight.detach().clone()
     for parameter in module.parameters():
         parameter.grad = torch.full_like(parameter, float("inf"))
-    assert parts.clip() == float("inf")
+    assert parts.clip(step=1) == float("inf")
     parts.step()
     parts.step_schedulers(step=1, epoch=0, epoch_ended=False)
     assert parts.scheduler.last_epoch == 0  # the step that was skipped does not count
@@ -84,3 +85,34 @@ def test_the_scaler_skips_a_step_that_overflows_and_goes_into_checkpoints():
     again = Optimization(nn.Linear(2, 1), loaded, CPU, _sgd)
     again.load_state_dict(saved)
     assert again.scaler.get_scale() == 2.0**13
+
+
+def _with_gradients(sparse: bool, value: float, clip: float | None = None) -> Optimization:
+    loaded = load_config({"training": {"clip_grad_norm": clip}})
+    module = nn.Sequential(nn.Embedding(4, 2, sparse=sparse), nn.Linear(2, 1))
+    parts = Optimization(module, loaded, CPU, _sgd)
+    module[1](module[0](torch.tensor([1, 3]))).sum().backward()
+    table = module[0].weight.grad
+    (table._values() if sparse else table)[0] = value
+    return parts
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+@pytest.mark.parametrize("value", [float("inf"), float("nan")])
+@pytest.mark.parametrize("clip", [None, 1.0])
+def test_a_gradient_that_is_not_finite_is_named_before_the_update(sparse, value, clip):
+    parts = _with_gradients(sparse, value, clip)
+    before = [p.detach().clone() for p in parts.module.parameters()]
+    with pytest.raises(TrainingError, match=r"gradient of 0\.weight is not finite at step 7"):
+        parts.clip(step=7)
+    for parameter, weight in zip(parts.module.parameters(), before, strict=True):
+        assert torch.equal(parameter, weight)
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+def test_gradients_whose_squares_overflow_are_clipped(sparse):
+    """Their norm is infinite in float32, and a weight times 1 / inf would not move at all."""
+    parts = _with_gradients(sparse, 1e30, clip=1.0)
+    assert parts.clip(step=1) == pytest.approx(2.0**0.5 * 1e30)
+    table = parts.module[0].weight.grad
+    assert (table.to_dense() if sparse else table).norm() == pytest.approx(1.0)
