@@ -16,7 +16,7 @@ from raygnn.config.interpolation import Interpolated, interpolate
 from raygnn.config.messages import Messages
 from raygnn.config.overrides import Overridden, apply_overrides
 from raygnn.config.problems import Problem
-from raygnn.config.saving import result_fingerprint, savable
+from raygnn.config.saving import limits_of, result_differences, result_fingerprint, savable
 from raygnn.config.schema import Config
 from raygnn.config.source import read_source
 from raygnn.config.validation import validate
@@ -49,9 +49,20 @@ class LoadedConfig:
     def fingerprint(self) -> str:
         """sha256 of what defines the training result: equal for a run that goes on elsewhere.
 
-        Names, places, logging and machines do not count, but the global batch size does.
+        Names, places, logging, machines and limits do not count, but the global batch size does.
         """
         return result_fingerprint(self.config)
+
+    def differences(self, other: LoadedConfig) -> dict[str, tuple[Any, Any]]:
+        """By dotted path, where another config defines another result: its value, and this one's.
+
+        They are as saved: environment variables by name, and no secrets.
+        """
+        return result_differences(other.config, other.saved, self.config, self.saved)
+
+    def limits(self) -> dict[str, float | None]:
+        """What ends the run, by dotted path; null where there is no such limit."""
+        return limits_of(self.config)
 
 
 def load_config(

@@ -44,7 +44,7 @@ def _is_monitor(name: str) -> bool:
 def _check_resume(resume: str) -> str:
     if resume not in _RESUME_WORDS and "/" not in resume:
         raise rule_error(
-            "it is neither a known word nor the path of a checkpoint (which has a /)",
+            "it is neither a known word nor the path of a checkpoint or run (which has a /)",
             choose_from(resume, _RESUME_WORDS) + ", or a path or URI",
         )
     return resume
@@ -259,8 +259,8 @@ class Checkpoint(Section):
     )
     resume: Resume = Field(
         default="auto",
-        description="auto goes on with an unfinished run of the same config; never; must; last; "
-        "best; or a checkpoint's URI.",
+        description="auto resumes an unfinished run of the same config; never; must; last; "
+        "best; or the path or URI of a checkpoint or of a run.",
     )
     async_upload: bool = Field(
         default=False,

@@ -69,6 +69,11 @@ class EarlyStopper:
             self.num_without_improvement = 0
         else:
             self.num_without_improvement += 1
+        return self.is_out_of_patience
+
+    @property
+    def is_out_of_patience(self) -> bool:
+        """Whether the last validations have decided to stop."""
         return self.num_without_improvement >= self.patience
 
     def state_dict(self) -> dict[str, float | int | str | None]:

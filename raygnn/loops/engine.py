@@ -296,6 +296,16 @@ class Engine:
             return f"training.max_time_s={limits.max_time_s}"
         return None
 
+    def _still_stopped_by(self, reason: str | None) -> str | None:
+        """The reason of a checkpoint, unless the limit that it names was raised meanwhile."""
+        stopper = self.early_stopper
+        is_patient = stopper is not None and not stopper.is_out_of_patience
+        if reason is None or reason.startswith("training."):
+            return self._limit_reached(out_of_time=False)
+        if reason.startswith("early stopping") and is_patient:
+            return self._limit_reached(out_of_time=False)
+        return reason
+
     def _out_of_time(self) -> bool:
         """Rank 0's clock decides for all; the flag travels with the gradients."""
         limit = self.config.training.max_time_s
@@ -368,9 +378,7 @@ class Engine:
             window.load_state_dict(saved)
         self.history = list(state["history"])
         self._spent_s = float(state["training_time_s"])
-        self.stop_reason = state["stop_reason"]
-        if self.stop_reason is not None and self.stop_reason.startswith("training."):
-            self.stop_reason = self._limit_reached(out_of_time=False)  # limits may have been raised
+        self.stop_reason = self._still_stopped_by(state["stop_reason"])
 
 
 def _best_tracker(engine: Engine) -> BestTracker:

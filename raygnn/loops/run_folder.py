@@ -6,13 +6,14 @@ import json
 import re
 import secrets
 import socket
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import Enum
 from typing import Any
 
 from raygnn import __version__
-from raygnn.config import LoadedConfig
+from raygnn.config import ConfigError, LoadedConfig, load_config
 from raygnn.config.run_section import Run
 from raygnn.config.training_section import Checkpoint
 from raygnn.data.filesystem import (
@@ -29,13 +30,17 @@ from raygnn.data.filesystem import (
 )
 from raygnn.data.storage_retry import is_storage_error
 from raygnn.errors import RunError
-from raygnn.loops.checkpoints.name import MANIFEST
+from raygnn.loops.checkpoints.name import LAST, MANIFEST
 
 #: What a run writes to `run.model_uri` and `run.logs_uri`, folders that it may share with others.
 _WRITTEN_ELSEWHERE = re.compile(
     r"model\.(safetensors|json)|config\.yaml|metrics\.jsonl|events\.out\.tfevents\..+"
     r"|profiler/rank-\d+\.\d+\.pt\.trace\.json\.gz"
 )
+
+
+#: Keys that a message about another config names, at most.
+_MAX_SHOWN = 8
 
 
 class RunStatus(Enum):
@@ -82,10 +87,23 @@ class RunFolder:
     def report_uri(self) -> str:
         return join(self.uri, "report.html")
 
-    def write_state(self, status: RunStatus, fingerprint: str) -> None:
-        """Writes `run.json`; the starts that it holds stay."""
-        state = {"status": status.value, "fingerprint": fingerprint, "raygnn": __version__}
-        self._write_state({**state, "attempt": self.attempt, "starts": self.read_starts()})
+    def write_state(
+        self, status: RunStatus, loaded: LoadedConfig, stop_reason: str | None = None
+    ) -> None:
+        """Writes `run.json`; the starts that it holds stay.
+
+        Args:
+            stop_reason: the engine's, of a finished run.
+        """
+        state = {
+            "status": status.value,
+            "fingerprint": loaded.fingerprint(),
+            "limits": loaded.limits(),
+            "stop_reason": stop_reason,
+            "raygnn": __version__,
+            "attempt": self.attempt,
+        }
+        self._write_state({**state, "starts": self.read_starts()})
 
     def is_this_start(self) -> bool:
         """Whether the folder is the one in which this very start has written its state."""
@@ -186,8 +204,9 @@ class RunFolder:
 def check_run_folder(loaded: LoadedConfig, name: str) -> RunFolder:
     """Decides what a start under this name means, without writing anything.
 
-    Fresh folder: a new run. An unfinished run of the same config goes on, unless
-    `checkpoint.resume` is never. Anything else is refused before any work is done.
+    Fresh folder, or one whose workers never started: a new run. An unfinished run of the same
+    config resumes, unless `checkpoint.resume` is never, and so does a finished one whose limit was
+    raised. Anything else is refused before any work is done.
 
     Raises:
         RunError: the name is taken by a finished or another run, there is nothing to resume where
@@ -212,7 +231,7 @@ def check_run_folder(loaded: LoadedConfig, name: str) -> RunFolder:
             raise
         raise _no_access("storage_path", run.storage_path, "read", error) from error
     if not run.overwrite:
-        _check_state(state, loaded.fingerprint(), name, checkpoint.resume)
+        _check_state(state, loaded, folder)
         return folder
     if is_foreign:
         raise RunError(
@@ -247,20 +266,21 @@ def _check_sources(checkpoint: Checkpoint) -> None:
     if "/" in checkpoint.resume:
         _check_source(
             f"checkpoint.resume={redact(checkpoint.resume)!r} is invalid",
-            join(checkpoint.resume, MANIFEST),
-            "no whole checkpoint is there. Set one of the folders in a run's checkpoints, or auto.",
+            (join(checkpoint.resume, MANIFEST), join(checkpoint.resume, "checkpoints", LAST)),
+            "no whole checkpoint is there. Set the folder of a run, or one of those in its "
+            "checkpoints, or auto.",
         )
     if checkpoint.init_from is not None:
         _check_source(
             f"checkpoint.init_from.uri={redact(checkpoint.init_from.uri)!r} is invalid",
-            checkpoint.init_from.uri,
+            (checkpoint.init_from.uri,),
             "nothing is there. Set the folder of a trained model or of a checkpoint.",
         )
 
 
-def _check_source(key: str, uri: str, rule: str) -> None:
+def _check_source(key: str, uris: Sequence[str], rule: str) -> None:
     try:
-        found = exists(uri)
+        found = any(exists(uri) for uri in uris)
     except Exception as error:
         if not is_storage_error(error):
             raise
@@ -327,7 +347,7 @@ def open_run_folder(loaded: LoadedConfig, name: str) -> RunFolder:
     try:
         if loaded.config.run.overwrite:
             folder.clear()
-        folder.write_state(RunStatus.RUNNING, loaded.fingerprint())
+        folder.write_state(RunStatus.RUNNING, loaded)
         write_text(join(folder.uri, "config.yaml"), loaded.saved_yaml())
     except OSError as error:
         raise _no_access(
@@ -336,22 +356,60 @@ def open_run_folder(loaded: LoadedConfig, name: str) -> RunFolder:
     return folder
 
 
-def _check_state(state: dict[str, Any] | None, fingerprint: str, name: str, resume: str) -> None:
-    remedy = "Set --run.overwrite true to replace it, or another run.name."
-    if state is None:
+def _check_state(state: dict[str, Any] | None, loaded: LoadedConfig, folder: RunFolder) -> None:
+    """Raises RunError unless a start may have the folder in which `run.json` holds a state."""
+    resume = loaded.config.checkpoint.resume
+    taken = f"run.name={folder.name!r} is invalid"
+    replace_it = "Set --run.overwrite true to replace it, or another run.name"
+    if state is None or (state["status"] == RunStatus.RUNNING.value and not state.get("starts")):
+        # Workers never started, as where a start is refused after it has opened the folder.
         if resume in ("must", "last", "best"):
             raise RunError(
-                f"checkpoint.resume={resume!r} is invalid: no run named {name!r} is there to "
-                "resume. Set run.name and run.storage_path to those of the run, or resume to auto."
+                f"checkpoint.resume={resume!r} is invalid: no run named {folder.name!r} is there "
+                "to resume. Set run.name and run.storage_path to those of the run, or resume to "
+                "auto."
             )
         return
-    if state["status"] == RunStatus.FINISHED.value:
-        raise RunError(f"run.name={name!r} is invalid: that run has finished. {remedy}")
-    if state["fingerprint"] != fingerprint:
-        raise RunError(
-            f"run.name={name!r} is invalid: an unfinished run of another config is there. {remedy}"
-        )
+    is_finished = state["status"] == RunStatus.FINISHED.value
+    if state["fingerprint"] != loaded.fingerprint():
+        found = _differences(folder, loaded)
+        what = "an unfinished run of another config is there"
+        if is_finished:
+            what = "that run has finished" + (", with another config" if found else "")
+        raise RunError(f"{taken}: {what}{found}. {replace_it}.")
+    if is_finished:
+        limit = _limit_that_ended(state)
+        if limit is None or not exists(join(folder.checkpoints_uri, LAST)):
+            raise RunError(f"{taken}: that run has finished. {replace_it}.")
+        before, now = state["limits"][limit], loaded.limits()[limit]
+        if now is not None and now <= before:
+            raise RunError(
+                f"{taken}: that run has finished. {replace_it}, or {limit} to more than {before} "
+                "to train on."
+            )
     if resume == "never":
         raise RunError(
-            f"checkpoint.resume='never' is invalid: an unfinished run {name!r} is there. {remedy}"
+            f"checkpoint.resume='never' is invalid: run {folder.name!r} is there and would resume. "
+            f"{replace_it}."
         )
+
+
+def _limit_that_ended(state: dict[str, Any]) -> str | None:
+    """The dotted path of the limit that ended a finished run."""
+    reason = state.get("stop_reason") or ""
+    limit = "early_stopping.patience" if reason.startswith("early") else reason.partition("=")[0]
+    return limit if state.get("limits", {}).get(limit) is not None else None
+
+
+def _differences(folder: RunFolder, loaded: LoadedConfig) -> str:
+    """Where the config of the run in a folder is another one, for a message."""
+    try:
+        there = load_config(join(folder.uri, "config.yaml"), (), loaded.allow_modules)
+    except (ConfigError, OSError):
+        return ""  # it was removed, or needs an environment variable of that time
+    found = [
+        f"{path} is {before!r} there and {now!r} here"
+        for path, (before, now) in loaded.differences(there).items()
+    ]
+    more = [f"and {len(found) - _MAX_SHOWN} more"] if found[_MAX_SHOWN:] else []
+    return ": " + "; ".join([*found[:_MAX_SHOWN], *more]) if found else ""

@@ -64,7 +64,7 @@ def run_worker(
         engine = Engine(task, loaded, context, watching, saver)
         try:
             checkpointer.restore(engine, _resume(loaded))
-            _record_start(job, engine)
+            _record_start(job, context, engine.resumed_from, engine.position.step)
             engine.train()
             if job.dry_run:
                 _check_restore(engine, checkpointer)
@@ -108,15 +108,15 @@ def _resume(loaded: LoadedConfig) -> str:
     return absolute(resume, loaded.folder) if "/" in resume else resume
 
 
-def _record_start(job: TrainJob, engine: Engine) -> None:
+def _record_start(
+    job: TrainJob, context: WorkerContext, resumed_from: str | None = None, step: int = 0
+) -> None:
     with agreement("writing run.json"):
-        if engine.context.rank == 0:
+        if context.rank == 0:
             job.folder.check_is_held()
             job.folder.forget_failure()
             job.folder.record_start(
-                resumed_from=engine.resumed_from,
-                step=engine.position.step,
-                num_workers=engine.context.world_size,
+                resumed_from=resumed_from, step=step, num_workers=context.world_size
             )
 
 
@@ -124,7 +124,9 @@ def _run_own_loop(job: TrainJob, task: Task, context: WorkerContext) -> dict[str
     """Hands the worker over to the user's loop; what it returns are the final metrics."""
     name = job.loaded.config.loop
     assert name is not None
-    metrics: Any = resolve(name, "loop", job.loaded.allow_modules)(task, context)
+    loop: Any = resolve(name, "loop", job.loaded.allow_modules)
+    _record_start(job, context)
+    metrics: Any = loop(task, context)
     if not isinstance(metrics, dict):
         raise ConfigError(
             f"loop={name!r} is invalid: it returned {type(metrics).__name__}. Return a dictionary "
@@ -134,7 +136,7 @@ def _run_own_loop(job: TrainJob, task: Task, context: WorkerContext) -> dict[str
         if context.rank == 0:
             job.folder.check_is_held()
             job.folder.write_metrics({**metrics, "raygnn": __version__})
-            job.folder.write_state(RunStatus.FINISHED, job.loaded.fingerprint())
+            job.folder.write_state(RunStatus.FINISHED, job.loaded)
     return metrics
 
 
@@ -210,7 +212,7 @@ def _write_outputs(
     note = f"Stopped by {engine.stop_reason}."
     report = build_report(engine, logged, folder.name, finite, folder.read_starts(), note)
     write_text(folder.report_uri, report.html())
-    folder.write_state(RunStatus.FINISHED, loaded.fingerprint())
+    folder.write_state(RunStatus.FINISHED, loaded, engine.stop_reason)
     shown = {k: v for k, v in metrics.items() if k.startswith("test/")}
     say("test: " + "  ".join(f"{name} {value:.4f}" for name, value in shown.items()))
     say(f"model       {model_uri}")
@@ -233,7 +235,7 @@ def _write_failure(job: TrainJob, engine: Engine, logged: LogRows, error: Except
         note = f"Failed: {what}"
         report = build_report(engine, logged, folder.name, finite, folder.read_starts(), note)
         write_text(folder.report_uri, report.html())
-        folder.write_state(RunStatus.FAILED, job.loaded.fingerprint())
+        folder.write_state(RunStatus.FAILED, job.loaded)
     except Exception as second:
         if not is_storage_error(second):
             raise

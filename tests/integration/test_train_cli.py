@@ -241,7 +241,8 @@ def test_a_seed_that_no_generator_takes(capsys, config):
 def test_an_unfinished_run_of_another_config_is_refused(capsys, config, tmp_path):
     folder = tmp_path / "runs" / "run"
     folder.mkdir(parents=True)
-    state = {"status": "running", "fingerprint": "another", "raygnn": "0"}
+    start = {"time": "2026-01-01T00:00:00+00:00", "num_workers": 1}
+    state = {"status": "running", "fingerprint": "another", "raygnn": "0", "starts": [start]}
     (folder / "run.json").write_text(json.dumps(state))
     status, err = _status(capsys, config)
     assert status == 2

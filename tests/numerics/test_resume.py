@@ -118,20 +118,53 @@ def _history(folder: Path) -> list[dict]:
     return [{name: v for name, v in row.items() if name != "time_s"} for row in rows]
 
 
-def test_a_checkpoint_by_uri_goes_on_under_another_name(ranks, bundle_path, tmp_path):
+@pytest.mark.parametrize("of", ["checkpoint", "run"])
+def test_a_checkpoint_or_a_run_by_uri_goes_on_under_another_name(ranks, bundle_path, tmp_path, of):
     short = small_config(tmp_path, training__max_epochs=2, checkpoint__policy="all")
     ranks.run(run_rank, 1, short, bundle_path)
     straight = small_config(tmp_path / "straight", training__max_epochs=4)
     ranks.run(run_rank, 1, straight, bundle_path)
-    last = json.loads((tmp_path / "run" / "checkpoints" / "last.json").read_text())["checkpoint"]
-    uri = str(tmp_path / "run" / "checkpoints" / last)
+    uri = tmp_path / "run"
+    if of == "checkpoint":
+        last = json.loads((uri / "checkpoints" / "last.json").read_text())["checkpoint"]
+        uri = uri / "checkpoints" / last
     longer = small_config(
-        tmp_path / "longer", training__max_epochs=4, checkpoint__resume=uri, run__name="longer"
+        tmp_path / "longer", training__max_epochs=4, checkpoint__resume=str(uri), run__name="longer"
     )
     ranks.run(run_rank, 1, longer, bundle_path)
     expected = trained_weights(straight)
     for name, tensor in trained_weights(longer).items():
         assert torch.equal(tensor, expected[name]), name
+
+
+@pytest.mark.parametrize("world_size", [1, 2])
+def test_a_finished_run_trains_on_to_a_larger_limit(ranks, bundle_path, tmp_path, world_size):
+    by_epoch = {"training__validate_every": {"epochs": 1}}
+    straight = _config(tmp_path / "straight", world_size, 0, **by_epoch)
+    ranks.run(run_rank, world_size, straight, bundle_path)
+    short = _config(tmp_path, world_size, 0, **by_epoch, training__max_epochs=2)
+    assert ranks.run(run_rank, world_size, short, bundle_path)[0]["epoch"] == 2
+    with pytest.raises(RuntimeError, match=r"training\.max_epochs to more than 2 to train on"):
+        ranks.run(run_rank, world_size, short, bundle_path)
+    longer = _config(tmp_path, world_size, 0, **by_epoch)
+    metrics = ranks.run(run_rank, world_size, longer, bundle_path)[0]
+    assert (metrics["epoch"], metrics["stop_reason"]) == (4, "training.max_epochs=4")
+    expected = trained_weights(straight)
+    for name, tensor in trained_weights(longer).items():
+        assert torch.equal(tensor, expected[name]), name
+    assert _history(tmp_path) == _history(tmp_path / "straight")
+
+
+def test_more_patience_trains_on(ranks, bundle_path, tmp_path):
+    """It counts from where the last validations have left it."""
+    stopping = {"monitor": "val/loss", "patience": 2, "min_delta": 100.0}
+    limits = {"training__validate_every": {"epochs": 1}, "training__max_epochs": 20}
+    for patience, epochs in ((2, 3), (4, 5)):
+        stopping["patience"] = patience
+        config = _config(tmp_path, 1, 0, **limits, early_stopping=dict(stopping))
+        (metrics,) = ranks.run(run_rank, 1, config, bundle_path)
+        assert metrics["epoch"] == epochs
+        assert metrics["stop_reason"].endswith(f"for {patience} validations")
 
 
 @pytest.mark.parametrize("damage", ["remove manifest", "damage state", "damage all"])

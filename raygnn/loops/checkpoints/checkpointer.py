@@ -6,12 +6,12 @@ import secrets
 from typing import Any
 
 from raygnn.config.training_section import Checkpoint
-from raygnn.data.filesystem import redact
+from raygnn.data.filesystem import exists, join, redact
 from raygnn.errors import CheckpointError, PreemptedError
 from raygnn.loops import collectives
 from raygnn.loops.agreement import agreement
 from raygnn.loops.callbacks import Callback
-from raygnn.loops.checkpoints.name import CheckpointName
+from raygnn.loops.checkpoints.name import MANIFEST, CheckpointName
 from raygnn.loops.checkpoints.retention import Retention
 from raygnn.loops.checkpoints.store import (
     CONFIG,
@@ -108,7 +108,7 @@ class Checkpointer(Callback):
         """Puts an engine where its run stood. Collective: all ranks must call.
 
         Args:
-            resume: auto | must | last | best | never, or the URI of one checkpoint.
+            resume: auto | must | last | best | never, or the URI of a checkpoint or a run.
         Returns:
             Whether there was anything to restore.
         Raises:
@@ -239,6 +239,11 @@ class Checkpointer(Callback):
                     "checkpoint. Set it to auto."
                 )
             return _verified(self._store.uri, best, resume)
+        if not exists(join(resume, MANIFEST)):  # a run: its newest one
+            store = CheckpointStore(join(resume, "checkpoints"))
+            newest, _ = store.newest_valid(store.names())
+            if newest is not None:
+                return store.uri, newest
         root, _, name = resume.rstrip("/").rpartition("/")
         return _verified(root, name, resume)
 

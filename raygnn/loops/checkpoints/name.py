@@ -12,6 +12,9 @@ from typing import Self
 #: Is written last: a checkpoint without it is not whole.
 MANIFEST = "manifest.json"
 
+#: Beside the checkpoints of a run: names the newest one.
+LAST = "last.json"
+
 _PATTERN = re.compile(r"step-(\d+)-(\d+)-([0-9a-f]+)-([0-9a-f]+)")
 
 

@@ -47,6 +47,9 @@ def run_sweep(plan: SweepPlan, *, data: Any = None) -> ResultGrid:
     warn_of_vanishing(folder)
     say(f"sweep {folder.uri}: {num_concurrent} trial(s) at a time")
     tuner = _tuner(plan, folder, str(bundle.path), num_concurrent)
+    folder.record_start(
+        resumed_from=None, step=0, num_workers=plan.loaded.config.scaling.max_workers
+    )
     causes: list[str] = []
 
     def stop(cause: str) -> None:
@@ -145,7 +148,7 @@ def _conclude(plan: SweepPlan, folder: RunFolder, grid: ResultGrid, causes: list
         )
     best_uri = join(folder.uri, "best.yaml")
     write_text(best_uri, _best_config(plan, ranked[0]))
-    folder.write_state(RunStatus.FINISHED, plan.loaded.fingerprint())
+    folder.write_state(RunStatus.FINISHED, plan.loaded)
     say(f"best trial  {join(folder.uri, ranked[0].name)}")
     say(f"best config {best_uri}")
 

@@ -57,7 +57,7 @@ class _Engine:
 
 def _checkpointer(uri: str, attempt: str = "1", **settings: Any) -> Checkpointer:
     folder = RunFolder(absolute(uri), uri, uri, attempt)
-    folder.write_state(RunStatus.RUNNING, "")
+    folder.write_state(RunStatus.RUNNING, load_config("{}"))
     config = load_config({"checkpoint": settings}).config
     return Checkpointer(folder, ProcessContext(use_gpu=False), config.checkpoint)
 
