@@ -14,6 +14,7 @@ from raygnn.errors import DataError
 from raygnn.loops import collectives
 from raygnn.loops.callbacks import Callback
 from raygnn.loops.tasks.node_classification import NodeClassification
+from raygnn.models import GAT, GraphSAGE
 
 CALLS: list[str] = []
 
@@ -204,3 +205,13 @@ class FailsToStart(NodeClassification):
     def _fail(self, where: str) -> None:
         if self.env.rank == self._failing_rank and where == self._where:
             raise DataError(f"rank {self.env.rank} cannot {where}")
+
+
+class AttendsToEdges(GAT):
+    """Reads what GAT reads."""
+
+
+class WeighsMessages(GraphSAGE):
+    """Says itself that it reads weights."""
+
+    reads_edge_weight = True

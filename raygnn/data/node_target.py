@@ -10,18 +10,14 @@ import numpy as np
 
 from raygnn.config.typed_arguments import typed_arguments
 from raygnn.data.bundle import Bundle
-from raygnn.data.edge_inputs import built_in_name, find_edge_columns
 from raygnn.data.splits import Splits, make_splits
 from raygnn.data.time_units import check_time_units
 from raygnn.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
-    from raygnn.config import Component, Config
+    from raygnn.config import Config
 
 PROBLEMS = ("multi_class", "multi_label", "regression")
-
-# Models with a learned row for each node of a type without features.
-_LEARN_ROWS = ("HGT", "RGCN", "SimpleHGN", "Hetero", "LightGCN")
 
 
 @dataclass(frozen=True)
@@ -53,8 +49,7 @@ class NodeTarget:
         problem: multi_class, multi_label or regression.
         num_outputs: classes, labels or regression targets.
         labels: [num_nodes] or [num_nodes, num_labels].
-        in_channels: width of the input features; 0 where the model learns a row per node.
-        edge_columns: edge columns that the model reads, see `find_edge_columns`.
+        in_channels: width of the input features; 0 where the node type has none.
     """
 
     node_type: str
@@ -65,7 +60,6 @@ class NodeTarget:
     in_channels: int
     labels: np.ndarray
     splits: Splits
-    edge_columns: dict[str, str]
 
     @classmethod
     def find(cls, bundle: Bundle, config: Config, arguments: NodeTargetArguments) -> NodeTarget:
@@ -94,12 +88,9 @@ class NodeTarget:
             feature=arguments.feature,
             problem=kind,
             num_outputs=_num_outputs(labels, kind, bundle.columns(node_type)[label].num_classes),
-            in_channels=_feature_width(bundle, node_type, arguments.feature, config.model),
+            in_channels=_feature_width(bundle, node_type, arguments.feature),
             labels=labels,
             splits=make_splits(bundle, node_type, config.data.splits, label, config.seed),
-            edge_columns=find_edge_columns(
-                bundle, config.model, arguments.edge_feature, arguments.edge_weight
-            ),
         )
 
 
@@ -142,19 +133,15 @@ def _find_label(bundle: Bundle, node_type: str, label: str | None) -> str:
     return label
 
 
-def _feature_width(bundle: Bundle, node_type: str, feature: str, model: Component) -> int:
+def _feature_width(bundle: Bundle, node_type: str, feature: str) -> int:
     features = _columns(bundle, node_type, "feature")
-    name = built_in_name(model)
-    if not features and (name is None or name in _LEARN_ROWS):
+    if not features:
         return 0
     if feature not in features:
-        have, remedy = f"has the features {', '.join(features)}", "set one of these"
-        if not features:
-            remedy = f"set model.type to one that needs none: {', '.join(_LEARN_ROWS)}"
-            have = "has no features"
         raise DataError(
-            f"task.args.feature={feature!r} is invalid: node type {node_type!r} {have}. Name a "
-            f"column under node_types.{node_type}.features in graph.yaml, or {remedy}."
+            f"task.args.feature={feature!r} is invalid: node type {node_type!r} has the features "
+            f"{', '.join(features)}. Name a column under node_types.{node_type}.features in "
+            "graph.yaml, or set one of these."
         )
     shape = bundle.columns(node_type)[feature].shape
     return int(shape[-1]) if shape else 1

@@ -25,6 +25,8 @@ class AttentionEncoder(Encoder):
         ConfigError: an argument is out of range, or the width is no multiple of the heads.
     """
 
+    reads_edge_features = True
+
     def __init__(
         self,
         in_channels: int,

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
 from torch.nn import functional
@@ -44,6 +44,7 @@ class Encoder(nn.Module, ABC):
     A subclass says in `build_layer` what one layer is.
 
     Attributes:
+        reads_edge_features, reads_edge_weight, learns_node_rows: see `raygnn.models.graph_inputs`.
         overwrites_layer_outputs: whether ReLU may write over what a layer returns, which saves
             memory and time. A subclass says so where no layer's backward pass reads its output.
 
@@ -62,6 +63,9 @@ class Encoder(nn.Module, ABC):
         ConfigError: an argument is out of range or unknown.
     """
 
+    reads_edge_features = False
+    reads_edge_weight = False
+    learns_node_rows = False
     overwrites_layer_outputs = False
 
     def __init__(
@@ -119,6 +123,11 @@ class Encoder(nn.Module, ABC):
             self.jump = JumpingKnowledge(jump, hidden_channels, num_layers)
             jump_channels = hidden_channels * (num_layers if jump == "cat" else 1)
             self.head = nn.Linear(jump_channels, out_channels)
+
+    @classmethod
+    def needs_edge_features(cls, args: Mapping[str, Any]) -> bool:
+        """Whether an encoder built with these arguments cannot do without edge features."""
+        return cls.reads_edge_features and bool(args.get("edge_dim"))
 
     @abstractmethod
     def build_layer(self, in_channels: int, out_channels: int, *, is_output: bool) -> nn.Module:

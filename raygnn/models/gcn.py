@@ -67,6 +67,7 @@ class GCN(Encoder):
     Takes the arguments of `Encoder`.
     """
 
+    reads_edge_weight = True
     overwrites_layer_outputs = True
 
     def build_layer(self, in_channels: int, out_channels: int, *, is_output: bool) -> nn.Module:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
 from torch_geometric.nn import GINEConv
@@ -42,6 +43,8 @@ class GINE(GIN):
         ConfigError: an argument is out of range.
     """
 
+    reads_edge_features = True
+
     def __init__(
         self,
         in_channels: int,
@@ -73,6 +76,11 @@ class GINE(GIN):
             jump=jump,
             normalize_output=normalize_output,
         )
+
+    @classmethod
+    def needs_edge_features(cls, args: Mapping[str, Any]) -> bool:
+        """Always."""
+        return True
 
     def build_conv(self, mlp: nn.Sequential) -> nn.Module:
         """A `GINEConv`."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
 from torch_geometric.nn.module_dict import ModuleDict
@@ -84,6 +84,8 @@ class Hetero(HeteroEncoder):
         ConfigError: an argument is out of range or unknown.
     """
 
+    reads_edge_features = True
+
     def __init__(
         self,
         in_channels: Mapping[str, int],
@@ -133,6 +135,11 @@ class Hetero(HeteroEncoder):
             normalize_output=normalize_output,
             sparse_embeddings=sparse_embeddings,
         )
+
+    @classmethod
+    def needs_edge_features(cls, args: Mapping[str, Any]) -> bool:
+        """GINE's convolution does, others where they are built for edge features."""
+        return args.get("conv") == "GINE" or super().needs_edge_features(args)
 
     def build_layer(self, channels: int) -> nn.Module:
         """A `HeteroLayer`."""

@@ -36,6 +36,9 @@ class HeteroEncoder(nn.Module, ABC):
 
     A subclass says in `build_layer` what one layer is.
 
+    Attributes:
+        reads_edge_features, reads_edge_weight, learns_node_rows: see `raygnn.models.graph_inputs`.
+
     Args:
         in_channels: width of the input features, by node type; types without are left out.
         out_channels: width of the output.
@@ -54,6 +57,10 @@ class HeteroEncoder(nn.Module, ABC):
         ConfigError: an argument is out of range or unknown, or a type has neither features nor a
             number of nodes.
     """
+
+    reads_edge_features = False
+    reads_edge_weight = False
+    learns_node_rows = True
 
     def __init__(
         self,
@@ -105,6 +112,11 @@ class HeteroEncoder(nn.Module, ABC):
         self.heads = ModuleDict(
             {name: nn.Linear(head_channels, out_channels) for name in self.node_types}
         )
+
+    @classmethod
+    def needs_edge_features(cls, args: Mapping[str, Any]) -> bool:
+        """Whether an encoder built with these arguments cannot do without edge features."""
+        return cls.reads_edge_features and bool(args.get("edge_dims"))
 
     @abstractmethod
     def build_layer(self, channels: int) -> nn.Module:

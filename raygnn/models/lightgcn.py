@@ -76,6 +76,8 @@ class LightGCN(HeteroEncoder):
         ConfigError: an argument is out of range, or a type has no number of nodes.
     """
 
+    reads_edge_weight = True
+
     def __init__(
         self,
         in_channels: Mapping[str, int] | int | None,

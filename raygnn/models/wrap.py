@@ -10,8 +10,10 @@ from torch import Tensor, nn
 
 from raygnn.errors import ConfigError, DataError
 
+#: What blocks and PyG's modules call the columns of edges.
+EDGE_ATTR, EDGE_WEIGHT = "edge_attr", "edge_weight"
 # What `forward` may take beside node features and edges, by the name of its parameter.
-EDGE_INPUTS = ("edge_weight", "edge_attr")
+EDGE_INPUTS = (EDGE_WEIGHT, EDGE_ATTR)
 
 
 class SubgraphModule(nn.Module):
@@ -73,11 +75,9 @@ class SubgraphModule(nn.Module):
         return out[: batch.batch_size]
 
 
-def needed_edge_inputs(target: Any) -> list[str]:
-    """Of `EDGE_INPUTS`, those that a module class's `forward` cannot do without."""
-    if not (isinstance(target, type) and issubclass(target, nn.Module)):
-        return []
-    parameters = inspect.signature(target.forward).parameters
+def needed_edge_inputs(module_class: type[nn.Module]) -> list[str]:
+    """Of `EDGE_INPUTS`, those that a module's `forward` cannot do without."""
+    parameters = inspect.signature(module_class.forward).parameters
     return [
         name
         for name in EDGE_INPUTS

@@ -1,4 +1,4 @@
-"""What can be known to be wrong with data and task before a worker starts, without torch."""
+"""What can be known to be wrong with data and task before a worker starts."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from raygnn.loops.monitoring.progress import say
 def check_data(config: Config, bundle: Bundle) -> None:
     """Finds target, labels, features, splits and fanouts of a built-in task, as its workers will.
 
-    A task of the user's own checks itself in its workers.
+    A task or model of the user's own is imported, and checked, in the workers only.
 
     Raises:
         ConfigError: `task.args` or the fanouts name something that the graph does not have.
@@ -34,6 +34,7 @@ def check_data(config: Config, bundle: Bundle) -> None:
 def _check_links(config: Config, bundle: Bundle) -> None:
     arguments = LinkTargetArguments.of(config.task.args)
     found = LinkTarget.find(bundle, config, arguments)
+    _check_model(config, bundle, arguments)
     sizes = ", ".join(f"{name} {edges.num_links:,}" for name, edges in found.splits.items())
     names = [edge_type_name(edge_type) for edge_type in found.edge_types]
     more = f" and {len(names) - 1} more relations" if names[1:] else ""
@@ -67,7 +68,9 @@ def _say_learned(bundle: Bundle, feature: str) -> None:
 
 
 def _check_nodes(config: Config, bundle: Bundle) -> None:
-    found = NodeTarget.find(bundle, config, NodeTargetArguments.of(config.task.args))
+    arguments = NodeTargetArguments.of(config.task.args)
+    found = NodeTarget.find(bundle, config, arguments)
+    _check_model(config, bundle, arguments, found.node_type)
     splits = found.splits
     _say_learned(bundle, found.feature)
     say(
@@ -75,3 +78,23 @@ def _check_nodes(config: Config, bundle: Bundle) -> None:
         f"features, {found.problem} with {found.num_outputs} outputs; "
         f"train {len(splits.train):,}, val {len(splits.val):,}, test {len(splits.test):,}"
     )
+
+
+def _check_model(
+    config: Config,
+    bundle: Bundle,
+    arguments: NodeTargetArguments | LinkTargetArguments,
+    node_type: str | None = None,
+) -> None:
+    """Checks what a built-in model reads of the graph.
+
+    Args:
+        node_type: whose nodes it is to have features of, if any's.
+    """
+    if not config.model.type.startswith("raygnn.") and "." in config.model.type:
+        return
+    from raygnn.models.graph_inputs import check_node_features, find_edge_columns
+
+    find_edge_columns(bundle, config.model, arguments.edge_feature, arguments.edge_weight)
+    if node_type is not None:
+        check_node_features(bundle, node_type, arguments.feature, config.model)

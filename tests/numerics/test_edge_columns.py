@@ -129,7 +129,7 @@ def test_blocks_of_a_batch_give_the_rows_of_the_whole_graph(
         config["model"]["args"]["hidden_channels"] = 8
     config["sampling"]["direction"] = direction
     task, bundle = _set_up(config, NodeClassification)
-    columns = task.target.edge_columns
+    columns = task.edge_columns
     assert set(columns.values()) & {"edge_attr", "edge_weight"}
     encoder, node_type = task.model.encoder, task.target.node_type
     exact = _encode(encoder, bundle, direction, node_type, columns)
@@ -196,6 +196,13 @@ def test_a_module_of_ones_own_gets_what_its_forward_names(tmp_path, graphs):
         ("GINE", {"edge_dim": 5}, {}, ConfigError, r"edge_dim=5 is invalid: edges have 2"),
         ("GCN", {}, {"edge_weight": "edge_attr"}, DataError, r"has rows of 2 there"),
         (
+            "tests.user_code.PlainPyG",
+            {},
+            {"edge_weight": "weight"},
+            ConfigError,
+            r"does not read it.*GCN, LightGCN, set reads_edge_weight = True in its class",
+        ),
+        (
             "tests.user_code.NeedsEdgeWeights",
             {},
             {"edge_feature": "weight", "edge_weight": "weight"},
@@ -212,6 +219,25 @@ def test_a_column_that_is_not_there_or_not_read(
     config["model"]["args"] = model_args
     with pytest.raises(error, match=message):
         raygnn.train.fit(config, allow_modules=["tests"])
+
+
+@pytest.mark.parametrize(
+    ("model", "args", "columns"),
+    [
+        ("AttendsToEdges", {"edge_feature": "edge_attr"}, {"edge_attr": "edge_attr"}),
+        ("WeighsMessages", {"edge_weight": "weight"}, {"weight": "edge_weight"}),
+        ("NeedsEdgeWeights", {}, {"weight": "edge_weight"}),
+        ("PlainPyG", {}, {}),
+    ],
+)
+def test_a_class_of_ones_own_says_what_it_reads(tmp_path, graphs, model, args, columns):
+    config = _config(tmp_path, graphs["one"], f"tests.user_code.{model}", **args)
+    config["model"]["args"] = {}
+    task, _ = _set_up(config, NodeClassification)
+    assert task.edge_columns == columns
+    assert getattr(task.model.encoder.module, "edge_dim", None) == (
+        2 if model == "AttendsToEdges" else None
+    )
 
 
 def test_features_of_other_edge_types(tmp_path, graphs):

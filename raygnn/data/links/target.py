@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 from raygnn.config.component import Component
 from raygnn.config.typed_arguments import typed_arguments
 from raygnn.data.bundle import Bundle
-from raygnn.data.edge_inputs import find_edge_columns
 from raygnn.data.edge_types import EdgeType, edge_type_name, parse_edge_type
 from raygnn.data.links.split import LinkSplit
 from raygnn.data.links.supervision import KnownLinks, SupervisionEdges, known_positives
@@ -108,7 +107,6 @@ class LinkTarget:
         splits: supervision edges of train, val and test.
         known: all links of the types, for filtering.
         reverse_types: edge types and their reverses.
-        edge_columns: edge columns that the model reads, see `find_edge_columns`.
     """
 
     edge_types: tuple[EdgeType, ...]
@@ -116,7 +114,6 @@ class LinkTarget:
     splits: dict[str, SupervisionEdges]
     known: KnownLinks
     reverse_types: dict[EdgeType, EdgeType]
-    edge_columns: dict[str, str]
 
     @property
     def node_types(self) -> tuple[str, str]:
@@ -165,9 +162,6 @@ class LinkTarget:
             splits=splits,
             known=KnownLinks(tuple(known_positives(bundle, link) for link in links)),
             reverse_types={et: other for et, other in reverses.items() if other is not None},
-            edge_columns=find_edge_columns(
-                bundle, config.model, arguments.edge_feature, arguments.edge_weight
-            ),
         )
 
 

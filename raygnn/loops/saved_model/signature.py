@@ -13,10 +13,10 @@ import pyarrow as pa
 
 from raygnn import __version__
 from raygnn.data.bundle import Bundle
-from raygnn.data.edge_inputs import edge_widths
 from raygnn.data.edge_types import EdgeType, edge_type_name, parse_edge_type
 from raygnn.data.hashing import string_buffers
 from raygnn.errors import CheckpointError, DataError
+from raygnn.models.graph_inputs import edge_widths
 
 FORMAT = "raygnn/model-v1"
 # What a trained model is, beside its config.yaml.

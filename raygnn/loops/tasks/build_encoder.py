@@ -8,14 +8,14 @@ from typing import Any
 
 from raygnn.config import Config, LoadedConfig, build, resolve
 from raygnn.data.bundle import Bundle
-from raygnn.data.edge_inputs import EDGE_ATTR, EDGE_WEIGHT, edge_widths, takes_edge_dims
 from raygnn.data.edge_types import EdgeType, edge_type_name
 from raygnn.errors import ConfigError, DataError
 from raygnn.loops.saved_model.signature import LinkOutput, ModelSignature, NodeOutput
 from raygnn.models.encoder import Encoder
 from raygnn.models.graph_encoder import GraphEncoder
+from raygnn.models.graph_inputs import edge_widths, is_encoder
 from raygnn.models.hetero_encoder import HeteroEncoder
-from raygnn.models.wrap import needed_edge_inputs
+from raygnn.models.wrap import EDGE_ATTR
 from raygnn.sampling.protocols import message_type
 
 
@@ -44,15 +44,16 @@ def build_encoder(
         injected["out_channels"] = out_channels
     if "num_layers" not in config.model.args:
         injected["num_layers"] = config.sampling.num_hops
-    target = resolve(config.model, "model", loaded.allow_modules)
-    if takes_edge_dims(config.model):
-        injected.update(_edge_dims(loaded, bundle, edge_columns))
-    if isinstance(target, type) and issubclass(target, HeteroEncoder):
+    model_class = resolve(config.model, "model", loaded.allow_modules)
+    assert isinstance(model_class, type)
+    if is_encoder(model_class) and model_class.reads_edge_features:
+        injected.update(_edge_dims(config, bundle, edge_columns, model_class))
+    if issubclass(model_class, HeteroEncoder):
         injected["in_channels"] = widths
         injected["edge_types"] = _message_types(config, bundle)
         injected["num_nodes"] = {name: bundle.num_nodes(name) for name in bundle.node_types}
     else:
-        injected["in_channels"] = _only_width(loaded, bundle, widths, feature, target)
+        injected["in_channels"] = _only_width(loaded, bundle, widths, feature, model_class)
     encoder = build(config.model, "model", loaded.allow_modules, **injected)
     return GraphEncoder(encoder, bundle.node_types)
 
@@ -69,21 +70,6 @@ def encoder_signature(
     embedded = module.embedded_types if isinstance(module, HeteroEncoder) else frozenset()
     widths = feature_widths(bundle, feature)
     return ModelSignature.of(bundle, feature, widths, embedded, list(edge_columns), output)
-
-
-def add_needed_columns(
-    loaded: LoadedConfig, bundle: Bundle, edge_columns: Mapping[str, str]
-) -> dict[str, str]:
-    """Adds the columns that the `forward` of a user's module cannot do without.
-
-    It takes `edge_attr` from the edges' column of that name, `edge_weight` from their weight.
-    """
-    found = dict(edge_columns)
-    for name in needed_edge_inputs(resolve(loaded.config.model, "model", loaded.allow_modules)):
-        column = "weight" if name == EDGE_WEIGHT else name
-        if name not in found.values() and edge_widths(bundle, column):
-            found[column] = name
-    return found
 
 
 def feature_widths(bundle: Bundle, feature: str) -> dict[str, int]:
@@ -106,22 +92,21 @@ def _message_types(config: Config, bundle: Bundle) -> list[EdgeType]:
 
 
 def _edge_dims(
-    loaded: LoadedConfig, bundle: Bundle, edge_columns: Mapping[str, str]
+    config: Config, bundle: Bundle, edge_columns: Mapping[str, str], model_class: type
 ) -> dict[str, Any]:
     """`edge_dim` or `edge_dims`, where the config leaves them to the graph."""
-    args, direction = loaded.config.model.args, loaded.config.sampling.direction
+    args, direction = config.model.args, config.sampling.direction
     feature = next((column for column, name in edge_columns.items() if name == EDGE_ATTR), None)
     if feature is None or args.keys() & {"edge_dim", "edge_dims"}:
         return {}
     widths = {message_type(t, direction): n for t, n in edge_widths(bundle, feature).items()}
-    target = resolve(loaded.config.model, "model", loaded.allow_modules)
-    if isinstance(target, type) and issubclass(target, HeteroEncoder):
+    if issubclass(model_class, HeteroEncoder):
         return {"edge_dims": widths}
     return {"edge_dim": next(iter(widths.values()))}
 
 
 def _only_width(
-    loaded: LoadedConfig, bundle: Bundle, widths: dict[str, int], feature: str, target: Any
+    loaded: LoadedConfig, bundle: Bundle, widths: dict[str, int], feature: str, model_class: type
 ) -> int:
     if len(bundle.node_types) > 1 or len(bundle.edge_types) > 1:
         name = loaded.config.model.type
@@ -137,10 +122,10 @@ def _only_width(
             "LightGCN, which needs none."
         )
     shape = bundle.columns(bundle.node_types[0])[feature].shape
-    if len(shape) > 1 and isinstance(target, type) and issubclass(target, Encoder):
+    if len(shape) > 1 and issubclass(model_class, Encoder):
         raise DataError(
             f"task.args.feature={feature!r} is invalid: its rows are tensors of shape "
-            f"{list(shape)}, and {target.__name__} reads flat ones. Write them as lists, or set "
-            "model.type to a module of your own that reads tensors."
+            f"{list(shape)}, and {model_class.__name__} reads flat ones. Write them as lists, or "
+            "set model.type to a module of your own that reads tensors."
         )
     return next(iter(widths.values()))

@@ -10,7 +10,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from raygnn.data.edge_inputs import EDGE_ATTR, EDGE_WEIGHT
 from raygnn.data.edge_types import EdgeType
 from raygnn.errors import ConfigError
 from raygnn.models.encoder import Encoder
@@ -18,6 +17,7 @@ from raygnn.models.exact import RowComputation, compute_here, exact_inference
 from raygnn.models.exact_hetero import TypedInEdges, exact_hetero_inference, identity_rows
 from raygnn.models.graph_encoder import GraphEncoder
 from raygnn.models.hetero_encoder import HeteroEncoder
+from raygnn.models.wrap import EDGE_ATTR, EDGE_WEIGHT
 from raygnn.sampling.protocols import message_type
 from raygnn.sampling.stores import LocalFeatureStore, LocalGraphStore
 

@@ -11,7 +11,6 @@ import torch
 from torch import Tensor, nn
 
 from raygnn.config import Component, build
-from raygnn.data.edge_inputs import find_edge_columns
 from raygnn.data.links.message_graph import message_graph
 from raygnn.data.links.target import LinkTarget, LinkTargetArguments
 from raygnn.errors import ConfigError
@@ -19,7 +18,6 @@ from raygnn.loops.saved_model.signature import LinkOutput, ModelSignature
 from raygnn.loops.shared_rows import computed_by_all
 from raygnn.loops.task import EvalOutput, StepOutput, Task, TaskEnvironment
 from raygnn.loops.tasks.build_encoder import (
-    add_needed_columns,
     build_encoder,
     encoder_signature,
     feature_widths,
@@ -33,6 +31,7 @@ from raygnn.loops.tasks.log_q import LogQ
 from raygnn.losses import Candidates, LinkScores
 from raygnn.losses.base import in_full_precision
 from raygnn.metrics import as_metric
+from raygnn.models.graph_inputs import find_edge_columns
 from raygnn.models.link_predictor import LinkPredictor
 from raygnn.sampling.link_loader import LinkLoader
 from raygnn.sampling.stores import LocalFeatureStore, LocalGraphStore
@@ -92,7 +91,7 @@ class LinkPrediction(Task):
         self.target = LinkTarget.find(env.bundle, env.loaded.config, self._arguments)
         self.node_types = self.target.node_types
         self._features = LocalFeatureStore(env.bundle)
-        self.edge_columns = add_needed_columns(env.loaded, env.bundle, self.target.edge_columns)
+        self.edge_columns = self._find_edge_columns()
         self.objective = LinkObjective(env.loaded, env.device)
         self.step_metrics = (*self.step_metrics, *self.objective.step_metrics)
         self._check_objective()
@@ -117,9 +116,7 @@ class LinkPrediction(Task):
             DataError: the graph does not have them.
         """
         super().setup_inference(env, signature)
-        args, model = self._arguments, env.loaded.config.model
-        columns = find_edge_columns(env.bundle, model, args.edge_feature, args.edge_weight)
-        self.edge_columns = add_needed_columns(env.loaded, env.bundle, columns)
+        self.edge_columns = self._find_edge_columns()
         assert isinstance(signature.output, LinkOutput)
         self._num_relations = len(signature.output.edge_types)
 
@@ -235,6 +232,16 @@ class LinkPrediction(Task):
             graph = message_graph(self.env.bundle, self.target.links, split, inductive)  # type: ignore[arg-type]
             self._graphs[split] = LocalGraphStore(graph, direction)
         return self._graphs[split]
+
+    def _find_edge_columns(self) -> dict[str, str]:
+        loaded, args = self.env.loaded, self._arguments
+        return find_edge_columns(
+            self.env.bundle,
+            loaded.config.model,
+            args.edge_feature,
+            args.edge_weight,
+            loaded.allow_modules,
+        )
 
     def _judge(self, batch: Any, rows: Mapping[str, Tensor]) -> EvalOutput:
         decoder = self.predictor().decoder

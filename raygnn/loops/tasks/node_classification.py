@@ -12,7 +12,6 @@ from torch import Tensor, nn
 from torch_geometric.data import HeteroData
 
 from raygnn.config import Component, build
-from raygnn.data.edge_inputs import find_edge_columns
 from raygnn.data.node_target import NodeTarget, NodeTargetArguments
 from raygnn.data.splits import Splits
 from raygnn.errors import ConfigError
@@ -20,7 +19,6 @@ from raygnn.loops.saved_model.signature import ModelSignature, NodeOutput
 from raygnn.loops.shared_rows import computed_by_all
 from raygnn.loops.task import EvalOutput, StepOutput, Task, TaskEnvironment
 from raygnn.loops.tasks.build_encoder import (
-    add_needed_columns,
     build_encoder,
     encoder_signature,
     feature_widths,
@@ -29,6 +27,7 @@ from raygnn.loops.tasks.build_sampler import build_sampler
 from raygnn.loops.tasks.exact_encoding import check_exact, encode_exactly
 from raygnn.loops.tasks.objective import Objective
 from raygnn.metrics import as_metric
+from raygnn.models.graph_inputs import find_edge_columns
 from raygnn.models.predictor import NodePredictor
 from raygnn.sampling.loader import NeighborLoader
 from raygnn.sampling.stores import LocalFeatureStore, LocalGraphStore
@@ -95,14 +94,12 @@ class NodeClassification(Task):
         self._graph = LocalGraphStore(env.bundle, env.loaded.config.sampling.direction)
         self._features = LocalFeatureStore(env.bundle)
         self._sampler = build_sampler(env.loaded, self._graph)
-        self.edge_columns = add_needed_columns(env.loaded, env.bundle, self.target.edge_columns)
+        self.edge_columns = self._find_edge_columns()
 
     def setup_inference(self, env: TaskEnvironment, signature: ModelSignature) -> None:
         """Takes what is predicted from the signature."""
         super().setup_inference(env, signature)
-        args, model = self._arguments, env.loaded.config.model
-        columns = find_edge_columns(env.bundle, model, args.edge_feature, args.edge_weight)
-        self.edge_columns = add_needed_columns(env.loaded, env.bundle, columns)
+        self.edge_columns = self._find_edge_columns()
         output = signature.output
         assert isinstance(output, NodeOutput)
         nobody = np.zeros(0, np.int64)
@@ -115,7 +112,6 @@ class NodeClassification(Task):
             in_channels=signature.node_types[output.node_type].width or 0,
             labels=nobody,
             splits=Splits(nobody, nobody, nobody),
-            edge_columns=columns,
         )
 
     def signature(self, model: nn.Module) -> ModelSignature:
@@ -187,6 +183,16 @@ class NodeClassification(Task):
         for loader in self._loaders.values():
             if loader is not None:
                 loader.close()
+
+    def _find_edge_columns(self) -> dict[str, str]:
+        loaded, args = self.env.loaded, self._arguments
+        return find_edge_columns(
+            self.env.bundle,
+            loaded.config.model,
+            args.edge_feature,
+            args.edge_weight,
+            loaded.allow_modules,
+        )
 
     def _build_loader(self, split: str) -> NeighborLoader | None:
         seeds = getattr(self.target.splits, split)

@@ -1,0 +1,173 @@
+"""What a model reads of a graph: its class says it, the bundle is checked for it.
+
+A class says so in three attributes, which `Encoder` and `HeteroEncoder` declare and subclasses set:
+
+    reads_edge_features: edge features, as `edge_attr`.
+    reads_edge_weight: a factor on each message, as `edge_weight`.
+    learns_node_rows: a learned row per node stands for features that a node type does not have.
+
+A module without these attributes reads the edge columns that its `forward` has parameters for.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Sequence
+from typing import Any, TypeGuard
+
+from torch import nn
+
+from raygnn.config import Component, resolve
+from raygnn.config.slots import SLOTS
+from raygnn.data.bundle import Bundle
+from raygnn.data.edge_types import EdgeType, edge_type_name
+from raygnn.errors import ConfigError, DataError
+from raygnn.models.encoder import Encoder
+from raygnn.models.hetero_encoder import HeteroEncoder
+from raygnn.models.wrap import EDGE_ATTR, EDGE_WEIGHT, needed_edge_inputs
+
+_ROLES = ("feature", "weight")
+#: By the key of `task.args`, the attribute of the class and the parameter of `forward`.
+_SAID_BY = {
+    "edge_feature": ("reads_edge_features", EDGE_ATTR),
+    "edge_weight": ("reads_edge_weight", EDGE_WEIGHT),
+}
+
+
+def find_edge_columns(
+    bundle: Bundle,
+    model: Component,
+    edge_feature: str | None,
+    edge_weight: str | None,
+    allow_modules: Sequence[str] = (),
+) -> dict[str, str]:
+    """The edge columns that a batch needs, by column: `edge_attr` or `edge_weight`.
+
+    Args:
+        edge_feature: column of the edges' features; None takes `edge_attr` where the model needs
+            features (GINE, or one with edge_dim or edge_dims), and none elsewhere.
+        edge_weight: column of a factor on each edge's message. None takes the column `weight` where
+            the `forward` of a module needs weights, and none elsewhere.
+        allow_modules: user modules that `model.type` may lead into.
+    Raises:
+        ConfigError: the model does not read such a column, or has another width.
+        DataError: no edge type has the column.
+    """
+    if edge_weight is not None and edge_weight == edge_feature:
+        raise ConfigError(
+            f"task.args.edge_weight={edge_weight!r} is invalid: it is task.args.edge_feature "
+            "already. Set one of the two."
+        )
+    model_class = resolve(model, "model", allow_modules)
+    assert isinstance(model_class, type)
+    if edge_feature is None and is_encoder(model_class):
+        edge_feature = EDGE_ATTR if model_class.needs_edge_features(model.args) else None
+    found: dict[str, str] = {}
+    if edge_feature is not None:
+        _check_model(model, model_class, "edge_feature", edge_feature)
+        widths = edge_widths(bundle, edge_feature)
+        _check_column(bundle, "edge_feature", edge_feature, widths)
+        _check_dims(model.args, edge_feature, widths)
+        found[edge_feature] = EDGE_ATTR
+    if edge_weight is not None:
+        _check_model(model, model_class, "edge_weight", edge_weight)
+        widths = edge_widths(bundle, edge_weight)
+        _check_column(bundle, "edge_weight", edge_weight, widths)
+        _check_single(bundle, edge_weight, widths)
+        found[edge_weight] = EDGE_WEIGHT
+    if not is_encoder(model_class):
+        for name in needed_edge_inputs(model_class):
+            column = "weight" if name == EDGE_WEIGHT else name
+            if name not in found.values() and edge_widths(bundle, column):
+                found[column] = name
+    return found
+
+
+def check_node_features(bundle: Bundle, node_type: str, feature: str, model: Component) -> None:
+    """Checks that a node type has features, or that a model of raygnn learns rows in their place.
+
+    Raises:
+        DataError: neither is so.
+    """
+    if any(column.role == "feature" for column in bundle.columns(node_type).values()):
+        return
+    if getattr(resolve(model, "model"), "learns_node_rows", False):
+        return
+    raise DataError(
+        f"task.args.feature={feature!r} is invalid: node type {node_type!r} has no features. Name "
+        f"a column under node_types.{node_type}.features in graph.yaml, or set model.type to one "
+        f"that needs none: {', '.join(_models_with('learns_node_rows'))}."
+    )
+
+
+def edge_widths(bundle: Bundle, column: str) -> dict[EdgeType, int]:
+    """The width of a column of features or weights, by edge type that has it."""
+    found = {}
+    for edge_type in bundle.edge_types:
+        info = bundle.columns(edge_type).get(column)
+        if info is not None and info.role in _ROLES:
+            found[edge_type] = int(info.shape[-1]) if info.shape else 1
+    return found
+
+
+def is_encoder(model_class: type[nn.Module]) -> TypeGuard[type[Encoder] | type[HeteroEncoder]]:
+    """Whether a model is one of raygnn's encoders, or derives from one."""
+    return issubclass(model_class, Encoder | HeteroEncoder)
+
+
+def _models_with(attribute: str) -> list[str]:
+    """Short names of the models that say so."""
+    from raygnn import models
+
+    return [name for name in SLOTS["model"].names if getattr(getattr(models, name), attribute)]
+
+
+def _check_model(model: Component, model_class: type[nn.Module], key: str, column: str) -> None:
+    attribute, name = _SAID_BY[key]
+    said: bool | None = getattr(model_class, attribute, None)
+    reads = name in inspect.signature(model_class.forward).parameters if said is None else said
+    if not reads:
+        own = "" if model.type in SLOTS["model"].names else f", set {attribute} = True in its class"
+        raise ConfigError(
+            f"task.args.{key}={column!r} is invalid: model.type={model.type!r} does not read it. "
+            f"Set model.type to one of {', '.join(_models_with(attribute))}{own}, or leave it out."
+        )
+
+
+def _check_column(bundle: Bundle, key: str, column: str, widths: dict[EdgeType, int]) -> None:
+    if widths:
+        return
+    have = {
+        edge_type_name(t): [n for n, c in bundle.columns(t).items() if c.role in _ROLES]
+        for t in bundle.edge_types
+    }
+    raise DataError(
+        f"task.args.{key}={column!r} is invalid: no edge type has such a column; there are {have}. "
+        "Name one under features of an edge type in graph.yaml, or choose a model that needs none."
+    )
+
+
+def _check_dims(args: dict[str, Any], column: str, widths: dict[EdgeType, int]) -> None:
+    if "edge_dim" in args and args["edge_dim"] not in widths.values():
+        raise ConfigError(
+            f"model.args.edge_dim={args['edge_dim']!r} is invalid: edges have "
+            f"{next(iter(widths.values()))} features in column {column!r}. Leave it out."
+        )
+    by_name = {edge_type_name(edge_type): width for edge_type, width in widths.items()}
+    for name, edge_dim in (args.get("edge_dims") or {}).items():
+        if by_name.get(name, edge_dim) != edge_dim:
+            raise ConfigError(
+                f"model.args.edge_dims.{name}={edge_dim!r} is invalid: its edges have "
+                f"{by_name[name]} features in column {column!r}. Leave edge_dims out."
+            )
+
+
+def _check_single(bundle: Bundle, column: str, widths: dict[EdgeType, int]) -> None:
+    for edge_type in widths:
+        info = bundle.columns(edge_type)[column]
+        if info.shape or info.sparse:
+            raise DataError(
+                f"task.args.edge_weight={column!r} is invalid: {edge_type_name(edge_type)} has "
+                f"rows of {widths[edge_type]} there. Name a column of one number per edge, or "
+                "declare it as weight in graph.yaml."
+            )
