@@ -10,9 +10,8 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import yaml
-
 from raygnn.config.components import Component, build
+from raygnn.config.documents import DocumentError, parse_scalar
 from raygnn.data.convert.csv import CsvSource, csv_tables
 from raygnn.data.convert.npz import npz_tables
 from raygnn.data.convert.pyg import load_pyg, tables_from_pyg
@@ -131,12 +130,13 @@ def _build_dataset(args: argparse.Namespace) -> Any:
 
 def _dataset_args(text: str) -> dict[str, Any]:
     try:
-        content = yaml.safe_load(text)
-    except yaml.YAMLError:
-        content = None
+        content = parse_scalar(text)
+        rule = "it is not a mapping"
+    except DocumentError as error:
+        content, rule = None, error.rule
     if not isinstance(content, dict):
         raise ConfigError(
-            f"--args={text!r} is invalid: must be a YAML mapping. Set such as "
+            f"--args={redact(text)!r} is invalid: {rule}. Set a YAML mapping, such as "
             "--args '{root: data, name: Cora}'."
         )
     return content

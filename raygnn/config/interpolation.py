@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from raygnn.config import tree
+from raygnn.config.documents import DocumentError, Limits, broken_scalar, parse_scalar
 from raygnn.config.problems import KeyPath, Problem, did_you_mean
-from raygnn.config.yaml_source import YamlError, parse_scalar
 
 _REFERENCE = re.compile(r"\$\$\{|\$\{(?P<name>[^{}]*)\}|(?P<open>\$\{)")
 _ENV = "env:"
@@ -46,10 +46,8 @@ def interpolate(
         defaults: where keys are looked up that the config does not set.
     """
     result = Interpolated()
-    resolver = _Resolver(raw, defaults, environ, result)
-    result.value = resolver.walk(raw, (), (), keep_env=False)
-    quiet = _Resolver(raw, defaults, environ, Interpolated())
-    result.shown = quiet.walk(raw, (), (), keep_env=True)
+    result.value = _Resolver(raw, defaults, environ, result).resolve(keep_env=False)
+    result.shown = _Resolver(raw, defaults, environ, Interpolated()).resolve(keep_env=True)
     return result
 
 
@@ -62,10 +60,22 @@ class _Resolver:
         result: Interpolated,
     ) -> None:
         self._raw, self._defaults, self._environ = raw, defaults, environ
-        self._result = result
+        self._result, self._limits = result, Limits()
+
+    def resolve(self, *, keep_env: bool) -> dict[str, Any]:
+        """The whole config; nothing where it is beyond the limits."""
+        resolved = {}
+        for key, value in self._raw.items():
+            try:
+                resolved[key] = self.walk(value, (key,), (), keep_env=keep_env)
+            except DocumentError as error:
+                self._problem((key,), (), error.rule, error.remedy)
+                return {}
+        return resolved
 
     def walk(self, value: Any, path: KeyPath, trail: tuple[str, ...], *, keep_env: bool) -> Any:
         """Resolves a subtree; `trail` are the references that led here."""
+        self._limits.check(value, max(len(path), len(trail)))
         if isinstance(value, Mapping):
             return {
                 key: self.walk(inner, (*path, key), trail, keep_env=keep_env)
@@ -107,6 +117,7 @@ class _Resolver:
                 )
                 return text
             parts.append(_as_text(found))
+            self._limits.check(parts[-1], len(path))
         return "".join(parts) + text[end:]
 
     def _reference(
@@ -166,13 +177,17 @@ class _Resolver:
             )
             return tree.MISSING
         text = self._environ[name]
+        if broken := broken_scalar(text):
+            rule = f"in the environment variable {name}, {broken[0]}"
+            self._problem(path, trail, rule, broken[1])
+            return tree.MISSING
         self._result.environment[name] = text
         if as_text:
             return text
         self._result.texts[path] = text
         try:
             value = parse_scalar(text)
-        except YamlError:
+        except DocumentError:
             return text
         is_nested = isinstance(value, dict | list)
         return text if is_nested and not text.lstrip().startswith(("[", "{")) else value

@@ -12,15 +12,15 @@ from pydantic import BaseModel
 from raygnn.config import tree
 from raygnn.config.component_checks import broken_components
 from raygnn.config.dependent_defaults import DEFAULT_COMPONENTS
+from raygnn.config.documents import dump_yaml
 from raygnn.config.interpolation import Interpolated, interpolate
 from raygnn.config.messages import Messages
 from raygnn.config.overrides import Overridden, apply_overrides
 from raygnn.config.problems import Problem
 from raygnn.config.saving import limits_of, result_differences, result_fingerprint, savable
 from raygnn.config.schema import Config
-from raygnn.config.source import read_source
+from raygnn.config.source import Source, read_source
 from raygnn.config.validation import validate
-from raygnn.config.yaml_source import dump_yaml
 from raygnn.errors import ConfigError
 
 
@@ -66,7 +66,7 @@ class LoadedConfig:
 
 
 def load_config(
-    source: str | os.PathLike[str] | Mapping[str, Any] | BaseModel,
+    source: str | os.PathLike[str] | Mapping[str, Any] | BaseModel | Source,
     overrides: Sequence[str] = (),
     allow_modules: Sequence[str] = (),
 ) -> LoadedConfig:
@@ -75,14 +75,14 @@ def load_config(
     Nothing of the user's is imported: dotted paths are resolved by `build` on the worker.
 
     Args:
-        source: a path, any fsspec URI, YAML text, or a mapping.
+        source: a path, any fsspec URI, YAML text, a mapping, or what was read of one of these.
         overrides: as on the command line: `["--seed", "1", "--run.name=cora"]`.
         allow_modules: user modules that dotted paths may lead into.
     Raises:
         ConfigError: with all problems.
     """
     modules = _checked_modules(allow_modules)
-    read = read_source(source)
+    read = source if isinstance(source, Source) else read_source(source)
     defaults = Config().model_dump(mode="json")
     overridden = apply_overrides(read.value, overrides, defaults)
     beside = _defaults_beside(overridden.value, defaults)

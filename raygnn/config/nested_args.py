@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from raygnn.config.documents import broken_scalar
 from raygnn.config.problems import KeyPath, Problem, choose_from
 
 TYPE_KEY, VALUE_TYPE_KEY, VALUE_KEY = "__type", "__value_type", "value"
@@ -44,8 +45,12 @@ def coerce(value: dict[str, Any]) -> Any:
         KeyError: no such type.
         ValueError: the value is none of that type.
         TypeError: the same, for a value that is a list or a mapping.
+        OverflowError: the same, for an infinite number as int.
     """
-    return _COERCIONS[value[VALUE_TYPE_KEY]](value.get(VALUE_KEY))
+    coerced = _COERCIONS[value[VALUE_TYPE_KEY]](value.get(VALUE_KEY))
+    if broken := broken_scalar(coerced):
+        raise ValueError(broken[0])
+    return coerced
 
 
 def broken_nested_rules(
@@ -86,5 +91,5 @@ def _broken_value_type(value: dict[str, Any], path: KeyPath) -> Iterator[Problem
     else:
         try:
             coerce(value)
-        except (ValueError, TypeError):
+        except (ValueError, TypeError, OverflowError):
             yield Problem((*path, VALUE_KEY), f"it cannot be read as {kind}", f"Set a {kind}")

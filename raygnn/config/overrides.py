@@ -7,11 +7,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from raygnn.config import tree
+from raygnn.config.documents import MAX_DEPTH, DocumentError, broken_scalar, parse_scalar
 from raygnn.config.problems import KeyPath, Problem, choose_from, dotted
 from raygnn.config.slots import SLOTS
-from raygnn.config.yaml_source import YamlError, parse_scalar
 
 _COMPONENT_KEYS = ("type", "args")
+_MAX_SHOWN = 120  # characters of a name in a message
 
 
 @dataclass(frozen=True)
@@ -75,6 +76,9 @@ def _parse(tokens: Sequence[str], problems: list[Problem]) -> Iterator[Override]
             )
             continue
         name, equals, text = token[2:].partition("=")
+        if broken := _broken_name(name):
+            problems.append(Problem((name[:_MAX_SHOWN],), *broken))
+            continue
         if not equals and name.endswith("!"):
             yield Override(tree.parse_path(name[:-1]), deletes=True)
             continue
@@ -88,10 +92,15 @@ def _parse(tokens: Sequence[str], problems: list[Problem]) -> Iterator[Override]
         path = tree.parse_path(name)
         try:
             yield Override(path, parse_scalar(text), text)
-        except YamlError as error:
-            problems.append(
-                Problem(path, f"the override's value is no YAML: {error.rule}", "Quote the value")
-            )
+        except DocumentError as error:
+            rule = f"the override's value cannot be read: {error.rule}"
+            problems.append(Problem(path, rule, "Correct or quote the value"))
+
+
+def _broken_name(name: str) -> tuple[str, str] | None:
+    if name.count(".") >= MAX_DEPTH:
+        return f"it is nested deeper than {MAX_DEPTH} levels", "Name a key of the config"
+    return broken_scalar(name)
 
 
 def _apply(override: Override, result: Overridden, defaults: Mapping[str, Any]) -> bool:

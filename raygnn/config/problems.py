@@ -30,11 +30,18 @@ class Problem:
     needs: frozenset[str] = frozenset()
     line: int | None = None
 
-    def text(self, shown_value: str | None, origin: str | None = None) -> str:
-        """The message; `shown_value` is the value as text without secrets, None where unset."""
+    def text(
+        self, shown_value: str | None, origin: str | None = None, whole: str = "config"
+    ) -> str:
+        """The message.
+
+        Args:
+            shown_value: the value as text without secrets; None where unset.
+            whole: what a problem without a path is about.
+        """
         value = "" if shown_value is None else f"={shown_value}"
         where = f"{origin}: " if origin else ""
-        subject = f"{dotted(self.path)}{value}" if self.path else "config"
+        subject = f"{dotted(self.path)}{value}" if self.path else whole
         return f"{where}{subject} is invalid: {self.rule}. {self.remedy}."
 
 

@@ -42,7 +42,8 @@ def sections_in(annotation: Any) -> list[type[Section]]:
 
 def _whole(value: Any) -> Any:
     """`1e6` is a float in YAML, and a natural way to write a count."""
-    return int(value) if isinstance(value, float) and value.is_integer() else value
+    is_whole = isinstance(value, float) and value.is_integer() and abs(value) < 2**63
+    return int(value) if is_whole else value
 
 
 Whole = Annotated[int, BeforeValidator(_whole)]

@@ -9,12 +9,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel
+from pydantic import BaseModel, SecretStr
 
-from raygnn.config.plain import to_plain
+from raygnn.config.documents import MAX_CHARACTERS, DocumentError, Limits, parse_yaml
 from raygnn.config.problems import KeyPath, Problem
 from raygnn.config.redaction import redact_text
-from raygnn.config.yaml_source import YamlError, parse_yaml
 from raygnn.errors import ConfigError
 
 _KEY_AND_VALUE = re.compile(r"\s*[\w\"']+:(\s|$)")
@@ -55,8 +54,8 @@ def read_source(source: str | os.PathLike[str] | Mapping[str, Any] | BaseModel) 
     if not isinstance(name, str):
         raise ConfigError("CONFIG is invalid: its path is made of bytes. Set a text.")
     if isinstance(source, str) and _is_yaml(source):
-        return _parse(source, None)
-    return _parse(_read(name), redact_text(name))
+        return parse_source(source, None)
+    return parse_source(_read(name), redact_text(name))
 
 
 def _is_yaml(text: str) -> bool:
@@ -70,11 +69,12 @@ def _read(name: str) -> str:
     shown = f"CONFIG={redact_text(name)!r} is invalid"
     try:
         if "://" not in name:
-            return Path(name).expanduser().read_text(encoding="utf-8")
+            with Path(name).expanduser().open(encoding="utf-8") as file:
+                return file.read(MAX_CHARACTERS + 1)
         import fsspec  # imported late: most configs are local files
 
         with fsspec.open(name, "rt", encoding="utf-8") as file:
-            return str(file.read())
+            return str(file.read(MAX_CHARACTERS + 1))
     except FileNotFoundError:
         rule = "there is no such file"
     except IsADirectoryError:
@@ -86,24 +86,72 @@ def _read(name: str) -> str:
     raise ConfigError(f"{shown}: {rule}. Set a path or URI of a YAML file.")
 
 
-def _parse(text: str, name: str | None) -> Source:
-    source = Source({}, name)
+def parse_source(text: str, name: str | None) -> Source:
+    """Reads a config from its YAML text.
+
+    Args:
+        name: of the file, for messages.
+    Raises:
+        ConfigError: it is not a YAML mapping.
+    """
     try:
         document = parse_yaml(text)
-    except YamlError as error:
-        raise ConfigError(
-            f"{source.at_line(error.line)}: config is invalid: it is no YAML: {error.rule}. "
-            "Correct the line."
-        ) from None
-    source.lines = document.lines
-    source.problems = document.problems
+    except DocumentError as error:
+        raise ConfigError(error.text(name, "config")) from None
     value = {} if document.value is None else document.value
+    source = Source(value, name, document.lines, document.problems)
     if not isinstance(value, dict):
         raise ConfigError(
             f"{source.at_line(1)}: config is invalid: it is a {type(value).__name__}, not a "
             "mapping. Set keys with values, as in seed: 0."
         )
-    source.value = to_plain(
-        value, source.problems, source.secrets
-    )  # what is aliased must not change together
     return source
+
+
+def to_plain(value: Any, problems: list[Problem], secrets: set[str]) -> Any:
+    """A deep copy of what a Python caller gives, as mappings, lists and scalars.
+
+    Args:
+        problems: gets one for whatever else is met.
+        secrets: gets the values of every `SecretStr`.
+    Raises:
+        DocumentError: it is beyond a limit, or holds itself.
+    """
+    return _Copier(problems, secrets).copy(value, ())
+
+
+class _Copier:
+    def __init__(self, problems: list[Problem], secrets: set[str]) -> None:
+        self._problems, self._secrets, self._limits = problems, secrets, Limits()
+
+    def copy(self, value: Any, path: KeyPath) -> Any:
+        if isinstance(value, BaseModel):
+            value = value.model_dump()
+        if isinstance(value, os.PathLike):
+            value = os.fspath(value)
+        if isinstance(value, SecretStr):
+            value = value.get_secret_value()
+            self._secrets.add(value)
+        self._limits.check(value, len(path))
+        if isinstance(value, Mapping):
+            return {str(key): self._item(key, inner, path) for key, inner in value.items()}
+        if isinstance(value, list | tuple):
+            return [self.copy(inner, (*path, i)) for i, inner in enumerate(value)]
+        if value is None or isinstance(value, bool | int | float | str):
+            return value
+        item = getattr(value, "item", None)  # numpy's and torch's scalars
+        if callable(item) and getattr(value, "ndim", None) == 0:
+            return self.copy(item(), path)
+        rule = f"a {type(value).__name__} cannot be saved with the run"
+        remedy = (
+            "Set null, a bool, a number, a string, a list or a mapping; an object is written "
+            "as {__type: dotted.path.of.its.Class, argument: value}"
+        )
+        self._problems.append(Problem(path, rule, remedy))
+        return None
+
+    def _item(self, key: Any, value: Any, path: KeyPath) -> Any:
+        if not isinstance(key, str):
+            self._problems.append(Problem((*path, str(key)), "a key must be a text", "Quote it"))
+        self._limits.check(key, len(path))
+        return self.copy(value, (*path, str(key)))

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from raygnn.config.problems import KeyPath
+
+_INDEX = re.compile(r"[0-9]{1,9}")
 
 #: What `get` gives where there is nothing; None is a value.
 MISSING: Any = type("Missing", (), {"__repr__": lambda self: "MISSING"})()
@@ -30,7 +33,7 @@ def put(tree: Any, path: KeyPath, value: Any) -> None:
 
 def parse_path(text: str) -> KeyPath:
     """`sampling.fanouts.0` as `("sampling", "fanouts", 0)`."""
-    return tuple(int(part) if part.isdecimal() else part for part in text.split("."))
+    return tuple(int(part) if _INDEX.fullmatch(part) else part for part in text.split("."))
 
 
 def is_below(path: KeyPath, parent: KeyPath) -> bool:

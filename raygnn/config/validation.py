@@ -5,15 +5,21 @@ from __future__ import annotations
 import typing
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
 from raygnn.config import tree
 from raygnn.config.cross_rules import broken_cross_rules
+from raygnn.config.documents import DocumentError, parse_yaml
 from raygnn.config.problems import RULES_ERROR, KeyPath, Problem, choose_from
 from raygnn.config.schema import EACH_SECTION_ALONE, Config
 from raygnn.config.section import Section, sections_in
+from raygnn.errors import DataError
+
+S = TypeVar("S", bound=Section)
+
+_MAX_SHOWN = 120  # characters of a value in a message
 
 _KINDS = {
     "int_type": ("a whole number", "Set a whole number"),
@@ -23,6 +29,7 @@ _KINDS = {
     "string_too_short": ("a text that is not empty", "Set a text, or null where that is allowed"),
     "sequence_type": ("a list", "Set a list, as [a, b]"),
     "list_type": ("a list", "Set a list, as [a, b]"),
+    "tuple_type": ("a list", "Set a list, as [a, b]"),
     "dict_type": ("a mapping", "Set a mapping, as {key: value}"),
     "model_type": ("a mapping", "Set a mapping of keys, as {key: value}"),
     "model_attributes_type": ("a mapping", "Set a mapping of keys, as {key: value}"),
@@ -71,12 +78,46 @@ def validate(
         for path in guessed:
             tree.put(value, path, texts[path])
         errors = _errors(value)
-    problems = list(_translate(errors, value))
+    problems = list(_translate(errors, value, Config))
     all_broken = frozenset(broken) | {str(p.path[0]) for p in problems if p.path}
     whole = {key: section for key, section in value.items() if key not in all_broken}
     config = Config.model_validate(whole, context=EACH_SECTION_ALONE)
     between = [p for p in broken_cross_rules(config) if not p.needs & all_broken]
     return Validated(config, all_broken, problems + between)
+
+
+def validate_file(root: type[S], text: str, name: str, see: str) -> S:
+    """Reads a YAML file that describes data, and says by its key `format` how it is to be read.
+
+    Args:
+        name: of the file, for messages.
+        see: the page of docs/ that describes the format.
+    Raises:
+        DataError: it is not YAML, or breaks rules; lists all with file, line, key and remedy.
+    """
+    (known,) = typing.get_args(root.model_fields["format"].annotation)
+    try:
+        document = parse_yaml(text)
+    except DocumentError as error:
+        raise DataError(error.text(name, "the file")) from None
+    if document.problems:
+        problems = document.problems
+    elif not isinstance(document.value, dict) or document.value.get("format") != known:
+        found = document.value.get("format") if isinstance(document.value, dict) else None
+        rule = f"this raygnn reads {known!r} only"
+        remedy = f"Begin the file with 'format: {known}', or use the raygnn that wrote it"
+        text = Problem(("format",), rule, remedy).text(repr(found)[:_MAX_SHOWN], name)
+        raise DataError(f"{text}\nSee docs/{see} for the format.")
+    else:
+        try:
+            return root.model_validate(document.value)
+        except ValidationError as error:
+            errors = error.errors(include_url=False, include_input=False)
+            problems = list(_translate(errors, document.value, root))
+    texts = [
+        p.text(None, f"{name}:{p.line or document.line(p.path)}", "the file") for p in problems
+    ]
+    raise DataError("\n".join(dict.fromkeys(texts)) + f"\nSee docs/{see} for the format.")
 
 
 def _errors(value: Mapping[str, Any]) -> list[Any]:
@@ -91,7 +132,9 @@ def _wants_text(error: Any) -> bool:
     return bool(error["type"] == "string_type")
 
 
-def _translate(errors: Iterable[Any], value: Mapping[str, Any]) -> Iterator[Problem]:
+def _translate(
+    errors: Iterable[Any], value: Mapping[str, Any], root: type[BaseModel]
+) -> Iterator[Problem]:
     for error in errors:
         path = _real_path(error["loc"], value, error["type"])
         context = error.get("ctx", {})
@@ -99,15 +142,19 @@ def _translate(errors: Iterable[Any], value: Mapping[str, Any]) -> Iterator[Prob
             for problem in context["problems"]:
                 yield replace(problem, path=(*path, *problem.path))
         else:
-            yield _problem(error, path, context, value)
+            yield _problem(error, path, context, value, root)
 
 
 def _problem(
-    error: Mapping[str, Any], path: KeyPath, context: Mapping[str, Any], value: Mapping[str, Any]
+    error: Mapping[str, Any],
+    path: KeyPath,
+    context: Mapping[str, Any],
+    value: Mapping[str, Any],
+    root: type[BaseModel],
 ) -> Problem:
     kind = error["type"]
     if kind == "extra_forbidden":
-        keys = _keys_at(path[:-1], value)
+        keys = _keys_at(path[:-1], value, root)
         return Problem(path, "there is no such key", choose_from(path[-1], keys, "Keys here"))
     if kind == "missing":
         return Problem(path, "it is required", f"Set {path[-1]}")
@@ -118,13 +165,18 @@ def _problem(
         given = tree.get(value, field_path)
         return Problem(field_path, "there is no such choice", choose_from(given, choices))
     if kind == "union_tag_not_found":
-        types = [str(choice) for choice in _types_at(path)]
+        types = [str(choice) for choice in _types_at(path, root)]
         return Problem((*path, "type"), "it is required", choose_from("", types))
     if kind in ("too_short", "too_long"):
         limit = context.get("min_length", context.get("max_length"))
-        most_or_least = "at least" if kind == "too_short" else "at most"
-        rule = f"it needs {most_or_least} {limit} {'entry' if limit == 1 else 'entries'}"
-        return Problem(path, f"{rule}, and has {context.get('actual_length')}", "Set so many")
+        bound, remedy = (
+            ("at least", "Add some") if kind == "too_short" else ("at most", "Remove some")
+        )
+        rule = f"it needs {bound} {limit} {'entry' if limit == 1 else 'entries'}"
+        return Problem(path, f"{rule}, and has {context.get('actual_length')}", remedy)
+    if kind == "value_error":  # a validator's own words: the rule, then the remedy
+        rule, _, remedy = str(context["error"]).partition("; ")
+        return Problem(path, rule, (remedy[:1].upper() + remedy[1:]) or "Correct it")
     if kind in _KINDS:
         rule, remedy = type_rule(error)
         return Problem(path, f"it must be {rule}", remedy)
@@ -158,25 +210,25 @@ def _real_path(loc: tuple[str | int, ...], value: Any, kind: str) -> KeyPath:
     return tuple(path)
 
 
-def _keys_at(path: KeyPath, value: Mapping[str, Any]) -> list[str]:
+def _keys_at(path: KeyPath, value: Mapping[str, Any], root: type[BaseModel]) -> list[str]:
     """The keys that a section knows; of a section of several kinds, those of the given kind."""
-    sections = list(_sections_at(path))
+    sections = list(_sections_at(path, root))
     kind = tree.get(value, (*path, "type"))
     matching = [s for s in sections if kind in _literals(s)] or sections
-    return [name for section in matching for name in section.model_fields]
+    return list(dict.fromkeys(name for section in matching for name in section.model_fields))
 
 
-def _types_at(path: KeyPath) -> list[str]:
-    return [choice for section in _sections_at(path) for choice in _literals(section)]
+def _types_at(path: KeyPath, root: type[BaseModel]) -> list[str]:
+    return [choice for section in _sections_at(path, root) for choice in _literals(section)]
 
 
-def _literals(section: type[Section]) -> tuple[Any, ...]:
+def _literals(section: type[BaseModel]) -> tuple[Any, ...]:
     field = section.model_fields.get("type")
     return typing.get_args(field.annotation) if field is not None else ()
 
 
-def _sections_at(path: KeyPath) -> list[type[Section]]:
-    sections: list[type[Section]] = [Config]
+def _sections_at(path: KeyPath, root: type[BaseModel]) -> list[type[BaseModel]]:
+    sections = [root]
     is_map = False
     for part in path:
         if isinstance(part, int) or is_map:

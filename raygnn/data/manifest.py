@@ -4,23 +4,22 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
-import yaml
 from pydantic import (
-    BaseModel,
     BeforeValidator,
     ConfigDict,
     Discriminator,
     Field,
     Tag,
-    ValidationError,
     field_validator,
     model_validator,
 )
 
-from raygnn.config.problems import choose_from
+from raygnn.config.documents import dump_yaml
+from raygnn.config.section import Section
+from raygnn.config.validation import validate_file
 from raygnn.data.edge_types import REVERSE_PREFIX, SEPARATOR, EdgeType, edge_type_name
 from raygnn.data.filesystem import join, read_text, redact
 from raygnn.data.storage_retry import is_storage_error
@@ -45,8 +44,8 @@ def _as_tuple(value: Any) -> Any:
 Names = Annotated[tuple[str, ...], BeforeValidator(_as_tuple), Field(min_length=1)]
 
 
-class _Section(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
+class _Section(Section):
+    model_config = ConfigDict(strict=False)  # a list is a tuple of names
 
 
 class DenseFeature(_Section):
@@ -130,8 +129,8 @@ class NodeTable(_Section):
 
     files: Names
     id: str
-    features: dict[str, FeatureSpec] = {}
-    labels: dict[str, LabelSpec] = {}
+    features: dict[str, FeatureSpec] = Field(default={})
+    labels: dict[str, LabelSpec] = Field(default={})
     split: str | None = None
     time: str | None = None
 
@@ -155,7 +154,7 @@ class EdgeTable(_Section):
     files: Names
     source: str
     target: str
-    features: dict[str, FeatureSpec] = {}
+    features: dict[str, FeatureSpec] = Field(default={})
     weight: str | None = None
     time: str | None = None
     split: str | None = None
@@ -208,8 +207,8 @@ class Manifest(_Section):
 
     format: Literal["raygnn/graph-v1"] = FORMAT
     node_types: dict[str, NodeTable] = Field(min_length=1)
-    edge_types: list[EdgeTable] = []
-    label_edges: list[LabelEdgeTable] = []
+    edge_types: list[EdgeTable] = Field(default=[])
+    label_edges: list[LabelEdgeTable] = Field(default=[])
 
     @field_validator("node_types")
     @classmethod
@@ -257,24 +256,7 @@ class Manifest(_Section):
         Raises:
             DataError: the YAML does not parse or breaks a rule; all broken rules are listed.
         """
-        try:
-            content = yaml.safe_load(text)
-        except yaml.YAMLError as error:
-            raise DataError(f"{name} is not valid YAML: {error}") from error
-        if not isinstance(content, dict):
-            raise DataError(
-                f"{name} is invalid: it must be a mapping with 'format: {FORMAT}', node_types "
-                "and edge_types. See docs/graph-format.md."
-            )
-        if content.get("format") != FORMAT:
-            raise DataError(
-                f"{name}: format={content.get('format')!r} is invalid: this raygnn reads "
-                f"{FORMAT!r} only. Write 'format: {FORMAT}', or use the raygnn that wrote the file."
-            )
-        try:
-            return cls.model_validate(content)
-        except ValidationError as error:
-            raise DataError(_describe(error, name)) from error
+        return validate_file(cls, text, name, "graph-format.md")
 
     @classmethod
     def load(cls, uri: str | os.PathLike[str]) -> Manifest:
@@ -305,7 +287,7 @@ class Manifest(_Section):
             _shorten(table)
         if not content["label_edges"]:
             del content["label_edges"]
-        return yaml.safe_dump(content, sort_keys=False, default_flow_style=None, width=100)
+        return dump_yaml(content, flow_leaves=True)
 
 
 def manifest_uri(uri: str | os.PathLike[str]) -> str:
@@ -373,35 +355,3 @@ def _shorten(table: dict[str, Any]) -> None:
             if "columns" in given and len(given["columns"]) == 1:
                 given["columns"] = given["columns"][0]
             table[group][name] = given["columns"] if given.keys() == {"columns"} else given
-
-
-def _keys_at(loc: tuple[int | str, ...]) -> Iterable[str]:
-    """The keys that may stand where a strange one does."""
-    sections: dict[str, type[_Section]] = {
-        "node_types": NodeTable,
-        "edge_types": EdgeTable,
-        "label_edges": LabelEdgeTable,
-        "features": SparseFeature if "sparse" in loc else DenseFeature,
-        "labels": Label,
-    }
-    if len(loc) == 1:
-        return Manifest.model_fields
-    return sections[str(loc[0] if len(loc) == 3 else loc[2])].model_fields
-
-
-def _describe(error: ValidationError, name: str) -> str:
-    lines = []
-    for problem in error.errors(include_url=False):
-        # The tags of the union of feature kinds show up in the path; users do not know them.
-        loc = problem["loc"]
-        place = ".".join(
-            str(part)
-            for i, part in enumerate(loc)
-            if not (part in {"dense", "sparse"} and i >= 2 and loc[i - 2] == "features")
-        )
-        message = problem["msg"].removeprefix("Value error, ")
-        if problem["type"] == "extra_forbidden":
-            keys = choose_from(loc[-1], list(_keys_at(loc)), "Keys here")
-            message = f"there is no such key. {keys}"
-        lines.append(f"{name}: {place or 'the file'} is invalid: {message}.")
-    return "\n".join(dict.fromkeys(lines)) + "\nSee docs/graph-format.md for the format."

@@ -14,6 +14,7 @@ from typing import Any
 
 from raygnn import __version__
 from raygnn.config import ConfigError, LoadedConfig, load_config
+from raygnn.config.documents import DocumentError, parse_json
 from raygnn.config.run_section import Run
 from raygnn.config.training_section import Checkpoint
 from raygnn.data.filesystem import (
@@ -246,13 +247,13 @@ def check_run_folder(loaded: LoadedConfig, name: str) -> RunFolder:
 
 def _parsed_state(content: bytes, uri: str) -> dict[str, Any]:
     try:
-        state = json.loads(content)
+        state = parse_json(content)
         RunStatus(state["status"])
         if not isinstance(state["fingerprint"], str):
             raise TypeError("fingerprint is no text")
         for start in state.get("starts", []):
             datetime.fromisoformat(start["time"])
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
+    except (DocumentError, ValueError, TypeError, KeyError, AttributeError) as error:
         raise RunError(
             f"{redact(join(uri, 'run.json'))} is damaged: {type(error).__name__}: {error}. Delete "
             "the file to go on from the run's checkpoints, or set --run.overwrite true to start "

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -13,6 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv as pacsv
 
+from raygnn.config.documents import DocumentError, parse_json
 from raygnn.data.filesystem import redact
 from raygnn.data.tables.columns import SparseRows
 from raygnn.data.tables.files import open_stream
@@ -137,9 +137,9 @@ def read_ragged_features(uri: str) -> tuple[pa.Array, SparseRows, int]:
     where = redact(uri)
     with _open(uri, where) as stream:
         try:
-            content = json.loads(stream.read())
-        except ValueError as error:
-            raise DataError(f"{where} is not valid JSON: {error}. Repair the file.") from error
+            content = parse_json(stream.read(), max_bytes=None)
+        except DocumentError as error:
+            raise DataError(error.text(where, "the file")) from None
     if not isinstance(content, dict):
         raise DataError(f"{where} is invalid: must be an object {{id: [feature indices]}}.")
     lengths = []

@@ -13,8 +13,8 @@ import fsspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-import yaml
 
+from raygnn.config.documents import dump_yaml
 from raygnn.data.edge_types import EdgeType, edge_type_name
 from raygnn.data.filesystem import is_remote, join, open_fs, redact
 from raygnn.data.manifest import FORMAT, MANIFEST_NAME, Manifest
@@ -348,4 +348,4 @@ def _manifest(tables: GraphTables, folders: Mapping[str | EdgeType, str]) -> str
         "edge_types": edge_types,
         "label_edges": label_edges,
     }
-    return Manifest.parse(yaml.safe_dump(content, sort_keys=False)).dump()
+    return Manifest.parse(dump_yaml(content)).dump()

@@ -4,38 +4,15 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import (
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    ValidationError,
-    model_validator,
-)
+from pydantic import BeforeValidator, Field, model_validator
 
 from raygnn.config.problems import did_you_mean
-from raygnn.config.yaml_source import YamlDocument, YamlError, parse_yaml
+from raygnn.config.section import Section
+from raygnn.config.validation import validate_file
 from raygnn.data.edge_types import EdgeType
 from raygnn.data.filesystem import read_text, redact
-from raygnn.errors import DataError
 
 FORMAT: Literal["raygnn/tables-v1"] = "raygnn/tables-v1"
-
-_RULES = {
-    "extra_forbidden": "there is no such key",
-    "missing": "it is needed",
-    "string_type": "it must be a text",
-    "int_type": "it must be a whole number",
-    "bool_type": "it must be true or false",
-    "model_type": "it must be a mapping, as {key: value}",
-    "dict_type": "it must be a mapping, as {key: value}",
-    "tuple_type": "it must be a list",
-    "list_type": "it must be a list",
-}
-
-
-class _Section(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
 
 def _as_tuple(value: Any) -> Any:
@@ -44,7 +21,7 @@ def _as_tuple(value: Any) -> Any:
     return value if isinstance(value, tuple) else (value,)
 
 
-class Reading(_Section):
+class Reading(Section):
     """How files are read; what is not set follows the table, then the whole spec.
 
     Attributes:
@@ -70,7 +47,7 @@ class Reading(_Section):
         )
 
 
-class HashShares(_Section):
+class HashShares(Section):
     """A split column that is drawn by the hash of a row's id, or of its unordered pair of ends.
 
     Attributes:
@@ -90,10 +67,10 @@ class Files(Reading):
     """
 
     files: Annotated[tuple[str, ...], BeforeValidator(_as_tuple), Field(min_length=1)]
-    add: dict[str, HashShares | str | int | float] = {}
+    add: dict[str, HashShares | str | int | float] = Field(default={})
 
 
-class Column(_Section):
+class Column(Section):
     """A column, by its header or by its position from 0.
 
     Attributes:
@@ -104,14 +81,14 @@ class Column(_Section):
     offset: int = 0
 
 
-class ColumnRange(_Section):
+class ColumnRange(Section):
     """Neighboring columns, by position; both ends are in it."""
 
     first: Annotated[int, Field(ge=0)]
     last: Annotated[int, Field(ge=0)]
 
 
-class RelationColumn(_Section):
+class RelationColumn(Section):
     """Makes an edge type of each value of a column: prefix and value are the relation."""
 
     column: str | Annotated[int, Field(ge=0)]
@@ -145,8 +122,8 @@ class NodeSpec(Reading):
 
     files: FileSpecs | None = None
     id: ColumnSpec | None = None
-    features: dict[str, FeatureColumnSpecs] = {}
-    labels: dict[str, ColumnSpec] = {}
+    features: dict[str, FeatureColumnSpecs] = Field(default={})
+    labels: dict[str, ColumnSpec] = Field(default={})
     split: ColumnSpec | None = None
     time: ColumnSpec | None = None
     count: Annotated[int, Field(gt=0)] | None = None
@@ -173,7 +150,7 @@ class EdgeSpec(Reading):
     files: FileSpecs
     source: ColumnSpec
     target: ColumnSpec
-    features: dict[str, FeatureColumnSpecs] = {}
+    features: dict[str, FeatureColumnSpecs] = Field(default={})
     weight: ColumnSpec | None = None
     time: ColumnSpec | None = None
     split: ColumnSpec | None = None
@@ -199,8 +176,8 @@ class TablesSpec(Reading):
 
     format: Literal["raygnn/tables-v1"]
     node_types: dict[str, NodeSpec] = Field(min_length=1)
-    edge_types: list[EdgeSpec] = []
-    label_edges: list[LabelEdgeSpec] = []
+    edge_types: list[EdgeSpec] = Field(default=[])
+    label_edges: list[LabelEdgeSpec] = Field(default=[])
 
     @model_validator(mode="after")
     def _edges_join_known_types(self) -> TablesSpec:
@@ -210,7 +187,7 @@ class TablesSpec(Reading):
                 if node_type not in self.node_types:
                     hint = did_you_mean(node_type, self.node_types)
                     raise ValueError(
-                        f"edges name node type {node_type!r}, which is not among node_types. "
+                        f"edges name node type {node_type!r}, which is not among node_types; "
                         f"{hint}Use one of {sorted(self.node_types)}, or declare it, as "
                         f"{node_type}: {{}} where it has no table"
                     )
@@ -229,70 +206,4 @@ class TablesSpec(Reading):
     @classmethod
     def parse(cls, text: str, name: str = "tables.yaml") -> TablesSpec:
         """Reads a spec from its YAML text; see `load`."""
-        try:
-            document = parse_yaml(text)
-        except YamlError as error:
-            raise DataError(
-                f"{name}:{error.line}: this is not valid YAML: {error.rule}. Repair the line."
-            ) from error
-        if document.problems:
-            problem = document.problems[0]
-            raise DataError(f"{name}:{problem.line}: {problem.text(None)}")
-        if not isinstance(document.value, dict) or document.value.get("format") != FORMAT:
-            found = document.value.get("format") if isinstance(document.value, dict) else None
-            raise DataError(
-                f"{name}: format={found!r} is invalid: this raygnn reads specs of format "
-                f"{FORMAT!r}. Begin the file with 'format: {FORMAT}'; see docs/prepare.md."
-            )
-        try:
-            return cls.model_validate(document.value)
-        except ValidationError as error:
-            raise DataError(_describe(error, document, name)) from error
-
-
-def _describe(error: ValidationError, document: YamlDocument, name: str) -> str:
-    lines = []
-    for problem in error.errors(include_url=False):
-        place = _place(problem["loc"], document.value)
-        line = max(
-            (at for path, at in document.lines.items() if path == place[: len(path)]), default=1
-        )
-        message = problem["msg"].removeprefix("Value error, ")
-        rule = _RULES.get(problem["type"], message)
-        if problem["type"] == "extra_forbidden":
-            rule += _choices(place)
-        shown = ".".join(str(part) for part in place) or "the spec"
-        lines.append(f"{name}:{line}: {shown} is invalid: {rule}.")
-    return "\n".join(dict.fromkeys(lines)) + "\nSee docs/prepare.md for what a spec may say."
-
-
-def _choices(place: tuple[str | int, ...]) -> str:
-    sections: dict[str, type[BaseModel]] = {
-        "node_types": NodeSpec,
-        "edge_types": EdgeSpec,
-        "label_edges": LabelEdgeSpec,
-    }
-    section: type[BaseModel] = TablesSpec
-    if len(place) > 2 and place[0] in sections:
-        section = sections[str(place[0])]
-        if len(place) > 3 and place[2] == "files":
-            section = Files
-        elif len(place) > 3:
-            section = Column
-    names = list(section.model_fields)
-    return f". {did_you_mean(place[-1], names)}Use one of: {', '.join(names)}"
-
-
-def _place(loc: tuple[str | int, ...], value: Any) -> tuple[str | int, ...]:
-    """The part of an error's path that is in the YAML: tags of unions are not."""
-    place: list[str | int] = []
-    for i, part in enumerate(loc):
-        is_index = isinstance(value, list) and isinstance(part, int) and part < len(value)
-        if is_index or (isinstance(value, dict) and part in value):
-            value = value[part]
-            place.append(part)
-        elif i == len(loc) - 1 and isinstance(value, dict) and isinstance(part, str):
-            if part in {"str", "int", "float", "Column", "ColumnRange", "RelationColumn"}:
-                continue
-            place.append(part)
-    return tuple(place)
+        return validate_file(cls, text, name, "prepare.md")

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from raygnn import __version__
+from raygnn.config.documents import DocumentError, parse_json
 from raygnn.data.filesystem import (
     delete,
     exists,
@@ -102,12 +103,12 @@ class CheckpointStore:
         """
         uri = join(self.uri, name, MANIFEST)
         try:
-            manifest: dict[str, Any] = json.loads(read_bytes(uri))
+            manifest: dict[str, Any] = parse_json(read_bytes(uri))
             assert isinstance(manifest["files"], dict)
             assert isinstance(manifest["world_size"], int)
         except DataError as error:
             raise UnfinishedError(f"{join(self.uri, name)} was never finished") from error
-        except (ValueError, KeyError, TypeError, AssertionError) as error:
+        except (DocumentError, KeyError, TypeError, AssertionError) as error:
             raise CheckpointError(f"{uri} is not a checkpoint's manifest: {error}") from error
         if manifest.get("format") != FORMAT:
             raise CheckpointError(f"{uri} has the format {manifest.get('format')}, not {FORMAT}")
@@ -181,8 +182,8 @@ class CheckpointStore:
         """The name that the pointer `best` or `last` holds; None if it is not there, or damaged."""
         uri = join(self.uri, f"{which}.json")
         try:
-            name = json.loads(read_bytes(uri))["checkpoint"] if exists(uri) else None
-        except (ValueError, TypeError, KeyError):
+            name = parse_json(read_bytes(uri))["checkpoint"] if exists(uri) else None
+        except (DocumentError, TypeError, KeyError):
             return None
         return name if isinstance(name, str) else None
 

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
-import yaml
-
-from raygnn.config import LoadedConfig, load_config
+from raygnn.config import LoadedConfig, load_config, tree
+from raygnn.config.source import parse_source
 from raygnn.data.filesystem import absolute, exists, join, read_text, redact
 from raygnn.errors import ConfigError, RunError
 from raygnn.loops.saved_model.signature import MODEL_FILE, SIGNATURE_FILE, ModelSignature
@@ -51,8 +49,8 @@ class SavedModel:
             overrides: of the config, as on the command line.
         Raises:
             ConfigError: an override is wrong, or of a section that training has fixed.
-            RunError: no trained model is there, or one that inference cannot use.
-            CheckpointError: `model.json` is damaged.
+            RunError: no trained model is there, or one that inference cannot use, or `model.json`
+                is damaged.
         """
         if not exists(join(uri, "config.yaml")):
             raise RunError(
@@ -93,27 +91,8 @@ def _load(uri: str, overrides: Sequence[str], allow_modules: Sequence[str]) -> L
             f"set: {', '.join(_SECTIONS)}."
         )
     changes = [*_NO_STEP, *(_NO_SOURCE if "data.uri" in keys else ())]
-    written = _as_written(uri)
-    if (written.get("loader") or {}).get("batch_size") is None:
+    written = parse_source(read_text(uri), redact(uri))
+    written.value = {key: value for key, value in written.value.items() if key in _READ}
+    if tree.get(written.value, ("loader", "batch_size")) in (None, tree.MISSING):
         changes += ["--loader.batch_size", str(_BATCH_SIZE)]
-    read = {key: value for key, value in written.items() if key in _READ}
-    return load_config(read, [*changes, *overrides], allow_modules)
-
-
-def _as_written(uri: str) -> dict[str, Any]:
-    """The config before any of it is checked.
-
-    Raises:
-        ConfigError: it is no YAML mapping.
-    """
-    try:
-        content = yaml.safe_load(read_text(uri))
-    except yaml.YAMLError as error:
-        raise ConfigError(
-            f"{redact(uri)} is no YAML: {error}. Take it from its run again."
-        ) from error
-    if not isinstance(content, dict):
-        raise ConfigError(
-            f"{redact(uri)} is no config: it has no keys. Take it from its run again."
-        )
-    return content
+    return load_config(written, [*changes, *overrides], allow_modules)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 from collections.abc import Collection, Mapping, Sequence
@@ -10,18 +11,21 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from pydantic import TypeAdapter, ValidationError
 
 from raygnn import __version__
+from raygnn.config.documents import DocumentError, parse_json
 from raygnn.data.bundle import Bundle
 from raygnn.data.edge_types import EdgeType, edge_type_name, parse_edge_type
 from raygnn.data.hashing import string_buffers
-from raygnn.errors import CheckpointError, DataError
+from raygnn.errors import DataError, RunError
 from raygnn.models.graph_inputs import edge_widths
 
 FORMAT = "raygnn/model-v1"
 # What a trained model is, beside its config.yaml.
 MODEL_FILE = "model.safetensors"
 SIGNATURE_FILE = "model.json"
+_REMEDY = "Take it from its run again."
 
 
 @dataclass(frozen=True)
@@ -165,22 +169,35 @@ class ModelSignature:
         Args:
             name: of the file, for messages.
         Raises:
-            CheckpointError: it is no signature, or of a format that is not known.
+            RunError: it is not a signature, or of a format that is not known.
         """
         try:
-            content = json.loads(text)
-            found = content.get("format")
-            if found != FORMAT:
-                raise CheckpointError(f"{name} has the format {found!r}, not {FORMAT!r}")
-            return cls(
-                content["feature"],
-                {name: NodeInput(**read) for name, read in content["node_types"].items()},
-                tuple(parse_edge_type(edge_type) for edge_type in content["edge_types"]),
-                content["edge_columns"],
-                _output(content),
+            content = parse_json(text)
+        except DocumentError as error:
+            raise RunError(f"{error.text(name, 'the file')} {_REMEDY}") from None
+        found = content.get("format") if isinstance(content, dict) else None
+        if found != FORMAT:
+            raise RunError(
+                f"{name}: format={found!r} is invalid: this raygnn reads {FORMAT!r} only. {_REMEDY}"
             )
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise CheckpointError(f"{name} is not what a model was saved with: {error}") from error
+        try:
+            given = {
+                "feature": content["feature"],
+                "node_types": content["node_types"],
+                "edge_types": [parse_edge_type(edge_type) for edge_type in content["edge_types"]],
+                "edge_columns": content["edge_columns"],
+                "output": _output(content),
+            }
+            signature = _signature_type().validate_python(given)
+            if not set(signature.ends) <= set(signature.node_types):
+                raise ValueError(f"{signature.ends} are not among its node types")
+            return signature
+        except ValidationError as error:
+            place = ".".join(str(part) for part in error.errors()[0]["loc"])
+            cause = f"{place}: {error.errors()[0]['msg']}"
+        except (DataError, LookupError, ValueError, TypeError, AttributeError) as error:
+            cause = f"{type(error).__name__}: {error}"
+        raise RunError(f"{name} is invalid: a model is not saved with it ({cause}). {_REMEDY}")
 
     def _broken_nodes(self, bundle: Bundle) -> list[str]:
         problems = []
@@ -242,14 +259,16 @@ def _edge_widths(bundle: Bundle, column: str, edge_types: Sequence[EdgeType]) ->
     return {edge_type_name(t): width for t, width in widths.items() if t in edge_types}
 
 
-def _output(content: Mapping[str, Any]) -> NodeOutput | LinkOutput:
-    if content["nodes"] is None:
-        links = content["links"]
-        edge_types = tuple(parse_edge_type(name) for name in links["edge_types"])
-        return LinkOutput(edge_types, links["labels"])
-    nodes = dict(content["nodes"])
-    names = nodes.pop("class_names")
-    return NodeOutput(**nodes, class_names=None if names is None else tuple(names))
+@functools.cache
+def _signature_type() -> TypeAdapter[ModelSignature]:
+    return TypeAdapter(ModelSignature)
+
+
+def _output(content: Mapping[str, Any]) -> Mapping[str, Any]:
+    if content["nodes"] is not None:
+        return dict(content["nodes"])
+    links = dict(content["links"])
+    return {**links, "edge_types": [parse_edge_type(name) for name in links["edge_types"]]}
 
 
 def _ids_digest(ids: pa.Array) -> str:

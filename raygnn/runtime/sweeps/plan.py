@@ -12,8 +12,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from raygnn.config import LoadedConfig, load_config
-from raygnn.config.plain import to_plain
-from raygnn.config.source import read_source
+from raygnn.config.source import read_source, to_plain
 from raygnn.config.tune_section import Tune
 from raygnn.errors import ConfigError
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from raygnn.config.plain import to_plain
+from raygnn.config.source import to_plain
 
 _SHOWN_ERROR = 160  # characters of a failed trial's error in the table
 

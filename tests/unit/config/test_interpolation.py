@@ -101,3 +101,24 @@ def test_a_circle_of_two_is_told_at_both() -> None:
 
 def test_a_bad_reference_is_told_once_not_where_it_is_used() -> None:
     assert len(rules({"a": "${env:X}", "b": "${a}", "c": "${b}"})) == 1
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        {"a0": "x" * 10} | {f"a{i}": f"${{a{i - 1}}}" * 2 for i in range(1, 40)},
+        {"a0": ""} | {f"a{i}": f"${{a{i - 1}}}" * 2 for i in range(1, 40)},
+        {"a0": [1]} | {f"a{i}": [f"${{a{i - 1}}}"] * 9 for i in range(1, 9)},
+        {"a0": 1} | {f"a{i}": f"${{a{i - 1}}}" for i in range(1, 200)},
+        {f"a{i}": {"k": {"k": {"k": f"${{a{i + 1}}}"}}} for i in range(30)} | {"a30": 1},
+    ],
+    ids=["texts", "empty texts", "lists", "chain", "depth"],
+)
+def test_references_that_multiply_are_refused(raw: dict[str, Any]) -> None:
+    (only,) = rules(raw)
+    assert "more than 100,000 values" in only or "deeper than 64 levels" in only
+
+
+def test_an_environment_variable_that_is_no_text() -> None:
+    (only,) = interpolate({"a": "${env:RAW}"}, {}, {"RAW": "\udcff"}).problems
+    assert "in the environment variable RAW, a text holds half" in only.rule

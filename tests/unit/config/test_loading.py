@@ -107,7 +107,7 @@ def test_aliases_do_not_change_together() -> None:
         ("memory://no/such.yaml", r"there is no such file"),
         ("nope://x/y.yaml", r"cannot be read: Protocol not known: nope"),
         ("- 1\n- 2\n", r"line 1: config is invalid: it is a list, not a mapping"),
-        ("seed: 1\n\tx: 2\n", r"line 2: config is invalid: it is no YAML"),
+        ("seed: 1\n\tx: 2\n", r"line 2: config is invalid: it is not YAML"),
     ],
 )
 def test_what_cannot_be_read(source: str, message: str) -> None:

@@ -85,7 +85,7 @@ def test_a_section_that_is_null_is_made() -> None:
     [
         ({}, ("oops",), "oops is invalid: it belongs to no override. Write overrides as --section"),
         ({}, ("--",), "it belongs to no override"),
-        ({}, ("--a", "[1"), "a is invalid: the override's value is no YAML"),
+        ({}, ("--a", "[1"), "a is invalid: the override's value cannot be read: it is not YAML"),
         (
             {"a": [1]},
             ("--a.1", "2"),
@@ -112,3 +112,24 @@ def test_what_does_not_fit(raw: dict[str, Any], tokens: tuple[str, ...], text: s
 def test_the_last_override_is_named() -> None:
     result = apply_overrides({}, ["--a.b", "1", "--a", "{c: 2}"], DEFAULTS)
     assert result.origins == {("a",): "--a"}
+
+
+@pytest.mark.parametrize(
+    ("token", "rule"),
+    [
+        ("--" + "a." * 1_500 + "b=1", "nested deeper than 64 levels"),
+        ("--a\udcff=1", "half of a surrogate pair"),
+        ("--a=\udcff", "is not allowed"),
+        ("--a=" + "9" * 4_400, "not a number"),
+        ("--a=" + "[" * 1_500, "nested deeper than 64 levels"),
+        ("--a=!!int abc", "'abc' is not a number"),
+        ("--sampling.fanouts.0=" + str(2**70), "beyond 64 bits"),
+    ],
+)
+def test_malformed_overrides_are_refused(token: str, rule: str) -> None:
+    assert rule in problem({}, token)
+
+
+def test_digits_that_are_no_index() -> None:
+    digits = "9" * 4_400
+    assert overridden({}, f"--a.{digits}=1") == {"a": {digits: 1}}

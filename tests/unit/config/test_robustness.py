@@ -98,3 +98,37 @@ def test_any_text_after_a_key(text: str) -> None:
 def test_odd_keys_and_items(raw: dict[Any, Any]) -> None:
     with pytest.raises(ConfigError, match="is invalid: "):
         load_config(raw)
+
+
+def _deep(levels: int) -> dict[str, Any]:
+    raw: dict[str, Any] = {}
+    for _ in range(levels):
+        raw = {"args": raw}
+    return raw
+
+
+_itself: dict[str, Any] = {}
+_itself["args"] = _itself
+
+
+@pytest.mark.parametrize(
+    ("raw", "rule"),
+    [
+        (_deep(1_500), "nested deeper than 64 levels"),
+        (_itself, "nested deeper than 64 levels"),
+        ({"seed": 10**5_000}, "a number is beyond 64 bits"),
+        ({"job_name": "\ud800"}, "half of a surrogate pair"),
+        ({"job_name": "\0"}, "the character NUL"),
+        ("sampling: {fanouts: [1180591620717411303424]}", "line 1: config .* beyond 64 bits"),
+        ("sampling: {fanouts: [1e30]}", r"sampling.fanouts.0=1e\+30 is invalid: it must be a who"),
+        (
+            "model: {type: GCN, args: {k: {__value_type: int, value: .inf}}}",
+            "model.args.k.value=inf is invalid: it cannot be read as int",
+        ),
+        ("data: {splits: {type: temporal, timestamps: [2020-13-45, 2020-14-45]}}", "is no time"),
+        ("loader: [1]\ndata: 2020-13-45", "loader=.* is invalid: it must be a mapping"),
+    ],
+)
+def test_values_that_nothing_can_hold(raw: Any, rule: str) -> None:
+    with pytest.raises(ConfigError, match=rule):
+        load_config(raw)

@@ -11,7 +11,7 @@ import pytest
 from raygnn.data.bundle import Bundle
 from raygnn.data.ingest.build_bundle import IngestOptions, ingest
 from raygnn.data.tables.graph_tables import GraphTables, edge_rows, node_rows, write_tables
-from raygnn.errors import CheckpointError, DataError
+from raygnn.errors import DataError, RunError
 from raygnn.loops.saved_model.signature import LinkOutput, ModelSignature, NodeOutput
 
 BUYS, SOLD = ("user", "buys", "item"), ("item", "sold_to", "user")
@@ -112,12 +112,14 @@ def test_a_missing_node_type_is_told(folder, signature):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ('{"format": "raygnn/model-v9"}', "has the format 'raygnn/model-v9'"),
-        ('{"format": "raygnn/model-v1"}', "not what a model was saved with: 'feature'"),
-        ("[]", "not what a model was saved with"),
-        ("{", "not what a model was saved with"),
+        ('{"format": "raygnn/model-v9"}', "format='raygnn/model-v9' is invalid"),
+        ('{"format": "raygnn/model-v1"}', "a model is not saved with it .KeyError: 'feature'"),
+        ("[]", "format=None is invalid"),
+        ("{", r"model.json:1: the file is invalid: it is not JSON"),
+        ("[" * 100_000, "it is nested deeper than 64 levels"),
+        ('{"a": 1, "a": 2}', "the key 'a' stands twice"),
     ],
 )
 def test_a_damaged_file_is_told(text, message):
-    with pytest.raises(CheckpointError, match=message):
+    with pytest.raises(RunError, match=message):
         ModelSignature.from_json(text, "model.json")

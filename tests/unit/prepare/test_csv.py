@@ -246,7 +246,7 @@ def test_malformed_labels_are_refused(folder: Path, text: str, message: str) -> 
         ("f.csv", "id,a\n3,1\n7,x\n10,1\n", "column 'a' is no feature: .*'x'.*Keep only numbers"),
         ("f.csv", "id,a\n3,1\n7,\n10,1\n", r"column 'a' has 1 empty fields, first in rows \[1\]"),
         ("f.csv", "id,a\n3,1\n3,1\n", "1 ids are given more than once, such as 3"),
-        ("f.json", "{", r"f\.json is not valid JSON"),
+        ("f.json", "{", r"f\.json:1: the file is invalid: it is not JSON"),
         ("f.json", "[1]", r"f\.json is invalid: must be an object"),
         ("f.json", '{"3": 1}', "the row of id '3' is invalid: must be a list of whole numbers"),
         ("f.json", '{"3": [0], "7": [-1]}', "the row of id '7' is invalid"),

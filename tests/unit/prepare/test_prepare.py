@@ -173,7 +173,10 @@ def test_synthetic_flags_follow_the_generator(
         ("npz graph.npz --out /proc/none/g", "error: "),
         ("pyg --out g", "error: file and --dataset are invalid: give exactly one of them"),
         ("pyg graph.pt --dataset a.B --out g", "error: file and --dataset are invalid"),
-        ("pyg --dataset a.B --args 3 --out g", "error: --args='3' is invalid: must be a YAML map"),
+        (
+            "pyg --dataset a.B --args 3 --out g",
+            "error: --args='3' is invalid: it is not a mapping. Set a YAML map",
+        ),
         ("pyg --dataset a.B --args '{' --out g", "error: --args='{' is invalid"),
         ("synthetic rmat --num-nodes 1 --out g", "error: --num-nodes=1 is invalid: must be at l"),
         ("synthetic rmat --a 0.9 --out g", "error: --a=0.9 is invalid: a + b + c must leave"),

@@ -199,14 +199,14 @@ _EDGE = "type: [a, to, a], files: e.csv, source: 0, target: 1"
 @pytest.mark.parametrize(
     ("spec", "match"),
     [
-        ("node_types: [", r"tables.yaml:\d: this is not valid YAML"),
+        ("node_types: [", r"tables.yaml:2: the file is invalid: it is not YAML"),
         ("node_types: {a: {}}\nnode_types: {a: {}}", r"tables.yaml:3: node_types is invalid: the"),
-        ("", r"tables.yaml:1: node_types is invalid: it is needed"),
-        ("node_types: {}", r"tables.yaml:2: node_types is invalid: .*at least 1 item"),
-        (_NODES + "foo: 1", r"tables.yaml:3: foo is invalid: there is no such key. Use one of"),
+        ("", r"tables.yaml:1: node_types is invalid: it is required"),
+        ("node_types: {}", r"tables.yaml:2: node_types is invalid: .*at least 1 entry"),
+        (_NODES + "foo: 1", r"tables.yaml:3: foo is invalid: there is no such key. Keys here"),
         (
             "node_types:\n  a:\n    countt: 1",
-            r"yaml:4: node_types.a.countt is invalid: .* Did you mean count\? Use one of: sep",
+            r"yaml:4: node_types.a.countt is invalid: .* Did you mean count\? Keys here: sep",
         ),
         (
             "node_types:\n  a:\n    count: x",

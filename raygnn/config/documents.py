@@ -1,0 +1,388 @@
+"""Reads what users and strangers write, YAML and JSON, within limits.
+
+YAML follows the core schema of YAML 1.2: `on` is a text, `1e-3` a number, `010` is ten, `0o10`
+eight, `2024-01-31` a text. Beyond it, `<<` merges mappings, and `1_000` is a number.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass, field
+from typing import Any
+
+import yaml
+
+from raygnn.config.problems import KeyPath, Problem, dotted
+from raygnn.errors import ConfigError
+
+#: Far beyond any config, and read in seconds; aliases and references count where they lead to.
+MAX_VALUES = 100_000
+MAX_CHARACTERS = 1_000_000
+MAX_DEPTH = 64
+MAX_JSON_BYTES = 64 << 20  # class names of a model may be many
+_MAX_NUMBER = 400  # characters; the longest float64 that is written out has fewer
+_INT64 = 2**63  # what tables, tensors and kernels hold
+
+_TAG = "tag:yaml.org,2002:"
+_MERGE = f"{_TAG}merge"
+_SCALARS = {
+    f"{_TAG}{name}": re.compile(rf"(?:{pattern})\Z")
+    for name, pattern in (
+        ("null", r"~|null|Null|NULL|"),
+        ("bool", r"true|True|TRUE|false|False|FALSE"),
+        ("int", r"[-+]?[0-9](?:_?[0-9])*|0o[0-7]+|0x[0-9a-fA-F]+"),
+        (
+            "float",
+            r"[-+]?(?:\.[0-9]+|[0-9](?:_?[0-9])*(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?"
+            r"|[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)",
+        ),
+    )
+}
+
+
+class DocumentError(ConfigError):
+    """A text cannot be read: which rule it breaks, on which line, and what to do instead."""
+
+    def __init__(self, rule: str, line: int | None = None, remedy: str = "Correct it") -> None:
+        self.rule, self.line, self.remedy = rule, line, remedy
+        super().__init__(self.text(None, "the text"))
+
+    def __reduce__(self) -> tuple[type[DocumentError], tuple[str, int | None, str]]:  # type: ignore[override]
+        return (type(self), (self.rule, self.line, self.remedy))
+
+    def text(self, name: str | None, what: str) -> str:
+        """The message; `name` is that of the file."""
+        where = name or ""
+        if self.line is not None:
+            where = f"{name}:{self.line}" if name else f"line {self.line}"
+        subject = f"{where}: {what}" if where else what
+        return f"{subject} is invalid: {self.rule}. {self.remedy}."
+
+
+class Limits:
+    """Counts the values of one document, wherever aliases and references lead to."""
+
+    def __init__(self) -> None:
+        self._num_values = self._num_characters = 0
+
+    def check(self, value: Any, depth: int, line: int | None = None) -> None:
+        """Counts a value; a mapping or list counts once, and so does each value in it.
+
+        Raises:
+            DocumentError: it is one too many or too deep, or no program could hold it.
+        """
+        self._num_values += 1
+        self._num_characters += len(value) if isinstance(value, str) else 0
+        if depth > MAX_DEPTH:
+            rule, remedy = f"it is nested deeper than {MAX_DEPTH} levels", "Flatten it"
+        elif self._num_values > MAX_VALUES or self._num_characters > MAX_CHARACTERS:
+            rule = (
+                f"it has more than {MAX_VALUES:,} values or {MAX_CHARACTERS:,} characters, "
+                "once aliases and references are followed"
+            )
+            remedy = "Shorten it"
+        elif broken := broken_scalar(value):
+            rule, remedy = broken
+        else:
+            return
+        raise DocumentError(rule, line, remedy)
+
+
+def broken_scalar(value: Any) -> tuple[str, str] | None:
+    """Rule and remedy of a text or number that neither files nor tensors can hold."""
+    if isinstance(value, int) and not -_INT64 <= value < _INT64:
+        shown = str(value) if abs(value).bit_length() <= 128 else "a number"
+        return f"{shown} is beyond 64 bits", "Set a smaller number, or one with a fraction as 1e30"
+    if isinstance(value, str) and not value.isascii() and not _is_encodable(value):
+        return "a text holds half of a surrogate pair", "Write the character itself, in UTF-8"
+    if isinstance(value, str) and "\0" in value:
+        return "a text holds the character NUL", "Remove it"
+    return None
+
+
+def _is_encodable(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+# --- YAML -----------------------------------------------------------------------------------------
+
+
+@dataclass
+class YamlDocument:
+    """What a YAML text says, on which line each key stands, and the keys that stand twice."""
+
+    value: Any = None
+    lines: dict[KeyPath, int] = field(default_factory=dict)
+    problems: list[Problem] = field(default_factory=list)
+
+    def line(self, path: KeyPath) -> int:
+        """The line of a key, or of the nearest one above it."""
+        found = (self.lines.get(path[:length]) for length in range(len(path), -1, -1))
+        return next((line for line in found if line is not None), 1)
+
+
+def parse_yaml(text: str) -> YamlDocument:
+    """Parses one document; no tag makes anything but texts, numbers, lists and mappings.
+
+    Raises:
+        DocumentError: a syntax error, a tag of another kind, several documents, or a limit.
+    """
+    document = YamlDocument()
+    try:
+        if len(text) > MAX_CHARACTERS:
+            raise DocumentError(f"it has more than {MAX_CHARACTERS:,} characters", 1, "Shorten it")
+        node = _Composer(text).get_single_node()
+        if node is not None:
+            document.value = _Builder(document).build(node, ())
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        rule = " ".join(part for part in (error.context, error.problem) if part)
+        raise DocumentError(f"it is not YAML: {rule}", mark.line + 1 if mark else 1) from None
+    except yaml.reader.ReaderError as error:
+        line = text.count("\n", 0, error.position) + 1
+        rule = f"it is not YAML: character U+{error.character:04X} is not allowed"
+        raise DocumentError(rule, line) from None
+    return document
+
+
+def parse_scalar(text: str) -> Any:
+    """The value of a short text, as of an override.
+
+    Raises:
+        DocumentError: the text is not YAML.
+    """
+    document = parse_yaml(text)
+    for problem in document.problems:
+        raise DocumentError(f"{dotted(problem.path)}: {problem.rule}", problem.line, problem.remedy)
+    return document.value
+
+
+class _Composer(
+    yaml.reader.Reader,
+    yaml.scanner.Scanner,
+    yaml.parser.Parser,
+    yaml.composer.Composer,
+    yaml.resolver.BaseResolver,
+):
+    """PyYAML up to its nodes, with the scalars of YAML 1.2, and limits while it reads."""
+
+    def __init__(self, text: str) -> None:
+        yaml.reader.Reader.__init__(self, text)
+        yaml.scanner.Scanner.__init__(self)
+        yaml.parser.Parser.__init__(self)
+        yaml.composer.Composer.__init__(self)
+        yaml.resolver.BaseResolver.__init__(self)
+        self._limits, self._depth = Limits(), 0
+
+    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+        self._limits.check(None, self._depth, self.line + 1)
+        self._depth += 1
+        node: yaml.Node | None = super().compose_node(parent, index)
+        self._depth -= 1
+        return node
+
+    def resolve(self, kind: type[yaml.Node], value: Any, implicit: Any) -> str:
+        if kind is not yaml.ScalarNode:
+            return f"{_TAG}{'map' if kind is yaml.MappingNode else 'seq'}"
+        if implicit[0] and value == "<<":
+            return _MERGE
+        tags = (tag for tag, pattern in _SCALARS.items() if implicit[0] and pattern.match(value))
+        return next(tags, f"{_TAG}str")
+
+    def scan_flow_scalar_non_spaces(self, double: bool, start_mark: yaml.Mark) -> list[str]:
+        try:
+            chunks: list[str] = super().scan_flow_scalar_non_spaces(double, start_mark)
+        except (ValueError, OverflowError):  # of chr()
+            raise DocumentError(
+                "there is no character of such a number", start_mark.line + 1
+            ) from None
+        return chunks
+
+
+class _Builder:
+    """Makes values of nodes, so that nothing is shared where an alias stands twice."""
+
+    def __init__(self, document: YamlDocument) -> None:
+        self._document, self._limits = document, Limits()
+
+    def build(self, node: yaml.Node, path: KeyPath, depth: int = 0) -> Any:
+        line = node.start_mark.line + 1
+        self._document.lines.setdefault(path, line)
+        if isinstance(node, yaml.ScalarNode):
+            value = _scalar(node, line)
+            self._limits.check(value, depth, line)
+            return value
+        self._limits.check(None, depth, line)
+        if isinstance(node, yaml.MappingNode) and node.tag == f"{_TAG}map":
+            return self._mapping(node, path, depth)
+        if isinstance(node, yaml.SequenceNode) and node.tag == f"{_TAG}seq":
+            return [self.build(item, (*path, i), depth + 1) for i, item in enumerate(node.value)]
+        raise _bad_tag(node, line)
+
+    def _mapping(self, node: yaml.MappingNode, path: KeyPath, depth: int) -> dict[str, Any]:
+        first_lines: dict[str, int] = {}
+        own: dict[str, Any] = {}
+        merged: list[yaml.Node] = []
+        for key, value in node.value:
+            line = key.start_mark.line + 1
+            if key.tag == _MERGE:
+                merged += value.value if isinstance(value, yaml.SequenceNode) else [value]
+                continue
+            if not isinstance(key, yaml.ScalarNode):
+                raise DocumentError("a key must be a word", line, "Write it as key: value")
+            # `1: x` and `null: x` are read as words, so that the error is about an unknown key.
+            name = _text(str(key.value))
+            self._limits.check(name, depth, line)
+            if name in first_lines:
+                rule = f"the key stands here again, after line {first_lines[name]}"
+                problem = Problem((*path, name), rule, "Set it once", line=line)
+                self._document.problems.append(problem)
+            first_lines.setdefault(name, line)
+            self._document.lines.setdefault((*path, name), line)
+            own[name] = self.build(value, (*path, name), depth + 1)
+        taken: dict[str, Any] = {}
+        for other in merged:
+            if not isinstance(other, yaml.MappingNode):
+                line = other.start_mark.line + 1
+                raise DocumentError("<< takes a mapping, or a list of mappings", line)
+            self._limits.check(None, depth + 1, other.start_mark.line + 1)
+            taken = self._mapping(other, path, depth + 1) | taken
+        return taken | own
+
+
+def _scalar(node: yaml.ScalarNode, line: int) -> Any:
+    text, kind = str(node.value), node.tag.removeprefix(_TAG)
+    if kind in ("str", "merge"):
+        return _text(text)
+    pattern = _SCALARS.get(node.tag)
+    if pattern is None:
+        raise _bad_tag(node, line)
+    if not pattern.match(text) or (kind in ("int", "float") and len(text) > _MAX_NUMBER):
+        shown = repr(text) if len(text) <= _MAX_NUMBER else f"a text of {len(text):,} characters"
+        raise DocumentError(f"{shown} is not a number (!!{kind})", line, "Quote it if it is a text")
+    text = text.replace("_", "").lower()
+    if kind == "int":
+        return int(text, 0) if text[:2] in ("0x", "0o") else int(text)
+    if kind == "float":
+        return float(text.replace(".inf", "inf").replace(".nan", "nan"))
+    return None if kind == "null" else text == "true"
+
+
+def _bad_tag(node: yaml.Node, line: int) -> DocumentError:
+    return DocumentError(f"the tag {node.tag[:80]!r} does not fit here", line, "Remove the tag")
+
+
+def _text(text: str) -> str:
+    """Joins surrogate pairs, as JSON escapes characters beyond U+FFFF."""
+    if text.isascii() or _is_encodable(text):
+        return text
+    try:
+        return text.encode("utf-16", "surrogatepass").decode("utf-16")
+    except UnicodeDecodeError:
+        return text  # the limits refuse it
+
+
+class _Dumper(yaml.SafeDumper):
+    """Quotes what either version of YAML would take for something else than a text."""
+
+    yaml_implicit_resolvers = {  # noqa: RUF012 - PyYAML's own protocol
+        key: list(resolvers) for key, resolvers in yaml.SafeDumper.yaml_implicit_resolvers.items()
+    }
+
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
+
+
+for _tag, _pattern in _SCALARS.items():
+    _Dumper.add_implicit_resolver(_tag, _pattern, None)
+
+
+def dump_yaml(value: Any, *, flow_leaves: bool = False) -> str:
+    """YAML in the order of the mapping, which `parse_yaml` reads back equal.
+
+    Args:
+        flow_leaves: writes lists and mappings of scalars on one line.
+    """
+    style = None if flow_leaves else False
+    return yaml.dump(
+        value,
+        Dumper=_Dumper,
+        sort_keys=False,
+        allow_unicode=True,
+        width=100,
+        default_flow_style=style,
+    )
+
+
+# --- JSON -----------------------------------------------------------------------------------------
+
+
+def parse_json(content: str | bytes, max_bytes: int | None = MAX_JSON_BYTES) -> Any:
+    """Parses JSON; unlike `json.loads`, refuses repeated keys, NaN, and what Python cannot hold.
+
+    Raises:
+        DocumentError: it is not JSON, or beyond a limit; the line where it is known.
+    """
+    if max_bytes is not None and len(content) > max_bytes:
+        raise DocumentError(f"it has more than {max_bytes >> 20} MiB", None, "Shorten it")
+    try:
+        value = json.loads(
+            content,
+            object_pairs_hook=_unique_keys,
+            parse_int=_json_int,
+            parse_constant=_no_constant,
+        )
+    except json.JSONDecodeError as error:
+        raise DocumentError(f"it is not JSON: {error.msg}", error.lineno) from None
+    except UnicodeDecodeError as error:
+        raise DocumentError(f"it is not text in UTF-8: {error.reason}") from None
+    except RecursionError:
+        raise _too_deep() from None
+    _check_json(value)
+    return value
+
+
+def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        keys = [key for key, _ in pairs]
+        twice = next(key for key in found if keys.count(key) > 1)
+        raise DocumentError(f"the key {twice!r} stands twice", None, "Set it once")
+    return found
+
+
+def _json_int(text: str) -> int:
+    if len(text) > _MAX_NUMBER:
+        raise DocumentError(f"a number has {len(text):,} characters", None, "Set a smaller one")
+    return int(text)
+
+
+def _no_constant(name: str) -> Any:
+    raise DocumentError(f"{name} is not JSON", None, "Set a finite number, or null")
+
+
+def _too_deep() -> DocumentError:
+    return DocumentError(f"it is nested deeper than {MAX_DEPTH} levels", None, "Flatten it")
+
+
+def _check_json(value: Any) -> None:
+    """Checks depth and scalars, level by level: `value` may be deeper than Python's stack."""
+    level = [value]
+    for _ in range(MAX_DEPTH + 1):
+        inner: list[Any] = []
+        for item in level:
+            if isinstance(item, dict):
+                inner += item
+                inner += item.values()
+            elif isinstance(item, list):
+                inner += item
+            elif broken := broken_scalar(item):
+                raise DocumentError(broken[0], None, broken[1])
+        level = inner
+    if level:
+        raise _too_deep()
