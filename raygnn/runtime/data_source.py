@@ -62,6 +62,33 @@ def open_bundle(loaded: LoadedConfig, data: Any, on_cluster: bool = False) -> Bu
         ConfigError: no source, or two.
         DataError: the tables are wrong.
     """
+    return open_tables(loaded, tables_uri(loaded, data), on_cluster)
+
+
+def open_trial_bundle(
+    loaded: LoadedConfig, sweep: LoadedConfig, bundle_path: str, given_tables: str | None
+) -> Bundle:
+    """Opens the bundle of a trial: the sweep's, unless the trial varies what is ingested.
+
+    Args:
+        sweep: the config that trials vary.
+        bundle_path: of the sweep.
+        given_tables: the tables of a graph that the sweep was given in place of the config's.
+    """
+    if _ingested(loaded) == _ingested(sweep):
+        return Bundle.open(bundle_path)
+    check_source(loaded, given_tables)
+    return open_tables(loaded, given_tables or tables_uri(loaded, None))
+
+
+def tables_uri(loaded: LoadedConfig, data: Any) -> str:
+    """Where the configured graph lies as graph tables, written first where it is none yet.
+
+    Args:
+        data: a PyG `Data` or `HeteroData` in place of the config's source.
+    Raises:
+        ConfigError: no source, or two.
+    """
     check_source(loaded, data)
     section = loaded.config.data
     cache_dir = section.cache_dir
@@ -77,18 +104,40 @@ def open_bundle(loaded: LoadedConfig, data: Any, on_cluster: bool = False) -> Bu
         uri = _write_pyg(
             _single_graph(build(component, "dataset", loaded.allow_modules)), cache_dir
         )
-    options = IngestOptions(
-        on_error=section.on_error,
-        undirected=section.undirected,
-        reverse_edges=section.reverse_edges,
-        feature_dtype=section.feature_dtype,
-    )
+    return uri
+
+
+def open_tables(loaded: LoadedConfig, uri: str, on_cluster: bool = False) -> Bundle:
+    """Opens the bundle of graph tables, building it first where it is not there yet.
+
+    Args:
+        on_cluster: as of `open_bundle`.
+    Raises:
+        DataError: the tables are wrong.
+    """
+    section, options = loaded.config.data, _ingest_options(loaded)
     say(f"graph {redact(uri)}")
     if not on_cluster:
         return ingest(uri, options, section.cache_dir, progress=say)
     from raygnn.runtime.ingest import ingest_on_cluster
 
     return ingest_on_cluster(uri, options, section.cache_dir, _MIN_SCHEDULED_BYTES)
+
+
+def _ingest_options(loaded: LoadedConfig) -> IngestOptions:
+    section = loaded.config.data
+    return IngestOptions(
+        on_error=section.on_error,
+        undirected=section.undirected,
+        reverse_edges=section.reverse_edges,
+        feature_dtype=section.feature_dtype,
+    )
+
+
+def _ingested(loaded: LoadedConfig) -> tuple[Any, ...]:
+    """What of a config makes the bundle; what only selects from it, as splits, is not in it."""
+    section = loaded.config.data
+    return section.uri, section.synthetic, section.component, _ingest_options(loaded)
 
 
 def _write_synthetic(generator: str, arguments: dict[str, Any], cache_dir: str | None) -> str:

@@ -12,11 +12,14 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
 import yaml
+from torch_geometric.data import Data
 
 import raygnn.train
 import raygnn.tune
 from raygnn.config import load_config
+from raygnn.data.bundle_record import RECORD_NAME
 from raygnn.errors import ConfigError, ResourceError
 from tests.small_runs import small_config
 
@@ -33,6 +36,7 @@ def _config(folder: Path, **changes) -> dict:
     settings = {
         "scaling__num_workers": 2,
         "data__synthetic": GRAPH,
+        "data__cache_dir": str(folder / "cache"),
         "training__max_epochs": 4,
         "model__args": {"hidden_channels": 8, "num_layers": 2},
         "tune__metric": "val/accuracy",
@@ -54,8 +58,8 @@ def test_asha_stops_a_trial_and_the_next_one_starts(tmp_path, capsys):
         tmp_path,
         tune__scheduler={"type": "asha", "grace_period": 2, "reduction_factor": 2},
         tune__space={"optimizer": {"grid": [_adam(0.05), _adam(1e-6), "Adma", _adam(0.04)]}},
-        # The word to stop comes while the trial trains on; an epoch of this graph takes no time.
-        callbacks=[{"type": "tests.user_code.RestsBeforeEpochs"}],
+        # An epoch takes no time: the trial would be through before it is told to stop.
+        callbacks=[{"type": "tests.user_code.WaitsToBeStopped"}],
     )
     grid = raygnn.tune.sweep(config, allow_modules=["tests"])
     out = capsys.readouterr().out
@@ -94,6 +98,10 @@ def test_asha_stops_a_trial_and_the_next_one_starts(tmp_path, capsys):
     assert trained.metrics_dataframe["val/accuracy"].max() == pytest.approx(trials[0]["best"])
 
 
+def _hash_split(share: float) -> dict:
+    return {"type": "hash", "fractions": [share, 0.2, round(0.8 - share, 1)]}
+
+
 def _most_at_a_time(out: str) -> int:
     """The greatest number of trials that ran together, by the lines of their starts and ends."""
     running, most = 0, 0
@@ -118,16 +126,49 @@ def test_two_trials_at_a_time(tmp_path, capsys):
         tune__num_samples=3,
         tune__max_concurrent_trials=2,
         tune__scheduler="median_stopping",
+        callbacks=[
+            {"type": "tests.user_code.WaitsForAnother", "args": {"folder": str(tmp_path / "met")}}
+        ],
         tune__space={
             "optimizer.args.lr": {"loguniform": [0.001, 0.05]},
             "loader.batch_size": {"randint": [16, 32]},
         },
     )
-    assert len(raygnn.tune.sweep(config)) == 3
+    assert len(raygnn.tune.sweep(config, allow_modules=["tests"])) == 3
     assert _most_at_a_time(capsys.readouterr().out) == 2
     trials = json.loads((tmp_path / "run" / "trials.json").read_text())["trials"]
     assert {trial["status"] for trial in trials} <= {"finished", "stopped early"}
     assert len({trial["values"]["optimizer.args.lr"] for trial in trials}) == 3
+
+
+@pytest.mark.ray
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.usefixtures("ray_session")
+def test_a_graph_given_as_an_object_is_swept_over_keys_of_data(tmp_path, capsys):
+    num_nodes = 200
+    generator = torch.Generator().manual_seed(0)
+    graph = Data(
+        x=torch.randn(num_nodes, 4, generator=generator),
+        y=torch.arange(num_nodes) % 3,
+        edge_index=torch.randint(num_nodes, (2, 800), generator=generator),
+    )
+    config = _config(
+        tmp_path,
+        data={"cache_dir": str(tmp_path / "cache")},
+        training__max_epochs=1,
+        scaling__num_workers=1,
+        tune__space={
+            "data.undirected": {"choice": [True]},
+            "data.splits": {"grid": [_hash_split(0.5), _hash_split(0.6)]},
+        },
+    )
+    raygnn.tune.sweep(config, data=graph)
+    trials = json.loads((tmp_path / "run" / "trials.json").read_text())["trials"]
+    assert [trial["status"] for trial in trials] == ["finished", "finished"], trials
+    # One for the sweep, and one for both of its trials: splits only select from it.
+    assert len(list((tmp_path / "cache" / "bundles").glob(f"*/{RECORD_NAME}"))) == 2
+    assert capsys.readouterr().out.count("ingest: wrote bundle") == 1
 
 
 @pytest.mark.ray

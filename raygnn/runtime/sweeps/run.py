@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -21,13 +22,17 @@ from raygnn.loops.run_folder import (
 from raygnn.loops.signals import signals_as_notices
 from raygnn.runtime.connection import connect
 from raygnn.runtime.data_checks import check_data
-from raygnn.runtime.data_source import open_bundle
+from raygnn.runtime.data_source import open_tables, tables_uri
 from raygnn.runtime.launch import default_name, warn_of_vanishing
 from raygnn.runtime.sweeps.plan import SweepPlan
 from raygnn.runtime.sweeps.table import TrialRow, as_json, rank, table
 
 if TYPE_CHECKING:
     from ray.tune import ResultGrid, Tuner
+
+
+#: What of a config `check_data` reads beside the graph.
+_CHECKED_SECTIONS = ("data", "task", "sampling", "model")
 
 
 def run_sweep(plan: SweepPlan, *, data: Any = None) -> ResultGrid:
@@ -40,13 +45,24 @@ def run_sweep(plan: SweepPlan, *, data: Any = None) -> ResultGrid:
     name = plan.loaded.config.run.name or default_name(plan.loaded)
     check_writable(check_run_folder(plan.loaded, name), plan.loaded.config.run)
     connect()
+    from raygnn.runtime.sweeps.trial import run_trial
+
     num_concurrent = _num_concurrent(plan)
-    bundle = open_bundle(plan.loaded, data, on_cluster=True)
-    check_data(plan.loaded.config, bundle)
+    uri = tables_uri(plan.loaded, data)
+    bundle = open_tables(plan.loaded, uri, on_cluster=True)
+    if not any(path.partition(".")[0] in _CHECKED_SECTIONS for path in plan.section.space):
+        check_data(plan.loaded.config, bundle)  # else each trial checks its own
     folder = open_run_folder(plan.loaded, name)
     warn_of_vanishing(folder)
     say(f"sweep {folder.uri}: {num_concurrent} trial(s) at a time")
-    tuner = _tuner(plan, folder, str(bundle.path), num_concurrent)
+    trial = partial(
+        run_trial,
+        folder=folder.uri,
+        bundle_path=str(bundle.path),
+        given_tables=None if data is None else uri,
+        num_concurrent=num_concurrent,
+    )
+    tuner = _tuner(plan, folder, trial, num_concurrent)
     folder.record_start(
         resumed_from=None, step=0, num_workers=plan.loaded.config.scaling.max_workers
     )
@@ -77,7 +93,9 @@ def _num_concurrent(plan: SweepPlan) -> int:
     return wanted
 
 
-def _tuner(plan: SweepPlan, folder: RunFolder, bundle_path: str, num_concurrent: int) -> Tuner:
+def _tuner(
+    plan: SweepPlan, folder: RunFolder, trial: Callable[..., None], num_concurrent: int
+) -> Tuner:
     """Ray's tuner of a fresh sweep, or of one that goes on."""
     # `StopWithoutMetric` does it, after which the metrics that there are can be listed.
     os.environ.setdefault("TUNE_DISABLE_STRICT_METRIC_CHECKING", "1")
@@ -88,12 +106,8 @@ def _tuner(plan: SweepPlan, folder: RunFolder, bundle_path: str, num_concurrent:
     from raygnn.runtime.storage import arrow_filesystem
     from raygnn.runtime.sweeps.progress import StopWithoutMetric, SweepProgress, trial_name
     from raygnn.runtime.sweeps.search import scheduler, search_space, searcher
-    from raygnn.runtime.sweeps.trial import run_trial
 
     section = plan.section
-    trial = partial(
-        run_trial, folder=folder.uri, bundle_path=bundle_path, num_concurrent=num_concurrent
-    )
     # Through the object store: what Tune pickles into the sweep's folder holds no secrets.
     trainable = tune.with_parameters(trial, plan=plan)
     # On the driver's node, which has the bundle; and without a CPU, since its workers need them.

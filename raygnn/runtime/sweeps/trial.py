@@ -8,11 +8,10 @@ from ray import tune
 from ray.train import Checkpoint
 from ray.tune.integration.ray_train import TuneReportCallback
 
-from raygnn.data.bundle import Bundle
 from raygnn.loops.run_folder import open_run_folder
 from raygnn.runtime.connection import connect
 from raygnn.runtime.data_checks import check_data
-from raygnn.runtime.data_source import open_bundle
+from raygnn.runtime.data_source import open_trial_bundle
 from raygnn.runtime.preflight import plan_resources
 from raygnn.runtime.ray_train import train_on_ray
 from raygnn.runtime.sweeps.plan import SweepPlan
@@ -29,7 +28,13 @@ class ReportValidations(TuneReportCallback):
 
 
 def run_trial(
-    values: dict[str, Any], *, plan: SweepPlan, folder: str, bundle_path: str, num_concurrent: int
+    values: dict[str, Any],
+    *,
+    plan: SweepPlan,
+    folder: str,
+    bundle_path: str,
+    given_tables: str | None,
+    num_concurrent: int,
 ) -> None:
     """Trains one trial in workers of its own, in a run folder named after it.
 
@@ -39,16 +44,14 @@ def run_trial(
         values: by dotted path, drawn by the searcher.
         folder: of the sweep; trials lie in it.
         bundle_path: the graph that the sweep has ingested.
+        given_tables: the tables of a graph that the sweep was given in place of the config's.
         num_concurrent: trials that share the cluster.
     """
     connect()
     name = tune.get_context().get_trial_name()
     loaded = plan.trial_config(values, name=name, storage_path=folder)
     resources = plan_resources(loaded.config, num_concurrent)
-    if loaded.config.data == plan.loaded.config.data:
-        bundle = Bundle.open(bundle_path)
-    else:
-        bundle = open_bundle(loaded, None)  # a trial that varies the graph itself
+    bundle = open_trial_bundle(loaded, plan.loaded, bundle_path, given_tables)
     check_data(loaded.config, bundle)
     run_folder = open_run_folder(loaded, name)
     train_on_ray(loaded, run_folder, bundle, resources, callbacks=[ReportValidations()])

@@ -7,12 +7,14 @@ import os
 from pathlib import Path
 
 import pytest
+import torch
+from torch_geometric.data import Data
 
-from raygnn.config import load_config
+from raygnn.config import LoadedConfig, load_config
 from raygnn.data.bundle import Bundle
-from raygnn.errors import DataError, ResourceError
+from raygnn.errors import ConfigError, DataError, ResourceError
 from raygnn.runtime import data_source
-from raygnn.runtime.data_source import open_bundle
+from raygnn.runtime.data_source import open_bundle, open_trial_bundle, tables_uri
 
 _DATA = {"synthetic": {"type": "planted_partition", "num_nodes": 60, "num_classes": 3, "seed": 0}}
 
@@ -53,3 +55,45 @@ def test_a_cache_that_cannot_be_made(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(DataError, match=r"data.cache_dir=.*/file' is invalid: tables cannot be"):
         _open(tmp_path / "file")
+
+
+def _trial(cache: Path, *overrides: str, source: bool = True) -> LoadedConfig:
+    data = {**(_DATA if source else {}), "cache_dir": str(cache)}
+    return load_config({"data": data}, overrides)
+
+
+@pytest.mark.parametrize(
+    ("override", "is_ingested"),
+    [
+        ("--data.splits={type: hash, fractions: [0.5, 0.2, 0.3]}", False),
+        ("--data.splits={type: per_class, train: 3}", False),
+        ("--optimizer.args.lr=0.1", False),
+        ("--data.undirected=true", True),
+        ("--data.reverse_edges=true", True),
+        ("--data.feature_dtype=float16", True),
+        ("--data.on_error=drop", True),
+        ("--data.synthetic.seed=1", True),
+    ],
+)
+@pytest.mark.parametrize("source", [True, False])
+def test_a_trial_ingests_only_what_makes_another_bundle(
+    tmp_path: Path, capsys, override: str, is_ingested: bool, source: bool
+) -> None:
+    """Also where the sweep was given the graph as an object, and the trial has its tables only."""
+    sweep = _trial(tmp_path, source=source)
+    given = None
+    if source:
+        bundle = open_bundle(sweep, None)
+    else:
+        graph = Data(x=torch.randn(6, 2), edge_index=torch.tensor([[0, 1, 2], [3, 4, 5]]))
+        bundle, given = open_bundle(sweep, graph), tables_uri(sweep, graph)
+    capsys.readouterr()
+    if not source and "synthetic" in override:
+        named = "--data.synthetic={type: rmat, num_nodes: 8, num_edges: 9}"
+        with pytest.raises(ConfigError, match="data is given twice"):
+            open_trial_bundle(_trial(tmp_path, named, source=False), sweep, str(bundle.path), given)
+        return
+    trial = _trial(tmp_path, override, source=source)
+    opened = open_trial_bundle(trial, sweep, str(bundle.path), given)
+    assert (opened.path != bundle.path) is is_ingested
+    assert ("ingest: wrote bundle" in capsys.readouterr().out) is is_ingested
