@@ -33,6 +33,17 @@ class PlainPyG(nn.Module):
         return self.second(self.first(x, edge_index).relu(), edge_index)
 
 
+class Normed(PlainPyG):
+    """Has torch's own batch norm, with a momentum or with the mean of all steps."""
+
+    def __init__(self, in_channels: int, out_channels: int, momentum: float | None = 0.1) -> None:
+        super().__init__(in_channels, out_channels)
+        self.norm = nn.BatchNorm1d(8, momentum=momentum)
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        return self.second(self.norm(self.first(x, edge_index)).relu(), edge_index)
+
+
 class NeighborsOnly(nn.Module):
     """Sees what the neighbors are, and not the node itself."""
 

@@ -67,7 +67,9 @@ class Engine:
         kind = Accumulation if task.joint_loss is None else JointAccumulation
         self.accumulation = kind(self)
         with self.optimization.gathered():
-            self.reducer = GradientReducer(module, task.step_metrics, context.device)
+            self.reducer = GradientReducer(
+                module, task.step_metrics, context.device, self.optimization.statistics.sums
+            )
         self.callbacks = CallbackList([*self._own_callbacks(), *callbacks])
         self.position = Position()
         self.history: list[dict[str, float]] = []
@@ -174,9 +176,10 @@ class Engine:
             raise PreemptedError(self._describe_interruption(), self.interrupted_by)
 
     def _compute_gradients(self, batches: Any, epoch: int, indices: range) -> StepTotals:
-        """Leaves the gradient of the step, over all ranks, in every `.grad`."""
+        """Leaves the gradient and statistics of the step, over all ranks, where they are read."""
         local = LocalTotals()
         self.optimization.module.train()
+        self.optimization.statistics.clear()
         own = [i for i in indices if i % self.context.world_size == self.context.rank]
         failure = self.accumulation.run(batches, epoch, own, local)
         local.stop, local.ask_host = self._out_of_time(), self._asks_host()

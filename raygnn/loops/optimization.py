@@ -16,6 +16,7 @@ from raygnn.errors import ConfigError, TrainingError
 from raygnn.loops import collectives
 from raygnn.loops.agreement import together
 from raygnn.loops.compilation import compile_module
+from raygnn.loops.gradients.batch_statistics import BatchStatistics
 from raygnn.loops.gradients.sparse import gradient_values
 from raygnn.loops.initial_weights import equalise
 from raygnn.loops.precision import Precision
@@ -39,6 +40,7 @@ class Optimization:
     Attributes:
         module: the model; with `scaling.shard: full` its weights are whole where they are
             `gathered` only.
+        statistics: of batch norms, in the step under way.
         optimizer: what steps; with `scaling.shard: optimizer` it is around `own_optimizer`.
     """
 
@@ -61,6 +63,7 @@ class Optimization:
                 "Set a model that learns, or let checkpoint.init_from.freeze leave it some weights."
             )
         equalise(self.module)
+        self.statistics = BatchStatistics(self.module)
         shard = config.scaling.shard if collectives.world_size() > 1 else "none"
         check_shardable(self.module, shard)
         self._sharded: ShardedWeights | None = None
@@ -164,8 +167,12 @@ class Optimization:
         return norm
 
     def step(self) -> None:
-        """Changes the weights, unless scaled gradients overflowed: then the scale is lowered."""
+        """Changes the weights, unless scaled gradients overflowed: then the scale is lowered.
+
+        Running statistics of batch norms move in any case.
+        """
         self._buffers_differ = True  # each rank's are of its own batches of the step
+        self.statistics.move()
         scale = self.scaler.get_scale()
         self.scaler.step(self.optimizer)
         self.scaler.update()
@@ -213,17 +220,18 @@ class Optimization:
         self.scheduler.step(metrics[name])
 
     def sync_buffers(self) -> None:
-        """Averages buffers (BatchNorm's statistics) over ranks, so that all evaluate alike.
+        """Averages a user's own buffers over ranks, so that all evaluate alike.
 
-        Collective: all ranks must call. Before the next step, a second call changes nothing: the
-        mean of equal numbers may be another one in its last bit.
+        Batch norms have no part in it: `BatchStatistics` keeps theirs equal. Collective: all ranks
+        must call. Before the next step, a second call changes nothing: the mean of equal numbers
+        may be another one in its last bit.
         """
         size = collectives.world_size()
         if size == 1 or not self._buffers_differ:
             return
         self._buffers_differ = False
         for buffer in self.module.buffers():
-            if buffer.is_floating_point():
+            if buffer.is_floating_point() and not self.statistics.owns(buffer):
                 buffer.copy_(collectives.all_reduce_sum(buffer.detach().clone()) / size)
 
     def state_dict(self) -> dict[str, Any]:

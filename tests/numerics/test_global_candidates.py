@@ -53,11 +53,15 @@ def _losses(folder: Path) -> list[float]:
     return [json.loads(row)["train/loss"] for row in rows]
 
 
-@pytest.mark.parametrize("decoder", ["inner_product", "distmult"])
-def test_losses_and_weights_do_not_depend_on_the_workers(ranks, bundle, tmp_path, decoder):
+@pytest.mark.parametrize(
+    ("decoder", "norm"), [("inner_product", None), ("distmult", None), ("inner_product", "batch")]
+)
+def test_losses_and_weights_do_not_depend_on_the_workers(ranks, bundle, tmp_path, decoder, norm):
     found = {}
     for size in (1, 2, 3):
         config = _config(tmp_path / str(size), size)
+        config["model"]["args"]["norm"] = norm
+        config["optimizer"]["args"]["lr"] = 0.5 if norm is None else 0.05
         config["task"]["args"].update(decoder={"type": decoder}, logq_correction=True)
         config["training"]["validate_every"] = {"steps": 1}
         ranks.run(run_rank, size, config, str(bundle.path))

@@ -79,7 +79,7 @@ def test_resumed_and_straight_end_with_the_same_bits(
 
 
 def test_running_statistics_go_on_from_between_validations(ranks, bundle_path, tmp_path):
-    """Ranks' statistics differ from each other there, and a checkpoint holds those of one."""
+    """They move at each step, and a checkpoint that is not one of a validation holds them too."""
     every = {"training__validate_every": {"steps": 3}, "checkpoint__every": {"steps": 1}}
     straight = _config(tmp_path / "straight", 2, 4, **every)
     ranks.run(run_rank, 2, straight, bundle_path)

@@ -85,10 +85,17 @@ class GradientReducer:
     hold different numbers of seeds, or none. The buffer's layout never changes, hence neither
     does the order of summation: a resumed run repeats a straight one bit for bit. The totals
     travel in the gradients' precision, float32 at least: counts are exact up to 2^24 a step.
+
+    Args:
+        beside: sums of this rank that travel along; `reduce` leaves those of all ranks in it.
     """
 
     def __init__(
-        self, module: nn.Module, metric_names: Sequence[str], device: torch.device
+        self,
+        module: nn.Module,
+        metric_names: Sequence[str],
+        device: torch.device,
+        beside: Tensor | None = None,
     ) -> None:
         self._sparse = SparseGradients(module)
         sparse = {id(parameter) for parameter in self._sparse.parameters}
@@ -101,7 +108,8 @@ class GradientReducer:
         wide = any(p.dtype == torch.float64 for p in self._parameters)
         self._dtype = torch.float64 if wide else torch.float32
         self._device = device
-        self._sizes = [*(p.numel() for p in self._parameters), num_totals]
+        self._beside = torch.zeros(0) if beside is None else beside
+        self._sizes = [*(p.numel() for p in self._parameters), self._beside.numel(), num_totals]
 
     def reduce(self, local: LocalTotals) -> StepTotals:
         """Leaves in every `.grad` the sum over all ranks, and returns the summed totals.
@@ -111,7 +119,8 @@ class GradientReducer:
         self._sparse.reduce(zero=local.failed)
         if collectives.world_size() > 1:
             buffer = collectives.all_reduce_sum(self._pack(local))
-            *parts, last = buffer.split(self._sizes)
+            *parts, beside, last = buffer.split(self._sizes)
+            self._beside.copy_(beside)
             for parameter, part in zip(self._parameters, parts, strict=True):
                 parameter.grad = part.view(parameter.shape).to(parameter.dtype)
             totals = last.tolist()
@@ -132,7 +141,8 @@ class GradientReducer:
     def _pack(self, local: LocalTotals) -> Tensor:
         """What this rank adds, in one row; its gradients are freed as they are copied."""
         buffer = torch.empty(sum(self._sizes), dtype=self._dtype, device=self._device)
-        *parts, last = buffer.split(self._sizes)
+        *parts, beside, last = buffer.split(self._sizes)
+        beside.copy_(self._beside)
         for parameter, part in zip(self._parameters, parts, strict=True):
             if parameter.grad is None or local.failed:
                 part.zero_()
