@@ -31,7 +31,10 @@ def connect() -> None:
     os.environ.setdefault("RAY_TRAIN_HEALTH_CHECK_INTERVAL_S", "0.1")
     import ray
 
+    from raygnn.runtime.worker_lines import show_worker_lines
+
     if ray.is_initialized():
+        show_worker_lines()
         return
     started = time.monotonic()
     check_address(os.environ.get(ADDRESS_VARIABLE, ""))
@@ -39,19 +42,24 @@ def connect() -> None:
     imports = Thread(target=import_module, args=("torch",), name="raygnn-imports")
     imports.start()
     try:
-        _start()
+        dashboard = _start()
     finally:
         imports.join()
     logging.getLogger("ray.data").setLevel(logging.WARNING)  # its plans bury the ingest's lines
+    show_worker_lines()
     nodes = len(ray.nodes())
     cpus = ray.cluster_resources().get("CPU", 0)
     say(
         f"Ray {ray.__version__}: {nodes} node(s), {cpus:g} CPUs, {time.monotonic() - started:.1f} s"
+        + (f", dashboard http://{dashboard}" if dashboard else "")
     )
 
 
-def _start() -> None:
+def _start() -> str | None:
     """Calls `ray.init`, and raises a signal that came meanwhile when it is done.
+
+    Returns:
+        Host and port of the dashboard, where there is one.
 
     An initialisation that Ctrl-C breaks off can take the process down when it ends.
     """
@@ -65,7 +73,8 @@ def _start() -> None:
 
     try:
         with signals_as_notices(note):
-            ray.init()
+            # What it has to say beside errors, `connect` says in a line.
+            context = ray.init(logging_level=logging.ERROR)
     except SystemExit as stop:  # Ray's answer to SIGTERM, with status 15
         raise Terminated from stop
     except (ConnectionError, RuntimeError, ValueError) as error:
@@ -76,6 +85,9 @@ def _start() -> None:
         ) from error
     if causes:
         raise Terminated if causes[0] == "SIGTERM" else KeyboardInterrupt
+    logging.getLogger("ray").setLevel(logging.WARNING)
+    url: str | None = context.dashboard_url
+    return url
 
 
 def check_address(address: str) -> None:

@@ -87,7 +87,9 @@ def fetch_bundle(place: BundlePlace, folder: Path) -> None:
         with target.open("ab") as file:
             file.write(content)
         num_bytes += content.nbytes
-    say(f"graph sent to node {ray.util.get_node_ip_address()}: {num_bytes / 1e6:,.0f} MB")
+    node = ray.get_runtime_context().get_node_id()[:8]
+    where = f"node {ray.util.get_node_ip_address()} ({node})"
+    say(f"graph sent to {where}: {num_bytes / 1e6:,.0f} MB")
 
 
 def _read_bundle(path: str) -> Iterator[tuple[str, np.ndarray]]:

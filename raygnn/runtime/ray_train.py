@@ -19,6 +19,7 @@ from raygnn.runtime.context import NODE_PREEMPTION
 from raygnn.runtime.preflight import WorkerResources
 from raygnn.runtime.ray_workers import run_on_workers
 from raygnn.runtime.stop_requests import stop_requests
+from raygnn.runtime.worker_lines import drain_worker_lines
 
 if TYPE_CHECKING:
     from ray.train import UserCallback
@@ -37,11 +38,13 @@ def train_on_ray(
     *,
     dry_run: bool = False,
     callbacks: Sequence[UserCallback] = (),
+    label: str = "",
 ) -> dict[str, Any]:
     """Trains in workers of Ray Train; data and folder are ready.
 
     Args:
         callbacks: of Ray Train, called in its controller.
+        label: what the workers' lines carry, as the name of a trial.
     Returns:
         The final metrics.
     Raises:
@@ -63,6 +66,7 @@ def train_on_ray(
                     num_workers=_num_workers(loaded.config.scaling),
                     callbacks=callbacks,
                     stop_requests=requests,
+                    label=label,
                 )
             except PreemptedError as error:
                 if error.cause != NODE_PREEMPTION:
@@ -70,6 +74,8 @@ def train_on_ray(
                 say(f"{error} Workers start again on other nodes.")
             else:
                 return metrics
+            finally:
+                drain_worker_lines(requests)
 
 
 def _num_workers(scaling: Scaling) -> int | tuple[int, int]:

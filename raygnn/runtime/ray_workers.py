@@ -3,22 +3,29 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+import ray
 import ray.train.v2._internal.execution.context as reporting
 from ray.train import FailureConfig, LoggingConfig, RunConfig, ScalingConfig
 from ray.train.torch import TorchConfig, TorchTrainer
+from ray.train.v2._internal.constants import ENV_VARS_TO_PROPAGATE
 from ray.train.v2.api.exceptions import TrainingFailedError
 
 from raygnn.config import Config
 from raygnn.errors import LostRankError, RaygnnError, TrainingError
+from raygnn.loops.monitoring.progress import label_lines
+from raygnn.runtime.connection import ADDRESS_VARIABLE
 from raygnn.runtime.lost_nodes import missing_places_told
 from raygnn.runtime.node_bundle import BundlePlace, bundle_on_this_node
 from raygnn.runtime.preflight import WorkerResources, missing_places
 from raygnn.runtime.stop_requests import fit_interruptibly, fit_until_signal
 from raygnn.runtime.storage import arrow_filesystem
+from raygnn.runtime.worker_lines import show_held_lines
 
 if TYPE_CHECKING:
     from ray.actor import ActorHandle
@@ -33,6 +40,7 @@ class _Work:
     job: Any
     bundle: BundlePlace
     stop_requests: ActorHandle | None
+    label: str
 
 
 def run_on_workers(
@@ -46,6 +54,7 @@ def run_on_workers(
     num_workers: int | tuple[int, int],
     callbacks: Sequence[UserCallback] = (),
     stop_requests: ActorHandle | None = None,
+    label: str = "",
 ) -> Any:
     """Calls `function(job, context)` on every worker, and gives what rank 0 returns.
 
@@ -59,6 +68,7 @@ def run_on_workers(
         num_workers: how many, or the bounds of it.
         callbacks: of Ray Train, called in its controller.
         stop_requests: the actor that hears the driver's signals.
+        label: what the workers' lines carry, as the name of a trial.
     Raises:
         RaygnnError: what a worker raised.
         TrainingError: workers died too often.
@@ -69,7 +79,7 @@ def run_on_workers(
     bundle = BundlePlace.here(job.bundle_path, config.data.cache_dir)
     trainer = TorchTrainer(
         _run_worker,
-        train_loop_config={"work": _Work(function, job, bundle, stop_requests)},
+        train_loop_config={"work": _Work(function, job, bundle, stop_requests, label)},
         torch_config=TorchConfig(timeout_s=int(scaling.timeout_s)),
         scaling_config=ScalingConfig(
             num_workers=num_workers,
@@ -90,17 +100,37 @@ def run_on_workers(
         ),
     )
     try:
-        with missing_places_told(config, resources):
+        with missing_places_told(config, resources), _address_in_environment():
             if stop_requests is None:
                 returned = fit_until_signal(trainer).return_value
             else:
                 returned = fit_interruptibly(trainer, stop_requests).return_value
     except TrainingFailedError as error:
+        show_held_lines()
         explained = [_explain_failure(error, what), missing_places(config, resources)]
         raise TrainingError("\n".join(filter(None, explained))) from error
     if isinstance(returned, RaygnnError):
         raise returned
     return returned
+
+
+@contextmanager
+def _address_in_environment() -> Iterator[None]:
+    """Tells the actor that removes placement groups of dead controllers which Ray is its own.
+
+    It asks Ray's state API, which looks for any Ray of the machine, and gives up where it finds
+    two: the placement group of a trial that was stopped would never be free again.
+    """
+    ENV_VARS_TO_PROPAGATE.add(ADDRESS_VARIABLE)
+    before = os.environ.get(ADDRESS_VARIABLE)
+    os.environ[ADDRESS_VARIABLE] = ray.get_runtime_context().gcs_address
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[ADDRESS_VARIABLE]
+        else:
+            os.environ[ADDRESS_VARIABLE] = before
 
 
 def _run_worker(config: dict[str, _Work]) -> Any:
@@ -117,6 +147,7 @@ def _run_worker(config: dict[str, _Work]) -> Any:
     for name in ("ray.train", reporting.__file__):
         logging.getLogger(name).setLevel(logging.WARNING)
     work = config["work"]
+    label_lines(work.label)
     try:
         path = together(lambda: bundle_on_this_node(work.bundle), "fetching the graph")
         job = replace(work.job, bundle_path=path)

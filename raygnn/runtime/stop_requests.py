@@ -37,6 +37,10 @@ class _StopRequests:
         await self._asked.wait()
         return self._cause
 
+    async def mark(self, text: str) -> None:
+        """Prints a line that the driver waits for, see `drain_worker_lines`."""
+        print(text, flush=True)
+
 
 @contextmanager
 def stop_requests() -> Iterator[ActorHandle]:

@@ -71,7 +71,7 @@ def num_sent(log: str) -> int:
 
     Nodes that share a temp folder each show every line of all workers.
     """
-    return len(set(re.findall(r"pid=(\d+).*graph sent to node", log)))
+    return len(set(re.findall(r"graph sent to node \S+ \((\w+)\)", log)))
 
 
 #: Ports that two raylets of a machine must not share.

@@ -14,6 +14,10 @@ from raygnn.loops.callbacks import Callback
 if TYPE_CHECKING:
     from raygnn.loops.engine import Engine
 
+#: How each line begins.
+LINE_START = "[raygnn"
+
+_label = ""
 _MAX_SHOWN = 6
 _BARS = "▁▂▃▄▅▆▇█"
 
@@ -56,14 +60,24 @@ def say(text: str) -> None:
     No output is worth a run: letters that it cannot take become question marks, and lines that it
     does not take, as of a full disk or a closed pipe, are lost.
     """
+    say_line(f"{LINE_START} {_label}] {text}" if _label else f"{LINE_START}] {text}")
+
+
+def label_lines(label: str) -> None:
+    """Makes all lines of this process carry a name, as that of a trial."""
+    global _label
+    _label = label
+
+
+def say_line(line: str) -> None:
+    """Prints a line as it is, which `say` has made here or in a worker."""
     # Not print(): Ray Train redirects it to its log as well, and every line would come twice.
     stream = sys.stdout
     if stream is None:
         return
     encoding = stream.encoding or "utf-8"
-    line = f"[raygnn] {text}\n".encode(encoding, "replace").decode(encoding)
     with suppress(OSError):
-        _write(stream, line)
+        _write(stream, f"{line}\n".encode(encoding, "replace").decode(encoding))
 
 
 def show(text: str) -> None:

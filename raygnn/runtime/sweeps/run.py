@@ -45,7 +45,9 @@ def run_sweep(plan: SweepPlan, *, data: Any = None) -> ResultGrid:
     name = plan.loaded.config.run.name or default_name(plan.loaded)
     check_writable(check_run_folder(plan.loaded, name), plan.loaded.config.run)
     connect()
+    from raygnn.runtime.stop_requests import stop_requests
     from raygnn.runtime.sweeps.trial import run_trial
+    from raygnn.runtime.worker_lines import drain_worker_lines
 
     num_concurrent = _num_concurrent(plan)
     uri = tables_uri(plan.loaded, data)
@@ -72,8 +74,10 @@ def run_sweep(plan: SweepPlan, *, data: Any = None) -> ResultGrid:
         causes.append(cause)
         os.kill(os.getpid(), signal.SIGUSR1)  # Tune saves its state and stops
 
-    with signals_as_notices(stop):
-        grid = tuner.fit()
+    with stop_requests() as requests:
+        with signals_as_notices(stop):
+            grid = tuner.fit()
+        drain_worker_lines(requests)  # the table comes last
     _conclude(plan, folder, grid, causes)
     return grid
 
@@ -143,6 +147,7 @@ def _tuner(
 
 def _conclude(plan: SweepPlan, folder: RunFolder, grid: ResultGrid, causes: list[str]) -> None:
     from raygnn.runtime.sweeps.progress import trial_rows
+    from raygnn.runtime.worker_lines import show_held_lines
 
     section = plan.section
     ranked = rank(trial_rows(grid, folder.uri, section), section.mode)
@@ -157,6 +162,7 @@ def _conclude(plan: SweepPlan, folder: RunFolder, grid: ResultGrid, causes: list
             causes[0],
         )
     if ranked[0].best is None:
+        show_held_lines()
         raise TrainingError(
             f"No trial has a finite {section.metric}. The first: {ranked[0].error or 'no error'}"
         )

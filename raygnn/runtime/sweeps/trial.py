@@ -8,6 +8,7 @@ from ray import tune
 from ray.train import Checkpoint
 from ray.tune.integration.ray_train import TuneReportCallback
 
+from raygnn.loops.monitoring.progress import label_lines
 from raygnn.loops.run_folder import open_run_folder
 from raygnn.runtime.connection import connect
 from raygnn.runtime.data_checks import check_data
@@ -47,11 +48,12 @@ def run_trial(
         given_tables: the tables of a graph that the sweep was given in place of the config's.
         num_concurrent: trials that share the cluster.
     """
-    connect()
     name = tune.get_context().get_trial_name()
+    label_lines(name)
+    connect()
     loaded = plan.trial_config(values, name=name, storage_path=folder)
     resources = plan_resources(loaded.config, num_concurrent)
     bundle = open_trial_bundle(loaded, plan.loaded, bundle_path, given_tables)
     check_data(loaded.config, bundle)
     run_folder = open_run_folder(loaded, name)
-    train_on_ray(loaded, run_folder, bundle, resources, callbacks=[ReportValidations()])
+    train_on_ray(loaded, run_folder, bundle, resources, callbacks=[ReportValidations()], label=name)

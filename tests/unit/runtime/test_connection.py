@@ -55,7 +55,7 @@ def test_a_head_that_is_gone_is_told_at_once(address):
     ],
 )
 def test_what_ends_the_start(monkeypatch, error, raised):
-    def fail() -> None:
+    def fail(**options: object) -> None:
         raise error
 
     monkeypatch.setenv("RAY_ADDRESS", "nonsense")
@@ -68,7 +68,7 @@ def test_what_ends_the_start(monkeypatch, error, raised):
 def test_ctrl_c_waits_for_the_start(monkeypatch, capsys):
     done = []
 
-    def start() -> None:
+    def start(**options: object) -> None:
         os.kill(os.getpid(), signal.SIGINT)
         sys.stdout.flush()
         done.append("Ray has started")

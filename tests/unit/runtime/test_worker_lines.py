@@ -1,0 +1,92 @@
+"""What a driver shows of what its workers print."""
+
+from __future__ import annotations
+
+import threading
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from ray._private import ray_logging
+
+from raygnn.loops.monitoring.progress import label_lines, say
+from raygnn.runtime.worker_lines import drain_worker_lines, show_held_lines, show_worker_lines
+
+_CORE = "[2026-11-22 08:09:40,903 E 19512 19539] core_worker.cc:2465: Actor with class name: "
+
+
+@pytest.fixture
+def printed(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+    """What is left to Ray's own printing."""
+    dispatcher = ray_logging.WorkerStandardStreamDispatcher()
+    monkeypatch.setattr(ray_logging, "global_worker_stdstream_dispatcher", dispatcher)
+    left: list[dict[str, Any]] = []
+    dispatcher.add_handler("ray_print_logs", left.append)
+    show_worker_lines()
+    show_worker_lines()  # a second run in the same process
+    assert len(dispatcher.handlers) == 1
+    return left
+
+
+def _emit(*lines: str, actor: str = "RayTrainWorker", is_err: bool = False) -> None:
+    batch = {"lines": list(lines), "actor_name": actor, "pid": 7, "is_err": is_err}
+    ray_logging.global_worker_stdstream_dispatcher.emit(batch)
+
+
+def test_our_lines_are_shown_as_they_are_and_others_as_ray_shows_them(printed, capsys) -> None:
+    _emit("[raygnn] epoch 1", "a print of the user's", "[raygnn trial-00001] test: 1")
+    assert capsys.readouterr().out == "[raygnn] epoch 1\n[raygnn trial-00001] test: 1\n"
+    assert [batch["lines"] for batch in printed] == [["a print of the user's"]]
+    _emit("worker 3 died", actor="TrainController", is_err=True)
+    assert printed[-1]["lines"] == ["worker 3 died"]
+
+
+def test_noise_of_ray_is_kept_for_a_run_that_fails(printed, capsys) -> None:
+    _emit(_CORE + "'PreemptionWatcher'", actor="TrainController", is_err=True)
+    _emit("Traceback (most recent call last):", actor="PlacementGroupCleaner", is_err=True)
+    assert (printed, *capsys.readouterr()) == ([], "", "")
+    show_held_lines()
+    err = capsys.readouterr().err
+    assert "(TrainController) [2026-11-22" in err
+    assert "(PlacementGroupCleaner) Traceback" in err
+    show_held_lines()
+    assert capsys.readouterr().err == ""
+
+
+def test_draining_waits_for_all_that_was_printed_before(printed, capsys) -> None:
+    class Node:
+        """An actor, whose node reads a worker's file after the actor's in the first round."""
+
+        def __init__(self) -> None:
+            self.mark = SimpleNamespace(remote=self._mark)
+            self._later = ["[raygnn] the last line of a worker"]
+
+        def _mark(self, text: str) -> None:
+            def read() -> None:
+                _emit(text, actor="_StopRequests")
+                _emit(*self._later)
+                self._later = []
+
+            threading.Thread(target=read).start()
+
+    drain_worker_lines(Node())
+    assert capsys.readouterr().out == "[raygnn] the last line of a worker\n"
+    assert printed == []
+
+
+def test_without_output_of_workers_nothing_is_waited_for(monkeypatch) -> None:
+    empty = ray_logging.WorkerStandardStreamDispatcher()
+    monkeypatch.setattr(ray_logging, "global_worker_stdstream_dispatcher", empty)
+    show_worker_lines()
+    assert empty.handlers == []
+    drain_worker_lines(None)  # has no mark to call
+
+
+def test_lines_carry_the_name_of_their_trial(capsys) -> None:
+    label_lines("trial-00003")
+    try:
+        say("epoch 1")
+    finally:
+        label_lines("")
+    say("epoch 2")
+    assert capsys.readouterr().out == "[raygnn trial-00003] epoch 1\n[raygnn] epoch 2\n"
