@@ -44,7 +44,7 @@ HOOKS = (
 
 def broken_components(config: Config, allow_modules: Sequence[str]) -> Iterator[Problem]:
     """What is wrong with the components and functions that a config names."""
-    for path, slot, component in _components(config):
+    for path, slot, component in components_of(config):
         yield from broken_component_rules(component, slot, path, allow_modules)
     functions: list[tuple[KeyPath, str | None]] = [
         (("init_env",), config.init_env),
@@ -64,7 +64,7 @@ def broken_components(config: Config, allow_modules: Sequence[str]) -> Iterator[
             yield from broken_function_rules(function, path, allow_modules)
 
 
-def _components(config: Config) -> Iterator[tuple[KeyPath, str, Component]]:
+def components_of(config: Config) -> Iterator[tuple[KeyPath, str, Component]]:
     """Every component: its place, its slot and itself."""
     yield ("task",), "task", config.task
     yield ("model",), "model", config.model

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -110,6 +110,27 @@ def build(
     if component.type not in SLOTS[slot].names:
         injected = _accepted(target, injected)
     return _call(target, args, injected, path, component.type, allow_modules)
+
+
+def check_arguments(
+    component: Component, slot: str, allow_modules: Sequence[str], injected: Collection[str]
+) -> None:
+    """Checks the names of a component's arguments without building it.
+
+    Args:
+        injected: names of what raygnn may set.
+    Raises:
+        ConfigError: its constructor takes no such arguments, or needs others.
+    """
+    parameters = _parameters(resolve(component, slot, allow_modules))
+    if parameters is not None:
+        path = (SLOTS[slot].path, "args")
+        _check_arguments(parameters, component.args, injected, path, component.type)
+
+
+def parameters_of(target: Target) -> Collection[str]:
+    """Names of the parameters of a class or function, as far as they can be known."""
+    return _parameters(target) or ()
 
 
 _INJECTED = ("raygnn sets this argument itself", "Remove it")
@@ -262,7 +283,7 @@ def _call(
 def _check_arguments(
     parameters: Mapping[str, inspect.Parameter],
     args: Mapping[str, Any],
-    injected: Mapping[str, Any],
+    injected: Collection[str],
     path: KeyPath,
     name: str,
 ) -> None:
@@ -283,7 +304,7 @@ def _check_arguments(
 
 
 def _named(
-    parameters: Mapping[str, inspect.Parameter] | None, injected: Mapping[str, Any]
+    parameters: Mapping[str, inspect.Parameter] | None, injected: Collection[str]
 ) -> list[str]:
     """Names of the arguments that a config may give."""
     return [

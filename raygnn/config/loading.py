@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from pydantic import BaseModel
@@ -20,7 +20,8 @@ from raygnn.config.problems import Problem
 from raygnn.config.saving import limits_of, result_differences, result_fingerprint, savable
 from raygnn.config.schema import Config
 from raygnn.config.source import Source, read_source
-from raygnn.config.validation import validate
+from raygnn.config.trial_builds import broken_arguments
+from raygnn.config.validation import Validated, validate
 from raygnn.errors import ConfigError
 
 
@@ -41,6 +42,24 @@ class LoadedConfig:
     saved: dict[str, Any]
     environment: Mapping[str, str] = field(default_factory=dict, repr=False)
     folder: str = ""
+    _messages: Messages | None = field(default=None, repr=False, compare=False)  # holds secrets
+
+    def check_arguments(self, left_out: Collection[str] = ()) -> None:
+        """Checks the arguments of components of raygnn and of libraries, and monitors.
+
+        It takes seconds where torch is not imported yet, so `load_config` leaves it to whoever
+        goes on with the config, unless it has other mistakes to report too.
+
+        Args:
+            left_out: top-level keys that are not looked at.
+        Raises:
+            ConfigError: with all problems.
+        """
+        assert self._messages is not None
+        found = broken_arguments(self.config, self.allow_modules, [(key,) for key in left_out])
+        texts = [self._messages.placed(path, text) for path, text in found]
+        if texts:
+            raise ConfigError(texts)
 
     def saved_yaml(self) -> str:
         """`saved` as YAML, which loads to an equal config where nothing was secret."""
@@ -87,11 +106,17 @@ def load_config(
     overridden = apply_overrides(read.value, overrides, defaults)
     beside = _defaults_beside(overridden.value, defaults)
     resolved = interpolate(overridden.value, beside, os.environ)
-    checked = _check(read.problems, overridden, resolved, modules)
-    if isinstance(checked, list):
-        raise ConfigError(Messages(read, overridden, resolved).texts(checked))
-    saved = savable(checked, resolved, read.secrets)
-    return LoadedConfig(checked, modules, saved, dict(resolved.environment), _current_folder())
+    messages = Messages(read, overridden, resolved)
+    checked = _check(read.problems, overridden, resolved)
+    components = list(broken_components(checked.config, modules))
+    if problems := [*checked.problems, *components]:
+        known = [*((key,) for key in checked.broken), *(problem.path for problem in components)]
+        arguments = broken_arguments(checked.config, modules, known)
+        texts = [messages.placed(path, text) for path, text in arguments]
+        raise ConfigError([*messages.texts(problems), *texts])
+    saved = savable(checked.config, resolved, read.secrets)
+    environment = dict(resolved.environment)
+    return LoadedConfig(checked.config, modules, saved, environment, _current_folder(), messages)
 
 
 def _current_folder() -> str:
@@ -101,13 +126,8 @@ def _current_folder() -> str:
         return ""
 
 
-def _check(
-    read: Sequence[Problem],
-    overridden: Overridden,
-    resolved: Interpolated,
-    modules: Sequence[str],
-) -> Config | list[Problem]:
-    """The config, or all problems of all stages."""
+def _check(read: Sequence[Problem], overridden: Overridden, resolved: Interpolated) -> Validated:
+    """The config, as far as it is valid, and the problems of all stages."""
     early = [*overridden.problems, *resolved.problems]
     texts = {**overridden.texts, **resolved.texts}
     checked = validate(resolved.value, texts, [str(p.path[0]) for p in early if p.path])
@@ -115,9 +135,8 @@ def _check(
         *read,
         *early,
         *(problem for problem in checked.problems if not _follows_from(early, problem)),
-        *broken_components(checked.config, modules),
     ]
-    return problems or checked.config
+    return replace(checked, problems=problems)
 
 
 def _follows_from(early: Sequence[Problem], problem: Problem) -> bool:

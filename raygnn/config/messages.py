@@ -26,6 +26,11 @@ class Messages:
         """One message for each problem, none twice."""
         return list(dict.fromkeys(self._text(problem) for problem in problems))
 
+    def placed(self, path: KeyPath, text: str) -> str:
+        """A message that names its key itself, with the line where this was set."""
+        origin = self._origin(Problem(path, "", ""))
+        return self._without_secrets(f"{origin}: {text}" if origin else text)
+
     def _text(self, problem: Problem) -> str:
         value = tree.get(self._resolved.shown, problem.path)
         if value is tree.MISSING and problem.path[-1:] == ("type",):
@@ -35,6 +40,9 @@ class Messages:
             None if value is tree.MISSING else self._shown(value, problem.path),
             self._origin(problem),
         )
+        return self._without_secrets(text)
+
+    def _without_secrets(self, text: str) -> str:
         text = redact_text(text, self._source.secrets)
         for name, secret in self._resolved.environment.items():
             if len(secret) >= _MIN_HIDDEN:

@@ -92,6 +92,9 @@ class Task(ABC):
     #: called.
     joint_loss: JointLoss | None = None
 
+    #: Short names of the metrics without any under `metrics`, by problem.
+    default_metrics: Mapping[str, Sequence[str]] = MappingProxyType({})
+
     #: Edge columns that the model reads, by column what it calls them.
     edge_columns: Mapping[str, str] = MappingProxyType({})
 

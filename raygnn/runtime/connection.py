@@ -7,8 +7,9 @@ import os
 import re
 import socket
 import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from importlib import import_module
-from threading import Thread
 
 from raygnn.errors import ResourceError
 from raygnn.loops.monitoring.progress import say
@@ -20,9 +21,11 @@ _ADDRESS = re.compile(r"(?:\w+://)?\[?([^/\[\]]+)\]?:(\d+)/?")
 _ANSWERS_WITHIN_S = 15.0
 
 
-def connect() -> None:
+def connect(meanwhile: Callable[[], None] = lambda: None) -> None:
     """Joins the cluster of this job or notebook, or starts a local Ray and says so.
 
+    Args:
+        meanwhile: is called in a thread while Ray starts; what it raises is raised here.
     Raises:
         ResourceError: no cluster answers at `RAY_ADDRESS`, or Ray cannot be started.
     """
@@ -35,16 +38,16 @@ def connect() -> None:
 
     if ray.is_initialized():
         show_worker_lines()
+        meanwhile()
         return
     started = time.monotonic()
     check_address(os.environ.get(ADDRESS_VARIABLE, ""))
     # Ray's start is spent waiting for other processes, and what comes next needs torch.
-    imports = Thread(target=import_module, args=("torch",), name="raygnn-imports")
-    imports.start()
-    try:
+    with ThreadPoolExecutor(1, thread_name_prefix="raygnn-imports") as thread:
+        thread.submit(import_module, "torch")
+        checked = thread.submit(meanwhile)
         dashboard = _start()
-    finally:
-        imports.join()
+    checked.result()
     logging.getLogger("ray.data").setLevel(logging.WARNING)  # its plans bury the ingest's lines
     show_worker_lines()
     nodes = len(ray.nodes())

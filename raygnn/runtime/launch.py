@@ -63,6 +63,7 @@ def _run_in_process(loaded: LoadedConfig, name: str, data: Any, *, dry_run: bool
     from raygnn.loops.job import TrainJob
     from raygnn.loops.worker import run_worker
 
+    loaded.check_arguments()
     scaling = loaded.config.scaling
     bundle = open_bundle(loaded, data)
     check_data(loaded.config, bundle)
@@ -80,7 +81,7 @@ def _run_in_process(loaded: LoadedConfig, name: str, data: Any, *, dry_run: bool
 
 
 def _run_on_ray(loaded: LoadedConfig, name: str, data: Any, *, dry_run: bool) -> Outcome:
-    connect()
+    connect(loaded.check_arguments)
     from raygnn.runtime.preflight import plan_resources
     from raygnn.runtime.ray_train import train_on_ray
 

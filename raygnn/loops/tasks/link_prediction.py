@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -72,6 +73,8 @@ class LinkPrediction(Task):
         full_ranking: also ranks all nodes of the target type for each anchor, known links left out;
             a list gives the k of its hits, recall and NDCG.
     """
+
+    default_metrics = MappingProxyType({"link_prediction": _METRICS})
 
     def __init__(self, **args: Any) -> None:
         self._arguments = LinkTargetArguments.of(args)

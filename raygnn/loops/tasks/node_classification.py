@@ -62,6 +62,8 @@ class NodeClassification(Task):
             own; null takes none.
     """
 
+    default_metrics = _METRICS_OF
+
     def __init__(
         self,
         target: str | None = None,
@@ -71,8 +73,15 @@ class NodeClassification(Task):
         edge_feature: str | None = None,
         edge_weight: str | None = None,
     ) -> None:
-        self._arguments = NodeTargetArguments(
-            target, label, feature, problem, edge_feature, edge_weight
+        self._arguments = NodeTargetArguments.of(
+            {
+                "target": target,
+                "label": label,
+                "feature": feature,
+                "problem": problem,
+                "edge_feature": edge_feature,
+                "edge_weight": edge_weight,
+            }
         )
         self._loaders: dict[str, NeighborLoader | None] = {}
         self._every: Tensor | None = None  # embeddings of all nodes, of an exact evaluation

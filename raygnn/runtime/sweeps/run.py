@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 #: What of a config `check_data` reads beside the graph.
-_CHECKED_SECTIONS = ("data", "task", "sampling", "model")
+_READ_WITH_DATA = {"data", "task", "sampling", "model"}
 
 
 def run_sweep(plan: SweepPlan, *, data: Any = None) -> ResultGrid:
@@ -44,7 +44,8 @@ def run_sweep(plan: SweepPlan, *, data: Any = None) -> ResultGrid:
     """
     name = plan.loaded.config.run.name or default_name(plan.loaded)
     check_writable(check_run_folder(plan.loaded, name), plan.loaded.config.run)
-    connect()
+    varied = {path.partition(".")[0] for path in plan.section.space}
+    connect(lambda: plan.loaded.check_arguments(left_out=varied))  # each trial checks its own
     from raygnn.runtime.stop_requests import stop_requests
     from raygnn.runtime.sweeps.trial import run_trial
     from raygnn.runtime.worker_lines import drain_worker_lines
@@ -52,8 +53,8 @@ def run_sweep(plan: SweepPlan, *, data: Any = None) -> ResultGrid:
     num_concurrent = _num_concurrent(plan)
     uri = tables_uri(plan.loaded, data)
     bundle = open_tables(plan.loaded, uri, on_cluster=True)
-    if not any(path.partition(".")[0] in _CHECKED_SECTIONS for path in plan.section.space):
-        check_data(plan.loaded.config, bundle)  # else each trial checks its own
+    if not varied & _READ_WITH_DATA:
+        check_data(plan.loaded.config, bundle)
     folder = open_run_folder(plan.loaded, name)
     warn_of_vanishing(folder)
     say(f"sweep {folder.uri}: {num_concurrent} trial(s) at a time")

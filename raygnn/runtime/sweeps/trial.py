@@ -52,6 +52,7 @@ def run_trial(
     label_lines(name)
     connect()
     loaded = plan.trial_config(values, name=name, storage_path=folder)
+    loaded.check_arguments()
     resources = plan_resources(loaded.config, num_concurrent)
     bundle = open_trial_bundle(loaded, plan.loaded, bundle_path, given_tables)
     check_data(loaded.config, bundle)

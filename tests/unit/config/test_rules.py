@@ -215,7 +215,8 @@ _CASES = {
         r"lr_scheduler\.monitor.*ReduceLROnPlateau needs a metric",
     ),
     "plateau mode": (
-        "{lr_scheduler: ReduceLROnPlateau, early_stopping: {monitor: val/auroc, mode: max}}",
+        "{metrics: [auroc], lr_scheduler: ReduceLROnPlateau, "
+        "early_stopping: {monitor: val/auroc, mode: max}}",
         r"lr_scheduler\.args\.mode is invalid: val/auroc is better when it is more.*mode: max",
     ),
     "plateau frequency": (
@@ -223,7 +224,7 @@ _CASES = {
         r"lr_scheduler\.frequency=2.*steps at each validation",
     ),
     "monitor unread": (
-        "lr_scheduler: {type: StepLR, monitor: val/loss}",
+        "lr_scheduler: {type: StepLR, args: {step_size: 1}, monitor: val/loss}",
         r"lr_scheduler\.monitor='val/loss' is invalid: StepLR looks at no metric",
     ),
     "run name": ("run: {name: a/b}", r"run\.name='a/b' is invalid: it names a folder"),
@@ -365,7 +366,7 @@ def test_all_problems_are_told_at_once() -> None:
             "model: {type: GCN, args: {num_layers: 3, in_channels: 2}}",
             "optimizer: Adm",
             "job_name: ${env:RAYGNN_NO_SUCH}",
-            "lr_scheduler: {type: StepLR, monitor: val/loss}",
+            "lr_scheduler: {type: StepLR, args: {step_size: 1}, monitor: val/loss}",
         )
     )
     with pytest.raises(ConfigError) as caught:

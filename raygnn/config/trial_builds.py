@@ -1,0 +1,212 @@
+"""Builds components as far as they go without a graph, to find mistakes in their arguments.
+
+Unlike all other checks of a config this one imports: raygnn's components, and libraries.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from raygnn.config.component import Component
+from raygnn.config.component_checks import components_of
+from raygnn.config.components import build, check_arguments, parameters_of, resolve
+from raygnn.config.dotted_path import LIBRARY_ROOTS
+from raygnn.config.problems import KeyPath, Problem, choose_from
+from raygnn.config.slots import SLOTS
+from raygnn.config.tree import is_below, parse_path
+from raygnn.errors import ConfigError
+
+if TYPE_CHECKING:
+    from raygnn.config.schema import Config
+
+#: What a model is given of the graph; which of it depends on the model.
+_OF_THE_GRAPH = ("in_channels", "out_channels", "edge_types", "num_nodes", "edge_dim", "edge_dims")
+_OF_A_DECODER = ("in_channels", "num_relations")
+_WIDTH = 8  # any
+_NUM_CLASSES = 3  # any
+
+#: A place and what is wrong there, as a message without the place's line.
+Found = tuple[KeyPath, str]
+
+
+def broken_arguments(
+    config: Config, allow_modules: Sequence[str], left_out: Sequence[KeyPath] = ()
+) -> Iterator[Found]:
+    """What is wrong with the arguments of components of raygnn and of libraries.
+
+    Components of the user's own are left to the workers, which may have other modules.
+
+    Args:
+        left_out: places of components that are not looked at, or below which something is known
+            to be wrong.
+    """
+    for path, slot, component in components_of(config):
+        is_left_out = any(is_below(place, path) or is_below(path, place) for place in left_out)
+        if is_left_out or not _is_known(component, slot, allow_modules):
+            continue
+        try:
+            _build(slot, component, config, allow_modules)
+        except ConfigError as error:
+            for text in error.problems:
+                yield _placed(text, SLOTS[slot].path, path)
+    sections = {place[0] for place in left_out}
+    if not sections & {"task", "metrics", "callbacks"}:
+        yield from _unknown_monitors(config, allow_modules, sections)
+
+
+def _is_known(component: Component, slot: str, allow_modules: Sequence[str]) -> bool:
+    """Whether a component is raygnn's or a library's, and there."""
+    is_library = component.type.partition(".")[0] in LIBRARY_ROOTS
+    if component.type not in SLOTS[slot].names and not is_library:
+        return False
+    try:
+        resolve(component, slot, allow_modules)
+    except ConfigError:
+        return component.type in SLOTS[slot].names  # a library may not be installed here
+    return True
+
+
+def _build(slot: str, component: Component, config: Config, allow_modules: Sequence[str]) -> None:
+    """Builds a component with stand-ins for what is of the graph.
+
+    Raises:
+        ConfigError: its arguments are wrong.
+    """
+    if slot == "model":
+        _build_model(component, config, allow_modules)
+    elif slot == "metric":
+        _build_metric(component, config, allow_modules)
+    elif slot == "optimizer":
+        _optimizer(component, allow_modules)
+    elif slot == "lr_scheduler":
+        plain = Component(type="SGD", args={"lr": 0.1, "momentum": 0.9})  # some turn momentum
+        build(component, slot, allow_modules, optimizer=_optimizer(plain, allow_modules))
+    elif slot == "task":
+        build(component, slot, allow_modules)
+        given = component.args.get("decoder")
+        if given is not None:
+            decoder = Component.model_validate(given)
+            check_arguments(decoder, "decoder", allow_modules, _OF_A_DECODER)
+    elif slot == "loss":
+        if isinstance(resolve(component, slot, allow_modules), type):
+            build(Component(type=component.type, args=component.args), slot, allow_modules)
+    elif slot == "logger":
+        injected = SLOTS[slot].injected
+        check_arguments(component, slot, allow_modules, injected)
+
+
+def _optimizer(component: Component, allow_modules: Sequence[str]) -> Any:
+    import torch
+
+    weight = torch.nn.Parameter(torch.zeros(2, 2))
+    return build(component, "optimizer", allow_modules, params=[weight])
+
+
+def _build_model(component: Component, config: Config, allow_modules: Sequence[str]) -> None:
+    """Builds an encoder for one node type; of others only the names of arguments are checked."""
+    import torch
+
+    target = resolve(component, "model", allow_modules)
+    parameters = parameters_of(target)
+    is_encoder = component.type in SLOTS["model"].names and "edge_types" not in parameters
+    stand_ins: dict[str, Any] = dict.fromkeys(_OF_THE_GRAPH, _WIDTH)
+    stand_ins["num_layers"] = config.sampling.num_hops
+    injected = {
+        name: value
+        for name, value in stand_ins.items()
+        if name in parameters and name not in component.args
+    }
+    if is_encoder:
+        with torch.device("meta"):
+            build(component, "model", allow_modules, **injected)
+    else:
+        check_arguments(component, "model", allow_modules, [*injected, *SLOTS["model"].injected])
+
+
+def _problems(config: Config) -> list[tuple[str, int]]:
+    """Kinds of problem that the task may turn out to be, each with a number of outputs."""
+    if config.task.type == "link_prediction":
+        num_random = config.task.args.get("num_random_negatives_eval", 512)
+        return [("link_prediction", 1 + num_random if isinstance(num_random, int) else 2)]
+    chosen = config.task.args.get("problem")
+    kinds = ("multi_class", "multi_label", "regression")
+    return [(kind, _NUM_CLASSES) for kind in kinds if chosen in (None, kind)]
+
+
+def _build_metric(component: Component, config: Config, allow_modules: Sequence[str]) -> Any:
+    """Builds a metric for one of the problems that it is defined for."""
+    error: ConfigError | None = None
+    for problem, num_outputs in _problems(config):
+        try:
+            return build(
+                component, "metric", allow_modules, num_outputs=num_outputs, problem=problem
+            )
+        except ConfigError as raised:
+            error = raised
+    if error is not None:
+        raise error
+    return None
+
+
+def _unknown_monitors(
+    config: Config, allow_modules: Sequence[str], left_out: Collection[str | int]
+) -> Iterator[Found]:
+    """Monitors that no metric of the task is called."""
+    known = _logged_names(config, allow_modules)
+    if known is None:
+        return
+    places: list[tuple[str, str | None]] = [
+        ("early_stopping", config.early_stopping.monitor if config.early_stopping else None),
+        ("checkpoint", config.checkpoint.monitor),
+        ("lr_scheduler", config.lr_scheduler.monitor),
+    ]
+    for section, monitor in places:
+        if monitor is None or section in left_out or not monitor.startswith("val/"):
+            continue
+        name = monitor.removeprefix("val/")
+        if name in known or name.partition("/")[0] in known or name.startswith("full_"):
+            continue
+        choices = [f"val/{choice}" for choice in known]
+        remedy = choose_from(monitor, choices)
+        problem = Problem((section, "monitor"), "no metric of this task has the name", remedy)
+        yield problem.path, problem.text(repr(monitor))
+
+
+def _logged_names(config: Config, allow_modules: Sequence[str]) -> list[str] | None:
+    """Names of what validation may log; null where code of the user's own may log more."""
+    if config.callbacks or config.task.type not in SLOTS["task"].names:
+        return None
+    chosen = list(config.metrics)
+    if not chosen:
+        task: Any = resolve(config.task, "task", allow_modules)
+        defaults: Mapping[str, Sequence[str]] = task.default_metrics
+        kinds = [kind for kind, _ in _problems(config)]
+        names = dict.fromkeys(name for kind in kinds for name in defaults[kind])
+        chosen = [Component(type=name) for name in names]
+    known = ["loss"]
+    for metric in chosen:
+        if not _is_known(metric, "metric", allow_modules):
+            return None
+        try:
+            built = _build_metric(metric, config, allow_modules)
+        except ConfigError:
+            return None  # it is reported by itself
+        own = getattr(built, "name", None)
+        if own is None:
+            return None  # of torchmetrics: named by what it gives
+        ks = getattr(built, "ks", None)
+        known += [own] if ks is None else [f"{own}@{k}" for k in ks]
+    return known
+
+
+def _placed(text: str, slot_path: str, path: KeyPath) -> Found:
+    """A message of `build` at the place of its component: `losses.args` as `losses.0.args`."""
+    match = re.match(r"[\w.]+", text)
+    named = match.group() if match else ""
+    if named != slot_path and not named.startswith(f"{slot_path}."):
+        return path, text
+    below = parse_path(named.removeprefix(slot_path).lstrip(".")) if named != slot_path else ()
+    place = (*path, *below)
+    return place, ".".join(map(str, place)) + text.removeprefix(named)
