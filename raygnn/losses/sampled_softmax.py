@@ -21,12 +21,12 @@ class _SampledSoftmax(LinkLoss):
 
     reads_log_q = True
 
-    def __init__(self, temperature: float = 0.07) -> None:
+    def __init__(self, temperature: float = 1.0) -> None:
         super().__init__()
         if not isinstance(temperature, int | float) or not 0 < temperature < float("inf"):
             raise ConfigError(
                 f"losses.args.temperature={temperature!r} is invalid: it must be greater than 0. "
-                f"Set 0.07, or 1.0 to leave the scores as they are."
+                f"Set 1.0 to leave the scores as they are, or 0.1 for embeddings of unit length."
             )
         self.temperature = float(temperature)
 
@@ -59,7 +59,7 @@ class Retrieval(_SampledSoftmax):
 
     in_batch = True
 
-    def __init__(self, temperature: float = 0.07, candidates: CandidateScope = "rank") -> None:
+    def __init__(self, temperature: float = 1.0, candidates: CandidateScope = "rank") -> None:
         super().__init__(temperature)
         if candidates not in ("rank", "global"):
             raise ConfigError(

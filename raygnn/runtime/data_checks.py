@@ -4,51 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from raygnn.config import Component, Config, LoadedConfig, resolve
-from raygnn.config.slots import SLOTS
+from raygnn.config import Config
 from raygnn.data.bundle import Bundle
-from raygnn.data.edge_types import edge_type_name, reversed_edge_type
+from raygnn.data.edge_types import edge_type_name
 from raygnn.data.fanouts import resolve_fanouts
 from raygnn.data.links.target import LinkTarget, LinkTargetArguments
-from raygnn.data.manifest import Manifest, reverses
 from raygnn.data.node_target import NodeTarget, NodeTargetArguments
 from raygnn.loops.monitoring.progress import say
-
-
-def check_schema(loaded: LoadedConfig, uri: str) -> None:
-    """Checks model and fanouts by what `graph.yaml` declares, before tables are read.
-
-    A task of the user's own may need neither.
-
-    Raises:
-        ConfigError: the model does not take as many types, or the fanouts name other edge types.
-        DataError: `graph.yaml` is wrong.
-    """
-    config, manifest = loaded.config, Manifest.load(uri)
-    if config.task.type not in SLOTS["task"].names:
-        return
-    edge_types = [table.type for table in manifest.edge_types]
-    if config.data.reverse_edges:
-        declared = reverses(manifest.edge_types)
-        for table in manifest.edge_types:
-            is_within = table.type[0] == table.type[2]
-            undirected = not table.directed or (config.data.undirected and is_within)
-            if not undirected and table.type not in declared:
-                edge_types.append(reversed_edge_type(table.type))
-    if is_of_raygnn(config.model):
-        from raygnn.models.graph_inputs import check_types
-
-        model_class = resolve(config.model, "model")
-        assert isinstance(model_class, type)
-        num_node_types = len(manifest.node_types)
-        check_types(config.model.type, model_class, num_node_types, len(edge_types))
-    if config.sampling.type is None:
-        resolve_fanouts(config.sampling.fanouts, edge_types)
-
-
-def is_of_raygnn(model: Component) -> bool:
-    """Whether a model is one of raygnn's: one of the user's own is imported in workers only."""
-    return model.type.startswith("raygnn.") or "." not in model.type
 
 
 def check_data(config: Config, bundle: Bundle) -> None:
@@ -79,10 +41,27 @@ def _check_links(config: Config, bundle: Bundle) -> None:
     _say_learned(bundle, arguments.feature)
     say(f"links {names[0]}{more}: {sizes}")
     _say_fallbacks(arguments, found, bundle)
+    _warn_of_silent_anchors(arguments, found)
+
+
+def _warn_of_silent_anchors(arguments: LinkTargetArguments, found: LinkTarget) -> None:
+    """Warns of anchors whose links are all in the batch that they are in."""
+    carry_messages = not arguments.labels and not arguments.disjoint_train_ratio
+    if arguments.seeds == "links" or not carry_messages:
+        return
+    num_links = np.diff(found.splits["train"].indptr)
+    cap = arguments.max_labels_per_anchor
+    silent = np.count_nonzero(num_links <= (np.inf if cap is None else cap))
+    if silent:
+        say(
+            f"warning: task.args.seeds=anchors keeps all links of {silent:,} of {len(num_links):,} "
+            "anchors out of their own messages in training. Set seeds: links, or a smaller "
+            "max_labels_per_anchor"
+        )
 
 
 def _say_fallbacks(arguments: LinkTargetArguments, found: LinkTarget, bundle: Bundle) -> None:
-    """Tells of nodes that are no anchors, and of negatives that have to repeat."""
+    """Reports nodes that are not anchors, and what the number of nodes limits."""
     anchor_type, target_type = found.node_types
     has_links = np.zeros(bundle.num_nodes(anchor_type), bool)
     for edges in found.splits.values():
@@ -90,9 +69,16 @@ def _say_fallbacks(arguments: LinkTargetArguments, found: LinkTarget, bundle: Bu
     if not has_links.all():
         say(f"{np.sum(~has_links):,} {anchor_type} nodes have no such links and are no anchors")
     num_targets = bundle.num_nodes(target_type)
-    for name in ("num_random_negatives", "num_random_negatives_eval"):
-        if getattr(arguments, name) > num_targets:
-            say(f"task.args.{name}: there are {num_targets:,} {target_type} nodes, so some repeat")
+    if arguments.num_random_negatives > num_targets:
+        say(
+            f"task.args.num_random_negatives: there are {num_targets:,} {target_type} nodes, so "
+            "some repeat"
+        )
+    if arguments.num_random_negatives_eval > found.most_candidates(bundle):
+        say(
+            f"task.args.num_random_negatives_eval: each link competes with at most "
+            f"{found.most_candidates(bundle):,}, the other {target_type} nodes"
+        )
 
 
 def _say_learned(bundle: Bundle, feature: str) -> None:
@@ -129,7 +115,7 @@ def _check_model(
     Args:
         node_type: whose nodes it is to have features of, if any's.
     """
-    if not is_of_raygnn(config.model):
+    if not config.model.type.startswith("raygnn.") and "." in config.model.type:
         return
     from raygnn.models.graph_inputs import check_node_features, find_edge_columns
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from raygnn.sampling.blocks import Block, HeteroBlock, blocks_of
-from raygnn.sampling.link_loader import LinkLoader
+from raygnn.sampling.link_loader import LinkLoader, LinkPlan
 from raygnn.sampling.loader import NeighborLoader
 from raygnn.sampling.neighbor_sampler import NeighborSampler
 from raygnn.sampling.protocols import FeatureStore, GraphStore
@@ -15,6 +15,7 @@ __all__ = [
     "GraphStore",
     "HeteroBlock",
     "LinkLoader",
+    "LinkPlan",
     "LocalFeatureStore",
     "LocalGraphStore",
     "NeighborLoader",

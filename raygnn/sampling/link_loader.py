@@ -1,9 +1,10 @@
-"""Batches of anchors with their links, negatives and sampled neighborhoods."""
+"""Batches of links with their negatives and sampled neighborhoods."""
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple, Unpack
 
 import numpy as np
@@ -15,63 +16,114 @@ from raygnn.data.edge_types import EdgeType, edge_type_name
 from raygnn.errors import ConfigError, DataError
 from raygnn.sampling.batch import BatchAssembler
 from raygnn.sampling.batch_sequence import Batch, BatchSequence, SequenceOptions
-from raygnn.sampling.links import LinkDraws, Links, edges_of_links
-from raygnn.sampling.negatives import UNIFORM, RandomNegatives
+from raygnn.sampling.links import LinkSeeds, RowDraws, SeedKind, edges_of_links
+from raygnn.sampling.negatives import UNIFORM, EvaluationCandidates, RandomNegatives
 from raygnn.sampling.neighbor_sampler import DISJOINT_LINKS, NeighborSampler
 from raygnn.sampling.protocols import FeatureStore, GraphStore
-from raygnn.sampling.rng import BatchKey, batch_key
+from raygnn.sampling.rng import BatchKey, batch_key, text_key
 from raygnn.sampling.seeds import check_seeds
 from raygnn.sampling.subgraph import SampledSubgraph
 
 if TYPE_CHECKING:
-    from raygnn.data.links.supervision import SupervisionEdges
+    from raygnn.data.links.supervision import KnownLinks, SupervisionEdges
 
-_NO_LINKS = Links(*(np.empty(0, np.int64),) * 3)
+# Groups of links that a temporal batch is cut into; see `LinkLoader`.
+_TRAINING_GROUPS, _EVALUATION_GROUPS = 32, 8
+
+
+@dataclass(frozen=True, kw_only=True)
+class LinkPlan:
+    """Which links a batch has, and what they compete with.
+
+    Attributes:
+        seeds: `links`, or `anchors` with their links: what `batch_size` and the epoch count.
+        max_labels_per_anchor: links, and hard negatives, of an anchor in one epoch, drawn anew in
+            each; None takes all.
+        num_negatives: random negatives of a training batch; candidates of an evaluation link.
+        negatives: how they are drawn: `uniform`, or `degree` for degree^0.75 in the message graph.
+        is_evaluation: every link has the same number of candidates, in each evaluation the same
+            ones, and `known` ones are not among them.
+        in_batch: the targets of other links compete too, in training.
+        known: links that may not compete; None lets them.
+        log_q: a batch says how probable its random negatives and targets are.
+        exclude: whether edges that repeat the links of the batch are kept out.
+        reverse_types: edge types of the graph and their reverses, either way round.
+    """
+
+    seeds: SeedKind = "links"
+    max_labels_per_anchor: int | None = None
+    num_negatives: int = 0
+    negatives: str = UNIFORM
+    is_evaluation: bool = False
+    in_batch: bool = False
+    known: KnownLinks | None = None
+    log_q: bool = False
+    exclude: bool = True
+    reverse_types: Mapping[EdgeType, EdgeType] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.num_negatives < 0:
+            raise ConfigError(
+                f"num_negatives={self.num_negatives!r} is invalid: it is a number of nodes. Set 0 "
+                "or more."
+            )
+        if self.max_labels_per_anchor is not None and self.max_labels_per_anchor < 1:
+            raise ConfigError(
+                f"max_labels_per_anchor={self.max_labels_per_anchor!r} is invalid: an anchor "
+                "without links teaches nothing. Set 1 or more, or null for all."
+            )
 
 
 class LinkLoader(BatchSequence):
-    """Batches of anchors: their links, hard and random negatives, and one neighborhood for all.
+    """Batches of links: hard and random negatives, and one neighborhood for all.
 
-    All nodes of a batch are the seeds of one sample, so each is encoded once, and places among the
-    nodes say which is which. The batch has, beside what `BatchAssembler` gives:
+    All ends of links and all negatives are the seeds of one sample, so each node is encoded once.
+    The batch has, beside what `BatchAssembler` gives:
 
-        input_id: int64 [num_anchors], dense ids of the anchors.
-        anchor_index: int64 [num_anchors], their places among the nodes of their type.
-        label_index: int64 [2, num_links], (anchor, target) places; links of an anchor are together.
+        input_id: int64 [num_seeds], positions of the seeds among the links, or anchors, of the
+            split.
+        link: int64 [num_links], positions among the links of the split.
+        label_index: int64 [2, num_links], local ids (anchor, target).
         label_id: int64 [2, num_links], the same as dense ids.
-        label_query: int64 [num_links], which of input_id each link is of.
-        negative_index, negative_id, negative_query: the same of (anchor, hard negative) pairs.
-        relation: int64 [num_anchors], of several relations: which the links of each are of.
-        place: int64 [num_anchors], rows of the anchors in the supervision edges.
-        random_negatives, random_negative_id: int64 [num_negatives], drawn for the whole batch, with
-            replacement; a draw may be a positive of some anchor.
+        relation: int64 [num_links], of several relations: which each link is of.
+        query: int64 [num_links], a number for each anchor of the batch; of several relations or
+            groups, for each anchor with its relation and group.
+        negative_index, negative_id, negative_query: int64 [num_hard], local and dense ids of hard
+            negatives, and the query that they belong to.
+        random_negatives, random_negative_id: int64 [num_random], local and dense ids.
+        group, random_group: int64, with temporal sampling: the group of each link and of each
+            random negative.
+        known: bool [num_links, num_candidates], in training: whether a candidate is a known link
+            of the anchor. Candidates are random negatives, targets of the links where they compete,
+            hard negatives. Absent where `plan.known` is None.
+        candidate: int64 [num_links, num_negatives], in evaluation: what each link competes with,
+            positions among the random negatives.
+        draw_probability, link_share: float64 [num_candidates], with `log_q`, of the random
+            negatives and targets: the probability of one draw, and the share of an epoch's links
+            that lead there.
 
     The message edges that repeat the links of the batch are kept out of the sample: those between
     anchor and target of the type that the links are of and of its reverse types, in both directions
     where the two are of one node type, parallel ones included.
 
-    Sampled in time, both ends of a link are encoded as of the time of the link: an anchor is there
-    once for each time of its links. As anchor alone, and with hard negatives, it is of the latest
-    of these; random negatives take the times of the links in turn.
+    With temporal sampling, the links of a batch are put in the order of their times and cut into
+    groups of one size, 32 in training and 8 in evaluation, where the epoch too goes in the order of
+    times. Links of a group compete with its own candidates only, and the anchors, targets and
+    candidates of a group are all encoded as of its earliest link: what a candidate is encoded from
+    does not tell whether it is the target.
 
     Args:
         supervision: the links of the split, and its hard negatives.
         sampler: raygnn's.
         columns: which columns of the nodes a batch has, and under what names; labels are not read.
         edge_columns: the same of the edges.
-        num_negatives: random negatives per batch.
-        negatives: how they are drawn: `uniform`, or `degree` for degree^0.75 in the message graph.
-        fixed_negatives: all batches of all epochs have the same random negatives.
-        max_labels_per_anchor: links, and hard negatives, of an anchor in one epoch, drawn anew in
-            each; None takes all.
-        exclude: whether edges that repeat the links of the batch are kept out.
-        reverse_types: edge types of the graph and their reverses, either way round.
-        options: batch_size (anchors per batch), split, seed, shuffle, rank, world_size,
+        plan: which links a batch has, and what they compete with.
+        options: batch_size (seeds per batch), split, seed, shuffle, rank, world_size,
             num_threads, prefetch_batches, device; see `BatchSequence`.
     Raises:
         ConfigError: a number is out of range, or the sampler is not raygnn's, or disjoint.
         DataError: the graph has no such types or columns, an anchor or target is not one of its
-            nodes, there is no node to draw as negative, or links to be sampled in time have none.
+            nodes, there is no node to draw as negative, or temporal links have no times.
     """
 
     def __init__(
@@ -83,12 +135,7 @@ class LinkLoader(BatchSequence):
         sampler: NeighborSampler | BaseSampler,
         columns: Mapping[str, str],
         edge_columns: Mapping[str, str] | None = None,
-        num_negatives: int = 0,
-        negatives: str = UNIFORM,
-        fixed_negatives: bool = False,
-        max_labels_per_anchor: int | None = None,
-        exclude: bool = True,
-        reverse_types: Mapping[EdgeType, EdgeType] | None = None,
+        plan: LinkPlan,
         **options: Unpack[SequenceOptions],
     ) -> None:
         if not isinstance(sampler, NeighborSampler):
@@ -98,8 +145,7 @@ class LinkLoader(BatchSequence):
             )
         if sampler.disjoint:
             raise ConfigError(DISJOINT_LINKS)
-        _check_counts(num_negatives, max_labels_per_anchor)
-        _check_edge_types(graph, supervision, reverse_types or {})
+        _check_edge_types(graph, supervision, plan.reverse_types)
         if sampler.temporal is not None and supervision.times is None:
             raise DataError(
                 "sampling.temporal is set, and the links have no times. Declare the time of their "
@@ -108,78 +154,138 @@ class LinkLoader(BatchSequence):
         self.supervision = supervision
         self.anchors = check_seeds(graph, supervision.anchor_type, supervision.anchors)
         check_seeds(graph, supervision.target_type, supervision.targets)
-        super().__init__(len(self.anchors), **options)
-        self.num_negatives = num_negatives
-        self.fixed_negatives = fixed_negatives
-        #: the distribution of the random negatives; None where there are none
-        self.negatives = (
-            RandomNegatives.of_graph(
-                graph,
-                supervision.target_type,
-                negatives,
-                supervision.message_types[0] if len(supervision.message_types) == 1 else None,
-            )
-            if num_negatives
-            else None
-        )
-        both = list((reverse_types or {}).items())
+        seed, split, limit = options["seed"], options["split"], plan.max_labels_per_anchor
+        self._seeds = LinkSeeds(supervision, plan.seeds, limit, seed, split)
+        super().__init__(self._seeds.num_seeds, **options)
+        self.plan = plan
+        self._sampler = sampler
+        self._assembler = BatchAssembler(graph, features, columns, edge_columns or {})
+        self._hard: RowDraws | None = None
+        if supervision.hard_negatives is not None:
+            keys = (seed, text_key(split), text_key("hard negatives"))
+            self._hard = RowDraws(supervision.hard_negatives.indptr, limit, *keys)
+        both = list(plan.reverse_types.items())
         self._reverses_of = {
             edge_type: dict(pair for pair in both if edge_type in pair)
             for edge_type in supervision.message_types
         }
-        self._exclude = exclude
-        given = (max_labels_per_anchor, self.seed, self.split)
-        hard = supervision.hard_negatives
-        self._links = LinkDraws(supervision, *given, "labels")
-        self._hard = None if hard is None else LinkDraws(hard, *given, "hard negatives")
-        self._sampler = sampler
-        self._assembler = BatchAssembler(graph, features, columns, edge_columns or {})
+        self._by_time: np.ndarray | None = None
+        if plan.is_evaluation and sampler.temporal is not None and supervision.times is not None:
+            self._by_time = np.argsort(supervision.times, kind="stable")
+        self._prepare_negatives(graph)
+
+    def _prepare_negatives(self, graph: GraphStore) -> None:
+        links, plan = self.supervision, self.plan
+        #: the distribution of the random negatives; None where there are none
+        self.negatives: RandomNegatives | None = None
+        self._candidates: EvaluationCandidates | None = None
+        if plan.num_negatives:
+            message_types = links.message_types
+            edge_type = message_types[0] if len(message_types) == 1 else None
+            given = (links.target_type, plan.negatives, edge_type)
+            self.negatives = RandomNegatives.of_graph(graph, *given)
+        if plan.is_evaluation and self.negatives is not None:
+            self._candidates = EvaluationCandidates(
+                self.negatives,
+                plan.num_negatives,
+                batch_key(self.seed, self.split, 0, 0),
+                plan.known,
+                is_one_type=links.anchor_type == links.target_type,
+            )
+        if plan.log_q:
+            weights = np.ones(links.num_links)
+            if plan.max_labels_per_anchor is not None:
+                num_links = np.diff(links.indptr)
+                share = np.minimum(1.0, plan.max_labels_per_anchor / np.maximum(num_links, 1))
+                weights = np.repeat(share, num_links)
+            num_targets = graph.num_nodes(links.target_type)
+            #: float64 [num_targets], the share of an epoch's links that lead to each node
+            self.link_share = np.bincount(links.targets, weights, num_targets) / weights.sum()
 
     def build(self, places: np.ndarray, epoch: int, key: BatchKey) -> Batch:
-        """The batch of some anchors."""
+        """The batch of some seeds."""
         drawn = self._draw(places, epoch, key)
-        times = None
-        if self._sampler.temporal is not None:
-            times = self._times(drawn.links, drawn.hard, len(drawn.random))
-        subgraph, local = self._sample(drawn, times, key)
-        return drawn.added_to(self._assembler.assemble(subgraph), local)
+        subgraph, local = self._sample(drawn, key)
+        return self._add(self._assembler.assemble(subgraph), drawn, local)
 
     def without_neighborhood(self, index: int, epoch: int = 0) -> Batch:
-        """A batch without its graph: places among the nodes are dense ids.
+        """A batch without its graph, whose local ids are dense ids.
 
         So it fits the rows of all nodes.
         """
         key = batch_key(self.seed, self.split, epoch, index)
         drawn = self._draw(self.places(epoch, index), epoch, key)
-        batch = drawn.added_to(Data(), drawn.parts)
+        batch = self._add(Data(), drawn, drawn.parts)
         batch.index = index
         return batch
 
     def _draw(self, places: np.ndarray, epoch: int, key: BatchKey) -> _Drawn:
+        edges = self.supervision
+        links = self._seeds.links(places if self._by_time is None else self._by_time[places], epoch)
+        group = time = None
+        num_groups = 1
+        if self._sampler.temporal is not None:
+            assert edges.times is not None
+            times = edges.times[links]
+            order = np.argsort(times, kind="stable")
+            links, times = links[order], times[order]
+            most = _EVALUATION_GROUPS if self.plan.is_evaluation else _TRAINING_GROUPS
+            num_groups = min(most, len(links))
+            group = np.arange(len(links)) * num_groups // len(links)
+            times = times.astype(np.int64 if times.dtype.kind in "iu" else np.float64)
+            time = times[np.searchsorted(group, np.arange(num_groups))]
+        rows = edges.row_of(links)
+        queries = rows if group is None else rows + group * edges.num_anchors
+        distinct, query = np.unique(queries, return_inverse=True)
+        hard, hard_query = np.empty(0, np.int64), np.empty(0, np.int64)
+        if self._hard is not None:
+            assert edges.hard_negatives is not None
+            found, offsets = self._hard.draw(distinct % edges.num_anchors, epoch)
+            hard = edges.hard_negatives.targets[found].astype(np.int64)
+            hard_query = np.repeat(np.arange(len(distinct)), np.diff(offsets))
+        anchors, targets = self.anchors[rows], edges.targets[links].astype(np.int64)
+        relations = None if edges.relations is None else edges.relations[rows]
+        candidate = None
+        if self._candidates is not None:
+            random, candidate = self._candidates.choose(anchors, targets, relations)
+            random_group = np.repeat(np.arange(num_groups), len(random))
+            random = np.tile(random, num_groups)
+            if group is not None:
+                candidate += (group * (len(random) // num_groups))[:, None]
+        else:
+            random = np.empty(0, np.int64)
+            if self.negatives is not None:
+                num_random = max(self.plan.num_negatives, num_groups)
+                random = self.negatives.draw(num_random, key)
+            random_group = np.arange(len(random)) * num_groups // max(len(random), 1)
         return _Drawn(
-            places,
-            self.anchors[places],
-            None if self.supervision.relations is None else self.supervision.relations[places],
-            self._links.draw(places, epoch),
-            _NO_LINKS if self._hard is None else self._hard.draw(places, epoch),
-            self._random_negatives(key),
+            seeds=places,
+            links=links,
+            anchors=anchors,
+            targets=targets,
+            relations=relations,
+            query=query,
+            hard=hard,
+            hard_query=hard_query,
+            random=random,
+            candidate=candidate,
+            group=group,
+            random_group=random_group,
+            hard_group=distinct[hard_query] // edges.num_anchors,
+            time=time,
         )
 
     def _sample(
-        self,
-        drawn: _Drawn,
-        times: dict[str, np.ndarray] | None,
-        key: BatchKey,
+        self, drawn: _Drawn, key: BatchKey
     ) -> tuple[SampledSubgraph, dict[str, np.ndarray]]:
-        """One sample for all parts, and the places of each part among the nodes of its type."""
+        """One sample for all parts, and the local ids of each part."""
         links, parts = self.supervision, drawn.parts
-        is_anchor = ("anchor", "source", "hard_source")
-        types = {n: links.anchor_type if n in is_anchor else links.target_type for n in parts}
+        types = {n: links.anchor_type if n == "anchor" else links.target_type for n in parts}
         subgraph = self._sampler.sample(
             _joined(parts, types),
             key,
             exclude=self._excluded(drawn),
-            times=None if times is None else _joined(times, types),
+            times=None if drawn.time is None else _joined(drawn.times, types),
         )
         local, before = {}, dict.fromkeys(types.values(), 0)
         for name, node_type in types.items():
@@ -188,37 +294,13 @@ class LinkLoader(BatchSequence):
             local[name] = subgraph.seed_index[node_type][start : before[node_type]]
         return subgraph, local
 
-    def _times(self, links: Links, hard: Links, num_random: int) -> dict[str, np.ndarray]:
-        """A time for each part; see the class."""
-        of_links = self.supervision.times
-        assert of_links is not None
-        times = of_links[links.place]
-        times = times.astype(np.int64 if times.dtype.kind in "iu" else np.float64)
-        latest = np.maximum.reduceat(times, np.unique(links.anchor, return_index=True)[1])
-        of_hard = latest[hard.anchor]
-        return {
-            "anchor": latest,
-            "source": times,
-            "target": times,
-            "hard_source": of_hard,
-            "hard_target": of_hard,
-            "random": np.resize(times, num_random),
-        }
-
-    def _random_negatives(self, key: BatchKey) -> np.ndarray:
-        if self.negatives is None:
-            return np.empty(0, np.int64)
-        fixed = batch_key(self.seed, self.split, 0, 0)
-        return self.negatives.draw(self.num_negatives, fixed if self.fixed_negatives else key)
-
     def _excluded(self, drawn: _Drawn) -> dict[EdgeType, np.ndarray]:
-        if not self._exclude:
+        if not self.plan.exclude:
             return {}
-        links, pairs = self.supervision, drawn.label_id
-        relations = np.zeros(len(drawn.anchors), np.int64)
-        if drawn.relations is not None:
-            relations = drawn.relations
-        relations = relations[drawn.links.anchor]
+        links, pairs = self.supervision, np.stack([drawn.anchors, drawn.targets])
+        relations = drawn.relations
+        if relations is None:
+            relations = np.zeros(len(drawn.links), np.int64)
         found: dict[EdgeType, list[np.ndarray]] = defaultdict(list)
         for relation in np.unique(relations):
             edge_type = links.message_types[relation]
@@ -229,59 +311,89 @@ class LinkLoader(BatchSequence):
                     found[each].append(of_type)
         return {edge_type: np.concatenate(parts, axis=1) for edge_type, parts in found.items()}
 
+    def _add(self, batch: Batch, drawn: _Drawn, local: Mapping[str, np.ndarray]) -> Batch:
+        """Adds the attributes of the class to a batch.
+
+        Args:
+            local: local ids of the nodes of the batch, by part.
+        """
+        found = {
+            "input_id": drawn.seeds,
+            "link": drawn.links,
+            "label_index": np.stack([local["anchor"], local["target"]]),
+            "label_id": np.stack([drawn.anchors, drawn.targets]),
+            "relation": drawn.relations,
+            "query": drawn.query,
+            "negative_index": local["hard"].copy(),
+            "negative_id": drawn.hard,
+            "negative_query": drawn.hard_query,
+            "random_negatives": local["random"].copy(),
+            "random_negative_id": drawn.random,
+            "candidate": drawn.candidate,
+        }
+        if drawn.group is not None:
+            found |= {"group": drawn.group, "random_group": drawn.random_group}
+        offered = drawn.random
+        if self.plan.in_batch:
+            offered = np.concatenate([offered, drawn.targets])
+        if self.plan.known is not None and not self.plan.is_evaluation:
+            candidates = np.concatenate([offered, drawn.hard])
+            found["known"] = self.plan.known.mask(drawn.anchors, candidates, drawn.relations)
+        if self.plan.log_q:
+            found["link_share"] = self.link_share[offered]
+            found["draw_probability"] = np.zeros(len(offered))
+            if self.negatives is not None:
+                found["draw_probability"] = self.negatives.probability(offered)
+        for name, value in found.items():
+            if value is not None:
+                batch[name] = torch.from_numpy(value)
+        return batch
+
 
 class _Drawn(NamedTuple):
-    """What a batch is of: rows of the supervision edges, their anchors, links and negatives."""
+    """What is in a batch; see `LinkLoader`.
 
-    places: np.ndarray
+    Attributes:
+        time: [num_groups], as of when each group is encoded; None without temporal sampling.
+    """
+
+    seeds: np.ndarray
+    links: np.ndarray
     anchors: np.ndarray
+    targets: np.ndarray
     relations: np.ndarray | None
-    links: Links
-    hard: Links
+    query: np.ndarray
+    hard: np.ndarray
+    hard_query: np.ndarray
     random: np.ndarray
-
-    @property
-    def label_id(self) -> np.ndarray:
-        """int64 [2, num_links], (anchor, target) dense ids."""
-        return np.stack([self.anchors[self.links.anchor], self.links.target])
+    candidate: np.ndarray | None
+    group: np.ndarray | None
+    random_group: np.ndarray
+    hard_group: np.ndarray
+    time: np.ndarray | None
 
     @property
     def parts(self) -> dict[str, np.ndarray]:
         """Dense ids of all nodes of the batch, by what they are there for."""
         return {
             "anchor": self.anchors,
-            "source": self.anchors[self.links.anchor],
-            "target": self.links.target,
-            "hard_source": self.anchors[self.hard.anchor],
-            "hard_target": self.hard.target,
+            "target": self.targets,
+            "hard": self.hard,
             "random": self.random,
         }
 
-    def added_to(self, batch: Batch, local: Mapping[str, np.ndarray]) -> Batch:
-        """Adds the attributes of `LinkLoader` to a batch.
-
-        Args:
-            local: places among the nodes of the batch, by part.
-        """
-        parts = self.parts
-        found = {
-            "place": self.places,
-            "input_id": self.anchors,
-            "anchor_index": local["anchor"].copy(),
-            "label_index": np.stack([local["source"], local["target"]]),
-            "label_id": np.stack([parts["source"], parts["target"]]),
-            "label_query": self.links.anchor,
-            "negative_index": np.stack([local["hard_source"], local["hard_target"]]),
-            "negative_id": np.stack([parts["hard_source"], parts["hard_target"]]),
-            "negative_query": self.hard.anchor,
-            "random_negatives": local["random"].copy(),
-            "random_negative_id": self.random,
+    @property
+    def times(self) -> dict[str, np.ndarray]:
+        """As of when each of `parts` is encoded."""
+        assert self.time is not None
+        assert self.group is not None
+        of_links = self.time[self.group]
+        return {
+            "anchor": of_links,
+            "target": of_links,
+            "hard": self.time[self.hard_group],
+            "random": self.time[self.random_group],
         }
-        if self.relations is not None:
-            found["relation"] = self.relations
-        for name, value in found.items():
-            batch[name] = torch.from_numpy(value)
-        return batch
 
 
 def _joined(parts: Mapping[str, np.ndarray], types: Mapping[str, str]) -> dict[str, np.ndarray]:
@@ -292,18 +404,6 @@ def _joined(parts: Mapping[str, np.ndarray], types: Mapping[str, str]) -> dict[s
         )
         for node_type in dict.fromkeys(types.values())
     }
-
-
-def _check_counts(num_negatives: int, max_labels_per_anchor: int | None) -> None:
-    if num_negatives < 0:
-        raise ConfigError(
-            f"num_negatives={num_negatives!r} is invalid: it is a number of nodes. Set 0 or more."
-        )
-    if max_labels_per_anchor is not None and max_labels_per_anchor < 1:
-        raise ConfigError(
-            f"max_labels_per_anchor={max_labels_per_anchor!r} is invalid: an anchor without links "
-            "teaches nothing. Set 1 or more, or null for all."
-        )
 
 
 def _check_edge_types(

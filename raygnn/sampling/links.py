@@ -1,9 +1,9 @@
-"""Which links of a batch's anchors are in its loss, and which edges repeat them."""
+"""Which links the seeds of a batch stand for, and which edges repeat them."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
@@ -14,58 +14,75 @@ from raygnn.sampling.rng import RNG_VERSION, chain_key, text_key
 if TYPE_CHECKING:
     from raygnn.data.links.supervision import SupervisionEdges
 
-
-class Links(NamedTuple):
-    """Links of some anchors, anchor by anchor.
-
-    Attributes:
-        anchor: int64 [num_links], the number of the anchor among those asked for.
-        target: int64 [num_links], dense ids.
-        place: int64 [num_links], positions among the links of the split.
-    """
-
-    anchor: np.ndarray
-    target: np.ndarray
-    place: np.ndarray
+#: What `batch_size` and the order of an epoch count.
+SeedKind = Literal["links", "anchors"]
 
 
-class LinkDraws:
-    """Draws links of anchors: each epoch others, where an anchor has more than are wanted.
+class RowDraws:
+    """Draws links of anchors: each epoch others, where an anchor has more than the limit.
 
     Args:
         limit: links per anchor, drawn without replacement; None takes all.
+        key: of all draws.
+    """
+
+    def __init__(self, indptr: np.ndarray, limit: int | None, *key: int) -> None:
+        self._indptr = indptr
+        self._fanout = kernels.ALL if limit is None else limit
+        self._key = (RNG_VERSION, *key)
+
+    def draw(self, rows: np.ndarray, epoch: int) -> tuple[np.ndarray, np.ndarray]:
+        """The links of some anchors; each anchor's are a pure function of the epoch.
+
+        Args:
+            rows: int64 [num_rows], anchors by their position in the supervision edges.
+        Returns:
+            int64 positions of links, anchor by anchor, and int64 [num_rows + 1], where each
+            anchor's begin.
+        """
+        starts, degrees = np.empty(len(rows), np.int64), np.empty(len(rows), np.int64)
+        offsets = np.empty(len(rows) + 1, np.int64)
+        kernels.find_rows(self._indptr, rows, self._fanout, False, starts, degrees, offsets)
+        links = np.empty(offsets[-1], np.int64)
+        table = np.zeros(kernels.membership_table(self._fanout, False), np.int64)
+        key = np.uint64(chain_key(*self._key, epoch))
+        bounds = (starts, degrees, offsets, self._fanout, False, key, table)
+        kernels.pick_positions(rows, kernels.NO_SALTS, *bounds, links)
+        return links, offsets
+
+
+class LinkSeeds:
+    """What the seeds of an epoch stand for: a link each, or an anchor with links of its own.
+
+    With a limit, an epoch has at most that many links of each anchor. Which ones is drawn anew in
+    each epoch, and how many is not: so the seeds of all epochs can be numbered.
+
+    Args:
+        limit: links per anchor in one epoch; None takes all.
     """
 
     def __init__(
-        self, edges: SupervisionEdges, limit: int | None, seed: int, split: str, what: str
+        self, edges: SupervisionEdges, kind: SeedKind, limit: int | None, seed: int, split: str
     ) -> None:
-        self._edges = edges
-        self._fanout = kernels.ALL if limit is None else limit
-        self._key = (RNG_VERSION, seed, text_key(split), text_key(what))
+        self._is_anchor = kind == "anchors"
+        self._draws = RowDraws(edges.indptr, limit, seed, text_key(split), text_key("labels"))
+        self._ptr = edges.indptr
+        if limit is not None:
+            num_links = np.minimum(np.diff(edges.indptr), limit)
+            self._ptr = np.concatenate([[0], np.cumsum(num_links)])
+        self._has_limit = limit is not None
+        self.num_seeds = edges.num_anchors if self._is_anchor else int(self._ptr[-1])
 
-    def draw(self, places: np.ndarray, epoch: int) -> Links:
-        """Links of the anchors at these places: each anchor's are a pure function of the epoch."""
-        starts, degrees = np.empty(len(places), np.int64), np.empty(len(places), np.int64)
-        offsets = np.empty(len(places) + 1, np.int64)
-        given = (places, self._fanout, False)
-        kernels.find_rows(self._edges.indptr, *given, starts, degrees, offsets)
-        chosen = np.empty(offsets[-1], np.int64)
-        table = np.zeros(kernels.membership_table(self._fanout, False), np.int64)
-        key = np.uint64(chain_key(*self._key, epoch))
-        kernels.pick_positions(
-            places,
-            kernels.NO_SALTS,
-            starts,
-            degrees,
-            offsets,
-            self._fanout,
-            False,
-            key,
-            table,
-            chosen,
-        )
-        anchor = np.repeat(np.arange(len(places)), np.diff(offsets))
-        return Links(anchor, self._edges.targets[chosen].astype(np.int64), chosen)
+    def links(self, places: np.ndarray, epoch: int) -> np.ndarray:
+        """int64, positions of the links that the seeds at these places stand for."""
+        if self._is_anchor:
+            return self._draws.draw(places, epoch)[0]
+        if not self._has_limit:
+            return places
+        rows = np.searchsorted(self._ptr, places, side="right") - 1
+        distinct, which = np.unique(rows, return_inverse=True)
+        links, offsets = self._draws.draw(distinct, epoch)
+        return links[offsets[which] + places - self._ptr[rows]]
 
 
 def edges_of_links(

@@ -1,15 +1,22 @@
-"""Random negatives: nodes of the whole graph, drawn by the key of a batch."""
+"""Random negatives of training, and the candidates of evaluation."""
 
 from __future__ import annotations
+
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numba import njit
 
 from raygnn.data.edge_types import EdgeType
+from raygnn.data.hashing import splitmix64_array
 from raygnn.errors import ConfigError, DataError
+from raygnn.sampling.permutation import seed_order
 from raygnn.sampling.pick import draw_below
 from raygnn.sampling.protocols import GraphStore
 from raygnn.sampling.rng import BatchKey, chain_key, text_key
+
+if TYPE_CHECKING:
+    from raygnn.data.links.supervision import KnownLinks
 
 UNIFORM, BY_DEGREE = "uniform", "degree"
 
@@ -17,6 +24,8 @@ UNIFORM, BY_DEGREE = "uniform", "degree"
 _DEGREE_EXPONENT = 0.75
 # Weights are whole numbers, the same on all platforms: of degree 1 it is this.
 _WEIGHT_OF_ONE = 1024
+# Of this many times the candidates wanted, those that are known links are left out.
+_SPARE = 2
 
 
 class RandomNegatives:
@@ -34,6 +43,8 @@ class RandomNegatives:
 
     def __init__(self, num_nodes: int, degrees: np.ndarray | None = None) -> None:
         self._num_nodes = num_nodes
+        #: how many nodes can be drawn
+        self.num_possible = num_nodes
         self._cumulative: np.ndarray | None = None
         if num_nodes == 0:
             raise DataError(
@@ -44,6 +55,7 @@ class RandomNegatives:
             return
         weights = np.rint(degrees.astype(np.float64) ** _DEGREE_EXPONENT * _WEIGHT_OF_ONE)
         self._cumulative = np.cumsum(weights.astype(np.int64))
+        self.num_possible = int(np.count_nonzero(weights))
         if self._cumulative[-1] == 0:
             raise DataError(
                 "random negatives cannot be drawn by degree: no node of the target type has an "
@@ -85,14 +97,104 @@ class RandomNegatives:
         _draw(start, self._cumulative[-1], draws)
         return np.searchsorted(self._cumulative, draws, side="right")
 
-    def log_probability(self, nodes: np.ndarray) -> np.ndarray:
-        """float64 [num_nodes], of one draw being each node; -inf where it never is."""
+    def draw_distinct(self, num_draws: int, key: BatchKey) -> np.ndarray:
+        """int64, dense ids of distinct nodes, drawn one after another without replacement.
+
+        At most `num_possible` of them. Those of fewer draws are the first of more.
+        """
+        num_draws = min(num_draws, self.num_possible)
         if self._cumulative is None:
-            return np.full(len(nodes), -np.log(self._num_nodes))
+            return seed_order(self._num_nodes, key, 0, 0, num_draws)
+        # Efraimidis and Spirakis, Weighted Random Sampling with a Reservoir, 2006: the largest
+        # u^(1/weight), or the least -log(u) / weight.
+        bits = splitmix64_array(np.arange(self._num_nodes), chain_key(key, text_key("distinct")))
+        waits = -np.log((bits >> np.uint64(11)).astype(np.float64) * 2.0**-53 + 2.0**-54)
+        weights = np.diff(self._cumulative, prepend=0)
+        waits = np.divide(waits, weights, out=np.full(len(bits), np.inf), where=weights > 0)
+        return np.argsort(waits, kind="stable")[:num_draws]
+
+    def probability(self, nodes: np.ndarray) -> np.ndarray:
+        """float64 [num_nodes], of one draw being each node."""
+        if self._cumulative is None:
+            return np.full(len(nodes), 1 / self._num_nodes)
         before = np.where(nodes > 0, self._cumulative[nodes - 1], 0)
-        with np.errstate(divide="ignore"):
-            weights: np.ndarray = np.log((self._cumulative[nodes] - before).astype(np.float64))
-        return weights - np.log(float(self._cumulative[-1]))
+        weights: np.ndarray = (self._cumulative[nodes] - before) / self._cumulative[-1]
+        return weights
+
+
+class EvaluationCandidates:
+    """The same number of distinct candidates for each link: the first of a fixed order that fit.
+
+    A candidate fits a link if it is not the link's own target, nor a known link of its anchor. An
+    anchor may be linked to so many nodes that there are fewer among the first `_SPARE` times
+    `num_candidates` of the order. It then competes with known links too: that is harder, where
+    fewer candidates would be easier.
+
+    Args:
+        num_candidates: for each link, at most; there are no more than other nodes that can be
+            drawn.
+        key: of the order.
+        known: candidates that are known links do not fit; None lets them compete.
+        is_one_type: anchors and candidates are of one type, and no anchor is its own candidate.
+    """
+
+    def __init__(
+        self,
+        negatives: RandomNegatives,
+        num_candidates: int,
+        key: BatchKey,
+        known: KnownLinks | None,
+        *,
+        is_one_type: bool,
+    ) -> None:
+        num_others = negatives.num_possible - (2 if is_one_type else 1)
+        self.num_candidates = max(0, min(num_candidates, num_others))
+        num_out = negatives.num_possible - num_others
+        num_drawn = max(_SPARE * self.num_candidates, self.num_candidates + num_out)
+        self._order = negatives.draw_distinct(num_drawn, key)
+        self._known = known
+        self._is_one_type = is_one_type
+
+    def choose(
+        self, anchors: np.ndarray, targets: np.ndarray, relations: np.ndarray | None
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Candidates of some links.
+
+        Args:
+            anchors, targets: int64 [num_links], dense ids.
+        Returns:
+            int64 [num_nodes], dense ids of all that compete with any of the links, and int64
+            [num_links, num_candidates], for each link positions among them.
+        """
+        obstacles = (targets[:, None] == self._order).astype(np.int8) << 1
+        if self._is_one_type:
+            obstacles |= (anchors[:, None] == self._order).astype(np.int8) << 1
+        if self._known is not None:
+            obstacles |= self._known.mask(anchors, self._order, relations)
+        chosen = np.empty((len(anchors), self.num_candidates), np.int64)
+        num_used = _choose(obstacles, chosen)
+        return self._order[:num_used], chosen
+
+
+@njit(nogil=True, cache=True)
+def _choose(obstacles, chosen):  # type: ignore[no-untyped-def]
+    """Fills each row of `chosen` with its first columns of 0, then of 1; returns how many it reads.
+
+    Args:
+        obstacles: int8 [num_links, num_columns]; a column of 2 or more is never taken.
+    """
+    num_used = 0
+    for i in range(len(chosen)):
+        count = 0
+        for obstacle in range(2):
+            for j in range(obstacles.shape[1]):
+                if count == chosen.shape[1]:
+                    break
+                if obstacles[i, j] == obstacle:
+                    chosen[i, count] = j
+                    count += 1
+                    num_used = max(num_used, j + 1)
+    return num_used
 
 
 def _degrees(graph: GraphStore, node_type: str, edge_type: EdgeType | None) -> np.ndarray:

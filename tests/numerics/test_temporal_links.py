@@ -55,7 +55,7 @@ def _config(folder: Path, uri: str, model: str = "GraphSAGE", **changes) -> dict
             "args": {
                 "edge_type": "node__likes__node",
                 "labels": True,
-                "num_random_negatives": 9,
+                "num_random_negatives": 64,
                 "num_random_negatives_eval": 5,
             },
         },
@@ -80,10 +80,11 @@ def _scores(config: dict) -> tuple[torch.Tensor, ...]:
     with torch.no_grad():
         rows = task.encode(batch)
         offered = task.offer(batch, rows)
-        found = task._scoring.scores(task.predictor().decoder, batch, rows, offered, with_hard=True)
+        found = task._scoring.scores(task.predictor().decoder, batch, rows, offered)
     task.close()
-    times = batch.seed_time[batch.label_index[0]]
-    return times, offered.time, found.positive, found.candidate, found.mask
+    times = torch.from_numpy(task.target.splits["train"].times)[batch.link]
+    index = torch.cat([batch.random_negatives, batch.label_index[1]])
+    return times, batch.seed_time[index], found.positive, found.candidate, found.mask
 
 
 @pytest.mark.parametrize("model", ["GraphSAGE", "GCN", "LightGCN"])

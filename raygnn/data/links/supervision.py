@@ -55,6 +55,10 @@ class SupervisionEdges:
         """By relation, the message edge type of its links; null where they carry no messages."""
         return self.edge_types or (self.edge_type,)
 
+    def row_of(self, links: np.ndarray) -> np.ndarray:
+        """int64, the rows of the anchors of links at these positions."""
+        return np.searchsorted(self.indptr, links, side="right") - 1
+
     @property
     def num_anchors(self) -> int:
         """Number of anchors."""
@@ -98,24 +102,34 @@ class KnownPositives:
 
 @dataclass(frozen=True)
 class KnownLinks:
-    """Known links of one relation or of several."""
+    """Known links of one relation or of several.
+
+    Attributes:
+        is_one_type: anchors and targets are nodes of one type, and none is asked to link to itself.
+    """
 
     parts: tuple[KnownPositives, ...]
+    is_one_type: bool = False
 
     def mask(
         self, anchors: np.ndarray, targets: np.ndarray, relations: np.ndarray | None = None
     ) -> np.ndarray:
-        """Whether each anchor is linked to each target; see `KnownPositives.mask`.
+        """Whether each anchor is linked to each target, or is the target.
+
+        See `KnownPositives.mask`.
 
         Args:
             relations: int64 [num_anchors]; null where there is one.
         """
         if relations is None:
-            return self.parts[0].mask(anchors, targets)
-        found = np.zeros((len(anchors), len(targets)), bool)
-        for relation in np.unique(relations):
-            rows = np.flatnonzero(relations == relation)
-            found[rows] = self.parts[relation].mask(anchors[rows], targets)
+            found = self.parts[0].mask(anchors, targets)
+        else:
+            found = np.zeros((len(anchors), len(targets)), bool)
+            for relation in np.unique(relations):
+                rows = np.flatnonzero(relations == relation)
+                found[rows] = self.parts[relation].mask(anchors[rows], targets)
+        if self.is_one_type:
+            found |= anchors[:, None] == targets
         return found
 
     def rows(

@@ -37,6 +37,7 @@ class LinkTargetArguments:
     num_random_negatives: int = 512
     num_random_negatives_eval: int = 512
     negatives: str = "uniform"
+    seeds: str = "links"
     max_labels_per_anchor: int | None = None
     remove_accidental_hits: bool = True
     logq_correction: bool = False
@@ -68,7 +69,11 @@ class LinkTargetArguments:
                 "task.args.num_random_negatives_eval=0 is invalid: loss and metrics compare each "
                 "link with them. Set 1 or more."
             )
-        choices = {"negatives": ("uniform", "degree"), "test_messages": _MODES}
+        choices = {
+            "negatives": ("uniform", "degree"),
+            "test_messages": ("transductive", "inductive"),
+            "seeds": ("links", "anchors"),
+        }
         for name, allowed in choices.items():
             if getattr(self, name) not in allowed:
                 raise ConfigError(
@@ -85,9 +90,6 @@ class LinkTargetArguments:
                 f"task.args.full_ranking={self.full_ranking!r} is invalid: it is true, false, or "
                 "the k of hits, recall and NDCG. Set a list as [10, 20]."
             )
-
-
-_MODES = ("transductive", "inductive")
 
 
 def _are_ks(value: object) -> bool:
@@ -120,6 +122,11 @@ class LinkTarget:
         """Types of the anchors and of the targets."""
         anchor_type, _, target_type = self.edge_types[0]
         return anchor_type, target_type
+
+    def most_candidates(self, bundle: Bundle) -> int:
+        """How many nodes a link can compete with: all but its own ends."""
+        num_ends = 2 if self.known.is_one_type else 1
+        return max(bundle.num_nodes(self.node_types[1]) - num_ends, 0)
 
     @classmethod
     def find(cls, bundle: Bundle, config: Config, arguments: LinkTargetArguments) -> LinkTarget:
@@ -160,7 +167,10 @@ class LinkTarget:
             edge_types=edge_types,
             links=_one_direction(bundle, links),
             splits=splits,
-            known=KnownLinks(tuple(known_positives(bundle, link) for link in links)),
+            known=KnownLinks(
+                tuple(known_positives(bundle, link) for link in links),
+                is_one_type=edge_types[0][0] == edge_types[0][2],
+            ),
             reverse_types={et: other for et, other in reverses.items() if other is not None},
         )
 

@@ -41,21 +41,22 @@ class FullRankingEvaluation(SumMetric):
         self._anchors, self._candidates = rows[anchor_type], rows[target_type]
         self._decoder = decoder
         self._positives, self._known = target.splits[split], target.known
-        self._same_type = anchor_type == target_type
 
     def update(self, prediction: Tensor, target: Tensor) -> Tensor:
-        """Ranks the links of one batch of anchors.
+        """Ranks all links of the anchors whose first link is in a batch.
 
         Args:
-            target: int64 [num_links], rows of the links' anchors in the supervision edges.
+            target: int64 [num_links], positions among the links of the split.
         """
-        rows = np.unique(target.cpu().numpy())
+        links = target.cpu().numpy()
+        rows = self._positives.row_of(links)
+        rows = rows[self._positives.indptr[rows] == links]
         anchors = self._positives.anchors[rows]
         positives = _rows_of(self._positives.indptr, self._positives.targets, rows)
         relations = self._positives.relations
         relations = None if relations is None else relations[rows]
         known = Links(*(torch.from_numpy(part) for part in self._known.rows(anchors, relations)))
-        if self._same_type:
+        if self._known.is_one_type:
             known = _with_themselves(known, anchors)
         score_all = self._decoder.score_all
         if relations is not None:

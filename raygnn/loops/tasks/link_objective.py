@@ -22,7 +22,7 @@ LINK_INPUTS = (
 
 
 class LinkObjective(Objective):
-    """Weighted sum of the terms under `losses`; retrieval with temperature 0.07 by default.
+    """Weighted sum of the terms under `losses`; retrieval by default.
 
     Every link loss weighs each link 1, so the sum of terms is exact over any cut into batches.
     """

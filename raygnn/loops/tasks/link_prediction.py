@@ -28,13 +28,12 @@ from raygnn.loops.tasks.exact_encoding import check_exact, encode_exactly
 from raygnn.loops.tasks.full_ranking import FullRankingEvaluation
 from raygnn.loops.tasks.link_objective import LinkObjective
 from raygnn.loops.tasks.link_scoring import LinkScoring
-from raygnn.loops.tasks.log_q import LogQ
 from raygnn.losses import Candidates, LinkScores
 from raygnn.losses.base import in_full_precision
 from raygnn.metrics import as_metric
-from raygnn.models.graph_encoder import LinkPredictor
 from raygnn.models.graph_inputs import find_edge_columns
-from raygnn.sampling.link_loader import LinkLoader
+from raygnn.models.link_predictor import LinkPredictor
+from raygnn.sampling.link_loader import LinkLoader, LinkPlan
 from raygnn.sampling.stores import LocalFeatureStore, LocalGraphStore
 
 _METRICS = ("mrr", "hits", "auc", "ap")
@@ -43,7 +42,7 @@ _METRICS = ("mrr", "hits", "auc", "ap")
 class LinkPrediction(Task):
     """Learns to score the links of one edge type above other pairs.
 
-    A batch is anchors, links of theirs, hard negatives where the graph declares any, and random
+    A batch is links, hard negatives of their anchors where the graph declares any, and random
     negatives, in one sampled subgraph: each node is encoded once. Message edges that repeat the
     links of the batch are left out of it; edges of validation and test carry no messages in
     training. `data.splits` splits the links (hash on the unordered pair, or temporal); without it
@@ -61,8 +60,11 @@ class LinkPrediction(Task):
             own; null takes none.
         decoder: `{type, args}`: inner_product, cosine, hadamard_mlp or distmult.
         num_random_negatives: per batch in training, drawn over all nodes of the target type.
-        num_random_negatives_eval: the same in evaluation, one fixed set for all batches.
+        num_random_negatives_eval: candidates of each link in evaluation: distinct nodes, the first
+            of one fixed order that are not known links of the anchor.
         negatives: `uniform`, or `degree` for degree^0.75.
+        seeds: `links`, or `anchors`, with links of theirs: what `batch_size` and the epoch count in
+            training.
         max_labels_per_anchor: links of an anchor in one epoch, drawn anew in each; null takes all.
         remove_accidental_hits: whether a candidate that is a known link of the anchor is masked.
         logq_correction: the softmax losses divide exp(score) of a candidate by how often it is
@@ -99,12 +101,8 @@ class LinkPrediction(Task):
         self.step_metrics = (*self.step_metrics, *self.objective.step_metrics)
         self._check_objective()
         self.joint_loss = self if self.objective.is_joint else None
-        self._scoring = LinkScoring(
-            self.target,
-            remove_accidental_hits=self._arguments.remove_accidental_hits,
-            is_temporal=env.loaded.config.sampling.temporal is not None,
-        )
-        self._log_q: LogQ | None = None
+        self._known = self.target.known if self._arguments.remove_accidental_hits else None
+        self._scoring = LinkScoring(self.node_types, self._known)
         self._graphs: dict[str, LocalGraphStore] = {}
         self._num_relations = len(self.target.edge_types)
         asked = self._arguments.full_ranking
@@ -162,7 +160,8 @@ class LinkPrediction(Task):
     def build_metrics(self) -> Sequence[Any]:
         loaded = self.env.loaded
         chosen = loaded.config.metrics or [Component(type=name) for name in _METRICS]
-        num_candidates = 1 + self._arguments.num_random_negatives_eval
+        most = self.target.most_candidates(self.env.bundle)
+        num_candidates = 1 + min(self._arguments.num_random_negatives_eval, most)
         injected: Any = {"num_outputs": num_candidates, "problem": "link_prediction"}
         built = [
             as_metric(build(metric, "metric", loaded.allow_modules, **injected), **injected)
@@ -191,9 +190,8 @@ class LinkPrediction(Task):
 
     def loss_among(self, batch: Any, rows: Mapping[str, Tensor], offered: Candidates) -> StepOutput:
         """Loss of the links of a batch among what is offered, and its own hard negatives."""
-        decoder, log_q = self.predictor().decoder, self._log_q_of_training()
         offered = replace(offered, rows=offered.rows.to(rows[self.node_types[1]].dtype))
-        scores = self._scoring.scores(decoder, batch, rows, offered, with_hard=True, log_q=log_q)
+        scores = self._scoring.scores(self.predictor().decoder, batch, rows, offered)
         return self._loss(batch, rows, scores)
 
     def prepare_evaluation(self, split: str) -> None:
@@ -247,17 +245,17 @@ class LinkPrediction(Task):
         )
 
     def _judge(self, batch: Any, rows: Mapping[str, Tensor]) -> EvalOutput:
-        decoder = self.predictor().decoder
-        offered = self._scoring.offered(batch, rows, in_batch=False)
-        scores = self._scoring.scores(decoder, batch, rows, offered, with_hard=False)
+        scores = self._scoring.evaluation_scores(self.predictor().decoder, batch, rows)
         output = self._loss(batch, rows, scores)
-        candidates = scores.candidate.masked_fill(scores.mask, -torch.inf)
-        prediction = torch.cat([scores.positive.unsqueeze(1), candidates], dim=1)
-        place = batch.place[batch.label_query]
-        ids = place * self.env.bundle.num_nodes(self.node_types[1]) + batch.label_id[1]
-        loss_sum = float(output.loss_sum)
+        prediction = torch.cat([scores.positive.unsqueeze(1), scores.candidate], dim=1)
         return EvalOutput(
-            batch.index, ids, loss_sum, output.weight, prediction, place, output.metrics
+            index=batch.index,
+            ids=batch.link,
+            loss_sum=float(output.loss_sum),
+            weight=output.weight,
+            prediction=prediction,
+            target=batch.link,
+            metrics=output.metrics,
         )
 
     def _check_objective(self) -> None:
@@ -273,17 +271,6 @@ class LinkPrediction(Task):
                 "task.args.logq_correction=True is invalid: no loss corrects for how candidates "
                 "are drawn. Set it to false, or losses.type to retrieval or softmax."
             )
-
-    def _log_q_of_training(self) -> LogQ | None:
-        if not self._arguments.logq_correction:
-            return None
-        if self._log_q is None:
-            loader = self.loader("train")
-            assert loader is not None
-            num_targets = self.env.bundle.num_nodes(self.node_types[1])
-            limit = self._arguments.max_labels_per_anchor
-            self._log_q = LogQ(loader.negatives, loader.supervision, num_targets, limit)
-        return self._log_q
 
     def _encode_graph(self, split: str) -> dict[str, Tensor]:
         """Embeddings of all anchors and targets, exact, along the messages of a split."""
@@ -311,6 +298,24 @@ class LinkPrediction(Task):
             )
         settings, training = config.loader_plan(split), split == "train"
         graph = self.messages(split)
+        plan = LinkPlan(
+            num_negatives=args.num_random_negatives_eval,
+            negatives=args.negatives,
+            is_evaluation=True,
+            known=self._known,
+            reverse_types=self.target.reverse_types,
+        )
+        if training:
+            plan = replace(
+                plan,
+                seeds=args.seeds,  # type: ignore[arg-type]
+                max_labels_per_anchor=args.max_labels_per_anchor,
+                num_negatives=args.num_random_negatives,
+                is_evaluation=False,
+                in_batch=self.objective.in_batch,
+                known=None if self.objective.is_joint else self._known,
+                log_q=args.logq_correction,
+            )
         return LinkLoader(
             graph,
             self._features,
@@ -318,11 +323,7 @@ class LinkPrediction(Task):
             sampler=build_sampler(env.loaded, graph),
             columns={args.feature: "x"} if feature_widths(env.bundle, args.feature) else {},
             edge_columns=self.edge_columns,
-            num_negatives=args.num_random_negatives if training else args.num_random_negatives_eval,
-            negatives=args.negatives,
-            fixed_negatives=not training,
-            max_labels_per_anchor=args.max_labels_per_anchor if training else None,
-            reverse_types=self.target.reverse_types,
+            plan=plan,
             batch_size=settings.batch_size,
             split=split,
             seed=config.seed,

@@ -7,13 +7,12 @@ import pytest
 import torch
 
 from raygnn.data.links.supervision import SupervisionEdges
-from raygnn.loops.tasks.log_q import LogQ
-from raygnn.losses import Candidates
+from raygnn.loops.tasks.link_scoring import LinkScoring
 from raygnn.sampling import LocalFeatureStore, LocalGraphStore, NeighborSampler
-from raygnn.sampling.link_loader import LinkLoader
+from raygnn.sampling.link_loader import LinkLoader, LinkPlan
 from tests.unit.sampling.memory_bundle import NODE, random_bundle
 
-NUM_NODES, NUM_ANCHORS, BATCH, NUM_RANDOM, EPOCHS = 12, 40, 8, 5, 300
+NUM_NODES, NUM_ANCHORS, BATCH, NUM_RANDOM, EPOCHS = 12, 40, 8, 5, 200
 
 
 def _supervision() -> SupervisionEdges:
@@ -29,7 +28,8 @@ def _supervision() -> SupervisionEdges:
 
 @pytest.mark.parametrize("negatives", ["uniform", "degree"])
 @pytest.mark.parametrize("limit", [None, 1])
-def test_counts(negatives, limit):
+@pytest.mark.parametrize("seeds", ["links", "anchors"])
+def test_counts(negatives, limit, seeds):
     bundle = random_bundle(num_nodes=NUM_ANCHORS, num_edges=200)
     graph = LocalGraphStore(bundle)
     loader = LinkLoader(
@@ -38,42 +38,35 @@ def test_counts(negatives, limit):
         _supervision(),
         sampler=NeighborSampler(graph, [1]),
         columns={},
-        num_negatives=NUM_RANDOM,
-        negatives=negatives,
-        max_labels_per_anchor=limit,
+        plan=LinkPlan(
+            seeds=seeds,
+            num_negatives=NUM_RANDOM,
+            negatives=negatives,
+            max_labels_per_anchor=limit,
+            in_batch=True,
+            log_q=True,
+        ),
         batch_size=BATCH,
         split="train",
         seed=0,
         shuffle=True,
         num_threads=0,
     )
-    log_q = LogQ(loader.negatives, loader.supervision, NUM_ANCHORS, limit)
     counts, expected = np.zeros(NUM_ANCHORS), np.zeros(NUM_ANCHORS)
-    everyone = torch.arange(NUM_ANCHORS)
+    scoring, rows = LinkScoring((NODE, NODE), None), {NODE: torch.zeros(NUM_ANCHORS, 1)}
+    probability = loader.negatives.probability(np.arange(NUM_ANCHORS))
     for epoch in range(EPOCHS):
         for index in range(loader.num_batches):
             batch = loader.without_neighborhood(index, epoch)
-            drawn, targets = batch.random_negative_id, batch.label_id[1]
-            counts += np.bincount(torch.cat([drawn, targets]), minlength=NUM_ANCHORS)
-            # as many of each kind as the batch has, then what is asked about
-            is_target = torch.tensor([False] * len(drawn) + [True] * len(targets))
-            ids = torch.cat([drawn, targets])
-            owner = torch.full_like(ids, -1)
-            given = Candidates(rows=ids, ids=ids, owner=owner, in_batch=is_target)
-            found = log_q.expected(given, everyone)
-            expected += found.numpy()
-            torch.testing.assert_close(log_q(given), found[ids].log().float())
+            candidates = scoring.offered(batch, rows, in_batch=True)
+            counts += np.bincount(candidates.ids, minlength=NUM_ANCHORS)
+            num_links = batch.label_id.shape[1]
+            expected += NUM_RANDOM * probability + num_links * loader.link_share
+            ids = candidates.ids.numpy()
+            of_candidates = NUM_RANDOM * probability[ids] + num_links * loader.link_share[ids]
+            found = candidates.log_q().double().exp().numpy()
+            np.testing.assert_allclose(found, of_candidates, rtol=1e-5)
     often = expected > 200
     assert often.sum() > 5
     np.testing.assert_allclose(counts[often], expected[often], rtol=0.15)
     assert counts.sum() == pytest.approx(expected.sum(), rel=1e-6)
-
-
-def test_a_hard_negative_is_expected_once():
-    ids = torch.tensor([3, 3])
-    given = Candidates(
-        rows=ids, ids=ids, owner=torch.tensor([-1, 0]), in_batch=torch.tensor([True, False])
-    )
-    share = np.mean(_supervision().targets == 3)
-    found = LogQ(None, _supervision(), NUM_NODES, None)(given)
-    assert found.exp().tolist() == pytest.approx([share, 1.0], rel=1e-5)

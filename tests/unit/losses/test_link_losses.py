@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 import torch
@@ -22,8 +23,8 @@ from raygnn.losses import (
 )
 
 LOSSES: dict[str, Callable[[], LinkLoss]] = {
-    "retrieval": Retrieval,
-    "softmax": SoftmaxOwnNegatives,
+    "retrieval": partial(Retrieval, temperature=0.07),
+    "softmax": partial(SoftmaxOwnNegatives, temperature=0.07),
     "margin": Margin,
     "bpr": BPR,
     "link_binary_cross_entropy": LinkBinaryCrossEntropy,

@@ -19,6 +19,7 @@ from raygnn.errors import ConfigError
 from raygnn.models import GraphSAGE
 from raygnn.sampling import (
     LinkLoader,
+    LinkPlan,
     LocalFeatureStore,
     LocalGraphStore,
     NeighborLoader,
@@ -159,5 +160,6 @@ def test_links_share_their_nodes():
         sampler.sample_from_edges(EdgeSamplerInput(None, *ends))
     links = SupervisionEdges(NODE, NODE, EDGE, *(np.array(rows) for rows in ([0], [0, 1], [1])))
     options: dict[str, Any] = {"batch_size": 4, "split": "t", "seed": 0, "shuffle": True}
+    options["plan"] = LinkPlan()
     with pytest.raises(ConfigError, match=r"sampling.disjoint=True is invalid: in a batch of lin"):
         LinkLoader(graph, LocalFeatureStore(bundle), links, sampler=sampler, columns={}, **options)

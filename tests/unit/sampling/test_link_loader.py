@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from itertools import pairwise
 from typing import Any
 
@@ -13,13 +14,13 @@ from hypothesis import strategies as st
 from torch_geometric.data import Data, HeteroData
 from torch_geometric.sampler import BaseSampler
 
-from raygnn.data.links.supervision import SupervisionEdges
+from raygnn.data.links.supervision import KnownLinks, KnownPositives, SupervisionEdges
 from raygnn.errors import ConfigError, DataError
 from raygnn.sampling import (
     LinkLoader,
+    LinkPlan,
     LocalFeatureStore,
     LocalGraphStore,
-    NeighborLoader,
     NeighborSampler,
     blocks_of,
 )
@@ -72,10 +73,13 @@ def _two_types(seed: int = 0, num_users: int = 40, num_items: int = 15) -> Memor
 
 def _loader(bundle: MemoryBundle, links: SupervisionEdges, **changes: Any) -> LinkLoader:
     graph = LocalGraphStore(bundle, changes.pop("direction", "in"))
+    plan = {
+        field.name: changes.pop(field.name) for field in fields(LinkPlan) if field.name in changes
+    }
     options: dict[str, Any] = {
         "sampler": NeighborSampler(graph, [4, 3]),
         "columns": {"x": "x"},
-        "num_negatives": 9,
+        "plan": LinkPlan(**{"num_negatives": 9, "in_batch": True, **plan}),
         "batch_size": 16,
         "split": "train",
         "seed": 1,
@@ -94,59 +98,97 @@ def _same(one: Data, other: Data) -> bool:
     )
 
 
-def test_a_batch_names_its_links():
+def _pairs_of(links: SupervisionEdges) -> np.ndarray:
+    return np.stack([np.repeat(links.anchors, np.diff(links.indptr)), links.targets])
+
+
+@pytest.mark.parametrize("seeds", ["links", "anchors"])
+def test_a_batch_names_its_links(seeds):
     bundle, links = _homogeneous()
-    batches = list(_loader(bundle, links).iterate(0))
-    anchors = torch.cat([batch.input_id for batch in batches])
-    assert torch.equal(anchors.sort().values, torch.from_numpy(links.anchors))
-    targets = dict(zip(links.anchors, np.split(links.targets, links.indptr[1:-1]), strict=True))
-    hard = links.hard_negatives
+    pairs, hard = _pairs_of(links), links.hard_negatives
     others = dict(zip(links.anchors, np.split(hard.targets, hard.indptr[1:-1]), strict=True))
+    loader = _loader(bundle, links, seeds=seeds, known=_known(bundle))
+    batches = list(loader.iterate(0))
+    every = torch.cat([batch.link for batch in batches])
+    assert torch.equal(every.sort().values, torch.arange(links.num_links))
+    assert len(batches) == -(-(links.num_links if seeds == "links" else links.num_anchors) // 16)
     for index, batch in enumerate(batches):
         assert type(batch) is Data
         batch.validate()
         assert batch.index == index
         assert len(batch.n_id.unique()) == len(batch.n_id)
         assert torch.equal(batch.x[:, 0], batch.n_id.float())
-        assert torch.equal(batch.n_id[batch.anchor_index], batch.input_id)
-        for where, ids, expected in (
-            (batch.label_index, batch.label_id, targets),
-            (batch.negative_index, batch.negative_id, others),
-        ):
-            assert torch.equal(batch.n_id[where], ids)
-            assert ids.T.tolist() == [
-                [anchor, target]
-                for anchor in batch.input_id.tolist()
-                for target in expected[anchor].tolist()
-            ]
+        assert batch.label_id.tolist() == pairs[:, batch.link].tolist()
+        assert torch.equal(batch.n_id[batch.label_index], batch.label_id)
+        assert torch.equal(batch.n_id[batch.negative_index], batch.negative_id)
         assert torch.equal(batch.n_id[batch.random_negatives], batch.random_negative_id)
+        if seeds == "links":
+            assert torch.equal(batch.input_id, batch.link)
+        else:
+            anchors = torch.from_numpy(links.anchors)[batch.input_id]
+            counts = torch.from_numpy(np.diff(links.indptr))[batch.input_id]
+            assert torch.equal(batch.label_id[0], anchors.repeat_interleave(counts))
+        assert len(batch.query.unique()) == len(batch.label_id[0].unique())
+        for query in batch.query.unique():
+            (anchor,) = batch.label_id[0, batch.query == query].unique().tolist()
+            own = batch.negative_id[batch.negative_query == query]
+            assert own.tolist() == others[anchor].tolist()
         drawn = RandomNegatives(200).draw(9, batch_key(1, "train", 0, index))
         assert batch.random_negative_id.tolist() == drawn.tolist()
-        seeds = torch.cat([batch.input_id, batch.label_id[1], batch.negative_id[1]])
-        seeds = torch.cat([seeds, batch.random_negative_id])
-        assert batch.batch_size == len(seeds.unique())
+        candidates = [batch.random_negative_id, batch.label_id[1], batch.negative_id]
+        candidates = torch.cat(candidates).tolist()
+        edges = set(zip(*bundle.edges[EDGE], strict=True))
+        assert batch.known.tolist() == [
+            [(anchor, node) in edges or anchor == node for node in candidates]
+            for anchor in batch.label_id[0].tolist()
+        ]
+        seeds_of = torch.cat([batch.label_id[0], torch.tensor(candidates)])
+        assert batch.batch_size == len(seeds_of.unique())
         assert blocks_of(batch)[-1].num_dst == batch.batch_size
 
 
-def test_anchors_are_cut_as_seeds_are():
-    bundle, links = _homogeneous()
-    graph = LocalGraphStore(bundle)
-    nodes = NeighborLoader(
-        graph,
-        LocalFeatureStore(bundle),
-        links.anchors,
-        NODE,
-        sampler=NeighborSampler(graph, [2]),
-        columns={},
-        batch_size=16,
-        split="train",
-        seed=1,
-        shuffle=True,
+def _known(bundle: MemoryBundle) -> KnownLinks:
+    csr = bundle.csr(EDGE)
+    order = np.concatenate(
+        [
+            start + np.argsort(csr.indices[start:stop], kind="stable")
+            for start, stop in pairwise(csr.indptr)
+        ]
     )
+    return KnownLinks((KnownPositives(csr.indptr, csr.indices[order]),), is_one_type=True)
+
+
+def test_an_epoch_is_a_permutation_of_the_links():
+    bundle, links = _homogeneous()
     loader = _loader(bundle, links)
-    for epoch in range(2):
-        for one, other in zip(loader.iterate(epoch), nodes.iterate(epoch), strict=True):
-            assert torch.equal(one.input_id, other.input_id)
+    orders = [torch.cat([batch.link for batch in loader.iterate(epoch)]) for epoch in range(2)]
+    assert not torch.equal(*orders)
+    for order in orders:
+        assert torch.equal(order.sort().values, torch.arange(links.num_links))
+    # neighbors in the list of links, of one anchor, are not neighbors in the epoch
+    assert (orders[0].diff() == 1).sum() < 10
+
+
+def test_an_evaluation_is_fixed_and_fair():
+    """Each link once, in order, among as many candidates as the others, none a known link."""
+    bundle, links = _homogeneous()
+    known = _known(bundle)
+    changes = {"is_evaluation": True, "shuffle": False, "known": known, "num_negatives": 30}
+    loader = _loader(bundle, links, **changes)
+    batches = list(loader.iterate(0))
+    assert torch.cat([batch.link for batch in batches]).tolist() == list(range(links.num_links))
+    order = RandomNegatives(200).draw_distinct(60, batch_key(1, "train", 0, 0))
+    for batch in batches:
+        assert "known" not in batch
+        assert batch.candidate.shape == (len(batch.link), 30)
+        assert torch.equal(batch.n_id[batch.random_negatives], batch.random_negative_id)
+        for (anchor, target), columns in zip(
+            batch.label_id.T.numpy(), batch.candidate, strict=True
+        ):
+            is_out = known.mask(np.array([anchor]), order)[0] | (order == target)
+            expected = order[~is_out][:30]
+            assert batch.random_negative_id[columns].tolist() == expected.tolist()
+    assert _same(loader.make(0, 1), batches[1])
 
 
 @pytest.mark.parametrize("world_size", [1, 2, 3])
@@ -170,11 +212,11 @@ def test_several_types():
         assert type(batch) is HeteroData
         batch.validate()
         users, items = batch["user"].n_id, batch["item"].n_id
-        assert torch.equal(users[: batch["user"].batch_size], batch.input_id)
+        assert batch["user"].batch_size == len(batch.label_id[0].unique())
         assert torch.equal(users[batch.label_index[0]], batch.label_id[0])
         assert torch.equal(items[batch.label_index[1]], batch.label_id[1])
         assert torch.equal(items[batch.random_negatives], batch.random_negative_id)
-        assert batch.negative_index.shape == (2, 0)
+        assert batch.negative_index.shape == (0,)
         assert "x" not in batch["item"]
         last = blocks_of(batch)[-1]
         assert last.num_dst == {t: batch[t].batch_size for t in ("user", "item")}
@@ -182,32 +224,38 @@ def test_several_types():
         assert moved.label_index.is_meta
 
 
-def test_labels_are_drawn_anew_in_each_epoch():
+@pytest.mark.parametrize("seeds", ["links", "anchors"])
+def test_labels_are_drawn_anew_in_each_epoch(seeds):
     bundle, links = _homogeneous()
-    loader = _loader(bundle, links, max_labels_per_anchor=2, batch_size=500, shuffle=False)
+    options = {"max_labels_per_anchor": 2, "shuffle": False, "seeds": seeds}
+    loader = _loader(bundle, links, batch_size=500, **options)
     seen, counts = set(), np.diff(links.indptr)
     first = loader.make(0, 0)
     for epoch in range(30):
         batch = loader.make(epoch, 0)
         pairs = list(map(tuple, batch.label_id.T.tolist()))
         assert len(set(pairs)) == len(pairs) == np.minimum(counts, 2).sum()
-        taken = torch.bincount(batch.negative_index[0]).max()
-        assert taken == 2
+        assert torch.bincount(torch.tensor([anchor for anchor, _ in pairs])).max() == 2
+        assert torch.bincount(batch.negative_query).max() == 2
         seen.update(pairs)
     assert len(seen) == links.num_links
     assert not torch.equal(batch.label_id, first.label_id)
     # whatever else is in the batch
-    small = _loader(bundle, links, max_labels_per_anchor=2, batch_size=3, shuffle=False)
+    small = _loader(bundle, links, batch_size=3, **options)
     parts = [part.label_id for part in small.iterate(0)]
     assert torch.equal(torch.cat(parts, dim=1), first.label_id)
 
 
-def test_negatives_may_be_fixed():
+def test_links_and_anchors_of_one_label_are_the_same_epoch():
     bundle, links = _homogeneous()
-    loader = _loader(bundle, links, fixed_negatives=True, negatives="degree")
-    drawn = [batch.random_negative_id for epoch in (0, 1) for batch in loader.iterate(epoch)]
-    assert len({tuple(ids.tolist()) for ids in drawn}) == 1
-    assert loader.negatives.log_probability(drawn[0].numpy()).min() > -np.inf
+    both = [_loader(bundle, links, max_labels_per_anchor=1, seeds=s) for s in ("links", "anchors")]
+    for one, other in zip(*(loader.iterate(2) for loader in both), strict=True):
+        assert torch.equal(one.label_id, other.label_id)
+        assert torch.equal(one.edge_index, other.edge_index)
+
+
+def test_there_may_be_no_random_negatives():
+    bundle, links = _homogeneous()
     none = _loader(bundle, links, num_negatives=0)
     assert none.negatives is None
     assert none.make(0, 0).random_negatives.shape == (0,)
@@ -248,8 +296,11 @@ def _linked_graphs(draw: st.DrawFn) -> tuple[MemoryBundle, SupervisionEdges, dic
     direction=st.sampled_from(["in", "out"]),
     fanouts=st.sampled_from([[-1, -1], [2, 3]]),
     limit=st.sampled_from([None, 1]),
+    seeds=st.sampled_from(["links", "anchors"]),
 )
-def test_no_link_of_a_batch_or_its_reverse_carries_messages(graph, direction, fanouts, limit):
+def test_no_link_of_a_batch_or_its_reverse_carries_messages(
+    graph, direction, fanouts, limit, seeds
+):
     bundle, links, reverses = graph
     store = LocalGraphStore(bundle, direction)
     loader = _loader(
@@ -261,6 +312,7 @@ def test_no_link_of_a_batch_or_its_reverse_carries_messages(graph, direction, fa
         reverse_types=reverses,
         batch_size=3,
         max_labels_per_anchor=limit,
+        seeds=seeds,
     )
     for batch in loader.iterate(0):
         linked = {frozenset(pair) for pair in batch.label_id.T.tolist()}
@@ -307,15 +359,6 @@ def test_the_rest_of_the_neighborhood_stays_full():
         for node, count in zip(batch.n_id.tolist(), taken, strict=False):
             own = csc.indices[csc.indptr[node] : csc.indptr[node + 1]].tolist()
             assert count == min(2, sum((other, node) not in linked for other in own))
-
-
-def test_orders_of_anchors_do_not_matter_to_links():
-    bundle, links = _homogeneous()
-    assert all(start < stop for start, stop in pairwise(links.indptr))
-    loader = _loader(bundle, links, shuffle=False, batch_size=5)
-    assert loader.num_batches == -(-links.num_anchors // 5)
-    ids = torch.cat([batch.input_id for batch in loader.iterate(7)])
-    assert ids.tolist() == links.anchors.tolist()
 
 
 def test_what_is_refused():

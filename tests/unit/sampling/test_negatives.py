@@ -2,10 +2,13 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from raygnn.data.links.supervision import KnownLinks, KnownPositives
 from raygnn.errors import ConfigError, DataError
 from raygnn.sampling import LocalGraphStore
-from raygnn.sampling.negatives import RandomNegatives
+from raygnn.sampling.negatives import EvaluationCandidates, RandomNegatives
 from tests.unit.sampling import reference
 from tests.unit.sampling.memory_bundle import EDGE, NODE, MemoryBundle, random_bundle
 
@@ -26,12 +29,12 @@ def test_draws_are_those_of_the_definition():
 @pytest.mark.parametrize("degrees", [None, DEGREES])
 def test_nodes_come_as_often_as_they_should(degrees):
     negatives = RandomNegatives(8, degrees)
-    log_probability = negatives.log_probability(np.arange(8))
+    probability = negatives.probability(np.arange(8))
     expected = np.ones(8) if degrees is None else degrees**0.75
-    assert np.allclose(np.exp(log_probability), expected / expected.sum(), atol=1e-3)
+    assert np.allclose(probability, expected / expected.sum(), atol=1e-3)
     num_draws = 20_000
     counts = np.bincount(negatives.draw(num_draws, 3), minlength=8)
-    hoped = np.exp(log_probability) * num_draws
+    hoped = probability * num_draws
     is_possible = hoped > 0
     assert counts[~is_possible].sum() == 0
     chi2 = ((counts - hoped)[is_possible] ** 2 / hoped[is_possible]).sum()
@@ -73,3 +76,51 @@ def test_what_cannot_be_drawn():
         RandomNegatives.of_graph(LocalGraphStore(none), NODE, "degree")
     with pytest.raises(DataError, match="no node of the target type has an edge"):
         RandomNegatives(2, np.zeros(2, np.int64))
+
+
+@pytest.mark.parametrize("degrees", [None, DEGREES])
+def test_distinct_draws(degrees):
+    negatives = RandomNegatives(8, degrees)
+    num_possible = 8 if degrees is None else 5
+    assert negatives.num_possible == num_possible
+    first, counts = np.zeros(8), np.zeros(8)
+    for key in range(2000):
+        drawn = negatives.draw_distinct(3, key)
+        assert len(set(drawn.tolist())) == 3
+        first[drawn[0]] += 1
+        counts[drawn] += 1
+    everyone = negatives.draw_distinct(99, 5)
+    assert sorted(everyone) == (list(range(8)) if degrees is None else [1, 2, 4, 5, 6])
+    assert np.array_equal(negatives.draw_distinct(3, 5), everyone[:3])
+    np.testing.assert_allclose(first / 2000, negatives.probability(np.arange(8)), atol=0.04)
+    assert counts[degrees == 0].sum() == 0 if degrees is not None else counts.min() > 600
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.integers(1, 30), st.integers(1, 20), st.integers(0, 100), st.booleans(), st.booleans())
+def test_each_link_has_the_same_number_of_candidates(num_nodes, wanted, key, is_one_type, degree):
+    """Distinct ones, never its ends, and known links only where there is nothing else."""
+    rng = np.random.default_rng(key)
+    known = [np.unique(rng.integers(0, num_nodes, rng.integers(0, 12))) for _ in range(num_nodes)]
+    indptr = np.append(0, np.cumsum([len(row) for row in known]))
+    links = KnownLinks((KnownPositives(indptr, np.concatenate(known)),), is_one_type)
+    degrees = rng.integers(1, 9, num_nodes) if degree else None
+    negatives = RandomNegatives(num_nodes, degrees)
+    candidates = EvaluationCandidates(negatives, wanted, key, links, is_one_type=is_one_type)
+    num = min(wanted, num_nodes - 1 - is_one_type)
+    assert candidates.num_candidates == max(num, 0)
+    anchors, targets = rng.integers(0, num_nodes, (2, 25))
+    nodes, chosen = candidates.choose(anchors, targets, None)
+    assert chosen.shape == (25, max(num, 0))
+    assert len(nodes) <= max(2 * num, num + 2)
+    for anchor, target, columns in zip(anchors, targets, chosen, strict=True):
+        own = nodes[columns].tolist()
+        assert len(set(own)) == len(own)
+        assert target not in own
+        assert not is_one_type or anchor not in own
+        others = set(known[anchor].tolist()) | {target} | ({anchor} if is_one_type else set())
+        if len(set(nodes.tolist()) - others) >= num:
+            assert not set(own) & others
+    if num > 0:
+        wider, more = candidates.choose(anchors[:1], targets[:1], None)
+        assert wider[more[0]].tolist() == nodes[chosen[0]].tolist()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from raygnn.data.links.supervision import SupervisionEdges
 from raygnn.errors import ConfigError, DataError
 from raygnn.sampling import (
     LinkLoader,
+    LinkPlan,
     LocalFeatureStore,
     LocalGraphStore,
     NeighborLoader,
@@ -143,8 +145,8 @@ def test_nodes_are_loaded_as_of_their_own_time(dtype):
         assert blocks_of(batch)[-1].num_dst == batch.batch_size
 
 
-def test_links_are_loaded_as_of_their_time():
-    bundle = _bundle(2, "int64", edge_times=True, node_times=False)
+def _links(bundle: MemoryBundle) -> tuple[SupervisionEdges, np.ndarray]:
+    """The pairs of a bundle as links, each anchor with a hard negative, and their times."""
     csc, time = bundle.csc(EDGE), bundle.column(EDGE, "time")
     target = np.repeat(np.arange(25), np.diff(csc.indptr))
     pairs, first = np.unique(np.stack([csc.indices, target]), axis=1, return_index=True)
@@ -153,31 +155,82 @@ def test_links_are_loaded_as_of_their_time():
     hard = SupervisionEdges(
         NODE, NODE, None, anchors, np.arange(len(anchors) + 1), np.full(len(anchors), 3)
     )
-    links = SupervisionEdges(NODE, NODE, EDGE, anchors, indptr, pairs[1], time[first], hard)
+    times = time[first]
+    return SupervisionEdges(NODE, NODE, EDGE, anchors, indptr, pairs[1], times, hard), times
+
+
+def test_links_are_loaded_as_of_the_earliest_of_their_group():
+    bundle = _bundle(2, "int64", edge_times=True, node_times=False)
+    links, times_of_links = _links(bundle)
+    time = bundle.column(EDGE, "time")
     graph = LocalGraphStore(bundle)
-    options: dict[str, Any] = {"columns": {}, "batch_size": 4, "split": "t", "seed": 0}
-    options |= {"shuffle": True, "num_negatives": 6, "max_labels_per_anchor": 3}
-    sampler = NeighborSampler(graph, [-1, 2], temporal=Temporal())
-    loader = LinkLoader(graph, LocalFeatureStore(bundle), links, sampler=sampler, **options)
-    time_of = dict(zip(map(tuple, pairs.T.tolist()), time[first].tolist(), strict=True))
+    plan = LinkPlan(num_negatives=200, max_labels_per_anchor=3, in_batch=True)
+    options: dict[str, Any] = {"columns": {}, "batch_size": 80, "split": "t", "seed": 0}
+    options |= {"sampler": NeighborSampler(graph, [-1, 2], temporal=Temporal()), "shuffle": True}
+    loader = LinkLoader(graph, LocalFeatureStore(bundle), links, plan=plan, **options)
     for batch in loader.iterate(0):
-        times = torch.tensor([time_of[tuple(pair)] for pair in batch.label_id.T.tolist()])
+        times = torch.from_numpy(times_of_links)[batch.link]
+        num_groups = min(32, len(times))
+        assert (times.diff() >= 0).all()
+        assert batch.group.unique().tolist() == list(range(num_groups))
+        assert batch.group.bincount().diff().abs().max() <= 1
+        earliest = torch.stack([times[batch.group == i].min() for i in range(num_groups)])
+        of_links, of_random = earliest[batch.group], earliest[batch.random_group]
         assert torch.equal(batch.n_id[batch.label_index], batch.label_id)
-        assert torch.equal(batch.seed_time[batch.label_index], times.expand(2, -1))
-        assert (torch.from_numpy(time)[batch.e_id] <= batch.seed_time[batch.edge_index[1]]).all()
-        latest = {
-            anchor: int(times[batch.label_id[0] == anchor].max())
-            for anchor in batch.input_id.tolist()
-        }
-        assert batch.seed_time[batch.anchor_index].tolist() == list(latest.values())
-        assert torch.equal(batch.n_id[batch.negative_index], batch.negative_id)
-        expected = [latest[anchor] for anchor in batch.negative_id[0].tolist()]
-        assert batch.seed_time[batch.negative_index].tolist() == [expected, expected]
+        assert torch.equal(batch.seed_time[batch.label_index], of_links.expand(2, -1))
         assert torch.equal(batch.n_id[batch.random_negatives], batch.random_negative_id)
-        assert batch.seed_time[batch.random_negatives].tolist() == np.resize(times, 6).tolist()
-    timeless = SupervisionEdges(NODE, NODE, EDGE, anchors, indptr, pairs[1])
+        assert torch.equal(batch.seed_time[batch.random_negatives], of_random)
+        assert batch.random_group.bincount().min() >= 200 // num_groups
+        assert (torch.from_numpy(time)[batch.e_id] <= batch.seed_time[batch.edge_index[1]]).all()
+        # each anchor of a group has its hard negatives, as of then
+        assert batch.negative_id.tolist() == [3] * len(batch.query.unique())
+        for query in batch.query.unique():
+            (when,) = of_links[batch.query == query].unique()
+            hard = batch.negative_index[batch.negative_query == query]
+            assert batch.seed_time[hard].tolist() == [when]
+
+
+def test_evaluation_goes_in_the_order_of_time():
+    bundle = _bundle(2, "int64", edge_times=True, node_times=False)
+    graph = LocalGraphStore(bundle)
+    links, times = _links(bundle)
+    sampler = NeighborSampler(graph, [-1, 2], temporal=Temporal())
+    plan = LinkPlan(num_negatives=7, is_evaluation=True)
+    options: dict[str, Any] = {"columns": {}, "batch_size": 80, "split": "t", "seed": 0}
+    options |= {"sampler": sampler, "shuffle": False, "plan": plan}
+    batches = list(LinkLoader(graph, LocalFeatureStore(bundle), links, **options).iterate(0))
+    order = torch.cat([batch.link for batch in batches])
+    assert order.tolist() == np.argsort(times, kind="stable").tolist()
+    for batch in batches:
+        of_links = batch.seed_time[batch.label_index[0]]
+        assert len(of_links.unique()) <= 8
+        assert (of_links <= torch.from_numpy(times)[batch.link]).all()
+        chosen = batch.random_negatives[batch.candidate]
+        assert chosen.shape == (len(of_links), 7)
+        assert torch.equal(batch.seed_time[chosen], of_links.unsqueeze(1).expand(-1, 7))
+        # the same nodes at each time, and distinct ones
+        ids = batch.random_negative_id.view(int(batch.group.max()) + 1, -1)
+        assert (ids == ids[0]).all()
+        assert len(ids[0].unique()) == ids.shape[1]
+
+
+def test_temporal_links_have_times():
+    bundle = _bundle(2, "int64", edge_times=True, node_times=False)
+    graph = LocalGraphStore(bundle)
+    links, _ = _links(bundle)
+    timeless = replace(links, times=None)
+    sampler = NeighborSampler(graph, [2], temporal=Temporal())
+    options: dict[str, Any] = {"columns": {}, "batch_size": 80, "split": "t", "seed": 0}
     with pytest.raises(DataError, match=r"sampling.temporal is set, and the links have no times"):
-        LinkLoader(graph, LocalFeatureStore(bundle), timeless, sampler=sampler, **options)
+        LinkLoader(
+            graph,
+            LocalFeatureStore(bundle),
+            timeless,
+            sampler=sampler,
+            plan=LinkPlan(),
+            shuffle=True,
+            **options,
+        )
 
 
 def test_what_is_refused():
