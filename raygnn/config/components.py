@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from raygnn.config.component import Component
-from raygnn.config.dotted_path import LIBRARY_ROOTS, DottedPathError, allowed_root, import_dotted
+from raygnn.config.dotted_path import DottedPathError, allowed_root, import_dotted, is_of_library
 from raygnn.config.nested_args import (
     TYPE_KEY,
     broken_nested_rules,
@@ -59,14 +59,14 @@ def broken_function_rules(
     name: str, path: KeyPath, allow_modules: Sequence[str]
 ) -> Iterator[Problem]:
     """What is wrong with the dotted path of a function, as far as it shows without importing."""
-    if broken := _broken_path(name, allow_modules):
-        yield Problem(path, *broken)
-    elif allowed_root(name, allow_modules) in LIBRARY_ROOTS:
+    if is_of_library(name):
         yield Problem(
             path,
             "a function is taken from user modules only",
             "Set a function of your own, and allow its module with --allow-module",
         )
+    elif broken := _broken_path(name, allow_modules):
+        yield Problem(path, *broken)
 
 
 def resolve(component: Component | str, slot: str, allow_modules: Sequence[str] = ()) -> Target:
@@ -109,7 +109,7 @@ def build(
         raise ConfigError([_text(problem, component) for problem in problems])
     if component.type not in SLOTS[slot].names:
         injected = _accepted(target, injected)
-    return _call(target, args, injected, path, component.type, allow_modules)
+    return _call(target, args, injected, path, component.type)
 
 
 def check_arguments(
@@ -169,7 +169,7 @@ def _import(path: str, spec: Slot, allow_modules: Sequence[str]) -> Target:
         return found
     if spec.functions_only:
         raise DottedPathError("a function goes here, and this is a class", "Set a function")
-    if spec.any_user_class and allowed_root(path, allow_modules) not in LIBRARY_ROOTS:
+    if spec.any_user_class and not is_of_library(path):
         return found
     # One by one: to import a base takes as long as its library, and raygnn's own come first.
     if not any(issubclass(found, _import_base(base)) for base in spec.bases):
@@ -180,7 +180,7 @@ def _import(path: str, spec: Slot, allow_modules: Sequence[str]) -> Target:
 
 
 def _import_base(path: str) -> type:
-    base = import_dotted(path, (), takes_functions=False)
+    base = import_dotted(path, (path.rpartition(".")[0],), takes_functions=False)
     assert isinstance(base, type)
     return base
 
@@ -224,7 +224,7 @@ class _Nest:
             raise ConfigError(problem.text(repr(name))) from error
         if clash := sorted(set(args) & set(injected)):
             raise ConfigError([Problem((*path, n), *_INJECTED).text(repr(args[n])) for n in clash])
-        return _call(target, args, injected, path, name, self.allow_modules)
+        return _call(target, args, injected, path, name)
 
     def _is_of_own_kind(self, name: str) -> bool:
         if not self.slot.nests or name in self.slot.names:
@@ -250,8 +250,8 @@ def _accepted(target: Target, injected: Mapping[str, Any]) -> dict[str, Any]:
     parameters = _parameters(target)
     if parameters is None:
         return dict(injected)
-    is_library = target.__module__.partition(".")[0] in LIBRARY_ROOTS
-    takes_all = any(p.kind is p.VAR_KEYWORD for p in parameters.values()) and not is_library
+    is_users = not is_of_library(target.__module__)
+    takes_all = any(p.kind is p.VAR_KEYWORD for p in parameters.values()) and is_users
     return {name: value for name, value in injected.items() if takes_all or name in parameters}
 
 
@@ -261,13 +261,11 @@ def _call(
     injected: Mapping[str, Any],
     path: KeyPath,
     name: str,
-    allow_modules: Sequence[str],
 ) -> Any:
     parameters = _parameters(target)
     if parameters is not None:
         _check_arguments(parameters, args, injected, path, name)
-    is_users = "." in name and allowed_root(name, allow_modules) not in LIBRARY_ROOTS
-    if is_users:
+    if "." in name and not is_of_library(name):
         return target(**args, **injected)  # errors are the user's own, with their traceback
     try:
         return target(**args, **injected)

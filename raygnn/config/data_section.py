@@ -134,6 +134,11 @@ class Synthetic(Section):
         return dict(self.model_extra or {})
 
 
+#: Keys of `data` that say what is opened, built or written, not how tables are read. They are the
+#: user's: what came with a trained model does not set them.
+PLACES = ("uri", "synthetic", "type", "args", "cache_dir")
+
+
 class Data(Section):
     """Where the graph comes from: uri, synthetic or type; none of them with `fit(data=...)`."""
 
@@ -143,7 +148,8 @@ class Data(Section):
     synthetic: Synthetic | None = Field(default=None, description="A graph generated in the job.")
     type: NonEmptyText | None = Field(
         default=None,
-        description="Dotted path of a class or function that gives a PyG Data or HeteroData.",
+        description="Dotted path of a class or function that gives a PyG Data or HeteroData; its "
+        "module is allowed on the command line, also PyG's own, as such classes unpickle files.",
     )
     args: dict[str, Any] = Field(default_factory=dict, description="Arguments of `type`.")
     mode: Literal["in_memory"] = Field(

@@ -14,15 +14,15 @@ from raygnn.config.problems import choose_from
 #: Packages whose classes a config may name without being allowed to.
 LIBRARY_ROOTS = ("torch", "torch_geometric", "torchmetrics", "raygnn")
 
-#: Where in the libraries a class must be defined. Elsewhere are classes whose constructors run,
-#: unpickle or fetch what their arguments say: torch.package.PackageImporter,
-#: torch.utils.benchmark.Timer, torchmetrics.multimodal.CLIPScore (trust_remote_code).
+#: Where in the libraries a class must be defined, and a path must lead. Elsewhere are classes whose
+#: constructors run, unpickle or fetch what their arguments say: torch.package.PackageImporter,
+#: torch.utils.benchmark.Timer, torchmetrics.multimodal.CLIPScore (trust_remote_code), and all of
+#: torch_geometric.datasets, which unpickle the files of a folder. Whoever trusts one of these
+#: packages and the files it reads allows it by name.
 _REACHABLE = (
     "raygnn",
     "torch.nn",
     "torch.optim",
-    "torch_geometric.data",
-    "torch_geometric.datasets",
     "torch_geometric.nn",
     "torch_geometric.sampler",
     "torch_geometric.transforms",
@@ -49,7 +49,7 @@ class DottedPathError(Exception):
 
 
 def allowed_root(path: str, allow_modules: Sequence[str]) -> str:
-    """The package or module under which a path must stay; user modules go first.
+    """The package or module under which a path must stay; allowed modules go first.
 
     Raises:
         DottedPathError: it is no dotted path, or not under anything that is allowed.
@@ -59,16 +59,21 @@ def allowed_root(path: str, allow_modules: Sequence[str]) -> str:
         raise DottedPathError("it is no dotted path", "Set package.module.Name")
     for module in (*allow_modules, *LIBRARY_ROOTS):
         if path.startswith(f"{module}."):
-            is_private = module in LIBRARY_ROOTS and any(part.startswith("_") for part in parts)
+            is_private = is_of_library(path) and any(part.startswith("_") for part in parts)
             if is_private or any(part.startswith("__") for part in parts):
                 raise DottedPathError("private names cannot be reached", "Set a public name")
+            if module in LIBRARY_ROOTS and module not in allow_modules:
+                _check_reachable(path.rpartition(".")[0], is_alias=True)
             return module
     roots = [*LIBRARY_ROOTS, *allow_modules]
     raise DottedPathError(
-        f"it is outside of what this job may import ({', '.join(roots)})",
-        f"Add --allow-module {parts[0]} to the command, or allow_modules=[{parts[0]!r}] in Python, "
-        "if you trust it",
+        f"it is outside of what this job may import ({', '.join(roots)})", _allow(parts[0])
     )
+
+
+def is_of_library(path: str) -> bool:
+    """Whether a dotted path begins in one of `LIBRARY_ROOTS`, allowed by name or not."""
+    return path.partition(".")[0] in LIBRARY_ROOTS
 
 
 def import_dotted(
@@ -97,11 +102,12 @@ def import_dotted(
         raise DottedPathError(
             f"it is no class defined in {root}", "Set the path where a class is defined"
         )
-    if is_class and root in LIBRARY_ROOTS:
+    is_restricted = root in LIBRARY_ROOTS and root not in allow_modules
+    if is_class and is_restricted:
         _check_reachable(found.__module__)
     if is_function:
-        if root in LIBRARY_ROOTS or not takes_functions:
-            what = "a function" if root in LIBRARY_ROOTS else "a function, and a class goes here"
+        if is_restricted or not takes_functions:
+            what = "a function" if is_restricted else "a function, and a class goes here"
             raise DottedPathError(f"it is {what}", "Set a class")
         if not _is_in(found.__module__, root):
             raise DottedPathError(
@@ -111,13 +117,29 @@ def import_dotted(
     return found
 
 
-def _check_reachable(module: str) -> None:
-    is_reachable = any(_is_in(module, package) for package in _REACHABLE)
+def _check_reachable(module: str, *, is_alias: bool = False) -> None:
+    """Checks that a module of a library is within a config's reach.
+
+    Args:
+        is_alias: it is where a path finds the class, which may be above the module that defines it
+            (torchmetrics.Accuracy).
+    """
+    is_reachable = any(
+        _is_in(module, package) or (is_alias and _is_in(package, module)) for package in _REACHABLE
+    )
     if not is_reachable or any(_is_in(module, package) for package in _UNREACHABLE):
         raise DottedPathError(
-            f"classes of {module} are out of a config's reach, as they may run or load code",
-            "Wrap it in a class of your own, and allow that module",
+            f"classes of {module} are out of a config's reach, as they may unpickle files or run "
+            "code",
+            _allow(module),
         )
+
+
+def _allow(module: str) -> str:
+    return (
+        f"Add --allow-module {module} to the command, or allow_modules=[{module!r}] in Python, "
+        "if you trust it and the files that it reads"
+    )
 
 
 def _is_ours(found: Any, root: str) -> bool:

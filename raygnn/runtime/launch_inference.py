@@ -63,6 +63,12 @@ def launch_inference(
         The manifest of what was written.
     """
     options.check()
+    source = model.loaded.config.data
+    if data is None and not (source.uri or source.synthetic or source.type):
+        raise ConfigError(
+            "data.uri=None is invalid: the config of a model brings no graph. Add --data.uri GRAPH "
+            f"(that of training is {model.graph})."
+        )
     say(f"model {model.weights_uri}")
     run = _run_on_ray if model.loaded.config.scaling.max_workers else _run_in_process
     manifest: dict[str, Any] = run(model, options, ask, data)

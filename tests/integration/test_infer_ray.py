@@ -34,7 +34,7 @@ def test_two_workers_write_the_files_of_one_process(run, tmp_path, monkeypatch):
     written, handler = {}, signal.getsignal(signal.SIGINT)
     for workers in (0, 2):
         args = {"rows_per_file": 70, "chunk_size": 500}
-        overrides = ["--scaling.num_workers", str(workers)]
+        overrides = ["--data.uri", "tables", "--scaling.num_workers", str(workers)]
         raygnn.infer.predict("run", tmp_path / str(workers), overrides, **args)
         written[workers] = _files(tmp_path / str(workers))
     assert signal.getsignal(signal.SIGINT) is handler  # Ctrl-C means what it did before
@@ -45,6 +45,7 @@ def test_two_workers_write_the_files_of_one_process(run, tmp_path, monkeypatch):
 
 
 def test_too_many_workers_are_told(run, tmp_path):
+    overrides = ["--data.uri", str(run.with_name("tables")), "--scaling.num_workers", "3"]
     with pytest.raises(ResourceError, match="have places for 2"):
-        raygnn.infer.predict(run, tmp_path / "out", ["--scaling.num_workers", "3"])
+        raygnn.infer.predict(run, tmp_path / "out", overrides)
     assert not list(tmp_path.iterdir())

@@ -51,11 +51,10 @@ def test_a_feature_of_one_number(tmp_path, model, evaluation):
 @pytest.mark.parametrize("model", ["LightGCN", "RGCN"])
 @pytest.mark.parametrize("evaluation", ["sampled", "exact"])
 def test_classes_of_nodes_without_features(tmp_path, model, evaluation):
-    config = _config(
-        tmp_path, _write(tmp_path, {}, {}), model={"type": model}, training__eval=evaluation
-    )
+    uri = _write(tmp_path, {}, {})
+    config = _config(tmp_path, uri, model={"type": model}, training__eval=evaluation)
     assert np.isfinite(raygnn.train.fit(config).metrics["test/loss"])
-    options = ["--scaling.num_workers", "0"]
+    options = ["--data.uri", uri, "--scaling.num_workers", "0"]
     written = raygnn.infer.predict(str(tmp_path / "run"), str(tmp_path / "out"), options)
     assert pq.read_table(written.table_uri("n"))["id"].to_pylist() == list(range(NUM_NODES))
 
@@ -86,7 +85,7 @@ def test_a_model_of_a_graph_with_edges_takes_one_without(tmp_path, model, evalua
     pq.write_table(pq.read_table(edges).slice(0, 0), edges)
     config["run"]["name"] = "alone"
     assert np.isfinite(raygnn.train.fit(config).metrics["test/loss"])
-    options = ["--scaling.num_workers", "0"]
+    options = ["--data.uri", uri, "--scaling.num_workers", "0"]
     written = raygnn.infer.predict(str(tmp_path / "run"), str(tmp_path / "out"), options)
     assert pq.read_table(written.table_uri("n")).num_rows == NUM_NODES
 

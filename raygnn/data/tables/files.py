@@ -178,7 +178,7 @@ def open_parquet(uri: str, footer_only: bool = False) -> Iterator[pq.ParquetFile
         else:
             with fs.open(path, "rb") as raw, pq.ParquetFile(raw, pre_buffer=True) as file:
                 yield file
-    except (pa.ArrowInvalid, pa.ArrowException, OSError, EOFError) as error:
+    except (pa.ArrowException, ValueError, OSError, EOFError) as error:  # Ray's types: ValueError
         raise DataError(
             f"{redact(os.fspath(uri))} cannot be read as Parquet: {error}. "
             "Write the file again; it may be empty, cut off or of another format."

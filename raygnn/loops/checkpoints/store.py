@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import pickle
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +21,7 @@ from raygnn.data.filesystem import (
     join,
     open_fs,
     read_bytes,
+    redact,
     write_bytes,
     write_text,
 )
@@ -201,8 +203,7 @@ class CheckpointStore:
         delete(join(self.uri, name))
 
     def _load(self, name: str, file: str, manifest: dict[str, Any]) -> dict[str, Any]:
-        content = self.read(name, file, manifest)
-        return torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
+        return decode(self.read(name, file, manifest), join(self.uri, name, file))
 
 
 class UnfinishedError(CheckpointError):
@@ -219,6 +220,25 @@ def encode(state: dict[str, Any]) -> bytes:
     buffer = io.BytesIO()
     torch.save(state, buffer)
     return buffer.getvalue()
+
+
+def decode(content: bytes, uri: str) -> dict[str, Any]:
+    """A state from a file's content; tensors and plain values, nothing else is unpickled.
+
+    Raises:
+        CheckpointError: it holds something else.
+    """
+    cause: Exception | None = None
+    try:
+        state = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
+        if isinstance(state, dict):
+            return state
+    except (pickle.UnpicklingError, RuntimeError, ValueError, LookupError, EOFError) as error:
+        cause = error
+    raise CheckpointError(
+        f"{redact(uri)} is invalid: it is not a state that raygnn has written, and unpickling "
+        "anything else could run code. Choose another checkpoint."
+    ) from cause
 
 
 def gather_files(parts: dict[str, bytes]) -> dict[str, File]:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import io
 from fnmatch import fnmatchcase
 
-import torch
 from safetensors import SafetensorError
 from safetensors.torch import load
 from torch import Tensor, nn
@@ -13,7 +11,7 @@ from torch import Tensor, nn
 from raygnn.config.training_section import InitFrom
 from raygnn.data.filesystem import absolute, join, open_fs, read_bytes, redact
 from raygnn.errors import CheckpointError, ConfigError
-from raygnn.loops.checkpoints.store import STATE, CheckpointStore
+from raygnn.loops.checkpoints.store import STATE, CheckpointStore, decode
 from raygnn.loops.saved_model.signature import MODEL_FILE
 
 
@@ -77,9 +75,9 @@ def _read(uri: str) -> dict[str, Tensor]:
     if fs.exists(open_fs(join(uri, STATE))[1]):
         root, _, name = uri.rstrip("/").rpartition("/")
         CheckpointStore(root).verify(name)
-        content = fs.cat_file(open_fs(join(uri, STATE))[1])
-        weights: dict[str, Tensor] = torch.load(io.BytesIO(content), weights_only=True)["model"]
-        return weights
+        weights = decode(read_bytes(join(uri, STATE)), join(uri, STATE)).get("model")
+        if isinstance(weights, dict):
+            return weights
     raise CheckpointError(
         f"checkpoint.init_from.uri={redact(uri)!r} is invalid: no {MODEL_FILE} and no checkpoint "
         "is there. Set the folder of a trained model or of a checkpoint."

@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
+import json
+import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from raygnn.config import LoadedConfig, load_config, tree
-from raygnn.config.source import parse_source
+from raygnn.config.data_section import PLACES
+from raygnn.config.source import Source, parse_source
 from raygnn.data.filesystem import absolute, exists, join, read_text, redact
 from raygnn.errors import ConfigError, RunError
 from raygnn.loops.saved_model.signature import MODEL_FILE, SIGNATURE_FILE, ModelSignature
 
-# What inference reads of a config. Losses, loggers and the like may need what is not here.
+# What inference reads of a model's config. Losses, loggers and the like may need what is not here.
 _READ = (
-    "seed", "deterministic", "init_env", "data", "task", "sampling", "loader", "model", "training",
-    "scaling", "run",
+    "seed", "deterministic", "data", "task", "sampling", "loader", "model", "training", "scaling",
 )  # fmt: skip
 # What may differ from training: the graph, the machines, and how neighborhoods are read.
-_SECTIONS = ("data", "sampling", "loader", "training", "scaling", "seed", "deterministic")
-# Another graph takes the place of all of `data`'s sources.
-_NO_SOURCE = ("--data.synthetic", "null", "--data.type", "null", "--data.args", "{}")
+_SECTIONS = (
+    "data", "sampling", "loader", "training", "scaling", "seed", "deterministic", "init_env",
+)  # fmt: skip
 # The arithmetic of a training step, which a number of workers may not fit.
 _NO_STEP = ("--training.global_batch_size", "null", "--training.accumulate_grad_batches", "null")
 _BATCH_SIZE = 1024  # where training's followed from its number of workers
@@ -31,12 +33,15 @@ class SavedModel:
 
     Attributes:
         uri: folder with `model.safetensors` and `model.json`.
-        loaded: its config, with the changes that were asked for.
+        loaded: its config, with the changes that were asked for. Of `data` it holds how tables are
+            read, and no graph: whoever wrote the config is not trusted to choose what is opened.
+        graph: the override that names the graph of training, as the config has it.
     """
 
     uri: str
     loaded: LoadedConfig
     signature: ModelSignature
+    graph: str
 
     @classmethod
     def open(
@@ -57,10 +62,13 @@ class SavedModel:
                 f"model={redact(uri)!r} is invalid: no config.yaml is there. Name the folder of a "
                 "finished run, or of an exported model."
             )
-        loaded = _load(join(uri, "config.yaml"), overrides, allow_modules)
+        written = parse_source(
+            read_text(join(uri, "config.yaml")), redact(join(uri, "config.yaml"))
+        )
+        loaded = _load(written, overrides, allow_modules)
         folder = uri
         if not exists(join(folder, MODEL_FILE)):
-            folder = loaded.config.run.model_uri or uri
+            folder = _model_uri(written) or uri
         if not exists(join(folder, MODEL_FILE)):
             raise RunError(
                 f"model={redact(uri)!r} is invalid: no {MODEL_FILE} is there: the run has not "
@@ -74,15 +82,15 @@ class SavedModel:
                 "the model needs of a graph. Train it with a task that gives a signature "
                 "(Task.signature); node_classification and link_prediction do."
             )
-        text = read_text(signature_uri)
-        return cls(absolute(folder), loaded, ModelSignature.from_json(text, redact(signature_uri)))
+        signature = ModelSignature.from_json(read_text(signature_uri), redact(signature_uri))
+        return cls(absolute(folder), loaded, signature, _graph(written))
 
     @property
     def weights_uri(self) -> str:
         return join(self.uri, MODEL_FILE)
 
 
-def _load(uri: str, overrides: Sequence[str], allow_modules: Sequence[str]) -> LoadedConfig:
+def _load(written: Source, overrides: Sequence[str], allow_modules: Sequence[str]) -> LoadedConfig:
     keys = [token[2:].partition("=")[0] for token in overrides if token.startswith("--")]
     fixed = [key for key in keys if key.partition(".")[0].rstrip("!") not in _SECTIONS]
     if fixed:
@@ -90,9 +98,26 @@ def _load(uri: str, overrides: Sequence[str], allow_modules: Sequence[str]) -> L
             f"--{fixed[0]} is invalid: training has fixed it. Of a trained model only these may be "
             f"set: {', '.join(_SECTIONS)}."
         )
-    changes = [*_NO_STEP, *(_NO_SOURCE if "data.uri" in keys else ())]
-    written = parse_source(read_text(uri), redact(uri))
-    written.value = {key: value for key, value in written.value.items() if key in _READ}
+    changes = [*_NO_STEP]
     if tree.get(written.value, ("loader", "batch_size")) in (None, tree.MISSING):
         changes += ["--loader.batch_size", str(_BATCH_SIZE)]
-    return load_config(written, [*changes, *overrides], allow_modules)
+    read = {key: value for key, value in written.value.items() if key in _READ}
+    if isinstance(data := read.get("data"), dict):
+        read["data"] = {key: value for key, value in data.items() if key not in PLACES}
+    return load_config(replace(written, value=read), [*changes, *overrides], allow_modules)
+
+
+def _model_uri(written: Source) -> str | None:
+    """`run.model_uri` as it is written: a stranger's config may not send `${env:X}` anywhere."""
+    uri = tree.get(written.value, ("run", "model_uri"))
+    return uri if isinstance(uri, str) else None
+
+
+def _graph(written: Source) -> str:
+    """The override that names the graph of training."""
+    for key in ("uri", "synthetic", "type"):
+        value = tree.get(written.value, ("data", key))
+        if value not in (None, tree.MISSING):
+            text = value if isinstance(value, str) else json.dumps(value)
+            return f"--data.{key} {shlex.quote(redact(text))}"
+    return "--data.uri GRAPH"

@@ -30,8 +30,16 @@ def test_the_command_line_writes_and_says_where(capsys, node_model, link_model, 
     assert raygnn.infer.main([str(a) for a in [*arguments, *local]]) == 0
     assert f"wrote {tmp_path / 'a'}/node: 150 rows, 1 file(s)" in capsys.readouterr().out
     (tmp_path / "anchors.csv").write_text("user\n1\n2\n")
-    arguments = [link_model.run, "--out", tmp_path / "b", "--top-k", 3, *local]
-    arguments += ["--anchors", tmp_path / "anchors.csv", "--targets", "item", "--filter-known"]
+    arguments = [link_model.run, "--data.uri", link_model.graph, "--out", tmp_path / "b", *local]
+    arguments += [
+        "--top-k",
+        3,
+        "--anchors",
+        tmp_path / "anchors.csv",
+        "--targets",
+        "item",
+        "--filter-known",
+    ]
     assert raygnn.infer.main([str(a) for a in arguments]) == 0
     assert pq.read_table(tmp_path / "b" / "neighbors").num_rows == 6
 
@@ -67,6 +75,8 @@ def test_wrong_input_is_told_before_anything_is_written(
     (tmp_path / "anchors.csv").write_text("user\n1\n2\n")
     given = [tmp_path / "anchors.csv" if word == "ANCHORS" else word for word in arguments]
     out = ["--out", tmp_path / "out", "--scaling.num_workers", "0"]
+    if "--data.uri" not in given:
+        out += ["--data.uri", link_model.graph]
     status, err = _status(capsys, link_model.run, *out, *given)
     assert status == 2, err
     assert message in err
@@ -80,10 +90,9 @@ def test_model_and_out_are_needed(capsys, link_model):
 
 
 def test_a_node_model_predicts_its_own_type_and_scores_by_embeddings(node_model, tmp_path):
+    graph = ["--data.uri", node_model.graph, "--scaling.num_workers", "0"]
     with pytest.raises(ConfigError, match="has no decoder of links"):
-        raygnn.infer.top_k(
-            node_model.run, tmp_path, 1, ["n001"], ["--scaling.num_workers", "0"], score="decoder"
-        )
+        raygnn.infer.top_k(node_model.run, tmp_path, 1, ["n001"], graph, score="decoder")
 
 
 def _copy(trained: Trained, folder: Path, *names: str) -> Path:
@@ -157,6 +166,7 @@ def test_an_encoder_that_cannot_go_layer_by_layer_is_told(node_model, tmp_path):
     raygnn.train.fit(config, allow_modules=["tests"])
     args = {"allow_modules": ["tests"], "rows_per_file": 64}
     local = ["--loader.eval_batch_size", "30", "--scaling.num_workers", "0"]
+    local += ["--data.uri", node_model.graph]
     raygnn.infer.predict(tmp_path / "run", tmp_path / "out", local, **args)
     assert pq.read_table(tmp_path / "out" / "node").num_rows == 150
     with pytest.raises(ConfigError, match="does not go layer by layer"):
@@ -210,6 +220,7 @@ def test_a_signal_leaves_nothing(capsys, node_model, tmp_path, monkeypatch, name
 
     monkeypatch.setattr(OutputFolder, "write", stop)
     arguments = [node_model.run, "--out", tmp_path / "out", "--scaling.num_workers", "0"]
+    arguments += ["--data.uri", node_model.graph]
     told = f"stopped by {name}: nothing was written\n"
     assert _status(capsys, *arguments) == (status, told)
     assert not list(tmp_path.iterdir())

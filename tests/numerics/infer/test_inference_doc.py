@@ -26,6 +26,7 @@ def folder(node_model, link_model, tmp_path, monkeypatch) -> Path:
         for file in ("model.safetensors", "model.json", "config.yaml"):
             shutil.copy(Path(trained.run) / file, tmp_path / "runs" / name)
     shutil.copytree(node_model.plain_graph, tmp_path / "graph")
+    shutil.copytree(link_model.graph, tmp_path / "shop")
     (tmp_path / "ids.csv").write_text("id\nn001\nn002\n")
     users = pq.read_table(Path(link_model.graph) / "nodes" / "user", columns=["id"])
     pq.write_table(users.slice(0, 3), tmp_path / "users.parquet")
@@ -34,7 +35,8 @@ def folder(node_model, link_model, tmp_path, monkeypatch) -> Path:
 
 @pytest.mark.parametrize("text", [PAGE, README], ids=["page", "readme"])
 def test_each_command_runs(folder, text):
-    commands = re.findall(r"^ *python -m raygnn\.infer (\S.*)$", text, re.MULTILINE)
+    lines = text.replace("\\\n", " ")
+    commands = re.findall(r"^ *python -m raygnn\.infer (\S.*)$", lines, re.MULTILINE)
     assert len(commands) >= 2
     for command in commands:
         arguments = shlex.split(command)

@@ -62,11 +62,15 @@ def model(links: dict, tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 def _top_k(model: str, out: Path, k: int = NUM_ITEMS, **args: Any) -> Any:
-    return raygnn.infer.top_k(model, out, k, ANCHORS, ["--scaling.num_workers", "0"], **args)
+    return raygnn.infer.top_k(model, out, k, ANCHORS, _local(model), **args)
+
+
+def _local(model: str) -> list[str]:
+    return ["--data.uri", str(Path(model).with_name("graph")), "--scaling.num_workers", "0"]
 
 
 def _expected(model: str, folder: Path, weights: np.ndarray, known: set) -> list[tuple]:
-    written = raygnn.infer.predict(model, folder, ["--scaling.num_workers", "0"])
+    written = raygnn.infer.predict(model, folder, _local(model))
     rows = []
     users, items = read(written, "user"), read(written, "item")
     user_of = dict(zip(users["id"].tolist(), users["embedding"], strict=True))

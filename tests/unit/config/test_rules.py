@@ -325,7 +325,6 @@ def test_rule(case: str) -> None:
         "data: {splits: {type: temporal, quantiles: [0.8, 0.9]}}",
         "data: {splits: {type: temporal, timestamps: [2024-01-01, 2024-02-01T10:00:00]}}",
         "data: {splits: {type: temporal, timestamps: [10, 20.5]}}",
-        "data: {type: torch_geometric.datasets.Planetoid, args: {root: x, name: Cora}}",
         "sampling: {fanouts: {a__b__c: [5, 5], c__b__a: [-1, 5]}}",
         "{sampling: {fanouts: [5, 5, 5]}, model: {type: GCN, args: {num_layers: 3}}}",
         "model: {type: torch_geometric.nn.GCN, args: {num_layers: 7}}",

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import json
-import pickle
 from pathlib import Path
 
 import fsspec
@@ -97,7 +96,7 @@ def test_an_object_that_must_be_unpickled_is_never_loaded(store):
     parts = {"state.pt": encode({"path": Path("x")})}
     store.write_parts(ONE, parts)
     store.finish(ONE, gather_files(parts), world_size=1)
-    with pytest.raises(pickle.UnpicklingError, match="Weights only load failed"):
+    with pytest.raises(CheckpointError, match="unpickling anything else could run code"):
         store.load(ONE, rank=0)
 
 
