@@ -136,7 +136,7 @@ class Synthetic(Section):
 
 #: Keys of `data` that say what is opened, built or written, not how tables are read. They are the
 #: user's: what came with a trained model does not set them.
-PLACES = ("uri", "synthetic", "type", "args", "cache_dir")
+PLACES = ("uri", "synthetic", "type", "args", "cache_dir", "allow_outside")
 
 
 class Data(Section):
@@ -152,6 +152,11 @@ class Data(Section):
         "module is allowed on the command line, also PyG's own, as such classes unpickle files.",
     )
     args: dict[str, Any] = Field(default_factory=dict, description="Arguments of `type`.")
+    allow_outside: list[NonEmptyText] = Field(
+        default_factory=list,
+        description="Folders or URIs outside of the graph's own folder in which graph.yaml may "
+        "name files.",
+    )
     mode: Literal["in_memory"] = Field(
         default="in_memory", description="Each node of the cluster maps the whole graph."
     )

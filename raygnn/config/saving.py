@@ -30,6 +30,7 @@ _NOT_OF_THE_RESULT: tuple[KeyPath, ...] = (
     ("loggers",),
     ("profiler",),
     ("data", "cache_dir"),
+    ("data", "allow_outside"),
     ("training", "log_every"),
     *LIMITS,  # a longer run begins as a shorter one
     ("training", "accumulate_grad_batches"),  # follows from the global batch size

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import os
+import posixpath
 import re
 import shutil
+import stat
+import tarfile
 import uuid
+import zipfile
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
+from urllib.parse import unquote
 
 import fsspec
 
@@ -16,6 +22,19 @@ from raygnn.data.storage_retry import retried
 from raygnn.errors import DataError
 
 _SCHEME = re.compile(r"^[A-Za-z][A-Za-z0-9+.\-]*(::|://)")
+
+#: What file systems raise where no second try helps: an archive that is missing or is none
+#: (zip://missing), settings that a URI cannot give (github://x), a package that is not installed.
+_WRONG_URI = (
+    ValueError,
+    TypeError,
+    ImportError,
+    FileNotFoundError,
+    IsADirectoryError,
+    NotADirectoryError,
+    tarfile.TarError,
+    zipfile.BadZipFile,
+)
 
 
 def redact(uri: str) -> str:
@@ -29,12 +48,15 @@ def open_fs(uri: str | os.PathLike[str]) -> tuple[fsspec.AbstractFileSystem, str
     Returns:
         The filesystem, and the path as that filesystem writes it (absolute on the local disk).
     Raises:
-        DataError: the scheme is unknown, or its package is not installed.
+        DataError: the scheme is unknown, its package is not installed, or the archive that it reads
+            is not there or is damaged.
     """
     text = os.fspath(uri)
     try:
+        if "\0" in text:
+            raise ValueError("it holds a null character")
         fs, path = fsspec.core.url_to_fs(text)
-    except (ValueError, ImportError) as error:
+    except _WRONG_URI as error:
         raise DataError(
             f"uri={redact(text)!r} is invalid: {error}. "
             "Use a local path or a scheme that fsspec can open here, such as gs:// or memory://."
@@ -75,14 +97,57 @@ def join(uri: str | os.PathLike[str], *parts: str) -> str:
     return joined
 
 
+def is_below(uri: str, roots: Sequence[str]) -> bool:
+    """Whether a path or URI is one of some folders or lies below it.
+
+    Local paths are compared with symbolic links and `..` resolved, other URIs as text.
+    """
+    if "::" in uri.rpartition("://")[2]:  # a chain of file systems leads anywhere
+        return False
+    place = _canonical(uri)
+    return ".." not in place.split("/") and any(
+        place == root or place.startswith(f"{root}/") for root in map(_canonical, roots)
+    )
+
+
+def _canonical(uri: str) -> str:
+    if not is_remote(uri):
+        return os.path.realpath(absolute(uri)).rstrip("/")
+    scheme, _, path = uri.rpartition("://")
+    # HTTP servers read %2e%2e as `..`.
+    return f"{scheme}://{posixpath.normpath(unquote(path).lstrip('/'))}"
+
+
+def check_regular(uri: str, place: str | None = None) -> None:
+    """Checks that a local path is not a device, a pipe or a socket, which may never end.
+
+    Args:
+        place: what messages call it; null is `uri=...`.
+    Raises:
+        DataError: it is.
+    """
+    if is_remote(uri):
+        return
+    try:
+        mode = os.stat(absolute(uri)).st_mode
+    except OSError:
+        return  # whoever opens it says why it cannot be
+    if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
+        raise DataError(
+            f"{place or f'uri={redact(uri)!r}'} is invalid: it is not a regular file. Name a file "
+            "on a disk or in a store."
+        )
+
+
 @retried
 def read_bytes(uri: str | os.PathLike[str]) -> bytes:
     """Reads a whole file.
 
     Raises:
-        DataError: there is no such file.
+        DataError: there is no such file, or it is not a regular file.
     """
     fs, path = open_fs(uri)
+    check_regular(os.fspath(uri))
     try:
         content: bytes = fs.cat_file(path)
     except (FileNotFoundError, IsADirectoryError) as error:

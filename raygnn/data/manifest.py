@@ -21,7 +21,7 @@ from raygnn.config.documents import dump_yaml
 from raygnn.config.section import Section
 from raygnn.config.validation import validate_file
 from raygnn.data.edge_types import REVERSE_PREFIX, SEPARATOR, EdgeType, edge_type_name
-from raygnn.data.filesystem import join, read_text, redact
+from raygnn.data.filesystem import is_below, is_remote, join, read_text, redact
 from raygnn.data.storage_retry import is_storage_error
 from raygnn.errors import DataError
 
@@ -259,13 +259,21 @@ class Manifest(_Section):
         return validate_file(cls, text, name, "graph-format.md")
 
     @classmethod
-    def load(cls, uri: str | os.PathLike[str]) -> Manifest:
+    def load(cls, uri: str | os.PathLike[str], allow_outside: Sequence[str] = ()) -> Manifest:
         """Reads the manifest of a graph folder, or the manifest file itself.
 
+        Args:
+            allow_outside: folders beside the graph's own that it may be a link into.
         Raises:
             DataError: it is missing, may not be read, does not parse or breaks a rule.
         """
         location = manifest_uri(uri)
+        is_found = location != os.fspath(uri) and not is_remote(location)  # not named by the user
+        if is_found and not is_below(location, [os.fspath(uri), *allow_outside]):
+            raise DataError(
+                f"uri={redact(location)!r} is invalid: it is a link that leads out of its folder. "
+                "Name the file itself, or allow its folder with data.allow_outside."
+            )
         try:
             text = read_text(location)
         except Exception as error:

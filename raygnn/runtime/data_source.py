@@ -131,6 +131,7 @@ def _ingest_options(loaded: LoadedConfig) -> IngestOptions:
         undirected=section.undirected,
         reverse_edges=section.reverse_edges,
         feature_dtype=section.feature_dtype,
+        allow_outside=tuple(section.allow_outside),
     )
 
 

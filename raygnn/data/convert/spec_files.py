@@ -115,7 +115,7 @@ def read_files(
     for entry in files:
         reading = entry.over(table).over(whole)
         for pattern in entry.files:
-            found = match_files(folder, pattern)
+            found = match_files(folder, pattern, f"{place}.files")
             if not found:
                 raise DataError(
                     f"{place}.files={pattern!r} is invalid: no file matches it in "

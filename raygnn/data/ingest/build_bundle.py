@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import filelock
 import pyarrow as pa
@@ -58,6 +58,8 @@ class IngestOptions:
         undirected: edge types within one node type are taken as `directed: false`.
         reverse_edges: for each directed edge type (s, r, d) that has no reverse, (d, rev_r, s) is
             added, with the same columns.
+        allow_outside: roots outside of the graph's folder that its files may lie in. They do not
+            change what a bundle holds, which is named without them.
         feature_dtype: storage type of floating-point features; null keeps the table's, but
             float64 becomes float32.
     """
@@ -66,6 +68,11 @@ class IngestOptions:
     undirected: bool = False
     reverse_edges: bool = False
     feature_dtype: Literal["float32", "float16", "bfloat16"] | None = None
+    allow_outside: tuple[str, ...] = ()
+
+    def of_the_content(self) -> dict[str, Any]:
+        """The options that a bundle's name follows from, as JSON values."""
+        return {name: value for name, value in asdict(self).items() if name != "allow_outside"}
 
 
 def ingest(
@@ -94,11 +101,12 @@ def ingest(
     """
     options = options or IngestOptions()
     progress = progress or _say_nothing
-    manifest = Manifest.load(manifest_uri)
-    files = _list_tables(manifest, manifest_folder(manifest_uri))
+    manifest = Manifest.load(manifest_uri, options.allow_outside)
+    roots = (manifest_folder(manifest_uri), *options.allow_outside)
+    files = _list_tables(manifest, roots)
     if sum(file.size for table in files.values() for file in table) < min_scheduled_bytes:
         schedule, elsewhere = in_process, None
-    name = fingerprint(manifest, asdict(options), files, FORMAT_VERSION)
+    name = fingerprint(manifest, options.of_the_content(), files, FORMAT_VERSION)
     bundles = bundle_folder(cache_dir)
     path = bundles / name
     bundle = _open_finished(path, progress)
@@ -118,7 +126,7 @@ def ingest(
             else:
                 elsewhere(building)
                 sync_folder(building)
-            _check_unchanged(files, _list_tables(manifest, manifest_folder(manifest_uri)))
+            _check_unchanged(files, _list_tables(manifest, roots))
             building.rename(path)
         finally:
             shutil.rmtree(building, ignore_errors=True)
@@ -173,17 +181,22 @@ def _label_table_name(table: LabelEdgeTable) -> str:
     return f"label_edges.{table.name}"
 
 
-def _list_tables(manifest: Manifest, folder: str) -> dict[str, list[TableFile]]:
-    files = {}
+def _list_tables(manifest: Manifest, roots: Sequence[str]) -> dict[str, list[TableFile]]:
+    """The files of each table.
+
+    Args:
+        roots: where they may lie; relative patterns start at the first.
+    """
+    folder, files = roots[0], {}
     for node_type, node_table in manifest.node_types.items():
         name = _node_table_name(node_type)
-        files[name] = list_files(folder, node_table.files, f"{name}.files")
+        files[name] = list_files(folder, node_table.files, f"{name}.files", roots)
     for edge_table in manifest.edge_types:
         name = _edge_table_name(edge_table.type)
-        files[name] = list_files(folder, edge_table.files, f"{name}.files")
+        files[name] = list_files(folder, edge_table.files, f"{name}.files", roots)
     for label_table in manifest.label_edges:
         name = _label_table_name(label_table)
-        files[name] = list_files(folder, label_table.files, f"{name}.files")
+        files[name] = list_files(folder, label_table.files, f"{name}.files", roots)
     return files
 
 

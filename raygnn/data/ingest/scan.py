@@ -164,7 +164,10 @@ def _join_shards(
         footer = footers[i]
         for column in columns:
             if column not in footer.names:
-                problems.append(f"{name}: {_missing(file.name, column, footer.names)}")
+                # The first line of a text that has none of the columns may be no header.
+                is_header = file.format == "parquet" or any(c in footer.names for c in columns)
+                missing = _missing(file.name, column, footer.names, is_header)
+                problems.append(f"{name}: {missing}")
                 continue
             kind = csv_types[column] if file.format == "csv" else footer.types[column]
             first, first_file = types.setdefault(column, (kind, file.name))
@@ -181,10 +184,12 @@ def _join_shards(
     return ScannedTable(name, tuple(shards), plain), problems
 
 
-def _missing(file: str, column: str, names: Sequence[str]) -> str:
+def _missing(file: str, column: str, names: Sequence[str], is_header: bool) -> str:
     close = difflib.get_close_matches(column, names, n=1)
     hint = f"did you mean {close[0]!r}? " if close else ""
+    shown = ", ".join(map(repr, names)) or "none"
+    has = shown if is_header else f"{len(names)} others"
     return (
-        f"{file} has no column {column!r}: {hint}It has {', '.join(map(repr, names)) or 'none'}. "
+        f"{file} has no column {column!r}: {hint}It has {has}. "
         "Name one of them in graph.yaml, or write the column."
     )

@@ -6,6 +6,7 @@ columns as text and finds what each of them can be; the second pass reads them a
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -21,6 +22,7 @@ from raygnn.errors import DataError
 CsvKind = Literal["null", "int", "float", "bool", "string"]
 
 _BLOCK_BYTES = 8 << 20
+_QUOTED_LINE = re.compile(r"(Expected \d+ columns, got \d+): .*", re.DOTALL)
 _TYPES: dict[CsvKind, pa.DataType] = {
     "null": pa.float64(),
     "int": pa.int64(),
@@ -105,8 +107,8 @@ def read_batches(uri: str, name: str, types: Mapping[str, pa.DataType]) -> Itera
             yield from reader
     except (pa.ArrowInvalid, pa.ArrowKeyError, OSError) as error:
         raise DataError(
-            f"{redact(name)} cannot be read as {_format(uri)}: {error}. Repair the file: one "
-            "header line, the same number of fields in each row, ids as in the node table."
+            f"{redact(name)} cannot be read as {_format(uri)}: {_cause(error)}. Repair the file: "
+            "one header line, the same number of fields in each row, ids as in the node table."
         ) from error
 
 
@@ -119,9 +121,14 @@ def _header(uri: str, name: str) -> tuple[str, ...]:
             return tuple(reader.schema.names)
     except (pa.ArrowInvalid, OSError) as error:
         raise DataError(
-            f"{redact(name)} cannot be read as {_format(uri)}: {error}. "
+            f"{redact(name)} cannot be read as {_format(uri)}: {_cause(error)}. "
             "Write a header line with the column names, then one line per row."
         ) from error
+
+
+def _cause(error: Exception) -> str:
+    """What Arrow says, without the line of the file: it may be no line of a table."""
+    return _QUOTED_LINE.sub(r"\1", str(error))
 
 
 def _parse(uri: str) -> pa.csv.ParseOptions:

@@ -14,7 +14,14 @@ from typing import Any, Literal
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from raygnn.data.filesystem import is_remote, join, open_fs, redact
+from raygnn.data.filesystem import (
+    check_regular,
+    is_below,
+    is_remote,
+    join,
+    open_fs,
+    redact,
+)
 from raygnn.errors import DataError
 
 TableFormat = Literal["parquet", "csv"]
@@ -54,19 +61,23 @@ class TableFile:
     modified: float | None = None
 
 
-def list_files(folder: str, patterns: Sequence[str], place: str) -> list[TableFile]:
+def list_files(
+    folder: str, patterns: Sequence[str], place: str, roots: Sequence[str] | None = None
+) -> list[TableFile]:
     """Finds the files of a table, each pattern's in the order of their names.
 
     Args:
         folder: where relative patterns start.
         place: what messages call the field, such as `node_types.user.files`.
+        roots: the only folders that patterns may lead to; null where a user wrote the patterns.
     Raises:
         DataError: a pattern matches nothing, or a file whose suffix says no known format, or only
-            some of the files that number themselves, as `part-00000-of-00002.parquet` does.
+            some of the files that number themselves, as `part-00000-of-00002.parquet` does; or it
+            leads out of `roots`, or to something that is not a regular file.
     """
     files: dict[str, TableFile] = {}
     for pattern in patterns:
-        found = match_files(folder, pattern)
+        found = match_files(folder, pattern, place, roots)
         if not found:
             raise DataError(
                 f"{place}={pattern!r} is invalid: no file matches it in {redact(folder)}. "
@@ -94,10 +105,23 @@ def _check_numbers(paths: Sequence[str], place: str) -> None:
             )
 
 
-def match_files(folder: str, pattern: str) -> list[tuple[str, Mapping[str, Any]]]:
-    """The files of a pattern below a folder, by name, and what the store says of each."""
-    fs, path = open_fs(join(folder, pattern))
-    if is_remote(folder):
+def match_files(
+    folder: str, pattern: str, place: str, roots: Sequence[str] | None = None
+) -> list[tuple[str, Mapping[str, Any]]]:
+    """The files of a pattern below a folder, by name, and what the store says of each.
+
+    Args:
+        place: what messages call the field of the pattern.
+        roots: as in `list_files`.
+    Raises:
+        DataError: the pattern leads out of `roots`, or to something that is not a regular file.
+    """
+    place = f"{place}={pattern!r}"
+    located = join(folder, pattern)
+    if roots is not None:
+        check_below(located, roots, place)
+    fs, path = open_fs(located)
+    if is_remote(located):
         # Listings are cached per process; tables may have been rewritten since.
         fs.invalidate_cache()
     if glob.has_magic(pattern):
@@ -116,8 +140,25 @@ def match_files(folder: str, pattern: str) -> list[tuple[str, Mapping[str, Any]]
         # Names that begin so are markers of the writers (_SUCCESS, .part.crc), as Spark has it.
         if info["type"] == "directory" or name.rpartition("/")[2].startswith(("_", ".")):
             continue
-        kept.append((fs.unstrip_protocol(name) if is_remote(folder) else name, info))
+        uri = fs.unstrip_protocol(name) if is_remote(located) else name
+        if roots is not None and not is_remote(located):  # links are local
+            check_below(uri, roots, f"{place} with {redact(name)}")
+        check_regular(uri, f"{place} with {redact(name)}")
+        kept.append((uri, info))
     return kept
+
+
+def check_below(uri: str, roots: Sequence[str], place: str) -> None:
+    """Checks that a file which data names lies where data may lead.
+
+    Raises:
+        DataError: it does not.
+    """
+    if not is_below(uri, roots):
+        raise DataError(
+            f"{place} is invalid: it leads out of {redact(roots[0])}. Put the files into that "
+            "folder, or allow the folder that has them with data.allow_outside."
+        )
 
 
 def _table_file(folder: str, uri: str, info: Mapping[str, Any], place: str) -> TableFile:

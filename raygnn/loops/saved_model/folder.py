@@ -57,14 +57,13 @@ class SavedModel:
             RunError: no trained model is there, or one that inference cannot use, or `model.json`
                 is damaged.
         """
-        if not exists(join(uri, "config.yaml")):
+        config_uri = join(uri, "config.yaml")
+        if not exists(config_uri):
             raise RunError(
                 f"model={redact(uri)!r} is invalid: no config.yaml is there. Name the folder of a "
                 "finished run, or of an exported model."
             )
-        written = parse_source(
-            read_text(join(uri, "config.yaml")), redact(join(uri, "config.yaml"))
-        )
+        written = parse_source(read_text(config_uri), redact(config_uri))
         loaded = _load(written, overrides, allow_modules)
         folder = uri
         if not exists(join(folder, MODEL_FILE)):

@@ -5,7 +5,17 @@ from pathlib import Path
 
 import pytest
 
-from raygnn.data.filesystem import is_remote, join, open_fs, read_text, redact, write_text
+from raygnn.data.filesystem import (
+    exists,
+    file_size,
+    is_below,
+    is_remote,
+    join,
+    open_fs,
+    read_text,
+    redact,
+    write_text,
+)
 from raygnn.errors import DataError
 
 
@@ -55,3 +65,45 @@ def test_missing_file_is_named(tmp_path: Path) -> None:
 def test_unknown_scheme_is_named() -> None:
     with pytest.raises(DataError, match=r"uri='nope://\*\*\*@a' is invalid: Protocol not known"):
         open_fs("nope://user:pw@a")
+
+
+@pytest.mark.parametrize(
+    "uri",
+    ["zip://missing", "zip://a::/nowhere.zip", "tar://x", "github://x", "a\0b", "zip://a::FILE"],
+)
+def test_a_uri_that_no_second_try_opens_is_wrong(uri: str, tmp_path: Path) -> None:
+    (tmp_path / "damaged").write_bytes(b"no archive")
+    uri = uri.replace("FILE", str(tmp_path / "damaged"))
+    for read in (read_text, exists, file_size):
+        with pytest.raises(DataError, match=r"is invalid: .*Use a local path"):
+            read(uri)
+
+
+def test_what_is_no_regular_file_is_not_read(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for path in (tmp_path / "pipe", "/dev/zero", "file:///dev/zero"):
+        with pytest.raises(DataError, match="it is not a regular file"):
+            read_text(path)
+
+
+def test_what_lies_below_a_folder(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "a")
+    folder = str(tmp_path / "a")
+    for inside in (folder, f"{folder}/b", f"{tmp_path}/link/b", f"{folder}/../a/b"):
+        assert is_below(inside, [folder])
+        assert is_below(inside, ["gs://b", f"file://{folder}/"])
+    for outside in (
+        str(tmp_path),
+        f"{folder}b",
+        f"{folder}/../b",
+        f"gs://{folder}",
+        f"{folder}::x",
+    ):
+        assert not is_below(outside, [folder])
+    for inside in ("gs://b/g", "gs://b/g/x", "gs://b//g/x", "gs://b/h/../g/x"):
+        assert is_below(inside, ["gs://b/g/"])
+    for outside in ("gs://b/gx", "gs://b", "s3://b/g/x", "gs://b/g/%2e%2e/x", "gs://b/g/x::/etc/x"):
+        assert not is_below(outside, ["gs://b/g"])
+    assert is_below("simplecache::gs://b/g/x", ["simplecache::gs://b/g"])
+    assert not is_below("simplecache::gs://b/g/x", ["gs://b/g"])
