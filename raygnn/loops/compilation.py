@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from raygnn.errors import ResourceError
-from raygnn.models.eager import break_graphs
+from raygnn.models.segment import break_graphs
 
 
 def compile_module(module: nn.Module, device: torch.device) -> None:

@@ -1,8 +1,11 @@
-"""Checks of the arguments that a user gives under `model.args`."""
+"""The arguments that a user gives under `model.args`: their checks, and what a class takes."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import inspect
+from collections.abc import Callable, Sequence
+from dataclasses import MISSING, Field, fields
+from typing import Any
 
 from raygnn.errors import ConfigError
 
@@ -66,3 +69,37 @@ def check_heads(num_heads: int, **widths: int) -> None:
                 f"model.args.{name}={width!r} is invalid: it is the width of all heads together "
                 f"and must be a multiple of model.args.num_heads={num_heads}. Set {near}."
             )
+
+
+def check_attention(num_heads: int, attn_dropout: float) -> None:
+    """Checks the arguments of attention.
+
+    Raises:
+        ConfigError: one is out of range.
+    """
+    check_positive(num_heads=num_heads)
+    check_probability(attn_dropout=attn_dropout)
+
+
+def signature_with_options(cls: Any, takes_options: Callable[..., None]) -> inspect.Signature:
+    """The signature of an encoder's class, the fields of its `Options` among the parameters.
+
+    Args:
+        takes_options: the constructor whose `**options` are these fields; a class with another
+            constructor has that one's signature.
+    """
+    own = inspect.signature(cls.__init__)
+    parameters = list(own.parameters.values())[1:]
+    if cls.__init__ is takes_options:
+        named = [p for p in parameters if p.kind is not p.VAR_KEYWORD]
+        known = {p.name for p in named}
+        parameters = named + [
+            inspect.Parameter(field.name, inspect.Parameter.KEYWORD_ONLY, default=_default(field))
+            for field in fields(cls.Options)
+            if field.name not in known
+        ]
+    return inspect.Signature(parameters)
+
+
+def _default(field: Field[Any]) -> Any:
+    return inspect.Parameter.empty if field.default is MISSING else field.default

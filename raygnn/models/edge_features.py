@@ -14,8 +14,7 @@ from torch.autograd.function import once_differentiable
 
 from raygnn.errors import ConfigError
 from raygnn.models.adjacency import Adjacency
-from raygnn.models.eager import apply_eagerly
-from raygnn.models.segment import bag_sum, row_sum, segment_chunks
+from raygnn.models.segment import apply_eagerly, bag_sum, row_sum, segment_chunks
 
 if TYPE_CHECKING:
     from raygnn.sampling.blocks import Block

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from torch import Tensor, nn
 from torch.nn import functional
@@ -12,7 +13,12 @@ from torch_geometric.nn import JumpingKnowledge
 from torch_geometric.nn.norm import BatchNorm
 
 from raygnn.errors import ConfigError
-from raygnn.models.arguments import check_choice, check_positive, check_probability
+from raygnn.models.arguments import (
+    check_choice,
+    check_positive,
+    check_probability,
+    signature_with_options,
+)
 
 if TYPE_CHECKING:
     from raygnn.sampling.blocks import Block
@@ -30,6 +36,40 @@ NORMS = ("batch", "layer")
 JUMPS = ("cat", "max", "lstm")
 
 
+@dataclass(frozen=True, kw_only=True)
+class EncoderOptions:
+    """The arguments that all encoders take; an encoder with more of them derives its own record.
+
+    Attributes:
+        hidden_channels: width between the layers, all heads together.
+        num_layers: message passing layers, one for each of `sampling.fanouts`.
+        dropout: on the input of each layer after the first; of a `HeteroEncoder`, of each layer.
+        input_dropout: on the input features.
+        norm: "batch", "layer" or None.
+        activation: one of `ACTIVATIONS`.
+        jump: "cat", "max", "lstm" or None.
+        normalize_output: scales each output row to unit L2 norm.
+    Raises:
+        ConfigError: one is out of range or unknown.
+    """
+
+    hidden_channels: int = 256
+    num_layers: int = 2
+    dropout: float = 0.0
+    input_dropout: float = 0.0
+    norm: str | None = None
+    activation: str = "relu"
+    jump: str | None = None
+    normalize_output: bool = False
+
+    def __post_init__(self) -> None:
+        check_positive(hidden_channels=self.hidden_channels, num_layers=self.num_layers)
+        check_probability(dropout=self.dropout, input_dropout=self.input_dropout)
+        check_choice("norm", self.norm, NORMS, optional=True)
+        check_choice("activation", self.activation, tuple(ACTIVATIONS))
+        check_choice("jump", self.jump, JUMPS, optional=True)
+
+
 class Encoder(nn.Module, ABC):
     """Stacked message passing layers over per-layer bipartite blocks.
 
@@ -41,7 +81,8 @@ class Encoder(nn.Module, ABC):
     without `jump`. With `jump` all layers are `hidden_channels` wide, their outputs are combined as
     in Jumping Knowledge Networks (arXiv:1806.03536), and a linear layer gives `out_channels`.
 
-    A subclass says in `build_layer` what one layer is.
+    A subclass says in `build_layer` what one layer is, and in `Options` which arguments it takes
+    beside those of all encoders; it finds them in `self.options`.
 
     Attributes:
         reads_edge_features, reads_edge_weight, learns_node_rows: see `raygnn.models.graph_inputs`.
@@ -51,22 +92,20 @@ class Encoder(nn.Module, ABC):
     Args:
         in_channels: width of the input features.
         out_channels: width of the output.
-        hidden_channels: width between the layers, all heads together.
-        num_layers: message passing layers, one for each of `sampling.fanouts`.
-        dropout: on the input of each layer after the first.
-        input_dropout: on the input features.
-        norm: "batch", "layer" or None.
-        activation: one of `ACTIVATIONS`.
-        jump: "cat", "max", "lstm" or None.
-        normalize_output: scales each output row to unit L2 norm.
+        hidden_channels, num_layers, ...: fields of the class's `Options`.
     Raises:
         ConfigError: an argument is out of range or unknown.
     """
 
+    Options: ClassVar[type[EncoderOptions]] = EncoderOptions
     reads_edge_features = False
     reads_edge_weight = False
     learns_node_rows = False
     overwrites_layer_outputs = False
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        cls.__signature__ = signature_with_options(cls, Encoder.__init__)  # type: ignore[attr-defined]
 
     def __init__(
         self,
@@ -74,35 +113,19 @@ class Encoder(nn.Module, ABC):
         out_channels: int,
         hidden_channels: int = 256,
         num_layers: int = 2,
-        *,
-        dropout: float = 0.0,
-        input_dropout: float = 0.0,
-        norm: str | None = None,
-        activation: str = "relu",
-        jump: str | None = None,
-        normalize_output: bool = False,
+        **options: Any,
     ) -> None:
         super().__init__()
-        check_positive(
-            in_channels=in_channels,
-            out_channels=out_channels,
-            hidden_channels=hidden_channels,
-            num_layers=num_layers,
+        check_positive(in_channels=in_channels, out_channels=out_channels)
+        self.options = self.Options(
+            hidden_channels=hidden_channels, num_layers=num_layers, **options
         )
-        check_probability(dropout=dropout, input_dropout=input_dropout)
-        check_choice("norm", norm, NORMS, optional=True)
-        check_choice("activation", activation, tuple(ACTIVATIONS))
-        check_choice("jump", jump, JUMPS, optional=True)
         self.in_channels = in_channels
         self.out_channels = out_channels
         self.hidden_channels = hidden_channels
         self.num_layers = num_layers
-        self.norm = norm
-        self.activation = activation
-        self.dropout = dropout
-        self.input_dropout = input_dropout
-        self.normalize_output = normalize_output
 
+        norm, jump, activation = self.options.norm, self.options.jump, self.options.activation
         num_inner = num_layers if jump else num_layers - 1
         widths = [in_channels, *[hidden_channels] * num_inner]
         if jump is None:
@@ -114,10 +137,8 @@ class Encoder(nn.Module, ABC):
         self.norms = nn.ModuleList(build_norm(norm, hidden_channels) for _ in range(num_inner))
         # The backward pass of a norm does not read its output either.
         in_place = {"inplace": True} if self.overwrites_layer_outputs or norm else {}
-        options = in_place if activation == "relu" else {}
-        self.activations = nn.ModuleList(
-            ACTIVATIONS[activation](**options) for _ in range(num_inner)
-        )
+        given = in_place if activation == "relu" else {}
+        self.activations = nn.ModuleList(ACTIVATIONS[activation](**given) for _ in range(num_inner))
         self.jump: JumpingKnowledge | None = None
         if jump is not None:
             self.jump = JumpingKnowledge(jump, hidden_channels, num_layers)
@@ -146,7 +167,7 @@ class Encoder(nn.Module, ABC):
         Returns:
             [num_dst, channels of the layer].
         """
-        rate = self.dropout if i else self.input_dropout
+        rate = self.options.dropout if i else self.options.input_dropout
         x: Tensor = self.layers[i](functional.dropout(x_src, rate, self.training), block)
         if x.shape[0] > num_dst:
             x = x[:num_dst]
@@ -166,7 +187,7 @@ class Encoder(nn.Module, ABC):
         x = layer_outputs[-1]
         if self.jump is not None:
             x = self.head(self.jump(list(layer_outputs)))
-        return functional.normalize(x, dim=-1) if self.normalize_output else x
+        return functional.normalize(x, dim=-1) if self.options.normalize_output else x
 
     def cast_input(self, x: Tensor) -> Tensor:
         """Gives features, which may be stored in another type, in that of the parameters."""
@@ -196,6 +217,30 @@ class Encoder(nn.Module, ABC):
             x = self.forward_layer(i, x, block.num_dst, block)
             outputs.append(x[:num_seeds])
         return self.readout(outputs)
+
+
+class _NodeLinear(nn.Module):
+    """A linear layer on the destinations' own rows."""
+
+    def __init__(self, in_channels: int, out_channels: int) -> None:
+        super().__init__()
+        self.lin = nn.Linear(in_channels, out_channels)
+
+    def forward(self, x_src: Tensor, block: Block) -> Tensor:
+        out: Tensor = self.lin(x_src[: block.num_dst])
+        return out
+
+
+class MLP(Encoder):
+    """A perceptron on the features alone: the baseline that a GNN has to beat."""
+
+    def build_layer(self, in_channels: int, out_channels: int, *, is_output: bool) -> nn.Module:
+        """A linear layer."""
+        return _NodeLinear(in_channels, out_channels)
+
+    def forward(self, x: Tensor, blocks: Sequence[Block]) -> Tensor:
+        """Encodes the seeds; reads no other row."""
+        return super().forward(x[: blocks[-1].num_dst], blocks)
 
 
 def build_norm(norm: str | None, channels: int) -> nn.Module:

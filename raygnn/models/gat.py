@@ -1,7 +1,9 @@
-"""Graph attention networks: GAT and GATv2."""
+"""Encoders with attention heads: what they share, GAT and GATv2."""
 
 from __future__ import annotations
 
+from abc import abstractmethod
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
@@ -10,6 +12,7 @@ from torch.nn import functional
 from torch_geometric.nn import GATConv, GATv2Conv
 
 from raygnn.models.adjacency import Adjacency
+from raygnn.models.arguments import check_attention, check_heads, check_positive
 from raygnn.models.attention import (
     additive_scores,
     gather_dst,
@@ -17,8 +20,8 @@ from raygnn.models.attention import (
     segment_softmax,
     weighted_segment_sum,
 )
-from raygnn.models.attention_encoder import AttentionEncoder
 from raygnn.models.edge_features import edge_attr_of, with_self_loops
+from raygnn.models.encoder import Encoder, EncoderOptions
 
 if TYPE_CHECKING:
     from raygnn.sampling.blocks import Block
@@ -104,8 +107,62 @@ def join_heads(x: Tensor, concat: bool) -> Tensor:
     return x.flatten(1) if concat else x.mean(dim=1)
 
 
+@dataclass(frozen=True, kw_only=True)
+class AttentionOptions(EncoderOptions):
+    """Those of all encoders, and:
+
+    Attributes:
+        num_heads: attention heads; `hidden_channels` is the width of all together.
+        num_output_heads: heads of a last layer without `jump`; None takes `num_heads`.
+        attn_dropout: on the attention weights.
+        edge_dim: number of edge features that take part in attention; None leaves them out.
+    Raises:
+        ConfigError: one is out of range, or the width is not a multiple of the heads.
+    """
+
+    num_heads: int = 8
+    num_output_heads: int | None = None
+    attn_dropout: float = 0.0
+    edge_dim: int | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_attention(self.num_heads, self.attn_dropout)
+        check_heads(self.num_heads, hidden_channels=self.hidden_channels)
+        if self.num_output_heads is not None:
+            check_positive(num_output_heads=self.num_output_heads)
+        if self.edge_dim is not None:
+            check_positive(edge_dim=self.edge_dim)
+
+
+class AttentionEncoder(Encoder):
+    """An encoder whose layers have attention heads.
+
+    The heads' outputs are concatenated, and averaged in a last layer without `jump`. Takes the
+    arguments of `AttentionOptions`.
+    """
+
+    Options = AttentionOptions
+    options: AttentionOptions
+    reads_edge_features = True
+
+    def build_layer(self, in_channels: int, out_channels: int, *, is_output: bool) -> nn.Module:
+        """An attention layer."""
+        heads = self.options.num_heads
+        if is_output and self.options.num_output_heads is not None:
+            heads = self.options.num_output_heads
+        width = out_channels if is_output else out_channels // heads
+        return self.build_attention(in_channels, width, heads, concat=not is_output)
+
+    @abstractmethod
+    def build_attention(
+        self, in_channels: int, head_channels: int, heads: int, *, concat: bool
+    ) -> nn.Module:
+        """One layer; its output is `heads * head_channels` wide, else `head_channels`."""
+
+
 class GAT(AttentionEncoder):
-    """Graph Attention Networks, arXiv:1710.10903. Takes the arguments of `AttentionEncoder`."""
+    """Graph Attention Networks, arXiv:1710.10903. Takes the arguments of `AttentionOptions`."""
 
     def build_attention(
         self, in_channels: int, head_channels: int, heads: int, *, concat: bool
@@ -116,15 +173,15 @@ class GAT(AttentionEncoder):
             head_channels,
             heads=heads,
             concat=concat,
-            dropout=self.attn_dropout,
-            edge_dim=self.edge_dim,
+            dropout=self.options.attn_dropout,
+            edge_dim=self.options.edge_dim,
         )
 
 
 class GATv2(AttentionEncoder):
     """How Attentive are Graph Attention Networks?, arXiv:2105.14491.
 
-    Takes the arguments of `AttentionEncoder`.
+    Takes the arguments of `AttentionOptions`.
     """
 
     def build_attention(
@@ -136,6 +193,6 @@ class GATv2(AttentionEncoder):
             head_channels,
             heads=heads,
             concat=concat,
-            dropout=self.attn_dropout,
-            edge_dim=self.edge_dim,
+            dropout=self.options.attn_dropout,
+            edge_dim=self.options.edge_dim,
         )

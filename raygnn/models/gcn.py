@@ -10,9 +10,7 @@ from torch_geometric.nn.dense.linear import Linear
 
 from raygnn.models.adjacency import Adjacency
 from raygnn.models.encoder import Encoder
-from raygnn.models.product_order import transform_first
-from raygnn.models.segment import segment_sum
-from raygnn.models.unbiased import scale_sampled
+from raygnn.models.segment import scale_sampled, segment_sum, transform_first
 
 if TYPE_CHECKING:
     from raygnn.sampling.blocks import Block
@@ -62,10 +60,7 @@ def _inverse_sqrt(degree: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 class GCN(Encoder):
-    """Semi-Supervised Classification with Graph Convolutional Networks, arXiv:1609.02907.
-
-    Takes the arguments of `Encoder`.
-    """
+    """Semi-Supervised Classification with Graph Convolutional Networks, arXiv:1609.02907."""
 
     reads_edge_weight = True
     overwrites_layer_outputs = True

@@ -1,16 +1,19 @@
-"""GIN, the graph isomorphism network."""
+"""GIN, the graph isomorphism network, and GINE, the same with edge features."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from torch import Tensor, nn
-from torch_geometric.nn import GINConv
+from torch_geometric.nn import GINConv, GINEConv
 
 from raygnn.models.adjacency import Adjacency
-from raygnn.models.encoder import ACTIVATIONS, Encoder, build_norm
-from raygnn.models.segment import segment_sum
-from raygnn.models.unbiased import scale_sampled
+from raygnn.models.arguments import check_positive
+from raygnn.models.edge_features import edge_attr_of, relu_edge_sum
+from raygnn.models.encoder import ACTIVATIONS, Encoder, EncoderOptions, build_norm
+from raygnn.models.segment import scale_sampled, segment_sum
 
 if TYPE_CHECKING:
     from raygnn.sampling.blocks import Block
@@ -27,57 +30,88 @@ class BlockGINConv(GINConv):
         return out
 
 
+@dataclass(frozen=True, kw_only=True)
+class GINOptions(EncoderOptions):
+    """Those of all encoders, and:
+
+    Attributes:
+        train_eps: learns eps, from 0, instead of keeping it 0.
+    """
+
+    train_eps: bool = False
+
+
 class GIN(Encoder):
     """How Powerful are Graph Neural Networks?, arXiv:1810.00826.
 
     Each layer is MLP((1 + eps) x_i + sum_j x_j) over the in-neighbors j of i. A sum over sampled
     neighbors is scaled by (in-degree / number sampled), so that it estimates the sum over all of
-    them without bias. The MLP has one hidden layer, with the encoder's norm and activation.
-
-    Args:
-        train_eps: learns eps, from 0, instead of keeping it 0.
-        ...: see `Encoder`.
+    them without bias. The MLP has one hidden layer, with the encoder's norm and activation. Takes
+    the arguments of `GINOptions`.
     """
 
-    def __init__(
-        self,
-        in_channels: int,
-        out_channels: int,
-        hidden_channels: int = 256,
-        num_layers: int = 2,
-        *,
-        train_eps: bool = False,
-        dropout: float = 0.0,
-        input_dropout: float = 0.0,
-        norm: str | None = None,
-        activation: str = "relu",
-        jump: str | None = None,
-        normalize_output: bool = False,
-    ) -> None:
-        self.train_eps = train_eps  # before the base, which builds the layers
-        super().__init__(
-            in_channels,
-            out_channels,
-            hidden_channels,
-            num_layers,
-            dropout=dropout,
-            input_dropout=input_dropout,
-            norm=norm,
-            activation=activation,
-            jump=jump,
-            normalize_output=normalize_output,
-        )
+    Options: ClassVar[type[GINOptions]] = GINOptions
+    options: GINOptions
 
     def build_layer(self, in_channels: int, out_channels: int, *, is_output: bool) -> nn.Module:
         """A `GINConv` with its MLP."""
         mlp = nn.Sequential(
             nn.Linear(in_channels, self.hidden_channels),
-            build_norm(self.norm, self.hidden_channels),
-            ACTIVATIONS[self.activation](),
+            build_norm(self.options.norm, self.hidden_channels),
+            ACTIVATIONS[self.options.activation](),
             nn.Linear(self.hidden_channels, out_channels),
         )
         return self.build_conv(mlp)
 
     def build_conv(self, mlp: nn.Sequential) -> nn.Module:
         """A `GINConv` of that MLP."""
-        return BlockGINConv(mlp, train_eps=self.train_eps)
+        return BlockGINConv(mlp, train_eps=self.options.train_eps)
+
+
+class BlockGINEConv(GINEConv):
+    """PyG's `GINEConv`, parameters and result, over a destination-sorted block."""
+
+    def forward(self, x_src: Tensor, block: Block, x_dst: Tensor | None = None) -> Tensor:
+        """Returns [num_dst, out_channels]; x_dst: the destinations' rows, if not the sources'."""
+        x_dst = x_src[: block.num_dst] if x_dst is None else x_dst
+        edge_attr = edge_attr_of(block, self.lin.in_channels, x_src)
+        weight, bias = self.lin.weight.to(x_src.dtype), self.lin.bias.to(x_src.dtype)
+        neighbors = relu_edge_sum(x_src, edge_attr, weight, bias, Adjacency.of(block))
+        out: Tensor = self.nn(scale_sampled(neighbors, block) + (1 + self.eps) * x_dst)
+        return out
+
+
+@dataclass(frozen=True, kw_only=True)
+class GINEOptions(GINOptions):
+    """Those of GIN, and:
+
+    Attributes:
+        edge_dim: number of features of an edge.
+    """
+
+    edge_dim: int
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_positive(edge_dim=self.edge_dim)
+
+
+class GINE(GIN):
+    """Strategies for Pre-training Graph Neural Networks, arXiv:1905.12265: GIN with edge features.
+
+    Each layer is MLP((1 + eps) x_i + sum_j relu(x_j + W e_ij + b)) over the in-edges of i. Takes
+    the arguments of `GINEOptions`.
+    """
+
+    Options = GINEOptions
+    options: GINEOptions
+    reads_edge_features = True
+
+    @classmethod
+    def needs_edge_features(cls, args: Mapping[str, Any]) -> bool:
+        """Always."""
+        return True
+
+    def build_conv(self, mlp: nn.Sequential) -> nn.Module:
+        """A `GINEConv`."""
+        return BlockGINEConv(mlp, train_eps=self.options.train_eps, edge_dim=self.options.edge_dim)

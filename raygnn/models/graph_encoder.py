@@ -1,4 +1,4 @@
-"""Any encoder on any batch: the embeddings of the seeds, by node type."""
+"""Any encoder on any batch, and what tasks make of its embeddings: predictions, scores of links."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 from torch import Tensor, nn
 from torch_geometric.data import HeteroData
 
+from raygnn.models.decoders import Decoder
 from raygnn.models.encoder import Encoder
 from raygnn.models.hetero_encoder import HeteroEncoder
 from raygnn.models.wrap import SubgraphModule
@@ -47,3 +48,49 @@ class GraphEncoder(nn.Module):
         if isinstance(module, Encoder):
             return {self._only_type: module(batch.x, blocks_of(batch))}
         return {self._only_type: module(batch)}
+
+
+class NodePredictor(nn.Module):
+    """An encoder, and a linear head where the encoder's width is not the number of outputs.
+
+    Args:
+        target: node type of the seeds.
+        head_channels: (width of the encoder's output, number of outputs), None without a head.
+    """
+
+    def __init__(
+        self, encoder: GraphEncoder, target: str, head_channels: tuple[int, int] | None = None
+    ) -> None:
+        super().__init__()
+        self.encoder = encoder
+        self.head = nn.Identity() if head_channels is None else nn.Linear(*head_channels)
+        self._target = target
+
+    def forward(self, batch: Any, *, with_embeddings: bool = False) -> Any:
+        """Predicts the seeds of a batch.
+
+        Returns:
+            [num_seeds, num_outputs], or a dictionary of such where a user's model gives one; with
+            the embeddings that it was read from, as a pair, where they are wanted.
+        """
+        embeddings = self.encoder(batch)[self._target]
+        prediction = self.readout(embeddings)
+        return (prediction, embeddings) if with_embeddings else prediction
+
+    def readout(self, embedding: Any) -> Any:
+        """[num_nodes, width of the encoder] to [num_nodes, num_outputs]."""
+        return self.head(embedding)
+
+
+class LinkPredictor(nn.Module):
+    """Embeds the nodes of a batch of links; the task scores them with `decoder`."""
+
+    def __init__(self, encoder: GraphEncoder, decoder: Decoder) -> None:
+        super().__init__()
+        self.encoder = encoder
+        self.decoder = decoder
+
+    def forward(self, batch: Any) -> dict[str, Tensor]:
+        """Gives [num_seeds, channels] by node type, in the order of the batch's nodes."""
+        rows: dict[str, Tensor] = self.encoder(batch)
+        return rows

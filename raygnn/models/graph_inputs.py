@@ -110,6 +110,23 @@ def edge_widths(bundle: Bundle, column: str) -> dict[EdgeType, int]:
     return found
 
 
+def check_types(name: str, model_class: type, num_node_types: int, num_edge_types: int) -> None:
+    """Checks that a model takes as many types as a graph has.
+
+    Args:
+        name: of the model, as the config has it.
+    Raises:
+        ConfigError: the model is for one node type and one edge type, and the graph has several.
+    """
+    if (num_node_types <= 1 and num_edge_types <= 1) or issubclass(model_class, HeteroEncoder):
+        return
+    raise ConfigError(
+        f"model.type={name!r} is invalid: it is for graphs of one node type and one edge type, "
+        f"and this one has {num_node_types} and {num_edge_types}. Set Hetero (with args.conv), "
+        "HGT, RGCN, SimpleHGN or LightGCN."
+    )
+
+
 def is_encoder(model_class: type[nn.Module]) -> TypeGuard[type[Encoder] | type[HeteroEncoder]]:
     """Whether a model is one of raygnn's encoders, or derives from one."""
     return issubclass(model_class, Encoder | HeteroEncoder)

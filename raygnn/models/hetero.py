@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
@@ -10,12 +12,102 @@ from torch_geometric.nn.module_dict import ModuleDict
 
 from raygnn.data.edge_types import EdgeType, edge_type_name
 from raygnn.errors import ConfigError
-from raygnn.models.arguments import check_choice, check_heads, check_positive, check_probability
-from raygnn.models.hetero_encoder import HeteroEncoder, Rows, block_of
-from raygnn.models.relation_convs import RELATION_CONVS, WITH_EDGE_FEATURES, WITH_HEADS
+from raygnn.models.arguments import check_attention, check_choice, check_heads, check_positive
+from raygnn.models.gat import BlockGATConv, BlockGATv2Conv
+from raygnn.models.gin import BlockGINConv, BlockGINEConv
+from raygnn.models.hetero_encoder import HeteroEncoder, HeteroOptions, Rows, block_of
+from raygnn.models.sage import BlockSAGEConv
+from raygnn.models.transformer import BlockTransformerConv
 
 if TYPE_CHECKING:
     from raygnn.sampling.blocks import HeteroBlock
+
+
+@dataclass(frozen=True, kw_only=True)
+class PerTypeOptions(HeteroOptions):
+    """Those of all encoders, and:
+
+    Attributes:
+        conv: whose layer: GraphSAGE, GAT, GATv2, GIN, GINE or Transformer.
+        aggr: "sum" or "mean" over the edge types into a node type.
+        num_heads: of GAT, GATv2 and Transformer; `hidden_channels` is the width of all together.
+        attn_dropout: on the attention weights, of the same.
+        edge_dims: number of edge features that take part, by edge type (a triple, or
+            src__rel__dst); others' are not read. For GAT, GATv2, GINE and Transformer.
+    Raises:
+        ConfigError: one is out of range or unknown.
+    """
+
+    conv: str = "GraphSAGE"
+    aggr: str = "sum"
+    num_heads: int = 8
+    attn_dropout: float = 0.0
+    edge_dims: Mapping[EdgeType, int] | Mapping[str, int] | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_choice("conv", self.conv, tuple(RELATION_CONVS))
+        check_choice("aggr", self.aggr, ("sum", "mean"))
+        check_attention(self.num_heads, self.attn_dropout)
+        if self.conv in WITH_HEADS:
+            check_heads(self.num_heads, hidden_channels=self.hidden_channels)
+
+
+#: (channels, options, edge_dim) -> a module called with (x_src, block, x_dst).
+RelationConv = Callable[[int, PerTypeOptions, int | None], nn.Module]
+
+
+def _sage(channels: int, options: PerTypeOptions, edge_dim: int | None) -> nn.Module:
+    return BlockSAGEConv((channels, channels), channels, root_weight=False, bias=False)
+
+
+def _attention(
+    conv: Callable[..., nn.Module], channels: int, options: PerTypeOptions, edge_dim: int | None
+) -> nn.Module:
+    return conv(
+        (channels, channels),
+        channels // options.num_heads,
+        heads=options.num_heads,
+        dropout=options.attn_dropout,
+        edge_dim=edge_dim,
+    )
+
+
+def _transformer(channels: int, options: PerTypeOptions, edge_dim: int | None) -> nn.Module:
+    build = partial(BlockTransformerConv, root_weight=False)
+    conv = _attention(build, channels, options, edge_dim)
+    del conv.lin_skip  # PyG makes it all the same, and nothing would read it
+    return conv
+
+
+def _gin(channels: int, options: PerTypeOptions, edge_dim: int | None) -> nn.Module:
+    return BlockGINConv(_mlp(channels))
+
+
+def _gine(channels: int, options: PerTypeOptions, edge_dim: int | None) -> nn.Module:
+    if edge_dim is None:
+        return BlockGINConv(_mlp(channels))
+    return BlockGINEConv(_mlp(channels), edge_dim=edge_dim)
+
+
+def _mlp(channels: int) -> nn.Sequential:
+    return nn.Sequential(nn.Linear(channels, channels), nn.ReLU(), nn.Linear(channels, channels))
+
+
+_BETWEEN_TYPES: dict[str, Any] = {"add_self_loops": False, "bias": False}
+#: By the name of the homogeneous encoder whose layer it is.
+RELATION_CONVS: dict[str, RelationConv] = {
+    "GraphSAGE": _sage,
+    "GAT": partial(_attention, partial(BlockGATConv, **_BETWEEN_TYPES)),
+    "GATv2": partial(_attention, partial(BlockGATv2Conv, **_BETWEEN_TYPES)),
+    "GIN": _gin,
+    "GINE": _gine,
+    "Transformer": _transformer,
+}
+#: Those that cut the width into heads.
+WITH_HEADS = ("GAT", "GATv2", "Transformer")
+#: Those that read edge features.
+WITH_EDGE_FEATURES = ("GAT", "GATv2", "GINE", "Transformer")
 
 
 class HeteroLayer(nn.Module):
@@ -34,23 +126,20 @@ class HeteroLayer(nn.Module):
         node_types: Sequence[str],
         edge_types: Sequence[EdgeType],
         channels: int,
-        conv: str,
-        aggr: str,
-        num_heads: int,
-        attn_dropout: float,
+        options: PerTypeOptions,
         edge_dims: Mapping[EdgeType, int],
     ) -> None:
         super().__init__()
         self.edge_types = list(edge_types)
         self.num_into = {
-            name: sum(target == name for *_, target in edge_types) if aggr == "mean" else 1
+            name: sum(target == name for *_, target in edge_types) if options.aggr == "mean" else 1
             for name in node_types
         }
         self.lin_self = ModuleDict({name: nn.Linear(channels, channels) for name in node_types})
-        build = RELATION_CONVS[conv]
+        build = RELATION_CONVS[options.conv]
         self.convs = ModuleDict(
             {
-                edge_type: build(channels, num_heads, attn_dropout, edge_dims.get(edge_type))
+                edge_type: build(channels, options, edge_dims.get(edge_type))
                 for edge_type in self.edge_types
             }
         )
@@ -72,69 +161,12 @@ class HeteroLayer(nn.Module):
 class Hetero(HeteroEncoder):
     """Any homogeneous layer, once per edge type, as PyG's `to_hetero` and `HeteroConv` do.
 
-    Args:
-        conv: whose layer: GraphSAGE, GAT, GATv2, GIN, GINE or Transformer.
-        aggr: "sum" or "mean" over the edge types into a node type.
-        num_heads: of GAT, GATv2 and Transformer; `hidden_channels` is the width of all together.
-        attn_dropout: on the attention weights, of the same.
-        edge_dims: number of edge features that take part, by edge type (a triple, or
-            src__rel__dst); others' are not read. For GAT, GATv2, GINE and Transformer.
-        ...: see `HeteroEncoder`.
-    Raises:
-        ConfigError: an argument is out of range or unknown.
+    Takes the arguments of `PerTypeOptions`.
     """
 
+    Options = PerTypeOptions
+    options: PerTypeOptions
     reads_edge_features = True
-
-    def __init__(
-        self,
-        in_channels: Mapping[str, int],
-        out_channels: int,
-        hidden_channels: int = 256,
-        num_layers: int = 2,
-        *,
-        edge_types: Sequence[EdgeType],
-        num_nodes: Mapping[str, int] | None = None,
-        conv: str = "GraphSAGE",
-        aggr: str = "sum",
-        num_heads: int = 8,
-        edge_dims: Mapping[EdgeType, int] | Mapping[str, int] | None = None,
-        dropout: float = 0.0,
-        input_dropout: float = 0.0,
-        attn_dropout: float = 0.0,
-        norm: str | None = None,
-        activation: str = "relu",
-        jump: str | None = None,
-        normalize_output: bool = False,
-        sparse_embeddings: bool = False,
-    ) -> None:
-        check_choice("conv", conv, tuple(RELATION_CONVS))
-        check_choice("aggr", aggr, ("sum", "mean"))
-        check_positive(num_heads=num_heads)
-        check_probability(attn_dropout=attn_dropout)
-        if conv in WITH_HEADS:
-            check_heads(num_heads, hidden_channels=hidden_channels)
-        # Before the base, which builds the layers.
-        self.conv = conv
-        self.aggr = aggr
-        self.num_heads = num_heads
-        self.attn_dropout = attn_dropout
-        self.edge_dims = _checked_edge_dims(conv, edge_types, edge_dims or {})
-        super().__init__(
-            in_channels,
-            out_channels,
-            hidden_channels,
-            num_layers,
-            edge_types=edge_types,
-            num_nodes=num_nodes,
-            dropout=dropout,
-            input_dropout=input_dropout,
-            norm=norm,
-            activation=activation,
-            jump=jump,
-            normalize_output=normalize_output,
-            sparse_embeddings=sparse_embeddings,
-        )
 
     @classmethod
     def needs_edge_features(cls, args: Mapping[str, Any]) -> bool:
@@ -147,20 +179,17 @@ class Hetero(HeteroEncoder):
             self.node_types,
             self.edge_types,
             channels,
-            self.conv,
-            self.aggr,
-            self.num_heads,
-            self.attn_dropout,
-            self.edge_dims,
+            self.options,
+            _checked_edge_dims(self.options, self.edge_types),
         )
 
 
 def _checked_edge_dims(
-    conv: str, edge_types: Sequence[EdgeType], edge_dims: Mapping[EdgeType, int] | Mapping[str, int]
+    options: PerTypeOptions, edge_types: Sequence[EdgeType]
 ) -> dict[EdgeType, int]:
     names = {edge_type_name(edge_type): edge_type for edge_type in edge_types}
     checked: dict[EdgeType, int] = {}
-    for key, edge_dim in edge_dims.items():
+    for key, edge_dim in (options.edge_dims or {}).items():
         name = key if isinstance(key, str) else edge_type_name(key)
         if name not in names:
             raise ConfigError(
@@ -169,9 +198,9 @@ def _checked_edge_dims(
             )
         check_positive(**{f"edge_dims.{name}": edge_dim})
         checked[names[name]] = edge_dim
-    if checked and conv not in WITH_EDGE_FEATURES:
+    if checked and options.conv not in WITH_EDGE_FEATURES:
         raise ConfigError(
-            f"model.args.edge_dims is invalid: {conv} reads no edge features. Set model.args.conv "
-            f"to one of {', '.join(WITH_EDGE_FEATURES)}, or remove edge_dims."
+            f"model.args.edge_dims is invalid: {options.conv} reads no edge features. Set "
+            f"model.args.conv to one of {', '.join(WITH_EDGE_FEATURES)}, or remove edge_dims."
         )
     return checked

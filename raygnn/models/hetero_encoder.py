@@ -4,23 +4,35 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 from torch.nn import functional
 from torch_geometric.nn import JumpingKnowledge
 from torch_geometric.nn.module_dict import ModuleDict
 
 from raygnn.data.edge_types import EdgeType, edge_type_name
 from raygnn.errors import ConfigError
-from raygnn.models.arguments import check_choice, check_positive, check_probability
-from raygnn.models.encoder import ACTIVATIONS, JUMPS, NORMS, build_norm
-from raygnn.models.gradient_presence import keep_in_graph
+from raygnn.models.arguments import check_positive, signature_with_options
+from raygnn.models.encoder import ACTIVATIONS, EncoderOptions, build_norm
 from raygnn.models.node_inputs import NodeInputs
 from raygnn.sampling.blocks import Block, HeteroBlock
 
 Rows = dict[str, Tensor]
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeteroOptions(EncoderOptions):
+    """Those of all encoders, and:
+
+    Attributes:
+        sparse_embeddings: see `EmbeddingTable`.
+    """
+
+    sparse_embeddings: bool = False
 
 
 class HeteroEncoder(nn.Module, ABC):
@@ -34,7 +46,8 @@ class HeteroEncoder(nn.Module, ABC):
     A node without incoming edges, of some type or of all, keeps what its own row gives. A batch may
     lack node types and edge types; parameters without a part in it get a gradient of 0.
 
-    A subclass says in `build_layer` what one layer is.
+    A subclass says in `build_layer` what one layer is, and in `Options` which arguments it takes
+    beside those of all encoders; it finds them in `self.options`.
 
     Attributes:
         reads_edge_features, reads_edge_weight, learns_node_rows: see `raygnn.models.graph_inputs`.
@@ -42,25 +55,22 @@ class HeteroEncoder(nn.Module, ABC):
     Args:
         in_channels: width of the input features, by node type; types without are left out.
         out_channels: width of the output.
-        hidden_channels: width of all rows between input and output.
-        num_layers: message passing layers, one for each hop that is sampled.
         edge_types: those that messages pass along.
         num_nodes: nodes in the whole graph by node type; needed of types without features.
-        dropout: on the input of each layer.
-        input_dropout: on the input features.
-        norm: "batch", "layer" or None.
-        activation: one of `ACTIVATIONS`.
-        jump: "cat", "max", "lstm" or None.
-        normalize_output: scales each output row to unit L2 norm.
-        sparse_embeddings: see `EmbeddingTable`.
+        hidden_channels, num_layers, ...: fields of the class's `Options`.
     Raises:
         ConfigError: an argument is out of range or unknown, or a type has neither features nor a
             number of nodes.
     """
 
+    Options: ClassVar[type[HeteroOptions]] = HeteroOptions
     reads_edge_features = False
     reads_edge_weight = False
     learns_node_rows = True
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        cls.__signature__ = signature_with_options(cls, HeteroEncoder.__init__)  # type: ignore[attr-defined]
 
     def __init__(
         self,
@@ -71,44 +81,33 @@ class HeteroEncoder(nn.Module, ABC):
         *,
         edge_types: Sequence[EdgeType],
         num_nodes: Mapping[str, int] | None = None,
-        dropout: float = 0.0,
-        input_dropout: float = 0.0,
-        norm: str | None = None,
-        activation: str = "relu",
-        jump: str | None = None,
-        normalize_output: bool = False,
-        sparse_embeddings: bool = False,
+        **options: Any,
     ) -> None:
         super().__init__()
-        check_positive(
-            out_channels=out_channels, hidden_channels=hidden_channels, num_layers=num_layers
-        )
-        check_probability(dropout=dropout, input_dropout=input_dropout)
-        check_choice("norm", norm, NORMS, optional=True)
-        check_choice("activation", activation, tuple(ACTIVATIONS))
-        check_choice("jump", jump, JUMPS, optional=True)
+        check_positive(out_channels=out_channels)
+        given = self.Options(hidden_channels=hidden_channels, num_layers=num_layers, **options)
+        self.options = given
         num_nodes = num_nodes or {}
         check_types(edge_types, {*in_channels, *num_nodes})
         self.edge_types: list[EdgeType] = [(s, relation, d) for s, relation, d in edge_types]
         self.out_channels = out_channels
         self.hidden_channels = hidden_channels
         self.num_layers = num_layers
-        self.dropout = dropout
-        self.input_dropout = input_dropout
-        self.normalize_output = normalize_output
 
-        self.inputs = NodeInputs(in_channels, num_nodes, hidden_channels, sparse=sparse_embeddings)
+        self.inputs = NodeInputs(
+            in_channels, num_nodes, hidden_channels, sparse=given.sparse_embeddings
+        )
         self.node_types = self.inputs.node_types
         self.layers = nn.ModuleList(self.build_layer(hidden_channels) for _ in range(num_layers))
         self.norms = nn.ModuleList(
-            ModuleDict({name: build_norm(norm, hidden_channels) for name in self.node_types})
+            ModuleDict({name: build_norm(given.norm, hidden_channels) for name in self.node_types})
             for _ in range(num_layers)
         )
-        self.activations = nn.ModuleList(ACTIVATIONS[activation]() for _ in range(num_layers))
+        self.activations = nn.ModuleList(ACTIVATIONS[given.activation]() for _ in range(num_layers))
         self.jump: JumpingKnowledge | None = None
-        if jump is not None:
-            self.jump = JumpingKnowledge(jump, hidden_channels, num_layers)
-        head_channels = hidden_channels * (num_layers if jump == "cat" else 1)
+        if given.jump is not None:
+            self.jump = JumpingKnowledge(given.jump, hidden_channels, num_layers)
+        head_channels = hidden_channels * (num_layers if given.jump == "cat" else 1)
         self.heads = ModuleDict(
             {name: nn.Linear(head_channels, out_channels) for name in self.node_types}
         )
@@ -140,7 +139,7 @@ class HeteroEncoder(nn.Module, ABC):
         """Gives the rows that the first layer reads; see `NodeInputs.forward`."""
         return self.inputs(
             {
-                name: functional.dropout(rows, self.input_dropout, self.training)
+                name: functional.dropout(rows, self.options.input_dropout, self.training)
                 if rows.is_floating_point()
                 else rows
                 for name, rows in x.items()
@@ -161,7 +160,7 @@ class HeteroEncoder(nn.Module, ABC):
         """
         none = next(iter(x_src.values())).new_zeros(0, self.hidden_channels)
         x = {
-            name: functional.dropout(x_src.get(name, none), self.dropout, self.training)
+            name: functional.dropout(x_src.get(name, none), self.options.dropout, self.training)
             for name in self.node_types
         }
         out = self.layers[i](x, block)
@@ -258,7 +257,7 @@ class HeteroEncoder(nn.Module, ABC):
             return rows[-1].new_zeros(0, self.out_channels)
         x = rows[-1] if self.jump is None else self.jump(rows[1:])
         x = self.heads[name](x)
-        return functional.normalize(x, dim=-1) if self.normalize_output else x
+        return functional.normalize(x, dim=-1) if self.options.normalize_output else x
 
     def _dense_parameters(self) -> Iterable[nn.Parameter]:
         # A zero gradient of a table with sparse gradients would be a dense one.
@@ -268,6 +267,37 @@ class HeteroEncoder(nn.Module, ABC):
     @staticmethod
     def _first(rows: Mapping[str, Tensor], counts: Mapping[str, int]) -> Rows:
         return {name: value[: counts.get(name, 0)] for name, value in rows.items()}
+
+
+def keep_in_graph(
+    outputs: dict[str, Tensor], parameters: Iterable[nn.Parameter]
+) -> dict[str, Tensor]:
+    """Gives the outputs as they are; each parameter has a part in each of them, times 0.
+
+    So a batch without some node or edge type has the same parameters with gradients as any other,
+    whichever output the loss is taken of.
+    """
+    parameters = [parameter for parameter in parameters if parameter.requires_grad]
+    if not torch.is_grad_enabled() or not parameters:
+        return outputs
+    kept = _KeepInGraph.apply(len(outputs), *outputs.values(), *parameters)
+    return dict(zip(outputs, kept, strict=True))
+
+
+class _KeepInGraph(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, num_outputs: int, *tensors: Tensor) -> tuple[Tensor, ...]:
+        ctx.parameters = [(p.shape, p.dtype, p.device) for p in tensors[num_outputs:]]
+        return tuple(tensor.view_as(tensor) for tensor in tensors[:num_outputs])
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        zeros = [
+            torch.zeros((), dtype=dtype, device=device).expand(shape)
+            for shape, dtype, device in ctx.parameters
+        ]
+        return None, *grads, *zeros
 
 
 def check_types(edge_types: Sequence[EdgeType], node_types: set[str]) -> None:

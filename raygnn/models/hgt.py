@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
@@ -12,10 +13,10 @@ from torch.nn import functional
 from torch_geometric.nn.module_dict import ModuleDict
 
 from raygnn.data.edge_types import EdgeType
-from raygnn.models.arguments import check_heads, check_positive, check_probability
+from raygnn.models.adjacency import merge_edges
+from raygnn.models.arguments import check_attention, check_heads
 from raygnn.models.attention import dot_scores, segment_softmax, weighted_segment_sum
-from raygnn.models.hetero_encoder import HeteroEncoder, Rows, block_of
-from raygnn.models.merged_edges import merge_edges
+from raygnn.models.hetero_encoder import HeteroEncoder, HeteroOptions, Rows, block_of
 
 if TYPE_CHECKING:
     from raygnn.sampling.blocks import HeteroBlock
@@ -109,60 +110,38 @@ class HGTLayer(nn.Module):
         return weighted_segment_sum(torch.cat(values), weights, adjacency).flatten(1)
 
 
-class HGT(HeteroEncoder):
-    """Heterogeneous Graph Transformer, arXiv:2003.01332.
+@dataclass(frozen=True, kw_only=True)
+class HGTOptions(HeteroOptions):
+    """Those of all encoders, and:
 
-    Args:
+    Attributes:
         num_heads: attention heads; `hidden_channels` is the width of all together.
         attn_dropout: on the attention weights.
-        ...: see `HeteroEncoder`.
     Raises:
-        ConfigError: an argument is out of range, or the width is no multiple of the heads.
+        ConfigError: one is out of range, or the width is not a multiple of the heads.
     """
 
-    def __init__(
-        self,
-        in_channels: Mapping[str, int],
-        out_channels: int,
-        hidden_channels: int = 256,
-        num_layers: int = 2,
-        *,
-        edge_types: Sequence[EdgeType],
-        num_nodes: Mapping[str, int] | None = None,
-        num_heads: int = 8,
-        dropout: float = 0.0,
-        input_dropout: float = 0.0,
-        attn_dropout: float = 0.0,
-        norm: str | None = None,
-        activation: str = "relu",
-        jump: str | None = None,
-        normalize_output: bool = False,
-        sparse_embeddings: bool = False,
-    ) -> None:
-        check_positive(num_heads=num_heads)
-        check_probability(attn_dropout=attn_dropout)
-        check_heads(num_heads, hidden_channels=hidden_channels)
-        # Before the base, which builds the layers.
-        self.num_heads = num_heads
-        self.attn_dropout = attn_dropout
-        super().__init__(
-            in_channels,
-            out_channels,
-            hidden_channels,
-            num_layers,
-            edge_types=edge_types,
-            num_nodes=num_nodes,
-            dropout=dropout,
-            input_dropout=input_dropout,
-            norm=norm,
-            activation=activation,
-            jump=jump,
-            normalize_output=normalize_output,
-            sparse_embeddings=sparse_embeddings,
-        )
+    num_heads: int = 8
+    attn_dropout: float = 0.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_attention(self.num_heads, self.attn_dropout)
+        check_heads(self.num_heads, hidden_channels=self.hidden_channels)
+
+
+class HGT(HeteroEncoder):
+    """Heterogeneous Graph Transformer, arXiv:2003.01332. Takes the arguments of `HGTOptions`."""
+
+    Options = HGTOptions
+    options: HGTOptions
 
     def build_layer(self, channels: int) -> nn.Module:
         """An `HGTLayer`."""
         return HGTLayer(
-            self.node_types, self.edge_types, channels, self.num_heads, self.attn_dropout
+            self.node_types,
+            self.edge_types,
+            channels,
+            self.options.num_heads,
+            self.options.attn_dropout,
         )

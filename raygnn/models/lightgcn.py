@@ -12,8 +12,7 @@ from torch.nn import functional
 from raygnn.data.edge_types import EdgeType
 from raygnn.models.adjacency import Adjacency
 from raygnn.models.hetero_encoder import HeteroEncoder, Rows, block_of
-from raygnn.models.segment import segment_sum
-from raygnn.models.unbiased import scale_sampled
+from raygnn.models.segment import scale_sampled, segment_sum
 
 if TYPE_CHECKING:
     from raygnn.sampling.blocks import HeteroBlock
@@ -117,5 +116,7 @@ class LightGCN(HeteroEncoder):
         out: Rows = {}
         for name in layer_outputs[-1]:
             mean = torch.stack([rows[name] for rows in layer_outputs]).mean(dim=0)
-            out[name] = functional.normalize(mean, dim=-1) if self.normalize_output else mean
+            out[name] = (
+                functional.normalize(mean, dim=-1) if self.options.normalize_output else mean
+            )
         return out

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
@@ -13,7 +14,7 @@ from torch.nn import functional
 from raygnn.data.edge_types import EdgeType
 from raygnn.models.adjacency import Adjacency
 from raygnn.models.arguments import check_positive
-from raygnn.models.hetero_encoder import HeteroEncoder, Rows, block_of
+from raygnn.models.hetero_encoder import HeteroEncoder, HeteroOptions, Rows, block_of
 from raygnn.models.segment import segment_mean
 
 if TYPE_CHECKING:
@@ -107,51 +108,31 @@ def _messages(
     return torch.cat(products), torch.cat(nodes)
 
 
+@dataclass(frozen=True, kw_only=True)
+class RGCNOptions(HeteroOptions):
+    """Those of all encoders, and:
+
+    Attributes:
+        num_bases: shares that many matrices between the edge types; None gives each its own.
+    """
+
+    num_bases: int | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.num_bases is not None:
+            check_positive(num_bases=self.num_bases)
+
+
 class RGCN(HeteroEncoder):
     """Modeling Relational Data with Graph Convolutional Networks, arXiv:1703.06103.
 
-    Args:
-        num_bases: shares that many matrices between the edge types; None gives each its own.
-        ...: see `HeteroEncoder`.
+    Takes the arguments of `RGCNOptions`.
     """
 
-    def __init__(
-        self,
-        in_channels: Mapping[str, int],
-        out_channels: int,
-        hidden_channels: int = 256,
-        num_layers: int = 2,
-        *,
-        edge_types: Sequence[EdgeType],
-        num_nodes: Mapping[str, int] | None = None,
-        num_bases: int | None = None,
-        dropout: float = 0.0,
-        input_dropout: float = 0.0,
-        norm: str | None = None,
-        activation: str = "relu",
-        jump: str | None = None,
-        normalize_output: bool = False,
-        sparse_embeddings: bool = False,
-    ) -> None:
-        if num_bases is not None:
-            check_positive(num_bases=num_bases)
-        self.num_bases = num_bases  # before the base, which builds the layers
-        super().__init__(
-            in_channels,
-            out_channels,
-            hidden_channels,
-            num_layers,
-            edge_types=edge_types,
-            num_nodes=num_nodes,
-            dropout=dropout,
-            input_dropout=input_dropout,
-            norm=norm,
-            activation=activation,
-            jump=jump,
-            normalize_output=normalize_output,
-            sparse_embeddings=sparse_embeddings,
-        )
+    Options = RGCNOptions
+    options: RGCNOptions
 
     def build_layer(self, channels: int) -> nn.Module:
         """An `RGCNLayer`."""
-        return RGCNLayer(self.edge_types, channels, self.num_bases)
+        return RGCNLayer(self.edge_types, channels, self.options.num_bases)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from torch import Tensor, nn
@@ -10,10 +11,15 @@ from torch_geometric.nn import SAGEConv
 
 from raygnn.models.adjacency import Adjacency
 from raygnn.models.arguments import check_choice
-from raygnn.models.encoder import Encoder
-from raygnn.models.product_order import transform_first
-from raygnn.models.segment import mean_of, segment_max, segment_sum, segment_sum_and_rows
-from raygnn.models.unbiased import scale_sampled
+from raygnn.models.encoder import Encoder, EncoderOptions
+from raygnn.models.segment import (
+    mean_of,
+    scale_sampled,
+    segment_max,
+    segment_sum,
+    segment_sum_and_rows,
+    transform_first,
+)
 
 if TYPE_CHECKING:
     from raygnn.sampling.blocks import Block
@@ -52,49 +58,34 @@ class BlockSAGEConv(SAGEConv):
         return mean_of(sums, Adjacency.of(block)) if is_mean else scale_sampled(sums, block)
 
 
+@dataclass(frozen=True, kw_only=True)
+class SAGEOptions(EncoderOptions):
+    """Those of all encoders, and:
+
+    Attributes:
+        aggr: "mean", "max" or "sum". A sum over sampled neighbors is scaled by (in-degree / number
+            sampled), so that it estimates the sum over all of them without bias.
+    """
+
+    aggr: str = "mean"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_choice("aggr", self.aggr, AGGREGATIONS)
+
+
 class GraphSAGE(Encoder):
     """Inductive Representation Learning on Large Graphs, arXiv:1706.02216.
 
     Each layer is W_1 x_i + W_2 aggr_j x_j + b over the in-neighbors j of i.
 
-    Args:
-        aggr: "mean", "max" or "sum". A sum over sampled neighbors is scaled by (in-degree / number
-            sampled), so that it estimates the sum over all of them without bias.
-        ...: see `Encoder`.
+    Takes the arguments of `SAGEOptions`.
     """
 
+    Options = SAGEOptions
+    options: SAGEOptions
     overwrites_layer_outputs = True
-
-    def __init__(
-        self,
-        in_channels: int,
-        out_channels: int,
-        hidden_channels: int = 256,
-        num_layers: int = 2,
-        *,
-        aggr: str = "mean",
-        dropout: float = 0.0,
-        input_dropout: float = 0.0,
-        norm: str | None = None,
-        activation: str = "relu",
-        jump: str | None = None,
-        normalize_output: bool = False,
-    ) -> None:
-        check_choice("aggr", aggr, AGGREGATIONS)
-        self.aggr = aggr  # before the base, which builds the layers
-        super().__init__(
-            in_channels,
-            out_channels,
-            hidden_channels,
-            num_layers,
-            dropout=dropout,
-            input_dropout=input_dropout,
-            norm=norm,
-            activation=activation,
-            jump=jump,
-            normalize_output=normalize_output,
-        )
 
     def build_layer(self, in_channels: int, out_channels: int, *, is_output: bool) -> nn.Module:
         """A `SAGEConv`."""
-        return BlockSAGEConv(in_channels, out_channels, aggr=self.aggr)
+        return BlockSAGEConv(in_channels, out_channels, aggr=self.options.aggr)

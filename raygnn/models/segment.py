@@ -8,20 +8,26 @@ so results are bit-identical from run to run with any number of threads.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import pairwise
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
+from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
 from raygnn.models.adjacency import Adjacency
-from raygnn.models.eager import apply_eagerly
+
+if TYPE_CHECKING:
+    from raygnn.sampling.blocks import Block
 
 # Where messages have to be formed, a CPU forms them for so many edges at a time: 256 float32 each
 # then stay in a cache of 2 MB until they are reduced (5 times faster than all edges at once).
 _CHUNK_EDGES = 2048
+# Summing one channel of one edge takes about as long as this many multiply-adds of a matrix
+# product (on one CPU core: 20 GB/s of gathered float32, 75 G multiply-adds/s).
+_EDGE_COST = 15
 
 
 def segment_sum(x: Tensor, adjacency: Adjacency, edge_weight: Tensor | None = None) -> Tensor:
@@ -69,6 +75,34 @@ def segment_max(x: Tensor, adjacency: Adjacency) -> Tensor:
     return out
 
 
+def scale_sampled(neighbor_sum: Tensor, block: Block) -> Tensor:
+    """Scales each destination's sum over its sampled in-edges by (in-degree / in-edges sampled).
+
+    Uniform sampling, with or without replacement, takes each in-edge equally often, so the expected
+    value of the scaled sum is the sum over all in-edges. Where all were taken the factor is 1.
+    Draws by weight take some more often, and the others make up for links that a batch leaves out.
+
+    Args:
+        neighbor_sum: [num_dst, channels].
+    """
+    num_sampled = (block.dst_ptr[1:] - block.dst_ptr[:-1]).clamp(min=1)
+    dtype = torch.promote_types(neighbor_sum.dtype, torch.float32)
+    factor = block.dst_degree.to(dtype) / num_sampled
+    return neighbor_sum * factor.to(neighbor_sum.dtype).unsqueeze(-1)
+
+
+def transform_first(block: Block, in_channels: int, out_channels: int) -> bool:
+    """Whether A (x W) takes less time than (A x) W, the same up to rounding.
+
+    The first sums narrower rows where W narrows them, the second multiplies fewer: those of
+    the destinations, not those of all sources.
+    """
+    weights = in_channels * out_channels
+    first = block.num_src * weights + _EDGE_COST * block.num_edges * out_channels
+    last = block.num_dst * weights + _EDGE_COST * block.num_edges * in_channels
+    return first < last
+
+
 def bag_sum(rows: Tensor, index: Tensor, ptr: Tensor, weight: Tensor | None = None) -> Tensor:
     """Sums `rows[index[ptr[i]:ptr[i + 1]]]` for each i, times `weight` by edge; no gradient.
 
@@ -106,6 +140,29 @@ def segment_chunks(ptr: Tensor, num_edges: int) -> Iterator[tuple[slice, slice, 
         if first < last:
             start, stop = int(ptr[first]), int(ptr[last])
             yield slice(first, last), slice(start, stop), ptr[first : last + 1] - start
+
+
+def apply_eagerly(function: type[Function], *args: Any) -> Any:
+    """Applies an autograd function over edges, in compiled models too as it is."""
+    return _apply(function, args)
+
+
+def break_graphs() -> None:
+    """Lets torch.compile break its graphs at `apply_eagerly`; called before it compiles.
+
+    The functions are single kernels, and the size of the transpose in their backward passes depends
+    on data: torch traced into them only to give up somewhere, at places that differed from batch to
+    batch and from one Python to the next, and sometimes by an error.
+    """
+    global _apply
+    _apply = torch.compiler.disable(_applied)
+
+
+def _applied(function: type[Function], args: tuple[Any, ...]) -> Any:
+    return function.apply(*args)
+
+
+_apply: Callable[[type[Function], tuple[Any, ...]], Any] = _applied
 
 
 class _SegmentSum(torch.autograd.Function):

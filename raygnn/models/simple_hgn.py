@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
@@ -10,7 +11,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from raygnn.data.edge_types import EdgeType
-from raygnn.models.arguments import check_heads, check_positive, check_probability
+from raygnn.models.adjacency import merge_edges
+from raygnn.models.arguments import check_positive
 from raygnn.models.attention import (
     gather_dst,
     gather_src,
@@ -18,7 +20,7 @@ from raygnn.models.attention import (
     weighted_segment_sum,
 )
 from raygnn.models.hetero_encoder import HeteroEncoder, Rows, block_of
-from raygnn.models.merged_edges import merge_edges
+from raygnn.models.hgt import HGTOptions
 
 if TYPE_CHECKING:
     from raygnn.sampling.blocks import HeteroBlock
@@ -116,64 +118,33 @@ class SimpleHGNLayer(nn.Module):
         return weighted_segment_sum(value, weights, adjacency).flatten(1)
 
 
+@dataclass(frozen=True, kw_only=True)
+class SimpleHGNOptions(HGTOptions):
+    """Those of HGT, and:
+
+    Attributes:
+        edge_type_channels: width of the learned vector per edge type.
+    """
+
+    activation: str = "elu"
+    edge_type_channels: int = 64
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_positive(edge_type_channels=self.edge_type_channels)
+
+
 class SimpleHGN(HeteroEncoder):
     """Are We Really Making Much Progress?, arXiv:2112.14936: its SimpleHGN.
 
     With learned edge types, residual connections of nodes, and (`normalize_output`) unit outputs.
     The paper's residual connection of attention weights between layers is left out: it would need
     the weights of all edges of the layer before, which layer-by-layer encoding does not keep.
-
-    Args:
-        num_heads: attention heads; `hidden_channels` is the width of all together.
-        edge_type_channels: width of the learned vector per edge type.
-        attn_dropout: on the attention weights.
-        ...: see `HeteroEncoder`.
-    Raises:
-        ConfigError: an argument is out of range, or the width is no multiple of the heads.
+    Takes the arguments of `SimpleHGNOptions`.
     """
 
-    def __init__(
-        self,
-        in_channels: Mapping[str, int],
-        out_channels: int,
-        hidden_channels: int = 256,
-        num_layers: int = 2,
-        *,
-        edge_types: Sequence[EdgeType],
-        num_nodes: Mapping[str, int] | None = None,
-        num_heads: int = 8,
-        edge_type_channels: int = 64,
-        dropout: float = 0.0,
-        input_dropout: float = 0.0,
-        attn_dropout: float = 0.0,
-        norm: str | None = None,
-        activation: str = "elu",
-        jump: str | None = None,
-        normalize_output: bool = False,
-        sparse_embeddings: bool = False,
-    ) -> None:
-        check_positive(num_heads=num_heads, edge_type_channels=edge_type_channels)
-        check_probability(attn_dropout=attn_dropout)
-        check_heads(num_heads, hidden_channels=hidden_channels)
-        # Before the base, which builds the layers.
-        self.num_heads = num_heads
-        self.edge_type_channels = edge_type_channels
-        self.attn_dropout = attn_dropout
-        super().__init__(
-            in_channels,
-            out_channels,
-            hidden_channels,
-            num_layers,
-            edge_types=edge_types,
-            num_nodes=num_nodes,
-            dropout=dropout,
-            input_dropout=input_dropout,
-            norm=norm,
-            activation=activation,
-            jump=jump,
-            normalize_output=normalize_output,
-            sparse_embeddings=sparse_embeddings,
-        )
+    Options = SimpleHGNOptions
+    options: SimpleHGNOptions
 
     def build_layer(self, channels: int) -> nn.Module:
         """A `SimpleHGNLayer`."""
@@ -181,7 +152,7 @@ class SimpleHGN(HeteroEncoder):
             self.node_types,
             self.edge_types,
             channels,
-            self.num_heads,
-            self.edge_type_channels,
-            self.attn_dropout,
+            self.options.num_heads,
+            self.options.edge_type_channels,
+            self.options.attn_dropout,
         )

@@ -12,9 +12,8 @@ from torch_geometric.nn import TransformerConv
 
 from raygnn.models.adjacency import Adjacency
 from raygnn.models.attention import dot_scores, segment_softmax, weighted_segment_sum
-from raygnn.models.attention_encoder import AttentionEncoder
 from raygnn.models.edge_features import edge_attr_of, edge_dot, weighted_edge_sum
-from raygnn.models.gat import join_heads
+from raygnn.models.gat import AttentionEncoder, join_heads
 
 if TYPE_CHECKING:
     from raygnn.sampling.blocks import Block
@@ -57,7 +56,7 @@ class BlockTransformerConv(TransformerConv):
 class Transformer(AttentionEncoder):
     """Masked Label Prediction (UniMP), arXiv:2009.03509, its attention layer.
 
-    Takes the arguments of `AttentionEncoder`.
+    Takes the arguments of `AttentionOptions`.
     """
 
     def build_attention(
@@ -69,6 +68,6 @@ class Transformer(AttentionEncoder):
             head_channels,
             heads=heads,
             concat=concat,
-            dropout=self.attn_dropout,
-            edge_dim=self.edge_dim,
+            dropout=self.options.attn_dropout,
+            edge_dim=self.options.edge_dim,
         )

@@ -4,13 +4,51 @@ from __future__ import annotations
 
 import numpy as np
 
-from raygnn.config import Config
+from raygnn.config import Component, Config, LoadedConfig, resolve
+from raygnn.config.slots import SLOTS
 from raygnn.data.bundle import Bundle
-from raygnn.data.edge_types import edge_type_name
+from raygnn.data.edge_types import edge_type_name, reversed_edge_type
 from raygnn.data.fanouts import resolve_fanouts
 from raygnn.data.links.target import LinkTarget, LinkTargetArguments
+from raygnn.data.manifest import Manifest, reverses
 from raygnn.data.node_target import NodeTarget, NodeTargetArguments
 from raygnn.loops.monitoring.progress import say
+
+
+def check_schema(loaded: LoadedConfig, uri: str) -> None:
+    """Checks model and fanouts by what `graph.yaml` declares, before tables are read.
+
+    A task of the user's own may need neither.
+
+    Raises:
+        ConfigError: the model does not take as many types, or the fanouts name other edge types.
+        DataError: `graph.yaml` is wrong.
+    """
+    config, manifest = loaded.config, Manifest.load(uri)
+    if config.task.type not in SLOTS["task"].names:
+        return
+    edge_types = [table.type for table in manifest.edge_types]
+    if config.data.reverse_edges:
+        declared = reverses(manifest.edge_types)
+        for table in manifest.edge_types:
+            is_within = table.type[0] == table.type[2]
+            undirected = not table.directed or (config.data.undirected and is_within)
+            if not undirected and table.type not in declared:
+                edge_types.append(reversed_edge_type(table.type))
+    if is_of_raygnn(config.model):
+        from raygnn.models.graph_inputs import check_types
+
+        model_class = resolve(config.model, "model")
+        assert isinstance(model_class, type)
+        num_node_types = len(manifest.node_types)
+        check_types(config.model.type, model_class, num_node_types, len(edge_types))
+    if config.sampling.type is None:
+        resolve_fanouts(config.sampling.fanouts, edge_types)
+
+
+def is_of_raygnn(model: Component) -> bool:
+    """Whether a model is one of raygnn's: one of the user's own is imported in workers only."""
+    return model.type.startswith("raygnn.") or "." not in model.type
 
 
 def check_data(config: Config, bundle: Bundle) -> None:
@@ -115,7 +153,7 @@ def _check_model(
     Args:
         node_type: whose nodes it is to have features of, if any's.
     """
-    if not config.model.type.startswith("raygnn.") and "." in config.model.type:
+    if not is_of_raygnn(config.model):
         return
     from raygnn.models.graph_inputs import check_node_features, find_edge_columns
 

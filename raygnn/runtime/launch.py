@@ -12,8 +12,8 @@ from raygnn.errors import ConfigError, RunError
 from raygnn.loops.monitoring.progress import say
 from raygnn.loops.run_folder import RunFolder, check_run_folder, check_writable, open_run_folder
 from raygnn.runtime.connection import connect
-from raygnn.runtime.data_checks import check_data
-from raygnn.runtime.data_source import check_source, open_bundle
+from raygnn.runtime.data_checks import check_data, check_schema
+from raygnn.runtime.data_source import check_source, open_tables, tables_uri
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,9 @@ def _run_in_process(loaded: LoadedConfig, name: str, data: Any, *, dry_run: bool
 
     loaded.check_arguments()
     scaling = loaded.config.scaling
-    bundle = open_bundle(loaded, data)
+    uri = tables_uri(loaded, data)
+    check_schema(loaded, uri)
+    bundle = open_tables(loaded, uri)
     check_data(loaded.config, bundle)
     context = ProcessContext(use_gpu=scaling.use_gpu, timeout_s=scaling.timeout_s)
     try:
@@ -86,7 +88,9 @@ def _run_on_ray(loaded: LoadedConfig, name: str, data: Any, *, dry_run: bool) ->
     from raygnn.runtime.ray_train import train_on_ray
 
     resources = plan_resources(loaded.config)
-    bundle = open_bundle(loaded, data, on_cluster=True)
+    uri = tables_uri(loaded, data)
+    check_schema(loaded, uri)
+    bundle = open_tables(loaded, uri, on_cluster=True)
     check_data(loaded.config, bundle)
     folder = open_run_folder(loaded, name)
     warn_of_vanishing(folder)

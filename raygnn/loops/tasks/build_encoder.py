@@ -9,11 +9,11 @@ from typing import Any
 from raygnn.config import Config, LoadedConfig, build, resolve
 from raygnn.data.bundle import Bundle
 from raygnn.data.edge_types import EdgeType, edge_type_name
-from raygnn.errors import ConfigError, DataError
+from raygnn.errors import DataError
 from raygnn.loops.saved_model.signature import LinkOutput, ModelSignature, NodeOutput
 from raygnn.models.encoder import Encoder
 from raygnn.models.graph_encoder import GraphEncoder
-from raygnn.models.graph_inputs import edge_widths, is_encoder
+from raygnn.models.graph_inputs import check_types, edge_widths, is_encoder
 from raygnn.models.hetero_encoder import HeteroEncoder
 from raygnn.models.wrap import EDGE_ATTR
 from raygnn.sampling.protocols import message_type
@@ -108,13 +108,8 @@ def _edge_dims(
 def _only_width(
     loaded: LoadedConfig, bundle: Bundle, widths: dict[str, int], feature: str, model_class: type
 ) -> int:
-    if len(bundle.node_types) > 1 or len(bundle.edge_types) > 1:
-        name = loaded.config.model.type
-        raise ConfigError(
-            f"model.type={name!r} is invalid: it is for graphs of one node type and one edge type, "
-            f"and this one has {len(bundle.node_types)} and {len(bundle.edge_types)}. Set Hetero "
-            f"(with args.conv), HGT, RGCN, SimpleHGN or LightGCN."
-        )
+    name, num_edge_types = loaded.config.model.type, len(bundle.edge_types)
+    check_types(name, model_class, len(bundle.node_types), num_edge_types)
     if not widths:
         raise DataError(
             f"task.args.feature={feature!r} is invalid: node type {bundle.node_types[0]!r} has no "

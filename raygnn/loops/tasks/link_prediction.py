@@ -31,8 +31,8 @@ from raygnn.loops.tasks.link_scoring import LinkScoring
 from raygnn.losses import Candidates, LinkScores
 from raygnn.losses.base import in_full_precision
 from raygnn.metrics import as_metric
+from raygnn.models.graph_encoder import LinkPredictor
 from raygnn.models.graph_inputs import find_edge_columns
-from raygnn.models.link_predictor import LinkPredictor
 from raygnn.sampling.link_loader import LinkLoader, LinkPlan
 from raygnn.sampling.stores import LocalFeatureStore, LocalGraphStore
 

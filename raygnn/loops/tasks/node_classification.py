@@ -27,8 +27,8 @@ from raygnn.loops.tasks.build_sampler import build_sampler
 from raygnn.loops.tasks.exact_encoding import check_exact, encode_exactly
 from raygnn.loops.tasks.objective import Objective
 from raygnn.metrics import as_metric
+from raygnn.models.graph_encoder import NodePredictor
 from raygnn.models.graph_inputs import find_edge_columns
-from raygnn.models.predictor import NodePredictor
 from raygnn.sampling.loader import NeighborLoader
 from raygnn.sampling.stores import LocalFeatureStore, LocalGraphStore
 

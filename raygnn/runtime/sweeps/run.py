@@ -21,7 +21,7 @@ from raygnn.loops.run_folder import (
 )
 from raygnn.loops.signals import signals_as_notices
 from raygnn.runtime.connection import connect
-from raygnn.runtime.data_checks import check_data
+from raygnn.runtime.data_checks import check_data, check_schema
 from raygnn.runtime.data_source import open_tables, tables_uri
 from raygnn.runtime.launch import default_name, warn_of_vanishing
 from raygnn.runtime.sweeps.plan import SweepPlan
@@ -52,8 +52,11 @@ def run_sweep(plan: SweepPlan, *, data: Any = None) -> ResultGrid:
 
     num_concurrent = _num_concurrent(plan)
     uri = tables_uri(plan.loaded, data)
+    is_read_alike = not varied & _READ_WITH_DATA
+    if is_read_alike:
+        check_schema(plan.loaded, uri)
     bundle = open_tables(plan.loaded, uri, on_cluster=True)
-    if not varied & _READ_WITH_DATA:
+    if is_read_alike:
         check_data(plan.loaded.config, bundle)
     folder = open_run_folder(plan.loaded, name)
     warn_of_vanishing(folder)

@@ -453,3 +453,17 @@ def test_no_module_of_the_libraries_hides_a_loader_behind_a_base_class() -> None
                 path = f"torch.nn.modules.{info.name}.{name}"
                 with pytest.raises(ConfigError):
                     resolve(path, "model")
+
+
+@pytest.mark.parametrize(
+    ("model", "args", "message"),
+    [
+        ("GraphSAGE", {"agr": "max"}, r"model.args.agr='max' is invalid.*Did you mean aggr"),
+        ("GAT", {"num_head": 2}, r"model.args.num_head=2 is invalid.*Did you mean num_heads"),
+        ("GINE", {}, r"model.args.edge_dim is invalid: GINE needs this argument"),
+    ],
+)
+def test_arguments_of_models_are_those_of_their_options(model, args, message):
+    given = {"in_channels": 4, "out_channels": 2}
+    with pytest.raises(ConfigError, match=message):
+        build(Component(type=model, args=args), "model", **given)

@@ -15,9 +15,9 @@ from torch_geometric.nn import HGTConv, LGConv, RGCNConv
 
 from raygnn.errors import ConfigError, DataError
 from raygnn.models import HGT, RGCN, Hetero, HeteroEncoder, LightGCN, SimpleHGN
+from raygnn.models.adjacency import merge_edges
 from raygnn.models.exact_hetero import exact_hetero_inference, identity_rows
 from raygnn.models.hgt import HGTLayer
-from raygnn.models.merged_edges import merge_edges
 from raygnn.models.rgcn import RGCNLayer
 from raygnn.models.simple_hgn import SimpleHGNLayer
 from raygnn.sampling.blocks import HeteroBlock

@@ -10,8 +10,8 @@ import torch
 from torch_geometric.nn import SAGEConv
 
 from raygnn.models import sage
-from raygnn.models.product_order import transform_first
 from raygnn.models.sage import BlockSAGEConv
+from raygnn.models.segment import transform_first
 from raygnn.sampling.blocks import Block
 
 
