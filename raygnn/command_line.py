@@ -54,7 +54,7 @@ def exit_status_of(command: Callable[[], None], *, interrupted: str) -> int:
         with sigterm_as_interrupt():
             command()
     except RaygnnError as error:
-        print(f"{type(error).__name__}:\n{error}", file=sys.stderr)
+        print(f"{type(error).__name__}:\n{redact(str(error))}", file=sys.stderr)
         return error.exit_status
     except KeyboardInterrupt as stop:  # before training, or a second time
         name, status = ("SIGTERM", 143) if isinstance(stop, Terminated) else ("SIGINT", 130)

@@ -44,10 +44,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         tables = args.convert(args)
         write_tables(tables, args.out, args.shards, args.overwrite, progress=_print_progress)
     except RaygnnError as error:
-        print(f"error: {_in_flags(str(error))}", file=sys.stderr)
+        print(f"error: {redact(_in_flags(str(error)))}", file=sys.stderr)
         return error.exit_status
     except OSError as error:
-        print(f"error: {error}", file=sys.stderr)
+        print(f"error: {redact(str(error))}", file=sys.stderr)
         return DataError.exit_status
     print(f"wrote {redact(args.out)}")
     for line in summarize_tables(tables):

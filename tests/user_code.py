@@ -190,6 +190,17 @@ class WaitsForAnother(Callback):
             time.sleep(0.1)
 
 
+class CallsHome(Callback):
+    """Takes settings with secrets; a failure of its quotes them."""
+
+    def __init__(self, fails: bool = False, **settings) -> None:
+        self._fails, self._settings = fails, settings
+
+    def on_test_end(self, engine, metrics) -> None:
+        if self._fails:
+            raise ValueError(f"no answer with {self._settings}")
+
+
 class FailOnRank(Callback):
     """Fails in a hook, on one rank."""
 

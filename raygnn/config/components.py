@@ -16,7 +16,7 @@ from raygnn.config.nested_args import (
     is_value_type,
 )
 from raygnn.config.problems import KeyPath, Problem, choose_from
-from raygnn.config.redaction import is_secret_name, redact, redact_text
+from raygnn.config.redaction import redact, redact_text
 from raygnn.config.slots import NESTED, SLOTS, Slot
 from raygnn.errors import ConfigError
 
@@ -223,7 +223,9 @@ class _Nest:
             problem = Problem((*path, TYPE_KEY), error.rule, error.remedy)
             raise ConfigError(problem.text(repr(name))) from error
         if clash := sorted(set(args) & set(injected)):
-            raise ConfigError([Problem((*path, n), *_INJECTED).text(repr(args[n])) for n in clash])
+            raise ConfigError(
+                [Problem((*path, n), *_INJECTED).text(_shown(args[n], n)) for n in clash]
+            )
         return _call(target, args, injected, path, name)
 
     def _is_of_own_kind(self, name: str) -> bool:
@@ -270,7 +272,7 @@ def _call(
     try:
         return target(**args, **injected)
     except (ArithmeticError, LookupError, TypeError, ValueError) as error:
-        shown = repr(redact(dict(args)))
+        shown = _shown(dict(args), *path)
         takes = ", ".join(_named(parameters, injected)) or "none by name"
         problem = Problem(
             path, f"{name} refuses them: {redact_text(str(error))}", f"{name} takes: {takes}"
@@ -290,7 +292,7 @@ def _check_arguments(
     texts = []
     for unknown in [] if takes_any else [n for n in args if n not in named]:
         remedy = choose_from(unknown, named, f"{name} takes") if named else "Remove it"
-        shown = "'***'" if is_secret_name(unknown) else repr(redact(args[unknown]))
+        shown = _shown(args[unknown], unknown)
         problem = Problem((*path, unknown), f"{name} takes no such argument", remedy)
         texts.append(problem.text(shown))
     for needed in named:
@@ -317,5 +319,8 @@ def _text(problem: Problem, component: Component) -> str:
     value: Any = {"type": component.type, "args": component.args}
     for part in problem.path[1:]:
         value = value[part]
-    hidden = any(is_secret_name(part) for part in problem.path)
-    return problem.text("'***'" if hidden else repr(redact(value)))
+    return problem.text(_shown(value, *problem.path))
+
+
+def _shown(value: Any, *path: object) -> str:
+    return repr(redact(value, (), path))

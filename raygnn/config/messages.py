@@ -9,7 +9,7 @@ from raygnn.config import tree
 from raygnn.config.interpolation import Interpolated
 from raygnn.config.overrides import Overridden
 from raygnn.config.problems import KeyPath, Problem
-from raygnn.config.redaction import REDACTED, is_secret_name, redact, redact_text
+from raygnn.config.redaction import redact, redact_text
 from raygnn.config.source import Source
 
 _MAX_SHOWN = 120  # characters of a value in a message
@@ -62,7 +62,5 @@ class Messages:
         return self._source.origin(problem.path)
 
     def _shown(self, value: Any, path: KeyPath) -> str:
-        if any(is_secret_name(part) for part in path):
-            return repr(REDACTED)
-        text = repr(redact(value, self._source.secrets))
+        text = repr(redact(value, self._source.secrets, path))
         return text if len(text) <= _MAX_SHOWN else f"{text[:_MAX_SHOWN]}..."

@@ -1,67 +1,184 @@
-"""Keeps secrets out of error texts and saved configs."""
+"""Keeps secrets out of error texts, logs and saved configs, by their names and by their form."""
 
 from __future__ import annotations
 
+import itertools
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from pydantic import SecretBytes, SecretStr
 
 REDACTED = "***"
 
-_CREDENTIALS = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*://)[^/\s]*@")
-_QUERY_SECRET = re.compile(
-    r"(?i)(?P<name>[?&](?:[\w.-]*(?:token|secret|password|signature|credential|access[_-]?key)"
-    r"[\w.-]*|sig|(?:[\w.-]*[_-]|api|account)?key)=)[^&#\s'\"]+"
+_WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
+# A name with one of these words, in any place, is that of a secret.
+_SECRET_WORDS = frozenset((
+    "password", "passwords", "passwd", "pwd", "passphrase", "passcode", "secret", "secrets",
+    "token", "tokens", "credential", "credentials", "cred", "creds", "authorization", "bearer",
+    "cookie", "cookies", "webhook", "jwt", "otp",
+))  # fmt: skip
+# A word may end so: `PGPASSWORD`, `clientsecret`.
+_SECRET_ENDINGS = (
+    "password", "passwd", "secret", "token", "apikey", "accesskey", "secretkey", "privatekey",
+    "signingkey", "accountkey", "connectionstring", "sessionid",
+)  # fmt: skip
+# And so may a whole name: `basic_auth`, `SENTRY_DSN`; elsewhere these words mean other things.
+_LAST_WORDS = frozenset(["auth", "dsn", "pass", "pat", "pin", "sas"])
+# Words that are followed by `key`; `primary_key`, `public_key` and `feature_key` are no secrets.
+_KEY_WORDS = frozenset((
+    "access", "account", "aes", "api", "app", "auth", "client", "consumer", "deploy",
+    "encryption", "hmac", "host", "license", "master", "private", "rsa", "secret", "service",
+    "shared", "signing", "ssh", "storage", "subscription",
+))  # fmt: skip
+_PAIRS = frozenset({("connection", "string"), ("conn", "str"), ("session", "id"), ("key", "json")})
+# Of a query in a URI these are too; elsewhere they mean much else.
+_QUERY_WORDS = frozenset(["key", "sig", "signature"])
+# A name with one of these is that of a number or a size: `num_tokens`, `max_token_length`.
+_MEASURES = frozenset((
+    "num", "max", "min", "count", "length", "size", "dim", "per", "limit", "ttl",
+))  # fmt: skip
+# Numbers are not secret but for these: a node type may be called `token`.
+_NUMERIC_SECRETS = frozenset((
+    "password", "passwd", "pwd", "passcode", "pin", "otp", "secret", "pass",
+))  # fmt: skip
+
+_CREDENTIALS = re.compile(r"(?<=[A-Za-z0-9+.-]://)[^/\s]*@")
+_ENVIRONMENT = re.compile(r"(?:\w+\s+)?\$\{env:[^}]*\}")
+_VALUE = (
+    r"(?P<quote>[\"'])(?P<quoted>(?:(?!(?P=quote))[^\n])*)|"
+    r"(?:(?:Bearer|Basic|Digest|Token|ApiKey|Negotiate)\s+)?[^\s&#;\"']+"
 )
-_SECRET_NAME = re.compile(
-    r"(?i)(?:^|_|-)(?:password|passwd|passphrase|secret|token|credentials?|"
-    r"(?:api|access|private|secret|account|storage)_?key)$"
+_ASSIGNMENT = re.compile(
+    rf"(?<![\w.-])(?P<name>[\w.-]{{1,200}})"
+    rf"(?P<sign>[\"']?\s{{0,4}}(?:=|:(?!//))\s{{0,4}})(?P<value>{_VALUE})"
 )
+_OPTION = re.compile(
+    rf"(?<![\w-])(?P<name>--[\w.-]{{1,200}})(?P<sign>[\"'],\s{{0,4}}|\s{{1,4}})(?P<value>{_VALUE})"
+)
+_PAIR = re.compile(
+    rf"(?i)\b(?:name|key|header)[\"']?\s{{0,4}}[:=]\s{{0,4}}[\"']?(?P<name>[\w.-]{{1,200}})"
+    rf"(?P<sign>[\"']?\s{{0,4}},\s{{0,4}}[\"']?value[\"']?\s{{0,4}}[:=]\s{{0,4}})(?P<value>{_VALUE})"
+)
+_HEADER = re.compile(
+    r"(?i)\b((?:proxy-)?authorization|(?:set-)?cookie)(\s{0,4}:\s{0,4})([^\n\"']+)"
+)
+_BEARER = re.compile(r"(?i)\b(bearer\s{1,4})[\w.~+/=-]{8,}")
 
 
 def redact_text(text: str, secrets: Collection[str] = ()) -> str:
-    """Replaces credentials in URIs: `s3://key:secret@host/x` becomes `s3://***@host/x`.
+    """Replaces secrets in a text: `s3://key:secret@host/x` becomes `s3://***@host/x`.
+
+    So are values of secret names (`?pwd=x`, `AccountKey=x;`, `"token": "x"`, `--password x`) and
+    what follows `Authorization:`, `Cookie:` and `Bearer`.
 
     Args:
         secrets: texts that are known to be secret.
     """
     for secret in sorted(filter(None, secrets), key=len, reverse=True):
         text = text.replace(secret, REDACTED)
-    text = _CREDENTIALS.sub(rf"\g<scheme>{REDACTED}@", text)
-    return _QUERY_SECRET.sub(rf"\g<name>{REDACTED}", text)
+    text = _CREDENTIALS.sub(f"{REDACTED}@", text)
+    text = _HEADER.sub(_without_header, text)
+    for pattern in (_ASSIGNMENT, _OPTION, _PAIR):
+        text = _without_values(pattern, text)
+    return _BEARER.sub(rf"\g<1>{REDACTED}", text)
 
 
 def is_secret_name(name: object) -> bool:
-    """Whether a key is named like something that nobody should read: `api_key`, `password`."""
-    return isinstance(name, str) and _SECRET_NAME.search(name) is not None
+    """Whether a key is named like something that nobody should read: `apiKey`, `db.password`."""
+    if not isinstance(name, str):
+        return False
+    words = _words(name)
+    if not words or not _MEASURES.isdisjoint(words):
+        return False
+    pairs = set(itertools.pairwise(words))
+    return (
+        not _SECRET_WORDS.isdisjoint(words)
+        or words[-1] in _LAST_WORDS
+        or any(word.endswith(_SECRET_ENDINGS) for word in words)
+        or any(second in ("key", "keys") and first in _KEY_WORDS for first, second in pairs)
+        or not _PAIRS.isdisjoint(pairs)
+    )
 
 
-def redact(value: Any, secrets: Collection[str] = ()) -> Any:
-    """A copy without secrets: `SecretStr`, values of secret names, credentials in URIs.
+def redact(value: Any, secrets: Collection[str] = (), path: Sequence[object] = ()) -> Any:
+    """A copy without secrets: `SecretStr`, values of secret names, and what texts hold.
 
-    A value that is only the name of an environment variable, `${env:X}`, is no secret.
+    A value that is only the name of an environment variable, `${env:X}`, is not a secret.
 
     Args:
         secrets: texts that are known to be secret.
+        path: keys under which the value stands.
     """
+    if any(_hides(part, value) for part in path):
+        return REDACTED
     if isinstance(value, Mapping):
+        named = {str(key).lower(): inner for key, inner in value.items()}
+        name = next((named[key] for key in ("name", "key", "header") if key in named), None)
         return {
             key: REDACTED
-            if is_secret_name(key) and not _is_harmless(inner)
+            if _hides(key, inner) or (str(key).lower() == "value" and _hides(name, inner))
             else redact(inner, secrets)
             for key, inner in value.items()
         }
     if isinstance(value, list | tuple):
-        return [redact(inner, secrets) for inner in value]
+        before = [None, *value]
+        return [
+            REDACTED if _is_option(name) and _hides(name, inner) else redact(inner, secrets)
+            for name, inner in zip(before, value, strict=False)
+        ]
     if isinstance(value, SecretStr | SecretBytes):
         return REDACTED
     return redact_text(value, secrets) if isinstance(value, str) else value
 
 
-def _is_harmless(value: Any) -> bool:
-    """Nothing there, a flag, or the mere name of an environment variable."""
+def _words(name: str) -> list[str]:
+    """`a.secretAccessKey` as secret, access, key: the words of what follows the last dot."""
+    return [word.lower() for word in _WORD.findall(name.rpartition(".")[2])]
+
+
+def _hides(name: object, value: Any) -> bool:
+    """Whether a value is secret under its name."""
+    if value is None or isinstance(value, bool) or not is_secret_name(name):
+        return False
     if isinstance(value, str):
-        return re.fullmatch(r"\$\{env:[^}]*\}", value) is not None or not value
-    return value is None or isinstance(value, bool)
+        return bool(value) and _ENVIRONMENT.fullmatch(value) is None
+    if isinstance(value, list | tuple):
+        return not all(isinstance(item, int | float) for item in value)
+    if isinstance(value, int | float):
+        return not _NUMERIC_SECRETS.isdisjoint(_words(str(name)))
+    return True
+
+
+def _is_option(item: object) -> bool:
+    """Whether the next item of a list may be this one's value: `--password x`, `Cookie x`."""
+    return isinstance(item, str) and (
+        item.startswith("-") or _HEADER.match(f"{item}: x") is not None
+    )
+
+
+def _without_header(match: re.Match[str]) -> str:
+    is_name = _ENVIRONMENT.fullmatch(match[3].strip()) is not None
+    return match[0] if is_name else f"{match[1]}{match[2]}{REDACTED}"
+
+
+def _without_values(pattern: re.Pattern[str], text: str) -> str:
+    """Hides the values of secret names; other values are searched in turn, as they may be texts."""
+    parts, start = [], 0
+    match = pattern.search(text)
+    while match is not None:
+        value_start = match.start("value")
+        parts.append(text[start:value_start])
+        start = value_start
+        if _is_secret_value(match):
+            parts.append(f"{match['quote'] or ''}{REDACTED}")
+            start = match.end("value")
+        match = pattern.search(text, start)
+    return "".join(parts) + text[start:]
+
+
+def _is_secret_value(match: re.Match[str]) -> bool:
+    in_query = match.string[match.start("name") - 1 : match.start("name")] in ("?", "&")
+    last_word = (_words(match["name"]) or [""])[-1]
+    is_secret = is_secret_name(match["name"]) or (in_query and last_word in _QUERY_WORDS)
+    return is_secret and _ENVIRONMENT.fullmatch(match["value"].strip("\"'")) is None

@@ -40,7 +40,7 @@ def typed_arguments(kind: type[T], args: Mapping[str, Any], owner: str) -> T:
             rules = dict.fromkeys(type_rule(found) for found in error.errors())
             rule, remedy = " or ".join(rule for rule, _ in rules), next(iter(rules))[1]
             problem = Problem(path, f"it must be {rule}", remedy)
-            problems.append(problem.text(repr(redact(value))))
+            problems.append(problem.text(repr(redact(value, (), path))))
     if problems:
         raise ConfigError("\n".join(problems))
     return kind(**values)

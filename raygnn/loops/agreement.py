@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TypeVar
 
+from raygnn.config.redaction import redact_text
 from raygnn.errors import FAILURES, RaygnnError, TrainingError
 from raygnn.loops import collectives
 
@@ -75,7 +76,7 @@ def raise_if_any_failed(
 
 
 def describe(error: BaseException) -> str:
-    """An exception in one line, notes included."""
+    """An exception in one line, notes included, secrets not."""
     notes = " ".join(getattr(error, "__notes__", ()))
     text = f"{type(error).__name__}: {error}"
-    return f"{text} ({notes})" if notes else text
+    return redact_text(f"{text} ({notes})" if notes else text)

@@ -13,7 +13,6 @@ from torch import Tensor
 
 from raygnn import __version__
 from raygnn.config import LoadedConfig, build, resolve
-from raygnn.config.redaction import redact_text
 from raygnn.data.bundle import Bundle
 from raygnn.data.filesystem import absolute, join, write_text
 from raygnn.data.storage_retry import is_storage_error
@@ -225,7 +224,7 @@ def _write_outputs(
 
 def _write_failure(job: TrainJob, engine: Engine, logged: LogRows, error: Exception) -> None:
     """Leaves metrics.json and report.html of a failed run, which say what happened."""
-    folder, what = job.folder, redact_text(describe(error))
+    folder, what = job.folder, describe(error)
     try:
         if folder.is_superseded() or not folder.read_starts():
             return  # another start has the folder, or there was no training to report on
@@ -239,7 +238,7 @@ def _write_failure(job: TrainJob, engine: Engine, logged: LogRows, error: Except
     except Exception as second:
         if not is_storage_error(second):
             raise
-        say(f"the failure cannot be written into the run folder: {redact_text(describe(second))}")
+        say(f"the failure cannot be written into the run folder: {describe(second)}")
 
 
 def _is_nan(value: Any) -> bool:

@@ -263,3 +263,30 @@ def test_a_loss_of_links_is_refused_for_nodes(tmp_path, graph):
         match=r"losses\.type='retrieval' is invalid: it takes scores.*Set cross_entropy",
     ):
         _fit(tmp_path, graph, losses=[{"type": "retrieval"}])
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_no_secret_reaches_the_files_and_lines_of_a_run(graph, tmp_path, capfd, fails):
+    secret = "hunter2-very-secret"
+    settings = {
+        "clientSecret": secret,
+        "headers": {"Authorization": f"Bearer {secret}"},
+        "argv": ["curl", "--password", secret],
+        "env": [{"name": "API_KEY", "value": secret}],
+        "url": f"https://u:{secret}@h/x?pwd={secret}",
+        "store": f"AccountName=a;AccountKey={secret};Suffix=b",
+    }
+    callback = {"type": "tests.user_code.CallsHome", "args": {"fails": fails, **settings}}
+    changes = {"callbacks": [callback], "loggers": ["tensorboard", "json_lines"]}
+    if fails:
+        with pytest.raises(TrainingError) as caught:
+            _fit(tmp_path, graph, **changes)
+        assert secret not in str(caught.value)
+    else:
+        _fit(tmp_path, graph, **changes)
+    written = [path for path in tmp_path.rglob("*") if path.is_file()]
+    names = {"config.yaml", "metrics.jsonl", *(() if fails else ("report.html",))}
+    assert names <= {path.name for path in written}
+    assert [path.name for path in written if secret.encode() in path.read_bytes()] == []
+    told = capfd.readouterr()
+    assert secret not in told.out + told.err
