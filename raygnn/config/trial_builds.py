@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from raygnn.config.component import Component
@@ -26,6 +27,9 @@ _OF_THE_GRAPH = ("in_channels", "out_channels", "edge_types", "num_nodes", "edge
 _OF_A_DECODER = ("in_channels", "num_relations")
 _WIDTH = 8  # any
 _NUM_CLASSES = 3  # any
+
+#: Is named, as components are: the rooms that the config is for import the config.
+_GENERATORS = "raygnn.data.synthetic.generators"
 
 #: A place and what is wrong there, as a message without the place's line.
 Found = tuple[KeyPath, str]
@@ -52,6 +56,10 @@ def broken_arguments(
             for text in error.problems:
                 yield _placed(text, SLOTS[slot].path, path)
     sections = {place[0] for place in left_out}
+    synthetic = config.data.synthetic
+    if synthetic is not None and "data" not in sections:
+        for text in import_module(_GENERATORS).synthetic_problems(synthetic.type, **synthetic.args):
+            yield _placed(text, "data", ("data",))
     if not sections & {"task", "metrics", "callbacks"}:
         yield from _unknown_monitors(config, allow_modules, sections)
 

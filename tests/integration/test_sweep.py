@@ -227,6 +227,13 @@ def test_an_interrupted_sweep_goes_on(tmp_path):
     assert done.returncode == 0, done.stdout + done.stderr
     assert "the sweep goes on" in done.stdout
     assert "resumed from step-" in done.stdout + done.stderr
+    # Each line is ours, those of a trial's workers carry its name, and the table comes last.
+    lines = done.stdout.splitlines()
+    assert [line for line in lines if not line.startswith("[raygnn")] == []
+    of_trials = [n for n, line in enumerate(lines) if line.startswith("[raygnn trial-0000")]
+    (table,) = [n for n, line in enumerate(lines) if line.startswith("[raygnn] rank  trial")]
+    assert of_trials
+    assert max(of_trials) < table
     assert min(before.values()) < 150
     assert _num_rows(sweep) == dict.fromkeys(before, 150)
     trials = json.loads((sweep / "trials.json").read_text())["trials"]

@@ -189,3 +189,20 @@ def slow_graph(marker: str) -> None:
     """A data source that is still at work when the signal comes."""
     Path(marker).touch()
     time.sleep(120)
+
+
+@pytest.mark.slow
+def test_a_run_prints_its_own_lines_only_beside_another_ray(graph, tmp_path):
+    """The session's Ray is the other one."""
+    path = tmp_path / "config.yaml"
+    path.write_text(yaml.safe_dump(small_config(tmp_path, scaling__num_workers=2, data__uri=graph)))
+    environment = {**os.environ, "RAY_ADDRESS": "local"}
+    command = [sys.executable, "-m", "raygnn.train", str(path)]
+    done = subprocess.run(
+        command, env=environment, capture_output=True, text=True, timeout=280, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, ""), done.stdout
+    lines = done.stdout.splitlines()
+    assert [line for line in lines if not line.startswith("[raygnn] ")] == []
+    # What workers have said last is there before the command ends.
+    assert lines[-1].startswith("[raygnn] checkpoints ")

@@ -83,6 +83,10 @@ def test_one_mistake_of_every_kind_is_one_answer() -> None:
             "model: {type: GCN, args: {dropout: 7}}",
             r"line 1: model\.args\.dropout=7 is invalid",
         ),
+        (
+            "data: {synthetic: {type: rmat, num_nodez: 3}}",
+            r"line 1: data\.synthetic\.num_nodez=3 is invalid: no such argument",
+        ),
         ("model: {type: Hetero, args: {hiden: 7}}", "Hetero takes no such argument"),
         ("model: {type: LightGCN, args: {hiden: 7}}", "LightGCN takes no such argument"),
         ("model: {type: torch_geometric.nn.GIN, args: {a: 1}}", "GIN needs this argument"),
