@@ -11,7 +11,8 @@ import pyarrow.compute as pc
 from numba import njit
 
 # splitmix64: Steele, Lea and Flood, "Fast Splittable Pseudorandom Number Generators", 2014.
-_GAMMA = np.uint64(0x9E3779B97F4A7C15)
+#: 2^64 over the golden ratio: the step of the generator, and a factor that spreads integers.
+GOLDEN_GAMMA = np.uint64(0x9E3779B97F4A7C15)
 _MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
 _MIX_2 = np.uint64(0x94D049BB133111EB)
 _SHIFT_30 = np.uint64(30)
@@ -25,10 +26,15 @@ _FNV_PRIME = np.uint64(0x100000001B3)
 @njit(nogil=True, cache=True, inline="always")
 def splitmix64(value: np.uint64) -> np.uint64:
     """Mixes one uint64 into another; a bijection (one step of the splitmix64 generator)."""
-    z = np.uint64(value) + _GAMMA
+    z = np.uint64(value) + GOLDEN_GAMMA
     z = (z ^ (z >> _SHIFT_30)) * _MIX_1
     z = (z ^ (z >> _SHIFT_27)) * _MIX_2
     return z ^ (z >> _SHIFT_31)
+
+
+def mix(value: int) -> int:
+    """`splitmix64` of a Python integer in [0, 2^64)."""
+    return int(splitmix64(np.uint64(value)))
 
 
 @njit(nogil=True, cache=True)

@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from raygnn.data.hashing import mix
+
 _MASK = (1 << 64) - 1
 
 
@@ -16,7 +18,7 @@ def seed_micro_batch(seed: int, epoch: int, index: int) -> None:
 
     So dropout masks are the same for any number of workers, and after a resume.
     """
-    key = _mix(_mix(_mix(seed & _MASK) ^ epoch) ^ index)
+    key = mix(mix(mix(seed & _MASK) ^ epoch) ^ index)
     torch.default_generator.manual_seed(key)
     if torch.cuda.is_available():
         torch.cuda.manual_seed(key)
@@ -50,11 +52,3 @@ def restore_random_state(state: dict[str, Any]) -> None:
     torch.set_rng_state(state["torch"])
     if state["cuda"] is not None and torch.cuda.is_available():
         torch.cuda.set_rng_state(state["cuda"])
-
-
-def _mix(value: int) -> int:
-    """The finaliser of splitmix64 (Steele et al. 2014, doi:10.1145/2660193.2660195)."""
-    value = (value + 0x9E3779B97F4A7C15) & _MASK
-    value = ((value ^ (value >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
-    value = ((value ^ (value >> 27)) * 0x94D049BB133111EB) & _MASK
-    return value ^ (value >> 31)

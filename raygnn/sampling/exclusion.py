@@ -9,16 +9,17 @@ import numpy as np
 from numba import njit
 
 from raygnn.data.hashing import splitmix64
+from raygnn.data.intrinsics import first_at_least
 from raygnn.sampling.scratch import Scratch
 
-_SLOTS_PER_TAKER = 4
+_SLOTS_PER_DESTINATION = 4
 
 
 class Skips(NamedTuple):
     """Edges that nodes step over.
 
     Attributes:
-        rows: int64 [num_rows], places in the list of nodes, ascending.
+        rows: int64 [num_rows], positions in the list of nodes, ascending.
         ptr: int64 [num_rows + 1], where each row's edges begin.
         edges: int64, counted from the node's first edge, ascending in each row.
     """
@@ -49,32 +50,32 @@ class Exclusion:
     """Excluded pairs of one edge type, by the node that would take the edge.
 
     Attributes:
-        takers: int64 [num_takers], each once.
-        ptr: int64 [num_takers + 1], where each taker's neighbors begin.
-        neighbors: int64, ascending for each taker.
-        slots: int32, a hash table of the takers: number of the taker + 1, 0 when free.
+        destinations: int64 [num_destinations], each once.
+        ptr: int64 [num_destinations + 1], where each destination's neighbors begin.
+        neighbors: int64, ascending for each destination.
+        slots: int32, a hash table of the destinations: number of the destination + 1, 0 when free.
     """
 
-    takers: np.ndarray
+    destinations: np.ndarray
     ptr: np.ndarray
     neighbors: np.ndarray
     slots: np.ndarray
 
     @classmethod
-    def of(cls, takers: np.ndarray, neighbors: np.ndarray) -> Exclusion:
+    def of(cls, destinations: np.ndarray, neighbors: np.ndarray) -> Exclusion:
         """Of pairs in any order, which may repeat.
 
         Args:
-            takers: int64 [num_pairs], dense ids.
+            destinations: int64 [num_pairs], dense ids.
             neighbors: int64 [num_pairs], dense ids.
         """
-        order = np.lexsort((neighbors, takers))
-        takers, neighbors = takers[order], neighbors[order]
-        is_first = np.ones(len(takers), bool)
-        is_first[1:] = np.diff(takers) != 0
-        ptr = np.append(np.flatnonzero(is_first), len(takers)).astype(np.int64)
-        distinct = takers[is_first]
-        slots = np.zeros(1 << (_SLOTS_PER_TAKER * len(distinct)).bit_length(), np.int32)
+        order = np.lexsort((neighbors, destinations))
+        destinations, neighbors = destinations[order], neighbors[order]
+        is_first = np.ones(len(destinations), bool)
+        is_first[1:] = np.diff(destinations) != 0
+        ptr = np.append(np.flatnonzero(is_first), len(destinations)).astype(np.int64)
+        distinct = destinations[is_first]
+        slots = np.zeros(1 << (_SLOTS_PER_DESTINATION * len(distinct)).bit_length(), np.int32)
         _fill_slots(distinct, slots)
         return cls(distinct, ptr, neighbors, slots)
 
@@ -98,13 +99,14 @@ class Exclusion:
             None where no node has an excluded edge.
         """
         rows = scratch.array("skip_rows", len(nodes), np.int64)
-        which = scratch.array("skip_takers", len(nodes), np.int64)
-        num_rows = _match(nodes, self.takers, self.slots, rows, which)
+        which = scratch.array("skip_destinations", len(nodes), np.int64)
+        num_rows = _match(nodes, self.destinations, self.slots, rows, which)
         if num_rows == 0:
             return None
         rows, which = rows[:num_rows], which[:num_rows]
         ptr = scratch.array("skip_ptr", num_rows + 1, np.int64)
-        given = (indices, is_sorted, starts, degrees, rows, which, self.ptr, self.neighbors, ptr)
+        excluded = (rows, which, self.ptr, self.neighbors)
+        given = (indices, is_sorted, (starts, degrees), excluded, ptr)
         none = np.empty(0, np.int64)
         num_skips = _find_skips(*given, none)
         edges = scratch.array("skip_edges", num_skips, np.int64)
@@ -119,25 +121,29 @@ def _home(num_slots, node):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, cache=True)
-def _fill_slots(takers, slots):  # type: ignore[no-untyped-def]
-    for i in range(len(takers)):
-        slot = _home(len(slots), takers[i])
+def _fill_slots(destinations, slots):  # type: ignore[no-untyped-def]
+    for i in range(len(destinations)):
+        slot = _home(len(slots), destinations[i])
         while slots[slot] != 0:
             slot = (slot + 1) & (len(slots) - 1)
         slots[slot] = i + 1
 
 
 @njit(nogil=True, cache=True)
-def _match(nodes, takers, slots, rows, which):  # type: ignore[no-untyped-def]
-    """Fills places of the nodes that are takers, and which; returns how many there are."""
+def _match(nodes, destinations, slots, rows, which):  # type: ignore[no-untyped-def]
+    """Fills positions of the nodes that have excluded pairs, and which destination each is.
+
+    Returns:
+        How many there are.
+    """
     count = 0
     for i in range(len(nodes)):
         slot = _home(len(slots), nodes[i])
         while slots[slot] != 0:
-            taker = slots[slot] - 1
-            if takers[taker] == nodes[i]:
+            destination = slots[slot] - 1
+            if destinations[destination] == nodes[i]:
                 rows[count] = i
-                which[count] = taker
+                which[count] = destination
                 count += 1
                 break
             slot = (slot + 1) & (len(slots) - 1)
@@ -145,20 +151,15 @@ def _match(nodes, takers, slots, rows, which):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, cache=True)
-def _first_at_least(values, first, last, value):  # type: ignore[no-untyped-def]
-    """The first place in `values[first:last]`, ascending, of a value not below; else `last`."""
-    while first < last:
-        middle = (first + last) >> 1
-        if values[middle] < value:
-            first = middle + 1
-        else:
-            last = middle
-    return first
+def _find_skips(indices, is_sorted, bounds, excluded, ptr, edges):  # type: ignore[no-untyped-def]
+    """Fills `ptr`, and `edges` unless it is empty; returns how many edges there are.
 
-
-@njit(nogil=True, cache=True)
-def _find_skips(indices, is_sorted, starts, degrees, rows, which, pair_ptr, pairs, ptr, edges):  # type: ignore[no-untyped-def]
-    """Fills `ptr`, and `edges` unless it is empty; returns how many edges there are."""
+    Args:
+        bounds: (starts, degrees) of the nodes.
+        excluded: (rows, which destination each is, ptr, neighbors), see `Exclusion`.
+    """
+    starts, degrees = bounds
+    rows, which, pair_ptr, pairs = excluded
     is_counting = len(edges) == 0
     total = 0
     ptr[0] = 0
@@ -169,7 +170,7 @@ def _find_skips(indices, is_sorted, starts, degrees, rows, which, pair_ptr, pair
         if is_sorted:
             edge = start
             for j in range(first, last):
-                edge = _first_at_least(indices, edge, stop, pairs[j])
+                edge = first_at_least(indices, edge, stop, pairs[j])
                 while edge < stop and indices[edge] == pairs[j]:
                     if not is_counting:
                         edges[total] = edge - start
@@ -180,8 +181,8 @@ def _find_skips(indices, is_sorted, starts, degrees, rows, which, pair_ptr, pair
             for edge in range(start, stop):
                 if indices[edge] < lowest or indices[edge] > highest:
                     continue
-                place = _first_at_least(pairs, first, last, indices[edge])
-                if place < last and pairs[place] == indices[edge]:
+                found = first_at_least(pairs, first, last, indices[edge])
+                if found < last and pairs[found] == indices[edge]:
                     if not is_counting:
                         edges[total] = edge - start
                     total += 1

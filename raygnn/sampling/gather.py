@@ -8,7 +8,7 @@ import ml_dtypes
 import numpy as np
 from numba import njit
 
-from raygnn.sampling.intrinsics import prefetch
+from raygnn.data.intrinsics import prefetch
 
 _LINE_BYTES = 64
 # How many cache lines are asked for ahead (of rows of 512 bytes in a file of 1 GB: two thirds of

@@ -45,9 +45,10 @@ class RowDraws:
         kernels.find_rows(self._indptr, rows, self._fanout, False, starts, degrees, offsets)
         links = np.empty(offsets[-1], np.int64)
         table = np.zeros(kernels.membership_table(self._fanout, False), np.int64)
-        key = np.uint64(chain_key(*self._key, epoch))
-        bounds = (starts, degrees, offsets, self._fanout, False, key, table)
-        kernels.pick_positions(rows, kernels.NO_SALTS, *bounds, links)
+        draws = (self._fanout, False, np.uint64(chain_key(*self._key, epoch)))
+        kernels.pick_positions(
+            (rows, kernels.NO_SALTS, starts, degrees, offsets), draws, table, links
+        )
         return links, offsets
 
 

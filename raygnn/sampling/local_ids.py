@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from raygnn.sampling.intrinsics import prefetch
+from raygnn.data.hashing import GOLDEN_GAMMA
+from raygnn.data.intrinsics import prefetch
 
-_GOLDEN_GAMMA = np.uint64(0x9E3779B97F4A7C15)
 _SMALLEST_TABLE = 1 << 10
 _SLOTS_PER_NODE = 4  # fuller tables cost more in second looks than smaller ones save in cache
 _SLOTS_AHEAD = 16  # how many nodes ahead a slot is asked for
@@ -61,7 +61,7 @@ class LocalIds:
 @njit(nogil=True, cache=True)
 def _home(num_slots, node):  # type: ignore[no-untyped-def]
     # The high half of a product with the golden ratio spreads runs of ids evenly.
-    spread = (np.uint64(node) * _GOLDEN_GAMMA) >> np.uint64(32)
+    spread = (np.uint64(node) * GOLDEN_GAMMA) >> np.uint64(32)
     return np.int64(spread & np.uint64(num_slots - 1))
 
 

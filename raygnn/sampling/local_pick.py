@@ -11,9 +11,9 @@ from raygnn.data.alias import edge_weights
 from raygnn.data.bundle import Bundle
 from raygnn.data.edge_types import EdgeType
 from raygnn.sampling import pick as kernels
-from raygnn.sampling.exclusion import NO_SKIPS, Exclusion, Skips, merged, step_over
-from raygnn.sampling.pick_weighted import first_draws, pick_weighted
-from raygnn.sampling.protocols import Picks
+from raygnn.sampling.exclusion import NO_SKIPS, Skips, merged, step_over
+from raygnn.sampling.pick_weighted import Weighting, first_draws, pick_weighted
+from raygnn.sampling.protocols import PickRequest, Picks
 from raygnn.sampling.scratch import Scratch
 from raygnn.sampling.temporal import LAST, Horizon, as_times, find_late, narrow, salts_of
 
@@ -55,66 +55,39 @@ class LocalPicker:
         self._weights: dict[str, np.ndarray] = {}
         self._lock = threading.Lock()
 
-    def pick(
-        self,
-        nodes: np.ndarray,
-        fanout: int,
-        replace: bool,
-        key: np.uint64,
-        scratch: Scratch,
-        exclude: Exclusion | None,
-        weight: str | None,
-        horizon: Horizon | None,
-        salts: np.ndarray | None,
-    ) -> Picks:
+    def pick(self, request: PickRequest, key: np.uint64, scratch: Scratch) -> Picks:
         """Takes edges of each node; see `GraphStore.pick`.
 
         Args:
             key: of the hop.
         """
+        nodes, horizon, salts = request.nodes, request.horizon, request.salts
         if salts is None:
             salts = kernels.NO_SALTS if horizon is None else salts_of(horizon.latest)
         indptr, indices, e_id, is_sorted = self.adjacency
         starts = scratch.array("starts", len(nodes), np.int64)
         degrees = scratch.array("degrees", len(nodes), np.int64)
         offsets = scratch.array("offsets", len(nodes) + 1, np.int64)
-        kernels.find_rows(indptr, nodes, fanout, replace, starts, degrees, offsets)
+        rows = kernels.Rows(nodes, salts, starts, degrees, offsets)
+        draws = kernels.Draws(request.fanout, request.replace, key)
+        kernels.find_rows(indptr, nodes, draws.fanout, draws.replace, starts, degrees, offsets)
         skips = None
         if horizon is not None:
             skips = self._find_late(horizon, starts, degrees)
-        if exclude is not None:
-            excluded = exclude.skips(indices, is_sorted, nodes, starts, degrees, scratch)
+        if request.exclude is not None:
+            excluded = request.exclude.skips(indices, is_sorted, nodes, starts, degrees, scratch)
             skips = merged(skips, excluded) if skips and excluded else skips or excluded
+        weight = request.weight
         if weight is not None and weight in self._bundle.columns(self._edge_type):
-            rows = (nodes, starts, degrees, offsets)
-            positions = self._pick_weighted(
-                weight, horizon is None, rows, salts, fanout, replace, key, scratch, skips
-            )
+            weighting = self._weighting(weight, has_alias=horizon is None)
+            positions = _pick_weighted(rows, draws, weighting, skips, scratch)
         else:
             if skips is not None:
                 degrees[skips.rows] -= np.diff(skips.ptr)
             if skips is not None or horizon is not None:
-                kernels.count_taken(degrees, fanout, replace, offsets)
-            positions = scratch.array("positions", int(offsets[-1]), np.int64)
-            if (
-                horizon is not None
-                and horizon.temporal.strategy == LAST
-                and self._has_times(horizon)
-            ):
-                kernels.pick_last(starts, degrees, offsets, positions)
-            else:
-                kernels.pick_positions(
-                    nodes,
-                    salts,
-                    starts,
-                    degrees,
-                    offsets,
-                    fanout,
-                    replace,
-                    key,
-                    scratch.zeros("table", kernels.membership_table(fanout, replace), np.int64),
-                    positions,
-                )
+                kernels.count_taken(degrees, draws.fanout, draws.replace, offsets)
+            takes_last = horizon is not None and self._takes_last(horizon)
+            positions = _pick(rows, draws, scratch, takes_last=takes_last)
             if skips is not None:
                 step_over(*skips, starts, offsets, positions)
         neighbors = scratch.array("neighbors", len(positions), indices.dtype)
@@ -140,46 +113,9 @@ class LocalPicker:
             degrees[skips.rows] -= np.diff(skips.ptr)
         return degrees
 
-    def _pick_weighted(
-        self,
-        weight: str,
-        of_all_edges: bool,
-        rows: tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray],
-        salts: np.ndarray,
-        fanout: int,
-        replace: bool,
-        key: np.uint64,
-        scratch: Scratch,
-        skips: Skips | None,
-    ) -> np.ndarray:
-        nodes, starts, degrees, offsets = rows
-        kernels.count_taken(degrees, fanout, replace, offsets)  # at most
-        positions = scratch.array("positions", int(offsets[-1]), np.int64)
-        weights, alias = self._weighted(weight, of_all_edges)
-        drawn = scratch.array("drawn", len(nodes) * max(fanout, 0), np.int64)
-        if len(alias):
-            rests = scratch.array("rests", len(drawn), np.uint32)
-            first_draws(nodes, salts, starts, degrees, fanout, replace, key, alias, drawn, rests)
-        pick_weighted(
-            nodes,
-            salts,
-            starts,
-            degrees,
-            fanout,
-            replace,
-            key,
-            alias,
-            weights,
-            _NONE if self.adjacency.e_id is None else self.adjacency.e_id,
-            drawn,
-            tuple(NO_SKIPS if skips is None else skips),
-            offsets,
-            positions,
-        )
-        return positions[: offsets[-1]]
-
-    def _weighted(self, column: str, has_alias: bool) -> tuple[np.ndarray, np.ndarray]:
+    def _weighting(self, column: str, *, has_alias: bool) -> Weighting:
         """The weights by CSC position, and the alias table where it is of use."""
+        e_id = _NONE if self.adjacency.e_id is None else self.adjacency.e_id
         with self._lock:
             if column not in self._weights:
                 stored = self._bundle.column(self._edge_type, column)
@@ -187,7 +123,11 @@ class LocalPicker:
             weights = self._weights[column]
             if has_alias and column not in self._alias:
                 self._alias[column] = self._bundle.alias(self._edge_type, column, self._direction)
-            return weights, self._alias[column] if has_alias else _NO_ALIAS
+            alias = self._alias[column] if has_alias else _NO_ALIAS
+            return Weighting(alias, weights, e_id)
+
+    def _takes_last(self, horizon: Horizon) -> bool:
+        return horizon.temporal.strategy == LAST and self._has_times(horizon)
 
     def _has_times(self, horizon: Horizon) -> bool:
         return horizon.temporal.column in self._bundle.columns(self._edge_type)
@@ -216,3 +156,41 @@ class LocalPicker:
         edges = np.empty(num_skips, np.int64)
         find_late(*given, edges)
         return Skips(rows[:num_rows], ptr[: num_rows + 1], edges)
+
+
+def _pick(
+    rows: kernels.Rows,
+    draws: kernels.Draws,
+    scratch: Scratch,
+    *,
+    takes_last: bool,
+) -> np.ndarray:
+    """Positions of the edges taken: drawn uniformly, or the last of each node."""
+    positions = scratch.array("positions", int(rows.offsets[-1]), np.int64)
+    if takes_last:
+        kernels.pick_last(rows.starts, rows.degrees, rows.offsets, positions)
+    else:
+        size = kernels.membership_table(draws.fanout, draws.replace)
+        table = scratch.zeros("table", size, np.int64)
+        kernels.pick_positions(tuple(rows), tuple(draws), table, positions)
+    return positions
+
+
+def _pick_weighted(
+    rows: kernels.Rows,
+    draws: kernels.Draws,
+    weighting: Weighting,
+    skips: Skips | None,
+    scratch: Scratch,
+) -> np.ndarray:
+    """Positions of the edges taken, in proportion to their weights."""
+    kernels.count_taken(rows.degrees, draws.fanout, draws.replace, rows.offsets)  # at most
+    positions = scratch.array("positions", int(rows.offsets[-1]), np.int64)
+    drawn = scratch.array("drawn", len(rows.nodes) * max(draws.fanout, 0), np.int64)
+    given = (tuple(rows), tuple(draws))
+    if len(weighting.alias):
+        rests = scratch.array("rests", len(drawn), np.uint32)
+        first_draws(*given, weighting.alias, drawn, rests)
+    stepped_over = tuple(NO_SKIPS if skips is None else skips)
+    pick_weighted(*given, tuple(weighting), drawn, stepped_over, positions)
+    return positions[: rows.offsets[-1]]

@@ -19,10 +19,10 @@ from torch_geometric.sampler import (
 from raygnn.data.edge_types import EdgeType
 from raygnn.data.fanouts import Fanouts, resolve_fanouts
 from raygnn.errors import ConfigError
-from raygnn.sampling.copies import Copies
+from raygnn.sampling.disjoint_ids import DisjointIds
 from raygnn.sampling.exclusion import Exclusion
 from raygnn.sampling.growing_subgraph import GrowingSubgraph
-from raygnn.sampling.protocols import GraphStore, ends
+from raygnn.sampling.protocols import GraphStore, PickRequest, ends
 from raygnn.sampling.pyg_output import link_ends, link_output, link_types, node_output
 from raygnn.sampling.rng import RNG_VERSION, BatchKey, chain_key, text_key
 from raygnn.sampling.scratch import Pool
@@ -110,18 +110,18 @@ class NeighborSampler(BaseSampler):
         """
         checked = {t: check_seeds(self.graph, t, ids) for t, ids in seeds.items()}
         excluded = exclusions(self.graph, exclude or {})
-        copies = None
+        ids = None
         if self.disjoint or self.temporal is not None:
-            copies = Copies(self.graph, checked, self.temporal, times, disjoint=self.disjoint)
+            ids = DisjointIds(self.graph, checked, self.temporal, times, disjoint=self.disjoint)
         with self._workspaces.lend() as growing:
-            growing.start(checked if copies is None else copies.encoded(checked))
+            growing.start(checked if ids is None else ids.encoded(checked))
             for hop in range(self.num_hops):
                 for edge_type, fanouts in self.fanouts.items():
                     fanout, pairs = fanouts[hop], excluded.get(edge_type)
-                    self._take(growing, edge_type, fanout, key, hop, pairs, copies)
+                    self._take(growing, edge_type, fanout, key, hop, pairs, ids)
                 growing.end_hop()
             subgraph = growing.finish()
-        return subgraph if copies is None else copies.decoded(subgraph)
+        return subgraph if ids is None else ids.decoded(subgraph)
 
     def sample_from_nodes(
         self, index: NodeSamplerInput, **kwargs: Any
@@ -169,30 +169,20 @@ class NeighborSampler(BaseSampler):
         key: BatchKey,
         hop: int,
         exclude: Exclusion | None,
-        copies: Copies | None,
+        ids: DisjointIds | None,
     ) -> None:
         frontier = growing.frontier(edge_type)
         if len(frontier) == 0 or fanout == 0:
             growing.add_no_edges(edge_type)
             return
-        neighbor_type, taker_type = self._ends[edge_type]
+        neighbor_type, node_type = self._ends[edge_type]
         horizon = salts = None
-        if copies is not None:
-            frontier, numbers = copies.split(taker_type, frontier)
-            horizon, salts = copies.horizon(numbers), copies.salts(numbers)
-        picks = self.graph.pick(
-            edge_type,
-            frontier,
-            fanout,
-            self.replace,
-            key,
-            hop,
-            growing.scratch,
-            exclude=exclude,
-            weight=self.weight,
-            horizon=horizon,
-            salts=salts,
-        )
-        if copies is not None:
-            picks = copies.joined(neighbor_type, picks, numbers)
+        if ids is not None:
+            frontier, numbers = ids.split(node_type, frontier)
+            horizon, salts = ids.horizon(numbers), ids.salts(numbers)
+        replace, weight = self.replace, self.weight
+        request = PickRequest(frontier, fanout, replace, key, hop, exclude, weight, horizon, salts)
+        picks = self.graph.pick(edge_type, request, growing.scratch)
+        if ids is not None:
+            picks = ids.joined(neighbor_type, picks, numbers)
         growing.add_edges(edge_type, picks)

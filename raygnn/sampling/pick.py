@@ -8,16 +8,17 @@ batches: see `raygnn.sampling.rng.RNG_VERSION`.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 from numba import njit
 
-from raygnn.data.hashing import splitmix64
-from raygnn.sampling.intrinsics import multiply_high, prefetch
+from raygnn.data.hashing import GOLDEN_GAMMA, splitmix64
+from raygnn.data.intrinsics import multiply_high, prefetch
 
 ALL = -1  # the fanout that takes every in-edge
 NO_SALTS = np.empty(0, np.uint64)
 
-_GOLDEN_GAMMA = np.uint64(0x9E3779B97F4A7C15)
 # Up to here, comparing with all earlier picks is faster than a hash table; the picks are the same.
 _LINEAR_SEARCH = 48
 # How many elements ahead cache misses are asked for: at 40 M edges, half the time of either loop.
@@ -25,10 +26,42 @@ _ROWS_AHEAD = 64
 _NEIGHBORS_AHEAD = 128
 
 
+class Rows(NamedTuple):
+    """Nodes and their edges. Kernels take it as a plain tuple, which numba unpacks faster.
+
+    Attributes:
+        nodes: int64 [num_nodes], dense ids.
+        salts: uint64 [num_nodes], further things that draws depend on, or empty.
+        starts: int64 [num_nodes], the position of each node's first edge.
+        degrees: int64 [num_nodes], edges of each node to choose from, its first ones.
+        offsets: int64 [num_nodes + 1], the running number of edges taken.
+    """
+
+    nodes: np.ndarray
+    salts: np.ndarray
+    starts: np.ndarray
+    degrees: np.ndarray
+    offsets: np.ndarray
+
+
+class Draws(NamedTuple):
+    """How edges are drawn.
+
+    Attributes:
+        fanout: `ALL` or a number of edges per node.
+        replace: whether an edge may be taken several times.
+        key: of the hop.
+    """
+
+    fanout: int
+    replace: bool
+    key: np.uint64
+
+
 @njit(nogil=True, cache=True)
 def draw_below(start, number, bound):  # type: ignore[no-untyped-def]
     """Draw `number` of the generator started at `start`, in [0, bound)."""
-    bits = splitmix64(start + np.uint64(number) * _GOLDEN_GAMMA)
+    bits = splitmix64(start + np.uint64(number) * GOLDEN_GAMMA)
     return np.int64(multiply_high(bits, np.uint64(bound)))
 
 
@@ -90,17 +123,19 @@ def count_neighbors(indices, counts):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, cache=True)
-def pick_positions(nodes, salts, starts, degrees, offsets, fanout, replace, key, table, positions):  # type: ignore[no-untyped-def]
+def pick_positions(rows, draws, table, positions):  # type: ignore[no-untyped-def]
     """Fills `positions` int64 [offsets[-1]] with the edges taken, node by node.
 
     All of a node's edges come in their order; else its draws come in theirs.
 
     Args:
-        salts: uint64 [num_nodes], further things that the draws depend on, or empty.
-        key: uint64, of the hop.
+        rows: see `Rows`.
+        draws: see `Draws`.
         table: int64 zeros [a power of two >= 2 * fanout], left as zeros; may be of length 1 where
             the fanout is at most `_LINEAR_SEARCH`.
     """
+    nodes, salts, starts, degrees, offsets = rows
+    fanout, replace, key = draws
     for i in range(len(nodes)):
         first = offsets[i]
         count = offsets[i + 1] - first

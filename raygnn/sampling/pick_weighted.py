@@ -7,26 +7,41 @@ table and drawn again if they were taken before; after as many draws in vain as 
 make, keys decide about the rest, which leaves the law as it is.
 
 Draw i of a node is that of `raygnn.sampling.pick`; an edge's uniform number is the draw of its
-place among the node's edges, from another start. Edges that are stepped over are as of weight 0.
+position among the node's edges, from another start. Edges that are stepped over are as of weight 0.
 """
 
 from __future__ import annotations
+
+from typing import NamedTuple
 
 import numpy as np
 from numba import njit
 
 from raygnn.data.alias import NO_EDGE
-from raygnn.data.hashing import splitmix64
-from raygnn.sampling.intrinsics import multiply_high, prefetch
+from raygnn.data.hashing import GOLDEN_GAMMA, splitmix64
+from raygnn.data.intrinsics import first_at_least, multiply_high, prefetch
 from raygnn.sampling.pick import ALL
 
-_GOLDEN_GAMMA = np.uint64(0x9E3779B97F4A7C15)
 _KEYS = np.uint64(0x5851F42D4C957F2D)  # tells keys from draws; any odd number would do
 # Draws until keys decide: enough for nearly all nodes, unless few of many edges have the weight.
 _DRAWS_PER_EDGE = 4
 _DEGREE_PER_EDGE = 2
 _DRAWS_AHEAD, _ROWS_AHEAD = 64, 32  # as in `raygnn.sampling.pick`
 _LOW_HALF = np.int64(0xFFFFFFFF)
+
+
+class Weighting(NamedTuple):
+    """The weights of edges.
+
+    Attributes:
+        alias: see `fill_alias`; empty where nodes choose from some of their edges only.
+        weights: [num_edges], by CSC position.
+        e_id: CSC positions of the edges, or empty where that is their order.
+    """
+
+    alias: np.ndarray
+    weights: np.ndarray
+    e_id: np.ndarray
 
 
 @njit(nogil=True, cache=True)
@@ -38,7 +53,7 @@ def _base(key, node, salts, i):  # type: ignore[no-untyped-def]
 @njit(nogil=True, cache=True)
 def _draw(base, number, start, degree):  # type: ignore[no-untyped-def]
     """A position, and 32 bits that say whether it is kept or given up for another."""
-    bits = splitmix64(base + np.uint64(number) * _GOLDEN_GAMMA)
+    bits = splitmix64(base + np.uint64(number) * GOLDEN_GAMMA)
     edge = np.int64(multiply_high(bits, np.uint64(degree)))
     # the low half of the product is uniform too, whichever edge the high half chose
     return start + edge, np.uint32((bits * np.uint64(degree)) >> np.uint64(32))
@@ -59,14 +74,18 @@ def _is_drawn_for(degree, fanout, replace):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, cache=True)
-def first_draws(nodes, salts, starts, degrees, fanout, replace, key, alias, drawn, rests):  # type: ignore[no-untyped-def]
+def first_draws(rows, draws, alias, drawn, rests):  # type: ignore[no-untyped-def]
     """Fills `drawn` with the first `fanout` draws of each node that edges are drawn for.
 
     Apart from the picking, so that many cache misses of the table are in flight at once.
 
     Args:
+        rows: see `raygnn.sampling.pick.Rows`.
+        draws: see `raygnn.sampling.pick.Draws`.
         drawn: int64, `rests`: uint32, with room for `fanout` of each node.
     """
+    nodes, salts, starts, degrees, _ = rows
+    fanout, replace, key = draws
     count = 0
     for i in range(len(nodes)):
         if _is_drawn_for(degrees[i], fanout, replace):
@@ -88,22 +107,15 @@ def _key_start(base):  # type: ignore[no-untyped-def]
 @njit(nogil=True, cache=True)
 def _uniform(keys, edge):  # type: ignore[no-untyped-def]
     """A number in (0, 1], of 53 bits."""
-    bits = splitmix64(keys + np.uint64(edge) * _GOLDEN_GAMMA)
+    bits = splitmix64(keys + np.uint64(edge) * GOLDEN_GAMMA)
     return (np.float64(bits >> np.uint64(11)) + 1.0) * 2.0**-53
 
 
 @njit(nogil=True, cache=True)
 def _has(values, first, last, value):  # type: ignore[no-untyped-def]
     """Whether a value is in `values[first:last]`, ascending."""
-    while first < last:
-        middle = (first + last) >> 1
-        if values[middle] < value:
-            first = middle + 1
-        elif values[middle] > value:
-            last = middle
-        else:
-            return True
-    return False
+    position = first_at_least(values, first, last, value)
+    return position < last and values[position] == value
 
 
 @njit(nogil=True, cache=True)
@@ -112,33 +124,21 @@ def _weight(weights, e_id, position):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, cache=True)
-def pick_weighted(  # type: ignore[no-untyped-def]
-    nodes,
-    salts,
-    starts,
-    degrees,
-    fanout,
-    replace,
-    key,
-    alias,
-    weights,
-    e_id,
-    drawn,
-    skips,
-    offsets,
-    positions,
-):
-    """Fills `positions` with the edges taken, node by node, and `offsets` [num_nodes + 1].
+def pick_weighted(rows, draws, weighting, drawn, skips, positions):  # type: ignore[no-untyped-def]
+    """Fills `positions` with the edges taken, node by node, and the offsets of the rows.
 
     Args:
-        salts: uint64 [num_nodes], further things that draws depend on, or empty.
-        degrees: int64 [num_nodes], edges of each node to choose from, its first ones.
-        alias: see `fill_alias`; empty where nodes choose from some of their edges only.
+        rows: see `raygnn.sampling.pick.Rows`.
+        draws: see `raygnn.sampling.pick.Draws`.
+        weighting: see `Weighting`.
         drawn: see `first_draws`.
         skips: (rows, ptr, edges), see `Skips`.
         positions: int64, with room for all edges of a node, or `fanout`, whichever is less; with
             `replace` for `fanout`.
     """
+    nodes, salts, starts, degrees, offsets = rows
+    fanout, replace, key = draws
+    alias, weights, e_id = weighting
     skip_rows, skip_ptr, skip_edges = skips
     next_skip = next_draw = 0
     total = 0
@@ -217,13 +217,13 @@ def _by_keys(base, row, fanout, num_taken, out):  # type: ignore[no-untyped-def]
             continue
         if count < fanout:
             count += 1
-        place = count - 1
-        while place > num_taken and best[place - num_taken - 1] < rank:
-            best[place - num_taken] = best[place - num_taken - 1]
-            out[place] = out[place - 1]
-            place -= 1
-        best[place - num_taken] = rank
-        out[place] = start + edge
+        slot = count - 1
+        while slot > num_taken and best[slot - num_taken - 1] < rank:
+            best[slot - num_taken] = best[slot - num_taken - 1]
+            out[slot] = out[slot - 1]
+            slot -= 1
+        best[slot - num_taken] = rank
+        out[slot] = start + edge
     return count
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -13,6 +14,36 @@ from raygnn.sampling.exclusion import Exclusion
 from raygnn.sampling.rng import BatchKey
 from raygnn.sampling.scratch import Scratch
 from raygnn.sampling.temporal import Horizon
+
+
+@dataclass(frozen=True)
+class PickRequest:
+    """Which nodes take edges of a type, and how.
+
+    Attributes:
+        nodes: int64 [num_nodes], dense ids of the destination type; each is drawn for by its id, so
+            their order only orders the reply.
+        fanout: edges per node; -1 takes all, as a node with fewer does without `replace`.
+        replace: whether an edge may be taken several times.
+        key: of the batch.
+        hop: 0 next to the seeds.
+        exclude: edges that are not there: what is taken is what the graph without them, all else in
+            its order, would give.
+        weight: a column of weights: edges are taken in proportion to it, those of weight 0 never;
+            along edge types without the column all weigh the same.
+        horizon: how late an edge may be for each node; nodes of other times draw otherwise.
+        salts: uint64 [num_nodes], draws depend on these in place of the times.
+    """
+
+    nodes: np.ndarray
+    fanout: int
+    replace: bool
+    key: BatchKey
+    hop: int
+    exclude: Exclusion | None = None
+    weight: str | None = None
+    horizon: Horizon | None = None
+    salts: np.ndarray | None = None
 
 
 class Picks(NamedTuple):
@@ -58,37 +89,13 @@ class GraphStore(Protocol):
         """What columns a node or edge type has."""
 
     def pick(
-        self,
-        edge_type: EdgeType,
-        nodes: np.ndarray,
-        fanout: int,
-        replace: bool,
-        key: BatchKey,
-        hop: int,
-        scratch: Scratch | None = None,
-        *,
-        exclude: Exclusion | None = None,
-        weight: str | None = None,
-        horizon: Horizon | None = None,
-        salts: np.ndarray | None = None,
+        self, edge_type: EdgeType, request: PickRequest, scratch: Scratch | None = None
     ) -> Picks:
         """Takes edges of each node: a pure function of the arguments and the graph.
 
         Args:
-            nodes: int64 [num_nodes], dense ids of the destination type; each is drawn for by its
-                id, so their order only orders the reply.
-            fanout: edges per node; -1 takes all, as a node with fewer does without `replace`.
-            replace: whether an edge may be taken several times.
-            key: of the batch.
-            hop: 0 next to the seeds.
             scratch: where the store may keep its working arrays and the reply, which then is valid
                 until the next call with the same scratch.
-            exclude: edges that are not there: what is taken is what the graph without them, all
-                else in its order, would give.
-            weight: a column of weights: edges are taken in proportion to it, those of weight 0
-                never; along edge types without the column all weigh the same.
-            horizon: how late an edge may be for each node; nodes of other times draw otherwise.
-            salts: uint64 [num_nodes], draws depend on these in place of the times.
         """
 
     def degrees(

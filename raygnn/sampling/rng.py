@@ -10,6 +10,7 @@ from __future__ import annotations
 from functools import cache
 
 from raygnn.data.edge_types import EdgeType, edge_type_name
+from raygnn.data.hashing import mix
 
 #: Stands for all that draws depend on, here, in `pick.py` and in `permutation.py`. Goes up when any
 #: of it changes; pinned by golden tests.
@@ -54,11 +55,3 @@ def text_key(text: str) -> int:
     for byte in text.encode():
         key = ((key ^ byte) * _FNV_PRIME) & _MASK
     return key
-
-
-def mix(value: int) -> int:
-    """`raygnn.data.hashing.splitmix64` on Python integers in [0, 2^64)."""
-    value = (value + 0x9E3779B97F4A7C15) & _MASK
-    value = ((value ^ (value >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
-    value = ((value ^ (value >> 27)) * 0x94D049BB133111EB) & _MASK
-    return value ^ (value >> 31)

@@ -12,11 +12,10 @@ from raygnn.data.bundle_record import ColumnInfo
 from raygnn.data.edge_types import EdgeType, edge_type_name
 from raygnn.errors import ConfigError, DataError
 from raygnn.sampling import pick as kernels
-from raygnn.sampling.exclusion import Exclusion
 from raygnn.sampling.gather import gather_half_rows, gather_rows, gather_sparse_rows, is_half
 from raygnn.sampling.local_pick import Adjacency, LocalPicker
-from raygnn.sampling.protocols import Picks
-from raygnn.sampling.rng import BatchKey, hop_key
+from raygnn.sampling.protocols import PickRequest, Picks
+from raygnn.sampling.rng import hop_key
 from raygnn.sampling.scratch import Scratch
 from raygnn.sampling.temporal import Horizon
 
@@ -68,31 +67,17 @@ class LocalGraphStore:
         return self._bundle.num_edges(edge_type)
 
     def pick(
-        self,
-        edge_type: EdgeType,
-        nodes: np.ndarray,
-        fanout: int,
-        replace: bool,
-        key: BatchKey,
-        hop: int,
-        scratch: Scratch | None = None,
-        *,
-        exclude: Exclusion | None = None,
-        weight: str | None = None,
-        horizon: Horizon | None = None,
-        salts: np.ndarray | None = None,
+        self, edge_type: EdgeType, request: PickRequest, scratch: Scratch | None = None
     ) -> Picks:
         """Takes edges of each node; see `GraphStore.pick`.
 
-        With `weight`, the first call for an edge type reads the weights of all its edges.
+        With a weight, the first call for an edge type reads the weights of all its edges.
 
         Raises:
             DataError: there is no such edge type, or a weight is negative or not finite.
         """
-        hashed = np.uint64(hop_key(key, hop, edge_type))
-        scratch = Scratch() if scratch is None else scratch
-        picker = self._picker(edge_type)
-        return picker.pick(nodes, fanout, replace, hashed, scratch, exclude, weight, horizon, salts)
+        key = np.uint64(hop_key(request.key, request.hop, edge_type))
+        return self._picker(edge_type).pick(request, key, scratch or Scratch())
 
     def columns(self, type_: str | EdgeType) -> Mapping[str, ColumnInfo]:
         """What columns a type has."""

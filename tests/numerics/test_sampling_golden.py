@@ -12,6 +12,7 @@ from raygnn.sampling import LocalGraphStore, NeighborSampler
 from raygnn.sampling.negatives import RandomNegatives
 from raygnn.sampling.permutation import seed_order
 from raygnn.sampling.pick import draw_below
+from raygnn.sampling.protocols import PickRequest
 from raygnn.sampling.rng import RNG_VERSION, batch_key, hop_key, mix
 from tests.unit.sampling.memory_bundle import EDGE, NODE, MemoryBundle
 
@@ -94,7 +95,7 @@ def test_weighted_draws(replace, fanout, e_id):
     bundle = _bundle()
     bundle.stored = {EDGE: {"w": np.arange(60) % 7 * 1.0}}
     graph = LocalGraphStore(bundle)
-    picks = graph.pick(EDGE, np.arange(5), fanout, replace, 99, 1, weight="w")
+    picks = graph.pick(EDGE, PickRequest(np.arange(5), fanout, replace, 99, 1, weight="w"))
     assert picks.e_id.tolist() == e_id
 
 

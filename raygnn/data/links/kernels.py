@@ -11,6 +11,7 @@ import numpy as np
 from numba import njit
 
 from raygnn.data.hashing import splitmix64
+from raygnn.data.intrinsics import first_at_least
 
 STAGE_MASK = 3
 SUPERVISION_SHIFT = 2
@@ -79,18 +80,6 @@ def sort_rows(indptr: np.ndarray, indices: np.ndarray, order: np.ndarray) -> Non
 
 
 @njit(nogil=True, cache=True, inline="always")
-def _first(columns: np.ndarray, start: int, stop: int, column: int) -> int:
-    """First position in the sorted `columns[start:stop]` that is not below `column`."""
-    while start < stop:
-        middle = (start + stop) >> 1
-        if columns[middle] < column:
-            start = middle + 1
-        else:
-            stop = middle
-    return start
-
-
-@njit(nogil=True, cache=True, inline="always")
 def _extreme(
     indptr: np.ndarray,
     columns: np.ndarray,
@@ -101,7 +90,7 @@ def _extreme(
 ) -> int:
     """Earliest or latest split of the edges of a pair, those of no split aside; 0 for none."""
     stop = indptr[row + 1]
-    i = _first(columns, indptr[row], stop, column)
+    i = first_at_least(columns, indptr[row], stop, column)
     found = 0
     while i < stop and columns[i] == column:
         code = codes[i]
@@ -169,7 +158,7 @@ def look_up_codes(
                 table_row = row if side == 0 else indices[i]
                 column = indices[i] if side == 0 else row
                 stop = table_indptr[table_row + 1]
-                j = _first(table_columns, table_indptr[table_row], stop, column)
+                j = first_at_least(table_columns, table_indptr[table_row], stop, column)
                 while j < stop and table_columns[j] == column:
                     stage = max(stage, table_codes[j] & STAGE_MASK)
                     held |= table_codes[j] & HELD
@@ -261,11 +250,11 @@ def mark_known(
         start, stop = indptr[rows[i]], indptr[rows[i] + 1]
         if stop - start > num_wanted:
             for j in range(num_wanted):
-                start = _first(columns, start, stop, sorted_wanted[j])
+                start = first_at_least(columns, start, stop, sorted_wanted[j])
                 out[i, order[j]] = start < stop and columns[start] == sorted_wanted[j]
             continue
         for k in range(start, stop):
-            j = _first(sorted_wanted, 0, num_wanted, columns[k])
+            j = first_at_least(sorted_wanted, 0, num_wanted, columns[k])
             while j < num_wanted and sorted_wanted[j] == columns[k]:
                 out[i, order[j]] = True
                 j += 1

@@ -5,10 +5,9 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from raygnn.data.hashing import splitmix64
+from raygnn.data.hashing import GOLDEN_GAMMA, splitmix64
 from raygnn.data.synthetic.draws import stream_key
 
-_GOLDEN_GAMMA = np.uint64(0x9E3779B97F4A7C15)
 _LEVEL_BITS = 16  # shares are taken to the nearest 2^-16
 
 
@@ -44,7 +43,7 @@ def _draw_edges(num_nodes, first_edge, num_edges, num_levels, bounds, key):  # t
             bits = np.uint64(0)
             for level in range(num_levels):
                 if level & 3 == 0:
-                    bits = splitmix64(edge_key + draw * _GOLDEN_GAMMA)
+                    bits = splitmix64(edge_key + draw * GOLDEN_GAMMA)
                     draw += np.uint64(1)
                 quadrant = bits & level_mask
                 bits >>= np.uint64(16)

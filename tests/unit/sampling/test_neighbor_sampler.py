@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from raygnn.errors import ConfigError, DataError
 from raygnn.sampling import LocalGraphStore, NeighborSampler
-from raygnn.sampling.protocols import ends
+from raygnn.sampling.protocols import PickRequest, ends
 from raygnn.sampling.subgraph import SampledSubgraph
 from tests.unit.sampling import reference
 from tests.unit.sampling.memory_bundle import EDGE, NODE, MemoryBundle, random_bundle
@@ -200,7 +200,10 @@ def test_each_edge_is_taken_equally_often(fanout, replace):
     num_rounds = 4000 if fanout < 10 else 1000
     node = np.zeros(1, np.int64)
     picks = np.stack(
-        [graph.pick(EDGE, node, fanout, replace, key, 0).e_id for key in range(num_rounds)]
+        [
+            graph.pick(EDGE, PickRequest(node, fanout, replace, key, 0)).e_id
+            for key in range(num_rounds)
+        ]
     )
     # Chi-square of the counts per edge; without replacement the counts vary less, by
     # (1 - fanout / degree), which a comparison with the plain law would hide.
@@ -219,7 +222,7 @@ def test_pairs_of_edges_are_taken_equally_often():
     node = np.zeros(1, np.int64)
     counts = np.zeros((degree, degree))
     for key in range(num_rounds):
-        a, b = sorted(graph.pick(EDGE, node, 2, False, key, 0).e_id.tolist())
+        a, b = sorted(graph.pick(EDGE, PickRequest(node, 2, False, key, 0)).e_id.tolist())
         counts[a, b] += 1
     pairs = counts[np.triu_indices(degree, 1)]
     expected = num_rounds / len(pairs)
@@ -232,7 +235,7 @@ def test_the_order_of_the_frontier_changes_no_pick():
     graph = LocalGraphStore(random_bundle())
     nodes = np.arange(200)
     shuffled = np.random.default_rng(1).permutation(200)
-    one, other = (graph.pick(EDGE, ids, 3, False, 7, 1) for ids in (nodes, shuffled))
+    one, other = (graph.pick(EDGE, PickRequest(ids, 3, False, 7, 1)) for ids in (nodes, shuffled))
     taken = np.split(one.e_id, one.offsets[1:-1])
     again = np.split(other.e_id, other.offsets[1:-1])
     assert all(np.array_equal(taken[node], again[i]) for i, node in enumerate(shuffled))
@@ -300,4 +303,4 @@ def test_unknown_direction():
 def test_unknown_edge_type():
     graph = LocalGraphStore(random_bundle())
     with pytest.raises(DataError, match=r"'user__buys__item' is invalid: the graph has \['node__"):
-        graph.pick(BUYS, np.arange(2), 1, False, 1, 0)
+        graph.pick(BUYS, PickRequest(np.arange(2), 1, False, 1, 0))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from itertools import permutations
 
 import numpy as np
@@ -13,6 +14,7 @@ from raygnn.data.alias import NO_EDGE, fill_alias
 from raygnn.errors import DataError
 from raygnn.sampling import LocalGraphStore, NeighborSampler
 from raygnn.sampling.exclusion import Exclusion
+from raygnn.sampling.protocols import PickRequest
 from tests.unit.sampling.memory_bundle import EDGE, NODE, MemoryBundle, random_bundle
 
 NODE_0 = np.zeros(1, np.int64)
@@ -89,7 +91,7 @@ def test_pairs_are_drawn_one_after_the_other_by_weight(weights, excluded):
         if law[a] and law[b]:
             expected[min(a, b), max(a, b)] += num_rounds * law[a] * law[b] / (1 - law[a])
     for key in range(num_rounds):
-        picks = graph.pick(EDGE, NODE_0, 2, False, key, 0, weight="w", exclude=exclude)
+        picks = graph.pick(EDGE, PickRequest(NODE_0, 2, False, key, 0, weight="w", exclude=exclude))
         a, b = sorted(picks.e_id.tolist())
         counts[a, b] += 1
     upper = np.triu_indices(len(law), 1)
@@ -114,7 +116,7 @@ def test_draws_with_replacement(excluded):
         law[list(excluded)] = 0
     counts = np.zeros(5)
     for key in range(1000):
-        picks = graph.pick(EDGE, NODE_0, 7, True, key, 0, weight="w", exclude=exclude)
+        picks = graph.pick(EDGE, PickRequest(NODE_0, 7, True, key, 0, weight="w", exclude=exclude))
         assert picks.offsets.tolist() == [0, 7]
         counts += np.bincount(picks.e_id, minlength=5)
     assert _chi_square(counts, 7000 * law / law.sum())
@@ -123,7 +125,7 @@ def test_draws_with_replacement(excluded):
     only = Exclusion.of(NODE_0, np.array([0]))
     counts = np.zeros(3)
     for key in range(2000):
-        picks = heavy.pick(EDGE, NODE_0, 1, True, key, 0, weight="w", exclude=only)
+        picks = heavy.pick(EDGE, PickRequest(NODE_0, 1, True, key, 0, weight="w", exclude=only))
         counts += np.bincount(picks.e_id, minlength=3)
     assert _chi_square(counts, np.array([0, 500, 1500]))
 
@@ -151,7 +153,8 @@ def test_as_many_as_there_are(seed, fanout, replace, direction, zeros, excluded)
     pairs = Exclusion.of(taker[is_out], adjacency.indices[is_out].astype(np.int64))
     codes = taker * 20 + adjacency.indices
     allowed = (weights[e_id] > 0) & ~np.isin(codes, codes[is_out])
-    picks = graph.pick(EDGE, nodes, fanout, replace, seed, 0, weight="w", exclude=pairs)
+    request = PickRequest(nodes, fanout, replace, seed, 0, weight="w", exclude=pairs)
+    picks = graph.pick(EDGE, request)
     for node in nodes:
         own = picks.e_id[picks.offsets[node] : picks.offsets[node + 1]].tolist()
         choices = e_id[(taker == node) & allowed].tolist()
@@ -162,9 +165,7 @@ def test_as_many_as_there_are(seed, fanout, replace, direction, zeros, excluded)
             assert len(own) == (fanout if choices else 0)
         else:
             assert len(own) == len(set(own)) == min(fanout, len(choices))
-    again = graph.pick(
-        EDGE, nodes[::-1].copy(), fanout, replace, seed, 0, weight="w", exclude=pairs
-    )
+    again = graph.pick(EDGE, dataclasses.replace(request, nodes=nodes[::-1].copy()))
     assert np.array_equal(np.diff(again.offsets), np.diff(picks.offsets)[::-1])
     assert sorted(again.e_id) == sorted(picks.e_id)
 

@@ -1,4 +1,4 @@
-"""Processor instructions that Python has no word for, for use in kernels.
+"""Building blocks of kernels: processor instructions that Python has no word for, binary search.
 
 numba keeps compiled kernels on disk (in `__pycache__`, in ~/.cache/numba where that cannot be
 written, or in $NUMBA_CACHE_DIR) by the content of the kernel's own file. Who changes something
@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 from llvmlite import ir
-from numba import types
+from numba import njit, types
 from numba.extending import intrinsic
 
 _FOR_READING, _INTO_ALL_CACHES, _DATA = 0, 3, 1  # arguments of LLVM's prefetch
@@ -47,3 +48,15 @@ def prefetch(typingctx: Any, array: Any, index: Any) -> Any:
         return context.get_dummy_value()
 
     return types.void(array, types.intp), codegen
+
+
+@njit(nogil=True, cache=True, inline="always")
+def first_at_least(values: np.ndarray, first: int, last: int, value: int) -> int:
+    """The first position in the sorted `values[first:last]` that is not below `value`."""
+    while first < last:
+        middle = (first + last) >> 1
+        if values[middle] < value:
+            first = middle + 1
+        else:
+            last = middle
+    return first

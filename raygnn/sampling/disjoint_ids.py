@@ -1,4 +1,4 @@
-"""Nodes of a batch told apart by the seed, or its time, whose neighborhood they are in."""
+"""Ids that distinguish the nodes of a batch by the seed, or its time, of their neighborhood."""
 
 from __future__ import annotations
 
@@ -15,11 +15,12 @@ from raygnn.sampling.temporal import Horizon, Temporal
 _MAX_CODE = np.iinfo(np.int64).max
 
 
-class Copies:
+class DisjointIds:
     """Writes a node and a number, of a time or of a seed of the batch, as one integer.
 
-    So what tells nodes apart by their ids tells these pairs apart. In time, two seeds of one time
-    share their neighborhoods; `disjoint`, no two seeds do. Each pair is in a batch once.
+    What distinguishes nodes by their ids then distinguishes these pairs. With `temporal`, seeds of
+    one time share their neighborhoods; with `disjoint`, no two seeds do. Each pair is in a batch
+    once.
 
     Args:
         seeds: by node type, dense ids.
@@ -65,7 +66,7 @@ class Copies:
         return None if self._temporal is None else Horizon(self._temporal, self._times[numbers])
 
     def salts(self, numbers: np.ndarray) -> np.ndarray | None:
-        """uint64, what makes copies of a node draw for themselves; in time, their times do."""
+        """uint64, makes each id of a node draw for itself; with `temporal` only, its time does."""
         return numbers.astype(np.uint64) if self._disjoint else None
 
     def joined(self, node_type: str, picks: Picks, numbers: np.ndarray) -> Picks:
@@ -77,12 +78,14 @@ class Copies:
         """A sample of codes as one of nodes, their seeds and their times."""
         pairs = {t: self.split(t, codes) for t, codes in subgraph.node.items()}
         numbers = {t: found for t, (_, found) in pairs.items()}
-        in_time = self._temporal is not None
+        times = None
+        if self._temporal is not None:
+            times = {t: self._times[found] for t, found in numbers.items()}
         return replace(
             subgraph,
             node={node_type: nodes for node_type, (nodes, _) in pairs.items()},
             seed=numbers if self._disjoint else None,
-            seed_time={t: self._times[found] for t, found in numbers.items()} if in_time else None,
+            seed_time=times,
             temporal=self._temporal,
         )
 
