@@ -165,12 +165,13 @@ def _unknown_monitors(
     known = _logged_names(config, allow_modules)
     if known is None:
         return
-    places: list[tuple[str, str | None]] = [
-        ("early_stopping", config.early_stopping.monitor if config.early_stopping else None),
-        ("checkpoint", config.checkpoint.monitor),
-        ("lr_scheduler", config.lr_scheduler.monitor),
+    places: list[tuple[str, str, str | None]] = [
+        ("early_stopping", "monitor", getattr(config.early_stopping, "monitor", None)),
+        ("checkpoint", "monitor", config.checkpoint.monitor),
+        ("lr_scheduler", "monitor", config.lr_scheduler.monitor),
+        ("tune", "metric", getattr(config.tune, "metric", None)),
     ]
-    for section, monitor in places:
+    for section, key, monitor in places:
         if monitor is None or section in left_out or not monitor.startswith("val/"):
             continue
         name = monitor.removeprefix("val/")
@@ -178,7 +179,7 @@ def _unknown_monitors(
             continue
         choices = [f"val/{choice}" for choice in known]
         remedy = choose_from(monitor, choices)
-        problem = Problem((section, "monitor"), "no metric of this task has the name", remedy)
+        problem = Problem((section, key), "no metric of this task has the name", remedy)
         yield problem.path, problem.text(repr(monitor))
 
 

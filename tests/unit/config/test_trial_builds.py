@@ -120,6 +120,10 @@ def test_one_mistake_of_every_kind_is_one_answer() -> None:
             r"Set one of: val/loss, val/auroc",
         ),
         (
+            "tune: {metric: val/acuracy, space: {seed: {choice: [1]}}}",
+            r"line 1: tune\.metric='val/acuracy' is invalid: .*Did you mean val/accuracy\?",
+        ),
+        (
             "lr_scheduler: {type: ReduceLROnPlateau, monitor: val/lss}",
             r"lr_scheduler\.monitor='val/lss'",
         ),
