@@ -15,6 +15,7 @@ import pyarrow.csv as pacsv
 from raygnn.config.documents import DocumentError, parse_json
 from raygnn.data.filesystem import redact
 from raygnn.data.tables.columns import SparseRows
+from raygnn.data.tables.csv_tables import open_csv
 from raygnn.data.tables.files import open_stream
 from raygnn.errors import DataError
 
@@ -108,16 +109,14 @@ def read_text_table(
         while num_skipped < len(lines) and lines[num_skipped][:1] in ("#", "%"):
             num_skipped += 1
     sample = lines[num_skipped : num_skipped + 2]
-    read = pacsv.ReadOptions(
-        autogenerate_column_names=not has_header, skip_rows=num_skipped, block_size=8 << 20
-    )
+    read = pacsv.ReadOptions(autogenerate_column_names=not has_header, skip_rows=num_skipped)
     parse = pacsv.ParseOptions(delimiter=separator or _find_separator(sample, where, option))
     try:
-        with _open(uri, where) as stream, pacsv.open_csv(stream, read, parse) as reader:
+        with open_csv(uri, read, parse) as reader:
             names = reader.schema.names
         convert = pacsv.ConvertOptions(column_types=dict.fromkeys(names, pa.large_string()))
-        with _open(uri, where) as stream:
-            table = pacsv.read_csv(stream, read, parse, convert)
+        with open_csv(uri, read, parse, convert) as reader:
+            table = reader.read_all()
     except pa.ArrowInvalid as error:
         raise DataError(
             f"{where} cannot be read as separated columns: {error}. Repair the file, or give the "

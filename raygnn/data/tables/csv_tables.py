@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Literal
 
@@ -98,12 +99,7 @@ def read_batches(uri: str, name: str, types: Mapping[str, pa.DataType]) -> Itera
         strings_can_be_null=True,
     )
     try:
-        with (
-            open_stream(uri) as stream,
-            pa.csv.open_csv(
-                stream, pa.csv.ReadOptions(block_size=_BLOCK_BYTES), _parse(uri), convert
-            ) as reader,
-        ):
+        with open_csv(uri, pa.csv.ReadOptions(), _parse(uri), convert) as reader:
             yield from reader
     except (pa.ArrowInvalid, pa.ArrowKeyError, OSError) as error:
         raise DataError(
@@ -112,12 +108,33 @@ def read_batches(uri: str, name: str, types: Mapping[str, pa.DataType]) -> Itera
         ) from error
 
 
+@contextmanager
+def open_csv(
+    uri: str,
+    read: pa.csv.ReadOptions,
+    parse: pa.csv.ParseOptions,
+    convert: pa.csv.ConvertOptions | None = None,
+) -> Iterator[pa.csv.CSVStreamingReader]:
+    """Opens a text file of separated columns, to be read block by block."""
+    read.block_size = _BLOCK_BYTES
+    with ExitStack() as stack:
+        try:
+            stream = stack.enter_context(open_stream(uri))
+            reader = pa.csv.open_csv(stream, read, parse, convert)
+        except pa.ArrowInvalid:
+            # Arrow sees a header only where a line ends: one that is all of a file may lack that.
+            with open_stream(uri) as again:
+                header = again.read(_BLOCK_BYTES)
+            is_one_line = header.count(b"\n") == read.skip_rows and len(header) < _BLOCK_BYTES
+            if not header.strip() or not is_one_line:
+                raise
+            reader = pa.csv.open_csv(pa.BufferReader(header + b"\n"), read, parse, convert)
+        yield stack.enter_context(reader)
+
+
 def _header(uri: str, name: str) -> tuple[str, ...]:
     try:
-        with (
-            open_stream(uri) as stream,
-            pa.csv.open_csv(stream, parse_options=_parse(uri)) as reader,
-        ):
+        with open_csv(uri, pa.csv.ReadOptions(), _parse(uri)) as reader:
             return tuple(reader.schema.names)
     except (pa.ArrowInvalid, OSError) as error:
         raise DataError(

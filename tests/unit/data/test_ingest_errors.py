@@ -318,6 +318,22 @@ def test_an_edge_type_may_have_no_edges(
     assert bundle.num_edges(("n", "to", "n")) == 0
 
 
+@pytest.mark.parametrize("header", ["s,t", "s,t\n", "s,t\r\n", '"s","t"', "t,s,weight"])
+def test_a_csv_file_of_a_header_alone_is_an_empty_table(header: str, tmp_path: Path) -> None:
+    path = write_graph(tmp_path / "g", _nodes(), _EDGES, suffix=".csv")
+    (path / "edges" / "part-0.csv").write_text(header)
+    assert ingest(path, cache_dir=tmp_path / "cache").num_edges(("n", "to", "n")) == 0
+    (path / "edges" / "part-1.csv").write_text("s,t\n0,1\n")
+    assert ingest(path, cache_dir=tmp_path / "cache").num_edges(("n", "to", "n")) == 1
+
+
+@pytest.mark.parametrize("text", ["", "\n", "\ufeff"])
+def test_a_csv_file_without_a_header(text: str, tmp_path: Path) -> None:
+    path = write_graph(tmp_path / "g", _nodes(), _EDGES, suffix=".csv")
+    (path / "edges" / "part-0.csv").write_text(text)
+    _fails(tmp_path, r"edges/part-0\.csv", path)
+
+
 def test_empty_shards_among_others_are_fine(tmp_path: Path) -> None:
     shards = [_nodes().slice(0, 0), _nodes(), _nodes().slice(0, 0)]
     path = write_graph(tmp_path / "graph", shards, _EDGES)
