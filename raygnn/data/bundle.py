@@ -226,7 +226,6 @@ class Bundle:
             self._path / _CSR / edge_type_name(edge_type),
             lambda building: self._build_csr(edge_type, building),
             f"the out-neighbors of {edge_type_name(edge_type)}",
-            "Make the folder writable, or sample with direction: in.",
         )
         indptr, indices, e_id = (self._open(folder / f"{part}.npy") for part in _CSR_PARTS)
         return Csr(indptr, indices, e_id)
@@ -254,7 +253,6 @@ class Bundle:
             self._path / _ALIAS / f"{self._edges_name(edge_type)}.{direction}.{column}",
             build,
             f"the weights of {edge_type_name(edge_type)}",
-            "Make the folder writable, or sample without sampling.weight.",
         )
         return self._open(folder / "table.npy")
 

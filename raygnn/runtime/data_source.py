@@ -10,14 +10,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from filelock import FileLock
-
 from raygnn import __version__
 from raygnn.config import LoadedConfig, build
 from raygnn.data.bundle import Bundle
+from raygnn.data.derived import cache_error, cache_lock
 from raygnn.data.filesystem import redact, write_text
 from raygnn.data.ingest.build_bundle import IngestOptions, cache_folder, ingest
-from raygnn.errors import ConfigError, ResourceError
+from raygnn.errors import ConfigError
 from raygnn.loops.monitoring.progress import say
 
 if TYPE_CHECKING:
@@ -181,19 +180,16 @@ def _write_once(cache_dir: str | None, name: str, make: Callable[[], GraphTables
 
     folder = cache_folder(cache_dir, "tables") / name
     note = folder.with_name(f"{name}.json")
-    if _sizes(folder) == _noted(note):
-        return str(folder)  # a cache that is whole need not be writable
     try:
-        with FileLock(f"{folder}.lock"):
+        if _sizes(folder) == _noted(note):
+            return str(folder)  # a cache that is whole need not be writable
+        with cache_lock(f"{folder}.lock"):
             if _sizes(folder) != _noted(note):
                 shutil.rmtree(folder, ignore_errors=True)
                 write_tables(make(), str(folder), num_shards=2)
                 write_text(note, json.dumps(_sizes(folder)))
     except OSError as error:
-        raise ResourceError(
-            f"data.cache_dir: {folder} cannot be written: {error}. Free some disk space, or set "
-            "data.cache_dir to a folder that you may write to."
-        ) from error
+        raise cache_error(error, folder.parent) from error
     return str(folder)
 
 

@@ -13,8 +13,8 @@ import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from raygnn.data.bundle_record import RECORD_NAME
-from raygnn.data.derived import build_once
-from raygnn.data.ingest.build_bundle import CACHE_VARIABLE, bundle_folder
+from raygnn.data.derived import CACHE_VARIABLE, build_once
+from raygnn.data.ingest.build_bundle import bundle_folder
 from raygnn.loops.monitoring.progress import say
 
 _CHUNK_BYTES = 64 << 20
@@ -61,7 +61,6 @@ def bundle_on_this_node(place: BundlePlace) -> str:
             own,
             lambda folder: fetch_bundle(place, folder),
             what="the graph",
-            remedy="Set data.cache_dir to a folder that every node can write to",
         )
     )
 

@@ -6,7 +6,7 @@ import os
 import shutil
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -25,6 +25,7 @@ from raygnn.data.bundle_record import (
     LabelEdgeRecord,
     label_edge_folder,
 )
+from raygnn.data.derived import CACHE_VARIABLE, cache_error, cache_errors, cache_lock
 from raygnn.data.edge_types import EdgeType, edge_type_name, reversed_edge_type
 from raygnn.data.filesystem import is_remote, redact
 from raygnn.data.id_map import IdKind
@@ -45,7 +46,6 @@ from raygnn.data.manifest import (
 from raygnn.data.tables.files import TableFile, list_files
 from raygnn.errors import DataError
 
-CACHE_VARIABLE = "RAYGNN_CACHE_DIR"
 _BUILDING = ".building-"
 
 
@@ -97,7 +97,7 @@ def ingest(
         elsewhere: fills the bundle's folder with what another machine has built of other tables.
     Raises:
         DataError: the manifest or the tables break a rule.
-        ResourceError: the disk of the cache is full.
+        ResourceError: the cache cannot be read or written, or its disk is full.
     """
     options = options or IngestOptions()
     progress = progress or _say_nothing
@@ -109,10 +109,11 @@ def ingest(
     name = fingerprint(manifest, options.of_the_content(), files, FORMAT_VERSION)
     bundles = bundle_folder(cache_dir)
     path = bundles / name
-    bundle = _open_finished(path, progress)
-    if bundle is not None:
-        return bundle
-    with _locked(bundles / f"{name}.lock", progress):
+    with cache_errors(bundles):
+        bundle = _open_finished(path, progress)
+        if bundle is not None:
+            return bundle
+    with cache_errors(bundles), _locked(bundles / f"{name}.lock", progress):
         bundle = _open_finished(path, progress)
         if bundle is not None:
             return bundle
@@ -146,7 +147,8 @@ def cache_folder(cache_dir: str | os.PathLike[str] | None, part: str) -> Path:
     Args:
         cache_dir: null means $RAYGNN_CACHE_DIR or ~/.cache/raygnn.
     Raises:
-        DataError: the cache is not on a local disk, or cannot be written.
+        DataError: the cache is not on a local disk.
+        ResourceError: it cannot be written.
     """
     given = cache_dir or os.environ.get(CACHE_VARIABLE) or "~/.cache/raygnn"
     if is_remote(given):
@@ -158,10 +160,7 @@ def cache_folder(cache_dir: str | os.PathLike[str] | None, part: str) -> Path:
         folder = Path(os.fspath(given)).expanduser().absolute() / part
         folder.mkdir(parents=True, exist_ok=True)
     except (OSError, RuntimeError) as error:  # RuntimeError: this user has no home
-        raise DataError(
-            f"data.cache_dir={os.fspath(given)!r} is invalid: {part} cannot be made there: "
-            f"{error}. Set it, or ${CACHE_VARIABLE}, to a local folder that you may write to."
-        ) from error
+        raise cache_error(error, Path(given), f"folder {part}") from error
     return folder
 
 
@@ -227,7 +226,7 @@ def _open_finished(path: Path, progress: Callable[[str], None]) -> Bundle | None
 
 @contextmanager
 def _locked(path: Path, progress: Callable[[str], None]) -> Iterator[None]:
-    lock = filelock.FileLock(path)
+    lock = cache_lock(path)
     try:
         lock.acquire(timeout=0)
     except filelock.Timeout:
@@ -244,14 +243,12 @@ def _remove_stale(bundles: Path, name: str) -> None:
     for folder in bundles.glob(f"{_BUILDING}*"):
         owner = folder.name.removeprefix(_BUILDING).partition("-")[0]
         if owner == name:
-            shutil.rmtree(folder)
+            shutil.rmtree(folder, ignore_errors=True)
             continue
-        lock = filelock.FileLock(bundles / f"{owner}.lock")
-        try:
-            with lock.acquire(timeout=0):
-                shutil.rmtree(folder, ignore_errors=True)
-        except filelock.Timeout:
-            continue
+        # A lock that this user may not open is of somebody who cleans up himself.
+        lock = cache_lock(bundles / f"{owner}.lock")
+        with suppress(filelock.Timeout, PermissionError), lock.acquire(timeout=0):
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def _sync_entries(folder: Path) -> None:

@@ -27,7 +27,6 @@ from raygnn.data.links.split import (
 )
 
 SPLIT_NAMES = ("train", "val", "test")
-REMEDY = "Make the folder writable, or set data.cache_dir to one that is."
 _ANCHORS, _INDPTR, _TARGETS, _TIMES = "anchors.npy", "indptr.npy", "targets.npy", "times.npy"
 _MESSAGE_BITS = np.uint8(link_kernels.STAGE_MASK | link_kernels.HELD)
 
@@ -42,7 +41,6 @@ def link_folder(bundle: Bundle, link: LinkSplit) -> Path:
         bundle.path / "links" / link.fingerprint,
         lambda folder: _build(bundle, link, folder),
         f"the splits of {edge_type_name(link.edge_type)}",
-        REMEDY,
     )
 
 

@@ -14,7 +14,7 @@ from raygnn.data.bundle_record import BundleRecord
 from raygnn.data.derived import build_once
 from raygnn.data.edge_types import EdgeType, edge_type_name
 from raygnn.data.links import kernels as link_kernels
-from raygnn.data.links.folder import REMEDY, link_folder, message_codes, message_types
+from raygnn.data.links.folder import link_folder, message_codes, message_types
 from raygnn.data.links.split import LinkSplit
 from raygnn.errors import DataError
 
@@ -120,7 +120,6 @@ class _MessageGraph(Bundle):
             self._path / "messages" / f"{self._edges_name(edge_type)}.{direction}",
             build,
             f"the message edges of {name}",
-            REMEDY,
         )
         found = tuple(self._open(folder / f"{part}.npy") for part in _PARTS)
         return found[0], found[1], found[2]

@@ -13,7 +13,7 @@ from raygnn.data.bundle import Bundle
 from raygnn.data.derived import build_once
 from raygnn.data.edge_types import EdgeType, edge_type_name
 from raygnn.data.links import kernels as link_kernels
-from raygnn.data.links.folder import REMEDY, SPLIT_NAMES, link_folder, rows_of
+from raygnn.data.links.folder import SPLIT_NAMES, link_folder, rows_of
 from raygnn.data.links.split import LinkSplit, label_table, message_table
 from raygnn.errors import DataError
 
@@ -207,7 +207,6 @@ def known_positives(bundle: Bundle, link: LinkSplit) -> KnownPositives:
         bundle.path / "known" / f"{name}.{source}",
         lambda building: _build_known(bundle, link, building),
         f"the known links of {name}",
-        REMEDY,
     )
     return KnownPositives(open_array(folder / "indptr.npy"), open_array(folder / "targets.npy"))
 

@@ -16,7 +16,7 @@ from raygnn.data.ingest.build_bundle import ingest
 from raygnn.data.links.message_graph import message_graph
 from raygnn.data.links.split import LinkSplit
 from raygnn.data.tables.graph_tables import GraphTables, edge_rows, node_rows, write_tables
-from raygnn.errors import DataError
+from raygnn.errors import DataError, ResourceError
 
 EDGE = ("node", "to", "node")
 
@@ -71,5 +71,5 @@ def test_bad_weights_are_told_and_leave_nothing(bundle):
 
 def test_a_folder_that_cannot_be_written(bundle):
     (bundle.path / "alias").write_text("in the way")
-    with pytest.raises(DataError, match="the weights of node__to__node cannot be kept there"):
+    with pytest.raises(ResourceError, match=r"data\.cache_dir: the weights of node__to__node ca"):
         bundle.alias(EDGE, "w", "in")

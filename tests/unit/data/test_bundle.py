@@ -11,7 +11,7 @@ import yaml
 
 from raygnn.data.bundle import Bundle
 from raygnn.data.ingest.build_bundle import IngestOptions, ingest
-from raygnn.errors import DataError
+from raygnn.errors import DataError, ResourceError
 from tests.graph_writer import write_graph, write_shards
 
 _TYPE = ("n", "to", "n")
@@ -102,7 +102,7 @@ def test_csr_is_kept_and_stale_builds_go(bundle: Bundle) -> None:
 
 def test_csr_that_cannot_be_kept(bundle: Bundle) -> None:
     (bundle.path / "csr").write_text("in the way")
-    with pytest.raises(DataError, match=r"out-neighbors of n__to__n cannot be kept there"):
+    with pytest.raises(ResourceError, match=r"data\.cache_dir: the out-neighbors of n__to__n can"):
         bundle.csr(_TYPE)
 
 

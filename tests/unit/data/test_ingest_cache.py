@@ -265,7 +265,7 @@ def test_cache_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(DataError, match=r"data.cache_dir='gs://b/c' is invalid: .*memory-mapped"):
         bundle_folder("gs://b/c")
     (tmp_path / "file").touch()
-    with pytest.raises(DataError, match=r"data.cache_dir=.*/file' is invalid: .*cannot be made"):
+    with pytest.raises(ResourceError, match=r"data\.cache_dir: folder bundles cannot .*/file:"):
         bundle_folder(tmp_path / "file")
 
 
@@ -275,7 +275,7 @@ def test_a_user_without_a_home(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.delenv(ingest_module.CACHE_VARIABLE)
     monkeypatch.setattr(Path, "expanduser", no_home)
-    with pytest.raises(DataError, match=r"no.* home directory.*\$RAYGNN_CACHE_DIR|cannot be made"):
+    with pytest.raises(ResourceError, match=r"data\.cache_dir: folder bundles .*RAYGNN_CACHE_DIR"):
         bundle_folder()
 
 

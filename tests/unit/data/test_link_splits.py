@@ -25,7 +25,7 @@ from raygnn.data.ingest.build_bundle import IngestOptions
 from raygnn.data.links.message_graph import message_graph
 from raygnn.data.links.split import LinkSplit
 from raygnn.data.links.supervision import SupervisionEdges, known_positives, make_supervision
-from raygnn.errors import DataError
+from raygnn.errors import DataError, ResourceError
 from tests.graph_writer import write_shards
 
 _HASH = HashSplit(type="hash", fractions=[0.5, 0.25, 0.25])
@@ -422,7 +422,7 @@ def test_columns_that_a_rule_needs(tmp_path: Path) -> None:
 def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
     bundle, graph = _small(tmp_path)
     (bundle.path / "links").write_text("in the way")
-    with pytest.raises(DataError, match=r"the splits of a__own__b cannot be kept there"):
+    with pytest.raises(ResourceError, match=r"data\.cache_dir: the splits of a__own__b cannot"):
         make_supervision(bundle, LinkSplit(graph.link_type))
 
 

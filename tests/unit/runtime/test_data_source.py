@@ -12,7 +12,7 @@ from torch_geometric.data import Data
 
 from raygnn.config import LoadedConfig, load_config
 from raygnn.data.bundle import Bundle
-from raygnn.errors import ConfigError, DataError, ResourceError
+from raygnn.errors import ConfigError, ResourceError
 from raygnn.runtime import data_source
 from raygnn.runtime.data_source import open_bundle, open_trial_bundle, tables_uri
 
@@ -44,16 +44,16 @@ def test_a_cache_that_takes_nothing_serves_what_it_has(monkeypatch, tmp_path: Pa
     def fail(*arguments: object) -> None:
         raise OSError(number, os.strerror(number))
 
-    monkeypatch.setattr(data_source, "FileLock", fail)
+    monkeypatch.setattr(data_source, "cache_lock", fail)
     assert _open(tmp_path).path == first.path
     next((tmp_path / "tables").glob("*.json")).unlink()
-    with pytest.raises(ResourceError, match=r"data.cache_dir: .*/synthetic-.* cannot be written"):
+    with pytest.raises(ResourceError, match=r"data\.cache_dir: the graph cannot .*/tables:"):
         _open(tmp_path)
 
 
 def test_a_cache_that_cannot_be_made(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(DataError, match=r"data.cache_dir=.*/file' is invalid: tables cannot be"):
+    with pytest.raises(ResourceError, match=r"data\.cache_dir: folder tables cannot .*/file:"):
         _open(tmp_path / "file")
 
 
