@@ -39,7 +39,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command line; returns the exit status."""
     args = _parser().parse_args(argv)
     try:
-        parse_split(args.split or "none")
+        parse_split(getattr(args, "split", None) or "none")
         check_folder(args.out, args.overwrite)
         tables = args.convert(args)
         write_tables(tables, args.out, args.shards, args.overwrite, progress=_print_progress)

@@ -124,7 +124,7 @@ class Synthetic(Section):
 
     model_config = ConfigDict(extra="allow")
 
-    type: Literal["planted_partition", "rmat", "bipartite", "shop", "houses"] = Field(
+    type: Literal["planted_partition", "rmat", "bipartite", "shop", "houses", "noise"] = Field(
         description="Generator; its arguments are written beside this key."
     )
 

@@ -8,6 +8,7 @@ from typing import Any
 from raygnn.data.synthetic.arguments import argument_problems, did_you_mean
 from raygnn.data.synthetic.bipartite import bipartite
 from raygnn.data.synthetic.houses import houses
+from raygnn.data.synthetic.noise import noise
 from raygnn.data.synthetic.planted import planted_partition
 from raygnn.data.synthetic.rmat import rmat
 from raygnn.data.synthetic.shop import shop
@@ -18,6 +19,7 @@ __all__ = [
     "GENERATORS",
     "bipartite",
     "houses",
+    "noise",
     "planted_partition",
     "rmat",
     "shop",
@@ -30,6 +32,7 @@ GENERATORS: dict[str, Callable[..., GraphTables]] = {
     "bipartite": bipartite,
     "shop": shop,
     "houses": houses,
+    "noise": noise,
 }
 
 

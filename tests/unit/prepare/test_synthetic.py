@@ -27,6 +27,7 @@ SMALL = {
     "bipartite": {"num_users": 40, "num_items": 20, "timestamps": True},
     "shop": {"num_users": 40, "num_items": 20, "num_purchases": 100},
     "houses": {"num_houses": 30},
+    "noise": {"num_nodes": 30, "num_targets": 20, "num_links": 50, "num_hard_negatives": 9},
 }
 
 
@@ -307,7 +308,11 @@ def test_split_seed_moves_the_split_only() -> None:
     ("name", "args", "message"),
     [
         ("planted-partition", {}, r"data\.synthetic\.type=.* is invalid: .*Did you mean planted_p"),
-        ("zzz", {}, r"no such generator\. Choose from: planted_partition, rmat, .*, shop, houses"),
+        (
+            "zzz",
+            {},
+            r"no such generator\. Choose from: planted_partition, rmat, .*, shop, houses, noise",
+        ),
         ("rmat", {"num_node": 3}, r"data\.synthetic\.num_node=3 .*Did you mean num_nodes\?"),
         ("rmat", {"num_nodes": 1}, r"num_nodes=1 is invalid: must be at least 2\. Set the number"),
         ("rmat", {"num_nodes": "9"}, r"num_nodes='9' is invalid: must be of type int"),

@@ -1,0 +1,92 @@
+"""On links at random, sampled metrics are those of chance."""
+
+from __future__ import annotations
+
+import statistics
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import raygnn.train
+from tests.small_runs import small_config
+
+NUM_CANDIDATES, KS = 30, (1, 10)
+HASH = {"type": "hash", "fractions": [0.6, 0.2, 0.2]}
+BY_TIME = {"type": "temporal", "quantiles": [0.6, 0.8]}
+TWO_TYPES, SEVERAL = {"num_targets": 60}, {"num_relations": 2}
+
+CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "hash": ({}, {"splits": HASH}),
+    "several relations, two types": (TWO_TYPES | SEVERAL, {"splits": HASH}),
+    "hard negatives": ({"num_hard_negatives": 200}, {"splits": HASH}),
+    "temporal": ({}, {"splits": BY_TIME, "temporal": {}}),
+    "hash split, temporal sampling": ({}, {"splits": HASH, "temporal": {}}),
+    "temporal, two types, relations, hard negatives": (
+        TWO_TYPES | SEVERAL | {"num_hard_negatives": 200},
+        {"splits": BY_TIME, "temporal": {"strategy": "last"}},
+    ),
+}
+
+
+def _config(folder: Path, graph: dict[str, Any], seed: int, how: dict[str, Any]) -> dict[str, Any]:
+    task = {
+        "edge_type": "node__links_*",
+        "num_random_negatives": 64,
+        "num_random_negatives_eval": NUM_CANDIDATES,
+        "negatives": how.get("negatives", "uniform"),
+    }
+    has_types = graph.get("num_targets") or graph.get("num_relations", 1) > 1
+    model = {"type": "Hetero" if has_types else "GraphSAGE", "args": {"hidden_channels": 16}}
+    sampling = {"fanouts": [5, 5]} | ({"temporal": how["temporal"]} if "temporal" in how else {})
+    return small_config(
+        folder,
+        data={
+            "synthetic": {"type": "noise", "seed": seed, **graph},
+            "cache_dir": str(folder / "cache"),
+            "reverse_edges": bool(has_types),
+            "splits": how["splits"],
+        },
+        task={"type": "link_prediction", "args": task},
+        metrics=[{"type": "mrr"}, {"type": "hits", "args": {"ks": list(KS)}}, {"type": "auc"}],
+        sampling=sampling,
+        model=model,
+        seed=seed,
+        loader={"batch_size": 64, "eval_batch_size": 128},
+        training={"max_epochs": how.get("epochs", 2), "log_every": {"epochs": 1}},
+        optimizer={"type": "Adam", "args": {"lr": 0.02}},
+        scaling__num_workers=0,
+    )
+
+
+def _check_chance(folder: Path, graph: dict[str, Any], how: dict[str, Any], seeds: range) -> None:
+    """Every metric is within three standard errors of chance."""
+    found: dict[str, list[float]] = {}
+    for seed in seeds:
+        config = _config(folder / str(seed), graph, seed, how)
+        for name, value in raygnn.train.fit(config).metrics.items():
+            found.setdefault(name, []).append(value)
+    ranks = np.arange(1, NUM_CANDIDATES + 2)
+    chance = {"mrr": np.mean(1 / ranks), "auc": 0.5}
+    chance |= {f"hits@{k}": k / (NUM_CANDIDATES + 1) for k in KS}
+    for name, expected in chance.items():
+        values = found[f"test/{name}"]
+        error = statistics.stdev(values) / len(values) ** 0.5
+        assert abs(statistics.mean(values) - expected) < 3 * error, (name, expected, values)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_sampled_metrics_of_noise_are_those_of_chance(tmp_path, name):
+    graph, how = CASES[name]
+    graph = {"num_nodes": 80, "num_links": 700, "num_features": 4, **graph}
+    _check_chance(tmp_path, graph, how, range(6))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("negatives", ["uniform"])
+def test_noise_of_a_larger_graph(tmp_path, name, negatives):
+    graph, how = CASES[name]
+    graph = {"num_nodes": 1000, "num_links": 10_000, "num_features": 8, **graph}
+    _check_chance(tmp_path, graph, how | {"epochs": 5, "negatives": negatives}, range(8))
