@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import secrets
 import socket
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import Enum
@@ -17,6 +19,7 @@ from raygnn.config import ConfigError, LoadedConfig, load_config
 from raygnn.config.documents import DocumentError, parse_json
 from raygnn.config.run_section import Run
 from raygnn.config.training_section import Checkpoint
+from raygnn.data.conditional_write import generation, locked, write_if_unchanged
 from raygnn.data.filesystem import (
     absolute,
     delete,
@@ -32,6 +35,7 @@ from raygnn.data.filesystem import (
 from raygnn.data.storage_retry import is_storage_error
 from raygnn.errors import RunError
 from raygnn.loops.checkpoints.name import LAST, MANIFEST
+from raygnn.loops.monitoring.progress import say
 
 #: What a run writes to `run.model_uri` and `run.logs_uri`, folders that it may share with others.
 _WRITTEN_ELSEWHERE = re.compile(
@@ -39,6 +43,8 @@ _WRITTEN_ELSEWHERE = re.compile(
     r"|profiler/rank-\d+\.\d+\.pt\.trace\.json\.gz"
 )
 
+#: The file whose lock a start holds while it writes.
+_LOCK = "run.lock"
 
 #: Keys that a message about another config names, at most.
 _MAX_SHOWN = 8
@@ -85,30 +91,66 @@ class RunFolder:
         return join(self.uri, "history.jsonl")
 
     @property
+    def state_uri(self) -> str:
+        return join(self.uri, "run.json")
+
+    @property
     def report_uri(self) -> str:
         return join(self.uri, "report.html")
 
     def write_state(
         self, status: RunStatus, loaded: LoadedConfig, stop_reason: str | None = None
     ) -> None:
-        """Writes `run.json`; the starts that it holds stay.
+        """Writes `run.json`; the starts and the lineage that it holds stay.
 
         Args:
             stop_reason: the engine's, of a finished run.
+        Raises:
+            RunError: as `check_is_held`.
         """
-        state = {
-            "status": status.value,
-            "fingerprint": loaded.fingerprint(),
-            "limits": loaded.limits(),
-            "stop_reason": stop_reason,
-            "raygnn": __version__,
-            "attempt": self.attempt,
-        }
-        self._write_state({**state, "starts": self.read_starts()})
+        changes = _state_of(status, loaded, stop_reason)
+        self._change_state(lambda state: {**state, **changes})
 
     def is_this_start(self) -> bool:
         """Whether the folder is the one in which this very start has written its state."""
         return (self.read_state() or {}).get("attempt") == self.attempt
+
+    def lock(self) -> AbstractContextManager[None]:
+        """Keeps other starts from writing, on local disks and NFS; a thread may take it again."""
+        return locked(join(self.uri, _LOCK), lambda text: say(f"run {self.name}: {text}"))
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Runs a block of writes during which no newer start takes the folder.
+
+        On local disks and NFS a newer start waits for the end of the block. Object stores have no
+        locks: there each file that `write` writes is conditional.
+
+        Raises:
+            RunError: as `check_is_held`.
+        """
+        with self.lock():
+            self.check_is_held()
+            yield
+
+    def write(self, name: str, content: str | bytes) -> None:
+        """Writes a file, if the folder is still this start's.
+
+        Args:
+            name: path in the folder, or the URI of an output elsewhere.
+        Raises:
+            RunError: as `check_is_held`.
+        """
+        data, uri = content.encode() if isinstance(content, str) else content, join(self.uri, name)
+        with self.lock():
+            while True:
+                version = generation(uri)
+                self.check_is_held()
+                try:
+                    write_if_unchanged(uri, data, version)
+                except FileExistsError:
+                    continue  # a newer start has written it, or an earlier try of this one
+                return
 
     def check_is_held(self) -> None:
         """Looks whether the folder is still this start's: of two at a time the newer one has it.
@@ -116,21 +158,17 @@ class RunFolder:
         Raises:
             RunError: the run has been started once more, or its folder is gone.
         """
-        if self.read_state() is None:
+        state = self.read_state()
+        if state is None:
             raise RunError(
                 f"run.name={self.name!r} is invalid: {redact(self.uri)} was removed while the run "
                 "went on. Start it again, from the beginning."
             )
-        if self.is_superseded():
+        if state.get("attempt") != self.attempt:
             raise RunError(
                 f"run.name={self.name!r} is invalid: the run was started once more, and this start "
                 "leaves it to the newer one. Start a run once at a time, or set another run.name."
             )
-
-    def is_superseded(self) -> bool:
-        """Whether a newer start has taken the folder over."""
-        state = self.read_state()
-        return state is not None and state.get("attempt") != self.attempt
 
     def record_start(self, *, resumed_from: str | None, step: int, num_workers: int) -> None:
         """Notes in `run.json` that the workers start, for the first time or again. Rank 0 only."""
@@ -141,20 +179,37 @@ class RunFolder:
             "step": step,
             "resumed_from": resumed_from,
         }
-        state = self.read_state() or {}
-        self._write_state({**state, "starts": [*self.read_starts(), start]})
+        self._change_state(lambda state: {**state, "starts": [*state.get("starts", []), start]})
+
+    def read_lineage(self) -> frozenset[str] | None:
+        """The starts whose checkpoints are of this run; None where all in the folder are.
+
+        An overwritten start that still runs may finish a checkpoint on a store without locks.
+        """
+        lineage = (self.read_state() or {}).get("lineage")
+        return None if lineage is None else frozenset(lineage)
 
     def forget_failure(self) -> None:
         """Deletes what an earlier start left of its failure: it would be taken for the result."""
-        for uri in (self.metrics_uri, self.report_uri):
-            delete(uri)
+        with self.held():
+            for uri in (self.metrics_uri, self.report_uri):
+                delete(uri)
 
     def read_starts(self) -> list[dict[str, Any]]:
         """Every start of the run's workers, the first one first."""
         return list((self.read_state() or {}).get("starts", []))
 
-    def _write_state(self, state: dict[str, Any]) -> None:
-        write_text(join(self.uri, "run.json"), json.dumps(state, indent=1) + "\n")
+    def _change_state(self, change: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
+        with self.lock():
+            while True:
+                version = generation(self.state_uri)
+                self.check_is_held()
+                state = change(self.read_state() or {})
+                try:
+                    write_if_unchanged(self.state_uri, _as_bytes(state), version)
+                except FileExistsError:
+                    continue
+                return
 
     def read_state(self) -> dict[str, Any] | None:
         """What `run.json` says; null where it is not there.
@@ -162,27 +217,28 @@ class RunFolder:
         Raises:
             RunError: it is damaged.
         """
-        fs, path = open_fs(join(self.uri, "run.json"))
+        fs, path = open_fs(self.state_uri)
         if not fs.exists(path):
             return None
-        return _parsed_state(read_bytes(join(self.uri, "run.json")), self.uri)
+        return _parsed_state(read_bytes(self.state_uri), self.uri)
 
     def is_run(self) -> bool:
         """Whether a run has left its state in the folder, damaged or not."""
-        return exists(join(self.uri, "run.json"))
+        return exists(self.state_uri)
 
     def is_empty(self) -> bool:
         """Whether nothing is in the folder, or there is none."""
         fs, path = open_fs(self.uri)
         fs.invalidate_cache()
         found = fs.ls(path, detail=False) if fs.exists(path) else []
-        return not [name for name in found if name.rstrip("/") != path.rstrip("/")]
+        own = {path.rstrip("/"), f"{path.rstrip('/')}/{_LOCK}"}
+        return not [name for name in found if name.rstrip("/") not in own]
 
     def write_metrics(self, metrics: dict[str, Any]) -> None:
-        write_text(self.metrics_uri, json.dumps(metrics, indent=1) + "\n")
+        self.write(self.metrics_uri, json.dumps(metrics, indent=1) + "\n")
 
     def write_history(self, history: list[dict[str, float]]) -> None:
-        write_text(self.history_uri, "".join(json.dumps(row) + "\n" for row in history))
+        self.write(self.history_uri, "".join(json.dumps(row) + "\n" for row in history))
 
     def read_history(self) -> list[dict[str, float]]:
         fs, path = open_fs(self.history_uri)
@@ -199,7 +255,12 @@ class RunFolder:
             for found in fs.find(path) if fs.exists(path) else []:
                 if _WRITTEN_ELSEWHERE.fullmatch(found.removeprefix(root)):
                     fs.rm_file(found)
-        delete(self.uri)
+        if is_remote(self.uri):
+            delete(self.uri)
+            return
+        for name in os.listdir(self.uri) if exists(self.uri) else []:
+            if name != _LOCK:  # another start may wait for it
+                delete(join(self.uri, name))
 
 
 def check_run_folder(loaded: LoadedConfig, name: str) -> RunFolder:
@@ -341,20 +402,63 @@ def _no_access(field: str, given: str, what: str, error: Exception) -> RunError:
 def open_run_folder(loaded: LoadedConfig, name: str) -> RunFolder:
     """Prepares the run folder for writing; with `run.overwrite` it is emptied first.
 
+    From here on, an older start writes nothing into it any more.
+
     Raises:
         RunError: as `check_run_folder`, or the folder cannot be written.
     """
     folder = check_run_folder(loaded, name)
     try:
-        if loaded.config.run.overwrite:
-            folder.clear()
-        folder.write_state(RunStatus.RUNNING, loaded)
-        write_text(join(folder.uri, "config.yaml"), loaded.saved_yaml())
+        with folder.lock():
+            while not _claim(folder, loaded):
+                pass  # another start has claimed it meanwhile, of which this one is the newer
+            folder.write("config.yaml", loaded.saved_yaml())
     except OSError as error:
         raise _no_access(
             "storage_path", loaded.config.run.storage_path, "written", error
         ) from error
     return folder
+
+
+def _claim(folder: RunFolder, loaded: LoadedConfig) -> bool:
+    """Writes the first state of a start; returns false if another start came in between.
+
+    Raises:
+        RunError: as `check_run_folder`, by what is there now.
+    """
+    version = generation(folder.state_uri)
+    check_run_folder(loaded, folder.name)
+    overwrite = loaded.config.run.overwrite
+    before = {} if overwrite else folder.read_state() or {}
+    if overwrite:
+        folder.clear()
+        version = None if version is None else 0
+    lineage = before.get("lineage")
+    if overwrite or lineage:
+        lineage = [*(lineage or ()), folder.attempt]
+    kept = {"lineage": lineage, "starts": before.get("starts", [])}
+    state = {**_state_of(RunStatus.RUNNING, loaded), "attempt": folder.attempt, **kept}
+    try:
+        write_if_unchanged(folder.state_uri, _as_bytes(state), version)
+    except FileExistsError:
+        return False
+    return True
+
+
+def _state_of(
+    status: RunStatus, loaded: LoadedConfig, stop_reason: str | None = None
+) -> dict[str, Any]:
+    return {
+        "status": status.value,
+        "fingerprint": loaded.fingerprint(),
+        "limits": loaded.limits(),
+        "stop_reason": stop_reason,
+        "raygnn": __version__,
+    }
+
+
+def _as_bytes(state: dict[str, Any]) -> bytes:
+    return (json.dumps(state, indent=1) + "\n").encode()
 
 
 def _check_state(state: dict[str, Any] | None, loaded: LoadedConfig, folder: RunFolder) -> None:

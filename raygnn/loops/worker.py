@@ -14,9 +14,9 @@ from torch import Tensor
 from raygnn import __version__
 from raygnn.config import LoadedConfig, build, resolve
 from raygnn.data.bundle import Bundle
-from raygnn.data.filesystem import absolute, join, write_text
+from raygnn.data.filesystem import absolute, join
 from raygnn.data.storage_retry import is_storage_error
-from raygnn.errors import CheckpointError, ConfigError, PreemptedError
+from raygnn.errors import CheckpointError, ConfigError, PreemptedError, RunError
 from raygnn.loops import collectives
 from raygnn.loops.agreement import agreement, describe, together
 from raygnn.loops.allocator import keep_freed_memory
@@ -86,8 +86,8 @@ def run_worker(
         with agreement("writing the outputs"):
             engine.callbacks.raise_failure()
             if context.rank == 0:
-                job.folder.check_is_held()
-                _write_outputs(job, engine, weights, metrics, logged)
+                with job.folder.held():
+                    _write_outputs(job, engine, weights, metrics, logged)
         return metrics
     finally:
         task.close()
@@ -112,11 +112,11 @@ def _record_start(
 ) -> None:
     with agreement("writing run.json"):
         if context.rank == 0:
-            job.folder.check_is_held()
-            job.folder.forget_failure()
-            job.folder.record_start(
-                resumed_from=resumed_from, step=step, num_workers=context.world_size
-            )
+            with job.folder.held():
+                job.folder.forget_failure()
+                job.folder.record_start(
+                    resumed_from=resumed_from, step=step, num_workers=context.world_size
+                )
 
 
 def _run_own_loop(job: TrainJob, task: Task, context: WorkerContext) -> dict[str, Any]:
@@ -133,9 +133,9 @@ def _run_own_loop(job: TrainJob, task: Task, context: WorkerContext) -> dict[str
         )
     with agreement("writing the outputs"):
         if context.rank == 0:
-            job.folder.check_is_held()
-            job.folder.write_metrics({**metrics, "raygnn": __version__})
-            job.folder.write_state(RunStatus.FINISHED, job.loaded)
+            with job.folder.held():
+                job.folder.write_metrics({**metrics, "raygnn": __version__})
+                job.folder.write_state(RunStatus.FINISHED, job.loaded)
     return metrics
 
 
@@ -205,12 +205,12 @@ def _write_outputs(
     folder, loaded = job.folder, job.loaded
     signature = engine.task.signature(engine.optimization.module)
     text = None if signature is None else signature.to_json()
-    model_uri = write_model(weights, folder.model_uri, loaded.saved_yaml(), text)
+    model_uri = write_model(weights, folder.model_uri, loaded.saved_yaml(), text, folder.write)
     finite = {k: None if _is_nan(v) else v for k, v in metrics.items()}
     folder.write_metrics({**finite, "raygnn": __version__})
     note = f"Stopped by {engine.stop_reason}."
     report = build_report(engine, logged, folder.name, finite, folder.read_starts(), note)
-    write_text(folder.report_uri, report.html())
+    folder.write(folder.report_uri, report.html())
     folder.write_state(RunStatus.FINISHED, loaded, engine.stop_reason)
     shown = {k: v for k, v in metrics.items() if k.startswith("test/")}
     say("test: " + "  ".join(f"{name} {value:.4f}" for name, value in shown.items()))
@@ -226,15 +226,18 @@ def _write_failure(job: TrainJob, engine: Engine, logged: LogRows, error: Except
     """Leaves metrics.json and report.html of a failed run, which say what happened."""
     folder, what = job.folder, describe(error)
     try:
-        if folder.is_superseded() or not folder.read_starts():
-            return  # another start has the folder, or there was no training to report on
-        metrics = {**_final_metrics(job, engine, {}), "stop_reason": f"failed: {what}"}
-        finite = {k: None if _is_nan(v) else v for k, v in metrics.items()}
-        folder.write_metrics({**finite, "raygnn": __version__})
-        note = f"Failed: {what}"
-        report = build_report(engine, logged, folder.name, finite, folder.read_starts(), note)
-        write_text(folder.report_uri, report.html())
-        folder.write_state(RunStatus.FAILED, job.loaded)
+        with folder.lock():
+            if not folder.is_this_start() or not folder.read_starts():
+                return  # another start has the folder, or there was no training to report on
+            metrics = {**_final_metrics(job, engine, {}), "stop_reason": f"failed: {what}"}
+            finite = {k: None if _is_nan(v) else v for k, v in metrics.items()}
+            folder.write_metrics({**finite, "raygnn": __version__})
+            note = f"Failed: {what}"
+            report = build_report(engine, logged, folder.name, finite, folder.read_starts(), note)
+            folder.write(folder.report_uri, report.html())
+            folder.write_state(RunStatus.FAILED, job.loaded)
+    except RunError as second:
+        say(f"the failure is not written into the run folder: {second}")
     except Exception as second:
         if not is_storage_error(second):
             raise

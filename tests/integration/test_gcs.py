@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from http import HTTPStatus
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pytest
+from gcp_storage_emulator.exceptions import NotFound
+from gcp_storage_emulator.handlers import objects
 
+from raygnn.data.conditional_write import generation, write_if_unchanged
 from raygnn.data.filesystem import join, open_fs, read_text, write_text
 from raygnn.data.ingest import fingerprint
 from raygnn.data.ingest.build_bundle import ingest
@@ -70,3 +75,36 @@ def test_missing_tables_are_named(gcs_bucket: str, tmp_path: Path) -> None:
     fs.rm(f"{path}/edges", recursive=True)
     with pytest.raises(DataError, match=r"files='edges/\*.parquet' is invalid: no file matches"):
         ingest(uri, cache_dir=tmp_path / "cache")
+
+
+def test_a_write_that_another_one_overtook_is_refused(
+    gcs_bucket: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The emulator gives generations, and does not look at preconditions: the store's own rule."""
+    upload = objects._media_upload
+
+    def with_precondition(request: Any, response: Any, storage: Any) -> Any:
+        wanted = int(request.query["ifGenerationMatch"][0])
+        try:
+            found = storage.get_file_obj(request.params["bucket_name"], request.query["name"][0])[
+                "generation"
+            ]
+        except NotFound:
+            found = 0
+        if wanted != int(found):
+            response.status = HTTPStatus.PRECONDITION_FAILED
+            return None
+        return upload(request, response, storage)
+
+    monkeypatch.setattr(objects, "_media_upload", with_precondition)
+    uri = join(gcs_bucket, "conditional", "a file.json")
+    assert generation(uri) == 0
+    write_if_unchanged(uri, b"one", 0)
+    version = generation(uri)
+    assert version > 0
+    write_if_unchanged(uri, b"two", version)
+    assert generation(uri) > version
+    for late in (0, version):
+        with pytest.raises(FileExistsError):
+            write_if_unchanged(uri, b"late", late)
+    assert read_text(uri) == "two"

@@ -47,13 +47,15 @@ class Checkpointer(Callback):
 
     def __init__(self, folder: RunFolder, context: WorkerContext, settings: Checkpoint) -> None:
         self._folder = folder
-        self._store = CheckpointStore(folder.checkpoints_uri)
+        self._store = CheckpointStore(folder.checkpoints_uri, folder.write)
         self._context = context
         self._settings = settings
         self._attempt = folder.attempt
+        self._lineage: frozenset[str] | None = None
         start = None
         with agreement("listing the checkpoints", CheckpointError):
             if context.rank == 0:
+                self._lineage = folder.read_lineage()
                 start = (secrets.token_hex(2), self._last_number())
         self._start, self._number = collectives.broadcast_object(start)
         #: The monitored value of each checkpoint that was written at a validation, and the best.
@@ -136,6 +138,12 @@ class Checkpointer(Callback):
             say(f"resumed from {name} (epoch {engine.position.epoch})")
         return True
 
+    def _names(self) -> list[str]:
+        """Names of the checkpoints that are of this run, oldest first. Rank 0 only."""
+        named = [(name, CheckpointName.parse(name)) for name in self._store.names()]
+        lineage = self._lineage
+        return [name for name, p in named if lineage is None or (p and p.attempt in lineage)]
+
     def _last_number(self) -> int:
         names = [CheckpointName.parse(name) for name in self._store.names()]
         return max((name.number for name in names if name is not None), default=0)
@@ -191,10 +199,10 @@ class Checkpointer(Callback):
 
     def _finish(self, name: str, files: dict[str, File], retention: Retention) -> None:
         """Makes a written checkpoint count, and deletes what it makes obsolete."""
-        self._folder.check_is_held()
-        self._store.finish(name, files, self._context.world_size)
-        self._point(name)
-        self._prune(retention)
+        with self._folder.held():
+            self._store.finish(name, files, self._context.world_size)
+            self._point(name)
+            self._prune(retention)
 
     def _point(self, last: str) -> None:
         """Sets the pointers. `best` comes first: `last` must not be ahead of it."""
@@ -203,7 +211,7 @@ class Checkpointer(Callback):
 
     def _prune(self, retention: Retention) -> None:
         """Deletes what nothing needs; what nobody can read takes no place of what one can."""
-        names = [name for name in self._store.names() if name not in self._passed_over]
+        names = [name for name in self._names() if name not in self._passed_over]
         needed = [self._store.pointer(which) for which in ("best", "last")]
         for name in retention.obsolete(names, self._scores, {n for n in needed if n}):
             self._store.remove(name)
@@ -213,13 +221,13 @@ class Checkpointer(Callback):
         """Makes the record of checkpoints, and the pointers, what they were when it was saved."""
         self._scores, self._best = dict(record["scores"]), record["best"]
         if self._context.rank == 0:
-            if self._best is not None and self._best not in self._store.names():
+            if self._best is not None and self._best not in self._names():
                 self._best = None
             self._point(name)
 
     def _choose(self, resume: str) -> tuple[str, str] | None:
         """The checkpoint to start from; one of this very attempt wins over any wish."""
-        names = self._store.names()
+        names = self._names()
         if resume in ("auto", "must", "last", "never"):
             name = self._newest_valid(names)
             if name is None and resume in ("must", "last"):
@@ -252,7 +260,8 @@ class Checkpointer(Callback):
         for text, reason in self._passed_over.items():
             say(f"skipping checkpoint {text}: {reason}")
             if not self._store.is_finished(text):
-                self._store.remove(text)  # it never counted, and takes space
+                with self._folder.held():
+                    self._store.remove(text)  # it never counted, and takes space
         return name
 
 

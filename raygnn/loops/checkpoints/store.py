@@ -6,6 +6,7 @@ import hashlib
 import io
 import json
 import pickle
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -47,10 +48,14 @@ class CheckpointStore:
 
     A checkpoint is a folder of files with `manifest.json`, which holds their sha256 and is
     written last: a folder without it, or with a sum that does not match, is never loaded.
+
+    Args:
+        write: writes what makes a checkpoint count, its manifest and the pointers.
     """
 
-    def __init__(self, uri: str) -> None:
+    def __init__(self, uri: str, write: Callable[[str, str], None] = write_text) -> None:
         self.uri = uri
+        self._write = write
 
     def path_of(self, name: str) -> str:
         """The checkpoint's path on its file system, without the scheme."""
@@ -80,7 +85,7 @@ class CheckpointStore:
             "world_size": world_size,
             "versions": {"raygnn": __version__, "torch": torch.__version__},
         }
-        write_text(join(self.uri, name, MANIFEST), json.dumps(manifest, indent=1))
+        self._write(join(self.uri, name, MANIFEST), json.dumps(manifest, indent=1))
 
     def load(self, name: str, rank: int) -> tuple[dict[str, Any], dict[str, Any] | None]:
         """Reads a checkpoint, and checks the sums of what it reads.
@@ -195,7 +200,7 @@ class CheckpointStore:
         if name is None:
             delete(uri)
         elif self.pointer(which) != name:
-            write_text(uri, json.dumps({"checkpoint": name}))
+            self._write(uri, json.dumps({"checkpoint": name}))
 
     def remove(self, name: str) -> None:
         """Deletes a checkpoint, its manifest first. Rank 0 only."""

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from safetensors.torch import save
 from torch import Tensor
 
-from raygnn.data.filesystem import join, open_fs, write_bytes, write_text
+from raygnn.data.filesystem import join, open_fs, write_bytes
 from raygnn.loops.saved_model.signature import MODEL_FILE, SIGNATURE_FILE
 
 
 def write_model(
-    weights: Mapping[str, Tensor], uri: str, config_yaml: str, signature: str | None
+    weights: Mapping[str, Tensor],
+    uri: str,
+    config_yaml: str,
+    signature: str | None,
+    write: Callable[[str, bytes], None] = write_bytes,
 ) -> str:
     """Writes a model to a folder on any fsspec URI, and returns the weights' URI.
 
@@ -20,6 +24,7 @@ def write_model(
 
     Args:
         signature: for inference, as JSON; None where the task offers none.
+        write: writes a file, given its URI.
     """
     tensors = {
         name: tensor.detach().to("cpu").contiguous().clone() for name, tensor in weights.items()
@@ -28,8 +33,8 @@ def write_model(
     fs.makedirs(path, exist_ok=True)
     # Safetensors writes several entries of metadata in an order of chance.
     content = save(tensors, metadata={"format": "pt"})
-    write_bytes(join(uri, MODEL_FILE), content)
-    write_text(join(uri, "config.yaml"), config_yaml)
+    write(join(uri, MODEL_FILE), content)
+    write(join(uri, "config.yaml"), config_yaml.encode())
     if signature is not None:
-        write_text(join(uri, SIGNATURE_FILE), signature)
+        write(join(uri, SIGNATURE_FILE), signature.encode())
     return join(uri, MODEL_FILE)

@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
+import json
+import os
+import signal
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
+import fsspec
 import pytest
 
 from raygnn.config import LoadedConfig, load_config
+from raygnn.data import conditional_write
+from raygnn.data.filesystem import read_text
 from raygnn.errors import RunError
+from raygnn.loops import run_folder
 from raygnn.loops.run_folder import RunFolder, RunStatus, check_run_folder, open_run_folder
 
 
@@ -33,7 +44,7 @@ def _finished(folder: Path, reason: str, *overrides: str) -> None:
 def test_a_folder_whose_workers_never_started_is_taken_over(tmp_path: Path) -> None:
     refused = open_run_folder(_load(tmp_path, "--optimizer.args.lr=0.5"), "run")
     mended = open_run_folder(_load(tmp_path), "run")
-    assert refused.is_superseded()
+    assert not refused.is_this_start()
     assert mended.is_this_start()
     with pytest.raises(RunError, match=r"resume='must' is invalid: no run named 'run'"):
         open_run_folder(_load(tmp_path, "--checkpoint.resume=must"), "run")
@@ -96,3 +107,167 @@ def test_a_finished_run_without_checkpoints_or_of_another_config_stays(tmp_path:
     (tmp_path / "run" / "checkpoints" / "last.json").unlink()
     with pytest.raises(RunError, match=r"that run has finished\. Set --run\.overwrite true"):
         check_run_folder(_load(tmp_path, "--training.max_epochs=9"), "run")
+
+
+def test_a_start_waits_for_what_an_older_one_writes_and_then_has_the_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    older = _started(tmp_path)
+    waits = threading.Event()
+    monkeypatch.setattr(run_folder, "say", lambda text: waits.set())
+    with ThreadPoolExecutor(1) as pool:
+        with older.held():
+            starting = pool.submit(open_run_folder, _load(tmp_path), "run")
+            assert waits.wait(20)  # it has looked, and found the lock taken
+            assert not starting.done()
+            older.write("metrics.json", "older")
+            assert older.is_this_start()
+        newer = starting.result(20)
+    assert newer.is_this_start()
+    for write in (
+        lambda: older.write("metrics.json", "late"),
+        lambda: older.write_state(RunStatus.FINISHED, _load(tmp_path)),
+        lambda: older.record_start(resumed_from=None, step=1, num_workers=1),
+        older.forget_failure,
+    ):
+        with pytest.raises(RunError, match="the run was started once more"):
+            write()
+    assert (tmp_path / "run" / "metrics.json").read_text() == "older"
+    assert newer.is_this_start()
+
+
+@pytest.mark.parametrize("overwrite", ["false", "true"])
+def test_what_an_older_start_would_write_waits_for_a_newer_one_and_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, overwrite: str
+) -> None:
+    older = _started(tmp_path)
+    waits, claim = threading.Event(), run_folder._claim
+    monkeypatch.setattr(run_folder, "say", lambda text: waits.set())
+
+    def claim_slowly(*args: Any) -> bool:
+        writing.append(pool.submit(older.write, "metrics.json", "late"))
+        assert waits.wait(20)
+        return claim(*args)
+
+    monkeypatch.setattr(run_folder, "_claim", claim_slowly)
+    writing: list[Future[None]] = []
+    with ThreadPoolExecutor(1) as pool:
+        newer = open_run_folder(_load(tmp_path, "--run.overwrite", overwrite), "run")
+        with pytest.raises(RunError, match="the run was started once more"):
+            writing[0].result(20)
+    assert newer.is_this_start()
+    assert not (tmp_path / "run" / "metrics.json").exists()
+
+
+def test_the_lock_of_a_start_that_was_killed_is_free(tmp_path: Path) -> None:
+    older = _started(tmp_path)
+    ours, theirs = os.pipe()
+    child = os.fork()
+    if child == 0:
+        with older.held():
+            os.write(theirs, b"held")
+            os.kill(os.getpid(), signal.SIGKILL)
+    assert os.read(ours, 4) == b"held"
+    os.waitpid(child, 0)
+    assert open_run_folder(_load(tmp_path), "run").is_this_start()
+
+
+@pytest.mark.parametrize("overwrite", ["false", "true"])
+def test_a_start_that_dies_between_lock_and_state_leaves_the_name_free(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, overwrite: str
+) -> None:
+    if overwrite == "true":
+        _started(tmp_path)
+    with monkeypatch.context() as patch:
+        patch.setattr(run_folder, "write_if_unchanged", _die)
+        with pytest.raises(KeyboardInterrupt):
+            open_run_folder(_load(tmp_path, "--run.overwrite", overwrite), "run")
+    left = [path.name for path in (tmp_path / "run").iterdir()]
+    assert left == ["run.lock"]
+    for again in ("false", "true"):
+        assert open_run_folder(_load(tmp_path, "--run.overwrite", again), "run").is_this_start()
+
+
+def _die(*args: Any) -> None:
+    raise KeyboardInterrupt
+
+
+class _Generations:
+    """A store whose objects have generations, and in which a newer start may come in between."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self._generations: dict[str, int] = {}
+        self._write = conditional_write.write_bytes
+        self.before_write: Callable[[], Any] | None = None
+        for name in ("generation", "write_if_unchanged"):
+            patch.setattr(run_folder, name, getattr(self, name))
+
+    def generation(self, uri: str) -> int:
+        return self._generations.get(uri, 0)
+
+    def write_if_unchanged(self, uri: str, content: bytes, version: int) -> None:
+        between, self.before_write = self.before_write, None
+        if between is not None:
+            between()
+        if self.generation(uri) != version:
+            raise FileExistsError(uri)
+        self._generations[uri] = version + 1
+        self._write(uri, content)
+
+
+def _in_memory(*overrides: str) -> LoadedConfig:
+    fs = fsspec.filesystem("memory")
+    if not overrides and fs.exists("/runs"):
+        fs.rm("/runs", recursive=True)
+    return _load(Path("-"), "--run.storage_path=memory://runs", *overrides)
+
+
+def test_on_a_store_with_generations_a_write_is_refused_that_a_newer_start_overtook(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    store, loaded = _Generations(monkeypatch), _in_memory()
+    older = open_run_folder(loaded, "run")
+    older.record_start(resumed_from=None, step=0, num_workers=1)
+    newer: list[RunFolder] = []
+    # Looked, then overtaken, then written: the state that was looked at is not there any more.
+    store.before_write = lambda: newer.append(open_run_folder(loaded, "run"))
+    with pytest.raises(RunError, match="the run was started once more"):
+        older.write_state(RunStatus.FINISHED, loaded)
+    assert newer[0].is_this_start()
+    state = newer[0].read_state()
+    assert (state["status"], len(state["starts"])) == ("running", 1)
+
+
+def test_on_a_store_with_generations_the_newer_of_two_results_stays(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    store, loaded = _Generations(monkeypatch), _in_memory()
+    older = open_run_folder(loaded, "run")
+
+    def overtake() -> None:
+        open_run_folder(loaded, "run").write_metrics({"of": "newer"})
+
+    store.before_write = overtake
+    with pytest.raises(RunError, match="the run was started once more"):
+        older.write_metrics({"of": "older"})
+    assert json.loads(read_text(older.metrics_uri)) == {"of": "newer"}
+
+
+def test_of_two_claims_at_a_time_the_later_one_has_the_folder(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    store, loaded = _Generations(monkeypatch), _in_memory()
+    first: list[RunFolder] = []
+    store.before_write = lambda: first.append(open_run_folder(loaded, "run"))
+    second = open_run_folder(loaded, "run")
+    assert second.is_this_start()
+    assert not first[0].is_this_start()
+
+
+def test_the_lineage_of_an_overwritten_run_begins_anew(tmp_path: Path) -> None:
+    older = _started(tmp_path)
+    assert older.read_lineage() is None  # all that is in the folder is of this run
+    newer = open_run_folder(_load(tmp_path, "--run.overwrite=true"), "run")
+    assert newer.read_lineage() == {newer.attempt}
+    newest = open_run_folder(_load(tmp_path), "run")
+    assert newest.read_lineage() == {newer.attempt, newest.attempt}

@@ -1,0 +1,99 @@
+"""Writes that depend on what is there: under a lock, or on an object's generation."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from raygnn.data.filesystem import is_remote, open_fs, write_bytes
+from raygnn.data.storage_retry import retried
+
+# Errors of a file system that has no locks.
+_NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EINVAL}
+# A larger object is uploaded in parts, for which gcsfs takes no generation.
+_MAX_BYTES = 50 << 20
+
+_held = threading.local()
+
+
+@contextmanager
+def locked(path: str, say: Callable[[str], None]) -> Iterator[None]:
+    """Runs a block in which no other thread, process or NFS client holds the lock of a file.
+
+    The kernel gives the lock up when its process dies. A thread may take it again inside of the
+    block. URIs of object stores, which have no locks, take none.
+
+    Args:
+        path: of the lock's file, which is made and stays.
+        say: is called where the lock has to be waited for, or cannot be taken.
+    """
+    paths = _held.__dict__.setdefault("paths", set())
+    if is_remote(path) or path in paths:
+        yield
+        return
+    local = open_fs(path)[1]
+    os.makedirs(os.path.dirname(local), exist_ok=True)
+    with open(local, "ab") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            say(f"waits until another start has written what it writes: it holds {local}")
+            fcntl.flock(file, fcntl.LOCK_EX)
+        except OSError as error:
+            if error.errno not in _NO_LOCKS:
+                raise
+            say(f"{local} cannot be locked ({error.strerror}): start this run once at a time")
+        paths.add(path)
+        try:
+            yield
+        finally:
+            paths.remove(path)
+
+
+@retried
+def generation(uri: str) -> int | None:
+    """Which version of an object is there, 0 if none is; None on stores that do not count them."""
+    fs, path = open_fs(uri)
+    if "gs" not in fs.protocol:
+        return None
+    fs.invalidate_cache()
+    try:
+        return int(fs.info(path)["generation"])
+    except FileNotFoundError:
+        return 0
+
+
+def write_if_unchanged(uri: str, content: bytes, version: int | None) -> None:
+    """Writes a whole file, as `write_bytes`, if its generation is still the one given.
+
+    Args:
+        version: what `generation` gave; None writes in any case, and so does a content of more than
+            50 MiB.
+    Raises:
+        FileExistsError: the object has changed.
+    """
+    if version is None or len(content) >= _MAX_BYTES:
+        write_bytes(uri, content)
+    else:
+        _upload(uri, content, version)
+
+
+@retried
+def _upload(uri: str, content: bytes, version: int) -> None:
+    fs, path = open_fs(uri)
+    bucket, key, _ = fs.split_path(path)
+    fs.call(
+        "POST",
+        fs.base.replace("/storage/", "/upload/storage/", 1) + "b/{}/o",
+        bucket,
+        uploadType="media",
+        name=key,
+        ifGenerationMatch=version,
+        data=content,
+        headers={"Content-Type": "application/octet-stream"},
+    )
+    fs.invalidate_cache()
