@@ -65,6 +65,11 @@ class Scaling(Section):
     placement_strategy: Literal["PACK", "SPREAD", "STRICT_PACK", "STRICT_SPREAD"] = Field(
         default="PACK", description="How Ray places workers on nodes."
     )
+    label_selector: dict[str, NonEmptyText] = Field(
+        default_factory=dict,
+        description="Labels of the nodes that workers are placed on, as Ray selects by them: "
+        "{ray.io/market-type: spot}.",
+    )
     shard: Literal["none", "optimizer", "full"] = Field(
         default="none",
         description="What each worker holds a part of only: nothing; the optimizer's state; or "
@@ -72,6 +77,11 @@ class Scaling(Section):
     )
     max_failures: Annotated[Whole, Field(ge=-1)] = Field(
         default=2, description="Restarts after a failure; -1 is without limit."
+    )
+    max_preemptions: Annotated[Whole, Field(ge=-1)] = Field(
+        default=100,
+        description="Restarts after nodes were taken away, beside max_failures; -1 is without "
+        "limit.",
     )
     wait_for_nodes_s: NonNegativeNumber = Field(
         default=0.0,

@@ -11,8 +11,7 @@ import ray
 import ray.exceptions
 import ray.train
 import ray.train.torch
-from ray.train import Checkpoint
-from ray.train.v2.api.report_config import CheckpointUploadMode
+from ray.train import Checkpoint, CheckpointUploadMode
 
 if TYPE_CHECKING:
     from ray.actor import ActorHandle

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import ray
@@ -66,7 +67,7 @@ def plan_resources(config: Config, num_runs: int = 1) -> WorkerResources:
 
 def missing_places(config: Config, resources: WorkerResources) -> str | None:
     """What is missing, as a sentence, where nodes have gone and there are too few; else null."""
-    nodes = _alive_nodes()
+    nodes = _alive_nodes(config)
     places, needed = _count_places(nodes, resources), config.scaling.min_workers
     if places >= needed:
         return None
@@ -81,13 +82,15 @@ def _ask_for_nodes(config: Config, num_runs: int) -> None:
     worker = WorkerResources(
         scaling.cpus_per_worker or 1.0, scaling.use_gpu is True, dict(scaling.resources_per_worker)
     )
-    request_resources(bundles=[worker.as_ray()] * (scaling.min_workers * num_runs))
+    bundles = [worker.as_ray()] * (scaling.min_workers * num_runs)
+    selectors = [dict(scaling.label_selector)] * len(bundles) if scaling.label_selector else None
+    request_resources(bundles=bundles, bundle_label_selectors=selectors)
     say(f"waiting up to {scaling.wait_for_nodes_s:g} s for nodes with places for all workers")
 
 
 def _plan(config: Config, num_runs: int) -> WorkerResources:
     scaling = config.scaling
-    nodes = _alive_nodes()
+    nodes = _alive_nodes(config)
     cpus = scaling.cpus_per_worker
     if cpus is None:
         total = sum(node.get("CPU", 0) for node in nodes)
@@ -120,14 +123,31 @@ def _tell_what_is_held(resources: WorkerResources, num_workers: int) -> None:
 
 def count_fitting_runs(config: Config) -> int:
     """How many runs have a place for all of their workers at a time, with a CPU each at least."""
-    nodes = _alive_nodes()
+    nodes = _alive_nodes(config)
     resources = _worker_resources(config, nodes, config.scaling.cpus_per_worker or 1.0)
     return _count_places(nodes, resources) // config.scaling.min_workers
 
 
-def _alive_nodes() -> list[dict[str, float]]:
-    """The resources of each node."""
-    return [node["Resources"] for node in ray.nodes() if node["Alive"]]
+def _alive_nodes(config: Config) -> list[dict[str, float]]:
+    """The resources of each node that workers may be placed on."""
+    selector = config.scaling.label_selector
+    return [
+        node["Resources"]
+        for node in ray.nodes()
+        if node["Alive"] and _fits(node.get("Labels") or {}, selector)
+    ]
+
+
+def _fits(labels: Mapping[str, str], selector: Mapping[str, str]) -> bool:
+    """Whether a node has the labels of a selector: `spot`, `!spot`, `in(a, b)` or `!in(a, b)`."""
+    for name, wanted in selector.items():
+        is_not = wanted.startswith("!")
+        text = wanted.removeprefix("!")
+        several = text.startswith("in(") and text.endswith(")")
+        values = text[3:-1].split(",") if several else [text]
+        if (labels.get(name) in [value.strip() for value in values]) == is_not:
+            return False
+    return True
 
 
 def _worker_resources(

@@ -11,7 +11,7 @@ from raygnn.config import LoadedConfig
 from raygnn.config.run_section import Scaling
 from raygnn.data.bundle import Bundle
 from raygnn.data.filesystem import join, open_fs, redact
-from raygnn.errors import PreemptedError, RunError
+from raygnn.errors import PreemptedError, RunError, TrainingError
 from raygnn.loops.job import TrainJob
 from raygnn.loops.monitoring.progress import say
 from raygnn.loops.run_folder import RunFolder
@@ -48,10 +48,11 @@ def train_on_ray(
     Returns:
         The final metrics.
     Raises:
-        TrainingError: training failed, and was not restarted any more.
+        TrainingError: training failed, or lost its nodes, and was not restarted any more.
         PreemptedError: the run was asked to stop, and can go on.
     """
     job = TrainJob(loaded, folder, str(bundle.path), dry_run)
+    limit, num_preemptions = loaded.config.scaling.max_preemptions, 0
     with stop_requests() as requests:
         while True:
             _forget_snapshot(folder)
@@ -71,6 +72,13 @@ def train_on_ray(
             except PreemptedError as error:
                 if error.cause != NODE_PREEMPTION:
                     raise
+                num_preemptions += 1
+                if 0 <= limit < num_preemptions:
+                    raise TrainingError(
+                        f"Nodes of the run were taken away {num_preemptions} times, and "
+                        f"scaling.max_preemptions is {limit}. Start the run again to resume, with "
+                        "a higher limit or on nodes that stay."
+                    ) from error
                 say(f"{error} Workers start again on other nodes.")
             else:
                 return metrics

@@ -10,11 +10,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import ray
-import ray.train.v2._internal.execution.context as reporting
-from ray.train import FailureConfig, LoggingConfig, RunConfig, ScalingConfig
+from ray.train import FailureConfig, LoggingConfig, RunConfig, ScalingConfig, TrainingFailedError
 from ray.train.torch import TorchConfig, TorchTrainer
-from ray.train.v2._internal.constants import ENV_VARS_TO_PROPAGATE
-from ray.train.v2.api.exceptions import TrainingFailedError
 
 from raygnn.config import Config
 from raygnn.errors import LostRankError, RaygnnError, TrainingError
@@ -23,6 +20,7 @@ from raygnn.runtime.connection import ADDRESS_VARIABLE
 from raygnn.runtime.lost_nodes import missing_places_told
 from raygnn.runtime.node_bundle import BundlePlace, bundle_on_this_node
 from raygnn.runtime.preflight import WorkerResources, missing_places
+from raygnn.runtime.ray_internals import internal
 from raygnn.runtime.stop_requests import fit_interruptibly, fit_until_signal
 from raygnn.runtime.storage import arrow_filesystem
 from raygnn.runtime.worker_lines import show_held_lines
@@ -58,7 +56,8 @@ def run_on_workers(
 ) -> Any:
     """Calls `function(job, context)` on every worker, and gives what rank 0 returns.
 
-    Workers that die are started again, `scaling.max_failures` times.
+    Workers that die are started again, `scaling.max_failures` times, and those whose nodes are
+    taken away `scaling.max_preemptions` times.
 
     Args:
         function: can be pickled.
@@ -87,13 +86,16 @@ def run_on_workers(
             resources_per_worker=resources.as_ray(),
             placement_strategy=scaling.placement_strategy,
             accelerator_type=scaling.accelerator_type,
+            label_selector=dict(scaling.label_selector) or None,
         ),
         run_config=RunConfig(
             name=name,
             storage_path=storage_path,
             storage_filesystem=filesystem,
             failure_config=FailureConfig(
-                max_failures=scaling.max_failures, controller_failure_limit=2
+                max_failures=scaling.max_failures,
+                max_preemption_failures=scaling.max_preemptions,
+                controller_failure_limit=2,
             ),
             logging_config=LoggingConfig(log_level="WARNING"),
             callbacks=list(callbacks),
@@ -121,7 +123,7 @@ def _address_in_environment() -> Iterator[None]:
     It asks Ray's state API, which looks for any Ray of the machine, and gives up where it finds
     two: the placement group of a trial that was stopped would never be free again.
     """
-    ENV_VARS_TO_PROPAGATE.add(ADDRESS_VARIABLE)
+    internal("ray.train.v2._internal.constants", "ENV_VARS_TO_PROPAGATE").add(ADDRESS_VARIABLE)
     before = os.environ.get(ADDRESS_VARIABLE)
     os.environ[ADDRESS_VARIABLE] = ray.get_runtime_context().gcs_address
     try:
@@ -144,7 +146,8 @@ def _run_worker(config: dict[str, _Work]) -> Any:
     from raygnn.runtime.context import RayWorkerContext
 
     # A line per report and rank; that of reports is logged under the name of its file.
-    for name in ("ray.train", reporting.__file__):
+    reporting = internal("ray.train.v2._internal.execution.context", "__file__")
+    for name in ("ray.train", reporting):
         logging.getLogger(name).setLevel(logging.WARNING)
     work = config["work"]
     label_lines(work.label)

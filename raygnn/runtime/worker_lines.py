@@ -11,9 +11,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from ray._private import ray_logging
-
 from raygnn.loops.monitoring.progress import LINE_START, say_line
+from raygnn.runtime.ray_internals import internal
 
 if TYPE_CHECKING:
     from ray.actor import ActorHandle
@@ -43,10 +42,8 @@ def show_worker_lines() -> None:
     if printer is None or _is_ours(printer):
         return
     # Under Ray's name for it, so that ray.shutdown removes it.
-    ray_logging.global_worker_stdstream_dispatcher.remove_handler(_RAY_PRINTS)
-    ray_logging.global_worker_stdstream_dispatcher.add_handler(
-        _RAY_PRINTS, partial(_print_batch, printer)
-    )
+    _dispatcher().remove_handler(_RAY_PRINTS)
+    _dispatcher().add_handler(_RAY_PRINTS, partial(_print_batch, printer))
 
 
 def drain_worker_lines(marker: ActorHandle) -> None:
@@ -79,8 +76,11 @@ def show_held_lines() -> None:
 
 def _printer() -> Printer | None:
     """What prints the output of workers in this process; null where nothing does."""
-    dispatcher = getattr(ray_logging, "global_worker_stdstream_dispatcher", None)
-    return dict(getattr(dispatcher, "handlers", ())).get(_RAY_PRINTS)
+    return dict(_dispatcher().handlers).get(_RAY_PRINTS)
+
+
+def _dispatcher() -> Any:
+    return internal("ray._private.ray_logging", "global_worker_stdstream_dispatcher")
 
 
 def _is_ours(printer: Printer | None) -> bool:

@@ -13,6 +13,7 @@ from raygnn.data.filesystem import join
 from raygnn.errors import ConfigError, RaygnnError
 from raygnn.loops.monitoring.progress import say
 from raygnn.loops.run_folder import RunFolder, RunStatus
+from raygnn.runtime.ray_internals import attribute
 from raygnn.runtime.sweeps.search import TIME_ATTRIBUTE
 from raygnn.runtime.sweeps.table import TrialRow, best_value, shown
 
@@ -74,7 +75,7 @@ def trial_rows(grid: ResultGrid, sweep_uri: str, section: Tune) -> list[TrialRow
         ConfigError: trials log no metric of the name.
     """
     # ResultGrid itself does not tell a trial that was stopped early from one that is unfinished.
-    trials = grid._experiment_analysis.trials
+    trials = attribute(grid, "_experiment_analysis").trials
     folders = [_folder(trial, sweep_uri) for trial in trials]
     histories = [folder.read_history() for folder in folders]
     known = {name for history in histories for row in history for name in row if "/" in name}

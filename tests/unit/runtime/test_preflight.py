@@ -71,7 +71,9 @@ def test_what_other_work_holds_is_told(nodes, monkeypatch, capsys):
 
 def test_an_autoscaler_is_asked_and_waited_for(nodes, monkeypatch, capsys):
     requests = []
-    monkeypatch.setattr(preflight, "request_resources", lambda bundles: requests.append(bundles))
+    monkeypatch.setattr(
+        preflight, "request_resources", lambda bundles, **selectors: requests.append(bundles)
+    )
     monkeypatch.setattr(preflight.time, "sleep", lambda _: nodes.append({"CPU": 2.0}))
     nodes.clear()
     config = _config(num_workers=3, cpus_per_worker=2, wait_for_nodes_s=60)
@@ -82,7 +84,7 @@ def test_an_autoscaler_is_asked_and_waited_for(nodes, monkeypatch, capsys):
 
 
 def test_the_wait_has_an_end(nodes, monkeypatch):
-    monkeypatch.setattr(preflight, "request_resources", lambda bundles: None)
+    monkeypatch.setattr(preflight, "request_resources", lambda bundles, **selectors: None)
     monkeypatch.setattr(preflight, "_LOOK_EVERY_S", 0.01)
     with pytest.raises(ResourceError, match="have places for 4"):
         plan_resources(_config(num_workers=5, wait_for_nodes_s=0.05))

@@ -1,0 +1,46 @@
+"""What raygnn takes of Ray beside its public interface, and the version in which it is there."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+import ray
+
+from raygnn.errors import ResourceError
+
+#: The version of Ray that raygnn is tested with.
+TESTED_RAY = "2.60"
+
+
+def internal(module: str, name: str) -> Any:
+    """A name of one of Ray's private modules.
+
+    Raises:
+        ResourceError: this Ray does not have it.
+    """
+    try:
+        found = import_module(module)
+    except ImportError as error:
+        raise _missing(module) from error
+    return attribute(found, name)
+
+
+def attribute(owner: Any, name: str) -> Any:
+    """A private attribute of one of Ray's objects.
+
+    Raises:
+        ResourceError: this Ray does not have it.
+    """
+    try:
+        return getattr(owner, name)
+    except AttributeError as error:
+        what = getattr(owner, "__name__", type(owner).__name__)
+        raise _missing(f"{what}.{name}") from error
+
+
+def _missing(what: str) -> ResourceError:
+    return ResourceError(
+        f"Ray {ray.__version__} cannot be used: it has no {what}. raygnn is tested with Ray "
+        f"{TESTED_RAY}. Install ray=={TESTED_RAY}.*, or a newer raygnn."
+    )
