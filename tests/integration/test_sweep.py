@@ -231,7 +231,9 @@ def test_an_interrupted_sweep_goes_on(tmp_path):
     assert "resumed from step-" in done.stdout + done.stderr
     # Each line is ours, those of a trial's workers carry its name, and the table comes last.
     lines = done.stdout.splitlines()
-    assert [line for line in lines if not line.startswith("[raygnn")] == []
+    # On a busy machine the raylet warns of the number of processes that start.
+    others = [line for line in lines if not line.startswith("[raygnn")]
+    assert [line for line in others if "(raylet)" not in line] == []
     of_trials = [n for n, line in enumerate(lines) if line.startswith("[raygnn trial-0000")]
     (table,) = [n for n, line in enumerate(lines) if line.startswith("[raygnn] rank  trial")]
     assert of_trials

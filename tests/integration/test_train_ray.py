@@ -202,7 +202,8 @@ def test_a_run_prints_its_own_lines_only_beside_another_ray(graph, tmp_path):
         command, env=environment, capture_output=True, text=True, timeout=280, check=False
     )
     assert (done.returncode, done.stderr) == (0, ""), done.stdout
-    lines = done.stdout.splitlines()
+    # On a busy machine the raylet warns of the number of processes that start.
+    lines = [line for line in done.stdout.splitlines() if "(raylet)" not in line]
     assert [line for line in lines if not line.startswith("[raygnn] ")] == []
     # What workers have said last is there before the command ends.
     assert lines[-1].startswith("[raygnn] checkpoints ")
