@@ -2,19 +2,20 @@
 # make test-slow: those that kill processes, again and again, some twelve minutes on two cores.
 # make test-cluster: nodes, drivers, jobs, notebooks and sweeps of a real cluster that go and come
 # back, some fifteen minutes on two cores that have nothing else to do.
+# make fuzz: thousands of damaged configs, tables and paths of classes, some four minutes; for the night.
 # make bench: run the benchmarks of speed and memory at their smoke scale.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 BENCHMARKS := sampling training ingest memory scaling startup
 
-.PHONY: quickstart test test-slow test-cluster lint bench clean
+.PHONY: quickstart test test-slow test-cluster fuzz lint bench clean
 
 quickstart: $(VENV)/.installed
 	$(BIN)/python examples/quickstart.py
 
 test: $(VENV)/.installed-dev
-	$(BIN)/python -m pytest -m "not slow" --numprocesses 2 tests/unit
+	$(BIN)/python -m pytest -m "not slow" --numprocesses 2 tests/unit tests/fuzz
 	$(BIN)/python -m pytest -m "not slow" tests/numerics tests/faults tests/integration
 
 test-slow: $(VENV)/.installed-dev
@@ -22,6 +23,9 @@ test-slow: $(VENV)/.installed-dev
 
 test-cluster: $(VENV)/.installed-dev
 	$(BIN)/python -m pytest -m slow tests/integration
+
+fuzz: $(VENV)/.installed-dev
+	RAYGNN_FUZZ=full $(BIN)/python -m pytest --numprocesses 2 tests/fuzz
 
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff check .

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import itertools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -10,6 +11,9 @@ from pydantic_core import PydanticCustomError
 
 #: Place in the config: keys of mappings and indices of lists.
 KeyPath = tuple[str | int, ...]
+
+# Of what a word is compared with: each comparison takes some microseconds.
+_MAX_CHOICES, _MAX_WORD = 100, 100
 
 #: `type` of the pydantic error that carries problems found by rules of ours.
 RULES_ERROR = "raygnn_rules"
@@ -52,8 +56,9 @@ def dotted(path: KeyPath) -> str:
 
 def did_you_mean(word: object, choices: Iterable[str]) -> str:
     """`Did you mean x? ` where a choice is close to the word, else nothing."""
-    by_lower = {str(choice).lower(): str(choice) for choice in choices}
-    close = difflib.get_close_matches(str(word).lower(), by_lower, n=1)
+    some = itertools.islice(choices, _MAX_CHOICES)
+    by_lower = {str(choice).lower(): str(choice) for choice in some}
+    close = difflib.get_close_matches(str(word).lower()[:_MAX_WORD], by_lower, n=1)
     return f"Did you mean {by_lower[close[0]]}? " if close else ""
 
 

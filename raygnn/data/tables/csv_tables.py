@@ -136,7 +136,7 @@ def _header(uri: str, name: str) -> tuple[str, ...]:
     try:
         with open_csv(uri, pa.csv.ReadOptions(), _parse(uri)) as reader:
             return tuple(reader.schema.names)
-    except (pa.ArrowInvalid, OSError) as error:
+    except (pa.ArrowInvalid, UnicodeDecodeError, OSError) as error:
         raise DataError(
             f"{redact(name)} cannot be read as {_format(uri)}: {_cause(error)}. "
             "Write a header line with the column names, then one line per row."
