@@ -128,10 +128,16 @@ def check_regular(uri: str, place: str | None = None) -> None:
     """
     if is_remote(uri):
         return
+    path = absolute(uri)
     try:
-        mode = os.stat(absolute(uri)).st_mode
-    except OSError:
-        return  # whoever opens it says why it cannot be
+        mode = os.stat(path).st_mode
+    except OSError as error:
+        if not os.path.islink(path):
+            return  # whoever opens it says why it cannot be
+        raise DataError(
+            f"{place or f'uri={redact(uri)!r}'} is invalid: it is a link that leads nowhere. "
+            "Write the file again."
+        ) from error
     if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
         raise DataError(
             f"{place or f'uri={redact(uri)!r}'} is invalid: it is not a regular file. Name a file "

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import fsspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -22,6 +23,7 @@ from raygnn.data.filesystem import (
     open_fs,
     redact,
 )
+from raygnn.data.storage_retry import is_transient
 from raygnn.errors import DataError
 
 TableFormat = Literal["parquet", "csv"]
@@ -40,6 +42,9 @@ _WHOLE_FILE_BYTES = 64 << 20
 _VERSION_KEYS = ("etag", "ETag", "e_tag", "md5Hash", "crc32c", "generation")
 # As many writers name shards: a table of which some are missing is not taken for whole.
 _NUMBER = "-of-"
+# Regular expressions of more take minutes on one long name.
+_MAX_STARS = 3
+_STARS = re.compile(r"\*+")
 _NUMBERED = re.compile(rf"(.*?)\d+{_NUMBER}(\d+\..*)")
 
 
@@ -120,20 +125,23 @@ def match_files(
     located = join(folder, pattern)
     if roots is not None:
         check_below(located, roots, place)
+        if any(len(_STARS.findall(part)) > _MAX_STARS for part in pattern.split("/")):
+            raise DataError(
+                f"{place} is invalid: it has more than {_MAX_STARS} wildcards in one name, which "
+                "take too long to match. Write fewer of them."
+            )
     fs, path = open_fs(located)
     if is_remote(located):
         # Listings are cached per process; tables may have been rewritten since.
         fs.invalidate_cache()
-    if glob.has_magic(pattern):
-        root = open_fs(folder)[1].rstrip("/")
-        rest = path[len(root) :] if path.startswith(root) else ""
-        escaped = glob.escape(root) + rest if rest else path
-        matched = fs.glob(escaped, detail=True)
-    else:
-        try:
-            matched = {path: fs.info(path)}
-        except FileNotFoundError:
-            matched = {}
+    try:
+        matched = _match(fs, path, folder, pattern)
+    except (ValueError, OSError) as error:
+        if is_transient(error):
+            raise
+        raise DataError(
+            f"{place} is invalid: it cannot be looked up ({error}). Correct the pattern."
+        ) from error
     kept = []
     for name in sorted(matched):
         info = matched[name]
@@ -146,6 +154,23 @@ def match_files(
         check_regular(uri, f"{place} with {redact(name)}")
         kept.append((uri, info))
     return kept
+
+
+def _match(
+    fs: fsspec.AbstractFileSystem, path: str, folder: str, pattern: str
+) -> dict[str, Mapping[str, Any]]:
+    """What matches, also folders, by path."""
+    if not glob.has_magic(pattern):
+        try:
+            return {path: fs.info(path)}
+        except FileNotFoundError:
+            return {}
+    root = open_fs(folder)[1].rstrip("/")
+    rest = path[len(root) :] if path.startswith(root) else ""
+    found: dict[str, Mapping[str, Any]] = fs.glob(
+        glob.escape(root) + rest if rest else path, detail=True
+    )
+    return found
 
 
 def check_below(uri: str, roots: Sequence[str], place: str) -> None:

@@ -257,3 +257,19 @@ def test_nothing_is_scheduled_for_files_of_other_folders(graph: Path, tmp_path: 
 
     with pytest.raises(DataError, match=r"data\.allow_outside"):
         ingest(graph, IngestOptions(), tmp_path / "cache", schedule=schedule)
+
+
+@pytest.mark.parametrize("pattern", ["*a" * 30 + ".csv", "*" * 60 + "a.csv", "a" * 5000 + ".csv"])
+def test_patterns_that_cannot_be_looked_up(graph: Path, tmp_path: Path, pattern: str) -> None:
+    (graph / ("a" * 60 + ".csw")).touch()
+    _name(graph, pattern)
+    with pytest.raises(DataError, match=r"node_types\.n\.files=.* is invalid"):
+        _ingest(graph, tmp_path / "cache")
+
+
+@pytest.mark.parametrize("target", ["l.csv", "gone.csv"])
+def test_links_that_lead_nowhere(graph: Path, tmp_path: Path, target: str) -> None:
+    (graph / "nodes" / "l.csv").symlink_to(target)
+    _name(graph, "nodes/*.csv")
+    with pytest.raises(DataError, match="it is a link that leads nowhere"):
+        _ingest(graph, tmp_path / "cache")
