@@ -13,8 +13,8 @@ from torch_geometric.data import Data, HeteroData
 from raygnn.data.bundle_record import ColumnInfo
 from raygnn.data.edge_types import EdgeType, edge_type_name
 from raygnn.errors import DataError
-from raygnn.sampling.buffers import BufferPool
 from raygnn.sampling.protocols import FeatureStore, GraphStore, ends, message_type
+from raygnn.sampling.scratch import BufferPool
 from raygnn.sampling.subgraph import SampledSubgraph
 
 

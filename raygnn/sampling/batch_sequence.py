@@ -15,10 +15,8 @@ import numpy as np
 import torch
 
 from raygnn.errors import ConfigError
-from raygnn.sampling.device_copies import DeviceCopies
-from raygnn.sampling.permutation import seed_order
-from raygnn.sampling.prefetch import map_ahead
-from raygnn.sampling.rng import BatchKey, batch_key
+from raygnn.sampling.prefetch import DeviceCopies, map_ahead
+from raygnn.sampling.rng import BatchKey, batch_key, seed_order
 
 #: `torch_geometric.data.Data` of a graph of one node and edge type, else `HeteroData`; what is in
 #: it, `raygnn.sampling.batch.BatchAssembler` says.

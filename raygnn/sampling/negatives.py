@@ -10,10 +10,9 @@ from numba import njit
 from raygnn.data.edge_types import EdgeType
 from raygnn.data.hashing import splitmix64_array
 from raygnn.errors import ConfigError, DataError
-from raygnn.sampling.permutation import seed_order
 from raygnn.sampling.pick import draw_below
 from raygnn.sampling.protocols import GraphStore
-from raygnn.sampling.rng import BatchKey, chain_key, text_key
+from raygnn.sampling.rng import BatchKey, chain_key, seed_order, text_key
 
 if TYPE_CHECKING:
     from raygnn.data.links.supervision import KnownLinks

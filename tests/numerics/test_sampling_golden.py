@@ -10,10 +10,9 @@ import pytest
 
 from raygnn.sampling import LocalGraphStore, NeighborSampler
 from raygnn.sampling.negatives import RandomNegatives
-from raygnn.sampling.permutation import seed_order
 from raygnn.sampling.pick import draw_below
 from raygnn.sampling.protocols import PickRequest
-from raygnn.sampling.rng import RNG_VERSION, batch_key, hop_key, mix
+from raygnn.sampling.rng import RNG_VERSION, batch_key, hop_key, mix, seed_order
 from tests.unit.sampling.memory_bundle import EDGE, NODE, MemoryBundle
 
 

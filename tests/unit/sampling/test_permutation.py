@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from raygnn.sampling.permutation import seed_order
+from raygnn.sampling.rng import seed_order
 
 
 @settings(max_examples=60, deadline=None)

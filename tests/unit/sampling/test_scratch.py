@@ -5,7 +5,7 @@ import pickle
 import numpy as np
 import torch
 
-from raygnn.sampling.buffers import BufferPool
+from raygnn.sampling.scratch import BufferPool
 
 
 def test_memory_comes_back_with_the_last_tensor():
