@@ -20,7 +20,7 @@ def edge_weights(column: object, edge_type: EdgeType, name: str) -> np.ndarray:
     Args:
         column: [num_edges], or one that cannot weight edges, a sparse one.
     Raises:
-        DataError: it is no column of single numbers, or one is negative or not finite.
+        DataError: it is not a column of single numbers, or one is negative or not finite.
     """
     where = f"column {name!r} of {edge_type_name(edge_type)} cannot weight edges"
     if not isinstance(column, np.ndarray) or column.ndim != 1 or column.dtype.kind not in "iuf":
@@ -48,7 +48,7 @@ def fill_alias(
         indptr: int64 [num_nodes + 1], where each node's edges begin.
         e_id: which weight an edge has; None where the order is the same.
         weights: [num_edges], checked.
-        table: int64 [num_edges]: in the high half, how many places further the other edge is for
+        table: int64 [num_edges]: in the high half, how many edges further the other edge is for
             which an edge is given up, or `NO_EDGE`; in the low half how often, of 2^32 times, it
             is kept.
     Source: Vose, A Linear Algorithm for Generating Random Numbers with a Given Distribution, 1991.

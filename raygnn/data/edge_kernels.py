@@ -30,27 +30,28 @@ def count_ranges(
 
 @njit(nogil=True, cache=True)
 def scatter(
-    src: np.ndarray,
-    dst: np.ndarray,
+    rows: tuple[np.ndarray, np.ndarray],
     undirected: bool,
-    shift: int,
-    bucket_of_range: np.ndarray,
-    cursors: np.ndarray,
-    out_src: np.ndarray,
-    out_dst: np.ndarray,
-    place: np.ndarray,
-    reverse_place: np.ndarray,
+    buckets: tuple[int, np.ndarray, np.ndarray],
+    out: tuple[np.ndarray, np.ndarray],
+    positions: tuple[np.ndarray, np.ndarray],
 ) -> None:
-    """Writes edges to the next free place of their buckets, in the order of the rows.
+    """Writes edges to the next free position of their buckets, in the order of the rows.
 
     Args:
-        cursors: next free place per bucket; advanced.
-        place: gets each row's place, -1 where it has none.
-        reverse_place: gets the place of each row's reverse copy, -1 where it has none.
+        rows: (sources, destinations).
+        buckets: (shift, bucket of each range, next free position of each bucket); the last is
+            advanced.
+        out: gets (sources, destinations) by bucket.
+        positions: get where each row went, and its reverse copy; -1 where there is none.
     """
+    src, dst = rows
+    shift, bucket_of_range, cursors = buckets
+    out_src, out_dst = out
+    own, reverse = positions
     for i in range(len(src)):
-        place[i] = -1
-        reverse_place[i] = -1
+        own[i] = -1
+        reverse[i] = -1
         if src[i] == DROPPED:
             continue
         bucket = bucket_of_range[dst[i] >> shift]
@@ -58,14 +59,14 @@ def scatter(
         cursors[bucket] += 1
         out_src[position] = src[i]
         out_dst[position] = dst[i]
-        place[i] = position
+        own[i] = position
         if undirected and src[i] != dst[i]:
             bucket = bucket_of_range[src[i] >> shift]
             position = cursors[bucket]
             cursors[bucket] += 1
             out_src[position] = ~dst[i]
             out_dst[position] = src[i]
-            reverse_place[i] = position
+            reverse[i] = position
 
 
 @njit(nogil=True, cache=True)
@@ -119,8 +120,7 @@ def _drop_reverse_copies(
 
 @njit(nogil=True, cache=True)
 def order_bucket(
-    src: np.ndarray,
-    dst: np.ndarray,
+    edges: tuple[np.ndarray, np.ndarray],
     low: int,
     undirected: bool,
     times: np.ndarray,
@@ -131,7 +131,8 @@ def order_bucket(
     """Orders the edges of one bucket by (destination, time, source, input row).
 
     Args:
-        src: sources in input order; reverse copies are turned back into plain sources.
+        edges: (sources, destinations) in input order; reverse copies are turned back into plain
+            sources.
         low: first destination of the bucket.
         times: sort keys of the edges; looked at when has_times.
         degrees: gets the number of edges of each destination.
@@ -139,6 +140,7 @@ def order_bucket(
     Returns:
         Number of edges kept, the first ones of `order`.
     """
+    src, dst = edges
     num_edges = len(src)
     is_copy = np.zeros(num_edges if undirected else 1, np.bool_)
     if undirected:

@@ -104,7 +104,7 @@ def hash_ids(ids: pa.Array | np.ndarray, seed: int) -> np.ndarray:
         ids: int64 ids, or an Arrow array of integers or strings, without nulls.
         seed: any integer.
     Returns:
-        uint64 [n]; equal ids give equal hashes, whatever their place.
+        uint64 [n]; equal ids give equal hashes, whatever their position.
     """
     key = seed_key(seed)
     if isinstance(ids, np.ndarray):

@@ -33,11 +33,11 @@ def fill_direct(ids: np.ndarray, low: int, skip: np.ndarray, slots: np.ndarray) 
     for i in range(len(ids)):
         if skip[i]:
             continue
-        place = ids[i] - low
-        if slots[place] >= 0:
+        slot = ids[i] - low
+        if slots[slot] >= 0:
             duplicate[i] = True
         else:
-            slots[place] = i
+            slots[slot] = i
     return duplicate
 
 
@@ -59,13 +59,13 @@ def fill_hashed(ids: np.ndarray, skip: np.ndarray, slots: np.ndarray) -> np.ndar
     for i in range(len(ids)):
         if skip[i]:
             continue
-        place = np.int64(splitmix64(np.uint64(ids[i]))) & mask
-        while slots[place] >= 0 and ids[slots[place]] != ids[i]:
-            place = (place + 1) & mask
-        if slots[place] >= 0:
+        slot = np.int64(splitmix64(np.uint64(ids[i]))) & mask
+        while slots[slot] >= 0 and ids[slots[slot]] != ids[i]:
+            slot = (slot + 1) & mask
+        if slots[slot] >= 0:
             duplicate[i] = True
         else:
-            slots[place] = i
+            slots[slot] = i
     return duplicate
 
 
@@ -74,10 +74,10 @@ def find_hashed(wanted: np.ndarray, ids: np.ndarray, slots: np.ndarray, out: np.
     """Looks integer ids up in a table filled by fill_hashed; -1 is unknown."""
     mask = len(slots) - 1
     for i in range(len(wanted)):
-        place = np.int64(splitmix64(np.uint64(wanted[i]))) & mask
-        while slots[place] >= 0 and ids[slots[place]] != wanted[i]:
-            place = (place + 1) & mask
-        out[i] = slots[place]
+        slot = np.int64(splitmix64(np.uint64(wanted[i]))) & mask
+        while slots[slot] >= 0 and ids[slots[slot]] != wanted[i]:
+            slot = (slot + 1) & mask
+        out[i] = slots[slot]
 
 
 @njit(nogil=True, cache=True, inline="always")
@@ -104,15 +104,15 @@ def fill_strings(
         if skip[i]:
             continue
         start, stop = offsets[i], offsets[i + 1]
-        place = np.int64(splitmix64(fnv1a(data, start, stop))) & mask
-        while slots[place] >= 0 and not _same(
-            data, start, stop, data, offsets[slots[place]], offsets[slots[place] + 1]
+        slot = np.int64(splitmix64(fnv1a(data, start, stop))) & mask
+        while slots[slot] >= 0 and not _same(
+            data, start, stop, data, offsets[slots[slot]], offsets[slots[slot] + 1]
         ):
-            place = (place + 1) & mask
-        if slots[place] >= 0:
+            slot = (slot + 1) & mask
+        if slots[slot] >= 0:
             duplicate[i] = True
         else:
-            slots[place] = i
+            slots[slot] = i
     return duplicate
 
 
@@ -131,28 +131,28 @@ def find_strings(
     steps only load, and the last finds everything in the cache.
     """
     mask = len(slots) - 1
-    places = np.empty(_GROUP, np.int64)
+    homes = np.empty(_GROUP, np.int64)
     first_bytes = np.empty(_GROUP, np.int64)
     for base in range(0, len(out), _GROUP):
         size = min(_GROUP, len(out) - base)
         for i in range(size):
             start, stop = wanted_offsets[base + i], wanted_offsets[base + i + 1]
-            places[i] = np.int64(splitmix64(fnv1a(wanted_data, start, stop))) & mask
+            homes[i] = np.int64(splitmix64(fnv1a(wanted_data, start, stop))) & mask
         for i in range(size):
-            out[base + i] = slots[places[i]]
+            out[base + i] = slots[homes[i]]
         for i in range(size):
             first_bytes[i] = offsets[max(out[base + i], 0)]
         for i in range(size):
             first_bytes[i] = data[first_bytes[i]] if first_bytes[i] < len(data) else -1
         for i in range(size):
             start, stop = wanted_offsets[base + i], wanted_offsets[base + i + 1]
-            found, place = out[base + i], places[i]
+            found, slot = out[base + i], homes[i]
             if found >= 0 and stop > start and first_bytes[i] != wanted_data[start]:
-                place = (place + 1) & mask
-                found = slots[place]
+                slot = (slot + 1) & mask
+                found = slots[slot]
             while found >= 0 and not _same(
                 wanted_data, start, stop, data, offsets[found], offsets[found + 1]
             ):
-                place = (place + 1) & mask
-                found = slots[place]
+                slot = (slot + 1) & mask
+                found = slots[slot]
             out[base + i] = found

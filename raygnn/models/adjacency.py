@@ -118,14 +118,14 @@ def merge_edges(blocks: Sequence[Block], src_offsets: Sequence[int], num_src: in
     # Of each destination, the edges of the first block come first.
     start = merged_ptr[:-1] + counts.cumsum(0) - counts
     shift = start - ptr[:, :-1]
-    places, sources, targets = [], [], []
+    positions, sources, targets = [], [], []
     for i, (block, offset) in enumerate(zip(blocks, src_offsets, strict=True)):
         src, dst = block.edge_index
-        places.append(shift[i][dst] + torch.arange(block.num_edges, device=dst.device))
+        positions.append(shift[i][dst] + torch.arange(block.num_edges, device=dst.device))
         sources.append(src + offset)
         targets.append(dst)
-    place = torch.cat(places)
-    order = torch.empty_like(place)
-    order[place] = torch.arange(len(place), device=place.device)
+    position = torch.cat(positions)
+    order = torch.empty_like(position)
+    order[position] = torch.arange(len(position), device=position.device)
     adjacency = Adjacency(torch.cat(sources)[order], torch.cat(targets)[order], merged_ptr, num_src)
     return MergedEdges(adjacency, order)

@@ -21,7 +21,7 @@ class Decoder(nn.Module, ABC):
 
     Args:
         in_channels: width of an embedding.
-        num_relations: kinds of link that it tells apart, where it does.
+        num_relations: kinds of link that it distinguishes, where it does.
     Raises:
         ConfigError: an argument is out of range.
     """

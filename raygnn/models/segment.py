@@ -22,7 +22,7 @@ from raygnn.models.adjacency import Adjacency
 if TYPE_CHECKING:
     from raygnn.sampling.blocks import Block
 
-# Where messages have to be formed, a CPU forms them for so many edges at a time: 256 float32 each
+# Where messages have to be formed, a CPU forms them for this many edges at a time: 256 float32 each
 # then stay in a cache of 2 MB until they are reduced (5 times faster than all edges at once).
 _CHUNK_EDGES = 2048
 # Summing one channel of one edge takes about as long as this many multiply-adds of a matrix
@@ -151,7 +151,7 @@ def break_graphs() -> None:
     """Lets torch.compile break its graphs at `apply_eagerly`; called before it compiles.
 
     The functions are single kernels, and the size of the transpose in their backward passes depends
-    on data: torch traced into them only to give up somewhere, at places that differed from batch to
+    on data: torch traced into them only to give up at points that differed from batch to
     batch and from one Python to the next, and sometimes by an error.
     """
     global _apply

@@ -29,12 +29,12 @@ class BatchAssembler:
         edge_index, n_id, e_id, num_sampled_nodes, num_sampled_edges, dst_ptr: as in
             `SampledSubgraph`; n_id and e_id are dense ids and CSC positions.
         batch_size: distinct seeds, the first nodes; of each node type that has seeds.
-        seed_time: [num_nodes], sampled in time only: the time of the seed whose neighborhood a node
-            is in. A node is there once for each.
-        batch: int64 [num_nodes], sampled disjointly only: the number of the seed whose neighborhood
-            a node is in.
+        seed_time: [num_nodes], with temporal sampling only: the time of the seed whose neighborhood
+            a node is in. A node is there once for each.
+        batch: int64 [num_nodes], with disjoint sampling only: the number of the seed whose
+            neighborhood a node is in.
         degree: float32 [num_nodes], in-degrees in the whole graph (out-degrees in direction `out`);
-            only in `Data`. Sampled in time, of the edges that are not later.
+            only in `Data`. With temporal sampling, of the edges that are not later.
         dst_degree, src_degree: float32, only in `HeteroData`, of an edge type: in the whole graph,
             how many edges of the type lead to each node that took edges, [num_dst], and go out from
             each node of the source type, [num_src].
@@ -89,7 +89,7 @@ class BatchAssembler:
         Attributes:
             num_seeds: seeds as given.
             input_id: int64 [num_seeds], dense ids of the seeds as given.
-            seed_index: int64 [num_seeds], their places among the nodes.
+            seed_index: int64 [num_seeds], their positions among the nodes.
             columns: of labels [num_seeds, ...]; of no other node are labels read.
         """
         store = batch if self._is_one_graph else batch[node_type]
@@ -137,15 +137,15 @@ class BatchAssembler:
     def _degrees(
         self, subgraph: SampledSubgraph, edge_type: EdgeType
     ) -> Iterator[tuple[str, np.ndarray]]:
-        neighbor_type, taker_type = ends(edge_type, self._graph.direction)
-        takers = subgraph.node[taker_type]
+        neighbor_type, destination_type = ends(edge_type, self._graph.direction)
+        destinations = subgraph.node[destination_type]
         if self._is_one_graph:
-            latest = subgraph.horizon(taker_type, len(takers))
-            yield "degree", self._graph.degrees(edge_type, takers, latest).astype(np.float32)
+            latest = subgraph.horizon(destination_type, len(destinations))
+            yield "degree", self._graph.degrees(edge_type, destinations, latest).astype(np.float32)
             return
-        takers = takers[: len(subgraph.dst_ptr[edge_type]) - 1]
-        latest = subgraph.horizon(taker_type, len(takers))
-        yield "dst_degree", self._graph.degrees(edge_type, takers, latest).astype(np.float32)
+        destinations = destinations[: len(subgraph.dst_ptr[edge_type]) - 1]
+        latest = subgraph.horizon(destination_type, len(destinations))
+        yield "dst_degree", self._graph.degrees(edge_type, destinations, latest).astype(np.float32)
         neighbors = subgraph.node[neighbor_type]
         latest = subgraph.horizon(neighbor_type, len(neighbors))
         counts = self._graph.neighbor_degrees(edge_type, neighbors, latest)

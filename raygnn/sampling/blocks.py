@@ -63,9 +63,9 @@ class HeteroBlock:
 
     Attributes:
         blocks: by edge type (source type, relation, destination type), those without an edge too.
-            Local ids are places among the rows of the source and of the destination type. Degrees
-            are along the edge type, in the whole graph: edges into a destination (`dst_degree`),
-            edges out of a source (`src_degree`).
+            Local ids are positions among the rows of the source and of the destination type.
+            Degrees are along the edge type, in the whole graph: edges into a destination
+            (`dst_degree`), edges out of a source (`src_degree`).
         num_src: rows that the layer reads, by node type.
         num_dst: rows that the layer writes, by node type.
     """

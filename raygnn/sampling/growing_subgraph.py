@@ -45,9 +45,9 @@ class GrowingSubgraph:
 
     def frontier(self, edge_type: EdgeType) -> np.ndarray:
         """int64, the nodes of the last hop that may take edges of this type."""
-        _, taker = self._ends[edge_type]
-        first, last = self._marks[taker][-2:]
-        return self._ids[taker].nodes[first:last]
+        _, destination = self._ends[edge_type]
+        first, last = self._marks[destination][-2:]
+        return self._ids[destination].nodes[first:last]
 
     def add_edges(self, edge_type: EdgeType, picks: Picks) -> None:
         """Takes the edges that the frontier picked in this hop."""
@@ -99,7 +99,7 @@ class _Edges:
         self.marks = [0]
 
     def append(self, e_id: np.ndarray, offsets: np.ndarray) -> np.ndarray:
-        """Adds the edges of one hop; gives the place for their rows."""
+        """Adds the edges of one hop; returns the array for their rows."""
         first, last = self.marks[-1], self.marks[-1] + len(e_id)
         self._row = _with_room(self._row, first, last)
         self._edge = _with_room(self._edge, first, last)

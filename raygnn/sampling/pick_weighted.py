@@ -22,7 +22,7 @@ from raygnn.data.hashing import GOLDEN_GAMMA, splitmix64
 from raygnn.data.intrinsics import first_at_least, multiply_high, prefetch
 from raygnn.sampling.pick import ALL
 
-_KEYS = np.uint64(0x5851F42D4C957F2D)  # tells keys from draws; any odd number would do
+_KEYS = np.uint64(0x5851F42D4C957F2D)  # distinguishes keys from draws; any odd number would do
 # Draws until keys decide: enough for nearly all nodes, unless few of many edges have the weight.
 _DRAWS_PER_EDGE = 4
 _DEGREE_PER_EDGE = 2
@@ -207,7 +207,7 @@ def _by_keys(base, row, fanout, num_taken, out):  # type: ignore[no-untyped-def]
     for edge in range(degree):
         weight = _weight(weights, e_id, start + edge)
         uniform = _uniform(keys, edge)
-        # A logarithm is below its argument less one, which tells most edges without it.
+        # A logarithm is below its argument less one, which decides about most edges without it.
         if count == fanout and uniform - 1.0 <= best[-1] * weight:
             continue
         if not weight > 0 or _has(skip_edges, first, last, edge):

@@ -38,7 +38,7 @@ def node_output(
 
 
 class LinkEnds(NamedTuple):
-    """The two ends of links and of what is to be told from them.
+    """The two ends of links and of what is to be distinguished from them.
 
     Attributes:
         num_links: links as given; what comes after them is negative.

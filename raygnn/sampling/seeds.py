@@ -46,8 +46,8 @@ def exclusions(
             )
         source = _check_ids(graph, edge_type[0], both[0], where)
         target = _check_ids(graph, edge_type[2], both[1], where)
-        taker, neighbor = (target, source) if graph.direction == "in" else (source, target)
-        found[edge_type] = Exclusion.of(taker, neighbor)
+        destination, neighbor = (target, source) if graph.direction == "in" else (source, target)
+        found[edge_type] = Exclusion.of(destination, neighbor)
     return found
 
 

@@ -35,7 +35,7 @@ class SampledSubgraph:
             there once for each seed.
         seed_time: by node type, [num_nodes], the time of the seed whose neighborhood each node is
             in; None where there are no times. A node is there once for each time.
-        temporal: how it was sampled in time; None where it was not.
+        temporal: the settings of temporal sampling; None without it.
     """
 
     node: dict[str, np.ndarray]

@@ -195,27 +195,22 @@ def scatter_edges(task: ScatterTask) -> None:
     cursors = task.cursors.copy()
     for start in range(task.row_start, task.row_stop, _BLOCK_ROWS):
         rows = slice(start, min(start + _BLOCK_ROWS, task.row_stop))
-        place = np.empty(rows.stop - start, np.int64)
-        reverse_place = np.empty(rows.stop - start, np.int64)
+        position = np.empty(rows.stop - start, np.int64)
+        reverse_position = np.empty(rows.stop - start, np.int64)
         edge_kernels.scatter(
             # Copies: arrays opened read-only would compile the kernel a second time.
-            np.array(src[rows]),
-            np.array(dst[rows]),
+            (np.array(src[rows]), np.array(dst[rows])),
             plan.undirected,
-            buckets.ranges.shift,
-            buckets.bucket_of_range,
-            cursors,
-            out_src,
-            out_dst,
-            place,
-            reverse_place,
+            (buckets.ranges.shift, buckets.bucket_of_range, cursors),
+            (out_src, out_dst),
+            (position, reverse_position),
         )
-        used, reversed_ = place >= 0, reverse_place >= 0
+        used, reversed_ = position >= 0, reverse_position >= 0
         for values, out in columns:
             block = values[rows]
-            out[place[used]] = block if used.all() else block[used]
+            out[position[used]] = block if used.all() else block[used]
             if plan.undirected:
-                out[reverse_place[reversed_]] = block[reversed_]
+                out[reverse_position[reversed_]] = block[reversed_]
 
 
 def order_edges(task: BucketTask) -> int:
@@ -231,8 +226,7 @@ def order_edges(task: BucketTask) -> int:
     degrees = np.zeros(task.node_stop - task.node_start, np.int64)
     order = open_array(task.buckets / ORDER, "r+")[edges]
     num_kept = edge_kernels.order_bucket(
-        src,
-        dst,
+        (src, dst),
         task.node_start,
         task.plan.undirected,
         np.zeros(1, np.int64) if times is None else times,
