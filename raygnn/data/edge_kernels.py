@@ -70,29 +70,53 @@ def scatter(
 
 
 @njit(nogil=True, cache=True)
-def _sort_stably(order: np.ndarray, start: int, stop: int, keys: np.ndarray) -> None:
-    """Sorts `order[start:stop]` by `keys[order[i]]`, equal keys in their present order."""
-    if stop - start <= _INSERTION_LIMIT:
+def sort_stably(order: np.ndarray, start: int, stop: int, keys: np.ndarray) -> None:
+    """Sorts `order[start:stop]` by `keys[order[i]]`, equal keys in their present order.
+
+    A merge sort that begins with short sorted runs. numba takes 4 s to compile np.argsort, a fifth
+    of what all kernels take.
+    """
+    size = stop - start
+    if size <= _INSERTION_LIMIT:
         for i in range(start + 1, stop):
             item = order[i]
-            key = keys[item]
             j = i - 1
-            while j >= start and keys[order[j]] > key:
+            while j >= start and keys[order[j]] > keys[item]:
                 order[j + 1] = order[j]
                 j -= 1
             order[j + 1] = item
         return
-    is_sorted = True
-    for i in range(start + 1, stop):
-        if keys[order[i - 1]] > keys[order[i]]:
-            is_sorted = False
-            break
-    if is_sorted:
-        return
-    segment = order[start:stop].copy()
-    ranks = np.argsort(keys[segment], kind="mergesort")
-    for i in range(stop - start):
-        order[start + i] = segment[ranks[i]]
+    items, values = np.empty(size, order.dtype), np.empty(size, keys.dtype)
+    for i in range(size):
+        item = order[start + i]
+        value = keys[item]
+        run = i - i % _INSERTION_LIMIT
+        j = i - 1
+        while j >= run and values[j] > value:
+            items[j + 1], values[j + 1] = items[j], values[j]
+            j -= 1
+        items[j + 1], values[j + 1] = item, value
+    left, left_values = np.empty(size, order.dtype), np.empty(size, keys.dtype)
+    width = _INSERTION_LIMIT
+    while width < size:
+        for first in range(0, size - width, 2 * width):
+            middle, last = first + width, min(first + 2 * width, size)
+            if values[middle - 1] <= values[middle]:
+                continue
+            for i in range(width):
+                left[i], left_values[i] = items[first + i], values[first + i]
+            i, j, write = 0, middle, first
+            while i < width:
+                if j < last and values[j] < left_values[i]:
+                    items[write], values[write] = items[j], values[j]
+                    j += 1
+                else:
+                    items[write], values[write] = left[i], left_values[i]
+                    i += 1
+                write += 1
+        width *= 2
+    for i in range(size):
+        order[start + i] = items[i]
 
 
 @njit(nogil=True, cache=True)
@@ -163,7 +187,7 @@ def order_bucket(
     for node in range(len(degrees)):
         start, stop = starts[node], starts[node + 1]
         first = start
-        _sort_stably(order, start, stop, src)
+        sort_stably(order, start, stop, src)
         if undirected:
             first = write
             write = _drop_reverse_copies(order, start, stop, src, is_copy, write)
@@ -171,7 +195,7 @@ def order_bucket(
         else:
             write = stop
         if has_times:
-            _sort_stably(order, first, write, times)
+            sort_stably(order, first, write, times)
     return write
 
 
@@ -209,8 +233,7 @@ def sort_rows_by_time(
     for node in range(len(indptr) - 1):
         start, stop = indptr[node], indptr[node + 1]
         order = np.arange(stop - start)
-        keys = times[positions[start:stop]]
-        _sort_stably(order, 0, stop - start, keys)
+        sort_stably(order, 0, stop - start, times[positions[start:stop]])
         indices[start:stop] = indices[start:stop][order]
         positions[start:stop] = positions[start:stop][order]
 

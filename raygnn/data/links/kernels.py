@@ -10,6 +10,7 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
+from raygnn.data.edge_kernels import sort_stably
 from raygnn.data.hashing import splitmix64
 from raygnn.data.intrinsics import first_at_least
 
@@ -76,7 +77,9 @@ def sort_rows(indptr: np.ndarray, indices: np.ndarray, order: np.ndarray) -> Non
     """Positions of the edges with each row sorted by column, equal ones in their order."""
     for row in range(len(indptr) - 1):
         start, stop = indptr[row], indptr[row + 1]
-        order[start:stop] = start + np.argsort(indices[start:stop], kind="mergesort")
+        for i in range(start, stop):
+            order[i] = i
+        sort_stably(order, start, stop, indices)
 
 
 @njit(nogil=True, cache=True, inline="always")
