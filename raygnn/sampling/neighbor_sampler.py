@@ -26,9 +26,9 @@ from raygnn.sampling.protocols import GraphStore, PickRequest, ends
 from raygnn.sampling.pyg_output import link_ends, link_output, link_types, node_output
 from raygnn.sampling.rng import RNG_VERSION, BatchKey, chain_key, text_key
 from raygnn.sampling.scratch import Pool
-from raygnn.sampling.seeds import check_seeds, exclusions
+from raygnn.sampling.seeds import check_draws, check_seeds, exclusions
 from raygnn.sampling.subgraph import SampledSubgraph
-from raygnn.sampling.temporal import Temporal, check_draws
+from raygnn.sampling.temporal import Temporal
 
 DISJOINT_LINKS = (
     "sampling.disjoint=True is invalid: in a batch of links each node is encoded once, for all "

@@ -1,4 +1,4 @@
-"""Checks of the nodes that sampling starts from, and of the pairs that it leaves out."""
+"""Checks of what sampling is asked for: its seeds, the pairs that it leaves out, how it draws."""
 
 from __future__ import annotations
 
@@ -7,9 +7,11 @@ from collections.abc import Mapping
 import numpy as np
 
 from raygnn.data.edge_types import EdgeType, edge_type_name
-from raygnn.errors import DataError
+from raygnn.data.time_units import check_time_units
+from raygnn.errors import ConfigError, DataError
 from raygnn.sampling.exclusion import Exclusion
 from raygnn.sampling.protocols import GraphStore
+from raygnn.sampling.temporal import LAST, UNIFORM, Temporal
 
 
 def check_seeds(graph: GraphStore, node_type: str, seeds: np.ndarray) -> np.ndarray:
@@ -49,6 +51,37 @@ def exclusions(
         destination, neighbor = (target, source) if graph.direction == "in" else (source, target)
         found[edge_type] = Exclusion.of(destination, neighbor)
     return found
+
+
+def check_draws(
+    graph: GraphStore, replace: bool, weight: str | None, temporal: Temporal | None
+) -> None:
+    """Checks the settings of a sampler.
+
+    Raises:
+        ConfigError: settings do not fit each other.
+        DataError: no type of the graph has a column.
+    """
+    if temporal is not None and temporal.strategy == LAST and (weight is not None or replace):
+        other = "replace=True" if weight is None else f"weight={weight!r}"
+        raise ConfigError(
+            f"sampling.{other} is invalid: sampling.temporal.strategy is {LAST}, which draws "
+            f"nothing. Leave it out, or set the strategy to {UNIFORM}."
+        )
+    edge_columns = {edge_type_name(t): sorted(graph.columns(t)) for t in graph.edge_types}
+    if weight is not None and not any(weight in columns for columns in edge_columns.values()):
+        raise DataError(
+            f"sampling.weight={weight!r} is invalid: no edge type has such a column; there are "
+            f"{edge_columns}. Set one of these."
+        )
+    columns = edge_columns | {t: sorted(graph.columns(t)) for t in graph.node_types}
+    if temporal is not None and not any(temporal.column in have for have in columns.values()):
+        raise DataError(
+            f"sampling.temporal.column={temporal.column!r} is invalid: no edge or node type has "
+            f"such a column; there are {columns}. Declare times in graph.yaml."
+        )
+    if temporal is not None:
+        check_time_units(graph, temporal.column)
 
 
 def _check_ids(graph: GraphStore, node_type: str, seeds: np.ndarray, where: str) -> np.ndarray:

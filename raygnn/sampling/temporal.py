@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numba import njit
 
-from raygnn.data.edge_types import edge_type_name
-from raygnn.data.time_units import check_time_units
-from raygnn.errors import ConfigError, DataError
-
-if TYPE_CHECKING:
-    from raygnn.sampling.protocols import GraphStore
+from raygnn.errors import ConfigError
 
 UNIFORM, LAST = "uniform", "last"
 
@@ -66,37 +61,6 @@ def as_times(latest: np.ndarray, dtype: np.dtype) -> np.ndarray:
     if dtype.kind == latest.dtype.kind:
         return latest
     return np.floor(latest).astype(np.int64) if dtype.kind == "i" else latest.astype(np.float64)
-
-
-def check_draws(
-    graph: GraphStore, replace: bool, weight: str | None, temporal: Temporal | None
-) -> None:
-    """Checks what a sampler was asked for.
-
-    Raises:
-        ConfigError: settings do not fit each other.
-        DataError: no type of the graph has a column.
-    """
-    if temporal is not None and temporal.strategy == LAST and (weight is not None or replace):
-        other = "replace=True" if weight is None else f"weight={weight!r}"
-        raise ConfigError(
-            f"sampling.{other} is invalid: sampling.temporal.strategy is {LAST}, which draws "
-            f"nothing. Leave it out, or set the strategy to {UNIFORM}."
-        )
-    edge_columns = {edge_type_name(t): sorted(graph.columns(t)) for t in graph.edge_types}
-    if weight is not None and not any(weight in columns for columns in edge_columns.values()):
-        raise DataError(
-            f"sampling.weight={weight!r} is invalid: no edge type has such a column; there are "
-            f"{edge_columns}. Set one of these."
-        )
-    columns = edge_columns | {t: sorted(graph.columns(t)) for t in graph.node_types}
-    if temporal is not None and not any(temporal.column in have for have in columns.values()):
-        raise DataError(
-            f"sampling.temporal.column={temporal.column!r} is invalid: no edge or node type has "
-            f"such a column; there are {columns}. Declare times in graph.yaml."
-        )
-    if temporal is not None:
-        check_time_units(graph, temporal.column)
 
 
 @njit(nogil=True, cache=True)
