@@ -73,8 +73,8 @@ def scatter(
 def sort_stably(order: np.ndarray, start: int, stop: int, keys: np.ndarray) -> None:
     """Sorts `order[start:stop]` by `keys[order[i]]`, equal keys in their present order.
 
-    A merge sort that begins with short sorted runs. numba takes 4 s to compile np.argsort, a fifth
-    of what all kernels take.
+    A merge sort that begins with short sorted runs. numba compiles it for both types of keys in
+    1.1 s of a core, and would compile np.argsort in 3.4 s.
     """
     size = stop - start
     if size <= _INSERTION_LIMIT:
