@@ -343,12 +343,13 @@ def _announce(case: Case, args: argparse.Namespace) -> None:
     config = load_config(EXAMPLES / case.config, []).config
     stopping, every = config.early_stopping, config.training.validate_every
     assert stopping is not None
+    num_epochs = every.epochs if every is not None else 1
     if args.grid == "small":
         _say(f"{case.dataset}, grid of both sides: {'; '.join(case.points)}")
     _say(
         f"{case.dataset}, stopping rule of both sides: {stopping.monitor} has not improved for "
         f"{stopping.patience} validations; the best weights are tested. raygnn validates every "
-        f"{every.epochs} epochs, at most {config.training.max_epochs}; plain PyG every "
+        f"{num_epochs} epochs, at most {config.training.max_epochs}; plain PyG every "
         f"{VALIDATE_EVERY} steps, each over all links, at most {MAX_STEPS}"
     )
 

@@ -121,12 +121,16 @@ def train_full_graph(graph: FullGraph, config: Config) -> float:
     )
     optimizer_class = getattr(torch.optim, config.optimizer.type)
     optimizer = optimizer_class(model.parameters(), **config.optimizer.args)
-    stopping, training = config.early_stopping, config.training
-    if stopping is None or training.max_epochs is None or training.validate_every.epochs is None:
+    stopping, training, every = (
+        config.early_stopping,
+        config.training,
+        config.training.validate_every,
+    )
+    if stopping is None or training.max_epochs is None or every is None or every.epochs is None:
         raise ValueError("The plain run needs early stopping, and limit and period in epochs.")
     stopper = EarlyStopper(BestTracker(stopping.monitor, stopping.mode), stopping.patience)
     steps_per_epoch = math.ceil(len(graph.splits["train"]) / config.batch.global_batch_size)
-    interval = training.validate_every.epochs * steps_per_epoch
+    interval = every.epochs * steps_per_epoch
     best: dict[str, Tensor] = {}
     for step in range(1, training.max_epochs * steps_per_epoch + 1):
         _train_step(model, graph, optimizer)

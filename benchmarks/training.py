@@ -33,6 +33,7 @@ from torch.nn import functional
 from torch_geometric.nn.models import GraphSAGE as PygGraphSAGE
 
 from raygnn.data.bundle import Bundle
+from raygnn.data.standardization import ColumnScale
 from raygnn.loops.allocator import keep_freed_memory
 from raygnn.models.sage import GraphSAGE
 from raygnn.sampling import (
@@ -86,9 +87,11 @@ def make_loader(
     declared = bundle.declared_split(NODE)
     assert declared is not None
     graph = LocalGraphStore(bundle)
+    scale_of_x = ColumnScale.of(bundle.columns(NODE)["x"])
+    assert scale_of_x is not None
     return NeighborLoader(
         graph,
-        LocalFeatureStore(bundle),
+        LocalFeatureStore(bundle, {NODE: {"x": scale_of_x}}),  # as a run does by default
         np.flatnonzero(declared == 1),
         NODE,
         sampler=NeighborSampler(graph, list(scale.fanouts)),

@@ -25,7 +25,11 @@ CONFIG: dict[str, Any] = {
     "loader": {"batch_size": 16, "eval_batch_size": 32},
     "model": {"type": "GraphSAGE", "args": {"hidden_channels": 8, "dropout": 0.3}},
     "metrics": [{"type": "accuracy"}, {"type": "f1_macro"}, {"type": "auroc"}],
-    "training": {"max_epochs": 2, "log_every": {"steps": 2}},
+    "training": {
+        "max_epochs": 2,
+        "log_every": {"steps": 2},
+        "validate_every": {"epochs": 1},
+    },
     "early_stopping": None,
     "loggers": [],
     "deterministic": True,

@@ -179,6 +179,12 @@ class Data(Section):
         default=None, description="How features are stored; null keeps the tables' type."
     )
 
+    standardize: bool = Field(
+        default=True,
+        description="Give dense features a mean of 0 and a standard deviation of 1, element by "
+        "element; flags, words and shares (0 or 1, or between them and often 0) stay as they are.",
+    )
+
     @property
     def component(self) -> Component | None:
         """`type` and `args` as a component of slot `dataset`."""

@@ -93,9 +93,10 @@ class Training(Section):
     max_time_s: PositiveNumber | None = Field(
         default=None, description="Limit in seconds of training."
     )
-    validate_every: Period = Field(
-        default=Period(epochs=1),
-        description="When to validate; there is one at the end in any case.",
+    validate_every: Period | None = Field(
+        default=None,
+        description="When to validate, besides at the end; null is after each epoch, but after "
+        "every so many that 20 steps lie between.",
     )
     validate_at_start: bool = Field(
         default=False, description="Validate before the first step too."

@@ -24,7 +24,7 @@ from raygnn.data.bundle_record import (
     NodeRecord,
 )
 from raygnn.data.derived import build_once
-from raygnn.data.edge_types import EdgeType, edge_type_name
+from raygnn.data.edge_types import EdgeType, edge_type_name, type_name
 from raygnn.data.id_map import BYTES, IDS, OFFSETS, IdMap
 from raygnn.errors import DataError
 
@@ -192,7 +192,7 @@ class Bundle:
         columns = self.columns(type_)
         if name not in columns:
             raise DataError(
-                f"column {name!r} is invalid: {_name(type_)} has {sorted(columns) or 'none'}. "
+                f"column {name!r} is invalid: {type_name(type_)} has {sorted(columns) or 'none'}. "
                 "Use one of these, or declare the column in graph.yaml."
             )
         folder = self._folder(type_)
@@ -318,7 +318,7 @@ class Bundle:
     def _edge(self, edge_type: EdgeType) -> EdgeRecord:
         if edge_type not in self._edges:
             raise DataError(
-                f"edge type {_name(edge_type)!r} is invalid: the graph has "
+                f"edge type {type_name(edge_type)!r} is invalid: the graph has "
                 f"{[edge_type_name(known) for known in self._edges]}. Use one of these."
             )
         return self._edges[edge_type]
@@ -389,7 +389,3 @@ def _create_csr(
         create_array(folder / f"{part}.npy", (length,), dtype)
     indptr, indices, e_id = (open_array(folder / f"{part}.npy", "r+") for part in _CSR_PARTS)
     return indptr, indices, e_id
-
-
-def _name(type_: str | EdgeType) -> str:
-    return type_ if isinstance(type_, str) else edge_type_name(type_)

@@ -16,12 +16,33 @@ from raygnn.errors import DataError
 RECORD_NAME = "bundle.json"
 FORMAT = "raygnn/bundle"
 # Part of the fingerprint: bundles of another layout are never opened, only built anew beside.
-FORMAT_VERSION = 3
+FORMAT_VERSION = 4
 
 
 def label_edge_folder(edge_type: EdgeType, sign: str) -> str:
     """The folder of a set of supervision edges, below the bundle's."""
     return f"label_edges/{edge_type_name(edge_type)}.{sign}"
+
+
+@dataclass(frozen=True)
+class ColumnStatistics:
+    """What ingest has measured of each element of a column's rows, over all rows.
+
+    Attributes:
+        count: rows.
+        mean: of the values as they are stored.
+        std: standard deviation; exactly 0 where all rows have one value.
+        low, high: the least and the greatest value.
+        num_zeros, num_ones: rows that are exactly 0, and exactly 1.
+    """
+
+    count: int
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    low: tuple[float, ...]
+    high: tuple[float, ...]
+    num_zeros: tuple[int, ...]
+    num_ones: tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -36,6 +57,7 @@ class ColumnInfo:
             of a multi-label, its width.
         class_names: of a label that was given as strings, sorted; class i is class_names[i].
         unit: of a time column that held timestamps: "s", "ms", "us", "ns" or "D" since 1970.
+        statistics: of a dense feature with at least one row.
     """
 
     name: str
@@ -46,6 +68,7 @@ class ColumnInfo:
     num_classes: int | None = None
     class_names: tuple[str, ...] | None = None
     unit: str | None = None
+    statistics: ColumnStatistics | None = None
 
 
 @dataclass(frozen=True)
@@ -173,10 +196,17 @@ def _read(folder: Path) -> dict[str, Any]:
 def _columns(content: list[dict[str, Any]]) -> tuple[ColumnInfo, ...]:
     columns = []
     for given in content:
-        names = given.pop("class_names")
-        shape = tuple(given.pop("shape"))
+        names, measured = given.pop("class_names"), given.pop("statistics")
+        if measured is not None:
+            count = measured.pop("count")
+            rows = {name: tuple(row) for name, row in measured.items()}
+            measured = ColumnStatistics(count, **rows)
         columns.append(
-            ColumnInfo(**given, shape=shape, class_names=None if names is None else tuple(names))
+            ColumnInfo(
+                **{**given, "shape": tuple(given["shape"])},
+                class_names=None if names is None else tuple(names),
+                statistics=measured,
+            )
         )
     return tuple(columns)
 

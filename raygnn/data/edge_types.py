@@ -17,6 +17,11 @@ def edge_type_name(edge_type: EdgeType) -> str:
     return SEPARATOR.join(edge_type)
 
 
+def type_name(type_: str | EdgeType) -> str:
+    """The written form of a node type or an edge type."""
+    return type_ if isinstance(type_, str) else edge_type_name(type_)
+
+
 def reversed_edge_type(edge_type: EdgeType) -> EdgeType:
     """The edge type that is added as the reverse of one: (d, rev_r, s) of (s, r, d)."""
     source, relation, target = edge_type

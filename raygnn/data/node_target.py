@@ -30,6 +30,7 @@ class NodeTargetArguments:
     problem: str | None = None
     edge_feature: str | None = None
     edge_weight: str | None = None
+    standardize_target: bool | None = None
 
     @classmethod
     def of(cls, args: Mapping[str, Any]) -> NodeTargetArguments:

@@ -10,7 +10,7 @@ from typing import Any
 
 from torch import nn
 
-from raygnn.config import LoadedConfig
+from raygnn.config import LoadedConfig, Period
 from raygnn.errors import ConfigError, PreemptedError, TrainingError
 from raygnn.loops import collectives
 from raygnn.loops.agreement import agreement, raise_if_any_failed, together
@@ -32,6 +32,8 @@ from raygnn.loops.weight_average import WeightAverage
 
 #: Seconds between two questions to the host; Ray looks for nodes that go away as often.
 _ASK_HOST_EVERY_S = 5.0
+
+_STEPS_BETWEEN_VALIDATIONS = 20  # at least, where training.validate_every is not set
 
 #: Saves the engine's state, once per boundary: (engine, what to report, improved).
 Saver = Callable[["Engine", dict[str, float], bool], None]
@@ -106,6 +108,24 @@ class Engine:
     def training_time_s(self) -> float:
         """Seconds of training over all attempts of the run."""
         return self._spent_s + time.monotonic() - self._started_s
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """Optimizer steps of one pass over the training seeds."""
+        loader = self.task.loader("train")
+        if loader is None:
+            raise TrainingError("The task has no training split, so there is nothing to train on.")
+        return -(-loader.num_batches // self.config.batch.num_micro_batches)
+
+    @property
+    def validate_every(self) -> Period:
+        """`training.validate_every`; by default whole epochs of 20 steps or more together.
+
+        A few validations without improvement end a run: with a step or two between them they would
+        end it before it has begun to learn.
+        """
+        given = self.config.training.validate_every
+        return given or Period(epochs=-(-_STEPS_BETWEEN_VALIDATIONS // self.steps_per_epoch))
 
     @property
     def has_validation(self) -> bool:
@@ -225,7 +245,7 @@ class Engine:
         self.interrupted_by = self._interruption(totals)
         validated, improved = False, False
         report: dict[str, float] = {}
-        if self.stop_reason or is_due(training.validate_every, before, now):
+        if self.stop_reason or is_due(self.validate_every, before, now):
             validated = True
             improved = self._validate_and_judge()
             report = {"validation": len(self.history), **self.history[-1]}

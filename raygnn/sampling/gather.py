@@ -9,12 +9,14 @@ import numpy as np
 from numba import njit
 
 from raygnn.data.intrinsics import prefetch
+from raygnn.data.standardization import Affine
 
 _LINE_BYTES = 64
 # How many cache lines are asked for ahead (of rows of 512 bytes in a file of 1 GB: two thirds of
 # the time without), and of one row: the processor itself goes on from there.
 _LINES_AHEAD = 128
 _LINES_OF_ROW = 8
+_UNSCALED = Affine(*np.zeros((3, 0), np.float32))
 _HALF_SCALE = np.float32(2.0**112)  # the exponents of float32 and float16 begin so far apart
 
 
@@ -49,11 +51,23 @@ def _copy_rows(rows, ids, out):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, cache=True)
-def _widen_rows(rows, ids, words, out):  # type: ignore[no-untyped-def]
+def _scale_rows(rows, ids, shift, factor, offset, out):  # type: ignore[no-untyped-def]
+    """Copies rows of numbers into float32, each element x as (x - shift) * factor + offset."""
+    width, flat = rows.shape[1], rows.reshape(-1)
+    reach = _reach(rows)
+    for i in range(len(ids)):
+        row = _next_row(flat, width, ids, i, reach)
+        for j in range(width):
+            out[i, j] = (rows[row, j] - shift[j]) * factor[j] + offset[j]
+
+
+@njit(nogil=True, cache=True)
+def _widen_rows(rows, ids, words, shift, factor, offset, out):  # type: ignore[no-untyped-def]
     """Copies rows of float16, given as uint16, into float32; `words` is `out` as uint32.
 
     The bits of a half, moved to their places in a float, are its value times 2^-112, subnormal ones
-    too; only infinities and NaN need their exponent set.
+    too; only infinities and NaN need their exponent set. Then as `_scale_rows`, where `factor` is
+    not empty.
     """
     width, flat = rows.shape[1], rows.reshape(-1)
     reach = _reach(rows)
@@ -69,17 +83,24 @@ def _widen_rows(rows, ids, words, out):  # type: ignore[no-untyped-def]
             is_special = np.uint32((half & np.uint32(0x7C00)) == np.uint32(0x7C00))
             words[i, j] |= (half & np.uint32(0x8000)) << np.uint32(16)
             words[i, j] |= is_special * np.uint32(0x7F800000)
+        for j in range(len(factor)):
+            out[i, j] = (out[i, j] - shift[j]) * factor[j] + offset[j]
 
 
 @njit(nogil=True, cache=True)
-def _shift_rows(rows, ids, words):  # type: ignore[no-untyped-def]
-    """Copies rows of bfloat16, given as uint16, into float32, given as uint32: its upper half."""
+def _shift_rows(rows, ids, words, shift, factor, offset, out):  # type: ignore[no-untyped-def]
+    """Copies rows of bfloat16, given as uint16, into the upper halves of float32.
+
+    `words` is `out` as uint32. Then as `_scale_rows`, where `factor` is not empty.
+    """
     width, flat = rows.shape[1], rows.reshape(-1)
     reach = _reach(rows)
     for i in range(len(ids)):
         row = _next_row(flat, width, ids, i, reach)
         for j in range(width):
             words[i, j] = np.uint32(rows[row, j]) << np.uint32(16)
+        for j in range(len(factor)):
+            out[i, j] = (out[i, j] - shift[j]) * factor[j] + offset[j]
 
 
 @njit(nogil=True, cache=True)
@@ -135,21 +156,28 @@ def gather_rows(rows: np.ndarray, ids: np.ndarray, out: np.ndarray) -> None:
     _copy_rows(_words(rows, dtype), ids, _words(out, dtype))
 
 
-def gather_half_rows(rows: np.ndarray, ids: np.ndarray, out: np.ndarray) -> None:
-    """Copies `rows[ids]` into `out`, from two-byte floats to float32.
+def gather_float_rows(
+    rows: np.ndarray, ids: np.ndarray, out: np.ndarray, affine: Affine | None
+) -> None:
+    """Copies `rows[ids]` into `out` as float32.
 
     Args:
-        rows: float16 or bfloat16, C-contiguous.
+        rows: float16 or bfloat16, or, to be scaled, any numbers; C-contiguous.
         ids: int64, rows of `rows`.
         out: float32, C-contiguous, of the same row shape.
+        affine: what each element of a row is scaled by; None leaves them as they are.
     """
-    if len(ids) and out.size:
-        wide = _words(out, np.dtype(np.float32))
-        halves, words = _words(rows, np.dtype(np.uint16)), wide.view(np.uint32)
-        if rows.dtype == ml_dtypes.bfloat16:
-            _shift_rows(halves, ids, words)
-        else:
-            _widen_rows(halves, ids, words, wide)
+    if len(ids) == 0 or out.size == 0:
+        return
+    scale = affine or _UNSCALED
+    wide = out.reshape(len(out), -1)
+    if is_half(rows.dtype):
+        halves = _words(rows, np.dtype(np.uint16))
+        widen = _shift_rows if rows.dtype == ml_dtypes.bfloat16 else _widen_rows
+        widen(halves, ids, wide.view(np.uint32), *scale, wide)
+    else:
+        assert affine is not None
+        _scale_rows(rows.reshape(len(rows), -1), ids, *scale, wide)
 
 
 def gather_sparse_rows(

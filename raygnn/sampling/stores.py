@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Mapping
+from types import MappingProxyType
 
 import numpy as np
 
 from raygnn.data.bundle import Bundle, SparseColumn
 from raygnn.data.bundle_record import ColumnInfo
-from raygnn.data.edge_types import EdgeType, edge_type_name
+from raygnn.data.edge_types import EdgeType, edge_type_name, type_name
+from raygnn.data.standardization import Affine, ColumnScale, Standardization
 from raygnn.errors import ConfigError, DataError
 from raygnn.sampling import pick as kernels
-from raygnn.sampling.gather import gather_half_rows, gather_rows, gather_sparse_rows, is_half
+from raygnn.sampling.gather import gather_float_rows, gather_rows, gather_sparse_rows, is_half
 from raygnn.sampling.local_pick import Adjacency, LocalPicker
 from raygnn.sampling.protocols import PickRequest, Picks
 from raygnn.sampling.rng import hop_key
@@ -152,10 +155,27 @@ class LocalFeatureStore:
 
     float16 and bfloat16 are forms of storage only: their rows come out as float32, as models
     compute in it.
+
+    Args:
+        standardization: the columns whose rows come out standardised, as float32.
+    Raises:
+        DataError: the rows of such a column are of another width.
     """
 
-    def __init__(self, bundle: Bundle) -> None:
+    def __init__(
+        self, bundle: Bundle, standardization: Standardization = MappingProxyType({})
+    ) -> None:
         self._bundle = bundle
+        self._standardization = standardization
+        types: list[str | EdgeType] = [*bundle.node_types, *bundle.edge_types]
+        self._affine = {
+            (type_, column): _checked_affine(bundle, type_, column, scale)
+            for type_ in types
+            for column, scale in standardization.get(type_name(type_), {}).items()
+        }
+
+    def __reduce__(self) -> tuple[type[LocalFeatureStore], tuple[Bundle, Standardization]]:
+        return LocalFeatureStore, (self._bundle, dict(self._standardization))
 
     def columns(self, type_: str | EdgeType) -> Mapping[str, ColumnInfo]:
         """What columns a type has."""
@@ -173,7 +193,8 @@ class LocalFeatureStore:
         shape: tuple[int, ...] = rows.shape[1:]
         if not shape and isinstance(type_, str) and self.columns(type_)[column].role == "feature":
             shape = (1,)  # x is [num_nodes, width] for any model
-        return shape, np.dtype(np.float32) if is_half(rows.dtype) else rows.dtype
+        is_float32 = is_half(rows.dtype) or (type_, column) in self._affine
+        return shape, np.dtype(np.float32) if is_float32 else rows.dtype
 
     def gather(
         self, type_: str | EdgeType, column: str, ids: np.ndarray, out: np.ndarray | None = None
@@ -191,10 +212,28 @@ class LocalFeatureStore:
         assert out.dtype == dtype
         assert out.flags.c_contiguous
         rows = self._bundle.column(type_, column)
+        affine = self._affine.get((type_, column))
         if isinstance(rows, SparseColumn):
             gather_sparse_rows(rows.indptr, rows.indices, rows.values, ids, out)
-        elif is_half(rows.dtype):
-            gather_half_rows(rows, ids, out)
+            if affine is not None:  # a model of dense rows, on a graph that holds them sparse
+                out -= affine.shift
+                out *= affine.factor
+                out += affine.offset
+        elif is_half(rows.dtype) or affine is not None:
+            gather_float_rows(rows, ids, out, affine)
         else:
             gather_rows(rows, ids, out)
         return out
+
+
+def _checked_affine(
+    bundle: Bundle, type_: str | EdgeType, column: str, scale: ColumnScale
+) -> Affine:
+    width = math.prod(bundle.columns(type_)[column].shape)
+    if width != len(scale.mean):
+        raise DataError(
+            f"feature {column!r} of {type_name(type_)!r} is invalid: its rows have {width} "
+            f"elements, and the model was trained with {len(scale.mean)}. Write the feature as it "
+            "was in training."
+        )
+    return scale.affine()

@@ -66,7 +66,12 @@ def case(accuracy: ModuleType, tmp_path: Path) -> Any:
         "sampling": {"fanouts": [5, 5]},
         "model": {"type": "GraphSAGE", "args": {"hidden_channels": 8, "dropout": 0.2}},
         "optimizer": {"type": "Adam", "args": {"lr": 0.02}},
-        "training": {"max_epochs": 20, "global_batch_size": 30, "accumulate_grad_batches": 1},
+        "training": {
+            "max_epochs": 20,
+            "validate_every": {"epochs": 1},
+            "global_batch_size": 30,
+            "accumulate_grad_batches": 1,
+        },
         "early_stopping": {"monitor": "val/accuracy", "mode": "max", "patience": 10},
         "loggers": [],
     }

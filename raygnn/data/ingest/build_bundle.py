@@ -21,8 +21,10 @@ from raygnn.data.bundle_record import (
     FORMAT_VERSION,
     RECORD_NAME,
     BundleRecord,
+    ColumnInfo,
     EdgeRecord,
     LabelEdgeRecord,
+    NodeRecord,
     label_edge_folder,
 )
 from raygnn.data.derived import CACHE_VARIABLE, cache_error, cache_errors, cache_lock
@@ -32,6 +34,7 @@ from raygnn.data.id_map import IdKind
 from raygnn.data.ingest.build_edges import BuiltEdges, build_edges
 from raygnn.data.ingest.build_nodes import build_nodes
 from raygnn.data.ingest.edge_plan import EdgePlan, edge_columns, plan_edges, plan_label_edges
+from raygnn.data.ingest.feature_statistics import measure_features
 from raygnn.data.ingest.fingerprint import fingerprint
 from raygnn.data.ingest.node_tasks import NodePlan, node_columns, plan_nodes
 from raygnn.data.ingest.scan import ScannedTable, scan_tables
@@ -279,12 +282,36 @@ def _build(
     plans = [*edge_plans, *label_plans]
     built = build_edges(plans, tables, nodes, building, work, drop, schedule, progress)
     shutil.rmtree(work)
+    nodes, built = _measured(nodes, built, building, schedule)
     edges, label_edges = _records(manifest, built)
     record = BundleRecord(name, nodes, edges, label_edges)
     # The record comes after everything it vouches for is on the disk.
     sync_folder(building)
     record.save(building)
     _sync_entries(building)
+
+
+def _measured(
+    nodes: Mapping[str, NodeRecord],
+    edges: Sequence[BuiltEdges],
+    building: Path,
+    schedule: Schedule,
+) -> tuple[dict[str, NodeRecord], list[BuiltEdges]]:
+    """The same records, with statistics of their features."""
+    node_folders = {name: building / "nodes" / name for name in nodes}
+    edge_folders = [building / made.plan.folder for made in edges]
+    columns: dict[Path, Sequence[ColumnInfo]] = {
+        node_folders[name]: record.columns for name, record in nodes.items()
+    }
+    columns |= {folder: made.columns for folder, made in zip(edge_folders, edges, strict=True)}
+    found = measure_features(columns, schedule)
+    return (
+        {n: replace(record, columns=found[node_folders[n]]) for n, record in nodes.items()},
+        [
+            replace(made, columns=found[folder])
+            for folder, made in zip(edge_folders, edges, strict=True)
+        ],
+    )
 
 
 def _scan(

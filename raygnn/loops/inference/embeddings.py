@@ -69,6 +69,7 @@ class ExactEmbeddings(Embeddings):
         self,
         encoder: GraphEncoder,
         env: TaskEnvironment,
+        features: LocalFeatureStore,
         feature: str,
         edge_columns: Mapping[str, str],
         node_types: Sequence[str],
@@ -80,7 +81,7 @@ class ExactEmbeddings(Embeddings):
         self._rows = encode_exactly(
             encoder,
             LocalGraphStore(env.bundle, config.sampling.direction),
-            LocalFeatureStore(env.bundle),
+            features,
             feature,
             node_types,
             edge_columns=edge_columns,
@@ -112,6 +113,7 @@ class SampledEmbeddings(Embeddings):
         self,
         encoder: GraphEncoder,
         env: TaskEnvironment,
+        features: LocalFeatureStore,
         feature: str,
         edge_columns: Mapping[str, str],
         node_types: Sequence[str],
@@ -123,7 +125,7 @@ class SampledEmbeddings(Embeddings):
         build = partial(
             NeighborLoader,
             graph,
-            LocalFeatureStore(bundle),
+            features,
             sampler=build_sampler(env.loaded, graph),
             columns={feature: "x"} if feature_widths(bundle, feature) else {},
             edge_columns=edge_columns,

@@ -7,6 +7,7 @@ import pyarrow as pa
 from torch import Tensor
 
 from raygnn.loops.saved_model.signature import NodeOutput
+from raygnn.losses.regression import in_units
 
 
 def vector_column(rows: Tensor) -> pa.Array:
@@ -18,7 +19,7 @@ def prediction_columns(outputs: Tensor, of: NodeOutput) -> dict[str, pa.Array]:
     """What is predicted, as the label's column has it.
 
     Args:
-        outputs: [num_rows, num_outputs], logits or targets.
+        outputs: [num_rows, num_outputs] as the model gives them: logits or targets.
     Returns:
         `prediction`: the class (its name where the tables have names), a list of 0 and 1 for each
         label, or the targets. Of classes `probability` too, that of the predicted one.
@@ -34,7 +35,8 @@ def prediction_columns(outputs: Tensor, of: NodeOutput) -> dict[str, pa.Array]:
         return {"prediction": classes, "probability": pa.array(probability.numpy())}
     if of.problem == "multi_label":
         return {"prediction": _lists((outputs > 0).numpy().astype(np.int8))}
-    targets = outputs.float().contiguous().numpy()
+    predicted = outputs if of.scale is None else in_units(outputs, of.scale)
+    targets = predicted.float().contiguous().numpy()
     return {"prediction": pa.array(targets[:, 0]) if targets.shape[1] == 1 else _lists(targets)}
 
 

@@ -34,6 +34,7 @@ from raygnn.loops.shared_rows import SharedRows
 from raygnn.loops.task import Task, TaskEnvironment
 from raygnn.loops.worker import prepare_process
 from raygnn.models.graph_encoder import GraphEncoder
+from raygnn.sampling.stores import LocalFeatureStore
 
 FORMAT = "raygnn/inference-v1"
 # Rows that pass through the head at a time.
@@ -56,7 +57,8 @@ def run_inference(job: InferenceJob, context: WorkerContext) -> dict[str, Any]:
     assert isinstance(encoder, GraphEncoder)
     shared = SharedRows(bundle.path.parent.parent / "scratch")
     feature, node_types = signature.feature, job.request.node_types
-    given = (encoder, env, feature, task.edge_columns, node_types, shared)
+    features = LocalFeatureStore(bundle, signature.standardization)
+    given = (encoder, env, features, feature, task.edge_columns, node_types, shared)
     embeddings: Embeddings
     if context.rank == 0:
         nodes = ", ".join(f"{bundle.num_nodes(t):,} {t}" for t in job.request.node_types)

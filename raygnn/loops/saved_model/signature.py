@@ -6,7 +6,8 @@ import functools
 import hashlib
 import json
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from raygnn.config.documents import DocumentError, parse_json
 from raygnn.data.bundle import Bundle
 from raygnn.data.edge_types import EdgeType, edge_type_name, parse_edge_type
 from raygnn.data.hashing import string_buffers
+from raygnn.data.standardization import ColumnScale, Standardization
 from raygnn.errors import DataError, RunError
 from raygnn.models.graph_inputs import edge_widths
 
@@ -52,6 +54,8 @@ class NodeOutput:
         problem: multi_class, multi_label or regression.
         num_outputs: classes, labels or regression targets.
         class_names: of classes that the tables give as strings; class i is class_names[i].
+        scale: of regression targets that the model gives in standard deviations from their mean;
+            None where it gives them as they are.
     """
 
     node_type: str
@@ -59,6 +63,7 @@ class NodeOutput:
     problem: str
     num_outputs: int
     class_names: tuple[str, ...] | None = None
+    scale: ColumnScale | None = None
 
 
 @dataclass(frozen=True)
@@ -84,6 +89,8 @@ class ModelSignature:
         node_types: what is read of each; their order, and that of the edge types, is the model's.
         edge_columns: by column that is read of edges, its width by name of edge type that has it.
         output: what the model gives.
+        standardization: how dense features were standardised in training; on any graph they are by
+            the same numbers. Empty of a model that was trained on features as they are.
     """
 
     feature: str
@@ -91,6 +98,7 @@ class ModelSignature:
     edge_types: tuple[EdgeType, ...]
     edge_columns: Mapping[str, Mapping[str, int]]
     output: NodeOutput | LinkOutput
+    standardization: Standardization = field(default_factory=dict)
 
     @classmethod
     def of(
@@ -101,12 +109,13 @@ class ModelSignature:
         embedded_types: Collection[str],
         edge_columns: Sequence[str],
         output: NodeOutput | LinkOutput,
+        standardization: Standardization = MappingProxyType({}),
     ) -> ModelSignature:
         """The signature of a model that was built for a graph.
 
         Args:
             widths: of the feature, by node type that has it.
-            embedded_types: node types with a learned row per node.
+            embedded_types: node types with a learned row per node, which read no features.
         """
         inputs = {}
         for name in bundle.node_types:
@@ -115,7 +124,8 @@ class ModelSignature:
                 rows = {"ids": _ids_digest(bundle.ids(name)), "num_nodes": bundle.num_nodes(name)}
             inputs[name] = NodeInput(widths.get(name), **rows)
         columns = {name: _edge_widths(bundle, name, bundle.edge_types) for name in edge_columns}
-        return cls(feature, inputs, tuple(bundle.edge_types), columns, output)
+        read = {name: s for name, s in standardization.items() if name not in embedded_types}
+        return cls(feature, inputs, tuple(bundle.edge_types), columns, output, read)
 
     @property
     def ends(self) -> tuple[str, str]:
@@ -152,6 +162,10 @@ class ModelSignature:
             "node_types": {name: asdict(read) for name, read in self.node_types.items()},
             "edge_types": [edge_type_name(edge_type) for edge_type in self.edge_types],
             "edge_columns": {name: dict(widths) for name, widths in self.edge_columns.items()},
+            "standardization": {
+                name: {column: asdict(scale) for column, scale in columns.items()}
+                for name, columns in self.standardization.items()
+            },
             "nodes": None,
             "links": None,
         }
@@ -187,6 +201,7 @@ class ModelSignature:
                 "edge_types": [parse_edge_type(edge_type) for edge_type in content["edge_types"]],
                 "edge_columns": content["edge_columns"],
                 "output": _output(content),
+                "standardization": content.get("standardization", {}),  # older models have none
             }
             signature = _signature_type().validate_python(given)
             if not set(signature.ends) <= set(signature.node_types):

@@ -8,14 +8,15 @@ from typing import Any
 
 from raygnn.config import Config, LoadedConfig, build, resolve
 from raygnn.data.bundle import Bundle
-from raygnn.data.edge_types import EdgeType, edge_type_name
+from raygnn.data.edge_types import EdgeType, edge_type_name, type_name
+from raygnn.data.standardization import ColumnScale, Standardization
 from raygnn.errors import DataError
 from raygnn.loops.saved_model.signature import LinkOutput, ModelSignature, NodeOutput
 from raygnn.models.encoder import Encoder
 from raygnn.models.graph_encoder import GraphEncoder
 from raygnn.models.graph_inputs import check_types, edge_widths, is_encoder
 from raygnn.models.hetero_encoder import HeteroEncoder
-from raygnn.models.wrap import EDGE_ATTR
+from raygnn.models.wrap import EDGE_ATTR, EDGE_WEIGHT
 from raygnn.sampling.protocols import message_type
 
 
@@ -64,12 +65,35 @@ def encoder_signature(
     feature: str,
     edge_columns: Mapping[str, str],
     output: NodeOutput | LinkOutput,
+    standardization: Standardization,
 ) -> ModelSignature:
     """What an encoder that `build_encoder` built needs of a graph."""
     module = encoder.module
     embedded = module.embedded_types if isinstance(module, HeteroEncoder) else frozenset()
     widths = feature_widths(bundle, feature)
-    return ModelSignature.of(bundle, feature, widths, embedded, list(edge_columns), output)
+    columns = list(edge_columns)
+    return ModelSignature.of(bundle, feature, widths, embedded, columns, output, standardization)
+
+
+def find_standardization(
+    config: Config, bundle: Bundle, feature: str, edge_columns: Mapping[str, str]
+) -> Standardization:
+    """How the features that a model reads are standardised, as ingest has measured them.
+
+    Factors on messages (`edge_weight`) stay as they are.
+    """
+    if not config.data.standardize:
+        return {}
+    read: list[tuple[str | EdgeType, str]] = [(name, feature) for name in bundle.node_types]
+    attributes = [column for column, name in edge_columns.items() if name != EDGE_WEIGHT]
+    read += [(edge_type, column) for edge_type in bundle.edge_types for column in attributes]
+    found: dict[str, dict[str, ColumnScale]] = {}
+    for type_, column in read:
+        info = bundle.columns(type_).get(column)
+        scale = None if info is None else ColumnScale.of(info)
+        if scale is not None:
+            found.setdefault(type_name(type_), {})[column] = scale
+    return found
 
 
 def feature_widths(bundle: Bundle, feature: str) -> dict[str, int]:

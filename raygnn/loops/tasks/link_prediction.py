@@ -22,6 +22,7 @@ from raygnn.loops.tasks.build_encoder import (
     build_encoder,
     encoder_signature,
     feature_widths,
+    find_standardization,
 )
 from raygnn.loops.tasks.build_sampler import build_sampler
 from raygnn.loops.tasks.exact_encoding import check_exact, encode_exactly
@@ -95,8 +96,11 @@ class LinkPrediction(Task):
         super().setup(env)
         self.target = LinkTarget.find(env.bundle, env.loaded.config, self._arguments)
         self.node_types = self.target.node_types
-        self._features = LocalFeatureStore(env.bundle)
         self.edge_columns = self._find_edge_columns()
+        self._standardization = find_standardization(
+            env.loaded.config, env.bundle, self._arguments.feature, self.edge_columns
+        )
+        self._features = LocalFeatureStore(env.bundle, self._standardization)
         self.objective = LinkObjective(env.loaded, env.device)
         self.step_metrics = (*self.step_metrics, *self.objective.step_metrics)
         self._check_objective()
@@ -126,7 +130,14 @@ class LinkPrediction(Task):
         assert isinstance(model, LinkPredictor)
         output = LinkOutput(self.target.edge_types, self._arguments.labels)
         feature = self._arguments.feature
-        return encoder_signature(model.encoder, self.env.bundle, feature, self.edge_columns, output)
+        return encoder_signature(
+            model.encoder,
+            self.env.bundle,
+            feature,
+            self.edge_columns,
+            output,
+            self._standardization,
+        )
 
     def build_model(self) -> nn.Module:
         loaded = self.env.loaded

@@ -14,6 +14,7 @@ from torch_geometric.data import HeteroData
 from raygnn.config import Component, build
 from raygnn.data.node_target import NodeTarget, NodeTargetArguments
 from raygnn.data.splits import Splits
+from raygnn.data.standardization import ColumnScale
 from raygnn.errors import ConfigError
 from raygnn.loops.saved_model.signature import ModelSignature, NodeOutput
 from raygnn.loops.shared_rows import computed_by_all
@@ -22,10 +23,12 @@ from raygnn.loops.tasks.build_encoder import (
     build_encoder,
     encoder_signature,
     feature_widths,
+    find_standardization,
 )
 from raygnn.loops.tasks.build_sampler import build_sampler
 from raygnn.loops.tasks.exact_encoding import check_exact, encode_exactly
 from raygnn.loops.tasks.objective import Objective
+from raygnn.losses.regression import in_units, standardized
 from raygnn.metrics import as_metric
 from raygnn.models.graph_encoder import NodePredictor
 from raygnn.models.graph_inputs import find_edge_columns
@@ -60,6 +63,10 @@ class NodeClassification(Task):
             a model of raygnn reads edge features.
         edge_weight: edge column of a factor on each message, for GCN, LightGCN and modules of one's
             own; null takes none.
+        standardize_target: whether the model learns a regression target as standard deviations from
+            the mean of the training nodes, in which the loss is then; predictions and metrics are
+            in the target's own unit. null does so with losses that measure a distance (mse, the
+            default, and MSELoss, L1Loss, SmoothL1Loss and HuberLoss of torch.nn).
     """
 
     default_metrics = _METRICS_OF
@@ -72,6 +79,7 @@ class NodeClassification(Task):
         problem: str | None = None,
         edge_feature: str | None = None,
         edge_weight: str | None = None,
+        standardize_target: bool | None = None,
     ) -> None:
         self._arguments = NodeTargetArguments.of(
             {
@@ -81,6 +89,7 @@ class NodeClassification(Task):
                 "problem": problem,
                 "edge_feature": edge_feature,
                 "edge_weight": edge_weight,
+                "standardize_target": standardize_target,
             }
         )
         self._loaders: dict[str, NeighborLoader | None] = {}
@@ -100,10 +109,14 @@ class NodeClassification(Task):
         default = _LOSS_OF[self.target.problem]
         self.objective = Objective(env.loaded, default, inputs, env.device)
         self.step_metrics = (*self.step_metrics, *self.objective.step_metrics)
+        self._scale = self._find_scale()
         self._graph = LocalGraphStore(env.bundle, env.loaded.config.sampling.direction)
-        self._features = LocalFeatureStore(env.bundle)
         self._sampler = build_sampler(env.loaded, self._graph)
         self.edge_columns = self._find_edge_columns()
+        self._standardization = find_standardization(
+            env.loaded.config, env.bundle, self.target.feature, self.edge_columns
+        )
+        self._features = LocalFeatureStore(env.bundle, self._standardization)
 
     def setup_inference(self, env: TaskEnvironment, signature: ModelSignature) -> None:
         """Takes what is predicted from the signature."""
@@ -129,9 +142,21 @@ class NodeClassification(Task):
         assert isinstance(model, NodePredictor)
         names = bundle.columns(target.node_type)[target.label].class_names
         output = NodeOutput(
-            target.node_type, target.label, target.problem, target.num_outputs, names
+            target.node_type,
+            target.label,
+            target.problem,
+            target.num_outputs,
+            names,
+            self._scale,
         )
-        return encoder_signature(model.encoder, bundle, target.feature, self.edge_columns, output)
+        return encoder_signature(
+            model.encoder,
+            bundle,
+            target.feature,
+            self.edge_columns,
+            output,
+            self._standardization,
+        )
 
     def build_model(self) -> nn.Module:
         """The encoder; with `model.args.out_channels` set, a linear head follows it."""
@@ -186,7 +211,7 @@ class NodeClassification(Task):
                 seeds = self._seeds_of(moved)
                 prediction, embeddings = self._predict(moved)
                 output = self._loss(prediction, embeddings, seeds.y, moved)
-                yield _evaluated(batch.index, seeds.input_id, prediction, seeds.y, output)
+                yield self._evaluated(batch.index, seeds.input_id, prediction, seeds.y, output)
 
     def close(self) -> None:
         for loader in self._loaders.values():
@@ -244,7 +269,7 @@ class NodeClassification(Task):
             embeddings = every[ids.to(every.device)].to(env.device)
             prediction = predictor.readout(embeddings)
             output = self._loss(prediction, embeddings, labels, batch=None)
-            yield _evaluated(index, ids, prediction, labels, output)
+            yield self._evaluated(index, ids, prediction, labels, output)
 
     def _embed_graph(self) -> Tensor:
         """Exact embeddings of all nodes, [num_nodes, channels]."""
@@ -284,9 +309,28 @@ class NodeClassification(Task):
             )
         return prediction
 
+    def _find_scale(self) -> ColumnScale | None:
+        """How the targets of a regression are standardised; None where they are not.
+
+        Raises:
+            ConfigError: it was asked for, and the targets are classes.
+        """
+        asked, target = self._arguments.standardize_target, self.target
+        if target.problem != "regression":
+            if asked:
+                raise ConfigError(
+                    f"task.args.standardize_target=True is invalid: {target.label!r} is not a "
+                    "number to be regressed, but a class. Leave it out."
+                )
+            return None
+        wanted = self.objective.measures_distance if asked is None else asked
+        return ColumnScale.of_rows(target.labels[target.splits.train]) if wanted else None
+
     def _loss(
         self, prediction: Any, embeddings: Tensor | None, target: Tensor, batch: Any
     ) -> StepOutput:
+        if self._scale is not None:
+            target = standardized(target, self._scale)
         return self.objective(
             len(target),
             prediction=prediction,
@@ -297,10 +341,11 @@ class NodeClassification(Task):
             batch=batch,
         )
 
-
-def _evaluated(
-    index: int, ids: Tensor, prediction: Any, target: Tensor, output: StepOutput
-) -> EvalOutput:
-    shown = prediction if isinstance(prediction, Tensor) else next(iter(prediction.values()))
-    loss_sum, weight = float(output.loss_sum), output.weight
-    return EvalOutput(index, ids, loss_sum, weight, shown, target, output.metrics)
+    def _evaluated(
+        self, index: int, ids: Tensor, prediction: Any, target: Tensor, output: StepOutput
+    ) -> EvalOutput:
+        shown = prediction if isinstance(prediction, Tensor) else next(iter(prediction.values()))
+        if self._scale is not None:
+            shown = in_units(shown, self._scale)
+        loss_sum, weight = float(output.loss_sum), output.weight
+        return EvalOutput(index, ids, loss_sum, weight, shown, target, output.metrics)

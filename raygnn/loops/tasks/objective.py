@@ -13,6 +13,7 @@ from raygnn.config.training_section import LossTerm
 from raygnn.errors import ConfigError
 from raygnn.loops.task import StepOutput
 from raygnn.loops.tasks.loss_term import bind_term
+from raygnn.losses.regression import DISTANCES
 
 
 class Objective:
@@ -44,6 +45,12 @@ class Objective:
     def losses(self) -> list[Any]:
         """The modules or functions of the terms."""
         return [term.loss for term in self._terms]
+
+    @property
+    def measures_distance(self) -> bool:
+        """Whether all terms that take the target are distances of the prediction from it."""
+        terms = [term for term in self._terms if "target" in term.needs]
+        return all(isinstance(term.loss, DISTANCES) for term in terms)
 
     @property
     def needs(self) -> frozenset[str]:

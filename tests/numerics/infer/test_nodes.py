@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,7 @@ from safetensors.torch import load_file
 import raygnn.infer
 from raygnn.data.bundle import Bundle
 from raygnn.data.ingest.build_bundle import IngestOptions, ingest
+from raygnn.data.tables.graph_tables import EdgeRows, GraphTables, NodeRows, write_tables
 from raygnn.loops.inference.output_columns import prediction_columns, probability_columns
 from raygnn.loops.saved_model.signature import NodeOutput
 from raygnn.models import GraphSAGE
@@ -58,6 +61,7 @@ def test_predictions_are_those_that_the_run_was_tested_with(node_model, tmp_path
 
 
 def _whole_graph(trained: Trained) -> tuple[Bundle, torch.Tensor, Block]:
+    """A graph, its features as the model reads them, and its edges."""
     cache = Path(trained.run).parent / "cache"
     bundle = ingest(trained.plain_graph, IngestOptions(), cache)
     (edge_type,) = bundle.edge_types
@@ -72,7 +76,10 @@ def _whole_graph(trained: Trained) -> tuple[Bundle, torch.Tensor, Block]:
         src_degree=degree,
         dst_degree=degree,
     )
-    return bundle, torch.from_numpy(np.array(bundle.column("node", "x"))), block
+    saved = json.loads((Path(trained.run) / "model.json").read_text())["standardization"]
+    x = np.asarray(bundle.column("node", "x"), np.float64)
+    x = (x - saved["node"]["x"]["mean"]) / saved["node"]["x"]["std"]
+    return bundle, torch.from_numpy(x.astype(np.float32)), block
 
 
 @pytest.mark.parametrize(
@@ -81,13 +88,51 @@ def _whole_graph(trained: Trained) -> tuple[Bundle, torch.Tensor, Block]:
 def test_embeddings_are_the_forward_pass_on_the_whole_graph(node_model, tmp_path, overrides):
     found = read(predict(node_model, tmp_path, overrides, what="embeddings", chunk_size=50), "node")
     bundle, x, block = _whole_graph(node_model)
-    weights = load_file(Path(node_model.run) / "model.safetensors")
+    assert found["id"].tolist() == bundle.ids("node").to_pylist()
+    assert np.allclose(found["embedding"], _encoded(node_model, x, block), atol=1e-5)
+
+
+def _encoded(trained: Trained, x: torch.Tensor, block: Block) -> np.ndarray:
+    weights = load_file(Path(trained.run) / "model.safetensors")
     inner = {k.removeprefix("encoder.module."): v for k, v in weights.items() if "encoder" in k}
     encoder = GraphSAGE(x.shape[1], 5, 8, 2)
     encoder.load_state_dict(inner)
-    expected = encoder.eval()(x, [block, block]).detach().numpy()
-    assert found["id"].tolist() == bundle.ids("node").to_pylist()
-    assert np.allclose(found["embedding"], expected, atol=1e-5)
+    return encoder.eval()(x, [block, block]).detach().numpy()
+
+
+@pytest.mark.parametrize("overrides", [EXACT, SAMPLED])
+def test_features_are_standardised_as_in_training_on_any_graph(node_model, tmp_path, overrides):
+    """A part of the graph beside nodes of another scale: nothing is fitted to what is there."""
+    table = pq.read_table(Path(node_model.plain_graph) / "nodes" / "node")
+    edges = pq.read_table(Path(node_model.plain_graph) / "edges" / "to")
+    wide = np.frombuffer(table.column("x").combine_chunks().buffers()[1], np.float32)
+    far = (1e4 * wide[: 60 * 6]).tobytes()
+    x = pa.FixedSizeBinaryArray.from_buffers(pa.binary(24), 60, [None, pa.py_buffer(far)])
+    others = pa.table({"id": [f"far-{i}" for i in range(60)], "x": x})
+    tables = GraphTables(
+        {"node": NodeRows(pa.concat_tables([table, others]), "id", {"x": "x"})},
+        {("node", "to", "node"): EdgeRows(edges, "source", "target")},
+    )
+    graph = str(Path(write_tables(tables, str(tmp_path / "graph"))).parent)
+    among_others = replace(node_model, plain_graph=graph)
+    found = read(predict(among_others, tmp_path / "a", overrides, what="embeddings"), "node")
+    alone = read(predict(node_model, tmp_path / "b", overrides, what="embeddings"), "node")
+    by_id = dict(zip(found["id"], found["embedding"], strict=True))
+    kept = np.stack([by_id[id_] for id_ in alone["id"]])
+    assert np.allclose(kept, alone["embedding"], atol=1e-6)
+
+
+def test_a_model_of_before_standardisation_reads_features_as_they_are(node_model, tmp_path):
+    model = tmp_path / "model"
+    shutil.copytree(node_model.run, model)
+    signature = json.loads((model / "model.json").read_text())
+    del signature["standardization"]
+    (model / "model.json").write_text(json.dumps(signature))
+    older = replace(node_model, run=str(model))
+    found = read(predict(older, tmp_path / "out", what="embeddings"), "node")
+    bundle, _, block = _whole_graph(node_model)
+    x = torch.from_numpy(np.array(bundle.column("node", "x")))
+    assert np.allclose(found["embedding"], _encoded(node_model, x, block), atol=1e-5)
 
 
 def _call(name: str, trained: Trained, out: str, overrides: list[str], args: dict) -> None:

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from pydantic import SecretStr, ValidationError
 
-from raygnn.config import Component, Config, ConfigError, Period, load_config
+from raygnn.config import Component, Config, ConfigError, load_config
 
 YAML = "seed: 7\nmodel: GCN\n"
 
@@ -49,7 +49,7 @@ def test_an_empty_config_has_all_defaults() -> None:
     assert config.optimizer == Component(type="Adam", args={"lr": 0.005, "weight_decay": 1e-6})
     assert config.early_stopping is not None
     assert (config.early_stopping.monitor, config.early_stopping.patience) == ("val/loss", 3)
-    assert config.training.validate_every == Period(epochs=1)
+    assert config.training.validate_every is None
     assert config.sampling.fanouts == [15, 10]
     assert config.checkpoint.policy == "best"
     assert [logger.type for logger in config.loggers] == ["tensorboard"]

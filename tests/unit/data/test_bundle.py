@@ -62,7 +62,7 @@ def test_unknown_version_is_refused(bundle: Bundle) -> None:
     record = bundle.path / "bundle.json"
     content = json.loads(record.read_text())
     record.write_text(json.dumps({**content, "version": 99}))
-    with pytest.raises(DataError, match=r"version 99; this raygnn reads 'raygnn/bundle' version 3"):
+    with pytest.raises(DataError, match=r"version 99; this raygnn reads 'raygnn/bundle' version 4"):
         Bundle.open(bundle.path)
 
 
@@ -80,7 +80,7 @@ def test_damage_is_named(bundle: Bundle) -> None:
     ("content", "match"),
     [
         ("[1]", "bundle.json does not parse"),
-        ('{"format": "raygnn/bundle", "version": 3}', "bundle.json is no record of one: KeyError"),
+        ('{"format": "raygnn/bundle", "version": 4}', "bundle.json is no record of one: KeyError"),
     ],
 )
 def test_a_record_of_something_else(bundle: Bundle, content: str, match: str) -> None:

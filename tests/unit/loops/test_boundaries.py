@@ -47,10 +47,12 @@ def _run(folder: Path, bundle: str, **changes: Any) -> dict[str, Any]:
     config = small_config(
         folder,
         scaling__num_workers=0,
-        loader={"batch_size": BATCH, "eval_batch_size": 100},
-        metrics=[],
-        callbacks=[f"{__name__}.Watch"],
-        **changes,
+        **{
+            "loader": {"batch_size": BATCH, "eval_batch_size": 100},
+            "metrics": [],
+            "callbacks": [f"{__name__}.Watch"],
+            **changes,
+        },
     )
     return run_rank(config, bundle)
 
@@ -71,6 +73,7 @@ def _steps(what: str) -> list[int]:
 )
 def test_the_first_limit_ends_the_run(small_bundle_path, tmp_path, limit, steps, epochs):
     training = {"max_epochs": None, **limit, "log_every": {"epochs": 9}}
+    training["validate_every"] = {"epochs": 1}
     metrics = _run(tmp_path, small_bundle_path, training=training, checkpoint={"policy": "none"})
     assert (metrics["step"], metrics["epoch"]) == (steps, epochs)
     reached = "max_epochs" if len(limit) == 2 else next(iter(limit))
@@ -100,6 +103,25 @@ def test_periods_are_the_same_wherever_they_stand(small_bundle_path, tmp_path, p
         assert order == ["log", "validate", "save"]
 
 
+@pytest.mark.parametrize(
+    ("batch_size", "max_steps", "due"),
+    [
+        (182, 45, [20, 40, 45]),  # 1 step an epoch
+        (40, 45, [20, 40, 45]),  # 5
+        (16, 50, [24, 48, 50]),  # 12
+        (8, 60, [23, 46, 60]),  # 23
+    ],
+)
+def test_validations_are_whole_epochs_and_twenty_steps_apart(
+    small_bundle_path, tmp_path, batch_size, max_steps, due
+):
+    training = {"max_epochs": None, "max_steps": max_steps}
+    loader = {"batch_size": batch_size, "eval_batch_size": 100}
+    model = {"type": "GraphSAGE", "args": {"hidden_channels": 4}}
+    _run(tmp_path, small_bundle_path, training=training, loader=loader, model=model)
+    assert _steps("validate") == due
+
+
 def test_it_may_validate_before_the_first_step(small_bundle_path, tmp_path):
     training = {"max_steps": 1, "validate_at_start": True}
     _run(tmp_path, small_bundle_path, training=training)
@@ -127,7 +149,7 @@ def test_what_fit_hands_back(tmp_path):
         tmp_path,
         scaling__num_workers=0,
         data={"synthetic": {"type": "planted_partition", "num_nodes": 200, "num_classes": 3}},
-        training={"max_epochs": 2},
+        training={"max_epochs": 2, "validate_every": {"epochs": 1}},
         checkpoint={"policy": "best"},
     )
     result = raygnn.train.fit(config)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import pickle
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +12,7 @@ import pytest
 
 from raygnn.data.bundle import Bundle
 from raygnn.data.ingest.build_bundle import IngestOptions, ingest
+from raygnn.data.standardization import ColumnScale
 from raygnn.data.tables.graph_tables import GraphTables, edge_rows, node_rows, write_tables
 from raygnn.errors import DataError, RunError
 from raygnn.loops.saved_model.signature import LinkOutput, ModelSignature, NodeOutput
@@ -59,6 +62,34 @@ def test_it_reads_back_as_written(signature):
     output = NodeOutput("user", "y", "multi_class", 2, ("a", "b"))
     other = ModelSignature("x", signature.node_types, (BUYS,), {}, output)
     assert ModelSignature.from_json(other.to_json(), "model.json") == other
+
+
+def test_how_features_were_standardised_is_saved_with_the_model(signature):
+    scales = {"item": {"x": ColumnScale((0.1, 1 / 3), (1e-7, 0.0))}}
+    scales["user__buys__item"] = {"amount": ColumnScale((60_000.0, 0.0), (2.0, 1.0))}
+    saved = replace(signature, standardization=scales)
+    assert ModelSignature.from_json(saved.to_json(), "model.json") == saved
+
+
+def test_a_model_of_before_standardisation_reads_features_as_they_are(signature):
+    content = json.loads(signature.to_json())
+    del content["standardization"]
+    assert ModelSignature.from_json(json.dumps(content), "model.json") == signature
+
+
+def test_what_is_not_read_is_not_standardised(folder):
+    bundle = _bundle(folder, "with users", user_features=True)
+    scale = ColumnScale((0.0, 0.0), (2.0, 2.0))
+    saved = ModelSignature.of(
+        bundle,
+        "x",
+        {"item": 2, "user": 2},
+        {"user"},
+        [],
+        LinkOutput((BUYS,)),
+        {"item": {"x": scale}, "user": {"x": scale}},
+    )
+    assert dict(saved.standardization) == {"item": {"x": scale}}
 
 
 def test_it_fits_its_own_graph_in_any_order_and_with_more_types(folder, signature):

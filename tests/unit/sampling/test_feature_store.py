@@ -8,14 +8,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from raygnn.data.bundle import SparseColumn
+from raygnn.data.standardization import ColumnScale
+from raygnn.errors import DataError
 from raygnn.sampling import LocalFeatureStore
 from tests.unit.sampling.memory_bundle import NODE, MemoryBundle
 
 HALVES = ("float16", "bfloat16")
 
 
-def _store(column: np.ndarray | SparseColumn, num_nodes: int) -> LocalFeatureStore:
-    return LocalFeatureStore(MemoryBundle({NODE: num_nodes}, {}, stored={NODE: {"x": column}}))
+def _store(
+    column: np.ndarray | SparseColumn, num_nodes: int, scale: ColumnScale | None = None
+) -> LocalFeatureStore:
+    bundle = MemoryBundle({NODE: num_nodes}, {}, stored={NODE: {"x": column}})
+    return LocalFeatureStore(bundle, {} if scale is None else {NODE: {"x": scale}})
 
 
 @settings(max_examples=40, deadline=None)
@@ -35,6 +40,52 @@ def test_dense_rows(dtype, shape, ids, given_out):
     assert out is None or found is out
     assert found.dtype == expected.dtype
     assert np.array_equal(found, expected)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    dtype=st.sampled_from(["float32", "int64", "int32", "int8", "uint8", *HALVES]),
+    shape=st.sampled_from([(), (1,), (3,), (17,), (2, 3)]),
+    ids=st.lists(st.integers(0, 29), max_size=50),
+    mean=st.sampled_from([0.0, 60.0, -100.3]),
+)
+def test_standardised_rows(dtype, shape, ids, mean):
+    column = np.random.default_rng(0).normal(mean, 10, size=(30, *shape)).clip(-120, 120)
+    column = np.abs(column).astype(dtype) if dtype == "uint8" else column.astype(dtype)
+    rows = column.reshape(30, -1).astype(np.float64)
+    scale = ColumnScale(tuple(rows.mean(axis=0)), tuple(rows.std(axis=0)))
+    ids = np.array(ids, np.int64)
+    found = _store(column, 30, scale).gather(NODE, "x", ids)
+    assert found.dtype == np.float32
+    assert found.shape == (len(ids), *(shape or (1,)))
+    expected = ((rows - rows.mean(axis=0)) / rows.std(axis=0))[ids]
+    assert np.allclose(found.reshape(expected.shape), expected, rtol=1e-6, atol=1e-6)
+
+
+def test_elements_close_together_far_from_zero_are_told_apart():
+    """A float32 of the mean alone would be off by half of their spread."""
+    column = np.float32(2**24) + 2 * np.arange(4, dtype=np.float32).reshape(4, 1)
+    rows = column.astype(np.float64)
+    scale = ColumnScale(tuple(rows.mean(axis=0)), tuple(rows.std(axis=0)))
+    found = _store(column, 4, scale).gather(NODE, "x", np.arange(4))
+    assert np.allclose(found[:, 0], [-1.3416408, -0.4472136, 0.4472136, 1.3416408], rtol=1e-6)
+
+
+def test_an_element_of_one_value_becomes_zero_whatever_it_is():
+    scale = ColumnScale((5.0, 1e-40), (0.0, 1e-42))
+    found = _store(np.array([[5, 3], [8, 1]], np.float32), 2, scale).gather(NODE, "x", np.arange(2))
+    assert found.tolist() == [[0, 0], [0, 0]]
+
+
+def test_a_model_of_dense_rows_reads_sparse_ones():
+    column = SparseColumn(np.array([0, 1, 2]), np.array([1, 0]), np.array([4.0, 6.0]), 2)
+    store = _store(column, 2, ColumnScale((3.0, 2.0), (3.0, 2.0)))
+    assert store.gather(NODE, "x", np.arange(2)).tolist() == [[-1, 1], [1, -1]]
+
+
+def test_rows_of_another_width_than_in_training_are_refused():
+    with pytest.raises(DataError, match="its rows have 2 elements, and the model was trained w"):
+        _store(np.zeros((3, 2), np.float32), 3, ColumnScale((0.0,), (2.0,)))
 
 
 @pytest.mark.parametrize("dtype", [None, "float32", "float64", *HALVES, "int8"])

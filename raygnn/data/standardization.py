@@ -1,0 +1,85 @@
+"""Features and targets on one scale: of each element the mean and spread a model was trained on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from raygnn.data.bundle_record import ColumnInfo
+
+_LEAST_STD = float(np.finfo(np.float32).tiny)  # below it 1 / std is beyond float32
+_MANY_ZEROS = 0.1  # share of rows
+
+
+class Affine(NamedTuple):
+    """float32 [width] each."""
+
+    shift: np.ndarray
+    factor: np.ndarray
+    offset: np.ndarray
+
+
+@dataclass(frozen=True)
+class ColumnScale:
+    """How the rows of a dense column are standardised: x becomes (x - mean) / std.
+
+    An element with a std of 0 becomes 0: it had one value in all rows that a model was trained on.
+    Elements that stay as they are have a mean of 0 and a std of 1.
+
+    Attributes:
+        mean, std: by element of a row.
+    """
+
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        if len(self.mean) != len(self.std):
+            raise ValueError(f"{len(self.mean)} means and {len(self.std)} standard deviations")
+
+    @classmethod
+    def of(cls, info: ColumnInfo) -> ColumnScale | None:
+        """The scale of a column as ingest has measured it; None of one that stays as it is.
+
+        Sparse columns stay as they are. So do elements of 0 and 1, and those between 0 and 1 that
+        are 0 in a tenth of the rows or more: flags, one-hot codes, words of a text and shares are
+        on one scale already, and what is rare among them would become large.
+        """
+        measured = info.statistics
+        if info.role != "feature" or measured is None:
+            return None
+        zeros, ones = np.array(measured.num_zeros), np.array(measured.num_ones)
+        within = (np.array(measured.low) >= 0) & (np.array(measured.high) <= 1)
+        stays = zeros + ones == measured.count
+        stays |= within & (zeros >= _MANY_ZEROS * measured.count)
+        if stays.all():
+            return None
+        mean, std = np.where(stays, 0.0, measured.mean), np.where(stays, 1.0, measured.std)
+        return cls(tuple(mean.tolist()), tuple(std.tolist()))
+
+    @classmethod
+    def of_rows(cls, rows: np.ndarray) -> ColumnScale:
+        """The scale of rows themselves, [num_rows] or [num_rows, width], at least one."""
+        values = rows.reshape(len(rows), -1).astype(np.float64)
+        origin = values[0].copy()  # so that nothing cancels far from zero
+        values -= origin
+        return cls(tuple((origin + values.mean(0)).tolist()), tuple(values.std(0).tolist()))
+
+    def affine(self) -> Affine:
+        """The same as float32 arithmetic: x becomes (x - shift) * factor + offset.
+
+        A mean far from 0 is no float32: `offset` holds what `shift` leaves of it, so that elements
+        close together, at whatever distance from 0, lose nothing.
+        """
+        mean, std = np.array(self.mean), np.array(self.std)
+        shift = mean.astype(np.float32)
+        factor = np.divide(1.0, std, out=np.zeros_like(std), where=std > _LEAST_STD)
+        offset = (shift - mean) * factor
+        return Affine(shift, factor.astype(np.float32), offset.astype(np.float32))
+
+
+#: By name of the node or edge type and by column.
+Standardization = Mapping[str, Mapping[str, ColumnScale]]
