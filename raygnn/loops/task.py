@@ -98,6 +98,9 @@ class Task(ABC):
     #: Edge columns that the model reads, by column what it calls them.
     edge_columns: Mapping[str, str] = MappingProxyType({})
 
+    #: What losses are of, where that is not the labels as they are; printed at the start.
+    loss_unit: str | None = None
+
     #: Names of the sums in `StepOutput.metrics`; every batch gives all of them.
     step_metrics: Sequence[str] = ()
 

@@ -55,12 +55,15 @@ def test_columns_as_they_are_drown_each_other(graphs: Path, tmp_path: Path) -> N
     assert json.loads((tmp_path / "run" / "model.json").read_text())["standardization"] == {}
 
 
-def test_prices_are_learned_and_told_in_their_own_unit(graphs: Path, tmp_path: Path) -> None:
+def test_prices_are_learned_and_told_in_their_own_unit(
+    graphs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """0.65 is best without the graph, 0.99 with it; neither standardised it was 0.42."""
     metrics = train(graphs, "houses", tmp_path, model="GraphSAGE")
     assert metrics["test/r2"] >= 0.95
     assert 5_000 < metrics["test/mae"] < 20_000
     assert metrics["test/loss"] < 0.05  # of standardised prices, whose mean alone gives 1
+    assert "losses are of price in standard deviations (" in capsys.readouterr().out
     run = str(tmp_path / "run")
     here = ["--data.cache_dir", str(graphs / "cache"), "--scaling.num_workers", "0"]
     written = raygnn.infer.predict(run, str(tmp_path / "out"), here)

@@ -14,6 +14,7 @@ from raygnn.data.bundle import Bundle
 from raygnn.data.tables.graph_tables import GraphTables, edge_rows, node_rows, write_tables
 from raygnn.errors import ConfigError, DataError
 from raygnn.loops.task import TaskEnvironment
+from raygnn.loops.tasks.build_encoder import find_standardization
 from raygnn.loops.tasks.exact_encoding import encode_exactly
 from raygnn.loops.tasks.link_prediction import LinkPrediction
 from raygnn.loops.tasks.node_classification import NodeClassification
@@ -95,10 +96,13 @@ def _set_up(config, task_type) -> tuple[NodeClassification | LinkPrediction, Bun
     return task, bundle
 
 
-def _encode(encoder, bundle, direction, node_type, columns) -> torch.Tensor:
-    graph, features = LocalGraphStore(bundle, direction), LocalFeatureStore(bundle)
+def _encode(task, bundle, direction, node_type, columns) -> torch.Tensor:
+    scales = find_standardization(task.env.loaded.config, bundle, "x", columns)
+    graph, features = LocalGraphStore(bundle, direction), LocalFeatureStore(bundle, scales)
     options = {"edge_columns": columns, "device": torch.device("cpu"), "chunk_size": 200}
-    return encode_exactly(encoder, graph, features, "x", [node_type], **options)[node_type]
+    return encode_exactly(task.model.encoder, graph, features, "x", [node_type], **options)[
+        node_type
+    ]
 
 
 @pytest.mark.parametrize(
@@ -110,7 +114,7 @@ def test_what_is_not_sampled_carries_no_messages(tmp_path, graphs, model, args):
     config["sampling"]["fanouts"] = {"item__of__user": [-1, -1], "user__knows__user": [0, 0]}
     task, bundle = _set_up(config, NodeClassification)
     encoder, node_type = task.model.encoder, task.target.node_type
-    exact = _encode(encoder, bundle, "in", node_type, {})
+    exact = _encode(task, bundle, "in", node_type, {})
     batch = next(task.loader("train").iterate(0))
     with torch.no_grad():
         rows = encoder(batch)[node_type]
@@ -132,14 +136,14 @@ def test_blocks_of_a_batch_give_the_rows_of_the_whole_graph(
     columns = task.edge_columns
     assert set(columns.values()) & {"edge_attr", "edge_weight"}
     encoder, node_type = task.model.encoder, task.target.node_type
-    exact = _encode(encoder, bundle, direction, node_type, columns)
+    exact = _encode(task, bundle, direction, node_type, columns)
     batch = next(task.loader("train").iterate(0))
     seeds = batch[node_type] if graph == "two" else batch
     with torch.no_grad():
         rows = encoder(batch)[node_type]
     torch.testing.assert_close(rows, exact[seeds.n_id[: seeds.batch_size]])
     if model in ("GCN", "LightGCN") and direction == "in":
-        blind = _encode(encoder, bundle, direction, node_type, {})
+        blind = _encode(task, bundle, direction, node_type, {})
         assert not torch.allclose(rows, blind[seeds.n_id[: seeds.batch_size]])
     task.close()
 

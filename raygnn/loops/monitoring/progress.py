@@ -33,6 +33,8 @@ class Progress(Callback):
                 f"{num_parameters(engine):,} parameters, global batch {batch.global_batch_size} = "
                 f"{batch.batch_size} x {show_share(engine)}"
             )
+            if engine.task.loss_unit is not None:
+                say(f"losses are of {engine.task.loss_unit}")
 
     def on_log(self, engine: Engine, metrics: dict[str, float]) -> None:
         if engine.context.rank == 0:

@@ -110,6 +110,8 @@ class NodeClassification(Task):
         self.objective = Objective(env.loaded, default, inputs, env.device)
         self.step_metrics = (*self.step_metrics, *self.objective.step_metrics)
         self._scale = self._find_scale()
+        if self._scale is not None:
+            self.loss_unit = _unit(self.target.label, self._scale)
         self._graph = LocalGraphStore(env.bundle, env.loaded.config.sampling.direction)
         self._sampler = build_sampler(env.loaded, self._graph)
         self.edge_columns = self._find_edge_columns()
@@ -349,3 +351,14 @@ class NodeClassification(Task):
             shown = in_units(shown, self._scale)
         loss_sum, weight = float(output.loss_sum), output.weight
         return EvalOutput(index, ids, loss_sum, weight, shown, target, output.metrics)
+
+
+def _unit(label: str, scale: ColumnScale) -> str:
+    """What a loss of standardised targets is of."""
+    if len(scale.mean) > 1:
+        return f"{label} in standard deviations from its means over the training nodes"
+    (mean,), (std,) = scale.mean, scale.std
+    return (
+        f"{label} in standard deviations ({std:,.6g}) from its mean ({mean:,.6g}) over the "
+        f"training nodes; metrics and predictions are of {label} itself"
+    )
