@@ -65,8 +65,10 @@ def test_prices_are_learned_and_told_in_their_own_unit(
     assert metrics["test/loss"] < 0.05  # of standardised prices, whose mean alone gives 1
     assert "losses are of price in standard deviations (" in capsys.readouterr().out
     run = str(tmp_path / "run")
-    here = ["--data.cache_dir", str(graphs / "cache"), "--scaling.num_workers", "0"]
-    written = raygnn.infer.predict(run, str(tmp_path / "out"), here)
+    graph = ["--data.uri", str(graphs / "houses"), "--data.cache_dir", str(graphs / "cache")]
+    written = raygnn.infer.predict(
+        run, str(tmp_path / "out"), [*graph, "--scaling.num_workers", "0"]
+    )
     rows = pq.read_table(written.table_uri("house")).sort_by("id")
     table = pq.read_table(graphs / "houses" / "nodes" / "house").sort_by("id")
     predicted, price = (t.column(n).to_numpy() for t, n in ((rows, "prediction"), (table, "price")))
