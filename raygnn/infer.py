@@ -18,6 +18,7 @@ from raygnn.loops.inference.job import (
     NeighborRequest,
     NodeRequest,
     check_node_type,
+    find_as_of,
     known_types,
     relation_of,
 )
@@ -63,6 +64,7 @@ def predict(
     data: Any = None,
     what: str | None = None,
     node_types: Sequence[str] = (),
+    as_of: str | int | float | None = None,
     rows_per_file: int = 65_536,
     chunk_size: int = 100_000,
     overwrite: bool = False,
@@ -78,6 +80,9 @@ def predict(
         what: embeddings, predictions or probabilities; None is predictions of a node task, else
             embeddings.
         node_types: None given takes the one that is predicted, or both ends of the links.
+        as_of: of a model with `sampling.temporal`: nodes are encoded from what is not later. A date
+            (UTC without a zone), or a number in the unit of the graph's times; None takes the
+            latest time in the graph.
         rows_per_file: of the tables.
         chunk_size: rows on the device at a time, with `training.eval: exact`.
         overwrite: replaces the output of an earlier call.
@@ -92,7 +97,8 @@ def predict(
     """
 
     def ask(saved: SavedModel, bundle: Bundle) -> NodeRequest:
-        return NodeRequest.of(saved.signature, what, tuple(node_types))
+        time = find_as_of(saved, bundle, as_of)
+        return NodeRequest.of(saved.signature, what, tuple(node_types), time)
 
     options = {"rows_per_file": rows_per_file, "chunk_size": chunk_size, "overwrite": overwrite}
     return _infer(model, out, overrides, allow_modules, data, options, ask)
@@ -111,6 +117,7 @@ def top_k(
     target_type: str | None = None,
     filter_known: bool = False,
     score: str | None = None,
+    as_of: str | int | float | None = None,
     data: Any = None,
     rows_per_file: int = 65_536,
     chunk_size: int = 100_000,
@@ -130,7 +137,7 @@ def top_k(
         anchor_type: of the anchors; None takes the task's.
         target_type: of the neighbors; None takes the task's.
         filter_known: leaves out what the graph links the anchor to; an anchor may then have less
-            than k neighbors.
+            than k neighbors. Of links with times, those that are not later than `as_of`.
         score: inner_product of the embeddings, or the decoder of the model; None takes the decoder
             where `edge_type` is given, else the inner product.
         ...: as in `predict`, with the same errors.
@@ -152,6 +159,7 @@ def top_k(
             known_types(signature, bundle, anchor, target, relation) if filter_known else (),
             score or ("inner_product" if relation is None else "decoder"),  # type: ignore[arg-type]
             relation,
+            find_as_of(saved, bundle, as_of),
         )
         request.check(signature, bundle)
         return request
@@ -203,6 +211,7 @@ def _run(options: argparse.Namespace, rest: Sequence[str]) -> None:
         raise ConfigError(f"MODEL={rest[:1]} is invalid: the model comes first. {_USAGE}")
     model, overrides = rest[0], rest[1:]
     shared: dict[str, Any] = {
+        "as_of": options.as_of,
         "rows_per_file": options.rows_per_file,
         "chunk_size": options.chunk_size,
         "overwrite": options.overwrite,
@@ -270,6 +279,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--targets", metavar="TYPE", help="node type of the neighbors (default: the task's)")
     add("--filter-known", action="store_true", help="leave out what the anchor is linked to")
     add("--score", help=f"{' or '.join(SCORES)} (default: decoder with --edge-type)")
+    add("--as-of", metavar="TIME", help="date or number; of a temporal model (default: the latest)")
     add("--rows-per-file", type=int, default=65_536, metavar="N", help="default: 65536")
     add(
         "--chunk-size",

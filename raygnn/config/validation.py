@@ -57,7 +57,11 @@ class Validated:
 
 
 def validate(
-    value: Mapping[str, Any], texts: Mapping[KeyPath, str], broken: Iterable[str] = ()
+    value: Mapping[str, Any],
+    texts: Mapping[KeyPath, str],
+    broken: Iterable[str] = (),
+    *,
+    trains: bool = True,
 ) -> Validated:
     """Validates each section, then the rules between those that are whole.
 
@@ -66,6 +70,7 @@ def validate(
         texts: how scalars were written whose type was guessed (overrides, environment); where
             the schema wants a text, `--run.name 2024` is one.
         broken: top-level keys known to be wrong already.
+        trains: whether the config is to train with, not for inference alone.
     """
     errors = _errors(value)
     guessed = {
@@ -82,7 +87,7 @@ def validate(
     all_broken = frozenset(broken) | {str(p.path[0]) for p in problems if p.path}
     whole = {key: section for key, section in value.items() if key not in all_broken}
     config = Config.model_validate(whole, context=EACH_SECTION_ALONE)
-    between = [p for p in broken_cross_rules(config) if not p.needs & all_broken]
+    between = [p for p in broken_cross_rules(config, trains=trains) if not p.needs & all_broken]
     return Validated(config, all_broken, problems + between)
 
 

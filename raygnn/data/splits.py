@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from raygnn.data.bundle import Bundle
 from raygnn.data.split_rules import hash_split, per_class_split
+from raygnn.data.time_units import date_in_unit
 from raygnn.errors import DataError
 
 if TYPE_CHECKING:
     from raygnn.config.data_section import HashSplit, PerClassSplit, SplitRule, TemporalSplit
 
 _NAMES = ("train", "val", "test")
-_MICROSECONDS = {"D": 86_400_000_000, "s": 1_000_000, "ms": 1_000, "us": 1}
 
 
 @dataclass(frozen=True)
@@ -166,13 +165,7 @@ def _bound(given: str | int | float, unit: str | None, rule: TemporalSplit) -> i
             f"data.splits={_text(rule)} is invalid: the time column holds plain numbers, which no "
             "date compares with. Give numbers in the column's unit, or write timestamps."
         )
-    moment = datetime.fromisoformat(given)
-    moment = moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment
-    since = moment - datetime(1970, 1, 1, tzinfo=UTC)
-    microseconds = (since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds
-    if unit == "ns":
-        return microseconds * 1_000
-    return -(-microseconds // _MICROSECONDS[unit])
+    return date_in_unit(given, unit, round_up=True)
 
 
 def _text(rule: SplitRule | None) -> str:

@@ -1,14 +1,27 @@
-"""Units of the times that temporal sampling compares with each other."""
+"""Units of the times that temporal sampling compares with each other, and the latest of them."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
 from types import MappingProxyType
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
 
 from raygnn.data.bundle_record import ColumnInfo
 from raygnn.data.edge_types import EdgeType, edge_type_name
 from raygnn.errors import DataError
+
+if TYPE_CHECKING:
+    from raygnn.data.bundle import Bundle
+
+#: In the unit of a graph's times.
+Time = int | float
+
+_MICROSECONDS = {"D": 86_400_000_000, "s": 1_000_000, "ms": 1_000, "us": 1}
 
 
 class HasColumns(Protocol):
@@ -21,6 +34,26 @@ class HasColumns(Protocol):
     def edge_types(self) -> Sequence[EdgeType]: ...
 
     def columns(self, type_: str | EdgeType) -> Mapping[str, ColumnInfo]: ...
+
+
+@dataclass(frozen=True)
+class AsOf:
+    """A moment: what is later is not read.
+
+    Attributes:
+        column: of the times of nodes and edges; types without it are there at all times.
+        unit: of timestamps; null where times are plain numbers.
+    """
+
+    column: str
+    time: Time
+    unit: str | None = None
+
+    def __str__(self) -> str:
+        if self.unit is None:
+            return str(self.time)
+        moment = np.array(int(self.time)).astype(f"datetime64[{self.unit}]")
+        return str(moment).replace("T", " ")
 
 
 def check_time_units(
@@ -44,3 +77,55 @@ def check_time_units(
             f"sampling.temporal.column={column!r} is invalid: times of different units would be "
             f"compared ({shown}). Write all of them as timestamps of one unit, or as numbers."
         )
+
+
+def date_in_unit(text: str, unit: str, *, round_up: bool) -> int:
+    """A date in the unit of a time column.
+
+    Args:
+        text: ISO 8601; without a zone it is in UTC, as in Arrow tables.
+        unit: "D", "s", "ms", "us" or "ns", since 1970.
+        round_up: of what lies within a unit gives the next one, else the one that it lies in.
+    Raises:
+        ValueError: the text is not a date.
+    """
+    moment = datetime.fromisoformat(text)
+    moment = moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment
+    since = moment - datetime(1970, 1, 1, tzinfo=UTC)
+    microseconds = (since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds
+    if unit == "ns":
+        return microseconds * 1_000
+    size = _MICROSECONDS[unit]
+    return -(-microseconds // size) if round_up else microseconds // size
+
+
+def time_unit(graph: HasColumns, column: str) -> str | None:
+    """The unit of the times of a graph, all of one unit; null where they are plain numbers.
+
+    Raises:
+        DataError: node and edge types have times of several units, or none has a time.
+    """
+    check_time_units(graph, column)
+    types: list[str | EdgeType] = [*graph.node_types, *graph.edge_types]
+    for type_ in types:
+        info = graph.columns(type_).get(column)
+        if info is not None:
+            return info.unit
+    raise DataError(
+        f"sampling.temporal.column={column!r} is invalid: no edge or node type of this graph has "
+        "such a column. Declare times in graph.yaml."
+    )
+
+
+def latest_time(bundle: Bundle, column: str) -> Time | None:
+    """The latest time of any node or edge; null where none has one. Reads all of them."""
+    types: list[str | EdgeType] = [*bundle.node_types, *bundle.edge_types]
+    found = []
+    for type_ in types:
+        if column in bundle.columns(type_):
+            times = bundle.column(type_, column)
+            assert isinstance(times, np.ndarray)
+            if len(times):
+                found.append(np.fmax.reduce(times).item())
+    numbers = [time for time in found if not math.isnan(time)]
+    return max(numbers, default=None)

@@ -60,14 +60,14 @@ class InEdges(NamedTuple):
     """
 
     indptr: np.ndarray
-    indices: np.ndarray
+    indices: EdgeRows
 
 
 @torch.no_grad()
 def exact_inference(
     encoder: Encoder,
     x_source: RowSource,
-    csc: tuple[np.ndarray, np.ndarray],
+    csc: tuple[np.ndarray, EdgeRows],
     degrees: np.ndarray | Tensor | None = None,
     *,
     edge_weight: EdgeRows | None = None,

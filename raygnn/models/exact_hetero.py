@@ -33,7 +33,7 @@ class TypedInEdges:
     """
 
     indptr: np.ndarray
-    indices: np.ndarray
+    indices: EdgeRows
     src_degree: np.ndarray | None = None
     dst_degree: np.ndarray | None = None
     edge_weight: EdgeRows | None = None
@@ -163,7 +163,7 @@ class _HeteroBlockBuilder:
         self.device = device
         self._local = {name: np.empty(num, dtype=np.int64) for name, num in num_nodes.items()}
         self._src_degrees = {
-            t: np.bincount(e.indices, minlength=num_nodes[t[0]])
+            t: np.bincount(np.asarray(e.indices), minlength=num_nodes[t[0]])
             if e.src_degree is None
             else e.src_degree
             for t, e in in_edges.items()

@@ -25,10 +25,11 @@ class NeighborLoader(BatchSequence):
     Args:
         seeds: int64 [num_seeds], dense ids, all of the split.
         node_type: of the seeds.
-        sampler: raygnn's, or any sampler of PyG's that has `sample_from_nodes`. One that samples in
-            time takes the times of the seeds from its column of their node type.
+        sampler: raygnn's, or any sampler of PyG's that has `sample_from_nodes`.
         columns: which columns of the nodes a batch has, and under what names.
         edge_columns: the same of the edges.
+        as_of: the time of all seeds, of a sampler that samples in time; None takes the times of
+            the seeds from the sampler's column of their node type.
         options: batch_size, split, seed, shuffle, rank, world_size, num_threads, prefetch_batches,
             device: how seeds are cut into batches and who makes them; see `BatchSequence`.
     Raises:
@@ -46,6 +47,7 @@ class NeighborLoader(BatchSequence):
         sampler: NeighborSampler | BaseSampler,
         columns: Mapping[str, str],
         edge_columns: Mapping[str, str] | None = None,
+        as_of: int | float | None = None,
         **options: Unpack[SequenceOptions],
     ) -> None:
         self.seeds = check_seeds(graph, node_type, seeds)
@@ -56,7 +58,10 @@ class NeighborLoader(BatchSequence):
             if isinstance(sampler, NeighborSampler)
             else ForeignSampler(sampler, graph.node_types, graph.edge_types)
         )
-        self._times = _times_of(features, node_type, self.seeds, self._sampler)
+        if as_of is None:
+            self._times = _times_of(features, node_type, self.seeds, self._sampler)
+        else:
+            self._times = np.broadcast_to(np.asarray(as_of), len(self.seeds))
         self._assembler = BatchAssembler(graph, features, columns, edge_columns or {})
 
     def build(self, places: np.ndarray, epoch: int, key: BatchKey) -> Batch:

@@ -8,6 +8,7 @@ from typing import NamedTuple
 import numpy as np
 from numba import njit
 
+from raygnn.data.time_units import AsOf
 from raygnn.errors import ConfigError
 
 UNIFORM, LAST = "uniform", "last"
@@ -48,6 +49,12 @@ class Horizon(NamedTuple):
 
     temporal: Temporal
     latest: np.ndarray
+
+    @classmethod
+    def as_of(cls, moment: AsOf, num_nodes: int) -> Horizon:
+        """The same time for all nodes."""
+        dtype = np.int64 if isinstance(moment.time, int) else np.float64
+        return cls(Temporal(moment.column), np.full(num_nodes, moment.time, dtype))
 
 
 def salts_of(latest: np.ndarray) -> np.ndarray:

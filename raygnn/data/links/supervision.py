@@ -15,6 +15,7 @@ from raygnn.data.edge_types import EdgeType, edge_type_name
 from raygnn.data.links import kernels as link_kernels
 from raygnn.data.links.folder import SPLIT_NAMES, link_folder, rows_of
 from raygnn.data.links.split import LinkSplit, label_table, message_table
+from raygnn.data.time_units import AsOf
 from raygnn.errors import DataError
 
 
@@ -209,6 +210,49 @@ def known_positives(bundle: Bundle, link: LinkSplit) -> KnownPositives:
         f"the known links of {name}",
     )
     return KnownPositives(open_array(folder / "indptr.npy"), open_array(folder / "targets.npy"))
+
+
+def known_positives_as_of(
+    bundle: Bundle, link: LinkSplit, anchors: np.ndarray, as_of: AsOf
+) -> KnownPositives:
+    """The links of some anchors that are not later than a moment; those without times are too.
+
+    Args:
+        anchors: int64, dense ids, each once; other nodes have no targets in what is returned.
+    Raises:
+        DataError: the graph has no such links.
+    """
+    tables: list[tuple[np.ndarray, np.ndarray, np.ndarray | None]] = []
+    if link.labels:
+        labels = label_table(bundle, link)
+        rows, places = _places_of(labels.indptr, anchors)
+        times = None if labels.time is None else labels.time[places]
+        tables.append((rows, labels.indices[places], times))
+    if link.edge_type in bundle.edge_types:
+        csr, times = bundle.csr(link.edge_type), None
+        rows, places = _places_of(csr.indptr, anchors)
+        if as_of.column in bundle.columns(link.edge_type):
+            stored = bundle.column(link.edge_type, as_of.column)
+            assert isinstance(stored, np.ndarray)
+            times = stored[csr.e_id[places]]
+        tables.append((rows, csr.indices[places], times))
+    known = [
+        (rows, targets) if times is None else (rows[early := times <= as_of.time], targets[early])
+        for rows, targets, times in tables
+    ]
+    rows, targets = (np.concatenate(parts) for parts in zip(*known, strict=True))
+    indptr = np.zeros(bundle.num_nodes(link.edge_type[0]) + 1, np.int64)
+    np.cumsum(np.bincount(rows, minlength=len(indptr) - 1), out=indptr[1:])
+    return KnownPositives(indptr, targets[np.lexsort((targets, rows))])
+
+
+def _places_of(indptr: np.ndarray, nodes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The node and the position of each entry in the rows of some nodes of a CSR matrix."""
+    counts = indptr[nodes + 1] - indptr[nodes]
+    first = np.cumsum(counts) - counts
+    return np.repeat(nodes, counts), np.arange(counts.sum()) + np.repeat(
+        indptr[nodes] - first, counts
+    )
 
 
 def _read(bundle: Bundle, link: LinkSplit, folder: Path, name: str) -> SupervisionEdges:

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from torch_geometric.data import HeteroData
 
+from raygnn.data.time_units import AsOf
 from raygnn.loops.shared_rows import SharedRows
 from raygnn.loops.task import TaskEnvironment
 from raygnn.loops.tasks.build_encoder import feature_widths
@@ -61,6 +62,7 @@ class ExactEmbeddings(Embeddings):
 
     Args:
         node_types: whose rows are wanted.
+        as_of: they take no edges and no neighbors that are later; None takes all.
     Raises:
         ConfigError: the encoder does not go layer by layer.
     """
@@ -74,6 +76,7 @@ class ExactEmbeddings(Embeddings):
         edge_columns: Mapping[str, str],
         node_types: Sequence[str],
         shared: SharedRows,
+        as_of: AsOf | None,
         chunk_size: int,
     ) -> None:
         config = env.loaded.config
@@ -85,6 +88,7 @@ class ExactEmbeddings(Embeddings):
             feature,
             node_types,
             edge_columns=edge_columns,
+            as_of=as_of,
             device=env.device,
             chunk_size=chunk_size,
             compute=shared,
@@ -118,6 +122,7 @@ class SampledEmbeddings(Embeddings):
         edge_columns: Mapping[str, str],
         node_types: Sequence[str],
         shared: SharedRows,
+        as_of: AsOf | None,
     ) -> None:
         config, bundle = env.loaded.config, env.bundle
         plan = config.loader_plan("test")
@@ -129,6 +134,7 @@ class SampledEmbeddings(Embeddings):
             sampler=build_sampler(env.loaded, graph),
             columns={feature: "x"} if feature_widths(bundle, feature) else {},
             edge_columns=edge_columns,
+            as_of=None if as_of is None else as_of.time,
             batch_size=plan.batch_size,
             split="infer",
             seed=config.seed,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Literal
 
@@ -9,6 +10,7 @@ import numpy as np
 
 from raygnn.data.bundle import Bundle
 from raygnn.data.edge_types import EdgeType, edge_type_name
+from raygnn.data.time_units import AsOf, Time, date_in_unit, latest_time, time_unit
 from raygnn.errors import ConfigError
 from raygnn.loops.inference.output_folder import OutputFolder
 from raygnn.loops.saved_model.folder import SavedModel
@@ -26,14 +28,20 @@ class NodeRequest:
     Attributes:
         what: the columns beside `id`.
         node_types: a table each.
+        as_of: when nodes are encoded; None of a model that does not read times.
     """
 
     what: What
     node_types: tuple[str, ...]
+    as_of: AsOf | None = None
 
     @classmethod
     def of(
-        cls, signature: ModelSignature, what: str | None, node_types: tuple[str, ...]
+        cls,
+        signature: ModelSignature,
+        what: str | None,
+        node_types: tuple[str, ...],
+        as_of: AsOf | None = None,
     ) -> NodeRequest:
         """Fills in what is left open, and checks the rest.
 
@@ -57,7 +65,7 @@ class NodeRequest:
             check_node_type(signature, name, "--node-type")
         if chosen != "embeddings":
             _check_predicts(output, chosen, wanted)
-        return cls(chosen, wanted)  # type: ignore[arg-type]
+        return cls(chosen, wanted, as_of)  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True)
@@ -66,10 +74,11 @@ class NeighborRequest:
 
     Attributes:
         anchors: int64, dense ids, each once.
-        filter_known: edge types whose links are left out.
+        filter_known: edge types whose links are left out; with `as_of`, those not later than it.
         score: the inner product of embeddings, or what the model's decoder gives.
         relation: which of the model's links are asked for, by their number; None where it was not
             said.
+        as_of: see `NodeRequest`.
     """
 
     k: int
@@ -79,6 +88,7 @@ class NeighborRequest:
     filter_known: tuple[EdgeType, ...] = ()
     score: Literal["inner_product", "decoder"] = "inner_product"
     relation: int | None = None
+    as_of: AsOf | None = None
 
     def check(self, signature: ModelSignature, bundle: Bundle) -> None:
         """Checks k and score against graph and model.
@@ -133,6 +143,65 @@ class InferenceJob:
     output: OutputFolder
     rows_per_file: int
     chunk_size: int
+
+
+def find_as_of(saved: SavedModel, bundle: Bundle, given: str | Time | None) -> AsOf | None:
+    """The moment as of which a graph is read.
+
+    Args:
+        bundle: the part of the graph that the model reads.
+        given: a date or a number; None takes the latest time in the graph.
+    Returns:
+        None, where the model does not read times.
+    Raises:
+        ConfigError: it is not a time, not one of this graph's unit, or the model reads no times.
+        DataError: the graph has no times, or times of several units.
+    """
+    temporal = saved.loaded.config.sampling.temporal
+    if temporal is None:
+        if given is not None:
+            raise ConfigError(
+                f"--as-of={given!r} is invalid: the model was trained without sampling.temporal, "
+                "so it takes edges of all times. Leave it out, or set --sampling.temporal '{}'."
+            )
+        return None
+    unit = time_unit(bundle, temporal.column)
+    if given is not None:
+        return AsOf(temporal.column, _parsed_time(str(given), unit), unit)
+    latest = latest_time(bundle, temporal.column)
+    return AsOf(temporal.column, 0 if latest is None else latest, unit)
+
+
+def _parsed_time(text: str, unit: str | None) -> Time:
+    """A time in the unit of the graph's."""
+    key = f"--as-of={text[:50]!r} is invalid"
+    number = _number(text)
+    if number is not None:
+        if not math.isfinite(number) or not -(2**63) <= number < 2**63:
+            raise ConfigError(
+                f"{key}: it is not a finite number of 64 bits. Set a number in the unit of the "
+                "graph's times, or a date."
+            )
+        whole = math.floor(number)
+        return whole if unit is not None or whole == number else number
+    if unit is None:
+        raise ConfigError(f"{key}: the times of this graph are plain numbers. Set such a number.")
+    try:
+        return date_in_unit(text, unit, round_up=False)
+    except ValueError as error:
+        raise ConfigError(
+            f"{key}: it is neither a date nor a number. Set such as 2024-03-01, "
+            f"'2024-03-01 12:00', or a number in the unit of the graph's times ({unit})."
+        ) from error
+
+
+def _number(text: str) -> Time | None:
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return None
 
 
 def relation_of(signature: ModelSignature, name: str) -> int:

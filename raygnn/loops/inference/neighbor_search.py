@@ -12,7 +12,11 @@ from torch import Tensor, nn
 
 from raygnn.data.bundle import Bundle
 from raygnn.data.links.split import LinkSplit, find_label_edges
-from raygnn.data.links.supervision import KnownPositives, known_positives
+from raygnn.data.links.supervision import (
+    KnownPositives,
+    known_positives,
+    known_positives_as_of,
+)
 from raygnn.loops.agreement import together
 from raygnn.loops.inference.embeddings import Embeddings
 from raygnn.loops.inference.job import NeighborRequest
@@ -102,10 +106,11 @@ def _scores(request: NeighborRequest, model: nn.Module) -> Scores:
 
 
 def _known(request: NeighborRequest, bundle: Bundle) -> list[KnownPositives]:
-    return [
-        known_positives(bundle, LinkSplit(edge_type, labels=_has_labels(bundle, edge_type)))
-        for edge_type in request.filter_known
-    ]
+    """Links that are left out, by edge type."""
+    links = [LinkSplit(t, labels=_has_labels(bundle, t)) for t in request.filter_known]
+    if request.as_of is None:
+        return [known_positives(bundle, link) for link in links]
+    return [known_positives_as_of(bundle, link, request.anchors, request.as_of) for link in links]
 
 
 def _has_labels(bundle: Bundle, edge_type: tuple[str, str, str]) -> bool:

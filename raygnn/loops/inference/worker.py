@@ -57,13 +57,14 @@ def run_inference(job: InferenceJob, context: WorkerContext) -> dict[str, Any]:
     assert isinstance(encoder, GraphEncoder)
     shared = SharedRows(bundle.path.parent.parent / "scratch")
     feature, node_types = signature.feature, job.request.node_types
-    features = LocalFeatureStore(bundle, signature.standardization)
-    given = (encoder, env, features, feature, task.edge_columns, node_types, shared)
+    features, as_of = LocalFeatureStore(bundle, signature.standardization), job.request.as_of
+    given = (encoder, env, features, feature, task.edge_columns, node_types, shared, as_of)
     embeddings: Embeddings
     if context.rank == 0:
         nodes = ", ".join(f"{bundle.num_nodes(t):,} {t}" for t in job.request.node_types)
         how = loaded.config.training.eval
-        say(f"encoding {nodes}: {how}, {context.world_size} worker(s), {context.device}")
+        when = "" if as_of is None else f", as of {as_of}"
+        say(f"encoding {nodes}: {how}{when}, {context.world_size} worker(s), {context.device}")
     if loaded.config.training.eval == "exact":
         embeddings = ExactEmbeddings(*given, job.chunk_size)
     else:
@@ -214,6 +215,8 @@ def _manifest(
         "graph": bundle.fingerprint,
         "eval": job.model.loaded.config.training.eval,
     }
+    if request.as_of is not None:
+        content |= {"as_of": request.as_of.time, "time_unit": request.as_of.unit}
     if isinstance(request, NeighborRequest):
         content |= {
             "what": "neighbors",

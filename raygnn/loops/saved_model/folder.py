@@ -103,7 +103,8 @@ def _load(written: Source, overrides: Sequence[str], allow_modules: Sequence[str
     read = {key: value for key, value in written.value.items() if key in _READ}
     if isinstance(data := read.get("data"), dict):
         read["data"] = {key: value for key, value in data.items() if key not in PLACES}
-    return load_config(replace(written, value=read), [*changes, *overrides], allow_modules)
+    source = replace(written, value=read)
+    return load_config(source, [*changes, *overrides], allow_modules, trains=False)
 
 
 def _model_uri(written: Source) -> str | None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from types import MappingProxyType
 
 import numpy as np
@@ -11,15 +12,17 @@ import torch
 from torch import Tensor
 
 from raygnn.data.edge_types import EdgeType
+from raygnn.data.time_units import AsOf
 from raygnn.errors import ConfigError
 from raygnn.models.encoder import Encoder
-from raygnn.models.exact import RowComputation, compute_here, exact_inference
+from raygnn.models.exact import EdgeRows, RowComputation, compute_here, exact_inference
 from raygnn.models.exact_hetero import TypedInEdges, exact_hetero_inference, identity_rows
 from raygnn.models.graph_encoder import GraphEncoder
 from raygnn.models.hetero_encoder import HeteroEncoder
 from raygnn.models.wrap import EDGE_ATTR, EDGE_WEIGHT
-from raygnn.sampling.protocols import message_type
+from raygnn.sampling.protocols import PickRequest, Picks, ends, message_type
 from raygnn.sampling.stores import LocalFeatureStore, LocalGraphStore
+from raygnn.sampling.temporal import Horizon
 
 
 def check_exact(
@@ -51,6 +54,7 @@ def encode_exactly(
     node_types: Sequence[str],
     *,
     edge_columns: Mapping[str, str] = MappingProxyType({}),
+    as_of: AsOf | None = None,
     device: torch.device,
     chunk_size: int = 100_000,
     compute: RowComputation = compute_here,
@@ -61,6 +65,7 @@ def encode_exactly(
         encoder: one that `check_exact` takes.
         feature: column of the input.
         edge_columns: edge columns that the encoder reads; see `find_edge_columns`.
+        as_of: leaves out edges that are later, and edges from neighbors that are; None takes all.
         chunk_size, compute: as in `exact_inference`.
     Returns:
         By node type, [num_nodes, channels] on the CPU.
@@ -70,16 +75,30 @@ def encode_exactly(
     def rows_of(name: str, ids: np.ndarray) -> np.ndarray:
         return features.gather(name, feature, ids)
 
-    columns = _EdgeColumns(graph, features, edge_columns)
+    def edges_of(edge_type: EdgeType) -> TypedInEdges:
+        edges = _InEdges(graph, edge_type, as_of)
+        columns = {
+            called: _LazyRows(partial(edges.rows, features, column))
+            for column, called in edge_columns.items()
+            if column in features.columns(edge_type)
+        }
+        return TypedInEdges(
+            indptr=edges.indptr,
+            indices=edges.indices,
+            src_degree=edges.src_degrees() if isinstance(module, HeteroEncoder) else None,
+            edge_weight=columns.get(EDGE_WEIGHT),
+            edge_attr=columns.get(EDGE_ATTR),
+        )
+
     if isinstance(module, Encoder):
         (name,), (edge_type,) = graph.node_types, graph.edge_types
-        adjacency = graph.adjacency(edge_type)
+        edges = edges_of(edge_type)
         rows = exact_inference(
             module,
             lambda ids: rows_of(name, ids),
-            (adjacency.indptr, adjacency.indices),
-            edge_weight=columns.rows(edge_type, EDGE_WEIGHT),
-            edge_attr=columns.rows(edge_type, EDGE_ATTR),
+            (edges.indptr, edges.indices),
+            edge_weight=edges.edge_weight,
+            edge_attr=edges.edge_attr,
             device=device,
             chunk_size=chunk_size,
             compute=compute,
@@ -89,7 +108,7 @@ def encode_exactly(
     return exact_hetero_inference(
         module,
         identity_rows(module.embedded_types, rows_of),
-        {message_type(t, graph.direction): columns.edges(t) for t in graph.edge_types},
+        {message_type(t, graph.direction): edges_of(t) for t in graph.edge_types},
         {name: graph.num_nodes(name) for name in graph.node_types},
         list(dict.fromkeys(node_types)),
         device=device,
@@ -98,40 +117,59 @@ def encode_exactly(
     )
 
 
+class _InEdges:
+    """The edges of a type by the node that takes them, all or those as of a moment.
+
+    The latter are picked anew for each range of nodes that is asked for: a worker holds a number
+    for each node, and no copy of the graph.
+    """
+
+    def __init__(self, graph: LocalGraphStore, edge_type: EdgeType, as_of: AsOf | None) -> None:
+        self._graph, self._edge_type, self._as_of = graph, edge_type, as_of
+        self._neighbor_type, taker_type = ends(edge_type, graph.direction)
+        if as_of is None:
+            adjacency = graph.adjacency(edge_type)
+            self.indptr, self._e_id = adjacency.indptr, adjacency.e_id
+            self.indices: EdgeRows = adjacency.indices
+            return
+        takers = np.arange(graph.num_nodes(taker_type))
+        degrees = graph.degrees(edge_type, takers, Horizon.as_of(as_of, len(takers)))
+        self.indptr = np.concatenate([[0], np.cumsum(degrees)])
+        self.indices = _LazyRows(lambda edges: self._pick(edges).neighbors)
+
+    def src_degrees(self) -> np.ndarray | None:
+        """How many edges go out from each neighbor; None where `indices` says it."""
+        if self._as_of is None:
+            return None
+        neighbors = np.arange(self._graph.num_nodes(self._neighbor_type))
+        horizon = Horizon.as_of(self._as_of, len(neighbors))
+        return self._graph.neighbor_degrees(self._edge_type, neighbors, horizon)
+
+    def rows(self, features: LocalFeatureStore, column: str, edges: slice) -> np.ndarray:
+        """A column of consecutive edges, all that some nodes take."""
+        if self._as_of is not None:
+            ids = self._pick(edges).e_id
+        else:
+            ids = np.arange(edges.start, edges.stop) if self._e_id is None else self._e_id[edges]
+        return features.gather(self._edge_type, column, ids.astype(np.int64))
+
+    def _pick(self, edges: slice) -> Picks:
+        assert self._as_of is not None
+        first = int(np.searchsorted(self.indptr, edges.start, side="right")) - 1
+        last = int(np.searchsorted(self.indptr, edges.stop, side="left"))
+        nodes = np.arange(first, max(first, last))
+        horizon = Horizon.as_of(self._as_of, len(nodes))
+        request = PickRequest(nodes, fanout=-1, replace=False, key=0, hop=0, horizon=horizon)
+        picks = self._graph.pick(self._edge_type, request)
+        assert picks.offsets[-1] == edges.stop - edges.start
+        return picks
+
+
 @dataclass(frozen=True)
-class _EdgeColumns:
-    graph: LocalGraphStore
-    features: LocalFeatureStore
-    names: Mapping[str, str]
+class _LazyRows:
+    """`EdgeRows` that are read when they are asked for."""
 
-    def edges(self, edge_type: EdgeType) -> TypedInEdges:
-        """The edges of a type with their columns."""
-        adjacency = self.graph.adjacency(edge_type)
-        return TypedInEdges(
-            indptr=adjacency.indptr,
-            indices=adjacency.indices,
-            edge_weight=self.rows(edge_type, EDGE_WEIGHT),
-            edge_attr=self.rows(edge_type, EDGE_ATTR),
-        )
-
-    def rows(self, edge_type: EdgeType, name: str) -> _Rows | None:
-        """The column of that name, of an edge type that has it."""
-        for column, called in self.names.items():
-            if called == name and column in self.features.columns(edge_type):
-                e_id = self.graph.adjacency(edge_type).e_id
-                return _Rows(self.features, edge_type, column, e_id)
-        return None
-
-
-@dataclass(frozen=True)
-class _Rows:
-    """A column by place in an adjacency; `EdgeRows` that are read when they are asked for."""
-
-    features: LocalFeatureStore
-    edge_type: EdgeType
-    column: str
-    e_id: np.ndarray | None
+    read: Callable[[slice], np.ndarray]
 
     def __getitem__(self, edges: slice) -> np.ndarray:
-        ids = np.arange(edges.start, edges.stop) if self.e_id is None else self.e_id[edges]
-        return self.features.gather(self.edge_type, self.column, ids.astype(np.int64))
+        return self.read(edges)

@@ -1,4 +1,4 @@
-"""Two small trained models, and graphs to use them on."""
+"""Small trained models, and graphs to use them on."""
 
 from __future__ import annotations
 
@@ -6,13 +6,17 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
 import raygnn.train
 from raygnn.data.synthetic.generators import synthetic_tables
-from raygnn.data.tables.graph_tables import GraphTables, write_tables
+from raygnn.data.tables.graph_tables import GraphTables, edge_rows, node_rows, write_tables
 from tests.small_runs import small_config
+
+DAY = 86_400_000  # ms, in which Parquet keeps dates of whole seconds
+NUM_USERS, NUM_ITEMS, NUM_TASTES, NUM_BUYS = 300, 60, 3, 3_000
 
 
 @dataclass(frozen=True)
@@ -120,3 +124,86 @@ def _train(folder: Path, tables: GraphTables, **changes: Any) -> Trained:
     config = small_config(folder, scaling__num_workers=0, **settings, **changes)
     metrics = raygnn.train.fit(config).metrics
     return Trained(str(folder / "run"), graph, unlabelled, metrics)
+
+
+def timed_shop(seed: int = 0) -> tuple[GraphTables, dict[str, np.ndarray]]:
+    """Users buy items of their taste; items' features say which taste they are of."""
+    rng = np.random.default_rng(seed)
+    taste, kind = rng.integers(0, NUM_TASTES, NUM_USERS), np.arange(NUM_ITEMS) % NUM_TASTES
+    user = rng.integers(0, NUM_USERS, NUM_BUYS)
+    same = rng.random(NUM_BUYS) < 0.9
+    item = NUM_TASTES * rng.integers(0, NUM_ITEMS // NUM_TASTES, NUM_BUYS)
+    item += np.where(same, taste[user], rng.integers(0, NUM_TASTES, NUM_BUYS))
+    days = np.sort(rng.integers(0, 100, NUM_BUYS))
+    x = np.eye(NUM_TASTES, dtype=np.float32)[kind] + 0.1 * rng.random((NUM_ITEMS, 1)).astype("f")
+    born = rng.integers(0, 100, NUM_USERS)
+    tables = GraphTables(
+        {
+            "user": node_rows(
+                np.arange(NUM_USERS),
+                {"x": rng.random((NUM_USERS, 2), dtype=np.float32)},
+                labels={"y": taste},
+                time=dates(born),
+            ),
+            "item": node_rows(np.arange(NUM_ITEMS), {"x": x}),
+        },
+        {("user", "buys", "item"): edge_rows(user, item, time=dates(days))},
+    )
+    return tables, {"user": user, "item": item, "day": days, "taste": taste, "born": born}
+
+
+def dates(days: np.ndarray) -> np.ndarray:
+    return (days * DAY).astype("datetime64[ms]")
+
+
+def write_shop(folder: Path, until: int | None = None, *, timed_users: bool = True) -> str:
+    """The tables; with `until`, without the purchases after that day."""
+    tables, shop = timed_shop()
+    kept = shop["day"] <= (100 if until is None else until)
+    nodes = dict(tables.nodes)
+    if not timed_users:
+        users = nodes["user"]
+        nodes["user"] = replace(users, table=users.table.drop(["time"]), time=None)
+    rows = edge_rows(shop["user"][kept], shop["item"][kept], time=dates(shop["day"][kept]))
+    tables = GraphTables(nodes, {("user", "buys", "item"): rows})
+    return str(Path(write_tables(tables, str(folder))).parent)
+
+
+@pytest.fixture(scope="session")
+def temporal_links(tmp_path_factory: pytest.TempPathFactory) -> Trained:
+    """A model of purchases, which are split by their times."""
+    folder = tmp_path_factory.mktemp("temporal-links")
+    task = {"edge_type": "user__buys__item", "num_random_negatives_eval": 50}
+    model = {"out_channels": 16, "normalize_output": True}
+    return _train_in_time(folder, "link_prediction", task, model, "auc")
+
+
+@pytest.fixture(scope="session")
+def temporal_labels(tmp_path_factory: pytest.TempPathFactory) -> Trained:
+    """A model of the users' tastes, each known as of a time of its own."""
+    folder = tmp_path_factory.mktemp("temporal-labels")
+    return _train_in_time(folder, "node_classification", {}, {"hidden_channels": 16}, "accuracy")
+
+
+def _train_in_time(
+    folder: Path, task: str, task_args: dict, model_args: dict, metric: str
+) -> Trained:
+    graph = write_shop(folder / "graph")
+    settings = {
+        "task": {"type": task, "args": task_args},
+        "data": {
+            "uri": graph,
+            "cache_dir": str(folder / "cache"),
+            "reverse_edges": True,
+            "splits": {"type": "temporal", "quantiles": [0.7, 0.8]},
+        },
+        "sampling": {"fanouts": [10, 10], "temporal": {}},
+        "model": {"type": "Hetero", "args": {"conv": "GraphSAGE", **model_args}},
+        "metrics": [{"type": metric}],
+        "loader": {"batch_size": 128, "eval_batch_size": 128},
+        "training": {"max_steps": 150},
+        "optimizer": {"type": "Adam", "args": {"lr": 0.01}},
+        "scaling__num_workers": 0,
+    }
+    metrics = raygnn.train.fit(small_config(folder, **settings)).metrics
+    return Trained(str(folder / "run"), graph, graph, metrics)

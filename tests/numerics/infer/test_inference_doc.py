@@ -18,15 +18,17 @@ README = (ROOT / "README.md").read_text("utf-8")
 
 
 @pytest.fixture
-def folder(node_model, link_model, tmp_path, monkeypatch) -> Path:
+def folder(node_model, link_model, temporal_links, tmp_path, monkeypatch) -> Path:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "runs").mkdir()
-    for name, trained in (("papers", node_model), ("shop", link_model)):
+    models = {"papers": node_model, "shop": link_model, "orders": temporal_links}
+    for name, trained in models.items():
         (tmp_path / "runs" / name).mkdir()
         for file in ("model.safetensors", "model.json", "config.yaml"):
             shutil.copy(Path(trained.run) / file, tmp_path / "runs" / name)
     shutil.copytree(node_model.plain_graph, tmp_path / "graph")
     shutil.copytree(link_model.graph, tmp_path / "shop")
+    shutil.copytree(temporal_links.graph, tmp_path / "orders")
     (tmp_path / "ids.csv").write_text("id\nn001\nn002\n")
     users = pq.read_table(Path(link_model.graph) / "nodes" / "user", columns=["id"])
     pq.write_table(users.slice(0, 3), tmp_path / "users.parquet")
