@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from raygnn.config import LoadedConfig
 from raygnn.data.bundle import Bundle
+from raygnn.loops.baselines import Baselines
 from raygnn.loops.saved_model.signature import ModelSignature
 from raygnn.losses import Candidates
 from raygnn.sampling.batch_sequence import BatchSequence
@@ -156,6 +157,25 @@ class Task(ABC):
     def build_metrics(self) -> Sequence[Any]:
         """The metrics of evaluation (`raygnn.metrics`)."""
         return ()
+
+    def baselines(
+        self, split: str, num_batches: int | None, metrics: Sequence[Any]
+    ) -> Baselines | None:
+        """Guesses that any model must beat, on the evaluation batches of a split.
+
+        Collective: all ranks must call.
+
+        Args:
+            num_batches: over all workers; None takes all.
+            metrics: those that the model is judged by.
+        Returns:
+            None, where there is no such split, or the task knows no guesses.
+        """
+        return None
+
+    def warnings(self) -> list[str]:
+        """What of the data may make a model look better than it is, a sentence each."""
+        return []
 
     def configure_optimizers(self, model: nn.Module) -> torch.optim.Optimizer | None:
         """An optimizer of the task's own; None takes the one of the config."""

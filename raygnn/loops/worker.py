@@ -25,6 +25,7 @@ from raygnn.loops.checkpoints.checkpointer import Checkpointer
 from raygnn.loops.context import WorkerContext
 from raygnn.loops.engine import Engine
 from raygnn.loops.job import TrainJob
+from raygnn.loops.monitoring.advice import Advice, baseline_lines, verdicts
 from raygnn.loops.monitoring.history import HistoryWriter
 from raygnn.loops.monitoring.log_rows import LogRows
 from raygnn.loops.monitoring.profiler import Profiler
@@ -58,8 +59,8 @@ def run_worker(
             return _run_own_loop(job, task, context)
         checkpointer = Checkpointer(job.folder, context, config.checkpoint)
         saver = None if config.checkpoint.policy == "none" else checkpointer
-        throughput, logged = Throughput(), LogRows()
-        watching = [throughput, logged, *callbacks, *_callbacks(job), checkpointer]
+        throughput, logged, advice = Throughput(), LogRows(), Advice()
+        watching = [throughput, logged, *callbacks, *_callbacks(job), checkpointer, advice]
         engine = Engine(task, loaded, context, watching, saver)
         try:
             checkpointer.restore(engine, _resume(loaded))
@@ -72,13 +73,14 @@ def run_worker(
             metrics = {}
             with agreement("gathering the final metrics"):
                 if context.rank == 0:
-                    metrics = _final_metrics(job, engine, {**test, **throughput.totals()})
+                    measured = {**test, **throughput.totals(), **advice.metrics()}
+                    metrics = _final_metrics(job, engine, measured)
             metrics = collectives.broadcast_object(metrics)
         except PreemptedError:
             raise
         except Exception as error:
             if context.rank == 0:
-                _write_failure(job, engine, logged, error)
+                _write_failure(job, engine, logged, advice, error)
             raise
         finally:
             engine.callbacks.call("on_shutdown", engine)
@@ -214,6 +216,8 @@ def _write_outputs(
     folder.write_state(RunStatus.FINISHED, loaded, engine.stop_reason)
     shown = {k: v for k, v in metrics.items() if k.startswith("test/")}
     say("test: " + "  ".join(f"{name} {value:.4f}" for name, value in shown.items()))
+    for line in (*baseline_lines(metrics, "test"), *verdicts(metrics)):
+        say(line)
     say(f"model       {model_uri}")
     say(f"metrics     {folder.metrics_uri}")
     say(f"history     {folder.history_uri}")
@@ -222,14 +226,17 @@ def _write_outputs(
     say(f"checkpoints {folder.checkpoints_uri}")
 
 
-def _write_failure(job: TrainJob, engine: Engine, logged: LogRows, error: Exception) -> None:
+def _write_failure(
+    job: TrainJob, engine: Engine, logged: LogRows, advice: Advice, error: Exception
+) -> None:
     """Leaves metrics.json and report.html of a failed run, which say what happened."""
     folder, what = job.folder, describe(error)
     try:
         with folder.lock():
             if not folder.is_this_start() or not folder.read_starts():
                 return  # another start has the folder, or there was no training to report on
-            metrics = {**_final_metrics(job, engine, {}), "stop_reason": f"failed: {what}"}
+            measured = _final_metrics(job, engine, advice.metrics())
+            metrics = {**measured, "stop_reason": f"failed: {what}"}
             finite = {k: None if _is_nan(v) else v for k, v in metrics.items()}
             folder.write_metrics({**finite, "raygnn": __version__})
             note = f"Failed: {what}"

@@ -31,7 +31,8 @@ class Progress(Callback):
             say(
                 f"training on {engine.context.world_size} worker(s), {engine.context.device}: "
                 f"{num_parameters(engine):,} parameters, global batch {batch.global_batch_size} = "
-                f"{batch.batch_size} x {show_share(engine)}"
+                f"{batch.batch_size} x {show_share(engine)}, {engine.steps_per_epoch:,} steps an "
+                "epoch"
             )
             if engine.task.loss_unit is not None:
                 say(f"losses are of {engine.task.loss_unit}")

@@ -15,6 +15,7 @@ import torch
 
 from raygnn import __version__
 from raygnn.data.edge_types import edge_type_name
+from raygnn.loops.monitoring.advice import baselines_of, verdicts
 from raygnn.loops.monitoring.line_chart import Chart, label
 from raygnn.loops.monitoring.log_rows import LogRows
 from raygnn.loops.monitoring.progress import show_share
@@ -37,7 +38,8 @@ class Report:
 
     Attributes:
         tiles: (what, value) of the few numbers that matter most.
-        metrics: the final ones, by name.
+        guesses: names of the baselines.
+        metrics: by name the final value, and that of each guess.
         tables: by heading.
         facts: (what, value) of the environment.
     """
@@ -46,7 +48,8 @@ class Report:
     subtitle: str
     tiles: list[tuple[str, str]]
     charts: list[Chart]
-    metrics: dict[str, Any]
+    guesses: list[str]
+    metrics: dict[str, list[Any]]
     tables: dict[str, Table]
     facts: list[tuple[str, str]]
     config_yaml: str
@@ -77,16 +80,22 @@ def build_report(
     saved = engine.loaded.saved  # not the config itself: it may hold secrets
     validated = bool(best.metrics)
     marked = (best.position.step, f"best: epoch {best.position.epoch}") if validated else None
+    guesses = baselines_of(metrics)
     return Report(
         title=saved["job_name"] or name,
         subtitle=f"{name}: {saved['model']['type']}, {saved['task']['type']}",
         tiles=_tiles(engine, metrics),
         charts=run_charts(engine.history, logged.rows, best.tracker.monitor, marked),
-        metrics={k: v for k, v in metrics.items() if k.startswith(("test/", "val/"))},
+        guesses=list(guesses),
+        metrics={
+            name: [value, *(of_guess.get(name) for of_guess in guesses.values())]
+            for name, value in metrics.items()
+            if name.startswith(("test/", "val/"))
+        },
         tables=_tables(engine, starts),
         facts=_environment(engine),
         config_yaml=engine.loaded.saved_yaml(),
-        notes=[note],
+        notes=[note, *filter(None, [metrics["warnings"]]), *verdicts(metrics)],
     )
 
 
@@ -116,6 +125,7 @@ def _tiles(engine: Engine, metrics: dict[str, Any]) -> list[tuple[str, str]]:
     if engine.best.metrics:
         tiles.append((f"best {tracker.monitor}, epoch {metrics['best_epoch']}", show(tracker.best)))
     tiles.append(("steps", show(metrics["step"])))
+    tiles.append(("steps per epoch", show(metrics["steps_per_epoch"])))
     tiles.append(("training time", duration(metrics["training_time_s"])))
     tiles.append(("wall time", duration(metrics["wall_time_s"])))
     if "perf/seeds_per_s" in metrics:

@@ -15,6 +15,7 @@ from raygnn.config import Component, build
 from raygnn.data.links.message_graph import message_graph
 from raygnn.data.links.target import LinkTarget, LinkTargetArguments
 from raygnn.errors import ConfigError
+from raygnn.loops.baselines import Baselines
 from raygnn.loops.saved_model.signature import LinkOutput, ModelSignature
 from raygnn.loops.shared_rows import computed_by_all
 from raygnn.loops.task import EvalOutput, StepOutput, Task, TaskEnvironment
@@ -29,6 +30,7 @@ from raygnn.loops.tasks.exact_encoding import check_exact, encode_exactly
 from raygnn.loops.tasks.full_ranking import FullRankingEvaluation
 from raygnn.loops.tasks.link_objective import LinkObjective
 from raygnn.loops.tasks.link_scoring import LinkScoring
+from raygnn.loops.tasks.popularity import link_baselines
 from raygnn.losses import Candidates, LinkScores
 from raygnn.losses.base import in_full_precision
 from raygnn.metrics import as_metric
@@ -179,6 +181,18 @@ class LinkPrediction(Task):
             for metric in chosen
         ]
         return built if self._ranking is None else [*built, self._ranking]
+
+    def baselines(
+        self, split: str, num_batches: int | None, metrics: Sequence[Any]
+    ) -> Baselines | None:
+        """Popularity in training, and chance; see `link_baselines`."""
+        loader = self.loader(split)
+        if loader is None:
+            return None
+        anchor_type, target_type = self.node_types
+        bundle = self.env.bundle
+        num_nodes = (bundle.num_nodes(anchor_type), bundle.num_nodes(target_type))
+        return link_baselines(self.target, loader, num_nodes, split, num_batches, metrics)
 
     def loader(self, split: str) -> LinkLoader | None:
         if split not in self._loaders:

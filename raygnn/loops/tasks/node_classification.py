@@ -16,6 +16,7 @@ from raygnn.data.node_target import NodeTarget, NodeTargetArguments
 from raygnn.data.splits import Splits
 from raygnn.data.standardization import ColumnScale
 from raygnn.errors import ConfigError
+from raygnn.loops.baselines import Baselines, label_baselines
 from raygnn.loops.saved_model.signature import ModelSignature, NodeOutput
 from raygnn.loops.shared_rows import computed_by_all
 from raygnn.loops.task import EvalOutput, StepOutput, Task, TaskEnvironment
@@ -48,6 +49,14 @@ _METRICS_OF = {
     "multi_label": ("f1_micro", "f1_macro"),
     "regression": ("mae", "r2"),
 }
+_METRICS_OF_ORDER = ("auroc", "average_precision")
+_ALL_METRICS_OF = {
+    problem: names if problem == "regression" else (*names, *_METRICS_OF_ORDER)
+    for problem, names in _METRICS_OF.items()
+}
+_IMBALANCE = 10  # times as many nodes of one class as of another, or as have a label
+_MAX_GATHERED = 1 << 26  # predictions, which metrics of order bring together on every rank
+_RARE, _MAX_NAMED = 0.01, 5
 
 
 class NodeClassification(Task):
@@ -69,7 +78,7 @@ class NodeClassification(Task):
             default, and MSELoss, L1Loss, SmoothL1Loss and HuberLoss of torch.nn).
     """
 
-    default_metrics = _METRICS_OF
+    default_metrics = _ALL_METRICS_OF
 
     def __init__(
         self,
@@ -175,14 +184,72 @@ class NodeClassification(Task):
 
     def build_metrics(self) -> Sequence[Any]:
         loaded = self.env.loaded
-        chosen = loaded.config.metrics or [
-            Component(type=name) for name in _METRICS_OF[self.target.problem]
-        ]
+        chosen = loaded.config.metrics or [Component(type=name) for name in self._default_metrics()]
         injected: Any = {"num_outputs": self.target.num_outputs, "problem": self.target.problem}
         return [
             as_metric(build(metric, "metric", loaded.allow_modules, **injected), **injected)
             for metric in chosen
         ]
+
+    def baselines(
+        self, split: str, num_batches: int | None, metrics: Sequence[Any]
+    ) -> Baselines | None:
+        """Guesses from the labels of training alone; see `label_baselines`."""
+        loader, target = self.loader(split), self.target
+        if loader is None or not len(target.splits.train):
+            return None
+        last = None if num_batches is None else num_batches * loader.batch_size
+        train = target.labels[target.splits.train]
+        labels = target.labels[getattr(target.splits, split)[:last]]
+        return label_baselines(target.problem, target.num_outputs, train, labels, metrics)
+
+    def warnings(self) -> list[str]:
+        """Names the classes that are rare in training."""
+        target = self.target
+        if target.problem != "multi_class":
+            return []
+        counts = self._label_counts()
+        rare = np.flatnonzero((counts > 0) & (counts < _RARE * counts.sum()))
+        if not len(rare):
+            return []
+        names = self.env.bundle.columns(target.node_type)[target.label].class_names
+        shown = [
+            f"{c if names is None else names[c]!r} ({counts[c] / counts.sum():.2%}, {counts[c]:,})"
+            for c in rare[:_MAX_NAMED]
+        ]
+        more = f" and {len(rare) - _MAX_NAMED} more" if len(rare) > _MAX_NAMED else ""
+        return [
+            f"classes of under 1 % of the {counts.sum():,} training labels: {', '.join(shown)}"
+            f"{more}. Accuracy hardly counts them; see f1_macro and average_precision."
+        ]
+
+    def _label_counts(self) -> np.ndarray:
+        """Training nodes of each class, or of each label."""
+        target = self.target
+        labels = target.labels[target.splits.train]
+        if target.problem == "multi_class":
+            return np.bincount(labels.reshape(-1).astype(np.int64), minlength=target.num_outputs)
+        return labels.reshape(len(labels), target.num_outputs).astype(bool).sum(axis=0)
+
+    def _default_metrics(self) -> tuple[str, ...]:
+        """Of two classes, or of classes or labels far from balance, metrics of order too."""
+        target, names = self.target, _METRICS_OF[self.target.problem]
+        splits, config = target.splits, self.env.loaded.config
+        if target.problem == "regression":
+            return names
+        stopping = config.early_stopping
+        watched = {config.checkpoint.monitor, None if stopping is None else stopping.monitor}
+        if watched & {f"val/{name}" for name in _METRICS_OF_ORDER}:
+            return (*names, *_METRICS_OF_ORDER)
+        if target.num_outputs * max(len(splits.val), len(splits.test)) > _MAX_GATHERED:
+            return names
+        counts = self._label_counts()
+        if target.problem == "multi_class":
+            present = counts[counts > 0]
+            is_even = target.num_outputs > 2 and present.max() <= _IMBALANCE * present.min()
+        else:
+            is_even = target.num_outputs > 1 and (_IMBALANCE * counts >= len(splits.train)).all()
+        return names if is_even else (*names, *_METRICS_OF_ORDER)
 
     def loader(self, split: str) -> NeighborLoader | None:
         if split not in self._loaders:

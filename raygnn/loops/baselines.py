@@ -1,0 +1,194 @@
+"""What any model must beat: guesses that read no graph, judged by the model's own metrics."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from raygnn.metrics import (
+    Accuracy,
+    F1Macro,
+    F1Micro,
+    GatheredMetric,
+    Metric,
+    SumMetric,
+    TorchMetric,
+)
+
+_LESS_IS_BETTER = ("mae",)
+_NUM_STANDARD_ERRORS = 2
+
+
+@dataclass(frozen=True)
+class Baselines:
+    """Metrics of guesses on a split, and how precisely a split of its size can tell.
+
+    Attributes:
+        metrics: by name of the guess, metrics by name.
+        num_rows: nodes or links that metrics are means over.
+        positives: rows of each class or label, or links; where rows are ordered by a score.
+        negatives: the rows that these are compared with.
+    """
+
+    metrics: Mapping[str, Mapping[str, float]]
+    num_rows: int
+    positives: tuple[int, ...] = ()
+    negatives: tuple[int, ...] = ()
+
+    def best(self, metric: str) -> tuple[str, float] | None:
+        """The guess that is best by a metric, and its value; None where there is none."""
+        values = [
+            (guess, of_guess[metric])
+            for guess, of_guess in self.metrics.items()
+            if not math.isnan(of_guess.get(metric, math.nan))
+        ]
+        sign = -1 if metric in _LESS_IS_BETTER else 1
+        return max(values, key=lambda found: sign * found[1], default=None)
+
+    def not_beaten(self, metrics: Mapping[str, float]) -> dict[str, str]:
+        """The metrics by which a model is no better than a guess, with the guess.
+
+        Better is by more than two standard errors of the model's value, which noise alone seldom
+        gives. Metrics whose standard error is not known do not take part.
+
+        Args:
+            metrics: of the model on the same split.
+        """
+        found = {}
+        for name, value in metrics.items():
+            guess, error = self.best(name), self.standard_error(name, value)
+            if guess is None or error is None:
+                continue
+            gain = guess[1] - value if name in _LESS_IS_BETTER else value - guess[1]
+            if not gain > _NUM_STANDARD_ERRORS * error:
+                found[name] = guess[0]
+        return found
+
+    def standard_error(self, metric: str, value: float) -> float | None:
+        """About how far a metric may be from what it would be on endless rows; None if unknown.
+
+        A mean of numbers in [0, 1] has a variance of at most m (1 - m), which accuracy reaches.
+        Source: Hanley and McNeil 1982 (AUC of noise), Olkin and Finn 1995 (R2).
+        """
+        if math.isnan(value) or not self.num_rows:
+            return None
+        spread = math.sqrt(max(value * (1 - value), 0.0))
+        if metric in ("accuracy", "f1_micro", "mrr") or metric.startswith(("hits@", "full_")):
+            return spread / math.sqrt(self.num_rows)
+        if metric == "mae":  # errors spread about as much as they are large
+            return value / math.sqrt(self.num_rows)
+        if metric == "r2":
+            share = max(value, 0.0) + 1 / self.num_rows  # noise explains about 1 / n
+            return 2 * math.sqrt(share / self.num_rows) * (1 - value)
+        if metric in ("f1_macro", "average_precision", "ap"):
+            return self._of_means([spread**2 / p for p in self.positives if p])
+        if metric in ("auroc", "auc"):
+            both = zip(self.positives, self.negatives, strict=True)
+            return self._of_means([(p + n + 1) / (12 * p * n) for p, n in both if p and n])
+        return None
+
+    def _of_means(self, variances: Sequence[float]) -> float | None:
+        """Of a mean over classes."""
+        return math.sqrt(sum(variances)) / len(variances) if variances else None
+
+
+def label_baselines(
+    problem: str,
+    num_outputs: int,
+    train: np.ndarray,
+    labels: np.ndarray,
+    metrics: Sequence[Any],
+) -> Baselines:
+    """Guesses of labels that know nothing but the labels of training.
+
+    `majority` always gives the most frequent class (of equal ones the first), or of each label
+    what most nodes have; `stratified` draws at random by the shares of training, and its accuracy
+    and F1 are those of the expected counts. Of numbers: `mean` and `median`.
+
+    Args:
+        train: labels of training, [num_nodes] or [num_nodes, num_outputs].
+        labels: of the split.
+        metrics: those of raygnn are judged, others are left out.
+    """
+    targets = torch.from_numpy(np.ascontiguousarray(labels))
+    metrics = own_metrics(metrics)
+    if problem == "regression":
+        rows = train.reshape(len(train), num_outputs).astype(np.float64)
+        guesses = {"mean": rows.mean(axis=0), "median": np.median(rows, axis=0)}
+        found = {
+            name: _metrics_of(metrics, torch.from_numpy(guess), targets)
+            for name, guess in guesses.items()
+        }
+        return Baselines(found, len(labels))
+    if problem == "multi_class":
+        counts, of_split = (
+            np.bincount(part.reshape(-1).astype(np.int64), minlength=num_outputs)
+            for part in (train, labels)
+        )
+        majority = np.zeros(num_outputs)
+        majority[counts.argmax()] = 1
+        positives = of_split[1:] if num_outputs == 2 else of_split
+    else:
+        counts, of_split = (
+            part.reshape(len(part), num_outputs).astype(bool).sum(axis=0)
+            for part in (train, labels)
+        )
+        majority = np.where(2 * counts > len(train), 1.0, -1.0)
+        positives = of_split
+    shares = counts / len(train)
+    constant = _metrics_of(metrics, torch.from_numpy(majority), targets)
+    drawn = constant | _expected_metrics(metrics, shares, of_split, labels)
+    return Baselines(
+        {"majority": constant, "stratified": drawn},
+        len(labels),
+        tuple(positives.tolist()),
+        tuple((len(labels) - positives).tolist()),
+    )
+
+
+def _metrics_of(metrics: Sequence[Any], guess: Tensor, targets: Tensor) -> dict[str, float]:
+    """Metrics of one guess for all rows."""
+    prediction = guess.expand(len(targets), -1)
+    found: dict[str, float] = {}
+    for metric in metrics:
+        if isinstance(metric, SumMetric):
+            found |= metric.compute(metric.update(prediction, targets))
+        elif isinstance(metric, GatheredMetric):
+            found |= metric.compute(prediction, targets)
+    return found
+
+
+def own_metrics(metrics: Sequence[Any]) -> list[Metric]:
+    """Those of raygnn: what others make of equal scores is not known."""
+    return [
+        metric
+        for metric in metrics
+        if isinstance(metric, Metric)
+        and type(metric).__module__.startswith("raygnn.")
+        and not isinstance(metric, TorchMetric)
+    ]
+
+
+def _expected_metrics(
+    metrics: Sequence[Any], shares: np.ndarray, of_split: np.ndarray, labels: np.ndarray
+) -> dict[str, float]:
+    """Metrics of the expected counts of guesses that are drawn by the shares of training."""
+    num_rows = len(labels)
+    found: dict[str, float] = {}
+    for metric in metrics:
+        if isinstance(metric, Accuracy):
+            right = float(of_split @ shares)
+            if metric.problem == "multi_label":  # all labels of a row have to be right
+                rows = labels.reshape(num_rows, len(shares)).astype(bool)
+                right = float(np.where(rows, shares, 1 - shares).prod(axis=1).sum())
+            found |= metric.compute(torch.tensor([right, num_rows], dtype=torch.float64))
+        elif isinstance(metric, F1Macro | F1Micro):
+            counts = np.concatenate([of_split * shares, num_rows * shares, of_split])
+            found |= metric.compute(torch.from_numpy(counts.astype(np.float64)))
+    return found

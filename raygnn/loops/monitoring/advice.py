@@ -1,0 +1,152 @@
+"""What may make a result worthless, said while it happens: few steps, rare classes, baselines."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from raygnn.loops.baselines import Baselines
+from raygnn.loops.callbacks import Callback
+from raygnn.loops.monitoring.progress import say
+from raygnn.loops.position import Position, is_due
+
+if TYPE_CHECKING:
+    from raygnn.loops.engine import Engine
+
+_VERY_DIFFERENT = 1_000  # times as far as another element of the rows
+_PREFIX = "baseline/"
+_FEW_STEPS = 50  # a run that may end before so many has hardly begun to learn
+
+
+class Advice(Callback):
+    """Warns at the start of a run, and compares the model with its baselines at the end."""
+
+    def __init__(self) -> None:
+        self._warnings: list[str] = []
+        self._metrics: dict[str, float] = {}
+        self._steps_per_epoch: int | None = None
+        self._verdict: list[str] = []
+
+    def on_train_start(self, engine: Engine) -> None:
+        self._steps_per_epoch = engine.steps_per_epoch
+        self._warnings = [*_few_steps(engine), *engine.task.warnings(), *_scales(engine)]
+        self._find_baselines(engine, "val", engine.config.training.num_val_batches)
+        if engine.context.rank == 0:
+            for text in self._warnings:
+                say(f"warning: {text}")
+            for line in baseline_lines(self._metrics, "val"):
+                say(line)
+
+    def on_test_end(self, engine: Engine, metrics: dict[str, float]) -> None:
+        found = self._find_baselines(engine, "test", engine.config.training.num_test_batches)
+        if found is not None:
+            of_model = {name.removeprefix("test/"): value for name, value in metrics.items()}
+            self._verdict = [
+                f"test/{name} {of_model[name]:.4f} ({guess}: {found.metrics[guess][name]:.4f})"
+                for name, guess in found.not_beaten(of_model).items()
+            ]
+
+    def metrics(self) -> dict[str, Any]:
+        """For `metrics.json`.
+
+        Returns:
+            `baseline/<guess>/<split>/<metric>`; `steps_per_epoch`; `warnings`, those of the start;
+            and `no_better_than_baseline`, the metrics by which the model is not. Both are texts,
+            empty where there is nothing to say.
+        """
+        return {
+            **self._metrics,
+            "steps_per_epoch": self._steps_per_epoch,
+            "warnings": " ".join(self._warnings),
+            "no_better_than_baseline": ", ".join(self._verdict),
+        }
+
+    def _find_baselines(
+        self, engine: Engine, split: str, num_batches: int | None
+    ) -> Baselines | None:
+        found = engine.task.baselines(split, num_batches, engine.metrics)
+        for guess, metrics in found.metrics.items() if found else ():
+            for name, value in metrics.items():
+                self._metrics[f"{_PREFIX}{guess}/{split}/{name}"] = value
+        return found
+
+
+def baselines_of(metrics: Mapping[str, Any], split: str = "") -> dict[str, dict[str, Any]]:
+    """By guess, its metrics of a split (of all splits), out of all that a run gives."""
+    found: dict[str, dict[str, Any]] = {}
+    for name, value in metrics.items():
+        guess, _, metric = name.removeprefix(_PREFIX).partition("/")
+        if name.startswith(_PREFIX) and metric.startswith(split):
+            found.setdefault(guess, {})[metric] = value
+    return found
+
+
+def baseline_lines(metrics: Mapping[str, Any], split: str) -> list[str]:
+    """A line for each guess."""
+    return [
+        f"baseline {guess}: " + "  ".join(f"{name} {value:.4f}" for name, value in of_guess.items())
+        for guess, of_guess in baselines_of(metrics, f"{split}/").items()
+    ]
+
+
+def verdicts(metrics: Mapping[str, Any]) -> list[str]:
+    """The sentence on a model that is no better than its baselines; none where it is."""
+    text = metrics["no_better_than_baseline"]
+    rule = "the model is no better than a baseline, by two standard errors"
+    return [f"warning: {rule}: {text}"] if text else []
+
+
+def _few_steps(engine: Engine) -> list[str]:
+    """Says how soon early stopping may end the run, where that is very soon."""
+    stopper, limits = engine.early_stopper, engine.config.training
+    earliest = None if stopper is None else _earliest_stop(engine, stopper.patience)
+    if stopper is None or earliest is None:
+        return []
+    ends_before = (
+        (limits.max_steps is not None and limits.max_steps <= earliest.step)
+        or (limits.max_epochs is not None and limits.max_epochs <= earliest.epoch)
+    )  # fmt: skip
+    if ends_before:
+        return []
+    return [
+        f"{_count(engine.steps_per_epoch, 'step')} an epoch: early stopping may end the run after "
+        f"{_count(earliest.step, 'step')} ({_count(earliest.epoch, 'epoch')}), at "
+        f"{_count(stopper.patience, 'validation')} without improvement. Set a smaller "
+        "loader.batch_size, or a larger early_stopping.patience."
+    ]
+
+
+def _scales(engine: Engine) -> list[str]:
+    """Names features whose elements spread very differently."""
+    bundle, texts = engine.task.env.bundle, []
+    for node_type in bundle.node_types:
+        for column in bundle.columns(node_type).values():
+            measured = column.statistics if column.role == "feature" else None
+            spreads = [std for std in measured.std if std > 0] if measured else []
+            if spreads and max(spreads) > _VERY_DIFFERENT * min(spreads):
+                texts.append(
+                    f"elements of feature {column.name!r} of {node_type!r} spread from "
+                    f"{min(spreads):.3g} to {max(spreads):.3g}; data.standardize (default true) "
+                    "puts them on one scale."
+                )
+    return texts
+
+
+def _earliest_stop(engine: Engine, patience: int) -> Position | None:
+    """Where early stopping ends a run whose first validation is its best; None if not soon."""
+    loader = engine.task.loader("train")
+    assert loader is not None
+    total, per_step = loader.num_batches, engine.config.batch.num_micro_batches
+    num_left = patience + (not engine.config.training.validate_at_start)
+    now = Position()
+    while now.step < _FEW_STEPS and num_left:
+        before, num_batches = now, min(per_step, total - now.batch_in_epoch)
+        seen = min(now.batch_in_epoch * loader.batch_size, loader.num_examples)
+        num_samples = min(num_batches * loader.batch_size, loader.num_examples - seen)
+        now = before.advance(num_batches=num_batches, num_samples=num_samples, epoch_batches=total)
+        num_left -= is_due(engine.validate_every, before, now)
+    return None if num_left else now
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number:,} {what}{'' if number == 1 else 's'}"

@@ -1,0 +1,132 @@
+"""A run says beside its result what a guess would have given."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+import raygnn.train
+from raygnn.data.tables.graph_tables import GraphTables, edge_rows, node_rows, write_tables
+from tests.small_runs import run_rank, small_config
+
+NUM_ACCOUNTS = 600
+
+
+def _accounts(folder: Path) -> str:
+    """Accounts of which 2 % are fraud; nothing says which."""
+    rng = np.random.default_rng(0)
+    is_fraud = rng.random(NUM_ACCOUNTS) < 0.02
+    source, target = rng.integers(0, NUM_ACCOUNTS, (2, 2400))
+    tables = GraphTables(
+        {
+            "account": node_rows(
+                np.arange(NUM_ACCOUNTS),
+                {"x": rng.random((NUM_ACCOUNTS, 4), dtype=np.float32)},
+                labels={"y": is_fraud.astype(np.int64)},
+            )
+        },
+        {("account", "pays", "account"): edge_rows(source, target)},
+    )
+    return write_tables(tables, str(folder))
+
+
+def test_a_model_of_noise_is_no_better_than_the_majority(tmp_path, capsys):
+    uri = _accounts(tmp_path / "graph")
+    config = small_config(
+        tmp_path,
+        data={"uri": uri, "splits": {"type": "hash", "fractions": [0.5, 0.2, 0.3]}},
+        scaling__num_workers=0,
+        metrics=[],
+        loader={"batch_size": 512, "eval_batch_size": 64},
+        training={"max_epochs": 100, "validate_every": {"epochs": 1}},
+        early_stopping={"patience": 3},
+    )
+    result = raygnn.train.fit(config)
+    metrics, out = result.metrics, capsys.readouterr().out
+    names = ("accuracy", "f1_macro", "auroc", "average_precision")
+    assert {f"test/{name}" for name in names} <= metrics.keys()
+    for guess in ("majority", "stratified"):
+        assert {f"baseline/{guess}/{split}/{n}" for split in ("val", "test") for n in names} <= (
+            metrics.keys()
+        )
+        assert (
+            f"baseline {guess}: test/accuracy {metrics[f'baseline/{guess}/test/accuracy']:.4f}"
+            in out
+        )
+    assert metrics["baseline/majority/test/auroc"] == 0.5
+    told = metrics["no_better_than_baseline"]
+    assert f"test/accuracy {metrics['test/accuracy']:.4f} (majority: " in told
+    assert "test/auroc" in told
+    assert "no better than a baseline" in out
+    assert metrics["steps_per_epoch"] == 1
+    assert "1 step an epoch: early stopping may end the run after 4 steps (4 epochs)" in out
+    assert metrics["warnings"].startswith("1 step an epoch")
+    written = json.loads((tmp_path / "run" / "metrics.json").read_text())
+    assert written["no_better_than_baseline"] == metrics["no_better_than_baseline"]
+    page = (tmp_path / "run" / "report.html").read_text()
+    assert "baseline majority" in page
+    assert "no better than a baseline" in page
+    assert "1 step an epoch" in page
+
+
+def test_a_model_that_learns_is_not_accused(tmp_path, small_bundle_path):
+    config = small_config(tmp_path, training={"max_epochs": 4})
+    metrics = run_rank(config, small_bundle_path)
+    assert metrics["baseline/majority/test/accuracy"] < 0.45
+    assert metrics["no_better_than_baseline"] == ""
+    assert metrics["warnings"] == ""
+
+
+def _baselines(config: dict, path: str) -> dict:
+    metrics = run_rank(config, path)
+    return {k: v for k, v in metrics.items() if k.startswith("baseline/")}
+
+
+def test_baselines_do_not_depend_on_the_number_of_ranks(ranks, tmp_path, small_bundle_path):
+    found = []
+    for size in (1, 2, 3):
+        config = small_config(
+            tmp_path / str(size), scaling__num_workers=0, training={"max_steps": 1}
+        )
+        results = ranks.run(_baselines, size, config, small_bundle_path)
+        assert all(result == results[0] for result in results)
+        found.append(results[0])
+    assert found[0] == found[1] == found[2]
+    assert found[0]["baseline/majority/val/accuracy"] > 0
+
+
+def test_rare_classes_are_named(tmp_path, capsys):
+    rng = np.random.default_rng(1)
+    labels = np.where(np.arange(2000) % 400 == 0, "rare", rng.choice(["a", "b"], 2000))
+    tables = GraphTables(
+        {
+            "n": node_rows(
+                np.arange(2000),
+                {"x": rng.random((2000, 2), dtype=np.float32) * np.float32([1, 5000])},
+                {"y": pa.array(labels)},
+            )
+        },
+        {("n", "to", "n"): edge_rows(*rng.integers(0, 2000, (2, 4000)))},
+    )
+    config = small_config(
+        tmp_path,
+        data={
+            "uri": write_tables(tables, str(tmp_path / "graph")),
+            "splits": {"type": "hash", "fractions": [0.8, 0.1, 0.1]},
+        },
+        scaling__num_workers=0,
+        training={"max_steps": 1},
+        metrics=[],
+    )
+    metrics = raygnn.train.fit(config).metrics
+    text = metrics["warnings"]
+    assert text.startswith("classes of under 1 % of the ")
+    assert "'rare' (0." in text
+    assert "elements of feature 'x' of 'n' spread from 0.2" in text
+    out = capsys.readouterr().out
+    assert "warning: classes of under 1 %" in out
+    assert "warning: elements of feature 'x'" in out
+    assert "test/average_precision" in metrics
