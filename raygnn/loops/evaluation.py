@@ -12,7 +12,7 @@ from raygnn.errors import FAILURES, DataError, RaygnnError
 from raygnn.loops import collectives
 from raygnn.loops.agreement import raise_if_any_failed, together
 from raygnn.loops.task import EvalOutput, Task
-from raygnn.metrics import ComparedMetric, GatheredMetric, SumMetric
+from raygnn.metrics import ComparedMetric, ComparedScores, GatheredMetric, SumMetric
 
 #: Looks at the outputs of an evaluation as they come.
 Watch = Callable[[Iterator[EvalOutput], int], Iterator[EvalOutput]]
@@ -31,6 +31,7 @@ class EvaluationTable:
         self._sums = [m for m in metrics if isinstance(m, SumMetric)]
         self._gathered = [m for m in metrics if isinstance(m, GatheredMetric)]
         self._compared = [m for m in metrics if isinstance(m, ComparedMetric)]
+        self._scores = ComparedScores()
         self._rows: dict[int, Tensor] = {}
         # Names of the sums beside the loss and widths of the metrics' states: a first batch tells.
         self._layout: tuple[list[str], list[int]] | None = None
@@ -44,9 +45,10 @@ class EvaluationTable:
         states = [m.update(output.prediction, output.target).cpu() for m in self._sums]
         self._layout = list(output.metrics), [state.numel() for state in states]
         self._rows[output.index] = torch.cat([torch.tensor(sums, dtype=torch.float64), *states])
-        if self._gathered or self._compared:
-            self._predictions.append(output.prediction.float().cpu())
+        if self._compared:
+            self._scores.add(output.prediction)
         if self._gathered:
+            self._predictions.append(output.prediction.float().cpu())
             self._ids.append(output.ids.cpu())
             self._targets.append(output.target.cpu())
 
@@ -71,26 +73,26 @@ class EvaluationTable:
         }
         for metric, state in zip(self._sums, states, strict=True):
             results.update(metric.compute(state))
-        if self._gathered or self._compared:
-            prediction = _joined(self._predictions)
-            results.update(self._reduce_compared(prediction))
-            results.update(self._reduce_gathered(prediction))
+        results.update(self._reduce_compared())
+        results.update(self._reduce_gathered())
         return results
 
-    def _reduce_compared(self, prediction: Tensor) -> dict[str, float]:
+    def _reduce_compared(self) -> dict[str, float]:
         results: dict[str, float] = {}
+        if not self._compared:
+            return results
+        positives = collectives.gather_rows(self._scores.positives())
+        counts = collectives.all_reduce_sum(self._scores.count(positives))
         for metric in self._compared:
-            few = collectives.gather_rows(metric.few(prediction))
-            counts = collectives.all_reduce_sum(metric.count(prediction, few))
-            results.update(metric.compute(few, counts))
+            results.update(metric.compute(positives, counts))
         return results
 
-    def _reduce_gathered(self, prediction: Tensor) -> dict[str, float]:
+    def _reduce_gathered(self) -> dict[str, float]:
         results: dict[str, float] = {}
         if not self._gathered:
             return results
         order = torch.argsort(collectives.gather_rows(_joined(self._ids)), stable=True)
-        scores = collectives.gather_rows(prediction)
+        scores = collectives.gather_rows(_joined(self._predictions))
         targets = collectives.gather_rows(_joined(self._targets))
         for metric in self._gathered:
             results.update(metric.compute(scores[order], targets[order]))

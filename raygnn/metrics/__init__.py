@@ -4,7 +4,7 @@ from raygnn.metrics.base import ComparedMetric, GatheredMetric, Metric, Problem,
 from raygnn.metrics.counts import Accuracy, F1Macro, F1Micro
 from raygnn.metrics.errors import R2, MeanAbsoluteError
 from raygnn.metrics.full_ranking import FullRanking, Links
-from raygnn.metrics.link_classification import LinkAUC, LinkAveragePrecision
+from raygnn.metrics.link_classification import ComparedScores, LinkAUC, LinkAveragePrecision
 from raygnn.metrics.ranking import AUROC, AveragePrecision
 from raygnn.metrics.sampled_ranking import Hits, MeanReciprocalRank
 from raygnn.metrics.torchmetric import TorchMetric, as_metric
@@ -15,6 +15,7 @@ __all__ = [
     "Accuracy",
     "AveragePrecision",
     "ComparedMetric",
+    "ComparedScores",
     "F1Macro",
     "F1Micro",
     "FullRanking",

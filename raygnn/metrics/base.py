@@ -75,29 +75,12 @@ class GatheredMetric(Metric):
 
 
 class ComparedMetric(Metric):
-    """A metric of a few scores against many: each rank counts among the many that it has itself.
+    """A metric of how positive scores lie among all negative ones, of whichever row and rank.
 
-    Only the few and the counts travel, so a rank needs no memory for the rows of others.
+    Only positives and counts travel, so a rank needs no memory for the rows of others; see
+    `raygnn.metrics.link_classification.ComparedScores`.
     """
 
     @abstractmethod
-    def few(self, prediction: Tensor) -> Tensor:
-        """What every rank has to know of this rank's rows; [num, ...], float32.
-
-        Args:
-            prediction: float32 [num_rows, num_outputs], all rows of this rank.
-        """
-
-    @abstractmethod
-    def count(self, prediction: Tensor, few: Tensor) -> Tensor:
-        """Counts among this rank's rows.
-
-        Args:
-            few: those of all ranks, in any order.
-        Returns:
-            int64, of one shape on every rank, to be added to the other ranks'.
-        """
-
-    @abstractmethod
-    def compute(self, few: Tensor, counts: Tensor) -> dict[str, float]:
-        """Gives the metric by name from the few and from the sum of all ranks' counts."""
+    def compute(self, positives: Tensor, counts: Tensor) -> dict[str, float]:
+        """Gives the metric by name from the positives and the summed counts of all ranks."""

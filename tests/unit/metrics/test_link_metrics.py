@@ -16,6 +16,7 @@ from raygnn.errors import ConfigError, TrainingError
 from raygnn.metrics import (
     Accuracy,
     ComparedMetric,
+    ComparedScores,
     Hits,
     LinkAUC,
     LinkAveragePrecision,
@@ -34,10 +35,17 @@ def random_scores(num_rows: int = 40, levels: int | None = None) -> Tensor:
     return torch.randn(num_rows, WIDTH, generator=generator)
 
 
-def value_of(metric: ComparedMetric, *of_ranks: Tensor) -> dict[str, float]:
-    few = torch.cat([metric.few(scores) for scores in of_ranks])
-    counts = [metric.count(scores, few) for scores in of_ranks]
-    return metric.compute(few, torch.stack(counts).sum(0))
+def value_of(
+    metric: ComparedMetric, *of_ranks: Tensor, num_held: int = 1 << 24
+) -> dict[str, float]:
+    compared = []
+    for scores in of_ranks:
+        compared.append(ComparedScores(num_held))
+        for batch in scores.split(7):
+            compared[-1].add(batch)
+    positives = torch.cat([each.positives() for each in compared])
+    counts = [each.count(positives) for each in compared]
+    return metric.compute(positives, torch.stack(counts).sum(0))
 
 
 def results(scores: Tensor, ks: list[int]) -> dict[str, float]:
@@ -117,6 +125,8 @@ def test_ranks_that_count_their_own_negatives_say_what_one_does(kind: type[Compa
     metric, scores = kind(WIDTH, "link_prediction"), random_scores(levels=5)
     parts = scores[30:], scores[:0], scores[:30]
     assert value_of(metric, *parts) == value_of(metric, scores)
+    # also where scores are written to files of blocks
+    assert value_of(metric, *parts, num_held=50) == value_of(metric, scores)
     scores[3, 4] = math.nan
     with pytest.raises(TrainingError, match="1 of 480 scores are NaN"):
         value_of(metric, *parts)
