@@ -10,8 +10,9 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from raygnn.config.components import Component, build
+from raygnn.config.components import build
 from raygnn.config.documents import DocumentError, parse_scalar
+from raygnn.config.section import Component
 from raygnn.data.convert.csv import CsvSource, csv_tables
 from raygnn.data.convert.npz import npz_tables
 from raygnn.data.convert.pyg import load_pyg, tables_from_pyg

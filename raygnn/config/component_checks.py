@@ -1,13 +1,112 @@
-"""Checks every component of a config by its names; nothing is imported."""
+"""Checks what a config names, components and functions, without importing any of it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
-from raygnn.config.component import Component
-from raygnn.config.components import broken_component_rules, broken_function_rules
+from raygnn.config.documents import broken_scalar
 from raygnn.config.problems import KeyPath, Problem, choose_from
+from raygnn.config.redaction import redact
 from raygnn.config.schema import Config
+from raygnn.config.section import Component
+from raygnn.config.slots import SLOTS, Slot
+
+#: Packages whose classes a config may name without being allowed to.
+LIBRARY_ROOTS = ("torch", "torch_geometric", "torchmetrics", "raygnn")
+
+#: Where in the libraries a class must be defined, and a path must lead. Elsewhere are classes whose
+#: constructors run, unpickle or fetch what their arguments say: torch.package.PackageImporter,
+#: torch.utils.benchmark.Timer, torchmetrics.multimodal.CLIPScore (trust_remote_code), and all of
+#: torch_geometric.datasets, which unpickle the files of a folder. Whoever trusts one of these
+#: packages and the files it reads allows it by name.
+_REACHABLE = (
+    "raygnn",
+    "torch.nn",
+    "torch.optim",
+    "torch_geometric.nn",
+    "torch_geometric.sampler",
+    "torch_geometric.transforms",
+    "torchmetrics.aggregation",
+    "torchmetrics.classification",
+    "torchmetrics.clustering",
+    "torchmetrics.collections",
+    "torchmetrics.metric",
+    "torchmetrics.nominal",
+    "torchmetrics.regression",
+    "torchmetrics.retrieval",
+    "torchmetrics.wrappers",
+)
+
+#: The exception therein: it evaluates its arguments as Python (type hints of a signature).
+_UNREACHABLE = ("torch_geometric.nn.sequential",)
+
+
+class DottedPathError(Exception):
+    """A dotted path leads nowhere, or where it may not: the rule, and what to set instead."""
+
+    def __init__(self, rule: str, remedy: str) -> None:
+        super().__init__(rule, remedy)
+        self.rule, self.remedy = rule, remedy
+
+
+def allowed_root(path: str, allow_modules: Sequence[str]) -> str:
+    """The package or module under which a path must stay; allowed modules go first.
+
+    Raises:
+        DottedPathError: it is no dotted path, or not under anything that is allowed.
+    """
+    parts = path.split(".")
+    if len(parts) < 2 or not all(part.isidentifier() for part in parts):
+        raise DottedPathError("it is no dotted path", "Set package.module.Name")
+    for module in (*allow_modules, *LIBRARY_ROOTS):
+        if path.startswith(f"{module}."):
+            is_private = is_of_library(path) and any(part.startswith("_") for part in parts)
+            if is_private or any(part.startswith("__") for part in parts):
+                raise DottedPathError("private names cannot be reached", "Set a public name")
+            if module in LIBRARY_ROOTS and module not in allow_modules:
+                check_reachable(path.rpartition(".")[0], is_alias=True)
+            return module
+    roots = [*LIBRARY_ROOTS, *allow_modules]
+    raise DottedPathError(
+        f"it is outside of what this job may import ({', '.join(roots)})", _allow(parts[0])
+    )
+
+
+def is_of_library(path: str) -> bool:
+    """Whether a dotted path begins in one of `LIBRARY_ROOTS`, allowed by name or not."""
+    return path.partition(".")[0] in LIBRARY_ROOTS
+
+
+def check_reachable(module: str, *, is_alias: bool = False) -> None:
+    """Checks that a module of a library is within a config's reach.
+
+    Args:
+        is_alias: it is where a path finds the class, which may be above the module that defines it
+            (torchmetrics.Accuracy).
+    """
+    is_reachable = any(
+        is_within(module, package) or (is_alias and is_within(package, module))
+        for package in _REACHABLE
+    )
+    if not is_reachable or any(is_within(module, package) for package in _UNREACHABLE):
+        raise DottedPathError(
+            f"classes of {module} are out of a config's reach, as they may unpickle files or run "
+            "code",
+            _allow(module),
+        )
+
+
+def _allow(module: str) -> str:
+    return (
+        f"Add --allow-module {module} to the command, or allow_modules=[{module!r}] in Python, "
+        "if you trust it and the files that it reads"
+    )
+
+
+def is_within(module: Any, root: str) -> bool:
+    return isinstance(module, str) and (module == root or module.startswith(f"{root}."))
+
 
 #: The hooks of raygnn.loops.callbacks.Callback, which a config check does not import.
 HOOKS = (
@@ -83,3 +182,176 @@ def components_of(config: Config) -> Iterator[tuple[KeyPath, str, Component]]:
         yield ("data",), "dataset", config.data.component
     if config.sampling.component is not None:
         yield ("sampling",), "sampler", config.sampling.component
+
+
+def check_component(
+    component: Component, slot: str, allow_modules: Sequence[str] = ()
+) -> list[str]:
+    """What is wrong with a component, as far as it shows without importing anything.
+
+    Args:
+        slot: a key of SLOTS.
+        allow_modules: user modules that dotted paths may lead into.
+    Returns:
+        A text for each problem.
+    """
+    path: KeyPath = (SLOTS[slot].path,)
+    problems = broken_component_rules(component, slot, path, allow_modules)
+    return [problem_text(problem, component) for problem in problems]
+
+
+def broken_component_rules(
+    component: Component, slot: str, path: KeyPath, allow_modules: Sequence[str]
+) -> Iterator[Problem]:
+    """The problems of `check_component`, at the place of the component in the config."""
+    spec = SLOTS[slot]
+    if broken := broken_name(component.type, spec, allow_modules):
+        yield Problem((*path, "type"), *broken)
+    for name in sorted(spec.injected & set(component.args)):
+        yield Problem((*path, "args", name), *SET_BY_RAYGNN)
+    yield from broken_nested_rules(
+        component.args, (*path, "args"), lambda name: _broken_nested_name(name, spec, allow_modules)
+    )
+
+
+def broken_function_rules(
+    name: str, path: KeyPath, allow_modules: Sequence[str]
+) -> Iterator[Problem]:
+    """What is wrong with the dotted path of a function, as far as it shows without importing."""
+    if is_of_library(name):
+        yield Problem(
+            path,
+            "a function is taken from user modules only",
+            "Set a function of your own, and allow its module with --allow-module",
+        )
+    elif broken := _broken_path(name, allow_modules):
+        yield Problem(path, *broken)
+
+
+SET_BY_RAYGNN = ("raygnn sets this argument itself", "Remove it")
+
+
+def broken_name(name: str, spec: Slot, allow_modules: Sequence[str]) -> tuple[str, str] | None:
+    if name in spec.names:
+        return None
+    if "." in name:
+        return _broken_path(name, allow_modules)
+    if not spec.names:
+        return "there are no short names here", "Set a dotted path, as my_pkg.my_module.Name"
+    remedy = choose_from(name, sorted(spec.names)) + ", or a dotted path"
+    return f"there is no {spec.path} component of this name", remedy
+
+
+def _broken_nested_name(
+    name: str, spec: Slot, allow_modules: Sequence[str]
+) -> tuple[str, str] | None:
+    return (
+        broken_name(name, spec, allow_modules) if spec.nests else _broken_path(name, allow_modules)
+    )
+
+
+def _broken_path(path: str, allow_modules: Sequence[str]) -> tuple[str, str] | None:
+    try:
+        allowed_root(path, allow_modules)
+    except DottedPathError as error:
+        return error.rule, error.remedy
+    return None
+
+
+def problem_text(problem: Problem, component: Component) -> str:
+    """The message of a problem that a component has by itself."""
+    value: Any = {"type": component.type, "args": component.args}
+    for part in problem.path[1:]:
+        value = value[part]
+    return problem.text(shown_value(value, *problem.path))
+
+
+def shown_value(value: Any, *path: object) -> str:
+    return repr(redact(value, (), path))
+
+
+TYPE_KEY, VALUE_TYPE_KEY, VALUE_KEY = "__type", "__value_type", "value"
+
+
+def _to_bool(value: Any) -> bool:
+    words = {"true": True, "false": False, "1": True, "0": False}
+    text = str(value).lower()
+    if text not in words:
+        raise ValueError("it is neither true nor false")
+    return words[text]
+
+
+def _to_none(value: Any) -> None:
+    if value not in (None, "null", "None", "~", ""):
+        raise ValueError("it is not null")
+
+
+_COERCIONS: dict[str, Callable[[Any], Any]] = {
+    "str": str,
+    "int": int,
+    "float": float,
+    "bool": _to_bool,
+    "null": _to_none,
+    "None": _to_none,
+}
+
+
+def is_value_type(value: Any) -> bool:
+    return isinstance(value, dict) and VALUE_TYPE_KEY in value
+
+
+def coerce(value: dict[str, Any]) -> Any:
+    """The value of `{__value_type: int, value: "1"}`.
+
+    Raises:
+        KeyError: no such type.
+        ValueError: the value is none of that type.
+        TypeError: the same, for a value that is a list or a mapping.
+        OverflowError: the same, for an infinite number as int.
+    """
+    coerced = _COERCIONS[value[VALUE_TYPE_KEY]](value.get(VALUE_KEY))
+    if broken := broken_scalar(coerced):
+        raise ValueError(broken[0])
+    return coerced
+
+
+def broken_nested_rules(
+    value: Any, path: KeyPath, check_path: Callable[[str], tuple[str, str] | None]
+) -> Iterator[Problem]:
+    """What is wrong with nested arguments, as far as it shows without importing anything.
+
+    Args:
+        check_path: gives rule and remedy of a dotted path that may not be imported.
+    """
+    if isinstance(value, list):
+        for index, item in enumerate(value):
+            yield from broken_nested_rules(item, (*path, index), check_path)
+    elif is_value_type(value):
+        yield from _broken_value_type(value, path)
+    elif isinstance(value, dict):
+        if TYPE_KEY in value:
+            dotted_path = value[TYPE_KEY]
+            broken = (
+                check_path(dotted_path)
+                if isinstance(dotted_path, str)
+                else ("it must be a dotted path", "Set package.module.Name")
+            )
+            if broken:
+                yield Problem((*path, TYPE_KEY), *broken)
+        for key, inner in value.items():
+            yield from broken_nested_rules(inner, (*path, key), check_path)
+
+
+def _broken_value_type(value: dict[str, Any], path: KeyPath) -> Iterator[Problem]:
+    kind = value[VALUE_TYPE_KEY]
+    if set(value) != {VALUE_TYPE_KEY, VALUE_KEY}:
+        rule = f"it needs exactly the keys {VALUE_TYPE_KEY} and {VALUE_KEY}"
+        yield Problem(path, rule, 'Set it as {__value_type: str, value: "1"}')
+    elif not isinstance(kind, str) or kind not in _COERCIONS:
+        remedy = choose_from(kind, list(_COERCIONS))
+        yield Problem((*path, VALUE_TYPE_KEY), "there is no such type", remedy)
+    else:
+        try:
+            coerce(value)
+        except (ValueError, TypeError, OverflowError):
+            yield Problem((*path, VALUE_KEY), f"it cannot be read as {kind}", f"Set a {kind}")

@@ -1,72 +1,38 @@
-"""Components: checked on the driver by their names, imported and built on the worker."""
+"""Components: imported and built on the worker."""
 
 from __future__ import annotations
 
+import importlib
 import inspect
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+import os
+import sys
+import types
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from raygnn.config.component import Component
-from raygnn.config.dotted_path import DottedPathError, allowed_root, import_dotted, is_of_library
-from raygnn.config.nested_args import (
+from raygnn.config.component_checks import (
+    LIBRARY_ROOTS,
+    SET_BY_RAYGNN,
     TYPE_KEY,
-    broken_nested_rules,
+    DottedPathError,
+    allowed_root,
+    broken_name,
+    check_reachable,
     coerce,
+    is_of_library,
     is_value_type,
+    is_within,
+    problem_text,
+    shown_value,
 )
 from raygnn.config.problems import KeyPath, Problem, choose_from
-from raygnn.config.redaction import redact, redact_text
+from raygnn.config.redaction import redact_text
+from raygnn.config.section import Component
 from raygnn.config.slots import NESTED, SLOTS, Slot
 from raygnn.errors import ConfigError
 
-__all__ = ["SLOTS", "Component", "Slot", "build", "check_component", "resolve"]
-
 Target = type | Callable[..., Any]
-
-
-def check_component(
-    component: Component, slot: str, allow_modules: Sequence[str] = ()
-) -> list[str]:
-    """What is wrong with a component, as far as it shows without importing anything.
-
-    Args:
-        slot: a key of SLOTS.
-        allow_modules: user modules that dotted paths may lead into.
-    Returns:
-        A text for each problem.
-    """
-    path: KeyPath = (SLOTS[slot].path,)
-    problems = broken_component_rules(component, slot, path, allow_modules)
-    return [_text(problem, component) for problem in problems]
-
-
-def broken_component_rules(
-    component: Component, slot: str, path: KeyPath, allow_modules: Sequence[str]
-) -> Iterator[Problem]:
-    """The problems of `check_component`, at the place of the component in the config."""
-    spec = SLOTS[slot]
-    if broken := _broken_name(component.type, spec, allow_modules):
-        yield Problem((*path, "type"), *broken)
-    for name in sorted(spec.injected & set(component.args)):
-        yield Problem((*path, "args", name), *_INJECTED)
-    yield from broken_nested_rules(
-        component.args, (*path, "args"), lambda name: _broken_nested_name(name, spec, allow_modules)
-    )
-
-
-def broken_function_rules(
-    name: str, path: KeyPath, allow_modules: Sequence[str]
-) -> Iterator[Problem]:
-    """What is wrong with the dotted path of a function, as far as it shows without importing."""
-    if is_of_library(name):
-        yield Problem(
-            path,
-            "a function is taken from user modules only",
-            "Set a function of your own, and allow its module with --allow-module",
-        )
-    elif broken := _broken_path(name, allow_modules):
-        yield Problem(path, *broken)
 
 
 def resolve(component: Component | str, slot: str, allow_modules: Sequence[str] = ()) -> Target:
@@ -78,7 +44,7 @@ def resolve(component: Component | str, slot: str, allow_modules: Sequence[str] 
     name = component if isinstance(component, str) else component.type
     spec = SLOTS[slot]
     try:
-        if broken := _broken_name(name, spec, allow_modules):
+        if broken := broken_name(name, spec, allow_modules):
             raise DottedPathError(*broken)
         return _import(spec.names.get(name, name), spec, allow_modules)
     except DottedPathError as error:
@@ -105,8 +71,8 @@ def build(
     nest = _Nest(SLOTS[slot], allow_modules, injected)
     args = {name: nest.expand(value, (*path, name)) for name, value in component.args.items()}
     if clash := sorted(set(args) & set(injected)):
-        problems = [Problem((*path, name), *_INJECTED) for name in clash]
-        raise ConfigError([_text(problem, component) for problem in problems])
+        problems = [Problem((*path, name), *SET_BY_RAYGNN) for name in clash]
+        raise ConfigError([problem_text(problem, component) for problem in problems])
     if component.type not in SLOTS[slot].names:
         injected = _accepted(target, injected)
     return _call(target, args, injected, path, component.type)
@@ -131,36 +97,6 @@ def check_arguments(
 def parameters_of(target: Target) -> Collection[str]:
     """Names of the parameters of a class or function, as far as they can be known."""
     return _parameters(target) or ()
-
-
-_INJECTED = ("raygnn sets this argument itself", "Remove it")
-
-
-def _broken_name(name: str, spec: Slot, allow_modules: Sequence[str]) -> tuple[str, str] | None:
-    if name in spec.names:
-        return None
-    if "." in name:
-        return _broken_path(name, allow_modules)
-    if not spec.names:
-        return "there are no short names here", "Set a dotted path, as my_pkg.my_module.Name"
-    remedy = choose_from(name, sorted(spec.names)) + ", or a dotted path"
-    return f"there is no {spec.path} component of this name", remedy
-
-
-def _broken_nested_name(
-    name: str, spec: Slot, allow_modules: Sequence[str]
-) -> tuple[str, str] | None:
-    return (
-        _broken_name(name, spec, allow_modules) if spec.nests else _broken_path(name, allow_modules)
-    )
-
-
-def _broken_path(path: str, allow_modules: Sequence[str]) -> tuple[str, str] | None:
-    try:
-        allowed_root(path, allow_modules)
-    except DottedPathError as error:
-        return error.rule, error.remedy
-    return None
 
 
 def _import(path: str, spec: Slot, allow_modules: Sequence[str]) -> Target:
@@ -224,7 +160,7 @@ class _Nest:
             raise ConfigError(problem.text(repr(name))) from error
         if clash := sorted(set(args) & set(injected)):
             raise ConfigError(
-                [Problem((*path, n), *_INJECTED).text(_shown(args[n], n)) for n in clash]
+                [Problem((*path, n), *SET_BY_RAYGNN).text(shown_value(args[n], n)) for n in clash]
             )
         return _call(target, args, injected, path, name)
 
@@ -272,7 +208,7 @@ def _call(
     try:
         return target(**args, **injected)
     except (ArithmeticError, LookupError, TypeError, ValueError) as error:
-        shown = _shown(dict(args), *path)
+        shown = shown_value(dict(args), *path)
         takes = ", ".join(_named(parameters, injected)) or "none by name"
         problem = Problem(
             path, f"{name} refuses them: {redact_text(str(error))}", f"{name} takes: {takes}"
@@ -292,7 +228,7 @@ def _check_arguments(
     texts = []
     for unknown in [] if takes_any else [n for n in args if n not in named]:
         remedy = choose_from(unknown, named, f"{name} takes") if named else "Remove it"
-        shown = _shown(args[unknown], unknown)
+        shown = shown_value(args[unknown], unknown)
         problem = Problem((*path, unknown), f"{name} takes no such argument", remedy)
         texts.append(problem.text(shown))
     for needed in named:
@@ -314,13 +250,94 @@ def _named(
     ]
 
 
-def _text(problem: Problem, component: Component) -> str:
-    """The message of a problem that a component has by itself."""
-    value: Any = {"type": component.type, "args": component.args}
-    for part in problem.path[1:]:
-        value = value[part]
-    return problem.text(_shown(value, *problem.path))
+def import_dotted(
+    path: str, allow_modules: Sequence[str], *, takes_functions: bool
+) -> type | Callable[..., Any]:
+    """Imports a class that is defined under the allowed root of its path.
+
+    Args:
+        takes_functions: a function is fine too, if it is defined in an allowed user module.
+    Raises:
+        DottedPathError: there is no such thing, or it is defined elsewhere or is no class.
+    """
+    root = allowed_root(path, allow_modules)
+    module, rest = _import_module(path, root)
+    found: Any = module
+    for name in rest:
+        if not _is_ours(found, root):
+            break
+        try:
+            found = getattr(found, name)
+        except AttributeError:
+            raise _no_such_name(found, name) from None
+    is_function = isinstance(found, types.FunctionType)
+    is_class = isinstance(found, type) and _is_ours(found, root)
+    if not is_class and not is_function:
+        raise DottedPathError(
+            f"it is no class defined in {root}", "Set the path where a class is defined"
+        )
+    is_restricted = root in LIBRARY_ROOTS and root not in allow_modules
+    if is_class and is_restricted:
+        check_reachable(found.__module__)
+    if is_function:
+        if is_restricted or not takes_functions:
+            what = "a function" if is_restricted else "a function, and a class goes here"
+            raise DottedPathError(f"it is {what}", "Set a class")
+        if not is_within(found.__module__, root):
+            raise DottedPathError(
+                f"the function is defined in {found.__module__}, not in {root}",
+                "Set the path where it is defined, and allow that module",
+            )
+    return found
 
 
-def _shown(value: Any, *path: object) -> str:
-    return repr(redact(value, (), path))
+def _is_ours(found: Any, root: str) -> bool:
+    """Whether it is a module or a class of the allowed root: nothing else is looked into."""
+    if isinstance(found, types.ModuleType):
+        return is_within(found.__name__, root) or root.startswith(f"{found.__name__}.")
+    return isinstance(found, type) and is_within(found.__module__, root)
+
+
+def _import_module(path: str, root: str) -> tuple[types.ModuleType, list[str]]:
+    """Imports the longest part of a path that is a module; gives the names that are left."""
+    parts = path.split(".")
+    for length in range(len(parts) - 1, root.count("."), -1):
+        name = ".".join(parts[:length])
+        try:
+            return _import_module_by_name(name, root), parts[length:]
+        except ModuleNotFoundError as error:
+            missing = error.name or ""
+            if missing != name and not name.startswith(f"{missing}."):
+                is_own = missing.partition(".")[0] == root.partition(".")[0]
+                raise DottedPathError(
+                    f"importing {name} failed: {error}",
+                    "Correct the import" if is_own else f"Install {missing} on every node",
+                ) from error
+    raise DottedPathError(
+        f"there is no module {root}",
+        "Start the job in the folder that has it, or install it on every node",
+    )
+
+
+def _import_module_by_name(name: str, root: str) -> types.ModuleType:
+    """Imports a module; a user's may lie in the current directory, wherever sys.path leads."""
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        here, top = os.getcwd(), root.partition(".")[0]
+        if root in LIBRARY_ROOTS or error.name != top or {"", here} & set(sys.path):
+            raise
+        sys.path.append(here)  # last, so that it only adds names
+        importlib.invalidate_caches()
+        return importlib.import_module(name)
+
+
+def _no_such_name(found: Any, name: str) -> DottedPathError:
+    where = getattr(found, "__name__", str(found))
+    names = sorted(n for n, value in vars(found).items() if isinstance(value, type))
+    public = [n for n in names if not n.startswith("_")]
+    shown = public if len(public) <= 40 else []
+    remedy = choose_from(name, shown, f"Classes of {where}") if shown else f"Look into {where}"
+    if not shown and (hint := choose_from(name, public).partition("Set one of")[0]):
+        remedy = hint.rstrip("? ")
+    return DottedPathError(f"{where} has no {name}", remedy)

@@ -8,9 +8,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, ConfigDict, Field, WithJsonSchema
 
-from raygnn.config.component import Component
 from raygnn.config.problems import Problem, rule_error
 from raygnn.config.section import (
+    Component,
     NonEmptyText,
     NonNegativeWhole,
     PositiveWhole,

@@ -7,9 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from raygnn.config import tree
 from raygnn.config.documents import DocumentError, Limits, broken_scalar, parse_scalar
-from raygnn.config.problems import KeyPath, Problem, did_you_mean
+from raygnn.config.problems import MISSING, KeyPath, Problem, did_you_mean, parse_path, value_at
 
 _REFERENCE = re.compile(r"\$\$\{|\$\{(?P<name>[^{}]*)\}|(?P<open>\$\{)")
 _ENV = "env:"
@@ -94,7 +93,7 @@ class _Resolver:
         whole = _REFERENCE.fullmatch(text)
         if whole and whole["name"] is not None:
             found = self._reference(whole["name"], path, trail, keep_env=keep_env)
-            return text if found is tree.MISSING else found
+            return text if found is MISSING else found
         parts, end = [], 0
         for match in _REFERENCE.finditer(text):
             parts.append(text[end : match.start()])
@@ -106,7 +105,7 @@ class _Resolver:
                 parts.append("$${" if keep_env else "${")
                 continue
             found = self._reference(match["name"], path, trail, keep_env=keep_env, as_text=True)
-            if found is tree.MISSING:
+            if found is MISSING:
                 return text
             if isinstance(found, dict | list):
                 self._problem(
@@ -136,10 +135,10 @@ class _Resolver:
         if name in trail:
             circle = " -> ".join((*trail[trail.index(name) :], name))
             self._problem(path, (), f"references go in a circle: {circle}", "Set one to a value")
-            return tree.MISSING
-        target = tree.parse_path(name)
+            return MISSING
+        target = parse_path(name)
         value = self._lookup(target)
-        if value is tree.MISSING:
+        if value is MISSING:
             siblings = self._lookup(target[:-1])
             names = list(siblings) if isinstance(siblings, Mapping) else []
             self._problem(
@@ -149,18 +148,18 @@ class _Resolver:
                 f"{did_you_mean(target[-1], names)}Name a key of this config, or an environment "
                 "variable as ${env:NAME}",
             )
-            return tree.MISSING
+            return MISSING
         return self.walk(value, path, (*trail, name), keep_env=keep_env)
 
     def _lookup(self, target: KeyPath) -> Any:
         """Looks into the config, and into the defaults where the config says nothing."""
         for length in range(len(target) + 1):
-            value = tree.get(self._raw, target[:length])
-            if value is tree.MISSING:
-                parent = tree.get(self._raw, target[: length - 1])
+            value = value_at(self._raw, target[:length])
+            if value is MISSING:
+                parent = value_at(self._raw, target[: length - 1])
                 if isinstance(parent, Mapping):
-                    return tree.get(self._defaults, target)
-                return tree.MISSING
+                    return value_at(self._defaults, target)
+                return MISSING
         if isinstance(value, Mapping) and not target:
             return {**self._defaults, **value}
         return value
@@ -175,12 +174,12 @@ class _Resolver:
                 f"the environment variable {name} is not set",
                 f"Export {name}, or set the value here",
             )
-            return tree.MISSING
+            return MISSING
         text = self._environ[name]
         if broken := broken_scalar(text):
             rule = f"in the environment variable {name}, {broken[0]}"
             self._problem(path, trail, rule, broken[1])
-            return tree.MISSING
+            return MISSING
         self._result.environment[name] = text
         if as_text:
             return text

@@ -1,25 +1,23 @@
-"""Loading a config: everything is checked, and all problems are told at once."""
+"""Loads a config: checks everything, reports all problems at once, and says what is saved of it."""
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from pydantic import BaseModel
 
-from raygnn.config import tree
 from raygnn.config.component_checks import broken_components
-from raygnn.config.dependent_defaults import DEFAULT_COMPONENTS
 from raygnn.config.documents import dump_yaml
 from raygnn.config.interpolation import Interpolated, interpolate
-from raygnn.config.messages import Messages
-from raygnn.config.overrides import Overridden, apply_overrides
-from raygnn.config.problems import Problem
-from raygnn.config.saving import limits_of, result_differences, result_fingerprint, savable
-from raygnn.config.schema import Config
-from raygnn.config.source import Source, read_source
+from raygnn.config.problems import MISSING, KeyPath, Problem, dotted, is_below, set_value, value_at
+from raygnn.config.redaction import redact, redact_text
+from raygnn.config.schema import DEFAULT_COMPONENTS, Config
+from raygnn.config.source import Overridden, Source, apply_overrides, read_source
 from raygnn.config.trial_builds import broken_arguments
 from raygnn.config.validation import Validated, validate
 from raygnn.errors import ConfigError
@@ -147,7 +145,7 @@ def _check(
 
 def _follows_from(early: Sequence[Problem], problem: Problem) -> bool:
     """Whether a problem is about a place whose value could not be found out."""
-    return any(tree.is_below(problem.path, known.path) for known in early)
+    return any(is_below(problem.path, known.path) for known in early)
 
 
 def _defaults_beside(raw: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
@@ -169,3 +167,172 @@ def _checked_modules(allow_modules: Sequence[str]) -> tuple[str, ...]:
                 "my_pkg or my_pkg.models."
             )
     return modules
+
+
+_MAX_SHOWN = 120  # characters of a value in a message
+
+_MIN_HIDDEN = 8  # a shorter text of the environment would be hidden inside of other words
+
+
+class Messages:
+    """Knows where each key of a config was set."""
+
+    def __init__(self, source: Source, overridden: Overridden, resolved: Interpolated) -> None:
+        self._source, self._overridden, self._resolved = source, overridden, resolved
+
+    def texts(self, problems: Iterable[Problem]) -> list[str]:
+        """One message for each problem, none twice."""
+        return list(dict.fromkeys(self._text(problem) for problem in problems))
+
+    def placed(self, path: KeyPath, text: str) -> str:
+        """A message that names its key itself, with the line where this was set."""
+        origin = self._origin(Problem(path, "", ""))
+        return self._without_secrets(f"{origin}: {text}" if origin else text)
+
+    def _text(self, problem: Problem) -> str:
+        value = value_at(self._resolved.shown, problem.path)
+        if value is MISSING and problem.path[-1:] == ("type",):
+            bare_name = value_at(self._resolved.shown, problem.path[:-1])
+            value = bare_name if isinstance(bare_name, str) else value
+        text = problem.text(
+            None if value is MISSING else self._shown(value, problem.path),
+            self._origin(problem),
+        )
+        return self._without_secrets(text)
+
+    def _without_secrets(self, text: str) -> str:
+        text = redact_text(text, self._source.secrets)
+        for name, secret in self._resolved.environment.items():
+            if len(secret) >= _MIN_HIDDEN:
+                text = text.replace(secret, f"${{env:{name}}}")
+        return text
+
+    def _origin(self, problem: Problem) -> str | None:
+        if problem.line is not None:
+            return self._source.at_line(problem.line)
+        for length in range(len(problem.path), 0, -1):
+            if origin := self._overridden.origins.get(problem.path[:length]):
+                return origin
+        if problem.path and problem.path not in self._source.lines:
+            for path, origin in self._overridden.origins.items():
+                if is_below(path, problem.path):  # the override has made this section
+                    return origin
+        return self._source.origin(problem.path)
+
+    def _shown(self, value: Any, path: KeyPath) -> str:
+        text = repr(redact(value, self._source.secrets, path))
+        return text if len(text) <= _MAX_SHOWN else f"{text[:_MAX_SHOWN]}..."
+
+
+#: Keys that end a run: a finished one trains on when its own is raised.
+LIMITS: tuple[KeyPath, ...] = (
+    ("training", "max_epochs"),
+    ("training", "max_steps"),
+    ("training", "max_samples"),
+    ("training", "max_time_s"),
+    ("early_stopping", "patience"),
+)
+
+#: What changes neither batches nor weights: where, how fast and with whom a run goes on.
+_NOT_OF_THE_RESULT: tuple[KeyPath, ...] = (
+    ("run",),
+    ("job_name",),
+    ("scaling",),
+    ("loggers",),
+    ("profiler",),
+    ("data", "cache_dir"),
+    ("data", "allow_outside"),
+    ("training", "log_every"),
+    *LIMITS,  # a longer run begins as a shorter one
+    ("training", "accumulate_grad_batches"),  # follows from the global batch size
+    ("checkpoint", "resume"),
+    ("checkpoint", "policy"),
+    ("checkpoint", "every"),
+    ("checkpoint", "keep"),
+    ("checkpoint", "async_upload"),
+)
+
+
+def savable(config: Config, resolved: Interpolated, secrets: Collection[str]) -> dict[str, Any]:
+    """The whole config with all defaults, environment variables by name and without secrets."""
+    saved = config.model_dump(mode="json")
+    _restore(saved, resolved.shown, resolved.value)
+    redacted: dict[str, Any] = redact(saved, secrets)
+    return redacted
+
+
+def result_fingerprint(config: Config) -> str:
+    """sha256 of what defines the training result."""
+    text = json.dumps(_defining(config), sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def limits_of(config: Config) -> dict[str, float | None]:
+    """The limits of a run by dotted path; null where there is none."""
+    values = config.model_dump(mode="json")
+    found = {dotted(path): value_at(values, path) for path in LIMITS}
+    return {name: None if value is MISSING else value for name, value in found.items()}
+
+
+def result_differences(
+    config: Config, saved: Mapping[str, Any], other: Config, other_saved: Mapping[str, Any]
+) -> dict[str, tuple[Any, Any]]:
+    """By dotted path, where two configs define other results: what is saved of each.
+
+    Environment variables are shown by name, and secrets are not shown.
+    """
+    ours, theirs = dict(_leaves(_defining(config))), dict(_leaves(_defining(other)))
+    found = {}
+    for path in dict.fromkeys((*ours, *theirs)):
+        if ours.get(path, MISSING) != theirs.get(path, MISSING):
+            found[dotted(path)] = (
+                _shown(path, saved, ours.get(path)),
+                _shown(path, other_saved, theirs.get(path)),
+            )
+    return found
+
+
+def _shown(path: KeyPath, saved: Mapping[str, Any], resolved: Any) -> Any:
+    """A value as it is saved; what follows from other keys is saved as null."""
+    value = value_at(saved, path)
+    return resolved if value is MISSING or value is None else value
+
+
+def _leaves(value: Any, path: KeyPath = ()) -> Iterator[tuple[KeyPath, Any]]:
+    """Every value of a tree by its place; lists of plain values are one value."""
+    inner: Iterable[tuple[str | int, Any]] = ()
+    if isinstance(value, dict):
+        inner = value.items()
+    elif isinstance(value, list) and any(isinstance(item, dict) for item in value):
+        inner = enumerate(value)
+    if not inner:
+        yield path, value
+    for key, item in inner:
+        yield from _leaves(item, (*path, key))
+
+
+def _defining(config: Config) -> dict[str, Any]:
+    """What of a config defines the training result, without secrets."""
+    defining: dict[str, Any] = redact(config.model_dump(mode="json"))
+    for path in _NOT_OF_THE_RESULT:
+        parent = value_at(defining, path[:-1])
+        if isinstance(parent, dict):
+            parent.pop(path[-1], None)
+    splits = ("train", "val", "test")
+    defining["loader"] = {s: {"batch_size": config.loader_plan(s).batch_size} for s in splits}
+    defining["training"]["global_batch_size"] = config.batch.global_batch_size
+    return defining
+
+
+def _restore(saved: Any, shown: Any, value: Any, path: KeyPath = ()) -> None:
+    """Puts `${env:X}` and `$${` back where the validated config has what they stand for."""
+    if isinstance(shown, dict):
+        for key, inner in shown.items():
+            _restore(saved, inner, value_at(value, (key,)), (*path, key))
+    elif isinstance(shown, list):
+        for index, inner in enumerate(shown):
+            _restore(saved, inner, value_at(value, (index,)), (*path, index))
+    elif isinstance(shown, str) and shown != value:
+        place = value_at(saved, path)
+        is_bare_name = isinstance(place, dict) and isinstance(value, str)
+        set_value(saved, (*path, "type") if is_bare_name else path, shown)

@@ -1,11 +1,13 @@
-"""Problems of a config: where, which rule, what to set instead. All are found, then told."""
+"""Problems of a config, and the paths of keys at which they stand."""
 
 from __future__ import annotations
 
 import difflib
 import itertools
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from pydantic_core import PydanticCustomError
 
@@ -76,3 +78,37 @@ def rules_error(problems: Sequence[Problem]) -> PydanticCustomError:
 def rule_error(rule: str, remedy: str) -> PydanticCustomError:
     """One broken rule of the value that is being validated."""
     return rules_error([Problem((), rule, remedy)])
+
+
+_INDEX = re.compile(r"[0-9]{1,9}")
+
+#: What `value_at` gives where there is nothing; None is a value.
+MISSING: Any = type("Missing", (), {"__repr__": lambda self: "MISSING"})()
+
+
+def value_at(tree: Any, path: KeyPath) -> Any:
+    """The value at a path, MISSING where there is none."""
+    for part in path:
+        if isinstance(tree, list):
+            has_part = isinstance(part, int) and 0 <= part < len(tree)
+        else:
+            has_part = isinstance(tree, dict) and part in tree
+        if not has_part:
+            return MISSING
+        tree = tree[part]
+    return tree
+
+
+def set_value(tree: Any, path: KeyPath, value: Any) -> None:
+    """Replaces the value at a path whose parent exists."""
+    value_at(tree, path[:-1])[path[-1]] = value
+
+
+def parse_path(text: str) -> KeyPath:
+    """`sampling.fanouts.0` as `("sampling", "fanouts", 0)`."""
+    return tuple(int(part) if _INDEX.fullmatch(part) else part for part in text.split("."))
+
+
+def is_below(path: KeyPath, parent: KeyPath) -> bool:
+    """Whether a path is the parent or under it."""
+    return path[: len(parent)] == parent

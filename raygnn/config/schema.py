@@ -1,30 +1,35 @@
-"""The whole config: one frozen tree."""
+"""The whole config: sections, defaults that depend on other keys, rules between sections."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from typing import Annotated, Any, Self
 
 from pydantic import AfterValidator, Discriminator, Field, Tag, ValidationInfo, model_validator
 
-from raygnn.config.batch import BatchPlan, plan_batches
-from raygnn.config.component import Component
-from raygnn.config.cross_rules import broken_cross_rules
 from raygnn.config.data_section import Data
-from raygnn.config.dependent_defaults import fill_dependent_defaults
-from raygnn.config.loader_section import Loader, LoaderPlan, Sampling, plan_loader
-from raygnn.config.problems import rule_error, rules_error
-from raygnn.config.profiler_section import Profiler
-from raygnn.config.run_section import Run, Scaling
-from raygnn.config.section import NonEmptyText, Section, Seed
+from raygnn.config.loader_section import (
+    BatchPlan,
+    Loader,
+    LoaderPlan,
+    Sampling,
+    broken_batch_rules,
+    plan_batches,
+    plan_loader,
+)
+from raygnn.config.problems import Problem, rule_error, rules_error
+from raygnn.config.run_section import Run, Scaling, Tune, broken_space, trials_need_workers
+from raygnn.config.section import Component, NonEmptyText, Section, Seed
 from raygnn.config.slots import SLOTS
 from raygnn.config.training_section import (
     Checkpoint,
     EarlyStopping,
     LossTerm,
+    Profiler,
     Scheduler,
     Training,
 )
-from raygnn.config.tune_section import Tune
 
 #: Validation context in which the rules between sections are left to the caller.
 EACH_SECTION_ALONE = "each section alone"
@@ -40,6 +45,7 @@ def _names(slot: str) -> str:
 
 
 Hooks = Annotated[dict[str, NonEmptyText], Field(min_length=1)]
+
 CallbackSpec = Annotated[
     Annotated[Component, Tag("component")] | Annotated[Hooks, Tag("hooks")],
     Discriminator(_callback_kind),
@@ -147,3 +153,177 @@ class Config(Section):
     @classmethod
     def _fill_dependent_defaults(cls, value: Any) -> Any:
         return fill_dependent_defaults(value) if isinstance(value, dict) else value
+
+
+def config_json_schema() -> dict[str, Any]:
+    """The schema of a config file, in the dialect that pydantic writes."""
+    schema = Config.model_json_schema()
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "raygnn config",
+        **{key: value for key, value in schema.items() if key != "title"},
+    }
+
+
+#: Components whose type may be left out: args given without a type join the default's.
+DEFAULT_COMPONENTS: Mapping[str, Mapping[str, Any]] = {
+    "task": {"type": "node_classification", "args": {}},
+    "model": {"type": "GraphSAGE", "args": {}},
+    "optimizer": {"type": "Adam", "args": {"lr": 0.005, "weight_decay": 1e-6}},
+    "lr_scheduler": {"type": "ConstantLR", "args": {"factor": 1.0}},
+}
+
+
+def fill_dependent_defaults(raw: Mapping[str, Any]) -> dict[str, Any]:
+    """A copy of the config with the defaults that follow from what is given."""
+    filled = dict(raw)
+    for key, default in DEFAULT_COMPONENTS.items():
+        filled[key] = _fill_component(filled.get(key, dict(default)), default)
+    _let_batch_size_follow(filled)
+    return filled
+
+
+def _fill_component(component: Any, default: Mapping[str, Any]) -> Any:
+    if isinstance(component, str):
+        return {"type": component, "args": {}}
+    if not isinstance(component, dict) or "type" in component:
+        return component
+    args = component.get("args", {})
+    if not isinstance(args, dict):
+        return {**component, "type": default["type"]}
+    return {**component, "type": default["type"], "args": {**default["args"], **args}}
+
+
+def _let_batch_size_follow(filled: dict[str, Any]) -> None:
+    """With the other two of the triple given, the default batch size gives way."""
+    training, loader = filled.get("training"), filled.get("loader", {})
+    if not isinstance(training, dict) or not isinstance(loader, dict) or "batch_size" in loader:
+        return
+    if training.get("global_batch_size") and training.get("accumulate_grad_batches"):
+        filled["loader"] = {**loader, "batch_size": None}
+
+
+Rule = Callable[["Config"], Iterable[Problem]]
+
+
+def _batch_triple(config: Config) -> Iterable[Problem]:
+    return broken_batch_rules(
+        config.loader.batch_size,
+        config.training.accumulate_grad_batches,
+        config.scaling.world_size,
+        config.training.global_batch_size,
+    )
+
+
+def _layers_equal_hops(config: Config) -> Iterable[Problem]:
+    num_layers = config.model.args.get("num_layers")
+    is_built_in = config.model.type in SLOTS["model"].names
+    if not is_built_in or config.sampling.type is not None or num_layers is None:
+        return
+    hops = config.sampling.num_hops
+    if num_layers != hops:
+        yield Problem(
+            ("model", "args", "num_layers"),
+            f"a layer goes one hop, and sampling.fanouts has {hops}: {config.sampling.fanouts}",
+            f"Set it to {hops}, leave it out, or give {num_layers} fanouts",
+        )
+
+
+def _plateau_has_monitor(config: Config) -> Iterable[Problem]:
+    scheduler, stopping, checkpoint = config.lr_scheduler, config.early_stopping, config.checkpoint
+    is_plateau = scheduler.type.rpartition(".")[2] == "ReduceLROnPlateau"
+    if not is_plateau:
+        if scheduler.monitor is not None and scheduler.type in SLOTS["lr_scheduler"].names:
+            yield Problem(
+                ("lr_scheduler", "monitor"),
+                f"{scheduler.type} looks at no metric",
+                "Set lr_scheduler.type: ReduceLROnPlateau, or remove the monitor",
+            )
+        return
+    if scheduler.frequency != 1:
+        yield Problem(
+            ("lr_scheduler", "frequency"),
+            "ReduceLROnPlateau steps at each validation",
+            "Remove it, and set training.validate_every",
+        )
+    known = [(checkpoint.monitor, checkpoint.mode)]
+    known += [(stopping.monitor, stopping.mode)] if stopping else []
+    monitor = scheduler.monitor or next((name for name, _ in known if name), None)
+    if monitor is None:
+        yield Problem(
+            ("lr_scheduler", "monitor"),
+            "ReduceLROnPlateau needs a metric, and there is no early stopping to take it from",
+            "Set the name of a logged metric, as in val/loss",
+        )
+        return
+    mode = next((mode for name, mode in known if name == monitor and mode), "min")
+    if scheduler.args.get("mode", "min") != mode and not monitor.endswith("/loss"):
+        yield Problem(
+            ("lr_scheduler", "args", "mode"),
+            f"{monitor} is better when it is {_WORDS[mode]}, as said elsewhere in this config",
+            f"Set lr_scheduler.args.mode: {mode}",
+        )
+
+
+def _exact_evaluation_has_no_times(config: Config) -> Iterable[Problem]:
+    if config.sampling.temporal is not None and config.training.eval == "exact":
+        yield Problem(
+            ("training", "eval"),
+            "it takes all neighbors, and sampling.temporal leaves later ones out",
+            "Set it to sampled",
+        )
+
+
+def _sharding_fits(config: Config) -> Iterable[Problem]:
+    shard, optimizer = config.scaling.shard, config.optimizer.type.rpartition(".")[2]
+    if shard != "none" and config.model.args.get("sparse_embeddings"):
+        yield Problem(
+            ("scaling", "shard"),
+            "with model.args.sparse_embeddings only the rows that were read travel between workers",
+            "Set it to none, or sparse_embeddings to false",
+        )
+    if shard == "full" and optimizer in ("Adafactor", "Rprop"):
+        yield Problem(
+            ("scaling", "shard"),
+            f"torch's {optimizer} does not work on parts of weights",
+            "Set it to optimizer or none, or optimizer.type to Adam",
+        )
+
+
+def _links_share_nodes(config: Config) -> Iterable[Problem]:
+    if config.sampling.disjoint and config.task.type == "link_prediction":
+        yield Problem(
+            ("sampling", "disjoint"),
+            "in a batch of links each node is encoded once, for all links that it is an end of",
+            "Set it to false",
+        )
+
+
+_WORDS = {"min": "less", "max": "more"}
+
+_RULES: tuple[tuple[Rule, frozenset[str]], ...] = (
+    (_batch_triple, frozenset({"loader", "training", "scaling"})),
+    (_layers_equal_hops, frozenset({"model", "sampling"})),
+    (_exact_evaluation_has_no_times, frozenset({"sampling", "training"})),
+    (_sharding_fits, frozenset({"scaling", "model", "optimizer"})),
+    (_links_share_nodes, frozenset({"sampling", "task"})),
+    (_plateau_has_monitor, frozenset({"lr_scheduler", "early_stopping", "checkpoint"})),
+    (broken_space, frozenset({"tune"})),
+    (trials_need_workers, frozenset({"tune", "scaling"})),
+)
+
+# Inference as of one moment is exact too; an evaluation in training has a time for each seed.
+_OF_TRAINING = frozenset({_exact_evaluation_has_no_times})
+
+
+def broken_cross_rules(config: Config, *, trains: bool = True) -> Iterable[Problem]:
+    """Every rule between sections that does not hold, with the sections it has read.
+
+    Args:
+        trains: false for the config of inference, of which less is asked.
+    """
+    for rule, sections in _RULES:
+        if not trains and rule in _OF_TRAINING:
+            continue
+        for problem in rule(config):
+            yield replace(problem, needs=sections)

@@ -1,4 +1,4 @@
-"""What all sections of the config share: strictness, own rules, and the number types."""
+"""What all sections of the config share, and the sections that others are made of."""
 
 from __future__ import annotations
 
@@ -6,7 +6,16 @@ import typing
 from collections.abc import Iterable
 from typing import Annotated, Any, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    GetJsonSchemaHandler,
+    model_validator,
+)
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema
 
 from raygnn.config.problems import Problem, rules_error
 
@@ -47,9 +56,55 @@ def _whole(value: Any) -> Any:
 
 
 Whole = Annotated[int, BeforeValidator(_whole)]
+
 PositiveWhole = Annotated[int, BeforeValidator(_whole), Field(gt=0)]
+
 NonNegativeWhole = Annotated[int, BeforeValidator(_whole), Field(ge=0)]
+
 Seed = Annotated[int, BeforeValidator(_whole), Field(ge=0, lt=2**63)]  # int64, as torch has it
+
 PositiveNumber = Annotated[float, Field(gt=0)]
+
 NonNegativeNumber = Annotated[float, Field(ge=0)]
+
 NonEmptyText = Annotated[str, Field(min_length=1)]
+
+
+class Component(Section):
+    """`{type: name, args: {...}}`, or the name alone; a short name or a dotted path."""
+
+    type: NonEmptyText = Field(description="Short name, or dotted path of a class.")
+    args: dict[str, Any] = Field(
+        default_factory=dict, description="Arguments of its constructor; nested with `__type`."
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _accept_bare_name(cls, value: Any) -> Any:
+        return {"type": value} if isinstance(value, str) else value
+
+    @classmethod
+    def __get_pydantic_json_schema__(
+        cls, core_schema: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> JsonSchemaValue:
+        full = handler.resolve_ref_schema(handler(core_schema))
+        return {"anyOf": [{"type": "string", "minLength": 1}, full]}
+
+
+class Period(Section):
+    """`{steps: 20}`, `{epochs: 1}` or several of them: due when any is."""
+
+    steps: PositiveWhole | None = Field(default=None, description="Optimizer steps.")
+    batches: PositiveWhole | None = Field(
+        default=None, description="Micro-batches, over all workers."
+    )
+    epochs: PositiveWhole | None = Field(
+        default=None, description="Passes over the training seeds."
+    )
+    samples: PositiveWhole | None = Field(
+        default=None, description="Training seeds, over all workers."
+    )
+
+    def broken_rules(self) -> Iterable[Problem]:
+        if (self.steps, self.batches, self.epochs, self.samples) == (None,) * 4:
+            yield Problem((), "a period needs a unit", "Set it as in {epochs: 1} or {steps: 20}")

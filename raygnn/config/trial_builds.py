@@ -10,13 +10,11 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from raygnn.config.component import Component
-from raygnn.config.component_checks import components_of
+from raygnn.config.component_checks import LIBRARY_ROOTS, components_of
 from raygnn.config.components import build, check_arguments, parameters_of, resolve
-from raygnn.config.dotted_path import LIBRARY_ROOTS
-from raygnn.config.problems import KeyPath, Problem, choose_from
+from raygnn.config.problems import KeyPath, Problem, choose_from, is_below, parse_path
+from raygnn.config.section import Component
 from raygnn.config.slots import SLOTS
-from raygnn.config.tree import is_below, parse_path
 from raygnn.errors import ConfigError
 
 if TYPE_CHECKING:

@@ -1,21 +1,29 @@
-"""Validates a plain tree against the schema; pydantic's errors become problems in our words."""
+"""Validates a plain tree against a schema; pydantic's errors become problems in our words."""
 
 from __future__ import annotations
 
 import typing
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any, TypeVar
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, TypeAdapter, ValidationError
 
-from raygnn.config import tree
-from raygnn.config.cross_rules import broken_cross_rules
 from raygnn.config.documents import DocumentError, parse_yaml
-from raygnn.config.problems import RULES_ERROR, KeyPath, Problem, choose_from
-from raygnn.config.schema import EACH_SECTION_ALONE, Config
+from raygnn.config.problems import (
+    MISSING,
+    RULES_ERROR,
+    KeyPath,
+    Problem,
+    choose_from,
+    did_you_mean,
+    set_value,
+    value_at,
+)
+from raygnn.config.redaction import redact
+from raygnn.config.schema import EACH_SECTION_ALONE, Config, broken_cross_rules
 from raygnn.config.section import Section, sections_in
-from raygnn.errors import DataError
+from raygnn.errors import ConfigError, DataError
 
 S = TypeVar("S", bound=Section)
 
@@ -81,7 +89,7 @@ def validate(
     if guessed:
         value = _copy(value)
         for path in guessed:
-            tree.put(value, path, texts[path])
+            set_value(value, path, texts[path])
         errors = _errors(value)
     problems = list(_translate(errors, value, Config))
     all_broken = frozenset(broken) | {str(p.path[0]) for p in problems if p.path}
@@ -167,7 +175,7 @@ def _problem(
         expected = str(context.get("expected", context.get("expected_tags", "")))
         choices = [_yaml_word(choice) for choice in expected.replace(" or ", ", ").split(", ")]
         field_path = path if kind == "literal_error" else (*path, "type")
-        given = tree.get(value, field_path)
+        given = value_at(value, field_path)
         return Problem(field_path, "there is no such choice", choose_from(given, choices))
     if kind == "union_tag_not_found":
         types = [str(choice) for choice in _types_at(path, root)]
@@ -207,9 +215,9 @@ def _real_path(loc: tuple[str | int, ...], value: Any, kind: str) -> KeyPath:
     """Pydantic's location without the tags of unions, which are no keys of the config."""
     path: list[str | int] = []
     for position, part in enumerate(loc):
-        inner = tree.get(value, (part,))
+        inner = value_at(value, (part,))
         is_last = position == len(loc) - 1
-        if inner is not tree.MISSING or (is_last and kind == "missing"):
+        if inner is not MISSING or (is_last and kind == "missing"):
             path.append(part)
             value = inner
     return tuple(path)
@@ -218,7 +226,7 @@ def _real_path(loc: tuple[str | int, ...], value: Any, kind: str) -> KeyPath:
 def _keys_at(path: KeyPath, value: Mapping[str, Any], root: type[BaseModel]) -> list[str]:
     """The keys that a section knows; of a section of several kinds, those of the given kind."""
     sections = list(_sections_at(path, root))
-    kind = tree.get(value, (*path, "type"))
+    kind = value_at(value, (*path, "type"))
     matching = [s for s in sections if kind in _literals(s)] or sections
     return list(dict.fromkeys(name for section in matching for name in section.model_fields))
 
@@ -249,3 +257,35 @@ def _copy(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {key: _copy(inner) for key, inner in value.items()}
     return [_copy(inner) for inner in value] if isinstance(value, list) else value
+
+
+T = TypeVar("T")
+
+
+def typed_arguments(kind: type[T], args: Mapping[str, Any], owner: str) -> T:
+    """Makes the dataclass of `task.args`.
+
+    Args:
+        owner: whose arguments messages say they are.
+    Raises:
+        ConfigError: an argument is unknown or of another type; lists all such.
+    """
+    types = typing.get_type_hints(kind)
+    known = [item.name for item in fields(kind)]  # type: ignore[arg-type]
+    problems, values = [], {}
+    for name, value in args.items():
+        path = ("task", "args", name)
+        if name not in known:
+            remedy = f"{did_you_mean(name, known)}Set one of: {', '.join(known)}"
+            problems.append(Problem(path, f"{owner} has no such argument", remedy).text(None))
+            continue
+        try:
+            values[name] = TypeAdapter(types[name]).validate_python(value, strict=True)
+        except ValidationError as error:
+            rules = dict.fromkeys(type_rule(found) for found in error.errors())
+            rule, remedy = " or ".join(rule for rule, _ in rules), next(iter(rules))[1]
+            problem = Problem(path, f"it must be {rule}", remedy)
+            problems.append(problem.text(repr(redact(value, (), path))))
+    if problems:
+        raise ConfigError("\n".join(problems))
+    return kind(**values)

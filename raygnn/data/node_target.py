@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from raygnn.config.typed_arguments import typed_arguments
+from raygnn.config.validation import typed_arguments
 from raygnn.data.bundle import Bundle
 from raygnn.data.splits import Splits, make_splits
 from raygnn.data.time_units import check_time_units

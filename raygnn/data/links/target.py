@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from raygnn.config.component import Component
-from raygnn.config.typed_arguments import typed_arguments
+from raygnn.config.section import Component
+from raygnn.config.validation import typed_arguments
 from raygnn.data.bundle import Bundle
 from raygnn.data.edge_types import EdgeType, edge_type_name, parse_edge_type
 from raygnn.data.links.split import LinkSplit

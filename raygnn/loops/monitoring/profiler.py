@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch.profiler import ProfilerAction, ProfilerActivity, profile, schedule
 
-from raygnn.config.profiler_section import Profiler as ProfilerSettings
+from raygnn.config.training_section import Profiler as ProfilerSettings
 from raygnn.data.filesystem import join, open_fs
 from raygnn.loops.callbacks import Callback
 from raygnn.loops.monitoring.progress import say

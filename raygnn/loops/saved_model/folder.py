@@ -7,8 +7,9 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from raygnn.config import LoadedConfig, load_config, tree
+from raygnn.config import LoadedConfig, load_config
 from raygnn.config.data_section import PLACES
+from raygnn.config.problems import MISSING, value_at
 from raygnn.config.source import Source, parse_source
 from raygnn.data.filesystem import absolute, exists, join, read_text, redact
 from raygnn.errors import ConfigError, RunError
@@ -98,7 +99,7 @@ def _load(written: Source, overrides: Sequence[str], allow_modules: Sequence[str
             f"set: {', '.join(_SECTIONS)}."
         )
     changes = [*_NO_STEP]
-    if tree.get(written.value, ("loader", "batch_size")) in (None, tree.MISSING):
+    if value_at(written.value, ("loader", "batch_size")) in (None, MISSING):
         changes += ["--loader.batch_size", str(_BATCH_SIZE)]
     read = {key: value for key, value in written.value.items() if key in _READ}
     if isinstance(data := read.get("data"), dict):
@@ -109,15 +110,15 @@ def _load(written: Source, overrides: Sequence[str], allow_modules: Sequence[str
 
 def _model_uri(written: Source) -> str | None:
     """`run.model_uri` as it is written: a stranger's config may not send `${env:X}` anywhere."""
-    uri = tree.get(written.value, ("run", "model_uri"))
+    uri = value_at(written.value, ("run", "model_uri"))
     return uri if isinstance(uri, str) else None
 
 
 def _graph(written: Source) -> str:
     """The override that names the graph of training."""
     for key in ("uri", "synthetic", "type"):
-        value = tree.get(written.value, ("data", key))
-        if value not in (None, tree.MISSING):
+        value = value_at(written.value, ("data", key))
+        if value not in (None, MISSING):
             text = value if isinstance(value, str) else json.dumps(value)
             return f"--data.{key} {shlex.quote(redact(text))}"
     return "--data.uri GRAPH"

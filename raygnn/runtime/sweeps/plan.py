@@ -12,8 +12,8 @@ from typing import Any
 from pydantic import BaseModel
 
 from raygnn.config import LoadedConfig, load_config
+from raygnn.config.run_section import Tune
 from raygnn.config.source import read_source, to_plain
-from raygnn.config.tune_section import Tune
 from raygnn.errors import ConfigError
 
 _NO_SWEEP = ("--tune", "null")

@@ -8,7 +8,7 @@ from ray.tune import Callback, ResultGrid, Stopper
 from ray.tune.experiment import Trial
 
 from raygnn.config.problems import choose_from
-from raygnn.config.tune_section import Tune
+from raygnn.config.run_section import Tune
 from raygnn.data.filesystem import join
 from raygnn.errors import ConfigError, RaygnnError
 from raygnn.loops.monitoring.progress import say

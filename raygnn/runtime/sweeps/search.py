@@ -14,7 +14,7 @@ from ray.tune.schedulers import (
 from ray.tune.search import BasicVariantGenerator, ConcurrencyLimiter, Searcher
 from ray.tune.search.search_algorithm import SearchAlgorithm
 
-from raygnn.config.tune_section import ASHA, MedianStopping, Parameter, Tune
+from raygnn.config.run_section import ASHA, MedianStopping, Parameter, Tune
 from raygnn.errors import ConfigError
 
 #: What schedulers count a trial's time in: see `Engine`, which reports it.

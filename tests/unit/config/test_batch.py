@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from raygnn.config import BatchPlan, ConfigError, load_config
-from raygnn.config.batch import broken_batch_rules, plan_batches
+from raygnn.config.loader_section import broken_batch_rules, plan_batches
 
 _small = st.integers(1, 64)
 

@@ -14,8 +14,8 @@ import torch
 from torch import nn
 
 from raygnn.config import Component, ConfigError, build, check_component, resolve
-from raygnn.config.component_checks import HOOKS
-from raygnn.config.dotted_path import DottedPathError, import_dotted
+from raygnn.config.component_checks import HOOKS, DottedPathError
+from raygnn.config.components import import_dotted
 from raygnn.config.slots import SLOTS
 from raygnn.loops import callbacks
 

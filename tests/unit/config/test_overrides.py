@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from raygnn.config.overrides import apply_overrides
 from raygnn.config.schema import Config
+from raygnn.config.source import apply_overrides
 
 DEFAULTS = Config().model_dump(mode="json")
 

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from raygnn.config import Config, ConfigError, load_config
 from raygnn.config.redaction import is_secret_name, redact, redact_text
+from raygnn.config.section import sections_in
 from raygnn.config.slots import SLOTS
-from raygnn.config.validation import sections_in
 from raygnn.loops.monitoring.flat_config import flat_config
 
 SECRET = "hunter2-very-secret"

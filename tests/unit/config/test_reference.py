@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from raygnn.config import Config, config_json_schema, reference
-from raygnn.config.section import Section
-from raygnn.config.validation import sections_in
+from raygnn.config.section import Section, sections_in
 
 
 def test_the_committed_page_is_what_the_generator_writes() -> None:

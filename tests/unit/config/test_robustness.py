@@ -10,8 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from raygnn.config import Config, ConfigError, LoadedConfig, load_config
-from raygnn.config.section import Section
-from raygnn.config.validation import sections_in
+from raygnn.config.section import Section, sections_in
 
 
 def _keys(section: type[Section]) -> Iterator[str]:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from raygnn.config import ConfigError, load_config
-from raygnn.config.tune_section import ASHA, FIFO, MedianStopping
+from raygnn.config.run_section import ASHA, FIFO, MedianStopping
 
 
 def _tune(**tune: Any) -> Any:

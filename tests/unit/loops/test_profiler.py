@@ -13,7 +13,7 @@ import torch
 from torch.profiler import ProfilerActivity
 
 from raygnn.config import ConfigError, load_config
-from raygnn.config.profiler_section import Profiler as ProfilerSettings
+from raygnn.config.training_section import Profiler as ProfilerSettings
 from raygnn.loops.monitoring import profiler as profiling
 from tests.small_runs import run_rank, small_config
 
