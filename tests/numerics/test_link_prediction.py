@@ -9,7 +9,10 @@ import pytest
 import torch
 
 import raygnn.train
+from raygnn.config import load_config
 from raygnn.errors import ConfigError, DataError, TrainingError
+from raygnn.runtime.data_checks import check_data
+from raygnn.runtime.data_source import open_bundle
 from tests.small_runs import run_rank, small_bundle, small_config, trained_weights
 
 TASK = {
@@ -154,6 +157,7 @@ def test_variants_train(tmp_path, graph):
         ({"task": _task(edge_type="a__b__c")}, ConfigError, r"edge_type='a__b__c' is invalid"),
         ({"task": _task(labels=True)}, ConfigError, "there are no label edges"),
         ({"task": _task(negatives="hard")}, ConfigError, "Set one of: uniform, degree"),
+        ({"task": _task(seeds="nodes")}, ConfigError, "Set one of: links, anchors"),
         ({"task": _task(num_random_negatives=-1)}, ConfigError, "it is a number of nodes"),
         ({"task": _task(num_random_negatives_eval=0)}, ConfigError, "each link with them"),
         (
@@ -215,3 +219,22 @@ def test_a_score_that_is_no_number_names_the_step(tmp_path, graph, metric):
         TrainingError, match=r"evaluation of the val split, epoch 1, step \d+: .*scores are NaN"
     ):
         raygnn.train.fit(config, allow_modules=["tests"])
+
+
+def test_anchors_that_keep_no_message_are_warned_of(tmp_path, graph, capsys):
+    for args, is_warned in (
+        ({"seeds": "anchors"}, True),
+        ({"seeds": "anchors", "max_labels_per_anchor": 1}, False),
+        ({"seeds": "anchors", "disjoint_train_ratio": 0.3}, False),
+        ({"seeds": "links"}, False),
+    ):
+        loaded = load_config(_config(tmp_path, graph, task=_task(**args)))
+        check_data(loaded.config, open_bundle(loaded, None))
+        said = capsys.readouterr().out
+        assert ("keeps all links of" in said) == is_warned, (args, said)
+
+
+@pytest.mark.parametrize("seeds", ["links", "anchors"])
+def test_both_kinds_of_seed_train(tmp_path, graph, seeds):
+    config = _config(tmp_path, graph, task=_task(seeds=seeds, max_labels_per_anchor=2))
+    assert raygnn.train.fit(config).metrics["test/auc"] > 0.5
