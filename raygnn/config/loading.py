@@ -6,7 +6,9 @@ import hashlib
 import json
 import os
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, field, replace
+from functools import cache
 from typing import Any
 
 from pydantic import BaseModel
@@ -103,8 +105,8 @@ def load_config(
     """
     modules = _checked_modules(allow_modules)
     read = source if isinstance(source, Source) else read_source(source)
-    defaults = Config().model_dump(mode="json")
-    overridden = apply_overrides(read.value, overrides, defaults)
+    defaults = deepcopy(_defaults())
+    overridden = apply_overrides(deepcopy(read.value), overrides, defaults)
     beside = _defaults_beside(overridden.value, defaults)
     resolved = interpolate(overridden.value, beside, os.environ)
     messages = Messages(read, overridden, resolved)
@@ -118,6 +120,11 @@ def load_config(
     saved = savable(checked.config, resolved, read.secrets)
     environment = dict(resolved.environment)
     return LoadedConfig(checked.config, modules, saved, environment, _current_folder(), messages)
+
+
+@cache
+def _defaults() -> dict[str, Any]:
+    return Config().model_dump(mode="json")
 
 
 def _current_folder() -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Discriminator, Field, Tag
 
@@ -20,9 +20,6 @@ from raygnn.config.section import (
     Whole,
     sections_in,
 )
-
-if TYPE_CHECKING:
-    from raygnn.config.schema import Config
 
 
 def _check_run_name(name: str) -> str:
@@ -290,11 +287,9 @@ class Tune(Section):
 _FIXED = ("run", "tune", "job_name", "loggers", "profiler")
 
 
-def broken_space(config: Config) -> Iterable[Problem]:
-    """Paths of the space that no config has, or that must be the same in all trials."""
-    if config.tune is None:
-        return
-    for name in config.tune.space:
+def broken_space(tune: Tune, root: type[Section]) -> Iterable[Problem]:
+    """Paths of the space that the config `root` lacks, or that must be equal in all trials."""
+    for name in tune.space:
         place, path = ("tune", "space", name), parse_path(name)
         if path[0] in _FIXED:
             yield Problem(
@@ -302,23 +297,13 @@ def broken_space(config: Config) -> Iterable[Problem]:
                 f"{path[0]} belongs to the sweep, not to its trials",
                 "Take it out of the space",
             )
-        elif wrong := _unknown_key(path, type(config)):
+        elif wrong := _unknown_key(path, root):
             where, keys = wrong
             yield Problem(
                 place,
                 f"there is no key {where}",
                 choose_from(where.rpartition(".")[2], keys, "Keys there"),
             )
-
-
-def trials_need_workers(config: Config) -> Iterable[Problem]:
-    """A trial reports to the scheduler through Ray Train."""
-    if config.tune is not None and config.scaling.max_workers == 0:
-        yield Problem(
-            ("scaling", "num_workers"),
-            "each trial of a sweep trains in workers of Ray Train",
-            "Set 1 or more",
-        )
 
 
 def _unknown_key(path: KeyPath, root: type[Section]) -> tuple[str, list[str]] | None:

@@ -19,7 +19,7 @@ from raygnn.config.loader_section import (
     plan_loader,
 )
 from raygnn.config.problems import Problem, rule_error, rules_error
-from raygnn.config.run_section import Run, Scaling, Tune, broken_space, trials_need_workers
+from raygnn.config.run_section import Run, Scaling, Tune, broken_space
 from raygnn.config.section import Component, NonEmptyText, Section, Seed
 from raygnn.config.slots import SLOTS
 from raygnn.config.training_section import (
@@ -299,6 +299,19 @@ def _links_share_nodes(config: Config) -> Iterable[Problem]:
         )
 
 
+def _space_exists(config: Config) -> Iterable[Problem]:
+    return () if config.tune is None else broken_space(config.tune, Config)
+
+
+def _trials_have_workers(config: Config) -> Iterable[Problem]:
+    if config.tune is not None and config.scaling.max_workers == 0:
+        yield Problem(
+            ("scaling", "num_workers"),
+            "each trial of a sweep trains in workers of Ray Train",
+            "Set 1 or more",
+        )
+
+
 _WORDS = {"min": "less", "max": "more"}
 
 _RULES: tuple[tuple[Rule, frozenset[str]], ...] = (
@@ -308,8 +321,8 @@ _RULES: tuple[tuple[Rule, frozenset[str]], ...] = (
     (_sharding_fits, frozenset({"scaling", "model", "optimizer"})),
     (_links_share_nodes, frozenset({"sampling", "task"})),
     (_plateau_has_monitor, frozenset({"lr_scheduler", "early_stopping", "checkpoint"})),
-    (broken_space, frozenset({"tune"})),
-    (trials_need_workers, frozenset({"tune", "scaling"})),
+    (_space_exists, frozenset({"tune"})),
+    (_trials_have_workers, frozenset({"tune", "scaling"})),
 )
 
 # Inference as of one moment is exact too; an evaluation in training has a time for each seed.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import typing
 from collections.abc import Iterable, Iterator, Mapping
+from copy import deepcopy
 from dataclasses import dataclass, fields, replace
 from typing import Any, TypeVar
 
@@ -80,21 +81,22 @@ def validate(
         broken: top-level keys known to be wrong already.
         trains: whether the config is to train with, not for inference alone.
     """
-    errors = _errors(value)
+    config, errors = _validated(value)
     guessed = {
         path
         for path in (_real_path(e["loc"], value, e["type"]) for e in errors if _wants_text(e))
         if path in texts
     }
     if guessed:
-        value = _copy(value)
+        value = deepcopy(value)
         for path in guessed:
             set_value(value, path, texts[path])
-        errors = _errors(value)
+        config, errors = _validated(value)
     problems = list(_translate(errors, value, Config))
     all_broken = frozenset(broken) | {str(p.path[0]) for p in problems if p.path}
-    whole = {key: section for key, section in value.items() if key not in all_broken}
-    config = Config.model_validate(whole, context=EACH_SECTION_ALONE)
+    if config is None or all_broken:
+        whole = {key: section for key, section in value.items() if key not in all_broken}
+        config = Config.model_validate(whole, context=EACH_SECTION_ALONE)
     between = [p for p in broken_cross_rules(config, trains=trains) if not p.needs & all_broken]
     return Validated(config, all_broken, problems + between)
 
@@ -133,12 +135,12 @@ def validate_file(root: type[S], text: str, name: str, see: str) -> S:
     raise DataError("\n".join(dict.fromkeys(texts)) + f"\nSee docs/{see} for the format.")
 
 
-def _errors(value: Mapping[str, Any]) -> list[Any]:
+def _validated(value: Mapping[str, Any]) -> tuple[Config | None, list[Any]]:
+    """The config of a tree, or pydantic's errors."""
     try:
-        Config.model_validate(value, context=EACH_SECTION_ALONE)
+        return Config.model_validate(value, context=EACH_SECTION_ALONE), []
     except ValidationError as error:
-        return list(error.errors(include_url=False, include_input=False))
-    return []
+        return None, list(error.errors(include_url=False, include_input=False))
 
 
 def _wants_text(error: Any) -> bool:
@@ -251,12 +253,6 @@ def _sections_at(path: KeyPath, root: type[BaseModel]) -> list[type[BaseModel]]:
         sections = [inner for field in fields for inner in sections_in(field.annotation)]
         is_map = any(typing.get_origin(field.annotation) is dict for field in fields)
     return sections
-
-
-def _copy(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {key: _copy(inner) for key, inner in value.items()}
-    return [_copy(inner) for inner in value] if isinstance(value, list) else value
 
 
 T = TypeVar("T")

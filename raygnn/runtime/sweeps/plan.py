@@ -81,10 +81,11 @@ def load_sweep(
     Raises:
         ConfigError: the config is wrong, or there is no such section.
     """
-    loaded = load_config(config, overrides, allow_modules)
+    source = read_source(config)
+    loaded = load_config(source, overrides, allow_modules)
     if loaded.config.tune is None:
         raise ConfigError(
             "tune=None is invalid: a sweep needs to know what varies. Set tune.space, as in "
             "{optimizer.args.lr: {loguniform: [1e-4, 1e-1]}}."
         )
-    return SweepPlan(loaded, read_source(config).value, tuple(overrides), loaded.environment)
+    return SweepPlan(loaded, source.value, tuple(overrides), loaded.environment)

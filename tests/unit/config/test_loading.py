@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 from pydantic import SecretStr, ValidationError
 
-from raygnn.config import Component, Config, ConfigError, load_config
+from raygnn.config import Component, Config, ConfigError, load_config, schema
+from raygnn.config.source import read_source
 
 YAML = "seed: 7\nmodel: GCN\n"
 
@@ -196,3 +197,33 @@ def test_loading_is_light() -> None:
     heavy, _, spent = done.stdout.strip().rpartition(" ")
     assert heavy == "[]"
     assert float(spent) < 2  # 0.15 s on an idle machine
+
+
+@pytest.mark.parametrize(
+    ("overrides", "num_validations"), [((), 1), (("--run.name", "2024"), 2)], ids=["", "guessed"]
+)
+def test_a_config_is_validated_once(
+    monkeypatch: pytest.MonkeyPatch, overrides: tuple[str, ...], num_validations: int
+) -> None:
+    """Once more only where an override's type was guessed wrong."""
+    load_config("seed: 0")  # the defaults, once a process
+    validated: list[dict[str, Any]] = []
+    fill = schema.fill_dependent_defaults
+    monkeypatch.setattr(
+        schema, "fill_dependent_defaults", lambda value: (validated.append(value), fill(value))[1]
+    )
+    load_config("seed: 1", overrides)
+    assert len(validated) == num_validations
+
+
+def test_an_override_of_a_default_changes_no_later_config() -> None:
+    changed = load_config({}, ["--loggers.0.type", "json_lines"])
+    assert changed.config.loggers[0].type == "json_lines"
+    assert load_config({}).config.loggers[0].type == "tensorboard"
+    assert load_config({}, ["--loggers.0.args", "{}"]).config.loggers[0].type == "tensorboard"
+
+
+def test_a_source_that_was_read_is_not_changed() -> None:
+    read = read_source("seed: 1\nmodel: {args: {num_layers: 2}}")
+    load_config(read, ["--seed", "2", "--model.args.hidden_channels", "8"])
+    assert read.value == {"seed": 1, "model": {"args": {"num_layers": 2}}}

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import raygnn.train
-from raygnn.config import ConfigError, load_config
+from raygnn.config import ConfigError, load_config, source
 from raygnn.runtime.sweeps.plan import load_sweep
 
 CONFIG = {
@@ -88,3 +88,14 @@ def test_a_sweep_and_its_runs_have_fingerprints_of_their_own(plan):
     without = {key: value for key, value in CONFIG.items() if key != "tune"}
     alone = load_config(without, ["--seed", "1"])
     assert alone.fingerprint() == trial.fingerprint()
+
+
+def test_the_source_of_a_sweep_is_read_once(monkeypatch, tmp_path):
+    path = tmp_path / "sweep.yaml"
+    path.write_text("seed: 7\ntune: {space: {seed: {choice: [1, 2]}}}\n")
+    parse, texts = source.parse_yaml, []
+    monkeypatch.setattr(source, "parse_yaml", lambda text: (texts.append(text), parse(text))[1])
+    shared = load_sweep(str(path), ["--job_name", "many"])
+    assert texts == [path.read_text()]
+    assert shared.source["seed"] == 7
+    assert "job_name" not in shared.source
