@@ -7,6 +7,7 @@ import inspect
 import re
 import shlex
 import sys
+import typing
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -19,7 +20,7 @@ from raygnn.data.convert.pyg import load_pyg, tables_from_pyg
 from raygnn.data.convert.spec import spec_tables
 from raygnn.data.convert.split_option import SPLIT_HELP, parse_split
 from raygnn.data.filesystem import redact
-from raygnn.data.synthetic.arguments import generator_arguments
+from raygnn.data.synthetic.arguments import arguments_of
 from raygnn.data.synthetic.generators import GENERATORS, synthetic_tables
 from raygnn.data.tables.graph_tables import GraphTables, check_folder, write_tables
 from raygnn.data.tables.spec import TablesSpec
@@ -144,7 +145,7 @@ def _dataset_args(text: str) -> dict[str, Any]:
 
 
 def _convert_synthetic(args: argparse.Namespace) -> GraphTables:
-    names = generator_arguments(GENERATORS[args.generator])
+    names = arguments_of(GENERATORS[args.generator]).model_fields
     return synthetic_tables(args.generator, **{name: getattr(args, name) for name in names})
 
 
@@ -251,18 +252,19 @@ def _add_synthetic(commands: Any) -> None:
         one.description = f"{summary}\n\n{details}"
         one.formatter_class = argparse.RawDescriptionHelpFormatter
         one.set_defaults(generator=name)
-        for argument in generator_arguments(generator).values():
-            kind: dict[str, Any] = (
+        for argument, field in arguments_of(generator).model_fields.items():
+            kind, *_ = typing.get_args(field.annotation) or (field.annotation,)
+            options: dict[str, Any] = (
                 {"action": argparse.BooleanOptionalAction}
-                if argument.kind is bool
-                else {"type": argument.kind, "metavar": argument.kind.__name__.upper()}
+                if kind is bool
+                else {"type": kind, "metavar": kind.__name__.upper()}
             )
-            shown = "" if argument.default is None else f" (default: {argument.default})"
+            shown = "" if field.default is None else f" (default: {field.default})"
             one.add_argument(
-                f"--{argument.name.replace('_', '-')}",
-                default=argument.default,
-                help=argument.range.help + shown,
-                **kind,
+                f"--{argument.replace('_', '-')}",
+                default=field.default,
+                help=f"{field.description}{shown}",
+                **options,
             )
 
 

@@ -27,7 +27,7 @@ class Problem:
 
     Attributes:
         needs: top-level sections that the rule has read, of a rule between sections.
-        line: line of the YAML, where the path alone does not tell.
+        line: line of the YAML, where the path alone does not give it.
     """
 
     path: KeyPath

@@ -52,7 +52,7 @@ class Scaling(Section):
     num_workers: NumWorkers = Field(
         default=1,
         description="Ray Train workers; 0 trains in this process, without Ray; [least, most] takes "
-        "as many as there are places for, also while it trains.",
+        "as many as the cluster has room for, also while it trains.",
     )
     use_gpu: Literal["auto", True, False] = Field(
         default="auto",
@@ -88,7 +88,7 @@ class Scaling(Section):
     )
     wait_for_nodes_s: NonNegativeNumber = Field(
         default=0.0,
-        description="Seconds to wait for an autoscaler to bring places for all workers; 0 takes "
+        description="Seconds to wait for an autoscaler to bring resources for all workers; 0 takes "
         "the nodes that are there.",
     )
     timeout_s: PositiveNumber = Field(
@@ -112,7 +112,7 @@ class Scaling(Section):
 
     @property
     def max_workers(self) -> int:
-        """Workers that a run takes at most; the batch arithmetic is made for so many."""
+        """Workers that a run takes at most; the batch arithmetic is made for this number."""
         return self.num_workers[1] if isinstance(self.num_workers, list) else self.num_workers
 
 
@@ -206,7 +206,7 @@ class ASHA(Section):
         default=1, description="Validations that every trial is granted."
     )
     reduction_factor: Annotated[float, Field(gt=1)] = Field(
-        default=4.0, description="One trial in so many goes on from each rung to the next."
+        default=4.0, description="At each rung, one trial in this number continues."
     )
     max_t: PositiveWhole | None = Field(
         default=None, description="Validations after which a trial ends; null: as it ends itself."

@@ -64,7 +64,7 @@ DottedName = Annotated[NonEmptyText, AfterValidator(_check_dotted)]
 
 
 class Config(Section):
-    """Everything that a training job is told."""
+    """Everything that defines a training job."""
 
     job_name: NonEmptyText | None = Field(default=None, description="Name of the job, for people.")
     seed: Seed = Field(default=0, description="Seed of everything random.")
@@ -124,7 +124,7 @@ class Config(Section):
         "raygnn's training loop on each worker and gives the final metrics.",
     )
     scaling: Scaling = Field(default=Scaling(), description="Workers and their resources.")
-    run: Run = Field(default=Run(), description="Names and places of outputs.")
+    run: Run = Field(default=Run(), description="Names and locations of outputs.")
     tune: Tune | None = Field(
         default=None, description="A sweep over this config, of `raygnn.tune`; null of one run."
     )

@@ -245,7 +245,7 @@ class Keep(Section):
 
 
 class Checkpoint(Section):
-    """What is kept of a run, and where it goes on from."""
+    """What is kept of a run, and the checkpoint it resumes from."""
 
     policy: Literal["all", "best", "last", "none"] = Field(
         default="best",
@@ -274,7 +274,8 @@ class Checkpoint(Section):
     )
 
     init_from: InitFrom | None = Field(
-        default=None, description="Weights to start a fresh run with; null starts from chance."
+        default=None,
+        description="Weights to start a fresh run with; null is random initialisation.",
     )
 
     def broken_rules(self) -> Iterable[Problem]:

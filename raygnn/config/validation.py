@@ -81,7 +81,7 @@ def validate(
         broken: top-level keys known to be wrong already.
         trains: whether the config is to train with, not for inference alone.
     """
-    config, errors = _validated(value)
+    config, errors = _validated(Config, value, EACH_SECTION_ALONE)
     guessed = {
         path
         for path in (_real_path(e["loc"], value, e["type"]) for e in errors if _wants_text(e))
@@ -91,7 +91,7 @@ def validate(
         value = deepcopy(value)
         for path in guessed:
             set_value(value, path, texts[path])
-        config, errors = _validated(value)
+        config, errors = _validated(Config, value, EACH_SECTION_ALONE)
     problems = list(_translate(errors, value, Config))
     all_broken = frozenset(broken) | {str(p.path[0]) for p in problems if p.path}
     if config is None or all_broken:
@@ -118,27 +118,33 @@ def validate_file(root: type[S], text: str, name: str, see: str) -> S:
     if document.problems:
         problems = document.problems
     elif not isinstance(document.value, dict) or document.value.get("format") != known:
-        found = document.value.get("format") if isinstance(document.value, dict) else None
+        given = document.value.get("format") if isinstance(document.value, dict) else None
         rule = f"this raygnn reads {known!r} only"
         remedy = f"Begin the file with 'format: {known}', or use the raygnn that wrote it"
-        text = Problem(("format",), rule, remedy).text(repr(found)[:_MAX_SHOWN], name)
+        text = Problem(("format",), rule, remedy).text(repr(given)[:_MAX_SHOWN], name)
         raise DataError(f"{text}\nSee docs/{see} for the format.")
     else:
-        try:
-            return root.model_validate(document.value)
-        except ValidationError as error:
-            errors = error.errors(include_url=False, include_input=False)
-            problems = list(_translate(errors, document.value, root))
+        found, errors = _validated(root, document.value)
+        if found is not None:
+            return found
+        problems = list(_translate(errors, document.value, root))
     texts = [
         p.text(None, f"{name}:{p.line or document.line(p.path)}", "the file") for p in problems
     ]
     raise DataError("\n".join(dict.fromkeys(texts)) + f"\nSee docs/{see} for the format.")
 
 
-def _validated(value: Mapping[str, Any]) -> tuple[Config | None, list[Any]]:
-    """The config of a tree, or pydantic's errors."""
+def broken_section(root: type[Section], value: Mapping[str, Any]) -> list[Problem]:
+    """What is wrong with a section by itself."""
+    return list(_translate(_validated(root, value)[1], value, root))
+
+
+def _validated(
+    root: type[S], value: Mapping[str, Any], context: str | None = None
+) -> tuple[S | None, list[Any]]:
+    """The section, or pydantic's errors."""
     try:
-        return Config.model_validate(value, context=EACH_SECTION_ALONE), []
+        return root.model_validate(value, context=context), []
     except ValidationError as error:
         return None, list(error.errors(include_url=False, include_input=False))
 

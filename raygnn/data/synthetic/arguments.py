@@ -2,66 +2,47 @@
 
 from __future__ import annotations
 
-import difflib
 import functools
 import inspect
-import types
 import typing
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import Any
 
+from pydantic import Field, create_model
+
+from raygnn.config.section import Section
+from raygnn.config.validation import broken_section
 from raygnn.errors import ConfigError
 
 
-@dataclass(frozen=True)
-class Range:
-    """`Annotated[int, Range("number of nodes", low=1)]`: what an argument means, and its bounds."""
-
-    help: str
-    low: float | None = None
-    high: float | None = None
+def field(description: str, low: float | None = None, high: float | None = None) -> Any:
+    """`Annotated[int, field("number of nodes", low=1)]`: what an argument means, and its bounds."""
+    return Field(description=description, ge=low, le=high)
 
 
-@dataclass(frozen=True)
-class Argument:
-    """One argument of a generator; `kind` is int, float, bool or str."""
-
-    name: str
-    kind: type
-    optional: bool
-    default: Any
-    range: Range
-
-
-def generator_arguments(generator: Callable[..., Any]) -> dict[str, Argument]:
-    """The arguments of a generator by name, in the order of its signature."""
+@functools.cache
+def arguments_of(generator: Callable[..., Any]) -> type[Section]:
+    """The arguments of a generator as a section of the config, with defaults and descriptions."""
     hints = typing.get_type_hints(inspect.unwrap(generator), include_extras=True)
-    arguments = {}
-    for name, parameter in inspect.signature(generator).parameters.items():
-        annotated, limits = typing.get_args(hints[name])
-        members = typing.get_args(annotated) if isinstance(annotated, types.UnionType) else ()
-        kind = next((member for member in members if member is not type(None)), annotated)
-        arguments[name] = Argument(name, kind, bool(members), parameter.default, limits)
-    return arguments
+    parameters = inspect.signature(generator).parameters.values()
+    fields: dict[str, Any] = {p.name: (hints[p.name], p.default) for p in parameters}
+    return create_model(generator.__name__, __base__=Section, **fields)
 
 
 def argument_problems(generator: Callable[..., Any], args: Mapping[str, Any]) -> list[str]:
     """Everything wrong with the arguments, in the words of the config section data.synthetic."""
-    arguments = generator_arguments(generator)
-    problems = []
-    for name, value in args.items():
-        if name not in arguments:
-            problems.append(
-                f"data.synthetic.{name}={value!r} is invalid: no such argument. "
-                f"{did_you_mean(name, list(arguments))}"
-            )
-        elif rule := _broken_rule(arguments[name], value):
-            problems.append(
-                f"data.synthetic.{name}={value!r} is invalid: {rule}. "
-                f"Set {arguments[name].range.help}, as in {name}: {_example(arguments[name])}."
-            )
-    return problems
+    section = arguments_of(generator)
+    texts = []
+    for problem in broken_section(section, args):
+        name = str(problem.path[0])
+        remedy = problem.remedy
+        if known := section.model_fields.get(name):
+            example = "null" if known.default is None else str(known.default).lower()
+            remedy = f"Set {known.description}, as in {name}: {example}"
+        placed = replace(problem, path=("data", "synthetic", name), remedy=remedy)
+        texts.append(placed.text(repr(args[name])))
+    return texts
 
 
 def checked(generator: Callable[..., Any]) -> Callable[..., Any]:
@@ -74,30 +55,3 @@ def checked(generator: Callable[..., Any]) -> Callable[..., Any]:
         return generator(**args)
 
     return checked_generator
-
-
-def did_you_mean(word: str, choices: list[str]) -> str:
-    close = difflib.get_close_matches(str(word), choices, n=1)
-    hint = f"Did you mean {close[0]}? " if close else ""
-    return f"{hint}Choose from: {', '.join(choices)}."
-
-
-def _broken_rule(argument: Argument, value: Any) -> str | None:
-    if value is None and argument.optional:
-        return None
-    accepted: tuple[type, ...] = (int, float) if argument.kind is float else (argument.kind,)
-    is_stray_bool = isinstance(value, bool) and argument.kind is not bool
-    if is_stray_bool or not isinstance(value, accepted):
-        return f"must be of type {argument.kind.__name__}"
-    low, high = argument.range.low, argument.range.high
-    if isinstance(value, int | float):
-        # written so that NaN breaks them
-        if low is not None and not value >= low:
-            return f"must be at least {low:g}"
-        if high is not None and not value <= high:
-            return f"must be at most {high:g}"
-    return None
-
-
-def _example(argument: Argument) -> str:
-    return "null" if argument.default is None else str(argument.default).lower()

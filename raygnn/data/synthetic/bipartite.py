@@ -7,7 +7,7 @@ from typing import Annotated
 import numpy as np
 
 from raygnn.data.convert.split_option import SPLIT_HELP, declare_split
-from raygnn.data.synthetic.arguments import Range, checked
+from raygnn.data.synthetic.arguments import checked, field
 from raygnn.data.synthetic.draws import draw_integers, draw_permutation, draw_uniform
 from raygnn.data.synthetic.planted import class_features
 from raygnn.data.tables.graph_tables import GraphTables, edge_rows, node_rows
@@ -18,23 +18,23 @@ _YEAR_S = 365 * 24 * 3600
 
 @checked
 def bipartite(
-    num_users: Annotated[int, Range("the number of users", low=1)] = 2000,
-    num_items: Annotated[int, Range("the number of items", low=1)] = 1000,
-    num_communities: Annotated[int, Range("the number of communities", low=1)] = 8,
-    avg_degree: Annotated[float, Range("the mean number of purchases of a user", low=0)] = 10.0,
+    num_users: Annotated[int, field("the number of users", low=1)] = 2000,
+    num_items: Annotated[int, field("the number of items", low=1)] = 1000,
+    num_communities: Annotated[int, field("the number of communities", low=1)] = 8,
+    avg_degree: Annotated[float, field("the mean number of purchases of a user", low=0)] = 10.0,
     homophily: Annotated[
-        float, Range("the share of purchases within the own community", low=0, high=1)
+        float, field("the share of purchases within the own community", low=0, high=1)
     ] = 0.8,
     num_features: Annotated[
-        int, Range("the length of a feature row of users and of items", low=1)
+        int, field("the length of a feature row of users and of items", low=1)
     ] = 32,
     noise: Annotated[
-        float, Range("the norm of the features' noise, as a multiple of their signal's", low=0)
+        float, field("the norm of the features' noise, as a multiple of their signal's", low=0)
     ] = 3.0,
-    timestamps: Annotated[bool, Range("a time for each purchase, in Unix seconds")] = False,
-    split: Annotated[str, Range(SPLIT_HELP)] = "hash:0.6,0.2,0.2",
-    split_seed: Annotated[int | None, Range("the seed of the split (default: seed)")] = None,
-    seed: Annotated[int, Range("the seed")] = 0,
+    timestamps: Annotated[bool, field("a time for each purchase, in Unix seconds")] = False,
+    split: Annotated[str, field(SPLIT_HELP)] = "hash:0.6,0.2,0.2",
+    split_seed: Annotated[int | None, field("the seed of the split (default: seed)")] = None,
+    seed: Annotated[int, field("the seed")] = 0,
 ) -> GraphTables:
     """Node types user and item, edge type (user, buys, item); a user's label is its community.
 

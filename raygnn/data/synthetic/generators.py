@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from raygnn.data.synthetic.arguments import argument_problems, did_you_mean
+from raygnn.config.problems import Problem, choose_from
+from raygnn.data.synthetic.arguments import argument_problems
 from raygnn.data.synthetic.bipartite import bipartite
 from raygnn.data.synthetic.houses import houses
 from raygnn.data.synthetic.noise import noise
@@ -39,10 +40,9 @@ GENERATORS: dict[str, Callable[..., GraphTables]] = {
 def synthetic_problems(type: str, **args: Any) -> list[str]:
     """Everything wrong with a `data.synthetic` section, without generating anything."""
     if type not in GENERATORS:
-        return [
-            f"data.synthetic.type={type!r} is invalid: no such generator. "
-            f"{did_you_mean(type, list(GENERATORS))}"
-        ]
+        remedy = choose_from(type, list(GENERATORS))
+        problem = Problem(("data", "synthetic", "type"), "there is no such generator", remedy)
+        return [problem.text(repr(type))]
     return argument_problems(GENERATORS[type], args)
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 from raygnn.data.convert.split_option import SPLIT_HELP, declare_split
-from raygnn.data.synthetic.arguments import Range, checked
+from raygnn.data.synthetic.arguments import checked, field
 from raygnn.data.synthetic.draws import draw_integers, draw_normal, draw_permutation
 from raygnn.data.tables.graph_tables import GraphTables, NodeRows, edge_rows
 
@@ -20,14 +20,14 @@ _PRICE_PER_M2_AROUND = 3500.0  # of the mean of the neighbors' sizes
 
 @checked
 def houses(
-    num_houses: Annotated[int, Range("the number of houses", low=3)] = 3000,
+    num_houses: Annotated[int, field("the number of houses", low=3)] = 3000,
     num_streets: Annotated[
-        int, Range("the number of streets; a house has two neighbors in each", low=1)
+        int, field("the number of streets; a house has two neighbors in each", low=1)
     ] = 3,
-    noise: Annotated[float, Range("the standard deviation of the prices' noise", low=0)] = 10_000.0,
-    split: Annotated[str, Range(SPLIT_HELP)] = "hash:0.6,0.2,0.2",
-    split_seed: Annotated[int | None, Range("the seed of the split (default: seed)")] = None,
-    seed: Annotated[int, Range("the seed")] = 0,
+    noise: Annotated[float, field("the standard deviation of the prices' noise", low=0)] = 10_000.0,
+    split: Annotated[str, field(SPLIT_HELP)] = "hash:0.6,0.2,0.2",
+    split_seed: Annotated[int | None, field("the seed of the split (default: seed)")] = None,
+    seed: Annotated[int, field("the seed")] = 0,
 ) -> GraphTables:
     """Node type house with size and year, edge type (house, near, house), regression target price.
 

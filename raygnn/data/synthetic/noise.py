@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 from raygnn.data.edge_types import EdgeType
-from raygnn.data.synthetic.arguments import Range, checked
+from raygnn.data.synthetic.arguments import checked, field
 from raygnn.data.synthetic.draws import draw_integers, draw_normal
 from raygnn.data.tables.graph_tables import EdgeRows, GraphTables, NodeRows, edge_rows, node_rows
 
@@ -18,17 +18,17 @@ _YEAR_S = 365 * 24 * 3600
 
 @checked
 def noise(
-    num_nodes: Annotated[int, Range("the number of nodes that links start from", low=2)] = 2000,
+    num_nodes: Annotated[int, field("the number of nodes that links start from", low=2)] = 2000,
     num_targets: Annotated[
-        int, Range("the number of nodes of a second type, that links lead to; 0: one type", low=0)
+        int, field("the number of nodes of a second type, that links lead to; 0: one type", low=0)
     ] = 0,
-    num_links: Annotated[int, Range("the number of links of each relation", low=0)] = 20_000,
-    num_relations: Annotated[int, Range("the number of relations", low=1)] = 1,
+    num_links: Annotated[int, field("the number of links of each relation", low=0)] = 20_000,
+    num_relations: Annotated[int, field("the number of relations", low=1)] = 1,
     num_hard_negatives: Annotated[
-        int, Range("the number of hard negatives of each relation, as label edges", low=0)
+        int, field("the number of hard negatives of each relation, as label edges", low=0)
     ] = 0,
-    num_features: Annotated[int, Range("the length of a feature row", low=1)] = 8,
-    seed: Annotated[int, Range("the seed")] = 0,
+    num_features: Annotated[int, field("the length of a feature row", low=1)] = 8,
+    seed: Annotated[int, field("the seed")] = 0,
 ) -> GraphTables:
     """Random links with random timestamps over one year between nodes with random features.
 

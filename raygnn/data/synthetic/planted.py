@@ -7,26 +7,26 @@ from typing import Annotated
 import numpy as np
 
 from raygnn.data.convert.split_option import SPLIT_HELP, declare_split
-from raygnn.data.synthetic.arguments import Range, checked
+from raygnn.data.synthetic.arguments import checked, field
 from raygnn.data.synthetic.draws import draw_integers, draw_normal, draw_permutation, draw_uniform
 from raygnn.data.tables.graph_tables import GraphTables, edge_rows, node_rows
 
 
 @checked
 def planted_partition(
-    num_nodes: Annotated[int, Range("the number of nodes", low=2)] = 5000,
-    num_classes: Annotated[int, Range("the number of communities, the labels", low=2)] = 8,
-    avg_degree: Annotated[float, Range("the mean number of neighbors of a node", low=0)] = 12.0,
+    num_nodes: Annotated[int, field("the number of nodes", low=2)] = 5000,
+    num_classes: Annotated[int, field("the number of communities, the labels", low=2)] = 8,
+    avg_degree: Annotated[float, field("the mean number of neighbors of a node", low=0)] = 12.0,
     homophily: Annotated[
-        float, Range("the share of edges that stay within a community", low=0, high=1)
+        float, field("the share of edges that stay within a community", low=0, high=1)
     ] = 0.6,
-    num_features: Annotated[int, Range("the length of a feature row", low=1)] = 32,
+    num_features: Annotated[int, field("the length of a feature row", low=1)] = 32,
     noise: Annotated[
-        float, Range("the norm of the features' noise, as a multiple of their signal's", low=0)
+        float, field("the norm of the features' noise, as a multiple of their signal's", low=0)
     ] = 3.0,
-    split: Annotated[str, Range(SPLIT_HELP)] = "hash:0.6,0.2,0.2",
-    split_seed: Annotated[int | None, Range("the seed of the split (default: seed)")] = None,
-    seed: Annotated[int, Range("the seed")] = 0,
+    split: Annotated[str, field(SPLIT_HELP)] = "hash:0.6,0.2,0.2",
+    split_seed: Annotated[int | None, field("the seed of the split (default: seed)")] = None,
+    seed: Annotated[int, field("the seed")] = 0,
 ) -> GraphTables:
     """Equal communities, undirected edges mostly within them, features around their centers.
 

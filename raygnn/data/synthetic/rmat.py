@@ -10,7 +10,7 @@ from typing import Annotated
 import numpy as np
 
 from raygnn.data.convert.split_option import SPLIT_HELP, declare_split
-from raygnn.data.synthetic.arguments import Range, checked
+from raygnn.data.synthetic.arguments import checked, field
 from raygnn.data.synthetic.draws import draw_integers, draw_permutation
 from raygnn.data.synthetic.planted import class_features
 from raygnn.data.tables.graph_tables import GraphTables, edge_rows, node_rows
@@ -23,21 +23,21 @@ _LEAST_SHARE = (
 
 @checked
 def rmat(
-    num_nodes: Annotated[int, Range("the number of nodes", low=2, high=2**31)] = 16384,
-    num_edges: Annotated[int, Range("the number of directed edges", low=0)] = 262144,
-    a: Annotated[float, Range("the share of the quadrant low to low", low=_LEAST_SHARE)] = 0.57,
-    b: Annotated[float, Range("the share of the quadrant low to high", low=_LEAST_SHARE)] = 0.19,
-    c: Annotated[float, Range("the share of the quadrant high to low", low=_LEAST_SHARE)] = 0.19,
+    num_nodes: Annotated[int, field("the number of nodes", low=2, high=2**31)] = 16384,
+    num_edges: Annotated[int, field("the number of directed edges", low=0)] = 262144,
+    a: Annotated[float, field("the share of the quadrant low to low", low=_LEAST_SHARE)] = 0.57,
+    b: Annotated[float, field("the share of the quadrant low to high", low=_LEAST_SHARE)] = 0.19,
+    c: Annotated[float, field("the share of the quadrant high to low", low=_LEAST_SHARE)] = 0.19,
     num_features: Annotated[
-        int, Range("the length of a feature row; 0 leaves features out", low=0)
+        int, field("the length of a feature row; 0 leaves features out", low=0)
     ] = 32,
-    num_classes: Annotated[int, Range("the number of labels; 0 leaves labels out", low=0)] = 8,
+    num_classes: Annotated[int, field("the number of labels; 0 leaves labels out", low=0)] = 8,
     noise: Annotated[
-        float, Range("the norm of the features' noise, as a multiple of their signal's", low=0)
+        float, field("the norm of the features' noise, as a multiple of their signal's", low=0)
     ] = 3.0,
-    split: Annotated[str, Range(SPLIT_HELP)] = "hash:0.6,0.2,0.2",
-    split_seed: Annotated[int | None, Range("the seed of the split (default: seed)")] = None,
-    seed: Annotated[int, Range("the seed")] = 0,
+    split: Annotated[str, field(SPLIT_HELP)] = "hash:0.6,0.2,0.2",
+    split_seed: Annotated[int | None, field("the seed of the split (default: seed)")] = None,
+    seed: Annotated[int, field("the seed")] = 0,
 ) -> GraphTables:
     """Directed edges with a power law of degrees, parallel ones included, without self-loops.
 

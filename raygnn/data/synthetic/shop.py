@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 from raygnn.data.convert.split_option import SPLIT_HELP, declare_split
-from raygnn.data.synthetic.arguments import Range, checked
+from raygnn.data.synthetic.arguments import checked, field
 from raygnn.data.synthetic.draws import draw_integers, draw_normal, draw_permutation, draw_uniform
 from raygnn.data.tables.graph_tables import GraphTables, NodeRows, edge_rows
 
@@ -22,21 +22,21 @@ _USER_COLUMNS = 4
 
 @checked
 def shop(
-    num_users: Annotated[int, Range("the number of users", low=1)] = 3000,
-    num_items: Annotated[int, Range("the number of items", low=1)] = 1000,
-    num_purchases: Annotated[int, Range("the number of purchases", low=1)] = 40_000,
-    num_categories: Annotated[int, Range("the number of categories", low=2)] = 6,
+    num_users: Annotated[int, field("the number of users", low=1)] = 3000,
+    num_items: Annotated[int, field("the number of items", low=1)] = 1000,
+    num_purchases: Annotated[int, field("the number of purchases", low=1)] = 40_000,
+    num_categories: Annotated[int, field("the number of categories", low=2)] = 6,
     homophily: Annotated[
         float,
-        Range("the share of purchases drawn from the category of the user's taste", low=0, high=1),
+        field("the share of purchases drawn from the category of the user's taste", low=0, high=1),
     ] = 0.8,
     cold: Annotated[
-        float, Range("the share of items sold in the last tenth of the year only", low=0, high=0.5)
+        float, field("the share of items sold in the last tenth of the year only", low=0, high=0.5)
     ] = 0.1,
-    num_features: Annotated[int, Range("the number of feature columns of items", low=2)] = 8,
-    split: Annotated[str, Range(SPLIT_HELP)] = "hash:0.3,0.2,0.5",
-    split_seed: Annotated[int | None, Range("the seed of the split (default: seed)")] = None,
-    seed: Annotated[int, Range("the seed")] = 0,
+    num_features: Annotated[int, field("the number of feature columns of items", low=2)] = 8,
+    split: Annotated[str, field(SPLIT_HELP)] = "hash:0.3,0.2,0.5",
+    split_seed: Annotated[int | None, field("the seed of the split (default: seed)")] = None,
+    seed: Annotated[int, field("the seed")] = 0,
 ) -> GraphTables:
     """Node types user and item, edge type (user, buys, item) with timestamps over one year.
 

@@ -85,7 +85,7 @@ def test_one_mistake_of_every_kind_is_one_answer() -> None:
         ),
         (
             "data: {synthetic: {type: rmat, num_nodez: 3}}",
-            r"line 1: data\.synthetic\.num_nodez=3 is invalid: no such argument",
+            r"line 1: data\.synthetic\.num_nodez=3 is invalid: there is no such key",
         ),
         ("model: {type: Hetero, args: {hiden: 7}}", "Hetero takes no such argument"),
         ("model: {type: LightGCN, args: {hiden: 7}}", "LightGCN takes no such argument"),

@@ -178,7 +178,10 @@ def test_synthetic_flags_follow_the_generator(
             "error: --args='3' is invalid: it is not a mapping. Set a YAML map",
         ),
         ("pyg --dataset a.B --args '{' --out g", "error: --args='{' is invalid"),
-        ("synthetic rmat --num-nodes 1 --out g", "error: --num-nodes=1 is invalid: must be at l"),
+        (
+            "synthetic rmat --num-nodes 1 --out g",
+            "error: --num-nodes=1 is invalid: it must be at l",
+        ),
         ("synthetic rmat --a 0.9 --out g", "error: --a=0.9 is invalid: a + b + c must leave"),
     ],
 )
