@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from torch import Tensor, nn
+from torch.func import functional_call
 from torch.nn import functional
 from torch_geometric.nn import JumpingKnowledge
 from torch_geometric.nn.norm import BatchNorm
@@ -88,6 +90,8 @@ class Encoder(nn.Module, ABC):
         reads_edge_features, reads_edge_weight, learns_node_rows: see `raygnn.models.graph_inputs`.
         overwrites_layer_outputs: whether ReLU may write over what a layer returns, which saves
             memory and time. A subclass says so where no layer's backward pass reads its output.
+        row_biases: pattern of the parameters of a layer, by name, that are added to every row of
+            its output; see `call_before_norm`.
 
     Args:
         in_channels: width of the input features.
@@ -102,6 +106,7 @@ class Encoder(nn.Module, ABC):
     reads_edge_weight = False
     learns_node_rows = False
     overwrites_layer_outputs = False
+    row_biases: ClassVar[str] = ""
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
@@ -168,12 +173,12 @@ class Encoder(nn.Module, ABC):
             [num_dst, channels of the layer].
         """
         rate = self.options.dropout if i else self.options.input_dropout
-        x: Tensor = self.layers[i](functional.dropout(x_src, rate, self.training), block)
+        x_src = functional.dropout(x_src, rate, self.training)
+        norm = self.norms[i] if i < len(self.norms) else None
+        x: Tensor = call_before_norm(self.layers[i], norm, self.row_biases, x_src, block)
         if x.shape[0] > num_dst:
             x = x[:num_dst]
-        if i < len(self.norms):
-            x = self.activations[i](self.norms[i](x))
-        return x
+        return x if norm is None else self.activations[i](norm(x))
 
     def readout(self, layer_outputs: Sequence[Tensor]) -> Tensor:
         """Gives the encoder's output from what each layer gave for the same nodes.
@@ -234,6 +239,8 @@ class _NodeLinear(nn.Module):
 class MLP(Encoder):
     """A perceptron on the features alone: the baseline that a GNN has to beat."""
 
+    row_biases = r"lin\.bias"
+
     def build_layer(self, in_channels: int, out_channels: int, *, is_output: bool) -> nn.Module:
         """A linear layer."""
         return _NodeLinear(in_channels, out_channels)
@@ -241,6 +248,28 @@ class MLP(Encoder):
     def forward(self, x: Tensor, blocks: Sequence[Block]) -> Tensor:
         """Encodes the seeds; reads no other row."""
         return super().forward(x[: blocks[-1].num_dst], blocks)
+
+
+def call_before_norm(
+    layer: nn.Module, norm: nn.Module | None, row_biases: str, *inputs: Any
+) -> Any:
+    """Calls a layer; what a batch norm then subtracts in training gets no gradient.
+
+    The gradient of such a bias is 0 up to rounding. Adam makes whole steps of it, which differ with
+    the number of workers, and which show in evaluation, since the running mean follows them late.
+
+    Args:
+        norm: what the layer's output passes next.
+        row_biases: pattern of the layer's parameters, by name, that are added to every row.
+    """
+    if not (isinstance(norm, BatchNorm) and norm.training):
+        return layer(*inputs)
+    held = {
+        name: parameter.detach()
+        for name, parameter in layer.named_parameters()
+        if re.fullmatch(row_biases, name)
+    }
+    return functional_call(layer, held, inputs)
 
 
 def build_norm(norm: str | None, channels: int) -> nn.Module:

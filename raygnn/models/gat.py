@@ -145,6 +145,7 @@ class AttentionEncoder(Encoder):
     Options = AttentionOptions
     options: AttentionOptions
     reads_edge_features = True
+    row_biases = "bias"
 
     def build_layer(self, in_channels: int, out_channels: int, *, is_output: bool) -> nn.Module:
         """An attention layer."""

@@ -64,6 +64,7 @@ class GCN(Encoder):
 
     reads_edge_weight = True
     overwrites_layer_outputs = True
+    row_biases = "bias"
 
     def build_layer(self, in_channels: int, out_channels: int, *, is_output: bool) -> nn.Module:
         """A graph convolution."""

@@ -12,7 +12,13 @@ from torch_geometric.nn import GINConv, GINEConv
 from raygnn.models.adjacency import Adjacency
 from raygnn.models.arguments import check_positive
 from raygnn.models.edge_features import edge_attr_of, relu_edge_sum
-from raygnn.models.encoder import ACTIVATIONS, Encoder, EncoderOptions, build_norm
+from raygnn.models.encoder import (
+    ACTIVATIONS,
+    Encoder,
+    EncoderOptions,
+    build_norm,
+    call_before_norm,
+)
 from raygnn.models.segment import scale_sampled, segment_sum
 
 if TYPE_CHECKING:
@@ -28,6 +34,17 @@ class BlockGINConv(GINConv):
         neighbors = scale_sampled(segment_sum(x_src, Adjacency.of(block)), block)
         out: Tensor = self.nn(neighbors + (1 + self.eps) * x_dst)
         return out
+
+
+class _MLP(nn.Sequential):
+    """A linear layer, its norm, and what follows."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        linear, norm, *others = self
+        x = norm(call_before_norm(linear, norm, "bias", x))
+        for module in others:
+            x = module(x)
+        return x
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,10 +69,11 @@ class GIN(Encoder):
 
     Options: ClassVar[type[GINOptions]] = GINOptions
     options: GINOptions
+    row_biases = r"nn\.3\.bias"
 
     def build_layer(self, in_channels: int, out_channels: int, *, is_output: bool) -> nn.Module:
         """A `GINConv` with its MLP."""
-        mlp = nn.Sequential(
+        mlp = _MLP(
             nn.Linear(in_channels, self.hidden_channels),
             build_norm(self.options.norm, self.hidden_channels),
             ACTIVATIONS[self.options.activation](),

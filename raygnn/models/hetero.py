@@ -167,6 +167,7 @@ class Hetero(HeteroEncoder):
     Options = PerTypeOptions
     options: PerTypeOptions
     reads_edge_features = True
+    row_biases = r"lin_self\..*\.bias|convs\..*\.nn\.2\.bias"  # the second: of GIN and GINE
 
     @classmethod
     def needs_edge_features(cls, args: Mapping[str, Any]) -> bool:

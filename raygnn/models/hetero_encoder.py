@@ -17,7 +17,7 @@ from torch_geometric.nn.module_dict import ModuleDict
 from raygnn.data.edge_types import EdgeType, edge_type_name
 from raygnn.errors import ConfigError
 from raygnn.models.arguments import check_positive, signature_with_options
-from raygnn.models.encoder import ACTIVATIONS, EncoderOptions, build_norm
+from raygnn.models.encoder import ACTIVATIONS, EncoderOptions, build_norm, call_before_norm
 from raygnn.models.node_inputs import NodeInputs
 from raygnn.sampling.blocks import Block, HeteroBlock
 
@@ -51,6 +51,7 @@ class HeteroEncoder(nn.Module, ABC):
 
     Attributes:
         reads_edge_features, reads_edge_weight, learns_node_rows: see `raygnn.models.graph_inputs`.
+        row_biases: see `Encoder`.
 
     Args:
         in_channels: width of the input features, by node type; types without are left out.
@@ -67,6 +68,7 @@ class HeteroEncoder(nn.Module, ABC):
     reads_edge_features = False
     reads_edge_weight = False
     learns_node_rows = True
+    row_biases: ClassVar[str] = ""
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
@@ -163,7 +165,10 @@ class HeteroEncoder(nn.Module, ABC):
             name: functional.dropout(x_src.get(name, none), self.options.dropout, self.training)
             for name in self.node_types
         }
-        out = self.layers[i](x, block)
+        norms = self.norms[i]
+        assert isinstance(norms, ModuleDict)
+        norm = next(iter(norms.values()))  # all are of one kind
+        out: Rows = call_before_norm(self.layers[i], norm, self.row_biases, x, block)
         return {
             name: self._activate(i, name, rows[: num_dst.get(name, 0)])
             for name, rows in out.items()

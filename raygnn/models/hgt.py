@@ -135,6 +135,7 @@ class HGT(HeteroEncoder):
 
     Options = HGTOptions
     options: HGTOptions
+    row_biases = r"lin_out\..*\.bias"
 
     def build_layer(self, channels: int) -> nn.Module:
         """An `HGTLayer`."""

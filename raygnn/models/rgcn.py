@@ -132,6 +132,7 @@ class RGCN(HeteroEncoder):
 
     Options = RGCNOptions
     options: RGCNOptions
+    row_biases = "bias"
 
     def build_layer(self, channels: int) -> nn.Module:
         """An `RGCNLayer`."""

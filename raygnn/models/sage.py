@@ -85,6 +85,7 @@ class GraphSAGE(Encoder):
     Options = SAGEOptions
     options: SAGEOptions
     overwrites_layer_outputs = True
+    row_biases = r"lin_l\.bias"
 
     def build_layer(self, in_channels: int, out_channels: int, *, is_output: bool) -> nn.Module:
         """A `SAGEConv`."""

@@ -145,6 +145,7 @@ class SimpleHGN(HeteroEncoder):
 
     Options = SimpleHGNOptions
     options: SimpleHGNOptions
+    row_biases = r"lin_res\.bias"
 
     def build_layer(self, channels: int) -> nn.Module:
         """A `SimpleHGNLayer`."""

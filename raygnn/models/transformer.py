@@ -59,6 +59,8 @@ class Transformer(AttentionEncoder):
     Takes the arguments of `AttentionOptions`.
     """
 
+    row_biases = r"lin_skip\.bias"
+
     def build_attention(
         self, in_channels: int, head_channels: int, heads: int, *, concat: bool
     ) -> nn.Module:

@@ -25,6 +25,17 @@ from raygnn.sampling.blocks import Block
 
 ENCODERS: list[type[Encoder]] = [GCN, GraphSAGE, GAT, GATv2, GIN, Transformer, MLP]
 
+#: The parameter of a layer that is added to every row of its output.
+ROW_BIASES: dict[type[Encoder], str] = {
+    GCN: "bias",
+    GraphSAGE: "lin_l.bias",
+    GAT: "bias",
+    GATv2: "bias",
+    GIN: "nn.3.bias",
+    Transformer: "lin_skip.bias",
+    MLP: "lin.bias",
+}
+
 OF_PYG: dict[str, tuple[type[Encoder], dict[str, Any], type[nn.Module]]] = {
     "sage-mean": (GraphSAGE, {}, SAGEConv),
     "sage-max": (GraphSAGE, {"aggr": "max"}, SAGEConv),
@@ -113,7 +124,33 @@ def test_every_option_trains(encoder_type: type[Encoder], make_graph: Callable[.
     out = encoder(graph.x, [graph.block] * 3)
     torch.testing.assert_close(out.norm(dim=1), torch.ones(graph.num_nodes))
     out[:, 0].sum().backward()
-    assert all(p.grad is not None for p in encoder.parameters())
+    without = {name for name, p in encoder.named_parameters() if p.grad is None}
+    held = [ROW_BIASES[encoder_type], *(["nn.0.bias"] if encoder_type is GIN else [])]
+    assert without == {f"layers.{i}.{name}" for i in range(3) for name in held}
+
+
+@pytest.mark.parametrize("encoder_type", ENCODERS)
+def test_a_bias_that_batch_norm_subtracts_gets_no_gradient(
+    encoder_type: type[Encoder], make_graph: Callable[..., Any]
+) -> None:
+    graph = make_graph()
+    encoder = encoder_type(8, 3, 16, norm="batch").double()
+    x = graph.x.double()
+    layer, norm = encoder.layers[0], encoder.norms[0]
+    bias = layer.get_parameter(ROW_BIASES[encoder_type])
+    weight = torch.linspace(-1, 1, 16, dtype=torch.float64).square()
+    _, plain = loss_and_grads((norm(layer(x, graph.block)) * weight).tanh(), [bias])
+    assert plain.abs().max() < 1e-12  # rounding alone
+    out = encoder.forward_layer(0, x, graph.num_nodes, graph.block)
+    torch.testing.assert_close(out, encoder.activations[0](norm(layer(x, graph.block))))
+    out.square().sum().backward()
+    assert bias.grad is None
+    # The last layer has no norm after it.
+    encoder(x, [graph.block] * 2).sum().backward()
+    assert encoder.layers[1].get_parameter(ROW_BIASES[encoder_type]).grad is not None
+    encoder.eval()
+    encoder.forward_layer(0, x, graph.num_nodes, graph.block).sum().backward()
+    assert bias.grad is not None  # the running mean is a constant
 
 
 @pytest.mark.parametrize("encoder_type", ENCODERS)

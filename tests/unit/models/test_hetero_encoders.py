@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -132,6 +133,36 @@ def test_exact_inference_is_the_full_graph_forward_pass(name: str, jump: str | N
 def test_exact_inference_refuses_a_chunk_size_below_one() -> None:
     with pytest.raises(ConfigError, match="chunk_size=0 is invalid: it must be at least 1"):
         exact_hetero_inference(build("rgcn"), lambda *_: GRAPH.x["user"], {}, {}, chunk_size=0)
+
+
+@pytest.mark.parametrize("name", [name for name in ENCODERS if name != "lightgcn"])
+def test_biases_that_batch_norm_subtracts_get_a_gradient_of_exactly_0(name: str) -> None:
+    encoder = build(name, 2, norm="batch").double()
+    rows = {
+        node_type: x.double() if x.is_floating_point() else x
+        for node_type, x in rows_for(encoder, every_node()).items()
+    }
+    held = {
+        parameter
+        for layer in encoder.layers
+        for parameter_name, parameter in layer.named_parameters()
+        if re.fullmatch(encoder.row_biases, parameter_name)
+    }
+    assert len(held) >= 2
+    total = sum(
+        (x * torch.linspace(-1, 1, x.numel(), dtype=x.dtype).view_as(x)).sum()
+        for x in encoder(rows, GRAPH.whole(2)).values()
+    )
+    total.backward()
+    assert all(not parameter.grad.any() for parameter in held)
+    # Without their norms in the way, those of the last layer are told by how they act.
+    before = encoder.layers[1](encoder.encode_inputs(rows), GRAPH.whole(2)[1])
+    for parameter in held:
+        parameter.data += 1.0
+    after = encoder.layers[1](encoder.encode_inputs(rows), GRAPH.whole(2)[1])
+    for node_type, x in before.items():
+        moved = after[node_type] - x
+        torch.testing.assert_close(moved, moved[:1].expand_as(moved))
 
 
 @pytest.mark.parametrize("name", ENCODERS)
