@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import signal
 import sys
 from collections.abc import Callable, Sequence
+from typing import NoReturn
 
 from raygnn.config import LoadedConfig, load_config
 from raygnn.data.filesystem import redact
@@ -40,6 +42,21 @@ def load_from_arguments(
             f"CONFIG={list(arguments[:1])} is invalid: the config comes first. {usage}"
         )
     return load_config(arguments[0], arguments[1:], allow_modules)
+
+
+def exit_process(main: Callable[[], int]) -> NoReturn:
+    """Runs a command line and ends the process with its status.
+
+    After a signal has stopped the command, a second Ctrl-C changes neither that status nor what is
+    still done while Python exits (Ray's processes end).
+    """
+    try:
+        status = main()
+    except KeyboardInterrupt:  # a second one, while the first was reported
+        status = 130
+    if status in (130, 143):
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+    sys.exit(status)
 
 
 def exit_status_of(command: Callable[[], None], *, interrupted: str) -> int:

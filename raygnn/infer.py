@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from os import PathLike, fspath
 from typing import TYPE_CHECKING, Any
 
-from raygnn.command_line import exit_status_of
+from raygnn.command_line import exit_process, exit_status_of
 from raygnn.data.tables.read_ids import dense_ids, read_ids
 from raygnn.errors import ConfigError
 from raygnn.loops.inference.job import (
@@ -300,4 +299,4 @@ def _parser() -> argparse.ArgumentParser:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    exit_process(main)

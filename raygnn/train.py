@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 from collections.abc import Mapping, Sequence
 from os import PathLike
 from typing import TYPE_CHECKING, Any
 
-from raygnn.command_line import config_parser, exit_status_of, load_from_arguments
+from raygnn.command_line import config_parser, exit_process, exit_status_of, load_from_arguments
 from raygnn.config import config_json_schema, load_config
 from raygnn.errors import ConfigError
 from raygnn.loops.monitoring.progress import show
@@ -112,4 +111,4 @@ def _parser() -> argparse.ArgumentParser:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    exit_process(main)

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Mapping, Sequence
 from os import PathLike
 from typing import TYPE_CHECKING, Any
 
-from raygnn.command_line import config_parser, exit_status_of, load_from_arguments
+from raygnn.command_line import config_parser, exit_process, exit_status_of, load_from_arguments
 from raygnn.loops.monitoring.progress import show
 
 if TYPE_CHECKING:
@@ -71,4 +70,4 @@ def _run(options: argparse.Namespace, rest: Sequence[str]) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    exit_process(main)
