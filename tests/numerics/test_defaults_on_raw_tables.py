@@ -76,3 +76,34 @@ def test_prices_are_learned_and_told_in_their_own_unit(
     residual = np.square(predicted - price)[is_test].sum()
     r2 = 1 - residual / np.square(price - price[is_test].mean())[is_test].sum()
     assert r2 == pytest.approx(metrics["test/r2"], abs=1e-3)
+
+
+@pytest.mark.parametrize("model", ["Hetero", pytest.param("HGT", marks=pytest.mark.slow)])
+def test_links_of_the_raw_shop_are_learned(graphs: Path, tmp_path: Path, model: str) -> None:
+    """Of top-10 items, 0.17 are in the user's category by chance, and an AUC of 0.5 is."""
+    data = {"reverse_edges": True, "splits": {"type": "temporal", "quantiles": [0.8, 0.9]}}
+    task = {"type": "link_prediction", "args": {"edge_type": "user__buys__item"}}
+    # Three epochs show it; with none set, early stopping ends after some ten.
+    training = {"max_epochs": 3}
+    metrics = train(
+        graphs, "shop", tmp_path, data=data, task=task, model={"type": model}, training=training
+    )
+    assert metrics["test/auc"] >= 0.8
+    shop = graphs / "shop" / "nodes"
+    users, items = (pq.read_table(shop / name) for name in ("user", "item"))
+    anchors = users.column("user_id").to_pylist()[:500]
+    graph = ["--data.uri", str(graphs / "shop"), "--data.cache_dir", str(graphs / "cache")]
+    written = raygnn.infer.top_k(
+        str(tmp_path / "run"),
+        str(tmp_path / "out"),
+        10,
+        anchors,
+        overrides=[*graph, "--data.reverse_edges", "true", "--scaling.num_workers", "0"],
+    )
+    found = pq.read_table(written.table_uri("neighbors"))
+    taste = dict(zip(*(users.column(n).to_pylist() for n in ("user_id", "taste")), strict=True))
+    category = dict(
+        zip(*(items.column(n).to_pylist() for n in ("item_id", "category")), strict=True)
+    )
+    pairs = zip(*(found.column(n).to_pylist() for n in ("anchor_id", "neighbor_id")), strict=True)
+    assert np.mean([taste[user] == category[item] for user, item in pairs]) >= 0.9
