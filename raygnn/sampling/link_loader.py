@@ -13,6 +13,7 @@ from torch_geometric.data import Data
 from torch_geometric.sampler import BaseSampler
 
 from raygnn.data.edge_types import EdgeType, edge_type_name
+from raygnn.data.hashing import splitmix64_array
 from raygnn.errors import ConfigError, DataError
 from raygnn.sampling.batch import BatchAssembler
 from raygnn.sampling.batch_sequence import Batch, BatchSequence, SequenceOptions
@@ -20,7 +21,7 @@ from raygnn.sampling.links import LinkSeeds, RowDraws, SeedKind, edges_of_links
 from raygnn.sampling.negatives import UNIFORM, EvaluationCandidates, RandomNegatives
 from raygnn.sampling.neighbor_sampler import DISJOINT_LINKS, NeighborSampler
 from raygnn.sampling.protocols import FeatureStore, GraphStore
-from raygnn.sampling.rng import BatchKey, batch_key, text_key
+from raygnn.sampling.rng import BatchKey, batch_key, chain_key, text_key
 from raygnn.sampling.seeds import check_seeds
 from raygnn.sampling.subgraph import SampledSubgraph
 
@@ -46,6 +47,9 @@ class LinkPlan:
         in_batch: the targets of other links compete too, in training.
         known: links that may not compete; None lets them.
         log_q: a batch says how probable its random negatives and targets are.
+        cold_share: share of the nodes with features among a training batch's anchors, targets and
+            negatives that take no messages, so that a model learns to embed nodes that have no
+            links yet. Source: DropoutNet (Volkovs et al., NeurIPS 2017).
         exclude: whether edges that repeat the links of the batch are kept out.
         reverse_types: edge types of the graph and their reverses, either way round.
     """
@@ -58,6 +62,7 @@ class LinkPlan:
     in_batch: bool = False
     known: KnownLinks | None = None
     log_q: bool = False
+    cold_share: float = 0.0
     exclude: bool = True
     reverse_types: Mapping[EdgeType, EdgeType] = field(default_factory=dict)
 
@@ -160,6 +165,11 @@ class LinkLoader(BatchSequence):
         self.plan = plan
         self._sampler = sampler
         self._assembler = BatchAssembler(graph, features, columns, edge_columns or {})
+        ends = dict.fromkeys((supervision.anchor_type, supervision.target_type))
+        #: types of which some nodes are cold; one without features would have nothing to read
+        self._cold_types = [
+            name for name in ends if plan.cold_share and columns.keys() & features.columns(name)
+        ]
         self._hard: RowDraws | None = None
         if supervision.hard_negatives is not None:
             keys = (seed, text_key(split), text_key("hard negatives"))
@@ -281,11 +291,13 @@ class LinkLoader(BatchSequence):
         """One sample for all parts, and the local ids of each part."""
         links, parts = self.supervision, drawn.parts
         types = {n: links.anchor_type if n == "anchor" else links.target_type for n in parts}
+        seeds = _joined(parts, types)
         subgraph = self._sampler.sample(
-            _joined(parts, types),
+            seeds,
             key,
             exclude=self._excluded(drawn),
             times=None if drawn.time is None else _joined(drawn.times, types),
+            isolated={name: self._cold(seeds[name], name, key) for name in self._cold_types},
         )
         local, before = {}, dict.fromkeys(types.values(), 0)
         for name, node_type in types.items():
@@ -293,6 +305,11 @@ class LinkLoader(BatchSequence):
             before[node_type] = start + len(parts[name])
             local[name] = subgraph.seed_index[node_type][start : before[node_type]]
         return subgraph, local
+
+    def _cold(self, nodes: np.ndarray, node_type: str, key: BatchKey) -> np.ndarray:
+        """The nodes that are cold in this batch."""
+        draws = splitmix64_array(nodes, chain_key(key, text_key("cold"), text_key(node_type)))
+        return nodes[draws < np.uint64(self.plan.cold_share * 2.0**64)]
 
     def _excluded(self, drawn: _Drawn) -> dict[EdgeType, np.ndarray]:
         if not self.plan.exclude:

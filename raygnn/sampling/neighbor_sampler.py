@@ -22,7 +22,7 @@ from raygnn.errors import ConfigError
 from raygnn.sampling.disjoint_ids import DisjointIds
 from raygnn.sampling.exclusion import Exclusion
 from raygnn.sampling.growing_subgraph import GrowingSubgraph
-from raygnn.sampling.protocols import GraphStore, PickRequest, ends
+from raygnn.sampling.protocols import GraphStore, PickRequest, Picks, ends
 from raygnn.sampling.pyg_output import link_ends, link_output, link_types, node_output
 from raygnn.sampling.rng import RNG_VERSION, BatchKey, chain_key, text_key
 from raygnn.sampling.scratch import Pool
@@ -94,6 +94,7 @@ class NeighborSampler(BaseSampler):
         *,
         exclude: Mapping[EdgeType, np.ndarray] | None = None,
         times: Mapping[str, np.ndarray] | None = None,
+        isolated: Mapping[str, np.ndarray] | None = None,
     ) -> SampledSubgraph:
         """Samples the neighborhood of seeds: a pure function of the arguments and the graph.
 
@@ -104,6 +105,7 @@ class NeighborSampler(BaseSampler):
                 order. No edge between the two of a pair is taken, parallel ones included: the
                 sample is that of the graph without them.
             times: by node type, int64 or float64, the time of each seed, with `temporal` only.
+            isolated: by node type, dense ids of seeds that take no edge, as if they had none.
         Raises:
             DataError: a seed or an end of an excluded pair is not a node of the graph, an excluded
                 edge type is not one of its, or times are missing.
@@ -118,7 +120,13 @@ class NeighborSampler(BaseSampler):
             for hop in range(self.num_hops):
                 for edge_type, fanouts in self.fanouts.items():
                     fanout, pairs = fanouts[hop], excluded.get(edge_type)
-                    self._take(growing, edge_type, fanout, key, hop, pairs, ids)
+                    picks = self._pick(growing, edge_type, fanout, key, hop, pairs, ids)
+                    if picks is None:
+                        growing.add_no_edges(edge_type)
+                        continue
+                    if hop == 0 and isolated:
+                        picks = self._without(picks, edge_type, growing, isolated, ids)
+                    growing.add_edges(edge_type, picks)
                 growing.end_hop()
             subgraph = growing.finish()
         return subgraph if ids is None else ids.decoded(subgraph)
@@ -161,7 +169,7 @@ class NeighborSampler(BaseSampler):
     def _key_of(self, seeds: np.ndarray) -> BatchKey:
         return chain_key(RNG_VERSION, self.seed, text_key("PyG"), *seeds.tolist())
 
-    def _take(
+    def _pick(
         self,
         growing: GrowingSubgraph,
         edge_type: EdgeType,
@@ -170,11 +178,11 @@ class NeighborSampler(BaseSampler):
         hop: int,
         exclude: Exclusion | None,
         ids: DisjointIds | None,
-    ) -> None:
+    ) -> Picks | None:
+        """The edges that the frontier takes; None where there is nothing to take."""
         frontier = growing.frontier(edge_type)
         if len(frontier) == 0 or fanout == 0:
-            growing.add_no_edges(edge_type)
-            return
+            return None
         neighbor_type, node_type = self._ends[edge_type]
         horizon = salts = None
         if ids is not None:
@@ -183,6 +191,23 @@ class NeighborSampler(BaseSampler):
         replace, weight = self.replace, self.weight
         request = PickRequest(frontier, fanout, replace, key, hop, exclude, weight, horizon, salts)
         picks = self.graph.pick(edge_type, request, growing.scratch)
+        return picks if ids is None else ids.joined(neighbor_type, picks, numbers)
+
+    def _without(
+        self,
+        picks: Picks,
+        edge_type: EdgeType,
+        growing: GrowingSubgraph,
+        isolated: Mapping[str, np.ndarray],
+        ids: DisjointIds | None,
+    ) -> Picks:
+        """The picks of the first hop without those of isolated seeds."""
+        _, node_type = self._ends[edge_type]
+        frontier = growing.frontier(edge_type)
         if ids is not None:
-            picks = ids.joined(neighbor_type, picks, numbers)
-        growing.add_edges(edge_type, picks)
+            frontier, _ = ids.split(node_type, frontier)
+        takes = ~np.isin(frontier, isolated.get(node_type, ()))
+        num_picks = np.diff(picks.offsets)
+        kept = np.repeat(takes, num_picks)
+        offsets = np.append(0, np.cumsum(np.where(takes, num_picks, 0)))
+        return Picks(picks.neighbors[kept], picks.e_id[kept], offsets)

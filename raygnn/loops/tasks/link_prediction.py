@@ -73,6 +73,9 @@ class LinkPrediction(Task):
         logq_correction: the softmax losses divide exp(score) of a candidate by how often it is
             expected among the candidates, so that popular nodes are not pushed down for being drawn
             more often.
+        cold_share: share of the nodes with features among the anchors, targets and negatives of a
+            training batch that take no messages, so that the model learns to embed nodes that have
+            no links yet (DropoutNet, Volkovs et al., NeurIPS 2017); 0 lets all take them.
         disjoint_train_ratio: share of the training links that is for the loss only.
         test_messages: `transductive` (training and validation edges) or `inductive` (training).
         full_ranking: also ranks all nodes of the target type for each anchor, known links left out;
@@ -340,6 +343,7 @@ class LinkPrediction(Task):
                 in_batch=self.objective.in_batch,
                 known=None if self.objective.is_joint else self._known,
                 log_q=args.logq_correction,
+                cold_share=args.cold_share,
             )
         return LinkLoader(
             graph,

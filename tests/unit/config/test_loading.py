@@ -188,15 +188,15 @@ def test_loaders_of_the_splits(split: str, plan: tuple[int, int, int | None]) ->
 
 def test_loading_is_light() -> None:
     code = (
-        "import time, sys; start = time.perf_counter(); from raygnn.config import load_config; "
-        "load_config('seed: 1'); spent = time.perf_counter() - start; "
+        "import time, sys; start = time.process_time(); from raygnn.config import load_config; "
+        "load_config('seed: 1'); spent = time.process_time() - start; "
         "heavy = {'torch', 'ray', 'numba', 'pyarrow', 'numpy', 'torch_geometric'}; "
         "print(sorted(heavy & set(sys.modules)), spent)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     heavy, _, spent = done.stdout.strip().rpartition(" ")
     assert heavy == "[]"
-    assert float(spent) < 2  # 0.15 s on an idle machine
+    assert float(spent) < 2  # seconds of a processor; 0.15 on an idle machine
 
 
 @pytest.mark.parametrize(

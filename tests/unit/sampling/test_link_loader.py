@@ -361,6 +361,25 @@ def test_the_rest_of_the_neighborhood_stays_full():
             assert count == min(2, sum((other, node) not in linked for other in own))
 
 
+@pytest.mark.parametrize("epoch", [0, 1])
+def test_cold_nodes_take_no_messages_and_others_keep_theirs(epoch):
+    """Some anchors of a batch, which have features; no items, which have none."""
+    bundle = _two_types(num_users=400)
+    links = _supervision(BUYS, np.stack(bundle.edges[BUYS]))
+    full = {"batch_size": 999, "exclude": False}
+    warm = _loader(bundle, links, **full).make(epoch, 0)
+    cold = _loader(bundle, links, cold_share=0.3, **full).make(epoch, 0)
+    num_seeds, num_items = cold["user"].batch_size, cold["item"].batch_size
+    assert torch.equal(warm["user"].n_id[:num_seeds], cold["user"].n_id[:num_seeds])
+    for edge_type in (BOUGHT_BY, KNOWS):
+        before, after = (torch.diff(b[edge_type].dst_ptr)[:num_seeds] for b in (warm, cold))
+        is_cold = (after == 0) & (before > 0)
+        assert 0.15 < is_cold.sum() / (before > 0).sum() < 0.45
+        assert torch.equal(after[~is_cold], before[~is_cold])
+    of_items = [torch.diff(batch[BUYS].dst_ptr)[:num_items] for batch in (warm, cold)]
+    assert torch.equal(*of_items)
+
+
 def test_what_is_refused():
     bundle, links = _homogeneous()
     for changes, message in [
