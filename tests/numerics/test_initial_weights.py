@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from torch import Tensor, nn
 from raygnn.errors import TrainingError
 from raygnn.loops import collectives
 from raygnn.loops.initial_weights import equalise
+from tests.rank_pool import RankPool
 from tests.small_runs import run_rank, small_config
 
 
@@ -125,13 +127,23 @@ def _gloo_threads_of_a_run(config: Any, bundle_path: str) -> tuple[str, int, int
         gc.enable()
 
 
+@pytest.fixture(scope="module")
+def own_ranks() -> Iterator[RankPool]:
+    """Processes of this module alone: the device meshes of sharded runs keep their groups."""
+    pool = RankPool(2)
+    yield pool
+    pool.close()
+
+
 @pytest.mark.parametrize("fails", [False, True])
-def test_a_run_that_is_over_holds_no_process_group(ranks, small_bundle_path, tmp_path, fails):
+def test_a_run_that_is_over_holds_no_process_group(own_ranks, small_bundle_path, tmp_path, fails):
     """Held by C++ objects that wait for the collector, such as DDP's reducer, a group would end
     its threads with the interpreter locked, and wait without end for one that frees a tensor."""
     optimizer = {"type": "SGD", "args": {"lr": float("1e38") if fails else 0.1}}
     config = small_config(tmp_path, scaling__num_workers=2, optimizer=optimizer)
-    for failure, before, after in ranks.run(_gloo_threads_of_a_run, 2, config, small_bundle_path):
+    for failure, before, after in own_ranks.run(
+        _gloo_threads_of_a_run, 2, config, small_bundle_path
+    ):
         assert ("loss is nan" in failure) == fails, failure
         assert before > 0
         assert after == 0
