@@ -59,7 +59,8 @@ class Transformer(AttentionEncoder):
     Takes the arguments of `AttentionOptions`.
     """
 
-    row_biases = r"lin_skip\.bias"
+    # Attention sums to 1: the values' bias is added to every row but those without in-edges.
+    row_biases = r"lin_(skip|value)\.bias"
 
     def build_attention(
         self, in_channels: int, head_channels: int, heads: int, *, concat: bool

@@ -21,7 +21,7 @@ from tests.faults.rank_processes import Ended, run_ranks
 pytestmark = pytest.mark.slow
 
 _SETTINGS: dict[str, Any] = {
-    "training": {"max_epochs": 3, "log_every": {"steps": 1}},
+    "training": {"max_epochs": 3, "log_every": {"steps": 1}, "validate_every": {"epochs": 1}},
     "loggers": ["tensorboard"],
     "checkpoint": {"keep": 2},
 }

@@ -206,13 +206,13 @@ def test_a_loss_that_is_not_finite_stops_the_run(tmp_path, graph):
 
 def test_a_monitor_that_is_never_logged_is_an_error(tmp_path, graph):
     early = {"monitor": "val/hits", "mode": "max"}
-    with pytest.raises(TrainingError, match=r"val/hits.*Set one of: .*val/accuracy"):
+    with pytest.raises(ConfigError, match=r"val/hits.*Set one of: .*val/accuracy"):
         _fit(tmp_path, graph, early_stopping=early)
     best = {"monitor": "val/hits", "mode": "max"}
-    with pytest.raises(TrainingError, match=r"checkpoint\.monitor='val/hits' is invalid"):
+    with pytest.raises(ConfigError, match=r"checkpoint\.monitor='val/hits' is invalid"):
         _fit(tmp_path / "best", graph, checkpoint=best)
     plateau = {"type": "ReduceLROnPlateau", "monitor": "val/hits"}
-    with pytest.raises(TrainingError, match=r"lr_scheduler\.monitor='val/hits'"):
+    with pytest.raises(ConfigError, match=r"lr_scheduler\.monitor='val/hits'"):
         _fit(tmp_path / "plateau", graph, lr_scheduler=plateau)
 
 

@@ -87,10 +87,9 @@ def _with_norm(model: str, **args: Any) -> dict[str, Any]:
     }
 
 
-#: What a softmax over the in-edges of one type subtracts again has no part in any output; and
-#: `lin_value.bias`, which weights of sum 1 leave as it is, acts on nodes without in-edges alone.
+#: What a softmax over the in-edges of one type subtracts again has no part in any output.
 _WITHOUT_EFFECT = re.compile(
-    r".*(lin_(key|value)\.bias|lin_kqv\..*bias|att_edge|lin_edge.*|edge_type_rows)"
+    r".*(lin_key\.bias|lin_kqv\..*bias|att_edge|lin_edge.*|edge_type_rows)"
 )
 _SGD = {"type": "SGD", "args": {"lr": 0.1, "momentum": 0.9}}
 

@@ -125,7 +125,8 @@ def test_every_option_trains(encoder_type: type[Encoder], make_graph: Callable[.
     torch.testing.assert_close(out.norm(dim=1), torch.ones(graph.num_nodes))
     out[:, 0].sum().backward()
     without = {name for name, p in encoder.named_parameters() if p.grad is None}
-    held = [ROW_BIASES[encoder_type], *(["nn.0.bias"] if encoder_type is GIN else [])]
+    further = {GIN: ["nn.0.bias"], Transformer: ["lin_value.bias"]}
+    held = [ROW_BIASES[encoder_type], *further.get(encoder_type, [])]
     assert without == {f"layers.{i}.{name}" for i in range(3) for name in held}
 
 
