@@ -6,6 +6,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
+from functools import cached_property
 from typing import Any
 
 from torch import nn
@@ -109,7 +110,7 @@ class Engine:
         """Seconds of training over all attempts of the run."""
         return self._spent_s + time.monotonic() - self._started_s
 
-    @property
+    @cached_property
     def steps_per_epoch(self) -> int:
         """Optimizer steps of one pass over the training seeds."""
         loader = self.task.loader("train")
@@ -117,7 +118,7 @@ class Engine:
             raise TrainingError("The task has no training split, so there is nothing to train on.")
         return -(-loader.num_batches // self.config.batch.num_micro_batches)
 
-    @property
+    @cached_property
     def validate_every(self) -> Period:
         """`training.validate_every`; by default whole epochs of 20 steps or more together.
 

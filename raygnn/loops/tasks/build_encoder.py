@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Protocol
 
 from raygnn.config import Config, LoadedConfig, build, resolve
 from raygnn.data.bundle import Bundle
@@ -12,9 +12,10 @@ from raygnn.data.edge_types import EdgeType, edge_type_name, type_name
 from raygnn.data.standardization import ColumnScale, Standardization
 from raygnn.errors import DataError
 from raygnn.loops.saved_model.signature import LinkOutput, ModelSignature, NodeOutput
+from raygnn.loops.task import TaskEnvironment
 from raygnn.models.encoder import Encoder
 from raygnn.models.graph_encoder import GraphEncoder
-from raygnn.models.graph_inputs import check_types, edge_widths, is_encoder
+from raygnn.models.graph_inputs import check_types, edge_widths, find_edge_columns, is_encoder
 from raygnn.models.hetero_encoder import HeteroEncoder
 from raygnn.models.wrap import EDGE_ATTR, EDGE_WEIGHT
 from raygnn.sampling.protocols import message_type
@@ -57,6 +58,22 @@ def build_encoder(
         injected["in_channels"] = _only_width(loaded, bundle, widths, feature, model_class)
     encoder = build(config.model, "model", loaded.allow_modules, **injected)
     return GraphEncoder(encoder, bundle.node_types)
+
+
+class EdgeArguments(Protocol):
+    """The part of `task.args` that names edge columns."""
+
+    @property
+    def edge_feature(self) -> str | None: ...
+    @property
+    def edge_weight(self) -> str | None: ...
+
+
+def edge_columns_of(env: TaskEnvironment, arguments: EdgeArguments) -> dict[str, str]:
+    """The edge columns that the configured model reads; see `find_edge_columns`."""
+    loaded = env.loaded
+    names = (arguments.edge_feature, arguments.edge_weight)
+    return find_edge_columns(env.bundle, loaded.config.model, *names, loaded.allow_modules)
 
 
 def encoder_signature(

@@ -126,14 +126,14 @@ class _InEdges:
 
     def __init__(self, graph: LocalGraphStore, edge_type: EdgeType, as_of: AsOf | None) -> None:
         self._graph, self._edge_type, self._as_of = graph, edge_type, as_of
-        self._neighbor_type, taker_type = ends(edge_type, graph.direction)
+        self._neighbor_type, destination_type = ends(edge_type, graph.direction)
         if as_of is None:
             adjacency = graph.adjacency(edge_type)
             self.indptr, self._e_id = adjacency.indptr, adjacency.e_id
             self.indices: EdgeRows = adjacency.indices
             return
-        takers = np.arange(graph.num_nodes(taker_type))
-        degrees = graph.degrees(edge_type, takers, Horizon.as_of(as_of, len(takers)))
+        destinations = np.arange(graph.num_nodes(destination_type))
+        degrees = graph.degrees(edge_type, destinations, Horizon.as_of(as_of, len(destinations)))
         self.indptr = np.concatenate([[0], np.cumsum(degrees)])
         self.indices = _LazyRows(lambda edges: self._pick(edges).neighbors)
 

@@ -21,6 +21,7 @@ from raygnn.loops.shared_rows import computed_by_all
 from raygnn.loops.task import EvalOutput, StepOutput, Task, TaskEnvironment
 from raygnn.loops.tasks.build_encoder import (
     build_encoder,
+    edge_columns_of,
     encoder_signature,
     feature_widths,
     find_standardization,
@@ -35,7 +36,6 @@ from raygnn.losses import Candidates, LinkScores
 from raygnn.losses.base import in_full_precision
 from raygnn.metrics import as_metric
 from raygnn.models.graph_encoder import LinkPredictor
-from raygnn.models.graph_inputs import find_edge_columns
 from raygnn.sampling.link_loader import LinkLoader, LinkPlan
 from raygnn.sampling.stores import LocalFeatureStore, LocalGraphStore
 
@@ -101,7 +101,7 @@ class LinkPrediction(Task):
         super().setup(env)
         self.target = LinkTarget.find(env.bundle, env.loaded.config, self._arguments)
         self.node_types = self.target.node_types
-        self.edge_columns = self._find_edge_columns()
+        self.edge_columns = edge_columns_of(env, self._arguments)
         self._standardization = find_standardization(
             env.loaded.config, env.bundle, self._arguments.feature, self.edge_columns
         )
@@ -126,7 +126,7 @@ class LinkPrediction(Task):
             DataError: the graph does not have them.
         """
         super().setup_inference(env, signature)
-        self.edge_columns = self._find_edge_columns()
+        self.edge_columns = edge_columns_of(env, self._arguments)
         assert isinstance(signature.output, LinkOutput)
         self._num_relations = len(signature.output.edge_types)
 
@@ -261,16 +261,6 @@ class LinkPrediction(Task):
             graph = message_graph(self.env.bundle, self.target.links, split, inductive)  # type: ignore[arg-type]
             self._graphs[split] = LocalGraphStore(graph, direction)
         return self._graphs[split]
-
-    def _find_edge_columns(self) -> dict[str, str]:
-        loaded, args = self.env.loaded, self._arguments
-        return find_edge_columns(
-            self.env.bundle,
-            loaded.config.model,
-            args.edge_feature,
-            args.edge_weight,
-            loaded.allow_modules,
-        )
 
     def _judge(self, batch: Any, rows: Mapping[str, Tensor]) -> EvalOutput:
         scores = self._scoring.evaluation_scores(self.predictor().decoder, batch, rows)

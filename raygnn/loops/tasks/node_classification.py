@@ -22,6 +22,7 @@ from raygnn.loops.shared_rows import computed_by_all
 from raygnn.loops.task import EvalOutput, StepOutput, Task, TaskEnvironment
 from raygnn.loops.tasks.build_encoder import (
     build_encoder,
+    edge_columns_of,
     encoder_signature,
     feature_widths,
     find_standardization,
@@ -32,7 +33,6 @@ from raygnn.loops.tasks.objective import Objective
 from raygnn.losses.regression import in_units, standardized
 from raygnn.metrics import as_metric
 from raygnn.models.graph_encoder import NodePredictor
-from raygnn.models.graph_inputs import find_edge_columns
 from raygnn.sampling.loader import NeighborLoader
 from raygnn.sampling.stores import LocalFeatureStore, LocalGraphStore
 
@@ -123,7 +123,7 @@ class NodeClassification(Task):
             self.loss_unit = _unit(self.target.label, self._scale)
         self._graph = LocalGraphStore(env.bundle, env.loaded.config.sampling.direction)
         self._sampler = build_sampler(env.loaded, self._graph)
-        self.edge_columns = self._find_edge_columns()
+        self.edge_columns = edge_columns_of(env, self._arguments)
         self._standardization = find_standardization(
             env.loaded.config, env.bundle, self.target.feature, self.edge_columns
         )
@@ -132,7 +132,7 @@ class NodeClassification(Task):
     def setup_inference(self, env: TaskEnvironment, signature: ModelSignature) -> None:
         """Takes what is predicted from the signature."""
         super().setup_inference(env, signature)
-        self.edge_columns = self._find_edge_columns()
+        self.edge_columns = edge_columns_of(env, self._arguments)
         output = signature.output
         assert isinstance(output, NodeOutput)
         nobody = np.zeros(0, np.int64)
@@ -286,16 +286,6 @@ class NodeClassification(Task):
         for loader in self._loaders.values():
             if loader is not None:
                 loader.close()
-
-    def _find_edge_columns(self) -> dict[str, str]:
-        loaded, args = self.env.loaded, self._arguments
-        return find_edge_columns(
-            self.env.bundle,
-            loaded.config.model,
-            args.edge_feature,
-            args.edge_weight,
-            loaded.allow_modules,
-        )
 
     def _build_loader(self, split: str) -> NeighborLoader | None:
         seeds = getattr(self.target.splits, split)
