@@ -19,7 +19,7 @@ from training import pyg_model as build_pyg
 from training import raygnn_model as build_raygnn
 
 from raygnn.data.bundle import Bundle
-from raygnn.loops.allocator import keep_freed_memory
+from raygnn.loops.process import keep_freed_memory
 
 _NUM_STEPS = 3
 

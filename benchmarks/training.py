@@ -34,7 +34,7 @@ from torch_geometric.nn.models import GraphSAGE as PygGraphSAGE
 
 from raygnn.data.bundle import Bundle
 from raygnn.data.standardization import ColumnScale
-from raygnn.loops.allocator import keep_freed_memory
+from raygnn.loops.process import keep_freed_memory
 from raygnn.models.sage import GraphSAGE
 from raygnn.sampling import (
     LocalFeatureStore,

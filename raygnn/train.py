@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from raygnn.command_line import config_parser, exit_process, exit_status_of, load_from_arguments
 from raygnn.config import config_json_schema, load_config
+from raygnn.console import show
 from raygnn.errors import ConfigError
-from raygnn.loops.monitoring.progress import show
 
 if TYPE_CHECKING:
     from ray.train import Result

@@ -8,7 +8,7 @@ from os import PathLike
 from typing import TYPE_CHECKING, Any
 
 from raygnn.command_line import config_parser, exit_process, exit_status_of, load_from_arguments
-from raygnn.loops.monitoring.progress import show
+from raygnn.console import show
 
 if TYPE_CHECKING:
     from ray.tune import ResultGrid

@@ -17,7 +17,6 @@ from raygnn.loops import collectives
 from raygnn.loops.agreement import agreement, raise_if_any_failed, together
 from raygnn.loops.best_weights import BestWeights
 from raygnn.loops.callbacks import Callback, CallbackList
-from raygnn.loops.checkpoints.warm_start import warm_start
 from raygnn.loops.context import WorkerContext
 from raygnn.loops.early_stopping import BestTracker, EarlyStopper
 from raygnn.loops.evaluation import evaluate
@@ -46,6 +45,11 @@ class Engine:
     At each boundary, in this order: optimizer, step schedulers, log, validate, plateau
     scheduler, early stop, checkpoint, stop. There is at most one validation and one checkpoint
     per step. Every public method is collective: all ranks must call.
+
+    Args:
+        callbacks: called at each event, in this order, after those of the model and the optimizer.
+        save: writes a checkpoint.
+        initialize: gives a fresh model its first weights, where these are not random.
     """
 
     def __init__(
@@ -55,11 +59,13 @@ class Engine:
         context: WorkerContext,
         callbacks: Sequence[Callback] = (),
         save: Saver | None = None,
+        initialize: Callable[[nn.Module], object] | None = None,
     ) -> None:
         self.task = task
         self.loaded = loaded
         self.config = loaded.config
         self.context = context
+        self._initialize = initialize
         module = together(self._build_model, "building model and loaders")
         self.optimization = Optimization(module, loaded, context.device, task.configure_optimizers)
         task.model = module
@@ -99,8 +105,8 @@ class Engine:
     def _build_model(self) -> nn.Module:
         """The model, and the loaders that training begins with: what may fail on one rank only."""
         module = self.task.build_model()
-        if self.config.checkpoint.init_from is not None:
-            warm_start(module, self.config.checkpoint.init_from, self.loaded.folder)
+        if self._initialize is not None:
+            self._initialize(module)
         for split in ("train", "val"):
             self.task.loader(split)
         return module

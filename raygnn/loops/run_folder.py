@@ -19,6 +19,7 @@ from raygnn.config import ConfigError, LoadedConfig, load_config
 from raygnn.config.documents import DocumentError, parse_json
 from raygnn.config.run_section import Run
 from raygnn.config.training_section import Checkpoint
+from raygnn.console import say
 from raygnn.data.conditional_write import generation, locked, write_if_unchanged
 from raygnn.data.filesystem import (
     absolute,
@@ -35,7 +36,6 @@ from raygnn.data.filesystem import (
 from raygnn.data.storage_retry import is_storage_error
 from raygnn.errors import RunError
 from raygnn.loops.checkpoints.name import LAST, MANIFEST
-from raygnn.loops.monitoring.progress import say
 
 #: What a run writes to `run.model_uri` and `run.logs_uri`, folders that it may share with others.
 _WRITTEN_ELSEWHERE = re.compile(

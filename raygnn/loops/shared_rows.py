@@ -12,11 +12,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from raygnn.console import Pace
 from raygnn.errors import FAILURES
 from raygnn.loops import collectives
 from raygnn.loops.agreement import agreement, raise_if_any_failed
-from raygnn.loops.monitoring.progress import Pace
-from raygnn.loops.task import TaskEnvironment
 from raygnn.models.exact import RowComputation, compute_here
 
 
@@ -136,12 +135,12 @@ class SharedRows:
         return path
 
 
-def computed_by_all(env: TaskEnvironment) -> RowComputation:
+def computed_by_all(scratch: Path, precision: str) -> RowComputation:
     """Shares the computation of rows among the ranks of a run, where there are several.
 
     In another precision than fp32 every rank computes all of them for itself: rows are not of one
     type then. Collective: all ranks must call.
     """
-    if collectives.world_size() == 1 or env.loaded.config.training.precision != "fp32":
+    if collectives.world_size() == 1 or precision != "fp32":
         return compute_here
-    return SharedRows(env.bundle.path.parent.parent / "scratch")
+    return SharedRows(scratch)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Protocol
 
@@ -63,6 +64,11 @@ class TaskEnvironment:
     rank: int
     world_size: int
     device: torch.device
+
+    @property
+    def scratch(self) -> Path:
+        """A folder of the local disk for what is not kept."""
+        return self.bundle.path.parent.parent / "scratch"
 
 
 class JointLoss(Protocol):

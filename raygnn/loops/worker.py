@@ -3,25 +3,26 @@
 from __future__ import annotations
 
 import math
-import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from raygnn import __version__
 from raygnn.config import LoadedConfig, build, resolve
+from raygnn.console import say
 from raygnn.data.bundle import Bundle
 from raygnn.data.filesystem import absolute, join
 from raygnn.data.storage_retry import is_storage_error
 from raygnn.errors import CheckpointError, ConfigError, PreemptedError, RunError
 from raygnn.loops import collectives
 from raygnn.loops.agreement import agreement, describe, together
-from raygnn.loops.allocator import keep_freed_memory
 from raygnn.loops.callbacks import Callback, FunctionCallback
 from raygnn.loops.checkpoints.checkpointer import Checkpointer
+from raygnn.loops.checkpoints.warm_start import warm_start
 from raygnn.loops.context import WorkerContext
 from raygnn.loops.engine import Engine
 from raygnn.loops.job import TrainJob
@@ -29,10 +30,10 @@ from raygnn.loops.monitoring.advice import Advice, baseline_lines, verdicts
 from raygnn.loops.monitoring.history import HistoryWriter
 from raygnn.loops.monitoring.log_rows import LogRows
 from raygnn.loops.monitoring.profiler import Profiler
-from raygnn.loops.monitoring.progress import Progress, num_parameters, say
+from raygnn.loops.monitoring.progress import Progress, num_parameters
 from raygnn.loops.monitoring.report import build_report
 from raygnn.loops.monitoring.throughput import Throughput
-from raygnn.loops.randomness import seed_process
+from raygnn.loops.process import prepare_process
 from raygnn.loops.run_folder import RunStatus
 from raygnn.loops.saved_model.export import write_model
 from raygnn.loops.sharding.parts import own_part
@@ -61,7 +62,7 @@ def run_worker(
         saver = None if config.checkpoint.policy == "none" else checkpointer
         throughput, logged, advice = Throughput(), LogRows(), Advice()
         watching = [throughput, logged, *callbacks, *_callbacks(job), checkpointer, advice]
-        engine = Engine(task, loaded, context, watching, saver)
+        engine = Engine(task, loaded, context, watching, saver, _initialization(loaded))
         try:
             checkpointer.restore(engine, _resume(loaded))
             _record_start(job, context, engine.resumed_from, engine.position.step)
@@ -103,6 +104,13 @@ def _set_up_task(job: TrainJob, context: WorkerContext) -> Task:
     return task
 
 
+def _initialization(loaded: LoadedConfig) -> Callable[[nn.Module], object] | None:
+    settings = loaded.config.checkpoint.init_from
+    return (
+        None if settings is None else partial(warm_start, settings=settings, folder=loaded.folder)
+    )
+
+
 def _resume(loaded: LoadedConfig) -> str:
     """What to go on from: a word, or the absolute URI of a checkpoint."""
     resume = loaded.config.checkpoint.resume
@@ -139,19 +147,6 @@ def _run_own_loop(job: TrainJob, task: Task, context: WorkerContext) -> dict[str
                 job.folder.write_metrics({**metrics, "raygnn": __version__})
                 job.folder.write_state(RunStatus.FINISHED, job.loaded)
     return metrics
-
-
-def prepare_process(loaded: LoadedConfig) -> None:
-    """Makes this process as the config wants it: environment, determinism, random seeds."""
-    config = loaded.config
-    keep_freed_memory()
-    if config.init_env is not None:
-        resolve(config.init_env, "init_env", loaded.allow_modules)()
-    if config.deterministic:
-        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-        torch.use_deterministic_algorithms(True)
-        torch.set_num_threads(1)
-    seed_process(config.seed)
 
 
 def _callbacks(job: TrainJob) -> list[Callback]:

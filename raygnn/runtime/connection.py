@@ -11,8 +11,8 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from importlib import import_module
 
+from raygnn.console import say
 from raygnn.errors import ResourceError
-from raygnn.loops.monitoring.progress import say
 from raygnn.loops.signals import Terminated, signals_as_notices
 
 ADDRESS_VARIABLE = "RAY_ADDRESS"

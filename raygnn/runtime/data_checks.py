@@ -6,13 +6,13 @@ import numpy as np
 
 from raygnn.config import Component, Config, LoadedConfig, resolve
 from raygnn.config.slots import SLOTS
+from raygnn.console import say
 from raygnn.data.bundle import Bundle
 from raygnn.data.edge_types import edge_type_name, reversed_edge_type
 from raygnn.data.fanouts import resolve_fanouts
 from raygnn.data.links.target import LinkTarget, LinkTargetArguments
 from raygnn.data.manifest import Manifest, reverses
 from raygnn.data.node_target import NodeTarget, NodeTargetArguments
-from raygnn.loops.monitoring.progress import say
 
 
 def check_schema(loaded: LoadedConfig, uri: str) -> None:

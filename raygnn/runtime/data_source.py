@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 from raygnn import __version__
 from raygnn.config import LoadedConfig, build
+from raygnn.console import say
 from raygnn.data.bundle import Bundle
 from raygnn.data.derived import cache_error, cache_lock
 from raygnn.data.filesystem import redact, write_text
 from raygnn.data.ingest.build_bundle import IngestOptions, cache_folder, ingest
 from raygnn.errors import ConfigError
-from raygnn.loops.monitoring.progress import say
 
 if TYPE_CHECKING:
     from raygnn.data.tables.graph_tables import GraphTables

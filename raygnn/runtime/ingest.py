@@ -10,12 +10,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
+from raygnn.console import say
 from raygnn.data.bundle import Bundle
 from raygnn.data.filesystem import is_remote
 from raygnn.data.ingest.build_bundle import IngestOptions, ingest
 from raygnn.data.ingest.schedule import Schedule, in_process
 from raygnn.errors import RaygnnError, RunError
-from raygnn.loops.monitoring.progress import say
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")

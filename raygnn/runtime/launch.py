@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from raygnn.config import LoadedConfig
+from raygnn.console import say
 from raygnn.errors import ConfigError, RunError
-from raygnn.loops.monitoring.progress import say
 from raygnn.loops.run_folder import RunFolder, check_run_folder, check_writable, open_run_folder
 from raygnn.runtime.connection import connect
 from raygnn.runtime.data_checks import check_data, check_schema

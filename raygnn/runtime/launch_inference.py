@@ -7,12 +7,12 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from raygnn.console import say
 from raygnn.data.bundle import Bundle
 from raygnn.data.filesystem import join, redact
 from raygnn.errors import ConfigError
 from raygnn.loops.inference.job import InferenceJob, NeighborRequest, NodeRequest
 from raygnn.loops.inference.output_folder import OutputFolder
-from raygnn.loops.monitoring.progress import say
 from raygnn.loops.saved_model.folder import SavedModel
 from raygnn.runtime.data_source import open_bundle
 

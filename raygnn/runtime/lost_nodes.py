@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from raygnn.config import Config
-from raygnn.loops.monitoring.progress import say
+from raygnn.console import say
 from raygnn.runtime.preflight import WorkerResources, missing_places
 
 _LOOK_EVERY_S = 10.0

@@ -12,10 +12,10 @@ import numpy as np
 import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+from raygnn.console import say
 from raygnn.data.bundle_record import RECORD_NAME
 from raygnn.data.derived import CACHE_VARIABLE, build_once
 from raygnn.data.ingest.build_bundle import bundle_folder
-from raygnn.loops.monitoring.progress import say
 
 _CHUNK_BYTES = 64 << 20
 _CHUNKS_ON_THE_WAY = 4

@@ -11,8 +11,8 @@ import ray
 from ray.autoscaler.sdk import request_resources
 
 from raygnn.config import Config
+from raygnn.console import say
 from raygnn.errors import ResourceError
-from raygnn.loops.monitoring.progress import say
 
 _MAX_CPUS = 8  # more threads than this speed up no batch of usual size
 _LOOK_EVERY_S = 2.0

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 from raygnn.config import LoadedConfig
 from raygnn.config.run_section import Scaling
+from raygnn.console import say
 from raygnn.data.bundle import Bundle
 from raygnn.data.filesystem import join, open_fs, redact
 from raygnn.errors import PreemptedError, RunError, TrainingError
 from raygnn.loops.job import TrainJob
-from raygnn.loops.monitoring.progress import say
 from raygnn.loops.run_folder import RunFolder
 from raygnn.runtime.context import NODE_PREEMPTION
 from raygnn.runtime.preflight import WorkerResources

@@ -14,8 +14,8 @@ from ray.train import FailureConfig, LoggingConfig, RunConfig, ScalingConfig, Tr
 from ray.train.torch import TorchConfig, TorchTrainer
 
 from raygnn.config import Config
+from raygnn.console import label_lines
 from raygnn.errors import LostRankError, RaygnnError, TrainingError
-from raygnn.loops.monitoring.progress import label_lines
 from raygnn.runtime.connection import ADDRESS_VARIABLE
 from raygnn.runtime.lost_nodes import missing_places_told
 from raygnn.runtime.node_bundle import BundlePlace, bundle_on_this_node

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from raygnn.loops.monitoring.progress import LINE_START, say_line
+from raygnn.console import LINE_START, say_line
 from raygnn.runtime.ray_internals import internal
 
 if TYPE_CHECKING:

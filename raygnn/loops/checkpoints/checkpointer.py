@@ -6,6 +6,7 @@ import secrets
 from typing import Any
 
 from raygnn.config.training_section import Checkpoint
+from raygnn.console import say
 from raygnn.data.filesystem import exists, join, redact
 from raygnn.errors import CheckpointError, PreemptedError
 from raygnn.loops import collectives
@@ -25,7 +26,6 @@ from raygnn.loops.checkpoints.store import (
 from raygnn.loops.checkpoints.uploads import Uploads
 from raygnn.loops.context import WorkerContext
 from raygnn.loops.engine import Engine
-from raygnn.loops.monitoring.progress import say
 from raygnn.loops.randomness import random_state, restore_random_state
 from raygnn.loops.run_folder import RunFolder
 from raygnn.loops.saved_model.signature import SIGNATURE_FILE, ModelSignature

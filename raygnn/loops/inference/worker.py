@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from raygnn import __version__
 from raygnn.config import build
+from raygnn.console import Pace, say
 from raygnn.data.bundle import Bundle
 from raygnn.data.edge_types import edge_type_name
 from raygnn.data.filesystem import read_bytes, redact
@@ -28,11 +29,10 @@ from raygnn.loops.inference.output_columns import (
     probability_columns,
     vector_column,
 )
-from raygnn.loops.monitoring.progress import Pace, say
+from raygnn.loops.process import prepare_process
 from raygnn.loops.saved_model.signature import LinkOutput, NodeOutput
 from raygnn.loops.shared_rows import SharedRows
 from raygnn.loops.task import Task, TaskEnvironment
-from raygnn.loops.worker import prepare_process
 from raygnn.models.graph_encoder import GraphEncoder
 from raygnn.sampling.stores import LocalFeatureStore
 
@@ -55,7 +55,7 @@ def run_inference(job: InferenceJob, context: WorkerContext) -> dict[str, Any]:
     task, model = together(lambda: _set_up(job, context), "setting up inference")
     env, bundle, encoder = task.env, task.env.bundle, model.encoder
     assert isinstance(encoder, GraphEncoder)
-    shared = SharedRows(bundle.path.parent.parent / "scratch")
+    shared = SharedRows(env.scratch)
     feature, node_types = signature.feature, job.request.node_types
     features, as_of = LocalFeatureStore(bundle, signature.standardization), job.request.as_of
     given = (encoder, env, features, feature, task.edge_columns, node_types, shared, as_of)

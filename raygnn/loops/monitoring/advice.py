@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from raygnn.console import say
 from raygnn.loops.baselines import Baselines
 from raygnn.loops.callbacks import Callback
-from raygnn.loops.monitoring.progress import say
 from raygnn.loops.position import Position, is_due
 
 if TYPE_CHECKING:

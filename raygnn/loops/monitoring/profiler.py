@@ -13,9 +13,9 @@ import torch
 from torch.profiler import ProfilerAction, ProfilerActivity, profile, schedule
 
 from raygnn.config.training_section import Profiler as ProfilerSettings
+from raygnn.console import say
 from raygnn.data.filesystem import join, open_fs
 from raygnn.loops.callbacks import Callback
-from raygnn.loops.monitoring.progress import say
 
 if TYPE_CHECKING:
     from raygnn.loops.engine import Engine

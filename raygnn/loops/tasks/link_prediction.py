@@ -300,7 +300,7 @@ class LinkPrediction(Task):
             self.node_types,
             edge_columns=self.edge_columns,
             device=self.env.device,
-            compute=computed_by_all(self.env),
+            compute=computed_by_all(self.env.scratch, self.env.loaded.config.training.precision),
         )
         return {name: rows[name].to(self.env.device) for name in self.node_types}
 

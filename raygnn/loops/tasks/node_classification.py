@@ -343,7 +343,7 @@ class NodeClassification(Task):
             [target.node_type],
             edge_columns=self.edge_columns,
             device=self.env.device,
-            compute=computed_by_all(self.env),
+            compute=computed_by_all(self.env.scratch, self.env.loaded.config.training.precision),
         )[target.node_type]
 
     def _seeds_of(self, batch: Any) -> Any:

@@ -9,9 +9,9 @@ from ray.tune.experiment import Trial
 
 from raygnn.config.problems import choose_from
 from raygnn.config.run_section import Tune
+from raygnn.console import say
 from raygnn.data.filesystem import join
 from raygnn.errors import ConfigError, RaygnnError
-from raygnn.loops.monitoring.progress import say
 from raygnn.loops.run_folder import RunFolder, RunStatus
 from raygnn.runtime.ray_internals import attribute
 from raygnn.runtime.sweeps.search import TIME_ATTRIBUTE

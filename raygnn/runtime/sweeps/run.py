@@ -9,9 +9,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from raygnn.config.documents import dump_yaml
+from raygnn.console import say
 from raygnn.data.filesystem import join, write_text
 from raygnn.errors import PreemptedError, TrainingError
-from raygnn.loops.monitoring.progress import say
 from raygnn.loops.run_folder import (
     RunFolder,
     RunStatus,

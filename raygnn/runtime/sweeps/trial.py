@@ -8,7 +8,7 @@ from ray import tune
 from ray.train import Checkpoint
 from ray.tune.integration.ray_train import TuneReportCallback
 
-from raygnn.loops.monitoring.progress import label_lines
+from raygnn.console import label_lines
 from raygnn.loops.run_folder import open_run_folder
 from raygnn.runtime.connection import connect
 from raygnn.runtime.data_checks import check_data

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from ray._private import ray_logging
 
-from raygnn.loops.monitoring.progress import label_lines, say
+from raygnn.console import label_lines, say
 from raygnn.runtime.worker_lines import drain_worker_lines, show_held_lines, show_worker_lines
 
 _CORE = "[2026-11-22 08:09:40,903 E 19512 19539] core_worker.cc:2465: Actor with class name: "

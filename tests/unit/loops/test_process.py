@@ -8,7 +8,7 @@ import resource
 import pytest
 import torch
 
-from raygnn.loops.allocator import keep_freed_memory
+from raygnn.loops.process import keep_freed_memory
 
 NUM_ELEMENTS = 4 << 20  # 16 MiB of float32
 _PAGES = 4 * NUM_ELEMENTS // resource.getpagesize()
