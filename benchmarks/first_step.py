@@ -7,7 +7,7 @@ import time
 
 from raygnn.loops.callbacks import Callback
 from raygnn.loops.engine import Engine
-from raygnn.loops.gradients.all_reduce import StepTotals
+from raygnn.parallel.all_reduce import StepTotals
 
 
 class SayFirstStep(Callback):

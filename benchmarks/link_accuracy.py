@@ -41,7 +41,7 @@ import raygnn.train
 from raygnn.config import LoadedConfig, load_config
 from raygnn.loops.task import TaskEnvironment
 from raygnn.loops.tasks.exact_encoding import encode_exactly
-from raygnn.loops.tasks.link_prediction import LinkPrediction
+from raygnn.loops.tasks.link_prediction.task import LinkPrediction
 from raygnn.runtime.data_source import open_bundle
 from raygnn.sampling.stores import LocalFeatureStore
 

@@ -24,8 +24,8 @@ from raygnn.config import Config
 from raygnn.data.bundle import Bundle, SparseColumn
 from raygnn.data.fanouts import resolve_fanouts
 from raygnn.data.links.message_graph import message_graph
-from raygnn.data.links.target import LinkTarget, LinkTargetArguments
 from raygnn.loops.early_stopping import BestTracker, EarlyStopper
+from raygnn.loops.tasks.link_prediction.target import LinkTarget, LinkTargetArguments
 from raygnn.metrics import FullRanking, Links
 
 # torch says of its CSR tensors, which PyG makes too, that they are in beta and go unchecked.

@@ -31,8 +31,8 @@ from training import Trainer, make_loader, raygnn_model
 
 from raygnn.data.bundle import Bundle
 from raygnn.data.ingest.build_bundle import ingest
-from raygnn.loops.monitoring.line_chart import Chart, Series
 from raygnn.loops.process import keep_freed_memory
+from raygnn.outputs.line_chart import Chart, Series
 from raygnn.sampling import LocalGraphStore, NeighborSampler
 from raygnn.sampling.rng import batch_key
 

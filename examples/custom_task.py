@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import Any
 
 from raygnn.loops.task import StepOutput
-from raygnn.loops.tasks.node_classification import NodeClassification
+from raygnn.loops.tasks.node_classification.task import NodeClassification
 
 
 class SmallLogits(NodeClassification):

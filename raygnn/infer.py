@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from raygnn.command_line import exit_process, exit_status_of
 from raygnn.data.tables.read_ids import dense_ids, read_ids
 from raygnn.errors import ConfigError
-from raygnn.loops.inference.job import (
+from raygnn.inference.job import (
     SCORES,
     WHAT,
     NeighborRequest,
@@ -21,8 +21,8 @@ from raygnn.loops.inference.job import (
     known_types,
     relation_of,
 )
-from raygnn.loops.saved_model.folder import SavedModel
-from raygnn.loops.saved_model.signature import ModelSignature
+from raygnn.loops.signature import ModelSignature
+from raygnn.outputs.saved_model.folder import SavedModel
 
 if TYPE_CHECKING:
     from raygnn.data.bundle import Bundle

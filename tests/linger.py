@@ -8,7 +8,7 @@ from typing import Any
 
 from raygnn.loops.callbacks import Callback
 from raygnn.loops.engine import Engine
-from raygnn.loops.gradients.all_reduce import StepTotals
+from raygnn.parallel.all_reduce import StepTotals
 
 
 class Linger(Callback):

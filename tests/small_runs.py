@@ -14,11 +14,11 @@ from raygnn.data.bundle import Bundle
 from raygnn.data.ingest.build_bundle import IngestOptions, ingest
 from raygnn.data.synthetic.generators import synthetic_tables
 from raygnn.data.tables.graph_tables import write_tables
-from raygnn.loops import collectives
+from raygnn.job import TrainJob
 from raygnn.loops.context import ProcessContext
-from raygnn.loops.job import TrainJob
-from raygnn.loops.run_folder import open_run_folder
-from raygnn.loops.worker import run_worker
+from raygnn.outputs.run_folder import open_run_folder
+from raygnn.parallel import collectives
+from raygnn.worker import run_worker
 
 CONFIG: dict[str, Any] = {
     "sampling": {"fanouts": [4, 3]},

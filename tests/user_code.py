@@ -13,10 +13,10 @@ from torch_geometric.data import Data
 from torch_geometric.nn import GCNConv, SAGEConv
 
 from raygnn.errors import DataError
-from raygnn.loops import collectives
 from raygnn.loops.callbacks import Callback
-from raygnn.loops.tasks.node_classification import NodeClassification
+from raygnn.loops.tasks.node_classification.task import NodeClassification
 from raygnn.models import GAT, GraphSAGE
+from raygnn.parallel import collectives
 
 CALLS: list[str] = []
 

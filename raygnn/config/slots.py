@@ -37,6 +37,11 @@ _MODELS = (
     *("GCN", "GraphSAGE", "GAT", "GATv2", "GIN", "GINE", "Transformer", "MLP"),
     *("HGT", "RGCN", "SimpleHGN", "Hetero", "LightGCN"),  # of several node types
 )
+#: One line registers a task: the folder of `raygnn/loops/tasks`, and the class in its `task.py`.
+_TASKS = {
+    "node_classification": "NodeClassification",
+    "link_prediction": "LinkPrediction",
+}
 _OPTIMIZERS = (
     "ASGD",
     "Adadelta",
@@ -116,10 +121,7 @@ SLOTS: Mapping[str, Slot] = MappingProxyType(
         "task": Slot(
             "task",
             ("raygnn.loops.task.Task",),
-            {
-                "node_classification": "raygnn.loops.tasks.node_classification.NodeClassification",
-                "link_prediction": "raygnn.loops.tasks.link_prediction.LinkPrediction",
-            },
+            {name: f"raygnn.loops.tasks.{name}.task.{task}" for name, task in _TASKS.items()},
         ),
         "optimizer": Slot(
             "optimizer",
@@ -159,11 +161,8 @@ SLOTS: Mapping[str, Slot] = MappingProxyType(
         "init_env": Slot("init_env", takes_functions=True, functions_only=True),
         "logger": Slot(
             "loggers",
-            ("raygnn.loops.monitoring.loggers.MetricLogger",),
-            {
-                name: f"raygnn.loops.monitoring.loggers.{logger}Logger"
-                for name, logger in _LOGGERS.items()
-            },
+            ("raygnn.outputs.loggers.MetricLogger",),
+            {name: f"raygnn.outputs.loggers.{logger}Logger" for name, logger in _LOGGERS.items()},
             frozenset({"logs_uri", "run_name"}),
         ),
         "dataset": Slot(

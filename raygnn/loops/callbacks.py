@@ -9,8 +9,8 @@ from raygnn.errors import FAILURES, ConfigError
 
 if TYPE_CHECKING:
     from raygnn.loops.engine import Engine
-    from raygnn.loops.gradients.all_reduce import StepTotals
     from raygnn.loops.task import EvalOutput, StepOutput
+    from raygnn.parallel.all_reduce import StepTotals
 
 
 class Callback:

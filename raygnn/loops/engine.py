@@ -13,15 +13,12 @@ from torch import nn
 
 from raygnn.config import LoadedConfig, Period
 from raygnn.errors import ConfigError, PreemptedError, TrainingError
-from raygnn.loops import collectives
-from raygnn.loops.agreement import agreement, raise_if_any_failed, together
 from raygnn.loops.best_weights import BestWeights
 from raygnn.loops.callbacks import Callback, CallbackList
 from raygnn.loops.context import WorkerContext
 from raygnn.loops.early_stopping import BestTracker, EarlyStopper
 from raygnn.loops.evaluation import evaluate
 from raygnn.loops.gradients.accumulation import Accumulation
-from raygnn.loops.gradients.all_reduce import GradientReducer, LocalTotals, StepTotals
 from raygnn.loops.gradients.joint_accumulation import JointAccumulation
 from raygnn.loops.gradients.reduction import GradReduction
 from raygnn.loops.optimization import Optimization
@@ -29,6 +26,9 @@ from raygnn.loops.position import Position, is_due
 from raygnn.loops.running_mean import RunningMean
 from raygnn.loops.task import EvalOutput, Task
 from raygnn.loops.weight_average import WeightAverage
+from raygnn.parallel import collectives
+from raygnn.parallel.agreement import agreement, raise_if_any_failed, together
+from raygnn.parallel.all_reduce import GradientReducer, LocalTotals, StepTotals
 
 #: Seconds between two questions to the host; Ray looks for nodes that go away as often.
 _ASK_HOST_EVERY_S = 5.0

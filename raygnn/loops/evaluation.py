@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from raygnn.errors import FAILURES, DataError, RaygnnError
-from raygnn.loops import collectives
-from raygnn.loops.agreement import raise_if_any_failed, together
 from raygnn.loops.task import EvalOutput, Task
 from raygnn.metrics import ComparedMetric, ComparedScores, GatheredMetric, SumMetric
+from raygnn.parallel import collectives
+from raygnn.parallel.agreement import raise_if_any_failed, together
 
 #: Looks at the outputs of an evaluation as they come.
 Watch = Callable[[Iterator[EvalOutput], int], Iterator[EvalOutput]]

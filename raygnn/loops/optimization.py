@@ -13,20 +13,20 @@ from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from raygnn.config import LoadedConfig, build
 from raygnn.errors import ConfigError, TrainingError
-from raygnn.loops import collectives
-from raygnn.loops.agreement import together
 from raygnn.loops.compilation import compile_module
 from raygnn.loops.gradients.batch_statistics import BatchStatistics
-from raygnn.loops.gradients.sparse import gradient_values
-from raygnn.loops.initial_weights import equalise
 from raygnn.loops.precision import Precision
-from raygnn.loops.sharding.optimizer_state import load_whole_state, whole_state
-from raygnn.loops.sharding.parts import full, part_of, whole_tensors
-from raygnn.loops.sharding.rules import check_shardable
+from raygnn.parallel import collectives
+from raygnn.parallel.agreement import together
+from raygnn.parallel.initial_weights import equalise
+from raygnn.parallel.optimizer_state import load_whole_state, whole_state
+from raygnn.parallel.parts import full, part_of, whole_tensors
+from raygnn.parallel.shardable import check_shardable
+from raygnn.parallel.sparse_gradients import gradient_values
 
 if TYPE_CHECKING:
-    from raygnn.loops.sharding.optimizer import SharedOptimizer
-    from raygnn.loops.sharding.weights import ShardedWeights
+    from raygnn.parallel.sharded_optimizer import SharedOptimizer
+    from raygnn.parallel.sharded_weights import ShardedWeights
 
 #: Gives an optimizer of the task's own for the module, or None.
 Configure = Callable[[nn.Module], torch.optim.Optimizer | None]
@@ -68,7 +68,7 @@ class Optimization:
         check_shardable(self.module, shard)
         self._sharded: ShardedWeights | None = None
         if shard == "full":
-            from raygnn.loops.sharding.weights import ShardedWeights
+            from raygnn.parallel.sharded_weights import ShardedWeights
 
             self._sharded = ShardedWeights(self.module, device)
         trainable = [p for p in self.module.parameters() if p.requires_grad]
@@ -78,7 +78,7 @@ class Optimization:
         self._check_optimizer()
         self._shared: SharedOptimizer | None = None
         if shard == "optimizer":
-            from raygnn.loops.sharding.optimizer import SharedOptimizer
+            from raygnn.parallel.sharded_optimizer import SharedOptimizer
 
             self._shared = SharedOptimizer(self.own_optimizer)
         self.optimizer = self._shared or self.own_optimizer

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from raygnn.loops.gradients.all_reduce import StepTotals
+from raygnn.parallel.all_reduce import StepTotals
 
 
 class RunningMean:

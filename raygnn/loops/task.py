@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from raygnn.config import LoadedConfig
 from raygnn.data.bundle import Bundle
 from raygnn.loops.baselines import Baselines
-from raygnn.loops.saved_model.signature import ModelSignature
+from raygnn.loops.signature import ModelSignature
 from raygnn.losses import Candidates
 from raygnn.sampling.batch_sequence import BatchSequence
 

@@ -10,9 +10,9 @@ from raygnn.console import say
 from raygnn.data.bundle import Bundle
 from raygnn.data.edge_types import edge_type_name, reversed_edge_type
 from raygnn.data.fanouts import resolve_fanouts
-from raygnn.data.links.target import LinkTarget, LinkTargetArguments
 from raygnn.data.manifest import Manifest, reverses
-from raygnn.data.node_target import NodeTarget, NodeTargetArguments
+from raygnn.loops.tasks.link_prediction.target import LinkTarget, LinkTargetArguments
+from raygnn.loops.tasks.node_classification.target import NodeTarget, NodeTargetArguments
 
 
 def check_schema(loaded: LoadedConfig, uri: str) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 from raygnn.config import LoadedConfig
 from raygnn.console import say
 from raygnn.errors import ConfigError, RunError
-from raygnn.loops.run_folder import RunFolder, check_run_folder, check_writable, open_run_folder
+from raygnn.outputs.run_folder import RunFolder, check_run_folder, check_writable, open_run_folder
 from raygnn.runtime.connection import connect
 from raygnn.runtime.data_checks import check_data, check_schema
 from raygnn.runtime.data_source import check_source, open_tables, tables_uri
@@ -57,11 +57,11 @@ def _launch(loaded: LoadedConfig, data: Any, *, dry_run: bool) -> Outcome:
 
 
 def _run_in_process(loaded: LoadedConfig, name: str, data: Any, *, dry_run: bool) -> Outcome:
-    from raygnn.loops import collectives
-    from raygnn.loops.agreement import agreement
+    from raygnn.job import TrainJob
     from raygnn.loops.context import ProcessContext
-    from raygnn.loops.job import TrainJob
-    from raygnn.loops.worker import run_worker
+    from raygnn.parallel import collectives
+    from raygnn.parallel.agreement import agreement
+    from raygnn.worker import run_worker
 
     loaded.check_arguments()
     scaling = loaded.config.scaling

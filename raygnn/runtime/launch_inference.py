@@ -11,9 +11,9 @@ from raygnn.console import say
 from raygnn.data.bundle import Bundle
 from raygnn.data.filesystem import join, redact
 from raygnn.errors import ConfigError
-from raygnn.loops.inference.job import InferenceJob, NeighborRequest, NodeRequest
-from raygnn.loops.inference.output_folder import OutputFolder
-from raygnn.loops.saved_model.folder import SavedModel
+from raygnn.inference.job import InferenceJob, NeighborRequest, NodeRequest
+from raygnn.inference.output_folder import OutputFolder
+from raygnn.outputs.saved_model.folder import SavedModel
 from raygnn.runtime.data_source import open_bundle
 
 if TYPE_CHECKING:
@@ -78,9 +78,9 @@ def launch_inference(
 def _run_in_process(
     model: SavedModel, options: OutputOptions, ask: Ask, data: Any
 ) -> dict[str, Any]:
-    from raygnn.loops import collectives
+    from raygnn.inference.worker import run_inference
     from raygnn.loops.context import ProcessContext
-    from raygnn.loops.inference.worker import run_inference
+    from raygnn.parallel import collectives
 
     scaling = model.loaded.config.scaling
     output = OutputFolder.check(options.uri, options.overwrite)
@@ -129,7 +129,7 @@ def _run_on_ray(model: SavedModel, options: OutputOptions, ask: Ask, data: Any) 
 
 
 def _infer_worker(job: InferenceJob, context: WorkerContext) -> dict[str, Any]:
-    from raygnn.loops.inference.worker import run_inference
+    from raygnn.inference.worker import run_inference
 
     return run_inference(job, context)
 

@@ -13,8 +13,8 @@ from raygnn.console import say
 from raygnn.data.bundle import Bundle
 from raygnn.data.filesystem import join, open_fs, redact
 from raygnn.errors import PreemptedError, RunError, TrainingError
-from raygnn.loops.job import TrainJob
-from raygnn.loops.run_folder import RunFolder
+from raygnn.job import TrainJob
+from raygnn.outputs.run_folder import RunFolder
 from raygnn.runtime.context import NODE_PREEMPTION
 from raygnn.runtime.preflight import WorkerResources
 from raygnn.runtime.ray_workers import run_on_workers
@@ -94,9 +94,9 @@ def _num_workers(scaling: Scaling) -> int | tuple[int, int]:
 
 
 def _train_worker(job: TrainJob, context: WorkerContext) -> dict[str, Any]:
-    from raygnn.loops.agreement import together
-    from raygnn.loops.worker import run_worker
+    from raygnn.parallel.agreement import together
     from raygnn.runtime.dashboard import DashboardMetrics
+    from raygnn.worker import run_worker
 
     storage_path = job.loaded.config.run.storage_path
     together(lambda: check_folder_is_seen(job.folder, storage_path), "opening the run's folder")

@@ -142,7 +142,7 @@ def _run_worker(config: dict[str, _Work]) -> Any:
     that died and not runs that are wrong. All ranks must raise them: of one alone Ray would think
     that it is done, while the others wait for it.
     """
-    from raygnn.loops.agreement import together
+    from raygnn.parallel.agreement import together
     from raygnn.runtime.context import RayWorkerContext
 
     # A line per report and rank; that of reports is logged under the name of its file.

@@ -7,8 +7,8 @@ from typing import Any
 import pandas as pd
 from ray.train import Checkpoint, Result
 
-from raygnn.loops.checkpoints.store import CheckpointStore
-from raygnn.loops.run_folder import RunFolder
+from raygnn.outputs.checkpoints.store import CheckpointStore
+from raygnn.outputs.run_folder import RunFolder
 from raygnn.runtime.storage import arrow_filesystem
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from safetensors.torch import load_file
 
-from raygnn.loops.monitoring.event_files import read_events
+from raygnn.outputs.event_files import read_events
 
 _OF_THE_CLOCK = {
     "training_time_s",

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from raygnn.loops.checkpoints.store import CheckpointStore
+from raygnn.outputs.checkpoints.store import CheckpointStore
 from tests.faults.conftest import Straight, arm, write_config
 from tests.faults.faulty_storage import VARIABLE, Fault
 from tests.faults.outcome import assert_equal_outcomes

@@ -25,7 +25,7 @@ _PATHS = [
     *("torch_geometric.nn.sequential.Sequential", "torch_geometric.io.fs.torch_load"),
     *("torch_geometric.data.download_url", "torch_geometric.datasets.planetoid.osp.join"),
     *("torchmetrics.multimodal.CLIPScore", "raygnn.train.main", "raygnn.config.source.Path"),
-    *("raygnn.loops.worker.os.system", "raygnn.models.torch.load", "raygnn.data.filesystem.fsspec"),
+    *("raygnn.worker.os.system", "raygnn.models.torch.load", "raygnn.data.filesystem.fsspec"),
     *(
         f"{_TRAP}.Trap",
         f"{_TRAP}.trap",

@@ -14,7 +14,7 @@ from raygnn.config.documents import parse_json
 from raygnn.data.manifest import Manifest
 from raygnn.data.tables.spec import TablesSpec
 from raygnn.errors import RaygnnError
-from raygnn.loops.saved_model.signature import ModelSignature
+from raygnn.loops.signature import ModelSignature
 from tests.fuzz.cases import cases
 
 _ROOT = Path(__file__).parents[2]

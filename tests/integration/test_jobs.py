@@ -22,7 +22,7 @@ ROOT = Path(__file__).parents[2]
 OWN_TASK = '''\
 """A task that a user wrote, beside the config."""
 
-from raygnn.loops.tasks.node_classification import NodeClassification
+from raygnn.loops.tasks.node_classification.task import NodeClassification
 
 
 class Mine(NodeClassification):

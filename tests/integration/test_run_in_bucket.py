@@ -13,7 +13,7 @@ import raygnn.train
 from raygnn.data.filesystem import join, open_fs, read_text, write_text
 from raygnn.data.synthetic.generators import synthetic_tables
 from raygnn.data.tables.graph_tables import write_tables
-from raygnn.loops.checkpoints.store import CheckpointStore
+from raygnn.outputs.checkpoints.store import CheckpointStore
 from tests.small_runs import small_config
 
 

@@ -24,9 +24,9 @@ from raygnn.data.synthetic.generators import synthetic_tables
 from raygnn.data.tables.graph_tables import write_tables
 from raygnn.errors import ResourceError, TrainingError
 from raygnn.loops.callbacks import Callback
-from raygnn.loops.checkpoints.store import CheckpointStore
 from raygnn.loops.engine import Engine
 from raygnn.losses import Loss
+from raygnn.outputs.checkpoints.store import CheckpointStore
 from tests.small_runs import run_rank, small_config, trained_weights
 
 pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("ray_session")]

@@ -16,8 +16,8 @@ from raygnn.errors import ConfigError, DataError
 from raygnn.loops.task import TaskEnvironment
 from raygnn.loops.tasks.build_encoder import find_standardization
 from raygnn.loops.tasks.exact_encoding import encode_exactly
-from raygnn.loops.tasks.link_prediction import LinkPrediction
-from raygnn.loops.tasks.node_classification import NodeClassification
+from raygnn.loops.tasks.link_prediction.task import LinkPrediction
+from raygnn.loops.tasks.node_classification.task import NodeClassification
 from raygnn.runtime.data_source import open_bundle
 from raygnn.sampling import LocalFeatureStore, LocalGraphStore
 from tests.small_runs import small_config

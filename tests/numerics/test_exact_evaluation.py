@@ -10,10 +10,10 @@ import torch
 from sklearn import metrics as reference
 
 from raygnn.errors import DataError, RaygnnError, TrainingError
-from raygnn.loops import collectives
 from raygnn.loops.evaluation import evaluate
 from raygnn.loops.task import EvalOutput
 from raygnn.metrics import AUROC, Accuracy, F1Macro, F1Micro
+from raygnn.parallel import collectives
 
 NUM_CLASSES, NUM_ROWS, BATCH = 4, 107, 10
 

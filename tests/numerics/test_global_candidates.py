@@ -12,11 +12,11 @@ from raygnn.config import load_config
 from raygnn.data.bundle import Bundle
 from raygnn.loops.context import ProcessContext
 from raygnn.loops.engine import Engine
-from raygnn.loops.gradients.all_reduce import LocalTotals
 from raygnn.loops.randomness import seed_micro_batch
 from raygnn.loops.task import TaskEnvironment
-from raygnn.loops.tasks.link_prediction import LinkPrediction
+from raygnn.loops.tasks.link_prediction.task import LinkPrediction
 from raygnn.losses import Candidates
+from raygnn.parallel.all_reduce import LocalTotals
 from tests.small_runs import run_rank, small_bundle, small_config, trained_weights
 
 NUM_NODES = 150

@@ -11,8 +11,8 @@ import torch
 from torch import nn
 
 from raygnn.errors import TrainingError
-from raygnn.loops import collectives
-from raygnn.loops.gradients.all_reduce import GradientReducer, LocalTotals
+from raygnn.parallel import collectives
+from raygnn.parallel.all_reduce import GradientReducer, LocalTotals
 from tests.small_runs import run_rank, small_config
 
 NUM_BATCHES = 5

@@ -13,11 +13,11 @@ import yaml
 
 import raygnn.train
 from raygnn.config import load_config
-from raygnn.data.links.target import LinkTarget, LinkTargetArguments
 from raygnn.data.tables.graph_tables import GraphTables, edge_rows, node_rows, write_tables
 from raygnn.errors import ConfigError
 from raygnn.loops.task import TaskEnvironment
-from raygnn.loops.tasks.link_prediction import LinkPrediction
+from raygnn.loops.tasks.link_prediction.target import LinkTarget, LinkTargetArguments
+from raygnn.loops.tasks.link_prediction.task import LinkPrediction
 from raygnn.runtime.data_checks import check_data
 from raygnn.runtime.data_source import open_bundle
 from tests.small_runs import run_rank, small_config, trained_weights

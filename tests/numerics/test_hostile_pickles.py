@@ -22,7 +22,7 @@ import raygnn.infer
 import raygnn.prepare
 import raygnn.train
 from raygnn.data.ingest.build_bundle import ingest
-from raygnn.loops.checkpoints.store import STATE
+from raygnn.outputs.checkpoints.store import STATE
 from tests.graph_writer import write_graph
 from tests.small_runs import small_bundle, small_config
 

@@ -13,8 +13,8 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from raygnn.errors import TrainingError
-from raygnn.loops import collectives
-from raygnn.loops.initial_weights import equalise
+from raygnn.parallel import collectives
+from raygnn.parallel.initial_weights import equalise
 from tests.rank_pool import RankPool
 from tests.small_runs import run_rank, small_config
 

@@ -15,7 +15,7 @@ from raygnn.data.bundle import Bundle
 from raygnn.data.ingest.build_bundle import IngestOptions, ingest
 from raygnn.data.tables.graph_tables import GraphTables, edge_rows, node_rows, write_tables
 from raygnn.loops.task import TaskEnvironment
-from raygnn.loops.tasks.link_prediction import LinkPrediction
+from raygnn.loops.tasks.link_prediction.task import LinkPrediction
 from tests.small_runs import run_rank, small_config
 
 NUM_USERS, NUM_ITEMS, NUM_LINKS, K = 60, 40, 700, 12

@@ -17,7 +17,7 @@ from raygnn.data.edge_types import EdgeType
 from raygnn.data.tables.graph_tables import GraphTables, edge_rows, node_rows, write_tables
 from raygnn.errors import DataError
 from raygnn.loops.task import TaskEnvironment
-from raygnn.loops.tasks.link_prediction import LinkPrediction
+from raygnn.loops.tasks.link_prediction.task import LinkPrediction
 from raygnn.runtime.data_source import open_bundle
 from tests.small_runs import small_config
 

@@ -13,7 +13,7 @@ from raygnn.config import load_config
 from raygnn.data.tables.graph_tables import GraphTables, edge_rows, node_rows, write_tables
 from raygnn.errors import ConfigError
 from raygnn.loops.task import TaskEnvironment
-from raygnn.loops.tasks.link_prediction import LinkPrediction
+from raygnn.loops.tasks.link_prediction.task import LinkPrediction
 from raygnn.runtime.data_source import open_bundle
 from tests.small_runs import run_rank, small_config, trained_weights
 

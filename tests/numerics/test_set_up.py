@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from raygnn.errors import DataError, RaygnnError, ResourceError
-from raygnn.loops import collectives
-from raygnn.loops.agreement import together
+from raygnn.parallel import collectives
+from raygnn.parallel.agreement import together
 from tests.small_runs import run_rank, small_config
 
 _LIVES_ON_S = 20.0

@@ -16,12 +16,12 @@ from torch_geometric.data import Data
 from raygnn.config import load_config
 from raygnn.config.slots import SLOTS
 from raygnn.errors import ConfigError
-from raygnn.loops import collectives
 from raygnn.loops.callbacks import Callback
-from raygnn.loops.gradients.all_reduce import GradientReducer, LocalTotals
 from raygnn.loops.optimization import Optimization
-from raygnn.loops.saved_model.checkpoint_export import export_checkpoint
-from raygnn.loops.sharding.parts import own_part
+from raygnn.outputs.saved_model.checkpoint_export import export_checkpoint
+from raygnn.parallel import collectives
+from raygnn.parallel.all_reduce import GradientReducer, LocalTotals
+from raygnn.parallel.parts import own_part
 from tests.small_runs import run_rank, small_bundle, small_config, trained_weights
 
 GLOBAL_BATCH = 180

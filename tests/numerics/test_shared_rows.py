@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from raygnn.errors import TrainingError
-from raygnn.loops import collectives
-from raygnn.loops.shared_rows import SharedRows
+from raygnn.parallel import collectives
+from raygnn.parallel.shared_rows import SharedRows
 
 CHUNKS = [(0, 4), (4, 5), (5, 9), (9, 11)]
 

@@ -13,12 +13,12 @@ import pytest
 import torch
 from torchmetrics.classification import MulticlassCohenKappa
 
-from raygnn.loops import collectives
 from raygnn.loops.evaluation import EvaluationTable
 from raygnn.loops.task import EvalOutput
 from raygnn.loops.tasks.exact_encoding import encode_exactly
 from raygnn.metrics import as_metric
 from raygnn.models import exact
+from raygnn.parallel import collectives
 from tests.small_runs import run_rank, small_bundle, small_config, trained_weights
 
 GLOBAL_BATCH, BATCH = 96, 16

@@ -25,7 +25,7 @@ def test_heavy_packages_wait(module, heavy):
 def test_a_worker_starts_without_them_and_pygs_datasets_come_when_used():
     code = """if True:
         import sys
-        import raygnn.loops.worker
+        import raygnn.worker
         assert not {"ray", "torchmetrics", "matplotlib", "pandas"} & set(sys.modules)
         import torch_geometric
         print(torch_geometric.datasets.KarateClub()[0].num_nodes)

@@ -7,9 +7,9 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from raygnn.errors import FAILURES, TrainingError
-from raygnn.loops.gradients.all_reduce import LocalTotals
 from raygnn.loops.randomness import seed_micro_batch
 from raygnn.loops.task import StepOutput
+from raygnn.parallel.all_reduce import LocalTotals
 
 if TYPE_CHECKING:
     from raygnn.loops.engine import Engine

@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 
 from raygnn.errors import FAILURES
-from raygnn.loops import collectives
 from raygnn.loops.gradients.accumulation import Accumulation
-from raygnn.loops.gradients.all_reduce import LocalTotals
 from raygnn.loops.task import JointLoss
 from raygnn.losses import Candidates
+from raygnn.parallel import collectives
+from raygnn.parallel.all_reduce import LocalTotals
 
 
 @dataclass

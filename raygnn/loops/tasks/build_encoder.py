@@ -11,7 +11,7 @@ from raygnn.data.bundle import Bundle
 from raygnn.data.edge_types import EdgeType, edge_type_name, type_name
 from raygnn.data.standardization import ColumnScale, Standardization
 from raygnn.errors import DataError
-from raygnn.loops.saved_model.signature import LinkOutput, ModelSignature, NodeOutput
+from raygnn.loops.signature import LinkOutput, ModelSignature, NodeOutput
 from raygnn.loops.task import TaskEnvironment
 from raygnn.models.encoder import Encoder
 from raygnn.models.graph_encoder import GraphEncoder

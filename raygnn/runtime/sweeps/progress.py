@@ -12,7 +12,7 @@ from raygnn.config.run_section import Tune
 from raygnn.console import say
 from raygnn.data.filesystem import join
 from raygnn.errors import ConfigError, RaygnnError
-from raygnn.loops.run_folder import RunFolder, RunStatus
+from raygnn.outputs.run_folder import RunFolder, RunStatus
 from raygnn.runtime.ray_internals import attribute
 from raygnn.runtime.sweeps.search import TIME_ATTRIBUTE
 from raygnn.runtime.sweeps.table import TrialRow, best_value, shown

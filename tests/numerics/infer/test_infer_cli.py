@@ -13,7 +13,7 @@ import pytest
 import raygnn.infer
 import raygnn.train
 from raygnn.errors import CheckpointError, ConfigError, DataError, RunError, TrainingError
-from raygnn.loops.inference.output_folder import OutputFolder
+from raygnn.inference.output_folder import OutputFolder
 from tests.numerics.infer.conftest import Trained
 from tests.numerics.infer.test_nodes import predict
 from tests.small_runs import small_config

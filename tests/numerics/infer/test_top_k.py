@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 import raygnn.infer
 from raygnn.errors import DataError
-from raygnn.loops.inference import top_k as search
-from raygnn.loops.inference.top_k import top_k
+from raygnn.inference import top_k as search
+from raygnn.inference.top_k import top_k
 from tests.numerics.infer.conftest import Trained
 from tests.numerics.infer.test_nodes import EXACT, SAMPLED, predict, read
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from raygnn.config import ConfigError
-from raygnn.data.links.target import LinkTargetArguments
-from raygnn.data.node_target import NodeTargetArguments
+from raygnn.loops.tasks.link_prediction.target import LinkTargetArguments
+from raygnn.loops.tasks.node_classification.target import NodeTargetArguments
 
 
 @pytest.mark.parametrize("decoder", ["distmult", {"type": "distmult"}])

@@ -11,9 +11,9 @@ from raygnn.config import load_config
 from raygnn.config.data_section import HashSplit, PerClassSplit, TemporalSplit
 from raygnn.data.bundle import Bundle
 from raygnn.data.ingest.build_bundle import ingest
-from raygnn.data.node_target import NodeTarget, NodeTargetArguments
 from raygnn.data.splits import Splits, make_splits
 from raygnn.errors import DataError
+from raygnn.loops.tasks.node_classification.target import NodeTarget, NodeTargetArguments
 from tests.graph_writer import cut, write_graph
 
 _SPEC = {"labels": {"y": "y"}, "time": "when"}

@@ -18,15 +18,15 @@ from torch import nn
 from raygnn.config import load_config
 from raygnn.data.filesystem import absolute, delete, join, write_bytes
 from raygnn.errors import CheckpointError
-from raygnn.loops import run_folder as run_folder_module
 from raygnn.loops.callbacks import CallbackList
-from raygnn.loops.checkpoints import store as store_module
-from raygnn.loops.checkpoints.checkpointer import Checkpointer
-from raygnn.loops.checkpoints.store import CheckpointStore
 from raygnn.loops.context import ProcessContext
 from raygnn.loops.early_stopping import BestTracker
 from raygnn.loops.position import Position
-from raygnn.loops.run_folder import open_run_folder
+from raygnn.outputs import run_folder as run_folder_module
+from raygnn.outputs.checkpoints import store as store_module
+from raygnn.outputs.checkpoints.checkpointer import Checkpointer
+from raygnn.outputs.checkpoints.store import CheckpointStore
+from raygnn.outputs.run_folder import open_run_folder
 
 
 class _Loaded:

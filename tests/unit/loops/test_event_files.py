@@ -10,7 +10,7 @@ from tensorboardX import SummaryWriter
 from raygnn.data.filesystem import open_fs
 from raygnn.loops.callbacks import Callback
 from raygnn.loops.engine import Engine
-from raygnn.loops.monitoring.event_files import (
+from raygnn.outputs.event_files import (
     PREFIX,
     EventWriter,
     drop_events_from,

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from raygnn.loops.monitoring.line_chart import Chart, Series, label, ticks
+from raygnn.outputs.line_chart import Chart, Series, label, ticks
 
 _FINITE = st.floats(-1e12, 1e12)
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from raygnn.data.links.supervision import SupervisionEdges
-from raygnn.loops.tasks.link_scoring import LinkScoring
+from raygnn.loops.tasks.link_prediction.scoring import LinkScoring
 from raygnn.sampling import LocalFeatureStore, LocalGraphStore, NeighborSampler
 from raygnn.sampling.link_loader import LinkLoader, LinkPlan
 from tests.unit.sampling.memory_bundle import NODE, random_bundle

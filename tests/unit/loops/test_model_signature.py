@@ -15,7 +15,7 @@ from raygnn.data.ingest.build_bundle import IngestOptions, ingest
 from raygnn.data.standardization import ColumnScale
 from raygnn.data.tables.graph_tables import GraphTables, edge_rows, node_rows, write_tables
 from raygnn.errors import DataError, RunError
-from raygnn.loops.saved_model.signature import LinkOutput, ModelSignature, NodeOutput
+from raygnn.loops.signature import LinkOutput, ModelSignature, NodeOutput
 
 BUYS, SOLD = ("user", "buys", "item"), ("item", "sold_to", "user")
 LIKES = ("user", "likes", "item")

@@ -14,7 +14,7 @@ from torch.profiler import ProfilerActivity
 
 from raygnn.config import ConfigError, load_config
 from raygnn.config.training_section import Profiler as ProfilerSettings
-from raygnn.loops.monitoring import profiler as profiling
+from raygnn.outputs import profiler as profiling
 from tests.small_runs import run_rank, small_config
 
 # As TensorBoard's profiler plugin looks for traces: (worker).(time).pt.trace.json[.gz]

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from raygnn.console import Pace, say, show
-from raygnn.loops.monitoring.progress import compact, show_performance, sparkline
+from raygnn.outputs.progress import compact, show_performance, sparkline
 
 
 def test_a_curve_spans_the_bars():

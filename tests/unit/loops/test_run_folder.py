@@ -18,8 +18,8 @@ from raygnn.config import LoadedConfig, load_config
 from raygnn.data import conditional_write
 from raygnn.data.filesystem import read_text
 from raygnn.errors import RunError
-from raygnn.loops import run_folder
-from raygnn.loops.run_folder import RunFolder, RunStatus, check_run_folder, open_run_folder
+from raygnn.outputs import run_folder
+from raygnn.outputs.run_folder import RunFolder, RunStatus, check_run_folder, open_run_folder
 
 
 def _load(folder: Path, *overrides: str) -> LoadedConfig:

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from raygnn.loops.callbacks import Callback
-from raygnn.loops.gradients.all_reduce import LocalTotals
-from raygnn.loops.monitoring.throughput import Throughput, Work, memory
+from raygnn.outputs.throughput import Throughput, Work, memory
+from raygnn.parallel.all_reduce import LocalTotals
 from tests.small_runs import run_rank, small_config
 
 LOGGED: list[dict[str, float]] = []

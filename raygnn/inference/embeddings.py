@@ -1,0 +1,203 @@
+"""Embeddings of the nodes of a graph, exact or sampled, the same for any number of ranks."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
+from functools import partial
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch_geometric.data import HeteroData
+
+from raygnn.data.time_units import AsOf
+from raygnn.loops.task import TaskEnvironment
+from raygnn.loops.tasks.build_encoder import feature_widths
+from raygnn.loops.tasks.build_sampler import build_sampler
+from raygnn.loops.tasks.exact_encoding import check_exact, encode_exactly
+from raygnn.models.graph_encoder import GraphEncoder
+from raygnn.parallel.shared_rows import SharedRows
+from raygnn.sampling.loader import NeighborLoader
+from raygnn.sampling.stores import LocalFeatureStore, LocalGraphStore
+
+# Sampled batches that are made one after the other, so that making the next overlaps.
+_BATCHES_PER_CHUNK = 16
+
+
+class Embeddings(ABC):
+    """Rows of what an encoder gives for each node of a graph.
+
+    Attributes:
+        alignment: `rows` begins at multiples of it.
+    """
+
+    alignment = 1
+
+    @abstractmethod
+    def rows(self, node_type: str, first: int, last: int) -> Tensor:
+        """[last - first, channels] on the CPU, of the nodes with these dense ids."""
+
+    @abstractmethod
+    def all_rows(self, node_type: str) -> Tensor:
+        """[num_nodes, channels] on the CPU. Collective: all ranks must call."""
+
+    @abstractmethod
+    def rows_of(self, node_type: str, ids: np.ndarray) -> Tensor:
+        """[num_ids, channels] on the CPU. Collective: all ranks must call.
+
+        Args:
+            ids: int64, dense ids, equal on all ranks.
+        """
+
+    def close(self) -> None:  # noqa: B027 - nothing to free is fine
+        """Frees loaders and threads."""
+
+
+class ExactEmbeddings(Embeddings):
+    """All rows, computed layer by layer by all ranks together.
+
+    Collective: all ranks must build it.
+
+    Args:
+        node_types: whose rows are wanted.
+        as_of: they take no edges and no neighbors that are later; None takes all.
+    Raises:
+        ConfigError: the encoder does not go layer by layer.
+    """
+
+    def __init__(
+        self,
+        encoder: GraphEncoder,
+        env: TaskEnvironment,
+        features: LocalFeatureStore,
+        feature: str,
+        edge_columns: Mapping[str, str],
+        node_types: Sequence[str],
+        shared: SharedRows,
+        as_of: AsOf | None,
+        chunk_size: int,
+    ) -> None:
+        config = env.loaded.config
+        check_exact(encoder, config.model.type)
+        self._rows = encode_exactly(
+            encoder,
+            LocalGraphStore(env.bundle, config.sampling.direction),
+            features,
+            feature,
+            node_types,
+            edge_columns=edge_columns,
+            as_of=as_of,
+            device=env.device,
+            chunk_size=chunk_size,
+            compute=shared,
+        )
+
+    def rows(self, node_type: str, first: int, last: int) -> Tensor:
+        """A view."""
+        return self._rows[node_type][first:last]
+
+    def all_rows(self, node_type: str) -> Tensor:
+        """See `Embeddings`."""
+        return self._rows[node_type]
+
+    def rows_of(self, node_type: str, ids: np.ndarray) -> Tensor:
+        """See `Embeddings`."""
+        return self._rows[node_type][torch.from_numpy(ids)]
+
+
+class SampledEmbeddings(Embeddings):
+    """Rows of fixed batches of nodes in their order, computed when they are asked for.
+
+    Of a user's model with several outputs it is the first one.
+    """
+
+    def __init__(
+        self,
+        encoder: GraphEncoder,
+        env: TaskEnvironment,
+        features: LocalFeatureStore,
+        feature: str,
+        edge_columns: Mapping[str, str],
+        node_types: Sequence[str],
+        shared: SharedRows,
+        as_of: AsOf | None,
+    ) -> None:
+        config, bundle = env.loaded.config, env.bundle
+        plan = config.loader_plan("test")
+        graph = LocalGraphStore(bundle, config.sampling.direction)
+        build = partial(
+            NeighborLoader,
+            graph,
+            features,
+            sampler=build_sampler(env.loaded, graph),
+            columns={feature: "x"} if feature_widths(bundle, feature) else {},
+            edge_columns=edge_columns,
+            as_of=None if as_of is None else as_of.time,
+            batch_size=plan.batch_size,
+            split="infer",
+            seed=config.seed,
+            shuffle=False,
+            num_threads=plan.num_threads,
+            prefetch_batches=plan.prefetch_batches,
+            device=env.device,
+        )
+        self._loaders = {
+            name: build(np.arange(bundle.num_nodes(name)), name) for name in node_types
+        }
+        self._encoder = encoder
+        self._device = env.device
+        self._shared = shared
+        self.alignment = plan.batch_size
+
+    @torch.no_grad()
+    def rows(self, node_type: str, first: int, last: int) -> Tensor:
+        """See `Embeddings`."""
+        size = self.alignment
+        assert first % size == 0
+        parts = []
+        with closing(self._loaders[node_type].iterate(0, first // size, -(-last // size))) as made:
+            for batch in made:
+                moved = batch.to(self._device)
+                seeds = moved[node_type] if isinstance(moved, HeteroData) else moved
+                rows = self._encoder(moved)[node_type]
+                rows = next(iter(rows.values())) if isinstance(rows, Mapping) else rows
+                parts.append(rows[seeds.seed_index].float().cpu())
+        return torch.cat(parts)
+
+    def all_rows(self, node_type: str) -> Tensor:
+        """See `Embeddings`."""
+        return self._compute(
+            node_type,
+            self._loaders[node_type].num_examples,
+            self.alignment * _BATCHES_PER_CHUNK,
+            lambda first, last: self.rows(node_type, first, last),
+        )
+
+    def rows_of(self, node_type: str, ids: np.ndarray) -> Tensor:
+        """See `Embeddings`. Encodes the batches that the nodes are in, so that rows are equal."""
+        size = self.alignment
+        batches, places = np.unique(ids // size, return_inverse=True)
+        last_row = min((int(batches[-1]) + 1) * size, self._loaders[node_type].num_examples)
+        num_rows = (len(batches) - 1) * size + last_row - int(batches[-1]) * size
+
+        def batch_rows(first: int, last: int) -> Tensor:
+            start = int(batches[first // size]) * size
+            return self.rows(node_type, start, start + last - first)
+
+        rows = self._compute(node_type, num_rows, size, batch_rows)
+        return rows[torch.from_numpy(places * size + ids % size)]
+
+    def close(self) -> None:
+        for loader in self._loaders.values():
+            loader.close()
+
+    def _compute(
+        self, node_type: str, num_rows: int, size: int, rows_of: Callable[[int, int], Tensor]
+    ) -> Tensor:
+        """Has all ranks compute so many rows, `size` at a time."""
+        # A user's model does not say how wide its output is: the first batch does.
+        width = self.rows(node_type, 0, min(self.alignment, num_rows)).shape[1]
+        chunks = [(first, min(first + size, num_rows)) for first in range(0, num_rows, size)]
+        return self._shared(chunks, rows_of, width)

@@ -1,0 +1,292 @@
+"""What is asked of inference, checked; light to import, since the driver makes it."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from raygnn.data.bundle import Bundle
+from raygnn.data.edge_types import EdgeType, edge_type_name
+from raygnn.data.time_units import AsOf, Time, date_in_unit, latest_time, time_unit
+from raygnn.errors import ConfigError
+from raygnn.inference.output_folder import OutputFolder
+from raygnn.loops.signature import LinkOutput, ModelSignature, NodeOutput
+from raygnn.outputs.saved_model.folder import SavedModel
+
+WHAT = ("embeddings", "predictions", "probabilities")
+SCORES = ("inner_product", "decoder")
+What = Literal["embeddings", "predictions", "probabilities"]
+
+
+@dataclass(frozen=True)
+class NodeRequest:
+    """A row for each node of some types.
+
+    Attributes:
+        what: the columns beside `id`.
+        node_types: a table each.
+        as_of: when nodes are encoded; None of a model that does not read times.
+    """
+
+    what: What
+    node_types: tuple[str, ...]
+    as_of: AsOf | None = None
+
+    @classmethod
+    def of(
+        cls,
+        signature: ModelSignature,
+        what: str | None,
+        node_types: tuple[str, ...],
+        as_of: AsOf | None = None,
+    ) -> NodeRequest:
+        """Fills in what is left open, and checks the rest.
+
+        Args:
+            what: null is predictions of a node task, else embeddings.
+            node_types: empty takes the task's: the one that is predicted, or both ends of links.
+        Raises:
+            ConfigError: the model does not give that.
+        """
+        output = signature.output
+        default = "predictions" if isinstance(output, NodeOutput) else "embeddings"
+        own = tuple(dict.fromkeys(signature.ends))
+        chosen = what or default
+        if chosen not in WHAT:
+            raise ConfigError(
+                f"--what={chosen!r} is invalid: there is no such output. Set one of: "
+                f"{', '.join(WHAT)}."
+            )
+        wanted = node_types or own
+        for name in wanted:
+            check_node_type(signature, name, "--node-type")
+        if chosen != "embeddings":
+            _check_predicts(output, chosen, wanted)
+        return cls(chosen, wanted, as_of)  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True)
+class NeighborRequest:
+    """The targets of highest score for each anchor.
+
+    Attributes:
+        anchors: int64, dense ids, each once.
+        filter_known: edge types whose links are left out; with `as_of`, those not later than it.
+        score: the inner product of embeddings, or what the model's decoder gives.
+        relation: which of the model's links are asked for, by their number; None where it was not
+            said.
+        as_of: see `NodeRequest`.
+    """
+
+    k: int
+    anchors: np.ndarray
+    anchor_type: str
+    target_type: str
+    filter_known: tuple[EdgeType, ...] = ()
+    score: Literal["inner_product", "decoder"] = "inner_product"
+    relation: int | None = None
+    as_of: AsOf | None = None
+
+    def check(self, signature: ModelSignature, bundle: Bundle) -> None:
+        """Checks k and score against graph and model.
+
+        Raises:
+            ConfigError: k is not a number of candidates, there is no such score, or it is another
+                one for each relation and none was chosen.
+        """
+        is_same = self.anchor_type == self.target_type
+        num_candidates = bundle.num_nodes(self.target_type) - is_same
+        if not 1 <= self.k <= num_candidates:
+            others = "other " if is_same else ""
+            raise ConfigError(
+                f"--top-k={self.k!r} is invalid: there are {num_candidates:,} {others}nodes of "
+                f"type {self.target_type!r}. Set at least 1, and at most so many."
+            )
+        if self.score not in SCORES:
+            raise ConfigError(
+                f"--score={self.score!r} is invalid: there is no such score. Set one of: "
+                f"{', '.join(SCORES)}."
+            )
+        if self.score != "decoder":
+            return
+        if isinstance(signature.output, NodeOutput):
+            raise ConfigError(
+                "--score='decoder' is invalid: the model has no decoder of links. Set "
+                "inner_product."
+            )
+        if self.relation is None and len(signature.output.edge_types) > 1:
+            raise ConfigError(
+                "--score='decoder' is invalid: it is another one for each edge type of the links. "
+                f"Set --edge-type to one of: {_listed(signature.output)}."
+            )
+
+    @property
+    def node_types(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys((self.anchor_type, self.target_type)))
+
+
+@dataclass(frozen=True)
+class InferenceJob:
+    """What every worker is given. Crosses process boundaries.
+
+    Attributes:
+        rows_per_file: of an output table; of sampled embeddings rounded up to whole batches.
+        chunk_size: rows on the device at a time in exact encoding.
+    """
+
+    model: SavedModel
+    bundle_path: str
+    request: NodeRequest | NeighborRequest
+    output: OutputFolder
+    rows_per_file: int
+    chunk_size: int
+
+
+def find_as_of(saved: SavedModel, bundle: Bundle, given: str | Time | None) -> AsOf | None:
+    """The moment as of which a graph is read.
+
+    Args:
+        bundle: the part of the graph that the model reads.
+        given: a date or a number; None takes the latest time in the graph.
+    Returns:
+        None, where the model does not read times.
+    Raises:
+        ConfigError: it is not a time, not one of this graph's unit, or the model reads no times.
+        DataError: the graph has no times, or times of several units.
+    """
+    temporal = saved.loaded.config.sampling.temporal
+    if temporal is None:
+        if given is not None:
+            raise ConfigError(
+                f"--as-of={given!r} is invalid: the model was trained without sampling.temporal, "
+                "so it takes edges of all times. Leave it out, or set --sampling.temporal '{}'."
+            )
+        return None
+    unit = time_unit(bundle, temporal.column)
+    if given is not None:
+        return AsOf(temporal.column, _parsed_time(str(given), unit), unit)
+    latest = latest_time(bundle, temporal.column)
+    return AsOf(temporal.column, 0 if latest is None else latest, unit)
+
+
+def _parsed_time(text: str, unit: str | None) -> Time:
+    """A time in the unit of the graph's."""
+    key = f"--as-of={text[:50]!r} is invalid"
+    number = _number(text)
+    if number is not None:
+        if not math.isfinite(number) or not -(2**63) <= number < 2**63:
+            raise ConfigError(
+                f"{key}: it is not a finite number of 64 bits. Set a number in the unit of the "
+                "graph's times, or a date."
+            )
+        whole = math.floor(number)
+        return whole if unit is not None or whole == number else number
+    if unit is None:
+        raise ConfigError(f"{key}: the times of this graph are plain numbers. Set such a number.")
+    try:
+        return date_in_unit(text, unit, round_up=False)
+    except ValueError as error:
+        raise ConfigError(
+            f"{key}: it is neither a date nor a number. Set such as 2024-03-01, "
+            f"'2024-03-01 12:00', or a number in the unit of the graph's times ({unit})."
+        ) from error
+
+
+def _number(text: str) -> Time | None:
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return None
+
+
+def relation_of(signature: ModelSignature, name: str) -> int:
+    """The number of an edge type, `src__rel__dst`, among those that a model's links are of.
+
+    Raises:
+        ConfigError: its links are not of that type.
+    """
+    output = signature.output
+    if isinstance(output, NodeOutput):
+        raise ConfigError(
+            f"--edge-type={name!r} is invalid: the model is of labels, not of links. Leave it out."
+        )
+    names = [edge_type_name(edge_type) for edge_type in output.edge_types]
+    if name not in names:
+        raise ConfigError(
+            f"--edge-type={name!r} is invalid: the model was not trained on such links. Set one "
+            f"of: {_listed(output)}."
+        )
+    return names.index(name)
+
+
+def known_types(
+    signature: ModelSignature,
+    bundle: Bundle,
+    anchor_type: str,
+    target_type: str,
+    relation: int | None = None,
+) -> tuple[EdgeType, ...]:
+    """Edge types whose links count as known: those of the task, else all between the two types.
+
+    Args:
+        relation: of the task's, this one only.
+    Raises:
+        ConfigError: there are none.
+    """
+    labels = [edges.edge_type for edges in bundle.label_edges if edges.sign == "positive"]
+    every = dict.fromkeys([*bundle.edge_types, *labels])
+    between = tuple(t for t in every if (t[0], t[2]) == (anchor_type, target_type))
+    own: tuple[EdgeType, ...] = ()
+    if isinstance(signature.output, LinkOutput):
+        own = signature.output.edge_types
+        own = own if relation is None else (own[relation],)
+    found = tuple(t for t in own if t in between)
+    if not between or (relation is not None and not found):
+        what = "edges" if relation is None else f"{edge_type_name(own[0])} links"
+        raise ConfigError(
+            f"--filter-known is invalid: the graph has no {what} from {anchor_type!r} to "
+            f"{target_type!r}. Leave it out."
+        )
+    return found or between
+
+
+def check_node_type(signature: ModelSignature, name: str, option: str) -> None:
+    """Checks that a model embeds a node type.
+
+    Raises:
+        ConfigError: it does not.
+    """
+    if name not in signature.node_types:
+        raise ConfigError(
+            f"{option}={name!r} is invalid: the model has no such node type. Set one of: "
+            f"{', '.join(signature.node_types)}."
+        )
+
+
+def _listed(output: LinkOutput) -> str:
+    names = [edge_type_name(edge_type) for edge_type in output.edge_types]
+    return ", ".join(names[:10]) + (f" and {len(names) - 10} more" if names[10:] else "")
+
+
+def _check_predicts(output: object, what: str, node_types: tuple[str, ...]) -> None:
+    if not isinstance(output, NodeOutput):
+        raise ConfigError(
+            f"--what={what!r} is invalid: the model is of links, not of labels. Set embeddings, or "
+            "--top-k with --anchors."
+        )
+    others = [name for name in node_types if name != output.node_type]
+    if others:
+        raise ConfigError(
+            f"--node-type={others[0]!r} is invalid: the model predicts {output.label!r} of "
+            f"{output.node_type!r}. Set that type, or --what embeddings."
+        )
+    if what == "probabilities" and output.problem == "regression":
+        raise ConfigError(
+            f"--what='probabilities' is invalid: {output.label!r} is a number, not a class. Set "
+            "predictions."
+        )

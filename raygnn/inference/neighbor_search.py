@@ -1,0 +1,122 @@
+"""The nearest targets of anchors, by exact search among all of them."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import torch
+from torch import Tensor, nn
+
+from raygnn.data.bundle import Bundle
+from raygnn.data.links.split import LinkSplit, find_label_edges
+from raygnn.data.links.supervision import (
+    KnownPositives,
+    known_positives,
+    known_positives_as_of,
+)
+from raygnn.inference.embeddings import Embeddings
+from raygnn.inference.job import NeighborRequest
+from raygnn.inference.top_k import Scores, top_k
+from raygnn.models.decoders import Decoder, InnerProduct
+from raygnn.parallel.agreement import together
+
+_ANCHORS_AT_A_TIME = 64
+
+
+class NeighborSearch:
+    """Ranks all nodes of the target type for ranges of the anchors.
+
+    A node is never its own neighbor. Collective: all ranks must build it; they search alone.
+    """
+
+    def __init__(
+        self,
+        request: NeighborRequest,
+        bundle: Bundle,
+        model: nn.Module,
+        embeddings: Embeddings,
+        device: torch.device,
+    ) -> None:
+        self._request = request
+        self._device = device
+        self._scores = _scores(request, model)
+        self._ids = bundle.ids(request.target_type)
+        self._anchor_ids = bundle.ids(request.anchor_type)
+        self._targets = embeddings.all_rows(request.target_type)
+        self._anchors = embeddings.rows_of(request.anchor_type, request.anchors)
+        # By id, so that of equal scores the smaller id comes first.
+        self._order = pc.sort_indices(self._ids).to_numpy().astype(np.int64)
+        self._known = together(lambda: _known(request, bundle), "finding known links")
+
+    def table(self, first: int, last: int) -> pa.Table:
+        """anchor_id, neighbor_id, score and rank (from 1) for a range of the anchors."""
+        anchors = self._request.anchors[first:last]
+        found = [
+            self._search(anchors[i : i + _ANCHORS_AT_A_TIME], self._anchors[first + i :])
+            for i in range(0, len(anchors), _ANCHORS_AT_A_TIME)
+        ]
+        scores, places = (np.concatenate(parts) for parts in zip(*found, strict=True))
+        row, rank = np.nonzero(scores > -np.inf)
+        neighbors = self._order[places[row, rank]]
+        return pa.table(
+            {
+                "anchor_id": _original(self._anchor_ids, anchors[row]),
+                "neighbor_id": _original(self._ids, neighbors),
+                "score": scores[row, rank],
+                "rank": (rank + 1).astype(np.int32),
+            }
+        )
+
+    @torch.no_grad()
+    def _search(self, anchors: np.ndarray, rows: Tensor) -> tuple[np.ndarray, np.ndarray]:
+        def candidates(first: int, last: int) -> Tensor:
+            return self._targets[torch.from_numpy(self._order[first:last])].to(self._device)
+
+        def left_out(first: int, last: int) -> Tensor:
+            return torch.from_numpy(self._left_out(anchors, self._order[first:last])).to(
+                self._device
+            )
+
+        best, places = top_k(
+            rows[: len(anchors)].to(self._device),
+            candidates,
+            len(self._order),
+            self._request.k,
+            self._scores,
+            left_out,
+        )
+        return best.cpu().numpy(), places.cpu().numpy()
+
+    def _left_out(self, anchors: np.ndarray, candidates: np.ndarray) -> np.ndarray:
+        out = np.zeros((len(anchors), len(candidates)), bool)
+        for known in self._known:
+            out |= known.mask(anchors, candidates)
+        if self._request.anchor_type == self._request.target_type:
+            out |= anchors[:, None] == candidates
+        return out
+
+
+def _scores(request: NeighborRequest, model: nn.Module) -> Scores:
+    decoder = InnerProduct(1) if request.score == "inner_product" else model.decoder
+    assert isinstance(decoder, Decoder)
+    return partial(decoder.double().score_all, relation=request.relation or 0)
+
+
+def _known(request: NeighborRequest, bundle: Bundle) -> list[KnownPositives]:
+    """Links that are left out, by edge type."""
+    links = [LinkSplit(t, labels=_has_labels(bundle, t)) for t in request.filter_known]
+    if request.as_of is None:
+        return [known_positives(bundle, link) for link in links]
+    return [known_positives_as_of(bundle, link, request.anchors, request.as_of) for link in links]
+
+
+def _has_labels(bundle: Bundle, edge_type: tuple[str, str, str]) -> bool:
+    return find_label_edges(bundle, edge_type, "positive") is not None
+
+
+def _original(ids: pa.Array, dense: np.ndarray) -> pa.Array:
+    taken = ids.take(pa.array(dense))
+    return taken.cast(pa.string()) if pa.types.is_large_string(taken.type) else taken

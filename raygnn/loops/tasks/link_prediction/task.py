@@ -1,0 +1,365 @@
+"""Anchor-based link prediction: embeddings in which linked nodes score high."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import replace
+from types import MappingProxyType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from raygnn.config import Component, build
+from raygnn.data.links.message_graph import message_graph
+from raygnn.errors import ConfigError
+from raygnn.loops.baselines import Baselines
+from raygnn.loops.signature import LinkOutput, ModelSignature
+from raygnn.loops.task import EvalOutput, StepOutput, Task, TaskEnvironment
+from raygnn.loops.tasks.build_encoder import (
+    build_encoder,
+    edge_columns_of,
+    encoder_signature,
+    feature_widths,
+    find_standardization,
+)
+from raygnn.loops.tasks.build_sampler import build_sampler
+from raygnn.loops.tasks.exact_encoding import check_exact, encode_exactly
+from raygnn.loops.tasks.link_prediction.full_ranking import FullRankingEvaluation
+from raygnn.loops.tasks.link_prediction.objective import LinkObjective
+from raygnn.loops.tasks.link_prediction.popularity import link_baselines
+from raygnn.loops.tasks.link_prediction.scoring import LinkScoring
+from raygnn.loops.tasks.link_prediction.target import LinkTarget, LinkTargetArguments
+from raygnn.losses import Candidates, LinkScores
+from raygnn.losses.base import in_full_precision
+from raygnn.metrics import as_metric
+from raygnn.models.graph_encoder import LinkPredictor
+from raygnn.parallel.shared_rows import computed_by_all
+from raygnn.sampling.link_loader import LinkLoader, LinkPlan
+from raygnn.sampling.stores import LocalFeatureStore, LocalGraphStore
+
+_METRICS = ("mrr", "hits", "auc", "ap")
+
+
+class LinkPrediction(Task):
+    """Learns to score the links of one edge type above other pairs.
+
+    A batch is links, hard negatives of their anchors where the graph declares any, and random
+    negatives, in one sampled subgraph: each node is encoded once. Message edges that repeat the
+    links of the batch are left out of it; edges of validation and test carry no messages in
+    training. `data.splits` splits the links (hash on the unordered pair, or temporal); without it
+    the split column of the edges does.
+
+    Args:
+        edge_type: `src__rel__dst` of the links, or several, as a list or a pattern with `*`, all
+            between the same two node types; null takes the only one. Each is a relation of its own
+            to a decoder that tells relations apart; known links are those of the same relation.
+        labels: the links are the graph's label edges, not its message edges.
+        feature: feature column of the input.
+        edge_feature: edge column that the model reads as `edge_attr`; null takes `edge_attr` where
+            a model of raygnn reads edge features.
+        edge_weight: edge column of a factor on each message, for GCN, LightGCN and modules of one's
+            own; null takes none.
+        decoder: `{type, args}`: inner_product, cosine, hadamard_mlp or distmult.
+        num_random_negatives: per batch in training, drawn over all nodes of the target type.
+        num_random_negatives_eval: candidates of each link in evaluation: distinct nodes, the first
+            of one fixed order that are not known links of the anchor.
+        negatives: `uniform`, or `degree` for degree^0.75.
+        seeds: `links`, or `anchors`, with links of theirs: what `batch_size` and the epoch count in
+            training.
+        max_labels_per_anchor: links of an anchor in one epoch, drawn anew in each; null takes all.
+        remove_accidental_hits: whether a candidate that is a known link of the anchor is masked.
+        logq_correction: the softmax losses divide exp(score) of a candidate by how often it is
+            expected among the candidates, so that popular nodes are not pushed down for being drawn
+            more often.
+        cold_share: share of the nodes with features among the anchors, targets and negatives of a
+            training batch that take no messages, so that the model learns to embed nodes that have
+            no links yet (DropoutNet, Volkovs et al., NeurIPS 2017); 0 lets all take them.
+        disjoint_train_ratio: share of the training links that is for the loss only.
+        test_messages: `transductive` (training and validation edges) or `inductive` (training).
+        full_ranking: also ranks all nodes of the target type for each anchor, known links left out;
+            a list gives the k of its hits, recall and NDCG.
+    """
+
+    default_metrics = MappingProxyType({"link_prediction": _METRICS})
+
+    def __init__(self, **args: Any) -> None:
+        self._arguments = LinkTargetArguments.of(args)
+        self._loaders: dict[str, LinkLoader | None] = {}
+        self._every: dict[str, Tensor] = {}  # embeddings of all nodes, of an exact evaluation
+        self._ranking: FullRankingEvaluation | None = None
+        self._num_relations = 1
+
+    def setup(self, env: TaskEnvironment) -> None:
+        """Finds and splits the links.
+
+        Raises:
+            ConfigError: an argument names something that the graph does not have.
+            DataError: the links cannot be split.
+        """
+        super().setup(env)
+        self.target = LinkTarget.find(env.bundle, env.loaded.config, self._arguments)
+        self.node_types = self.target.node_types
+        self.edge_columns = edge_columns_of(env, self._arguments)
+        self._standardization = find_standardization(
+            env.loaded.config, env.bundle, self._arguments.feature, self.edge_columns
+        )
+        self._features = LocalFeatureStore(env.bundle, self._standardization)
+        self.objective = LinkObjective(env.loaded, env.device)
+        self.step_metrics = (*self.step_metrics, *self.objective.step_metrics)
+        self._check_objective()
+        self.joint_loss = self if self.objective.is_joint else None
+        self._known = self.target.known if self._arguments.remove_accidental_hits else None
+        self._scoring = LinkScoring(self.node_types, self._known)
+        self._graphs: dict[str, LocalGraphStore] = {}
+        self._num_relations = len(self.target.edge_types)
+        asked = self._arguments.full_ranking
+        if asked:
+            ks = None if isinstance(asked, bool) else asked
+            self._ranking = FullRankingEvaluation(env.bundle.num_nodes(self.node_types[1]), ks)
+
+    def setup_inference(self, env: TaskEnvironment, signature: ModelSignature) -> None:
+        """Finds the edge columns that the model reads.
+
+        Raises:
+            DataError: the graph does not have them.
+        """
+        super().setup_inference(env, signature)
+        self.edge_columns = edge_columns_of(env, self._arguments)
+        assert isinstance(signature.output, LinkOutput)
+        self._num_relations = len(signature.output.edge_types)
+
+    def signature(self, model: nn.Module) -> ModelSignature:
+        """The links, and what their nodes are embedded from."""
+        assert isinstance(model, LinkPredictor)
+        output = LinkOutput(self.target.edge_types, self._arguments.labels)
+        feature = self._arguments.feature
+        return encoder_signature(
+            model.encoder,
+            self.env.bundle,
+            feature,
+            self.edge_columns,
+            output,
+            self._standardization,
+        )
+
+    def build_model(self) -> nn.Module:
+        loaded = self.env.loaded
+        config = loaded.config
+        width = config.model.args.get("out_channels")
+        chosen = None
+        if width is None:
+            width = chosen = int(config.model.args.get("hidden_channels", 256))
+        encoder = build_encoder(
+            loaded, self.env.bundle, self._arguments.feature, chosen, self.edge_columns
+        )
+        if config.training.eval == "exact":
+            check_exact(encoder, config.model.type)
+        if self._ranking is not None:
+            asked = self._arguments.full_ranking
+            check_exact(
+                encoder, config.model.type, "task.args.full_ranking", asked, "Set it to false."
+            )
+        relations = {}
+        if "num_relations" not in self._arguments.decoder.args:
+            relations = {"num_relations": self._num_relations}
+        decoder = build(
+            self._arguments.decoder,
+            "decoder",
+            loaded.allow_modules,
+            in_channels=width,
+            **relations,
+        )
+        return LinkPredictor(encoder, decoder)
+
+    def build_metrics(self) -> Sequence[Any]:
+        loaded = self.env.loaded
+        chosen = loaded.config.metrics or [Component(type=name) for name in _METRICS]
+        most = self.target.most_candidates(self.env.bundle)
+        num_candidates = 1 + min(self._arguments.num_random_negatives_eval, most)
+        injected: Any = {"num_outputs": num_candidates, "problem": "link_prediction"}
+        built = [
+            as_metric(build(metric, "metric", loaded.allow_modules, **injected), **injected)
+            for metric in chosen
+        ]
+        return built if self._ranking is None else [*built, self._ranking]
+
+    def baselines(
+        self, split: str, num_batches: int | None, metrics: Sequence[Any]
+    ) -> Baselines | None:
+        """Popularity in training, and chance; see `link_baselines`."""
+        loader = self.loader(split)
+        if loader is None:
+            return None
+        anchor_type, target_type = self.node_types
+        bundle = self.env.bundle
+        num_nodes = (bundle.num_nodes(anchor_type), bundle.num_nodes(target_type))
+        return link_baselines(self.target, loader, num_nodes, split, num_batches, metrics)
+
+    def loader(self, split: str) -> LinkLoader | None:
+        if split not in self._loaders:
+            self._loaders[split] = self._build_loader(split)
+        return self._loaders[split]
+
+    def training_step(self, batch: Any) -> StepOutput:
+        rows = self.encode(batch)
+        return self.loss_among(batch, rows, self.offer(batch, rows))
+
+    def encode(self, batch: Any) -> dict[str, Tensor]:
+        """Embeddings of the nodes of a batch, by node type."""
+        rows: dict[str, Tensor] = self.model(batch)
+        return rows
+
+    def offer(self, batch: Any, rows: Mapping[str, Tensor]) -> Candidates:
+        """What the links of a batch, or with `candidates: global` of a step, compete with."""
+        offered = self._scoring.offered(batch, rows, in_batch=self.objective.in_batch)
+        return replace(offered, rows=in_full_precision(offered.rows))
+
+    def loss_among(self, batch: Any, rows: Mapping[str, Tensor], offered: Candidates) -> StepOutput:
+        """Loss of the links of a batch among what is offered, and its own hard negatives."""
+        offered = replace(offered, rows=offered.rows.to(rows[self.node_types[1]].dtype))
+        scores = self._scoring.scores(self.predictor().decoder, batch, rows, offered)
+        return self._loss(batch, rows, scores)
+
+    def prepare_evaluation(self, split: str) -> None:
+        """Embeds the whole graph, where evaluation is exact or ranks all nodes."""
+        is_exact = self.env.loaded.config.training.eval == "exact"
+        if is_exact or self._ranking is not None:
+            self._every = self._encode_graph(split)
+
+    def evaluate(self, split: str, num_batches: int) -> Iterator[EvalOutput]:
+        loader = self.loader(split)
+        assert loader is not None
+        rows, self._every = self._every, {}
+        if self._ranking is not None:
+            self._ranking.prepare(self.target, self.predictor().decoder, split, rows)
+        if self.env.loaded.config.training.eval == "exact":
+            for index in range(self.env.rank, num_batches, self.env.world_size):
+                yield self._judge(loader.without_neighborhood(index).to(self.env.device), rows)
+            return
+        with closing(loader.iterate(0, stop=num_batches)) as batches:
+            for batch in batches:
+                moved = batch.to(self.env.device)
+                yield self._judge(moved, self.model(moved))
+
+    def close(self) -> None:
+        for loader in self._loaders.values():
+            if loader is not None:
+                loader.close()
+
+    def predictor(self) -> LinkPredictor:
+        """The model, as what it is."""
+        assert isinstance(self.model, LinkPredictor)
+        return self.model
+
+    def messages(self, split: str) -> LocalGraphStore:
+        """The graph that messages flow along in a split."""
+        if split not in self._graphs:
+            inductive = self._arguments.test_messages == "inductive"
+            direction = self.env.loaded.config.sampling.direction
+            graph = message_graph(self.env.bundle, self.target.links, split, inductive)  # type: ignore[arg-type]
+            self._graphs[split] = LocalGraphStore(graph, direction)
+        return self._graphs[split]
+
+    def _judge(self, batch: Any, rows: Mapping[str, Tensor]) -> EvalOutput:
+        scores = self._scoring.evaluation_scores(self.predictor().decoder, batch, rows)
+        output = self._loss(batch, rows, scores)
+        prediction = torch.cat([scores.positive.unsqueeze(1), scores.candidate], dim=1)
+        return EvalOutput(
+            index=batch.index,
+            ids=batch.link,
+            loss_sum=float(output.loss_sum),
+            weight=output.weight,
+            prediction=prediction,
+            target=batch.link,
+            metrics=output.metrics,
+        )
+
+    def _check_objective(self) -> None:
+        has_hard = self.target.splits["train"].hard_negatives is not None
+        if not (self._arguments.num_random_negatives or self.objective.in_batch or has_hard):
+            raise ConfigError(
+                "task.args.num_random_negatives=0 is invalid: no loss has what to compare links "
+                "with, as the graph has no hard negatives. Set 1 or more, or losses.type to "
+                "retrieval, which compares with the other links of a batch."
+            )
+        if self._arguments.logq_correction and not self.objective.reads_log_q:
+            raise ConfigError(
+                "task.args.logq_correction=True is invalid: no loss corrects for how candidates "
+                "are drawn. Set it to false, or losses.type to retrieval or softmax."
+            )
+
+    def _encode_graph(self, split: str) -> dict[str, Tensor]:
+        """Embeddings of all anchors and targets, exact, along the messages of a split."""
+        rows = encode_exactly(
+            self.predictor().encoder,
+            self.messages(split),
+            self._features,
+            self._arguments.feature,
+            self.node_types,
+            edge_columns=self.edge_columns,
+            device=self.env.device,
+            compute=computed_by_all(
+                self.env.scratch, self.env.loaded.config.training.precision == "fp32"
+            ),
+        )
+        return {name: rows[name].to(self.env.device) for name in self.node_types}
+
+    def _build_loader(self, split: str) -> LinkLoader | None:
+        supervision = self.target.splits[split]
+        if supervision.num_links == 0:
+            return None
+        config, env, args = self.env.loaded.config, self.env, self._arguments
+        if config.sampling.type is not None:
+            raise ConfigError(
+                f"sampling.type={config.sampling.type!r} is invalid: links are kept out of their "
+                "own messages by raygnn's sampler only. Remove it."
+            )
+        settings, training = config.loader_plan(split), split == "train"
+        graph = self.messages(split)
+        plan = LinkPlan(
+            num_negatives=args.num_random_negatives_eval,
+            negatives=args.negatives,
+            is_evaluation=True,
+            known=self._known,
+            reverse_types=self.target.reverse_types,
+        )
+        if training:
+            plan = replace(
+                plan,
+                seeds=args.seeds,  # type: ignore[arg-type]
+                max_labels_per_anchor=args.max_labels_per_anchor,
+                num_negatives=args.num_random_negatives,
+                is_evaluation=False,
+                in_batch=self.objective.in_batch,
+                known=None if self.objective.is_joint else self._known,
+                log_q=args.logq_correction,
+                cold_share=args.cold_share,
+            )
+        return LinkLoader(
+            graph,
+            self._features,
+            supervision,
+            sampler=build_sampler(env.loaded, graph),
+            columns={args.feature: "x"} if feature_widths(env.bundle, args.feature) else {},
+            edge_columns=self.edge_columns,
+            plan=plan,
+            batch_size=settings.batch_size,
+            split=split,
+            seed=config.seed,
+            shuffle=training,
+            rank=env.rank,
+            world_size=env.world_size,
+            num_threads=settings.num_threads,
+            prefetch_batches=settings.prefetch_batches,
+            device=env.device,
+        )
+
+    def _loss(self, batch: Any, rows: Mapping[str, Tensor], scores: LinkScores) -> StepOutput:
+        inputs = {"scores": scores, "model": self.predictor(), "batch": batch}
+        if any(name.endswith("embeddings") for name in self.objective.needs):
+            anchors, targets = self._scoring.ends(batch, rows)
+            inputs |= {"anchor_embeddings": anchors, "target_embeddings": targets}
+            inputs["embeddings"] = torch.cat([anchors, targets])
+        return self.objective(len(scores.positive), **inputs)

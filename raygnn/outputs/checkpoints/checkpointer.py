@@ -1,0 +1,294 @@
+"""When a run saves, what its pointers name, and from where it goes on."""
+
+from __future__ import annotations
+
+import secrets
+from typing import Any
+
+from raygnn.config.training_section import Checkpoint
+from raygnn.console import say
+from raygnn.data.filesystem import exists, join, redact
+from raygnn.errors import CheckpointError, PreemptedError
+from raygnn.loops.callbacks import Callback
+from raygnn.loops.context import WorkerContext
+from raygnn.loops.engine import Engine
+from raygnn.loops.randomness import random_state, restore_random_state
+from raygnn.loops.signature import SIGNATURE_FILE, ModelSignature
+from raygnn.outputs.checkpoints.name import MANIFEST, CheckpointName
+from raygnn.outputs.checkpoints.retention import Retention
+from raygnn.outputs.checkpoints.store import (
+    CONFIG,
+    STATE,
+    CheckpointStore,
+    File,
+    encode,
+    gather_files,
+    rank_file,
+)
+from raygnn.outputs.checkpoints.uploads import Uploads
+from raygnn.outputs.run_folder import RunFolder
+from raygnn.parallel import collectives
+from raygnn.parallel.agreement import agreement
+
+# How often rank 0 looks whether the files of the other ranks are there.
+_POLL_S = 0.25
+
+
+class Checkpointer(Callback):
+    """Saves an engine into its run folder, and restores it from there.
+
+    With `checkpoint.async_upload` a checkpoint is a copy in memory at once, which a thread of each
+    rank writes; rank 0's thread finishes it when the files of all ranks are there. Nothing that is
+    older goes before. Threads make no collective calls; the hooks here tell the engine of their
+    failures.
+
+    Collective: all ranks must make one, and make every call.
+    """
+
+    def __init__(self, folder: RunFolder, context: WorkerContext, settings: Checkpoint) -> None:
+        self._folder = folder
+        self._store = CheckpointStore(folder.checkpoints_uri, folder.write)
+        self._context = context
+        self._settings = settings
+        self._attempt = folder.attempt
+        self._lineage: frozenset[str] | None = None
+        start = None
+        with agreement("listing the checkpoints", CheckpointError):
+            if context.rank == 0:
+                self._lineage = folder.read_lineage()
+                start = (secrets.token_hex(2), self._last_number())
+        self._start, self._number = collectives.broadcast_object(start)
+        #: The monitored value of each checkpoint that was written at a validation, and the best.
+        self._scores: dict[str, float] = {}
+        self._best: str | None = None
+        self._passed_over: dict[str, str] = {}
+        self._signature: ModelSignature | None = None
+        self._uploads = Uploads()
+        self._uploading: str | None = None
+
+    def __call__(self, engine: Engine, report: dict[str, float], improved: bool) -> None:
+        """Writes a checkpoint and reports it. Collective: all ranks must call."""
+        self._settle(engine)
+        name, tracker = self._next_name(engine), engine.best.tracker
+        retention = self._retention(tracker.mode)
+        if report:
+            self._scores[name] = tracker.value_of(report)
+        if improved and retention.keeps_best:
+            self._best = name
+        parts: dict[str, bytes] = {}
+        state = engine.state_dict()
+        with agreement(f"writing checkpoint {name}", CheckpointError):
+            parts = self._parts(engine, state)
+            if not self._settings.async_upload:
+                self._store.write_parts(name, parts)
+        files = gather_files(parts)
+        if self._settings.async_upload:
+            self._uploading = name
+            self._uploads.start(lambda: self._upload(name, parts, files, retention))
+            self._context.report(report, None)
+            return
+        with agreement(f"finishing checkpoint {name}", CheckpointError):
+            if self._context.rank == 0:
+                self._finish(name, files, retention)
+        engine.callbacks.call("on_checkpoint_written", engine, name)
+        self._context.report(report, self._store.path_of(name))
+
+    def on_train_step_start(self, engine: Engine) -> None:
+        self._uploads.raise_failure()
+
+    def on_train_end(self, engine: Engine) -> None:
+        self._settle(engine)
+
+    def on_exception(self, engine: Engine, error: BaseException) -> None:
+        if not isinstance(error, PreemptedError):  # then all ranks are there to write their part
+            self._uploads.given_up.set()
+
+    def on_shutdown(self, engine: Engine) -> None:
+        self._uploads.close()
+
+    def restore(self, engine: Engine, resume: str) -> bool:
+        """Puts an engine where its run stood. Collective: all ranks must call.
+
+        Args:
+            resume: auto | must | last | best | never, or the URI of a checkpoint or a run.
+        Returns:
+            Whether there was anything to restore.
+        Raises:
+            CheckpointError: what `resume` asks for is not there, is of another model, or nothing
+                readable is left.
+        """
+        choice = None
+        with agreement("choosing a checkpoint", CheckpointError):
+            if self._context.rank == 0:
+                choice = self._choose(resume)
+        choice = collectives.broadcast_object(choice)
+        if choice is None:
+            return False
+        root, name = choice
+        with agreement(f"restoring checkpoint {root}/{name}", CheckpointError):
+            state, rank_state = CheckpointStore(root).load(name, self._context.rank)
+            _check_model(engine, state["model"], f"{root}/{name}")
+            engine.load_state_dict(state)
+            if rank_state is not None:
+                restore_random_state(rank_state)
+            if root == self._store.uri:
+                self._take_back(name, state["checkpoints"])
+        engine.resumed_from = name
+        if self._context.rank == 0:
+            say(f"resumed from {name} (epoch {engine.position.epoch})")
+        return True
+
+    def _names(self) -> list[str]:
+        """Names of the checkpoints that are of this run, oldest first. Rank 0 only."""
+        named = [(name, CheckpointName.parse(name)) for name in self._store.names()]
+        lineage = self._lineage
+        return [name for name, p in named if lineage is None or (p and p.attempt in lineage)]
+
+    def _last_number(self) -> int:
+        names = [CheckpointName.parse(name) for name in self._store.names()]
+        return max((name.number for name in names if name is not None), default=0)
+
+    def _next_name(self, engine: Engine) -> str:
+        self._number += 1
+        step = engine.position.step
+        return str(CheckpointName(step, self._number, self._attempt, self._start))
+
+    def _parts(self, engine: Engine, state: dict[str, Any]) -> dict[str, bytes]:
+        """This rank's files of a checkpoint."""
+        state["checkpoints"] = {"scores": dict(self._scores), "best": self._best}
+        engine.callbacks.call("on_save_checkpoint", engine, state)
+        engine.callbacks.raise_failure()
+        parts = {rank_file(self._context.rank): encode(random_state())}
+        if self._context.rank == 0:
+            parts[STATE] = encode(state)
+            parts[CONFIG] = engine.loaded.saved_yaml().encode()
+            if self._signature is None:  # of a large graph it takes a while, and never changes
+                self._signature = engine.task.signature(engine.optimization.module)
+            if self._signature is not None:
+                parts[SIGNATURE_FILE] = self._signature.to_json().encode()
+        return parts
+
+    def _retention(self, mode: str) -> Retention:
+        keep = self._settings.keep
+        return Retention(self._settings.policy, keep.last, keep.best, mode)
+
+    def _settle(self, engine: Engine) -> None:
+        """Waits for the checkpoint that is being uploaded. Collective: all ranks must call."""
+        # Rank 0's thread waits for the others' files: first they say whether these will come.
+        for is_turn in (self._context.rank != 0, self._context.rank == 0):
+            with agreement(f"uploading checkpoint {self._uploading}", CheckpointError):
+                if is_turn:
+                    self._uploads.wait()
+        self._tell_written(engine)
+
+    def _tell_written(self, engine: Engine) -> None:
+        name, self._uploading = self._uploading, None
+        if name is not None:
+            engine.callbacks.call("on_checkpoint_written", engine, name)
+
+    def _upload(
+        self, name: str, parts: dict[str, bytes], files: dict[str, File], retention: Retention
+    ) -> None:
+        """Writes this rank's files; on rank 0, finishes the checkpoint. Runs in a thread."""
+        self._store.write_parts(name, parts)
+        if self._context.rank == 0:
+            while not self._store.is_written(name, files):
+                if self._uploads.given_up.wait(_POLL_S):
+                    raise CheckpointError(f"checkpoint {name} was given up: a rank is gone")
+            self._finish(name, files, retention)
+
+    def _finish(self, name: str, files: dict[str, File], retention: Retention) -> None:
+        """Makes a written checkpoint count, and deletes what it makes obsolete."""
+        with self._folder.held():
+            self._store.finish(name, files, self._context.world_size)
+            self._point(name)
+            self._prune(retention)
+
+    def _point(self, last: str) -> None:
+        """Sets the pointers. `best` comes first: `last` must not be ahead of it."""
+        self._store.point("best", self._best)
+        self._store.point("last", last)
+
+    def _prune(self, retention: Retention) -> None:
+        """Deletes what nothing needs; what nobody can read takes no place of what one can."""
+        names = [name for name in self._names() if name not in self._passed_over]
+        needed = [self._store.pointer(which) for which in ("best", "last")]
+        for name in retention.obsolete(names, self._scores, {n for n in needed if n}):
+            self._store.remove(name)
+            self._scores.pop(name, None)
+
+    def _take_back(self, name: str, record: dict[str, Any]) -> None:
+        """Makes the record of checkpoints, and the pointers, what they were when it was saved."""
+        self._scores, self._best = dict(record["scores"]), record["best"]
+        if self._context.rank == 0:
+            if self._best is not None and self._best not in self._names():
+                self._best = None
+            self._point(name)
+
+    def _choose(self, resume: str) -> tuple[str, str] | None:
+        """The checkpoint to start from; one of this very attempt wins over any wish."""
+        names = self._names()
+        if resume in ("auto", "must", "last", "never"):
+            name = self._newest_valid(names)
+            if name is None and resume in ("must", "last"):
+                raise CheckpointError(
+                    f"checkpoint.resume={resume!r} is invalid: {self._store.uri} holds no "
+                    "checkpoint. Set it to auto."
+                )
+            return None if name is None else (self._store.uri, name)
+        own = self._newest_valid([name for name in names if f"-{self._attempt}-" in name])
+        if own is not None:
+            return self._store.uri, own
+        if resume == "best":
+            best = self._store.pointer("best")
+            if best is None:
+                raise CheckpointError(
+                    f"checkpoint.resume='best' is invalid: {self._store.uri} has no best "
+                    "checkpoint. Set it to auto."
+                )
+            return _verified(self._store.uri, best, resume)
+        if not exists(join(resume, MANIFEST)):  # a run: its newest one
+            store = CheckpointStore(join(resume, "checkpoints"))
+            newest, _ = store.newest_valid(store.names())
+            if newest is not None:
+                return store.uri, newest
+        root, _, name = resume.rstrip("/").rpartition("/")
+        return _verified(root, name, resume)
+
+    def _newest_valid(self, names: list[str]) -> str | None:
+        name, self._passed_over = self._store.newest_valid(names)
+        for text, reason in self._passed_over.items():
+            say(f"skipping checkpoint {text}: {reason}")
+            if not self._store.is_finished(text):
+                with self._folder.held():
+                    self._store.remove(text)  # it never counted, and takes space
+        return name
+
+
+def _verified(root: str, name: str, resume: str) -> tuple[str, str]:
+    try:
+        CheckpointStore(root).verify(name)
+    except CheckpointError as error:
+        raise CheckpointError(
+            f"checkpoint.resume={redact(resume)!r} is invalid: {redact(str(error))}. Set another "
+            "checkpoint, or auto, which takes the newest whole one."
+        ) from error
+    return root, name
+
+
+def _check_model(engine: Engine, weights: dict[str, Any], uri: str) -> None:
+    """Raises CheckpointError if the weights are not those of the engine's model."""
+    own = engine.optimization.module.state_dict()
+    problems = [f"it lacks {name}" for name in own if name not in weights]
+    problems += [f"the model has no {name}" for name in weights if name not in own]
+    problems += [
+        f"{name} has the shape {list(weights[name].shape)}, the model's has {list(own[name].shape)}"
+        for name in own
+        if name in weights and weights[name].shape != own[name].shape
+    ]
+    if problems:
+        raise CheckpointError(
+            f"checkpoint.resume={uri!r} is invalid: it is of another model: "
+            f"{'; '.join(problems[:3])}. Set the model as it was, or checkpoint.init_from to take "
+            "over the weights that fit."
+        )

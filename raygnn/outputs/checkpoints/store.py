@@ -1,0 +1,255 @@
+"""Checkpoints on any fsspec URI: whole or not there, and verified before they are trusted."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import pickle
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from raygnn import __version__
+from raygnn.config.documents import DocumentError, parse_json
+from raygnn.data.filesystem import (
+    delete,
+    exists,
+    file_size,
+    folder_names,
+    join,
+    open_fs,
+    read_bytes,
+    redact,
+    write_bytes,
+    write_text,
+)
+from raygnn.errors import CheckpointError, DataError
+from raygnn.outputs.checkpoints.name import MANIFEST, CheckpointName
+from raygnn.parallel import collectives
+
+STATE = "state.pt"
+CONFIG = "config.yaml"
+FORMAT = "raygnn/checkpoint-v1"
+
+
+@dataclass(frozen=True)
+class File:
+    """What a file of a checkpoint is when it is whole."""
+
+    sha256: str
+    num_bytes: int
+
+
+class CheckpointStore:
+    """The `checkpoints` folder of one run.
+
+    A checkpoint is a folder of files with `manifest.json`, which holds their sha256 and is
+    written last: a folder without it, or with a sum that does not match, is never loaded.
+
+    Args:
+        write: writes what makes a checkpoint count, its manifest and the pointers.
+    """
+
+    def __init__(self, uri: str, write: Callable[[str, str], None] = write_text) -> None:
+        self.uri = uri
+        self._write = write
+
+    def path_of(self, name: str) -> str:
+        """The checkpoint's path on its file system, without the scheme."""
+        return open_fs(join(self.uri, name))[1]
+
+    def write_parts(self, name: str, parts: dict[str, bytes]) -> None:
+        """Writes files of a checkpoint that is not finished yet; each rank those of its own.
+
+        Args:
+            parts: content by file name.
+        """
+        fs, path = open_fs(join(self.uri, name))
+        fs.makedirs(path, exist_ok=True)
+        for file, content in parts.items():
+            write_bytes(join(self.uri, name, file), content)
+
+    def is_written(self, name: str, files: dict[str, File]) -> bool:
+        """Whether all files of a checkpoint are there, in full length."""
+        folder = join(self.uri, name)
+        return all(file_size(join(folder, n)) == file.num_bytes for n, file in files.items())
+
+    def finish(self, name: str, files: dict[str, File], world_size: int) -> None:
+        """Makes a checkpoint whose files are all written count, by its manifest. Rank 0 only."""
+        manifest = {
+            "format": FORMAT,
+            "files": {file: content.sha256 for file, content in files.items()},
+            "world_size": world_size,
+            "versions": {"raygnn": __version__, "torch": torch.__version__},
+        }
+        self._write(join(self.uri, name, MANIFEST), json.dumps(manifest, indent=1))
+
+    def load(self, name: str, rank: int) -> tuple[dict[str, Any], dict[str, Any] | None]:
+        """Reads a checkpoint, and checks the sums of what it reads.
+
+        Returns:
+            The shared state, and this rank's own if the run had as many workers then.
+        Raises:
+            CheckpointError: incomplete or damaged.
+        """
+        manifest = self.manifest(name)
+        state = self._load(name, STATE, manifest)
+        own = rank_file(rank)
+        if manifest["world_size"] != collectives.world_size() or own not in manifest["files"]:
+            return state, None
+        return state, self._load(name, own, manifest)
+
+    def manifest(self, name: str) -> dict[str, Any]:
+        """The manifest of a finished checkpoint.
+
+        Raises:
+            CheckpointError: it has none, or another program's.
+        """
+        uri = join(self.uri, name, MANIFEST)
+        try:
+            manifest: dict[str, Any] = parse_json(read_bytes(uri))
+            assert isinstance(manifest["files"], dict)
+            assert isinstance(manifest["world_size"], int)
+        except DataError as error:
+            raise UnfinishedError(f"{join(self.uri, name)} was never finished") from error
+        except (DocumentError, KeyError, TypeError, AssertionError) as error:
+            raise CheckpointError(f"{uri} is not a checkpoint's manifest: {error}") from error
+        if manifest.get("format") != FORMAT:
+            raise CheckpointError(f"{uri} has the format {manifest.get('format')}, not {FORMAT}")
+        return manifest
+
+    def is_finished(self, name: str) -> bool:
+        """Whether a checkpoint was written to its end; it may be damaged since."""
+        return exists(join(self.uri, name, MANIFEST))
+
+    def verify(self, name: str) -> dict[str, Any]:
+        """Checks all sums of a checkpoint, and returns the manifest.
+
+        Raises:
+            CheckpointError: incomplete or damaged; the message says which file.
+        """
+        manifest = self.manifest(name)
+        for file in manifest["files"]:
+            self.read(name, file, manifest)
+        return manifest
+
+    def read(self, name: str, file: str, manifest: dict[str, Any]) -> bytes:
+        """One file of a checkpoint.
+
+        Raises:
+            CheckpointError: it is missing, or not what was written.
+        """
+        uri = join(self.uri, name, file)
+        try:
+            content = read_bytes(uri)
+        except DataError as error:
+            raise CheckpointError(f"{uri} is missing") from error
+        if hashlib.sha256(content).hexdigest() != manifest["files"][file]:
+            raise CheckpointError(f"{uri} is damaged: its sha256 is not the manifest's")
+        return content
+
+    def names(self) -> list[str]:
+        """Names of all checkpoint folders, oldest first, finished or not."""
+        names = [CheckpointName.parse(text) for text in folder_names(self.uri)]
+        known = [name for name in names if name is not None]
+        return [str(name) for name in sorted(known, key=lambda name: (name.number, str(name)))]
+
+    def newest_valid(self, names: list[str]) -> tuple[str | None, dict[str, str]]:
+        """The newest of some checkpoints that verifies.
+
+        Args:
+            names: oldest first.
+        Returns:
+            Its name, and of each one passed over why.
+        Raises:
+            CheckpointError: there are finished checkpoints, and every one is damaged.
+        """
+        passed_over: dict[str, str] = {}
+        damaged = False
+        for name in reversed(names):
+            try:
+                self.verify(name)
+            except CheckpointError as error:
+                damaged |= not isinstance(error, UnfinishedError)
+                passed_over[name] = str(error)
+            else:
+                return name, passed_over
+        if damaged:
+            lines = [f"{name}: {reason}" for name, reason in passed_over.items()]
+            raise CheckpointError(
+                "No checkpoint of this run can be read:\n" + "\n".join(lines) + "\nSet "
+                "checkpoint.resume to never with run.overwrite true to start from scratch."
+            )
+        return None, passed_over
+
+    def pointer(self, which: str) -> str | None:
+        """The name that the pointer `best` or `last` holds; None if it is not there, or damaged."""
+        uri = join(self.uri, f"{which}.json")
+        try:
+            name = parse_json(read_bytes(uri))["checkpoint"] if exists(uri) else None
+        except (DocumentError, TypeError, KeyError):
+            return None
+        return name if isinstance(name, str) else None
+
+    def point(self, which: str, name: str | None) -> None:
+        """Makes the pointer `best` or `last` name a finished checkpoint, or none. Rank 0 only."""
+        uri = join(self.uri, f"{which}.json")
+        if name is None:
+            delete(uri)
+        elif self.pointer(which) != name:
+            self._write(uri, json.dumps({"checkpoint": name}))
+
+    def remove(self, name: str) -> None:
+        """Deletes a checkpoint, its manifest first. Rank 0 only."""
+        delete(join(self.uri, name, MANIFEST))
+        delete(join(self.uri, name))
+
+    def _load(self, name: str, file: str, manifest: dict[str, Any]) -> dict[str, Any]:
+        return decode(self.read(name, file, manifest), join(self.uri, name, file))
+
+
+class UnfinishedError(CheckpointError):
+    """The checkpoint has no manifest: whoever wrote it died before it was whole."""
+
+
+def rank_file(rank: int) -> str:
+    """The file of what a rank does not share with the others."""
+    return f"rank-{rank}.pt"
+
+
+def encode(state: dict[str, Any]) -> bytes:
+    """A state as a file's content; nothing of it is shared with what changes later."""
+    buffer = io.BytesIO()
+    torch.save(state, buffer)
+    return buffer.getvalue()
+
+
+def decode(content: bytes, uri: str) -> dict[str, Any]:
+    """A state from a file's content; tensors and plain values, nothing else is unpickled.
+
+    Raises:
+        CheckpointError: it holds something else.
+    """
+    cause: Exception | None = None
+    try:
+        state = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
+        if isinstance(state, dict):
+            return state
+    except (pickle.UnpicklingError, RuntimeError, ValueError, LookupError, EOFError) as error:
+        cause = error
+    raise CheckpointError(
+        f"{redact(uri)} is invalid: it is not a state that raygnn has written, and unpickling "
+        "anything else could run code. Choose another checkpoint."
+    ) from cause
+
+
+def gather_files(parts: dict[str, bytes]) -> dict[str, File]:
+    """The files of all ranks, by name. Collective: all ranks must call."""
+    own = {
+        name: File(hashlib.sha256(content).hexdigest(), len(content))
+        for name, content in parts.items()
+    }
+    return {name: file for part in collectives.gather_objects(own) for name, file in part.items()}

@@ -1,0 +1,98 @@
+"""Weights of an earlier run to begin with."""
+
+from __future__ import annotations
+
+from fnmatch import fnmatchcase
+
+from safetensors import SafetensorError
+from safetensors.torch import load
+from torch import Tensor, nn
+
+from raygnn.config.training_section import InitFrom
+from raygnn.data.filesystem import absolute, join, open_fs, read_bytes, redact
+from raygnn.errors import CheckpointError, ConfigError
+from raygnn.loops.signature import MODEL_FILE
+from raygnn.outputs.checkpoints.store import STATE, CheckpointStore, decode
+
+
+def warm_start(module: nn.Module, settings: InitFrom, folder: str = "") -> list[str]:
+    """Loads chosen weights into a fresh model and freezes those that shall stay.
+
+    Args:
+        folder: where a relative `uri` starts.
+    Returns:
+        The names of the weights that were loaded.
+    Raises:
+        CheckpointError: there is nothing to load, or a weight has another shape.
+        ConfigError: no weight of the model is meant, or a pattern fits none.
+    """
+    weights, own = _read(absolute(settings.uri, folder)), module.state_dict()
+    meant = [name for name in own if _matches(name, settings.include)]
+    meant = [name for name in meant if not _matches(name, settings.exclude)]
+    if not meant:
+        raise ConfigError(
+            f"checkpoint.init_from.include={settings.include!r} is invalid: no weight of the model "
+            f"is meant. The model has: {', '.join(own)}."
+        )
+    missing = [name for name in meant if name not in weights]
+    if missing and settings.strict:
+        raise CheckpointError(
+            f"checkpoint.init_from.uri={redact(settings.uri)!r} is invalid: it lacks {missing}. "
+            "Exclude them, or set checkpoint.init_from.strict to false."
+        )
+    loaded = [name for name in meant if name in weights]
+    for name in loaded:
+        if weights[name].shape != own[name].shape:
+            raise CheckpointError(
+                f"checkpoint.init_from.uri={redact(settings.uri)!r} is invalid: {name} has the "
+                f"shape {list(weights[name].shape)}, the model's has {list(own[name].shape)}. "
+                "Exclude it, or set model.args as they were."
+            )
+    module.load_state_dict({name: weights[name] for name in loaded}, strict=False)
+    _freeze(module, settings.freeze)
+    return loaded
+
+
+def _freeze(module: nn.Module, patterns: list[str]) -> None:
+    for pattern in patterns:
+        fitting = [p for name, p in module.named_parameters() if fnmatchcase(name, pattern)]
+        if not fitting:
+            names = ", ".join(name for name, _ in module.named_parameters())
+            raise ConfigError(
+                f"checkpoint.init_from.freeze={pattern!r} is invalid: it fits no weight. The model "
+                f"has: {names}."
+            )
+        for parameter in fitting:
+            parameter.requires_grad_(False)
+
+
+def _read(uri: str) -> dict[str, Tensor]:
+    fs, path = open_fs(uri)
+    if fs.isfile(path):
+        return _load(uri)
+    if fs.exists(open_fs(join(uri, MODEL_FILE))[1]):
+        return _load(join(uri, MODEL_FILE))
+    if fs.exists(open_fs(join(uri, STATE))[1]):
+        root, _, name = uri.rstrip("/").rpartition("/")
+        CheckpointStore(root).verify(name)
+        weights = decode(read_bytes(join(uri, STATE)), join(uri, STATE)).get("model")
+        if isinstance(weights, dict):
+            return weights
+    raise CheckpointError(
+        f"checkpoint.init_from.uri={redact(uri)!r} is invalid: no {MODEL_FILE} and no checkpoint "
+        "is there. Set the folder of a trained model or of a checkpoint."
+    )
+
+
+def _load(uri: str) -> dict[str, Tensor]:
+    try:
+        return load(read_bytes(uri))
+    except SafetensorError as error:
+        raise CheckpointError(
+            f"checkpoint.init_from.uri={redact(uri)!r} is invalid: it is damaged, or no "
+            f"safetensors file: {error}. Set the folder of a trained model or of a checkpoint."
+        ) from error
+
+
+def _matches(name: str, patterns: list[str]) -> bool:
+    return any(fnmatchcase(name, pattern) for pattern in patterns)

@@ -1,0 +1,296 @@
+"""Loggers: where metric curves go. They act on rank 0 only."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import math
+import re
+import tempfile
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+from raygnn.data.filesystem import is_remote, join, open_fs, read_text, write_bytes, write_text
+from raygnn.errors import ConfigError
+from raygnn.loops.callbacks import Callback
+from raygnn.outputs.event_files import EventWriter, drop_events_from
+from raygnn.outputs.flat_config import flat_config
+
+if TYPE_CHECKING:
+    from raygnn.loops.engine import Engine
+
+
+class MetricLogger(Callback, ABC):
+    """A callback that hands metrics, with their step, to some service.
+
+    Args:
+        logs_uri: the run's log folder; injected.
+        run_name: injected.
+    """
+
+    def __init__(self, logs_uri: str, run_name: str) -> None:
+        self.logs_uri, self.run_name = logs_uri, run_name
+
+    @abstractmethod
+    def write(self, metrics: dict[str, float], step: int) -> None:
+        """Takes finite metrics of one step."""
+
+    def write_hparams(self, config: Mapping[str, Any], metrics: dict[str, float]) -> None:
+        """Takes the resolved config and the final test metrics, after training."""
+
+    def flush(self) -> None:
+        """Makes what was written visible to readers."""
+
+    def on_log(self, engine: Engine, metrics: dict[str, float]) -> None:
+        self._write(engine, metrics)
+
+    def on_validation_end(self, engine: Engine, metrics: dict[str, float]) -> None:
+        self._write(engine, {k: v for k, v in metrics.items() if not k.startswith("train/")})
+        if engine.context.rank == 0:
+            self.flush()
+
+    def on_test_end(self, engine: Engine, metrics: dict[str, float]) -> None:
+        self._write(engine, metrics)
+        if engine.context.rank == 0:
+            self.write_hparams(engine.loaded.saved, _finite(metrics))
+            self.flush()
+
+    def on_save_checkpoint(self, engine: Engine, state: dict[str, Any]) -> None:
+        # What is logged by now is not logged again by a run that goes on from here.
+        if engine.context.rank == 0:
+            self.flush()
+
+    def _write(self, engine: Engine, metrics: dict[str, float]) -> None:
+        if engine.context.rank == 0:
+            self.write(_finite(metrics), engine.position.step)
+
+
+def _finite(metrics: dict[str, float]) -> dict[str, float]:
+    return {name: value for name, value in metrics.items() if math.isfinite(value)}
+
+
+class TensorBoardLogger(MetricLogger):
+    """TensorBoard events on any fsspec URI.
+
+    Object stores cannot append: there the growing event file is written locally and copied
+    whole at each flush, that is at each validation and checkpoint. Every start of a run has a
+    file of its own; what earlier ones logged beyond the step resumed from is taken out of theirs.
+    """
+
+    _writer: EventWriter | None = None
+
+    def on_train_start(self, engine: Engine) -> None:
+        if engine.context.rank != 0:
+            return
+        first_step = engine.position.step + 1 if engine.position.step else 0
+        is_again = drop_events_from(self.logs_uri, first_step) > 0
+        if is_remote(self.logs_uri):
+            self._scratch = tempfile.TemporaryDirectory(prefix="raygnn-logs-")
+            self._local = self._scratch.name
+        else:
+            self._local = open_fs(self.logs_uri)[1]
+        Path(self._local).mkdir(parents=True, exist_ok=True)
+        self._writer = EventWriter(self._local, first_step if is_again else None)
+
+    def write(self, metrics: dict[str, float], step: int) -> None:
+        assert self._writer is not None
+        self._writer.add_scalars(metrics, step)
+
+    def write_hparams(self, config: Mapping[str, Any], metrics: dict[str, float]) -> None:
+        from tensorboardX.summary import hparams
+
+        assert self._writer is not None
+        self._writer.add_summaries(hparams(flat_config(config), metrics))
+
+    def flush(self) -> None:
+        assert self._writer is not None
+        self._writer.flush()
+        if is_remote(self.logs_uri):
+            self._upload()
+
+    def _upload(self) -> None:
+        fs, root = open_fs(self.logs_uri)
+        fs.makedirs(root, exist_ok=True)
+        for file in Path(self._local).iterdir():
+            write_bytes(join(self.logs_uri, file.name), file.read_bytes())
+
+    def on_shutdown(self, engine: Engine) -> None:
+        if self._writer is None:
+            return
+        self._writer.close()
+        if is_remote(self.logs_uri):
+            self._upload()
+            self._scratch.cleanup()
+
+
+class JSONLinesLogger(MetricLogger):
+    """`metrics.jsonl` in the log folder: a line for each step at which anything was logged.
+
+    It is rewritten whole at each flush, as object stores cannot append.
+    """
+
+    def __init__(self, logs_uri: str, run_name: str) -> None:
+        super().__init__(logs_uri, run_name)
+        self._rows: dict[int, dict[str, float]] = {}
+        self._file = join(logs_uri, "metrics.jsonl")
+
+    def on_train_start(self, engine: Engine) -> None:
+        fs, path = open_fs(self._file)
+        if engine.context.rank != 0 or not fs.exists(path):
+            return
+        rows = [json.loads(line) for line in read_text(self._file).splitlines()]
+        # Later ones are logged again; with nothing done yet, those of step 0 are too.
+        kept = [row for row in rows if row["step"] <= engine.position.step > 0]
+        self._rows = {row.pop("step"): row for row in kept}
+
+    def write(self, metrics: dict[str, float], step: int) -> None:
+        self._rows.setdefault(step, {}).update(metrics)
+
+    def flush(self) -> None:
+        rows = ({"step": step, **row} for step, row in self._rows.items())
+        write_text(self._file, "".join(json.dumps(row) + "\n" for row in rows))
+
+
+class WandBLogger(MetricLogger):
+    """Weights & Biases; needs the extra `raygnn[wandb]`. A resumed run goes on under its id.
+
+    Args:
+        settings: further arguments of `wandb.init`, such as entity, mode or tags.
+    """
+
+    _run: Any = None
+    _run_id: str | None = None
+
+    def __init__(
+        self, logs_uri: str, run_name: str, project: str = "raygnn", **settings: Any
+    ) -> None:
+        super().__init__(logs_uri, run_name)
+        self._project, self._settings = project, settings
+
+    def on_setup(self, engine: Engine) -> None:
+        _import_extra("wandb")
+
+    def on_train_start(self, engine: Engine) -> None:
+        if engine.context.rank != 0:
+            return
+        self._run = _import_extra("wandb").init(
+            project=self._project,
+            name=self.run_name,
+            config=engine.loaded.saved,
+            id=self._run_id,
+            resume="allow",
+            **self._settings,
+        )
+        self._run_id = self._run.id
+
+    def write(self, metrics: dict[str, float], step: int) -> None:
+        if step >= self._run.step:  # earlier ones are there: it cannot go back
+            self._run.log(metrics, step=step)
+
+    def on_exception(self, engine: Engine, error: BaseException) -> None:
+        if self._run is not None:
+            self._run.finish(exit_code=1)
+            self._run = None
+
+    def on_shutdown(self, engine: Engine) -> None:
+        if self._run is not None:
+            self._run.finish()
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"run_id": self._run_id}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._run_id = state["run_id"]
+
+
+class MLflowLogger(MetricLogger):
+    """MLflow; needs the extra `raygnn[mlflow]`. A resumed run goes on under its id.
+
+    Args:
+        tracking_uri: null takes `MLFLOW_TRACKING_URI`, or MLflow's default.
+    """
+
+    #: Of one request, and of one value: https://mlflow.org/docs/latest/rest-api.html#log-batch.
+    _MAX_PARAMS, _MAX_PARAM_CHARACTERS = 100, 6000
+
+    _mlflow: Any = None
+    _run_id: str | None = None
+    _status = "FINISHED"
+
+    def __init__(
+        self,
+        logs_uri: str,
+        run_name: str,
+        experiment: str = "raygnn",
+        tracking_uri: str | None = None,
+    ) -> None:
+        super().__init__(logs_uri, run_name)
+        self._experiment, self._tracking_uri = experiment, tracking_uri
+        self._last_steps: dict[str, int] = {}
+
+    def on_setup(self, engine: Engine) -> None:
+        _import_extra("mlflow")
+
+    def on_train_start(self, engine: Engine) -> None:
+        if engine.context.rank != 0:
+            return
+        self._mlflow = _import_extra("mlflow")
+        if self._tracking_uri is not None:
+            self._mlflow.set_tracking_uri(self._tracking_uri)
+        self._mlflow.set_experiment(self._experiment)
+        if self._run_id is not None:
+            self._mlflow.start_run(run_id=self._run_id)
+            self._last_steps = self._steps_logged(self._run_id)
+            return
+        self._run_id = self._mlflow.start_run(run_name=self.run_name).info.run_id
+        texts = {
+            name: str(value)[: self._MAX_PARAM_CHARACTERS]
+            for name, value in flat_config(engine.loaded.saved).items()
+        }
+        for start in range(0, len(texts), self._MAX_PARAMS):
+            part = list(texts.items())[start : start + self._MAX_PARAMS]
+            self._mlflow.log_params({_mlflow_name(name): text for name, text in part})
+
+    def write(self, metrics: dict[str, float], step: int) -> None:
+        named = {_mlflow_name(name): value for name, value in metrics.items()}
+        new = {name: v for name, v in named.items() if step > self._last_steps.get(name, -1)}
+        self._mlflow.log_metrics(new, step=step)
+
+    def on_exception(self, engine: Engine, error: BaseException) -> None:
+        self._status = "FAILED"
+
+    def on_shutdown(self, engine: Engine) -> None:
+        if self._mlflow is not None:
+            self._mlflow.end_run(self._status)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"run_id": self._run_id}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._run_id = state["run_id"]
+
+    def _steps_logged(self, run_id: str) -> dict[str, int]:
+        """The last step of each metric: MLflow would keep a second value of a step too."""
+        client = self._mlflow.MlflowClient()
+        return {
+            name: max(metric.step for metric in client.get_metric_history(run_id, name))
+            for name in client.get_run(run_id).data.metrics
+        }
+
+
+def _mlflow_name(name: str) -> str:
+    """MLflow refuses other characters in names, such as the @ of hits@10."""
+    return re.sub(r"[^\w./ -]", "_", name)
+
+
+def _import_extra(name: str) -> ModuleType:
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        raise ConfigError(
+            f"loggers={name!r} is invalid: the package {name} is not installed. Install "
+            f"raygnn[{name}], or take {name} out of loggers."
+        ) from error

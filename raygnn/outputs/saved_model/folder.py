@@ -1,0 +1,124 @@
+"""A trained model as it lies in a folder: its config, its signature and its weights."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from raygnn.config import LoadedConfig, load_config
+from raygnn.config.data_section import PLACES
+from raygnn.config.problems import MISSING, value_at
+from raygnn.config.source import Source, parse_source
+from raygnn.data.filesystem import absolute, exists, join, read_text, redact
+from raygnn.errors import ConfigError, RunError
+from raygnn.loops.signature import MODEL_FILE, SIGNATURE_FILE, ModelSignature
+
+# What inference reads of a model's config. Losses, loggers and the like may need what is not here.
+_READ = (
+    "seed", "deterministic", "data", "task", "sampling", "loader", "model", "training", "scaling",
+)  # fmt: skip
+# What may differ from training: the graph, the machines, and how neighborhoods are read.
+_SECTIONS = (
+    "data", "sampling", "loader", "training", "scaling", "seed", "deterministic", "init_env",
+)  # fmt: skip
+# The arithmetic of a training step, which a number of workers may not fit.
+_NO_STEP = ("--training.global_batch_size", "null", "--training.accumulate_grad_batches", "null")
+_BATCH_SIZE = 1024  # where training's followed from its number of workers
+
+
+@dataclass(frozen=True)
+class SavedModel:
+    """A model that a run exported.
+
+    Attributes:
+        uri: folder with `model.safetensors` and `model.json`.
+        loaded: its config, with the changes that were asked for. Of `data` it holds how tables are
+            read, and no graph: whoever wrote the config is not trusted to choose what is opened.
+        graph: the override that names the graph of training, as the config has it.
+    """
+
+    uri: str
+    loaded: LoadedConfig
+    signature: ModelSignature
+    graph: str
+
+    @classmethod
+    def open(
+        cls, uri: str, overrides: Sequence[str] = (), allow_modules: Sequence[str] = ()
+    ) -> SavedModel:
+        """Reads everything but the weights.
+
+        Args:
+            uri: folder of a finished run, or of an exported model.
+            overrides: of the config, as on the command line.
+        Raises:
+            ConfigError: an override is wrong, or of a section that training has fixed.
+            RunError: no trained model is there, or one that inference cannot use, or `model.json`
+                is damaged.
+        """
+        config_uri = join(uri, "config.yaml")
+        if not exists(config_uri):
+            raise RunError(
+                f"model={redact(uri)!r} is invalid: no config.yaml is there. Name the folder of a "
+                "finished run, or of an exported model."
+            )
+        written = parse_source(read_text(config_uri), redact(config_uri))
+        loaded = _load(written, overrides, allow_modules)
+        folder = uri
+        if not exists(join(folder, MODEL_FILE)):
+            folder = _model_uri(written) or uri
+        if not exists(join(folder, MODEL_FILE)):
+            raise RunError(
+                f"model={redact(uri)!r} is invalid: no {MODEL_FILE} is there: the run has not "
+                "finished, or its run.model_uri leads elsewhere. Let it finish, or name the "
+                "model's folder."
+            )
+        signature_uri = join(folder, SIGNATURE_FILE)
+        if not exists(signature_uri):
+            raise RunError(
+                f"model={redact(uri)!r} is invalid: no {SIGNATURE_FILE} is there, which says what "
+                "the model needs of a graph. Train it with a task that gives a signature "
+                "(Task.signature); node_classification and link_prediction do."
+            )
+        signature = ModelSignature.from_json(read_text(signature_uri), redact(signature_uri))
+        return cls(absolute(folder), loaded, signature, _graph(written))
+
+    @property
+    def weights_uri(self) -> str:
+        return join(self.uri, MODEL_FILE)
+
+
+def _load(written: Source, overrides: Sequence[str], allow_modules: Sequence[str]) -> LoadedConfig:
+    keys = [token[2:].partition("=")[0] for token in overrides if token.startswith("--")]
+    fixed = [key for key in keys if key.partition(".")[0].rstrip("!") not in _SECTIONS]
+    if fixed:
+        raise ConfigError(
+            f"--{fixed[0]} is invalid: training has fixed it. Of a trained model only these may be "
+            f"set: {', '.join(_SECTIONS)}."
+        )
+    changes = [*_NO_STEP]
+    if value_at(written.value, ("loader", "batch_size")) in (None, MISSING):
+        changes += ["--loader.batch_size", str(_BATCH_SIZE)]
+    read = {key: value for key, value in written.value.items() if key in _READ}
+    if isinstance(data := read.get("data"), dict):
+        read["data"] = {key: value for key, value in data.items() if key not in PLACES}
+    source = replace(written, value=read)
+    return load_config(source, [*changes, *overrides], allow_modules, trains=False)
+
+
+def _model_uri(written: Source) -> str | None:
+    """`run.model_uri` as it is written: a stranger's config may not send `${env:X}` anywhere."""
+    uri = value_at(written.value, ("run", "model_uri"))
+    return uri if isinstance(uri, str) else None
+
+
+def _graph(written: Source) -> str:
+    """The override that names the graph of training."""
+    for key in ("uri", "synthetic", "type"):
+        value = value_at(written.value, ("data", key))
+        if value not in (None, MISSING):
+            text = value if isinstance(value, str) else json.dumps(value)
+            return f"--data.{key} {shlex.quote(redact(text))}"
+    return "--data.uri GRAPH"

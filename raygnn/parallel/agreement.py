@@ -1,0 +1,82 @@
+"""Failures of one rank that all ranks raise, instead of waiting for it in a collective."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TypeVar
+
+from raygnn.config.redaction import redact_text
+from raygnn.errors import FAILURES, RaygnnError, TrainingError
+from raygnn.parallel import collectives
+
+Result = TypeVar("Result")
+
+
+def together(step: Callable[[], Result], where: str = "setting up") -> Result:
+    """Does what each rank does by itself before they work together, and which may fail on some.
+
+    So a mistake of the user's keeps its kind, and with it the exit status, on every rank.
+
+    Collective: all ranks must call. The step itself must not.
+
+    Args:
+        where: completes "Rank 0 failed in ...".
+    Raises:
+        RaygnnError: what the step has raised on the first rank where it failed so.
+        TrainingError: it failed otherwise on another rank, as by a mistake in the user's code.
+    """
+    result: Result
+    problem: BaseException | None = None
+    try:
+        result = step()
+    except FAILURES as raised:  # told to all ranks, then raised below
+        problem = raised
+    told = problem
+    if problem is not None and not isinstance(problem, RaygnnError):
+        told = TrainingError(f"Rank {collectives.rank()} failed in {where}: {describe(problem)}")
+    for found in collectives.gather_objects(told):
+        if found is not None and isinstance(problem, Exception) and told is not problem:
+            raise problem
+        if found is not None:
+            raise found
+    return result
+
+
+@contextmanager
+def agreement(where: str, error: type[RaygnnError] = TrainingError) -> Iterator[None]:
+    """A block that may fail on some ranks: at its end all of them raise, or none.
+
+    Collective: all ranks must call. The block itself must not, or a rank that failed before
+    would be waited for.
+
+    Args:
+        where: completes "Rank 0 failed in ...".
+    """
+    failure: BaseException | None = None
+    try:
+        yield
+    except FAILURES as raised:  # told to all ranks, then raised below
+        failure = raised
+    raise_if_any_failed(failure, where, error)
+
+
+def raise_if_any_failed(
+    failure: BaseException | None, where: str, error: type[RaygnnError] = TrainingError
+) -> None:
+    """Raises on every rank if one failed. Collective: all ranks must call.
+
+    Raises:
+        TrainingError: or `error`; names the first failed rank and its cause.
+    """
+    texts = collectives.gather_objects(None if failure is None else describe(failure))
+    for rank, text in enumerate(texts):
+        if text is not None:
+            raise error(f"Rank {rank} failed in {where}: {text}") from failure
+
+
+def describe(error: BaseException) -> str:
+    """An exception in one line, notes included, secrets not."""
+    notes = " ".join(getattr(error, "__notes__", ()))
+    text = f"{type(error).__name__}: {error}"
+    return redact_text(f"{text} ({notes})" if notes else text)

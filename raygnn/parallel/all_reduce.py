@@ -1,0 +1,182 @@
+"""One flat all-reduce per step: gradients, weight, logged sums and flags together."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from raygnn.parallel import collectives
+from raygnn.parallel.sparse_gradients import SparseGradients
+
+_NUM_FIXED = 8  # weight, divisor, loss sum, samples, edges, and the three flags
+
+
+@dataclass(frozen=True)
+class StepTotals:
+    """What a step summed to over all ranks and micro-batches.
+
+    Attributes:
+        stop: rank 0's clock says so.
+        interrupted: a rank was asked to stop.
+        ask_host: it is time to ask the host about it.
+    """
+
+    weight: float
+    divisor: float
+    loss_sum: float
+    metrics: dict[str, float]
+    num_samples: int
+    num_edges: int
+    stop: bool
+    interrupted: bool
+    ask_host: bool
+    failed_ranks: tuple[int, ...]
+
+
+@dataclass
+class LocalTotals:
+    """What this rank adds to a step.
+
+    The sum of losses stays on its device until the step is over: reading it waits for the device.
+    """
+
+    weight: float = 0.0
+    divisor: float = 0.0
+    loss_sum: Tensor | float = 0.0
+    num_samples: int = 0
+    num_edges: int = 0
+    stop: bool = False
+    interrupted: bool = False
+    ask_host: bool = False
+    failed: bool = False
+
+    def __post_init__(self) -> None:
+        self.metrics: dict[str, float] = {}
+
+    def add(
+        self,
+        *,
+        weight: float,
+        loss_sum: Tensor | float,
+        num_samples: int,
+        divisor: float = 0.0,
+        num_edges: int = 0,
+    ) -> None:
+        self.weight += weight
+        self.divisor += divisor
+        self.loss_sum += loss_sum
+        self.num_samples += num_samples
+        self.num_edges += num_edges
+
+    def add_metrics(self, metrics: dict[str, float]) -> None:
+        for name, value in metrics.items():
+            self.metrics[name] = self.metrics.get(name, 0.0) + value
+
+
+class GradientReducer:
+    """Sums gradients and step totals over all ranks in one collective of fixed layout.
+
+    Sparse gradients of embedding tables travel beside it, by row.
+
+    Gradients of a parameter that had no part in a rank's batches count as 0 there, so ranks may
+    hold different numbers of seeds, or none. The buffer's layout never changes, hence neither
+    does the order of summation: a resumed run repeats a straight one bit for bit. The totals
+    travel in the gradients' precision, float32 at least: counts are exact up to 2^24 a step.
+
+    Args:
+        beside: sums of this rank that travel along; `reduce` leaves those of all ranks in it.
+    """
+
+    def __init__(
+        self,
+        module: nn.Module,
+        metric_names: Sequence[str],
+        device: torch.device,
+        beside: Tensor | None = None,
+    ) -> None:
+        self._sparse = SparseGradients(module)
+        sparse = {id(parameter) for parameter in self._sparse.parameters}
+        self._parameters = [
+            p for p in module.parameters() if p.requires_grad and id(p) not in sparse
+        ]
+        self._metric_names = tuple(metric_names)
+        world_size = collectives.world_size()
+        num_totals = _NUM_FIXED + len(self._metric_names) + world_size
+        wide = any(p.dtype == torch.float64 for p in self._parameters)
+        self._dtype = torch.float64 if wide else torch.float32
+        self._device = device
+        self._beside = torch.zeros(0) if beside is None else beside
+        self._sizes = [*(p.numel() for p in self._parameters), self._beside.numel(), num_totals]
+
+    def reduce(self, local: LocalTotals) -> StepTotals:
+        """Leaves in every `.grad` the sum over all ranks, and returns the summed totals.
+
+        Collective: all ranks must call, once per step.
+        """
+        self._sparse.reduce(zero=local.failed)
+        if collectives.world_size() > 1:
+            buffer = collectives.all_reduce_sum(self._pack(local))
+            *parts, beside, last = buffer.split(self._sizes)
+            self._beside.copy_(beside)
+            for parameter, part in zip(self._parameters, parts, strict=True):
+                parameter.grad = part.view(parameter.shape).to(parameter.dtype)
+            totals = last.tolist()
+        else:
+            for parameter in self._parameters:
+                if parameter.grad is None:
+                    parameter.grad = torch.zeros_like(parameter)
+            totals = self._totals_of(local)
+        return self._describe(totals)
+
+    def scale(self, factor: float) -> None:
+        """Multiplies every gradient by one factor."""
+        self._sparse.scale(factor)
+        for parameter in self._parameters:
+            if parameter.grad is not None:
+                parameter.grad.mul_(factor)
+
+    def _pack(self, local: LocalTotals) -> Tensor:
+        """What this rank adds, in one row; its gradients are freed as they are copied."""
+        buffer = torch.empty(sum(self._sizes), dtype=self._dtype, device=self._device)
+        *parts, beside, last = buffer.split(self._sizes)
+        beside.copy_(self._beside)
+        for parameter, part in zip(self._parameters, parts, strict=True):
+            if parameter.grad is None or local.failed:
+                part.zero_()
+            else:
+                part.copy_(parameter.grad.reshape(-1))
+            parameter.grad = None
+        last.copy_(torch.tensor(self._totals_of(local), dtype=self._dtype))
+        return buffer
+
+    def _totals_of(self, local: LocalTotals) -> list[float]:
+        failed = [0.0] * collectives.world_size()
+        failed[collectives.rank()] = float(local.failed)
+        sums = [0.0] * 3
+        if not local.failed:
+            sums = [local.weight, local.divisor, float(local.loss_sum)]
+        flags = [float(local.stop), float(local.interrupted), float(local.ask_host)]
+        counts = [float(local.num_samples), float(local.num_edges), *flags]
+        metrics = [local.metrics.get(name, 0.0) for name in self._metric_names]
+        return [*sums, *counts, *metrics, *failed]
+
+    def _describe(self, totals: list[float]) -> StepTotals:
+        weight, divisor, loss_sum, num_samples, num_edges, *flags = totals[:_NUM_FIXED]
+        stop, interrupted, ask_host = (flag > 0 for flag in flags)
+        metrics = dict(zip(self._metric_names, totals[_NUM_FIXED:], strict=False))
+        failed = totals[_NUM_FIXED + len(self._metric_names) :]
+        return StepTotals(
+            weight=weight,
+            divisor=divisor,
+            loss_sum=loss_sum,
+            metrics=metrics,
+            num_samples=round(num_samples),
+            num_edges=round(num_edges),
+            stop=stop,
+            interrupted=interrupted,
+            ask_host=ask_host,
+            failed_ranks=tuple(rank for rank, flag in enumerate(failed) if flag > 0),
+        )

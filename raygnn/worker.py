@@ -1,0 +1,268 @@
+"""One worker of a run, from an open bundle to the written results."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from raygnn import __version__
+from raygnn.config import LoadedConfig, build, resolve
+from raygnn.console import say
+from raygnn.data.bundle import Bundle
+from raygnn.data.filesystem import absolute, join
+from raygnn.data.storage_retry import is_storage_error
+from raygnn.errors import CheckpointError, ConfigError, PreemptedError, RunError
+from raygnn.job import TrainJob
+from raygnn.loops.callbacks import Callback, FunctionCallback
+from raygnn.loops.context import WorkerContext
+from raygnn.loops.engine import Engine
+from raygnn.loops.process import prepare_process
+from raygnn.loops.task import Task, TaskEnvironment
+from raygnn.outputs.advice import Advice, baseline_lines, verdicts
+from raygnn.outputs.checkpoints.checkpointer import Checkpointer
+from raygnn.outputs.checkpoints.warm_start import warm_start
+from raygnn.outputs.history import HistoryWriter
+from raygnn.outputs.log_rows import LogRows
+from raygnn.outputs.profiler import Profiler
+from raygnn.outputs.progress import Progress, num_parameters
+from raygnn.outputs.report import build_report
+from raygnn.outputs.run_folder import RunStatus
+from raygnn.outputs.saved_model.export import write_model
+from raygnn.outputs.throughput import Throughput
+from raygnn.parallel import collectives
+from raygnn.parallel.agreement import agreement, describe, together
+from raygnn.parallel.parts import own_part
+
+
+def run_worker(
+    job: TrainJob, context: WorkerContext, callbacks: Sequence[Callback] = ()
+) -> dict[str, Any]:
+    """Trains, tests with the best weights, and writes the outputs.
+
+    Collective: all ranks must call.
+
+    Args:
+        callbacks: of whoever runs the worker, called before the configured ones.
+    Returns:
+        The final metrics, equal on all ranks.
+    """
+    loaded, config = job.loaded, job.loaded.config
+    prepare_process(loaded)
+    task = together(lambda: _set_up_task(job, context), "setting up the task")
+    try:
+        if config.loop is not None:
+            return _run_own_loop(job, task, context)
+        checkpointer = Checkpointer(job.folder, context, config.checkpoint)
+        saver = None if config.checkpoint.policy == "none" else checkpointer
+        throughput, logged, advice = Throughput(), LogRows(), Advice()
+        watching = [throughput, logged, *callbacks, *_callbacks(job), checkpointer, advice]
+        engine = Engine(task, loaded, context, watching, saver, _initialization(loaded))
+        try:
+            checkpointer.restore(engine, _resume(loaded))
+            _record_start(job, context, engine.resumed_from, engine.position.step)
+            engine.train()
+            if job.dry_run:
+                _check_restore(engine, checkpointer)
+            test = engine.test()
+            # From rank 0, since clocks differ between ranks, and it is the one that reads files.
+            metrics = {}
+            with agreement("gathering the final metrics"):
+                if context.rank == 0:
+                    measured = {**test, **throughput.totals(), **advice.metrics()}
+                    metrics = _final_metrics(job, engine, measured)
+            metrics = collectives.broadcast_object(metrics)
+        except PreemptedError:
+            raise
+        except Exception as error:
+            if context.rank == 0:
+                _write_failure(job, engine, logged, advice, error)
+            raise
+        finally:
+            engine.callbacks.call("on_shutdown", engine)
+        weights = engine.optimization.whole_weights()
+        with agreement("writing the outputs"):
+            engine.callbacks.raise_failure()
+            if context.rank == 0:
+                with job.folder.held():
+                    _write_outputs(job, engine, weights, metrics, logged)
+        return metrics
+    finally:
+        task.close()
+
+
+def _set_up_task(job: TrainJob, context: WorkerContext) -> Task:
+    loaded = job.loaded
+    task: Task = build(loaded.config.task, "task", loaded.allow_modules)
+    bundle = Bundle.open(job.bundle_path)
+    task.setup(TaskEnvironment(loaded, bundle, context.rank, context.world_size, context.device))
+    return task
+
+
+def _initialization(loaded: LoadedConfig) -> Callable[[nn.Module], object] | None:
+    settings = loaded.config.checkpoint.init_from
+    return (
+        None if settings is None else partial(warm_start, settings=settings, folder=loaded.folder)
+    )
+
+
+def _resume(loaded: LoadedConfig) -> str:
+    """What to go on from: a word, or the absolute URI of a checkpoint."""
+    resume = loaded.config.checkpoint.resume
+    return absolute(resume, loaded.folder) if "/" in resume else resume
+
+
+def _record_start(
+    job: TrainJob, context: WorkerContext, resumed_from: str | None = None, step: int = 0
+) -> None:
+    with agreement("writing run.json"):
+        if context.rank == 0:
+            with job.folder.held():
+                job.folder.forget_failure()
+                job.folder.record_start(
+                    resumed_from=resumed_from, step=step, num_workers=context.world_size
+                )
+
+
+def _run_own_loop(job: TrainJob, task: Task, context: WorkerContext) -> dict[str, Any]:
+    """Hands the worker over to the user's loop; what it returns are the final metrics."""
+    name = job.loaded.config.loop
+    assert name is not None
+    loop: Any = resolve(name, "loop", job.loaded.allow_modules)
+    _record_start(job, context)
+    metrics: Any = loop(task, context)
+    if not isinstance(metrics, dict):
+        raise ConfigError(
+            f"loop={name!r} is invalid: it returned {type(metrics).__name__}. Return a dictionary "
+            "of final metrics."
+        )
+    with agreement("writing the outputs"):
+        if context.rank == 0:
+            with job.folder.held():
+                job.folder.write_metrics({**metrics, "raygnn": __version__})
+                job.folder.write_state(RunStatus.FINISHED, job.loaded)
+    return metrics
+
+
+def _callbacks(job: TrainJob) -> list[Callback]:
+    """History, progress, loggers and profiler, then the configured ones."""
+    loaded, folder = job.loaded, job.folder
+    injected = {"logs_uri": folder.logs_uri, "run_name": folder.name}
+    callbacks: list[Callback] = [HistoryWriter(folder), Progress()]
+    callbacks += [
+        build(logger, "logger", loaded.allow_modules, **injected)
+        for logger in loaded.config.loggers
+    ]
+    profiler = loaded.config.profiler
+    if profiler is not None:
+        callbacks.append(Profiler(profiler, profiler.logs_uri or join(folder.logs_uri, "profiler")))
+    for entry in loaded.config.callbacks:
+        if isinstance(entry, dict):
+            hooks = {h: resolve(f, "hook", loaded.allow_modules) for h, f in entry.items()}
+            callbacks.append(FunctionCallback(hooks))
+        else:
+            callbacks.append(build(entry, "callback", loaded.allow_modules))
+    return callbacks
+
+
+def _final_metrics(job: TrainJob, engine: Engine, measured: dict[str, float]) -> dict[str, Any]:
+    best, position = engine.best, engine.position
+    starts = job.folder.read_starts()
+    began = datetime.fromisoformat(starts[0]["time"])
+    return {
+        **{name: value for name, value in best.metrics.items() if not name.startswith("train/")},
+        **measured,
+        "best_step": best.position.step,
+        "best_epoch": best.position.epoch,
+        "step": position.step,
+        "epoch": position.epoch,
+        "samples": position.samples,
+        "num_parameters": num_parameters(engine),
+        "num_workers": engine.context.world_size,
+        "training_time_s": round(engine.training_time_s, 3),
+        "wall_time_s": round((datetime.now(UTC) - began).total_seconds(), 3),
+        "stop_reason": engine.stop_reason,
+        "resumed_from": starts[-1]["resumed_from"],
+        "restarts": len(starts) - 1,
+    }
+
+
+def _write_outputs(
+    job: TrainJob,
+    engine: Engine,
+    weights: Mapping[str, Tensor],
+    metrics: dict[str, Any],
+    logged: LogRows,
+) -> None:
+    folder, loaded = job.folder, job.loaded
+    signature = engine.task.signature(engine.optimization.module)
+    text = None if signature is None else signature.to_json()
+    model_uri = write_model(weights, folder.model_uri, loaded.saved_yaml(), text, folder.write)
+    finite = {k: None if _is_nan(v) else v for k, v in metrics.items()}
+    folder.write_metrics({**finite, "raygnn": __version__})
+    note = f"Stopped by {engine.stop_reason}."
+    report = build_report(engine, logged, folder.name, finite, folder.read_starts(), note)
+    folder.write(folder.report_uri, report.html())
+    folder.write_state(RunStatus.FINISHED, loaded, engine.stop_reason)
+    shown = {k: v for k, v in metrics.items() if k.startswith("test/")}
+    say("test: " + "  ".join(f"{name} {value:.4f}" for name, value in shown.items()))
+    for line in (*baseline_lines(metrics, "test"), *verdicts(metrics)):
+        say(line)
+    say(f"model       {model_uri}")
+    say(f"metrics     {folder.metrics_uri}")
+    say(f"history     {folder.history_uri}")
+    say(f"report      {folder.report_uri}")
+    say(f"logs        {folder.logs_uri}")
+    say(f"checkpoints {folder.checkpoints_uri}")
+
+
+def _write_failure(
+    job: TrainJob, engine: Engine, logged: LogRows, advice: Advice, error: Exception
+) -> None:
+    """Leaves metrics.json and report.html of a failed run, which say what happened."""
+    folder, what = job.folder, describe(error)
+    try:
+        with folder.lock():
+            if not folder.is_this_start() or not folder.read_starts():
+                return  # another start has the folder, or there was no training to report on
+            measured = _final_metrics(job, engine, advice.metrics())
+            metrics = {**measured, "stop_reason": f"failed: {what}"}
+            finite = {k: None if _is_nan(v) else v for k, v in metrics.items()}
+            folder.write_metrics({**finite, "raygnn": __version__})
+            note = f"Failed: {what}"
+            report = build_report(engine, logged, folder.name, finite, folder.read_starts(), note)
+            folder.write(folder.report_uri, report.html())
+            folder.write_state(RunStatus.FAILED, job.loaded)
+    except RunError as second:
+        say(f"the failure is not written into the run folder: {second}")
+    except Exception as second:
+        if not is_storage_error(second):
+            raise
+        say(f"the failure cannot be written into the run folder: {describe(second)}")
+
+
+def _is_nan(value: Any) -> bool:
+    return isinstance(value, float) and not math.isfinite(value)
+
+
+def _check_restore(engine: Engine, checkpointer: Checkpointer) -> None:
+    """Restores the checkpoint just written and compares the weights bit for bit.
+
+    Collective: all ranks must call.
+
+    Raises:
+        CheckpointError: they differ, or there is none.
+    """
+    module = engine.optimization.module
+    before = {name: own_part(tensor).clone() for name, tensor in module.state_dict().items()}
+    if not checkpointer.restore(engine, "must"):
+        raise CheckpointError("The dry run wrote no checkpoint. Set checkpoint.policy to best.")
+    with agreement("comparing restored weights", CheckpointError):
+        for name, tensor in module.state_dict().items():
+            if not torch.equal(before[name], own_part(tensor)):
+                raise CheckpointError(f"The dry run restored other weights than it saved: {name}.")
