@@ -41,7 +41,7 @@ class LinkTargetArguments:
     max_labels_per_anchor: int | None = None
     remove_accidental_hits: bool = True
     logq_correction: bool = False
-    cold_share: float = 0.1
+    cold_share: float | None = None
     disjoint_train_ratio: float = 0.0
     test_messages: str = "transductive"
     full_ranking: bool | list[int] = False
@@ -86,10 +86,10 @@ class LinkTargetArguments:
                 f"task.args.disjoint_train_ratio={self.disjoint_train_ratio!r} is invalid: it is "
                 "the share of training links that carry no messages. Set at least 0, below 1."
             )
-        if not 0 <= self.cold_share < 1:
+        if self.cold_share is not None and not 0 <= self.cold_share < 1:
             raise ConfigError(
                 f"task.args.cold_share={self.cold_share!r} is invalid: it is the share of a "
-                "batch's nodes that take no messages. Set at least 0, below 1."
+                "batch's nodes that take no messages. Set at least 0, below 1, or null."
             )
         if not isinstance(self.full_ranking, bool) and not _are_ks(self.full_ranking):
             raise ConfigError(

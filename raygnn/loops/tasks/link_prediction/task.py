@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from raygnn.config import Component, build
+from raygnn.config import Component, LoadedConfig, build
 from raygnn.data.links.message_graph import message_graph
 from raygnn.errors import ConfigError
 from raygnn.loops.baselines import Baselines
@@ -40,6 +40,10 @@ from raygnn.sampling.link_loader import LinkLoader, LinkPlan
 from raygnn.sampling.stores import LocalFeatureStore, LocalGraphStore
 
 _METRICS = ("mrr", "hits", "auc", "ap")
+
+
+#: Of the nodes of a training batch, where links are split by time.
+_COLD_SHARE_IN_TIME = 0.1
 
 
 class LinkPrediction(Task):
@@ -75,7 +79,8 @@ class LinkPrediction(Task):
             more often.
         cold_share: share of the nodes with features among the anchors, targets and negatives of a
             training batch that take no messages, so that the model learns to embed nodes that have
-            no links yet (DropoutNet, Volkovs et al., NeurIPS 2017); 0 lets all take them.
+            no links yet (DropoutNet, Volkovs et al., NeurIPS 2017); 0 lets all take them. None is
+            0.1 where `data.splits` is temporal, since the future brings new nodes, else 0.
         disjoint_train_ratio: share of the training links that is for the loss only.
         test_messages: `transductive` (training and validation edges) or `inductive` (training).
         full_ranking: also ranks all nodes of the target type for each anchor, known links left out;
@@ -335,7 +340,7 @@ class LinkPrediction(Task):
                 in_batch=self.objective.in_batch,
                 known=None if self.objective.is_joint else self._known,
                 log_q=args.logq_correction,
-                cold_share=args.cold_share,
+                cold_share=_cold_share(args, env.loaded),
             )
         return LinkLoader(
             graph,
@@ -363,3 +368,11 @@ class LinkPrediction(Task):
             inputs |= {"anchor_embeddings": anchors, "target_embeddings": targets}
             inputs["embeddings"] = torch.cat([anchors, targets])
         return self.objective(len(scores.positive), **inputs)
+
+
+def _cold_share(args: LinkTargetArguments, loaded: LoadedConfig) -> float:
+    """The share that is set, or the one that suits the split."""
+    if args.cold_share is not None:
+        return args.cold_share
+    rule = loaded.config.data.splits
+    return _COLD_SHARE_IN_TIME if rule is not None and rule.type == "temporal" else 0.0
