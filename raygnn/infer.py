@@ -22,7 +22,7 @@ from raygnn.inference.job import (
     relation_of,
 )
 from raygnn.loops.signature import ModelSignature
-from raygnn.outputs.saved_model.folder import SavedModel
+from raygnn.outputs.saved_model import SavedModel
 
 if TYPE_CHECKING:
     from raygnn.data.bundle import Bundle

@@ -80,7 +80,7 @@ def _run(options: argparse.Namespace, rest: Sequence[str]) -> None:
             "other. Set --export RUN_OR_CHECKPOINT --out FOLDER."
         )
     if options.export is not None:
-        from raygnn.outputs.saved_model.checkpoint_export import export_checkpoint
+        from raygnn.outputs.model_export import export_checkpoint
 
         print(export_checkpoint(options.export, options.out))
         return

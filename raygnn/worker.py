@@ -27,17 +27,15 @@ from raygnn.loops.task import Task, TaskEnvironment
 from raygnn.outputs.advice import Advice, baseline_lines, verdicts
 from raygnn.outputs.checkpoints.checkpointer import Checkpointer
 from raygnn.outputs.checkpoints.warm_start import warm_start
-from raygnn.outputs.history import HistoryWriter
-from raygnn.outputs.log_rows import LogRows
+from raygnn.outputs.history import HistoryWriter, LogRows
+from raygnn.outputs.model_export import write_model
 from raygnn.outputs.profiler import Profiler
-from raygnn.outputs.progress import Progress, num_parameters
+from raygnn.outputs.progress import Progress, Throughput, num_parameters
 from raygnn.outputs.report import build_report
 from raygnn.outputs.run_folder import RunStatus
-from raygnn.outputs.saved_model.export import write_model
-from raygnn.outputs.throughput import Throughput
 from raygnn.parallel import collectives
 from raygnn.parallel.agreement import agreement, describe, together
-from raygnn.parallel.parts import own_part
+from raygnn.parallel.sharding import own_part
 
 
 def run_worker(

@@ -14,7 +14,7 @@ from raygnn.data.time_units import AsOf, Time, date_in_unit, latest_time, time_u
 from raygnn.errors import ConfigError
 from raygnn.inference.output_folder import OutputFolder
 from raygnn.loops.signature import LinkOutput, ModelSignature, NodeOutput
-from raygnn.outputs.saved_model.folder import SavedModel
+from raygnn.outputs.saved_model import SavedModel
 
 WHAT = ("embeddings", "predictions", "probabilities")
 SCORES = ("inner_product", "decoder")

@@ -7,7 +7,7 @@ import pyarrow as pa
 from torch import Tensor
 
 from raygnn.loops.signature import NodeOutput
-from raygnn.losses.regression import in_units
+from raygnn.losses.seed_losses import in_units
 
 
 def vector_column(rows: Tensor) -> pa.Array:

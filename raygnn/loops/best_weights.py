@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from raygnn.loops.early_stopping import BestTracker
 from raygnn.loops.position import Position
-from raygnn.parallel.parts import own_part, part_of, whole_tensors, with_part
+from raygnn.parallel.sharding import own_part, part_of, whole_tensors, with_part
 
 
 class BestWeights:

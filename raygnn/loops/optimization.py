@@ -17,16 +17,19 @@ from raygnn.loops.compilation import compile_module
 from raygnn.loops.gradients.batch_statistics import BatchStatistics
 from raygnn.loops.precision import Precision
 from raygnn.parallel import collectives
-from raygnn.parallel.agreement import together
-from raygnn.parallel.initial_weights import equalise
-from raygnn.parallel.optimizer_state import load_whole_state, whole_state
-from raygnn.parallel.parts import full, part_of, whole_tensors
-from raygnn.parallel.shardable import check_shardable
-from raygnn.parallel.sparse_gradients import gradient_values
+from raygnn.parallel.agreement import equalise, together
+from raygnn.parallel.all_reduce import gradient_values
+from raygnn.parallel.sharding import (
+    check_shardable,
+    full,
+    load_whole_state,
+    part_of,
+    whole_state,
+    whole_tensors,
+)
 
 if TYPE_CHECKING:
-    from raygnn.parallel.sharded_optimizer import SharedOptimizer
-    from raygnn.parallel.sharded_weights import ShardedWeights
+    from raygnn.parallel.sharded_training import ShardedWeights, SharedOptimizer
 
 #: Gives an optimizer of the task's own for the module, or None.
 Configure = Callable[[nn.Module], torch.optim.Optimizer | None]
@@ -68,7 +71,7 @@ class Optimization:
         check_shardable(self.module, shard)
         self._sharded: ShardedWeights | None = None
         if shard == "full":
-            from raygnn.parallel.sharded_weights import ShardedWeights
+            from raygnn.parallel.sharded_training import ShardedWeights
 
             self._sharded = ShardedWeights(self.module, device)
         trainable = [p for p in self.module.parameters() if p.requires_grad]
@@ -78,7 +81,7 @@ class Optimization:
         self._check_optimizer()
         self._shared: SharedOptimizer | None = None
         if shard == "optimizer":
-            from raygnn.parallel.sharded_optimizer import SharedOptimizer
+            from raygnn.parallel.sharded_training import SharedOptimizer
 
             self._shared = SharedOptimizer(self.own_optimizer)
         self.optimizer = self._shared or self.own_optimizer

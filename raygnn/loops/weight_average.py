@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from raygnn.parallel.parts import own_part, part_of, whole_tensors
+from raygnn.parallel.sharding import own_part, part_of, whole_tensors
 
 
 class WeightAverage:

@@ -1,13 +1,26 @@
 """Metrics that are exact over any number of ranks."""
 
-from raygnn.metrics.base import ComparedMetric, GatheredMetric, Metric, Problem, SumMetric
-from raygnn.metrics.counts import Accuracy, F1Macro, F1Micro
-from raygnn.metrics.errors import R2, MeanAbsoluteError
+from raygnn.metrics.base import (
+    ComparedMetric,
+    GatheredMetric,
+    Metric,
+    Problem,
+    SumMetric,
+    TorchMetric,
+    as_metric,
+)
 from raygnn.metrics.full_ranking import FullRanking, Links
 from raygnn.metrics.link_classification import ComparedScores, LinkAUC, LinkAveragePrecision
-from raygnn.metrics.ranking import AUROC, AveragePrecision
 from raygnn.metrics.sampled_ranking import Hits, MeanReciprocalRank
-from raygnn.metrics.torchmetric import TorchMetric, as_metric
+from raygnn.metrics.seed_metrics import (
+    AUROC,
+    R2,
+    Accuracy,
+    AveragePrecision,
+    F1Macro,
+    F1Micro,
+    MeanAbsoluteError,
+)
 
 __all__ = [
     "AUROC",

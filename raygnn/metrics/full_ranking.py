@@ -9,8 +9,7 @@ import torch
 from torch import Tensor
 
 from raygnn.errors import DataError
-from raygnn.metrics.exact_mean import exact_means, exact_state
-from raygnn.metrics.sampled_ranking import check_ks, check_scores
+from raygnn.metrics.sampled_ranking import check_ks, check_scores, exact_means, exact_state
 
 #: Scores of queries [num_queries, C] with candidates [num_candidates, C].
 ScoreAll = Callable[[Tensor, Tensor], Tensor]

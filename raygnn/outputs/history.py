@@ -1,8 +1,8 @@
-"""The metric history as JSON lines, one per validation."""
+"""What a run keeps of its metrics: each validation on disk, thinned log rows for the report."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from raygnn.loops.callbacks import Callback
 from raygnn.outputs.run_folder import RunFolder
@@ -20,3 +20,33 @@ class HistoryWriter(Callback):
     def on_validation_end(self, engine: Engine, metrics: dict[str, float]) -> None:
         if engine.context.rank == 0:
             self._folder.write_history(engine.history)
+
+
+#: More points than this a chart does not show.
+MAX_ROWS = 400
+
+
+class LogRows(Callback):
+    """Keeps a row for each `on_log`; when there are too many, every second one.
+
+    Comes after what adds to the logged metrics.
+    """
+
+    def __init__(self) -> None:
+        self.rows: list[dict[str, float]] = []
+        self._stride = 1
+        self._num_seen = 0
+
+    def on_log(self, engine: Engine, metrics: dict[str, float]) -> None:
+        if self._num_seen % self._stride == 0:
+            self.rows.append({"step": engine.position.step, **metrics})
+        self._num_seen += 1
+        if len(self.rows) > MAX_ROWS:
+            self.rows, self._stride = self.rows[::2], 2 * self._stride
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"rows": list(self.rows), "stride": self._stride, "num_seen": self._num_seen}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.rows = list(state["rows"])
+        self._stride, self._num_seen = state["stride"], state["num_seen"]

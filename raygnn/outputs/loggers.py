@@ -8,7 +8,7 @@ import math
 import re
 import tempfile
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -17,7 +17,6 @@ from raygnn.data.filesystem import is_remote, join, open_fs, read_text, write_by
 from raygnn.errors import ConfigError
 from raygnn.loops.callbacks import Callback
 from raygnn.outputs.event_files import EventWriter, drop_events_from
-from raygnn.outputs.flat_config import flat_config
 
 if TYPE_CHECKING:
     from raygnn.loops.engine import Engine
@@ -294,3 +293,24 @@ def _import_extra(name: str) -> ModuleType:
             f"loggers={name!r} is invalid: the package {name} is not installed. Install "
             f"raygnn[{name}], or take {name} out of loggers."
         ) from error
+
+
+def flat_config(config: Mapping[str, Any]) -> dict[str, bool | int | float | str]:
+    """The values of a saved config by dotted key; nulls and empty values are left out.
+
+    A list of scalars is one text, `[15, 10]`; other lists count their items: `losses.0.type`.
+    """
+    return dict(_leaves(config, ""))
+
+
+def _leaves(value: Any, path: str) -> Iterator[tuple[str, bool | int | float | str]]:
+    if isinstance(value, Mapping):
+        items = [(str(key), inner) for key, inner in value.items()]
+    elif isinstance(value, list) and any(isinstance(item, Mapping | list) for item in value):
+        items = [(str(index), inner) for index, inner in enumerate(value)]
+    else:
+        if value is not None and value != []:
+            yield path, json.dumps(value) if isinstance(value, list) else value
+        return
+    for key, inner in items:
+        yield from _leaves(inner, f"{path}.{key}" if path else key)

@@ -35,7 +35,7 @@ from raygnn.data.filesystem import (
 )
 from raygnn.data.storage_retry import is_storage_error
 from raygnn.errors import RunError
-from raygnn.outputs.checkpoints.name import LAST, MANIFEST
+from raygnn.outputs.checkpoints.names import LAST, MANIFEST
 
 #: What a run writes to `run.model_uri` and `run.logs_uri`, folders that it may share with others.
 _WRITTEN_ELSEWHERE = re.compile(

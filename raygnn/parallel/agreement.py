@@ -1,10 +1,13 @@
-"""Failures of one rank that all ranks raise, instead of waiting for it in a collective."""
+"""What all ranks share before they go on: the failures of one, and the initial weights."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TypeVar
+
+import torch
+from torch import Tensor, nn
 
 from raygnn.config.redaction import redact_text
 from raygnn.errors import FAILURES, RaygnnError, TrainingError
@@ -80,3 +83,34 @@ def describe(error: BaseException) -> str:
     notes = " ".join(getattr(error, "__notes__", ()))
     text = f"{type(error).__name__}: {error}"
     return redact_text(f"{text} ({notes})" if notes else text)
+
+
+@torch.no_grad()
+def equalise(module: nn.Module) -> None:
+    """Gives every rank the parameters and buffers of rank 0.
+
+    Collective: all ranks must call.
+
+    Raises:
+        TrainingError: a rank has built a model of other names, shapes or dtypes; on all ranks.
+    """
+    if collectives.world_size() == 1:
+        return
+    own = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+    _check_same(own)
+    for tensor in own.values():
+        tensor.copy_(collectives.broadcast(tensor))
+
+
+def _check_same(own: dict[str, Tensor]) -> None:
+    described = {n: f"{list(t.shape)} of {t.dtype}" for n, t in own.items()}
+    first, *others = collectives.gather_objects(described)
+    for rank, other in enumerate(others, start=1):
+        for name in {**first, **other}:
+            here, there = first.get(name, "missing"), other.get(name, "missing")
+            if here != there:
+                raise TrainingError(
+                    f"the ranks have built different models: {name} is {there} on rank {rank}, "
+                    f"{here} on rank 0. Build the model from the configuration and the graph "
+                    "alone, so that all ranks build the same."
+                )

@@ -1,4 +1,4 @@
-"""One flat all-reduce per step: gradients, weight, logged sums and flags together."""
+"""One flat all-reduce per step, and sparse gradients of embedding tables beside it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import torch
 from torch import Tensor, nn
 
 from raygnn.parallel import collectives
-from raygnn.parallel.sparse_gradients import SparseGradients
 
 _NUM_FIXED = 8  # weight, divisor, loss sum, samples, edges, and the three flags
 
@@ -180,3 +179,46 @@ class GradientReducer:
             ask_host=ask_host,
             failed_ranks=tuple(rank for rank, flag in enumerate(failed) if flag > 0),
         )
+
+
+class SparseGradients:
+    """The parameters of a module whose gradients are sparse, and their sum over ranks."""
+
+    def __init__(self, module: nn.Module) -> None:
+        tables = [m for m in module.modules() if isinstance(m, nn.Embedding | nn.EmbeddingBag)]
+        self.parameters = [t.weight for t in tables if t.sparse and t.weight.requires_grad]
+
+    def reduce(self, *, zero: bool) -> None:
+        """Leaves in each `.grad` the coalesced sum over all ranks; none counts as no rows.
+
+        Collective: all ranks must call.
+
+        Args:
+            zero: this rank adds nothing.
+        """
+        for parameter in self.parameters:
+            rows, values = _rows_of(parameter, zero=zero)
+            rows, values = collectives.gather_rows(rows), collectives.gather_rows(values)
+            grad = torch.sparse_coo_tensor(rows.unsqueeze(0), values, parameter.shape)
+            parameter.grad = grad.coalesce()
+
+    def scale(self, factor: float) -> None:
+        """Multiplies every gradient by one factor."""
+        for parameter in self.parameters:
+            if parameter.grad is not None:
+                parameter.grad.mul_(factor)
+
+
+def gradient_values(parameter: Tensor) -> Tensor:
+    """What a gradient holds: of a sparse one the values that it has."""
+    assert parameter.grad is not None
+    grad = parameter.grad
+    return grad.coalesce().values() if grad.is_sparse else grad
+
+
+def _rows_of(parameter: Tensor, *, zero: bool) -> tuple[Tensor, Tensor]:
+    if parameter.grad is None or zero:
+        rows = torch.empty(0, dtype=torch.int64, device=parameter.device)
+        return rows, parameter.new_empty(0, *parameter.shape[1:])
+    grad = parameter.grad.coalesce()
+    return grad.indices()[0], grad.values()

@@ -13,7 +13,7 @@ from raygnn.data.filesystem import join, redact
 from raygnn.errors import ConfigError
 from raygnn.inference.job import InferenceJob, NeighborRequest, NodeRequest
 from raygnn.inference.output_folder import OutputFolder
-from raygnn.outputs.saved_model.folder import SavedModel
+from raygnn.outputs.saved_model import SavedModel
 from raygnn.runtime.data_source import open_bundle
 
 if TYPE_CHECKING:

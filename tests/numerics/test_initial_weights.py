@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from raygnn.errors import TrainingError
 from raygnn.parallel import collectives
-from raygnn.parallel.initial_weights import equalise
+from raygnn.parallel.agreement import equalise
 from tests.rank_pool import RankPool
 from tests.small_runs import run_rank, small_config
 

@@ -18,10 +18,10 @@ from raygnn.config.slots import SLOTS
 from raygnn.errors import ConfigError
 from raygnn.loops.callbacks import Callback
 from raygnn.loops.optimization import Optimization
-from raygnn.outputs.saved_model.checkpoint_export import export_checkpoint
+from raygnn.outputs.model_export import export_checkpoint
 from raygnn.parallel import collectives
 from raygnn.parallel.all_reduce import GradientReducer, LocalTotals
-from raygnn.parallel.parts import own_part
+from raygnn.parallel.sharding import own_part
 from tests.small_runs import run_rank, small_bundle, small_config, trained_weights
 
 GLOBAL_BATCH = 180

@@ -13,7 +13,7 @@ from raygnn.config.training_section import LossTerm
 from raygnn.errors import ConfigError
 from raygnn.loops.task import StepOutput
 from raygnn.loops.tasks.loss_term import bind_term
-from raygnn.losses.regression import DISTANCES
+from raygnn.losses.seed_losses import DISTANCES
 
 
 class Objective:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import secrets
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 from raygnn.config.training_section import Checkpoint
@@ -14,8 +17,7 @@ from raygnn.loops.context import WorkerContext
 from raygnn.loops.engine import Engine
 from raygnn.loops.randomness import random_state, restore_random_state
 from raygnn.loops.signature import SIGNATURE_FILE, ModelSignature
-from raygnn.outputs.checkpoints.name import MANIFEST, CheckpointName
-from raygnn.outputs.checkpoints.retention import Retention
+from raygnn.outputs.checkpoints.names import MANIFEST, CheckpointName, Retention
 from raygnn.outputs.checkpoints.store import (
     CONFIG,
     STATE,
@@ -25,10 +27,42 @@ from raygnn.outputs.checkpoints.store import (
     gather_files,
     rank_file,
 )
-from raygnn.outputs.checkpoints.uploads import Uploads
 from raygnn.outputs.run_folder import RunFolder
 from raygnn.parallel import collectives
 from raygnn.parallel.agreement import agreement
+
+
+class Uploads:
+    """Runs work that touches storage only, and keeps what it raises for whoever asks."""
+
+    def __init__(self) -> None:
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="raygnn-upload")
+        self._running: Future[None] | None = None
+        #: Is set when nobody needs the work any more; work that waits for others looks at it.
+        self.given_up = threading.Event()
+
+    def start(self, work: Callable[[], None]) -> None:
+        """Starts work; what was started before must have been waited for."""
+        assert self._running is None
+        self._running = self._pool.submit(work)
+
+    def raise_failure(self) -> None:
+        """Raises what the work raised, if it has ended so. Does not wait."""
+        if self._running is not None and self._running.done():
+            self._running.result()
+
+    def wait(self) -> bool:
+        """Waits for the work, and raises what it raised; returns whether there was any."""
+        running, self._running = self._running, None
+        if running is None:
+            return False
+        running.result()
+        return True
+
+    def close(self) -> None:
+        """Ends the thread once its work has ended."""
+        self._pool.shutdown(wait=True)
+
 
 # How often rank 0 looks whether the files of the other ranks are there.
 _POLL_S = 0.25

@@ -27,7 +27,7 @@ from raygnn.data.filesystem import (
     write_text,
 )
 from raygnn.errors import CheckpointError, DataError
-from raygnn.outputs.checkpoints.name import MANIFEST, CheckpointName
+from raygnn.outputs.checkpoints.names import MANIFEST, CheckpointName
 from raygnn.parallel import collectives
 
 STATE = "state.pt"

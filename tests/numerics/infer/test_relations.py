@@ -15,7 +15,7 @@ from raygnn.data.ingest.build_bundle import IngestOptions, ingest
 from raygnn.data.tables.graph_tables import GraphTables, edge_rows, node_rows, write_tables
 from raygnn.errors import ConfigError
 from raygnn.inference.job import known_types, relation_of
-from raygnn.outputs.saved_model.folder import SavedModel
+from raygnn.outputs.saved_model import SavedModel
 from tests.numerics.infer.test_nodes import files_of, read
 from tests.small_runs import small_config
 

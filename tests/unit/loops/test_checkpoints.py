@@ -10,7 +10,7 @@ import torch
 from raygnn.data.filesystem import delete, join, write_bytes, write_text
 from raygnn.errors import CheckpointError
 from raygnn.outputs.checkpoints.store import CheckpointStore, encode, gather_files, rank_file
-from raygnn.outputs.saved_model.export import write_model
+from raygnn.outputs.model_export import write_model
 
 ONE, TWO, THREE = (f"step-000000000{step}-0000{step}-ab-cd" for step in (1, 2, 3))
 

@@ -14,7 +14,7 @@ from raygnn.data.filesystem import read_text
 from raygnn.errors import ConfigError, TrainingError
 from raygnn.loops.callbacks import Callback
 from raygnn.outputs.event_files import read_events
-from raygnn.outputs.flat_config import flat_config
+from raygnn.outputs.loggers import flat_config
 from tests.small_runs import run_rank, small_config
 from tests.user_code import PlainPyG
 

@@ -12,9 +12,8 @@ import pytest
 
 from raygnn.errors import TrainingError
 from raygnn.loops.callbacks import Callback
-from raygnn.outputs.log_rows import MAX_ROWS, LogRows
-from raygnn.outputs.report import duration, show
-from raygnn.outputs.run_charts import run_charts
+from raygnn.outputs.history import MAX_ROWS, LogRows
+from raygnn.outputs.report import duration, run_charts, show
 from tests.small_runs import run_rank, small_config
 
 JOB_NAME = "<script>alert('&')</script>"

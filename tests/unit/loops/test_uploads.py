@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from raygnn.outputs.checkpoints.uploads import Uploads
+from raygnn.outputs.checkpoints.checkpointer import Uploads
 
 
 def test_work_goes_on_beside_the_caller_and_is_waited_for() -> None:

@@ -22,8 +22,7 @@ from raygnn.metrics import (
     LinkAveragePrecision,
     MeanReciprocalRank,
 )
-from raygnn.metrics.exact_mean import exact_means, exact_state
-from raygnn.metrics.sampled_ranking import sampled_ranks
+from raygnn.metrics.sampled_ranking import exact_means, exact_state, sampled_ranks
 
 WIDTH = 12
 

@@ -32,7 +32,7 @@ from raygnn.loops.tasks.link_prediction.popularity import link_baselines
 from raygnn.loops.tasks.link_prediction.scoring import LinkScoring
 from raygnn.loops.tasks.link_prediction.target import LinkTarget, LinkTargetArguments
 from raygnn.losses import Candidates, LinkScores
-from raygnn.losses.base import in_full_precision
+from raygnn.losses.seed_losses import in_full_precision
 from raygnn.metrics import as_metric
 from raygnn.models.graph_encoder import LinkPredictor
 from raygnn.parallel.shared_rows import computed_by_all

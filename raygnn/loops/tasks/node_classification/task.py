@@ -29,7 +29,7 @@ from raygnn.loops.tasks.build_sampler import build_sampler
 from raygnn.loops.tasks.exact_encoding import check_exact, encode_exactly
 from raygnn.loops.tasks.node_classification.target import NodeTarget, NodeTargetArguments
 from raygnn.loops.tasks.objective import Objective
-from raygnn.losses.regression import in_units, standardized
+from raygnn.losses.seed_losses import in_units, standardized
 from raygnn.metrics import as_metric
 from raygnn.models.graph_encoder import NodePredictor
 from raygnn.parallel.shared_rows import computed_by_all

@@ -1,15 +1,61 @@
-"""Losses on classes."""
+"""Losses on seeds, and the penalties that stand beside them: each a sum and its weight."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional
 
+from raygnn.data.standardization import ColumnScale
 from raygnn.errors import ConfigError, DataError
-from raygnn.losses.base import Loss, entries, in_full_precision
+
+
+class Loss(nn.Module, ABC):
+    """A loss on seeds.
+
+    It gives a sum and not a mean: the sums of micro-batches and ranks are added, then divided once
+    by the added weights, so a global batch has the same loss however it was cut.
+    """
+
+    @abstractmethod
+    def forward(self, prediction: Tensor, target: Tensor) -> tuple[Tensor, Tensor | float]:
+        """Computes the loss of one micro-batch.
+
+        Args:
+            prediction: [num_seeds, num_outputs], what the model gave for the seeds.
+            target: the seeds' labels; all seeds are labelled.
+        Returns:
+            The loss summed over the seeds (a scalar with gradient), and what it is divided by.
+        Raises:
+            DataError: the target's shape or type does not fit.
+        """
+
+
+def in_full_precision(prediction: Tensor) -> Tensor:
+    """The prediction in float32 at least: a sum over many seeds needs it, autocast or not."""
+    return prediction if prediction.dtype == torch.float64 else prediction.float()
+
+
+def entries(loss: str, prediction: Tensor, target: Tensor) -> Tensor:
+    """Gives the target in the prediction's shape, [num_seeds, num_outputs], and its type.
+
+    A target without the second dimension fits a prediction of one output.
+
+    Raises:
+        DataError: the shapes do not fit.
+    """
+    if target.dim() == 1 and prediction.shape[1] == 1:
+        target = target.unsqueeze(1)
+    if target.shape != prediction.shape:
+        raise DataError(
+            f"loss {loss}: labels have the shape {list(target.shape)}, the model's output has "
+            f"{list(prediction.shape)}. Set model.args.out_channels to the number of values per "
+            f"label, or choose another loss."
+        )
+    return target.to(prediction.dtype)
 
 
 class CrossEntropy(Loss):
@@ -112,3 +158,67 @@ def _on(prediction: Tensor, weights: Tensor | None, name: str, expected: int) ->
             f"outputs. Give {expected} weights."
         )
     return weights.to(prediction.device)
+
+
+class MeanSquaredError(Loss):
+    """Squared error, averaged over the outputs of a seed."""
+
+    def forward(self, prediction: Tensor, target: Tensor) -> tuple[Tensor, Tensor | float]:
+        """Takes numbers as target, [num_seeds, num_outputs]; see `Loss`."""
+        prediction = in_full_precision(prediction)
+        error = prediction - entries("mse", prediction, target)
+        return error.square().sum() / prediction.shape[1], float(prediction.shape[0])
+
+
+#: Losses of prediction and target that mean the same in any unit, but for a factor.
+DISTANCES = (MeanSquaredError, nn.MSELoss, nn.L1Loss, nn.SmoothL1Loss, nn.HuberLoss)
+
+
+def standardized(target: Tensor, scale: ColumnScale) -> Tensor:
+    """Targets as standard deviations from their mean, float32; 0 where there is no deviation.
+
+    Args:
+        target: [num_seeds] or [num_seeds, num_outputs].
+    """
+    mean, std = _columns(scale, target)
+    rows = (target.reshape(len(target), -1).double() - mean) / std.where(std > 0, torch.inf)
+    return rows.reshape(target.shape).float()
+
+
+def in_units(prediction: Tensor, scale: ColumnScale) -> Tensor:
+    """Predictions of standardised targets in the targets' own unit, float64.
+
+    Args:
+        prediction: [num_rows, num_outputs].
+    """
+    mean, std = _columns(scale, prediction)
+    return prediction.double() * std + mean
+
+
+def _columns(scale: ColumnScale, like: Tensor) -> tuple[Tensor, Tensor]:
+    mean, std = torch.tensor([scale.mean, scale.std], dtype=torch.float64, device=like.device)
+    return mean, std
+
+
+class EmbeddingL2(nn.Module):
+    """Half the squared L2 norm of the embeddings, averaged over rows: the penalty of BPR.
+
+    Source: arXiv:1205.2618, equation 5.
+    """
+
+    def forward(self, embeddings: Tensor) -> Tensor:
+        """A scalar.
+
+        Args:
+            embeddings: [num_rows, channels], of the seeds, or of both ends of each link.
+        """
+        return in_full_precision(embeddings).square().sum() / (2 * embeddings.shape[0])
+
+
+class WeightL1(nn.Module):
+    """Sum of the absolute values of all trainable weights; weight decay is the optimizer's."""
+
+    def forward(self, model: nn.Module) -> Tensor:
+        """A scalar that does not depend on the batch."""
+        sums = [in_full_precision(p).abs().sum() for p in model.parameters() if p.requires_grad]
+        return torch.stack(sums).sum()

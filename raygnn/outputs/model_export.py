@@ -1,17 +1,47 @@
-"""The model of a run or of one checkpoint as a folder of its own, without a graph or a worker."""
+"""The trained model as others load it: safetensors, the config that built it, its signature."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from typing import Any
 
+from safetensors.torch import save
 from torch import Tensor
 
-from raygnn.data.filesystem import exists, join, redact
+from raygnn.data.filesystem import exists, join, open_fs, redact, write_bytes
 from raygnn.errors import CheckpointError
-from raygnn.loops.signature import SIGNATURE_FILE
-from raygnn.outputs.checkpoints.name import MANIFEST
+from raygnn.loops.signature import MODEL_FILE, SIGNATURE_FILE
+from raygnn.outputs.checkpoints.names import MANIFEST
 from raygnn.outputs.checkpoints.store import CONFIG, CheckpointStore
-from raygnn.outputs.saved_model.export import write_model
+
+
+def write_model(
+    weights: Mapping[str, Tensor],
+    uri: str,
+    config_yaml: str,
+    signature: str | None,
+    write: Callable[[str, bytes], None] = write_bytes,
+) -> str:
+    """Writes a model to a folder on any fsspec URI, and returns the weights' URI.
+
+    Equal weights make the same bytes.
+
+    Args:
+        signature: for inference, as JSON; None where the task offers none.
+        write: writes a file, given its URI.
+    """
+    tensors = {
+        name: tensor.detach().to("cpu").contiguous().clone() for name, tensor in weights.items()
+    }
+    fs, path = open_fs(uri)
+    fs.makedirs(path, exist_ok=True)
+    # Safetensors writes several entries of metadata in an order of chance.
+    content = save(tensors, metadata={"format": "pt"})
+    write(join(uri, MODEL_FILE), content)
+    write(join(uri, "config.yaml"), config_yaml.encode())
+    if signature is not None:
+        write(join(uri, SIGNATURE_FILE), signature.encode())
+    return join(uri, MODEL_FILE)
 
 
 def export_checkpoint(source: str, out: str) -> str:

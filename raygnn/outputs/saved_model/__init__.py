@@ -1,1 +1,0 @@
-"""A trained model as a folder of its own."""

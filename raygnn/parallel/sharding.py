@@ -1,0 +1,133 @@
+"""`scaling.shard`: tensors of which each rank holds a part, and how checkpoints hold them whole.
+
+Such a tensor is torch's `DTensor`. Its import takes half a second, so that code which every run
+goes through knows one by its attributes.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from raygnn.errors import ConfigError
+from raygnn.parallel import collectives
+from raygnn.parallel.all_reduce import SparseGradients
+
+
+def is_shared_out(tensor: Tensor) -> bool:
+    """Whether this rank may hold a part only."""
+    return hasattr(tensor, "full_tensor")
+
+
+def own_part(tensor: Tensor) -> Tensor:
+    """What this rank holds of a tensor, in the same memory: a part, or all of it."""
+    if not is_shared_out(tensor):
+        return tensor
+    part: Tensor = tensor.detach().to_local()  # type: ignore[attr-defined]
+    return part
+
+
+def full(tensor: Tensor) -> Tensor:
+    """The parts of all ranks put together, on every rank. Collective: all ranks must call."""
+    if not is_shared_out(tensor):
+        return tensor
+    together: Tensor = tensor.detach().full_tensor()  # type: ignore[attr-defined]
+    return together
+
+
+def whole(tensor: Tensor) -> Tensor | None:
+    """The parts of all ranks put together: in host memory on rank 0, None on the others.
+
+    A tensor that is not shared out is given back as it is, on every rank. Collective: all ranks
+    must call.
+    """
+    if not is_shared_out(tensor):
+        return tensor
+    together = full(tensor)
+    return together.cpu() if collectives.rank() == 0 else None
+
+
+def whole_tensors(tensors: dict[str, Tensor]) -> dict[str, Any]:
+    """`whole` of each. Collective: all ranks must call."""
+    return {name: whole(tensor) for name, tensor in tensors.items()}
+
+
+def part_of(tensor: Tensor, like: Tensor) -> Tensor:
+    """A whole tensor shared out as another one of its shape is; it is copied."""
+    if not is_shared_out(like):
+        return tensor
+    mesh: Any = like.device_mesh  # type: ignore[attr-defined]
+    rows = -(-like.shape[0] // mesh.size())
+    first = rows * mesh.get_local_rank()
+    return with_part(like, tensor[first : first + rows].to(like.device, copy=True))
+
+
+def with_part(like: Tensor, part: Tensor) -> Tensor:
+    """A tensor shared out as another one is, of which this rank holds `part`."""
+    if not is_shared_out(like):
+        return part
+    from torch.distributed.tensor import DTensor
+
+    mesh, placements = like.device_mesh, like.placements  # type: ignore[attr-defined]
+    shape, stride = like.shape, like.stride()
+    part = part.to(like.device)
+    return DTensor.from_local(part, mesh, placements, shape=shape, stride=stride)
+
+
+def whole_state(optimizer: Optimizer) -> dict[str, Any]:
+    """The state dict with the parts of all ranks; of what is shared out, None on ranks but 0.
+
+    Collective: all ranks must call.
+    """
+    own = optimizer.state_dict()
+    together = {
+        index: {k: whole(v) if isinstance(v, Tensor) else v for k, v in values.items()}
+        for index, values in own["state"].items()
+    }
+    return {**own, "state": together}
+
+
+def load_whole_state(optimizer: Optimizer, state: dict[str, Any]) -> None:
+    """Takes back a state dict of all ranks; of weights that are shared out, this rank's part."""
+    weights = [weight for group in optimizer.param_groups for weight in group["params"]]
+    own = {
+        index: {k: _part(v, weights[index]) for k, v in values.items()}
+        for index, values in state["state"].items()
+    }
+    optimizer.load_state_dict({**state, "state": own})
+
+
+def _part(value: Any, weight: Tensor) -> Any:
+    """What belongs to each number of a weight is shared out with it; a step count is not."""
+    if isinstance(value, Tensor) and is_shared_out(weight) and value.shape == weight.shape:
+        return part_of(value, weight)
+    return value
+
+
+def check_shardable(module: nn.Module, shard: str) -> None:
+    """Checks what a config does not tell of a model.
+
+    Args:
+        shard: `scaling.shard`.
+    Raises:
+        ConfigError: the weights cannot be shared out so.
+    """
+    if shard == "none":
+        return
+    named = dict(module.named_parameters())
+    trainable = {name: p for name, p in named.items() if p.requires_grad}
+    dtypes = sorted({str(p.dtype).removeprefix("torch.") for p in trainable.values()})
+    scalars = [name for name, p in named.items() if p.dim() == 0]
+    if SparseGradients(module).parameters:
+        problem, remedy = "the model has an embedding with sparse gradients", "none"
+    elif len(dtypes) > 1:
+        problem = f"weights are in {' and '.join(dtypes)}"
+        remedy = "none, or the weights to one format"
+    elif shard == "full" and scalars:
+        problem = f"the weight {scalars[0]} is a number, which has no rows to share out"
+        remedy = "optimizer, or give the weight the shape [1]"
+    else:
+        return
+    raise ConfigError(f"scaling.shard={shard!r} is invalid: {problem}. Set it to {remedy}.")
