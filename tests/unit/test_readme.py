@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 import torch
 from torch_geometric.data import Data
 
+import raygnn.infer
 import raygnn.prepare
 import raygnn.train
 
@@ -63,12 +65,20 @@ def test_your_own_graph_trains_as_described(folder):
     ends = {key: [f"paper-{i}" for i in rng.integers(0, 200, 900)] for key in ("src", "dst")}
     pq.write_table(pa.table(ends), folder / "graph" / "cites" / "a.parquet")
     (folder / "graph" / "graph.yaml").write_text(_block("format: raygnn/graph-v1"))
-    (folder / "train.yaml").write_text(_block("data: {uri: gs://bucket/papers"))
-    local = ["--data.uri", "graph", "--run.storage_path", "runs", "--scaling.num_workers", "0"]
-    short = ["--training.max_epochs", "2"]
-    assert raygnn.train.main(["train.yaml", *local, *short]) == 0
-    assert (folder / "runs" / "papers" / "model.safetensors").exists()
-    result = raygnn.train.fit("train.yaml", [*local, *short, "--seed", "1", "--run.name", "again"])
+    (folder / "train.yaml").write_text(_block("data: {uri: graph"))
+    here = ["--scaling.num_workers", "0"]
+    short = [*here, "--training.max_epochs", "2"]
+    commands = [command for command in _commands("train") if command[0] == "train.yaml"]
+    assert len(commands) == 2
+    for command in commands:
+        assert raygnn.train.main([*command, *short]) == 0, command
+    first, *_ = _commands("infer")
+    assert raygnn.infer.main([*first, *here]) == 0
+    written = pq.read_table(folder / "out" / "predictions" / "paper")
+    assert sorted(written["id"].to_pylist()) == sorted(papers["paper_id"].to_pylist())
+    links = json.loads((folder / "runs" / "links" / "metrics.json").read_text())
+    assert 0 <= links["test/mrr"] <= 1
+    result = raygnn.train.fit("train.yaml", [*short, "--seed", "1", "--run.name", "again"])
     assert 0 <= result.metrics["test/accuracy"] <= 1
     assert len(result.metrics_dataframe) == 1  # two steps, and one validation at the end
 
