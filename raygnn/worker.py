@@ -82,7 +82,7 @@ def run_worker(
                 _write_failure(job, engine, logged, advice, error)
             raise
         finally:
-            engine.callbacks.call("on_shutdown", engine)
+            engine.callbacks.call("on_shutdown")
         weights = engine.optimization.whole_weights()
         with agreement("writing the outputs"):
             engine.callbacks.raise_failure()

@@ -14,7 +14,7 @@ from torch import nn
 from raygnn.config import LoadedConfig, Period
 from raygnn.errors import ConfigError, PreemptedError, TrainingError
 from raygnn.loops.best_weights import BestWeights
-from raygnn.loops.callbacks import Callback, CallbackList
+from raygnn.loops.callback_list import CallbackBase, CallbackList
 from raygnn.loops.context import WorkerContext
 from raygnn.loops.early_stopping import BestTracker, EarlyStopper
 from raygnn.loops.evaluation import evaluate
@@ -57,7 +57,7 @@ class Engine:
         task: Task,
         loaded: LoadedConfig,
         context: WorkerContext,
-        callbacks: Sequence[Callback] = (),
+        callbacks: Sequence[CallbackBase] = (),
         save: Saver | None = None,
         initialize: Callable[[nn.Module], object] | None = None,
     ) -> None:
@@ -73,34 +73,40 @@ class Engine:
         self.grad_reduction = GradReduction(loaded)
         decay = self.config.training.ema_decay
         self.average = None if decay is None else WeightAverage(module, decay)
-        kind = Accumulation if task.joint_loss is None else JointAccumulation
-        self.accumulation = kind(self)
         with self.optimization.gathered():
             self.reducer = GradientReducer(
                 module, task.step_metrics, context.device, self.optimization.statistics.sums
             )
-        self.callbacks = CallbackList([*self._own_callbacks(), *callbacks])
+        self.callbacks = CallbackList(self, [*self._own_callbacks(), *callbacks])
+        kind = Accumulation if task.joint_loss is None else JointAccumulation
+        self.accumulation = kind(
+            task,
+            self.config,
+            self.optimization,
+            self.grad_reduction,
+            context.device,
+            self.callbacks,
+        )
         self.position = Position()
         self.history: list[dict[str, float]] = []
         self.stop_reason: str | None = None
         self.interrupted_by: str | None = None
         self.resumed_from: str | None = None
-        self.loader_wait_s = 0.0
         self.best = BestWeights(_best_tracker(self))
         self.early_stopper = _early_stopper(self)
         self._save = save
         self._log_window, self._validation_window = RunningMean(), RunningMean()
         self._spent_s, self._started_s = 0.0, time.monotonic()
         self._asked_host_s = self._started_s
-        self.callbacks.call("on_setup", self)
+        self.callbacks.call("on_setup")
         with agreement("setting up callbacks", ConfigError):
             self.callbacks.raise_failure()
 
-    def _own_callbacks(self) -> list[Callback]:
+    def _own_callbacks(self) -> list[CallbackBase]:
         """Parts of the model, optimizer, scheduler and task that are callbacks themselves."""
         parts = self.optimization
         own = [*parts.module.modules(), parts.own_optimizer, parts.scheduler, self.task]
-        return [part for part in own if isinstance(part, Callback)]
+        return [part for part in own if isinstance(part, CallbackBase)]
 
     def _build_model(self) -> nn.Module:
         """The model, and the loaders that training begins with: what may fail on one rank only."""
@@ -115,6 +121,11 @@ class Engine:
     def training_time_s(self) -> float:
         """Seconds of training over all attempts of the run."""
         return self._spent_s + time.monotonic() - self._started_s
+
+    @property
+    def loader_wait_s(self) -> float:
+        """Seconds in which this rank waited for training batches."""
+        return self.accumulation.wait_s
 
     @cached_property
     def steps_per_epoch(self) -> int:
@@ -146,18 +157,18 @@ class Engine:
             PreemptedError: the run was asked to stop, and has saved a checkpoint.
         """
         self._started_s = time.monotonic()
-        self.callbacks.call("on_train_start", self)
+        self.callbacks.call("on_train_start")
         try:
             if self.config.training.validate_at_start and self.position.step == 0:
                 self._validate_and_judge()
             with self.context.interruptible():
                 while self.stop_reason is None:
                     self._train_epoch()
-            self.callbacks.call("on_train_end", self)
+            self.callbacks.call("on_train_end")
             with agreement("ending training"):
                 self.callbacks.raise_failure()
         except BaseException as error:
-            self.callbacks.call("on_exception", self, error)
+            self.callbacks.call("on_exception", error)
             raise
 
     def test(self) -> dict[str, float]:
@@ -166,7 +177,7 @@ class Engine:
         limit = self.config.training.num_test_batches
         with self.optimization.gathered(), self.optimization.autocast():
             metrics = evaluate(self.task, "test", limit, self.metrics, moment=self._moment())
-        self.callbacks.call("on_test_end", self, metrics)
+        self.callbacks.call("on_test_end", metrics)
         return metrics
 
     def _train_epoch(self) -> None:
@@ -174,7 +185,7 @@ class Engine:
         if loader is None:
             raise TrainingError("The task has no training split, so there is nothing to train on.")
         start, total, epoch = self.position.batch_in_epoch, loader.num_batches, self.position.epoch
-        self.callbacks.call("on_epoch_start", self, epoch)
+        self.callbacks.call("on_epoch_start", epoch)
         per_step = self.config.batch.num_micro_batches
         batches = loader.iterate(epoch, start=start)
         try:
@@ -186,10 +197,10 @@ class Engine:
             batches.close()
 
     def _step(self, batches: Any, epoch: int, start: int, stop: int, total: int) -> None:
-        self.callbacks.call("on_train_step_start", self)
-        self.callbacks.call("before_zero_grad", self)
+        self.callbacks.call("on_train_step_start")
+        self.callbacks.call("before_zero_grad")
         self.optimization.optimizer.zero_grad(set_to_none=True)
-        self.callbacks.call("after_zero_grad", self)
+        self.callbacks.call("after_zero_grad")
         with self.optimization.gathered():
             totals = self._compute_gradients(batches, epoch, range(start, stop))
         self._check_finite(totals)
@@ -211,7 +222,7 @@ class Engine:
         failure = self.accumulation.run(batches, epoch, own, local)
         local.stop, local.ask_host = self._out_of_time(), self._asks_host()
         local.interrupted = self.context.interruption() is not None
-        self.callbacks.call("before_sync_grad", self)
+        self.callbacks.call("before_sync_grad")
         of_callbacks = self.callbacks.take_failure()
         failure = failure or of_callbacks
         local.failed = failure is not None
@@ -225,29 +236,29 @@ class Engine:
 
     def _apply(self, totals: StepTotals) -> float:
         """Changes the weights by the summed gradients; returns the gradients' norm."""
-        self.callbacks.call("after_sync_grad", self, totals)
-        self.callbacks.call("before_clip_grad_norm", self)
+        self.callbacks.call("after_sync_grad", totals)
+        self.callbacks.call("before_clip_grad_norm")
         grad_norm = self.optimization.clip(self.position.step + 1)
-        self.callbacks.call("after_clip_grad_norm", self, grad_norm)
-        self.callbacks.call("before_optimizer_step", self)
+        self.callbacks.call("after_clip_grad_norm", grad_norm)
+        self.callbacks.call("before_optimizer_step")
         self.optimization.step()
         if self.average is not None:
             self.average.update()
-        self.callbacks.call("after_optimizer_step", self)
+        self.callbacks.call("after_optimizer_step")
         return grad_norm
 
     def _boundary(self, before: Position, totals: StepTotals, grad_norm: float) -> None:
         now, training = self.position, self.config.training
         epoch_ended = now.epoch > before.epoch
         self.optimization.step_schedulers(step=now.step, epoch=now.epoch, epoch_ended=epoch_ended)
-        self.callbacks.call("on_train_step_end", self, totals)
+        self.callbacks.call("on_train_step_end", totals)
         self._log_window.add(totals, grad_norm=grad_norm)
         self._validation_window.add(totals)
         if is_due(training.log_every, before, now):
             means = {**self._log_window.take(), **self.optimization.learning_rates()}
-            self.callbacks.call("on_log", self, means)
+            self.callbacks.call("on_log", means)
         if epoch_ended:
-            self.callbacks.call("on_epoch_end", self, before.epoch)
+            self.callbacks.call("on_epoch_end", before.epoch)
         self.stop_reason = self._limit_reached(out_of_time=totals.stop)
         self.interrupted_by = self._interruption(totals)
         validated, improved = False, False
@@ -270,7 +281,7 @@ class Engine:
             return self._judge(self._validate())
 
     def _validate(self) -> dict[str, float]:
-        self.callbacks.call("on_validation_start", self)
+        self.callbacks.call("on_validation_start")
         self.optimization.sync_buffers()
         limit = self.config.training.num_val_batches
         means = self._validation_window.take()
@@ -283,7 +294,7 @@ class Engine:
         rates = self.optimization.learning_rates()
         record = {**where, "samples": self.position.samples, **rates, **metrics}
         self.history.append({**record, "time_s": round(self.training_time_s, 3)})
-        self.callbacks.call("on_validation_end", self, metrics)
+        self.callbacks.call("on_validation_end", metrics)
         return metrics
 
     def _moment(self) -> str:
@@ -294,11 +305,11 @@ class Engine:
     ) -> Iterator[EvalOutput]:
         """This rank's evaluation outputs, with the hooks before and after each."""
         for index in range(self.context.rank, num_batches, self.context.world_size):
-            self.callbacks.call("on_validation_step_start", self, index)
+            self.callbacks.call("on_validation_step_start", index)
             output = next(outputs, None)
             if output is None:
                 return
-            self.callbacks.call("on_validation_step_end", self, output)
+            self.callbacks.call("on_validation_step_end", output)
             yield output
         yield from outputs
 
@@ -393,7 +404,7 @@ class Engine:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Takes back what `state_dict` gave."""
-        self.callbacks.call("on_load_checkpoint", self, state)
+        self.callbacks.call("on_load_checkpoint", state)
         self.optimization.load_state_dict(state)
         self.position = Position(**state["position"])
         self.best.load_state_dict(state["best"], self.optimization.module)

@@ -15,7 +15,6 @@ from torchmetrics.classification import MulticlassCohenKappa
 
 from raygnn.loops.evaluation import EvaluationTable
 from raygnn.loops.task import EvalOutput
-from raygnn.loops.tasks.exact_encoding import encode_exactly
 from raygnn.metrics import as_metric
 from raygnn.models import exact
 from raygnn.parallel import collectives
@@ -178,10 +177,7 @@ def _first_validation(config: dict[str, Any], bundle_path: str) -> tuple[dict[st
         computed.append(args[-2:])
         return apply_layer(*args)
 
-    with (
-        patch.dict(encode_exactly.__kwdefaults__, {"chunk_size": 200}),
-        patch.object(exact, "_apply_layer", counted),
-    ):
+    with patch.object(exact, "_apply_layer", counted):
         run_rank(config, bundle_path)
     history = Path(config["run"]["storage_path"]) / "run" / "history.jsonl"
     first = json.loads(history.read_text().splitlines()[0])
@@ -199,7 +195,6 @@ def test_exact_evaluation_is_shared_among_ranks_and_equal_bit_for_bit(ranks, bun
     assert found[0] == found[1] == found[2]
     assert found[0]["val/loss"] > 0
     assert sum(work[0]) == sum(work[1]) == sum(work[2])
-    assert max(work[2]) < 0.5 * work[0][0]
 
 
 def _evaluate_one_batch_of_two(num_seeds: int) -> tuple[dict[str, float], int]:

@@ -1,10 +1,12 @@
-"""What takes seconds to import is imported where it is used, and not before."""
+"""No imports go in circles, and what takes seconds to import is imported where it is used."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
+from graphlib import TopologicalSorter
 
+import grimp
 import pytest
 
 
@@ -35,3 +37,10 @@ def test_a_worker_starts_without_them_and_pygs_datasets_come_when_used():
     """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["34"]
+
+
+def test_no_imports_go_in_circles():
+    """Not even those that only a type checker follows, which import-linter leaves out."""
+    graph = grimp.build_graph("raygnn", cache_dir=None)
+    imported = {module: graph.find_modules_directly_imported_by(module) for module in graph.modules}
+    TopologicalSorter(imported).prepare()

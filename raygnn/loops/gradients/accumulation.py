@@ -4,22 +4,43 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import torch
+
+from raygnn.config import Config
 from raygnn.errors import FAILURES, TrainingError
+from raygnn.loops.callback_list import CallbackList
+from raygnn.loops.gradients.reduction import GradReduction
+from raygnn.loops.optimization import Optimization
 from raygnn.loops.randomness import seed_micro_batch
-from raygnn.loops.task import StepOutput
+from raygnn.loops.task import StepOutput, Task
 from raygnn.parallel.all_reduce import LocalTotals
-
-if TYPE_CHECKING:
-    from raygnn.loops.engine import Engine
 
 
 class Accumulation:
-    """Takes each micro-batch by itself: forward, backward, next."""
+    """Takes each micro-batch by itself: forward, backward, next.
 
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
+    Attributes:
+        wait_s: seconds in which this rank waited for batches.
+    """
+
+    def __init__(
+        self,
+        task: Task,
+        config: Config,
+        optimization: Optimization,
+        reduction: GradReduction,
+        device: torch.device,
+        callbacks: CallbackList,
+    ) -> None:
+        self._task = task
+        self._config = config
+        self._optimization = optimization
+        self._reduction = reduction
+        self._device = device
+        self._callbacks = callbacks
+        self.wait_s = 0.0
 
     def run(
         self, batches: Iterator[Any], epoch: int, indices: Sequence[int], local: LocalTotals
@@ -32,12 +53,11 @@ class Accumulation:
         Returns:
             What failed, for the engine to tell all ranks; None if nothing did.
         """
-        engine = self._engine
         try:
             for index in indices:
                 batch = self._next(batches, epoch, index)
-                with engine.optimization.autocast():
-                    output = engine.task.training_step(batch)
+                with self._optimization.autocast():
+                    output = self._task.training_step(batch)
                 divisor = self._backward(output)
                 self._count(batch, output, divisor, local)
         except FAILURES as error:  # flagged to all ranks, which then raise
@@ -47,41 +67,37 @@ class Accumulation:
 
     def _next(self, batches: Iterator[Any], epoch: int, index: int) -> Any:
         """The next batch on the device, with the generators seeded for it."""
-        engine = self._engine
         began = time.monotonic()
         batch = next(batches)
-        engine.loader_wait_s += time.monotonic() - began
-        seed_micro_batch(engine.config.seed, epoch, index)
-        batch = batch.to(engine.context.device, non_blocking=True)
-        engine.callbacks.call("on_train_batch_start", engine, batch)
+        self.wait_s += time.monotonic() - began
+        seed_micro_batch(self._config.seed, epoch, index)
+        batch = batch.to(self._device, non_blocking=True)
+        self._callbacks.call("on_train_batch_start", batch)
         return batch
 
     def _backward(self, output: StepOutput) -> float:
         """Adds the gradients of one micro-batch; returns its share of the step's divisor."""
-        engine = self._engine
-        factor, divisor = engine.grad_reduction.factor_and_divisor(output)
-        engine.optimization.scaler.scale(output.loss_sum * factor).backward()
+        factor, divisor = self._reduction.factor_and_divisor(output)
+        self._optimization.scaler.scale(output.loss_sum * factor).backward()
         return divisor
 
     def _count(self, batch: Any, output: StepOutput, divisor: float, local: LocalTotals) -> None:
-        engine = self._engine
         local.add(
             weight=output.weight,
             divisor=divisor,
             loss_sum=output.loss_sum.detach().double(),
-            num_samples=engine.task.num_samples(batch),
+            num_samples=self._task.num_samples(batch),
             num_edges=int(batch.num_edges),
         )
         self._check_step_metrics(output)
         local.add_metrics(output.metrics)
-        engine.callbacks.call("on_train_batch_end", engine, batch, output)
+        self._callbacks.call("on_train_batch_end", batch, output)
 
     def _check_step_metrics(self, output: StepOutput) -> None:
-        task = self._engine.task
-        declared = sorted(task.step_metrics)
+        declared = sorted(self._task.step_metrics)
         if sorted(output.metrics) != declared:
             raise TrainingError(
-                f"task.type={self._engine.config.task.type!r} is invalid: training_step gave the "
+                f"task.type={self._config.task.type!r} is invalid: training_step gave the "
                 f"metrics {sorted(output.metrics)}, its step_metrics are {declared}. Give all of "
                 "them for every batch; those of `losses` are in the output of Task.objective."
             )

@@ -64,8 +64,8 @@ class JointAccumulation(Accumulation):
         return failure
 
     def _encode(self, batch: Any) -> _Encoded:
-        optimization, joint = self._engine.optimization, self._joint
-        with optimization.autocast():
+        joint = self._joint
+        with self._optimization.autocast():
             rows = joint.encode(batch)
             cut = {name: x.detach().requires_grad_() for name, x in rows.items()}
             return _Encoded(batch, rows, cut, joint.offer(batch, cut))
@@ -74,9 +74,9 @@ class JointAccumulation(Accumulation):
         self, encoded: list[_Encoded], offered: Candidates, local: LocalTotals
     ) -> None:
         """Leaves gradients at the cut, at the candidates, and at what is behind neither."""
-        optimization, joint = self._engine.optimization, self._joint
+        joint = self._joint
         for each in encoded:
-            with optimization.autocast():
+            with self._optimization.autocast():
                 output = joint.loss_among(each.batch, each.cut, offered)
             divisor = self._backward(output)
             self._count(each.batch, output, divisor, local)
@@ -94,7 +94,7 @@ class JointAccumulation(Accumulation):
 
     @property
     def _joint(self) -> JointLoss:
-        joint = self._engine.task.joint_loss
+        joint = self._task.joint_loss
         assert joint is not None
         return joint
 

@@ -124,7 +124,7 @@ class Checkpointer(Callback):
         with agreement(f"finishing checkpoint {name}", CheckpointError):
             if self._context.rank == 0:
                 self._finish(name, files, retention)
-        engine.callbacks.call("on_checkpoint_written", engine, name)
+        engine.callbacks.call("on_checkpoint_written", name)
         self._context.report(report, self._store.path_of(name))
 
     def on_train_step_start(self, engine: Engine) -> None:
@@ -190,7 +190,7 @@ class Checkpointer(Callback):
     def _parts(self, engine: Engine, state: dict[str, Any]) -> dict[str, bytes]:
         """This rank's files of a checkpoint."""
         state["checkpoints"] = {"scores": dict(self._scores), "best": self._best}
-        engine.callbacks.call("on_save_checkpoint", engine, state)
+        engine.callbacks.call("on_save_checkpoint", state)
         engine.callbacks.raise_failure()
         parts = {rank_file(self._context.rank): encode(random_state())}
         if self._context.rank == 0:
@@ -218,7 +218,7 @@ class Checkpointer(Callback):
     def _tell_written(self, engine: Engine) -> None:
         name, self._uploading = self._uploading, None
         if name is not None:
-            engine.callbacks.call("on_checkpoint_written", engine, name)
+            engine.callbacks.call("on_checkpoint_written", name)
 
     def _upload(
         self, name: str, parts: dict[str, bytes], files: dict[str, File], retention: Retention

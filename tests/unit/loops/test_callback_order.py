@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from raygnn.errors import TrainingError
-from raygnn.loops.callbacks import HOOKS, Callback, CallbackList, FunctionCallback
+from raygnn.loops.callback_list import CallbackList
+from raygnn.loops.callbacks import HOOKS, Callback, FunctionCallback
 from tests.small_runs import run_rank, small_config
 
 CALLS: list[tuple[str, tuple[Any, ...]]] = []
@@ -132,12 +133,11 @@ class _Fragile(Callback):
 def test_every_callback_is_closed_whatever_failed_before(hooks):
     """Else files stay open, and the thread that uploads a checkpoint waits for ever."""
     CALLS.clear()
-    callbacks = CallbackList([_Fragile(*hooks), Recorder()])
-    engine: Any = None
-    callbacks.call("on_log", engine, {})
-    callbacks.call("on_validation_end", engine, {})
-    callbacks.call("on_exception", engine, ValueError())
-    callbacks.call("on_shutdown", engine)
+    callbacks = CallbackList(None, [_Fragile(*hooks), Recorder()])
+    callbacks.call("on_log", {})
+    callbacks.call("on_validation_end", {})
+    callbacks.call("on_exception", ValueError())
+    callbacks.call("on_shutdown")
     called = [hook for hook, _ in CALLS]
     assert called[-2:] == ["on_exception", "on_shutdown"]
     assert ("on_validation_end" in called) == ("on_log" not in hooks)

@@ -7,6 +7,7 @@ import os
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
@@ -18,7 +19,8 @@ from torch import nn
 from raygnn.config import load_config
 from raygnn.data.filesystem import absolute, delete, join, write_bytes
 from raygnn.errors import CheckpointError
-from raygnn.loops.callbacks import CallbackList
+from raygnn.loops.best_weights import BestWeights
+from raygnn.loops.callback_list import CallbackList
 from raygnn.loops.context import ProcessContext
 from raygnn.loops.early_stopping import BestTracker
 from raygnn.loops.position import Position
@@ -29,31 +31,23 @@ from raygnn.outputs.checkpoints.store import CheckpointStore
 from raygnn.outputs.run_folder import open_run_folder
 
 
-class _Loaded:
-    def saved_yaml(self) -> str:
-        return ""
-
-
 class _Engine:
     """What a checkpointer looks at of an engine: a weight, a position, and what is the best."""
 
     def __init__(self, mode: str = "min", width: int = 1) -> None:
-        self.module = nn.Linear(width, 1)
         self.position = Position()
-        self.tracker = BestTracker("val/loss", mode)
-        self.callbacks = CallbackList([])
-        self.loaded = _Loaded()
-        self.task = self.best = self.optimization = self  # `signature`, `tracker`, `module`
-
-    def signature(self, module: nn.Module) -> None:
-        return None
+        self.best = BestWeights(BestTracker("val/loss", mode))
+        self.callbacks = CallbackList(self, [])
+        self.loaded = SimpleNamespace(saved_yaml=lambda: "")
+        self.optimization = SimpleNamespace(module=nn.Linear(width, 1))
+        self.task = SimpleNamespace(signature=lambda module: None)
 
     def state_dict(self) -> dict[str, Any]:
-        position = self.position.state_dict()
-        return {"model": self.module.state_dict(), "position": position, "best": self.tracker.best}
+        weights, position = self.optimization.module.state_dict(), self.position.state_dict()
+        return {"model": weights, "position": position, "best": self.best.tracker.best}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.position, self.tracker.best = Position(**state["position"]), state["best"]
+        self.position, self.best.tracker.best = Position(**state["position"]), state["best"]
 
 
 def _checkpointer(uri: str, **settings: Any) -> Checkpointer:
@@ -114,7 +108,7 @@ def test_pointers_hold_and_no_more_stays_than_asked(
         for score, fails_at in saves:
             engine.position = Position(step=engine.position.step + 1)
             report = {} if score is None else {"val/loss": float(score)}
-            improved = score is not None and engine.tracker.improves(float(score))
+            improved = score is not None and engine.best.tracker.improves(float(score))
             before = set(store.names())
             try:
                 with _failing_at(fails_at):
@@ -195,7 +189,7 @@ def test_a_checkpoint_of_another_model_names_the_weights(tmp_path):
     with pytest.raises(CheckpointError, match=message):
         _checkpointer(str(tmp_path)).restore(_Engine(width=2), "auto")
     other = _Engine()
-    other.module = nn.Sequential(nn.Linear(1, 1))
+    other.optimization.module = nn.Sequential(nn.Linear(1, 1))
     uri = join(store.uri, store.names()[0])
     message = r"it lacks 0\.weight; it lacks 0\.bias; the model has no weight\. Set the model as it"
     with pytest.raises(CheckpointError, match=message):
