@@ -22,7 +22,7 @@ from torch_geometric.utils import negative_sampling
 
 from raygnn.config import Config
 from raygnn.data.bundle import Bundle, SparseColumn
-from raygnn.data.fanouts import resolve_fanouts
+from raygnn.data.edge_types import resolve_fanouts
 from raygnn.data.links.message_graph import message_graph
 from raygnn.loops.early_stopping import BestTracker, EarlyStopper
 from raygnn.loops.tasks.link_prediction.target import LinkTarget, LinkTargetArguments

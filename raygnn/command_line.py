@@ -9,8 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import NoReturn
 
 from raygnn.config import LoadedConfig, load_config
-from raygnn.data.filesystem import redact
-from raygnn.data.storage_retry import is_storage_error
+from raygnn.data.filesystem import is_storage_error, redact
 from raygnn.errors import ConfigError, RaygnnError
 from raygnn.loops.signals import Terminated, sigterm_as_interrupt
 

@@ -15,8 +15,7 @@ from raygnn import __version__
 from raygnn.config import LoadedConfig, build, resolve
 from raygnn.console import say
 from raygnn.data.bundle import Bundle
-from raygnn.data.filesystem import absolute, join
-from raygnn.data.storage_retry import is_storage_error
+from raygnn.data.filesystem import absolute, is_storage_error, join
 from raygnn.errors import CheckpointError, ConfigError, PreemptedError, RunError
 from raygnn.job import TrainJob
 from raygnn.loops.callbacks import Callback, FunctionCallback

@@ -15,13 +15,16 @@ import pyarrow as pa
 from raygnn.data import edge_kernels
 from raygnn.data.alias import edge_weights, fill_alias
 from raygnn.data.arrays import create_array, open_array
-from raygnn.data.bundle_files import INDICES, INDPTR, SPLIT, column_path
 from raygnn.data.bundle_record import (
+    INDICES,
+    INDPTR,
+    SPLIT,
     BundleRecord,
     ColumnInfo,
     EdgeRecord,
     LabelEdgeRecord,
     NodeRecord,
+    column_path,
 )
 from raygnn.data.derived import build_once
 from raygnn.data.edge_types import EdgeType, edge_type_name, type_name

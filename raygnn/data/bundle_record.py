@@ -13,6 +13,16 @@ from raygnn.data.filesystem import write_text
 from raygnn.data.id_map import IdIndex
 from raygnn.errors import DataError
 
+INDPTR = "indptr.npy"
+INDICES = "indices.npy"
+SPLIT = "split.npy"
+
+
+def column_path(folder: Path, name: str, part: str = "") -> Path:
+    """The file of a column; sparse columns have the parts indptr, indices and values."""
+    return folder / "columns" / (f"{name}.{part}.npy" if part else f"{name}.npy")
+
+
 RECORD_NAME = "bundle.json"
 FORMAT = "raygnn/bundle"
 # Part of the fingerprint: bundles of another layout are never opened, only built anew beside.

@@ -9,8 +9,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from raygnn.data.filesystem import is_remote, open_fs, write_bytes
-from raygnn.data.storage_retry import retried
+from raygnn.data.filesystem import is_remote, open_fs, retried, write_bytes
 
 # Errors of a file system that has no locks.
 _NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EINVAL}

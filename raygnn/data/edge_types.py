@@ -1,8 +1,10 @@
-"""Edge types as (source type, relation, destination type), and their written form."""
+"""Edge types as (source type, relation, destination type), and what is set for each of them."""
 
 from __future__ import annotations
 
-from raygnn.errors import DataError
+from collections.abc import Mapping, Sequence
+
+from raygnn.errors import ConfigError, DataError
 
 EdgeType = tuple[str, str, str]
 
@@ -42,3 +44,70 @@ def parse_edge_type(name: str) -> EdgeType:
         )
     source, relation, target = parts
     return source, relation, target
+
+
+#: One list for all edge types, or one for each, by triple or by `src__rel__dst`.
+Fanouts = Sequence[int] | Mapping[str, Sequence[int]] | Mapping[EdgeType, Sequence[int]]
+
+
+def resolve_fanouts(fanouts: Fanouts, edge_types: Sequence[EdgeType]) -> dict[EdgeType, list[int]]:
+    """Gives each edge type its fanouts, in the sorted order in which a hop goes over them.
+
+    Raises:
+        ConfigError: an edge type is unknown, missing, or has another number of hops; or a fanout is
+            no whole number of at least -1.
+        DataError: the graph has no edges.
+    """
+    if not edge_types:
+        raise DataError(
+            "the graph has no edge type, so there are no neighbors to sample. Declare edge_types "
+            "in graph.yaml."
+        )
+    if not isinstance(fanouts, Mapping):
+        given = {edge_type: list(fanouts) for edge_type in edge_types}
+        _check_hops("sampling.fanouts", list(fanouts))
+    else:
+        given = {_edge_type(name): list(hops) for name, hops in fanouts.items()}
+        _check_types(given, edge_types)
+        for edge_type, hops in given.items():
+            _check_hops(f"sampling.fanouts.{edge_type_name(edge_type)}", hops)
+    lengths = sorted({len(hops) for hops in given.values()})
+    if len(lengths) > 1:
+        raise ConfigError(
+            f"sampling.fanouts={_shown(given)!r} is invalid: edge types differ in their number of "
+            f"hops: {lengths}. Set lists of one length."
+        )
+    return dict(sorted(given.items()))
+
+
+def _edge_type(name: str | EdgeType) -> EdgeType:
+    return parse_edge_type(name) if isinstance(name, str) else name
+
+
+def _check_types(given: Mapping[EdgeType, list[int]], edge_types: Sequence[EdgeType]) -> None:
+    have = ", ".join(map(edge_type_name, edge_types))
+    unknown = [edge_type_name(edge_type) for edge_type in given if edge_type not in edge_types]
+    if unknown:
+        raise ConfigError(
+            f"sampling.fanouts.{unknown[0]} is invalid: the graph has no such edge type. Set it "
+            f"for {have}."
+        )
+    missing = [edge_type_name(edge_type) for edge_type in edge_types if edge_type not in given]
+    if missing:
+        raise ConfigError(
+            f"sampling.fanouts={_shown(given)!r} is invalid: {', '.join(missing)} has no fanouts. "
+            "Set them for each edge type, zeros where none shall be sampled."
+        )
+
+
+def _check_hops(where: str, hops: list[int]) -> None:
+    is_whole = all(isinstance(hop, int) and not isinstance(hop, bool) for hop in hops)
+    if not hops or not is_whole or min(hops) < -1:
+        raise ConfigError(
+            f"{where}={hops!r} is invalid: it is a list of whole numbers, one per hop. Set at "
+            "least one number, each a count of neighbors or -1 for all."
+        )
+
+
+def _shown(given: Mapping[EdgeType, list[int]]) -> dict[str, list[int]]:
+    return {edge_type_name(edge_type): hops for edge_type, hops in given.items()}

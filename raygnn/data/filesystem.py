@@ -1,7 +1,9 @@
-"""Local paths and fsspec URIs behind one set of functions."""
+"""Local paths and fsspec URIs behind one set of functions, which try again where storage fails."""
 
 from __future__ import annotations
 
+import errno
+import logging
 import os
 import posixpath
 import re
@@ -10,16 +12,108 @@ import stat
 import tarfile
 import uuid
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import ParamSpec, TypeVar
 from urllib.parse import unquote
 
 import fsspec
+from tenacity import (
+    RetryCallState,
+    retry,
+    retry_if_exception,
+    stop_after_attempt,
+    wait_exponential_jitter,
+)
 
 from raygnn.config.redaction import redact_text
-from raygnn.data.storage_retry import retried
 from raygnn.errors import DataError
+
+_STORE_CLIENTS = {"adlfs", "aiohttp", "botocore", "gcsfs", "google", "requests", "s3fs"}
+
+MAX_TRIES = 6
+_FIRST_WAIT_S, _LONGEST_WAIT_S, _JITTER_S = 0.5, 8.0, 0.25  # 15.5 s of waiting in all, at least
+
+# A second try would meet the same: what is missing, forbidden or full stays so.
+_LASTING = (
+    FileNotFoundError,
+    FileExistsError,
+    IsADirectoryError,
+    NotADirectoryError,
+    PermissionError,
+)
+_LASTING_NUMBERS = {
+    errno.ENOSPC,
+    errno.EDQUOT,
+    errno.EFBIG,
+    errno.EROFS,
+    errno.EINVAL,
+    errno.ENAMETOOLONG,
+    errno.ELOOP,
+    errno.ENOTEMPTY,
+}
+
+_LOGGER = logging.getLogger("raygnn.storage")
+
+Arguments = ParamSpec("Arguments")
+Result = TypeVar("Result")
+
+
+def is_storage_error(error: BaseException) -> bool:
+    """Whether a disk or a store failed; the clients of stores raise errors of their own kinds."""
+    package = type(error).__module__.partition(".")[0]
+    return isinstance(error, OSError) or package in _STORE_CLIENTS
+
+
+def is_transient(error: BaseException) -> bool:
+    """Whether a disk or a store failed in a way that may pass."""
+    if not is_storage_error(error) or isinstance(error, _LASTING):
+        return False
+    if str(error).startswith("Forbidden: "):  # 403, by gcsfs
+        return False
+    return getattr(error, "errno", None) not in _LASTING_NUMBERS
+
+
+def retried(function: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
+    """Makes a function that may be repeated try again, with growing pauses, and say so in the log.
+
+    The last try's exception is raised, with a note that says how often it was tried.
+    """
+    return retry(
+        retry=retry_if_exception(is_transient),
+        stop=stop_after_attempt(MAX_TRIES),
+        wait=wait_exponential_jitter(_FIRST_WAIT_S, _LONGEST_WAIT_S, jitter=_JITTER_S),
+        before_sleep=_tell,
+        retry_error_callback=_give_up,
+    )(function)
+
+
+def _tell(state: RetryCallState) -> None:
+    assert state.next_action is not None
+    _LOGGER.warning(
+        "storage failed: %s; trying again in %.1f s (%d of %d)",
+        _describe(state),
+        state.next_action.sleep,
+        state.attempt_number + 1,
+        MAX_TRIES,
+    )
+
+
+def _give_up(state: RetryCallState) -> None:
+    assert state.outcome is not None
+    error = state.outcome.exception()
+    assert error is not None
+    if is_transient(error):
+        error.add_note(f"tried {MAX_TRIES} times in {state.seconds_since_start:.0f} s")
+    raise error
+
+
+def _describe(state: RetryCallState) -> str:
+    assert state.outcome is not None
+    error = state.outcome.exception()
+    return f"{type(error).__name__}: {redact_text(str(error))}"
+
 
 _SCHEME = re.compile(r"^[A-Za-z][A-Za-z0-9+.\-]*(::|://)")
 

@@ -21,8 +21,7 @@ from raygnn.config.documents import dump_yaml
 from raygnn.config.section import Section
 from raygnn.config.validation import validate_file
 from raygnn.data.edge_types import REVERSE_PREFIX, SEPARATOR, EdgeType, edge_type_name
-from raygnn.data.filesystem import is_below, is_remote, join, read_text, redact
-from raygnn.data.storage_retry import is_storage_error
+from raygnn.data.filesystem import is_below, is_remote, is_storage_error, join, read_text, redact
 from raygnn.errors import DataError
 
 MANIFEST_NAME = "graph.yaml"

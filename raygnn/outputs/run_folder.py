@@ -26,6 +26,7 @@ from raygnn.data.filesystem import (
     delete,
     exists,
     is_remote,
+    is_storage_error,
     join,
     open_fs,
     read_bytes,
@@ -33,7 +34,6 @@ from raygnn.data.filesystem import (
     redact,
     write_text,
 )
-from raygnn.data.storage_retry import is_storage_error
 from raygnn.errors import RunError
 from raygnn.outputs.checkpoints.names import LAST, MANIFEST
 

@@ -8,8 +8,7 @@ from raygnn.config import Component, Config, LoadedConfig, resolve
 from raygnn.config.slots import SLOTS
 from raygnn.console import say
 from raygnn.data.bundle import Bundle
-from raygnn.data.edge_types import edge_type_name, reversed_edge_type
-from raygnn.data.fanouts import resolve_fanouts
+from raygnn.data.edge_types import edge_type_name, resolve_fanouts, reversed_edge_type
 from raygnn.data.manifest import Manifest, reverses
 from raygnn.loops.tasks.link_prediction.target import LinkTarget, LinkTargetArguments
 from raygnn.loops.tasks.node_classification.target import NodeTarget, NodeTargetArguments

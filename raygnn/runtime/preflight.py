@@ -1,10 +1,15 @@
-"""Checks before workers start: what would otherwise be an endless wait becomes an error."""
+"""Whether the cluster has places for the workers, before they start and while they run.
+
+What would otherwise be an endless wait becomes an error or a line.
+"""
 
 from __future__ import annotations
 
 import math
+import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import ray
@@ -188,3 +193,28 @@ def _explain(
         "Set fewer workers, or less of scaling.cpus_per_worker and scaling.resources_per_worker; "
         "where an autoscaler adds nodes, set scaling.wait_for_nodes_s."
     )
+
+
+_LOOK_FOR_PLACES_EVERY_S = 10.0
+
+
+@contextmanager
+def missing_places_told(config: Config, resources: WorkerResources) -> Iterator[None]:
+    """Says so, once, whenever the nodes that are left have too few places for the workers."""
+    is_over = threading.Event()
+
+    def watch() -> None:
+        told: str | None = None
+        while not is_over.wait(_LOOK_FOR_PLACES_EVERY_S):
+            missing = missing_places(config, resources)
+            if missing is not None and missing != told:
+                say(f"{missing} The run goes on when there are more.")
+            told = missing
+
+    watcher = threading.Thread(target=watch, name="raygnn-lost-nodes", daemon=True)
+    watcher.start()
+    try:
+        yield
+    finally:
+        is_over.set()
+        watcher.join(timeout=_LOOK_FOR_PLACES_EVERY_S)  # a head that has gone may not answer

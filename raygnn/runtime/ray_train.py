@@ -95,7 +95,7 @@ def _num_workers(scaling: Scaling) -> int | tuple[int, int]:
 
 def _train_worker(job: TrainJob, context: WorkerContext) -> dict[str, Any]:
     from raygnn.parallel.agreement import together
-    from raygnn.runtime.dashboard import DashboardMetrics
+    from raygnn.runtime.context import DashboardMetrics
     from raygnn.worker import run_worker
 
     storage_path = job.loaded.config.run.storage_path

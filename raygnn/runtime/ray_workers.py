@@ -17,9 +17,8 @@ from raygnn.config import Config
 from raygnn.console import label_lines
 from raygnn.errors import LostRankError, RaygnnError, TrainingError
 from raygnn.runtime.connection import ADDRESS_VARIABLE
-from raygnn.runtime.lost_nodes import missing_places_told
 from raygnn.runtime.node_bundle import BundlePlace, bundle_on_this_node
-from raygnn.runtime.preflight import WorkerResources, missing_places
+from raygnn.runtime.preflight import WorkerResources, missing_places, missing_places_told
 from raygnn.runtime.ray_internals import internal
 from raygnn.runtime.stop_requests import fit_interruptibly, fit_until_signal
 from raygnn.runtime.storage import arrow_filesystem

@@ -16,8 +16,7 @@ from torch_geometric.sampler import (
     SamplerOutput,
 )
 
-from raygnn.data.edge_types import EdgeType
-from raygnn.data.fanouts import Fanouts, resolve_fanouts
+from raygnn.data.edge_types import EdgeType, Fanouts, resolve_fanouts
 from raygnn.errors import ConfigError
 from raygnn.sampling.disjoint_ids import DisjointIds
 from raygnn.sampling.exclusion import Exclusion

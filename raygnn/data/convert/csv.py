@@ -9,9 +9,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from raygnn.data.convert.edge_list import undirected_edges
-from raygnn.data.convert.masks import split_nodes
-from raygnn.data.convert.normalize import normalize_rows
+from raygnn.data.convert.clean_up import normalize_rows, undirected_edges
+from raygnn.data.convert.split_option import split_nodes
 from raygnn.data.convert.text_files import TextTable, read_ragged_features, read_text_table
 from raygnn.data.tables.columns import Features, SparseRows
 from raygnn.data.tables.graph_tables import EdgeRows, GraphTables, edge_rows, node_rows

@@ -8,10 +8,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from raygnn.data.convert.components import largest_component
-from raygnn.data.convert.edge_list import undirected_edges
-from raygnn.data.convert.masks import MASK_NAMES, mask_codes, split_nodes
-from raygnn.data.convert.normalize import normalize_rows
+from raygnn.data.convert.clean_up import largest_component, normalize_rows, undirected_edges
+from raygnn.data.convert.split_option import MASK_NAMES, mask_codes, split_nodes
 from raygnn.data.filesystem import open_fs, redact
 from raygnn.data.tables.columns import Features, SparseRows
 from raygnn.data.tables.graph_tables import GraphTables, edge_rows, node_rows

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from raygnn.data.convert.masks import MASK_NAMES, split_nodes
-from raygnn.data.convert.normalize import normalize_rows
+from raygnn.data.convert.clean_up import normalize_rows
+from raygnn.data.convert.split_option import MASK_NAMES, split_nodes
 from raygnn.data.edge_types import EdgeType
 from raygnn.data.filesystem import open_fs, redact
 from raygnn.data.tables.columns import Features, SparseRows

@@ -9,12 +9,20 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from raygnn.data.convert.spec_columns import feature_rows, ids, labels, numbers, times
-from raygnn.data.convert.spec_files import SourceTable, empty_rows, read_files
+from raygnn.data.convert.spec_tables import (
+    SourceTable,
+    empty_rows,
+    feature_rows,
+    ids,
+    labels,
+    numbers,
+    read_files,
+    times,
+)
 from raygnn.data.edge_types import EdgeType, edge_type_name
 from raygnn.data.hashing import splitmix64_array
 from raygnn.data.links.split import node_hashes
-from raygnn.data.split_rules import hash_split, split_bounds
+from raygnn.data.splits import hash_split, split_bounds
 from raygnn.data.tables.columns import Features, split_column
 from raygnn.data.tables.graph_tables import EdgeRows, GraphTables, NodeRows, edge_rows, node_rows
 from raygnn.data.tables.spec import (

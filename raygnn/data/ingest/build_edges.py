@@ -10,28 +10,25 @@ from pathlib import Path
 import numpy as np
 
 from raygnn.data.arrays import create_array, open_array
-from raygnn.data.bundle_files import INDICES, INDPTR, column_path
-from raygnn.data.bundle_record import ColumnInfo, NodeRecord
-from raygnn.data.ingest.edge_buckets import (
-    BucketPlan,
-    DestinationRanges,
-    destination_ranges,
-    piece_cursors,
-    plan_buckets,
-)
+from raygnn.data.bundle_record import INDICES, INDPTR, ColumnInfo, NodeRecord, column_path
 from raygnn.data.ingest.edge_plan import EdgePlan, plan_reverse
 from raygnn.data.ingest.edge_tasks import (
     DST,
     ORDER,
     SRC,
+    BucketPlan,
     BucketTask,
+    DestinationRanges,
     EdgeResult,
     EdgeTask,
     Endpoints,
     ScatterTask,
     convert_edges,
+    destination_ranges,
     order_and_write_edges,
     order_edges,
+    piece_cursors,
+    plan_buckets,
     scatter_edges,
     write_edges,
 )

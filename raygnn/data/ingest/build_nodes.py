@@ -3,22 +3,235 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
-from raygnn.data.bundle_record import NodeRecord
-from raygnn.data.ingest.assemble_nodes import (
-    AssembledNodes,
-    assemble_nodes,
-    create_node_arrays,
-    drop_bad_nodes,
-    finish_nodes,
+import numpy as np
+
+from raygnn.data.arrays import create_array, join_parts, keep_ragged_rows, keep_rows, open_array
+from raygnn.data.bundle_record import SPLIT, ColumnInfo, NodeRecord, column_path
+from raygnn.data.id_map import BYTES, IDS, OFFSETS, IdIndex, build_index
+from raygnn.data.ingest.column_plan import DensePlan
+from raygnn.data.ingest.decode import sparse_index_dtype
+from raygnn.data.ingest.findings import MAX_EXAMPLES, Finding, describe, merge
+from raygnn.data.ingest.node_tasks import (
+    BAD,
+    NO_ID,
+    NodePlan,
+    NodeResult,
+    NodeTask,
+    convert_nodes,
+    id_files,
+    part_path,
 )
-from raygnn.data.ingest.findings import describe
-from raygnn.data.ingest.node_tasks import NodePlan, NodeTask, convert_nodes
 from raygnn.data.ingest.pieces import cut_table
 from raygnn.data.ingest.scan import ScannedTable
 from raygnn.data.ingest.schedule import Schedule
 from raygnn.errors import DataError
+
+_CHUNK_ROWS = 1 << 20
+# Class numbers up to here may have gaps, however few nodes there are.
+_ALWAYS_CLASSES = 1000
+
+
+@dataclass
+class AssembledNodes:
+    """A node type whose rows are all on disk.
+
+    Attributes:
+        findings: everything wrong in its table.
+    """
+
+    folder: Path
+    plan: NodePlan
+    tasks: Sequence[NodeTask]
+    results: Sequence[NodeResult]
+    index: IdIndex
+    duplicate: np.ndarray
+    findings: list[Finding]
+
+
+def create_node_arrays(plan: NodePlan, folder: Path, num_rows: int) -> None:
+    """Creates the arrays that the tasks of a node type fill."""
+    create_array(folder / BAD, (num_rows,), np.uint8)
+    if plan.id_kind == "int":
+        create_array(folder / IDS, (num_rows,), np.int64)
+    if plan.split is not None:
+        create_array(folder / SPLIT, (num_rows,), np.uint8)
+    for dense in plan.dense:
+        create_array(column_path(folder, dense.name), (num_rows, *dense.shape), dense.dtype)
+
+
+def assemble_nodes(
+    plan: NodePlan,
+    folder: Path,
+    tasks: Sequence[NodeTask],
+    results: Sequence[NodeResult],
+    drop: bool,
+) -> AssembledNodes:
+    """Joins string ids and sparse rows, and indexes the ids; finds those that come twice.
+
+    Args:
+        drop: bad rows will go, so that an id in one of them does not count as an earlier one.
+    """
+    if plan.id_kind == "string":
+        lengths = [part_path(task, "id.lengths") for task in tasks]
+        parts = [part_path(task, "id.bytes") for task in tasks]
+        join_parts(lengths, {folder / BYTES: (parts, np.dtype(np.uint8))}, folder / OFFSETS)
+    for sparse in plan.sparse:
+        elements = {"indices": sparse_index_dtype(sparse.dim)}
+        if sparse.values is not None:
+            elements["values"] = np.dtype(sparse.dtype)
+        join_parts(
+            [part_path(task, f"{sparse.name}.lengths") for task in tasks],
+            {
+                column_path(folder, sparse.name, part): (
+                    [part_path(task, f"{sparse.name}.{part}") for task in tasks],
+                    dtype,
+                )
+                for part, dtype in elements.items()
+            },
+            column_path(folder, sparse.name, "indptr"),
+        )
+    bad = open_array(folder / BAD)
+    index, duplicate = build_index(folder, bad > 0 if drop else bad == NO_ID, plan.id_kind)
+    findings = [finding for result in results for finding in result.findings]
+    findings.extend(_duplicate_findings(plan, folder, tasks, duplicate))
+    return AssembledNodes(folder, plan, tasks, results, index, duplicate, merge(findings))
+
+
+def drop_bad_nodes(nodes: AssembledNodes) -> int:
+    """Takes the bad rows out of every array and indexes the ids that stay.
+
+    Returns:
+        Number of dropped rows.
+    Raises:
+        DataError: no row is left.
+    """
+    folder, plan = nodes.folder, nodes.plan
+    keep = ~((open_array(folder / BAD) > 0) | nodes.duplicate)
+    num_dropped = int(len(keep) - keep.sum())
+    if num_dropped == len(keep):
+        raise DataError(f"{plan.table}: data.on_error=drop left none of its {len(keep):,} rows.")
+    if num_dropped == 0:
+        return 0
+    _number_classes(nodes)
+    for dense in plan.dense:
+        keep_rows(column_path(folder, dense.name), keep)
+    if plan.split is not None:
+        keep_rows(folder / SPLIT, keep)
+    if plan.id_kind == "int":
+        keep_rows(folder / IDS, keep)
+    else:
+        keep_ragged_rows(folder / OFFSETS, [folder / BYTES], keep)
+    for sparse in plan.sparse:
+        parts = ["indices"] if sparse.values is None else ["indices", "values"]
+        elements = [column_path(folder, sparse.name, part) for part in parts]
+        keep_ragged_rows(column_path(folder, sparse.name, "indptr"), elements, keep)
+    nodes.index, _ = build_index(folder, np.zeros(int(keep.sum()), bool), plan.id_kind)
+    return num_dropped
+
+
+def finish_nodes(nodes: AssembledNodes, num_dropped: int) -> NodeRecord:
+    """Numbers string classes, removes what only the ingest needed, and describes the type."""
+    folder, plan = nodes.folder, nodes.plan
+    if num_dropped == 0:
+        _number_classes(nodes)
+    (folder / BAD).unlink()
+    columns = [_column_info(nodes, dense) for dense in plan.dense]
+    columns.extend(
+        ColumnInfo(sparse.name, "feature", sparse.dtype, (sparse.dim,), sparse=True)
+        for sparse in plan.sparse
+    )
+    return NodeRecord(nodes.index.num_ids, nodes.index, tuple(columns), plan.split is not None)
+
+
+def _duplicate_findings(
+    plan: NodePlan, folder: Path, tasks: Sequence[NodeTask], duplicate: np.ndarray
+) -> list[Finding]:
+    findings = []
+    for task in tasks:
+        piece = task.piece
+        rows = np.flatnonzero(duplicate[piece.row_start : piece.row_start + piece.num_rows])
+        if len(rows) == 0:
+            continue
+        shown = rows[:MAX_EXAMPLES]
+        findings.append(
+            Finding(
+                plan.table,
+                piece.name,
+                plan.id_column,
+                "ids that an earlier row has",
+                "Give each node one row, or set data.on_error=drop to keep the first.",
+                len(rows),
+                tuple(int(row) + piece.file_row_start for row in shown),
+                tuple(_id_text(plan, folder, int(row) + piece.row_start) for row in shown),
+            )
+        )
+    return findings
+
+
+def _id_text(plan: NodePlan, folder: Path, row: int) -> str:
+    if plan.id_kind == "int":
+        return str(open_array(folder / IDS)[row])
+    offsets, data = (open_array(folder / name) for name in id_files("string"))
+    return repr(bytes(data[offsets[row] : offsets[row + 1]]).decode("utf-8", "replace"))
+
+
+def _class_names(nodes: AssembledNodes, label: str) -> tuple[str, ...]:
+    names: set[str] = set()
+    for result in nodes.results:
+        names.update(result.class_names.get(label, ()))
+    return tuple(sorted(names))
+
+
+def _number_classes(nodes: AssembledNodes) -> None:
+    """Replaces each piece's own codes of string labels by the places in the sorted names."""
+    for dense in nodes.plan.dense:
+        if dense.label != "class_name":
+            continue
+        place = {name: i for i, name in enumerate(_class_names(nodes, dense.name))}
+        column = open_array(column_path(nodes.folder, dense.name), "r+")
+        for task, result in zip(nodes.tasks, nodes.results, strict=True):
+            piece = task.piece
+            own = result.class_names.get(dense.name, ())
+            table = np.array([*(place[name] for name in own), -1], np.int64)
+            rows = slice(piece.row_start, piece.row_start + piece.num_rows)
+            column[rows] = table[column[rows]]
+
+
+def _column_info(nodes: AssembledNodes, plan: DensePlan) -> ColumnInfo:
+    names, num_classes = None, None
+    if plan.label == "multilabel":
+        num_classes = plan.width
+    elif plan.label in {"class", "class_name"}:
+        column = open_array(column_path(nodes.folder, plan.name))
+        starts = range(0, len(column), _CHUNK_ROWS)
+        found = max(int(column[start : start + _CHUNK_ROWS].max()) for start in starts) + 1
+        if plan.label == "class_name":
+            names = _class_names(nodes, plan.name)
+            found = len(names)
+        if plan.num_classes is not None and found > plan.num_classes:
+            raise DataError(
+                f"{nodes.plan.table}.labels.{plan.name}.num_classes={plan.num_classes} is "
+                f"invalid: the column holds {found} classes. Set {found}, or leave it out."
+            )
+        if plan.num_classes is None and found > max(len(column), _ALWAYS_CLASSES):
+            raise DataError(
+                f"{nodes.plan.table}.labels.{plan.name} is invalid: classes are 0 and up, and its "
+                f"greatest is {found - 1:,}, of {len(column):,} nodes. Number the classes without "
+                "gaps, write them as strings, or set num_classes."
+            )
+        num_classes = max(found, plan.num_classes or 0)
+    return ColumnInfo(
+        plan.name,
+        plan.role,
+        plan.dtype,
+        plan.shape,
+        num_classes=num_classes,
+        class_names=names,
+        unit=plan.unit,
+    )
 
 
 def build_nodes(

@@ -10,8 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from raygnn.data.arrays import open_array
-from raygnn.data.bundle_files import column_path
-from raygnn.data.bundle_record import ColumnInfo, ColumnStatistics
+from raygnn.data.bundle_record import ColumnInfo, ColumnStatistics, column_path
 from raygnn.data.ingest.schedule import Schedule
 
 _BLOCK_ELEMENTS = 1 << 17  # 1 MiB of float64: what is worked on stays within a core's cache

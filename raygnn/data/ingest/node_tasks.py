@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from raygnn.data.arrays import open_array
-from raygnn.data.bundle_files import SPLIT, column_path
+from raygnn.data.bundle_record import SPLIT, column_path
 from raygnn.data.hashing import string_buffers
 from raygnn.data.id_map import BYTES, IDS, OFFSETS, IdKind, id_kind, integer_ids
 from raygnn.data.ingest.column_plan import (
@@ -23,9 +23,15 @@ from raygnn.data.ingest.column_plan import (
     plan_label,
     plan_time,
 )
-from raygnn.data.ingest.decode import REPAIR, dense_rows, null_mask
-from raygnn.data.ingest.decode_labels import class_name_rows, label_rows, split_rows
-from raygnn.data.ingest.decode_sparse import sparse_rows
+from raygnn.data.ingest.decode import (
+    REPAIR,
+    class_name_rows,
+    dense_rows,
+    label_rows,
+    null_mask,
+    sparse_rows,
+    split_rows,
+)
 from raygnn.data.ingest.findings import Finding, FindingCollector
 from raygnn.data.ingest.pieces import Piece, read_blocks
 from raygnn.data.ingest.scan import ScannedTable, check_rows

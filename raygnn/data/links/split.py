@@ -16,8 +16,7 @@ from raygnn.data.bundle import Bundle, LabelEdges
 from raygnn.data.edge_types import EdgeType, edge_type_name
 from raygnn.data.hashing import hash_ids, splitmix64_array
 from raygnn.data.links import kernels as link_kernels
-from raygnn.data.split_rules import split_bounds
-from raygnn.data.splits import temporal_codes
+from raygnn.data.splits import split_bounds, temporal_codes
 from raygnn.errors import DataError
 
 if TYPE_CHECKING:

@@ -7,12 +7,9 @@ from typing import Any
 
 from raygnn.config.problems import Problem, choose_from
 from raygnn.data.synthetic.arguments import argument_problems
-from raygnn.data.synthetic.bipartite import bipartite
-from raygnn.data.synthetic.houses import houses
-from raygnn.data.synthetic.noise import noise
-from raygnn.data.synthetic.planted import planted_partition
+from raygnn.data.synthetic.link_graphs import bipartite, noise, shop
+from raygnn.data.synthetic.node_graphs import houses, planted_partition
 from raygnn.data.synthetic.rmat import rmat
-from raygnn.data.synthetic.shop import shop
 from raygnn.data.tables.graph_tables import GraphTables
 from raygnn.errors import ConfigError
 

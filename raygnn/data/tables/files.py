@@ -19,11 +19,11 @@ from raygnn.data.filesystem import (
     check_regular,
     is_below,
     is_remote,
+    is_transient,
     join,
     open_fs,
     redact,
 )
-from raygnn.data.storage_retry import is_transient
 from raygnn.errors import DataError
 
 TableFormat = Literal["parquet", "csv"]

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from raygnn.data.fanouts import resolve_fanouts
+from raygnn.data.edge_types import resolve_fanouts
 from raygnn.errors import ConfigError, DataError
 
 FOLLOWS, BUYS = ("user", "follows", "user"), ("user", "buys", "item")

@@ -15,8 +15,7 @@ from hypothesis.extra import numpy as hnp
 
 from raygnn.data.arrays import create_array, open_array
 from raygnn.data.bundle import Bundle
-from raygnn.data.bundle_files import column_path
-from raygnn.data.bundle_record import ColumnInfo, ColumnStatistics
+from raygnn.data.bundle_record import ColumnInfo, ColumnStatistics, column_path
 from raygnn.data.ingest import feature_statistics
 from raygnn.data.ingest.build_bundle import IngestOptions, ingest
 from raygnn.data.ingest.feature_statistics import _moments, measure_features

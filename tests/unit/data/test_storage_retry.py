@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import errno
 import logging
+from collections.abc import Callable
 
 import pytest
 
-from raygnn.data import storage_retry
-from raygnn.data.storage_retry import MAX_TRIES, is_transient, retried
+from raygnn.data.filesystem import MAX_TRIES, is_transient, retried
 
 
 @pytest.fixture(autouse=True)
@@ -16,7 +16,7 @@ def _no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tenacity.nap.time.sleep", lambda seconds: None)
 
 
-def _failing(error: BaseException, times: int) -> tuple[list[int], storage_retry.Callable]:
+def _failing(error: BaseException, times: int) -> tuple[list[int], Callable[..., str]]:
     calls: list[int] = []
 
     @retried

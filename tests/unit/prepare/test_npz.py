@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from raygnn.data.convert.edge_list import undirected_edges
-from raygnn.data.convert.normalize import normalize_rows
+from raygnn.data.convert.clean_up import normalize_rows, undirected_edges
 from raygnn.data.convert.npz import npz_tables
 from raygnn.data.tables.columns import SparseRows, sparse_rows
 from raygnn.data.tables.graph_tables import GraphTables

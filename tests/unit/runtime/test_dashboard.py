@@ -5,8 +5,8 @@ from __future__ import annotations
 from types import SimpleNamespace
 
 from raygnn.loops.position import Position
-from raygnn.runtime import dashboard
-from raygnn.runtime.dashboard import GAUGES, DashboardMetrics
+from raygnn.runtime import context
+from raygnn.runtime.context import GAUGES, DashboardMetrics
 
 
 class _Gauge:
@@ -29,7 +29,7 @@ def _engine(rank: int = 0, step: int = 0):
 
 def test_logs_and_validations_set_gauges(monkeypatch):
     _Gauge.made = {}
-    monkeypatch.setattr(dashboard, "Gauge", _Gauge)
+    monkeypatch.setattr(context, "Gauge", _Gauge)
     callback = DashboardMetrics("mine")
     callback.on_train_start(_engine())
     assert set(_Gauge.made) == {name for name, _ in GAUGES.values()}
@@ -47,7 +47,7 @@ def test_logs_and_validations_set_gauges(monkeypatch):
 
 def test_only_rank_0_sets_them(monkeypatch):
     _Gauge.made = {}
-    monkeypatch.setattr(dashboard, "Gauge", _Gauge)
+    monkeypatch.setattr(context, "Gauge", _Gauge)
     callback = DashboardMetrics("mine")
     callback.on_train_start(_engine(rank=1))
     callback.on_log(_engine(rank=1), {"train/loss": 0.5})

@@ -9,9 +9,13 @@ import ray
 
 from raygnn.config import load_config
 from raygnn.errors import ResourceError
-from raygnn.runtime import lost_nodes, preflight
-from raygnn.runtime.lost_nodes import missing_places_told
-from raygnn.runtime.preflight import count_fitting_runs, missing_places, plan_resources
+from raygnn.runtime import preflight
+from raygnn.runtime.preflight import (
+    count_fitting_runs,
+    missing_places,
+    missing_places_told,
+    plan_resources,
+)
 
 
 @pytest.fixture
@@ -91,7 +95,7 @@ def test_the_wait_has_an_end(nodes, monkeypatch):
 
 
 def test_nodes_that_go_while_a_run_lasts_are_told_once(nodes, monkeypatch, capsys):
-    monkeypatch.setattr(lost_nodes, "_LOOK_EVERY_S", 0.01)
+    monkeypatch.setattr(preflight, "_LOOK_FOR_PLACES_EVERY_S", 0.01)
     config = _config(num_workers=3)
     resources = plan_resources(config)
     told, end_s = "", time.monotonic() + 10
