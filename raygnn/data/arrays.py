@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Literal
@@ -78,10 +78,11 @@ def sync_folder(folder: Path) -> None:
     ]
     # The disk takes several waits at once in little more time than one.
     with ThreadPoolExecutor(_SYNC_THREADS) as pool:
-        list(pool.map(_sync, paths))
+        list(pool.map(sync_entry, paths))
 
 
-def _sync(path: str) -> None:
+def sync_entry(path: str | Path) -> None:
+    """Brings a file, or the entries of a folder, to the disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -127,15 +128,8 @@ def join_parts(
 def keep_rows(path: Path, keep: np.ndarray) -> None:
     """Rewrites a file of fixed-width rows with those under `keep` only."""
     old = open_array(path, "r")
-    kept = path.with_suffix(".kept")
-    create_array(kept, (int(keep.sum()), *old.shape[1:]), old.dtype)
-    new = open_array(kept, "r+")
-    position = 0
-    for start in range(0, len(keep), _CHUNK_ROWS):
-        rows = old[start : start + _CHUNK_ROWS][keep[start : start + _CHUNK_ROWS]]
-        new[position : position + len(rows)] = rows
-        position += len(rows)
-    kept.replace(path)
+    chunks = (slice(start, start + _CHUNK_ROWS) for start in range(0, len(keep), _CHUNK_ROWS))
+    _rewrite(path, int(keep.sum()), (old[chunk][keep[chunk]] for chunk in chunks))
 
 
 def keep_ragged_rows(offsets: Path, elements: Sequence[Path], keep: np.ndarray) -> None:
@@ -143,20 +137,28 @@ def keep_ragged_rows(offsets: Path, elements: Sequence[Path], keep: np.ndarray) 
     old_offsets = open_array(offsets, "r")
     lengths = np.diff(old_offsets)
     for path in elements:
-        old = open_array(path, "r")
-        kept = path.with_suffix(".kept")
-        create_array(kept, (int(lengths[keep].sum()),), old.dtype)
-        new = open_array(kept, "r+")
-        position = 0
-        for start in range(0, len(keep), _CHUNK_ROWS):
-            stop = min(start + _CHUNK_ROWS, len(keep))
-            mask = np.repeat(keep[start:stop], lengths[start:stop])
-            rows = old[old_offsets[start] : old_offsets[stop]][mask]
-            new[position : position + len(rows)] = rows
-            position += len(rows)
-        kept.replace(path)
+        kept = _kept_elements(open_array(path, "r"), old_offsets, lengths, keep)
+        _rewrite(path, int(lengths[keep].sum()), kept)
     new_offsets = np.zeros(int(keep.sum()) + 1, np.int64)
     np.cumsum(lengths[keep], out=new_offsets[1:])
-    with offsets.with_suffix(".kept").open("wb") as file:
-        np.save(file, new_offsets)
-    offsets.with_suffix(".kept").replace(offsets)
+    _rewrite(offsets, len(new_offsets), [new_offsets])
+
+
+def _kept_elements(
+    elements: np.ndarray, offsets: np.ndarray, lengths: np.ndarray, keep: np.ndarray
+) -> Iterator[np.ndarray]:
+    for start in range(0, len(keep), _CHUNK_ROWS):
+        stop = min(start + _CHUNK_ROWS, len(keep))
+        mask = np.repeat(keep[start:stop], lengths[start:stop])
+        yield elements[offsets[start] : offsets[stop]][mask]
+
+
+def _rewrite(path: Path, num_rows: int, parts: Iterable[np.ndarray]) -> None:
+    """Replaces an array by parts of it; a reader that has it mapped keeps the old one."""
+    old, new_path = open_array(path, "r"), path.with_suffix(".kept")
+    create_array(new_path, (num_rows, *old.shape[1:]), old.dtype)
+    new, position = open_array(new_path, "r+"), 0
+    for rows in parts:
+        new[position : position + len(rows)] = rows
+        position += len(rows)
+    new_path.replace(path)

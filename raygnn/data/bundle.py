@@ -26,7 +26,7 @@ from raygnn.data.bundle_record import (
     NodeRecord,
     column_path,
 )
-from raygnn.data.derived import build_once
+from raygnn.data.cache import build_once
 from raygnn.data.edge_types import EdgeType, edge_type_name, type_name
 from raygnn.data.id_map import BYTES, IDS, OFFSETS, IdMap
 from raygnn.errors import DataError

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -14,14 +13,17 @@ from raygnn import __version__
 from raygnn.config import LoadedConfig, build
 from raygnn.console import say
 from raygnn.data.bundle import Bundle
-from raygnn.data.derived import cache_error, cache_lock
+from raygnn.data.cache import build_once, cache_folder
 from raygnn.data.filesystem import redact, write_text
-from raygnn.data.ingest.build_bundle import IngestOptions, cache_folder, ingest
+from raygnn.data.ingest.build_bundle import IngestOptions, ingest
 from raygnn.errors import ConfigError
 
 if TYPE_CHECKING:
     from raygnn.data.tables.graph_tables import GraphTables
 
+
+#: The note in a folder of tables that says what was written.
+_NOTE = "written.json"
 
 # What one process converts in less time than Ray Data takes to start.
 _MIN_SCHEDULED_BYTES = 256 << 20
@@ -174,34 +176,28 @@ def _content_key(tables: GraphTables) -> str:
 def _write_once(cache_dir: str | None, name: str, make: Callable[[], GraphTables]) -> str:
     """Writes tables under a name that tells their content, unless all of them are there already.
 
-    A note beside the folder says what was written: caches are cleaned by age, file by file.
+    A note in the folder says what was written: caches are cleaned by age, file by file.
     """
     from raygnn.data.tables.graph_tables import write_tables
 
+    def build(folder: Path) -> None:
+        write_tables(make(), str(folder), num_shards=2)
+        write_text(folder / _NOTE, json.dumps(_sizes(folder)))
+
+    # A cache that is whole need not be writable.
     folder = cache_folder(cache_dir, "tables") / name
-    note = folder.with_name(f"{name}.json")
-    try:
-        if _sizes(folder) == _noted(note):
-            return str(folder)  # a cache that is whole need not be writable
-        with cache_lock(f"{folder}.lock"):
-            if _sizes(folder) != _noted(note):
-                shutil.rmtree(folder, ignore_errors=True)
-                write_tables(make(), str(folder), num_shards=2)
-                write_text(note, json.dumps(_sizes(folder)))
-    except OSError as error:
-        raise cache_error(error, folder.parent) from error
-    return str(folder)
+    return str(build_once(folder, build, is_whole=lambda found: _sizes(found) == _noted(found)))
 
 
 def _sizes(folder: Path) -> dict[str, int]:
-    """Bytes of every file in a folder."""
-    files = [path for path in sorted(folder.rglob("*")) if path.is_file()]
+    """Bytes of every file of the tables in a folder."""
+    files = [p for p in sorted(folder.rglob("*")) if p.is_file() and p.name != _NOTE]
     return {path.relative_to(folder).as_posix(): path.stat().st_size for path in files}
 
 
-def _noted(note: Path) -> Any:
+def _noted(folder: Path) -> Any:
     try:
-        return json.loads(note.read_bytes())
+        return json.loads((folder / _NOTE).read_bytes())
     except (FileNotFoundError, ValueError):
         return None
 

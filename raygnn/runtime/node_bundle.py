@@ -14,7 +14,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from raygnn.console import say
 from raygnn.data.bundle_record import RECORD_NAME
-from raygnn.data.derived import CACHE_VARIABLE, build_once
+from raygnn.data.cache import CACHE_VARIABLE, build_once
 from raygnn.data.ingest.build_bundle import bundle_folder
 
 _CHUNK_BYTES = 64 << 20
@@ -56,13 +56,7 @@ def bundle_on_this_node(place: BundlePlace) -> str:
     if not names_own and Path(place.path, RECORD_NAME).exists():
         return place.path
     own = bundle_folder(place.cache_dir) / Path(place.path).name
-    return str(
-        build_once(
-            own,
-            lambda folder: fetch_bundle(place, folder),
-            what="the graph",
-        )
-    )
+    return str(build_once(own, lambda folder: fetch_bundle(place, folder)))
 
 
 def fetch_bundle(place: BundlePlace, folder: Path) -> None:

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import os
 import shutil
-import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-import filelock
 import pyarrow as pa
 
 from raygnn.data.arrays import sync_folder
@@ -27,9 +24,8 @@ from raygnn.data.bundle_record import (
     NodeRecord,
     label_edge_folder,
 )
-from raygnn.data.derived import CACHE_VARIABLE, cache_error, cache_errors, cache_lock
+from raygnn.data.cache import build_once, cache_folder
 from raygnn.data.edge_types import EdgeType, edge_type_name, reversed_edge_type
-from raygnn.data.filesystem import is_remote, redact
 from raygnn.data.id_map import IdKind
 from raygnn.data.ingest.build_edges import BuiltEdges, build_edges
 from raygnn.data.ingest.build_nodes import build_nodes
@@ -38,7 +34,7 @@ from raygnn.data.ingest.feature_statistics import measure_features
 from raygnn.data.ingest.fingerprint import fingerprint
 from raygnn.data.ingest.node_tasks import NodePlan, node_columns, plan_nodes
 from raygnn.data.ingest.scan import ScannedTable, scan_tables
-from raygnn.data.ingest.schedule import Schedule, in_process
+from raygnn.data.ingest.schedule import BuildContext, Schedule, in_process
 from raygnn.data.manifest import (
     EdgeTable,
     LabelEdgeTable,
@@ -48,8 +44,6 @@ from raygnn.data.manifest import (
 )
 from raygnn.data.tables.files import TableFile, list_files
 from raygnn.errors import DataError
-
-_BUILDING = ".building-"
 
 
 @dataclass(frozen=True)
@@ -110,61 +104,29 @@ def ingest(
     if sum(file.size for table in files.values() for file in table) < min_scheduled_bytes:
         schedule, elsewhere = in_process, None
     name = fingerprint(manifest, options.of_the_content(), files, FORMAT_VERSION)
-    bundles = bundle_folder(cache_dir)
-    path = bundles / name
-    with cache_errors(bundles):
-        bundle = _open_finished(path, progress)
-        if bundle is not None:
-            return bundle
-    with cache_errors(bundles), _locked(bundles / f"{name}.lock", progress):
-        bundle = _open_finished(path, progress)
-        if bundle is not None:
-            return bundle
-        _remove_stale(bundles, name)
-        if path.exists():
-            shutil.rmtree(path)
-        building = bundles / f"{_BUILDING}{name}-{uuid.uuid4().hex[:8]}"
-        try:
-            if elsewhere is None:
-                _build(manifest, files, options, name, building, schedule, progress)
-            else:
-                elsewhere(building)
-                sync_folder(building)
-            _check_unchanged(files, _list_tables(manifest, roots))
-            building.rename(path)
-        finally:
-            shutil.rmtree(building, ignore_errors=True)
-        _sync_entries(bundles)
-    progress(f"ingest: wrote bundle {path}")
+
+    def build(folder: Path) -> None:
+        if elsewhere is None:
+            context = BuildContext(folder, options.on_error == "drop", schedule, progress)
+            _build(manifest, files, options, name, context)
+        else:
+            elsewhere(folder)
+        _check_unchanged(files, _list_tables(manifest, roots))
+        progress(f"ingest: wrote bundle {path}")
+
+    path = bundle_folder(cache_dir) / name
+    build_once(
+        path,
+        build,
+        is_whole=lambda folder: _is_finished(folder, progress),
+        on_wait=lambda: progress("ingest: waiting for another process that builds this bundle"),
+    )
     return Bundle.open(path)
 
 
 def bundle_folder(cache_dir: str | os.PathLike[str] | None = None) -> Path:
     """The folder that holds all bundles of a cache, as `cache_folder`."""
     return cache_folder(cache_dir, "bundles")
-
-
-def cache_folder(cache_dir: str | os.PathLike[str] | None, part: str) -> Path:
-    """A folder of the cache; it is made where it is missing.
-
-    Args:
-        cache_dir: null means $RAYGNN_CACHE_DIR or ~/.cache/raygnn.
-    Raises:
-        DataError: the cache is not on a local disk.
-        ResourceError: it cannot be written.
-    """
-    given = cache_dir or os.environ.get(CACHE_VARIABLE) or "~/.cache/raygnn"
-    if is_remote(given):
-        raise DataError(
-            f"data.cache_dir={redact(os.fspath(given))!r} is invalid: bundles are memory-mapped, "
-            "which needs a local disk. Set a local folder."
-        )
-    try:
-        folder = Path(os.fspath(given)).expanduser().absolute() / part
-        folder.mkdir(parents=True, exist_ok=True)
-    except (OSError, RuntimeError) as error:  # RuntimeError: this user has no home
-        raise cache_error(error, Path(given), f"folder {part}") from error
-    return folder
 
 
 def _say_nothing(_: str) -> None:
@@ -214,52 +176,16 @@ def _check_unchanged(
             )
 
 
-def _open_finished(path: Path, progress: Callable[[str], None]) -> Bundle | None:
+def _is_finished(path: Path, progress: Callable[[str], None]) -> bool:
     if not (path / RECORD_NAME).exists():
-        return None
+        return False
     try:
-        bundle = Bundle.open(path)
-        check_arrays(bundle)
+        check_arrays(Bundle.open(path))
     except DataError as error:
         progress(f"ingest: building again, because {error}")
-        return None
+        return False
     progress(f"ingest: reusing bundle {path}")
-    return bundle
-
-
-@contextmanager
-def _locked(path: Path, progress: Callable[[str], None]) -> Iterator[None]:
-    lock = cache_lock(path)
-    try:
-        lock.acquire(timeout=0)
-    except filelock.Timeout:
-        progress("ingest: waiting for another process that builds this bundle")
-        lock.acquire()
-    try:
-        yield
-    finally:
-        lock.release()
-
-
-def _remove_stale(bundles: Path, name: str) -> None:
-    """Removes what dead builds left: a live one holds the lock of its fingerprint."""
-    for folder in bundles.glob(f"{_BUILDING}*"):
-        owner = folder.name.removeprefix(_BUILDING).partition("-")[0]
-        if owner == name:
-            shutil.rmtree(folder, ignore_errors=True)
-            continue
-        # A lock that this user may not open is of somebody who cleans up himself.
-        lock = cache_lock(bundles / f"{owner}.lock")
-        with suppress(filelock.Timeout, PermissionError), lock.acquire(timeout=0):
-            shutil.rmtree(folder, ignore_errors=True)
-
-
-def _sync_entries(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    return True
 
 
 def _build(
@@ -267,44 +193,39 @@ def _build(
     files: Mapping[str, Sequence[TableFile]],
     options: IngestOptions,
     name: str,
-    building: Path,
-    schedule: Schedule,
-    progress: Callable[[str], None],
+    context: BuildContext,
 ) -> None:
-    tables = _scan(manifest, files, schedule)
+    tables = _scan(manifest, files, context.schedule)
     node_plans, edge_plans, label_plans = _plan(manifest, options, tables)
     if options.undirected and all(plan.edge_type[0] != plan.edge_type[2] for plan in edge_plans):
-        progress("ingest: data.undirected changes nothing: no edge type is within one node type")
-    drop = options.on_error == "drop"
-    work = building / "work"
+        context.progress(
+            "ingest: data.undirected changes nothing: no edge type is within one node type"
+        )
     node_tables = {t: tables[_node_table_name(t)] for t in manifest.node_types}
-    nodes = build_nodes(node_plans, node_tables, building, work, drop, schedule, progress)
-    plans = [*edge_plans, *label_plans]
-    built = build_edges(plans, tables, nodes, building, work, drop, schedule, progress)
-    shutil.rmtree(work)
-    nodes, built = _measured(nodes, built, building, schedule)
+    nodes = build_nodes(node_plans, node_tables, context)
+    built = build_edges([*edge_plans, *label_plans], tables, nodes, context)
+    shutil.rmtree(context.work)
+    nodes, built = _measured(nodes, built, context)
     edges, label_edges = _records(manifest, built)
     record = BundleRecord(name, nodes, edges, label_edges)
     # The record comes after everything it vouches for is on the disk.
-    sync_folder(building)
-    record.save(building)
-    _sync_entries(building)
+    sync_folder(context.folder)
+    record.save(context.folder)
 
 
 def _measured(
     nodes: Mapping[str, NodeRecord],
     edges: Sequence[BuiltEdges],
-    building: Path,
-    schedule: Schedule,
+    context: BuildContext,
 ) -> tuple[dict[str, NodeRecord], list[BuiltEdges]]:
     """The same records, with statistics of their features."""
-    node_folders = {name: building / "nodes" / name for name in nodes}
-    edge_folders = [building / made.plan.folder for made in edges]
+    node_folders = {name: context.node_folder(name) for name in nodes}
+    edge_folders = [context.folder / made.plan.folder for made in edges]
     columns: dict[Path, Sequence[ColumnInfo]] = {
         node_folders[name]: record.columns for name, record in nodes.items()
     }
     columns |= {folder: made.columns for folder, made in zip(edge_folders, edges, strict=True)}
-    found = measure_features(columns, schedule)
+    found = measure_features(columns, context.schedule)
     return (
         {n: replace(record, columns=found[node_folders[n]]) for n, record in nodes.items()},
         [

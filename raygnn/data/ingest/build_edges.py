@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -32,10 +32,10 @@ from raygnn.data.ingest.edge_tasks import (
     scatter_edges,
     write_edges,
 )
-from raygnn.data.ingest.findings import describe, merge
+from raygnn.data.ingest.findings import merge
 from raygnn.data.ingest.pieces import Piece, cut_table
 from raygnn.data.ingest.scan import ScannedTable
-from raygnn.data.ingest.schedule import Schedule
+from raygnn.data.ingest.schedule import BuildContext, Schedule
 from raygnn.errors import DataError
 
 # Dense ids are int32 up to here; the complement of the last one marks dropped rows.
@@ -76,37 +76,31 @@ def build_edges(
     plans: Sequence[EdgePlan],
     tables: Mapping[str, ScannedTable],
     nodes: Mapping[str, NodeRecord],
-    folder: Path,
-    work: Path,
-    drop: bool,
-    schedule: Schedule,
-    progress: Callable[[str], None],
+    context: BuildContext,
 ) -> list[BuiltEdges]:
-    """Writes every edge type and set of label edges below the folder, reverse types last.
+    """Writes every edge type and set of label edges, reverse types last.
 
     Args:
         tables: by the name that the plan has.
         nodes: the finished node types.
-        work: folder for what only the ingest needs.
-        drop: bad rows are left out instead of failing.
     Raises:
         DataError: rows break rules (all of them are listed), or none would be left.
     """
-    builds = [_prepare(plan, tables[plan.table], nodes, folder, work) for plan in plans]
+    builds = [_prepare(plan, tables[plan.table], nodes, context) for plan in plans]
     if not builds:
         return []
-    progress(
+    context.progress(
         f"ingest: reading {sum(build.num_rows for build in builds):,} edges "
         f"of {len(builds)} type(s)"
     )
     if empty := [build.plan.table for build in builds if not build.num_rows]:
-        progress(f"ingest: no rows in {', '.join(empty)}")
-    results = _convert(builds, nodes, folder, schedule)
-    _report(builds, results, drop, progress)
+        context.progress(f"ingest: no rows in {', '.join(empty)}")
+    results = _convert(builds, nodes, context)
+    _report(builds, results, context)
     counts = [[result.counts for result in found] for found in results]
     for build, found in zip(tuple(builds), results, strict=True):
         if build.plan.reverse is not None:
-            builds.append(_reversed(build, folder, work))
+            builds.append(_reversed(build, context))
             counts.append([r.reverse_counts for r in found if r.reverse_counts is not None])
     bucket_plans = [
         _scatter_plan(build, found) for build, found in zip(builds, counts, strict=True)
@@ -116,12 +110,12 @@ def build_edges(
         for build, plan, found in zip(builds, bucket_plans, counts, strict=True)
         for task in _scatter_tasks(build, plan, found)
     ]
-    progress("ingest: sorting edges by destination")
-    schedule(scatter_edges, scatters, "moving edges to buckets")
+    context.progress("ingest: sorting edges by destination")
+    context.schedule(scatter_edges, scatters, "moving edges to buckets")
     for rows in {build.rows for build in builds}:
         shutil.rmtree(rows)
-    kept = _finish_directed(builds, bucket_plans, schedule)
-    kept |= _finish_undirected(builds, bucket_plans, schedule)
+    kept = _finish_directed(builds, bucket_plans, context.schedule)
+    kept |= _finish_undirected(builds, bucket_plans, context.schedule)
     return [_built(build, kept[build.plan.folder]) for build in builds]
 
 
@@ -129,8 +123,7 @@ def _prepare(
     plan: EdgePlan,
     table: ScannedTable,
     nodes: Mapping[str, NodeRecord],
-    folder: Path,
-    work: Path,
+    context: BuildContext,
 ) -> _EdgeBuild:
     source, _, target = plan.edge_type
     num_dst = nodes[target].num_nodes
@@ -141,9 +134,9 @@ def _prepare(
         nodes[source].num_nodes,
         num_dst,
         destination_ranges(num_dst),
-        work / "rows" / plan.folder,
-        work / "buckets" / plan.folder,
-        folder / plan.folder,
+        context.work / "rows" / plan.folder,
+        context.work / "buckets" / plan.folder,
+        context.folder / plan.folder,
     )
     for name in (SRC, DST):
         create_array(build.rows / name, (table.num_rows,), build.index_dtype)
@@ -151,7 +144,7 @@ def _prepare(
     return build
 
 
-def _reversed(build: _EdgeBuild, folder: Path, work: Path) -> _EdgeBuild:
+def _reversed(build: _EdgeBuild, context: BuildContext) -> _EdgeBuild:
     """The build of the reverse type, from the same rows."""
     plan = plan_reverse(build.plan)
     return replace(
@@ -160,8 +153,8 @@ def _reversed(build: _EdgeBuild, folder: Path, work: Path) -> _EdgeBuild:
         num_src=build.num_dst,
         num_dst=build.num_src,
         ranges=destination_ranges(build.num_src),
-        buckets=work / "buckets" / plan.folder,
-        folder=folder / plan.folder,
+        buckets=context.work / "buckets" / plan.folder,
+        folder=context.folder / plan.folder,
     )
 
 
@@ -173,11 +166,10 @@ def _create_columns(plan: EdgePlan, folder: Path, num_rows: int) -> None:
 def _convert(
     builds: Sequence[_EdgeBuild],
     nodes: Mapping[str, NodeRecord],
-    folder: Path,
-    schedule: Schedule,
+    context: BuildContext,
 ) -> list[list[EdgeResult]]:
     def endpoints(node_type: str) -> Endpoints:
-        return Endpoints(folder / "nodes" / node_type, nodes[node_type].ids)
+        return Endpoints(context.node_folder(node_type), nodes[node_type].ids)
 
     tasks = [
         EdgeTask(
@@ -192,24 +184,21 @@ def _convert(
         for build in builds
         for piece in build.pieces
     ]
-    results = iter(schedule(convert_edges, tasks, "reading edges"))
+    results = iter(context.schedule(convert_edges, tasks, "reading edges"))
     return [[next(results) for _ in build.pieces] for build in builds]
 
 
 def _report(
     builds: Sequence[_EdgeBuild],
     results: Sequence[Sequence[EdgeResult]],
-    drop: bool,
-    progress: Callable[[str], None],
+    context: BuildContext,
 ) -> None:
     findings = merge(
         finding for found in results for result in found for finding in result.findings
     )
+    context.report(findings)
     if not findings:
         return
-    if not drop:
-        raise DataError(describe(findings))
-    progress(f"ingest: data.on_error=drop leaves out what is wrong:\n{describe(findings)}")
     for build, found in zip(builds, results, strict=True):
         num_dropped = sum(result.num_dropped for result in found)
         if num_dropped and num_dropped == build.num_rows:
@@ -217,7 +206,7 @@ def _report(
                 f"{build.plan.table}: data.on_error=drop left none of its {num_dropped:,} rows."
             )
         if num_dropped:
-            progress(f"ingest: dropped {num_dropped:,} edges of type {build.plan.name}")
+            context.progress(f"ingest: dropped {num_dropped:,} edges of type {build.plan.name}")
 
 
 def _scatter_plan(build: _EdgeBuild, piece_counts: Sequence[np.ndarray]) -> BucketPlan:

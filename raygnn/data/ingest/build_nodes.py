@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,7 +13,7 @@ from raygnn.data.bundle_record import SPLIT, ColumnInfo, NodeRecord, column_path
 from raygnn.data.id_map import BYTES, IDS, OFFSETS, IdIndex, build_index
 from raygnn.data.ingest.column_plan import DensePlan
 from raygnn.data.ingest.decode import sparse_index_dtype
-from raygnn.data.ingest.findings import MAX_EXAMPLES, Finding, describe, merge
+from raygnn.data.ingest.findings import MAX_EXAMPLES, Finding, merge
 from raygnn.data.ingest.node_tasks import (
     BAD,
     NO_ID,
@@ -26,7 +26,7 @@ from raygnn.data.ingest.node_tasks import (
 )
 from raygnn.data.ingest.pieces import cut_table
 from raygnn.data.ingest.scan import ScannedTable
-from raygnn.data.ingest.schedule import Schedule
+from raygnn.data.ingest.schedule import BuildContext
 from raygnn.errors import DataError
 
 _CHUNK_ROWS = 1 << 20
@@ -235,60 +235,40 @@ def _column_info(nodes: AssembledNodes, plan: DensePlan) -> ColumnInfo:
 
 
 def build_nodes(
-    plans: Mapping[str, NodePlan],
-    tables: Mapping[str, ScannedTable],
-    folder: Path,
-    work: Path,
-    drop: bool,
-    schedule: Schedule,
-    progress: Callable[[str], None],
+    plans: Mapping[str, NodePlan], tables: Mapping[str, ScannedTable], context: BuildContext
 ) -> dict[str, NodeRecord]:
-    """Writes every node type below `folder/nodes`.
+    """Writes every node type.
 
-    Args:
-        work: folder for what only the ingest needs.
-        drop: bad rows are left out instead of failing.
     Raises:
         DataError: rows break rules (all of them are listed), or none would be left.
     """
     tasks: dict[str, list[NodeTask]] = {}
     for node_type, plan in plans.items():
-        target, parts = folder / "nodes" / node_type, work / "nodes" / node_type
+        folder, parts = context.node_folder(node_type), context.work / "nodes" / node_type
         parts.mkdir(parents=True)
-        create_node_arrays(plan, target, tables[node_type].num_rows)
+        create_node_arrays(plan, folder, tables[node_type].num_rows)
         tasks[node_type] = [
-            NodeTask(piece, plan, target, parts) for piece in cut_table(tables[node_type])
+            NodeTask(piece, plan, folder, parts) for piece in cut_table(tables[node_type])
         ]
     flat = [task for group in tasks.values() for task in group]
     num_rows = sum(table.num_rows for table in tables.values())
-    progress(f"ingest: reading {num_rows:,} nodes of {len(plans)} type(s)")
-    results = iter(schedule(convert_nodes, flat, "reading nodes"))
+    context.progress(f"ingest: reading {num_rows:,} nodes of {len(plans)} type(s)")
+    results = iter(context.schedule(convert_nodes, flat, "reading nodes"))
     assembled = {
         node_type: assemble_nodes(
             plan,
-            folder / "nodes" / node_type,
+            context.node_folder(node_type),
             tasks[node_type],
             [next(results) for _ in tasks[node_type]],
-            drop,
+            context.drop,
         )
         for node_type, plan in plans.items()
     }
-    _report(list(assembled.values()), drop, progress)
+    context.report([finding for nodes in assembled.values() for finding in nodes.findings])
     records = {}
     for node_type, nodes in assembled.items():
-        num_dropped = drop_bad_nodes(nodes) if drop else 0
+        num_dropped = drop_bad_nodes(nodes) if context.drop else 0
         if num_dropped:
-            progress(f"ingest: dropped {num_dropped:,} nodes of type {node_type!r}")
+            context.progress(f"ingest: dropped {num_dropped:,} nodes of type {node_type!r}")
         records[node_type] = finish_nodes(nodes, num_dropped)
     return records
-
-
-def _report(
-    assembled: Sequence[AssembledNodes], drop: bool, progress: Callable[[str], None]
-) -> None:
-    findings = [finding for nodes in assembled for finding in nodes.findings]
-    if not findings:
-        return
-    if not drop:
-        raise DataError(describe(findings))
-    progress(f"ingest: data.on_error=drop leaves out what is wrong:\n{describe(findings)}")

@@ -11,7 +11,7 @@ import numpy as np
 from raygnn.data.arrays import create_array, open_array
 from raygnn.data.bundle import Bundle, Csc, Csr
 from raygnn.data.bundle_record import BundleRecord
-from raygnn.data.derived import build_once
+from raygnn.data.cache import build_once
 from raygnn.data.edge_types import EdgeType, edge_type_name
 from raygnn.data.links import kernels as link_kernels
 from raygnn.data.links.folder import link_folder, message_codes, message_types

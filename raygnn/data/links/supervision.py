@@ -10,7 +10,7 @@ import numpy as np
 
 from raygnn.data.arrays import create_array, open_array
 from raygnn.data.bundle import Bundle
-from raygnn.data.derived import build_once
+from raygnn.data.cache import build_once
 from raygnn.data.edge_types import EdgeType, edge_type_name
 from raygnn.data.links import kernels as link_kernels
 from raygnn.data.links.folder import SPLIT_NAMES, link_folder, rows_of

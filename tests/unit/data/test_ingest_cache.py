@@ -21,7 +21,7 @@ import pytest
 
 from raygnn.data.arrays import create_array, open_array
 from raygnn.data.bundle import Bundle
-from raygnn.data.ingest import build_bundle as ingest_module
+from raygnn.data.cache import CACHE_VARIABLE
 from raygnn.data.ingest import build_edges, fingerprint
 from raygnn.data.ingest.build_bundle import IngestOptions, bundle_folder, ingest
 from raygnn.data.ingest.schedule import in_process
@@ -257,9 +257,9 @@ def test_full_disk_is_said(graph: Path, tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def test_cache_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(ingest_module.CACHE_VARIABLE, str(tmp_path / "from-env"))
+    monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path / "from-env"))
     assert bundle_folder() == tmp_path / "from-env" / "bundles"
-    monkeypatch.delenv(ingest_module.CACHE_VARIABLE)
+    monkeypatch.delenv(CACHE_VARIABLE)
     monkeypatch.setenv("HOME", str(tmp_path))
     assert bundle_folder() == tmp_path / ".cache" / "raygnn" / "bundles"
     with pytest.raises(DataError, match=r"data.cache_dir='gs://b/c' is invalid: .*memory-mapped"):
@@ -273,7 +273,7 @@ def test_a_user_without_a_home(monkeypatch: pytest.MonkeyPatch) -> None:
     def no_home(path: Path) -> Path:
         raise RuntimeError("Could not determine home directory.")
 
-    monkeypatch.delenv(ingest_module.CACHE_VARIABLE)
+    monkeypatch.delenv(CACHE_VARIABLE)
     monkeypatch.setattr(Path, "expanduser", no_home)
     with pytest.raises(ResourceError, match=r"data\.cache_dir: folder bundles .*RAYGNN_CACHE_DIR"):
         bundle_folder()

@@ -14,7 +14,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from raygnn.data.bundle import Bundle
-from raygnn.data.ingest import build_bundle as ingest_module
 from raygnn.data.ingest import edge_tasks, pieces
 from raygnn.data.ingest.build_bundle import IngestOptions, ingest
 from raygnn.errors import DataError
@@ -76,7 +75,7 @@ def _few_per_bucket(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(edge_tasks, "BUCKET_EDGES", 3)
     patch.setattr(pieces, "PIECE_BYTES", 1)
     # Waiting for the disk is most of the time of these graphs.
-    patch.setattr(ingest_module, "sync_folder", lambda folder: None)
+    patch.setattr("os.fsync", lambda descriptor: None)
 
 
 @settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow])

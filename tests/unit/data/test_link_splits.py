@@ -17,7 +17,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from raygnn.config.data_section import HashSplit, TemporalSplit
-from raygnn.data import derived
 from raygnn.data.bundle import Bundle
 from raygnn.data.edge_types import EdgeType
 from raygnn.data.ingest import build_bundle
@@ -133,8 +132,7 @@ def _as_links(bundle: Bundle, graph: _Graph, split: str, link: LinkSplit, **spec
 @pytest.fixture(autouse=True, scope="module")
 def _no_fsync() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        for module in (build_bundle, derived):
-            patch.setattr(module, "sync_folder", lambda folder: None)
+        patch.setattr("os.fsync", lambda descriptor: None)
         yield
 
 

@@ -6,6 +6,7 @@ import errno
 import os
 from pathlib import Path
 
+import filelock
 import pytest
 import torch
 from torch_geometric.data import Data
@@ -13,7 +14,6 @@ from torch_geometric.data import Data
 from raygnn.config import LoadedConfig, load_config
 from raygnn.data.bundle import Bundle
 from raygnn.errors import ConfigError, ResourceError
-from raygnn.runtime import data_source
 from raygnn.runtime.data_source import open_bundle, open_trial_bundle, tables_uri
 
 _DATA = {"synthetic": {"type": "planted_partition", "num_nodes": 60, "num_classes": 3, "seed": 0}}
@@ -23,7 +23,7 @@ def _open(cache: Path) -> Bundle:
     return open_bundle(load_config({"data": {**_DATA, "cache_dir": str(cache)}}), None)
 
 
-@pytest.mark.parametrize("pattern", ["graph.yaml", "edges/*/part-00001-*", "../*.json"])
+@pytest.mark.parametrize("pattern", ["graph.yaml", "edges/*/part-00001-*", "written.json"])
 @pytest.mark.parametrize("damage", ["missing", "empty"])
 def test_generated_tables_that_lost_a_file_are_written_again(
     tmp_path: Path, pattern: str, damage: str
@@ -41,12 +41,12 @@ def test_generated_tables_that_lost_a_file_are_written_again(
 def test_a_cache_that_takes_nothing_serves_what_it_has(monkeypatch, tmp_path: Path, number: int):
     first = _open(tmp_path)
 
-    def fail(*arguments: object) -> None:
+    def fail(*arguments: object, **options: object) -> None:
         raise OSError(number, os.strerror(number))
 
-    monkeypatch.setattr(data_source, "cache_lock", fail)
+    monkeypatch.setattr(filelock, "FileLock", fail)
     assert _open(tmp_path).path == first.path
-    next((tmp_path / "tables").glob("*.json")).unlink()
+    next((tmp_path / "tables").glob("*/written.json")).unlink()
     with pytest.raises(ResourceError, match=r"data\.cache_dir: the graph cannot .*/tables:"):
         _open(tmp_path)
 

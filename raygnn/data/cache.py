@@ -1,0 +1,143 @@
+"""What is made once and kept in the cache, by one process at a time, of one or several users."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import filelock
+
+from raygnn.data.arrays import sync_entry, sync_folder
+from raygnn.data.filesystem import is_remote, redact
+from raygnn.errors import DataError, ResourceError
+
+CACHE_VARIABLE = "RAYGNN_CACHE_DIR"
+_BUILDING = ".building-"
+_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EROFS}  # also where no file is named
+_LOCK_MODE = 0o666  # whoever shares a cache waits for the same locks
+
+
+def cache_folder(cache_dir: str | os.PathLike[str] | None, part: str) -> Path:
+    """A folder of the cache; it is made where it is missing.
+
+    Args:
+        cache_dir: null means $RAYGNN_CACHE_DIR or ~/.cache/raygnn.
+    Raises:
+        DataError: the cache is not on a local disk.
+        ResourceError: it cannot be written.
+    """
+    given = cache_dir or os.environ.get(CACHE_VARIABLE) or "~/.cache/raygnn"
+    if is_remote(given):
+        raise DataError(
+            f"data.cache_dir={redact(os.fspath(given))!r} is invalid: bundles are memory-mapped, "
+            "which needs a local disk. Set a local folder."
+        )
+    try:
+        folder = Path(os.fspath(given)).expanduser().absolute() / part
+        folder.mkdir(parents=True, exist_ok=True)
+    except (OSError, RuntimeError) as error:  # RuntimeError: this user has no home
+        raise _cache_error(error, Path(given), f"folder {part}") from error
+    return folder
+
+
+def build_once(
+    folder: Path,
+    build: Callable[[Path], None],
+    what: str = "the graph",
+    *,
+    is_whole: Callable[[Path], bool] = Path.exists,
+    on_wait: Callable[[], None] = lambda: None,
+) -> Path:
+    """Gives a folder, building it first where it is not there: by one process, and as a whole.
+
+    Args:
+        build: fills the folder that it is given.
+        what: what the folder holds, as messages call it.
+        is_whole: whether the folder is there, and need not be built again.
+        on_wait: is called where another process builds it.
+    Raises:
+        ResourceError: it has to be built, and its place cannot be written.
+    """
+    building = folder.with_name(f"{_BUILDING}{folder.name}-{uuid.uuid4().hex[:8]}")
+    with _cache_errors(folder.parent, what):
+        if is_whole(folder):
+            return folder
+        folder.parent.mkdir(exist_ok=True, parents=True)
+        with _locked(_lock(folder.parent, folder.name), on_wait):
+            if is_whole(folder):
+                return folder
+            _remove_dead_builds(folder)
+            if folder.exists():
+                shutil.rmtree(folder)
+            try:
+                building.mkdir()
+                build(building)
+                sync_folder(building)
+                building.rename(folder)
+            finally:
+                shutil.rmtree(building, ignore_errors=True)
+            sync_entry(folder.parent)
+    return folder
+
+
+def _lock(folder: Path, name: str) -> filelock.BaseFileLock:
+    """The lock of a folder in the cache, which other users of it may take too."""
+    return filelock.FileLock(folder / f"{name}.lock", mode=_LOCK_MODE)
+
+
+@contextmanager
+def _locked(lock: filelock.BaseFileLock, on_wait: Callable[[], None]) -> Iterator[None]:
+    try:
+        lock.acquire(timeout=0)
+    except filelock.Timeout:
+        on_wait()
+        lock.acquire()
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def _remove_dead_builds(folder: Path) -> None:
+    """Removes what dead builds have left beside a folder whose lock this process holds."""
+    for left in folder.parent.glob(f"{_BUILDING}*-*"):
+        owner = left.name.removeprefix(_BUILDING).rpartition("-")[0]
+        if owner == folder.name:
+            shutil.rmtree(left, ignore_errors=True)
+            continue
+        # A live build holds its lock. One that this user may not open is of somebody else, who
+        # cleans up himself.
+        lock = _lock(folder.parent, owner)
+        with suppress(filelock.Timeout, PermissionError), lock.acquire(timeout=0):
+            shutil.rmtree(left, ignore_errors=True)
+
+
+@contextmanager
+def _cache_errors(folder: Path, what: str) -> Iterator[None]:
+    """Makes one error of everything that keeps this user out of a folder of the cache.
+
+    What fails elsewhere, as a table that is read, passes.
+
+    Raises:
+        ResourceError: a file of the folder cannot be read or written, or the disk is full.
+    """
+    try:
+        yield
+    except OSError as error:
+        named = os.path.abspath(os.fsdecode(error.filename)) if error.filename else ""
+        if error.errno in _FULL or named == str(folder) or named.startswith(f"{folder}/"):
+            raise _cache_error(error, folder, what) from error
+        raise
+
+
+def _cache_error(error: Exception, folder: Path, what: str) -> ResourceError:
+    """The error of a cache that this user cannot use."""
+    return ResourceError(
+        f"data.cache_dir: {what} cannot be kept in {folder}: {error}. Set data.cache_dir, or "
+        f"${CACHE_VARIABLE}, to a folder that you may read and write, with room for the graph."
+    )
