@@ -10,6 +10,7 @@ from typing import NoReturn
 
 from raygnn.config import LoadedConfig, load_config
 from raygnn.data.filesystem import is_storage_error, redact
+from raygnn.early_interrupts import exit_normally
 from raygnn.errors import ConfigError, RaygnnError
 from raygnn.loops.signals import Terminated, sigterm_as_interrupt
 
@@ -50,8 +51,10 @@ def exit_process(main: Callable[[], int]) -> NoReturn:
     still done while Python exits (Ray's processes end).
     """
     try:
+        exit_normally()
         status = main()
-    except KeyboardInterrupt:  # a second one, while the first was reported
+    except KeyboardInterrupt:  # of a command without `exit_status_of`, or a second one
+        print("stopped by SIGINT", file=sys.stderr)
         status = 130
     if status in (130, 143):
         signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -11,6 +11,7 @@ import typing
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from raygnn.command_line import exit_process
 from raygnn.config.components import build
 from raygnn.config.documents import DocumentError, parse_scalar
 from raygnn.config.section import Component
@@ -308,4 +309,4 @@ def _add_split_and_features(command: argparse.ArgumentParser, default: str) -> N
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    exit_process(main)
