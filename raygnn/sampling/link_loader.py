@@ -41,11 +41,14 @@ class LinkPlan:
         max_labels_per_anchor: links, and hard negatives, of an anchor in one epoch, drawn anew in
             each; None takes all.
         num_negatives: random negatives of a training batch; candidates of an evaluation link.
-        negatives: how they are drawn: `uniform`, or `degree` for degree^0.75 in the message graph.
+        negatives: how those of training are drawn: `uniform`, or `degree` for degree^0.75 in the
+            message graph. Candidates of evaluation are drawn uniformly.
         is_evaluation: every link has the same number of candidates, in each evaluation the same
             ones, and `known` ones are not among them.
         in_batch: the targets of other links compete too, in training.
         known: links that may not compete; None lets them.
+        is_joint: candidates of other batches compete too, in training, so that no mask of the known
+            links can be made with the batch: it has the links themselves.
         log_q: a batch says how probable its random negatives and targets are.
         cold_share: share of the nodes with features among a training batch's anchors, targets and
             negatives that take no messages, so that a model learns to embed nodes that have no
@@ -61,6 +64,7 @@ class LinkPlan:
     is_evaluation: bool = False
     in_batch: bool = False
     known: KnownLinks | None = None
+    is_joint: bool = False
     log_q: bool = False
     cold_share: float = 0.0
     exclude: bool = True
@@ -100,7 +104,9 @@ class LinkLoader(BatchSequence):
             random negative.
         known: bool [num_links, num_candidates], in training: whether a candidate is a known link
             of the anchor. Candidates are random negatives, targets of the links where they compete,
-            hard negatives. Absent where `plan.known` is None.
+            hard negatives. Absent where `plan.known` is None, or with `plan.is_joint`.
+        known_query, known_target: int64 [num_known], with `plan.is_joint`: the query and the dense
+            id of each known link of the batch's anchors.
         candidate: int64 [num_links, num_negatives], in evaluation: what each link competes with,
             positions among the random negatives.
         draw_probability, link_share: float64 [num_candidates], with `log_q`, of the random
@@ -186,29 +192,29 @@ class LinkLoader(BatchSequence):
 
     def _prepare_negatives(self, graph: GraphStore) -> None:
         links, plan = self.supervision, self.plan
-        #: the distribution of the random negatives; None where there are none
+        num_targets = graph.num_nodes(links.target_type)
+        #: the distribution of the random negatives of training; None where there are none
         self.negatives: RandomNegatives | None = None
         self._candidates: EvaluationCandidates | None = None
-        if plan.num_negatives:
-            message_types = links.message_types
-            edge_type = message_types[0] if len(message_types) == 1 else None
-            given = (links.target_type, plan.negatives, edge_type)
-            self.negatives = RandomNegatives.of_graph(graph, *given)
-        if plan.is_evaluation and self.negatives is not None:
+        if plan.num_negatives and plan.is_evaluation:
             self._candidates = EvaluationCandidates(
-                self.negatives,
+                num_targets,
                 plan.num_negatives,
                 batch_key(self.seed, self.split, 0, 0),
                 plan.known,
                 is_one_type=links.anchor_type == links.target_type,
             )
+        elif plan.num_negatives:
+            message_types = links.message_types
+            edge_type = message_types[0] if len(message_types) == 1 else None
+            given = (links.target_type, plan.negatives, edge_type)
+            self.negatives = RandomNegatives.of_graph(graph, *given)
         if plan.log_q:
             weights = np.ones(links.num_links)
             if plan.max_labels_per_anchor is not None:
                 num_links = np.diff(links.indptr)
                 share = np.minimum(1.0, plan.max_labels_per_anchor / np.maximum(num_links, 1))
                 weights = np.repeat(share, num_links)
-            num_targets = graph.num_nodes(links.target_type)
             #: float64 [num_targets], the share of an epoch's links that lead to each node
             self.link_share = np.bincount(links.targets, weights, num_targets) / weights.sum()
 
@@ -353,7 +359,9 @@ class LinkLoader(BatchSequence):
         offered = drawn.random
         if self.plan.in_batch:
             offered = np.concatenate([offered, drawn.targets])
-        if self.plan.known is not None and not self.plan.is_evaluation:
+        if self.plan.known is not None and self.plan.is_joint:
+            found |= _known_links(self.plan.known, drawn)
+        elif self.plan.known is not None and not self.plan.is_evaluation:
             candidates = np.concatenate([offered, drawn.hard])
             found["known"] = self.plan.known.mask(drawn.anchors, candidates, drawn.relations)
         if self.plan.log_q:
@@ -411,6 +419,17 @@ class _Drawn(NamedTuple):
             "hard": self.time[self.hard_group],
             "random": self.time[self.random_group],
         }
+
+
+def _known_links(known: KnownLinks, drawn: _Drawn) -> dict[str, np.ndarray]:
+    """The known links of each query, as `LinkLoader` describes them."""
+    first = np.unique(drawn.query, return_index=True)[1]
+    relations = None if drawn.relations is None else drawn.relations[first]
+    bounds, targets = known.rows(drawn.anchors[first], relations)
+    return {
+        "known_query": np.repeat(np.arange(len(first)), np.diff(bounds)),
+        "known_target": targets,
+    }
 
 
 def _joined(parts: Mapping[str, np.ndarray], types: Mapping[str, str]) -> dict[str, np.ndarray]:

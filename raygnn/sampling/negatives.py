@@ -8,7 +8,6 @@ import numpy as np
 from numba import njit
 
 from raygnn.data.edge_types import EdgeType
-from raygnn.data.hashing import splitmix64_array
 from raygnn.errors import ConfigError, DataError
 from raygnn.sampling.pick import draw_below
 from raygnn.sampling.protocols import GraphStore
@@ -42,8 +41,6 @@ class RandomNegatives:
 
     def __init__(self, num_nodes: int, degrees: np.ndarray | None = None) -> None:
         self._num_nodes = num_nodes
-        #: how many nodes can be drawn
-        self.num_possible = num_nodes
         self._cumulative: np.ndarray | None = None
         if num_nodes == 0:
             raise DataError(
@@ -54,7 +51,6 @@ class RandomNegatives:
             return
         weights = np.rint(degrees.astype(np.float64) ** _DEGREE_EXPONENT * _WEIGHT_OF_ONE)
         self._cumulative = np.cumsum(weights.astype(np.int64))
-        self.num_possible = int(np.count_nonzero(weights))
         if self._cumulative[-1] == 0:
             raise DataError(
                 "random negatives cannot be drawn by degree: no node of the target type has an "
@@ -96,22 +92,6 @@ class RandomNegatives:
         _draw(start, self._cumulative[-1], draws)
         return np.searchsorted(self._cumulative, draws, side="right")
 
-    def draw_distinct(self, num_draws: int, key: BatchKey) -> np.ndarray:
-        """int64, dense ids of distinct nodes, drawn one after another without replacement.
-
-        At most `num_possible` of them. Those of fewer draws are the first of more.
-        """
-        num_draws = min(num_draws, self.num_possible)
-        if self._cumulative is None:
-            return seed_order(self._num_nodes, key, 0, 0, num_draws)
-        # Efraimidis and Spirakis, Weighted Random Sampling with a Reservoir, 2006: the largest
-        # u^(1/weight), or the least -log(u) / weight.
-        bits = splitmix64_array(np.arange(self._num_nodes), chain_key(key, text_key("distinct")))
-        waits = -np.log((bits >> np.uint64(11)).astype(np.float64) * 2.0**-53 + 2.0**-54)
-        weights = np.diff(self._cumulative, prepend=0)
-        waits = np.divide(waits, weights, out=np.full(len(bits), np.inf), where=weights > 0)
-        return np.argsort(waits, kind="stable")[:num_draws]
-
     def probability(self, nodes: np.ndarray) -> np.ndarray:
         """float64 [num_nodes], of one draw being each node."""
         if self._cumulative is None:
@@ -124,14 +104,17 @@ class RandomNegatives:
 class EvaluationCandidates:
     """The same number of distinct candidates for each link: the first of a fixed order that fit.
 
+    The order is drawn uniformly. In one that is drawn by degree, candidates have more links than
+    the targets of random links, and a model that sees how many a node has tells them apart.
+
     A candidate fits a link if it is not the link's own target, nor a known link of its anchor. An
     anchor may be linked to so many nodes that there are fewer among the first `_SPARE` times
     `num_candidates` of the order. It then competes with known links too: that is harder, where
     fewer candidates would be easier.
 
     Args:
-        num_candidates: for each link, at most; there are no more than other nodes that can be
-            drawn.
+        num_nodes: of the target type.
+        num_candidates: for each link, at most; there are no more than other nodes.
         key: of the order.
         known: candidates that are known links do not fit; None lets them compete.
         is_one_type: anchors and candidates are of one type, and no anchor is its own candidate.
@@ -139,18 +122,17 @@ class EvaluationCandidates:
 
     def __init__(
         self,
-        negatives: RandomNegatives,
+        num_nodes: int,
         num_candidates: int,
         key: BatchKey,
         known: KnownLinks | None,
         *,
         is_one_type: bool,
     ) -> None:
-        num_others = negatives.num_possible - (2 if is_one_type else 1)
-        self.num_candidates = max(0, min(num_candidates, num_others))
-        num_out = negatives.num_possible - num_others
+        num_out = 2 if is_one_type else 1
+        self.num_candidates = max(0, min(num_candidates, num_nodes - num_out))
         num_drawn = max(_SPARE * self.num_candidates, self.num_candidates + num_out)
-        self._order = negatives.draw_distinct(num_drawn, key)
+        self._order = seed_order(num_nodes, key, 0, 0, min(num_drawn, num_nodes))
         self._known = known
         self._is_one_type = is_one_type
 

@@ -53,7 +53,7 @@ def test_counts(negatives, limit, seeds):
         num_threads=0,
     )
     counts, expected = np.zeros(NUM_ANCHORS), np.zeros(NUM_ANCHORS)
-    scoring, rows = LinkScoring((NODE, NODE), None), {NODE: torch.zeros(NUM_ANCHORS, 1)}
+    scoring, rows = LinkScoring((NODE, NODE)), {NODE: torch.zeros(NUM_ANCHORS, 1)}
     probability = loader.negatives.probability(np.arange(NUM_ANCHORS))
     for epoch in range(EPOCHS):
         for index in range(loader.num_batches):

@@ -95,7 +95,7 @@ class _PopularityTask:
         self._target, self._loader, self._num_nodes = target, loader, num_nodes
         num_relations = len(target.edge_types)
         self.model = _Popularity(num_relations, num_relations)
-        self._scoring = LinkScoring(target.node_types, None)
+        self._scoring = LinkScoring(target.node_types)
         self._rankings = [m for m in metrics if isinstance(m, FullRankingEvaluation)]
 
     def loader(self, split: str) -> LinkLoader:

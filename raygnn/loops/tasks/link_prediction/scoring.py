@@ -8,7 +8,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from raygnn.data.links.supervision import KnownLinks
 from raygnn.losses import Candidates, LinkScores, score_links
 from raygnn.models.decoders import Decoder
 
@@ -21,13 +20,10 @@ class LinkScoring:
 
     Args:
         node_types: of the anchors and of the targets.
-        known: links that may not compete, for batches that do not say which those are: their
-            candidates come from other batches of the step, too. None lets them.
     """
 
-    def __init__(self, node_types: tuple[str, str], known: KnownLinks | None) -> None:
+    def __init__(self, node_types: tuple[str, str]) -> None:
         self._anchor_type, self._target_type = node_types
-        self._known = known
 
     def ends(self, batch: Any, rows: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
         """[num_links, channels] of the anchors and of the targets."""
@@ -80,7 +76,7 @@ class LinkScoring:
             batch.query,
             batch.label_id[1],
             candidates,
-            batch.known if "known" in batch else self._find_known(batch, candidates.ids),
+            self._known(batch, candidates.ids),
             group,
         )
 
@@ -105,7 +101,7 @@ class LinkScoring:
         group = None
         if offered.group is not None:
             # Each query is in one group.
-            group = zeros.new_zeros(int(batch.query.max()) + 1)
+            group = torch.zeros_like(batch.query)
             group[batch.query] = batch.group + batch.index * _GROUPS_OF_A_BATCH
             group = group[batch.negative_query]
         unread = None if offered.link_share is None else zeros.to(offered.link_share.dtype)
@@ -119,9 +115,27 @@ class LinkScoring:
             link_share=unread,
         )
 
-    def _find_known(self, batch: Any, candidate_ids: Tensor) -> Tensor | None:
-        if self._known is None:
+    def _known(self, batch: Any, candidate_ids: Tensor) -> Tensor | None:
+        """bool [num_links, num_candidates]: what is a known link; None where that may compete.
+
+        On the batch's device alone: nothing waits for it, and nothing is copied to the host.
+        """
+        if "known" in batch:
+            mask: Tensor = batch.known
+            return mask
+        if "known_query" not in batch:
             return None
-        relation = batch.relation.cpu().numpy() if "relation" in batch else None
-        ids = batch.label_id[0].cpu().numpy(), candidate_ids.cpu().numpy()
-        return torch.from_numpy(self._known.mask(*ids, relation)).to(candidate_ids.device)
+        # By distinct candidate, of which each stands where the first of its id is in sorted order.
+        ordered = candidate_ids.sort().values
+        column = torch.searchsorted(ordered, batch.known_target)
+        last = len(ordered) - 1
+        is_candidate = ordered[column.clamp(max=last)] == batch.known_target
+        column = torch.where(is_candidate, column, last + 1)  # one that nothing reads
+        found = torch.zeros(
+            (len(batch.query), last + 2), dtype=torch.bool, device=candidate_ids.device
+        )
+        found[batch.known_query, column] = True
+        mask = found[batch.query][:, torch.searchsorted(ordered, candidate_ids)]
+        if self._anchor_type == self._target_type:
+            mask |= batch.label_id[0].unsqueeze(1) == candidate_ids
+        return mask

@@ -69,7 +69,8 @@ class LinkPrediction(Task):
         num_random_negatives: per batch in training, drawn over all nodes of the target type.
         num_random_negatives_eval: candidates of each link in evaluation: distinct nodes, the first
             of one fixed order that are not known links of the anchor.
-        negatives: `uniform`, or `degree` for degree^0.75.
+        negatives: how those of training are drawn: `uniform`, or `degree` for degree^0.75. Those of
+            evaluation are uniform.
         seeds: `links`, or `anchors`, with links of theirs: what `batch_size` and the epoch count in
             training.
         max_labels_per_anchor: links of an anchor in one epoch, drawn anew in each; null takes all.
@@ -115,8 +116,7 @@ class LinkPrediction(Task):
         self.step_metrics = (*self.step_metrics, *self.objective.step_metrics)
         self._check_objective()
         self.joint_loss = self if self.objective.is_joint else None
-        self._known = self.target.known if self._arguments.remove_accidental_hits else None
-        self._scoring = LinkScoring(self.node_types, self._known)
+        self._scoring = LinkScoring(self.node_types)
         self._graphs: dict[str, LocalGraphStore] = {}
         self._num_relations = len(self.target.edge_types)
         asked = self._arguments.full_ranking
@@ -325,9 +325,8 @@ class LinkPrediction(Task):
         graph = self.messages(split)
         plan = LinkPlan(
             num_negatives=args.num_random_negatives_eval,
-            negatives=args.negatives,
             is_evaluation=True,
-            known=self._known,
+            known=self.target.known if args.remove_accidental_hits else None,
             reverse_types=self.target.reverse_types,
         )
         if training:
@@ -336,9 +335,10 @@ class LinkPrediction(Task):
                 seeds=args.seeds,  # type: ignore[arg-type]
                 max_labels_per_anchor=args.max_labels_per_anchor,
                 num_negatives=args.num_random_negatives,
+                negatives=args.negatives,
                 is_evaluation=False,
                 in_batch=self.objective.in_batch,
-                known=None if self.objective.is_joint else self._known,
+                is_joint=self.objective.is_joint,
                 log_q=args.logq_correction,
                 cold_share=_cold_share(args, env.loaded),
             )

@@ -1,0 +1,104 @@
+"""What competes with a link is found on its device, also among the candidates of a whole step."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from raygnn.data.links.supervision import KnownLinks, KnownPositives, SupervisionEdges
+from raygnn.loops.tasks.link_prediction.scoring import LinkScoring
+from raygnn.losses import Candidates
+from raygnn.models.decoders import InnerProduct
+from raygnn.sampling import LocalFeatureStore, LocalGraphStore, NeighborSampler
+from raygnn.sampling.link_loader import LinkLoader, LinkPlan
+from tests.unit.sampling.memory_bundle import NODE, random_bundle
+
+NUM_NODES = 40
+
+
+def _part(seed: int) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    rows = [np.unique(rng.integers(0, NUM_NODES, rng.integers(1, 9))) for _ in range(NUM_NODES)]
+    return np.append(0, np.cumsum([len(row) for row in rows])), np.concatenate(rows)
+
+
+def _links(num_relations: int) -> tuple[SupervisionEdges, KnownLinks]:
+    """All links of 40 nodes, with hard negatives, and that they are known."""
+    parts = [_part(relation) for relation in range(num_relations)]
+    indptr = np.append(0, np.cumsum(np.concatenate([np.diff(part[0]) for part in parts])))
+    anchors = np.tile(np.arange(NUM_NODES), num_relations)
+    relations = np.repeat(np.arange(num_relations), NUM_NODES) if num_relations > 1 else None
+    bounds = np.arange(len(anchors) + 1)
+    hard = SupervisionEdges(NODE, NODE, None, anchors, bounds, anchors[::-1].copy())
+    links = SupervisionEdges(
+        NODE,
+        NODE,
+        None,
+        anchors,
+        indptr,
+        np.concatenate([part[1] for part in parts]),
+        hard_negatives=hard,
+        relations=relations,
+        edge_types=(None,) * num_relations if num_relations > 1 else (),
+    )
+    return links, KnownLinks(tuple(KnownPositives(*part) for part in parts), is_one_type=True)
+
+
+def _loader(links: SupervisionEdges, known: KnownLinks, *, is_joint: bool) -> LinkLoader:
+    bundle = random_bundle(num_nodes=NUM_NODES, num_edges=100)
+    graph = LocalGraphStore(bundle)
+    plan = LinkPlan(num_negatives=20, in_batch=True, known=known, is_joint=is_joint)
+    return LinkLoader(
+        graph,
+        LocalFeatureStore(bundle),
+        links,
+        sampler=NeighborSampler(graph, [1]),
+        columns={},
+        plan=plan,
+        batch_size=16,
+        split="train",
+        seed=0,
+        shuffle=True,
+        num_threads=0,
+    )
+
+
+@pytest.mark.parametrize("num_relations", [1, 2])
+def test_known_links_among_the_candidates_of_a_step(num_relations):
+    links, known = _links(num_relations)
+    scoring, rows = LinkScoring((NODE, NODE)), {NODE: torch.zeros(NUM_NODES, 2)}
+    loader = _loader(links, known, is_joint=True)
+    batches = [loader.without_neighborhood(index) for index in range(4)]
+    offered = Candidates.joined([scoring.offered(batch, rows, in_batch=True) for batch in batches])
+    for batch in batches:
+        assert "known" not in batch
+        mask = scoring.scores(InnerProduct(2), batch, rows, offered).mask.numpy()
+        relations = batch.relation.numpy() if num_relations > 1 else None
+        expected = known.mask(batch.label_id[0].numpy(), offered.ids.numpy(), relations)
+        expected |= batch.label_id[1].numpy()[:, None] == offered.ids.numpy()
+        assert 0 < expected.mean() < 0.5
+        assert np.array_equal(mask[:, : len(offered.ids)], expected)
+
+
+def test_a_batch_alone_has_the_same_mask_either_way():
+    links, known = _links(1)
+    scoring, rows = LinkScoring((NODE, NODE)), {NODE: torch.zeros(NUM_NODES, 2)}
+    masks = []
+    for is_joint in (False, True):
+        batch = _loader(links, known, is_joint=is_joint).without_neighborhood(1)
+        offered = scoring.offered(batch, rows, in_batch=True)
+        masks.append(scoring.scores(InnerProduct(2), batch, rows, offered).mask)
+    assert torch.equal(*masks)
+
+
+@pytest.mark.parametrize("is_joint", [False, True])
+def test_nothing_is_read_on_the_host(is_joint):
+    """Tensors of the meta device have no values to be read."""
+    links, known = _links(2)
+    batch = _loader(links, known, is_joint=is_joint).without_neighborhood(0).to("meta")
+    scoring, rows = LinkScoring((NODE, NODE)), {NODE: torch.zeros(NUM_NODES, 2, device="meta")}
+    offered = scoring.offered(batch, rows, in_batch=True)
+    scores = scoring.scores(InnerProduct(2), batch, rows, offered)
+    assert scores.mask.is_meta
+    assert scores.mask.shape == scores.candidate.shape
