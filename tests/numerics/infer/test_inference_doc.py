@@ -1,4 +1,7 @@
-"""Every command and call of docs/inference.md and of the README's section runs as it stands."""
+"""Every command and call of docs/inference.md and of the README's section runs as it stands.
+
+So do the first settings and commands of docs/link-prediction.md.
+"""
 
 from __future__ import annotations
 
@@ -11,9 +14,11 @@ import pyarrow.parquet as pq
 import pytest
 
 import raygnn.infer
+import raygnn.train
 
 ROOT = Path(__file__).parents[3]
 PAGE = (ROOT / "docs" / "inference.md").read_text("utf-8")
+LINKS = (ROOT / "docs" / "link-prediction.md").read_text("utf-8")
 README = (ROOT / "README.md").read_text("utf-8")
 
 
@@ -45,6 +50,17 @@ def test_each_command_runs(folder, text):
         assert raygnn.infer.main([*arguments, "--scaling.num_workers", "0"]) == 0, command
         out = folder / arguments[arguments.index("--out") + 1]
         assert (out / "_manifest.json").exists()
+
+
+def test_the_first_settings_of_link_prediction_train_and_rank(folder):
+    config, *_ = re.findall(r"```yaml\n(.*?)```", LINKS, re.DOTALL)
+    Path("links.yaml").write_text(config.replace("paper__cites__paper", "node__to__node"))
+    for module in (raygnn.train, raygnn.infer):
+        name = module.__name__.rpartition(".")[2]
+        (command,) = re.findall(rf"^ +python -m raygnn\.{name} (\S.*)$", LINKS, re.MULTILINE)
+        small = ["--scaling.num_workers", "0", *(["--training.max_epochs", "1"] * (name == "train"))]
+        assert module.main([*shlex.split(command), *small]) == 0, command
+    assert pq.read_table("out/links/neighbors").num_rows == 20
 
 
 def test_the_python_example_runs(folder):
