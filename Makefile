@@ -3,13 +3,14 @@
 # make test-cluster: nodes, drivers, jobs, notebooks and sweeps of a real cluster that go and come
 # back, some fifteen minutes on two cores that have nothing else to do.
 # make fuzz: thousands of damaged configs, tables and paths of classes, some four minutes; for the night.
+# make docs: build the site with its API reference into build/site; a broken link is an error.
 # make bench: run the benchmarks of speed and memory at their smoke scale.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 BENCHMARKS := sampling training ingest memory scaling startup
 
-.PHONY: quickstart test test-slow test-cluster fuzz lint bench clean
+.PHONY: quickstart test test-slow test-cluster fuzz lint docs bench clean
 
 quickstart: $(VENV)/.installed
 	$(BIN)/python examples/quickstart.py
@@ -33,6 +34,9 @@ lint: $(VENV)/.installed-dev
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
+docs: $(VENV)/.installed-docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
 $(VENV)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install -c constraints.txt -e .
@@ -40,6 +44,10 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 
 $(VENV)/.installed-dev: $(VENV)/.installed
 	$(BIN)/python -m pip install -c constraints.txt -e ".[dev]"
+	touch $@
+
+$(VENV)/.installed-docs: $(VENV)/.installed
+	$(BIN)/python -m pip install -c constraints.txt -e ".[docs]"
 	touch $@
 
 bench: $(VENV)/.installed

@@ -139,7 +139,8 @@ def top_k(
             than k neighbors. Of links with times, those that are not later than `as_of`.
         score: inner_product of the embeddings, or the decoder of the model; None takes the decoder
             where `edge_type` is given, else the inner product.
-        ...: as in `predict`, with the same errors.
+
+    The other arguments and the errors are those of `predict`.
     """
 
     def ask(saved: SavedModel, bundle: Bundle) -> NeighborRequest:

@@ -118,8 +118,8 @@ class Hits(_SampledRanking):
     """Share of positives with a rank of at most k among their sampled candidates; ties count half.
 
     Args:
+        num_outputs: candidates that each positive competes with.
         ks: None takes those of 1, 5, 10, 50, 100, 500 that are at most `num_outputs`.
-        ...: see `MeanReciprocalRank`.
     Raises:
         ConfigError: a k is larger than the number of candidates.
     """

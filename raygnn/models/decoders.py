@@ -129,8 +129,9 @@ class HadamardMLP(Decoder):
     """A perceptron with one hidden layer on the elementwise product of the two embeddings.
 
     Args:
+        in_channels: width of an embedding.
+        num_relations: as of `Decoder`.
         hidden_channels: width of the hidden layer; None takes `in_channels`.
-        ...: see `Decoder`.
     """
 
     def __init__(

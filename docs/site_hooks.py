@@ -1,0 +1,79 @@
+"""What the site adds to the pages of `docs/`: pages that lie beside it, and the files that pages link to.
+
+A reader of the repository can open the tests, examples and configs that pages link to. A site has no
+repository beside it, so it takes a copy of each.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from pathlib import Path
+
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.structure.files import File, Files
+from mkdocs.structure.pages import Page
+
+ROOT = Path(__file__).parents[1]
+#: Pages beside `docs/`, by their path in the repository.
+PAGES = {
+    "README.md": "index.md",
+    "CONTRIBUTING.md": "contributing.md",
+    "CHANGELOG.md": "changelog.md",
+    "benchmarks/README.md": "benchmarks.md",
+}
+_LINK = re.compile(r"(\]\()([^)#\s]+)((?:#[^)\s]*)?\))")
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    """Adds the pages beside `docs/`, and the files that any page links to."""
+    sources = {f"docs/{file.src_uri}": file.src_uri for file in files.documentation_pages()}
+    sources |= PAGES
+    linked: set[str] = set()
+    for source, page in sources.items():
+        text = (ROOT / source).read_text(encoding="utf-8")
+        for _, link, _ in _LINK.findall(text):
+            path = _in_repository(source, link)
+            if path and path not in sources and not path.startswith("docs/"):
+                linked.add(path)
+        if source in PAGES:
+            files.append(File.generated(config, page, content=_relink(text, source, page)))
+    for path in sorted(linked):
+        content = (ROOT / path).read_bytes()
+        files.append(File.generated(config, f"files/{path}", content=content))
+    return files
+
+
+def on_page_markdown(markdown: str, page: Page, **_: object) -> str:
+    """Leads links out of `docs/` to the copies."""
+    uri = page.file.src_uri
+    return markdown if uri in PAGES.values() else _relink(markdown, f"docs/{uri}", uri)
+
+
+def _relink(text: str, source: str, page: str) -> str:
+    """The text of a page with its links as they are in the site.
+
+    Args:
+        source: of the text, in the repository.
+        page: its path in the site.
+    """
+
+    def in_site(match: re.Match[str]) -> str:
+        before, link, after = match.groups()
+        path = _in_repository(source, link)
+        if path is None:
+            return match.group(0)
+        target = PAGES.get(path) or (
+            path.removeprefix("docs/") if path.startswith("docs/") else f"files/{path}"
+        )
+        return before + posixpath.relpath(target, posixpath.dirname(page) or ".") + after
+
+    return _LINK.sub(in_site, text)
+
+
+def _in_repository(source: str, link: str) -> str | None:
+    """The file that a relative link leads to; None where it is none of the repository."""
+    if "://" in link:
+        return None
+    path = posixpath.normpath(posixpath.join(posixpath.dirname(source), link))
+    return path if (ROOT / path).is_file() else None

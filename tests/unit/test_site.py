@@ -1,0 +1,38 @@
+"""The site's links: pages beside `docs/` and files that pages link to are found in it."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def hooks() -> ModuleType:
+    pytest.importorskip("mkdocs")
+    spec = importlib.util.spec_from_file_location("site_hooks", ROOT / "docs" / "site_hooks.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize(
+    ("source", "page", "link", "shown"),
+    [
+        ("README.md", "index.md", "docs/training.md#resume", "training.md#resume"),
+        ("README.md", "index.md", "https://example.org/a.md", "https://example.org/a.md"),
+        ("README.md", "index.md", "Makefile", "files/Makefile"),
+        ("benchmarks/README.md", "benchmarks.md", "../README.md", "index.md"),
+        ("docs/api/errors.md", "api/errors.md", "../../README.md", "../index.md"),
+        ("docs/cluster.md", "cluster.md", "../cluster/Dockerfile", "files/cluster/Dockerfile"),
+        ("docs/cluster.md", "cluster.md", "../no/such/file", "../no/such/file"),
+    ],
+)
+def test_links_lead_to_what_the_site_has(hooks, source, page, link, shown):
+    assert hooks._relink(f"see [this]({link}).", source, page) == f"see [this]({shown})."
