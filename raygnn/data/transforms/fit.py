@@ -1,0 +1,390 @@
+"""Fitting while streaming: what some rows of a column say, merged to what all rows say.
+
+Counts, sums, extrema and vocabularies are exact, and quantiles are those of a fixed sample, so that
+no order and no cut of the rows changes a bit of what is fitted.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from raygnn.data.transforms.exact_sum import ExactMoments
+from raygnn.data.transforms.spec import ColumnTransform
+from raygnn.data.transforms.state import (
+    AnyState,
+    Bucket,
+    Category,
+    FittedColumn,
+    Log1p,
+    MinMax,
+    MultiHot,
+    Number,
+    OneHot,
+    RankGauss,
+    Standard,
+    Time,
+)
+from raygnn.data.transforms.values import Kind, lists, numbers, seconds, texts
+from raygnn.errors import DataError
+
+#: Rows that quantiles are of; of as many or fewer they are exact. The share of rows below a sampled
+#: quantile is wrong by 0.008 or less with a probability of 0.999 (Dvoretzky, Kiefer, Wolfowitz).
+SAMPLE_SIZE = 1 << 16
+#: Distinct values that are counted: with more of them a column is an id or a free text.
+MAX_DISTINCT = 1 << 20
+#: Elements of a row that one column may become, and rows of an embedding.
+MAX_WIDTH = 1024
+MAX_CODES = 100_000
+
+_NUM_QUANTILES = 1000  # as QuantileTransformer
+_LEAST_BUCKET = 1e-8  # as KBinsDiscretizer
+_ONE_HOT_VALUES = 16  # of `auto`: more of them become a category
+_HEAVY = 10.0  # of `auto`: 0.1 % of normal values are 2.3 quartile ranges from the median
+_TAIL = 0.001
+
+
+@dataclass(frozen=True)
+class Sample:
+    """The rows with the least keys, which are hashes: any rows, but the same ones always."""
+
+    keys: np.ndarray
+    values: np.ndarray
+
+    @classmethod
+    def of(cls, keys: np.ndarray, values: np.ndarray) -> Sample:
+        """Takes the rows; uint64 keys and float64 values."""
+        if len(keys) > SAMPLE_SIZE:
+            near = keys <= np.partition(keys, SAMPLE_SIZE - 1)[SAMPLE_SIZE - 1]
+            keys, values = keys[near], values[near]
+            first = np.lexsort((values, keys))[:SAMPLE_SIZE]
+            keys, values = keys[first], values[first]
+        return cls(keys, values)
+
+    @property
+    def bound(self) -> np.uint64:
+        """No greater key comes into the sample any more."""
+        is_full = len(self.keys) == SAMPLE_SIZE
+        return np.uint64(self.keys.max() if is_full else np.iinfo(np.uint64).max)
+
+    def merged(self, other: Sample) -> Sample:
+        """Of both sets of rows."""
+        return Sample.of(
+            np.concatenate([self.keys, other.keys]), np.concatenate([self.values, other.values])
+        )
+
+
+@dataclass(frozen=True)
+class NumberCounts:
+    """What some rows of numbers or times say; infinite and unreadable values are left out."""
+
+    num_gaps: int
+    num_values: int
+    low: float
+    high: float
+    moments: ExactMoments
+    sample: Sample
+
+    @classmethod
+    def of(
+        cls, values: np.ndarray, keys: np.ndarray, *, sums: bool, bound: np.uint64
+    ) -> NumberCounts:
+        """Takes rows.
+
+        Args:
+            values: float64 [n]; NaN is a gap.
+            keys: uint64 [n].
+            sums: whether moments are wanted.
+            bound: of a sample that these rows are merged with.
+        """
+        is_finite = np.isfinite(values)
+        found = values[is_finite]
+        near = is_finite & (keys <= bound)
+        return cls(
+            int(np.isnan(values).sum()),
+            len(found),
+            float(found.min(initial=np.inf)),
+            float(found.max(initial=-np.inf)),
+            ExactMoments.of(found) if sums else ExactMoments(),
+            Sample.of(keys[near], values[near]),
+        )
+
+    def merged(self, other: NumberCounts) -> NumberCounts:
+        """Of both sets of rows."""
+        return NumberCounts(
+            self.num_gaps + other.num_gaps,
+            self.num_values + other.num_values,
+            min(self.low, other.low),
+            max(self.high, other.high),
+            self.moments.merged(other.moments),
+            self.sample.merged(other.sample),
+        )
+
+
+@dataclass(frozen=True)
+class TextCounts:
+    """In how many rows each value is; None, where there is nothing else, is a gap.
+
+    Attributes:
+        values: [num_distinct] strings, each once; null is a gap.
+        is_cut: there are more than `MAX_DISTINCT`, and `values` has none.
+    """
+
+    num_rows: int
+    values: pa.Array
+    counts: np.ndarray
+    is_cut: bool = False
+
+    @classmethod
+    def of(cls, values: pa.Array, num_rows: int) -> TextCounts:
+        """Takes the values of some rows."""
+        return cls._counted(num_rows, values, np.ones(len(values), np.int64))
+
+    @property
+    def num_gaps(self) -> int:
+        """Rows without a value."""
+        return int(self.counts[pc.is_null(self.values).to_numpy(zero_copy_only=False)].sum())
+
+    @property
+    def num_distinct(self) -> int:
+        """Values beside gaps."""
+        return len(self.values) - self.values.null_count
+
+    def merged(self, other: TextCounts) -> TextCounts:
+        """Of both sets of rows."""
+        num_rows = self.num_rows + other.num_rows
+        if self.is_cut or other.is_cut:
+            return _cut(num_rows)
+        values = pa.concat_arrays([self.values, other.values])
+        return self._counted(num_rows, values, np.concatenate([self.counts, other.counts]))
+
+    @classmethod
+    def _counted(cls, num_rows: int, values: pa.Array, counts: np.ndarray) -> TextCounts:
+        table = pa.table({"value": values, "count": counts})
+        table = table.group_by("value", use_threads=False).aggregate([("count", "sum")])
+        if table.num_rows > MAX_DISTINCT:
+            return _cut(num_rows)
+        distinct = table.column("value").combine_chunks()
+        return cls(num_rows, distinct, table.column("count_sum").to_numpy())
+
+
+def _cut(num_rows: int) -> TextCounts:
+    return TextCounts(num_rows, pa.array([], pa.string()), np.zeros(0, np.int64), is_cut=True)
+
+
+Counts = NumberCounts | TextCounts
+
+
+def count(
+    spec: ColumnTransform, kind: Kind, column: pa.Array, keys: np.ndarray, bound: np.uint64
+) -> Counts:
+    """What rows of a table say.
+
+    Args:
+        keys: uint64 [num_rows], a hash of each row.
+        bound: of the sample so far; see `Sample.bound`.
+    """
+    if kind == "list":
+        found = lists(column, spec.separator)
+        return TextCounts.of(found.texts, found.num_rows)
+    if kind == "text":
+        return TextCounts.of(texts(column), len(column))
+    if kind == "time":
+        values, unreadable = seconds(column, spec.unit)
+        values, keys = values[~unreadable], keys[~unreadable]
+    else:
+        values = numbers(column)
+    needs_sample = spec.missing is not None or spec.transform in {"rank_gauss", "bucket", "auto"}
+    bound = bound if needs_sample else np.uint64(0)
+    return NumberCounts.of(values, keys, sums=spec.transform == "standard", bound=bound)
+
+
+def needs_counts(spec: ColumnTransform) -> bool:
+    """Whether a transform is known only when rows were read."""
+    stateless = spec.transform in {None, "log1p"} and spec.missing in {None, "zero"}
+    return not stateless
+
+
+def fit(spec: ColumnTransform, kind: Kind, found: Counts | None, place: str) -> FittedColumn:
+    """The state that training rows give.
+
+    Args:
+        found: of all of them; None of a transform that needs none.
+        place: what messages call the feature.
+    Raises:
+        DataError: the transform does not fit its column.
+    """
+    if found is None:
+        state: AnyState = Log1p() if spec.transform == "log1p" else Number()
+        return FittedColumn(spec.column, state, None if spec.missing is None else 0.0)
+    if isinstance(found, TextCounts):
+        _check_vocabulary(spec, found, place)
+        chosen = _chosen_vocabulary(spec, kind, found, place) if spec.transform == "auto" else spec
+        return FittedColumn(spec.column, _vocabulary_state(chosen, found, place))
+    if found.num_values == 0:
+        raise DataError(
+            f"{place}: column {spec.column!r} is invalid: none of the {found.num_gaps:,} training "
+            "rows has a value. Take it out of graph.yaml, or write its values."
+        )
+    spec = _chosen_for_numbers(spec, kind, found) if spec.transform == "auto" else spec
+    state = _number_state(spec, found, place)
+    fill = None
+    if spec.missing is not None:
+        fill = 0.0 if spec.missing == "zero" else float(np.median(found.sample.values))
+    return FittedColumn(spec.column, state, fill, spec.missing == "indicator")
+
+
+def describe(fitted: FittedColumn, found: Counts | None) -> str:
+    """A fitted column in a line, for people."""
+    state = fitted.state
+    parts = [f"{fitted.column}: {'as it is' if isinstance(state, Number) else state.type}"]
+    if isinstance(found, TextCounts) and isinstance(state, OneHot | Category | MultiHot):
+        num_rare = len(found.values) - len(state.vocabulary)
+        parts.append(f"{len(state.vocabulary):,} values")
+        parts += [f"{num_rare:,} rare ones share one place"] if num_rare else []
+    if isinstance(found, NumberCounts) and found.low == found.high:
+        parts.append(f"WARNING: a constant, {found.low:g} in all training rows")
+    if found is not None and found.num_gaps:
+        parts.append(f"{found.num_gaps:,} gaps")
+    if fitted.indicator:
+        parts.append("missing: indicator")
+    return ", ".join(parts)
+
+
+def _number_state(spec: ColumnTransform, found: NumberCounts, place: str) -> AnyState:
+    match spec.transform:
+        case "standard":
+            return Standard(*found.moments.mean_and_std())
+        case "min_max":
+            return MinMax(found.low, found.high)
+        case "log1p":
+            if found.low <= -1:
+                raise DataError(
+                    f"{place}: column {spec.column!r} is invalid: log1p is of values above -1, and "
+                    f"its least is {found.low:g}. Set transform: rank_gauss, or repair the values."
+                )
+            return Log1p()
+        case "rank_gauss":
+            num = min(_NUM_QUANTILES, len(found.sample.values))
+            shares = np.linspace(0, 100, num)
+            # Interpolation may round neighbors out of order.
+            return RankGauss(_tuple(np.maximum.accumulate(_quantiles(found, shares))))
+        case "bucket":
+            edges = _quantiles(found, np.linspace(0, 100, (spec.n_bins or 10) + 1))
+            apart = edges[np.concatenate([[True], np.diff(edges) > _LEAST_BUCKET])]
+            return Bucket(_tuple(apart) if len(apart) > 1 else (found.low, found.high))
+        case "time":
+            return Time(found.high, spec.unit)
+    return Number()
+
+
+def _quantiles(found: NumberCounts, shares: np.ndarray) -> np.ndarray:
+    return np.asarray(np.percentile(found.sample.values, shares))
+
+
+def _tuple(values: np.ndarray) -> tuple[float, ...]:
+    return tuple(values.tolist())
+
+
+def _check_vocabulary(spec: ColumnTransform, found: TextCounts, place: str) -> None:
+    if found.is_cut:
+        raise DataError(
+            f"{place}: column {spec.column!r} is invalid: it has more than {MAX_DISTINCT:,} "
+            "distinct values, as ids and free texts have. Take it out of graph.yaml, or write a "
+            "coarser column."
+        )
+    if found.num_distinct == 0:
+        raise DataError(
+            f"{place}: column {spec.column!r} is invalid: none of the {found.num_rows:,} training "
+            "rows has a value. Take it out of graph.yaml, or write its values."
+        )
+
+
+def _vocabulary_state(spec: ColumnTransform, found: TextCounts, place: str) -> AnyState:
+    is_category = spec.transform == "category"
+    vocabulary, has_rare = _frequent(spec, found, least=2 if is_category else 1)
+    size, limit = len(vocabulary) + has_rare, MAX_CODES if is_category else MAX_WIDTH
+    if size > limit:
+        instead = "" if is_category else ", or transform: category"
+        raise DataError(
+            f"{place}: column {spec.column!r} is invalid: {spec.transform} of {size:,} values, "
+            f"and there may be {limit:,}. Set max_categories or min_frequency, so that rare ones "
+            f"share one place{instead}."
+        )
+    if is_category:
+        return Category(vocabulary)
+    if spec.transform == "one_hot":
+        return OneHot(vocabulary, has_rare)
+    return MultiHot(
+        tuple(text for text in vocabulary if text is not None), has_rare, spec.separator
+    )
+
+
+def _frequent(
+    spec: ColumnTransform, found: TextCounts, least: int
+) -> tuple[tuple[str | None, ...], bool]:
+    """Values that are not rare, sorted, None last; and whether there are rare ones.
+
+    Of values in as many rows the later ones stay, as in `OneHotEncoder`.
+    """
+    order = pc.sort_indices(found.values).to_numpy()  # nulls come last
+    counts = found.counts[order]
+    keep = counts >= (spec.min_frequency or least)
+    # The unknown have a code of every category, and so have rare values.
+    always_rare = spec.transform == "category"
+    limit = spec.max_categories
+    if limit is not None and keep.sum() + (always_rare or not keep.all()) > limit:
+        kept = np.flatnonzero(keep)
+        by_count = kept[np.argsort(counts[kept], kind="stable")]
+        keep[by_count[: len(kept) - (limit - 1)]] = False
+    return tuple(found.values.take(pa.array(order[keep])).to_pylist()), not keep.all()
+
+
+def _chosen_vocabulary(
+    spec: ColumnTransform, kind: Kind, found: TextCounts, place: str
+) -> ColumnTransform:
+    if kind == "list":
+        cap = None if found.num_distinct <= MAX_WIDTH else MAX_WIDTH
+        return _chosen(spec, transform="multi_hot", max_categories=cap)
+    num_distinct = found.num_distinct
+    if 2 * num_distinct > found.num_rows - found.num_gaps and num_distinct > 2:
+        raise DataError(
+            f"{place}: column {spec.column!r} is invalid: transform: auto finds {num_distinct:,} "
+            f"distinct values in {found.num_rows:,} training rows, as ids and free texts have. "
+            "Take it out of graph.yaml, or set transform: category."
+        )
+    if num_distinct <= _ONE_HOT_VALUES:
+        return _chosen(spec, transform="one_hot")
+    cap = None if num_distinct < MAX_CODES else MAX_CODES
+    return _chosen(spec, transform="category", max_categories=cap)
+
+
+def _chosen_for_numbers(spec: ColumnTransform, kind: Kind, found: NumberCounts) -> ColumnTransform:
+    """By the spread of numbers: heavy tails to logarithms or ranks, others as they are."""
+    missing = spec.missing or ("indicator" if found.num_gaps else "median")
+    if kind == "time":
+        missing = "median" if missing == "zero" else missing
+        return _chosen(spec, transform="time", missing=missing)
+    values = found.sample.values
+    name = None
+    if _is_heavy(values):
+        is_log = found.low >= 0 and not _is_heavy(np.log1p(values))
+        name = "log1p" if is_log else "rank_gauss"
+    return _chosen(spec, transform=name, missing=missing)
+
+
+def _is_heavy(values: np.ndarray) -> bool:
+    """Whether one value in a thousand is many quartile ranges from the median; never of flags."""
+    if len(np.unique(values)) <= 2:
+        return False
+    low, first, middle, third, high = np.quantile(values, [_TAIL, 0.25, 0.5, 0.75, 1 - _TAIL])
+    spread = third - first or float(values.std())
+    return bool(max(high - middle, middle - low) > _HEAVY * spread)
+
+
+def _chosen(spec: ColumnTransform, **update: Any) -> ColumnTransform:
+    return spec.model_copy(update=update)

@@ -1,0 +1,78 @@
+"""A column of a feature as `graph.yaml` has it: its name, its transform, what stands for gaps."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import ConfigDict, Field, model_validator
+
+from raygnn.config.section import Section
+
+TransformName = Literal[
+    "standard",
+    "min_max",
+    "log1p",
+    "rank_gauss",
+    "bucket",
+    "one_hot",
+    "category",
+    "multi_hot",
+    "time",
+    "auto",
+]
+Missing = Literal["median", "zero", "indicator"]
+
+_OF_VOCABULARY = frozenset({"one_hot", "category", "multi_hot"})
+# Which transforms take an option; None is a column of numbers as they are.
+_TAKEN_BY: dict[str, frozenset[str | None]] = {
+    "missing": frozenset(
+        {None, "standard", "min_max", "log1p", "rank_gauss", "bucket", "time", "auto"}
+    ),
+    "n_bins": frozenset({"bucket"}),
+    "min_frequency": _OF_VOCABULARY,
+    "max_categories": _OF_VOCABULARY,
+    "separator": frozenset({"multi_hot"}),
+    "unit": frozenset({"time"}),
+}
+
+
+class ColumnTransform(Section):
+    """One column of a feature, and how its values become numbers.
+
+    Attributes:
+        transform: null leaves numbers as they are.
+        missing: what stands for nulls and NaN: the median of the training rows, 0, or the median
+            and beside it an element that is 1. null refuses gaps.
+        n_bins: of `bucket`; null means 10.
+        min_frequency: a value in fewer training rows is rare. null means 2 for `category`, else 1.
+        max_categories: elements at most, the one of rare values among them; null sets no bound.
+        separator: between the values of a text, for tables without lists.
+        unit: of times that are numbers since 1970.
+    """
+
+    model_config = ConfigDict(strict=False)
+
+    column: str
+    transform: TransformName | None = None
+    missing: Missing | None = None
+    n_bins: int | None = Field(default=None, ge=2)
+    min_frequency: int | None = Field(default=None, ge=1)
+    max_categories: int | None = Field(default=None, ge=1)
+    separator: str | None = Field(default=None, min_length=1)
+    unit: Literal["s", "ms", "us", "ns"] | None = None
+
+    @model_validator(mode="after")
+    def _options_fit(self) -> ColumnTransform:
+        for option, transforms in _TAKEN_BY.items():
+            if getattr(self, option) is not None and self.transform not in transforms:
+                taken = ", ".join(sorted(name for name in transforms if name is not None))
+                raise ValueError(
+                    f"{option} of column {self.column!r} is of transform {taken} only, and this "
+                    f"is {self.transform}; leave it out"
+                )
+        if self.transform == "time" and self.missing == "zero":
+            raise ValueError(
+                f"missing: zero of column {self.column!r} would be a time in 1970; set median or "
+                "indicator"
+            )
+        return self

@@ -1,0 +1,410 @@
+"""What a transform has learned from training rows, and what it makes of any row.
+
+Names and arithmetic are those of scikit-learn's preprocessing. A state is a frozen record that is
+saved as JSON with the bundle and with the model; applying it fits nothing.
+"""
+
+from __future__ import annotations
+
+import functools
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pydantic import Discriminator, TypeAdapter
+
+from raygnn.data.transforms.values import Kind, Lists, lists, numbers, seconds, texts
+from raygnn.errors import DataError
+
+VERSION = 1  # of the saved states and of their arithmetic
+
+_DAY_S = 86_400.0
+_YEAR_S = 365.25 * _DAY_S
+_MONDAY_D = 3  # 1970-01-01 was a Thursday
+_CLIP = 1e-7 - np.spacing(1)  # as QuantileTransformer: the least share that a normal score is of
+
+
+class State(ABC):
+    """A fitted transform.
+
+    Attributes:
+        kind: the form of the values that it reads.
+        width: elements that it gives of a row.
+        is_scaled: whether they are on one scale, so that `data.standardize` leaves them alone.
+    """
+
+    kind: ClassVar[Kind] = "number"
+    is_scaled: ClassVar[bool] = True
+
+    @property
+    def width(self) -> int:
+        """Elements that it gives of a row."""
+        return 1
+
+    @property
+    def scaled(self) -> tuple[bool, ...]:
+        """By element, whether `data.standardize` leaves it as it is."""
+        return (self.is_scaled,) * self.width
+
+    @abstractmethod
+    def rows(self, values: Any) -> np.ndarray:
+        """[num_rows, width] of values that are no gaps."""
+
+    def refused(self, values: Any) -> tuple[str, np.ndarray] | None:
+        """The rule that values may break, and which of them do."""
+        return None
+
+
+@dataclass(frozen=True)
+class Number(State):
+    """Numbers as they are."""
+
+    type: Literal["number"] = "number"
+    is_scaled: ClassVar[bool] = False
+
+    def rows(self, values: np.ndarray) -> np.ndarray:
+        return values[:, None]
+
+
+@dataclass(frozen=True)
+class Standard(State):
+    """(x - mean) / std; a constant becomes 0. See `StandardScaler`."""
+
+    mean: float
+    std: float
+    type: Literal["standard"] = "standard"
+
+    def rows(self, values: np.ndarray) -> np.ndarray:
+        return ((values - self.mean) / (self.std or 1.0))[:, None]
+
+
+@dataclass(frozen=True)
+class MinMax(State):
+    """Training rows lie between 0 and 1, others perhaps outside. See `MinMaxScaler`."""
+
+    low: float
+    high: float
+    type: Literal["min_max"] = "min_max"
+
+    def rows(self, values: np.ndarray) -> np.ndarray:
+        return ((values - self.low) / ((self.high - self.low) or 1.0))[:, None]
+
+
+@dataclass(frozen=True)
+class Log1p(State):
+    """log(1 + x)."""
+
+    type: Literal["log1p"] = "log1p"
+    is_scaled: ClassVar[bool] = False
+
+    def rows(self, values: np.ndarray) -> np.ndarray:
+        return np.log1p(values)[:, None]
+
+    def refused(self, values: np.ndarray) -> tuple[str, np.ndarray]:
+        return "values of -1 or less, of which log1p is not a number", values <= -1
+
+
+@dataclass(frozen=True)
+class RankGauss(State):
+    """The normal score of a value's rank. See `QuantileTransformer(output_distribution="normal")`.
+
+    Of equal values the score is that of their middle rank, at both ends too.
+    """
+
+    quantiles: tuple[float, ...]
+    type: Literal["rank_gauss"] = "rank_gauss"
+
+    def rows(self, values: np.ndarray) -> np.ndarray:
+        from torch import from_numpy
+        from torch.special import ndtri
+
+        shares, quantiles = np.linspace(0, 1, len(self.quantiles)), np.array(self.quantiles)
+        # From below and from above, which differ where quantiles are equal.
+        ranks = np.interp(values, quantiles, shares)
+        ranks -= np.interp(-values, -quantiles[::-1], -shares[::-1])
+        ranks = np.clip(ranks / 2, _CLIP, 1 - _CLIP)
+        out: np.ndarray = ndtri(from_numpy(ranks)).numpy()
+        return out[:, None]
+
+
+@dataclass(frozen=True)
+class Bucket(State):
+    """One-hot of the range that a value lies in. See `KBinsDiscretizer(strategy="quantile")`."""
+
+    edges: tuple[float, ...]
+    type: Literal["bucket"] = "bucket"
+
+    @property
+    def width(self) -> int:
+        return len(self.edges) - 1
+
+    def rows(self, values: np.ndarray) -> np.ndarray:
+        return _one_hot(np.searchsorted(self.edges[1:-1], values, side="right"), self.width)
+
+
+@dataclass(frozen=True)
+class Time(State):
+    """Age in years before the latest training row; sine and cosine of day, week and year, in UTC.
+
+    Attributes:
+        latest: seconds since 1970.
+    """
+
+    latest: float
+    unit: str | None = None
+    type: Literal["time"] = "time"
+    kind: ClassVar[Kind] = "time"
+
+    @property
+    def width(self) -> int:
+        return 7
+
+    @property
+    def scaled(self) -> tuple[bool, ...]:
+        return (False, *(True,) * 6)
+
+    def rows(self, values: np.ndarray) -> np.ndarray:
+        days = values / _DAY_S
+        moments = np.floor(values).astype("datetime64[s]")
+        starts = moments.astype("datetime64[Y]")
+        start_s, end_s = (
+            year.astype("datetime64[s]").astype(np.float64) for year in (starts, starts + 1)
+        )
+        year = (values - start_s) / (end_s - start_s)
+        phases = np.stack([days % 1, (days + _MONDAY_D) % 7 / 7, year], axis=1) * (2 * np.pi)
+        age = (self.latest - values) / _YEAR_S
+        waves = np.stack([np.sin(phases), np.cos(phases)], axis=2).reshape(len(values), 6)
+        return np.concatenate([age[:, None], waves], axis=1)
+
+
+@dataclass(frozen=True)
+class OneHot(State):
+    """One-hot of a value. See `OneHotEncoder(handle_unknown="infrequent_if_exist")`.
+
+    Attributes:
+        vocabulary: sorted; None, the last, stands for gaps.
+        has_rare: training rows have rarer values. These and unknown ones are the last element; else
+            a row of an unknown value is 0.
+    """
+
+    vocabulary: tuple[str | None, ...]
+    has_rare: bool
+    type: Literal["one_hot"] = "one_hot"
+    kind: ClassVar[Kind] = "text"
+
+    @property
+    def width(self) -> int:
+        return len(self.vocabulary) + self.has_rare
+
+    def rows(self, values: pa.Array) -> np.ndarray:
+        return _one_hot(_positions(values, self.vocabulary), self.width)
+
+
+@dataclass(frozen=True)
+class Category(State):
+    """The number of a value, for an embedding in the model's input layer.
+
+    0 stands for rare and unknown values, i for `vocabulary[i - 1]`; see `OneHot`.
+    """
+
+    vocabulary: tuple[str | None, ...]
+    type: Literal["category"] = "category"
+    kind: ClassVar[Kind] = "text"
+
+    @property
+    def num_codes(self) -> int:
+        """Values, and one for the rest."""
+        return len(self.vocabulary) + 1
+
+    def rows(self, values: pa.Array) -> np.ndarray:
+        known = _positions(values, self.vocabulary)
+        return np.where(known == len(self.vocabulary), 0, known + 1)[:, None]
+
+
+@dataclass(frozen=True)
+class MultiHot(State):
+    """Which values a list holds; see `MultiLabelBinarizer` and, for the attributes, `OneHot`."""
+
+    vocabulary: tuple[str, ...]
+    has_rare: bool
+    separator: str | None = None
+    type: Literal["multi_hot"] = "multi_hot"
+    kind: ClassVar[Kind] = "list"
+
+    @property
+    def width(self) -> int:
+        return len(self.vocabulary) + self.has_rare
+
+    def rows(self, values: Lists) -> np.ndarray:
+        out = np.zeros((values.num_rows, len(self.vocabulary) + 1), np.float32)
+        out[values.rows, _positions(values.texts, self.vocabulary)] = 1
+        return out[:, : self.width]
+
+
+AnyState = Annotated[
+    Number | Standard | MinMax | Log1p | RankGauss | Bucket | Time | OneHot | Category | MultiHot,
+    Discriminator("type"),
+]
+
+
+class Applied(NamedTuple):
+    """A column's part of the rows of a feature.
+
+    Attributes:
+        rows: float32 [num_rows, width]; those of a broken rule hold anything.
+        broken: by rule, bool [num_rows], where there is any.
+    """
+
+    rows: np.ndarray
+    broken: Mapping[str, np.ndarray]
+
+
+@dataclass(frozen=True)
+class FittedColumn:
+    """A column of a feature with its state.
+
+    Attributes:
+        fill: number that stands for a gap, in the column's own unit (of a time: seconds since
+            1970); None refuses gaps.
+        indicator: the last element is 1 where there is a gap.
+    """
+
+    column: str
+    state: AnyState
+    fill: float | None = None
+    indicator: bool = False
+
+    @property
+    def width(self) -> int:
+        """Elements that it gives of a row."""
+        return self.state.width + self.indicator
+
+    @property
+    def scaled(self) -> tuple[bool, ...]:
+        """By element, whether `data.standardize` leaves it as it is."""
+        return self.state.scaled + (True,) * self.indicator
+
+    def apply(self, column: pa.Array) -> Applied:
+        """The column's elements of some rows of a table, whichever it is."""
+        state = self.state
+        if isinstance(state, MultiHot):
+            return Applied(state.rows(lists(column, state.separator)), {})
+        if state.kind == "text":
+            return Applied(state.rows(texts(column)).astype(np.float32, copy=False), {})
+        broken = {}
+        if isinstance(state, Time):
+            values, broken["texts that are not dates or times"] = seconds(column, state.unit)
+        else:
+            values = numbers(column)
+        gap = np.isnan(values)
+        gap &= ~next(iter(broken.values()), np.zeros(len(values), bool))
+        if self.fill is None:
+            broken["null or NaN values"] = gap
+        else:
+            values = np.where(gap, self.fill, values)
+        broken["infinite values"] = np.isinf(values)
+        refused = state.refused(values)
+        broken |= {} if refused is None else dict([refused])
+        good = ~np.any(np.stack(list(broken.values())), axis=0)
+        rows = np.zeros((len(values), self.width), np.float32)
+        with np.errstate(over="ignore"):
+            rows[good, : state.width] = state.rows(values[good])
+        if self.indicator:
+            rows[:, -1] = gap
+        broken["values too large for float32"] = ~np.isfinite(rows).all(axis=1)
+        return Applied(rows, {rule: mask for rule, mask in broken.items() if mask.any()})
+
+
+@dataclass(frozen=True)
+class PlainColumns:
+    """Columns of a feature without a transform, side by side."""
+
+    columns: tuple[str, ...]
+    width: int
+
+    @property
+    def scaled(self) -> tuple[bool, ...]:
+        """By element, whether `data.standardize` leaves it as it is."""
+        return (False,) * self.width
+
+
+@dataclass(frozen=True)
+class FittedFeature:
+    """All parts of a feature's rows, in their order."""
+
+    parts: tuple[PlainColumns | FittedColumn, ...]
+    version: int = VERSION
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Names of all columns, in their order."""
+        return tuple(
+            name
+            for part in self.parts
+            for name in (part.columns if isinstance(part, PlainColumns) else (part.column,))
+        )
+
+    @property
+    def scaled(self) -> tuple[bool, ...]:
+        """By element of a row, whether `data.standardize` leaves it as it is."""
+        return tuple(is_scaled for part in self.parts for is_scaled in part.scaled)
+
+    @property
+    def num_codes(self) -> dict[int, int]:
+        """By position in a row that holds the number of a category, how many there are."""
+        found, position = {}, 0
+        for part in self.parts:
+            if isinstance(part, FittedColumn) and isinstance(part.state, Category):
+                found[position] = part.state.num_codes
+            position += part.width
+        return found
+
+    def to_content(self) -> dict[str, Any]:
+        """The states as JSON; `of_content` reads them back."""
+        return asdict(self)
+
+    @classmethod
+    def of_content(cls, content: Any, name: str) -> FittedFeature:
+        """Reads saved states.
+
+        Args:
+            name: of the feature, for messages.
+        Raises:
+            DataError: they are of another version.
+            ValueError: they are no such record.
+        """
+        found = content.get("version") if isinstance(content, dict) else None
+        if found != VERSION:
+            raise DataError(
+                f"the transforms of {name} are saved in version {found!r}, and this raygnn reads "
+                f"{VERSION}. Use the raygnn that fitted them, or fit them again by training."
+            )
+        return _adapter().validate_python(content)
+
+
+@functools.cache
+def _adapter() -> TypeAdapter[FittedFeature]:
+    return TypeAdapter(FittedFeature)
+
+
+def _positions(values: pa.Array, vocabulary: tuple[str | None, ...]) -> np.ndarray:
+    """int64: where each value stands in the vocabulary; its length where it does not."""
+    found = pc.index_in(values, value_set=_value_set(vocabulary))
+    out: np.ndarray = pc.fill_null(found, len(vocabulary)).to_numpy(zero_copy_only=False)
+    return out.astype(np.int64)
+
+
+@functools.lru_cache(maxsize=256)
+def _value_set(vocabulary: tuple[str | None, ...]) -> pa.Array:
+    return pa.array(vocabulary, pa.string())
+
+
+def _one_hot(positions: np.ndarray, width: int) -> np.ndarray:
+    """float32 [num_rows, width]; a position beyond is a row of 0."""
+    out = np.zeros((len(positions), width + 1), np.float32)
+    out[np.arange(len(positions)), np.minimum(positions, width)] = 1
+    return out[:, :width]

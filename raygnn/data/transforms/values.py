@@ -1,0 +1,156 @@
+"""The values of a raw column in the one form that its transform reads: numbers, texts or lists."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Literal, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+#: `number` and `time`: float64, NaN where there is a gap; `text`: strings with nulls; `list`: rows
+#: of strings.
+Kind = Literal["number", "time", "text", "list"]
+
+_PER_SECOND = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
+
+
+class Lists(NamedTuple):
+    """Each value of each row once.
+
+    Attributes:
+        rows: int64 [num_values], ascending.
+        texts: [num_values] strings, without nulls.
+    """
+
+    num_rows: int
+    rows: np.ndarray
+    texts: pa.Array
+
+
+def kind_of(transform: str | None, type_: pa.DataType, *, split: bool = False) -> Kind | None:
+    """How a transform reads columns of a type; None where it cannot.
+
+    Args:
+        split: texts are lists with a separator.
+    """
+    is_number = is_number_type(type_) or pa.types.is_boolean(type_)
+    is_text = pa.types.is_string(type_)
+    is_time = pa.types.is_timestamp(type_) or pa.types.is_date(type_)
+    if transform == "time":
+        return "time" if is_time or is_text or is_number_type(type_) else None
+    if transform in {"one_hot", "category"}:
+        return "text" if is_text or is_number else None
+    if transform == "multi_hot":
+        is_list = pa.types.is_list(type_) and (
+            pa.types.is_string(type_.value_type) or pa.types.is_integer(type_.value_type)
+        )
+        return "list" if (is_text and split) or (is_list and not split) else None
+    return "number" if is_number else None
+
+
+def is_number_type(type_: pa.DataType) -> bool:
+    """Whether values are integers, floats or decimals."""
+    return pa.types.is_integer(type_) or pa.types.is_floating(type_) or pa.types.is_decimal(type_)
+
+
+def numbers(column: pa.Array) -> np.ndarray:
+    """float64 [n] of numbers and booleans; nulls are NaN."""
+    if pa.types.is_boolean(column.type):
+        column = pc.cast(column, pa.int8())
+    column = pc.cast(column, pa.float64(), safe=False)
+    out: np.ndarray = pc.fill_null(column, np.nan).to_numpy(zero_copy_only=False)
+    return out
+
+
+def seconds(column: pa.Array, unit: str | None) -> tuple[np.ndarray, np.ndarray]:
+    """float64 [n], seconds since 1970 in UTC, NaN for gaps; and which values are not times.
+
+    Args:
+        column: timestamps, dates, ISO 8601 texts, or numbers.
+        unit: of numbers.
+    """
+    unreadable = np.zeros(len(column), bool)
+    if pa.types.is_timestamp(column.type) or pa.types.is_date(column.type):
+        moments = pc.cast(column, pa.timestamp("us"), safe=False)
+    elif is_text_type(column.type):
+        moments, unreadable = _parsed_times(column)
+    else:
+        return numbers(column) / _PER_SECOND[unit or "s"], unreadable
+    return numbers(pc.cast(moments, pa.int64())) / _PER_SECOND["us"], unreadable
+
+
+def is_text_type(type_: pa.DataType) -> bool:
+    """Whether values are strings, however Arrow stores them."""
+    return (
+        pa.types.is_string(type_)
+        or pa.types.is_large_string(type_)
+        or pa.types.is_string_view(type_)
+    )
+
+
+def texts(column: pa.Array) -> pa.Array:
+    """Strings, with nulls: whole numbers are written without a point, NaN is null."""
+    if not pa.types.is_floating(column.type):
+        return pc.cast(column, pa.string())
+    values = numbers(column)
+    is_whole = np.isfinite(values) & (np.abs(values) < 2.0**63)
+    is_whole &= np.floor(np.where(is_whole, values, 0)) == values
+    if is_whole[~np.isnan(values)].all():
+        whole = np.where(is_whole, values, 0).astype(np.int64)
+        return pc.cast(pa.array(whole, mask=~is_whole), pa.string())
+    written = pc.cast(pa.array(values, mask=np.isnan(values)), pa.string())
+    whole = pa.array(np.where(is_whole, values, 0).astype(np.int64))
+    return pc.if_else(pa.array(is_whole), pc.cast(whole, pa.string()), written)
+
+
+def lists(column: pa.Array, separator: str | None) -> Lists:
+    """The values of lists, or of texts with a separator; null is an empty list."""
+    if separator is not None:
+        column = pc.split_pattern(pc.cast(column, pa.string()), separator)
+    lengths = pc.fill_null(column.value_lengths(), 0).to_numpy(zero_copy_only=False)
+    rows = np.repeat(np.arange(len(lengths)), lengths)
+    # `flatten` leaves out the rows that are null.
+    items = texts(column.flatten())
+    if separator is not None:
+        items = pc.utf8_trim_whitespace(items)
+        items = pc.if_else(pc.equal(items, ""), None, items)
+    each = pa.table({"row": rows, "text": items}).filter(pc.is_valid(items))
+    each = each.group_by(["row", "text"], use_threads=False).aggregate([])
+    text = each.column("text").combine_chunks()
+    return Lists(len(lengths), each.column("row").to_numpy(), text)
+
+
+def looks_like_times(column: pa.Array) -> bool:
+    """Whether all texts are dates or moments, and there are any."""
+    if column.null_count == len(column):
+        return False
+    # A year or a plain number is not a date, whatever a parser takes it for.
+    is_dated = pc.all(pc.match_substring_regex(column, r"^\d{4}-\d{2}-\d{2}")).as_py()
+    return bool(is_dated) and not _parsed_times(column)[1].any()
+
+
+def _parsed_times(column: pa.Array) -> tuple[pa.Array, np.ndarray]:
+    """Moments of ISO 8601 texts, null where there is a gap or what is not one; and the latter."""
+    none = np.zeros(len(column), bool)
+    column = pc.cast(column, pa.string())
+    try:
+        return pc.cast(column, pa.timestamp("us")), none
+    except pa.ArrowInvalid:  # a zone, another precision, or no time at all: one by one
+        moments = [_microseconds(text) for text in column.to_pylist()]
+    parsed = pa.array(moments, pa.int64())
+    unreadable = pc.and_(pc.is_valid(column), pc.is_null(parsed))
+    return pc.cast(parsed, pa.timestamp("us")), unreadable.to_numpy(zero_copy_only=False)
+
+
+def _microseconds(text: str | None) -> int | None:
+    if text is None:
+        return None
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        return None
+    moment = moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment
+    since = moment - datetime(1970, 1, 1, tzinfo=UTC)
+    return (since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds

@@ -1,0 +1,455 @@
+"""Transforms: what scikit-learn gives, the same bits however the rows are cut, bounds that hold."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from fractions import Fraction
+from functools import reduce
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pydantic import ValidationError
+from sklearn.impute import SimpleImputer
+from sklearn.preprocessing import (
+    KBinsDiscretizer,
+    MinMaxScaler,
+    MultiLabelBinarizer,
+    OneHotEncoder,
+    QuantileTransformer,
+    StandardScaler,
+)
+
+from raygnn.data.hashing import splitmix64_array
+from raygnn.data.transforms import fit as fitting
+from raygnn.data.transforms.exact_sum import ExactMoments
+from raygnn.data.transforms.fit import (
+    SAMPLE_SIZE,
+    Counts,
+    NumberCounts,
+    count,
+    describe,
+    fit,
+    needs_counts,
+)
+from raygnn.data.transforms.spec import ColumnTransform
+from raygnn.data.transforms.state import (
+    VERSION,
+    Category,
+    FittedColumn,
+    FittedFeature,
+    PlainColumns,
+)
+from raygnn.data.transforms.values import kind_of, looks_like_times, texts
+from raygnn.errors import DataError
+
+ANY_KEY = np.uint64(np.iinfo(np.uint64).max)
+#: With no more than seven digits, so that float32 tells them apart.
+NUMBERS = st.integers(-(10**6), 10**6).map(lambda n: n / 8)
+WORDS = st.sampled_from(["a", "b", "c", "dd", "é", ""])
+
+
+def counted(spec: ColumnTransform, column: pa.Array, cuts: Sequence[int] = ()) -> Counts:
+    """The counts of a column that is read in pieces."""
+    kind = kind_of(spec.transform, column.type, split=spec.separator is not None)
+    assert kind is not None
+    keys = splitmix64_array(np.arange(len(column)))
+    bounds = [0, *sorted(cuts), len(column)]
+    parts = [count(spec, kind, column[a:b], keys[a:b], ANY_KEY) for a, b in pairwise(bounds)]
+    found: Counts = reduce(lambda one, other: one.merged(other), parts)  # type: ignore[arg-type]
+    return found
+
+
+def fitted(column: pa.Array, cuts: Sequence[int] = (), **options: Any) -> FittedColumn:
+    spec = ColumnTransform(column="c", **options)
+    kind = kind_of(spec.transform, column.type, split=spec.separator is not None)
+    assert kind is not None
+    found = counted(spec, column, cuts) if needs_counts(spec) else None
+    return fit(spec, kind, found, "node_types.n.features.x")
+
+
+def rows(column: pa.Array, other: pa.Array | None = None, **options: Any) -> np.ndarray:
+    """What a transform that was fitted to one column makes of another."""
+    applied = fitted(column, **options).apply(column if other is None else other)
+    assert not applied.broken
+    return applied.rows
+
+
+columns = st.lists(NUMBERS, min_size=2, max_size=40)
+
+
+@settings(max_examples=100, deadline=None)
+@given(values=st.lists(st.floats(allow_nan=False, allow_infinity=False), min_size=1))
+def test_sums_are_exact(values: list[float]) -> None:
+    found = ExactMoments.of(np.array(values))
+    exact = [Fraction(value) for value in values]
+    mean = sum(exact) / len(exact)
+    variance = sum((value - mean) ** 2 for value in exact) / len(exact)
+    got_mean, got_std = found.mean_and_std()
+    assert got_mean == float(mean)
+    assert (got_std == 0) == (variance == 0)
+    assert abs(Fraction(got_std) ** 2 - variance) <= variance * Fraction(1, 2**50)
+
+
+@settings(max_examples=50, deadline=None)
+@given(
+    values=st.lists(NUMBERS | st.none(), min_size=2, max_size=40).filter(
+        lambda values: any(value is not None for value in values)
+    ),
+    cuts=st.lists(st.integers(0, 40), max_size=4),
+    options=st.sampled_from(
+        [
+            {"transform": "standard", "missing": "median"},
+            {"transform": "min_max", "missing": "zero"},
+            {"transform": "rank_gauss", "missing": "indicator"},
+            {"transform": "bucket", "missing": "median", "n_bins": 3},
+            {"transform": "auto"},
+            {"missing": "median"},
+            {"transform": "one_hot", "min_frequency": 2},
+            {"transform": "category", "max_categories": 5},
+        ]
+    ),
+)
+def test_no_cut_changes_a_bit(values: list[Any], cuts: list[int], options: dict[str, Any]) -> None:
+    column = pa.array(values, pa.float64())
+    within = [min(cut, len(values)) for cut in cuts]
+    whole, pieces = fitted(column, **options), fitted(column, within, **options)
+    assert whole == pieces
+    feature = FittedFeature((PlainColumns(("p", "q"), 3), whole))
+    assert FittedFeature.of_content(feature.to_content(), "x") == feature
+    one_by_one = [pieces.apply(column[i : i + 1]).rows for i in range(len(column))]
+    together = whole.apply(column)
+    assert not together.broken
+    assert together.rows.tobytes() == np.concatenate(one_by_one).tobytes()
+    assert together.rows.shape[1] == whole.width == len(whole.scaled)
+
+
+def test_a_sample_is_the_same_for_any_order_of_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fitting, "SAMPLE_SIZE", 100)
+    values, keys = np.arange(1000.0), splitmix64_array(np.arange(1000))
+    order = np.random.default_rng(0).permutation(1000)
+
+    def sampled(chosen: np.ndarray, size: int) -> np.ndarray:
+        found, bound = None, ANY_KEY
+        for start in range(0, 1000, size):
+            part = chosen[start : start + size]
+            new = NumberCounts.of(values[part], keys[part], sums=False, bound=bound)
+            found = new if found is None else found.merged(new)
+            bound = found.sample.bound
+        assert found is not None
+        assert len(found.sample.values) == 100
+        return np.sort(found.sample.values)
+
+    expected = np.sort(values[np.argsort(keys)[:100]])
+    for size in (1000, 300, 7):
+        assert np.array_equal(sampled(order, size), expected)
+        assert np.array_equal(sampled(np.arange(1000), size), expected)
+
+
+def test_quantiles_of_a_sample_keep_the_stated_error() -> None:
+    values = np.random.default_rng(0).lognormal(0, 2, 6 * SAMPLE_SIZE)
+    median = fitted(pa.array(values), missing="median").fill
+    assert median is not None
+    assert abs((values < median).mean() - 0.5) < 0.008
+    assert median != np.median(values)
+
+
+@settings(max_examples=50, deadline=None)
+@given(values=columns, others=columns)
+def test_standard_is_as_of_scikit_learn(values: list[float], others: list[float]) -> None:
+    expected = StandardScaler().fit(np.array(values)[:, None]).transform(np.array(others)[:, None])
+    got = rows(pa.array(values), pa.array(others), transform="standard")
+    assert np.allclose(got, expected, rtol=1e-4, atol=1e-4)
+
+
+@settings(max_examples=50, deadline=None)
+@given(values=columns, others=columns)
+def test_min_max_is_as_of_scikit_learn(values: list[float], others: list[float]) -> None:
+    expected = MinMaxScaler().fit(np.array(values)[:, None]).transform(np.array(others)[:, None])
+    got = rows(pa.array(values), pa.array(others), transform="min_max")
+    assert np.allclose(got, expected, rtol=1e-5, atol=1e-5)
+
+
+@settings(max_examples=50, deadline=None)
+@given(values=st.lists(NUMBERS, min_size=2, max_size=40, unique=True), others=columns)
+def test_rank_gauss_is_as_of_scikit_learn(values: list[float], others: list[float]) -> None:
+    theirs = QuantileTransformer(n_quantiles=len(values), output_distribution="normal")
+    expected = theirs.fit(np.array(values)[:, None]).transform(np.array(others)[:, None])
+    got = rows(pa.array(values), pa.array(others), transform="rank_gauss")
+    assert np.allclose(got, expected, rtol=1e-5, atol=1e-5)
+
+
+def test_equal_values_have_their_middle_rank() -> None:
+    """scikit-learn puts those at an end at -5.2, as if half of the rows were one outlier."""
+    got = rows(pa.array([0.0] * 50 + list(range(1, 51))), transform="rank_gauss")[:, 0]
+    assert got[0] == pytest.approx(-0.67, abs=0.02)  # the score of a quarter
+    assert (np.diff(got[49:]) > 0).all()
+    assert rows(pa.array([3.0] * 4), transform="rank_gauss").tolist() == [[0.0]] * 4
+
+
+@settings(max_examples=50, deadline=None)
+@given(values=columns.filter(lambda v: len(set(v)) > 1), others=columns, n_bins=st.integers(2, 7))
+def test_bucket_is_as_of_scikit_learn(
+    values: list[float], others: list[float], n_bins: int
+) -> None:
+    theirs = KBinsDiscretizer(
+        n_bins, encode="onehot-dense", strategy="quantile", quantile_method="linear"
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # of buckets that are left out
+        theirs.fit(np.array(values)[:, None])
+    expected = theirs.transform(np.array(others)[:, None])
+    got = rows(pa.array(values), pa.array(others), transform="bucket", n_bins=n_bins)
+    assert np.array_equal(got, expected)
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    values=st.lists(WORDS | st.none(), min_size=1, max_size=30).filter(any),
+    others=st.lists(WORDS | st.sampled_from(["new", "newer"]), min_size=1, max_size=10),
+    min_frequency=st.none() | st.integers(1, 4),
+    max_categories=st.none() | st.integers(1, 5),
+)
+def test_one_hot_is_as_of_scikit_learn(
+    values: list[Any], others: list[Any], min_frequency: int | None, max_categories: int | None
+) -> None:
+    options = {"min_frequency": min_frequency, "max_categories": max_categories}
+    if None in values:  # scikit-learn mixes up the columns of None and of rare values
+        options = {}
+    theirs = OneHotEncoder(
+        **options, handle_unknown="infrequent_if_exist", sparse_output=False
+    ).fit(np.array(values, object)[:, None])
+    column = pa.array(values, pa.string())
+    for given_ in (values, others):
+        got = rows(column, pa.array(given_, pa.string()), transform="one_hot", **options)
+        assert np.array_equal(got, theirs.transform(np.array(given_, object)[:, None]))
+
+
+@settings(max_examples=50, deadline=None)
+@given(
+    values=st.lists(st.lists(WORDS, max_size=4), min_size=1, max_size=20).filter(any),
+    others=st.lists(st.lists(WORDS, max_size=4), min_size=1, max_size=5),
+)
+def test_multi_hot_is_as_of_scikit_learn(values: list[Any], others: list[Any]) -> None:
+    theirs = MultiLabelBinarizer().fit(values)
+    known = [[word for word in words if word in theirs.classes_] for words in others]
+    type_ = pa.list_(pa.string())
+    got = rows(pa.array(values, type_), pa.array(others, type_), transform="multi_hot")
+    assert np.array_equal(got, theirs.transform(known))
+
+
+def test_multi_hot_of_texts_with_a_separator() -> None:
+    column = pa.array(["Action|Comedy", "Comedy", None, "", " Drama |Comedy|Comedy"])
+    found = fitted(column, transform="multi_hot", separator="|", min_frequency=2)
+    assert found.state.vocabulary == ("Comedy",)  # type: ignore[union-attr]
+    got = found.apply(pa.array(["Comedy|Western", None, "Drama|Action"])).rows
+    assert got.tolist() == [[1, 1], [0, 0], [0, 1]]  # the last is of rare and unknown ones
+
+
+def test_categories_are_numbered_and_the_rest_is_0() -> None:
+    column = pa.array(["b", "a", "b", "a", "once", None, None])
+    found = fitted(column, transform="category")
+    assert found.state == Category(("a", "b", None))
+    assert found.apply(pa.array(["a", "b", None, "once", "new"])).rows[:, 0].tolist() == [
+        *(1, 2, 3, 0, 0)
+    ]
+    assert FittedFeature((PlainColumns(("p",), 2), found)).num_codes == {2: 4}
+    capped = fitted(column, transform="category", max_categories=2)
+    assert len(capped.state.vocabulary) == 1  # type: ignore[union-attr]
+
+
+def test_whole_numbers_are_one_category_in_any_type() -> None:
+    found = fitted(pa.array([7, 7, 8, 8]), transform="category")
+    for column in (pa.array([8, 9], pa.int8()), pa.array([8.0, 9.0]), pa.array(["8", "9"])):
+        assert found.apply(column).rows[:, 0].tolist() == [2, 0]
+    assert texts(pa.array([1.5, 2.0, None, float("nan"), 1e300])).to_pylist() == [
+        *("1.5", "2", None, None, "1e+300")
+    ]
+    assert texts(pa.array([True, None])).to_pylist() == ["true", None]
+
+
+def test_gaps_are_filled_as_by_scikit_learn() -> None:
+    given_ = [3.0, None, 1.0, float("nan"), 8.0]
+    array = np.array(given_, np.float64)[:, None]
+    for missing, theirs in (
+        ("median", SimpleImputer(strategy="median")),
+        ("zero", SimpleImputer(strategy="constant", fill_value=0)),
+        ("indicator", SimpleImputer(strategy="median", add_indicator=True)),
+    ):
+        got = rows(pa.array(given_), missing=missing)
+        assert np.array_equal(got, theirs.fit_transform(array))
+
+
+def test_gaps_are_refused_where_nothing_stands_for_them() -> None:
+    column = pa.array([1.0, None, float("nan"), float("inf"), 1e300])
+    applied = FittedColumn("c", fitted(pa.array([1.0])).state).apply(column)
+    assert {rule: mask.tolist() for rule, mask in applied.broken.items()} == {
+        "null or NaN values": [False, True, True, False, False],
+        "infinite values": [False, False, False, True, False],
+        "values too large for float32": [False, False, False, False, True],
+    }
+
+
+def test_logarithms_refuse_what_they_have_no_number_for() -> None:
+    applied = fitted(pa.array([0.0]), transform="log1p").apply(pa.array([0.0, -1.0, np.e - 1]))
+    assert applied.rows[[0, 2], 0].tolist() == [0, 1]
+    ((rule, mask),) = applied.broken.items()
+    assert "log1p" in rule
+    assert mask.tolist() == [False, True, False]
+    with pytest.raises(DataError, match=r"'c'.*its least is -5"):
+        fitted(pa.array([1.0, -5.0]), transform="log1p", missing="median")
+
+
+TIMES = st.datetimes(datetime(1950, 1, 1), datetime(2100, 1, 1))
+
+
+@settings(max_examples=100, deadline=None)
+@given(moments=st.lists(TIMES, min_size=1, max_size=5))
+def test_times_are_age_and_phases(moments: list[datetime]) -> None:
+    got = rows(pa.array(moments, pa.timestamp("us")), transform="time")
+    for moment, row in zip(moments, got, strict=True):
+        year = datetime(moment.year, 1, 1)
+        length = datetime(moment.year + 1, 1, 1) - year
+        midnight = moment.replace(hour=0, minute=0, second=0, microsecond=0)
+        day = (moment - midnight).total_seconds() / 86_400
+        phases = [day, (moment.weekday() + day) / 7, (moment - year) / length]
+        waves = [wave(2 * np.pi * phase) for phase in phases for wave in (np.sin, np.cos)]
+        age = (max(moments) - moment).total_seconds() / (365.25 * 86_400)
+        assert np.allclose(row, [age, *waves], atol=1e-4)
+
+
+def test_a_moment_is_the_same_in_any_form() -> None:
+    moment = datetime(2024, 3, 1, 12, 30, tzinfo=UTC)
+    seconds = int(moment.timestamp())
+    state = fitted(pa.array([0]), transform="time", unit="s")
+    ms = FittedColumn("c", type(state.state)(0.0, "ms"))  # type: ignore[call-arg]
+    expected = state.apply(pa.array([seconds])).rows
+    for found in (
+        state.apply(pa.array(["2024-03-01T12:30:00"])),
+        state.apply(pa.array(["2024-03-01 14:30:00+02:00"])),
+        state.apply(pa.array([moment], pa.timestamp("ns", "Europe/Berlin"))),
+        state.apply(pa.array([seconds], pa.timestamp("s"))),
+        ms.apply(pa.array([seconds * 1000])),
+    ):
+        assert np.array_equal(found.rows, expected)
+    broken = state.apply(pa.array(["2024-03-01", "soon"])).broken
+    assert [mask.tolist() for mask in broken.values()] == [[False, True]]
+
+
+def test_texts_are_times_only_with_dates() -> None:
+    assert looks_like_times(pa.array(["2024-03-01", None, "2024-03-01 10:00:00"]))
+    assert not looks_like_times(pa.array(["2024", "2023"]))
+    assert not looks_like_times(pa.array(["2024-03-01", "soon"]))
+    assert not looks_like_times(pa.array([None], pa.string()))
+
+
+RNG = np.random.default_rng(0)
+
+
+@pytest.mark.parametrize(
+    ("column", "chosen"),
+    [
+        (pa.array(RNG.normal(size=5000)), "number"),
+        (pa.array(RNG.integers(0, 2, 5000)), "number"),
+        (pa.array((RNG.uniform(size=5000) < 0.002).astype(float)), "number"),
+        (pa.array(RNG.lognormal(0, 2, 5000)), "log1p"),
+        (pa.array(RNG.standard_cauchy(5000)), "rank_gauss"),
+        (pa.array([True, False, None]), "number"),
+        (pa.array(["a", "b", None, "a", "b", "a"]), "one_hot"),
+        (pa.array([f"{i % 40}" for i in range(200)]), "category"),
+        (pa.array([["a"], ["a", "b"]]), "multi_hot"),
+        (pa.array([1, 2], pa.timestamp("s")), "time"),
+    ],
+)
+def test_auto_chooses_by_type_and_spread(column: pa.Array, chosen: str) -> None:
+    spec = ColumnTransform(column="c", transform="auto")
+    kind = {"one_hot": "text", "category": "text", "multi_hot": "list", "time": "time"}.get(
+        chosen, "number"
+    )
+    keys = splitmix64_array(np.arange(len(column)))
+    found = count(spec, kind, column, keys, ANY_KEY)  # type: ignore[arg-type]
+    made = fit(spec, kind, found, "x")  # type: ignore[arg-type]
+    assert made.state.type == chosen
+    assert made.indicator == (kind == "number" and column.null_count > 0)
+    assert (chosen if chosen != "number" else "as it is") in describe(made, found)
+
+
+def test_a_line_says_what_was_fitted() -> None:
+    column = pa.array(["a", "a", "b", None])
+    spec = ColumnTransform(column="c", transform="one_hot", min_frequency=2)
+    found = counted(spec, column)
+    line = describe(fit(spec, "text", found, "x"), found)
+    assert line == "c: one_hot, 1 values, 2 rare ones share one place, 1 gaps"
+    spec = ColumnTransform(column="c", transform="standard")
+    found = counted(spec, pa.array([2, 2]))
+    assert "constant, 2 in all" in describe(fit(spec, "number", found, "x"), found)
+
+
+@pytest.mark.parametrize(
+    ("options", "column"),
+    [
+        ({"transform": "standard"}, pa.array([None, float("nan")], pa.float64())),
+        ({"transform": "auto"}, pa.array([None], pa.float64())),
+        ({"transform": "category"}, pa.array([None], pa.string())),
+        ({"transform": "multi_hot"}, pa.array([[], None], pa.list_(pa.string()))),
+    ],
+)
+def test_columns_of_gaps_are_refused(options: dict[str, Any], column: pa.Array) -> None:
+    with pytest.raises(DataError, match=r"column 'c' is invalid: none of the \d training"):
+        fitted(column, **options)
+
+
+def test_ids_are_no_categories() -> None:
+    spec = ColumnTransform(column="c", transform="auto")
+    column = pa.array([f"user {i}" for i in range(50)])
+    with pytest.raises(DataError, match="50 distinct values in 50 training rows"):
+        fit(spec, "text", count(spec, "text", column, np.zeros(50, np.uint64), ANY_KEY), "x")
+
+
+def test_what_is_counted_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fitting, "MAX_DISTINCT", 20)
+    column = pa.array([f"{i}" for i in range(30)])
+    spec = ColumnTransform(column="c", transform="category")
+    found = counted(spec, column, cuts=range(5, 30, 5))
+    assert len(found.values) == 0  # type: ignore[union-attr]
+    with pytest.raises(DataError, match="column 'c' is invalid: it has more than 20 distinct"):
+        fit(spec, "text", found, "x")
+
+
+@pytest.mark.parametrize("name", ["one_hot", "category", "multi_hot"])
+def test_wide_columns_are_refused(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fitting, "MAX_WIDTH", 20)
+    monkeypatch.setattr(fitting, "MAX_CODES", 20)
+    words = [f"{i % 30}" for i in range(60)]
+    column = pa.array([[word] for word in words] if name == "multi_hot" else words)
+    with pytest.raises(DataError, match=r"30 values, and there may be 20\. Set max_categories"):
+        fitted(column, transform=name)
+    assert rows(column, transform=name, max_categories=20).max() <= 20
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"transform": "standart"},
+        {"transform": "standard", "n_bins": 3},
+        {"transform": "category", "missing": "zero"},
+        {"transform": "time", "missing": "zero"},
+        {"transform": "bucket", "n_bins": 1},
+        {"separator": "|"},
+    ],
+)
+def test_options_fit_the_transform(options: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError):
+        ColumnTransform(column="c", **options)
+
+
+def test_states_of_another_version_are_refused() -> None:
+    content = FittedFeature((fitted(pa.array([1.0])),)).to_content()
+    with pytest.raises(DataError, match=f"version 99, and this raygnn reads {VERSION}"):
+        FittedFeature.of_content({**content, "version": 99}, "x")
