@@ -1,7 +1,7 @@
-"""What the site adds to the pages of `docs/`: pages that lie beside it, and the files that pages link to.
+"""What the site adds to the pages of `docs/`: pages that lie beside it, and files that pages link to.
 
-A reader of the repository can open the tests, examples and configs that pages link to. A site has no
-repository beside it, so it takes a copy of each.
+A reader of the repository can open the tests, examples and configs that pages link to. A site has
+no repository beside it, so it takes a copy of each.
 """
 
 from __future__ import annotations
