@@ -309,7 +309,7 @@ class FittedColumn:
         broken["infinite values"] = np.isinf(values)
         refused = state.refused(values)
         broken |= {} if refused is None else dict([refused])
-        good = ~np.any(np.stack(list(broken.values())), axis=0)
+        good: np.ndarray = ~np.stack(list(broken.values())).any(axis=0)
         rows = np.zeros((len(values), self.width), np.float32)
         with np.errstate(over="ignore"):
             rows[good, : state.width] = state.rows(values[good])
