@@ -1,4 +1,4 @@
-"""What the site adds to the pages of `docs/`: pages that lie beside it, and files that pages link to.
+"""What the site adds to the pages of `docs/`: pages beside it, and files that pages link to.
 
 A reader of the repository can open the tests, examples and configs that pages link to. A site has
 no repository beside it, so it takes a copy of each.
