@@ -309,13 +309,13 @@ class FittedColumn:
         broken["infinite values"] = np.isinf(values)
         refused = state.refused(values)
         broken |= {} if refused is None else dict([refused])
-        good: np.ndarray = ~np.stack(list(broken.values())).any(axis=0)
+        good = ~np.any(np.stack(list(broken.values())), axis=0)
         rows = np.zeros((len(values), self.width), np.float32)
         with np.errstate(over="ignore"):
             rows[good, : state.width] = state.rows(values[good])
         if self.indicator:
             rows[:, -1] = gap
-        broken["values too large for float32"] = ~np.isfinite(rows).all(axis=1)
+        broken["values too large for float32"] = np.any(~np.isfinite(rows), axis=1)
         return Applied(rows, {rule: mask for rule, mask in broken.items() if mask.any()})
 
 
