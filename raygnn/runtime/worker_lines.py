@@ -1,4 +1,4 @@
-"""What the driver shows of the output of workers: our lines as they are, less of Ray's own."""
+"""What the driver shows of the output of a cluster: our lines as they are, less of Ray's own."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ import secrets
 import sys
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from raygnn.console import LINE_START, say_line
-from raygnn.runtime.ray_internals import internal
+from raygnn.runtime.ray_internals import attribute, internal
 
 if TYPE_CHECKING:
     from ray.actor import ActorHandle
@@ -26,18 +26,33 @@ _MARK_WITHIN_S = 5.0
 _CORE_LINE = re.compile(r"\[[\d-]+ [\d:,]+ [A-Z] \d+ \d+\] \S+\.cc:\d+: ")
 _TIDYING_ACTORS = frozenset({"PlacementGroupCleaner"})
 
+#: Of the raylet, where Ray Train's and Tune's own actors are many for the CPUs of a small machine.
+_MANY_PROCESSES = re.compile(r"WARNING: \d+ \w+ worker processes have been started on node")
+
+#: Of Ray Train's controller, with a traceback: it asks again, and placing workers needs no answer.
+_REQUEST = re.compile(r"Failed to (send|cancel) resource request for ")
+_TIMEOUT = "GetTimeoutError"  # a busy machine; any other error is shown
+_IN_TRACEBACK = re.compile(r"\s|$|Traceback |The above exception |During handling of the above ")
+
 #: Lines that were not shown, for a run that fails.
 _HELD: deque[str] = deque(maxlen=60)
+#: Of each process, the lines of a request that failed, until the one that says why.
+_requests: dict[Any, list[str]] = {}
 _marks: dict[str, threading.Event] = {}
 
-Printer = Callable[[dict[str, Any]], None]
+Printer = Callable[..., None]
 
 
 def show_worker_lines() -> None:
     """Prints raygnn's lines without Ray's prefix, and keeps Ray's own noise for failures.
 
-    Does nothing where this process prints no output of workers, as with `log_to_driver=False`.
+    Output of workers stays unprinted where it is, as with `log_to_driver=False`.
     """
+    # Messages of raylets go to Ray's printing function directly, by its name in its module.
+    worker = internal("ray._private", "worker")
+    shows_raylets = attribute(worker, "print_to_stdstream")
+    if not _is_ours(shows_raylets):
+        worker.print_to_stdstream = partial(_print_batch, shows_raylets)
     printer = _printer()
     if printer is None or _is_ours(printer):
         return
@@ -69,9 +84,11 @@ def drain_worker_lines(marker: ActorHandle) -> None:
 
 def show_held_lines() -> None:
     """Prints what was kept of Ray's own lines, on stderr."""
-    if _HELD:
-        print("Ray's own messages:", *_HELD, sep="\n", file=sys.stderr)
+    unfinished = [line for lines in _requests.values() for line in lines]
+    if _HELD or unfinished:
+        print("Ray's own messages:", *_HELD, *unfinished, sep="\n", file=sys.stderr)
         _HELD.clear()
+        _requests.clear()
 
 
 def _printer() -> Printer | None:
@@ -87,18 +104,55 @@ def _is_ours(printer: Printer | None) -> bool:
     return isinstance(printer, partial) and printer.func is _print_batch
 
 
-def _print_batch(printer: Printer, batch: dict[str, Any]) -> None:
-    """Sorts the lines of one process: ours, Ray's noise, and all others, which Ray prints."""
+def _print_batch(printer: Printer, batch: dict[str, Any], **options: Any) -> None:
+    """Sorts the lines of one process: ours, Ray's noise, and all others, which Ray prints.
+
+    Args:
+        options: of Ray's printing function.
+    """
     others = []
-    for line in batch["lines"]:
+    for line in _without_timeouts(batch):
         if not batch["is_err"] and line.startswith(_MARK):
             if line in _marks:
                 _marks[line].set()
         elif not batch["is_err"] and line.startswith(LINE_START):
             say_line(line)
-        elif _CORE_LINE.match(line) or batch.get("actor_name") in _TIDYING_ACTORS:
-            _HELD.append(f"({batch.get('actor_name') or batch.get('pid')}) {line}")
+        elif _is_noise(batch, line):
+            _HELD.append(_with_source(batch, line))
         else:
             others.append(line)
     if others:
-        printer({**batch, "lines": others})
+        printer({**batch, "lines": others}, **options)
+
+
+def _is_noise(batch: dict[str, Any], line: str) -> bool:
+    if batch.get("pid") == "raylet":
+        return _MANY_PROCESSES.match(line) is not None
+    return _CORE_LINE.match(line) is not None or batch.get("actor_name") in _TIDYING_ACTORS
+
+
+def _without_timeouts(batch: dict[str, Any]) -> Iterator[str]:
+    """A process's lines, without those of requests to the autoscaler that took too long.
+
+    Such a record is a line, a traceback and the error, which may come in several batches.
+    """
+    process = batch.get("ip"), batch.get("pid"), batch["is_err"]
+    for line in batch["lines"]:
+        request = _requests.get(process)
+        if batch["is_err"] and _REQUEST.search(line):
+            yield from _requests.pop(process, [])
+            _requests[process] = [line]
+        elif request is None:
+            yield line
+        elif _IN_TRACEBACK.match(line):
+            request.append(line)
+        else:
+            del _requests[process]
+            if _TIMEOUT in line:
+                _HELD.extend(_with_source(batch, text) for text in [*request, line])
+            else:
+                yield from [*request, line]
+
+
+def _with_source(batch: dict[str, Any], line: str) -> str:
+    return f"({batch.get('actor_name') or batch.get('pid')}) {line}"

@@ -6,6 +6,7 @@ Its nodes are raylets on this machine, each a `ray start --block` that is ended 
 from __future__ import annotations
 
 import os
+import random
 import re
 import secrets
 import shutil
@@ -13,7 +14,6 @@ import socket
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -22,21 +22,25 @@ from pathlib import Path
 import psutil
 import requests
 
+from tests.wait_until import wait_until
+
 RAY = str(Path(sys.executable).with_name("ray"))
 
 
 def _free_ports(count: int) -> list[int]:
-    """Free ports outside of 10002-19999, where Ray's workers of any cluster listen."""
-    sockets, ports = [], []
-    while len(ports) < count:
-        probe = socket.socket()
-        sockets.append(probe)
-        probe.bind(("127.0.0.1", 0))
-        if probe.getsockname()[1] >= 20000:
-            ports.append(probe.getsockname()[1])
-    for probe in sockets:
-        probe.close()
-    return ports
+    """Free ports that nobody else takes before Ray does.
+
+    They lie outside of 10002-19999, where Ray's workers of any cluster listen, and below those that
+    Linux gives to outgoing connections.
+    """
+    ports: list[int] = []
+    for port in random.SystemRandom().sample(range(20_000, 32_768), 1000):
+        with socket.socket() as probe, suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            ports.append(port)
+        if len(ports) == count:
+            return ports
+    raise RuntimeError(f"{len(ports)} ports are free, and {count} are needed")
 
 
 def _command_line(process: psutil.Process) -> list[str]:
@@ -143,11 +147,7 @@ class RayHead:
         log = self._folder / f"log-{len(self._processes)}"
         options = [f"--address={self.address}"]
         process = self._start(num_cpus, options, environment or {}, wrapper)
-        end_s = time.monotonic() + 60
-        while "Ray runtime started" not in log.read_text():
-            if process.poll() is not None or time.monotonic() > end_s:
-                raise RuntimeError(f"no node came up: {log.read_text()}")
-            time.sleep(0.1)
+        wait_until(lambda: "Ray runtime started" in log.read_text(), process, log.read_text)
         return process
 
     def _start(
@@ -174,7 +174,7 @@ class RayHead:
         return process
 
     def submit(
-        self, working_dir: Path, *command: str, options: tuple[str, ...] = (), timeout_s: int = 300
+        self, working_dir: Path, *command: str, options: tuple[str, ...] = (), timeout_s: int = 500
     ) -> subprocess.CompletedProcess[str]:
         """`ray job submit` from a shell in a folder; waits for the job, as it does."""
         return subprocess.run(
@@ -194,7 +194,7 @@ class RayHead:
             env=self.client_environment,
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=300,
             check=False,
         )
 
@@ -217,18 +217,15 @@ class RayHead:
     def _alive(self) -> list[subprocess.Popen[bytes]]:
         return [process for process in self._processes if process.poll() is None]
 
-    def _wait(self, limit_s: float = 120.0) -> None:
+    def _wait(self) -> None:
         # The dashboard answers before there is an agent that runs jobs.
         submit, look = ["job", "submit", "--", "true"], ["health-check", "--address", self.address]
-        end_s = time.monotonic() + limit_s
-        while time.monotonic() < end_s and self._processes[0].poll() is None:
+        command = [RAY, *(submit if self.takes_jobs else look)]
+
+        def answers() -> bool:
             done = subprocess.run(
-                [RAY, *(submit if self.takes_jobs else look)],
-                env=self.client_environment,
-                capture_output=True,
-                check=False,
+                command, env=self.client_environment, capture_output=True, check=False
             )
-            if done.returncode == 0:
-                return
-            time.sleep(1)
-        raise RuntimeError(f"no Ray head came up: {(self._folder / 'log-0').read_text()}")
+            return done.returncode == 0
+
+        wait_until(answers, self._processes[0], (self._folder / "log-0").read_text)

@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import json
 import shutil
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.integration.ray_head import RayHead
+from tests.wait_until import wait_until
 
-pytestmark = [pytest.mark.ray, pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.ray, pytest.mark.slow, pytest.mark.timeout(1200)]
 
 ROOT = Path(__file__).parents[2]
 OWN_TASK = '''\
@@ -54,6 +54,7 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name in ("raygnn", "examples"):
         shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
     (folder / "my_task.py").write_text(OWN_TASK)
+    shutil.copy(ROOT / "tests" / "linger.py", folder)
     return folder
 
 
@@ -101,19 +102,25 @@ def test_raygnn_as_a_module_of_the_runtime_environment(head, checkout, tmp_path)
 
 
 def test_a_job_that_is_stopped_goes_on_when_it_is_submitted_again(head, checkout, tmp_path):
+    marker = tmp_path / "marker"
+    marker.touch()  # while it is there, no job is through before it is stopped
+    linger = {"type": "linger.Linger", "args": {"marker": str(marker)}}
     command = ["python", "-m", "raygnn.train", "examples/quickstart.yaml"]
     command += ["--training.max_epochs", "40", "--early_stopping", "null"]
+    command += ["--callbacks", json.dumps([linger]), "--allow-module", "linger"]
     command += ["--run.storage_path", str(tmp_path), "--run.name", "run"]
-    patient = json.dumps({"env_vars": {"RAY_JOB_STOP_WAIT_TIME_S": "30"}})  # 3 s otherwise
+    patient = json.dumps({"env_vars": {"RAY_JOB_STOP_WAIT_TIME_S": "200"}})  # 3 s otherwise
     options = ("--no-wait", "--submission-id", "first", "--runtime-env-json", patient)
     head.submit(checkout, *command, options=options)
     history = tmp_path / "run" / "history.jsonl"
-    end_s = time.monotonic() + 150
-    while not (history.exists() and history.read_text().count("\n") >= 2):
-        assert time.monotonic() < end_s, head.job("logs", "first").stdout
-        time.sleep(0.2)
-    head.job("stop", "first")
-    assert "STOPPED" in head.job("status", "first").stdout.upper()
+    wait_until(
+        lambda: history.exists() and history.read_text().count("\n") >= 2,
+        told=lambda: head.job("logs", "first").stdout,
+    )
+    stopped = head.job("stop", "first")
+    told = head.job("status", "first").stdout
+    assert "STOPPED" in told.upper(), stopped.stdout + stopped.stderr + told
+    marker.unlink()
     assert "PreemptedError" in head.job("logs", "first").stdout
     done = head.submit(checkout, *command)
     assert done.returncode == 0, done.stdout + done.stderr

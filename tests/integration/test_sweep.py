@@ -8,7 +8,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -22,6 +21,7 @@ from raygnn.config import load_config
 from raygnn.data.bundle_record import RECORD_NAME
 from raygnn.errors import ConfigError, ResourceError
 from tests.small_runs import small_config
+from tests.wait_until import wait_until
 
 GRAPH = {
     "type": "planted_partition",
@@ -51,7 +51,7 @@ def _adam(lr: float) -> dict:
 
 @pytest.mark.ray
 @pytest.mark.slow
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1200)
 @pytest.mark.usefixtures("ray_session")
 def test_asha_stops_a_trial_and_the_next_one_starts(tmp_path, capsys):
     config = _config(
@@ -117,7 +117,7 @@ def _most_at_a_time(out: str) -> int:
 
 @pytest.mark.ray
 @pytest.mark.slow
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1200)
 @pytest.mark.usefixtures("ray_session")
 def test_two_trials_at_a_time(tmp_path, capsys):
     config = _config(
@@ -143,7 +143,7 @@ def test_two_trials_at_a_time(tmp_path, capsys):
 
 @pytest.mark.ray
 @pytest.mark.slow
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1200)
 @pytest.mark.usefixtures("ray_session")
 def test_a_graph_given_as_an_object_is_swept_over_keys_of_data(tmp_path, capsys):
     num_nodes = 200
@@ -175,14 +175,13 @@ def test_a_graph_given_as_an_object_is_swept_over_keys_of_data(tmp_path, capsys)
 @pytest.mark.usefixtures("ray_session")
 def test_too_few_cpus_for_a_trial_are_told_at_once(tmp_path):
     space = {"optimizer.args.lr": {"choice": [0.1]}}
-    started = time.monotonic()
     config = _config(tmp_path, scaling__num_workers=9, tune__space=space)
     with pytest.raises(ResourceError, match=r"scaling\.num_workers=9 .*places for 2"):
         raygnn.tune.sweep(config)
     config = _config(tmp_path, tune__max_concurrent_trials=2, tune__space=space)
     with pytest.raises(ResourceError, match=r"max_concurrent_trials=2 .*Set it to 1 or less"):
         raygnn.tune.sweep(config)
-    assert time.monotonic() - started < 20
+    assert not (tmp_path / "cache").exists()  # before there is a graph
     assert not (tmp_path / "run").exists()
 
 
@@ -200,7 +199,7 @@ def test_a_metric_that_no_trial_logs_ends_the_sweep(tmp_path):
 
 @pytest.mark.ray
 @pytest.mark.slow
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1200)
 def test_an_interrupted_sweep_goes_on(tmp_path):
     config = _config(
         tmp_path / "sweeps",
@@ -217,23 +216,26 @@ def test_an_interrupted_sweep_goes_on(tmp_path):
     with (tmp_path / "log").open("w+") as log:
         process = subprocess.Popen(command, env=environment, stdout=log, stderr=log)
         # One trial is through, the next one has begun.
-        _wait_for(lambda: [n >= 3 for n in _num_rows(sweep).values()] == [True, True], process, log)
+        wait_until(
+            lambda: [n >= 3 for n in _num_rows(sweep).values()] == [True, True],
+            process,
+            (tmp_path / "log").read_text,
+        )
         process.send_signal(signal.SIGINT)
-        assert process.wait(timeout=120) == 130
+        assert process.wait(timeout=300) == 130
         log.seek(0)
         assert "stopped by SIGINT. Started again under --run.name run, it goes on" in log.read()
     before = _num_rows(sweep)
     done = subprocess.run(
-        command, env=environment, capture_output=True, text=True, timeout=400, check=False
+        command, env=environment, capture_output=True, text=True, timeout=600, check=False
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert "the sweep goes on" in done.stdout
-    assert "resumed from step-" in done.stdout + done.stderr
+    assert "resumed from step-" in done.stdout
     # Each line is ours, those of a trial's workers carry its name, and the table comes last.
     lines = done.stdout.splitlines()
-    # On a busy machine the raylet warns of the number of processes that start.
-    others = [line for line in lines if not line.startswith("[raygnn")]
-    assert [line for line in others if "(raylet)" not in line] == []
+    assert done.stderr == ""
+    assert [line for line in lines if not line.startswith("[raygnn")] == []
     of_trials = [n for n, line in enumerate(lines) if line.startswith("[raygnn trial-0000")]
     (table,) = [n for n, line in enumerate(lines) if line.startswith("[raygnn] rank  trial")]
     assert of_trials
@@ -254,11 +256,3 @@ def _num_rows(sweep: Path) -> dict[str, int]:
         history.parent.name: len(history.read_text().splitlines())
         for history in sweep.glob("trial-*/history.jsonl")
     }
-
-
-def _wait_for(is_there, process, log, limit_s=240.0) -> None:
-    end = time.monotonic() + limit_s
-    while not is_there():
-        assert process.poll() is None, Path(log.name).read_text()
-        assert time.monotonic() < end, Path(log.name).read_text()
-        time.sleep(0.2)

@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -15,6 +14,7 @@ import yaml
 
 from tests.linger import Linger
 from tests.small_runs import run_rank, small_bundle, small_config, trained_weights
+from tests.wait_until import wait_until
 
 
 def _torchrun(config: dict, folder: Path) -> subprocess.Popen[str]:
@@ -28,6 +28,7 @@ def _torchrun(config: dict, folder: Path) -> subprocess.Popen[str]:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1200)
 def test_two_processes_of_torchrun(ranks, tmp_path: Path):
     """The first start is stopped by SIGTERM, the second goes on."""
     bundle = small_bundle(tmp_path)
@@ -37,17 +38,15 @@ def test_two_processes_of_torchrun(ranks, tmp_path: Path):
     marker.touch()
     config["callbacks"] = [Linger.entry(marker)]
     stopped = _torchrun(config, tmp_path)
-    end_s = time.monotonic() + 120
-    while not marker.read_text() and stopped.poll() is None and time.monotonic() < end_s:
-        time.sleep(0.1)
+    wait_until(lambda: bool(marker.read_text()), stopped)
     stopped.send_signal(signal.SIGTERM)
-    _, told = stopped.communicate(timeout=60)
+    _, told = stopped.communicate(timeout=200)
     assert stopped.returncode != 0
     assert "PreemptedError:\nThe run was stopped by SIGTERM after step" in told
     marker.unlink()
 
     done = _torchrun(config, tmp_path)
-    output, told = done.communicate(timeout=120)
+    output, told = done.communicate(timeout=400)
     assert done.returncode == 0, told
     assert "global batch 32 = 16 x 2 worker(s) x 1" in output
     assert "resumed from step-" in output

@@ -28,8 +28,13 @@ from raygnn.loops.engine import Engine
 from raygnn.losses import Loss
 from raygnn.outputs.checkpoints.store import CheckpointStore
 from tests.small_runs import run_rank, small_config, trained_weights
+from tests.wait_until import wait_until
 
-pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("ray_session")]
+pytestmark = [
+    pytest.mark.ray,
+    pytest.mark.timeout(600),
+    pytest.mark.usefixtures("ray_session"),
+]
 
 
 class KillOnce(Callback):
@@ -147,13 +152,20 @@ def other_work() -> Iterator[Any]:
 
 
 @pytest.mark.slow
-def test_work_that_holds_the_cpus_is_told_and_waited_for(other_work, graph, tmp_path, capfd):
+def test_work_that_holds_the_cpus_is_told_and_waited_for(other_work, graph, tmp_path, monkeypatch):
     import ray
 
-    Timer(10, ray.kill, [other_work]).start()
+    told = []
+
+    def hear(line: str) -> None:
+        told.append(line)
+        Timer(5, ray.kill, [other_work]).start()  # the run is waiting by then
+
+    monkeypatch.setattr("raygnn.runtime.preflight.say", hear)
     result = raygnn.train.fit(_config(tmp_path, graph, training__max_epochs=1))
     assert result.metrics["epoch"] == 1
-    assert "other work holds what the workers need: CPU 0 of 2 is free" in capfd.readouterr().out
+    (line,) = told
+    assert "other work holds what the workers need: CPU 0 of 2 is free" in line
 
 
 @pytest.mark.slow
@@ -173,11 +185,9 @@ def test_sigterm_during_ingest_ends_the_command_with_143(tmp_path):
     environment = {**os.environ, "RAY_ADDRESS": "local"}
     with (tmp_path / "log").open("w") as log:
         process = subprocess.Popen(command, env=environment, stdout=log, stderr=log)
-        while not (tmp_path / "here").exists():
-            assert process.poll() is None, (tmp_path / "log").read_text()
-            time.sleep(0.1)
+        wait_until((tmp_path / "here").exists, process, (tmp_path / "log").read_text)
         process.terminate()
-        status = process.wait(timeout=30)
+        status = process.wait(timeout=200)
     told = (tmp_path / "log").read_text()
     assert status == 143, told
     assert "stopped by SIGTERM: the same command goes on from the last checkpoint" in told
@@ -188,7 +198,7 @@ def test_sigterm_during_ingest_ends_the_command_with_143(tmp_path):
 def slow_graph(marker: str) -> None:
     """A data source that is still at work when the signal comes."""
     Path(marker).touch()
-    time.sleep(120)
+    time.sleep(300)
 
 
 @pytest.mark.slow
@@ -199,11 +209,10 @@ def test_a_run_prints_its_own_lines_only_beside_another_ray(graph, tmp_path):
     environment = {**os.environ, "RAY_ADDRESS": "local"}
     command = [sys.executable, "-m", "raygnn.train", str(path)]
     done = subprocess.run(
-        command, env=environment, capture_output=True, text=True, timeout=280, check=False
+        command, env=environment, capture_output=True, text=True, timeout=500, check=False
     )
     assert (done.returncode, done.stderr) == (0, ""), done.stdout
-    # On a busy machine the raylet warns of the number of processes that start.
-    lines = [line for line in done.stdout.splitlines() if "(raylet)" not in line]
+    lines = done.stdout.splitlines()
     assert [line for line in lines if not line.startswith("[raygnn] ")] == []
     # What workers have said last is there before the command ends.
     assert lines[-1].startswith("[raygnn] checkpoints ")

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ray import cloudpickle
 from ray.tune import Callback, ResultGrid, Stopper
 from ray.tune.experiment import Trial
 
@@ -44,7 +46,7 @@ class SweepProgress(Callback):
     def on_trial_error(
         self, iteration: int, trials: Sequence[Trial], trial: Trial, **info: Any
     ) -> None:
-        say(f"{trial} failed")  # why, Tune logs now, and the table tells at the end
+        say(f"{trial} failed: {_explain(_new_error(trial))}")
 
 
 class StopWithoutMetric(Stopper):
@@ -111,10 +113,17 @@ def _row(
     return TrialRow(str(trial), trial.config, status, best, len(history), error)
 
 
-def _explain(error: BaseException | None) -> str:
+def _new_error(trial: Trial) -> Any:
+    """The error of a trial that has just failed: Tune has not copied it to its folder yet."""
+    if trial.pickled_error_file is None:
+        return Path(trial.error_file).read_text()
+    return cloudpickle.loads(Path(trial.pickled_error_file).read_bytes())
+
+
+def _explain(error: Any) -> str:
     """The cause on one line."""
     cause = getattr(error, "cause", None) or error
     if isinstance(cause, RaygnnError):
         return " ".join(str(cause).split())
     lines = [line for line in str(cause).strip().splitlines() if line.strip()]
-    return lines[-1].strip() if lines else repr(cause)
+    return f"{lines[-1].strip() if lines else repr(cause)} (see error.txt in the trial's folder)"

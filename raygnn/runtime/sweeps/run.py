@@ -108,6 +108,8 @@ def _tuner(
     # `StopWithoutMetric` does it, after which the metrics that there are can be listed.
     os.environ.setdefault("TUNE_DISABLE_STRICT_METRIC_CHECKING", "1")
     os.environ.setdefault("TUNE_DISABLE_SIGINT_HANDLER", "1")  # `run_sweep` has its own
+    # `SweepProgress` says why a trial failed; its traceback is in its folder.
+    os.environ.setdefault("TUNE_PRINT_ALL_TRIAL_ERRORS", "0")
     # Its new output has a table and two links to say also where it is to say nothing.
     os.environ.setdefault("RAY_AIR_NEW_OUTPUT", "0")
     import ray

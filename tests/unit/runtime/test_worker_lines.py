@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import io
+import logging
 import threading
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import ray._private.worker
+import ray.exceptions
 from ray._private import ray_logging
 
 from raygnn.console import label_lines, say
@@ -22,6 +26,9 @@ def printed(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
     monkeypatch.setattr(ray_logging, "global_worker_stdstream_dispatcher", dispatcher)
     left: list[dict[str, Any]] = []
     dispatcher.add_handler("ray_print_logs", left.append)
+    monkeypatch.setattr(
+        "ray._private.worker.print_to_stdstream", lambda batch, ignore_prefix: left.append(batch)
+    )
     show_worker_lines()
     show_worker_lines()  # a second run in the same process
     assert len(dispatcher.handlers) == 1
@@ -29,7 +36,8 @@ def printed(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
 
 
 def _emit(*lines: str, actor: str = "RayTrainWorker", is_err: bool = False) -> None:
-    batch = {"lines": list(lines), "actor_name": actor, "pid": 7, "is_err": is_err}
+    pid = {"TrainController": 6}.get(actor, 7)
+    batch = {"lines": list(lines), "actor_name": actor, "pid": pid, "is_err": is_err}
     ray_logging.global_worker_stdstream_dispatcher.emit(batch)
 
 
@@ -51,6 +59,59 @@ def test_noise_of_ray_is_kept_for_a_run_that_fails(printed, capsys) -> None:
     assert "(PlacementGroupCleaner) Traceback" in err
     show_held_lines()
     assert capsys.readouterr().err == ""
+
+
+def _emit_of_raylet(line: str) -> None:
+    """As Ray does with messages that raylets publish."""
+    batch = {"lines": [line], "pid": "raylet", "is_err": False}
+    ray._private.worker.print_to_stdstream(batch, ignore_prefix=False)
+
+
+def test_a_raylets_warning_of_many_processes_is_noise_and_its_errors_are_not(printed, capsys):
+    many = "WARNING: 8 PYTHON worker processes have been started on node: 547b with address: 10.0.0"
+    _emit_of_raylet(many)
+    _emit_of_raylet("A worker died or was killed while executing a task")
+    assert [batch["lines"] for batch in printed] == [
+        ["A worker died or was killed while executing a task"]
+    ]
+    assert capsys.readouterr().out == ""
+    show_held_lines()
+    assert capsys.readouterr().err == f"Ray's own messages:\n(raylet) {many}\n"
+
+
+def _failed_request(error: Exception) -> list[str]:
+    """What Ray Train's controller logs where a request to the autoscaler fails."""
+    text = io.StringIO()
+    logger = logging.Logger("ray.train.controller")
+    logger.addHandler(logging.StreamHandler(text))
+    try:
+        raise error
+    except Exception:
+        logger.warning("Failed to send resource request for train-7. If this", exc_info=True)
+    return text.getvalue().splitlines()
+
+
+def test_a_request_that_a_busy_machine_does_not_answer_is_noise(printed, capsys) -> None:
+    lines = _failed_request(ray.exceptions.GetTimeoutError("Get timed out"))
+    assert len(lines) > 3
+    _emit("before", *lines[:2], actor="TrainController", is_err=True)
+    _emit("of another process", actor="RayTrainWorker")
+    _emit(*lines[2:], "worker 3 died", actor="TrainController", is_err=True)
+    shown = [line for batch in printed for line in batch["lines"]]
+    assert shown == ["before", "of another process", "worker 3 died"]
+    assert capsys.readouterr().err == ""
+    show_held_lines()
+    assert "(TrainController) Failed to send resource request" in capsys.readouterr().err
+
+
+def test_other_errors_of_requests_are_shown(printed, capsys) -> None:
+    lines = _failed_request(ValueError("no such autoscaler"))
+    _emit(*lines, "after", actor="TrainController", is_err=True)
+    assert [line for batch in printed for line in batch["lines"]] == [*lines, "after"]
+    # One whose end has not come is shown where the run fails.
+    _emit(*lines[:-1], actor="TrainController", is_err=True)
+    show_held_lines()
+    assert capsys.readouterr().err.splitlines() == ["Ray's own messages:", *lines[:-1]]
 
 
 def test_draining_waits_for_all_that_was_printed_before(printed, capsys) -> None:
@@ -77,6 +138,7 @@ def test_draining_waits_for_all_that_was_printed_before(printed, capsys) -> None
 def test_without_output_of_workers_nothing_is_waited_for(monkeypatch) -> None:
     empty = ray_logging.WorkerStandardStreamDispatcher()
     monkeypatch.setattr(ray_logging, "global_worker_stdstream_dispatcher", empty)
+    monkeypatch.setattr("ray._private.worker.print_to_stdstream", print)
     show_worker_lines()
     assert empty.handlers == []
     drain_worker_lines(None)  # has no mark to call
