@@ -107,6 +107,7 @@ def test_a_job_that_is_stopped_goes_on_when_it_is_submitted_again(head, checkout
     linger = {"type": "linger.Linger", "args": {"marker": str(marker)}}
     command = ["python", "-m", "raygnn.train", "examples/quickstart.yaml"]
     command += ["--training.max_epochs", "40", "--early_stopping", "null"]
+    command += ["--training.validate_every", "{epochs: 1}"]
     command += ["--callbacks", json.dumps([linger]), "--allow-module", "linger"]
     command += ["--run.storage_path", str(tmp_path), "--run.name", "run"]
     patient = json.dumps({"env_vars": {"RAY_JOB_STOP_WAIT_TIME_S": "200"}})  # 3 s otherwise

@@ -20,6 +20,7 @@ import raygnn.tune
 from raygnn.config import load_config
 from raygnn.data.bundle_record import RECORD_NAME
 from raygnn.errors import ConfigError, ResourceError
+from tests.linger import Linger
 from tests.small_runs import small_config
 from tests.wait_until import wait_until
 
@@ -62,7 +63,9 @@ def test_asha_stops_a_trial_and_the_next_one_starts(tmp_path, capsys):
         callbacks=[{"type": "tests.user_code.WaitsToBeStopped"}],
     )
     grid = raygnn.tune.sweep(config, allow_modules=["tests"])
-    out = capsys.readouterr().out
+    out, err = capsys.readouterr()
+    assert "[raygnn] trial-00002 failed: --optimizer: optimizer.type='Adma' is invalid" in out
+    assert "Traceback" not in err
     assert out.count("ingest: wrote bundle") == 1
     assert _most_at_a_time(out) == 1  # two CPUs are one trial of two workers
     assert len(grid) == 4
@@ -75,6 +78,7 @@ def test_asha_stops_a_trial_and_the_next_one_starts(tmp_path, capsys):
     assert status == ["finished", "stopped early", "failed", "finished"]
     assert by_name["trial-00001"]["num_validations"] == 2
     assert "optimizer.type='Adma' is invalid" in by_name["trial-00002"]["error"]
+    assert "Traceback" in (folder / "trial-00002" / "error.txt").read_text()
     assert trials[0]["best"] >= trials[1]["best"] > trials[2]["best"]
     assert "rank  trial" in out
 
@@ -201,31 +205,32 @@ def test_a_metric_that_no_trial_logs_ends_the_sweep(tmp_path):
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
 def test_an_interrupted_sweep_goes_on(tmp_path):
+    marker = tmp_path / "marker"
     config = _config(
         tmp_path / "sweeps",
         tune__space={"optimizer.args.lr": {"uniform": [0.01, 0.05]}},
         tune__num_samples=2,
         tune__searcher="optuna",
-        training__max_epochs=150,
+        training__max_epochs=10,
+        callbacks=[Linger.entry(marker, step_s=3)],
     )
     path = tmp_path / "sweep.yaml"
     path.write_text(yaml.safe_dump(config))
-    command = [sys.executable, "-m", "raygnn.tune", str(path)]
+    command = [sys.executable, "-m", "raygnn.tune", str(path), "--allow-module", "tests"]
     environment = {**os.environ, "RAY_ADDRESS": "local", "PYTHONUNBUFFERED": "1"}
     sweep = tmp_path / "sweeps" / "run"
     with (tmp_path / "log").open("w+") as log:
         process = subprocess.Popen(command, env=environment, stdout=log, stderr=log)
-        # One trial is through, the next one has begun.
-        wait_until(
-            lambda: [n >= 3 for n in _num_rows(sweep).values()] == [True, True],
-            process,
-            (tmp_path / "log").read_text,
-        )
+        told = (tmp_path / "log").read_text
+        wait_until(lambda: 10 in _num_rows(sweep).values(), process, told)
+        marker.touch()  # the first trial is through, and the second one shall not be
+        wait_until(lambda: sum(_num_rows(sweep).values()) >= 12, process, told)
         process.send_signal(signal.SIGINT)
         assert process.wait(timeout=300) == 130
         log.seek(0)
         assert "stopped by SIGINT. Started again under --run.name run, it goes on" in log.read()
     before = _num_rows(sweep)
+    marker.unlink()
     done = subprocess.run(
         command, env=environment, capture_output=True, text=True, timeout=600, check=False
     )
@@ -240,8 +245,8 @@ def test_an_interrupted_sweep_goes_on(tmp_path):
     (table,) = [n for n, line in enumerate(lines) if line.startswith("[raygnn] rank  trial")]
     assert of_trials
     assert max(of_trials) < table
-    assert min(before.values()) < 150
-    assert _num_rows(sweep) == dict.fromkeys(before, 150)
+    assert min(before.values()) < 10
+    assert _num_rows(sweep) == dict.fromkeys(before, 10)
     trials = json.loads((sweep / "trials.json").read_text())["trials"]
     assert [trial["status"] for trial in trials] == ["finished", "finished"]
     # A finished sweep is not run again.
