@@ -1,0 +1,43 @@
+"""What a sweep says of a trial that fails."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from ray import cloudpickle
+
+from raygnn.errors import ConfigError
+from raygnn.runtime.sweeps.progress import SweepProgress
+
+
+class FailedTrial:
+    """A trial as Tune has it when it calls its callbacks."""
+
+    def __init__(self, folder: Path, error: Exception, is_pickled: bool) -> None:
+        self.error_file = str(folder / "error.txt")
+        Path(self.error_file).write_text(f"Failure # 1\n{error}\n")
+        self.pickled_error_file = None
+        if is_pickled:
+            self.pickled_error_file = str(folder / "error.pkl")
+            Path(self.pickled_error_file).write_bytes(cloudpickle.dumps(error))
+
+    def __str__(self) -> str:
+        return "trial-00002"
+
+
+_LAST_LINE = "last line (see error.txt in the trial's folder)"
+
+
+@pytest.mark.parametrize(
+    ("error", "is_pickled", "told"),
+    [
+        (ConfigError("lr is invalid:\nset less."), True, "lr is invalid: set less."),
+        (ValueError("first line\nlast line"), True, _LAST_LINE),
+        (ValueError("first line\nlast line"), False, _LAST_LINE),
+    ],
+)
+def test_a_failed_trial_says_why_in_a_line(capsys, tmp_path, error, is_pickled, told) -> None:
+    trial = FailedTrial(tmp_path, error, is_pickled)
+    SweepProgress("val/loss", "min").on_trial_error(1, [trial], trial)
+    assert capsys.readouterr().out == f"[raygnn] trial-00002 failed: {told}\n"
