@@ -22,7 +22,7 @@ _SUM_TOLERANCE = 1e-6  # fractions are written with few decimals, and summed in 
 
 
 class HashSplit(Section):
-    """Random by a hash of (seed, id): a node keeps its split when the graph grows."""
+    """Random by a hash of (seed, id): a node or link keeps its split when the graph grows."""
 
     type: Literal["hash"] = Field(description="Random by a hash of (seed, id).")
     fractions: Annotated[
@@ -76,9 +76,9 @@ Timestamp = Annotated[
 
 
 class TemporalSplit(Section):
-    """By the time column: the oldest nodes for train, the newest for test."""
+    """By the time column: the oldest nodes or links for train, the newest for test."""
 
-    type: Literal["temporal"] = Field(description="By the time column of the nodes.")
+    type: Literal["temporal"] = Field(description="By the time column of the nodes or links.")
     quantiles: (
         Annotated[list[Annotated[float, Field(gt=0, le=1)]], Field(min_length=2, max_length=2)]
         | None
@@ -140,7 +140,7 @@ PLACES = ("uri", "synthetic", "type", "args", "cache_dir", "allow_outside")
 
 
 class Data(Section):
-    """Where the graph comes from: uri, synthetic or type; none of them with `fit(data=...)`."""
+    """The source of the graph: uri, synthetic or type; none of them with `fit(data=...)`."""
 
     uri: NonEmptyText | None = Field(
         default=None, description="Folder or URI of a graph (graph.yaml)."
@@ -148,32 +148,35 @@ class Data(Section):
     synthetic: Synthetic | None = Field(default=None, description="A graph generated in the job.")
     type: NonEmptyText | None = Field(
         default=None,
-        description="Dotted path of a class or function that gives a PyG Data or HeteroData; its "
-        "module is allowed on the command line, also PyG's own, as such classes unpickle files.",
+        description="Dotted path of a class or function that returns a PyG Data or HeteroData; its "
+        "module, PyG's own too, needs --allow-module, since such classes unpickle files.",
     )
     args: dict[str, Any] = Field(default_factory=dict, description="Arguments of `type`.")
     allow_outside: list[NonEmptyText] = Field(
         default_factory=list,
-        description="Folders or URIs outside of the graph's own folder in which graph.yaml may "
-        "name files.",
+        description="Folders or URIs outside the graph's folder from which graph.yaml may name "
+        "files.",
     )
     mode: Literal["in_memory"] = Field(
         default="in_memory", description="Each node of the cluster maps the whole graph."
     )
     cache_dir: NonEmptyText | None = Field(
         default=None,
-        description="Where ingested graphs are kept; null is $RAYGNN_CACHE_DIR or ~/.cache.",
+        description="Cache of ingested graphs; null is $RAYGNN_CACHE_DIR or ~/.cache/raygnn.",
     )
     on_error: Literal["fail", "drop"] = Field(
-        default="fail", description="What to do with bad rows: fail, or drop, count and say so."
+        default="fail", description="What to do with bad rows: fail, or drop and log how many."
     )
-    undirected: bool = Field(default=False, description="Add the reverse of each edge.")
+    undirected: bool = Field(
+        default=False, description="Add the reverse of each edge within one node type."
+    )
     reverse_edges: bool = Field(
         default=False,
         description="Add an edge type (d, rev_r, s) for each directed edge type (s, r, d).",
     )
     splits: SplitRule | None = Field(
-        default=None, description="How nodes are split; null takes the split column of the tables."
+        default=None,
+        description="Splits of nodes or links; null takes the split column of the tables.",
     )
     feature_dtype: Literal["float32", "float16", "bfloat16"] | None = Field(
         default=None, description="How features are stored; null keeps the tables' type."
@@ -181,8 +184,8 @@ class Data(Section):
 
     standardize: bool = Field(
         default=True,
-        description="Give dense features a mean of 0 and a standard deviation of 1, element by "
-        "element; flags, words and shares (0 or 1, or between them and often 0) stay as they are.",
+        description="Scale each element of dense features to a mean of 0 and a standard deviation "
+        "of 1; flags, words and shares (0 or 1, or between them and often 0) stay as they are.",
     )
 
     @property

@@ -49,20 +49,20 @@ def _fanouts_kind(value: Any) -> str:
 
 
 class TemporalSampling(Section):
-    """Neighbors that are not later than the seed whose neighborhood they are in."""
+    """Samples only neighbors that are not later than their seed."""
 
     column: NonEmptyText = Field(
         default="time",
-        description="Time column of edge types and node types; those without are there at all "
-        "times. Seeds have the time of their node.",
+        description="Time column of edge types and node types; types without it are always "
+        "sampled. Seeds have the time of their node.",
     )
     strategy: Literal["uniform", "last"] = Field(
-        default="uniform", description="Draw among earlier neighbors, or take the latest of them."
+        default="uniform", description="Draw among the neighbors up to then, or take the latest."
     )
 
 
 class Sampling(Section):
-    """Which neighbors a batch takes along."""
+    """The sampled neighborhood of a batch."""
 
     fanouts: Annotated[
         Annotated[Fanouts, Tag("for all edge types")]
@@ -73,28 +73,28 @@ class Sampling(Section):
     ] = Field(
         default=[15, 10],
         description="Neighbors per hop, the hop next to the seed first; -1 is all. "
-        "A map gives them by edge type (`src__rel__dst`), where 0 takes none.",
+        "A map sets them by edge type (`src__rel__dst`), where 0 takes none.",
     )
     replace: bool = Field(default=False, description="Draw neighbors with replacement.")
     weight: NonEmptyText | None = Field(
         default=None,
-        description="Edge column to draw neighbors in proportion to; 0 is never drawn. Edge types "
-        "without it draw uniformly.",
+        description="Edge column to draw neighbors in proportion to; an edge of weight 0 is never "
+        "drawn. Edge types without the column draw uniformly.",
     )
     temporal: TemporalSampling | None = Field(
-        default=None, description="Take no neighbor that is later than the seed."
+        default=None, description="Sample no neighbor that is later than the seed."
     )
     disjoint: bool = Field(
         default=False,
-        description="Give each seed a neighborhood of its own: a node near several is in the batch "
-        "once for each. Of nodes, not of links.",
+        description="Sample a separate neighborhood for each seed: a node near several seeds is in "
+        "the batch once for each. For tasks of nodes, not of links.",
     )
     direction: Literal["in", "out"] = Field(
         default="in", description="Whether messages come along edges (in) or against them (out)."
     )
     type: NonEmptyText | None = Field(
         default=None,
-        description="Dotted path of an own sampler (torch_geometric.sampler.BaseSampler).",
+        description="Dotted path of your own sampler (torch_geometric.sampler.BaseSampler).",
     )
     args: dict[str, Any] = Field(default_factory=dict, description="Arguments of `type`.")
 
@@ -147,7 +147,7 @@ class Sampling(Section):
 
 
 class SplitLoader(Section):
-    """What one split does otherwise than `loader` says; null is as there."""
+    """Settings of one split that differ from `loader`; null takes those of `loader`."""
 
     batch_size: PositiveWhole | None = Field(
         default=None, description="Seeds per batch and worker."
@@ -159,7 +159,7 @@ class SplitLoader(Section):
 
 
 class TrainLoader(Section):
-    """What the training split does otherwise; its batch size is `loader.batch_size`."""
+    """Settings of the training split that differ; its batch size is `loader.batch_size`."""
 
     num_threads: PositiveWhole | None = Field(
         default=None, description="Sampler threads per worker."
@@ -172,25 +172,29 @@ class Loader(Section):
 
     batch_size: PositiveWhole | None = Field(
         default=1024,
-        description="Seeds per micro-batch and worker; null follows from "
+        description="Seeds per micro-batch and worker; null derives it from "
         "`training.global_batch_size`.",
     )
     eval_batch_size: PositiveWhole | None = Field(
-        default=None, description="The same in validation and test; null is as in training."
+        default=None, description="Seeds per batch in validation and test; null is as in training."
     )
     num_threads: PositiveWhole | None = Field(
         default=None,
-        description="Sampler threads per worker, beside training; null is one, or, where training "
-        "keeps all cores busy, as many as torch has, in turns with training.",
+        description="Sampler threads per worker, besides training; null is one, or, if training "
+        "keeps all cores busy, as many as torch has, which then take turns with training.",
     )
     prefetch_batches: PositiveWhole | None = Field(
         default=None,
-        description="Batches made ahead, per worker; null is one for each sampler thread, two "
-        "where they take turns with training, and on a GPU.",
+        description="Batches made ahead, per worker; null is one per sampler thread, or two "
+        "if they take turns with training or train on a GPU.",
     )
-    train: TrainLoader | None = Field(default=None, description="What differs for training.")
-    val: SplitLoader | None = Field(default=None, description="What differs for validation.")
-    test: SplitLoader | None = Field(default=None, description="What differs for the test.")
+    train: TrainLoader | None = Field(
+        default=None, description="Settings that differ for training."
+    )
+    val: SplitLoader | None = Field(
+        default=None, description="Settings that differ for validation."
+    )
+    test: SplitLoader | None = Field(default=None, description="Settings that differ for the test.")
 
 
 @dataclass(frozen=True)

@@ -22,18 +22,18 @@ PATH = Path(__file__).parents[2] / "docs" / "config-reference.md"
 _HEAD = """\
 # Config reference
 
-Every key of a config file with its type, default and meaning. This page is written by
-`python -m raygnn.config.reference` from the schema; `python -m raygnn.train --print-schema` prints
-the same as JSON Schema for editors, and `python -m raygnn.train CONFIG --print-config` prints a
-config with all of its defaults.
+Every key of a config file with its type, default and meaning. `python -m raygnn.config.reference`
+writes this page from the schema. `python -m raygnn.train --print-schema` prints the schema as JSON
+Schema for editors, and `python -m raygnn.train CONFIG --print-config` a config with all of its
+defaults.
 
 An override on the command line names a key by its dotted path: `--loader.batch_size 512`,
-`--sampling.fanouts.0 5`, `--early_stopping null`; `--data.synthetic!` deletes what the file sets.
+`--sampling.fanouts.0 5`, `--early_stopping null`; `--data.synthetic!` deletes a key of the file.
 `${a.b}` takes the value of another key, `${env:X}` that of an environment variable. A component is
-`{type: name, args: {...}}` or the name alone, where the name is a short one or a dotted path.
+`{type: name, args: {...}}` or the name alone. A name is a short name or a dotted path.
 """
 
-_NAMES = {int: "integer", float: "number", bool: "true \\| false", str: "text", Any: "any"}
+_NAMES = {int: "integer", float: "number", bool: "true \\| false", str: "string", Any: "any"}
 
 
 def reference() -> str:

@@ -52,7 +52,7 @@ class Scaling(Section):
     num_workers: NumWorkers = Field(
         default=1,
         description="Ray Train workers; 0 trains in this process, without Ray; [least, most] takes "
-        "as many as the cluster has room for, also while it trains.",
+        "as many as the cluster has room for, and adapts while it trains.",
     )
     use_gpu: Literal["auto", True, False] = Field(
         default="auto",
@@ -70,29 +70,29 @@ class Scaling(Section):
     )
     label_selector: dict[str, NonEmptyText] = Field(
         default_factory=dict,
-        description="Labels of the nodes that workers are placed on, as Ray selects by them: "
+        description="Node labels that workers require, in Ray's syntax: "
         "{ray.io/market-type: spot}.",
     )
     shard: Literal["none", "optimizer", "full"] = Field(
         default="none",
-        description="What each worker holds a part of only: nothing; the optimizer's state; or "
-        "weights too, between steps.",
+        description="What is sharded over the workers: nothing, the optimizer's state, or also "
+        "the weights between steps.",
     )
     max_failures: Annotated[Whole, Field(ge=-1)] = Field(
         default=2, description="Restarts after a failure; -1 is without limit."
     )
     max_preemptions: Annotated[Whole, Field(ge=-1)] = Field(
         default=100,
-        description="Restarts after nodes were taken away, beside max_failures; -1 is without "
-        "limit.",
+        description="Restarts after nodes were removed with notice; they do not count as failures; "
+        "-1 is without limit.",
     )
     wait_for_nodes_s: NonNegativeNumber = Field(
         default=0.0,
-        description="Seconds to wait for an autoscaler to bring resources for all workers; 0 takes "
-        "the nodes that are there.",
+        description="Seconds to wait until an autoscaler has added nodes for all workers; 0 uses "
+        "the present nodes.",
     )
     timeout_s: PositiveNumber = Field(
-        default=600.0, description="Seconds to wait for resources, and for a collective."
+        default=600.0, description="Seconds to wait for resources, and in a collective."
     )
 
     @property
@@ -121,17 +121,17 @@ class Run(Section):
 
     name: Annotated[NonEmptyText, AfterValidator(_check_run_name)] | None = Field(
         default=None,
-        description="Name of the run and its folder; null makes one of job name and time.",
+        description="Name of the run and its folder; null makes one from job name and time.",
     )
     storage_path: NonEmptyText = Field(default="runs", description="Folder or URI of all runs.")
     overwrite: bool = Field(
         default=False, description="Remove an earlier run of the same name first."
     )
     model_uri: NonEmptyText | None = Field(
-        default=None, description="Where the trained model goes; null is the run's folder."
+        default=None, description="Where to write the trained model; null is the run's folder."
     )
     logs_uri: NonEmptyText | None = Field(
-        default=None, description="Where TensorBoard events go; null is the run's folder."
+        default=None, description="Where to write TensorBoard events; null is the run's folder."
     )
 
 
@@ -147,14 +147,15 @@ class Parameter(Section):
 
     choice: Values | None = Field(default=None, description="One of these values, at random.")
     grid: Values | None = Field(
-        default=None, description="Each of these values in turn, with each of every other grid."
+        default=None,
+        description="Each of these values, combined with each value of the other grids.",
     )
-    uniform: Bounds | None = Field(default=None, description="A number between two others.")
+    uniform: Bounds | None = Field(default=None, description="A number between two bounds.")
     loguniform: Bounds | None = Field(
-        default=None, description="As `uniform`, of the logarithm: for learning rates."
+        default=None, description="A number between two bounds, uniform in its logarithm."
     )
     randint: WholeBounds | None = Field(
-        default=None, description="A whole number from the first up to, without, the second."
+        default=None, description="An integer from the first bound, up to but without the second."
     )
 
     @property
@@ -203,13 +204,13 @@ class ASHA(Section):
 
     type: Literal["asha"] = Field(description="Asynchronous successive halving.")
     grace_period: PositiveWhole = Field(
-        default=1, description="Validations that every trial is granted."
+        default=1, description="Validations before a trial may be stopped."
     )
     reduction_factor: Annotated[float, Field(gt=1)] = Field(
         default=4.0, description="At each rung, one trial in this number continues."
     )
     max_t: PositiveWhole | None = Field(
-        default=None, description="Validations after which a trial ends; null: as it ends itself."
+        default=None, description="Validations after which a trial ends; null sets no limit."
     )
     brackets: PositiveWhole = Field(default=1, description="Brackets of different grace periods.")
 
@@ -227,10 +228,10 @@ class MedianStopping(Section):
 
     type: Literal["median_stopping"] = Field(description="Google Vizier's median stopping rule.")
     grace_period: NonNegativeWhole = Field(
-        default=3, description="Validations that every trial is granted."
+        default=3, description="Validations before a trial may be stopped."
     )
     min_samples_required: PositiveWhole = Field(
-        default=3, description="Trials that a median is taken of, at the least."
+        default=3, description="Fewest trials to take a median of."
     )
 
 
@@ -250,28 +251,28 @@ class Tune(Section):
     """A sweep over this config: `python -m raygnn.tune CONFIG`."""
 
     space: Annotated[dict[str, Parameter], Field(min_length=1)] = Field(
-        description="What varies: a dotted path of the config, and how its values are drawn."
+        description="Keys that vary: dotted paths of the config, and how to draw their values."
     )
-    metric: NonEmptyText = Field(default="val/loss", description="What trials are ranked by.")
+    metric: NonEmptyText = Field(default="val/loss", description="Metric that ranks trials.")
     mode: Literal["min", "max"] = Field(
-        default="min", description="Whether less or more of it is better."
+        default="min", description="Whether less or more is better."
     )
     num_samples: PositiveWhole = Field(
-        default=1, description="Number of trials; with `grid`, how often the grid is run."
+        default=1, description="Number of trials; with `grid`, how often to run the grid."
     )
     scheduler: Annotated[
         Annotated[FIFO | ASHA | MedianStopping, Field(discriminator="type")],
         BeforeValidator(_scheduler),
     ] = Field(
         default=FIFO(type="fifo"),
-        description="Which trials are stopped early, by their validations.",
+        description="Which trials to stop early, by their validations.",
     )
     searcher: Literal["random", "optuna"] = Field(
         default="random",
-        description="Who draws the values; optuna (TPE) needs the extra `raygnn[optuna]`.",
+        description="How values are drawn; optuna (TPE) needs the extra `raygnn[optuna]`.",
     )
     max_concurrent_trials: PositiveWhole | None = Field(
-        default=None, description="Trials at a time; null: as many as have a place for all workers."
+        default=None, description="Trials at a time; null is as many as the cluster has room for."
     )
 
     def broken_rules(self) -> Iterable[Problem]:

@@ -66,19 +66,21 @@ DottedName = Annotated[NonEmptyText, AfterValidator(_check_dotted)]
 class Config(Section):
     """Everything that defines a training job."""
 
-    job_name: NonEmptyText | None = Field(default=None, description="Name of the job, for people.")
+    job_name: NonEmptyText | None = Field(
+        default=None, description="Name of the job, shown to people."
+    )
     seed: Seed = Field(default=0, description="Seed of everything random.")
     deterministic: bool = Field(
-        default=False, description="Same bits from run to run, at the price of some speed."
+        default=False, description="Same bits from run to run, somewhat slower."
     )
     init_env: DottedName | None = Field(
         default=None,
-        description="Dotted path of a function called in each worker before anything else.",
+        description="Dotted path of a function that each worker calls before anything else.",
     )
     data: Data = Field(default=Data(), description="The graph.")
     task: Component = Field(
         default=Component(type="node_classification"),
-        description=f"What is learned: {_names('task')}.",
+        description=f"The task: {_names('task')}.",
     )
     sampling: Sampling = Field(default=Sampling(), description="The neighborhoods.")
     loader: Loader = Field(default=Loader(), description="The batches.")
@@ -88,11 +90,11 @@ class Config(Section):
     )
     losses: list[LossTerm] = Field(
         default_factory=list,
-        description=f"Terms of the loss: {_names('loss')}; empty: the task chooses.",
+        description=f"Terms of the loss: {_names('loss')}; the task chooses if empty.",
     )
     metrics: list[Component] = Field(
         default_factory=list,
-        description=f"Metrics: {_names('metric')}, or of torchmetrics; empty: the task chooses.",
+        description=f"Metrics: {_names('metric')}, or of torchmetrics; the task chooses if empty.",
     )
     optimizer: Component = Field(
         default=Component(type="Adam", args={"lr": 0.005, "weight_decay": 1e-6}),
@@ -102,11 +104,15 @@ class Config(Section):
         default=Scheduler(type="ConstantLR", args={"factor": 1.0}),
         description=f"The learning rate over time: {_names('lr_scheduler')}.",
     )
-    training: Training = Field(default=Training(), description="The course of training.")
-    early_stopping: EarlyStopping | None = Field(
-        default=EarlyStopping(), description="When to stop early; null never."
+    training: Training = Field(
+        default=Training(), description="Limits, periods and arithmetic of training."
     )
-    checkpoint: Checkpoint = Field(default=Checkpoint(), description="What is kept to go on from.")
+    early_stopping: EarlyStopping | None = Field(
+        default=EarlyStopping(), description="When to stop early; null never stops."
+    )
+    checkpoint: Checkpoint = Field(
+        default=Checkpoint(), description="What a run saves, and what it resumes from."
+    )
     callbacks: list[CallbackSpec] = Field(
         default_factory=list,
         description="Callbacks: a component each, or a map of hooks to dotted functions.",
@@ -120,13 +126,13 @@ class Config(Section):
     )
     loop: DottedName | None = Field(
         default=None,
-        description="Dotted path of a function `loop(task, context)` that takes the place of "
-        "raygnn's training loop on each worker and gives the final metrics.",
+        description="Dotted path of a function `loop(task, context)` that replaces raygnn's "
+        "training loop on each worker and returns the final metrics.",
     )
     scaling: Scaling = Field(default=Scaling(), description="Workers and their resources.")
     run: Run = Field(default=Run(), description="Names and locations of outputs.")
     tune: Tune | None = Field(
-        default=None, description="A sweep over this config, of `raygnn.tune`; null of one run."
+        default=None, description="A sweep over this config, for `raygnn.tune`."
     )
 
     @property

@@ -63,14 +63,14 @@ class PrecisionMap(Section):
     """Number formats one by one, instead of one name for all."""
 
     param: Literal["fp32", "bf16"] = Field(
-        default="fp32", description="Of weights. Small updates get lost in bf16."
+        default="fp32", description="Format of weights. bf16 loses small updates."
     )
     buffer: Literal["fp32", "bf16"] = Field(
-        default="fp32", description="Of buffers, such as BatchNorm's statistics."
+        default="fp32", description="Format of buffers, such as BatchNorm's statistics."
     )
     input: Literal["fp32", "bf16", "fp16"] = Field(
         default="fp32",
-        description="Of features; raygnn's encoders go on in the format of their weights.",
+        description="Format of features; raygnn's encoders compute in the format of their weights.",
     )
 
 
@@ -100,8 +100,8 @@ class Training(Section):
     )
     validate_every: Period | None = Field(
         default=None,
-        description="When to validate, besides at the end; null is after each epoch, but after "
-        "every so many that 20 steps lie between.",
+        description="When to validate, besides at the end; null is after whole epochs, at least "
+        "20 steps apart.",
     )
     validate_at_start: bool = Field(
         default=False, description="Validate before the first step too."
@@ -118,7 +118,7 @@ class Training(Section):
         description="Seeds per optimizer step: batch_size x workers x accumulated batches.",
     )
     accumulate_grad_batches: PositiveWhole | None = Field(
-        default=None, description="Micro-batches per worker and step; null follows, or is 1."
+        default=None, description="Micro-batches per worker and step; null derives it, else is 1."
     )
     clip_grad_norm: PositiveNumber | None = Field(
         default=None, description="Largest norm of the gradient; null does not clip."
@@ -130,24 +130,24 @@ class Training(Section):
     grad_reduction: NonEmptyText | None = Field(
         default=None,
         description="How the losses of a step's micro-batches combine: sample_mean (by seeds), "
-        "batch_mean, sum, or the dotted path of a function that gives a micro-batch's weight; "
+        "batch_mean, sum, or the dotted path of a function that weighs a micro-batch; "
         "null is sample_mean, or sum with `loss_reduction: sum`.",
     )
     ema_decay: Annotated[float, Field(gt=0, lt=1)] | None = Field(
         default=None,
-        description="Decay of a moving average of the weights, which is then what is validated, "
-        "tested and exported; null keeps none.",
+        description="Decay of a moving average of the weights, which is then validated, tested "
+        "and exported; null keeps none.",
     )
     precision: Precision = Field(
         default="fp32",
         description="Number format: one name, or a map of formats for param, buffer and input.",
     )
     compile: bool = Field(
-        default=False, description="Compile the model with torch.compile; takes a C++ compiler."
+        default=False, description="Compile the model with torch.compile; needs a C++ compiler."
     )
     eval: Literal["sampled", "exact"] = Field(
         default="sampled",
-        description="Evaluate on sampled neighborhoods, or exactly, layer by layer, on all.",
+        description="Evaluate on sampled neighborhoods, or exactly, layer by layer, on all edges.",
     )
 
     def broken_rules(self) -> Iterable[Problem]:
@@ -186,11 +186,13 @@ class EarlyStopping(Section):
     monitor: Monitor = Field(default="val/loss", description="Metric to watch.")
     mode: Literal["min", "max"] = Field(
         default="min",
-        description="Whether less or more is better; required unless a loss is watched.",
+        description="Whether less or more is better; required unless `monitor` is a loss.",
     )
-    patience: PositiveWhole = Field(default=3, description="Validations without improvement.")
+    patience: PositiveWhole = Field(
+        default=3, description="Validations without improvement before training ends."
+    )
     min_delta: NonNegativeNumber = Field(
-        default=0.0, description="Least change that is an improvement."
+        default=0.0, description="Smallest change that counts as an improvement."
     )
 
     @model_validator(mode="before")
@@ -209,7 +211,7 @@ _SET_MODE = "Set min where less is better, max where more is"
 
 
 class InitFrom(Section):
-    """Weights of an earlier run to begin with."""
+    """Initial weights from an earlier run."""
 
     uri: NonEmptyText = Field(
         description="Folder of a trained model or of a checkpoint, or a safetensors file."
@@ -221,20 +223,21 @@ class InitFrom(Section):
         default_factory=list, description="Patterns of the names of weights not to load."
     )
     freeze: list[NonEmptyText] = Field(
-        default_factory=list, description="Patterns of the names of weights that stay as loaded."
+        default_factory=list,
+        description="Patterns of the names of weights that training does not change.",
     )
     strict: bool = Field(
         default=True,
-        description="Whether a weight of the model that is meant to be loaded must be there.",
+        description="Fail if the file lacks a weight of the model that the patterns select.",
     )
 
 
 class Keep(Section):
-    """How many checkpoints stay; what a pointer (`best`, `last`) names stays in any case."""
+    """How many checkpoints a run keeps; those that `best` and `last` point to always stay."""
 
-    last: PositiveWhole = Field(default=1, description="How many of the newest stay.")
+    last: PositiveWhole = Field(default=1, description="How many of the newest to keep.")
     best: PositiveWhole = Field(
-        default=1, description="How many of the best stay, with `policy: best`."
+        default=1, description="How many of the best to keep, with `policy: best`."
     )
 
     @model_validator(mode="before")
@@ -245,37 +248,35 @@ class Keep(Section):
 
 
 class Checkpoint(Section):
-    """What is kept of a run, and the checkpoint it resumes from."""
+    """Which checkpoints a run keeps, and the one it resumes from."""
 
     policy: Literal["all", "best", "last", "none"] = Field(
         default="best",
-        description="Which checkpoints stay: all, the best and the last, the last, none.",
+        description="Which checkpoints to keep: all; the best and the last; the last; none.",
     )
     every: Period | None = Field(
         default=None, description="When to save; null is at each validation."
     )
-    keep: Keep = Field(
-        default=Keep(), description="How many of them stay; a number is that of the newest."
-    )
+    keep: Keep = Field(default=Keep(), description="How many to keep; one number is `last`.")
     monitor: Monitor | None = Field(
-        default=None, description="What `best` goes by; null is early stopping's, or val/loss."
+        default=None, description="Metric of `best`; null is early stopping's, or val/loss."
     )
     mode: Literal["min", "max"] | None = Field(
         default=None, description="Whether less or more is better; required with `monitor`."
     )
     resume: Resume = Field(
         default="auto",
-        description="auto resumes an unfinished run of the same config; never; must; last; "
-        "best; or the path or URI of a checkpoint or of a run.",
+        description="auto, must, last, best, never, or the path or URI of a checkpoint or of a "
+        "run; see checkpoints.md.",
     )
     async_upload: bool = Field(
         default=False,
-        description="Whether training goes on while a thread writes a copy of the state.",
+        description="Continue training while a thread writes a copy of the state.",
     )
 
     init_from: InitFrom | None = Field(
         default=None,
-        description="Weights to start a fresh run with; null is random initialisation.",
+        description="Initial weights of a new run; null is random initialisation.",
     )
 
     def broken_rules(self) -> Iterable[Problem]:
@@ -297,7 +298,7 @@ class Scheduler(Component):
     )
     frequency: PositiveWhole = Field(default=1, description="Intervals between two of its steps.")
     monitor: Monitor | None = Field(
-        default=None, description="Metric of ReduceLROnPlateau; null is early stopping's."
+        default=None, description="Metric for ReduceLROnPlateau; null is early stopping's."
     )
 
 
@@ -306,12 +307,12 @@ class LossTerm(Component):
 
     weight: NonNegativeNumber = Field(default=1.0, description="Factor of this term in the sum.")
     on: str | None = Field(
-        default=None, description="Which output of the model; null is its only one."
+        default=None, description="Output of the model that the term is on; null is its only one."
     )
     inputs: dict[str, NonEmptyText] = Field(
         default_factory=dict,
-        description="Which named input of the task goes to which parameter, as in "
-        "{input: prediction}; others go by their own names.",
+        description="Parameters of the term that take an input of the task of another name, as in "
+        "{input: prediction}.",
     )
 
 
@@ -326,19 +327,19 @@ class Profiler(Section):
     )
     warmup: NonNegativeWhole | None = Field(
         default=None,
-        description="Steps then that are traced and thrown away, as tracing begins slowly; "
+        description="Steps then that are traced and discarded, since tracing starts slowly; "
         "null is 1.",
     )
     active: PositiveWhole | None = Field(
         default=None, description="Steps then that are traced and kept; null is 3."
     )
     repeat: NonNegativeWhole | None = Field(
-        default=None, description="Cycles; 0 goes on to the end of training, null is 1."
+        default=None, description="Cycles; 0 repeats to the end of training, null is 1."
     )
     begin_batch: PositiveWhole | None = Field(
         default=None,
         description="First micro-batch to trace, counted from 1 over all workers, instead of a "
-        "schedule; the whole step it is in is traced.",
+        "schedule; traces its whole step.",
     )
     end_batch: PositiveWhole | None = Field(
         default=None, description="Last micro-batch to trace; required with `begin_batch`."
@@ -352,8 +353,8 @@ class Profiler(Section):
     )
     sync_timings: bool = Field(
         default=True,
-        description="Wait for the GPU at the end of each traced step, so that its work counts to "
-        "the step that asked for it.",
+        description="Wait for the GPU at the end of each traced step, so that its work counts "
+        "for the step that started it.",
     )
     logs_uri: NonEmptyText | None = Field(
         default=None,
