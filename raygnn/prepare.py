@@ -67,6 +67,8 @@ def _convert_npz(args: argparse.Namespace) -> GraphTables:
         args.split_seed,
         _is_normalized(args),
         args.largest_component,
+        args.split_index,
+        args.split_file,
     )
 
 
@@ -191,11 +193,17 @@ def _parser() -> argparse.ArgumentParser:
 
 def _add_npz(commands: Any) -> None:
     command = _add_command(commands, "npz", "from the sparse npz layout", _convert_npz)
-    command.add_argument("file", help="npz file (path or URI) with adj_*, attr_*, labels, *_mask")
+    command.add_argument("file", help="npz file (path or URI); its layouts are in docs/prepare.md")
     command.add_argument(
         "--largest-component",
         action="store_true",
         help="keep only the nodes of the largest connected component, under their own numbers",
+    )
+    command.add_argument(
+        "--split-index", type=int, metavar="I", help="which of several splits (default: the first)"
+    )
+    command.add_argument(
+        "--split-file", metavar="FILE", help="npz of node numbers: arrays train, valid, test"
     )
     _add_direction(command)
     _add_split_and_features(command, "default: the file's masks, else none")

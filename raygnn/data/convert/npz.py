@@ -1,9 +1,9 @@
-"""The sparse npz layout of citation and co-purchase graphs (adj_*, attr_*, labels, masks)."""
+"""Two npz layouts: adj_*, attr_*, labels, masks; and edges, node_features, node_labels, *_masks."""
 
 from __future__ import annotations
 
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,12 +16,17 @@ from raygnn.data.tables.graph_tables import GraphTables, edge_rows, node_rows
 from raygnn.errors import DataError
 
 _CSR_PARTS = ("data", "indices", "indptr", "shape")
+_FILE_SPLITS = ("train", "valid", "test")
 _WANTED = (
     *(f"adj_{part}" for part in _CSR_PARTS),
     *(f"attr_{part}" for part in _CSR_PARTS),
     "attr_matrix",
     "labels",
     *MASK_NAMES,
+    "edges",
+    "node_features",
+    "node_labels",
+    *(f"{name}s" for name in MASK_NAMES),
 )
 
 
@@ -32,12 +37,16 @@ def npz_tables(
     split_seed: int = 0,
     normalize: bool = False,
     is_largest_component: bool = False,
+    split_index: int | None = None,
+    split_file: str | None = None,
 ) -> GraphTables:
     """Converts an npz file; never unpickles.
 
     Keys: adj_data, adj_indices, adj_indptr, adj_shape (CSR, row to column); optional attr_*
-    likewise or a dense attr_matrix; optional labels, train_mask, val_mask, test_mask. Others are
-    not read.
+    likewise or a dense attr_matrix; optional labels, train_mask, val_mask, test_mask. Or the layout
+    of the heterophilous graphs (Platonov et al., arXiv:2302.11640): edges [num_edges, 2],
+    node_features, node_labels, and several splits at once, train_masks [num_splits, num_nodes] and
+    so on. Others are not read.
 
     Args:
         uri: path or fsspec URI.
@@ -46,19 +55,19 @@ def npz_tables(
         normalize: divides each feature row by its sum.
         is_largest_component: keeps only the nodes of the largest connected component, under their
             own numbers.
+        split_index: which of several splits to take; None takes the first.
+        split_file: npz file of node numbers, arrays train, valid (or val) and test, instead of the
+            masks.
     Raises:
         DataError: the file, or an array in it, is missing or malformed.
     """
     where = redact(uri)
-    arrays = _read_arrays(uri, where)
-    adjacency = _csr(arrays, "adj", where)
-    num_nodes = adjacency.num_rows
-    if adjacency.dim != num_nodes:
-        raise DataError(
-            f"{where}: adj_shape={(num_nodes, adjacency.dim)} is invalid: must be square. "
-            "Give a graph of one node type, or use raygnn.prepare csv for other tables."
-        )
-    edges = _edges(adjacency, directed)
+    arrays = _read_arrays(uri, where, _WANTED)
+    mask_notes = _take_split(arrays, split_index, where)
+    num_nodes, entries = _entries(arrays, where)
+    if split_file is not None:
+        arrays.update(_masks_of_file(split_file, num_nodes))
+    edges = _edges(*entries, num_nodes, directed)
     features = _features(arrays, num_nodes, where)
     if features is not None and normalize:
         features = normalize_rows(features)
@@ -80,7 +89,9 @@ def npz_tables(
     )
     nodes, split_note = split_nodes(nodes, masks, labels, split, split_seed, where)
     rows = edge_rows(edges.source, edges.target, weight=edges.weight)
-    return GraphTables({"node": nodes}, {("node", "to", "node"): rows}, (*edges.notes, *split_note))
+    return GraphTables(
+        {"node": nodes}, {("node", "to", "node"): rows}, (*edges.notes, *mask_notes, *split_note)
+    )
 
 
 @dataclass(frozen=True)
@@ -105,7 +116,7 @@ class _Edges:
         )
 
 
-def _read_arrays(uri: str, where: str) -> dict[str, np.ndarray]:
+def _read_arrays(uri: str, where: str, wanted: Sequence[str]) -> dict[str, np.ndarray]:
     fs, path = open_fs(uri)
     try:
         with fs.open(path, "rb") as file:
@@ -114,7 +125,7 @@ def _read_arrays(uri: str, where: str) -> dict[str, np.ndarray]:
                 raise DataError(
                     f"{where} holds one array. Give an .npz file with adj_data and so on."
                 )
-            return {key: _read_array(archive, key, where) for key in _WANTED if key in archive}
+            return {key: _read_array(archive, key, where) for key in wanted if key in archive}
     except FileNotFoundError as error:
         raise DataError(f"{where}: there is no such file. Check the path.") from error
     except (zipfile.BadZipFile, EOFError, ValueError) as error:
@@ -137,7 +148,8 @@ def _array(arrays: Mapping[str, np.ndarray], key: str, where: str, ndim: int = 1
     if key not in arrays:
         raise DataError(
             f"{where}: array {key!r} is missing, found {', '.join(arrays) or 'nothing known'}. "
-            "The layout is adj_data, adj_indices, adj_indptr, adj_shape, attr_*, labels, *_mask."
+            "The layouts are adj_data, adj_indices, adj_indptr, adj_shape, attr_*, labels, *_mask; "
+            "and edges, node_features, node_labels, *_masks."
         )
     array = arrays[key]
     if array.ndim != ndim or array.dtype.kind not in "biuf":
@@ -170,15 +182,109 @@ def _csr(arrays: Mapping[str, np.ndarray], prefix: str, where: str) -> SparseRow
     return SparseRows(indptr.astype(np.int64), indices.astype(np.int64), data, dim)
 
 
-def _edges(adjacency: SparseRows, directed: bool) -> _Edges:
-    source = np.repeat(np.arange(adjacency.num_rows), np.diff(adjacency.indptr))
-    target = adjacency.indices
-    weight = np.asarray(adjacency.values)
+def _take_split(
+    arrays: dict[str, np.ndarray], split_index: int | None, where: str
+) -> tuple[str, ...]:
+    """Makes one split of several that of the graph, under the names of the first layout.
+
+    Raises:
+        DataError: there is no such split, or a file holds both layouts.
+    """
+    for name, other in (("node_features", "attr_matrix"), ("node_labels", "labels")):
+        if name in arrays:
+            arrays[other] = arrays.pop(name)
+    several = {name: f"{name}s" for name in MASK_NAMES if f"{name}s" in arrays}
+    if not several:
+        if split_index is not None:
+            raise DataError(
+                f"{where}: split index {split_index} is invalid: the file has no train_masks. "
+                "Leave out --split-index."
+            )
+        return ()
+    index = split_index or 0
+    sizes = set()
+    for name, plural in several.items():
+        masks = _array(arrays, plural, where, ndim=2)
+        sizes.add(len(masks))
+        if not 0 <= index < len(masks):
+            raise DataError(
+                f"{where}: split index {index} is invalid: {plural} has {len(masks)} splits. Set "
+                f"--split-index to 0 to {len(masks) - 1}."
+            )
+        arrays[name] = masks[index]
+    if split_index is not None or sizes == {1}:
+        return ()
+    return (f"split 0 of {max(sizes)} taken: --split-index takes another",)
+
+
+def _masks_of_file(uri: str, num_nodes: int) -> dict[str, np.ndarray]:
+    """The masks of the nodes that a split file lists.
+
+    Raises:
+        DataError: it cannot be read, lacks a split, or lists what is no node.
+    """
+    where = redact(uri)
+    arrays = _read_arrays(uri, where, (*_FILE_SPLITS, "val"))
+    if "val" in arrays:
+        arrays["valid"] = arrays.pop("val")
+    missing = [name for name in _FILE_SPLITS if name not in arrays]
+    if missing:
+        raise DataError(
+            f"{where}: array {missing[0]!r} is missing, found {', '.join(arrays) or 'none'}. Save "
+            "the node numbers of each split as train, valid and test."
+        )
+    masks = {}
+    for name, mask_name in zip(_FILE_SPLITS, MASK_NAMES, strict=True):
+        nodes = _array(arrays, name, where)
+        if nodes.dtype.kind not in "iu" or ((nodes < 0) | (nodes >= num_nodes)).any():
+            raise DataError(
+                f"{where}: array {name!r} holds other values than node numbers from 0 to "
+                f"{num_nodes - 1}. Give the split of this graph."
+            )
+        masks[mask_name] = np.isin(np.arange(num_nodes), nodes)
+    return masks
+
+
+def _entries(
+    arrays: Mapping[str, np.ndarray], where: str
+) -> tuple[int, tuple[np.ndarray, np.ndarray, np.ndarray]]:
+    """The number of nodes, and source, target and weight of each entry as the file has it."""
+    if "edges" not in arrays:
+        adjacency = _csr(arrays, "adj", where)
+        if adjacency.dim != adjacency.num_rows:
+            raise DataError(
+                f"{where}: adj_shape={(adjacency.num_rows, adjacency.dim)} is invalid: must be "
+                "square. Give a graph of one node type, or use raygnn.prepare csv for other tables."
+            )
+        source = np.repeat(np.arange(adjacency.num_rows), np.diff(adjacency.indptr))
+        return adjacency.num_rows, (source, adjacency.indices, np.asarray(adjacency.values))
+    pairs = _array(arrays, "edges", where, ndim=2)
+    rows = [len(arrays[name]) for name in ("attr_matrix", "labels") if name in arrays]
+    if not rows or pairs.shape[1] != 2 or pairs.dtype.kind not in "iu":
+        raise DataError(
+            f"{where}: edges has shape {pairs.shape} and type {pairs.dtype}, beside "
+            f"{'node rows' if rows else 'neither node_features nor node_labels'}. Save integers of "
+            "the shape [num_edges, 2], and one row for each node."
+        )
+    pairs = pairs.astype(np.int64)
+    num_nodes = rows[0]
+    outside = np.flatnonzero((pairs < 0).any(axis=1) | (pairs >= num_nodes).any(axis=1))
+    if len(outside):
+        raise DataError(
+            f"{where}: {len(outside):,} rows of edges name nodes outside of 0 to {num_nodes - 1}, "
+            f"first rows {outside[:5].tolist()}. Save edges of the nodes that have rows."
+        )
+    return num_nodes, (pairs[:, 0], pairs[:, 1], np.ones(len(pairs), np.float32))
+
+
+def _edges(
+    source: np.ndarray, target: np.ndarray, weight: np.ndarray, num_nodes: int, directed: bool
+) -> _Edges:
     is_weighted = bool((weight != 1).any())
     if directed:
         notes = ["edges kept as they are: --directed was given"]
     else:
-        edges = undirected_edges(source, target, adjacency.num_rows)
+        edges = undirected_edges(source, target, num_nodes)
         source, target, weight, notes = (
             edges.source,
             edges.target,

@@ -240,3 +240,54 @@ def test_masks_follow_the_component(tmp_path: Path) -> None:
     path = save(tmp_path, {**ISLAND_GRAPH, **masks, "val_mask": np.array([1, 0])})
     with pytest.raises(DataError, match=r"val_mask has shape \(2,\), but must have shape \(5,\)"):
         npz_tables(path, is_largest_component=True)
+
+
+PAIRS = {
+    "edges": np.array([[0, 1], [1, 2], [3, 3]]),
+    "node_features": FEATURES.astype(np.float32),
+    "node_labels": np.array([0, 1, 0, 1]),
+    "train_masks": np.array([[1, 0, 0, 0], [0, 1, 0, 0]], bool),
+    "val_masks": np.array([[0, 1, 0, 0], [1, 0, 0, 0]], bool),
+    "test_masks": np.array([[0, 0, 1, 1], [0, 0, 1, 1]], bool),
+}
+
+
+@pytest.mark.parametrize(
+    ("index", "split"), [(None, ["train", "val"]), (0, ["train", "val"]), (1, ["val", "train"])]
+)
+def test_edges_as_pairs_with_several_splits(tmp_path: Path, index, split) -> None:
+    tables = npz_tables(save(tmp_path, PAIRS), split_index=index)
+    assert pairs(tables) == [(0, 1), (1, 0), (1, 2), (2, 1)]
+    nodes = tables.nodes["node"].table
+    assert nodes.column("split").to_pylist() == [*split, "test", "test"]
+    assert nodes.column("y").to_pylist() == [0, 1, 0, 1]
+    assert any("split 0 of 2" in note for note in tables.notes) == (index is None)
+
+
+@pytest.mark.parametrize("name", ["valid", "val"])
+def test_a_split_file_lists_the_nodes_of_each_split(tmp_path: Path, name: str) -> None:
+    np.savez(tmp_path / "split.npz", **{"train": [3, 1], name: [0], "test": np.zeros(0, int)})
+    tables = npz_tables(save(tmp_path, PLAIN), split_file=str(tmp_path / "split.npz"))
+    assert tables.nodes["node"].table.column("split").to_pylist() == ["val", "train", None, "train"]
+
+
+@pytest.mark.parametrize(
+    ("arrays", "options", "message"),
+    [
+        (PAIRS, {"split_index": 2}, "split index 2 .* 2 splits"),
+        (PAIRS, {"split_index": -1}, "split index -1"),
+        (PLAIN, {"split_index": 0}, "no train_masks"),
+        ({**PAIRS, "edges": np.array([[0, 4]])}, {}, r"1 rows of edges .*\[0\]"),
+        ({**PAIRS, "edges": np.array([0, 4])}, {}, "edges"),
+        ({"edges": PAIRS["edges"]}, {}, "neither node_features nor node_labels"),
+        (PLAIN, {"split": {"train": [0], "valid": [1]}}, "'test' is missing"),
+        (PLAIN, {"split": {"train": [0], "valid": [4], "test": [1]}}, "'valid' holds"),
+        (PLAIN, {"split": {"train": [0], "valid": [0], "test": [1]}}, "1 nodes are in val_mask"),
+    ],
+)
+def test_wrong_splits_and_edges_are_refused(tmp_path: Path, arrays, options, message) -> None:
+    if "split" in options:
+        np.savez(tmp_path / "split.npz", **options["split"])
+        options = {"split_file": str(tmp_path / "split.npz")}
+    with pytest.raises(DataError, match=message):
+        npz_tables(save(tmp_path, arrays), **options)
