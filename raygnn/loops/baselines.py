@@ -13,12 +13,14 @@ from torch import Tensor
 
 from raygnn.metrics import (
     Accuracy,
+    ComparedMetric,
+    ComparedScores,
     F1Macro,
     F1Micro,
-    GatheredMetric,
     Metric,
     SumMetric,
     TorchMetric,
+    compare,
 )
 
 _LESS_IS_BETTER = ("mae",)
@@ -159,8 +161,11 @@ def _metrics_of(metrics: Sequence[Any], guess: Tensor, targets: Tensor) -> dict[
     for metric in metrics:
         if isinstance(metric, SumMetric):
             found |= metric.compute(metric.update(prediction, targets))
-        elif isinstance(metric, GatheredMetric):
-            found |= metric.compute(prediction, targets)
+    compared = [metric for metric in metrics if isinstance(metric, ComparedMetric)]
+    if compared:
+        scores = ComparedScores(compared[0].num_columns)
+        scores.add(*compared[0].columns(prediction, targets))
+        found |= compare(compared, scores.columns())
     return found
 
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from raygnn.errors import FAILURES, DataError, RaygnnError
 from raygnn.loops.task import EvalOutput, Task
-from raygnn.metrics import ComparedMetric, ComparedScores, GatheredMetric, SumMetric
+from raygnn.metrics import ComparedMetric, ComparedScores, GatheredMetric, SumMetric, compare
 from raygnn.parallel import collectives
 from raygnn.parallel.agreement import raise_if_any_failed, together
 
@@ -31,7 +31,8 @@ class EvaluationTable:
         self._sums = [m for m in metrics if isinstance(m, SumMetric)]
         self._gathered = [m for m in metrics if isinstance(m, GatheredMetric)]
         self._compared = [m for m in metrics if isinstance(m, ComparedMetric)]
-        self._scores = ComparedScores()
+        # All of them read the same columns.
+        self._scores = ComparedScores(self._compared[0].num_columns if self._compared else 0)
         self._rows: dict[int, Tensor] = {}
         # Names of the sums beside the loss and widths of the metrics' states: a first batch tells.
         self._layout: tuple[list[str], list[int]] | None = None
@@ -46,11 +47,11 @@ class EvaluationTable:
         self._layout = list(output.metrics), [state.numel() for state in states]
         self._rows[output.index] = torch.cat([torch.tensor(sums, dtype=torch.float64), *states])
         if self._compared:
-            self._scores.add(output.prediction)
+            self._scores.add(*self._compared[0].columns(output.prediction, output.target))
         if self._gathered:
-            self._predictions.append(output.prediction.float().cpu())
-            self._ids.append(output.ids.cpu())
-            self._targets.append(output.target.cpu())
+            self._predictions.append(_own(output.prediction.float()))
+            self._ids.append(_own(output.ids))
+            self._targets.append(_own(output.target))
 
     def reduce(self) -> dict[str, float]:
         """Loss and metrics over all batches of all ranks. Collective: all ranks must call."""
@@ -78,14 +79,8 @@ class EvaluationTable:
         return results
 
     def _reduce_compared(self) -> dict[str, float]:
-        results: dict[str, float] = {}
-        if not self._compared:
-            return results
-        positives = collectives.gather_rows(self._scores.positives())
-        counts = collectives.all_reduce_sum(self._scores.count(positives))
-        for metric in self._compared:
-            results.update(metric.compute(positives, counts))
-        return results
+        columns = self._scores.columns(collectives.gather_rows, collectives.all_reduce_sum)
+        return compare(self._compared, columns)
 
     def _reduce_gathered(self) -> dict[str, float]:
         results: dict[str, float] = {}
@@ -97,6 +92,11 @@ class EvaluationTable:
         for metric in self._gathered:
             results.update(metric.compute(scores[order], targets[order]))
         return results
+
+
+def _own(rows: Tensor) -> Tensor:
+    """A copy on the host: a slice, as ids are, would keep what it is a slice of."""
+    return torch.empty_like(rows, device="cpu").copy_(rows)
 
 
 def _joined(batches: list[Tensor]) -> Tensor:

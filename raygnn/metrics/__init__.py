@@ -9,8 +9,9 @@ from raygnn.metrics.base import (
     TorchMetric,
     as_metric,
 )
+from raygnn.metrics.compared_scores import ComparedScores, compare
 from raygnn.metrics.full_ranking import FullRanking, Links
-from raygnn.metrics.link_classification import ComparedScores, LinkAUC, LinkAveragePrecision
+from raygnn.metrics.link_classification import LinkAUC, LinkAveragePrecision
 from raygnn.metrics.sampled_ranking import Hits, MeanReciprocalRank
 from raygnn.metrics.seed_metrics import (
     AUROC,
@@ -44,4 +45,5 @@ __all__ = [
     "SumMetric",
     "TorchMetric",
     "as_metric",
+    "compare",
 ]

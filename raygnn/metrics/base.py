@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import re
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal
 
 from torch import Tensor
@@ -12,6 +14,8 @@ from raygnn.errors import ConfigError
 
 if TYPE_CHECKING:
     import torchmetrics  # takes seconds to import: only a config that names it pays for that
+
+    from raygnn.metrics.compared_scores import ScoreCounts
 
 Problem = Literal["multi_class", "multi_label", "regression", "link_prediction"]
 
@@ -81,13 +85,27 @@ class GatheredMetric(Metric):
 class ComparedMetric(Metric):
     """A metric of how positive scores lie among all negative ones, of whichever row and rank.
 
-    Only positives and counts travel, so a rank needs no memory for the rows of others; see
-    `raygnn.metrics.link_classification.ComparedScores`.
+    Rows become columns of scores, of which some are positive. Only positives and counts travel; see
+    `raygnn.metrics.compared_scores.ComparedScores`.
     """
 
+    @property
     @abstractmethod
-    def compute(self, positives: Tensor, counts: Tensor) -> dict[str, float]:
-        """Gives the metric by name from the positives and the summed counts of all ranks."""
+    def num_columns(self) -> int:
+        """How many columns there are."""
+
+    @abstractmethod
+    def columns(self, prediction: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
+        """Scores and whether they are positive, of one batch; [num_rows, num_columns]."""
+
+    @abstractmethod
+    def of_column(self, counts: ScoreCounts) -> float | None:
+        """The metric of one column; None where positives or negatives are missing."""
+
+    def compute(self, values: Sequence[float | None]) -> dict[str, float]:
+        """Gives the mean over the columns that have one by name, else NaN."""
+        found = [value for value in values if value is not None]
+        return {self.name: math.fsum(found) / len(found) if found else math.nan}
 
 
 _PROBLEMS: tuple[Problem, ...] = ("multi_class", "multi_label", "regression")

@@ -8,7 +8,8 @@ from abc import abstractmethod
 import torch
 from torch import Tensor
 
-from raygnn.metrics.base import GatheredMetric, Problem, SumMetric
+from raygnn.metrics.base import ComparedMetric, Problem, SumMetric
+from raygnn.metrics.compared_scores import ScoreCounts
 
 
 class Accuracy(SumMetric):
@@ -147,7 +148,7 @@ def _float64(prediction: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
     return prediction.double(), target.reshape(prediction.shape).double()
 
 
-class _RankingMetric(GatheredMetric):
+class _RankingMetric(ComparedMetric):
     """A metric of binary scores, averaged over classes or labels.
 
     Two classes that exclude each other are one binary problem, the second class against the first.
@@ -158,31 +159,33 @@ class _RankingMetric(GatheredMetric):
 
     problems: tuple[Problem, ...] = ("multi_class", "multi_label")
 
-    def compute(self, prediction: Tensor, target: Tensor) -> dict[str, float]:
-        """Gives the score under the metric's name."""
-        scores, labels = self._columns(prediction.double(), target)
-        if scores.isnan().any():
-            return {self.name: math.nan}
-        values = [
-            self._binary(scores[:, i], labels[:, i])
-            for i in range(scores.shape[1])
-            if labels[:, i].any() and not labels[:, i].all()
-        ]
-        return {self.name: math.fsum(values) / len(values) if values else math.nan}
+    @property
+    def num_columns(self) -> int:
+        """One for two classes, else one for each class or label."""
+        is_binary = self.problem == "multi_class" and self.num_outputs == 2
+        return 1 if is_binary else self.num_outputs
 
-    def _columns(self, scores: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
+    def columns(self, prediction: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
+        """See `ComparedMetric`; scores in float64."""
+        scores = prediction.double()
         if self.problem == "multi_label":
             return scores, target.reshape(scores.shape).bool()
         target = target.flatten()
-        if scores.shape[1] == 2:
+        if self.num_columns == 1:
             return (scores[:, 1] - scores[:, 0]).unsqueeze(1), (target == 1).unsqueeze(1)
         # The logarithm keeps the order of probabilities and tells apart those next to 1.
         one_hot = target.unsqueeze(1) == torch.arange(scores.shape[1], device=target.device)
         return scores.log_softmax(dim=1), one_hot
 
+    def of_column(self, counts: ScoreCounts) -> float | None:
+        """The metric of one class or label."""
+        if counts.num_nan:
+            return math.nan
+        return self._of_counts(counts) if counts.has_both else None
+
     @abstractmethod
-    def _binary(self, scores: Tensor, labels: Tensor) -> float:
-        """The metric of float64 scores [num_rows] and bool labels, some true and some false."""
+    def _of_counts(self, counts: ScoreCounts) -> float:
+        """The metric of scores, some of which are positive and some negative."""
 
 
 class AUROC(_RankingMetric):
@@ -194,11 +197,8 @@ class AUROC(_RankingMetric):
 
     name = "auroc"
 
-    def _binary(self, scores: Tensor, labels: Tensor) -> float:
-        positive, negative = _counts_by_score(scores, labels)
-        negative_below = negative.cumsum(0) - negative
-        twice_right = (positive * (2 * negative_below + negative)).sum()
-        return float(twice_right.double() / 2 / (positive.sum() * negative.sum()).double())
+    def _of_counts(self, counts: ScoreCounts) -> float:
+        return counts.auc()
 
 
 class AveragePrecision(_RankingMetric):
@@ -209,15 +209,5 @@ class AveragePrecision(_RankingMetric):
 
     name = "average_precision"
 
-    def _binary(self, scores: Tensor, labels: Tensor) -> float:
-        positive, negative = (counts.flip(0) for counts in _counts_by_score(scores, labels))
-        positive_above = positive.cumsum(0)
-        precision = positive_above / (positive_above + negative.cumsum(0)).double()
-        return float((precision * positive).sum() / positive.sum())
-
-
-def _counts_by_score(scores: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-    """Positive and negative rows of each distinct score, ascending; int64."""
-    levels, level_of = scores.unique(return_inverse=True)
-    positive = torch.bincount(level_of[labels], minlength=len(levels))
-    return positive, torch.bincount(level_of, minlength=len(levels)) - positive
+    def _of_counts(self, counts: ScoreCounts) -> float:
+        return counts.average_precision()

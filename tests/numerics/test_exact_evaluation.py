@@ -12,7 +12,7 @@ from sklearn import metrics as reference
 from raygnn.errors import DataError, RaygnnError, TrainingError
 from raygnn.loops.evaluation import evaluate
 from raygnn.loops.task import EvalOutput
-from raygnn.metrics import AUROC, Accuracy, F1Macro, F1Micro
+from raygnn.metrics import AUROC, Accuracy, AveragePrecision, F1Macro, F1Micro
 from raygnn.parallel import collectives
 
 NUM_CLASSES, NUM_ROWS, BATCH = 4, 107, 10
@@ -58,7 +58,10 @@ def _table() -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def _evaluate(limit: int | None = None) -> dict[str, float]:
-    chosen = [kind(NUM_CLASSES, "multi_class") for kind in (Accuracy, F1Macro, F1Micro, AUROC)]
+    chosen = [
+        kind(NUM_CLASSES, "multi_class")
+        for kind in (Accuracy, F1Macro, F1Micro, AUROC, AveragePrecision)
+    ]
     return evaluate(_TableTask(), "val", limit, chosen)
 
 

@@ -20,6 +20,7 @@ from raygnn.metrics import (
     F1Micro,
     MeanAbsoluteError,
 )
+from tests.unit.metrics.ranks import of_ranks_together
 
 OF_CLASSES = (Accuracy, F1Macro, F1Micro, AUROC, AveragePrecision)
 
@@ -126,7 +127,7 @@ def test_noise_does_not_beat_the_baselines():
         model: dict[str, float] = {}
         for metric in chosen:
             if isinstance(metric, AUROC | AveragePrecision):
-                model |= metric.compute(logits, target)
+                model |= of_ranks_together(metric, [(logits, target)])
             else:
                 model |= metric.compute(metric.update(logits, target))
         for name in model.keys() - found.not_beaten(model).keys():

@@ -16,13 +16,13 @@ from raygnn.errors import ConfigError, TrainingError
 from raygnn.metrics import (
     Accuracy,
     ComparedMetric,
-    ComparedScores,
     Hits,
     LinkAUC,
     LinkAveragePrecision,
     MeanReciprocalRank,
 )
 from raygnn.metrics.sampled_ranking import exact_means, exact_state, sampled_ranks
+from tests.unit.metrics.ranks import of_ranks_together
 
 WIDTH = 12
 
@@ -35,16 +35,9 @@ def random_scores(num_rows: int = 40, levels: int | None = None) -> Tensor:
 
 
 def value_of(
-    metric: ComparedMetric, *of_ranks: Tensor, num_held: int = 1 << 24
+    metric: ComparedMetric, *of_ranks: Tensor, num_held: int = 1 << 23
 ) -> dict[str, float]:
-    compared = []
-    for scores in of_ranks:
-        compared.append(ComparedScores(num_held))
-        for batch in scores.split(7):
-            compared[-1].add(batch)
-    positives = torch.cat([each.positives() for each in compared])
-    counts = [each.count(positives) for each in compared]
-    return metric.compute(positives, torch.stack(counts).sum(0))
+    return of_ranks_together(metric, [(scores, scores[:, 0]) for scores in of_ranks], num_held)
 
 
 def results(scores: Tensor, ks: list[int]) -> dict[str, float]:

@@ -20,14 +20,15 @@ from raygnn.metrics import (
     R2,
     Accuracy,
     AveragePrecision,
+    ComparedMetric,
     F1Macro,
     F1Micro,
-    GatheredMetric,
     MeanAbsoluteError,
     SumMetric,
     TorchMetric,
     as_metric,
 )
+from tests.unit.metrics.ranks import of_ranks_together
 
 MAX_CLASSES = 4
 # Few distinct values, so that there are ties.
@@ -51,11 +52,11 @@ def multi_label(draw: st.DrawFn) -> tuple[Tensor, Tensor]:
     return torch.from_numpy(scores), torch.from_numpy(target)
 
 
-def value_of(metric: SumMetric | GatheredMetric, prediction: Tensor, target: Tensor) -> float:
+def value_of(metric: SumMetric | ComparedMetric, prediction: Tensor, target: Tensor) -> float:
     if isinstance(metric, SumMetric):
         result = metric.compute(metric.update(prediction, target))
     else:
-        result = metric.compute(prediction, target)
+        result = of_ranks_together(metric, [(prediction, target)])
     assert list(result) == [metric.name]
     return result[metric.name]
 
@@ -211,6 +212,24 @@ def test_confident_logits_are_still_told_apart() -> None:
     # As float32 probabilities all of these are 1.
     logits = torch.tensor([[0.0, 50.0], [0.0, 60.0], [0.0, 70.0], [0.0, 80.0]])
     assert value_of(AUROC(2, "multi_class"), logits, torch.tensor([0, 0, 1, 1])) == 1.0
+
+
+@pytest.mark.parametrize("num_held", [1 << 23, 50])
+@pytest.mark.parametrize("kind", [AUROC, AveragePrecision])
+@pytest.mark.parametrize(
+    ("problem", "width"), [("multi_class", 2), ("multi_class", 4), ("multi_label", 3)]
+)
+def test_any_cut_into_ranks_and_blocks_gives_the_same_bits(kind, problem, width, num_held):
+    """With 50 scores held, negatives go to a file block by block."""
+    generator = torch.Generator().manual_seed(0)
+    prediction = torch.randint(9, (200, width), generator=generator) / 3
+    shape = (200,) if problem == "multi_class" else (200, width)
+    target = torch.randint(width if problem == "multi_class" else 2, shape, generator=generator)
+    metric = kind(width, problem)
+    whole = of_ranks_together(metric, [(prediction, target)])
+    rows = [slice(150, 200), slice(0, 0), slice(0, 150)]
+    ranks = [(prediction[each], target[each]) for each in rows]
+    assert of_ranks_together(metric, ranks, num_held) == whole
 
 
 def test_nan_scores_give_nan() -> None:
