@@ -74,8 +74,8 @@ def scan_tables(
     Args:
         tables: name, files and needed columns of each table.
     Raises:
-        DataError: a column is missing, or differs in type between shards; all such problems of all
-            tables are listed.
+        DataError: a column is missing, is there twice, or differs in type between shards; all such
+            problems of all tables are listed.
     """
     sniffs = [
         CsvSniff(file.uri, file.name, tuple(columns))
@@ -168,6 +168,12 @@ def _join_shards(
                 is_header = file.format == "parquet" or any(c in footer.names for c in columns)
                 missing = _missing(file.name, column, footer.names, is_header)
                 problems.append(f"{name}: {missing}")
+                continue
+            if (times := footer.names.count(column)) > 1:
+                problems.append(
+                    f"{name}: {file.name} has {times} columns {column!r}: which of them is meant "
+                    "is not said. Write each column under a name of its own."
+                )
                 continue
             kind = csv_types[column] if file.format == "csv" else footer.types[column]
             first, first_file = types.setdefault(column, (kind, file.name))

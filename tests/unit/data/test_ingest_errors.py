@@ -334,6 +334,18 @@ def test_a_csv_file_without_a_header(text: str, tmp_path: Path) -> None:
     _fails(tmp_path, r"edges/part-0\.csv", path)
 
 
+@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
+def test_a_column_that_is_there_twice(suffix: str, tmp_path: Path) -> None:
+    path = write_graph(tmp_path / "g", _nodes(), _EDGES, suffix=suffix)
+    twice = pa.table([[0, 1], [1, 2], [2, 3]], names=["s", "t", "t"])
+    file = path / "edges" / f"part-0{suffix}"
+    if suffix == ".csv":
+        file.write_text("s,t,t\n0,1,2\n")
+    else:
+        pq.write_table(twice, file)
+    _fails(tmp_path, rf"edges/part-0\{suffix} has 2 columns 't': which of them is meant", path)
+
+
 def test_empty_shards_among_others_are_fine(tmp_path: Path) -> None:
     shards = [_nodes().slice(0, 0), _nodes(), _nodes().slice(0, 0)]
     path = write_graph(tmp_path / "graph", shards, _EDGES)
