@@ -119,6 +119,8 @@ def _few_steps(engine: Engine) -> list[str]:
 def _scales(engine: Engine) -> list[str]:
     """Names features whose elements spread very differently."""
     bundle, texts = engine.task.env.bundle, []
+    is_on = engine.config.data.standardize
+    remedy = " puts them on one scale" if is_on else " is off: true puts them on one scale"
     for node_type in bundle.node_types:
         for column in bundle.columns(node_type).values():
             measured = column.statistics if column.role == "feature" else None
@@ -126,8 +128,7 @@ def _scales(engine: Engine) -> list[str]:
             if spreads and max(spreads) > _VERY_DIFFERENT * min(spreads):
                 texts.append(
                     f"elements of feature {column.name!r} of {node_type!r} spread from "
-                    f"{min(spreads):.3g} to {max(spreads):.3g}; data.standardize (default true) "
-                    "puts them on one scale."
+                    f"{min(spreads):.3g} to {max(spreads):.3g}; data.standardize{remedy}."
                 )
     return texts
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pytest
 
 import raygnn.train
 from raygnn.data.tables.graph_tables import GraphTables, edge_rows, node_rows, write_tables
@@ -98,7 +99,8 @@ def test_baselines_do_not_depend_on_the_number_of_ranks(ranks, tmp_path, small_b
     assert found[0]["baseline/majority/val/accuracy"] > 0
 
 
-def test_rare_classes_are_named(tmp_path, capsys):
+@pytest.mark.parametrize("off", [False, True])
+def test_rare_classes_are_named(tmp_path, capsys, off):
     rng = np.random.default_rng(1)
     labels = np.where(np.arange(2000) % 400 == 0, "rare", rng.choice(["a", "b"], 2000))
     tables = GraphTables(
@@ -116,6 +118,7 @@ def test_rare_classes_are_named(tmp_path, capsys):
         data={
             "uri": write_tables(tables, str(tmp_path / "graph")),
             "splits": {"type": "hash", "fractions": [0.8, 0.1, 0.1]},
+            "standardize": not off,
         },
         scaling__num_workers=0,
         training={"max_steps": 1},
@@ -126,6 +129,7 @@ def test_rare_classes_are_named(tmp_path, capsys):
     assert text.startswith("classes of under 1 % of the ")
     assert "'rare' (0." in text
     assert "elements of feature 'x' of 'n' spread from 0.2" in text
+    assert f"data.standardize{' is off: true' if off else ''} puts them on one scale" in text
     out = capsys.readouterr().out
     assert "warning: classes of under 1 %" in out
     assert "warning: elements of feature 'x'" in out
