@@ -5,10 +5,12 @@ from __future__ import annotations
 import importlib
 import json
 import math
+import os
 import re
 import tempfile
+import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -16,7 +18,6 @@ from typing import TYPE_CHECKING, Any
 from raygnn.data.filesystem import is_remote, join, open_fs, read_text, write_bytes, write_text
 from raygnn.errors import ConfigError
 from raygnn.loops.callbacks import Callback
-from raygnn.outputs.event_files import EventWriter, drop_events_from
 
 if TYPE_CHECKING:
     from raygnn.loops.engine import Engine
@@ -71,12 +72,60 @@ def _finite(metrics: dict[str, float]) -> dict[str, float]:
     return {name: value for name, value in metrics.items() if math.isfinite(value)}
 
 
+class EventWriter:
+    """An event file that is written in the caller's thread.
+
+    tensorboardX hands events to a thread: a flush does not wait for it, and when that thread fails,
+    as on a full disk, the next event waits forever.
+
+    Args:
+        folder: local, and there.
+        purge_step: TensorBoard forgets what earlier files have of this step and later.
+    """
+
+    def __init__(self, folder: str, purge_step: int) -> None:
+        from tensorboardX.event_file_writer import EventsWriter
+        from tensorboardX.proto.event_pb2 import Event, SessionLog
+
+        self._event_of = Event
+        # Files are read in the order of their names, which have the time in seconds.
+        suffix = f".{time.time_ns()}"
+        self._file = EventsWriter(os.path.join(folder, "events"), suffix)
+        self._file.write_event(Event(step=purge_step, file_version="brain.Event:2"))
+        start = SessionLog(status=SessionLog.START)
+        self._file.write_event(Event(step=purge_step, session_log=start))
+
+    def add_scalars(self, values: dict[str, float], step: int) -> None:
+        """Adds a point to each named curve, under just that name, as hyperparameters have it.
+
+        tensorboardX's own `scalar` replaces an `@` and says so each time.
+        """
+        from tensorboardX.proto.summary_pb2 import Summary
+
+        for name, value in values.items():
+            point = Summary.Value(tag=name, simple_value=float(value))
+            self.add_summaries([Summary(value=[point])], step)
+
+    def add_summaries(self, summaries: Iterable[Any], step: int = 0) -> None:
+        for summary in summaries:
+            event = self._event_of(wall_time=time.time(), step=step, summary=summary)
+            self._file.write_event(event)
+
+    def flush(self) -> None:
+        """Makes what was added visible to readers."""
+        self._file.flush()
+
+    def close(self) -> None:
+        self._file.close()
+
+
 class TensorBoardLogger(MetricLogger):
     """TensorBoard events on any fsspec URI.
 
     Object stores cannot append: there the growing event file is written locally and copied
     whole at each flush, that is at each validation and checkpoint. Every start of a run has a
-    file of its own; what earlier ones logged beyond the step resumed from is taken out of theirs.
+    file of its own, which begins with the step from which TensorBoard forgets what earlier ones
+    have logged.
     """
 
     _writer: EventWriter | None = None
@@ -85,14 +134,13 @@ class TensorBoardLogger(MetricLogger):
         if engine.context.rank != 0:
             return
         first_step = engine.position.step + 1 if engine.position.step else 0
-        is_again = drop_events_from(self.logs_uri, first_step) > 0
         if is_remote(self.logs_uri):
             self._scratch = tempfile.TemporaryDirectory(prefix="raygnn-logs-")
             self._local = self._scratch.name
         else:
             self._local = open_fs(self.logs_uri)[1]
         Path(self._local).mkdir(parents=True, exist_ok=True)
-        self._writer = EventWriter(self._local, first_step if is_again else None)
+        self._writer = EventWriter(self._local, first_step)
 
     def write(self, metrics: dict[str, float], step: int) -> None:
         assert self._writer is not None

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors.torch import load_file
 
-from raygnn.outputs.event_files import read_events
+from tests.event_files import shown_scalars
 
 _OF_THE_CLOCK = {
     "training_time_s",
@@ -43,15 +42,9 @@ def history_of(run: Path) -> list[dict[str, Any]]:
 
 
 def scalars_of(logs: Path) -> dict[tuple[str, int], float]:
-    """Every scalar by name and step, as a reader sees it who knows nothing of purging."""
-    found: list[tuple[tuple[str, int], float]] = []
-    for path in sorted(logs.glob("events.*")):
-        for event, _ in read_events(path.read_bytes()):
-            found += [((v.tag, event.step), v.simple_value) for v in event.summary.value]
-    found = [(key, value) for key, value in found if not key[0].startswith(("perf/", "_hparams_"))]
-    twice = [key for key, count in Counter(key for key, _ in found).items() if count > 1]
-    assert not twice, twice
-    return dict(found)
+    """Every scalar by name and step, as TensorBoard shows it."""
+    shown = shown_scalars(str(logs))
+    return {k: v for k, v in shown.items() if not k[0].startswith(("perf/", "_hparams_"))}
 
 
 def _timeless(row: dict[str, Any]) -> dict[str, Any]:

@@ -13,8 +13,8 @@ from tensorboardX.proto.plugin_hparams_pb2 import HParamsPluginData
 from raygnn.data.filesystem import read_text
 from raygnn.errors import ConfigError, TrainingError
 from raygnn.loops.callbacks import Callback
-from raygnn.outputs.event_files import read_events
 from raygnn.outputs.loggers import flat_config
+from tests.event_files import read_events
 from tests.small_runs import run_rank, small_config
 from tests.user_code import PlainPyG
 
@@ -237,7 +237,7 @@ def test_hyperparameters_go_to_tensorboard_with_the_test_metrics(small_bundle_pa
     (file,) = (tmp_path / "run" / "logs").iterdir()
     data = {
         value.tag: HParamsPluginData.FromString(value.metadata.plugin_data.content)
-        for event, _ in read_events(file.read_bytes())
+        for event in read_events(file.read_bytes())
         for value in event.summary.value
         if value.tag.startswith("_hparams_/")
     }
