@@ -33,7 +33,7 @@ from raygnn.outputs.progress import Progress, Throughput, num_parameters
 from raygnn.outputs.report import build_report
 from raygnn.outputs.run_folder import RunStatus
 from raygnn.parallel import collectives
-from raygnn.parallel.agreement import agreement, describe, together
+from raygnn.parallel.agreement import agreement, describe, run_and_sync_errors
 from raygnn.parallel.sharding import own_part
 
 
@@ -51,7 +51,7 @@ def run_worker(
     """
     loaded, config = job.loaded, job.loaded.config
     prepare_process(loaded)
-    task = together(lambda: _set_up_task(job, context), "setting up the task")
+    task = run_and_sync_errors(lambda: _set_up_task(job, context), "setting up the task")
     try:
         if config.loop is not None:
             return _run_own_loop(job, task, context)

@@ -19,6 +19,9 @@ from raygnn.data.hashing import hash_ids
 from raygnn.data.time_units import date_in_unit
 from raygnn.errors import DataError
 
+#: Of the codes 1, 2 and 3; 0 is no split.
+SPLIT_NAMES = ("train", "val", "test")
+
 if TYPE_CHECKING:
     from raygnn.config.data_section import HashSplit, PerClassSplit, SplitRule, TemporalSplit
 
@@ -105,9 +108,6 @@ def per_class_split(
     return codes
 
 
-_NAMES = ("train", "val", "test")
-
-
 @dataclass(frozen=True)
 class Splits:
     """Dense node ids of each split, int64, ascending; empty where there is none."""
@@ -145,7 +145,7 @@ def make_splits(
     parts = [np.flatnonzero((codes == code) & labelled) for code in (1, 2, 3)]
     empty = [
         name
-        for name, ids, is_wanted in zip(_NAMES, parts, wanted, strict=True)
+        for name, ids, is_wanted in zip(SPLIT_NAMES, parts, wanted, strict=True)
         if is_wanted and len(ids) == 0
     ]
     if empty:

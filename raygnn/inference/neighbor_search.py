@@ -21,7 +21,7 @@ from raygnn.inference.embeddings import Embeddings
 from raygnn.inference.job import NeighborRequest
 from raygnn.inference.top_k import Scores, top_k
 from raygnn.models.decoders import Decoder, InnerProduct
-from raygnn.parallel.agreement import together
+from raygnn.parallel.agreement import run_and_sync_errors
 
 _ANCHORS_AT_A_TIME = 64
 
@@ -49,7 +49,7 @@ class NeighborSearch:
         self._anchors = embeddings.rows_of(request.anchor_type, request.anchors)
         # By id, so that of equal scores the smaller id comes first.
         self._order = pc.sort_indices(self._ids).to_numpy().astype(np.int64)
-        self._known = together(lambda: _known(request, bundle), "finding known links")
+        self._known = run_and_sync_errors(lambda: _known(request, bundle), "finding known links")
 
     def table(self, first: int, last: int) -> pa.Table:
         """anchor_id, neighbor_id, score and rank (from 1) for a range of the anchors."""

@@ -32,7 +32,7 @@ from raygnn.loops.signature import LinkOutput, NodeOutput
 from raygnn.loops.task import Task, TaskEnvironment
 from raygnn.models.graph_encoder import GraphEncoder
 from raygnn.parallel import collectives
-from raygnn.parallel.agreement import raise_if_any_failed, together
+from raygnn.parallel.agreement import raise_if_any_failed, run_and_sync_errors
 from raygnn.parallel.shared_rows import SharedRows
 from raygnn.sampling.stores import LocalFeatureStore
 
@@ -52,7 +52,7 @@ def run_inference(job: InferenceJob, context: WorkerContext) -> dict[str, Any]:
         TrainingError: a rank failed; raised on all ranks.
     """
     loaded, signature = job.model.loaded, job.model.signature
-    task, model = together(lambda: _set_up(job, context), "setting up inference")
+    task, model = run_and_sync_errors(lambda: _set_up(job, context), "setting up inference")
     env, bundle, encoder = task.env, task.env.bundle, model.encoder
     assert isinstance(encoder, GraphEncoder)
     shared = SharedRows(env.scratch)

@@ -27,7 +27,7 @@ from raygnn.loops.running_mean import RunningMean
 from raygnn.loops.task import EvalOutput, Task
 from raygnn.loops.weight_average import WeightAverage
 from raygnn.parallel import collectives
-from raygnn.parallel.agreement import agreement, raise_if_any_failed, together
+from raygnn.parallel.agreement import agreement, raise_if_any_failed, run_and_sync_errors
 from raygnn.parallel.all_reduce import GradientReducer, LocalTotals, StepTotals
 
 #: Seconds between two questions to the host; Ray looks for nodes that go away as often.
@@ -66,7 +66,7 @@ class Engine:
         self.config = loaded.config
         self.context = context
         self._initialize = initialize
-        module = together(self._build_model, "building model and loaders")
+        module = run_and_sync_errors(self._build_model, "building model and loaders")
         self.optimization = Optimization(module, loaded, context.device, task.configure_optimizers)
         task.model = module
         self.metrics = list(task.build_metrics())

@@ -12,7 +12,7 @@ from raygnn.errors import FAILURES, DataError, RaygnnError
 from raygnn.loops.task import EvalOutput, Task
 from raygnn.metrics import ComparedMetric, ComparedScores, GatheredMetric, SumMetric, compare
 from raygnn.parallel import collectives
-from raygnn.parallel.agreement import raise_if_any_failed, together
+from raygnn.parallel.agreement import raise_if_any_failed, run_and_sync_errors
 
 #: Looks at the outputs of an evaluation as they come.
 Watch = Callable[[Iterator[EvalOutput], int], Iterator[EvalOutput]]
@@ -132,7 +132,7 @@ def evaluate(
     Raises:
         TrainingError: a rank failed; raised on all ranks, and it names the rank.
     """
-    loader = together(lambda: task.loader(split), f"loading the {split} split")
+    loader = run_and_sync_errors(lambda: task.loader(split), f"loading the {split} split")
     if loader is None:
         return {}
     num_batches = loader.num_batches if limit is None else min(limit, loader.num_batches)

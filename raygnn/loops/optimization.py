@@ -17,7 +17,7 @@ from raygnn.loops.compilation import compile_module
 from raygnn.loops.gradients.batch_statistics import BatchStatistics
 from raygnn.loops.precision import Precision
 from raygnn.parallel import collectives
-from raygnn.parallel.agreement import equalise, together
+from raygnn.parallel.agreement import broadcast_initial_weights, run_and_sync_errors
 from raygnn.parallel.all_reduce import gradient_values
 from raygnn.parallel.sharding import (
     check_shardable,
@@ -29,7 +29,7 @@ from raygnn.parallel.sharding import (
 )
 
 if TYPE_CHECKING:
-    from raygnn.parallel.sharded_training import ShardedWeights, SharedOptimizer
+    from raygnn.parallel.sharded_training import ShardedOptimizer, ShardedWeights
 
 #: Gives an optimizer of the task's own for the module, or None.
 Configure = Callable[[nn.Module], torch.optim.Optimizer | None]
@@ -59,13 +59,13 @@ class Optimization:
         self._precision = Precision(config.training.precision, device)
         self._precision.apply(self.module)
         if config.training.compile:
-            together(lambda: compile_module(self.module, device), "compiling the model")
+            run_and_sync_errors(lambda: compile_module(self.module, device), "compiling the model")
         if not any(p.requires_grad for p in self.module.parameters()):
             raise ConfigError(
                 f"model.type={config.model.type!r} is invalid: it has no trainable parameter. "
                 "Set a model that learns, or let checkpoint.init_from.freeze leave it some weights."
             )
-        equalise(self.module)
+        broadcast_initial_weights(self.module)
         self.statistics = BatchStatistics(self.module)
         shard = config.scaling.shard if collectives.world_size() > 1 else "none"
         check_shardable(self.module, shard)
@@ -79,11 +79,11 @@ class Optimization:
             config.optimizer, "optimizer", loaded.allow_modules, params=trainable
         )
         self._check_optimizer()
-        self._shared: SharedOptimizer | None = None
+        self._shared: ShardedOptimizer | None = None
         if shard == "optimizer":
-            from raygnn.parallel.sharded_training import SharedOptimizer
+            from raygnn.parallel.sharded_training import ShardedOptimizer
 
-            self._shared = SharedOptimizer(self.own_optimizer)
+            self._shared = ShardedOptimizer(self.own_optimizer)
         self.optimizer = self._shared or self.own_optimizer
         self.schedule = config.lr_scheduler
         self.scheduler: LRScheduler = build(

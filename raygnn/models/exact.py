@@ -44,7 +44,7 @@ def compute_here(
     return torch.cat(parts) if parts else torch.zeros(0, width)
 
 
-class EdgeRows(Protocol):
+class EdgeValues(Protocol):
     """Rows by edge: an array, or what reads them from one when they are asked for."""
 
     def __getitem__(self, edges: slice, /) -> np.ndarray:
@@ -60,18 +60,18 @@ class InEdges(NamedTuple):
     """
 
     indptr: np.ndarray
-    indices: EdgeRows
+    indices: EdgeValues
 
 
 @torch.no_grad()
 def exact_inference(
     encoder: Encoder,
     x_source: RowSource,
-    csc: tuple[np.ndarray, EdgeRows],
+    csc: tuple[np.ndarray, EdgeValues],
     degrees: np.ndarray | Tensor | None = None,
     *,
-    edge_weight: EdgeRows | None = None,
-    edge_attr: EdgeRows | None = None,
+    edge_weight: EdgeValues | None = None,
+    edge_attr: EdgeValues | None = None,
     device: torch.device | str = "cpu",
     chunk_size: int = 100_000,
     compute: RowComputation = compute_here,
@@ -184,7 +184,7 @@ class _BlockBuilder:
         self,
         edges: InEdges,
         degree: Tensor,
-        columns: Mapping[str, EdgeRows | None],
+        columns: Mapping[str, EdgeValues | None],
         device: torch.device,
     ) -> None:
         self.edges = edges

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from raygnn.data.edge_types import EdgeType
 from raygnn.errors import ConfigError
-from raygnn.models.exact import EdgeRows, RowComputation, compute_here, destination_chunks
+from raygnn.models.exact import EdgeValues, RowComputation, compute_here, destination_chunks
 from raygnn.models.hetero_encoder import HeteroEncoder
 from raygnn.sampling.blocks import Block, HeteroBlock
 
@@ -33,11 +33,11 @@ class TypedInEdges:
     """
 
     indptr: np.ndarray
-    indices: EdgeRows
+    indices: EdgeValues
     src_degree: np.ndarray | None = None
     dst_degree: np.ndarray | None = None
-    edge_weight: EdgeRows | None = None
-    edge_attr: EdgeRows | None = None
+    edge_weight: EdgeValues | None = None
+    edge_attr: EdgeValues | None = None
 
 
 @torch.no_grad()

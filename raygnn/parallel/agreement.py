@@ -16,7 +16,7 @@ from raygnn.parallel import collectives
 Result = TypeVar("Result")
 
 
-def together(step: Callable[[], Result], where: str = "setting up") -> Result:
+def run_and_sync_errors(step: Callable[[], Result], where: str = "setting up") -> Result:
     """Does what each rank does by itself before they work together, and which may fail on some.
 
     So a mistake of the user's keeps its kind, and with it the exit status, on every rank.
@@ -86,7 +86,7 @@ def describe(error: BaseException) -> str:
 
 
 @torch.no_grad()
-def equalise(module: nn.Module) -> None:
+def broadcast_initial_weights(module: nn.Module) -> None:
     """Gives every rank the parameters and buffers of rank 0.
 
     Collective: all ranks must call.

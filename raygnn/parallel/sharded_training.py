@@ -18,7 +18,7 @@ from torch.optim import Optimizer
 from raygnn.parallel.sharding import part_of
 
 
-class SharedOptimizer(ZeroRedundancyOptimizer):
+class ShardedOptimizer(ZeroRedundancyOptimizer):
     """Changes the weights that are this rank's by an optimizer, and sends them to the others.
 
     Weights are dealt out whole, the largest first. Each is changed as the optimizer alone would, by
@@ -83,7 +83,7 @@ class ShardedWeights:
 
     @contextmanager
     def gathered(self) -> Iterator[None]:
-        """While it lasts, weights and gradients are whole; then both are shared out again.
+        """While it lasts, weights and gradients are whole; then both are sharded again.
 
         Collective: all ranks must call.
         """

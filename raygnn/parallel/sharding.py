@@ -16,14 +16,14 @@ from raygnn.parallel import collectives
 from raygnn.parallel.all_reduce import SparseGradients
 
 
-def is_shared_out(tensor: Tensor) -> bool:
+def is_sharded(tensor: Tensor) -> bool:
     """Whether this rank may hold a part only."""
     return hasattr(tensor, "full_tensor")
 
 
 def own_part(tensor: Tensor) -> Tensor:
     """What this rank holds of a tensor, in the same memory: a part, or all of it."""
-    if not is_shared_out(tensor):
+    if not is_sharded(tensor):
         return tensor
     part: Tensor = tensor.detach().to_local()  # type: ignore[attr-defined]
     return part
@@ -31,7 +31,7 @@ def own_part(tensor: Tensor) -> Tensor:
 
 def full(tensor: Tensor) -> Tensor:
     """The parts of all ranks put together, on every rank. Collective: all ranks must call."""
-    if not is_shared_out(tensor):
+    if not is_sharded(tensor):
         return tensor
     together: Tensor = tensor.detach().full_tensor()  # type: ignore[attr-defined]
     return together
@@ -40,10 +40,10 @@ def full(tensor: Tensor) -> Tensor:
 def whole(tensor: Tensor) -> Tensor | None:
     """The parts of all ranks put together: in host memory on rank 0, None on the others.
 
-    A tensor that is not shared out is given back as it is, on every rank. Collective: all ranks
+    A tensor that is not sharded is given back as it is, on every rank. Collective: all ranks
     must call.
     """
-    if not is_shared_out(tensor):
+    if not is_sharded(tensor):
         return tensor
     together = full(tensor)
     return together.cpu() if collectives.rank() == 0 else None
@@ -55,18 +55,19 @@ def whole_tensors(tensors: dict[str, Tensor]) -> dict[str, Any]:
 
 
 def part_of(tensor: Tensor, like: Tensor) -> Tensor:
-    """A whole tensor shared out as another one of its shape is; it is copied."""
-    if not is_shared_out(like):
+    """A whole tensor that is on all ranks, sharded as another one of its shape is; it is copied."""
+    if not is_sharded(like):
         return tensor
-    mesh: Any = like.device_mesh  # type: ignore[attr-defined]
-    rows = -(-like.shape[0] // mesh.size())
-    first = rows * mesh.get_local_rank()
-    return with_part(like, tensor[first : first + rows].to(like.device, copy=True))
+    from torch.distributed.tensor import distribute_tensor
+
+    mesh, placements = like.device_mesh, like.placements  # type: ignore[attr-defined]
+    # Without a source rank nothing is sent: each takes its part of its own copy.
+    return distribute_tensor(tensor, mesh, placements, src_data_rank=None)
 
 
 def with_part(like: Tensor, part: Tensor) -> Tensor:
-    """A tensor shared out as another one is, of which this rank holds `part`."""
-    if not is_shared_out(like):
+    """A tensor sharded as another one is, of which this rank holds `part`."""
+    if not is_sharded(like):
         return part
     from torch.distributed.tensor import DTensor
 
@@ -77,7 +78,7 @@ def with_part(like: Tensor, part: Tensor) -> Tensor:
 
 
 def whole_state(optimizer: Optimizer) -> dict[str, Any]:
-    """The state dict with the parts of all ranks; of what is shared out, None on ranks but 0.
+    """The state dict with the parts of all ranks; of what is sharded, None on ranks but 0.
 
     Collective: all ranks must call.
     """
@@ -90,7 +91,7 @@ def whole_state(optimizer: Optimizer) -> dict[str, Any]:
 
 
 def load_whole_state(optimizer: Optimizer, state: dict[str, Any]) -> None:
-    """Takes back a state dict of all ranks; of weights that are shared out, this rank's part."""
+    """Takes back a state dict of all ranks; of weights that are sharded, this rank's part."""
     weights = [weight for group in optimizer.param_groups for weight in group["params"]]
     own = {
         index: {k: _part(v, weights[index]) for k, v in values.items()}
@@ -100,8 +101,8 @@ def load_whole_state(optimizer: Optimizer, state: dict[str, Any]) -> None:
 
 
 def _part(value: Any, weight: Tensor) -> Any:
-    """What belongs to each number of a weight is shared out with it; a step count is not."""
-    if isinstance(value, Tensor) and is_shared_out(weight) and value.shape == weight.shape:
+    """What belongs to each number of a weight is sharded with it; a step count is not."""
+    if isinstance(value, Tensor) and is_sharded(weight) and value.shape == weight.shape:
         return part_of(value, weight)
     return value
 
@@ -112,7 +113,7 @@ def check_shardable(module: nn.Module, shard: str) -> None:
     Args:
         shard: `scaling.shard`.
     Raises:
-        ConfigError: the weights cannot be shared out so.
+        ConfigError: the weights cannot be sharded so.
     """
     if shard == "none":
         return

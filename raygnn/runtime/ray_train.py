@@ -94,12 +94,14 @@ def _num_workers(scaling: Scaling) -> int | tuple[int, int]:
 
 
 def _train_worker(job: TrainJob, context: WorkerContext) -> dict[str, Any]:
-    from raygnn.parallel.agreement import together
+    from raygnn.parallel.agreement import run_and_sync_errors
     from raygnn.runtime.context import DashboardMetrics
     from raygnn.worker import run_worker
 
     storage_path = job.loaded.config.run.storage_path
-    together(lambda: check_folder_is_seen(job.folder, storage_path), "opening the run's folder")
+    run_and_sync_errors(
+        lambda: check_folder_is_seen(job.folder, storage_path), "opening the run's folder"
+    )
     return run_worker(job, context, [DashboardMetrics(job.folder.name)])
 
 

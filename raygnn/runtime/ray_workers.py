@@ -141,7 +141,7 @@ def _run_worker(config: dict[str, _Work]) -> Any:
     that died and not runs that are wrong. All ranks must raise them: of one alone Ray would think
     that it is done, while the others wait for it.
     """
-    from raygnn.parallel.agreement import together
+    from raygnn.parallel.agreement import run_and_sync_errors
     from raygnn.runtime.context import RayWorkerContext
 
     # A line per report and rank; that of reports is logged under the name of its file.
@@ -151,7 +151,7 @@ def _run_worker(config: dict[str, _Work]) -> Any:
     work = config["work"]
     label_lines(work.label)
     try:
-        path = together(lambda: bundle_on_this_node(work.bundle), "fetching the graph")
+        path = run_and_sync_errors(lambda: bundle_on_this_node(work.bundle), "fetching the graph")
         job = replace(work.job, bundle_path=path)
         return work.function(job, RayWorkerContext(work.stop_requests))
     except LostRankError:

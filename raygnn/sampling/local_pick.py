@@ -21,7 +21,7 @@ _NONE = np.empty(0, np.int32)
 _NO_ALIAS = np.empty(0, np.int64)
 
 
-class Adjacency(NamedTuple):
+class NeighborRows(NamedTuple):
     """The edges of a type by the node that takes them.
 
     Attributes:
@@ -44,10 +44,10 @@ class LocalPicker:
         is_sorted = all(c.role != "time" for c in bundle.columns(edge_type).values())
         if direction == "in":
             csc = bundle.csc(edge_type)
-            self.adjacency = Adjacency(csc.indptr, csc.indices, csc.e_id, is_sorted)
+            self.adjacency = NeighborRows(csc.indptr, csc.indices, csc.e_id, is_sorted)
         else:
             csr = bundle.csr(edge_type)
-            self.adjacency = Adjacency(csr.indptr, csr.indices, csr.e_id, is_sorted)
+            self.adjacency = NeighborRows(csr.indptr, csr.indices, csr.e_id, is_sorted)
         self._bundle = bundle
         self._edge_type, self._direction = edge_type, direction
         self._neighbor_type = edge_type[0] if direction == "in" else edge_type[2]

@@ -16,7 +16,7 @@ from raygnn.data.standardization import Affine, ColumnScale, Standardization
 from raygnn.errors import ConfigError, DataError
 from raygnn.sampling import pick as kernels
 from raygnn.sampling.gather import gather_float_rows, gather_rows, gather_sparse_rows, is_half
-from raygnn.sampling.local_pick import Adjacency, LocalPicker
+from raygnn.sampling.local_pick import LocalPicker, NeighborRows
 from raygnn.sampling.protocols import PickRequest, Picks
 from raygnn.sampling.rng import hop_key
 from raygnn.sampling.scratch import Scratch
@@ -114,7 +114,7 @@ class LocalGraphStore:
             gather_rows(self._counts_of_sources(edge_type), nodes, degrees)
         return degrees
 
-    def adjacency(self, edge_type: EdgeType) -> Adjacency:
+    def adjacency(self, edge_type: EdgeType) -> NeighborRows:
         """The edges of a type by the node that takes them.
 
         Raises:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from raygnn.errors import TrainingError
 from raygnn.parallel import collectives
-from raygnn.parallel.agreement import equalise
+from raygnn.parallel.agreement import broadcast_initial_weights
 from tests.rank_pool import RankPool
 from tests.small_runs import run_rank, small_config
 
@@ -39,10 +39,10 @@ def _values(module: nn.Module) -> dict[str, Tensor]:
     return {name: tensor.detach().clone() for name, tensor in named.items()}
 
 
-def _equalised() -> dict[str, Tensor]:
+def _broadcast() -> dict[str, Tensor]:
     module = _Mixed(seed=collectives.rank())
     pointers = {name: p.data_ptr() for name, p in module.named_parameters()}
-    equalise(module)
+    broadcast_initial_weights(module)
     assert pointers == {name: p.data_ptr() for name, p in module.named_parameters()}
     return _values(module)
 
@@ -51,7 +51,7 @@ def _equalised() -> dict[str, Tensor]:
 def test_every_rank_gets_the_weights_and_buffers_of_rank_0(ranks, world_size):
     expected = _values(_Mixed(seed=0))
     assert not torch.equal(expected["narrow"], _values(_Mixed(seed=1))["narrow"])
-    for values in ranks.run(_equalised, world_size):
+    for values in ranks.run(_broadcast, world_size):
         assert values.keys() == expected.keys()
         for name, value in values.items():
             assert value.dtype == expected[name].dtype
@@ -62,7 +62,7 @@ def _refused(widths: list[int], has_bias: list[bool], dtypes: list[torch.dtype])
     rank = collectives.rank()
     layer = nn.Linear(2, widths[rank], bias=has_bias[rank], dtype=dtypes[rank])
     with pytest.raises(TrainingError) as raised:
-        equalise(layer)
+        broadcast_initial_weights(layer)
     return str(raised.value)
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from raygnn.errors import DataError, RaygnnError, ResourceError
 from raygnn.parallel import collectives
-from raygnn.parallel.agreement import together
+from raygnn.parallel.agreement import run_and_sync_errors
 from tests.small_runs import run_rank, small_config
 
 _LIVES_ON_S = 20.0
@@ -57,7 +57,7 @@ def _step(of_ranks: list[BaseException | None]) -> str:
         return collectives.rank()
 
     try:
-        return str(together(step))
+        return str(run_and_sync_errors(step))
     except (RaygnnError, ValueError) as error:
         return f"{type(error).__name__}: {error}"
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from raygnn.data.splits import hash_split, per_class_split
-from raygnn.data.tables.columns import SPLIT_NAMES, split_column
+from raygnn.data.splits import SPLIT_NAMES, hash_split, per_class_split
+from raygnn.data.tables.columns import split_column
 from raygnn.data.tables.graph_tables import NodeRows
 from raygnn.errors import ConfigError, DataError
 

@@ -10,6 +10,7 @@ import pyarrow.compute as pc
 
 from raygnn.data.ingest.column_plan import DensePlan, SourceColumn, SparsePlan
 from raygnn.data.ingest.findings import FindingCollector
+from raygnn.data.splits import SPLIT_NAMES
 
 REPAIR = "Repair the rows, or set data.on_error=drop to leave them out."
 
@@ -129,7 +130,10 @@ def _binary_values(column: pa.Array, source: SourceColumn) -> np.ndarray:
     return flat.reshape(-1, source.width)
 
 
-_SPLIT_CODES = {"train": 1, "val": 2, "valid": 2, "validation": 2, "test": 3, "": 0, "none": 0}
+_SPLIT_CODES = {
+    **{name: code for code, name in enumerate(SPLIT_NAMES, start=1)},
+    **{"valid": 2, "validation": 2, "": 0, "none": 0},
+}
 
 
 def label_rows(

@@ -25,8 +25,8 @@ from raygnn.data.links.split import (
     split_links,
     table_of,
 )
+from raygnn.data.splits import SPLIT_NAMES
 
-SPLIT_NAMES = ("train", "val", "test")
 _ANCHORS, _INDPTR, _TARGETS, _TIMES = "anchors.npy", "indptr.npy", "targets.npy", "times.npy"
 _MESSAGE_BITS = np.uint8(link_kernels.STAGE_MASK | link_kernels.HELD)
 

@@ -13,8 +13,9 @@ from raygnn.data.bundle import Bundle
 from raygnn.data.cache import build_once
 from raygnn.data.edge_types import EdgeType, edge_type_name
 from raygnn.data.links import kernels as link_kernels
-from raygnn.data.links.folder import SPLIT_NAMES, link_folder, rows_of
+from raygnn.data.links.folder import link_folder, rows_of
 from raygnn.data.links.split import LinkSplit, label_table, message_table
+from raygnn.data.splits import SPLIT_NAMES
 from raygnn.data.time_units import AsOf
 from raygnn.errors import DataError
 

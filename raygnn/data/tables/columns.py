@@ -8,9 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
+from raygnn.data.splits import SPLIT_NAMES
+
 SPARSE_BELOW = 0.1  # share of non-zeros under which list columns are smaller than dense rows
 SPARSE_MIN_DIM = 32  # narrower rows gain nothing worth a slower gather
-SPLIT_NAMES = ("train", "val", "test")  # codes 1, 2, 3; 0 is a node of no split
 
 FeatureSpec = str | list[str] | dict[str, object]
 

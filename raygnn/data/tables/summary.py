@@ -9,7 +9,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from raygnn.data.edge_types import edge_type_name
-from raygnn.data.tables.columns import SPLIT_NAMES, FeatureSpec
+from raygnn.data.splits import SPLIT_NAMES
+from raygnn.data.tables.columns import FeatureSpec
 from raygnn.data.tables.graph_tables import EdgeRows, GraphTables, NodeRows
 
 # A type for each relation of a knowledge graph would fill the screen.

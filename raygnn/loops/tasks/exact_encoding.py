@@ -15,7 +15,7 @@ from raygnn.data.edge_types import EdgeType
 from raygnn.data.time_units import AsOf
 from raygnn.errors import ConfigError
 from raygnn.models.encoder import Encoder
-from raygnn.models.exact import EdgeRows, RowComputation, compute_here, exact_inference
+from raygnn.models.exact import EdgeValues, RowComputation, compute_here, exact_inference
 from raygnn.models.exact_hetero import TypedInEdges, exact_hetero_inference, identity_rows
 from raygnn.models.graph_encoder import GraphEncoder
 from raygnn.models.hetero_encoder import HeteroEncoder
@@ -130,7 +130,7 @@ class _InEdges:
         if as_of is None:
             adjacency = graph.adjacency(edge_type)
             self.indptr, self._e_id = adjacency.indptr, adjacency.e_id
-            self.indices: EdgeRows = adjacency.indices
+            self.indices: EdgeValues = adjacency.indices
             return
         destinations = np.arange(graph.num_nodes(destination_type))
         degrees = graph.degrees(edge_type, destinations, Horizon.as_of(as_of, len(destinations)))
@@ -167,7 +167,7 @@ class _InEdges:
 
 @dataclass(frozen=True)
 class _LazyRows:
-    """`EdgeRows` that are read when they are asked for."""
+    """`EdgeValues` that are read when they are asked for."""
 
     read: Callable[[slice], np.ndarray]
 
