@@ -16,7 +16,7 @@ from raygnn.data.synthetic.generators import synthetic_tables
 from raygnn.data.tables.graph_tables import write_tables
 from raygnn.job import TrainJob
 from raygnn.loops.context import ProcessContext
-from raygnn.outputs.run_folder import open_run_folder
+from raygnn.outputs.run_start import open_run_folder
 from raygnn.parallel import collectives
 from raygnn.worker import run_worker
 

@@ -10,7 +10,8 @@ from typing import Any
 from raygnn.config import LoadedConfig
 from raygnn.console import say
 from raygnn.errors import ConfigError, RunError
-from raygnn.outputs.run_folder import RunFolder, check_run_folder, check_writable, open_run_folder
+from raygnn.outputs.run_folder import RunFolder
+from raygnn.outputs.run_start import check_run_folder, check_writable, open_run_folder
 from raygnn.runtime.connection import connect
 from raygnn.runtime.data_checks import check_data, check_schema
 from raygnn.runtime.data_source import check_source, open_tables, tables_uri

@@ -26,7 +26,7 @@ from raygnn.data.tables.graph_tables import write_tables
 from raygnn.errors import ConfigError, DataError, RunError
 from raygnn.loops.callbacks import Callback
 from raygnn.loops.engine import Engine
-from raygnn.outputs.run_folder import check_run_folder, open_run_folder
+from raygnn.outputs.run_start import check_run_folder, open_run_folder
 from tests.small_runs import small_config
 
 
@@ -300,7 +300,7 @@ def test_a_checkpoint_that_cannot_be_asked_for_is_told(capsys, config, monkeypat
     def refuse(uri: str) -> bool:
         raise PermissionError(f"no rights to {uri}")
 
-    monkeypatch.setattr("raygnn.outputs.run_folder.exists", refuse)
+    monkeypatch.setattr("raygnn.outputs.run_start.exists", refuse)
     status, err = _status(capsys, config, "--checkpoint.resume", "memory://runs/step-1")
     assert status == 2
     assert "is invalid: it cannot be read (no rights to memory://" in err

@@ -13,13 +13,8 @@ from raygnn.console import say
 from raygnn.data.filesystem import join, write_text
 from raygnn.errors import PreemptedError, TrainingError
 from raygnn.loops.signals import signals_as_notices
-from raygnn.outputs.run_folder import (
-    RunFolder,
-    RunStatus,
-    check_run_folder,
-    check_writable,
-    open_run_folder,
-)
+from raygnn.outputs.run_folder import RunFolder, RunStatus
+from raygnn.outputs.run_start import check_run_folder, check_writable, open_run_folder
 from raygnn.runtime.connection import connect
 from raygnn.runtime.data_checks import check_data, check_schema
 from raygnn.runtime.data_source import open_tables, tables_uri

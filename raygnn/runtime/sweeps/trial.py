@@ -9,7 +9,7 @@ from ray.train import Checkpoint
 from ray.tune.integration.ray_train import TuneReportCallback
 
 from raygnn.console import label_lines
-from raygnn.outputs.run_folder import open_run_folder
+from raygnn.outputs.run_start import open_run_folder
 from raygnn.runtime.connection import connect
 from raygnn.runtime.data_checks import check_data
 from raygnn.runtime.data_source import open_trial_bundle

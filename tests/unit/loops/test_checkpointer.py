@@ -28,7 +28,7 @@ from raygnn.outputs import run_folder as run_folder_module
 from raygnn.outputs.checkpoints import store as store_module
 from raygnn.outputs.checkpoints.checkpointer import Checkpointer
 from raygnn.outputs.checkpoints.store import CheckpointStore
-from raygnn.outputs.run_folder import open_run_folder
+from raygnn.outputs.run_start import open_run_folder
 
 
 class _Engine:

@@ -18,8 +18,9 @@ from raygnn.config import LoadedConfig, load_config
 from raygnn.data import conditional_write
 from raygnn.data.filesystem import read_text
 from raygnn.errors import RunError
-from raygnn.outputs import run_folder
-from raygnn.outputs.run_folder import RunFolder, RunStatus, check_run_folder, open_run_folder
+from raygnn.outputs import run_folder, run_start
+from raygnn.outputs.run_folder import RunFolder, RunStatus
+from raygnn.outputs.run_start import check_run_folder, open_run_folder
 
 
 def _load(folder: Path, *overrides: str) -> LoadedConfig:
@@ -141,7 +142,7 @@ def test_what_an_older_start_would_write_waits_for_a_newer_one_and_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, overwrite: str
 ) -> None:
     older = _started(tmp_path)
-    waits, claim = threading.Event(), run_folder._claim
+    waits, claim = threading.Event(), run_start._claim
     monkeypatch.setattr(run_folder, "say", lambda text: waits.set())
 
     def claim_slowly(*args: Any) -> bool:
@@ -149,7 +150,7 @@ def test_what_an_older_start_would_write_waits_for_a_newer_one_and_is_refused(
         assert waits.wait(20)
         return claim(*args)
 
-    monkeypatch.setattr(run_folder, "_claim", claim_slowly)
+    monkeypatch.setattr(run_start, "_claim", claim_slowly)
     writing: list[Future[None]] = []
     with ThreadPoolExecutor(1) as pool:
         newer = open_run_folder(_load(tmp_path, "--run.overwrite", overwrite), "run")
@@ -179,7 +180,7 @@ def test_a_start_that_dies_between_lock_and_state_leaves_the_name_free(
     if overwrite == "true":
         _started(tmp_path)
     with monkeypatch.context() as patch:
-        patch.setattr(run_folder, "write_if_unchanged", _die)
+        patch.setattr(run_start, "write_if_unchanged", _die)
         with pytest.raises(KeyboardInterrupt):
             open_run_folder(_load(tmp_path, "--run.overwrite", overwrite), "run")
     left = [path.name for path in (tmp_path / "run").iterdir()]
@@ -200,7 +201,8 @@ class _Generations:
         self._write = conditional_write.write_bytes
         self.before_write: Callable[[], Any] | None = None
         for name in ("generation", "write_if_unchanged"):
-            patch.setattr(run_folder, name, getattr(self, name))
+            for module in (run_folder, run_start):
+                patch.setattr(module, name, getattr(self, name))
 
     def generation(self, uri: str) -> int:
         return self._generations.get(uri, 0)

@@ -10,7 +10,7 @@ import pytest
 from raygnn.config import load_config
 from raygnn.data.bundle import Bundle
 from raygnn.errors import RunError
-from raygnn.outputs.run_folder import open_run_folder
+from raygnn.outputs.run_start import open_run_folder
 from raygnn.runtime import ray_train
 from raygnn.runtime.node_bundle import _read_bundle
 from tests.small_runs import small_bundle, small_config

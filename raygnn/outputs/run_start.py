@@ -1,0 +1,252 @@
+"""What a start under a run's name means: a new run, a resumed one, or a mistake."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence
+from typing import Any
+
+from raygnn.config import ConfigError, LoadedConfig, load_config
+from raygnn.config.run_section import Run
+from raygnn.config.training_section import Checkpoint
+from raygnn.data.conditional_write import generation, write_if_unchanged
+from raygnn.data.filesystem import (
+    absolute,
+    exists,
+    is_remote,
+    is_storage_error,
+    join,
+    open_fs,
+    redact,
+    write_text,
+)
+from raygnn.errors import RunError
+from raygnn.outputs.checkpoints.names import LAST, MANIFEST
+from raygnn.outputs.run_folder import RunFolder, RunStatus, state_bytes, state_of
+
+#: Keys that a message about another config names, at most.
+_MAX_SHOWN = 8
+
+
+def check_run_folder(loaded: LoadedConfig, name: str) -> RunFolder:
+    """Decides what a start under this name means, without writing anything.
+
+    Fresh folder, or one whose workers never started: a new run. An unfinished run of the same
+    config resumes, unless `checkpoint.resume` is never, and so does a finished one whose limit was
+    raised. Anything else is refused before any work is done.
+
+    Raises:
+        RunError: the name is taken by a finished or another run, there is nothing to resume where
+            `checkpoint.resume` demands it, or `run.overwrite` would delete what it starts from, or
+            what no run has written.
+    """
+    run = loaded.config.run
+    uri = absolute(join(run.storage_path, name))
+    folder = RunFolder(
+        uri=uri,
+        model_uri=absolute(run.model_uri or uri),
+        logs_uri=absolute(run.logs_uri or join(uri, "logs")),
+        attempt=secrets.token_hex(3),
+    )
+    checkpoint = loaded.config.checkpoint
+    _check_sources(checkpoint)
+    try:
+        state = None if run.overwrite else folder.read_state()
+        is_foreign = run.overwrite and not folder.is_run() and not folder.is_empty()
+    except Exception as error:
+        if not is_storage_error(error):
+            raise
+        raise _no_access("storage_path", run.storage_path, "read", error) from error
+    if not run.overwrite:
+        _check_state(state, loaded, folder)
+        return folder
+    if is_foreign:
+        raise RunError(
+            f"run.overwrite=True is invalid: {redact(folder.uri)} holds files, and no run: there "
+            "is no run.json. Set another run.name, or empty the folder yourself."
+        )
+    _check_kept(folder, "checkpoint.resume", checkpoint.resume)
+    if checkpoint.init_from is not None:
+        _check_kept(folder, "checkpoint.init_from.uri", checkpoint.init_from.uri)
+    return folder
+
+
+def _check_sources(checkpoint: Checkpoint) -> None:
+    """Looks whether what a run shall start from is there."""
+    if "/" in checkpoint.resume:
+        _check_source(
+            f"checkpoint.resume={redact(checkpoint.resume)!r} is invalid",
+            (join(checkpoint.resume, MANIFEST), join(checkpoint.resume, "checkpoints", LAST)),
+            "no whole checkpoint is there. Set the folder of a run, or one of those in its "
+            "checkpoints, or auto.",
+        )
+    if checkpoint.init_from is not None:
+        _check_source(
+            f"checkpoint.init_from.uri={redact(checkpoint.init_from.uri)!r} is invalid",
+            (checkpoint.init_from.uri,),
+            "nothing is there. Set the folder of a trained model or of a checkpoint.",
+        )
+
+
+def _check_source(key: str, uris: Sequence[str], rule: str) -> None:
+    try:
+        found = any(exists(uri) for uri in uris)
+    except Exception as error:
+        if not is_storage_error(error):
+            raise
+        text = " ".join(redact(str(error)).split())
+        raise RunError(
+            f"{key}: it cannot be read ({text}). Set one that this user may read."
+        ) from error
+    if not found:
+        raise RunError(f"{key}: {rule}")
+
+
+def _check_kept(folder: RunFolder, key: str, source: str) -> None:
+    inside = f"{folder.uri.rstrip('/')}/"
+    if "/" in source and f"{absolute(source)}/".startswith(inside):
+        raise RunError(
+            f"{key}={redact(source)!r} is invalid: run.overwrite removes the run that it is of. "
+            "Set another run.name, or run.overwrite to false."
+        )
+
+
+def check_writable(folder: RunFolder, run: Run) -> None:
+    """Tries whether the buckets of outputs may be written to, before any work is done for them.
+
+    A local folder is left alone: it is made when the run starts, without delay.
+
+    Raises:
+        RunError: one may not.
+    """
+    places = {
+        "storage_path": folder.uri,
+        "model_uri": folder.model_uri,
+        "logs_uri": folder.logs_uri,
+    }
+    for field, uri in places.items():
+        given = getattr(run, field)
+        if given is None or not is_remote(uri):
+            continue
+        probe = join(uri, f".write-{folder.attempt}")
+        try:
+            write_text(probe, "")
+            fs, path = open_fs(probe)
+            fs.rm(path)
+        except Exception as error:
+            if not is_storage_error(error):
+                raise
+            raise _no_access(field, given, "written", error) from error
+
+
+def _no_access(field: str, given: str, what: str, error: Exception) -> RunError:
+    text = " ".join(redact(str(error)).split())
+    return RunError(
+        f"run.{field}={redact(given)!r} is invalid: it cannot be {what} ({text}). Set a folder or "
+        "bucket that this user may read and write."
+    )
+
+
+def open_run_folder(loaded: LoadedConfig, name: str) -> RunFolder:
+    """Prepares the run folder for writing; with `run.overwrite` it is emptied first.
+
+    From here on, an older start writes nothing into it any more.
+
+    Raises:
+        RunError: as `check_run_folder`, or the folder cannot be written.
+    """
+    folder = check_run_folder(loaded, name)
+    try:
+        with folder.lock():
+            while not _claim(folder, loaded):
+                pass  # another start has claimed it meanwhile, of which this one is the newer
+            folder.write("config.yaml", loaded.saved_yaml())
+    except OSError as error:
+        raise _no_access(
+            "storage_path", loaded.config.run.storage_path, "written", error
+        ) from error
+    return folder
+
+
+def _claim(folder: RunFolder, loaded: LoadedConfig) -> bool:
+    """Writes the first state of a start; returns false if another start came in between.
+
+    Raises:
+        RunError: as `check_run_folder`, by what is there now.
+    """
+    version = generation(folder.state_uri)
+    check_run_folder(loaded, folder.name)
+    overwrite = loaded.config.run.overwrite
+    before = {} if overwrite else folder.read_state() or {}
+    if overwrite:
+        folder.clear()
+        version = None if version is None else 0
+    lineage = before.get("lineage")
+    if overwrite or lineage:
+        lineage = [*(lineage or ()), folder.attempt]
+    kept = {"lineage": lineage, "starts": before.get("starts", [])}
+    state = {**state_of(RunStatus.RUNNING, loaded), "attempt": folder.attempt, **kept}
+    try:
+        write_if_unchanged(folder.state_uri, state_bytes(state), version)
+    except FileExistsError:
+        return False
+    return True
+
+
+def _check_state(state: dict[str, Any] | None, loaded: LoadedConfig, folder: RunFolder) -> None:
+    """Raises RunError unless a start may have the folder in which `run.json` holds a state."""
+    resume = loaded.config.checkpoint.resume
+    taken = f"run.name={folder.name!r} is invalid"
+    replace_it = "Set --run.overwrite true to replace it, or another run.name"
+    if state is None or (state["status"] == RunStatus.RUNNING.value and not state.get("starts")):
+        # Workers never started, as where a start is refused after it has opened the folder.
+        if resume in ("must", "last", "best"):
+            raise RunError(
+                f"checkpoint.resume={resume!r} is invalid: no run named {folder.name!r} is there "
+                "to resume. Set run.name and run.storage_path to those of the run, or resume to "
+                "auto."
+            )
+        return
+    is_finished = state["status"] == RunStatus.FINISHED.value
+    if state["fingerprint"] != loaded.fingerprint():
+        found = _differences(folder, loaded)
+        what = "an unfinished run of another config is there"
+        if is_finished:
+            what = "that run has finished" + (", with another config" if found else "")
+        raise RunError(f"{taken}: {what}{found}. {replace_it}.")
+    if is_finished:
+        limit = _limit_that_ended(state)
+        if limit is None or not exists(join(folder.checkpoints_uri, LAST)):
+            raise RunError(f"{taken}: that run has finished. {replace_it}.")
+        before, now = state["limits"][limit], loaded.limits()[limit]
+        if now is not None and now <= before:
+            raise RunError(
+                f"{taken}: that run has finished. {replace_it}, or {limit} to more than {before} "
+                "to train on."
+            )
+    if resume == "never":
+        raise RunError(
+            f"checkpoint.resume='never' is invalid: run {folder.name!r} is there and would resume. "
+            f"{replace_it}."
+        )
+
+
+def _limit_that_ended(state: dict[str, Any]) -> str | None:
+    """The dotted path of the limit that ended a finished run."""
+    reason = state.get("stop_reason") or ""
+    limit = "early_stopping.patience" if reason.startswith("early") else reason.partition("=")[0]
+    return limit if state.get("limits", {}).get(limit) is not None else None
+
+
+def _differences(folder: RunFolder, loaded: LoadedConfig) -> str:
+    """Where the config of the run in a folder is another one, for a message."""
+    try:
+        there = load_config(join(folder.uri, "config.yaml"), (), loaded.allow_modules)
+    except (ConfigError, OSError):
+        return ""  # it was removed, or needs an environment variable of that time
+    found = [
+        f"{path} is {before!r} there and {now!r} here"
+        for path, (before, now) in loaded.differences(there).items()
+    ]
+    more = [f"and {len(found) - _MAX_SHOWN} more"] if found[_MAX_SHOWN:] else []
+    return ": " + "; ".join([*found[:_MAX_SHOWN], *more]) if found else ""
