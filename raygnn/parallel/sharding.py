@@ -62,7 +62,7 @@ def part_of(tensor: Tensor, like: Tensor) -> Tensor:
 
     mesh, placements = like.device_mesh, like.placements  # type: ignore[attr-defined]
     # Without a source rank nothing is sent: each takes its part of its own copy.
-    return distribute_tensor(tensor, mesh, placements, src_data_rank=None)
+    return distribute_tensor(tensor.contiguous(), mesh, placements, src_data_rank=None)
 
 
 def with_part(like: Tensor, part: Tensor) -> Tensor:
