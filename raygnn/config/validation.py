@@ -253,12 +253,21 @@ def _sections_at(path: KeyPath, root: type[BaseModel]) -> list[type[BaseModel]]:
     is_map = False
     for part in path:
         if isinstance(part, int) or is_map:
+            # A list in the place of a section is short for the one of its keys that is a list.
+            listed = [] if is_map else [inner for s in sections for inner in _listed_in(s)]
+            sections = listed or sections
             is_map = False  # the key of a map is the user's own
             continue
         fields = [s.model_fields[part] for s in sections if part in s.model_fields]
         sections = [inner for field in fields for inner in sections_in(field.annotation)]
         is_map = any(typing.get_origin(field.annotation) is dict for field in fields)
     return sections
+
+
+def _listed_in(section: type[BaseModel]) -> list[type[BaseModel]]:
+    """The sections that the lists of a section hold."""
+    lists = [f for f in section.model_fields.values() if typing.get_origin(f.annotation) is tuple]
+    return [inner for field in lists for inner in sections_in(field.annotation)]
 
 
 T = TypeVar("T")

@@ -11,6 +11,7 @@ from typing import Any, Literal
 from raygnn.data.edge_types import EdgeType, edge_type_name
 from raygnn.data.filesystem import write_text
 from raygnn.data.id_map import IdIndex
+from raygnn.data.transforms.state import FittedFeature
 from raygnn.errors import DataError
 
 INDPTR = "indptr.npy"
@@ -68,6 +69,7 @@ class ColumnInfo:
         class_names: of a label that was given as strings, sorted; class i is class_names[i].
         unit: of a time column that held timestamps: "s", "ms", "us", "ns" or "D" since 1970.
         statistics: of a dense feature with at least one row.
+        transforms: of a feature of which any column has one.
     """
 
     name: str
@@ -79,6 +81,7 @@ class ColumnInfo:
     class_names: tuple[str, ...] | None = None
     unit: str | None = None
     statistics: ColumnStatistics | None = None
+    transforms: FittedFeature | None = None
 
 
 @dataclass(frozen=True)
@@ -207,6 +210,9 @@ def _columns(content: list[dict[str, Any]]) -> tuple[ColumnInfo, ...]:
     columns = []
     for given in content:
         names, measured = given.pop("class_names"), given.pop("statistics")
+        transforms = given.pop("transforms", None)  # older bundles have none
+        if transforms is not None:
+            transforms = FittedFeature.of_content(transforms, f"feature {given['name']!r}")
         if measured is not None:
             count = measured.pop("count")
             rows = {name: tuple(row) for name, row in measured.items()}
@@ -216,6 +222,7 @@ def _columns(content: list[dict[str, Any]]) -> tuple[ColumnInfo, ...]:
                 **{**given, "shape": tuple(given["shape"])},
                 class_names=None if names is None else tuple(names),
                 statistics=measured,
+                transforms=transforms,
             )
         )
     return tuple(columns)

@@ -22,6 +22,7 @@ from raygnn.config.section import Section
 from raygnn.config.validation import validate_file
 from raygnn.data.edge_types import REVERSE_PREFIX, SEPARATOR, EdgeType, edge_type_name
 from raygnn.data.filesystem import is_below, is_remote, is_storage_error, join, read_text, redact
+from raygnn.data.transforms.spec import ColumnTransform
 from raygnn.errors import DataError
 
 MANIFEST_NAME = "graph.yaml"
@@ -43,6 +44,27 @@ def _as_tuple(value: Any) -> Any:
 Names = Annotated[tuple[str, ...], BeforeValidator(_as_tuple), Field(min_length=1)]
 
 
+def _column_kind(value: Any) -> str:
+    return "name" if isinstance(value, str) else "transform"
+
+
+def _as_columns(value: Any) -> Any:
+    return (value,) if isinstance(value, dict | ColumnTransform) else _as_tuple(value)
+
+
+Columns = Annotated[
+    tuple[
+        Annotated[
+            Annotated[str, Tag("name")] | Annotated[ColumnTransform, Tag("transform")],
+            Discriminator(_column_kind),
+        ],
+        ...,
+    ],
+    BeforeValidator(_as_columns),
+    Field(min_length=1),
+]
+
+
 class _Section(Section):
     model_config = ConfigDict(strict=False)  # a list is a tuple of names
 
@@ -51,12 +73,25 @@ class DenseFeature(_Section):
     """One dense feature: the columns, concatenated in order, make one row of numbers.
 
     Attributes:
-        columns: scalar, list, FixedSizeList, FixedShapeTensor or fixed-size binary columns.
+        columns: scalar, list, FixedSizeList, FixedShapeTensor or fixed-size binary columns, by name
+            as they are, or with a transform.
         dtype: element type of fixed-size binary columns (little endian); null means float32.
     """
 
-    columns: Names
+    columns: Columns
     dtype: FeatureDtype | None = None
+
+    @property
+    def transforms(self) -> tuple[ColumnTransform | None, ...]:
+        """By column, its transform; null of one that is as it is."""
+        return tuple(None if isinstance(column, str) else column for column in self.columns)
+
+    @property
+    def column_names(self) -> tuple[str, ...]:
+        """The table columns, in their order."""
+        return tuple(
+            column if isinstance(column, str) else column.column for column in self.columns
+        )
 
 
 class SparseFeature(_Section):
@@ -90,7 +125,8 @@ class Label(_Section):
 
 
 def _read_columns(value: Any) -> Any:
-    return {"columns": value} if isinstance(value, str | list | tuple) else value
+    is_column = isinstance(value, dict) and "column" in value
+    return {"columns": value} if is_column or isinstance(value, str | list | tuple) else value
 
 
 def _feature_kind(value: Any) -> str:
@@ -350,6 +386,10 @@ def _check_type_name(name: str) -> None:
         )
 
 
+def _given(spec: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in spec.items() if value is not None}
+
+
 def _shorten(table: dict[str, Any]) -> None:
     for key, value in list(table.items()):
         if value is None or (key in {"features", "labels"} and not value):
@@ -358,7 +398,10 @@ def _shorten(table: dict[str, Any]) -> None:
         table["files"] = table["files"][0]
     for group in ("features", "labels"):
         for name, spec in table.get(group, {}).items():
-            given = {key: value for key, value in spec.items() if value is not None}
+            given = _given(spec)
+            if "columns" in given:
+                columns = given["columns"]
+                given["columns"] = [c if isinstance(c, str) else _given(c) for c in columns]
             if "columns" in given and len(given["columns"]) == 1:
                 given["columns"] = given["columns"][0]
             table[group][name] = given["columns"] if given.keys() == {"columns"} else given

@@ -46,7 +46,8 @@ class ColumnScale:
 
         Sparse columns stay as they are. So do elements of 0 and 1, and those between 0 and 1 that
         are 0 in a tenth of the rows or more: flags, one-hot codes, words of a text and shares are
-        on one scale already, and what is rare among them would become large.
+        on one scale already, and what is rare among them would become large. So do elements that a
+        transform has scaled, and the numbers of categories.
         """
         measured = info.statistics
         if info.role != "feature" or measured is None:
@@ -55,6 +56,8 @@ class ColumnScale:
         within = (np.array(measured.low) >= 0) & (np.array(measured.high) <= 1)
         stays = zeros + ones == measured.count
         stays |= within & (zeros >= _MANY_ZEROS * measured.count)
+        if info.transforms is not None:
+            stays |= np.array(info.transforms.scaled)
         if stays.all():
             return None
         mean, std = np.where(stays, 0.0, measured.mean), np.where(stays, 1.0, measured.std)

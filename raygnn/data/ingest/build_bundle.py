@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -32,6 +32,7 @@ from raygnn.data.ingest.build_nodes import build_nodes
 from raygnn.data.ingest.edge_plan import EdgePlan, edge_columns, plan_edges, plan_label_edges
 from raygnn.data.ingest.feature_statistics import measure_features
 from raygnn.data.ingest.fingerprint import fingerprint
+from raygnn.data.ingest.fit_features import FeatureTable, SavedTransforms, fit_features
 from raygnn.data.ingest.node_tasks import NodePlan, node_columns, plan_nodes
 from raygnn.data.ingest.scan import ScannedTable, scan_tables
 from raygnn.data.ingest.schedule import BuildContext, Schedule, in_process
@@ -59,6 +60,7 @@ class IngestOptions:
             change what a bundle holds, which is named without them.
         feature_dtype: storage type of floating-point features; null keeps the table's, but
             float64 becomes float32.
+        transforms: of features that are transformed as in an earlier training. Others are fitted.
     """
 
     on_error: Literal["fail", "drop"] = "fail"
@@ -66,10 +68,14 @@ class IngestOptions:
     reverse_edges: bool = False
     feature_dtype: Literal["float32", "float16", "bfloat16"] | None = None
     allow_outside: tuple[str, ...] = ()
+    transforms: SavedTransforms = field(default_factory=dict)
 
     def of_the_content(self) -> dict[str, Any]:
         """The options that a bundle's name follows from, as JSON values."""
-        return {name: value for name, value in asdict(self).items() if name != "allow_outside"}
+        content = {name: value for name, value in asdict(self).items() if name != "allow_outside"}
+        if not self.transforms:
+            del content["transforms"]
+        return content
 
 
 def ingest(
@@ -196,6 +202,7 @@ def _build(
     context: BuildContext,
 ) -> None:
     tables = _scan(manifest, files, context.schedule)
+    tables |= _fit(manifest, options, tables, context)
     node_plans, edge_plans, label_plans = _plan(manifest, options, tables)
     if options.undirected and all(plan.edge_type[0] != plan.edge_type[2] for plan in edge_plans):
         context.progress(
@@ -245,6 +252,24 @@ def _scan(
         [(name, files[name], columns) for name, columns in needed.items()], schedule
     )
     return {table.name: table for table in scanned}
+
+
+def _fit(
+    manifest: Manifest,
+    options: IngestOptions,
+    tables: Mapping[str, ScannedTable],
+    context: BuildContext,
+) -> dict[str, ScannedTable]:
+    """The tables of features with their transforms."""
+    features = [
+        FeatureTable(tables[_node_table_name(name)], table.features, table.id, table.split)
+        for name, table in manifest.node_types.items()
+    ]
+    features += [
+        FeatureTable(tables[_edge_table_name(table.type)], table.features, None, table.split)
+        for table in manifest.edge_types
+    ]
+    return fit_features(features, options.transforms, context.schedule, context.progress)
 
 
 def _plan(
@@ -328,7 +353,7 @@ def _with_endpoint_types(
     """
     types = dict(scanned.types)
     only_csv = all(shard.file.format == "csv" for shard in scanned.shards)
-    for field, column, node_type in (
+    for key, column, node_type in (
         ("source", table.source, table.type[0]),
         ("target", table.target, table.type[2]),
     ):
@@ -346,7 +371,7 @@ def _with_endpoint_types(
         if not is_right:
             wanted = "integers" if kinds[node_type] == "int" else "strings"
             raise DataError(
-                f"{scanned.name}.{field}={column!r} is invalid: the column is {types[column]}, "
+                f"{scanned.name}.{key}={column!r} is invalid: the column is {types[column]}, "
                 f"but the ids of node type {node_type!r} are {wanted}. "
                 "Write both as the same kind."
             )

@@ -314,7 +314,14 @@ def _built(build: _EdgeBuild, num_edges: int) -> BuiltEdges:
     np.cumsum(indptr, out=indptr)
     shutil.rmtree(build.buckets)
     columns = tuple(
-        ColumnInfo(column.name, column.role, column.dtype, column.shape, unit=column.unit)
+        ColumnInfo(
+            column.name,
+            column.role,
+            column.dtype,
+            column.shape,
+            unit=column.unit,
+            transforms=column.transforms,
+        )
         for column in build.plan.columns
     )
     return BuiltEdges(build.plan, num_edges, columns)

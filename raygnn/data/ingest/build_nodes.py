@@ -231,6 +231,7 @@ def _column_info(nodes: AssembledNodes, plan: DensePlan) -> ColumnInfo:
         num_classes=num_classes,
         class_names=names,
         unit=plan.unit,
+        transforms=plan.transforms,
     )
 
 

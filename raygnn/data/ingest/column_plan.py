@@ -13,9 +13,10 @@ import pyarrow as pa
 from raygnn.data.ingest.pieces import cut_table, read_blocks
 from raygnn.data.ingest.scan import ScannedTable
 from raygnn.data.manifest import DenseFeature, FeatureSpec, Label, SparseFeature
+from raygnn.data.transforms.state import FittedColumn, FittedFeature, PlainColumn
 from raygnn.errors import DataError
 
-Layout = Literal["scalar", "list", "fixed_list", "binary", "string", "time"]
+Layout = Literal["scalar", "list", "fixed_list", "binary", "string", "time", "any"]
 
 # Rows that vote on the width of a list column whose type does not fix it.
 _PROBE_ROWS = 1024
@@ -26,15 +27,18 @@ class SourceColumn:
     """One column of a table.
 
     Attributes:
-        layout: how Arrow holds it; tensors are lists of fixed size underneath.
-        dtype: element type in the table.
+        layout: how Arrow holds it; tensors are lists of fixed size underneath. `any` of a column
+            whose transform reads it.
+        dtype: element type in the table, or that a transform gives.
         shape: shape of a row; () for a scalar.
+        fitted: its transform.
     """
 
     column: str
     layout: Layout
     dtype: str
     shape: tuple[int, ...]
+    fitted: FittedColumn | None = None
 
     @property
     def width(self) -> int:
@@ -132,6 +136,7 @@ class DensePlan:
         label: how labels are checked; null for other roles.
         num_classes: given number of classes.
         unit: of times, such as "us"; null where the table has plain numbers.
+        transforms: of a feature of which any column has one.
     """
 
     name: str
@@ -142,6 +147,7 @@ class DensePlan:
     label: LabelKind | None = None
     num_classes: int | None = None
     unit: str | None = None
+    transforms: FittedFeature | None = None
 
     @property
     def width(self) -> int:
@@ -174,12 +180,38 @@ def plan_feature(
     if isinstance(spec, SparseFeature):
         return _plan_sparse(table, name, spec, feature_dtype)
     place = f"{table.name}.features.{name}"
-    sources = _sources(table, spec.columns, place, spec.dtype)
+    if any(table.fitted.get(name, ())):
+        return _plan_transformed(table, name, spec, feature_dtype)
+    sources = _sources(table, spec.column_names, place, spec.dtype)
     element = np.result_type(*(np.dtype(source.dtype) for source in sources))
     shape: tuple[int, ...] = (sum(source.width for source in sources),)
     if len(sources) == 1:
         shape = sources[0].shape
     return DensePlan(name, "feature", sources, _stored(element, feature_dtype), shape)
+
+
+def _plan_transformed(
+    table: ScannedTable, name: str, spec: DenseFeature, feature_dtype: str | None
+) -> DensePlan:
+    fitted = table.fitted[name]
+    plain = [c for c, found in zip(spec.column_names, fitted, strict=True) if found is None]
+    place = f"{table.name}.features.{name}"
+    inspected = iter(_sources(table, plain, place, spec.dtype))
+    sources: list[SourceColumn] = []
+    parts: list[PlainColumn | FittedColumn] = []
+    for found in fitted:
+        if found is None:
+            source = next(inspected)
+            parts.append(PlainColumn(source.column, source.width))
+        else:
+            source = SourceColumn(found.column, "any", "float32", (found.width,), found)
+            parts.append(found)
+        sources.append(source)
+    transforms = FittedFeature(tuple(parts))
+    # float16 counts the categories of a column to 2,048 only.
+    dtype = "float32" if transforms.num_codes else _stored(np.dtype(np.float32), feature_dtype)
+    shape = (sum(source.width for source in sources),)
+    return DensePlan(name, "feature", tuple(sources), dtype, shape, transforms=transforms)
 
 
 def plan_label(table: ScannedTable, name: str, spec: Label) -> DensePlan:
@@ -281,7 +313,7 @@ def needed_columns(
     names = [name for name in others if name is not None]
     for feature in features.values():
         if isinstance(feature, DenseFeature):
-            names.extend(feature.columns)
+            names.extend(feature.column_names)
         else:
             names.append(feature.indices)
             names.extend([feature.values] if feature.values else [])

@@ -11,8 +11,13 @@ import pyarrow.compute as pc
 from raygnn.data.ingest.column_plan import DensePlan, SourceColumn, SparsePlan
 from raygnn.data.ingest.findings import FindingCollector
 from raygnn.data.splits import SPLIT_NAMES
+from raygnn.data.transforms.state import GAP, FittedColumn
 
 REPAIR = "Repair the rows, or set data.on_error=drop to leave them out."
+GAPS = (
+    "Set missing: median, zero or indicator beside the transform in graph.yaml, or "
+    "data.on_error=drop to leave these rows out."
+)
 
 
 def dense_rows(
@@ -25,6 +30,9 @@ def dense_rows(
     """
     parts = []
     for source in plan.sources:
+        if source.fitted is not None:
+            parts.append(_transformed_rows(source.fitted, columns[source.column], findings))
+            continue
         values, null, wrong_width = source_rows(source, columns[source.column])
         column = columns[source.column]
         findings.add(source.column, "null values", REPAIR, null)
@@ -46,6 +54,16 @@ def dense_rows(
     if plan.role == "weight":
         findings.add(plan.sources[0].column, "negative weights", REPAIR, rows < 0, rows)
     return rows
+
+
+def _transformed_rows(
+    fitted: FittedColumn, column: pa.Array, findings: FindingCollector
+) -> np.ndarray:
+    applied = fitted.apply(column)
+    for rule, mask in applied.broken.items():
+        remedy = GAPS if rule == GAP else REPAIR
+        findings.add(fitted.column, rule, remedy, mask, None if rule == GAP else column)
+    return applied.rows
 
 
 def not_finite(rows: np.ndarray) -> np.ndarray:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import difflib
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import pyarrow as pa
 
 from raygnn.data.ingest.schedule import Schedule
 from raygnn.data.tables.csv_tables import CsvSniff, arrow_type, sniff, unify
 from raygnn.data.tables.files import TableFile, open_parquet
+from raygnn.data.transforms.state import FittedColumn
 from raygnn.errors import DataError
 
 # Footers are small reads that mostly wait for the disk or the store.
@@ -46,11 +47,13 @@ class ScannedTable:
     Attributes:
         name: `node_types.user` or `edge_types.user__buys__item`.
         types: Arrow type of each needed column, in plain form (no dictionaries or views).
+        fitted: by feature of which any column has a transform, that of each column.
     """
 
     name: str
     shards: tuple[Shard, ...]
     types: Mapping[str, pa.DataType]
+    fitted: Mapping[str, tuple[FittedColumn | None, ...]] = field(default_factory=dict)
 
     @property
     def num_rows(self) -> int:

@@ -227,8 +227,8 @@ def fit(spec: ColumnTransform, kind: Kind, found: Counts | None, place: str) -> 
         return FittedColumn(spec.column, _vocabulary_state(chosen, found, place))
     if found.num_values == 0:
         raise DataError(
-            f"{place}: column {spec.column!r} is invalid: none of the {found.num_gaps:,} training "
-            "rows has a value. Take it out of graph.yaml, or write its values."
+            f"{place}: column {spec.column!r} is invalid: no training row has a value that can be "
+            "read. Take it out of graph.yaml, or write its values."
         )
     spec = _chosen_for_numbers(spec, kind, found) if spec.transform == "auto" else spec
     state = _number_state(spec, found, place)
@@ -299,8 +299,8 @@ def _check_vocabulary(spec: ColumnTransform, found: TextCounts, place: str) -> N
         )
     if found.num_distinct == 0:
         raise DataError(
-            f"{place}: column {spec.column!r} is invalid: none of the {found.num_rows:,} training "
-            "rows has a value. Take it out of graph.yaml, or write its values."
+            f"{place}: column {spec.column!r} is invalid: no training row has a value that can be "
+            "read. Take it out of graph.yaml, or write its values."
         )
 
 
@@ -334,10 +334,8 @@ def _frequent(
     order = pc.sort_indices(found.values).to_numpy()  # nulls come last
     counts = found.counts[order]
     keep = counts >= (spec.min_frequency or least)
-    # The unknown have a code of every category, and so have rare values.
-    always_rare = spec.transform == "category"
     limit = spec.max_categories
-    if limit is not None and keep.sum() + (always_rare or not keep.all()) > limit:
+    if limit is not None and keep.sum() + 1 > limit:  # one is for rare values
         kept = np.flatnonzero(keep)
         by_count = kept[np.argsort(counts[kept], kind="stable")]
         keep[by_count[: len(kept) - (limit - 1)]] = False

@@ -45,7 +45,7 @@ class ColumnTransform(Section):
             and beside it an element that is 1. null refuses gaps.
         n_bins: of `bucket`; null means 10.
         min_frequency: a value in fewer training rows is rare. null means 2 for `category`, else 1.
-        max_categories: elements at most, the one of rare values among them; null sets no bound.
+        max_categories: elements at most, one of them for rare values; null sets no bound.
         separator: between the values of a text, for tables without lists.
         unit: of times that are numbers since 1970.
     """

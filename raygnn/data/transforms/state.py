@@ -17,9 +17,18 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pydantic import Discriminator, TypeAdapter
 
-from raygnn.data.transforms.values import Kind, Lists, lists, numbers, seconds, texts
+from raygnn.data.transforms.values import (
+    Kind,
+    Lists,
+    kind_of,
+    lists,
+    numbers,
+    seconds,
+    texts,
+)
 from raygnn.errors import DataError
 
+GAP = "null or NaN values"  # the rule that is broken where nothing stands for gaps
 VERSION = 1  # of the saved states and of their arithmetic
 
 _DAY_S = 86_400.0
@@ -206,7 +215,7 @@ class OneHot(State):
 
 @dataclass(frozen=True)
 class Category(State):
-    """The number of a value, for an embedding in the model's input layer.
+    """The number of a value, whose embedding the model's input layer learns.
 
     0 stands for rare and unknown values, i for `vocabulary[i - 1]`; see `OneHot`.
     """
@@ -288,6 +297,12 @@ class FittedColumn:
         """By element, whether `data.standardize` leaves it as it is."""
         return self.state.scaled + (True,) * self.indicator
 
+    def takes(self, type_: pa.DataType) -> bool:
+        """Whether columns of an Arrow type can be read as that of training was."""
+        state = self.state
+        split = isinstance(state, MultiHot) and state.separator is not None
+        return kind_of(state.type, type_, split=split) == state.kind
+
     def apply(self, column: pa.Array) -> Applied:
         """The column's elements of some rows of a table, whichever it is."""
         state = self.state
@@ -295,7 +310,7 @@ class FittedColumn:
             return Applied(state.rows(lists(column, state.separator)), {})
         if state.kind == "text":
             return Applied(state.rows(texts(column)).astype(np.float32, copy=False), {})
-        broken = {}
+        broken: dict[str, np.ndarray] = {}
         if isinstance(state, Time):
             values, broken["texts that are not dates or times"] = seconds(column, state.unit)
         else:
@@ -303,7 +318,7 @@ class FittedColumn:
         gap = np.isnan(values)
         gap &= ~next(iter(broken.values()), np.zeros(len(values), bool))
         if self.fill is None:
-            broken["null or NaN values"] = gap
+            broken[GAP] = gap
         else:
             values = np.where(gap, self.fill, values)
         broken["infinite values"] = np.isinf(values)
@@ -320,10 +335,10 @@ class FittedColumn:
 
 
 @dataclass(frozen=True)
-class PlainColumns:
-    """Columns of a feature without a transform, side by side."""
+class PlainColumn:
+    """A column of a feature without a transform."""
 
-    columns: tuple[str, ...]
+    column: str
     width: int
 
     @property
@@ -336,17 +351,13 @@ class PlainColumns:
 class FittedFeature:
     """All parts of a feature's rows, in their order."""
 
-    parts: tuple[PlainColumns | FittedColumn, ...]
+    parts: tuple[PlainColumn | FittedColumn, ...]
     version: int = VERSION
 
     @property
     def columns(self) -> tuple[str, ...]:
         """Names of all columns, in their order."""
-        return tuple(
-            name
-            for part in self.parts
-            for name in (part.columns if isinstance(part, PlainColumns) else (part.column,))
-        )
+        return tuple(part.column for part in self.parts)
 
     @property
     def scaled(self) -> tuple[bool, ...]:

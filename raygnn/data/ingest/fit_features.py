@@ -1,0 +1,368 @@
+"""The fit pass of an ingest: reads columns whose transforms need a state, and nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from raygnn.data.hashing import hash_ids, splitmix64_array
+from raygnn.data.id_map import integer_ids
+from raygnn.data.ingest.decode import split_rows
+from raygnn.data.ingest.findings import FindingCollector
+from raygnn.data.ingest.pieces import Piece, cut_table, read_blocks
+from raygnn.data.ingest.scan import ScannedTable
+from raygnn.data.ingest.schedule import Schedule
+from raygnn.data.manifest import DenseFeature, FeatureSpec
+from raygnn.data.transforms.fit import (
+    Counts,
+    NumberCounts,
+    TextCounts,
+    count,
+    describe,
+    fit,
+    needs_counts,
+)
+from raygnn.data.transforms.spec import ColumnTransform
+from raygnn.data.transforms.state import FittedColumn, FittedFeature
+from raygnn.data.transforms.values import (
+    Kind,
+    is_number_type,
+    is_text_type,
+    kind_of,
+    looks_like_times,
+)
+from raygnn.errors import DataError
+
+_SEED = 0  # of the hash that samples rows
+_ANY_KEY = np.uint64(np.iinfo(np.uint64).max)
+# What all tasks of a round return is held at once. The first rounds are short: they bound the
+# samples of all later ones, and find columns of ids.
+_FIRST_ROUND, _LONGEST_ROUND = 4, 64
+_PROBED_ROWS = 1024
+_TRAIN = 1
+
+#: By name of a node or edge type and by feature.
+SavedTransforms = Mapping[str, Mapping[str, FittedFeature]]
+
+
+@dataclass(frozen=True)
+class FeatureTable:
+    """A table with features.
+
+    Attributes:
+        id: column of ids; None of edges.
+        split: column that says which rows are for training; of edges, which are not.
+    """
+
+    scanned: ScannedTable
+    features: Mapping[str, FeatureSpec]
+    id: str | None
+    split: str | None
+
+    @property
+    def type_name(self) -> str:
+        """Name of the node or edge type."""
+        return self.scanned.name.partition(".")[2]
+
+
+@dataclass(frozen=True)
+class _Column:
+    """A column of a feature that is fitted."""
+
+    table: FeatureTable
+    feature: str
+    position: int
+    spec: ColumnTransform
+    kind: Kind
+
+    @property
+    def place(self) -> str:
+        return f"{self.table.scanned.name}.features.{self.feature}"
+
+
+@dataclass(frozen=True)
+class CountTask:
+    """Counts the training rows of one piece of a table.
+
+    Attributes:
+        columns: numbers of the columns to count, among all that are fitted.
+        bounds: of their samples so far.
+    """
+
+    piece: Piece
+    table: FeatureTable
+    columns: tuple[int, ...]
+    specs: tuple[tuple[ColumnTransform, Kind], ...]
+    bounds: tuple[np.uint64, ...] = ()
+
+
+def fit_features(
+    tables: Sequence[FeatureTable],
+    saved: SavedTransforms,
+    schedule: Schedule,
+    progress: Callable[[str], None],
+) -> dict[str, ScannedTable]:
+    """Fits the transforms of all tables, or takes them as they were fitted in training.
+
+    Returns:
+        The tables by name, with their transforms.
+    Raises:
+        DataError: transforms do not fit their columns; all problems are listed.
+    """
+    problems: list[str] = []
+    fitted: dict[tuple[str, str], list[FittedColumn | None]] = {}
+    columns: list[_Column] = []
+    for table in tables:
+        for name, spec in table.features.items():
+            if not isinstance(spec, DenseFeature) or not any(spec.transforms):
+                continue
+            key = (table.scanned.name, name)
+            found = saved.get(table.type_name, {}).get(name)
+            try:
+                if found is None:
+                    fitted[key] = [None] * len(spec.columns)
+                    columns += _fitted_columns(table, name, spec)
+                else:
+                    fitted[key] = _saved_columns(table, name, spec, found)
+            except DataError as error:
+                problems.append(str(error))
+    if problems:
+        raise DataError("\n".join(problems))
+    counts = _count_all(columns, schedule, progress)
+    for i, column in enumerate(columns):
+        try:
+            made = fit(column.spec, column.kind, counts.get(i), column.place)
+        except DataError as error:
+            problems.append(str(error))
+            continue
+        fitted[column.table.scanned.name, column.feature][column.position] = made
+        progress(f"ingest: {column.place}: {describe(made, counts.get(i))}")
+    if problems:
+        raise DataError("\n".join(problems))
+    return {
+        table.scanned.name: replace(
+            table.scanned,
+            fitted={
+                name: tuple(fitted[table.scanned.name, name])
+                for name in table.features
+                if (table.scanned.name, name) in fitted
+            },
+        )
+        for table in tables
+    }
+
+
+def count_rows(task: CountTask) -> list[Counts]:
+    """What the training rows of a piece say of each column."""
+    table, piece = task.table, task.piece
+    names = [spec.column for spec, _ in task.specs]
+    wanted = dict.fromkeys([*names, *(name for name in (table.id, table.split) if name)])
+    types = {name: table.scanned.types[name] for name in wanted}
+    found: list[Counts] = []
+    for offset, block in read_blocks(piece, types):
+        keys = _keys(table, block, piece.row_start + offset)
+        chosen = _training_rows(table, block)
+        if chosen is not None:
+            keys = keys[chosen]
+        new = [
+            count(
+                spec,
+                kind,
+                block[spec.column] if chosen is None else block[spec.column].filter(chosen),
+                keys,
+                bound,
+            )
+            for (spec, kind), bound in zip(task.specs, task.bounds, strict=True)
+        ]
+        found = [_merged(a, b) for a, b in zip(found, new, strict=True)] if found else new
+    return found
+
+
+def _keys(table: FeatureTable, block: Mapping[str, pa.Array], first_row: int) -> np.ndarray:
+    """uint64: a hash of each row's id; of its number, where it has none."""
+    ids = None if table.id is None else block[table.id]
+    if ids is not None and pa.types.is_integer(ids.type):
+        return hash_ids(integer_ids(ids)[0], _SEED)
+    if ids is not None and is_text_type(ids.type):
+        return hash_ids(pc.fill_null(ids, ""), _SEED)
+    num_rows = len(next(iter(block.values())))
+    return splitmix64_array(np.arange(first_row, first_row + num_rows))
+
+
+def _training_rows(table: FeatureTable, block: Mapping[str, pa.Array]) -> np.ndarray | None:
+    """bool [num_rows]; None where all rows are for training."""
+    if table.split is None:
+        return None
+    # Unknown names are reported when the rows are read.
+    unread = FindingCollector(table.scanned.name, "")
+    unread.start_block(0, len(block[table.split]))
+    codes = split_rows(block[table.split], table.split, unread)
+    return codes == _TRAIN if table.id is not None else codes <= _TRAIN
+
+
+def _merged(one: Counts, other: Counts) -> Counts:
+    if isinstance(one, TextCounts):
+        assert isinstance(other, TextCounts)
+        return one.merged(other)
+    assert isinstance(other, NumberCounts)
+    return one.merged(other)
+
+
+def _count_all(
+    columns: Sequence[_Column], schedule: Schedule, progress: Callable[[str], None]
+) -> dict[int, Counts]:
+    """Counts by number of the column; none of those whose transforms need none."""
+    wanted = [i for i, column in enumerate(columns) if needs_counts(column.spec)]
+    tasks = list(_tasks(columns, wanted))
+    if tasks:
+        progress(f"ingest: fitting transforms of {len(wanted):,} column(s)")
+    found: dict[int, Counts] = {}
+    start, size = 0, _FIRST_ROUND
+    while start < len(tasks):
+        now = [_bounded(task, found) for task in tasks[start : start + size]]
+        for task, counts in zip(now, schedule(count_rows, now, "fitting transforms"), strict=True):
+            for i, new in zip(task.columns, counts, strict=True):
+                found[i] = _merged(found[i], new) if i in found else new
+        _check_distinct(columns, found)
+        start, size = start + size, min(2 * size, _LONGEST_ROUND)
+    _check_training_rows(columns, wanted, found)
+    return found
+
+
+def _tasks(columns: Sequence[_Column], wanted: Sequence[int]) -> Iterator[CountTask]:
+    by_table: dict[str, list[int]] = {}
+    for i in wanted:
+        by_table.setdefault(columns[i].table.scanned.name, []).append(i)
+    for numbers in by_table.values():
+        table = columns[numbers[0]].table
+        specs = tuple((columns[i].spec, columns[i].kind) for i in numbers)
+        for piece in cut_table(table.scanned):
+            yield CountTask(piece, table, tuple(numbers), specs)
+
+
+def _bounded(task: CountTask, found: Mapping[int, Counts]) -> CountTask:
+    samples = [found.get(i) for i in task.columns]
+    bounds = [f.sample.bound if isinstance(f, NumberCounts) else _ANY_KEY for f in samples]
+    return replace(task, bounds=tuple(bounds))
+
+
+def _check_distinct(columns: Sequence[_Column], found: Mapping[int, Counts]) -> None:
+    """Ends the pass where a vocabulary is too large already: `fit` raises."""
+    for i, counts in found.items():
+        if isinstance(counts, TextCounts) and counts.is_cut:
+            fit(columns[i].spec, columns[i].kind, counts, columns[i].place)
+
+
+def _check_training_rows(
+    columns: Sequence[_Column], wanted: Sequence[int], found: Mapping[int, Counts]
+) -> None:
+    for i in wanted:
+        table, counts = columns[i].table, found.get(i)
+        if isinstance(counts, TextCounts):
+            num_rows = counts.num_rows
+        else:
+            num_rows = 0 if counts is None else counts.num_gaps + counts.num_values
+        if num_rows == 0 and table.split is not None:
+            raise DataError(
+                f"{table.scanned.name}.split={table.split!r} is invalid: it has no row for "
+                "training, and transforms are fitted to these. Name training rows, or take split "
+                "out of graph.yaml."
+            )
+
+
+def _fitted_columns(table: FeatureTable, feature: str, spec: DenseFeature) -> list[_Column]:
+    """The columns of a feature that are fitted.
+
+    Raises:
+        DataError: a transform does not take its column's type.
+    """
+    found = []
+    for position, transform in enumerate(spec.transforms):
+        if transform is None:
+            continue
+        kind = _kind(table.scanned, transform, f"{table.scanned.name}.features.{feature}")
+        if kind is not None:
+            found.append(_Column(table, feature, position, transform, kind))
+    return found
+
+
+def _kind(table: ScannedTable, spec: ColumnTransform, place: str) -> Kind | None:
+    """How a transform reads its column; None where `auto` leaves it as it is."""
+    type_ = table.types[spec.column]
+    if spec.transform == "auto":
+        return _kind_of_auto(table, spec.column, type_)
+    kind = kind_of(spec.transform, type_, split=spec.separator is not None)
+    if kind is None or (kind == "time" and is_number_type(type_) and spec.unit is None):
+        name = f"transform: {spec.transform}" if spec.transform else "a column of numbers"
+        remedy = (
+            f"It takes {_TAKES[kind or spec.transform]}. Set another transform, or auto"
+            if not pa.types.is_null(type_)
+            else "It has no values. Take it out of graph.yaml"
+        )
+        raise DataError(
+            f"{place}: column {spec.column!r} is invalid: it is {type_}, which does not fit "
+            f"{name}. {remedy}."
+        )
+    return kind
+
+
+_TAKES = {
+    **dict.fromkeys(
+        [None, "standard", "min_max", "log1p", "rank_gauss", "bucket"], "numbers, one a row"
+    ),
+    "time": "timestamps, dates, ISO 8601 texts, or numbers with unit: s, ms, us or ns",
+    "one_hot": "texts, numbers or booleans, one a row",
+    "category": "texts, numbers or booleans, one a row",
+    "multi_hot": "lists of texts or integers, or texts with a separator",
+}
+
+
+def _kind_of_auto(table: ScannedTable, column: str, type_: pa.DataType) -> Kind | None:
+    if pa.types.is_list(type_) and pa.types.is_string(type_.value_type):
+        return "list"
+    if pa.types.is_string(type_):
+        return "time" if _holds_times(table, column) else "text"
+    return kind_of("time", type_) if pa.types.is_temporal(type_) else kind_of(None, type_)
+
+
+def _holds_times(table: ScannedTable, column: str) -> bool:
+    """Whether the first texts are dates or times."""
+    parts, num_rows = [], 0
+    for piece in cut_table(table):
+        for _, block in read_blocks(piece, {column: table.types[column]}):
+            parts.append(block[column].slice(0, _PROBED_ROWS - num_rows))
+            num_rows += len(parts[-1])
+            if num_rows == _PROBED_ROWS:
+                return looks_like_times(pa.concat_arrays(parts))
+    return bool(parts) and looks_like_times(pa.concat_arrays(parts))
+
+
+def _saved_columns(
+    table: FeatureTable, feature: str, spec: DenseFeature, saved: FittedFeature
+) -> list[FittedColumn | None]:
+    """The transforms of training, for a table with the same columns.
+
+    Raises:
+        DataError: its columns are others, or of a type that a transform does not take.
+    """
+    place = f"{table.scanned.name}.features.{feature}"
+    if saved.columns != spec.column_names:
+        raise DataError(
+            f"{place} is invalid: its columns are {list(spec.column_names)}, and the model was "
+            f"trained with {list(saved.columns)}. Name these, in this order."
+        )
+    found = [part if isinstance(part, FittedColumn) else None for part in saved.parts]
+    for part in found:
+        if part is None:
+            continue
+        type_ = table.scanned.types[part.column]
+        if not pa.types.is_null(type_) and not part.takes(type_):
+            raise DataError(
+                f"{place}: column {part.column!r} is invalid: it is {type_}, which does not fit "
+                f"{part.state.type}, its transform in training. Write it as it was in training."
+            )
+    return found

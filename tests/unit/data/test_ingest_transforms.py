@@ -1,0 +1,370 @@
+"""Transforms of an ingest: fitted on training rows, applied to all rows and to other tables."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import yaml
+
+from raygnn.data.bundle import Bundle
+from raygnn.data.bundle_record import RECORD_NAME
+from raygnn.data.ingest import fit_features
+from raygnn.data.ingest.build_bundle import IngestOptions, ingest
+from raygnn.data.manifest import FORMAT, DenseFeature, Manifest
+from raygnn.data.standardization import ColumnScale
+from raygnn.data.transforms import fit as fitting
+from raygnn.data.transforms.state import (
+    FittedColumn,
+    FittedFeature,
+    OneHot,
+    Standard,
+)
+from raygnn.errors import DataError
+from tests.graph_writer import cut, write_graph
+
+NUM_ROWS = 60
+COLUMNS: list[Any] = [
+    "price",
+    {"column": "age", "transform": "standard", "missing": "indicator"},
+    {"column": "country", "transform": "category"},
+    {"column": "income", "transform": "rank_gauss"},
+    {"column": "income", "transform": "bucket", "n_bins": 3},
+    {"column": "joined", "transform": "time"},
+    {"column": "plan", "transform": "auto"},
+]
+
+
+def people(num_rows: int = NUM_ROWS) -> pa.Table:
+    rng = np.random.default_rng(0)
+    ages = [None if i % 7 == 0 else float(i % 50) for i in range(num_rows)]
+    return pa.table(
+        {
+            "id": [f"p{i}" for i in range(num_rows)],
+            "price": rng.normal(size=num_rows),
+            "age": pa.array(ages, pa.float64()),
+            "country": [["de", "fr", "it", "no"][i * i % 4] for i in range(num_rows)],
+            "income": rng.lognormal(0, 2, num_rows),
+            "joined": pa.array(np.arange(num_rows) * 100_000 + 1_600_000_000, pa.timestamp("s")),
+            "plan": [["free", "paid"][i % 2] for i in range(num_rows)],
+            "tags": [["a", "b"][: i % 3] for i in range(num_rows)],
+        }
+    )
+
+
+def made(
+    folder: Path,
+    table: pa.Table,
+    columns: Any,
+    *,
+    num_shards: int = 1,
+    suffix: str = ".parquet",
+    spec: dict[str, Any] | None = None,
+    lines: list[str] | None = None,
+    **options: Any,
+) -> Bundle:
+    node_spec = {"features": {"x": columns}, **(spec or {})}
+    path = write_graph(folder / "graph", cut(table, num_shards), None, node_spec, suffix=suffix)
+    progress = None if lines is None else lines.append
+    return ingest(path, IngestOptions(**options), folder / "cache", progress=progress)
+
+
+def x_of(bundle: Bundle) -> np.ndarray:
+    rows = bundle.column("n", "x")
+    assert isinstance(rows, np.ndarray)
+    return np.array(rows)
+
+
+def transforms_of(bundle: Bundle) -> FittedFeature:
+    found = bundle.columns("n")["x"].transforms
+    assert found is not None
+    return found
+
+
+def test_a_row_is_all_columns_in_their_order(tmp_path: Path) -> None:
+    table = people()
+    bundle = made(tmp_path, table, COLUMNS)
+    x = x_of(bundle)
+    assert x.dtype == np.float32
+    assert x.shape == (NUM_ROWS, 1 + 2 + 1 + 1 + 3 + 7 + 2)
+    assert np.array_equal(x[:, 0], table["price"].to_numpy().astype("f4"))
+    gaps = table["age"].is_null().to_numpy()
+    assert np.array_equal(x[:, 2], gaps)
+    ages = table["age"].to_numpy()[~gaps]
+    assert np.allclose(x[~gaps, 1], (ages - ages.mean()) / ages.std(), atol=1e-6)
+    codes = {"de": 1, "fr": 2}  # i * i % 4 is 0 or 1
+    assert x[:, 3].tolist() == [codes[text] for text in table["country"].to_pylist()]
+    assert transforms_of(bundle).num_codes == {3: 3}
+    assert x[:, 5:8].sum(axis=0).tolist() == [20, 20, 20]
+    assert x[:, 15].tolist() == [1, 0] * 30
+
+
+@pytest.mark.parametrize("suffix", [".parquet", ".csv"])
+def test_any_cut_of_the_tables_gives_the_same_bits(tmp_path: Path, suffix: str) -> None:
+    table = people().drop_columns("tags")
+    whole = made(tmp_path / "one", table, COLUMNS)
+    shards = made(tmp_path / "many", table, COLUMNS, num_shards=7, suffix=suffix)
+    assert transforms_of(shards) == transforms_of(whole)
+    assert x_of(shards).tobytes() == x_of(whole).tobytes()
+
+
+def test_rounds_of_a_fit_change_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fitting, "SAMPLE_SIZE", 10)
+    columns = [{"column": "income", "transform": "rank_gauss"}]
+    one = made(tmp_path / "one", people(), columns)
+    monkeypatch.setattr(fit_features, "_FIRST_ROUND", 1)
+    many = made(tmp_path / "many", people(), columns, num_shards=11)
+    assert transforms_of(one) == transforms_of(many)
+    ((income,),) = (transforms_of(one).parts,)
+    assert len(income.state.quantiles) == 10  # type: ignore[union-attr]
+
+
+def test_states_are_of_training_rows(tmp_path: Path) -> None:
+    table = people()
+    split = ["train" if i < 20 else "val" if i < 40 else None for i in range(NUM_ROWS)]
+    columns = [
+        {"column": "price", "transform": "standard"},
+        {"column": "name", "transform": "one_hot"},
+    ]
+    table = table.append_column("split", pa.array(split))
+    table = table.append_column("name", pa.array(["a", "b"] * 10 + ["c"] * 40))
+    bundle = made(tmp_path, table, columns, spec={"split": "split"})
+    price, name = transforms_of(bundle).parts
+    prices = table["price"].to_numpy()[:20]
+    assert isinstance(price, FittedColumn)
+    assert price.state == Standard(pytest.approx(prices.mean()), pytest.approx(prices.std()))
+    assert isinstance(name, FittedColumn)
+    assert name.state == OneHot(("a", "b"), has_rare=False)
+    assert not x_of(bundle)[20:, 1:].any()
+    none = table.set_column(table.column_names.index("split"), "split", pa.array(["val"] * 60))
+    with pytest.raises(DataError, match=r"n\.split='split' is invalid: it has no row for train"):
+        made(tmp_path / "none", none, columns, spec={"split": "split"})
+
+
+def test_ingest_prints_what_auto_chose(tmp_path: Path) -> None:
+    lines: list[str] = []
+    names = ["price", "age", "country", "income", "joined", "tags"]
+    table = people()
+    many = pa.array([f"c{i % 20}" for i in range(NUM_ROWS)])
+    table = table.append_column("city", many).append_column("day", table["joined"].cast("string"))
+    vectors = pa.array([[1.0, 2.0]] * NUM_ROWS)
+    table = table.append_column("vector", vectors)
+    columns = [{"column": n, "transform": "auto"} for n in [*names, "city", "day", "vector"]]
+    bundle = made(tmp_path, table, columns, lines=lines)
+    said = [line.partition("features.x: ")[2] for line in lines if "features.x" in line]
+    assert [line.split(", ")[0] for line in said] == [
+        "price: as it is",
+        "age: as it is",
+        "country: one_hot",
+        "income: log1p",
+        "joined: time",
+        "tags: multi_hot",
+        "city: category",
+        "day: time",
+    ]
+    assert said[1] == "age: as it is, 9 gaps, missing: indicator"
+    assert bundle.columns("n")["x"].shape == (1 + 2 + 2 + 1 + 7 + 2 + 1 + 7 + 2,)
+
+
+def test_scaled_elements_are_not_standardised_again(tmp_path: Path) -> None:
+    bundle = made(tmp_path, people(), COLUMNS)
+    info = bundle.columns("n")["x"]
+    scale = ColumnScale.of(info)
+    assert scale is not None
+    changed = [
+        i
+        for i, (mean, std) in enumerate(zip(scale.mean, scale.std, strict=True))
+        if (mean, std) != (0, 1)
+    ]
+    assert changed == [0, 8]  # the price, and the age in years since joined
+
+
+def test_categories_are_stored_as_float32(tmp_path: Path) -> None:
+    category = {"column": "country", "transform": "category"}
+    bundle = made(tmp_path / "a", people(), ["price", category], feature_dtype="float16")
+    assert bundle.columns("n")["x"].dtype == "float32"
+    standard = {"column": "price", "transform": "standard"}
+    bundle = made(tmp_path / "b", people(), [standard], feature_dtype="float16")
+    assert bundle.columns("n")["x"].dtype == "float16"
+
+
+def test_gaps_without_missing_are_reported(tmp_path: Path) -> None:
+    column = {"column": "age", "transform": "standard"}
+    with pytest.raises(DataError, match=r"'age': 9 rows with null or NaN.*Set missing: median"):
+        made(tmp_path, people(), [column])
+    kept = made(tmp_path / "drop", people(), [column], on_error="drop")
+    assert kept.num_nodes("n") == NUM_ROWS - 9
+
+
+def test_edge_features_are_transformed(tmp_path: Path) -> None:
+    edges = pa.table(
+        {
+            "s": ["p0", "p1", "p2", "p3"],
+            "t": ["p1", "p2", "p3", "p0"],
+            "kind": ["a", "b", "a", "c"],
+            "split": ["train", None, "train", "test"],
+        }
+    )
+    spec = {"features": {"edge_attr": {"column": "kind", "transform": "one_hot"}}, "split": "split"}
+    path = write_graph(tmp_path / "graph", people(), edges, {}, spec)
+    bundle = ingest(path, IngestOptions(reverse_edges=True), tmp_path / "cache")
+    for edge_type in bundle.edge_types:
+        info = bundle.columns(edge_type)["edge_attr"]
+        assert info.transforms is not None
+        assert info.transforms.parts[0].state == OneHot(("a", "b"), False)  # type: ignore[union-attr]
+        rows = bundle.column(edge_type, "edge_attr")
+        assert np.asarray(rows).sum(axis=0).tolist() == [2, 1]
+
+
+def test_saved_transforms_are_applied_and_nothing_is_fitted(tmp_path: Path) -> None:
+    trained = made(tmp_path / "trained", people(), COLUMNS)
+    saved = {"n": {"x": transforms_of(trained)}}
+    for i in (0, 17):
+        lines: list[str] = []
+        row = people().slice(i, 1)
+        one = made(tmp_path / str(i), row, COLUMNS, lines=lines, transforms=saved)
+        assert x_of(one).tobytes() == x_of(trained)[i : i + 1].tobytes()
+        assert transforms_of(one) == transforms_of(trained)
+        assert not any("fitting" in line for line in lines)
+    assert one.fingerprint != made(tmp_path / "17", row, ["price"]).fingerprint
+
+
+def test_saved_transforms_need_the_same_columns(tmp_path: Path) -> None:
+    trained = made(tmp_path / "trained", people(), COLUMNS)
+    saved = {"n": {"x": transforms_of(trained)}}
+    with pytest.raises(DataError, match=r"its columns are \['age', 'price'\].*trained with"):
+        made(
+            tmp_path / "other",
+            people(),
+            [{"column": "age", "missing": "zero"}, "price"],
+            transforms=saved,
+        )
+    texts = people().set_column(2, "age", pa.array(["old"] * NUM_ROWS))
+    with pytest.raises(DataError, match="'age' is invalid: it is string, which does not fit stand"):
+        made(tmp_path / "texts", texts, COLUMNS, transforms=saved)
+
+
+def test_a_damaged_or_newer_state_is_refused(tmp_path: Path) -> None:
+    bundle = made(tmp_path, people(), COLUMNS)
+    path = bundle.path / RECORD_NAME
+    content = json.loads(path.read_text())
+    assert Bundle.open(bundle.path).columns("n") == bundle.columns("n")
+    (x,) = [c for c in content["nodes"]["n"]["columns"] if c["name"] == "x"]
+    x["transforms"]["version"] = 2
+    path.write_text(json.dumps(content))
+    with pytest.raises(DataError, match="'x' are saved in version 2"):
+        Bundle.open(bundle.path)
+    x["transforms"] = {"version": 1, "parts": [{"column": "a", "state": {"type": "none"}}]}
+    path.write_text(json.dumps(content))
+    with pytest.raises(DataError, match="damaged"):
+        Bundle.open(bundle.path)
+    del x["transforms"]  # a bundle of an older raygnn
+    path.write_text(json.dumps(content))
+    assert Bundle.open(bundle.path).columns("n")["x"].transforms is None
+
+
+@pytest.mark.parametrize(
+    ("column", "message"),
+    [
+        ({"column": "country", "transform": "standard"}, "it is string, .*It takes numbers"),
+        ({"column": "country"}, "it is string, which does not fit a column of numbers"),
+        ({"column": "price", "transform": "multi_hot"}, "It takes lists of texts"),
+        ({"column": "country", "transform": "multi_hot"}, "or texts with a separator"),
+        ({"column": "tags", "transform": "category"}, "It takes texts, numbers or booleans"),
+        ({"column": "price", "transform": "time"}, "or numbers with unit"),
+        ({"column": "void", "transform": "standard"}, "It has no values"),
+        ({"column": "gaps", "transform": "auto"}, "no training row has a value that"),
+        ({"column": "id", "transform": "auto"}, "60 distinct values in 60 training rows"),
+        ({"column": "price", "transform": "log1p", "missing": "median"}, "of values above -1"),
+        (
+            {"column": "country", "transform": "time"},
+            "no training row has a value that",
+        ),
+    ],
+)
+def test_what_does_not_fit_is_named_with_its_column(
+    tmp_path: Path, column: dict[str, Any], message: str
+) -> None:
+    table = people().append_column("void", pa.nulls(NUM_ROWS))
+    table = table.append_column("gaps", pa.nulls(NUM_ROWS, pa.float64()))
+    with pytest.raises(DataError, match=f"(?s)'{column['column']}'.*{message}"):
+        made(tmp_path, table, [column])
+
+
+def test_all_problems_are_listed(tmp_path: Path) -> None:
+    columns = [
+        {"column": "country", "transform": "standard"},
+        {"column": "tags", "transform": "category"},
+    ]
+    with pytest.raises(DataError) as caught:
+        made(tmp_path, people(), columns)
+    assert "'country'" in str(caught.value)
+
+
+def test_a_column_of_ids_ends_the_pass_early(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fitting, "MAX_DISTINCT", 20)
+    read: list[Any] = []
+    count_rows = fit_features.count_rows
+    monkeypatch.setattr(fit_features, "count_rows", lambda task: read.append(1) or count_rows(task))
+    column = {"column": "id", "transform": "category"}
+    with pytest.raises(DataError, match="'id' is invalid: it has more than 20 distinct"):
+        made(tmp_path, people(), [column], num_shards=30)
+    assert len(read) == 4 + 8  # two rows in each piece
+
+
+def test_constants_are_fine_and_said(tmp_path: Path) -> None:
+    lines: list[str] = []
+    table = people().append_column("one", pa.array([3.5] * NUM_ROWS))
+    columns = [
+        {"column": "one", "transform": name}
+        for name in ("standard", "min_max", "rank_gauss", "bucket", "one_hot", "auto")
+    ]
+    assert x_of(made(tmp_path, table, columns, lines=lines))[0].tolist() == [0, 0, 0, 1, 1, 3.5]
+    assert sum("WARNING: a constant, 3.5" in line for line in lines) == 5
+
+
+def test_the_manifest_is_written_as_it_is_read() -> None:
+    text = yaml.safe_dump(
+        {
+            "format": FORMAT,
+            "node_types": {
+                "n": {
+                    "files": "n/*.parquet",
+                    "id": "id",
+                    "features": {
+                        "x": COLUMNS,
+                        "y": {"column": "age", "missing": "zero"},
+                        "z": "price",
+                    },
+                }
+            },
+        }
+    )
+    manifest = Manifest.parse(text)
+    written = yaml.safe_load(manifest.dump())["node_types"]["n"]["features"]
+    assert written == {"x": COLUMNS, "y": {"column": "age", "missing": "zero"}, "z": "price"}
+    assert Manifest.parse(manifest.dump()) == manifest
+    z = manifest.node_types["n"].features["z"]
+    assert isinstance(z, DenseFeature)
+    assert z.transforms == (None,)
+
+
+@pytest.mark.parametrize(
+    ("column", "message"),
+    [
+        ({"column": "a", "transform": "standart"}, "standard"),
+        ({"column": "a", "transfrom": "standard"}, "transform"),
+        ({"column": "a", "transform": "standard", "n_bins": 3}, "n_bins of column 'a' is of"),
+    ],
+)
+def test_the_manifest_names_what_is_wrong(column: dict[str, Any], message: str) -> None:
+    spec = {"files": "a", "id": "id", "features": {"x": ["b", column]}}
+    with pytest.raises(DataError, match=message) as caught:
+        Manifest.parse(yaml.safe_dump({"format": FORMAT, "node_types": {"n": spec}}))
+    print(caught.value)
