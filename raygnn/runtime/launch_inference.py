@@ -105,7 +105,7 @@ def _run_in_process(
 def _run_on_ray(model: SavedModel, options: OutputOptions, ask: Ask, data: Any) -> dict[str, Any]:
     from raygnn.runtime.connection import connect
     from raygnn.runtime.preflight import plan_resources
-    from raygnn.runtime.ray_workers import run_on_workers
+    from raygnn.runtime.ray_workers import Work, run_on_workers
 
     config = model.loaded.config
     output = OutputFolder.check(options.uri, options.overwrite)
@@ -115,12 +115,10 @@ def _run_on_ray(model: SavedModel, options: OutputOptions, ask: Ask, data: Any) 
     job = _job(model, bundle, options, ask, output)
     with output.in_progress():
         manifest: dict[str, Any] = run_on_workers(
-            _infer_worker,
-            job,
+            Work(_infer_worker, job, "Inference"),
             config,
             resources,
             output.records_uri,
-            "Inference",
             num_workers=config.scaling.min_workers,
         )
         output.finish(manifest)

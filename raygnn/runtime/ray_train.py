@@ -17,7 +17,7 @@ from raygnn.job import TrainJob
 from raygnn.outputs.run_folder import RunFolder
 from raygnn.runtime.context import NODE_PREEMPTION
 from raygnn.runtime.preflight import WorkerResources
-from raygnn.runtime.ray_workers import run_on_workers
+from raygnn.runtime.ray_workers import Work, run_on_workers
 from raygnn.runtime.stop_requests import stop_requests
 from raygnn.runtime.worker_lines import drain_worker_lines
 
@@ -58,16 +58,12 @@ def train_on_ray(
             _forget_snapshot(folder)
             try:
                 metrics: dict[str, Any] = run_on_workers(
-                    _train_worker,
-                    job,
+                    Work(_train_worker, job, "Training", label, requests),
                     loaded.config,
                     resources,
                     folder.uri,
-                    "Training",
                     num_workers=_num_workers(loaded.config.scaling),
                     callbacks=callbacks,
-                    stop_requests=requests,
-                    label=label,
                 )
             except PreemptedError as error:
                 if error.cause != NODE_PREEMPTION:

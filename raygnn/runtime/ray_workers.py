@@ -30,43 +30,41 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class _Work:
-    """What Ray Train hands to each worker. Crosses process boundaries."""
+class Work:
+    """What every worker does: `function(job, context)`. Crosses process boundaries.
+
+    Attributes:
+        job: a dataclass with a `bundle_path`, which each worker gets as it is on its own node.
+        what: names the work in messages.
+        label: what the workers' lines carry, as the name of a trial.
+        stop_requests: the actor that hears the driver's signals.
+    """
 
     function: Callable[[Any, Any], Any]
     job: Any
-    bundle: BundlePlace
-    stop_requests: ActorHandle | None
-    label: str
+    what: str
+    label: str = ""
+    stop_requests: ActorHandle | None = None
 
 
 def run_on_workers(
-    function: Callable[[Any, Any], Any],
-    job: Any,
+    work: Work,
     config: Config,
     resources: WorkerResources,
     storage_uri: str,
-    what: str,
     *,
     num_workers: int | tuple[int, int],
     callbacks: Sequence[UserCallback] = (),
-    stop_requests: ActorHandle | None = None,
-    label: str = "",
 ) -> Any:
-    """Calls `function(job, context)` on every worker, and gives what rank 0 returns.
+    """Does the work on every worker, and gives what rank 0 returns.
 
     Workers that die are started again, `scaling.max_failures` times, and those whose nodes are
     taken away `scaling.max_preemptions` times.
 
     Args:
-        function: can be pickled.
-        job: a dataclass with a `bundle_path`, which each worker gets as it is on its own node.
         storage_uri: folder where Ray Train keeps its own records.
-        what: names the work in messages.
         num_workers: how many, or the bounds of it.
         callbacks: of Ray Train, called in its controller.
-        stop_requests: the actor that hears the driver's signals.
-        label: what the workers' lines carry, as the name of a trial.
     Raises:
         RaygnnError: what a worker raised.
         TrainingError: workers died too often.
@@ -74,10 +72,10 @@ def run_on_workers(
     scaling = config.scaling
     filesystem, path = arrow_filesystem(storage_uri)
     storage_path, _, name = path.rstrip("/").rpartition("/")
-    bundle = BundlePlace.here(job.bundle_path, config.data.cache_dir)
+    bundle = BundlePlace.here(work.job.bundle_path, config.data.cache_dir)
     trainer = TorchTrainer(
         _run_worker,
-        train_loop_config={"work": _Work(function, job, bundle, stop_requests, label)},
+        train_loop_config={"work": work, "bundle": bundle},
         torch_config=TorchConfig(timeout_s=int(scaling.timeout_s)),
         scaling_config=ScalingConfig(
             num_workers=num_workers,
@@ -102,13 +100,13 @@ def run_on_workers(
     )
     try:
         with missing_places_told(config, resources), _address_in_environment():
-            if stop_requests is None:
+            if work.stop_requests is None:
                 returned = fit_until_signal(trainer).return_value
             else:
-                returned = fit_interruptibly(trainer, stop_requests).return_value
+                returned = fit_interruptibly(trainer, work.stop_requests).return_value
     except TrainingFailedError as error:
         show_held_lines()
-        explained = [_explain_failure(error, what), missing_places(config, resources)]
+        explained = [_explain_failure(error, work.what), missing_places(config, resources)]
         raise TrainingError("\n".join(filter(None, explained))) from error
     if isinstance(returned, RaygnnError):
         raise returned
@@ -134,7 +132,7 @@ def _address_in_environment() -> Iterator[None]:
             os.environ[ADDRESS_VARIABLE] = before
 
 
-def _run_worker(config: dict[str, _Work]) -> Any:
+def _run_worker(config: dict[str, Any]) -> Any:
     """What Ray Train runs on each worker.
 
     Errors that a second try would only repeat come back as values, so that Ray restarts workers
@@ -148,10 +146,12 @@ def _run_worker(config: dict[str, _Work]) -> Any:
     reporting = internal("ray.train.v2._internal.execution.context", "__file__")
     for name in ("ray.train", reporting):
         logging.getLogger(name).setLevel(logging.WARNING)
-    work = config["work"]
+    work: Work = config["work"]
     label_lines(work.label)
     try:
-        path = run_and_sync_errors(lambda: bundle_on_this_node(work.bundle), "fetching the graph")
+        path = run_and_sync_errors(
+            lambda: bundle_on_this_node(config["bundle"]), "fetching the graph"
+        )
         job = replace(work.job, bundle_path=path)
         return work.function(job, RayWorkerContext(work.stop_requests))
     except LostRankError:

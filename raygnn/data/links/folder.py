@@ -119,9 +119,7 @@ def _followers(
     link_kernels.look_up_codes(
         csc.indptr,
         csc.indices,
-        table.indptr,
-        columns,
-        codes,
+        (table.indptr, columns, codes),
         by_row or is_symmetric,
         not by_row or is_symmetric,
         found,
@@ -170,7 +168,7 @@ def _distinct(table: LinkTable, codes: np.ndarray, split: int, folder: Path) -> 
     times = np.zeros(0, np.int64) if table.time is None else table.time
     indptr = np.zeros(len(table.indptr), np.int64)
     none = np.zeros(0, np.int64)
-    arguments = (table.indptr, table.indices, codes, split, times, indptr)
+    arguments = ((table.indptr, table.indices), codes, split, times, indptr)
     link_kernels.distinct_in_rows(*arguments, none, none.astype(times.dtype))
     num_pairs = int(indptr[-1])
     create_array(folder / _TARGETS, (num_pairs,), np.int64)

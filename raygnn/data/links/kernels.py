@@ -137,9 +137,7 @@ def resolve_pairs(
 def look_up_codes(
     indptr: np.ndarray,
     indices: np.ndarray,
-    table_indptr: np.ndarray,
-    table_columns: np.ndarray,
-    table_codes: np.ndarray,
+    table: tuple[np.ndarray, np.ndarray, np.ndarray],
     by_row: bool,
     by_column: bool,
     out: np.ndarray,
@@ -149,9 +147,11 @@ def look_up_codes(
     Of several, the latest counts; a pair that the table does not have may always carry messages.
 
     Args:
+        table: its row bounds, columns and codes.
         by_row: rows here are rows of the table.
         by_column: columns here are rows of the table.
     """
+    table_indptr, table_columns, table_codes = table
     for row in range(len(indptr) - 1):
         for i in range(indptr[row], indptr[row + 1]):
             stage, held = 0, 0
@@ -202,8 +202,7 @@ def keep_messages(
 
 @njit(nogil=True, cache=True)
 def distinct_in_rows(
-    indptr: np.ndarray,
-    columns: np.ndarray,
+    table: tuple[np.ndarray, np.ndarray],
     codes: np.ndarray,
     split: int,
     times: np.ndarray,
@@ -214,10 +213,12 @@ def distinct_in_rows(
     """The distinct pairs whose edges are supervision of a split, with the earliest of their times.
 
     Args:
+        table: its row bounds and columns.
         times: of the edges, or empty.
         out_indptr: gets the row bounds.
         out_columns: gets the columns; empty, so that pairs are only counted.
     """
+    indptr, columns = table
     write = 0
     for row in range(len(indptr) - 1):
         first = write
