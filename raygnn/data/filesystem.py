@@ -175,7 +175,9 @@ def absolute(uri: str | os.PathLike[str], folder: str = "") -> str:
     text = os.fspath(uri)
     if is_remote(text):
         return text
-    return str(open_fs(text if text.startswith("~") else join(folder, text))[1])
+    if folder and not text.startswith("~"):
+        text = join(folder, text)
+    return str(open_fs(text)[1])
 
 
 def join(uri: str | os.PathLike[str], *parts: str) -> str:
@@ -206,7 +208,7 @@ def is_below(uri: str, roots: Sequence[str]) -> bool:
 
 def _canonical(uri: str) -> str:
     if not is_remote(uri):
-        return os.path.realpath(absolute(uri)).rstrip("/")
+        return os.path.realpath(open_fs(uri)[1]).rstrip("/")
     scheme, _, path = uri.rpartition("://")
     # HTTP servers read %2e%2e as `..`.
     return f"{scheme}://{posixpath.normpath(unquote(path).lstrip('/'))}"
@@ -220,22 +222,22 @@ def check_regular(uri: str, place: str | None = None) -> None:
     Raises:
         DataError: it is.
     """
-    if is_remote(uri):
-        return
-    path = absolute(uri)
+    if not is_remote(uri):
+        _check_regular(open_fs(uri)[1], place or f"uri={redact(uri)!r}")
+
+
+def _check_regular(path: str, place: str) -> None:
     try:
         mode = os.stat(path).st_mode
     except OSError as error:
         if not os.path.islink(path):
             return  # whoever opens it says why it cannot be
         raise DataError(
-            f"{place or f'uri={redact(uri)!r}'} is invalid: it is a link that leads nowhere. "
-            "Write the file again."
+            f"{place} is invalid: it is a link that leads nowhere. Write the file again."
         ) from error
     if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
         raise DataError(
-            f"{place or f'uri={redact(uri)!r}'} is invalid: it is not a regular file. Name a file "
-            "on a disk or in a store."
+            f"{place} is invalid: it is not a regular file. Name a file on a disk or in a store."
         )
 
 
@@ -247,12 +249,14 @@ def read_bytes(uri: str | os.PathLike[str]) -> bytes:
         DataError: there is no such file, or it is not a regular file.
     """
     fs, path = open_fs(uri)
-    check_regular(os.fspath(uri))
+    named = f"uri={redact(os.fspath(uri))!r}"
+    if not is_remote(uri):
+        _check_regular(path, named)
     try:
         content: bytes = fs.cat_file(path)
     except (FileNotFoundError, IsADirectoryError) as error:
         raise DataError(
-            f"uri={redact(os.fspath(uri))!r} is invalid: there is no such file. "
+            f"{named} is invalid: there is no such file. "
             "Check the path, and that it was written completely."
         ) from error
     return content
