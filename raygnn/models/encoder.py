@@ -35,12 +35,13 @@ ACTIVATIONS: dict[str, type[nn.Module]] = {
     "tanh": nn.Tanh,
 }
 NORMS = ("batch", "layer")
-JUMPS = ("cat", "max", "lstm")
 
 
 @dataclass(frozen=True, kw_only=True)
-class EncoderOptions:
-    """The arguments that all encoders take; an encoder with more of them derives its own record.
+class StackOptions:
+    """The arguments that all encoders take, also those of several node types.
+
+    An encoder with more of them derives its own record.
 
     Attributes:
         hidden_channels: width between the layers, all heads together.
@@ -49,7 +50,7 @@ class EncoderOptions:
         input_dropout: on the input features.
         norm: "batch", "layer" or None.
         activation: one of `ACTIVATIONS`.
-        jump: "cat", "max", "lstm" or None.
+        jump: one of `jumps`, or None.
         normalize_output: scales each output row to unit L2 norm.
     Raises:
         ConfigError: one is out of range or unknown.
@@ -64,12 +65,29 @@ class EncoderOptions:
     jump: str | None = None
     normalize_output: bool = False
 
+    jumps: ClassVar[tuple[str, ...]] = ("cat", "max", "lstm")
+
     def __post_init__(self) -> None:
         check_positive(hidden_channels=self.hidden_channels, num_layers=self.num_layers)
         check_probability(dropout=self.dropout, input_dropout=self.input_dropout)
         check_choice("norm", self.norm, NORMS, optional=True)
         check_choice("activation", self.activation, tuple(ACTIVATIONS))
-        check_choice("jump", self.jump, JUMPS, optional=True)
+        check_choice("jump", self.jump, self.jumps, optional=True)
+
+
+@dataclass(frozen=True, kw_only=True)
+class EncoderOptions(StackOptions):
+    """Those of all encoders, and:
+
+    Attributes:
+        residual: adds a linear map of a layer's input to its output, before the norm.
+        input_projection: a linear layer to `hidden_channels` comes before the first layer.
+    """
+
+    residual: bool = False
+    input_projection: bool = False
+
+    jumps: ClassVar[tuple[str, ...]] = ("last", *StackOptions.jumps)
 
 
 class Encoder(nn.Module, ABC):
@@ -80,8 +98,10 @@ class Encoder(nn.Module, ABC):
     be encoded layer by layer (`raygnn.models.exact`).
 
     A layer's input passes dropout; its output passes norm and activation, except the last layer's
-    without `jump`. With `jump` all layers are `hidden_channels` wide, their outputs are combined as
-    in Jumping Knowledge Networks (arXiv:1806.03536), and a linear layer gives `out_channels`.
+    without `jump`. With `jump` all layers are `hidden_channels` wide, and a linear layer gives
+    `out_channels` from the last layer's output, or from all of them, combined as in Jumping
+    Knowledge Networks (arXiv:1806.03536). `residual`, `input_projection` and `jump: last` are what
+    "Classic GNNs are Strong Baselines" (arXiv:2406.08993) tunes.
 
     A subclass says in `build_layer` what one layer is, and in `Options` which arguments it takes
     beside those of all encoders; it finds them in `self.options`.
@@ -132,12 +152,22 @@ class Encoder(nn.Module, ABC):
 
         norm, jump, activation = self.options.norm, self.options.jump, self.options.activation
         num_inner = num_layers if jump else num_layers - 1
+        self.input_projection: nn.Module | None = None
+        if self.options.input_projection:
+            self.input_projection = nn.Linear(in_channels, hidden_channels)
+            in_channels = hidden_channels
         widths = [in_channels, *[hidden_channels] * num_inner]
         if jump is None:
             widths.append(out_channels)
         self.layers = nn.ModuleList(
             self.build_layer(widths[i], widths[i + 1], is_output=i == num_inner)
             for i in range(num_layers)
+        )
+        # A bias of theirs would repeat the layers' own.
+        self.residuals = nn.ModuleList(
+            nn.Linear(widths[i], widths[i + 1], bias=False)
+            for i in range(num_layers)
+            if self.options.residual
         )
         self.norms = nn.ModuleList(build_norm(norm, hidden_channels) for _ in range(num_inner))
         # The backward pass of a norm does not read its output either.
@@ -146,7 +176,8 @@ class Encoder(nn.Module, ABC):
         self.activations = nn.ModuleList(ACTIVATIONS[activation](**given) for _ in range(num_inner))
         self.jump: JumpingKnowledge | None = None
         if jump is not None:
-            self.jump = JumpingKnowledge(jump, hidden_channels, num_layers)
+            if jump != "last":
+                self.jump = JumpingKnowledge(jump, hidden_channels, num_layers)
             jump_channels = hidden_channels * (num_layers if jump == "cat" else 1)
             self.head = nn.Linear(jump_channels, out_channels)
 
@@ -174,10 +205,15 @@ class Encoder(nn.Module, ABC):
         """
         rate = self.options.dropout if i else self.options.input_dropout
         x_src = functional.dropout(x_src, rate, self.training)
+        if i == 0 and self.input_projection is not None:
+            x_src = self.input_projection(x_src)
+            x_src = functional.dropout(x_src, self.options.dropout, self.training)
         norm = self.norms[i] if i < len(self.norms) else None
         x: Tensor = call_before_norm(self.layers[i], norm, self.row_biases, x_src, block)
         if x.shape[0] > num_dst:
             x = x[:num_dst]
+        if self.options.residual:
+            x = x + self.residuals[i](x_src[:num_dst])
         return x if norm is None else self.activations[i](norm(x))
 
     def readout(self, layer_outputs: Sequence[Tensor]) -> Tensor:
@@ -192,6 +228,8 @@ class Encoder(nn.Module, ABC):
         x = layer_outputs[-1]
         if self.jump is not None:
             x = self.head(self.jump(list(layer_outputs)))
+        elif self.options.jump == "last":
+            x = self.head(functional.dropout(x, self.options.dropout, self.training))
         return functional.normalize(x, dim=-1) if self.options.normalize_output else x
 
     def cast_input(self, x: Tensor) -> Tensor:

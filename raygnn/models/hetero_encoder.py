@@ -17,7 +17,7 @@ from torch_geometric.nn.module_dict import ModuleDict
 from raygnn.data.edge_types import EdgeType, edge_type_name
 from raygnn.errors import ConfigError
 from raygnn.models.arguments import check_positive, signature_with_options
-from raygnn.models.encoder import ACTIVATIONS, EncoderOptions, build_norm, call_before_norm
+from raygnn.models.encoder import ACTIVATIONS, StackOptions, build_norm, call_before_norm
 from raygnn.models.node_inputs import NodeInputs
 from raygnn.sampling.blocks import Block, HeteroBlock
 
@@ -25,7 +25,7 @@ Rows = dict[str, Tensor]
 
 
 @dataclass(frozen=True, kw_only=True)
-class HeteroOptions(EncoderOptions):
+class HeteroOptions(StackOptions):
     """Those of all encoders, and:
 
     Attributes:

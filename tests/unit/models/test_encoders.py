@@ -194,6 +194,30 @@ def test_jump_combines_all_layers(mode: str, make_graph: Callable[..., Any]) -> 
     assert encoder.head.in_features == (32 if mode == "cat" else 16)
 
 
+def test_a_linear_head_reads_the_last_of_equal_layers(make_graph: Callable[..., Any]) -> None:
+    graph = make_graph()
+    encoder = GraphSAGE(8, 3, 16, 2, jump="last", norm="layer", dropout=0.5).eval()
+    x = graph.x
+    for layer, norm in zip(encoder.layers, encoder.norms, strict=True):
+        x = norm(layer(x, graph.block)).relu()
+    torch.testing.assert_close(encoder(graph.x, [graph.block] * 2), encoder.head(x))
+
+
+@pytest.mark.parametrize("encoder_type", ENCODERS)
+def test_residuals_are_added_before_the_norm(
+    encoder_type: type[Encoder], make_graph: Callable[..., Any]
+) -> None:
+    graph = make_graph()
+    encoder = encoder_type(8, 16, 16, 2, residual=True, norm="layer", input_projection=True)
+    first, second = encoder.layers
+    x = encoder.input_projection(graph.x)
+    inner = first(x, graph.block) + x @ encoder.residuals[0].weight.T
+    inner = encoder.norms[0](inner).relu()
+    expected = second(inner, graph.block) + inner @ encoder.residuals[1].weight.T
+    torch.testing.assert_close(encoder(graph.x, [graph.block] * 2), expected)
+    assert encoder.residuals[0].in_features == 16
+
+
 @pytest.mark.parametrize(("norm", "kind"), [("batch", nn.BatchNorm1d), ("layer", nn.LayerNorm)])
 def test_norm_comes_before_the_activation(
     norm: str, kind: type[nn.Module], make_graph: Callable[..., Any]
@@ -333,7 +357,7 @@ def test_wrong_arguments_are_named() -> None:
         GCN(8, 3, norm="group")
     with pytest.raises(ConfigError, match=r"activation='sin' is invalid: it must be one of relu"):
         GCN(8, 3, activation="sin")
-    with pytest.raises(ConfigError, match=r"jump='sum' .* one of cat, max, lstm, null"):
+    with pytest.raises(ConfigError, match=r"jump='sum' .* one of last, cat, max, lstm, null"):
         GCN(8, 3, jump="sum")
     with pytest.raises(ConfigError, match=r"aggr='median' .* one of mean, max, sum"):
         GraphSAGE(8, 3, aggr="median")

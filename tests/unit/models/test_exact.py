@@ -22,13 +22,16 @@ def csc_of(graph: Any, dtype: type[np.integer] = np.int64) -> tuple[np.ndarray, 
     return graph.block.dst_ptr.numpy(), graph.edge_index[0].numpy().astype(dtype)
 
 
-@pytest.mark.parametrize("jump", [None, "cat", "max", "lstm"])
+@pytest.mark.parametrize("jump", [None, "last", "cat", "max", "lstm"])
 @pytest.mark.parametrize("encoder_type", ENCODERS)
 def test_it_is_the_full_graph_forward_pass(
     encoder_type: type[Encoder], jump: str | None, make_graph: Callable[..., Any]
 ) -> None:
     graph = make_graph(self_edges=True)
-    encoder = encoder_type(8, 3, 16, 3, jump=jump, norm="batch", normalize_output=True, dropout=0.5)
+    options = {"residual": True, "input_projection": True} if jump == "last" else {}
+    encoder = encoder_type(
+        8, 3, 16, 3, jump=jump, norm="batch", normalize_output=True, dropout=0.5, **options
+    )
     encoder(graph.x, [graph.block] * 3)  # moves the running statistics
     asked: list[np.ndarray] = []
 
