@@ -14,9 +14,9 @@ SOURCE, PAGE = (Path(__file__).with_name(f"parity.{suffix}") for suffix in ("yam
 _HEAD = """\
 # Coming from GiGL, nnScaler, Determined or generic_trainer
 
-What these trainers offer, and how it is said in raygnn; then what is known to go wrong there, and
-the test that holds it right here. This page is written by `python -m docs.parity` from
-[parity.yaml](parity.yaml); CI fails where a test that a row names is gone.
+What these trainers offer, and the same in raygnn; then known defects there, and the test that prevents
+each here. `python -m docs.parity` writes this page from [parity.yaml](parity.yaml). CI fails if a test
+that a row names is missing.
 """
 
 
@@ -36,9 +36,9 @@ def page() -> str:
     parts = [_HEAD]
     for peer in peers():
         parts += [f"## {peer['peer']}", "", peer["about"], ""]
-        parts += [_line("there", "its way", "raygnn", "test"), "|---|---|---|---|"]
+        parts += [_line("feature", "there", "raygnn", "test"), "|---|---|---|---|"]
         parts += [_line(r["feature"], r["peer"], _answer(r), _links(r)) for r in peer["rows"]]
-        parts += ["", _line("goes wrong there", "test here"), "|---|---|"]
+        parts += ["", _line("defect there", "test here"), "|---|---|"]
         parts += [_line(r["defect"], _links(r) or _answer(r)) for r in peer["defects"]]
         parts.append("")
     return "\n".join(parts)
