@@ -1,4 +1,4 @@
-"""What the command lines that take a config share: options, loading, and exit statuses."""
+"""Options, config loading and exit statuses, shared by the command lines."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from raygnn.loops.signals import Terminated, sigterm_as_interrupt
 
 
 def config_parser(prog: str, usage: str) -> argparse.ArgumentParser:
-    """A parser of options; what it does not know are CONFIG and its overrides."""
+    """A parser of the options; unknown arguments are CONFIG and its overrides."""
     parser = argparse.ArgumentParser(prog=prog, usage=usage, allow_abbrev=False)
     parser.add_argument("--print-config", action="store_true", help="print all keys and stop")
     parser.add_argument(
@@ -24,7 +24,7 @@ def config_parser(prog: str, usage: str) -> argparse.ArgumentParser:
         action="append",
         default=[],
         metavar="MODULE",
-        help="a module of yours whose classes the config may name; may be given several times",
+        help="a module whose classes the config may name; repeatable",
     )
     return parser
 
@@ -62,10 +62,10 @@ def exit_process(main: Callable[[], int]) -> NoReturn:
 
 
 def exit_status_of(command: Callable[[], None], *, interrupted: str) -> int:
-    """Runs a command, tells what went wrong on stderr, and gives its exit status.
+    """Runs a command, reports its error on stderr, and returns its exit status.
 
     Args:
-        interrupted: what to tell after a signal.
+        interrupted: what to report after a signal.
     Returns:
         0, 1 (failed), 2 (wrong input), or 130 and 143 (stopped by Ctrl-C or SIGTERM).
     """
@@ -79,7 +79,7 @@ def exit_status_of(command: Callable[[], None], *, interrupted: str) -> int:
         name, status = ("SIGTERM", 143) if isinstance(stop, Terminated) else ("SIGINT", 130)
         print(f"stopped by {name}: {interrupted}", file=sys.stderr)
         return status
-    except SystemExit as stop:  # of a user's code, outside of what all ranks agree about
+    except SystemExit as stop:  # of user code, outside the stages whose errors ranks share
         print(f"failed: the code of the run called sys.exit({stop.code!r})", file=sys.stderr)
         return 1
     except Exception as error:

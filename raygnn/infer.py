@@ -31,8 +31,8 @@ _USAGE = """\
 python -m raygnn.infer MODEL --out URI [options] [--section.key value ...]
 
 Writes embeddings or predictions of every node, or the top-k neighbors of some, to Parquet under
-the original ids. MODEL is the folder of a finished run or of an exported model, OUT a new folder;
-both may be any fsspec URI. The graph is that of training, or --data.uri. Keys of the sections data,
+the original ids. MODEL is the folder of a finished run or of an exported model, --out a new folder;
+both may be any fsspec URI. --data.uri, or another key of data, names the graph. The keys of data,
 sampling, loader, training and scaling are set as in raygnn.train: --scaling.num_workers 2,
 --loader.eval_batch_size 4096, --training.eval exact. See docs/inference.md.
 """
@@ -69,29 +69,29 @@ def predict(
     overwrite: bool = False,
     allow_modules: Sequence[str] = (),
 ) -> Written:
-    """Writes a row for each node: its id, and its embedding or what is predicted of it.
+    """Writes a row for each node: its id, and its embedding or prediction.
 
     Args:
         model: folder of a finished run or of an exported model.
         out: folder to write, with a table for each node type.
         overrides: of the config, as on the command line: `["--data.uri", "graph"]`.
-        data: a PyG `Data` or `HeteroData`, instead of the config's graph.
+        data: a PyG `Data` or `HeteroData`, instead of a graph in `overrides`.
         what: embeddings, predictions or probabilities; None is predictions of a node task, else
             embeddings.
-        node_types: None given takes the one that is predicted, or both ends of the links.
-        as_of: of a model with `sampling.temporal`: nodes are encoded from what is not later. A date
-            (UTC without a zone), or a number in the unit of the graph's times; None takes the
+        node_types: by default the type that is predicted, or both ends of the links.
+        as_of: for a model with `sampling.temporal`, the moment as of which nodes are encoded: a
+            date (UTC without a zone), or a number in the unit of the graph's times; None takes the
             latest time in the graph.
-        rows_per_file: of the tables.
+        rows_per_file: rows of each Parquet file.
         chunk_size: rows on the device at a time, with `training.eval: exact`.
         overwrite: replaces the output of an earlier call.
-        allow_modules: own modules whose classes the config may name.
+        allow_modules: modules of yours, or of libraries, whose classes the config may name.
     Raises:
-        ConfigError: an argument or override is wrong, or the model does not give that.
-        DataError: the graph is wrong, or not one that the model can read.
+        ConfigError: an argument or override is wrong, or the model cannot give this output.
+        DataError: the graph is wrong, or the model cannot read it.
         RunError: there is no trained model, or the folder cannot be written.
         CheckpointError: the model's files are damaged or do not fit each other.
-        ResourceError: the cluster has no place for the workers.
+        ResourceError: the cluster has no room for the workers.
         TrainingError: a worker failed.
     """
 
@@ -123,7 +123,7 @@ def top_k(
     overwrite: bool = False,
     allow_modules: Sequence[str] = (),
 ) -> Written:
-    """Writes the k nodes of highest score for each anchor, found among all, to table `neighbors`.
+    """Writes the k nodes of highest score among all nodes, for each anchor, to table `neighbors`.
 
     Columns: anchor_id, neighbor_id, score, rank (from 1). Of equal scores the smaller id comes
     first. A node is never its own neighbor.
@@ -131,14 +131,14 @@ def top_k(
     Args:
         anchors: original ids, or a Parquet or CSV file of them.
         anchors_column: of the file; None takes the only one, or `id`.
-        edge_type: `src__rel__dst`, the links that are asked for, of those that the model was
-            trained on; a decoder that tells relations apart scores by it.
-        anchor_type: of the anchors; None takes the task's.
-        target_type: of the neighbors; None takes the task's.
-        filter_known: leaves out what the graph links the anchor to; an anchor may then have less
-            than k neighbors. Of links with times, those that are not later than `as_of`.
+        edge_type: `src__rel__dst`, one of the relations that the model was trained on; decoders
+            with a row per relation score by it.
+        anchor_type: node type of the anchors; None takes the task's.
+        target_type: node type of the neighbors; None takes the task's.
+        filter_known: leaves out the known links of the anchor in the graph, which may leave fewer
+            than k neighbors; of links with times, those up to `as_of`.
         score: inner_product of the embeddings, or the decoder of the model; None takes the decoder
-            where `edge_type` is given, else the inner product.
+            with `edge_type`, else the inner product.
 
     The other arguments and the errors are those of `predict`.
     """
@@ -258,7 +258,7 @@ def _check_together(options: argparse.Namespace) -> None:
             "it out."
         )
     if options.top_k is not None and of_nodes:
-        raise ConfigError(f"{of_nodes[0]} is invalid with --top-k. Leave one of them out.")
+        raise ConfigError(f"{of_nodes[0]} is invalid with --top-k. Leave out one of them.")
     if options.top_k is not None and options.anchors is None:
         raise ConfigError("--top-k is invalid without --anchors. Name a file of ids.")
 
@@ -269,17 +269,23 @@ def _parser() -> argparse.ArgumentParser:
     )
     add = parser.add_argument
     add("--out", metavar="URI", help="folder to write, any fsspec URI")
-    add("--what", help=f"{', '.join(WHAT)} (default: as the task)")
-    add("--node-type", action="append", default=[], metavar="TYPE", help="may be given again")
+    add("--what", help=f"{', '.join(WHAT)} (default: by the task)")
+    add(
+        "--node-type",
+        action="append",
+        default=[],
+        metavar="TYPE",
+        help="repeatable",
+    )
     add("--top-k", type=int, metavar="K", help="write the K best targets of each anchor instead")
     add("--anchors", metavar="FILE", help="Parquet or CSV file of ids, any fsspec URI")
     add("--anchors-column", metavar="NAME", help="default: the only column, or id")
-    add("--edge-type", metavar="TYPE", help="src__rel__dst: the links that are asked for")
+    add("--edge-type", metavar="TYPE", help="src__rel__dst: the relation to score")
     add("--anchor-type", metavar="TYPE", help="node type of the anchors (default: the task's)")
     add("--targets", metavar="TYPE", help="node type of the neighbors (default: the task's)")
-    add("--filter-known", action="store_true", help="leave out what the anchor is linked to")
+    add("--filter-known", action="store_true", help="leave out known links of the anchor")
     add("--score", help=f"{' or '.join(SCORES)} (default: decoder with --edge-type)")
-    add("--as-of", metavar="TIME", help="date or number; of a temporal model (default: the latest)")
+    add("--as-of", metavar="TIME", help="date or number, for temporal models (default: latest)")
     add("--rows-per-file", type=int, default=65_536, metavar="N", help="default: 65536")
     add(
         "--chunk-size",
@@ -294,7 +300,7 @@ def _parser() -> argparse.ArgumentParser:
         action="append",
         default=[],
         metavar="MODULE",
-        help="a module of yours whose classes the config names; may be given several times",
+        help="a module whose classes the config may name; repeatable",
     )
     return parser
 

@@ -28,7 +28,7 @@ from raygnn.data.tables.spec import TablesSpec
 from raygnn.data.tables.summary import summarize_tables
 from raygnn.errors import ConfigError, DataError, RaygnnError
 
-# What the spec says of each table, and what is for edge lists only; by the parser's names.
+# Options that the spec sets for each table, and those of edge lists only; by the parser's names.
 _EDGE_LIST_OPTIONS = {
     name: f"--{name.replace('_', '-')}"
     for name in (
@@ -103,8 +103,8 @@ def _convert_spec(args: argparse.Namespace) -> GraphTables:
     ]
     if given:
         raise ConfigError(
-            f"{', '.join(given)} is invalid with --spec: the spec says how its tables are read. "
-            "Take it away, and set it in the spec."
+            f"{', '.join(given)} is invalid with --spec: the spec sets how to read its tables. "
+            "Remove it, and set it in the spec."
         )
     return spec_tables(TablesSpec.load(args.spec), args.data)
 
@@ -214,13 +214,13 @@ def _add_pyg(commands: Any) -> None:
     command.add_argument("file", nargs="?", help="file (path or URI) written by torch.save")
     command.add_argument("--dataset", metavar="CLASS", help="dotted path of a dataset class")
     command.add_argument("--args", default="{}", metavar="YAML", help="arguments of the dataset")
-    command.add_argument("--index", type=int, help="which graph of a dataset of several")
+    command.add_argument("--index", type=int, help="index of one graph in a dataset of several")
     command.add_argument(
         "--allow-module",
         action="append",
         default=[],
         metavar="MODULE",
-        help="module that --dataset may also come from; may be given again",
+        help="module that --dataset may also come from; repeatable",
     )
     _add_split_and_features(command, "default: the data's masks, else none")
 
@@ -240,11 +240,11 @@ def _add_csv(commands: Any) -> None:
         metavar="FILE",
         help="numbers beside an id column, or .json: {id: [feature indices]}",
     )
-    command.add_argument("--separator", help="of all files (default: found in each)")
+    command.add_argument("--separator", help="of all files (default: detected in each)")
     command.add_argument(
         "--no-header",
         action="store_true",
-        help="the files have no header line; columns are then named 0, 1, ...",
+        help="the files have no header line; their columns are 0, 1, ...",
     )
     _add_direction(command)
     _add_split_and_features(command, "default: none")
@@ -303,9 +303,7 @@ def _add_direction(command: argparse.ArgumentParser) -> None:
         default=False,
         help="write both directions of each edge, without repeats and self-loops (default)",
     )
-    direction.add_argument(
-        "--directed", action="store_true", help="write the edges just as they are"
-    )
+    direction.add_argument("--directed", action="store_true", help="write the edges as they are")
 
 
 def _add_split_and_features(command: argparse.ArgumentParser, default: str) -> None:

@@ -21,7 +21,7 @@ python -m raygnn.train CONFIG [--section.key value ...]
 
 Trains the GNN that CONFIG describes (a YAML file, local or on any fsspec URI). Any key can be
 set on the command line: --model.args.hidden_channels 64, --sampling.fanouts.0 5, --losses!
-(deletes). See docs/config-reference.md, or --print-config, for all keys.
+(deletes). docs/config-reference.md and --print-config list all keys.
 """
 
 
@@ -38,17 +38,17 @@ def fit(
         config: path or URI of a YAML file, or the config as a mapping.
         overrides: as on the command line, e.g. `["--seed", "1"]`.
         data: a PyG `Data` or `HeteroData`, instead of the config's `data` source.
-        allow_modules: own modules whose classes the config may name.
+        allow_modules: modules of yours, or of libraries, whose classes the config may name.
     Returns:
         `metrics` (final test metrics), `checkpoint`, `best_checkpoints`, `metrics_dataframe`
-        (a row for every validation), `path`.
+        (a row for every validation), `path` (the run's folder).
     Raises:
         ConfigError: the config is wrong; lists every problem.
         DataError: the tables are wrong.
-        ResourceError: the cluster has no place for the workers.
-        RunError: the run folder belongs to another or a finished run.
+        ResourceError: the cluster has no room for the workers.
+        RunError: the run's folder belongs to another run or to a finished one.
         TrainingError: training failed; names the rank.
-        PreemptedError: SIGTERM or Ctrl-C stopped it; called again, the run goes on.
+        PreemptedError: SIGTERM or Ctrl-C stopped the run; a second call resumes it.
     """
     from raygnn.runtime.launch import launch
     from raygnn.runtime.result import build_result
@@ -60,13 +60,13 @@ def fit(
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command line and returns its exit status.
 
-    0, 1 (failed), 2 (wrong input), or 130 and 143: Ctrl-C or SIGTERM stopped the run, which goes
-    on when it is started again.
+    0, 1 (failed), 2 (wrong input), or 130 and 143: Ctrl-C or SIGTERM stopped the run, and a second
+    start resumes it.
     """
     options, rest = _parser().parse_known_args(argv)
     return exit_status_of(
         lambda: _run(options, rest),
-        interrupted="the same command goes on from the last checkpoint, or begins where none is",
+        interrupted="the same command resumes from the last checkpoint, if there is one",
     )
 
 
@@ -76,8 +76,8 @@ def _run(options: argparse.Namespace, rest: Sequence[str]) -> None:
         return
     if (options.export is None) != (options.out is None):
         raise ConfigError(
-            f"--export={options.export!r} with --out={options.out!r} is invalid: one needs the "
-            "other. Set --export RUN_OR_CHECKPOINT --out FOLDER."
+            f"--export={options.export!r} with --out={options.out!r} is invalid: each needs "
+            "the other. Set --export RUN_OR_CHECKPOINT --out FOLDER."
         )
     if options.export is not None:
         from raygnn.outputs.model_export import export_checkpoint
@@ -99,14 +99,15 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--dry-run",
         action="store_true",
-        help="one batch of training and validation, a checkpoint and its restore; keeps nothing",
+        help="run one batch of training, validation and test, write and restore a checkpoint; keep "
+        "nothing",
     )
     parser.add_argument(
         "--export",
         metavar="RUN_OR_CHECKPOINT",
-        help="write the model of a run (its best weights) or of one checkpoint to --out, and stop",
+        help="write the model of a run (its best weights) or of a checkpoint to --out, and stop",
     )
-    parser.add_argument("--out", metavar="FOLDER", help="where --export writes; any fsspec URI")
+    parser.add_argument("--out", metavar="FOLDER", help="folder for --export, any fsspec URI")
     return parser
 
 

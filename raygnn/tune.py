@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 _USAGE = """\
 python -m raygnn.tune CONFIG [--section.key value ...]
 
-Searches for good hyperparameters: CONFIG is a training config with a `tune` section, which says
-what varies. Every trial is a run of its own, trained in workers of its own. See docs/sweeps.md.
+Searches hyperparameters. CONFIG is a training config with a `tune` section, which lists what
+varies. Every trial is a separate run with its own workers. See docs/sweeps.md.
 """
 
 
@@ -34,17 +34,17 @@ def sweep(
         config: path or URI of a YAML file with a `tune` section, or the config as a mapping.
         overrides: as on the command line, e.g. `["--tune.num_samples", "8"]`.
         data: a PyG `Data` or `HeteroData`, instead of the config's `data` source.
-        allow_modules: own modules whose classes the config may name.
+        allow_modules: modules of yours, or of libraries, whose classes the config may name.
     Returns:
-        A `Result` for each trial: its path is the trial's run folder, its metrics are those of
-        its last validation, its error is set where the trial failed.
+        A `Result` for each trial, with the trial's run folder as `path`, the metrics of its last
+        validation, and the `error` of a failed trial.
     Raises:
         ConfigError: the config is wrong; lists every problem.
         DataError: the tables are wrong.
-        ResourceError: the cluster has no place for one trial.
-        RunError: the folder belongs to another or a finished sweep.
+        ResourceError: the cluster has no room for one trial.
+        RunError: the folder belongs to another sweep or to a finished one.
         TrainingError: every trial failed.
-        PreemptedError: SIGTERM or Ctrl-C stopped it; called again, the sweep goes on.
+        PreemptedError: SIGTERM or Ctrl-C stopped the sweep; a second call resumes it.
     """
     from raygnn.runtime.sweeps.plan import load_sweep
     from raygnn.runtime.sweeps.run import run_sweep
@@ -57,7 +57,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     options, rest = config_parser("python -m raygnn.tune", _USAGE).parse_known_args(argv)
     return exit_status_of(
         lambda: _run(options, rest),
-        interrupted="started again under the same run.name, the sweep goes on",
+        interrupted="started again under the same run.name, the sweep resumes",
     )
 
 

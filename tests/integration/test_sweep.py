@@ -235,7 +235,7 @@ def test_an_interrupted_sweep_goes_on(tmp_path):
         command, env=environment, capture_output=True, text=True, timeout=600, check=False
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "the sweep goes on" in done.stdout
+    assert "resuming the sweep" in done.stdout
     assert "resumed from step-" in done.stdout
     # Each line is ours, those of a trial's workers carry its name, and the table comes last.
     lines = done.stdout.splitlines()

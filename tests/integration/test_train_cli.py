@@ -420,8 +420,7 @@ def test_a_signal_during_ingest_ends_it_with_its_status(
     cache = tmp_path / "cache"
     assert _status(capsys, config, "--data.cache_dir", cache) == (
         status,
-        f"stopped by {name}: the same command goes on from the last checkpoint, or begins where "
-        "none is\n",
+        f"stopped by {name}: the same command resumes from the last checkpoint, if there is one\n",
     )
     assert signal.getsignal(signal.SIGTERM) == before
     assert [path.suffix for path in (cache / "bundles").iterdir()] == [".lock"]  # no half bundle

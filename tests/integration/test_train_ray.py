@@ -190,7 +190,7 @@ def test_sigterm_during_ingest_ends_the_command_with_143(tmp_path):
         status = process.wait(timeout=200)
     told = (tmp_path / "log").read_text()
     assert status == 143, told
-    assert "stopped by SIGTERM: the same command goes on from the last checkpoint" in told
+    assert "stopped by SIGTERM: the same command resumes from the last checkpoint" in told
     assert "Traceback" not in told
     assert not (tmp_path / "runs").exists()
 

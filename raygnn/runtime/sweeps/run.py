@@ -122,7 +122,7 @@ def _tuner(
     trainable = tune.with_resources(trainable, {"CPU": 0, node: 1e-4})
     filesystem, path = arrow_filesystem(folder.uri)
     if tune.Tuner.can_restore(path, storage_filesystem=filesystem):
-        say("the sweep goes on: finished trials stay, unfinished ones resume")
+        say("resuming the sweep: finished trials stay, unfinished ones continue")
         return tune.Tuner.restore(path, trainable, storage_filesystem=filesystem)
     storage_path, _, name = path.rstrip("/").rpartition("/")
     return tune.Tuner(
