@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from copy import copy
+from types import MappingProxyType
 from typing import Any
 
 from torch import Tensor, nn
 from torch_geometric.data import HeteroData
+from torch_geometric.nn.module_dict import ModuleDict
 
+from raygnn.models.category_inputs import CategoryInputs
 from raygnn.models.decoders import Decoder
 from raygnn.models.encoder import Encoder
-from raygnn.models.hetero_encoder import HeteroEncoder
+from raygnn.models.hetero_encoder import HeteroEncoder, keep_in_graph
 from raygnn.models.wrap import SubgraphModule
 from raygnn.sampling.blocks import blocks_of
 
@@ -22,12 +26,20 @@ class GraphEncoder(nn.Module):
         encoder: one of raygnn's, computed over per-layer blocks; or any module with PyG's
             `forward(x, edge_index)`, computed over the whole sampled subgraph.
         node_types: of the graph.
+        categories: input layers of node types whose features hold numbers of categories; the
+            encoder reads what they give.
     """
 
-    def __init__(self, encoder: nn.Module, node_types: Sequence[str]) -> None:
+    def __init__(
+        self,
+        encoder: nn.Module,
+        node_types: Sequence[str],
+        categories: Mapping[str, CategoryInputs] = MappingProxyType({}),
+    ) -> None:
         super().__init__()
         is_ours = isinstance(encoder, Encoder | HeteroEncoder)
         self.module = encoder if is_ours else SubgraphModule(encoder)
+        self.categories = ModuleDict(dict(categories))
         self._only_type = node_types[0]
 
     def forward(self, batch: Any) -> dict[str, Any]:
@@ -40,14 +52,26 @@ class GraphEncoder(nn.Module):
         module = self.module
         if isinstance(batch, HeteroData):
             assert isinstance(module, HeteroEncoder)
-            found: dict[str, Tensor] = module(module.inputs_of(batch), blocks_of(batch))
-            return found
-        if isinstance(module, HeteroEncoder):
-            x = batch.n_id if module.embedded_types else batch.x
+            rows = {name: self.embed(name, x) for name, x in module.inputs_of(batch).items()}
+            found: dict[str, Tensor] = module(rows, blocks_of(batch))
+            # A batch may lack a node type.
+            return keep_in_graph(found, self.categories.parameters())
+        if isinstance(module, HeteroEncoder) and module.embedded_types:
+            return {self._only_type: module(batch.n_id, blocks_of(batch))}
+        if isinstance(module, HeteroEncoder | Encoder):
+            x = self.embed(self._only_type, batch.x)
             return {self._only_type: module(x, blocks_of(batch))}
-        if isinstance(module, Encoder):
-            return {self._only_type: module(batch.x, blocks_of(batch))}
+        if self.categories:
+            batch = copy(batch)
+            batch.x = self.embed(self._only_type, batch.x)
         return {self._only_type: module(batch)}
+
+    def embed(self, node_type: str, x: Tensor) -> Tensor:
+        """The rows that the encoder reads, of a feature's rows."""
+        if node_type not in self.categories:
+            return x
+        out: Tensor = self.categories[node_type](x)
+        return out
 
 
 class NodePredictor(nn.Module):

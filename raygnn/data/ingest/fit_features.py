@@ -121,13 +121,13 @@ def fit_features(
             if not isinstance(spec, DenseFeature) or not any(spec.transforms):
                 continue
             key = (table.scanned.name, name)
-            found = saved.get(table.type_name, {}).get(name)
+            trained = saved.get(table.type_name, {}).get(name)
             try:
-                if found is None:
+                if trained is None:
                     fitted[key] = [None] * len(spec.columns)
                     columns += _fitted_columns(table, name, spec)
                 else:
-                    fitted[key] = _saved_columns(table, name, spec, found)
+                    fitted[key] = _saved_columns(table, name, spec, trained)
             except DataError as error:
                 problems.append(str(error))
     if problems:
@@ -135,12 +135,14 @@ def fit_features(
     counts = _count_all(columns, schedule, progress)
     for i, column in enumerate(columns):
         try:
-            made = fit(column.spec, column.kind, counts.get(i), column.place)
+            is_of_nodes = column.table.id is not None
+            found = counts.get(i)
+            made = fit(column.spec, column.kind, found, column.place, embeds=is_of_nodes)
         except DataError as error:
             problems.append(str(error))
             continue
         fitted[column.table.scanned.name, column.feature][column.position] = made
-        progress(f"ingest: {column.place}: {describe(made, counts.get(i))}")
+        progress(f"ingest: {column.place}: {describe(made, found)}")
     if problems:
         raise DataError("\n".join(problems))
     return {
@@ -284,7 +286,13 @@ def _fitted_columns(table: FeatureTable, feature: str, spec: DenseFeature) -> li
     for position, transform in enumerate(spec.transforms):
         if transform is None:
             continue
-        kind = _kind(table.scanned, transform, f"{table.scanned.name}.features.{feature}")
+        place = f"{table.scanned.name}.features.{feature}"
+        if transform.transform == "category" and table.id is None:
+            raise DataError(
+                f"{place}: column {transform.column!r} is invalid: transform: category is of "
+                "features of nodes. Set one_hot, with max_categories where there are many."
+            )
+        kind = _kind(table.scanned, transform, place)
         if kind is not None:
             found.append(_Column(table, feature, position, transform, kind))
     return found

@@ -44,6 +44,7 @@ MAX_CODES = 100_000
 _NUM_QUANTILES = 1000  # as QuantileTransformer
 _LEAST_BUCKET = 1e-8  # as KBinsDiscretizer
 _ONE_HOT_VALUES = 16  # of `auto`: more of them become a category
+_ONE_HOT_WIDTH = 64  # of `auto`: of edges, which have no categories
 _HEAVY = 10.0  # of `auto`: 0.1 % of normal values are 2.3 quartile ranges from the median
 _TAIL = 0.001
 
@@ -209,12 +210,15 @@ def needs_counts(spec: ColumnTransform) -> bool:
     return not stateless
 
 
-def fit(spec: ColumnTransform, kind: Kind, found: Counts | None, place: str) -> FittedColumn:
+def fit(
+    spec: ColumnTransform, kind: Kind, found: Counts | None, place: str, *, embeds: bool = True
+) -> FittedColumn:
     """The state that training rows give.
 
     Args:
         found: of all of them; None of a transform that needs none.
         place: what messages call the feature.
+        embeds: whether `auto` may choose `category`.
     Raises:
         DataError: the transform does not fit its column.
     """
@@ -223,8 +227,9 @@ def fit(spec: ColumnTransform, kind: Kind, found: Counts | None, place: str) -> 
         return FittedColumn(spec.column, state, None if spec.missing is None else 0.0)
     if isinstance(found, TextCounts):
         _check_vocabulary(spec, found, place)
-        chosen = _chosen_vocabulary(spec, kind, found, place) if spec.transform == "auto" else spec
-        return FittedColumn(spec.column, _vocabulary_state(chosen, found, place))
+        if spec.transform == "auto":
+            spec = _chosen_vocabulary(spec, kind, found, place, embeds)
+        return FittedColumn(spec.column, _vocabulary_state(spec, found, place))
     if found.num_values == 0:
         raise DataError(
             f"{place}: column {spec.column!r} is invalid: no training row has a value that can be "
@@ -343,7 +348,7 @@ def _frequent(
 
 
 def _chosen_vocabulary(
-    spec: ColumnTransform, kind: Kind, found: TextCounts, place: str
+    spec: ColumnTransform, kind: Kind, found: TextCounts, place: str, embeds: bool
 ) -> ColumnTransform:
     if kind == "list":
         cap = None if found.num_distinct <= MAX_WIDTH else MAX_WIDTH
@@ -355,8 +360,8 @@ def _chosen_vocabulary(
             f"distinct values in {found.num_rows:,} training rows, as ids and free texts have. "
             "Take it out of graph.yaml, or set transform: category."
         )
-    if num_distinct <= _ONE_HOT_VALUES:
-        return _chosen(spec, transform="one_hot")
+    if num_distinct <= _ONE_HOT_VALUES or not embeds:
+        return _chosen(spec, transform="one_hot", max_categories=_ONE_HOT_WIDTH)
     cap = None if num_distinct < MAX_CODES else MAX_CODES
     return _chosen(spec, transform="category", max_categories=cap)
 

@@ -13,6 +13,7 @@ from raygnn.data.standardization import ColumnScale, Standardization
 from raygnn.errors import DataError
 from raygnn.loops.signature import LinkOutput, ModelSignature, NodeOutput
 from raygnn.loops.task import TaskEnvironment
+from raygnn.models.category_inputs import category_inputs
 from raygnn.models.encoder import Encoder
 from raygnn.models.graph_encoder import GraphEncoder
 from raygnn.models.graph_inputs import check_types, edge_widths, find_edge_columns, is_encoder
@@ -40,7 +41,9 @@ def build_encoder(
         DataError: the model needs features and the graph has none.
     """
     config = loaded.config
+    categories = category_inputs(bundle, feature)
     widths = feature_widths(bundle, feature)
+    widths |= {name: inputs.out_channels for name, inputs in categories.items()}
     injected: dict[str, Any] = {}
     if out_channels is not None:
         injected["out_channels"] = out_channels
@@ -57,7 +60,10 @@ def build_encoder(
     else:
         injected["in_channels"] = _only_width(loaded, bundle, widths, feature, model_class)
     encoder = build(config.model, "model", loaded.allow_modules, **injected)
-    return GraphEncoder(encoder, bundle.node_types)
+    if isinstance(encoder, HeteroEncoder):
+        for name in encoder.embedded_types:
+            categories.pop(name, None)
+    return GraphEncoder(encoder, bundle.node_types, categories)
 
 
 class EdgeArguments(Protocol):

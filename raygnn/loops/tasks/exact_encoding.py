@@ -72,8 +72,11 @@ def encode_exactly(
     """
     module = encoder.module
 
-    def rows_of(name: str, ids: np.ndarray) -> np.ndarray:
-        return features.gather(name, feature, ids)
+    def rows_of(name: str, ids: np.ndarray) -> np.ndarray | Tensor:
+        rows = features.gather(name, feature, ids)
+        if name not in encoder.categories:
+            return rows
+        return encoder.embed(name, torch.from_numpy(rows).to(device))
 
     def edges_of(edge_type: EdgeType) -> TypedInEdges:
         edges = _InEdges(graph, edge_type, as_of)

@@ -1,0 +1,72 @@
+"""The model's input layer for categories: learned rows in the place of their numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor, nn
+
+from raygnn.data.bundle import Bundle
+
+_MAX_CHANNELS = 50
+
+
+def embedding_channels(num_codes: int) -> int:
+    """Width of the embedding of a category, by the number of its values.
+
+    Source: `emb_sz_rule` of fastai's tabular models; 50 is the bound of its first version.
+    """
+    return min(_MAX_CHANNELS, round(1.6 * num_codes**0.56))
+
+
+class CategoryInputs(nn.Module):
+    """Replaces elements that hold the number of a category by embeddings.
+
+    A row becomes its other elements, in their order, then the embeddings. These start with unit
+    length on average; that of 0, rare and unknown values, starts as zeros: what training has never
+    met adds nothing.
+
+    Args:
+        in_channels: width of the rows that are read.
+        num_codes: by position in a row that holds the number of a category, how many there are.
+    """
+
+    others: Tensor
+
+    def __init__(self, in_channels: int, num_codes: Mapping[int, int]) -> None:
+        super().__init__()
+        self.positions = sorted(num_codes)
+        others = [i for i in range(in_channels) if i not in num_codes]
+        self.register_buffer("others", torch.tensor(others, dtype=torch.int64), persistent=False)
+        self.tables = nn.ModuleList(
+            nn.Embedding(num_codes[i], embedding_channels(num_codes[i])) for i in self.positions
+        )
+        for table in self._tables():
+            nn.init.normal_(table.weight, std=table.embedding_dim**-0.5)
+            with torch.no_grad():
+                table.weight[0] = 0
+
+    @property
+    def out_channels(self) -> int:
+        """Width of the rows that it gives."""
+        return len(self.others) + sum(table.embedding_dim for table in self._tables())
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[num_rows, in_channels] to [num_rows, out_channels]."""
+        codes = x[:, self.positions].to(torch.int64)
+        parts = [table(codes[:, i]) for i, table in enumerate(self._tables())]
+        return torch.cat([x[:, self.others].to(parts[0].dtype), *parts], dim=1)
+
+    def _tables(self) -> list[nn.Embedding]:
+        return [table for table in self.tables if isinstance(table, nn.Embedding)]
+
+
+def category_inputs(bundle: Bundle, feature: str) -> dict[str, CategoryInputs]:
+    """The input layers of a graph, by node type whose feature holds numbers of categories."""
+    found = {}
+    for node_type in bundle.node_types:
+        info = bundle.columns(node_type).get(feature)
+        if info is not None and info.transforms is not None and info.transforms.num_codes:
+            found[node_type] = CategoryInputs(info.shape[0], info.transforms.num_codes)
+    return found
