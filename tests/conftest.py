@@ -18,6 +18,14 @@ def _interruptible() -> None:
 
 
 @pytest.fixture(autouse=True, scope="session")
+def _ray_at_usual_priority() -> Iterator[None]:
+    """Ray's workers are 15 steps nicer than others, and hardly run on a machine that is busy."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RAY_worker_niceness", "0")
+        yield
+
+
+@pytest.fixture(autouse=True, scope="session")
 def _one_thread() -> None:
     """Small tensors on two threads of a busy machine wait for each other most of the time."""
     torch.set_num_threads(1)
