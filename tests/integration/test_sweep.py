@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from threading import Thread
 
 import pytest
 import torch
@@ -19,7 +20,8 @@ import raygnn.train
 import raygnn.tune
 from raygnn.config import load_config
 from raygnn.data.bundle_record import RECORD_NAME
-from raygnn.errors import ConfigError, ResourceError
+from raygnn.errors import ConfigError, PreemptedError, ResourceError
+from raygnn.runtime.sweeps.leftovers import held_places
 from tests.linger import Linger
 from tests.small_runs import small_config
 from tests.wait_until import wait_until
@@ -199,6 +201,27 @@ def test_a_metric_that_no_trial_logs_ends_the_sweep(tmp_path):
     config = _config(tmp_path, tune__metric="val/acuracy", tune__space=space, callbacks=callbacks)
     with pytest.raises(ConfigError, match=r"log no such metric\. Did you mean val/accuracy\?"):
         raygnn.tune.sweep(config, allow_modules=["tests"])
+
+
+@pytest.mark.ray
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+@pytest.mark.usefixtures("ray_session")
+def test_a_sweep_interrupted_while_workers_start_holds_nothing(tmp_path):
+    """In a Ray that goes on, as that of a notebook does."""
+    import ray
+
+    before = set(held_places())
+
+    def interrupt() -> None:
+        wait_until(lambda: not before.issuperset(held_places()))  # workers take some seconds more
+        os.kill(os.getpid(), signal.SIGINT)
+
+    Thread(target=interrupt, daemon=True).start()
+    space = {"optimizer.args.lr": {"choice": [0.1]}}
+    with pytest.raises(PreemptedError, match="stopped by SIGINT"):
+        raygnn.tune.sweep(_config(tmp_path, tune__space=space))
+    wait_until(lambda: ray.available_resources().get("CPU") == 2, limit_s=60)
 
 
 @pytest.mark.ray

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import warnings
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -42,6 +43,7 @@ def run_sweep(plan: SweepPlan, *, data: Any = None) -> ResultGrid:
     varied = {path.partition(".")[0] for path in plan.section.space}
     connect(lambda: plan.loaded.check_arguments(left_out=varied))  # each trial checks its own
     from raygnn.runtime.stop_requests import stop_requests
+    from raygnn.runtime.sweeps.leftovers import free_places_of_trials, held_places
     from raygnn.runtime.sweeps.trial import run_trial
     from raygnn.runtime.worker_lines import drain_worker_lines
 
@@ -73,9 +75,12 @@ def run_sweep(plan: SweepPlan, *, data: Any = None) -> ResultGrid:
         causes.append(cause)
         os.kill(os.getpid(), signal.SIGUSR1)  # Tune saves its state and stops
 
+    held = held_places()
     with stop_requests() as requests:
         with signals_as_notices(stop):
             grid = tuner.fit()
+        if causes:
+            free_places_of_trials(held)
         drain_worker_lines(requests)  # the table comes last
     _conclude(plan, folder, grid, causes)
     return grid
@@ -107,6 +112,8 @@ def _tuner(
     os.environ.setdefault("TUNE_PRINT_ALL_TRIAL_ERRORS", "0")
     # Its new output has a table and two links to say also where it is to say nothing.
     os.environ.setdefault("RAY_AIR_NEW_OUTPUT", "0")
+    # Of Optuna, of a trial that resumes: Tune counts its reports from 1 again. Only their best counts.
+    warnings.filterwarnings("ignore", "The reported value is ignored because this `step=")
     import ray
     from ray import tune
 
