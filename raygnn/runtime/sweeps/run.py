@@ -112,7 +112,7 @@ def _tuner(
     os.environ.setdefault("TUNE_PRINT_ALL_TRIAL_ERRORS", "0")
     # Its new output has a table and two links to say also where it is to say nothing.
     os.environ.setdefault("RAY_AIR_NEW_OUTPUT", "0")
-    # Of Optuna, of a trial that resumes: Tune counts its reports from 1 again. Only their best counts.
+    # Optuna's, of each trial that resumes: Tune counts its reports from 1 again.
     warnings.filterwarnings("ignore", "The reported value is ignored because this `step=")
     import ray
     from ray import tune
