@@ -1,8 +1,8 @@
 # make quickstart: install and train on a generated graph. make test: install and run the tests.
-# make test-slow: those that kill processes, again and again, some twelve minutes on two cores.
-# make test-cluster: nodes, drivers, jobs, notebooks and sweeps of a real cluster that go and come
-# back, some fifteen minutes on two cores that have nothing else to do.
-# make fuzz: thousands of damaged configs, tables and paths of classes, some four minutes; for the night.
+# make test-slow: tests that kill processes again and again, some twelve minutes on two cores.
+# make test-cluster: nodes, drivers, jobs, notebooks and sweeps on real Ray clusters that come and go,
+# some fifteen minutes on two idle cores.
+# make fuzz: thousands of damaged configs, tables and paths of classes, some four minutes.
 # make docs: build the site with its API reference into build/site; a broken link is an error.
 # make bench: run the benchmarks of speed and memory at their smoke scale.
 PYTHON ?= python3

@@ -120,12 +120,12 @@ SplitRule = Annotated[HashSplit | PerClassSplit | TemporalSplit, Field(discrimin
 
 
 class Synthetic(Section):
-    """A graph generated in the job; keys beside `type` are the generator's arguments."""
+    """A graph generated in the job; the other keys are the generator's arguments."""
 
     model_config = ConfigDict(extra="allow")
 
     type: Literal["planted_partition", "rmat", "bipartite", "shop", "houses", "noise"] = Field(
-        description="Generator; its arguments are written beside this key."
+        description="Generator; its arguments are the other keys of the section."
     )
 
     @property
