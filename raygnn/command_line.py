@@ -39,7 +39,8 @@ def load_from_arguments(
     """
     if not arguments or arguments[0].startswith("--"):
         raise ConfigError(
-            f"CONFIG={list(arguments[:1])} is invalid: the config comes first. {usage}"
+            f"CONFIG={list(arguments[:1])} is invalid: the config comes first. {usage}",
+            id="command-config-missing",
         )
     return load_config(arguments[0], arguments[1:], allow_modules)
 

@@ -195,7 +195,8 @@ def _ends(
         if edge_type is not None and name != own:
             raise ConfigError(
                 f"{option}={name!r} is invalid: links of {edge_type} lead from "
-                f"{signature.ends[0]!r} to {signature.ends[1]!r}. Leave it out."
+                f"{signature.ends[0]!r} to {signature.ends[1]!r}. Leave it out.",
+                id="infer-node-type-fixed",
             )
     return ends
 
@@ -208,7 +209,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(options: argparse.Namespace, rest: Sequence[str]) -> None:
     if not rest or rest[0].startswith("--"):
-        raise ConfigError(f"MODEL={rest[:1]} is invalid: the model comes first. {_USAGE}")
+        raise ConfigError(
+            f"MODEL={rest[:1]} is invalid: the model comes first. {_USAGE}",
+            id="command-model-missing",
+        )
     model, overrides = rest[0], rest[1:]
     shared: dict[str, Any] = {
         "as_of": options.as_of,
@@ -251,16 +255,24 @@ def _check_together(options: argparse.Namespace) -> None:
         )
     )
     if options.out is None:
-        raise ConfigError("--out is missing. Name a folder or URI to write.")
+        raise ConfigError(
+            "--out is missing. Name a folder or URI to write.", id="infer-out-missing"
+        )
     if options.top_k is None and of_neighbors:
         raise ConfigError(
             f"{of_neighbors[0]} is invalid without --top-k. Set the number of neighbors, or leave "
-            "it out."
+            "it out.",
+            id="infer-options-clash",
         )
     if options.top_k is not None and of_nodes:
-        raise ConfigError(f"{of_nodes[0]} is invalid with --top-k. Leave out one of them.")
+        raise ConfigError(
+            f"{of_nodes[0]} is invalid with --top-k. Leave out one of them.",
+            id="infer-options-clash",
+        )
     if options.top_k is not None and options.anchors is None:
-        raise ConfigError("--top-k is invalid without --anchors. Name a file of ids.")
+        raise ConfigError(
+            "--top-k is invalid without --anchors. Name a file of ids.", id="infer-anchors-missing"
+        )
 
 
 def _parser() -> argparse.ArgumentParser:

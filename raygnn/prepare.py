@@ -76,7 +76,8 @@ def _convert_csv(args: argparse.Namespace) -> GraphTables:
     if (args.spec is None) == (args.edges is None):
         raise ConfigError(
             "--spec and --edges are invalid: give exactly one of them. Name a spec of all tables, "
-            "or an edge list."
+            "or an edge list.",
+            id="prepare-options-clash",
         )
     if args.spec is not None:
         return _convert_spec(args)
@@ -104,7 +105,8 @@ def _convert_spec(args: argparse.Namespace) -> GraphTables:
     if given:
         raise ConfigError(
             f"{', '.join(given)} is invalid with --spec: the spec sets how to read its tables. "
-            "Remove it, and set it in the spec."
+            "Remove it, and set it in the spec.",
+            id="prepare-options-clash",
         )
     return spec_tables(TablesSpec.load(args.spec), args.data)
 
@@ -113,7 +115,8 @@ def _convert_pyg(args: argparse.Namespace) -> GraphTables:
     if (args.file is None) == (args.dataset is None):
         raise ConfigError(
             "file and --dataset are invalid: give exactly one of them. Name a file that "
-            "torch.save wrote, or a dataset class such as torch_geometric.datasets.Planetoid."
+            "torch.save wrote, or a dataset class such as torch_geometric.datasets.Planetoid.",
+            id="prepare-options-clash",
         )
     data = load_pyg(args.file) if args.dataset is None else _build_dataset(args)
     return tables_from_pyg(data, args.split, args.split_seed, _is_normalized(args))
@@ -129,7 +132,8 @@ def _build_dataset(args: argparse.Namespace) -> Any:
     except Exception as error:
         raise DataError(
             f"--dataset={args.dataset!r} failed: {type(error).__name__}: {error}. Check --args, "
-            "and that its files can be read or downloaded from here."
+            "and that its files can be read or downloaded from here.",
+            id="prepare-dataset",
         ) from error
 
 
@@ -138,11 +142,12 @@ def _dataset_args(text: str) -> dict[str, Any]:
         content = parse_scalar(text)
         rule = "it is not a mapping"
     except DocumentError as error:
-        content, rule = None, error.rule
+        content, rule = None, error.problem.rule
     if not isinstance(content, dict):
         raise ConfigError(
             f"--args={redact(text)!r} is invalid: {rule}. Set a YAML mapping, such as "
-            "--args '{root: data, name: Cora}'."
+            "--args '{root: data, name: Cora}'.",
+            id="prepare-dataset-args",
         )
     return content
 

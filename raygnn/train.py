@@ -77,7 +77,8 @@ def _run(options: argparse.Namespace, rest: Sequence[str]) -> None:
     if (options.export is None) != (options.out is None):
         raise ConfigError(
             f"--export={options.export!r} with --out={options.out!r} is invalid: each needs "
-            "the other. Set --export RUN_OR_CHECKPOINT --out FOLDER."
+            "the other. Set --export RUN_OR_CHECKPOINT --out FOLDER.",
+            id="command-export-out",
         )
     if options.export is not None:
         from raygnn.outputs.model_export import export_checkpoint

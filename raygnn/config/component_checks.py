@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from raygnn.config.documents import broken_scalar
-from raygnn.config.problems import KeyPath, Problem, choose_from
+from raygnn.config.problems import BrokenRule, KeyPath, Problem, choose_from
 from raygnn.config.redaction import redact
 from raygnn.config.schema import Config
 from raygnn.config.section import Component
@@ -45,9 +45,9 @@ _UNREACHABLE = ("torch_geometric.nn.sequential",)
 class DottedPathError(Exception):
     """A dotted path leads nowhere, or where it may not: the rule, and what to set instead."""
 
-    def __init__(self, rule: str, remedy: str) -> None:
-        super().__init__(rule, remedy)
-        self.rule, self.remedy = rule, remedy
+    def __init__(self, rule: str, remedy: str, *, id: str) -> None:
+        super().__init__(rule, remedy, id)
+        self.broken = BrokenRule(rule, remedy, id)
 
 
 def allowed_root(path: str, allow_modules: Sequence[str]) -> str:
@@ -58,18 +58,24 @@ def allowed_root(path: str, allow_modules: Sequence[str]) -> str:
     """
     parts = path.split(".")
     if len(parts) < 2 or not all(part.isidentifier() for part in parts):
-        raise DottedPathError("it is no dotted path", "Set package.module.Name")
+        raise DottedPathError(
+            "it is no dotted path", "Set package.module.Name", id="component-path"
+        )
     for module in (*allow_modules, *LIBRARY_ROOTS):
         if path.startswith(f"{module}."):
             is_private = is_of_library(path) and any(part.startswith("_") for part in parts)
             if is_private or any(part.startswith("__") for part in parts):
-                raise DottedPathError("private names cannot be reached", "Set a public name")
+                raise DottedPathError(
+                    "private names cannot be reached", "Set a public name", id="component-private"
+                )
             if module in LIBRARY_ROOTS and module not in allow_modules:
                 check_reachable(path.rpartition(".")[0], is_alias=True)
             return module
     roots = [*LIBRARY_ROOTS, *allow_modules]
     raise DottedPathError(
-        f"it is outside of what this job may import ({', '.join(roots)})", _allow(parts[0])
+        f"it is outside of what this job may import ({', '.join(roots)})",
+        _allow(parts[0]),
+        id="component-not-allowed",
     )
 
 
@@ -94,6 +100,7 @@ def check_reachable(module: str, *, is_alias: bool = False) -> None:
             f"classes of {module} are out of a config's reach, as they may unpickle files or run "
             "code",
             _allow(module),
+            id="component-not-allowed",
         )
 
 
@@ -159,7 +166,12 @@ def broken_components(config: Config, allow_modules: Sequence[str]) -> Iterator[
         for hook, function in callback.items():
             path = ("callbacks", index, hook)
             if hook not in HOOKS:
-                yield Problem(path, "there is no such hook", choose_from(hook, HOOKS, "Hooks"))
+                yield Problem(
+                    path,
+                    "there is no such hook",
+                    choose_from(hook, HOOKS, "Hooks"),
+                    id="callback-hook-unknown",
+                )
             yield from broken_function_rules(function, path, allow_modules)
 
 
@@ -223,38 +235,44 @@ def broken_function_rules(
             path,
             "a function is taken from user modules only",
             "Set a function of your own, and allow its module with --allow-module",
+            id="component-function",
         )
     elif broken := _broken_path(name, allow_modules):
         yield Problem(path, *broken)
 
 
-SET_BY_RAYGNN = ("raygnn sets this argument itself", "Remove it")
+SET_BY_RAYGNN = BrokenRule(
+    "raygnn sets this argument itself", "Remove it", id="component-argument-set"
+)
 
 
-def broken_name(name: str, spec: Slot, allow_modules: Sequence[str]) -> tuple[str, str] | None:
+def broken_name(name: str, spec: Slot, allow_modules: Sequence[str]) -> BrokenRule | None:
     if name in spec.names:
         return None
     if "." in name:
         return _broken_path(name, allow_modules)
     if not spec.names:
-        return "there are no short names here", "Set a dotted path, as my_pkg.my_module.Name"
+        return BrokenRule(
+            "there are no short names here",
+            "Set a dotted path, as my_pkg.my_module.Name",
+            id="component-unknown",
+        )
     remedy = choose_from(name, sorted(spec.names)) + ", or a dotted path"
-    return f"there is no {spec.path} component of this name", remedy
+    rule = f"there is no {spec.path} component of this name"
+    return BrokenRule(rule, remedy, id="component-unknown")
 
 
-def _broken_nested_name(
-    name: str, spec: Slot, allow_modules: Sequence[str]
-) -> tuple[str, str] | None:
+def _broken_nested_name(name: str, spec: Slot, allow_modules: Sequence[str]) -> BrokenRule | None:
     return (
         broken_name(name, spec, allow_modules) if spec.nests else _broken_path(name, allow_modules)
     )
 
 
-def _broken_path(path: str, allow_modules: Sequence[str]) -> tuple[str, str] | None:
+def _broken_path(path: str, allow_modules: Sequence[str]) -> BrokenRule | None:
     try:
         allowed_root(path, allow_modules)
     except DottedPathError as error:
-        return error.rule, error.remedy
+        return error.broken
     return None
 
 
@@ -311,17 +329,17 @@ def coerce(value: dict[str, Any]) -> Any:
     """
     coerced = _COERCIONS[value[VALUE_TYPE_KEY]](value.get(VALUE_KEY))
     if broken := broken_scalar(coerced):
-        raise ValueError(broken[0])
+        raise ValueError(broken.rule)
     return coerced
 
 
 def broken_nested_rules(
-    value: Any, path: KeyPath, check_path: Callable[[str], tuple[str, str] | None]
+    value: Any, path: KeyPath, check_path: Callable[[str], BrokenRule | None]
 ) -> Iterator[Problem]:
     """What is wrong with nested arguments, as far as it shows without importing anything.
 
     Args:
-        check_path: gives rule and remedy of a dotted path that may not be imported.
+        check_path: says why a dotted path may not be imported.
     """
     if isinstance(value, list):
         for index, item in enumerate(value):
@@ -334,7 +352,9 @@ def broken_nested_rules(
             broken = (
                 check_path(dotted_path)
                 if isinstance(dotted_path, str)
-                else ("it must be a dotted path", "Set package.module.Name")
+                else BrokenRule(
+                    "it must be a dotted path", "Set package.module.Name", id="component-path"
+                )
             )
             if broken:
                 yield Problem((*path, TYPE_KEY), *broken)
@@ -346,12 +366,21 @@ def _broken_value_type(value: dict[str, Any], path: KeyPath) -> Iterator[Problem
     kind = value[VALUE_TYPE_KEY]
     if set(value) != {VALUE_TYPE_KEY, VALUE_KEY}:
         rule = f"it needs exactly the keys {VALUE_TYPE_KEY} and {VALUE_KEY}"
-        yield Problem(path, rule, 'Set it as {__value_type: str, value: "1"}')
+        yield Problem(
+            path, rule, 'Set it as {__value_type: str, value: "1"}', id="component-value-type"
+        )
     elif not isinstance(kind, str) or kind not in _COERCIONS:
         remedy = choose_from(kind, list(_COERCIONS))
-        yield Problem((*path, VALUE_TYPE_KEY), "there is no such type", remedy)
+        yield Problem(
+            (*path, VALUE_TYPE_KEY), "there is no such type", remedy, id="component-value-type"
+        )
     else:
         try:
             coerce(value)
         except (ValueError, TypeError, OverflowError):
-            yield Problem((*path, VALUE_KEY), f"it cannot be read as {kind}", f"Set a {kind}")
+            yield Problem(
+                (*path, VALUE_KEY),
+                f"it cannot be read as {kind}",
+                f"Set a {kind}",
+                id="component-value",
+            )

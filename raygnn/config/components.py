@@ -45,11 +45,11 @@ def resolve(component: Component | str, slot: str, allow_modules: Sequence[str] 
     spec = SLOTS[slot]
     try:
         if broken := broken_name(name, spec, allow_modules):
-            raise DottedPathError(*broken)
+            raise DottedPathError(broken.rule, broken.remedy, id=broken.id)
         return _import(spec.names.get(name, name), spec, allow_modules)
     except DottedPathError as error:
         leaf = (spec.path,) if spec.functions_only else (spec.path, "type")
-        problem = Problem(leaf, error.rule, error.remedy)
+        problem = Problem(leaf, *error.broken)
         raise ConfigError(problem.text(repr(name))) from error
 
 
@@ -104,13 +104,17 @@ def _import(path: str, spec: Slot, allow_modules: Sequence[str]) -> Target:
     if not isinstance(found, type):
         return found
     if spec.functions_only:
-        raise DottedPathError("a function goes here, and this is a class", "Set a function")
+        raise DottedPathError(
+            "a function goes here, and this is a class", "Set a function", id="component-kind"
+        )
     if spec.any_user_class and not is_of_library(path):
         return found
     # One by one: to import a base takes as long as its library, and raygnn's own come first.
     if not any(issubclass(found, _import_base(base)) for base in spec.bases):
         raise DottedPathError(
-            f"{found.__name__} is no {' or '.join(spec.bases)}", "Set a subclass of it"
+            f"{found.__name__} is no {' or '.join(spec.bases)}",
+            "Set a subclass of it",
+            id="component-kind",
         )
     return found
 
@@ -156,7 +160,7 @@ class _Nest:
             else:
                 target = _import(name, NESTED, self.allow_modules)
         except DottedPathError as error:
-            problem = Problem((*path, TYPE_KEY), error.rule, error.remedy)
+            problem = Problem((*path, TYPE_KEY), *error.broken)
             raise ConfigError(problem.text(repr(name))) from error
         if clash := sorted(set(args) & set(injected)):
             raise ConfigError(
@@ -211,7 +215,10 @@ def _call(
         shown = shown_value(dict(args), *path)
         takes = ", ".join(_named(parameters, injected)) or "none by name"
         problem = Problem(
-            path, f"{name} refuses them: {redact_text(str(error))}", f"{name} takes: {takes}"
+            path,
+            f"{name} refuses them: {redact_text(str(error))}",
+            f"{name} takes: {takes}",
+            id="component-refuses-arguments",
         )
         raise ConfigError(problem.text(shown)) from error
 
@@ -229,11 +236,21 @@ def _check_arguments(
     for unknown in [] if takes_any else [n for n in args if n not in named]:
         remedy = choose_from(unknown, named, f"{name} takes") if named else "Remove it"
         shown = shown_value(args[unknown], unknown)
-        problem = Problem((*path, unknown), f"{name} takes no such argument", remedy)
+        problem = Problem(
+            (*path, unknown),
+            f"{name} takes no such argument",
+            remedy,
+            id="component-argument-unknown",
+        )
         texts.append(problem.text(shown))
     for needed in named:
         if parameters[needed].default is inspect.Parameter.empty and needed not in args:
-            problem = Problem((*path, needed), f"{name} needs this argument", "Set it")
+            problem = Problem(
+                (*path, needed),
+                f"{name} needs this argument",
+                "Set it",
+                id="component-argument-missing",
+            )
             texts.append(problem.text(None))
     if texts:
         raise ConfigError(texts)
@@ -274,7 +291,9 @@ def import_dotted(
     is_class = isinstance(found, type) and _is_ours(found, root)
     if not is_class and not is_function:
         raise DottedPathError(
-            f"it is no class defined in {root}", "Set the path where a class is defined"
+            f"it is no class defined in {root}",
+            "Set the path where a class is defined",
+            id="component-kind",
         )
     is_restricted = root in LIBRARY_ROOTS and root not in allow_modules
     if is_class and is_restricted:
@@ -282,11 +301,12 @@ def import_dotted(
     if is_function:
         if is_restricted or not takes_functions:
             what = "a function" if is_restricted else "a function, and a class goes here"
-            raise DottedPathError(f"it is {what}", "Set a class")
+            raise DottedPathError(f"it is {what}", "Set a class", id="component-kind")
         if not is_within(found.__module__, root):
             raise DottedPathError(
                 f"the function is defined in {found.__module__}, not in {root}",
                 "Set the path where it is defined, and allow that module",
+                id="component-not-allowed",
             )
     return found
 
@@ -312,10 +332,12 @@ def _import_module(path: str, root: str) -> tuple[types.ModuleType, list[str]]:
                 raise DottedPathError(
                     f"importing {name} failed: {error}",
                     "Correct the import" if is_own else f"Install {missing} on every node",
+                    id="component-import",
                 ) from error
     raise DottedPathError(
         f"there is no module {root}",
         "Start the job in the folder that has it, or install it on every node",
+        id="component-module-missing",
     )
 
 
@@ -340,4 +362,4 @@ def _no_such_name(found: Any, name: str) -> DottedPathError:
     remedy = choose_from(name, shown, f"Classes of {where}") if shown else f"Look into {where}"
     if not shown and (hint := choose_from(name, public).partition("Set one of")[0]):
         remedy = hint.rstrip("? ")
-    return DottedPathError(f"{where} has no {name}", remedy)
+    return DottedPathError(f"{where} has no {name}", remedy, id="component-missing")

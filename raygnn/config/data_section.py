@@ -37,10 +37,14 @@ class HashSplit(Section):
                 ("fractions",),
                 f"the fractions sum to {total:g}, not to 1",
                 "Set shares of train, val and test, as in [0.8, 0.1, 0.1]",
+                id="split-fractions",
             )
         elif self.fractions[0] == 0:
             yield Problem(
-                ("fractions",), "no node is left to train on", "Set a first share above 0"
+                ("fractions",),
+                "no node is left to train on",
+                "Set a first share above 0",
+                id="split-no-training",
             )
 
 
@@ -57,7 +61,9 @@ def _check_timestamp(value: Any) -> Any:
     is_date = isinstance(value, str) and _is_iso_date(value)
     if not is_date and (isinstance(value, bool) or not isinstance(value, int | float)):
         raise rule_error(
-            "it is no time", "Set a date as 2024-01-31 or 2024-01-31T12:00:00, or a number"
+            "it is no time",
+            "Set a date as 2024-01-31 or 2024-01-31T12:00:00, or a number",
+            id="split-timestamp",
         )
     return value
 
@@ -94,9 +100,15 @@ class TemporalSplit(Section):
                 ("quantiles",),
                 "exactly one of quantiles and timestamps says where val and test begin",
                 "Set one of them, as in quantiles: [0.8, 0.9]",
+                id="split-bounds-source",
             )
         if self.timestamps is not None and len({isinstance(t, str) for t in self.timestamps}) > 1:
-            yield Problem(("timestamps",), "one is a date and one is a number", "Set two of a kind")
+            yield Problem(
+                ("timestamps",),
+                "one is a date and one is a number",
+                "Set two of a kind",
+                id="split-bounds-kinds",
+            )
             return
         for name, bounds in (
             ("quantiles", self.quantiles),
@@ -104,7 +116,10 @@ class TemporalSplit(Section):
         ):
             if bounds and bounds[0] > bounds[1]:
                 yield Problem(
-                    (name,), "test would begin before val", "Set the two in ascending order"
+                    (name,),
+                    "test would begin before val",
+                    "Set the two in ascending order",
+                    id="split-bounds-order",
                 )
 
 
@@ -201,6 +216,12 @@ class Data(Section):
                 f"there is one data source at most, and data.{given[0]} is set too",
                 f"Set one of data.uri, data.synthetic and data.type, and the other to null or "
                 f"delete it (--data.{given[0]}!)",
+                id="data-source-twice",
             )
         if self.args and self.type is None:
-            yield Problem(("args",), "they are arguments of data.type, which is not set", "Set it")
+            yield Problem(
+                ("args",),
+                "they are arguments of data.type, which is not set",
+                "Set it",
+                id="data-arguments-alone",
+            )

@@ -9,11 +9,12 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import yaml
 
-from raygnn.config.problems import KeyPath, Problem, dotted
+from raygnn.config.problems import BrokenRule, KeyPath, Problem, dotted
 from raygnn.errors import ConfigError
 
 #: Far beyond any config, and read in seconds; aliases and references count where they lead to.
@@ -44,20 +45,22 @@ _SCALARS = {
 class DocumentError(ConfigError):
     """A text cannot be read: which rule it breaks, on which line, and what to do instead."""
 
-    def __init__(self, rule: str, line: int | None = None, remedy: str = "Correct it") -> None:
-        self.rule, self.line, self.remedy = rule, line, remedy
+    def __init__(
+        self, rule: str, line: int | None = None, remedy: str = "Correct it", *, id: str
+    ) -> None:
+        self.problem = Problem((), rule, remedy, id, line=line)
         super().__init__(self.text(None, "the text"))
 
-    def __reduce__(self) -> tuple[type[DocumentError], tuple[str, int | None, str]]:  # type: ignore[override]
-        return (type(self), (self.rule, self.line, self.remedy))
+    def __reduce__(self) -> tuple[Any, ...]:
+        problem = self.problem
+        return (partial(type(self), id=problem.id), (problem.rule, problem.line, problem.remedy))
 
     def text(self, name: str | None, what: str) -> str:
         """The message; `name` is that of the file."""
-        where = name or ""
-        if self.line is not None:
-            where = f"{name}:{self.line}" if name else f"line {self.line}"
-        subject = f"{where}: {what}" if where else what
-        return f"{subject} is invalid: {self.rule}. {self.remedy}."
+        where, line = name, self.problem.line
+        if line is not None:
+            where = f"{name}:{line}" if name else f"line {line}"
+        return self.problem.text(None, where, what)
 
 
 class Limits:
@@ -74,30 +77,39 @@ class Limits:
         """
         self._num_values += 1
         self._num_characters += len(value) if isinstance(value, str) else 0
+        broken: BrokenRule | None
         if depth > MAX_DEPTH:
-            rule, remedy = f"it is nested deeper than {MAX_DEPTH} levels", "Flatten it"
+            rule = f"it is nested deeper than {MAX_DEPTH} levels"
+            broken = BrokenRule(rule, "Flatten it", id="document-depth")
         elif self._num_values > MAX_VALUES or self._num_characters > MAX_CHARACTERS:
             rule = (
                 f"it has more than {MAX_VALUES:,} values or {MAX_CHARACTERS:,} characters, "
                 "once aliases and references are followed"
             )
-            remedy = "Shorten it"
-        elif broken := broken_scalar(value):
-            rule, remedy = broken
+            broken = BrokenRule(rule, "Shorten it", id="document-size")
         else:
-            return
-        raise DocumentError(rule, line, remedy)
+            broken = broken_scalar(value)
+        if broken:
+            raise DocumentError(broken.rule, line, broken.remedy, id=broken.id)
 
 
-def broken_scalar(value: Any) -> tuple[str, str] | None:
-    """Rule and remedy of a text or number that neither files nor tensors can hold."""
+def broken_scalar(value: Any) -> BrokenRule | None:
+    """What is wrong with a text or number that neither files nor tensors can hold."""
     if isinstance(value, int) and not -_INT64 <= value < _INT64:
         shown = str(value) if abs(value).bit_length() <= 128 else "a number"
-        return f"{shown} is beyond 64 bits", "Set a smaller number, or one with a fraction as 1e30"
+        return BrokenRule(
+            f"{shown} is beyond 64 bits",
+            "Set a smaller number, or one with a fraction as 1e30",
+            id="document-number-range",
+        )
     if isinstance(value, str) and not value.isascii() and not _is_encodable(value):
-        return "a text holds half of a surrogate pair", "Write the character itself, in UTF-8"
+        return BrokenRule(
+            "a text holds half of a surrogate pair",
+            "Write the character itself, in UTF-8",
+            id="document-character",
+        )
     if isinstance(value, str) and "\0" in value:
-        return "a text holds the character NUL", "Remove it"
+        return BrokenRule("a text holds the character NUL", "Remove it", id="document-character")
     return None
 
 
@@ -135,18 +147,24 @@ def parse_yaml(text: str) -> YamlDocument:
     document = YamlDocument()
     try:
         if len(text) > MAX_CHARACTERS:
-            raise DocumentError(f"it has more than {MAX_CHARACTERS:,} characters", 1, "Shorten it")
+            raise DocumentError(
+                f"it has more than {MAX_CHARACTERS:,} characters",
+                1,
+                "Shorten it",
+                id="document-size",
+            )
         node = _Composer(text).get_single_node()
         if node is not None:
             document.value = _Builder(document).build(node, ())
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         rule = " ".join(part for part in (error.context, error.problem) if part)
-        raise DocumentError(f"it is not YAML: {rule}", mark.line + 1 if mark else 1) from None
+        line = mark.line + 1 if mark else 1
+        raise DocumentError(f"it is not YAML: {rule}", line, id="document-syntax") from None
     except yaml.reader.ReaderError as error:
         line = text.count("\n", 0, error.position) + 1
         rule = f"it is not YAML: character U+{error.character:04X} is not allowed"
-        raise DocumentError(rule, line) from None
+        raise DocumentError(rule, line, id="document-syntax") from None
     return document
 
 
@@ -158,7 +176,8 @@ def parse_scalar(text: str) -> Any:
     """
     document = parse_yaml(text)
     for problem in document.problems:
-        raise DocumentError(f"{dotted(problem.path)}: {problem.rule}", problem.line, problem.remedy)
+        rule = f"{dotted(problem.path)}: {problem.rule}"
+        raise DocumentError(rule, problem.line, problem.remedy, id=problem.id)
     return document.value
 
 
@@ -199,7 +218,9 @@ class _Composer(
             chunks: list[str] = super().scan_flow_scalar_non_spaces(double, start_mark)
         except (ValueError, OverflowError):  # of chr()
             raise DocumentError(
-                "there is no character of such a number", start_mark.line + 1
+                "there is no character of such a number",
+                start_mark.line + 1,
+                id="document-character",
             ) from None
         return chunks
 
@@ -234,13 +255,17 @@ class _Builder:
                 merged += value.value if isinstance(value, yaml.SequenceNode) else [value]
                 continue
             if not isinstance(key, yaml.ScalarNode):
-                raise DocumentError("a key must be a word", line, "Write it as key: value")
+                raise DocumentError(
+                    "a key must be a word", line, "Write it as key: value", id="document-key"
+                )
             # `1: x` and `null: x` are read as words, so that the error is about an unknown key.
             name = _text(str(key.value))
             self._limits.check(name, depth, line)
             if name in first_lines:
                 rule = f"the key stands here again, after line {first_lines[name]}"
-                problem = Problem((*path, name), rule, "Set it once", line=line)
+                problem = Problem(
+                    (*path, name), rule, "Set it once", line=line, id="document-key-twice"
+                )
                 self._document.problems.append(problem)
             first_lines.setdefault(name, line)
             self._document.lines.setdefault((*path, name), line)
@@ -249,7 +274,9 @@ class _Builder:
         for other in merged:
             if not isinstance(other, yaml.MappingNode):
                 line = other.start_mark.line + 1
-                raise DocumentError("<< takes a mapping, or a list of mappings", line)
+                raise DocumentError(
+                    "<< takes a mapping, or a list of mappings", line, id="document-merge"
+                )
             self._limits.check(None, depth + 1, other.start_mark.line + 1)
             taken = self._mapping(other, path, depth + 1) | taken
         return taken | own
@@ -264,7 +291,12 @@ def _scalar(node: yaml.ScalarNode, line: int) -> Any:
         raise _bad_tag(node, line)
     if not pattern.match(text) or (kind in ("int", "float") and len(text) > _MAX_NUMBER):
         shown = repr(text) if len(text) <= _MAX_NUMBER else f"a text of {len(text):,} characters"
-        raise DocumentError(f"{shown} is not a number (!!{kind})", line, "Quote it if it is a text")
+        raise DocumentError(
+            f"{shown} is not a number (!!{kind})",
+            line,
+            "Quote it if it is a text",
+            id="document-number",
+        )
     text = text.replace("_", "").lower()
     if kind == "int":
         return int(text, 0) if text[:2] in ("0x", "0o") else int(text)
@@ -274,7 +306,9 @@ def _scalar(node: yaml.ScalarNode, line: int) -> Any:
 
 
 def _bad_tag(node: yaml.Node, line: int) -> DocumentError:
-    return DocumentError(f"the tag {node.tag[:80]!r} does not fit here", line, "Remove the tag")
+    return DocumentError(
+        f"the tag {node.tag[:80]!r} does not fit here", line, "Remove the tag", id="document-tag"
+    )
 
 
 def _text(text: str) -> str:
@@ -329,7 +363,9 @@ def parse_json(content: str | bytes, max_bytes: int | None = MAX_JSON_BYTES) -> 
         DocumentError: it is not JSON, or beyond a limit; the line where it is known.
     """
     if max_bytes is not None and len(content) > max_bytes:
-        raise DocumentError(f"it has more than {max_bytes >> 20} MiB", None, "Shorten it")
+        raise DocumentError(
+            f"it has more than {max_bytes >> 20} MiB", None, "Shorten it", id="document-size"
+        )
     try:
         value = json.loads(
             content,
@@ -338,9 +374,13 @@ def parse_json(content: str | bytes, max_bytes: int | None = MAX_JSON_BYTES) -> 
             parse_constant=_no_constant,
         )
     except json.JSONDecodeError as error:
-        raise DocumentError(f"it is not JSON: {error.msg}", error.lineno) from None
+        raise DocumentError(
+            f"it is not JSON: {error.msg}", error.lineno, id="document-syntax"
+        ) from None
     except UnicodeDecodeError as error:
-        raise DocumentError(f"it is not text in UTF-8: {error.reason}") from None
+        raise DocumentError(
+            f"it is not text in UTF-8: {error.reason}", id="document-encoding"
+        ) from None
     except RecursionError:
         raise _too_deep() from None
     _check_json(value)
@@ -352,22 +392,33 @@ def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(found) < len(pairs):
         keys = [key for key, _ in pairs]
         twice = next(key for key in found if keys.count(key) > 1)
-        raise DocumentError(f"the key {twice!r} stands twice", None, "Set it once")
+        raise DocumentError(
+            f"the key {twice!r} stands twice", None, "Set it once", id="document-key-twice"
+        )
     return found
 
 
 def _json_int(text: str) -> int:
     if len(text) > _MAX_NUMBER:
-        raise DocumentError(f"a number has {len(text):,} characters", None, "Set a smaller one")
+        raise DocumentError(
+            f"a number has {len(text):,} characters",
+            None,
+            "Set a smaller one",
+            id="document-number-range",
+        )
     return int(text)
 
 
 def _no_constant(name: str) -> Any:
-    raise DocumentError(f"{name} is not JSON", None, "Set a finite number, or null")
+    raise DocumentError(
+        f"{name} is not JSON", None, "Set a finite number, or null", id="document-number"
+    )
 
 
 def _too_deep() -> DocumentError:
-    return DocumentError(f"it is nested deeper than {MAX_DEPTH} levels", None, "Flatten it")
+    return DocumentError(
+        f"it is nested deeper than {MAX_DEPTH} levels", None, "Flatten it", id="document-depth"
+    )
 
 
 def _check_json(value: Any) -> None:
@@ -382,7 +433,7 @@ def _check_json(value: Any) -> None:
             elif isinstance(item, list):
                 inner += item
             elif broken := broken_scalar(item):
-                raise DocumentError(broken[0], None, broken[1])
+                raise DocumentError(broken.rule, None, broken.remedy, id=broken.id)
         level = inner
     if level:
         raise _too_deep()

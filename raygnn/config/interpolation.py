@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from raygnn.config.documents import DocumentError, Limits, broken_scalar, parse_scalar
@@ -68,7 +68,7 @@ class _Resolver:
             try:
                 resolved[key] = self.walk(value, (key,), (), keep_env=keep_env)
             except DocumentError as error:
-                self._problem((key,), (), error.rule, error.remedy)
+                self._report((), replace(error.problem, path=(key,), line=None))
                 return {}
         return resolved
 
@@ -99,7 +99,10 @@ class _Resolver:
             parts.append(text[end : match.start()])
             end = match.end()
             if match["open"]:
-                self._problem(path, trail, "a ${ is not closed", "Close it, or write $${")
+                problem = Problem(
+                    path, "a ${ is not closed", "Close it, or write $${", id="config-reference"
+                )
+                self._report(trail, problem)
                 return text
             if match["name"] is None:
                 parts.append("$${" if keep_env else "${")
@@ -108,12 +111,13 @@ class _Resolver:
             if found is MISSING:
                 return text
             if isinstance(found, dict | list):
-                self._problem(
+                problem = Problem(
                     path,
-                    trail,
                     f"{match[0]} is no single value, so it has no place inside of a text",
                     "Let the reference stand alone, or name a key below it",
+                    id="config-reference",
                 )
+                self._report(trail, problem)
                 return text
             parts.append(_as_text(found))
             self._limits.check(parts[-1], len(path))
@@ -134,20 +138,24 @@ class _Resolver:
             return self._environment(name.removeprefix(_ENV), path, trail, as_text=as_text)
         if name in trail:
             circle = " -> ".join((*trail[trail.index(name) :], name))
-            self._problem(path, (), f"references go in a circle: {circle}", "Set one to a value")
+            rule = f"references go in a circle: {circle}"
+            self._report(
+                (), Problem(path, rule, "Set one to a value", id="config-reference-circle")
+            )
             return MISSING
         target = parse_path(name)
         value = self._lookup(target)
         if value is MISSING:
             siblings = self._lookup(target[:-1])
             names = list(siblings) if isinstance(siblings, Mapping) else []
-            self._problem(
+            problem = Problem(
                 path,
-                trail,
                 f"there is no value at {name or 'an empty name'}",
                 f"{did_you_mean(target[-1], names)}Name a key of this config, or an environment "
                 "variable as ${env:NAME}",
+                id="config-reference-missing",
             )
+            self._report(trail, problem)
             return MISSING
         return self.walk(value, path, (*trail, name), keep_env=keep_env)
 
@@ -168,17 +176,18 @@ class _Resolver:
         self, name: str, path: KeyPath, trail: tuple[str, ...], *, as_text: bool
     ) -> Any:
         if name not in self._environ:
-            self._problem(
+            problem = Problem(
                 path,
-                trail,
                 f"the environment variable {name} is not set",
                 f"Export {name}, or set the value here",
+                id="config-environment-missing",
             )
+            self._report(trail, problem)
             return MISSING
         text = self._environ[name]
         if broken := broken_scalar(text):
-            rule = f"in the environment variable {name}, {broken[0]}"
-            self._problem(path, trail, rule, broken[1])
+            rule = f"in the environment variable {name}, {broken.rule}"
+            self._report(trail, Problem(path, rule, broken.remedy, broken.id))
             return MISSING
         self._result.environment[name] = text
         if as_text:
@@ -191,10 +200,10 @@ class _Resolver:
         is_nested = isinstance(value, dict | list)
         return text if is_nested and not text.lstrip().startswith(("[", "{")) else value
 
-    def _problem(self, path: KeyPath, trail: tuple[str, ...], rule: str, remedy: str) -> None:
+    def _report(self, trail: tuple[str, ...], problem: Problem) -> None:
         """Only the place that holds the bad reference reports it, not those that refer to it."""
         if not trail:
-            self._result.problems.append(Problem(path, rule, remedy))
+            self._result.problems.append(problem)
 
 
 def _as_text(value: Any) -> str:

@@ -14,14 +14,20 @@ from raygnn.config.section import Component, NonEmptyText, PositiveWhole, Sectio
 
 def _check_fanout(fanout: int) -> int:
     if fanout != -1 and fanout < 1:
-        raise rule_error("a fanout is a number of neighbors", "Set 1 or more, or -1 for all")
+        raise rule_error(
+            "a fanout is a number of neighbors",
+            "Set 1 or more, or -1 for all",
+            id="sampling-fanout",
+        )
     return fanout
 
 
 def _check_fanout_of_type(fanout: int) -> int:
     if fanout < -1:
         raise rule_error(
-            "a fanout is a number of neighbors", "Set 0 or more, or -1 for all of this edge type"
+            "a fanout is a number of neighbors",
+            "Set 0 or more, or -1 for all of this edge type",
+            id="sampling-fanout",
         )
     return fanout
 
@@ -31,6 +37,7 @@ def _check_edge_type_name(name: str) -> str:
         raise rule_error(
             "it is not the name of an edge type",
             "Set source type, relation and destination type as in user__follows__user",
+            id="graph-edge-type-name",
         )
     return name
 
@@ -118,12 +125,14 @@ class Sampling(Section):
                     ("fanouts",),
                     f"edge types differ in their number of hops: {sorted(lengths)}",
                     "Set lists of one length",
+                    id="sampling-hops",
                 )
             elif not all(any(hop) for hop in zip(*self.fanouts.values(), strict=True)):
                 yield Problem(
                     ("fanouts",),
                     "a hop takes no neighbors of any edge type",
                     "Set a number other than 0 for some edge type in each hop",
+                    id="sampling-hop-empty",
                 )
         drawn = {"weight": self.weight is not None, "replace": self.replace}
         if self.temporal is not None and self.temporal.strategy == "last":
@@ -132,17 +141,24 @@ class Sampling(Section):
                     (key,),
                     "sampling.temporal.strategy is last, which draws nothing",
                     "Remove it, or set the strategy to uniform",
+                    id="sampling-last-draws-nothing",
                 )
         if self.type is not None:
             drawn |= {"temporal": self.temporal is not None, "disjoint": self.disjoint}
             for key, is_set in drawn.items():
                 if is_set and key != "replace":
                     yield Problem(
-                        (key,), "an own sampler does not get it", "Remove it, or sampling.type"
+                        (key,),
+                        "an own sampler does not get it",
+                        "Remove it, or sampling.type",
+                        id="sampling-own-sampler",
                     )
         if self.args and self.type is None:
             yield Problem(
-                ("args",), "they are arguments of sampling.type, which is not set", "Set it"
+                ("args",),
+                "they are arguments of sampling.type, which is not set",
+                "Set it",
+                id="sampling-arguments-alone",
             )
 
 
@@ -289,6 +305,7 @@ def broken_batch_rules(
                 _BATCH_SIZE,
                 "it can only follow from training.global_batch_size, which is null too",
                 "Set loader.batch_size or training.global_batch_size",
+                id="config-batch-size",
             )
         return
     if batch_size is None:
@@ -299,6 +316,7 @@ def broken_batch_rules(
                 f"{global_batch_size} / ({workers} workers x {accumulate or 1} accumulated "
                 "batches) is not a whole number of seeds",
                 f"Set a multiple of {per_seed}, as {_nearest(global_batch_size, per_seed)}",
+                id="config-batch-size",
             )
     elif accumulate is None:
         per_batch = batch_size * workers
@@ -309,6 +327,7 @@ def broken_batch_rules(
                 f"{per_batch}) is not a whole number of accumulated batches",
                 f"Set a multiple of {per_batch}, as {_nearest(global_batch_size, per_batch)}, or "
                 "loader.batch_size: null so that it follows",
+                id="config-batch-size",
             )
     elif batch_size * workers * accumulate != global_batch_size:
         product = batch_size * workers * accumulate
@@ -317,6 +336,7 @@ def broken_batch_rules(
             f"batch_size {batch_size} x {workers} workers x accumulate_grad_batches {accumulate} "
             f"= {product}, not {global_batch_size}",
             f"Set it to {product}, or only two of the three so that the third follows",
+            id="config-batch-size",
         )
 
 

@@ -171,7 +171,8 @@ def _checked_modules(allow_modules: Sequence[str]) -> tuple[str, ...]:
         if not isinstance(module, str) or not all(p.isidentifier() for p in module.split(".")):
             raise ConfigError(
                 f"--allow-module={module!r} is invalid: it is no name of a module. Set it as in "
-                "my_pkg or my_pkg.models."
+                "my_pkg or my_pkg.models.",
+                id="command-allow-module",
             )
     return modules
 
@@ -193,7 +194,7 @@ class Messages:
 
     def placed(self, path: KeyPath, text: str) -> str:
         """A message that names its key itself, with the line where this was set."""
-        origin = self._origin(Problem(path, "", ""))
+        origin = self._origin(path)
         return self._without_secrets(f"{origin}: {text}" if origin else text)
 
     def _text(self, problem: Problem) -> str:
@@ -203,7 +204,7 @@ class Messages:
             value = bare_name if isinstance(bare_name, str) else value
         text = problem.text(
             None if value is MISSING else self._shown(value, problem.path),
-            self._origin(problem),
+            self._origin(problem.path, problem.line),
         )
         return self._without_secrets(text)
 
@@ -214,17 +215,17 @@ class Messages:
                 text = text.replace(secret, f"${{env:{name}}}")
         return text
 
-    def _origin(self, problem: Problem) -> str | None:
-        if problem.line is not None:
-            return self._source.at_line(problem.line)
-        for length in range(len(problem.path), 0, -1):
-            if origin := self._overridden.origins.get(problem.path[:length]):
+    def _origin(self, path: KeyPath, line: int | None = None) -> str | None:
+        if line is not None:
+            return self._source.at_line(line)
+        for length in range(len(path), 0, -1):
+            if origin := self._overridden.origins.get(path[:length]):
                 return origin
-        if problem.path and problem.path not in self._source.lines:
-            for path, origin in self._overridden.origins.items():
-                if is_below(path, problem.path):  # the override has made this section
+        if path and path not in self._source.lines:
+            for known, origin in self._overridden.origins.items():
+                if is_below(known, path):  # the override has made this section
                     return origin
-        return self._source.origin(problem.path)
+        return self._source.origin(path)
 
     def _shown(self, value: Any, path: KeyPath) -> str:
         text = repr(redact(value, self._source.secrets, path))

@@ -7,9 +7,11 @@ import itertools
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from pydantic_core import PydanticCustomError
+
+from raygnn.errors import with_id
 
 #: Place in the config: keys of mappings and indices of lists.
 KeyPath = tuple[str | int, ...]
@@ -21,11 +23,20 @@ _MAX_CHOICES, _MAX_WORD = 100, 100
 RULES_ERROR = "raygnn_rules"
 
 
+class BrokenRule(NamedTuple):
+    """A rule that some value breaks, what to set instead, and the stable id of both."""
+
+    rule: str
+    remedy: str
+    id: str
+
+
 @dataclass(frozen=True)
 class Problem:
-    """One broken rule.
+    """One broken rule, at its place.
 
     Attributes:
+        id: stable name of the rule.
         needs: top-level sections that the rule has read, of a rule between sections.
         line: line of the YAML, where the path alone does not give it.
     """
@@ -33,6 +44,7 @@ class Problem:
     path: KeyPath
     rule: str
     remedy: str
+    id: str
     needs: frozenset[str] = frozenset()
     line: int | None = None
 
@@ -48,7 +60,7 @@ class Problem:
         value = "" if shown_value is None else f"={shown_value}"
         where = f"{origin}: " if origin else ""
         subject = f"{dotted(self.path)}{value}" if self.path else whole
-        return f"{where}{subject} is invalid: {self.rule}. {self.remedy}."
+        return with_id(f"{where}{subject} is invalid: {self.rule}. {self.remedy}.", self.id)
 
 
 def dotted(path: KeyPath) -> str:
@@ -71,13 +83,13 @@ def choose_from(word: object, choices: Sequence[str], what: str = "Set one of") 
 
 def rules_error(problems: Sequence[Problem]) -> PydanticCustomError:
     """The pydantic error that carries problems; their paths are relative to where it is raised."""
-    text = "; ".join(f"{dotted(p.path)}: {p.rule}. {p.remedy}" for p in problems)
+    text = "; ".join(p.text(None) for p in problems)
     return PydanticCustomError(RULES_ERROR, "{text}", {"text": text, "problems": tuple(problems)})
 
 
-def rule_error(rule: str, remedy: str) -> PydanticCustomError:
+def rule_error(rule: str, remedy: str, *, id: str) -> PydanticCustomError:
     """One broken rule of the value that is being validated."""
-    return rules_error([Problem((), rule, remedy)])
+    return rules_error([Problem((), rule, remedy, id)])
 
 
 _INDEX = re.compile(r"[0-9]{1,9}")

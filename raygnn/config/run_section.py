@@ -25,14 +25,18 @@ from raygnn.config.section import (
 def _check_run_name(name: str) -> str:
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._=,+-]*", name):
         raise rule_error(
-            "it names a folder", "Set letters, digits and any of ._=,+- that begin with a letter"
+            "it names a folder",
+            "Set letters, digits and any of ._=,+- that begin with a letter",
+            id="run-name",
         )
     return name
 
 
 def _check_range(bounds: list[int]) -> list[int]:
     if bounds[0] > bounds[1]:
-        raise rule_error("the least number comes first", f"Set [{bounds[1]}, {bounds[0]}]")
+        raise rule_error(
+            "the least number comes first", f"Set [{bounds[1]}, {bounds[0]}]", id="scaling-range"
+        )
     return bounds
 
 
@@ -177,6 +181,7 @@ class Parameter(Section):
                 (),
                 f"it takes exactly one of {', '.join(kinds)}, and has {len(given)}",
                 "Set one, as in {choice: [32, 64]} or {loguniform: [1e-4, 1e-1]}",
+                id="sweep-distribution",
             )
             return
         kind = given[0]
@@ -185,11 +190,17 @@ class Parameter(Section):
         low, high = getattr(self, kind)
         if low >= high:
             yield Problem(
-                (kind,), f"{low:g} is not less than {high:g}", "Set the smaller bound first"
+                (kind,),
+                f"{low:g} is not less than {high:g}",
+                "Set the smaller bound first",
+                id="sweep-bounds-order",
             )
         elif kind == "loguniform" and low <= 0:
             yield Problem(
-                (kind,), "zero and less have no logarithm", "Set a lower bound above 0, or uniform"
+                (kind,),
+                "zero and less have no logarithm",
+                "Set a lower bound above 0, or uniform",
+                id="sweep-bounds-log",
             )
 
 
@@ -220,6 +231,7 @@ class ASHA(Section):
                 ("max_t",),
                 f"it is less than grace_period={self.grace_period}",
                 "Set it to at least the grace period",
+                id="sweep-grace-period",
             )
 
 
@@ -243,6 +255,7 @@ def _scheduler(value: Any) -> Any:
             "other hyperparameters, and a trial of Ray Train hands Ray Tune no checkpoint that it "
             "could exploit",
             "Set asha, median_stopping or fifo",
+            id="sweep-scheduler",
         )
     return {"type": value} if isinstance(value, str) else value
 
@@ -282,6 +295,7 @@ class Tune(Section):
                     ("space", path, "grid"),
                     "optuna draws its values and takes no grid",
                     "Set choice in place of grid, or tune.searcher: random",
+                    id="sweep-grid",
                 )
 
 
@@ -297,6 +311,7 @@ def broken_space(tune: Tune, root: type[Section]) -> Iterable[Problem]:
                 place,
                 f"{path[0]} belongs to the sweep, not to its trials",
                 "Take it out of the space",
+                id="sweep-space-section",
             )
         elif wrong := _unknown_key(path, root):
             where, keys = wrong
@@ -304,6 +319,7 @@ def broken_space(tune: Tune, root: type[Section]) -> Iterable[Problem]:
                 place,
                 f"there is no key {where}",
                 choose_from(where.rpartition(".")[2], keys, "Keys there"),
+                id="sweep-space-unknown",
             )
 
 

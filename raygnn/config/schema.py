@@ -55,7 +55,9 @@ CallbackSpec = Annotated[
 def _check_dotted(name: str) -> str:
     if "." not in name:
         raise rule_error(
-            "it is no dotted path of a function", "Set it as in my_pkg.my_module.my_function"
+            "it is no dotted path of a function",
+            "Set it as in my_pkg.my_module.my_function",
+            id="component-path",
         )
     return name
 
@@ -232,6 +234,7 @@ def _layers_equal_hops(config: Config) -> Iterable[Problem]:
             ("model", "args", "num_layers"),
             f"a layer goes one hop, and sampling.fanouts has {hops}: {config.sampling.fanouts}",
             f"Set it to {hops}, leave it out, or give {num_layers} fanouts",
+            id="model-layers-hops",
         )
 
 
@@ -244,6 +247,7 @@ def _plateau_has_monitor(config: Config) -> Iterable[Problem]:
                 ("lr_scheduler", "monitor"),
                 f"{scheduler.type} looks at no metric",
                 "Set lr_scheduler.type: ReduceLROnPlateau, or remove the monitor",
+                id="scheduler-monitor-unread",
             )
         return
     if scheduler.frequency != 1:
@@ -251,6 +255,7 @@ def _plateau_has_monitor(config: Config) -> Iterable[Problem]:
             ("lr_scheduler", "frequency"),
             "ReduceLROnPlateau steps at each validation",
             "Remove it, and set training.validate_every",
+            id="scheduler-frequency",
         )
     known = [(checkpoint.monitor, checkpoint.mode)]
     known += [(stopping.monitor, stopping.mode)] if stopping else []
@@ -260,6 +265,7 @@ def _plateau_has_monitor(config: Config) -> Iterable[Problem]:
             ("lr_scheduler", "monitor"),
             "ReduceLROnPlateau needs a metric, and there is no early stopping to take it from",
             "Set the name of a logged metric, as in val/loss",
+            id="scheduler-monitor-missing",
         )
         return
     mode = next((mode for name, mode in known if name == monitor and mode), "min")
@@ -268,6 +274,7 @@ def _plateau_has_monitor(config: Config) -> Iterable[Problem]:
             ("lr_scheduler", "args", "mode"),
             f"{monitor} is better when it is {_WORDS[mode]}, as said elsewhere in this config",
             f"Set lr_scheduler.args.mode: {mode}",
+            id="scheduler-mode",
         )
 
 
@@ -277,6 +284,7 @@ def _exact_evaluation_has_no_times(config: Config) -> Iterable[Problem]:
             ("training", "eval"),
             "it takes all neighbors, and sampling.temporal leaves later ones out",
             "Set it to sampled",
+            id="sampling-temporal-exact",
         )
 
 
@@ -287,12 +295,14 @@ def _sharding_fits(config: Config) -> Iterable[Problem]:
             ("scaling", "shard"),
             "with model.args.sparse_embeddings only the rows that were read travel between workers",
             "Set it to none, or sparse_embeddings to false",
+            id="shard-sparse-gradients",
         )
     if shard == "full" and optimizer in ("Adafactor", "Rprop"):
         yield Problem(
             ("scaling", "shard"),
             f"torch's {optimizer} does not work on parts of weights",
             "Set it to optimizer or none, or optimizer.type to Adam",
+            id="shard-optimizer",
         )
 
 
@@ -302,6 +312,7 @@ def _links_share_nodes(config: Config) -> Iterable[Problem]:
             ("sampling", "disjoint"),
             "in a batch of links each node is encoded once, for all links that it is an end of",
             "Set it to false",
+            id="sampling-disjoint-links",
         )
 
 
@@ -315,6 +326,7 @@ def _trials_have_workers(config: Config) -> Iterable[Problem]:
             ("scaling", "num_workers"),
             "each trial of a sweep trains in workers of Ray Train",
             "Set 1 or more",
+            id="sweep-workers",
         )
 
 

@@ -21,6 +21,7 @@ from raygnn.config.documents import (
     parse_yaml,
 )
 from raygnn.config.problems import (
+    BrokenRule,
     KeyPath,
     Problem,
     choose_from,
@@ -69,7 +70,9 @@ def read_source(source: str | os.PathLike[str] | Mapping[str, Any] | BaseModel) 
         return given
     name = os.fspath(source)
     if not isinstance(name, str):
-        raise ConfigError("CONFIG is invalid: its path is made of bytes. Set a text.")
+        raise ConfigError(
+            "CONFIG is invalid: its path is made of bytes. Set a text.", id="config-unreadable"
+        )
     if isinstance(source, str) and _is_yaml(source):
         return parse_source(source, None)
     return parse_source(_read(name), redact_text(name))
@@ -82,7 +85,10 @@ def _is_yaml(text: str) -> bool:
 
 def _read(name: str) -> str:
     if not name:
-        raise ConfigError("CONFIG='' is invalid: it is empty. Set a path or URI of a YAML file.")
+        raise ConfigError(
+            "CONFIG='' is invalid: it is empty. Set a path or URI of a YAML file.",
+            id="config-unreadable",
+        )
     shown = f"CONFIG={redact_text(name)!r} is invalid"
     try:
         if "://" not in name:
@@ -100,7 +106,7 @@ def _read(name: str) -> str:
         rule = "it is no text in UTF-8"
     except Exception as error:  # noqa: BLE001 - each fsspec backend raises its own
         rule = f"it cannot be read: {redact_text(str(error))}"
-    raise ConfigError(f"{shown}: {rule}. Set a path or URI of a YAML file.")
+    raise ConfigError(f"{shown}: {rule}. Set a path or URI of a YAML file.", id="config-unreadable")
 
 
 def parse_source(text: str, name: str | None) -> Source:
@@ -120,7 +126,8 @@ def parse_source(text: str, name: str | None) -> Source:
     if not isinstance(value, dict):
         raise ConfigError(
             f"{source.at_line(1)}: config is invalid: it is a {type(value).__name__}, not a "
-            "mapping. Set keys with values, as in seed: 0."
+            "mapping. Set keys with values, as in seed: 0.",
+            id="config-not-mapping",
         )
     return source
 
@@ -164,12 +171,16 @@ class _Copier:
             "Set null, a bool, a number, a string, a list or a mapping; an object is written "
             "as {__type: dotted.path.of.its.Class, argument: value}"
         )
-        self._problems.append(Problem(path, rule, remedy))
+        self._problems.append(Problem(path, rule, remedy, id="config-not-plain"))
         return None
 
     def _item(self, key: Any, value: Any, path: KeyPath) -> Any:
         if not isinstance(key, str):
-            self._problems.append(Problem((*path, str(key)), "a key must be a text", "Quote it"))
+            self._problems.append(
+                Problem(
+                    (*path, str(key)), "a key must be a text", "Quote it", id="config-key-not-text"
+                )
+            )
         self._limits.check(key, len(path))
         return self.copy(value, (*path, str(key)))
 
@@ -236,6 +247,7 @@ def _parse(tokens: Sequence[str], problems: list[Problem]) -> Iterator[Override]
                     (token,),
                     "it belongs to no override",
                     "Write overrides as --section.key value or --section.key=value",
+                    id="override-form",
                 )
             )
             continue
@@ -257,13 +269,14 @@ def _parse(tokens: Sequence[str], problems: list[Problem]) -> Iterator[Override]
         try:
             yield Override(path, parse_scalar(text), text)
         except DocumentError as error:
-            rule = f"the override's value cannot be read: {error.rule}"
-            problems.append(Problem(path, rule, "Correct or quote the value"))
+            rule = f"the override's value cannot be read: {error.problem.rule}"
+            problems.append(Problem(path, rule, "Correct or quote the value", id="override-value"))
 
 
-def _broken_name(name: str) -> tuple[str, str] | None:
+def _broken_name(name: str) -> BrokenRule | None:
     if name.count(".") >= MAX_DEPTH:
-        return f"it is nested deeper than {MAX_DEPTH} levels", "Name a key of the config"
+        rule = f"it is nested deeper than {MAX_DEPTH} levels"
+        return BrokenRule(rule, "Name a key of the config", id="document-depth")
     return broken_scalar(name)
 
 
@@ -275,11 +288,11 @@ def _apply(override: Override, result: Overridden, defaults: Mapping[str, Any]) 
         if isinstance(parent, dict):
             key = str(key)
         elif not isinstance(key, int) or key >= len(parent):
-            raise _MisfitError(*_bad_index(override.path, len(parent)))
+            raise _bad_index(override.path, len(parent))
         if override.deletes and isinstance(parent, dict) and key not in parent:
-            raise _MisfitError(*_nothing_to_delete(key, parent))
+            raise _nothing_to_delete(key, parent)
     except _MisfitError as misfit:
-        result.problems.append(Problem(override.path, misfit.rule, misfit.remedy))
+        result.problems.append(Problem(override.path, *misfit.broken))
         return False
     if override.deletes:
         del parent[key]
@@ -289,11 +302,11 @@ def _apply(override: Override, result: Overridden, defaults: Mapping[str, Any]) 
 
 
 class _MisfitError(Exception):
-    """An override does not fit the config: the rule and the remedy."""
+    """An override does not fit the config."""
 
-    def __init__(self, rule: str, remedy: str) -> None:
-        super().__init__(rule, remedy)
-        self.rule, self.remedy = rule, remedy
+    def __init__(self, rule: str, remedy: str, *, id: str) -> None:
+        super().__init__(rule, remedy, id)
+        self.broken = BrokenRule(rule, remedy, id)
 
 
 def _parent(override: Override, root: dict[str, Any], defaults: Mapping[str, Any]) -> Any:
@@ -303,29 +316,30 @@ def _parent(override: Override, root: dict[str, Any], defaults: Mapping[str, Any
         here, follows = override.path[:depth], override.path[depth]
         key: Any = part if isinstance(node, list) else str(part)
         if isinstance(node, list) and (not isinstance(key, int) or key >= len(node)):
-            raise _MisfitError(*_bad_index(here, len(node)))
+            raise _bad_index(here, len(node))
         child = node[key] if isinstance(node, list) else node.get(key)
         if isinstance(child, str) and follows in _COMPONENT_KEYS and _is_component(here):
             child = {"type": child}
         if child is None:
             if override.deletes:
-                raise _MisfitError(*_nothing_to_delete(key, node))
+                raise _nothing_to_delete(key, node)
             default = value_at(defaults, here) if isinstance(follows, int) else None
             child = list(default) if isinstance(default, list) else {}
         if not isinstance(child, dict | list):
             what = f"{dotted(here)} holds a value, not keys"
-            raise _MisfitError(what, f"Override {dotted(here)} itself")
+            raise _MisfitError(what, f"Override {dotted(here)} itself", id="override-place")
         node[key] = child
         node = child
     return node
 
 
-def _nothing_to_delete(key: object, parent: Any) -> tuple[str, str]:
+def _nothing_to_delete(key: object, parent: Any) -> _MisfitError:
     present = [str(name) for name in parent] if isinstance(parent, dict) else []
     remedy = choose_from(key, present, "Set there") if present else "Nothing is set there"
-    return (
+    return _MisfitError(
         "it cannot be deleted, as the config does not set it",
         f"{remedy}. To switch off a default, set it to null",
+        id="override-deletes-nothing",
     )
 
 
@@ -333,7 +347,8 @@ def _is_component(path: KeyPath) -> bool:
     return path[0] in {slot.path for slot in SLOTS.values()}
 
 
-def _bad_index(path: KeyPath, length: int) -> tuple[str, str]:
+def _bad_index(path: KeyPath, length: int) -> _MisfitError:
     rule = f"{dotted(path[:-1])} is a list of {length}, which has no item {path[-1]}"
     remedy = f"Set an index from 0 to {length - 1}" if length else "The list is empty"
-    return rule, f"{remedy}, or override the whole list as [a, b]"
+    remedy = f"{remedy}, or override the whole list as [a, b]"
+    return _MisfitError(rule, remedy, id="override-index")

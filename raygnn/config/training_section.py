@@ -31,12 +31,15 @@ _GRAD_REDUCTIONS = ("sample_mean", "batch_mean", "sum")
 def _check_monitor(name: str) -> str:
     if name.startswith("test/"):
         raise rule_error(
-            "decisions must not look at the test split", f"Set val/{name.removeprefix('test/')}"
+            "decisions must not look at the test split",
+            f"Set val/{name.removeprefix('test/')}",
+            id="monitor-test-split",
         )
     if not _is_monitor(name):
         raise rule_error(
             "a monitor is the name of a logged metric",
             f"Set it with its split, as in val/{name.strip('/') or 'loss'}",
+            id="monitor-name",
         )
     return name
 
@@ -50,6 +53,7 @@ def _check_resume(resume: str) -> str:
         raise rule_error(
             "it is neither a known word nor the path of a checkpoint or run (which has a /)",
             choose_from(resume, _RESUME_WORDS) + ", or a path or URI",
+            id="resume-word",
         )
     return resume
 
@@ -157,6 +161,7 @@ class Training(Section):
                 ("max_epochs",),
                 "training would never end: no limit is set",
                 f"Set at least one of: {', '.join(_LIMITS)}",
+                id="training-endless",
             )
 
     @property
@@ -171,12 +176,14 @@ class Training(Section):
                 ("grad_reduction",),
                 "there is no such reduction",
                 choose_from(chosen, _GRAD_REDUCTIONS) + ", or a dotted path",
+                id="training-reduction-unknown",
             )
         if self.loss_reduction == "sum" and chosen == "sample_mean":
             yield Problem(
                 ("grad_reduction",),
                 "sums over seeds are not averaged over seeds again",
                 "Set loss_reduction: mean, or grad_reduction: sum or batch_mean",
+                id="training-reductions-clash",
             )
 
 
@@ -202,7 +209,14 @@ class EarlyStopping(Section):
             monitor = value.get("monitor", "val/loss")
             if isinstance(monitor, str) and _is_monitor(monitor) and monitor not in _LOSSES:
                 raise rules_error(
-                    [Problem(("mode",), f"it is required with monitor: {monitor}", _SET_MODE)]
+                    [
+                        Problem(
+                            ("mode",),
+                            f"it is required with monitor: {monitor}",
+                            _SET_MODE,
+                            id="monitor-mode",
+                        )
+                    ]
                 )
         return value
 
@@ -281,12 +295,18 @@ class Checkpoint(Section):
 
     def broken_rules(self) -> Iterable[Problem]:
         if self.monitor not in (None, *_LOSSES) and self.mode is None:
-            yield Problem(("mode",), f"it is required with monitor: {self.monitor}", _SET_MODE)
+            yield Problem(
+                ("mode",),
+                f"it is required with monitor: {self.monitor}",
+                _SET_MODE,
+                id="monitor-mode",
+            )
         if self.monitor is None and self.mode is not None:
             yield Problem(
                 ("mode",),
                 "it belongs to checkpoint.monitor, which is not set",
                 "Set checkpoint.monitor too, or early_stopping.mode instead",
+                id="monitor-mode-alone",
             )
 
 
@@ -369,13 +389,19 @@ class Profiler(Section):
     def broken_rules(self) -> Iterable[Problem]:
         if (self.begin_batch is None) != (self.end_batch is None):
             missing = "begin_batch" if self.begin_batch is None else "end_batch"
-            yield Problem((missing,), "begin_batch and end_batch go together", f"Set {missing} too")
+            yield Problem(
+                (missing,),
+                "begin_batch and end_batch go together",
+                f"Set {missing} too",
+                id="profiler-range-half",
+            )
         elif self.begin_batch is not None and self.end_batch is not None:
             if self.end_batch < self.begin_batch:
                 yield Problem(
                     ("end_batch",),
                     f"it is before begin_batch, which is {self.begin_batch}",
                     f"Set at least {self.begin_batch}",
+                    id="profiler-range-order",
                 )
             for name in _SCHEDULE:
                 if getattr(self, name) is not None:
@@ -383,4 +409,5 @@ class Profiler(Section):
                         (name,),
                         "a schedule and begin_batch exclude each other",
                         f"Set begin_batch and end_batch to null, or {name} to null",
+                        id="profiler-range-schedule",
                     )

@@ -177,7 +177,9 @@ def _unknown_monitors(
             continue
         choices = [f"val/{choice}" for choice in known]
         remedy = choose_from(monitor, choices)
-        problem = Problem((section, key), "no metric of this task has the name", remedy)
+        problem = Problem(
+            (section, key), "no metric of this task has the name", remedy, id="monitor-unknown"
+        )
         yield problem.path, problem.text(repr(monitor))
 
 

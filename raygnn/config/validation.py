@@ -14,6 +14,7 @@ from raygnn.config.documents import DocumentError, parse_yaml
 from raygnn.config.problems import (
     MISSING,
     RULES_ERROR,
+    BrokenRule,
     KeyPath,
     Problem,
     choose_from,
@@ -48,6 +49,8 @@ _KINDS = {
     "less_than": ("less than %(lt)g", "Set a number less than %(lt)g"),
     "less_than_equal": ("at most %(le)g", "Set a number of at most %(le)g"),
 }
+
+_RANGES = ("finite_number", "greater_than", "greater_than_equal", "less_than", "less_than_equal")
 
 
 @dataclass(frozen=True)
@@ -121,7 +124,8 @@ def validate_file(root: type[S], text: str, name: str, see: str) -> S:
         given = document.value.get("format") if isinstance(document.value, dict) else None
         rule = f"this raygnn reads {known!r} only"
         remedy = f"Begin the file with 'format: {known}', or use the raygnn that wrote it"
-        text = Problem(("format",), rule, remedy).text(repr(given)[:_MAX_SHOWN], name)
+        problem = Problem(("format",), rule, remedy, id="document-format")
+        text = problem.text(repr(given)[:_MAX_SHOWN], name)
         raise DataError(f"{text}\nSee docs/{see} for the format.")
     else:
         found, errors = _validated(root, document.value)
@@ -176,41 +180,45 @@ def _problem(
     kind = error["type"]
     if kind == "extra_forbidden":
         keys = _keys_at(path[:-1], value, root)
-        return Problem(path, "there is no such key", choose_from(path[-1], keys, "Keys here"))
+        remedy = choose_from(path[-1], keys, "Keys here")
+        return Problem(path, "there is no such key", remedy, id="config-unknown-key")
     if kind == "missing":
-        return Problem(path, "it is required", f"Set {path[-1]}")
+        return Problem(path, "it is required", f"Set {path[-1]}", id="config-required")
     if kind in ("literal_error", "union_tag_invalid"):
         expected = str(context.get("expected", context.get("expected_tags", "")))
         choices = [_yaml_word(choice) for choice in expected.replace(" or ", ", ").split(", ")]
         field_path = path if kind == "literal_error" else (*path, "type")
         given = value_at(value, field_path)
-        return Problem(field_path, "there is no such choice", choose_from(given, choices))
+        remedy = choose_from(given, choices)
+        return Problem(field_path, "there is no such choice", remedy, id="config-choice")
     if kind == "union_tag_not_found":
         types = [str(choice) for choice in _types_at(path, root)]
-        return Problem((*path, "type"), "it is required", choose_from("", types))
+        remedy = choose_from("", types)
+        return Problem((*path, "type"), "it is required", remedy, id="config-required")
     if kind in ("too_short", "too_long"):
         limit = context.get("min_length", context.get("max_length"))
         bound, remedy = (
             ("at least", "Add some") if kind == "too_short" else ("at most", "Remove some")
         )
         rule = f"it needs {bound} {limit} {'entry' if limit == 1 else 'entries'}"
-        return Problem(path, f"{rule}, and has {context.get('actual_length')}", remedy)
-    if kind == "value_error":  # a validator's own words: the rule, then the remedy
-        rule, _, remedy = str(context["error"]).partition("; ")
-        return Problem(path, rule, (remedy[:1].upper() + remedy[1:]) or "Correct it")
+        rule = f"{rule}, and has {context.get('actual_length')}"
+        return Problem(path, rule, remedy, id="config-length")
     if kind in _KINDS:
-        rule, remedy = type_rule(error)
-        return Problem(path, f"it must be {rule}", remedy)
-    return Problem(path, str(error["msg"]).lower(), "Set another value")
+        return Problem(path, *type_rule(error))
+    return Problem(path, str(error["msg"]).lower(), "Set another value", id="config-value")
 
 
-def type_rule(error: Mapping[str, Any]) -> tuple[str, str]:
+def type_rule(error: Mapping[str, Any]) -> BrokenRule:
     """What one of pydantic's errors says that a value must be, and what to set."""
-    if error["type"] == "missing":
-        return f"a mapping with {error['loc'][-1]}", f"Set {error['loc'][-1]}"
-    rule, remedy = _KINDS.get(error["type"], ("something else", "Set another value"))
-    context = error.get("ctx", {})
-    return rule % context, remedy % context
+    kind, context = error["type"], error.get("ctx", {})
+    if kind == "missing":
+        key = error["loc"][-1]
+        return BrokenRule(f"it must be a mapping with {key}", f"Set {key}", id="config-required")
+    what, remedy = _KINDS.get(kind, ("something else", "Set another value"))
+    rule = f"it must be {what % context}"
+    if kind in _RANGES:
+        return BrokenRule(rule, remedy % context, id="config-range")
+    return BrokenRule(rule, remedy % context, id="config-type")
 
 
 def _yaml_word(choice: str) -> str:
@@ -288,15 +296,17 @@ def typed_arguments(kind: type[T], args: Mapping[str, Any], owner: str) -> T:
         path = ("task", "args", name)
         if name not in known:
             remedy = f"{did_you_mean(name, known)}Set one of: {', '.join(known)}"
-            problems.append(Problem(path, f"{owner} has no such argument", remedy).text(None))
+            rule = f"{owner} has no such argument"
+            problem = Problem(path, rule, remedy, id="task-argument-unknown")
+            problems.append(problem.text(None))
             continue
         try:
             values[name] = TypeAdapter(types[name]).validate_python(value, strict=True)
         except ValidationError as error:
-            rules = dict.fromkeys(type_rule(found) for found in error.errors())
-            rule, remedy = " or ".join(rule for rule, _ in rules), next(iter(rules))[1]
-            problem = Problem(path, f"it must be {rule}", remedy)
+            first, *others = dict.fromkeys(type_rule(found) for found in error.errors())
+            kinds = [first.rule, *(other.rule.removeprefix("it must be ") for other in others)]
+            problem = Problem(path, " or ".join(kinds), first.remedy, first.id)
             problems.append(problem.text(repr(redact(value, (), path))))
     if problems:
-        raise ConfigError("\n".join(problems))
+        raise ConfigError(problems)
     return kind(**values)

@@ -46,7 +46,8 @@ def create_array(path: Path, shape: tuple[int, ...], dtype: DTypeLike) -> None:
         except OSError as error:
             raise ResourceError(
                 f"data.cache_dir: no room for {size:,} bytes of {path}: {error.strerror}. "
-                "Free some disk space, or set data.cache_dir to a larger disk."
+                "Free some disk space, or set data.cache_dir to a larger disk.",
+                id="data-cache-full",
             ) from error
 
 

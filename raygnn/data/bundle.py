@@ -196,7 +196,8 @@ class Bundle:
         if name not in columns:
             raise DataError(
                 f"column {name!r} is invalid: {type_name(type_)} has {sorted(columns) or 'none'}. "
-                "Use one of these, or declare the column in graph.yaml."
+                "Use one of these, or declare the column in graph.yaml.",
+                id="graph-column-unknown",
             )
         folder = self._folder(type_)
         info = columns[name]
@@ -314,7 +315,8 @@ class Bundle:
         if node_type not in self._record.nodes:
             raise DataError(
                 f"node type {node_type!r} is invalid: the graph has {self.node_types}. "
-                "Use one of these."
+                "Use one of these.",
+                id="graph-node-type-unknown",
             )
         return self._record.nodes[node_type]
 
@@ -322,7 +324,8 @@ class Bundle:
         if edge_type not in self._edges:
             raise DataError(
                 f"edge type {type_name(edge_type)!r} is invalid: the graph has "
-                f"{[edge_type_name(known) for known in self._edges]}. Use one of these."
+                f"{[edge_type_name(known) for known in self._edges]}. Use one of these.",
+                id="graph-edge-type-unknown",
             )
         return self._edges[edge_type]
 

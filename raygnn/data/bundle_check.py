@@ -31,7 +31,8 @@ def check_arrays(bundle: Bundle) -> None:
     except (ValueError, OSError) as error:  # by NumPy of a damaged head, by `_demand` of the rest
         raise DataError(
             f"bundle {bundle.path} is damaged: {error}. Remove the folder; the next run builds it "
-            "again."
+            "again.",
+            id="bundle-damaged",
         ) from error
 
 

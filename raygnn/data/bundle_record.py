@@ -170,7 +170,9 @@ class BundleRecord:
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise DataError(
                 f"bundle {folder} is damaged: {RECORD_NAME} is no record of one: "
-                f"{type(error).__name__}: {error}. Remove the folder; the next run builds it again."
+                f"{type(error).__name__}: {error}. Remove the folder; the next run builds it "
+                "again.",
+                id="bundle-damaged",
             ) from error
         for name, size in record.file_sizes.items():
             path = folder / name
@@ -179,7 +181,8 @@ class BundleRecord:
                 what = "is missing" if found is None else f"has {found:,} bytes instead of {size:,}"
                 raise DataError(
                     f"bundle {folder} is damaged: {name} {what}. "
-                    "Remove the folder; the next run builds it again."
+                    "Remove the folder; the next run builds it again.",
+                    id="bundle-damaged",
                 )
         return record
 
@@ -190,18 +193,21 @@ def _read(folder: Path) -> dict[str, Any]:
         content: dict[str, Any] = dict(json.loads(path.read_text(encoding="utf-8")))
     except FileNotFoundError as error:
         raise DataError(
-            f"{folder} is no bundle: it has no {RECORD_NAME}. Name a folder that ingest made."
+            f"{folder} is no bundle: it has no {RECORD_NAME}. Name a folder that ingest made.",
+            id="bundle-missing",
         ) from error
     except (ValueError, TypeError) as error:
         raise DataError(
             f"bundle {folder} is damaged: {RECORD_NAME} does not parse: {error}. "
-            "Remove the folder; the next run builds it again."
+            "Remove the folder; the next run builds it again.",
+            id="bundle-damaged",
         ) from error
     if content.get("format") != FORMAT or content.get("version") != FORMAT_VERSION:
         raise DataError(
             f"bundle {folder} has format {content.get('format')!r} version "
             f"{content.get('version')!r}; this raygnn reads {FORMAT!r} version {FORMAT_VERSION}. "
-            "Build it again from its tables with this raygnn."
+            "Build it again from its tables with this raygnn.",
+            id="bundle-format",
         )
     return content
 

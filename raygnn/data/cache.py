@@ -35,7 +35,8 @@ def cache_folder(cache_dir: str | os.PathLike[str] | None, part: str) -> Path:
     if is_remote(given):
         raise DataError(
             f"data.cache_dir={redact(os.fspath(given))!r} is invalid: bundles are memory-mapped, "
-            "which needs a local disk. Set a local folder."
+            "which needs a local disk. Set a local folder.",
+            id="data-cache-remote",
         )
     try:
         folder = Path(os.fspath(given)).expanduser().absolute() / part
@@ -139,5 +140,6 @@ def _cache_error(error: Exception, folder: Path, what: str) -> ResourceError:
     """The error of a cache that this user cannot use."""
     return ResourceError(
         f"data.cache_dir: {what} cannot be kept in {folder}: {error}. Set data.cache_dir, or "
-        f"${CACHE_VARIABLE}, to a folder that you may read and write, with room for the graph."
+        f"${CACHE_VARIABLE}, to a folder that you may read and write, with room for the graph.",
+        id="data-cache-unusable",
     )

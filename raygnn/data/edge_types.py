@@ -40,7 +40,8 @@ def parse_edge_type(name: str) -> EdgeType:
     if len(parts) != 3 or not all(parts):
         raise DataError(
             f"edge type {name!r} is invalid: it needs three names joined by two underscores. "
-            "Write source type, relation and destination type, as in 'user__buys__item'."
+            "Write source type, relation and destination type, as in 'user__buys__item'.",
+            id="graph-edge-type-name",
         )
     source, relation, target = parts
     return source, relation, target
@@ -61,7 +62,8 @@ def resolve_fanouts(fanouts: Fanouts, edge_types: Sequence[EdgeType]) -> dict[Ed
     if not edge_types:
         raise DataError(
             "the graph has no edge type, so there are no neighbors to sample. Declare edge_types "
-            "in graph.yaml."
+            "in graph.yaml.",
+            id="graph-no-edge-types",
         )
     if not isinstance(fanouts, Mapping):
         given = {edge_type: list(fanouts) for edge_type in edge_types}
@@ -75,7 +77,8 @@ def resolve_fanouts(fanouts: Fanouts, edge_types: Sequence[EdgeType]) -> dict[Ed
     if len(lengths) > 1:
         raise ConfigError(
             f"sampling.fanouts={_shown(given)!r} is invalid: edge types differ in their number of "
-            f"hops: {lengths}. Set lists of one length."
+            f"hops: {lengths}. Set lists of one length.",
+            id="sampling-hops",
         )
     return dict(sorted(given.items()))
 
@@ -90,13 +93,15 @@ def _check_types(given: Mapping[EdgeType, list[int]], edge_types: Sequence[EdgeT
     if unknown:
         raise ConfigError(
             f"sampling.fanouts.{unknown[0]} is invalid: the graph has no such edge type. Set it "
-            f"for {have}."
+            f"for {have}.",
+            id="sampling-fanouts-unknown",
         )
     missing = [edge_type_name(edge_type) for edge_type in edge_types if edge_type not in given]
     if missing:
         raise ConfigError(
             f"sampling.fanouts={_shown(given)!r} is invalid: {', '.join(missing)} has no fanouts. "
-            "Set them for each edge type, zeros where none shall be sampled."
+            "Set them for each edge type, zeros where none shall be sampled.",
+            id="sampling-fanouts-missing",
         )
 
 
@@ -105,7 +110,8 @@ def _check_hops(where: str, hops: list[int]) -> None:
     if not hops or not is_whole or min(hops) < -1:
         raise ConfigError(
             f"{where}={hops!r} is invalid: it is a list of whole numbers, one per hop. Set at "
-            "least one number, each a count of neighbors or -1 for all."
+            "least one number, each a count of neighbors or -1 for all.",
+            id="sampling-fanout",
         )
 
 

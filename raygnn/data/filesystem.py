@@ -153,7 +153,8 @@ def open_fs(uri: str | os.PathLike[str]) -> tuple[fsspec.AbstractFileSystem, str
     except _WRONG_URI as error:
         raise DataError(
             f"uri={redact(text)!r} is invalid: {error}. "
-            "Use a local path or a scheme that fsspec can open here, such as gs:// or memory://."
+            "Use a local path or a scheme that fsspec can open here, such as gs:// or memory://.",
+            id="data-uri",
         ) from error
     return fs, path
 
@@ -233,11 +234,13 @@ def _check_regular(path: str, place: str) -> None:
         if not os.path.islink(path):
             return  # whoever opens it says why it cannot be
         raise DataError(
-            f"{place} is invalid: it is a link that leads nowhere. Write the file again."
+            f"{place} is invalid: it is a link that leads nowhere. Write the file again.",
+            id="data-file-irregular",
         ) from error
     if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
         raise DataError(
-            f"{place} is invalid: it is not a regular file. Name a file on a disk or in a store."
+            f"{place} is invalid: it is not a regular file. Name a file on a disk or in a store.",
+            id="data-file-irregular",
         )
 
 
@@ -257,7 +260,8 @@ def read_bytes(uri: str | os.PathLike[str]) -> bytes:
     except (FileNotFoundError, IsADirectoryError) as error:
         raise DataError(
             f"{named} is invalid: there is no such file. "
-            "Check the path, and that it was written completely."
+            "Check the path, and that it was written completely.",
+            id="data-file-missing",
         ) from error
     return content
 
@@ -273,7 +277,8 @@ def read_text(uri: str | os.PathLike[str]) -> str:
     except UnicodeDecodeError as error:
         raise DataError(
             f"uri={redact(os.fspath(uri))!r} is invalid: it is no text in UTF-8: {error}. Write it "
-            "again in UTF-8."
+            "again in UTF-8.",
+            id="data-file-encoding",
         ) from error
 
 

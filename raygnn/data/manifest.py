@@ -18,6 +18,7 @@ from pydantic import (
 )
 
 from raygnn.config.documents import dump_yaml
+from raygnn.config.problems import rule_error
 from raygnn.config.section import Section
 from raygnn.config.validation import validate_file
 from raygnn.data.edge_types import REVERSE_PREFIX, SEPARATOR, EdgeType, edge_type_name
@@ -145,18 +146,25 @@ LabelSpec = Annotated[Label, BeforeValidator(_read_columns)]
 def _check_column_names(features: dict[str, Any], labels: dict[str, Any]) -> None:
     for name in (*features, *labels):
         if not _NAME.match(name):
-            raise ValueError(
+            raise rule_error(
                 f"column name {name!r} must be letters, digits, '_', '.' or '-', "
-                "starting with a letter or digit"
+                "starting with a letter or digit",
+                "Correct it",
+                id="graph-column-name",
             )
         if name in _RESERVED_COLUMNS:
-            raise ValueError(
-                f"column name {name!r} is taken by raygnn; "
-                f"use another name on the left than {sorted(_RESERVED_COLUMNS)}"
+            raise rule_error(
+                f"column name {name!r} is taken by raygnn",
+                f"Use another name on the left than {sorted(_RESERVED_COLUMNS)}",
+                id="graph-column-reserved",
             )
     both = sorted(set(features) & set(labels))
     if both:
-        raise ValueError(f"{both} are features and labels at once; give each its own name")
+        raise rule_error(
+            f"{both} are features and labels at once",
+            "Give each its own name",
+            id="graph-column-twice",
+        )
 
 
 class NodeTable(_Section):
@@ -201,14 +209,16 @@ class EdgeTable(_Section):
         _check_column_names(self.features, {})
         sparse = sorted(k for k, spec in self.features.items() if isinstance(spec, SparseFeature))
         if sparse:
-            raise ValueError(
-                f"{sparse} are sparse, which only features of nodes can be; "
-                "write the edge feature as dense columns"
+            raise rule_error(
+                f"{sparse} are sparse, which only features of nodes can be",
+                "Write the edge feature as dense columns",
+                id="graph-sparse-edges",
             )
         if not self.directed and self.type[0] != self.type[2]:
-            raise ValueError(
-                "directed: false needs equal source and target types; declare the reverse as an "
-                "edge type of its own, with source and target exchanged"
+            raise rule_error(
+                "directed: false needs equal source and target types",
+                "Declare the reverse as an edge type of its own, with source and target exchanged",
+                id="graph-undirected-types",
             )
         return self
 
@@ -261,23 +271,28 @@ class Manifest(_Section):
             _check_type_name(relation)
             for node_type in (source, target):
                 if node_type not in self.node_types:
-                    raise ValueError(
+                    raise rule_error(
                         f"edge type {list(table.type)} names node type {node_type!r}, which is "
-                        f"not among node_types {sorted(self.node_types)}"
+                        f"not among node_types {sorted(self.node_types)}",
+                        "Correct it",
+                        id="graph-node-type-undeclared",
                     )
         for edge_table in self.edge_types:
             if edge_table.type in seen:
-                raise ValueError(
-                    f"edge type {edge_type_name(edge_table.type)} is given twice; list the files "
-                    "of both under one entry, or name the relations differently"
+                raise rule_error(
+                    f"edge type {edge_type_name(edge_table.type)} is given twice",
+                    "List the files of both under one entry, or name the relations differently",
+                    id="graph-edge-type-twice",
                 )
             seen.add(edge_table.type)
         label_names = [table.name for table in self.label_edges]
         for table in self.label_edges:
             if label_names.count(table.name) > 1:
-                raise ValueError(
+                raise rule_error(
                     f"{table.sign} label edges of type {edge_type_name(table.type)} are given "
-                    "twice; list the files of both under one entry"
+                    "twice",
+                    "List the files of both under one entry",
+                    id="graph-label-edges-twice",
                 )
         reverses(self.edge_types)
         return self
@@ -307,7 +322,8 @@ class Manifest(_Section):
         if is_found and not is_below(location, [os.fspath(uri), *allow_outside]):
             raise DataError(
                 f"uri={redact(location)!r} is invalid: it is a link that leads out of its folder. "
-                "Name the file itself, or allow its folder with data.allow_outside."
+                "Name the file itself, or allow its folder with data.allow_outside.",
+                id="data-outside",
             )
         try:
             text = read_text(location)
@@ -317,7 +333,8 @@ class Manifest(_Section):
             cause = " ".join(redact(str(error)).split())
             raise DataError(
                 f"uri={redact(location)!r} is invalid: it cannot be read ({cause}). Check that "
-                "this user may read it, and that the store can be reached."
+                "this user may read it, and that the store can be reached.",
+                id="data-unreadable",
             ) from error
         return cls.parse(text, redact(location))
 
@@ -364,25 +381,35 @@ def reverses(tables: Sequence[EdgeTable]) -> dict[EdgeType, EdgeType]:
             continue
         place = f"edge type {edge_type_name(table.type)}: reverse_of={list(reverse)}"
         if reverse not in known or reverse == table.type:
-            raise ValueError(f"{place} is no other edge type; name one of edge_types")
+            raise rule_error(
+                f"{place} is no other edge type",
+                "Name one of edge_types",
+                id="graph-reverse-unknown",
+            )
         if (reverse[2], reverse[0]) != (source, target):
-            raise ValueError(
-                f"{place} does not join {target!r} to {source!r}; name a type that does"
+            raise rule_error(
+                f"{place} does not join {target!r} to {source!r}",
+                "Name a type that does",
+                id="graph-reverse-ends",
             )
         for one, other in ((table.type, reverse), (reverse, table.type)):
             if found.setdefault(one, other) != other:
-                raise ValueError(
+                raise rule_error(
                     f"edge type {edge_type_name(one)} has two reverses, "
-                    f"{edge_type_name(found[one])} and {edge_type_name(other)}; keep one of them"
+                    f"{edge_type_name(found[one])} and {edge_type_name(other)}",
+                    "Keep one of them",
+                    id="graph-reverse-twice",
                 )
     return found
 
 
 def _check_type_name(name: str) -> None:
     if not _NAME.match(name) or SEPARATOR in name or name.endswith("_") or name.startswith("_"):
-        raise ValueError(
+        raise rule_error(
             f"type name {name!r} must be letters, digits, '_', '.' or '-', without two "
-            "underscores in a row and without one at either end"
+            "underscores in a row and without one at either end",
+            "Correct it",
+            id="graph-type-name",
         )
 
 

@@ -56,7 +56,8 @@ def split_bounds(fractions: Sequence[float]) -> np.ndarray:
     if len(fractions) != 3 or min(fractions) < 0 or not 0 < total <= 1 + _SUM_TOLERANCE:
         raise DataError(
             f"splits.fractions={list(fractions)!r} is invalid: needs three shares of at least 0 "
-            "with a sum above 0 and at most 1. Set train, val and test, as in [0.8, 0.1, 0.1]."
+            "with a sum above 0 and at most 1. Set train, val and test, as in [0.8, 0.1, 0.1].",
+            id="split-fractions",
         )
     bounds = np.cumsum(np.asarray(fractions, np.float64))
     if total > 1 - _SUM_TOLERANCE:
@@ -83,12 +84,14 @@ def per_class_split(
     if train < 1 or val < 0:
         raise DataError(
             f"splits.train={train!r}, splits.val={val!r} is invalid: needs at least one training "
-            "and no negative number of validation nodes per class. Set such as train: 20, val: 30."
+            "and no negative number of validation nodes per class. Set such as train: 20, val: 30.",
+            id="split-per-class",
         )
     if labels.ndim != 1:
         raise DataError(
             f"splits.type='per_class' is invalid: labels of shape {labels.shape} are no classes. "
-            "Use type: hash, which needs no labels."
+            "Use type: hash, which needs no labels.",
+            id="split-no-classes",
         )
     labelled = np.flatnonzero(labels >= 0)  # NaN compares false
     classes, class_of = np.unique(labels[labelled], return_inverse=True)
@@ -99,7 +102,8 @@ def per_class_split(
         raise DataError(
             f"splits.train={train!r}, splits.val={val!r} is invalid: needs {train + val} labelled "
             f"nodes in each of {len(classes)} classes, {what}. "
-            "Lower the counts, or use type: hash."
+            "Lower the counts, or use type: hash.",
+            id="split-per-class-short",
         )
     order = np.lexsort((hash_ids(ids, seed)[labelled], class_of))
     rank = np.arange(len(order)) - np.repeat(np.cumsum(counts) - counts, counts)
@@ -152,7 +156,8 @@ def make_splits(
         raise DataError(
             f"data.splits={_text(rule)} is invalid: no labelled node of type {node_type!r} falls "
             f"into {' and '.join(empty)} ({int(labelled.sum()):,} of {len(labelled):,} nodes have "
-            "a label). Set larger shares, or other bounds or labels."
+            "a label). Set larger shares, or other bounds or labels.",
+            id="split-empty",
         )
     return Splits(*parts)
 
@@ -164,7 +169,8 @@ def _labelled(bundle: Bundle, node_type: str, label: str | None) -> np.ndarray:
     if bundle.columns(node_type)[label].role != "label" or not isinstance(labels, np.ndarray):
         raise DataError(
             f"label={label!r} is invalid: it is no label of node type {node_type!r}. "
-            "Name a column under its labels in graph.yaml."
+            "Name a column under its labels in graph.yaml.",
+            id="labels-unknown",
         )
     mask = ~np.isnan(labels) if labels.dtype.kind == "f" else labels >= 0
     return np.asarray(mask.reshape(len(labels), -1).all(axis=1))
@@ -181,7 +187,8 @@ def _declared(bundle: Bundle, node_type: str) -> np.ndarray:
             f"data.splits=None is invalid: node type {node_type!r} has no split column. Set "
             "data.splits to {type: hash, fractions: [0.8, 0.1, 0.1]}, {type: per_class, train: 20, "
             "val: 30} or {type: temporal, quantiles: [0.8, 0.9]}, or name a column with "
-            f"node_types.{node_type}.split in graph.yaml."
+            f"node_types.{node_type}.split in graph.yaml.",
+            id="split-missing",
         )
     return codes
 
@@ -192,7 +199,8 @@ def _per_class(
     if label is None or bundle.columns(node_type)[label].dtype.startswith("float"):
         raise DataError(
             f"data.splits={_text(rule)} is invalid: label {label!r} of node type {node_type!r} "
-            "holds no classes. Use type: hash, which needs none."
+            "holds no classes. Use type: hash, which needs none.",
+            id="split-no-classes",
         )
     labels = bundle.column(node_type, label)
     assert isinstance(labels, np.ndarray)
@@ -205,7 +213,8 @@ def _temporal(
     if "time" not in bundle.columns(node_type):
         raise DataError(
             f"data.splits={_text(rule)} is invalid: node type {node_type!r} has no time column. "
-            f"Name one with node_types.{node_type}.time in graph.yaml, or use another rule."
+            f"Name one with node_types.{node_type}.time in graph.yaml, or use another rule.",
+            id="split-no-times",
         )
     times = bundle.column(node_type, "time")
     assert isinstance(times, np.ndarray)
@@ -252,7 +261,8 @@ def _bound(given: str | int | float, unit: str | None, rule: TemporalSplit) -> i
     if unit is None:
         raise DataError(
             f"data.splits={_text(rule)} is invalid: the time column holds plain numbers, which no "
-            "date compares with. Give numbers in the column's unit, or write timestamps."
+            "date compares with. Give numbers in the column's unit, or write timestamps.",
+            id="split-date",
         )
     return date_in_unit(given, unit, round_up=True)
 

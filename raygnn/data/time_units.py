@@ -75,7 +75,8 @@ def check_time_units(
         shown = ", ".join(f"{name} {unit or 'plain numbers'}" for name, unit in units.items())
         raise DataError(
             f"sampling.temporal.column={column!r} is invalid: times of different units would be "
-            f"compared ({shown}). Write all of them as timestamps of one unit, or as numbers."
+            f"compared ({shown}). Write all of them as timestamps of one unit, or as numbers.",
+            id="sampling-time-units",
         )
 
 
@@ -113,7 +114,8 @@ def time_unit(graph: HasColumns, column: str) -> str | None:
             return info.unit
     raise DataError(
         f"sampling.temporal.column={column!r} is invalid: no edge or node type of this graph has "
-        "such a column. Declare times in graph.yaml."
+        "such a column. Declare times in graph.yaml.",
+        id="sampling-time-column",
     )
 
 

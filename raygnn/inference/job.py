@@ -58,7 +58,8 @@ class NodeRequest:
         if chosen not in WHAT:
             raise ConfigError(
                 f"--what={chosen!r} is invalid: there is no such output. Set one of: "
-                f"{', '.join(WHAT)}."
+                f"{', '.join(WHAT)}.",
+                id="infer-what-unknown",
             )
         wanted = node_types or own
         for name in wanted:
@@ -103,24 +104,28 @@ class NeighborRequest:
             others = "other " if is_same else ""
             raise ConfigError(
                 f"--top-k={self.k!r} is invalid: there are {num_candidates:,} {others}nodes of "
-                f"type {self.target_type!r}. Set at least 1, and at most so many."
+                f"type {self.target_type!r}. Set at least 1, and at most so many.",
+                id="infer-top-k",
             )
         if self.score not in SCORES:
             raise ConfigError(
                 f"--score={self.score!r} is invalid: there is no such score. Set one of: "
-                f"{', '.join(SCORES)}."
+                f"{', '.join(SCORES)}.",
+                id="infer-score-unknown",
             )
         if self.score != "decoder":
             return
         if isinstance(signature.output, NodeOutput):
             raise ConfigError(
                 "--score='decoder' is invalid: the model has no decoder of links. Set "
-                "inner_product."
+                "inner_product.",
+                id="infer-score-no-decoder",
             )
         if self.relation is None and len(signature.output.edge_types) > 1:
             raise ConfigError(
                 "--score='decoder' is invalid: it is another one for each edge type of the links. "
-                f"Set --edge-type to one of: {_listed(signature.output)}."
+                f"Set --edge-type to one of: {_listed(signature.output)}.",
+                id="infer-score-edge-type",
             )
 
     @property
@@ -162,7 +167,8 @@ def find_as_of(saved: SavedModel, bundle: Bundle, given: str | Time | None) -> A
         if given is not None:
             raise ConfigError(
                 f"--as-of={given!r} is invalid: the model was trained without sampling.temporal, "
-                "so it takes edges of all times. Leave it out, or set --sampling.temporal '{}'."
+                "so it takes edges of all times. Leave it out, or set --sampling.temporal '{}'.",
+                id="infer-as-of-unread",
             )
         return None
     unit = time_unit(bundle, temporal.column)
@@ -180,18 +186,23 @@ def _parsed_time(text: str, unit: str | None) -> Time:
         if not math.isfinite(number) or not -(2**63) <= number < 2**63:
             raise ConfigError(
                 f"{key}: it is not a finite number of 64 bits. Set a number in the unit of the "
-                "graph's times, or a date."
+                "graph's times, or a date.",
+                id="infer-as-of-range",
             )
         whole = math.floor(number)
         return whole if unit is not None or whole == number else number
     if unit is None:
-        raise ConfigError(f"{key}: the times of this graph are plain numbers. Set such a number.")
+        raise ConfigError(
+            f"{key}: the times of this graph are plain numbers. Set such a number.",
+            id="infer-as-of-plain",
+        )
     try:
         return date_in_unit(text, unit, round_up=False)
     except ValueError as error:
         raise ConfigError(
             f"{key}: it is neither a date nor a number. Set such as 2024-03-01, "
-            f"'2024-03-01 12:00', or a number in the unit of the graph's times ({unit})."
+            f"'2024-03-01 12:00', or a number in the unit of the graph's times ({unit}).",
+            id="infer-as-of",
         ) from error
 
 
@@ -213,13 +224,15 @@ def relation_of(signature: ModelSignature, name: str) -> int:
     output = signature.output
     if isinstance(output, NodeOutput):
         raise ConfigError(
-            f"--edge-type={name!r} is invalid: the model is of labels, not of links. Leave it out."
+            f"--edge-type={name!r} is invalid: the model is of labels, not of links. Leave it out.",
+            id="infer-edge-type-unused",
         )
     names = [edge_type_name(edge_type) for edge_type in output.edge_types]
     if name not in names:
         raise ConfigError(
             f"--edge-type={name!r} is invalid: the model was not trained on such links. Set one "
-            f"of: {_listed(output)}."
+            f"of: {_listed(output)}.",
+            id="infer-edge-type-unknown",
         )
     return names.index(name)
 
@@ -250,7 +263,8 @@ def known_types(
         what = "edges" if relation is None else f"{edge_type_name(own[0])} links"
         raise ConfigError(
             f"--filter-known is invalid: the graph has no {what} from {anchor_type!r} to "
-            f"{target_type!r}. Leave it out."
+            f"{target_type!r}. Leave it out.",
+            id="infer-filter-known",
         )
     return found or between
 
@@ -264,7 +278,8 @@ def check_node_type(signature: ModelSignature, name: str, option: str) -> None:
     if name not in signature.node_types:
         raise ConfigError(
             f"{option}={name!r} is invalid: the model has no such node type. Set one of: "
-            f"{', '.join(signature.node_types)}."
+            f"{', '.join(signature.node_types)}.",
+            id="infer-node-type-unknown",
         )
 
 
@@ -277,16 +292,19 @@ def _check_predicts(output: object, what: str, node_types: tuple[str, ...]) -> N
     if not isinstance(output, NodeOutput):
         raise ConfigError(
             f"--what={what!r} is invalid: the model is of links, not of labels. Set embeddings, or "
-            "--top-k with --anchors."
+            "--top-k with --anchors.",
+            id="infer-what-links",
         )
     others = [name for name in node_types if name != output.node_type]
     if others:
         raise ConfigError(
             f"--node-type={others[0]!r} is invalid: the model predicts {output.label!r} of "
-            f"{output.node_type!r}. Set that type, or --what embeddings."
+            f"{output.node_type!r}. Set that type, or --what embeddings.",
+            id="infer-node-type-other",
         )
     if what == "probabilities" and output.problem == "regression":
         raise ConfigError(
             f"--what='probabilities' is invalid: {output.label!r} is a number, not a class. Set "
-            "predictions."
+            "predictions.",
+            id="infer-what-regression",
         )

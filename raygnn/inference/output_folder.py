@@ -70,20 +70,24 @@ class OutputFolder:
         path = path.rstrip("/")
         fs.invalidate_cache()  # remote listings are cached, and others write there too
         if fs.isfile(path):
-            raise RunError(f"out={redact(uri)!r} is invalid: it is a file. Name a folder.")
+            raise RunError(
+                f"out={redact(uri)!r} is invalid: it is a file. Name a folder.", id="output-is-file"
+            )
         found = fs.find(path) if fs.exists(path) else []
         names = [name.removeprefix(path + "/") for name in found]
         foreign = [name for name in names if not _OURS.fullmatch(name)]
         if foreign:
             raise RunError(
                 f"out={redact(uri)!r} is invalid: the folder holds files that raygnn.infer did not "
-                f"write, such as {foreign[0]}. Name another folder."
+                f"write, such as {foreign[0]}. Name another folder.",
+                id="output-foreign-files",
             )
         is_whole = not is_remote(uri) or MANIFEST in names
         if names and is_whole and not overwrite:
             raise RunError(
                 f"out={redact(uri)!r} is invalid: the folder holds an earlier output ({len(names)} "
-                "files). Name another folder, or pass --overwrite (overwrite=True) to replace it."
+                "files). Name another folder, or pass --overwrite (overwrite=True) to replace it.",
+                id="output-not-empty",
             )
         if is_remote(uri):
             return cls(uri, uri)
@@ -120,7 +124,8 @@ class OutputFolder:
         except OSError as error:
             raise RunError(
                 f"out={redact(self.uri)!r} is invalid: it cannot be written ({error}). Name a "
-                "folder or bucket that this user may write to."
+                "folder or bucket that this user may write to.",
+                id="output-unwritable",
             ) from error
 
     def write(self, table: str, part: int, num_parts: int, rows: pa.Table) -> dict[str, Any]:
@@ -155,7 +160,8 @@ class OutputFolder:
                     raise RunError(
                         f"out={redact(self.uri)!r} is invalid: {file['file']}, which a worker has "
                         "written, is not there for the driver. Name a bucket, or a folder that all "
-                        "machines share."
+                        "machines share.",
+                        id="output-not-shared",
                     )
         delete(self.records_uri)
         write_text(join(self.staged_uri, MANIFEST), json.dumps(content, indent=1) + "\n")

@@ -53,7 +53,8 @@ def top_k(
         if found.isnan().any():
             raise DataError(
                 "the model gives scores that are not numbers. Check the features of the graph for "
-                "extreme values, and the metrics of the model."
+                "extreme values, and the metrics of the model.",
+                id="infer-not-finite",
             )
         if left_out is not None:
             found = found.masked_fill(left_out(first, last), -torch.inf)

@@ -96,13 +96,15 @@ def _load_model(job: InferenceJob, task: Task) -> nn.Module:
     except (RuntimeError, SafetensorError) as error:  # torch raises the former
         raise CheckpointError(
             f"{redact(job.model.weights_uri)} does not fit the config beside it: {error}. Take the "
-            "three files of one run: model.safetensors, model.json and config.yaml."
+            "three files of one run: model.safetensors, model.json and config.yaml.",
+            id="model-weights-mismatch",
         ) from error
     if not isinstance(getattr(model, "encoder", None), GraphEncoder):
         raise ConfigError(
             f"task.type={task.env.loaded.config.task.type!r} is invalid: its model has no "
             "`encoder` of class GraphEncoder, so there are no embeddings. Build it as "
-            "NodeClassification does."
+            "NodeClassification does.",
+            id="infer-no-encoder",
         )
     return model.float().eval().to(task.env.device)
 
@@ -196,7 +198,8 @@ def check_finite(rows: Tensor, ids: pa.Array) -> None:
         raise DataError(
             f"the model gives values that are not finite for {len(wrong):,} nodes, such as "
             f"{ids[int(wrong[0])].as_py()!r}. Check their features for extreme values, and the "
-            "metrics of the model."
+            "metrics of the model.",
+            id="infer-not-finite",
         )
 
 

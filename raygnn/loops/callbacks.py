@@ -120,6 +120,7 @@ class FunctionCallback(Callback):
             if hook not in HOOKS:
                 raise ConfigError(
                     f"callbacks={hook!r} is invalid: there is no such hook. Set one of: "
-                    f"{', '.join(HOOKS)}."
+                    f"{', '.join(HOOKS)}.",
+                    id="callback-hook-unknown",
                 )
             setattr(self, hook, function)

@@ -33,5 +33,6 @@ def _check_compiler(device: torch.device) -> None:
         raise ResourceError(
             f"training.compile=True is invalid: it takes a compiler, and {' or '.join(wanted)} is "
             f"not on this machine. Install {wanted[0]} on every node, name another one in the "
-            f"environment variable {variable}, or set training.compile to false."
+            f"environment variable {variable}, or set training.compile to false.",
+            id="training-no-compiler",
         )

@@ -109,7 +109,8 @@ def local_device(use_gpu: bool | str) -> torch.device:
     if use_gpu is True and not available:
         raise ResourceError(
             "scaling.use_gpu=True is invalid: no CUDA device is visible to this process. "
-            "Set scaling.use_gpu to auto or false, or run where a GPU is."
+            "Set scaling.use_gpu to auto or false, or run where a GPU is.",
+            id="scaling-no-gpu",
         )
     if use_gpu is False or not available:
         return torch.device("cpu")

@@ -34,14 +34,16 @@ class BestTracker:
             known = ", ".join(sorted(metrics))
             raise TrainingError(
                 f"{self.key}={self.monitor!r} is invalid: this run logs no such metric. Set one "
-                f"of: {known}."
+                f"of: {known}.",
+                id="metric-not-logged",
             )
         value = metrics[self.monitor]
         if math.isnan(value):
             raise TrainingError(
                 f"The monitored metric {self.monitor} is NaN, so no checkpoint can be called "
                 "best. Lower optimizer.args.lr, set training.clip_grad_norm, or monitor "
-                "another metric."
+                "another metric.",
+                id="monitor-nan",
             )
         return value
 

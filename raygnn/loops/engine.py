@@ -132,7 +132,10 @@ class Engine:
         """Optimizer steps of one pass over the training seeds."""
         loader = self.task.loader("train")
         if loader is None:
-            raise TrainingError("The task has no training split, so there is nothing to train on.")
+            raise TrainingError(
+                "The task has no training split, so there is nothing to train on.",
+                id="training-no-split",
+            )
         return -(-loader.num_batches // self.config.batch.num_micro_batches)
 
     @cached_property
@@ -183,7 +186,10 @@ class Engine:
     def _train_epoch(self) -> None:
         loader = self.task.loader("train")
         if loader is None:
-            raise TrainingError("The task has no training split, so there is nothing to train on.")
+            raise TrainingError(
+                "The task has no training split, so there is nothing to train on.",
+                id="training-no-split",
+            )
         start, total, epoch = self.position.batch_in_epoch, loader.num_batches, self.position.epoch
         self.callbacks.call("on_epoch_start", epoch)
         per_step = self.config.batch.num_micro_batches
@@ -211,7 +217,9 @@ class Engine:
         )
         self._boundary(before, totals, grad_norm)
         if self.interrupted_by is not None and self.stop_reason is None:
-            raise PreemptedError(self._describe_interruption(), self.interrupted_by)
+            raise PreemptedError(
+                self._describe_interruption(), self.interrupted_by, id="run-stopped"
+            )
 
     def _compute_gradients(self, batches: Any, epoch: int, indices: range) -> StepTotals:
         """Leaves the gradient and statistics of the step, over all ranks, where they are read."""
@@ -378,7 +386,8 @@ class Engine:
             raise TrainingError(
                 f"The training loss is {totals.loss_sum} at step {self.position.step + 1}. Lower "
                 "optimizer.args.lr or set training.clip_grad_norm; check the features for "
-                "extreme values."
+                "extreme values.",
+                id="training-loss-not-finite",
             )
 
     def state_dict(self) -> dict[str, Any]:

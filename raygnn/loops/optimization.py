@@ -63,7 +63,9 @@ class Optimization:
         if not any(p.requires_grad for p in self.module.parameters()):
             raise ConfigError(
                 f"model.type={config.model.type!r} is invalid: it has no trainable parameter. "
-                "Set a model that learns, or let checkpoint.init_from.freeze leave it some weights."
+                "Set a model that learns, or let checkpoint.init_from.freeze leave it some "
+                "weights.",
+                id="model-no-parameters",
             )
         broadcast_initial_weights(self.module)
         self.statistics = BatchStatistics(self.module)
@@ -111,7 +113,8 @@ class Optimization:
                 raise ConfigError(
                     "optimizer.type='SparseAdam' is invalid: it takes sparse gradients only, and "
                     f"that of {name} is dense. Set Adam, or, with model.args.sparse_embeddings, "
-                    "Adagrad or SGD."
+                    "Adagrad or SGD.",
+                    id="optimizer-sparse",
                 )
 
     @property
@@ -203,7 +206,8 @@ class Optimization:
             raise ConfigError(
                 f"lr_scheduler.args={self.schedule.args!r} is invalid: {self.schedule.type} cannot "
                 f"go on with them: {error}. Set them for as many {self.schedule.interval}s as the "
-                "run has."
+                "run has.",
+                id="scheduler-arguments",
             ) from error
 
     def step_plateau(self, metrics: dict[str, float], monitor: str) -> None:
@@ -218,7 +222,8 @@ class Optimization:
         if name not in metrics:
             raise TrainingError(
                 f"lr_scheduler.monitor={name!r} is invalid: this run logs no such metric. Set "
-                f"one of: {', '.join(sorted(metrics))}."
+                f"one of: {', '.join(sorted(metrics))}.",
+                id="metric-not-logged",
             )
         self.scheduler.step(metrics[name])
 
@@ -285,6 +290,7 @@ def _finite_norm(gradients: dict[str, Tensor], step: int) -> float:
         raise TrainingError(
             f"The gradient of {broken[0]}{others} is not finite at step {step}, though the loss "
             "is. The weights stay as they were. Look for a square root, logarithm or division at 0 "
-            "in the model and the loss, and check the features for extreme values."
+            "in the model and the loss, and check the features for extreme values.",
+            id="training-gradient-not-finite",
         )
     return math.hypot(*norms.values())

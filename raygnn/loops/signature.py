@@ -20,7 +20,7 @@ from raygnn.data.bundle import Bundle
 from raygnn.data.edge_types import EdgeType, edge_type_name, parse_edge_type
 from raygnn.data.hashing import string_buffers
 from raygnn.data.standardization import ColumnScale, Standardization
-from raygnn.errors import DataError, RunError
+from raygnn.errors import DataError, RunError, with_id
 from raygnn.models.graph_inputs import edge_widths
 
 FORMAT = "raygnn/model-v1"
@@ -188,11 +188,16 @@ class ModelSignature:
         try:
             content = parse_json(text)
         except DocumentError as error:
-            raise RunError(f"{error.text(name, 'the file')} {_REMEDY}") from None
+            rule = error.problem.rule
+            raise RunError(
+                f"{name} is invalid: {rule}. {_REMEDY}", id="model-file-damaged"
+            ) from None
         found = content.get("format") if isinstance(content, dict) else None
         if found != FORMAT:
             raise RunError(
-                f"{name}: format={found!r} is invalid: this raygnn reads {FORMAT!r} only. {_REMEDY}"
+                f"{name}: format={found!r} is invalid: this raygnn reads {FORMAT!r} only. "
+                f"{_REMEDY}",
+                id="model-file-format",
             )
         try:
             given = {
@@ -212,25 +217,32 @@ class ModelSignature:
             cause = f"{place}: {error.errors()[0]['msg']}"
         except (DataError, LookupError, ValueError, TypeError, AttributeError) as error:
             cause = f"{type(error).__name__}: {error}"
-        raise RunError(f"{name} is invalid: a model is not saved with it ({cause}). {_REMEDY}")
+        raise RunError(
+            f"{name} is invalid: a model is not saved with it ({cause}). {_REMEDY}",
+            id="model-file-damaged",
+        )
 
     def _broken_nodes(self, bundle: Bundle) -> list[str]:
         problems = []
         for name, read in self.node_types.items():
             if name not in bundle.node_types:
-                problems.append(
+                problem = with_id(
                     f"node type {name!r} of the model is not in the graph, which has "
-                    f"{bundle.node_types}. Declare it in graph.yaml under this name."
+                    f"{bundle.node_types}. Declare it in graph.yaml under this name.",
+                    id="model-node-type-missing",
                 )
+                problems.append(problem)
                 continue
             problems += self._broken_feature(bundle, name, read)
             if read.ids is not None and read.ids != _ids_digest(bundle.ids(name)):
-                problems.append(
+                problem = with_id(
                     f"node type {name!r} has a learned row for each of the {read.num_nodes:,} "
                     f"nodes that it was trained with, and this graph has others, or in another "
                     f"order ({bundle.num_nodes(name):,}). Give the node table of training, or "
-                    "train with features of this type."
+                    "train with features of this type.",
+                    id="model-nodes-differ",
                 )
+                problems.append(problem)
         return problems
 
     def _broken_feature(self, bundle: Bundle, name: str, read: NodeInput) -> list[str]:
@@ -246,26 +258,35 @@ class ModelSignature:
         here = "has no such feature" if found is None else f"has it with a width of {found}"
         there = "without it" if width is None else f"with a width of {width}"
         return [
-            f"feature {self.feature!r} of node type {name!r} is invalid: the graph {here}, and the "
-            f"model was trained {there}. Write the feature as it was in training."
+            with_id(
+                f"feature {self.feature!r} of node type {name!r} is invalid: the graph {here}, and "
+                f"the model was trained {there}. Write the feature as it was in training.",
+                id="model-feature-width",
+            )
         ]
 
     def _broken_edges(self, bundle: Bundle) -> list[str]:
         have = [edge_type_name(edge_type) for edge_type in bundle.edge_types]
         problems = [
-            f"edge type {edge_type_name(edge_type)!r} of the model is not in the graph, which has "
-            f"{have}. Declare it in graph.yaml; reverse types are added by data.reverse_edges."
+            with_id(
+                f"edge type {edge_type_name(edge_type)!r} of the model is not in the graph, which "
+                f"has {have}. Declare it in graph.yaml; reverse types are added by "
+                "data.reverse_edges.",
+                id="model-edge-type-missing",
+            )
             for edge_type in self.edge_types
             if edge_type not in bundle.edge_types
         ]
         for column, widths in self.edge_columns.items():
             found = _edge_widths(bundle, column, self.edge_types)
             if found != widths:
-                problems.append(
+                problem = with_id(
                     f"edge column {column!r} is invalid: by edge type it has the widths {found}, "
                     f"and the model was trained with {dict(widths)}. Write the column as it was "
-                    "in training."
+                    "in training.",
+                    id="model-edge-column-width",
                 )
+                problems.append(problem)
         return problems
 
 

@@ -47,7 +47,8 @@ class Margin(LinkLoss):
         if not isinstance(margin, int | float) or not 0 <= margin < float("inf"):
             raise ConfigError(
                 f"losses.args.margin={margin!r} is invalid: it must be at least 0. Set 0.5, or "
-                f"more where scores are larger."
+                f"more where scores are larger.",
+                id="loss-argument",
             )
         self.margin = float(margin)
 
@@ -89,7 +90,8 @@ class _SampledSoftmax(LinkLoss):
         if not isinstance(temperature, int | float) or not 0 < temperature < float("inf"):
             raise ConfigError(
                 f"losses.args.temperature={temperature!r} is invalid: it must be greater than 0. "
-                f"Set 1.0 to leave the scores as they are, or 0.1 for embeddings of unit length."
+                f"Set 1.0 to leave the scores as they are, or 0.1 for embeddings of unit length.",
+                id="loss-argument",
             )
         self.temperature = float(temperature)
 
@@ -127,7 +129,8 @@ class Retrieval(_SampledSoftmax):
         if candidates not in ("rank", "global"):
             raise ConfigError(
                 f"losses.args.candidates={candidates!r} is invalid: it must be one of rank, "
-                f"global. Set one of these."
+                f"global. Set one of these.",
+                id="loss-argument",
             )
         self.candidates = candidates
 

@@ -53,7 +53,8 @@ def entries(loss: str, prediction: Tensor, target: Tensor) -> Tensor:
         raise DataError(
             f"loss {loss}: labels have the shape {list(target.shape)}, the model's output has "
             f"{list(prediction.shape)}. Set model.args.out_channels to the number of values per "
-            f"label, or choose another loss."
+            f"label, or choose another loss.",
+            id="loss-label-shape",
         )
     return target.to(prediction.dtype)
 
@@ -78,7 +79,8 @@ class CrossEntropy(Loss):
         if not 0.0 <= label_smoothing <= 1.0:
             raise ConfigError(
                 f"losses.args.label_smoothing={label_smoothing!r} is invalid: it must lie in "
-                f"[0, 1]. Set 0.0 to switch it off."
+                f"[0, 1]. Set 0.0 to switch it off.",
+                id="loss-argument",
             )
         self.label_smoothing = label_smoothing
         self.register_buffer("class_weights", _weights("class_weights", class_weights))
@@ -92,7 +94,8 @@ class CrossEntropy(Loss):
             raise DataError(
                 f"loss cross_entropy: labels are {target.dtype} of shape {list(target.shape)}, "
                 f"expected integers of shape {[num_seeds]}, a class per node. Use "
-                f"binary_cross_entropy for several labels per node, mse for regression."
+                f"binary_cross_entropy for several labels per node, mse for regression.",
+                id="loss-label-type",
             )
         weights = _on(prediction, self.class_weights, "class_weights", num_classes)
         loss_sum = functional.cross_entropy(
@@ -144,7 +147,8 @@ def _weights(name: str, weights: Sequence[float] | None) -> Tensor | None:
     if not (bool(((tensor >= 0) & tensor.isfinite()).all()) and bool(tensor.any())):
         raise ConfigError(
             f"losses.args.{name}={weights!r} is invalid: weights must be finite, at least 0 and "
-            f"not all 0. Give one number per output of the model."
+            f"not all 0. Give one number per output of the model.",
+            id="loss-class-weights",
         )
     return tensor
 
@@ -155,7 +159,8 @@ def _on(prediction: Tensor, weights: Tensor | None, name: str, expected: int) ->
     if len(weights) != expected:
         raise ConfigError(
             f"losses.args.{name}={weights.tolist()!r} is invalid: the model has {expected} "
-            f"outputs. Give {expected} weights."
+            f"outputs. Give {expected} weights.",
+            id="loss-class-weights-count",
         )
     return weights.to(prediction.device)
 

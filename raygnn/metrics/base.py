@@ -39,7 +39,8 @@ class Metric(ABC):
         if problem not in self.problems:
             raise ConfigError(
                 f"metrics.type={self.name!r} is invalid: it is not defined for a {problem} "
-                f"problem, only for {', '.join(self.problems)}. Choose another metric."
+                f"problem, only for {', '.join(self.problems)}. Choose another metric.",
+                id="metric-problem",
             )
         self.num_outputs = num_outputs
         self.problem = problem
@@ -163,7 +164,8 @@ class TorchMetric(GatheredMetric):
         got = f"shape {list(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
         raise ConfigError(
             f"metrics.type={type(self.metric).__name__!r} is invalid: it gives {got}, not a number "
-            f"or a vector of numbers. Choose a metric that can be logged."
+            f"or a vector of numbers. Choose a metric that can be logged.",
+            id="metric-not-number",
         )
 
 

@@ -28,7 +28,8 @@ def raise_if_nan(num_bad: int, num_scores: int, what: str) -> None:
     if num_bad:
         raise TrainingError(
             f"{num_bad} of {num_scores} {what} are NaN, so no link can be ranked. Lower the "
-            f"learning rate, clip gradients (training.clip_grad_norm), or train in fp32."
+            f"learning rate, clip gradients (training.clip_grad_norm), or train in fp32.",
+            id="metric-nan",
         )
 
 
@@ -47,15 +48,19 @@ def check_ks(ks: Sequence[int] | None, num_candidates: int | None) -> tuple[int,
         if not isinstance(k, int) or isinstance(k, bool) or k < 1:
             raise ConfigError(
                 f"metrics.args.ks={list(ks)!r} is invalid: {k!r} is no integer of at least 1. "
-                f"Set a list as [1, 10, 50]."
+                f"Set a list as [1, 10, 50].",
+                id="metric-ks",
             )
         if limit is not None and k > limit:
             raise ConfigError(
                 f"metrics.args.ks={list(ks)!r} is invalid: {k} is larger than the number of "
-                f"candidates, {limit}, so that every link would be a hit. Set at most {limit}."
+                f"candidates, {limit}, so that every link would be a hit. Set at most {limit}.",
+                id="metric-ks-range",
             )
     if not ks:
-        raise ConfigError("metrics.args.ks=[] is invalid: it is empty. Set a list as [1, 10, 50].")
+        raise ConfigError(
+            "metrics.args.ks=[] is invalid: it is empty. Set a list as [1, 10, 50].", id="metric-ks"
+        )
     return tuple(ks)
 
 

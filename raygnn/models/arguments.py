@@ -20,7 +20,8 @@ def check_positive(**values: int) -> None:
         if not isinstance(value, int) or isinstance(value, bool) or value < 1:
             raise ConfigError(
                 f"model.args.{name}={value!r} is invalid: it must be an integer of at least 1. "
-                f"Set {name} to 1 or more."
+                f"Set {name} to 1 or more.",
+                id="model-argument",
             )
 
 
@@ -34,7 +35,8 @@ def check_probability(**values: float) -> None:
         if not isinstance(value, int | float) or not 0.0 <= value < 1.0:
             raise ConfigError(
                 f"model.args.{name}={value!r} is invalid: it must be at least 0 and less than 1. "
-                f"Set {name} to 0.0 to switch it off."
+                f"Set {name} to 0.0 to switch it off.",
+                id="model-argument",
             )
 
 
@@ -51,7 +53,8 @@ def check_choice(
     allowed = [*choices, *(["null"] if optional else [])]
     raise ConfigError(
         f"model.args.{name}={value!r} is invalid: it must be one of {', '.join(allowed)}. "
-        f"Set one of these."
+        f"Set one of these.",
+        id="model-argument-choice",
     )
 
 
@@ -67,7 +70,8 @@ def check_heads(num_heads: int, **widths: int) -> None:
             near = f"{lower} or {upper}" if lower else f"{upper}"
             raise ConfigError(
                 f"model.args.{name}={width!r} is invalid: it is the width of all heads together "
-                f"and must be a multiple of model.args.num_heads={num_heads}. Set {near}."
+                f"and must be a multiple of model.args.num_heads={num_heads}. Set {near}.",
+                id="model-heads",
             )
 
 

@@ -120,7 +120,8 @@ class DistMult(Decoder):
         if isinstance(relation, int) and not 0 <= relation < self.num_relations:
             raise ConfigError(
                 f"task.args.decoder.args.num_relations={self.num_relations!r} is invalid: relation "
-                f"{relation} was asked for. Set it to the number of relations."
+                f"{relation} was asked for. Set it to the number of relations.",
+                id="model-num-relations",
             )
         return anchor_rows * self.relation[relation]
 

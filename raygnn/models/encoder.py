@@ -251,7 +251,8 @@ class Encoder(nn.Module, ABC):
             raise ConfigError(
                 f"model.args.num_layers={self.num_layers} is invalid: batches are sampled for "
                 f"{len(blocks)} layers. Give sampling.fanouts one number per layer, or set "
-                f"model.args.num_layers to {len(blocks)}."
+                f"model.args.num_layers to {len(blocks)}.",
+                id="model-layers-hops",
             )
         num_seeds = blocks[-1].num_dst
         x = self.cast_input(x)

@@ -101,7 +101,8 @@ def exact_inference(
     if chunk_size < 1:
         raise ConfigError(
             f"exact_inference.chunk_size={chunk_size!r} is invalid: it must be at least 1. Set it "
-            f"to the number of rows that fit the device."
+            f"to the number of rows that fit the device.",
+            id="model-chunk-size",
         )
     edges = InEdges(*csc)
     degree = torch.as_tensor(np.diff(edges.indptr) if degrees is None else degrees).float()

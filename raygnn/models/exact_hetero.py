@@ -76,7 +76,8 @@ def exact_hetero_inference(
     if chunk_size < 1:
         raise ConfigError(
             f"exact_inference.chunk_size={chunk_size!r} is invalid: it must be at least 1. Set it "
-            f"to the number of rows that fit the device."
+            f"to the number of rows that fit the device.",
+            id="model-chunk-size",
         )
     wanted = list(encoder.node_types if node_types is None else node_types)
     used = {t: edges for t, edges in in_edges.items() if t in encoder.edge_types}

@@ -195,13 +195,15 @@ def _checked_edge_dims(
         if name not in names:
             raise ConfigError(
                 f"model.args.edge_dims={name!r} is invalid: there is no such edge type. Set one of "
-                f"{', '.join(names)}."
+                f"{', '.join(names)}.",
+                id="model-edge-dims-unknown",
             )
         check_positive(**{f"edge_dims.{name}": edge_dim})
         checked[names[name]] = edge_dim
     if checked and options.conv not in WITH_EDGE_FEATURES:
         raise ConfigError(
             f"model.args.edge_dims is invalid: {options.conv} reads no edge features. Set "
-            f"model.args.conv to one of {', '.join(WITH_EDGE_FEATURES)}, or remove edge_dims."
+            f"model.args.conv to one of {', '.join(WITH_EDGE_FEATURES)}, or remove edge_dims.",
+            id="model-edge-dims-unread",
         )
     return checked

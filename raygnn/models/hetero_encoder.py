@@ -209,7 +209,8 @@ class HeteroEncoder(nn.Module, ABC):
             raise ConfigError(
                 f"model.args.num_layers={self.num_layers} is invalid: batches are sampled for "
                 f"{len(blocks)} layers. Give sampling.fanouts one number per layer, or set "
-                f"model.args.num_layers to {len(blocks)}."
+                f"model.args.num_layers to {len(blocks)}.",
+                id="model-layers-hops",
             )
         last = blocks[-1]
         assert isinstance(last, HeteroBlock)
@@ -235,7 +236,8 @@ class HeteroEncoder(nn.Module, ABC):
             raise ConfigError(
                 f"model.type={type(self).__name__!r} is invalid: it was built for node types "
                 f"{self.node_types} and {len(self.edge_types)} edge types, and was given a batch "
-                f"of one type. Build it for the types of the graph."
+                f"of one type. Build it for the types of the graph.",
+                id="model-batch-types",
             )
         (node_type,), (edge_type,) = self.node_types, self.edge_types
         wrapped = [
@@ -314,7 +316,8 @@ def check_types(edge_types: Sequence[EdgeType], node_types: set[str]) -> None:
     if not edge_types:
         raise ConfigError(
             "model.args.edge_types=[] is invalid: there is nothing to pass messages along. Give "
-            "the edge types of the graph."
+            "the edge types of the graph.",
+            id="model-no-edge-types",
         )
     for source, relation, target in edge_types:
         for name in (source, target):
@@ -323,7 +326,8 @@ def check_types(edge_types: Sequence[EdgeType], node_types: set[str]) -> None:
                     f"model.args.num_nodes is invalid: node type {name!r} of "
                     f"{edge_type_name((source, relation, target))} has neither features nor a "
                     f"number of nodes. Name features for it in graph.yaml, or give its number of "
-                    f"nodes for a table of learned rows."
+                    f"nodes for a table of learned rows.",
+                    id="model-node-inputs-missing",
                 )
 
 

@@ -118,17 +118,20 @@ class NodeInputs(nn.Module):
         if name not in self.node_types:
             raise DataError(
                 f"node type {name!r} is unknown to the model. It was built for "
-                f"{', '.join(self.node_types)}."
+                f"{', '.join(self.node_types)}.",
+                id="model-node-type-unknown",
             )
         got = f"{rows.dtype} of shape {list(rows.shape)}"
         if name in self.tables:
             if rows.dim() != 1 or rows.dtype != torch.int64:
                 raise DataError(
                     f"node type {name!r} has no features in this model: it needs the nodes' dense "
-                    f"ids (n_id), int64 of one dimension, and was given {got}."
+                    f"ids (n_id), int64 of one dimension, and was given {got}.",
+                    id="model-node-input",
                 )
         elif rows.dim() != 2 or rows.shape[1] != self.in_channels[name]:
             raise DataError(
                 f"node type {name!r} needs features [num_nodes, {self.in_channels[name]}] and was "
-                f"given {got}."
+                f"given {got}.",
+                id="model-node-input",
             )

@@ -56,7 +56,8 @@ class SubgraphModule(nn.Module):
                 raise DataError(
                     f"model.type={type(self.module).__name__!r} is invalid: its forward() needs "
                     f"{name}, which the graph does not have. Declare it for the edge type in "
-                    f"graph.yaml, or give the parameter a default."
+                    f"graph.yaml, or give the parameter a default.",
+                    id="model-edge-input-missing",
                 )
         out = self.module(batch.x, batch.edge_index, **inputs)
         if isinstance(out, Mapping):
@@ -70,7 +71,8 @@ class SubgraphModule(nn.Module):
             raise ConfigError(
                 f"model.type={type(self.module).__name__!r} is invalid: its forward() returned "
                 f"{got} for {num_nodes} nodes. Return a tensor with one row per node of "
-                f"edge_index's graph, or a dictionary of such tensors."
+                f"edge_index's graph, or a dictionary of such tensors.",
+                id="model-result",
             )
         return out[: batch.batch_size]
 
@@ -97,7 +99,8 @@ def _edge_inputs(module: nn.Module, parameters: list[inspect.Parameter]) -> dict
         raise ConfigError(
             f"model.type={type(module).__name__!r} is invalid: its forward({shown}) cannot be "
             f"called with (x, edge_index). Take these two first, then any of "
-            f"{', '.join(EDGE_INPUTS)}, and give every other parameter a default."
+            f"{', '.join(EDGE_INPUTS)}, and give every other parameter a default.",
+            id="model-forward",
         )
     names = {p.name: p in needed for p in further}
     return {name: names[name] for name in EDGE_INPUTS if name in names}

@@ -339,7 +339,8 @@ def _import_extra(name: str) -> ModuleType:
     except ImportError as error:
         raise ConfigError(
             f"loggers={name!r} is invalid: the package {name} is not installed. Install "
-            f"raygnn[{name}], or take {name} out of loggers."
+            f"raygnn[{name}], or take {name} out of loggers.",
+            id="logger-not-installed",
         ) from error
 
 

@@ -76,7 +76,8 @@ def _find(source: str) -> tuple[CheckpointStore, str, bool]:
     if found is None:
         raise CheckpointError(
             f"--export={redact(source)!r} is invalid: no whole checkpoint is there. Set the folder "
-            "of a run, or one of the folders in its checkpoints."
+            "of a run, or one of the folders in its checkpoints.",
+            id="checkpoint-export",
         )
     return store, found, True
 

@@ -152,12 +152,14 @@ class RunFolder:
         if state is None:
             raise RunError(
                 f"run.name={self.name!r} is invalid: {redact(self.uri)} was removed while the run "
-                "went on. Start it again, from the beginning."
+                "went on. Start it again, from the beginning.",
+                id="run-removed",
             )
         if state.get("attempt") != self.attempt:
             raise RunError(
                 f"run.name={self.name!r} is invalid: the run was started once more, and this start "
-                "leaves it to the newer one. Start a run once at a time, or set another run.name."
+                "leaves it to the newer one. Start a run once at a time, or set another run.name.",
+                id="run-started-again",
             )
 
     def record_start(self, *, resumed_from: str | None, step: int, num_workers: int) -> None:
@@ -265,7 +267,8 @@ def _parsed_state(content: bytes, uri: str) -> dict[str, Any]:
         raise RunError(
             f"{redact(join(uri, 'run.json'))} is damaged: {type(error).__name__}: {error}. Delete "
             "the file to go on from the run's checkpoints, or set --run.overwrite true to start "
-            "from scratch."
+            "from scratch.",
+            id="run-damaged",
         ) from error
     return dict(state)
 

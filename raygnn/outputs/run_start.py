@@ -63,7 +63,8 @@ def check_run_folder(loaded: LoadedConfig, name: str) -> RunFolder:
     if is_foreign:
         raise RunError(
             f"run.overwrite=True is invalid: {redact(folder.uri)} holds files, and no run: there "
-            "is no run.json. Set another run.name, or empty the folder yourself."
+            "is no run.json. Set another run.name, or empty the folder yourself.",
+            id="run-overwrite-foreign",
         )
     _check_kept(folder, "checkpoint.resume", checkpoint.resume)
     if checkpoint.init_from is not None:
@@ -96,10 +97,11 @@ def _check_source(key: str, uris: Sequence[str], rule: str) -> None:
             raise
         text = " ".join(redact(str(error)).split())
         raise RunError(
-            f"{key}: it cannot be read ({text}). Set one that this user may read."
+            f"{key}: it cannot be read ({text}). Set one that this user may read.",
+            id="run-source-unreadable",
         ) from error
     if not found:
-        raise RunError(f"{key}: {rule}")
+        raise RunError(f"{key}: {rule}", id="run-source-missing")
 
 
 def _check_kept(folder: RunFolder, key: str, source: str) -> None:
@@ -107,7 +109,8 @@ def _check_kept(folder: RunFolder, key: str, source: str) -> None:
     if "/" in source and f"{absolute(source)}/".startswith(inside):
         raise RunError(
             f"{key}={redact(source)!r} is invalid: run.overwrite removes the run that it is of. "
-            "Set another run.name, or run.overwrite to false."
+            "Set another run.name, or run.overwrite to false.",
+            id="run-overwrite-own",
         )
 
 
@@ -143,7 +146,8 @@ def _no_access(field: str, given: str, what: str, error: Exception) -> RunError:
     text = " ".join(redact(str(error)).split())
     return RunError(
         f"run.{field}={redact(given)!r} is invalid: it cannot be {what} ({text}). Set a folder or "
-        "bucket that this user may read and write."
+        "bucket that this user may read and write.",
+        id="run-no-access",
     )
 
 
@@ -204,7 +208,8 @@ def _check_state(state: dict[str, Any] | None, loaded: LoadedConfig, folder: Run
             raise RunError(
                 f"checkpoint.resume={resume!r} is invalid: no run named {folder.name!r} is there "
                 "to resume. Set run.name and run.storage_path to those of the run, or resume to "
-                "auto."
+                "auto.",
+                id="resume-no-run",
             )
         return
     is_finished = state["status"] == RunStatus.FINISHED.value
@@ -213,21 +218,23 @@ def _check_state(state: dict[str, Any] | None, loaded: LoadedConfig, folder: Run
         what = "an unfinished run of another config is there"
         if is_finished:
             what = "that run has finished" + (", with another config" if found else "")
-        raise RunError(f"{taken}: {what}{found}. {replace_it}.")
+        raise RunError(f"{taken}: {what}{found}. {replace_it}.", id="run-other-config")
     if is_finished:
         limit = _limit_that_ended(state)
         if limit is None or not exists(join(folder.checkpoints_uri, LAST)):
-            raise RunError(f"{taken}: that run has finished. {replace_it}.")
+            raise RunError(f"{taken}: that run has finished. {replace_it}.", id="run-finished")
         before, now = state["limits"][limit], loaded.limits()[limit]
         if now is not None and now <= before:
             raise RunError(
                 f"{taken}: that run has finished. {replace_it}, or {limit} to more than {before} "
-                "to train on."
+                "to train on.",
+                id="run-finished",
             )
     if resume == "never":
         raise RunError(
             f"checkpoint.resume='never' is invalid: run {folder.name!r} is there and would resume. "
-            f"{replace_it}."
+            f"{replace_it}.",
+            id="resume-never",
         )
 
 

@@ -62,7 +62,8 @@ class SavedModel:
         if not exists(config_uri):
             raise RunError(
                 f"model={redact(uri)!r} is invalid: no config.yaml is there. Name the folder of a "
-                "finished run, or of an exported model."
+                "finished run, or of an exported model.",
+                id="model-config-missing",
             )
         written = parse_source(read_text(config_uri), redact(config_uri))
         loaded = _load(written, overrides, allow_modules)
@@ -73,14 +74,16 @@ class SavedModel:
             raise RunError(
                 f"model={redact(uri)!r} is invalid: no {MODEL_FILE} is there: the run has not "
                 "finished, or its run.model_uri leads elsewhere. Let it finish, or name the "
-                "model's folder."
+                "model's folder.",
+                id="model-weights-missing",
             )
         signature_uri = join(folder, SIGNATURE_FILE)
         if not exists(signature_uri):
             raise RunError(
                 f"model={redact(uri)!r} is invalid: no {SIGNATURE_FILE} is there, which says what "
                 "the model needs of a graph. Train it with a task that gives a signature "
-                "(Task.signature); node_classification and link_prediction do."
+                "(Task.signature); node_classification and link_prediction do.",
+                id="model-signature-missing",
             )
         signature = ModelSignature.from_json(read_text(signature_uri), redact(signature_uri))
         return cls(absolute(folder), loaded, signature, _graph(written))
@@ -96,7 +99,8 @@ def _load(written: Source, overrides: Sequence[str], allow_modules: Sequence[str
     if fixed:
         raise ConfigError(
             f"--{fixed[0]} is invalid: training has fixed it. Of a trained model only these may be "
-            f"set: {', '.join(_SECTIONS)}."
+            f"set: {', '.join(_SECTIONS)}.",
+            id="infer-fixed-key",
         )
     changes = [*_NO_STEP]
     if value_at(written.value, ("loader", "batch_size")) in (None, MISSING):

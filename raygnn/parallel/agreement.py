@@ -37,7 +37,10 @@ def run_and_sync_errors(step: Callable[[], Result], where: str = "setting up") -
         problem = raised
     told = problem
     if problem is not None and not isinstance(problem, RaygnnError):
-        told = TrainingError(f"Rank {collectives.rank()} failed in {where}: {describe(problem)}")
+        told = TrainingError(
+            f"Rank {collectives.rank()} failed in {where}: {describe(problem)}",
+            id="run-rank-failed",
+        )
     for found in collectives.gather_objects(told):
         if found is not None and isinstance(problem, Exception) and told is not problem:
             raise problem
@@ -70,12 +73,13 @@ def raise_if_any_failed(
     """Raises on every rank if one failed. Collective: all ranks must call.
 
     Raises:
-        TrainingError: or `error`; names the first failed rank and its cause.
+        TrainingError: or `error`; names the first failed rank and its cause, whose id it keeps.
     """
     texts = collectives.gather_objects(None if failure is None else describe(failure))
     for rank, text in enumerate(texts):
         if text is not None:
-            raise error(f"Rank {rank} failed in {where}: {text}") from failure
+            text = f"Rank {rank} failed in {where}: {text}"
+            raise error(text, id="run-rank-failed") from failure
 
 
 def describe(error: BaseException) -> str:
@@ -112,5 +116,6 @@ def _check_same(own: dict[str, Tensor]) -> None:
                 raise TrainingError(
                     f"the ranks have built different models: {name} is {there} on rank {rank}, "
                     f"{here} on rank 0. Build the model from the configuration and the graph "
-                    "alone, so that all ranks build the same."
+                    "alone, so that all ranks build the same.",
+                    id="model-ranks-differ",
                 )

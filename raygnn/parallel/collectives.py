@@ -119,7 +119,8 @@ def _exchange() -> Iterator[None]:
     except RuntimeError as error:
         raise LostRankError(
             f"Rank {rank()} lost another rank, which died or did not come within "
-            f"scaling.timeout_s; what that one wrote last says why. ({_first_line(error)})"
+            f"scaling.timeout_s; what that one wrote last says why. ({_first_line(error)})",
+            id="run-rank-lost",
         ) from error
 
 

@@ -131,4 +131,6 @@ def check_shardable(module: nn.Module, shard: str) -> None:
         remedy = "optimizer, or give the weight the shape [1]"
     else:
         return
-    raise ConfigError(f"scaling.shard={shard!r} is invalid: {problem}. Set it to {remedy}.")
+    raise ConfigError(
+        f"scaling.shard={shard!r} is invalid: {problem}. Set it to {remedy}.", id="shard-weights"
+    )

@@ -84,7 +84,8 @@ def _start() -> str | None:
         address = os.environ.get(ADDRESS_VARIABLE)
         raise ResourceError(
             f"Ray cannot be started or joined: {error}. {ADDRESS_VARIABLE} is {address!r}: set it "
-            "to the address of a running head, or to local to start Ray on this machine."
+            "to the address of a running head, or to local to start Ray on this machine.",
+            id="cluster-unreachable",
         ) from error
     if causes:
         raise Terminated if causes[0] == "SIGTERM" else KeyboardInterrupt
@@ -115,6 +116,7 @@ def check_address(address: str) -> None:
             raise ResourceError(
                 f"{ADDRESS_VARIABLE}={address!r} is invalid: no Ray cluster answers there "
                 f"({error}). Start its head, set another address, or set it to local to start "
-                "Ray on this machine."
+                "Ray on this machine.",
+                id="cluster-unreachable",
             ) from error
         return

@@ -41,12 +41,14 @@ def check_source(loaded: LoadedConfig, data: Any) -> None:
     is_named = bool(section.uri or section.synthetic or section.type)
     if data is not None and is_named:
         raise ConfigError(
-            "data is given twice: fit(data=...) and the config's data section. Take one away."
+            "data is given twice: fit(data=...) and the config's data section. Take one away.",
+            id="data-source-twice",
         )
     if data is None and not is_named:
         raise ConfigError(
             "data.uri=None is invalid: the config names no graph. Set data.uri to a folder with "
-            "graph.yaml, or data.synthetic, or data.type."
+            "graph.yaml, or data.synthetic, or data.type.",
+            id="data-source-missing",
         )
 
 
@@ -213,6 +215,7 @@ def _single_graph(dataset: Any) -> Any:
     if len(dataset) != 1:
         raise ConfigError(
             f"data.type={type(dataset).__name__!r} is invalid: it holds {len(dataset)} graphs. "
-            "Give a dataset of one graph, or a function that returns one Data or HeteroData."
+            "Give a dataset of one graph, or a function that returns one Data or HeteroData.",
+            id="data-several-graphs",
         )
     return dataset[0]

@@ -77,7 +77,9 @@ def _build_on(
             raise built
         fetch_bundle(BundlePlace(built, node_id, cache_dir), folder)
     except ray.exceptions.RayError as error:
-        raise RunError(f"ingest failed on node {node_id}: {error}") from error
+        raise RunError(
+            f"ingest failed on node {node_id}: {error}", id="data-ingest-failed"
+        ) from error
 
 
 def _build_here(uri: str, options: IngestOptions, cache_dir: str | None) -> str | RaygnnError:
@@ -150,7 +152,7 @@ def _run_item(row: dict[str, Any], fn: Callable[[Any], Any]) -> dict[str, Any]:
 def _failure(error: RaygnnError | str, label: str) -> RaygnnError:
     if isinstance(error, RaygnnError):
         return error
-    return RunError(f"ingest failed while {label}: {error}")
+    return RunError(f"ingest failed while {label}: {error}", id="data-ingest-failed")
 
 
 @contextmanager

@@ -47,7 +47,8 @@ def _launch(loaded: LoadedConfig, data: Any, *, dry_run: bool) -> Outcome:
     if loaded.config.tune is not None:
         raise ConfigError(
             "tune is invalid: a sweep is no single run. Run python -m raygnn.tune, or take the "
-            "section out with --tune null."
+            "section out with --tune null.",
+            id="sweep-as-run",
         )
     check_source(loaded, data)
     name = loaded.config.run.name or default_name(loaded)

@@ -45,7 +45,8 @@ class OutputOptions:
             if value < 1:
                 raise ConfigError(
                     f"{option}={value!r} is invalid: it must be at least 1. Set it so, or leave it "
-                    "out."
+                    "out.",
+                    id="infer-scaling",
                 )
 
 
@@ -67,7 +68,8 @@ def launch_inference(
     if data is None and not (source.uri or source.synthetic or source.type):
         raise ConfigError(
             "data.uri=None is invalid: the config of a model brings no graph. Add --data.uri GRAPH "
-            f"(that of training is {model.graph})."
+            f"(that of training is {model.graph}).",
+            id="data-source-missing",
         )
     say(f"model {model.weights_uri}")
     run = _run_on_ray if model.loaded.config.scaling.max_workers else _run_in_process

@@ -103,12 +103,13 @@ def _plan(config: Config, num_runs: int) -> WorkerResources:
     resources = _worker_resources(config, nodes, cpus)
     places = _count_places(nodes, resources)
     if places < scaling.min_workers:
-        raise ResourceError(_explain(config, resources, nodes, places))
+        raise ResourceError(_explain(config, resources, nodes, places), id="cluster-no-room")
     if places < scaling.min_workers * num_runs:
         raise ResourceError(
             f"tune.max_concurrent_trials={num_runs} is invalid: trials of {scaling.min_workers} "
             f"worker(s) need {scaling.min_workers * num_runs} places, and the cluster has "
-            f"{places}. Set it to {places // scaling.min_workers} or less, or to null."
+            f"{places}. Set it to {places // scaling.min_workers} or less, or to null.",
+            id="sweep-no-room",
         )
     if num_runs == 1:
         _tell_what_is_held(resources, scaling.min_workers)

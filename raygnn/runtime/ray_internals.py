@@ -42,5 +42,6 @@ def attribute(owner: Any, name: str) -> Any:
 def _missing(what: str) -> ResourceError:
     return ResourceError(
         f"Ray {ray.__version__} cannot be used: it has no {what}. raygnn is tested with Ray "
-        f"{TESTED_RAY}. Install ray=={TESTED_RAY}.*, or a newer raygnn."
+        f"{TESTED_RAY}. Install ray=={TESTED_RAY}.*, or a newer raygnn.",
+        id="cluster-ray-version",
     )

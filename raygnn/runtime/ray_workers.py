@@ -107,7 +107,7 @@ def run_on_workers(
     except TrainingFailedError as error:
         show_held_lines()
         explained = [_explain_failure(error, work.what), missing_places(config, resources)]
-        raise TrainingError("\n".join(filter(None, explained))) from error
+        raise TrainingError("\n".join(filter(None, explained)), id="run-workers-died") from error
     if isinstance(returned, RaygnnError):
         raise returned
     return returned

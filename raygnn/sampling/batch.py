@@ -157,7 +157,8 @@ class BatchAssembler:
         if edge_type not in subgraph.edge:
             raise DataError(
                 f"column {column!r} of {edge_type_name(edge_type)} cannot be had: the sampler of "
-                "sampling.type does not say which edges it took. Fill edge in its SamplerOutput."
+                "sampling.type does not say which edges it took. Fill edge in its SamplerOutput.",
+                id="sampling-edge-ids-missing",
             )
         return self._rows(edge_type, column, subgraph.edge[edge_type])
 
@@ -175,7 +176,8 @@ def _check_columns(
             shown = {name: sorted(columns) for name, columns in have.items()}
             raise DataError(
                 f"column {column!r} of a batch is invalid: no {kind} type has it; there are "
-                f"{shown}. Use one of these, or declare the column in graph.yaml."
+                f"{shown}. Use one of these, or declare the column in graph.yaml.",
+                id="sampling-batch-column",
             )
 
 

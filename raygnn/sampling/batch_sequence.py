@@ -199,7 +199,8 @@ def _check_numbers(batch_size: int, num_threads: int | None, prefetch_batches: i
     for name, (value, least) in numbers.items():
         if value is not None and value < least:
             raise ConfigError(
-                f"loader.{name}={value!r} is invalid: it must be at least {least}. Set it so."
+                f"loader.{name}={value!r} is invalid: it must be at least {least}. Set it so.",
+                id="loader-number",
             )
 
 
@@ -207,5 +208,6 @@ def _check_rank(rank: int, world_size: int) -> None:
     if not 0 <= rank < world_size:
         raise ConfigError(
             f"loader.rank={rank!r} is invalid: world_size is {world_size}, and ranks count from 0. "
-            "Set both as the process group has them."
+            "Set both as the process group has them.",
+            id="loader-rank",
         )

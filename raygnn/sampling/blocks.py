@@ -153,6 +153,7 @@ def _counts(store: Any, name: str) -> list[int]:
         raise DataError(
             "blocks of this batch cannot be made: its sampler does not count the nodes and edges "
             "of each hop. Fill num_sampled_nodes and num_sampled_edges in its SamplerOutput, or "
-            "use a model that takes the sampled subgraph."
+            "use a model that takes the sampled subgraph.",
+            id="sampling-hop-counts-missing",
         )
     return list(accumulate(by_hop))

@@ -98,16 +98,19 @@ def _checked(node_type: str, ids: np.ndarray, times: Mapping[str, np.ndarray] | 
     if found is None:
         raise DataError(
             f"seeds of node type {node_type!r} are invalid: sampling.temporal is set, and they "
-            "have no times. Give them, or leave it out."
+            "have no times. Give them, or leave it out.",
+            id="sampling-seed-times-missing",
         )
     if found.shape != ids.shape or found.dtype not in (np.int64, np.float64):
         raise DataError(
             f"times of node type {node_type!r} are invalid: they are {found.dtype} of shape "
-            f"{list(found.shape)}. Give int64 or float64, one for each of {len(ids)} seeds."
+            f"{list(found.shape)}. Give int64 or float64, one for each of {len(ids)} seeds.",
+            id="sampling-seed-times-type",
         )
     if found.dtype == np.float64 and np.isnan(found).any():
         raise DataError(
             f"times of node type {node_type!r} are invalid: {int(np.isnan(found).sum())} are not "
-            "numbers. Give every seed a time."
+            "numbers. Give every seed a time.",
+            id="sampling-seed-times-nan",
         )
     return found

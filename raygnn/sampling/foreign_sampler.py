@@ -126,12 +126,14 @@ def _check_seeds(nodes: np.ndarray, node_type: str, seeds: np.ndarray) -> None:
     if len(np.unique(seeds)) < len(seeds):
         raise DataError(
             f"seeds of node type {node_type!r} are invalid: some are there twice, which PyG's "
-            "samplers cannot express. Give distinct seeds, or use raygnn's sampler."
+            "samplers cannot express. Give distinct seeds, or use raygnn's sampler.",
+            id="sampling-seeds-repeated",
         )
     if not np.array_equal(nodes[: len(seeds)], seeds):
         raise DataError(
             "sampling.type is invalid: its sample_from_nodes() does not put the seeds first. "
-            "Give a SamplerOutput whose first nodes are the seeds in their order."
+            "Give a SamplerOutput whose first nodes are the seeds in their order.",
+            id="sampling-seeds-first",
         )
 
 

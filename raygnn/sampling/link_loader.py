@@ -74,12 +74,14 @@ class LinkPlan:
         if self.num_negatives < 0:
             raise ConfigError(
                 f"num_negatives={self.num_negatives!r} is invalid: it is a number of nodes. Set 0 "
-                "or more."
+                "or more.",
+                id="links-argument-range",
             )
         if self.max_labels_per_anchor is not None and self.max_labels_per_anchor < 1:
             raise ConfigError(
                 f"max_labels_per_anchor={self.max_labels_per_anchor!r} is invalid: an anchor "
-                "without links teaches nothing. Set 1 or more, or null for all."
+                "without links teaches nothing. Set 1 or more, or null for all.",
+                id="links-argument-range",
             )
 
 
@@ -152,15 +154,17 @@ class LinkLoader(BatchSequence):
         if not isinstance(sampler, NeighborSampler):
             raise ConfigError(
                 f"sampling.type={type(sampler).__name__!r} is invalid: links are kept out of their "
-                "own messages by raygnn's sampler, and PyG's cannot leave edges out. Use raygnn's."
+                "own messages by raygnn's sampler, and PyG's cannot leave edges out. Use raygnn's.",
+                id="sampling-links-sampler",
             )
         if sampler.disjoint:
-            raise ConfigError(DISJOINT_LINKS)
+            raise ConfigError(DISJOINT_LINKS, id="sampling-disjoint-links")
         _check_edge_types(graph, supervision, plan.reverse_types)
         if sampler.temporal is not None and supervision.times is None:
             raise DataError(
                 "sampling.temporal is set, and the links have no times. Declare the time of their "
-                "edge type or label edges in graph.yaml, or leave it out."
+                "edge type or label edges in graph.yaml, or leave it out.",
+                id="links-no-times",
             )
         self.supervision = supervision
         self.anchors = check_seeds(graph, supervision.anchor_type, supervision.anchors)
@@ -451,5 +455,6 @@ def _check_edge_types(
             known = [edge_type_name(known) for known in graph.edge_types]
             raise DataError(
                 f"edge type {edge_type_name(edge_type)!r} of the links is invalid: the graph has "
-                f"{known}. Use one of these."
+                f"{known}. Use one of these.",
+                id="graph-edge-type-unknown",
             )

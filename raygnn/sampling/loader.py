@@ -93,7 +93,8 @@ def _times_of(
         raise DataError(
             f"sampling.temporal.column={column!r} is invalid: node type {node_type!r}, which is "
             "sampled for, has no such column, so its nodes have no time. Declare it as time in "
-            "graph.yaml, or leave sampling.temporal out."
+            "graph.yaml, or leave sampling.temporal out.",
+            id="sampling-time-column",
         )
     times = features.gather(node_type, column, seeds).reshape(len(seeds))
     return times.astype(np.int64 if times.dtype.kind in "iu" else np.float64)

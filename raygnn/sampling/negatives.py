@@ -45,7 +45,8 @@ class RandomNegatives:
         if num_nodes == 0:
             raise DataError(
                 "random negatives cannot be drawn: the target type has no nodes. Add some, or set "
-                "the number of random negatives to 0."
+                "the number of random negatives to 0.",
+                id="sampling-negatives-none",
             )
         if degrees is None:
             return
@@ -54,7 +55,8 @@ class RandomNegatives:
         if self._cumulative[-1] == 0:
             raise DataError(
                 "random negatives cannot be drawn by degree: no node of the target type has an "
-                "edge. Draw them uniformly."
+                "edge. Draw them uniformly.",
+                id="sampling-negatives-none",
             )
 
     @classmethod
@@ -74,7 +76,8 @@ class RandomNegatives:
         if how not in (UNIFORM, BY_DEGREE):
             raise ConfigError(
                 f"negatives={how!r} is invalid: random negatives are drawn {UNIFORM} or by "
-                f"{BY_DEGREE}. Set one of these."
+                f"{BY_DEGREE}. Set one of these.",
+                id="sampling-negatives-rule",
             )
         num_nodes = graph.num_nodes(node_type)
         degrees = None

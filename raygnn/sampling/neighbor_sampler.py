@@ -157,7 +157,7 @@ class NeighborSampler(BaseSampler):
             DataError: an end is not a node of the graph.
         """
         if self.disjoint:
-            raise ConfigError(DISJOINT_LINKS)
+            raise ConfigError(DISJOINT_LINKS, id="sampling-disjoint-links")
         ends, types = link_ends(self.graph, index, neg_sampling), link_types(self.graph, index)
         source, target = ends.source.numpy(), ends.target.numpy()
         both = np.concatenate([source, target])

@@ -32,7 +32,8 @@ def node_output(
     if len(seed_index) > subgraph.num_sampled_nodes[node_type][0]:
         raise DataError(
             f"seeds of node type {node_type!r} are invalid: PyG's loaders take the first rows of a "
-            "batch for its seeds, so none may be there twice. Give distinct seeds."
+            "batch for its seeds, so none may be there twice. Give distinct seeds.",
+            id="sampling-seeds-repeated",
         )
     return _output(subgraph, index.input_type is None, (index.input_id, index.time))
 

@@ -40,11 +40,14 @@ def exclusions(
         where = f"excluded pairs of {edge_type_name(edge_type)} are invalid"
         if edge_type not in graph.edge_types:
             known = [edge_type_name(known) for known in graph.edge_types]
-            raise DataError(f"{where}: the graph has {known}. Use one of these.")
+            raise DataError(
+                f"{where}: the graph has {known}. Use one of these.", id="graph-edge-type-unknown"
+            )
         if both.ndim != 2 or len(both) != 2:
             raise DataError(
                 f"{where}: they are of shape {list(both.shape)}. Give [2, num_pairs], sources and "
-                "destinations."
+                "destinations.",
+                id="sampling-excluded-shape",
             )
         source = _check_ids(graph, edge_type[0], both[0], where)
         target = _check_ids(graph, edge_type[2], both[1], where)
@@ -66,19 +69,22 @@ def check_draws(
         other = "replace=True" if weight is None else f"weight={weight!r}"
         raise ConfigError(
             f"sampling.{other} is invalid: sampling.temporal.strategy is {LAST}, which draws "
-            f"nothing. Leave it out, or set the strategy to {UNIFORM}."
+            f"nothing. Leave it out, or set the strategy to {UNIFORM}.",
+            id="sampling-last-draws-nothing",
         )
     edge_columns = {edge_type_name(t): sorted(graph.columns(t)) for t in graph.edge_types}
     if weight is not None and not any(weight in columns for columns in edge_columns.values()):
         raise DataError(
             f"sampling.weight={weight!r} is invalid: no edge type has such a column; there are "
-            f"{edge_columns}. Set one of these."
+            f"{edge_columns}. Set one of these.",
+            id="sampling-weight-column",
         )
     columns = edge_columns | {t: sorted(graph.columns(t)) for t in graph.node_types}
     if temporal is not None and not any(temporal.column in have for have in columns.values()):
         raise DataError(
             f"sampling.temporal.column={temporal.column!r} is invalid: no edge or node type has "
-            f"such a column; there are {columns}. Declare times in graph.yaml."
+            f"such a column; there are {columns}. Declare times in graph.yaml.",
+            id="sampling-time-column",
         )
     if temporal is not None:
         check_time_units(graph, temporal.column)
@@ -86,11 +92,15 @@ def check_draws(
 
 def _check_ids(graph: GraphStore, node_type: str, seeds: np.ndarray, where: str) -> np.ndarray:
     if node_type not in graph.node_types:
-        raise DataError(f"{where}: the graph has {list(graph.node_types)}. Use one of these.")
+        raise DataError(
+            f"{where}: the graph has {list(graph.node_types)}. Use one of these.",
+            id="graph-node-type-unknown",
+        )
     if seeds.ndim != 1 or (seeds.dtype.kind not in "iu" and seeds.size):
         raise DataError(
             f"{where}: they are {seeds.dtype} of shape {list(seeds.shape)}. Give a list of dense "
-            "ids; of a mask, np.flatnonzero(mask)."
+            "ids; of a mask, np.flatnonzero(mask).",
+            id="sampling-seeds-type",
         )
     ids = np.ascontiguousarray(seeds, np.int64)
     num_nodes = graph.num_nodes(node_type)
@@ -98,6 +108,7 @@ def _check_ids(graph: GraphStore, node_type: str, seeds: np.ndarray, where: str)
     if len(outside):
         raise DataError(
             f"{where}: {len(outside)} of {len(ids)} are outside of [0, {num_nodes}), such as "
-            f"{outside[:5].tolist()}. Give dense ids."
+            f"{outside[:5].tolist()}. Give dense ids.",
+            id="sampling-seeds-range",
         )
     return ids

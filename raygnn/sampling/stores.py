@@ -35,7 +35,8 @@ class LocalGraphStore:
     def __init__(self, bundle: Bundle, direction: str = "in") -> None:
         if direction not in ("in", "out"):
             raise ConfigError(
-                f"sampling.direction={direction!r} is invalid: there are in and out. Set one."
+                f"sampling.direction={direction!r} is invalid: there are in and out. Set one.",
+                id="sampling-direction",
             )
         self._bundle = bundle
         self._direction = direction
@@ -140,7 +141,8 @@ class LocalGraphStore:
                 known = [edge_type_name(known) for known in self._bundle.edge_types]
                 raise DataError(
                     f"edge type {edge_type_name(edge_type)!r} is invalid: the graph has {known}. "
-                    "Use one of these."
+                    "Use one of these.",
+                    id="graph-edge-type-unknown",
                 )
             with self._lock:
                 found = self._pickers.get((edge_type, direction))
@@ -234,6 +236,7 @@ def _checked_affine(
         raise DataError(
             f"feature {column!r} of {type_name(type_)!r} is invalid: its rows have {width} "
             f"elements, and the model was trained with {len(scale.mean)}. Write the feature as it "
-            "was in training."
+            "was in training.",
+            id="model-feature-width",
         )
     return scale.affine()

@@ -35,7 +35,8 @@ class Temporal:
         if self.strategy not in (UNIFORM, LAST):
             raise ConfigError(
                 f"sampling.temporal.strategy={self.strategy!r} is invalid: there are {UNIFORM} and "
-                f"{LAST}. Set one."
+                f"{LAST}. Set one.",
+                id="sampling-strategy",
             )
 
 

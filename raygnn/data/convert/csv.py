@@ -108,7 +108,8 @@ def _read_labels(uri: str, files: CsvSource, notes: list[str]) -> _Rows:
         choices = ", ".join(name for name in names if name != id_name)
         raise DataError(
             f"{table.where}: --label is needed: the file has {len(names)} columns. "
-            f"Choose from: {choices}."
+            f"Choose from: {choices}.",
+            id="prepare-label-missing",
         )
     other = next((i for i, name in enumerate(names) if name != id_name), len(names))
     label_name = table.column_name(files.label, other, "--label")
@@ -141,7 +142,10 @@ def _read_features(uri: str, files: CsvSource, notes: list[str]) -> _Rows:
     id_name = table.column_name(wanted, 0, "--id")
     names = [name for name in table.table.column_names if name != id_name]
     if not names:
-        raise DataError(f"{table.where}: has no column beside {id_name!r}. Give numbers per id.")
+        raise DataError(
+            f"{table.where}: has no column beside {id_name!r}. Give numbers per id.",
+            id="prepare-features-missing",
+        )
     rows = _Rows(table.where, table.texts(id_name), table.numbers(names))
     _check_distinct(rows)
     return rows
@@ -153,7 +157,8 @@ def _check_distinct(rows: _Rows) -> None:
     if len(repeated):
         raise DataError(
             f"{rows.where}: {len(repeated):,} ids are given more than once, such as "
-            f"{', '.join(repeated[:5].to_pylist())}. Keep one row an id."
+            f"{', '.join(repeated[:5].to_pylist())}. Keep one row an id.",
+            id="prepare-ids-repeated",
         )
 
 
@@ -219,6 +224,7 @@ def _place_features(features: _Rows, rows: np.ndarray, ids: pa.Array, notes: lis
         examples = ", ".join(str(ids[int(row)].as_py()) for row in missing[:5])
         raise DataError(
             f"{features.where}: {len(missing):,} nodes have no row, such as {examples}. Add a row "
-            "of numbers for each id of the edges and labels."
+            "of numbers for each id of the edges and labels.",
+            id="prepare-features-incomplete",
         )
     return values[position]

@@ -123,14 +123,18 @@ def _read_arrays(uri: str, where: str, wanted: Sequence[str]) -> dict[str, np.nd
             archive = np.load(file, allow_pickle=False)
             if not isinstance(archive, np.lib.npyio.NpzFile):
                 raise DataError(
-                    f"{where} holds one array. Give an .npz file with adj_data and so on."
+                    f"{where} holds one array. Give an .npz file with adj_data and so on.",
+                    id="prepare-npz-layout",
                 )
             return {key: _read_array(archive, key, where) for key in wanted if key in archive}
     except FileNotFoundError as error:
-        raise DataError(f"{where}: there is no such file. Check the path.") from error
+        raise DataError(
+            f"{where}: there is no such file. Check the path.", id="prepare-file-missing"
+        ) from error
     except (zipfile.BadZipFile, EOFError, ValueError) as error:
         raise DataError(
-            f"{where} is not a readable .npz file: {error}. Check that it was copied completely."
+            f"{where} is not a readable .npz file: {error}. Check that it was copied completely.",
+            id="prepare-npz-unreadable",
         ) from error
 
 
@@ -140,7 +144,8 @@ def _read_array(archive: np.lib.npyio.NpzFile, key: str, where: str) -> np.ndarr
     except ValueError as error:
         raise DataError(
             f"{where}: array {key!r} cannot be read without unpickling, which could run code of "
-            f"the file ({error}). Save it again as a plain numeric array."
+            f"the file ({error}). Save it again as a plain numeric array.",
+            id="prepare-npz-pickled",
         ) from error
 
 
@@ -149,13 +154,15 @@ def _array(arrays: Mapping[str, np.ndarray], key: str, where: str, ndim: int = 1
         raise DataError(
             f"{where}: array {key!r} is missing, found {', '.join(arrays) or 'nothing known'}. "
             "The layouts are adj_data, adj_indices, adj_indptr, adj_shape, attr_*, labels, *_mask; "
-            "and edges, node_features, node_labels, *_masks."
+            "and edges, node_features, node_labels, *_masks.",
+            id="prepare-npz-array-missing",
         )
     array = arrays[key]
     if array.ndim != ndim or array.dtype.kind not in "biuf":
         raise DataError(
             f"{where}: array {key!r} has shape {array.shape} and type {array.dtype}, but must be "
-            f"numbers in {ndim} dimension{'s' if ndim > 1 else ''}. Save it again in that form."
+            f"numbers in {ndim} dimension{'s' if ndim > 1 else ''}. Save it again in that form.",
+            id="prepare-npz-array",
         )
     return array
 
@@ -177,7 +184,8 @@ def _csr(arrays: Mapping[str, np.ndarray], prefix: str, where: str) -> SparseRow
         raise DataError(
             f"{where}: {prefix}_data, {prefix}_indices, {prefix}_indptr and {prefix}_shape are no "
             f"CSR matrix: shape {shape.tolist()}, {len(indptr)} row pointers, {len(indices)} "
-            f"indices, {len(data)} values. Save the matrix again from scipy.sparse.csr_matrix."
+            f"indices, {len(data)} values. Save the matrix again from scipy.sparse.csr_matrix.",
+            id="prepare-npz-csr",
         )
     return SparseRows(indptr.astype(np.int64), indices.astype(np.int64), data, dim)
 
@@ -198,7 +206,8 @@ def _take_split(
         if split_index is not None:
             raise DataError(
                 f"{where}: split index {split_index} is invalid: the file has no train_masks. "
-                "Leave out --split-index."
+                "Leave out --split-index.",
+                id="prepare-split-index",
             )
         return ()
     index = split_index or 0
@@ -209,7 +218,8 @@ def _take_split(
         if not 0 <= index < len(masks):
             raise DataError(
                 f"{where}: split index {index} is invalid: {plural} has {len(masks)} splits. Set "
-                f"--split-index to 0 to {len(masks) - 1}."
+                f"--split-index to 0 to {len(masks) - 1}.",
+                id="prepare-split-index",
             )
         arrays[name] = masks[index]
     if split_index is not None or sizes == {1}:
@@ -231,7 +241,8 @@ def _masks_of_file(uri: str, num_nodes: int) -> dict[str, np.ndarray]:
     if missing:
         raise DataError(
             f"{where}: array {missing[0]!r} is missing, found {', '.join(arrays) or 'none'}. Save "
-            "the node numbers of each split as train, valid and test."
+            "the node numbers of each split as train, valid and test.",
+            id="prepare-npz-array-missing",
         )
     masks = {}
     for name, mask_name in zip(_FILE_SPLITS, MASK_NAMES, strict=True):
@@ -239,7 +250,8 @@ def _masks_of_file(uri: str, num_nodes: int) -> dict[str, np.ndarray]:
         if nodes.dtype.kind not in "iu" or ((nodes < 0) | (nodes >= num_nodes)).any():
             raise DataError(
                 f"{where}: array {name!r} holds other values than node numbers from 0 to "
-                f"{num_nodes - 1}. Give the split of this graph."
+                f"{num_nodes - 1}. Give the split of this graph.",
+                id="prepare-npz-split",
             )
         masks[mask_name] = np.isin(np.arange(num_nodes), nodes)
     return masks
@@ -254,7 +266,9 @@ def _entries(
         if adjacency.dim != adjacency.num_rows:
             raise DataError(
                 f"{where}: adj_shape={(adjacency.num_rows, adjacency.dim)} is invalid: must be "
-                "square. Give a graph of one node type, or use raygnn.prepare csv for other tables."
+                "square. Give a graph of one node type, or use raygnn.prepare csv for other "
+                "tables.",
+                id="prepare-npz-square",
             )
         source = np.repeat(np.arange(adjacency.num_rows), np.diff(adjacency.indptr))
         return adjacency.num_rows, (source, adjacency.indices, np.asarray(adjacency.values))
@@ -264,7 +278,8 @@ def _entries(
         raise DataError(
             f"{where}: edges has shape {pairs.shape} and type {pairs.dtype}, beside "
             f"{'node rows' if rows else 'neither node_features nor node_labels'}. Save integers of "
-            "the shape [num_edges, 2], and one row for each node."
+            "the shape [num_edges, 2], and one row for each node.",
+            id="prepare-npz-edges",
         )
     pairs = pairs.astype(np.int64)
     num_nodes = rows[0]
@@ -272,7 +287,8 @@ def _entries(
     if len(outside):
         raise DataError(
             f"{where}: {len(outside):,} rows of edges name nodes outside of 0 to {num_nodes - 1}, "
-            f"first rows {outside[:5].tolist()}. Save edges of the nodes that have rows."
+            f"first rows {outside[:5].tolist()}. Save edges of the nodes that have rows.",
+            id="prepare-npz-edges-outside",
         )
     return num_nodes, (pairs[:, 0], pairs[:, 1], np.ones(len(pairs), np.float32))
 
@@ -313,7 +329,8 @@ def _features(arrays: Mapping[str, np.ndarray], num_nodes: int, where: str) -> F
     if num_rows != num_nodes:
         raise DataError(
             f"{where}: the features (attr_*) have {num_rows:,} rows for {num_nodes:,} nodes. "
-            "Save one row a node."
+            "Save one row a node.",
+            id="prepare-npz-rows",
         )
     return features
 
@@ -325,6 +342,7 @@ def _labels(arrays: Mapping[str, np.ndarray], num_nodes: int, where: str) -> np.
     if len(labels) != num_nodes:
         raise DataError(
             f"{where}: labels has {len(labels):,} rows for {num_nodes:,} nodes. "
-            "Save one row a node."
+            "Save one row a node.",
+            id="prepare-npz-rows",
         )
     return labels

@@ -66,19 +66,26 @@ def load_pyg(uri: str) -> Any:
             file.seek(0)
             loaded = torch.load(file, map_location="cpu", weights_only=True) if is_archive else None
     except (FileNotFoundError, IsADirectoryError) as error:
-        raise DataError(f"{where}: there is no such file. Check the path.") from error
+        raise DataError(
+            f"{where}: there is no such file. Check the path.", id="prepare-file-missing"
+        ) from error
     except _LOAD_ERRORS as error:
         raise DataError(
             f"{where} cannot be loaded without unpickling, which could run code of the file. Build "
             "the graph in Python instead, and call raygnn.data.convert.pyg.tables_from_pyg(data) "
-            f"and raygnn.data.tables.graph_tables.write_tables. (torch says: {_first_line(error)})"
+            f"and raygnn.data.tables.graph_tables.write_tables. (torch says: {_first_line(error)})",
+            id="prepare-pyg-pickled",
         ) from error
     if not is_archive:
-        raise DataError(f"{where} is no file of torch.save. Save the graph with torch.save.")
+        raise DataError(
+            f"{where} is no file of torch.save. Save the graph with torch.save.",
+            id="prepare-pyg-unreadable",
+        )
     if not isinstance(loaded, Data | HeteroData):
         raise DataError(
             f"{where} holds a {type(loaded).__name__}, not a Data or HeteroData. Save the graph "
-            "itself, as in torch.save(dataset[0], path)."
+            "itself, as in torch.save(dataset[0], path).",
+            id="prepare-pyg-kind",
         )
     return loaded
 
@@ -130,13 +137,15 @@ def _single_graph(data: Any) -> Any:
         if len(data) != 1:
             raise DataError(
                 f"data is a dataset of {len(data):,} graphs, and one graph is wanted. Pass one of "
-                "them, as in dataset[0] (--index 0)."
+                "them, as in dataset[0] (--index 0).",
+                id="prepare-pyg-several",
             )
         data = data[0]
     if not isinstance(data, Data | HeteroData):
         raise DataError(
             f"data is a {type(data).__name__}, not a torch_geometric Data or HeteroData. Pass a "
-            "graph, as in dataset[0]."
+            "graph, as in dataset[0].",
+            id="prepare-pyg-kind",
         )
     return data
 
@@ -156,7 +165,8 @@ def _node_ids(store: Any, where: str) -> np.ndarray:
             num_nodes = None
     if num_nodes is None:
         raise DataError(
-            f"{where}: the number of nodes cannot be told: there is no x. Set {where}.num_nodes."
+            f"{where}: the number of nodes cannot be told: there is no x. Set {where}.num_nodes.",
+            id="prepare-pyg-num-nodes",
         )
     if "n_id" not in store:
         return np.arange(num_nodes)
@@ -196,7 +206,8 @@ def _edge_rows(store: Any, source_ids: np.ndarray, target_ids: np.ndarray, where
             raise DataError(
                 f"{where}.edge_index: row {row} has {len(outside):,} entries outside "
                 f"[0, {len(ids)}), first {ends[outside[:5]].tolist()} at {outside[:5].tolist()}. "
-                "Set the right num_nodes, or take these edges out."
+                "Set the right num_nodes, or take these edges out.",
+                id="prepare-pyg-edges-outside",
             )
     num_edges = len(source)
     found = {
@@ -227,12 +238,16 @@ def _edge_ends(store: Any, where: str) -> tuple[np.ndarray, np.ndarray, np.ndarr
         if index.ndim != 2 or index.shape[0] != 2 or index.dtype.kind not in "iu":
             raise DataError(
                 f"{where}.edge_index has shape {index.shape} and type {index.dtype}, but must be "
-                "integers of shape (2, num_edges). Transpose or cast it."
+                "integers of shape (2, num_edges). Transpose or cast it.",
+                id="prepare-pyg-edges-shape",
             )
         return index[0], index[1], None
     adjacency = store.get("adj_t")
     if adjacency is None:
-        raise DataError(f"{where}: there is no edge_index and no adj_t. Set edge_index.")
+        raise DataError(
+            f"{where}: there is no edge_index and no adj_t. Set edge_index.",
+            id="prepare-pyg-edges-missing",
+        )
     if hasattr(adjacency, "coo"):  # torch_sparse's and PyG's own SparseTensor
         target, source, value = adjacency.coo()
     else:
@@ -269,7 +284,8 @@ def _rows(tensor: Tensor, num_rows: int, where: str, max_ndim: int | None) -> np
     if tensor.dim() == 0 or len(tensor) != num_rows or too_deep or tensor.is_complex():
         raise DataError(
             f"{where} has shape {tuple(tensor.shape)} and type {tensor.dtype}, but must hold "
-            f"{num_rows:,} rows of numbers. Give one row a node or edge, or delete the attribute."
+            f"{num_rows:,} rows of numbers. Give one row a node or edge, or delete the attribute.",
+            id="prepare-pyg-rows",
         )
     tensor = tensor.detach().cpu()
     if tensor.dtype == torch.bfloat16:

@@ -87,7 +87,8 @@ def spec_tables(spec: TablesSpec, folder: str) -> GraphTables:
                 raise DataError(
                     f"edge_types.{i} is invalid: another entry makes edge type "
                     f"{edge_type_name(edge_type)} too. List the files of both under one entry, or "
-                    "name the relations differently."
+                    "name the relations differently.",
+                    id="graph-edge-type-twice",
                 )
             edges[edge_type] = rows
     label_edges: dict[tuple[EdgeType, str], EdgeRows] = {}
@@ -97,7 +98,8 @@ def spec_tables(spec: TablesSpec, folder: str) -> GraphTables:
             if (edge_type, sign) in label_edges:
                 raise DataError(
                     f"label_edges.{i} is invalid: another entry makes {sign} label edges of type "
-                    f"{edge_type_name(edge_type)} too. List the files of both under one entry."
+                    f"{edge_type_name(edge_type)} too. List the files of both under one entry.",
+                    id="graph-label-edges-twice",
                 )
             label_edges[edge_type, sign] = rows
     return GraphTables(nodes, edges, tuple(notes), label_edges)
@@ -149,7 +151,8 @@ def _implied_ids(
     if not named:
         raise DataError(
             f"node_types.{name} is invalid: it has no table, and no edge names its nodes. Set "
-            "files, or count, or take the type out."
+            "files, or count, or take the type out.",
+            id="spec-node-type-empty",
         )
     found = pc.unique(pa.chunked_array([_in_kind(column, is_integer) for column in named]))
     return found.take(pc.array_sort_indices(found)) if is_integer else found
@@ -250,7 +253,9 @@ def _check_named(part: _Ends, relation: RelationColumn) -> None:
     empty = empty_rows(part.table.column(relation, "type"))
     if len(empty):
         rule = f"{len(empty):,} relations are missing"
-        raise part.table.error("type", rule, empty, "Fill them in, or take these rows out")
+        raise part.table.error(
+            "type", rule, empty, "Fill them in, or take these rows out", id="spec-values-missing"
+        )
 
 
 def _relation_key(value: str) -> tuple[int, int, str]:
@@ -336,4 +341,4 @@ def _check_known(part: _Ends, role: str, column: pa.Array, node_type: str, known
         example = column[int(unknown[0])].as_py()
         rule = f"{len(unknown):,} ids, such as {example!r}, are no nodes of type {node_type!r}"
         remedy = "Add the nodes, or set offset, count or first_id right"
-        raise part.table.error(role, rule, unknown, remedy)
+        raise part.table.error(role, rule, unknown, remedy, id="edges-dangling")

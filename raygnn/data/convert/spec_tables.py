@@ -55,7 +55,8 @@ class SourceTable:
             if isinstance(value, HashShares):
                 raise DataError(
                     f"{self.place}.{role}={spec.column!r} is invalid: shares of a hash make a "
-                    "split column, and no other. Use it as split, or add a value."
+                    "split column, and no other. Use it as split, or add a value.",
+                    id="spec-hash-shares",
                 )
             return pa.array([value] * self.num_rows)
         column = self.table.column(self._position(spec.column, role)).combine_chunks()
@@ -77,11 +78,11 @@ class SourceTable:
         return f"{word}{'s' if len(rows) > 1 else ''} {', '.join(map(str, shown))}{more}"
 
     def error(
-        self, role: str, rule: str, rows: Sequence[int] | np.ndarray, remedy: str
+        self, role: str, rule: str, rows: Sequence[int] | np.ndarray, remedy: str, *, id: str
     ) -> DataError:
         """The error of some rows of a column."""
         return DataError(
-            f"{self.where}: {self.lines(rows)}: {self.place}.{role}: {rule}. {remedy}."
+            f"{self.where}: {self.lines(rows)}: {self.place}.{role}: {rule}. {remedy}.", id=id
         )
 
     def _position(self, column: str | int, role: str) -> int:
@@ -94,7 +95,8 @@ class SourceTable:
         added = f", and added ones {', '.join(map(repr, self.added))}" if self.added else ""
         raise DataError(
             f"{self.where}: {self.place}.{role}={column!r} is invalid: there is no such column; "
-            f"it has {len(names)} columns, from 0, of {known}{added}. Name one of these."
+            f"it has {len(names)} columns, from 0, of {known}{added}. Name one of these.",
+            id="spec-column-missing",
         )
 
 
@@ -119,7 +121,8 @@ def read_files(
             if not found:
                 raise DataError(
                     f"{place}.files={pattern!r} is invalid: no file matches it in "
-                    f"{redact(folder)}. Check the pattern, which is relative to --data."
+                    f"{redact(folder)}. Check the pattern, which is relative to --data.",
+                    id="data-files-missing",
                 )
             for uri, _ in found:
                 yield _read(uri, reading, entry, place)
@@ -140,7 +143,10 @@ def _read(uri: str, reading: Reading, entry: Files, place: str) -> SourceTable:
         if reading.count_line:
             _check_count(uri, reading.skip_lines or 0, table.num_rows, where)
     if table.num_rows == 0:
-        raise DataError(f"{where}: {place}: the file has no rows. Take it out of the spec.")
+        raise DataError(
+            f"{where}: {place}: the file has no rows. Take it out of the spec.",
+            id="spec-file-empty",
+        )
     return SourceTable(where, place, table, first_line, entry.add, has_header)
 
 
@@ -150,12 +156,14 @@ def _check_count(uri: str, skip_lines: int, num_rows: int, where: str) -> None:
     line = lines[skip_lines].strip() if skip_lines < len(lines) else ""
     if not line.isdigit():
         raise DataError(
-            f"{where}: line {skip_lines + 1}: {line!r} is no number of rows. Take count_line out."
+            f"{where}: line {skip_lines + 1}: {line!r} is no number of rows. Take count_line out.",
+            id="spec-count-line",
         )
     if int(line) != num_rows:
         raise DataError(
             f"{where}: line {skip_lines + 1} says {int(line):,} rows, but {num_rows:,} follow. "
-            "The file may be cut off; or take count_line out and set skip_lines one higher."
+            "The file may be cut off; or take count_line out and set skip_lines one higher.",
+            id="spec-row-count",
         )
 
 
@@ -178,7 +186,9 @@ def ids(table: SourceTable, spec: Column, role: str) -> pa.Array:
     empty = empty_rows(column)
     if len(empty):
         rule = f"{len(empty):,} ids are missing"
-        raise table.error(role, rule, empty, "Fill them in, or take these rows out")
+        raise table.error(
+            role, rule, empty, "Fill them in, or take these rows out", id="spec-values-missing"
+        )
     if pa.types.is_integer(column.type):
         numbers: pa.Array | None = pc.cast(column, pa.int64())
     elif _is_text(column):
@@ -187,13 +197,16 @@ def ids(table: SourceTable, spec: Column, role: str) -> pa.Array:
     else:
         raise DataError(
             f"{table.where}: {table.place}.{role}={spec.column!r} is invalid: the column is "
-            f"{column.type}. Ids are whole numbers or texts; name a column of these."
+            f"{column.type}. Ids are whole numbers or texts; name a column of these.",
+            id="spec-id-type",
         )
     if spec.offset:
         if numbers is None:
             bad = [i for i, text in enumerate(column.to_pylist()) if not _is_whole(text)]
             rule = f"offset {spec.offset} cannot be added to {column[bad[0]].as_py()!r}"
-            raise table.error(role, rule, bad, "Take offset out, or repair the ids")
+            raise table.error(
+                role, rule, bad, "Take offset out, or repair the ids", id="spec-offset"
+            )
         numbers = pc.add(numbers, pa.scalar(spec.offset, pa.int64()))
     return column if numbers is None else numbers
 
@@ -216,7 +229,13 @@ def numbers(table: SourceTable, spec: Column, role: str) -> np.ndarray:
     column = table.column(spec, role)
     empty = empty_rows(column)
     if len(empty):
-        raise table.error(role, f"{len(empty):,} values are missing", empty, "Fill them in")
+        raise table.error(
+            role,
+            f"{len(empty):,} values are missing",
+            empty,
+            "Fill them in",
+            id="spec-values-missing",
+        )
     try:
         values = pc.cast(column, pa.float64()).to_numpy(zero_copy_only=False)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
@@ -233,7 +252,13 @@ def times(table: SourceTable, spec: Column, role: str) -> pa.Array:
     column = table.column(spec, role)
     empty = empty_rows(column)
     if len(empty):
-        raise table.error(role, f"{len(empty):,} times are missing", empty, "Fill them in")
+        raise table.error(
+            role,
+            f"{len(empty):,} times are missing",
+            empty,
+            "Fill them in",
+            id="spec-values-missing",
+        )
     if not _is_text(column):
         return column
     for kind in (pa.int64(), pa.float64(), pa.timestamp("us")):
@@ -243,7 +268,7 @@ def times(table: SourceTable, spec: Column, role: str) -> pa.Array:
             continue
     rule = f"{column[0].as_py()!r} and others are no times of one form"
     remedy = "Write numbers, or timestamps as 2024-01-31T12:00:00"
-    raise table.error(role, rule, [0], remedy)
+    raise table.error(role, rule, [0], remedy, id="spec-times")
 
 
 def labels(table: SourceTable, spec: Column, role: str) -> pa.Array:
@@ -275,7 +300,8 @@ def feature_rows(
             if spec.last < spec.first:
                 raise DataError(
                     f"{table.place}.{role} is invalid: columns {spec.first} to {spec.last} are "
-                    "none. Set first to the lower of the two."
+                    "none. Set first to the lower of the two.",
+                    id="spec-column-range",
                 )
             for position in range(spec.first, spec.last + 1):
                 parts.append(numbers(table, Column(column=position), role).reshape(-1, 1))
@@ -295,15 +321,19 @@ def _list_rows(table: SourceTable, column: pa.Array, role: str) -> np.ndarray:
     are_lists = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
     if not any(is_list(column.type) for is_list in are_lists):
         rule = f"the column is {column.type}, which holds no numbers"
-        raise table.error(role, rule, [0], "Name a column of numbers, or of lists of them")
+        raise table.error(
+            role, rule, [0], "Name a column of numbers, or of lists of them", id="spec-not-numbers"
+        )
     lengths = pc.fill_null(pc.list_value_length(column), -1).to_numpy(zero_copy_only=False)
     wrong = np.flatnonzero(lengths != max(int(lengths[0]), 1))
     if len(wrong):
         rule = f"lists have not one width ({int(lengths[0])} in the first row)"
-        raise table.error(role, rule, wrong, "Write rows of one width")
+        raise table.error(role, rule, wrong, "Write rows of one width", id="spec-list-width")
     flat = column.flatten()
     if flat.null_count or not (pa.types.is_floating(flat.type) or pa.types.is_integer(flat.type)):
-        raise table.error(role, "lists hold no numbers, or nulls", [0], "Write numbers")
+        raise table.error(
+            role, "lists hold no numbers, or nulls", [0], "Write numbers", id="spec-not-numbers"
+        )
     return flat.to_numpy(zero_copy_only=False).reshape(len(column), -1)
 
 
@@ -324,4 +354,6 @@ def _no_number(table: SourceTable, column: pa.Array, role: str) -> DataError:
             bad.append(i)
     rows = bad or [0]
     rule = f"{column[rows[0]].as_py()!r} is no number"
-    return table.error(role, rule, rows, "Name a column of numbers, or repair the rows")
+    return table.error(
+        role, rule, rows, "Name a column of numbers, or repair the rows", id="spec-not-numbers"
+    )

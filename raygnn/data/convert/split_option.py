@@ -41,7 +41,8 @@ def parse_split(text: str) -> SplitOption:
     is_per_class = kind == "per-class" and len(numbers) == 2 and all(n == int(n) for n in numbers)
     if not is_hash and not is_per_class:
         raise ConfigError(
-            f"split={text!r} is invalid: it has none of the known forms. Set {_FORMS}."
+            f"split={text!r} is invalid: it has none of the known forms. Set {_FORMS}.",
+            id="split-option",
         )
     return SplitOption(kind, numbers)
 
@@ -64,7 +65,8 @@ def declare_split(nodes: NodeRows, split: str, seed: int, labels: np.ndarray | N
         codes = hash_split(ids, option.numbers, seed)
     elif labels is None:
         raise DataError(
-            f"split={split!r} is invalid: the nodes have no labels. Use hash:0.8,0.1,0.1 instead."
+            f"split={split!r} is invalid: the nodes have no labels. Use hash:0.8,0.1,0.1 instead.",
+            id="split-no-labels",
         )
     else:
         train, val = (int(number) for number in option.numbers)
@@ -118,14 +120,16 @@ def mask_codes(masks: Mapping[str, np.ndarray], num_nodes: int, where: str) -> n
         if mask.shape != (num_nodes,):
             raise DataError(
                 f"{where}: {name} has shape {mask.shape}, but must have shape ({num_nodes},), one "
-                "value a node. Keep one column of it, or make a split with --split."
+                "value a node. Keep one column of it, or make a split with --split.",
+                id="prepare-mask-shape",
             )
         mask = mask.astype(bool)
         both = np.flatnonzero(mask & (codes > 0))
         if len(both):
             raise DataError(
                 f"{where}: {len(both):,} nodes are in {name} and in an earlier mask, first nodes "
-                f"{both[:5].tolist()}. Make the masks disjoint, or make a split with --split."
+                f"{both[:5].tolist()}. Make the masks disjoint, or make a split with --split.",
+                id="prepare-masks-overlap",
             )
         codes[mask] = code
     return codes if masks else None

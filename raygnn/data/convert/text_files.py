@@ -49,7 +49,10 @@ class TextTable:
                 return names[position]
         choices = ", ".join(names) if self.has_header else f"0 to {len(names) - 1}"
         given = f"{option}={wanted!r} is invalid" if wanted else f"{option} is needed"
-        raise DataError(f"{self.where}: {given}: there is no such column. Choose from: {choices}.")
+        raise DataError(
+            f"{self.where}: {given}: there is no such column. Choose from: {choices}.",
+            id="prepare-column-missing",
+        )
 
     def texts(self, name: str) -> pa.Array:
         """A column without surrounding blanks.
@@ -62,7 +65,8 @@ class TextTable:
         if len(empty):
             raise DataError(
                 f"{self.where}: column {name!r} has {len(empty):,} empty fields, first in rows "
-                f"{empty[:5].tolist()}. Fill them in, or take these rows out."
+                f"{empty[:5].tolist()}. Fill them in, or take these rows out.",
+                id="prepare-fields-empty",
             )
         return column
 
@@ -79,7 +83,8 @@ class TextTable:
             except pa.ArrowInvalid as error:
                 raise DataError(
                     f"{self.where}: column {name!r} is no feature: {error}. Keep only numbers "
-                    "beside the id column."
+                    "beside the id column.",
+                    id="prepare-not-numbers",
                 ) from error
         return np.stack(columns, axis=1).astype(np.float32)
 
@@ -120,7 +125,8 @@ def read_text_table(
     except pa.ArrowInvalid as error:
         raise DataError(
             f"{where} cannot be read as separated columns: {error}. Repair the file, or give the "
-            f"right {option}."
+            f"right {option}.",
+            id="prepare-csv-unreadable",
         ) from error
     return TextTable(where, table, has_header)
 
@@ -140,13 +146,17 @@ def read_ragged_features(uri: str) -> tuple[pa.Array, SparseRows, int]:
         except DocumentError as error:
             raise DataError(error.text(where, "the file")) from None
     if not isinstance(content, dict):
-        raise DataError(f"{where} is invalid: must be an object {{id: [feature indices]}}.")
+        raise DataError(
+            f"{where} is invalid: must be an object {{id: [feature indices]}}.",
+            id="prepare-ragged-features",
+        )
     lengths = []
     for key, row in content.items():
         if not isinstance(row, list) or not all(type(i) is int and i >= 0 for i in row):
             raise DataError(
                 f"{where}: the row of id {key!r} is invalid: must be a list of whole numbers of at "
-                "least 0, the indices of its features. Repair it, or give --features as CSV."
+                "least 0, the indices of its features. Repair it, or give --features as CSV.",
+                id="prepare-ragged-features",
             )
         lengths.append(len(row))
     indptr = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
@@ -163,7 +173,9 @@ def _open(uri: str, where: str) -> Iterator[pa.NativeFile]:
         with open_stream(uri) as stream:
             yield stream
     except (FileNotFoundError, IsADirectoryError) as error:
-        raise DataError(f"{where}: there is no such file. Check the path.") from error
+        raise DataError(
+            f"{where}: there is no such file. Check the path.", id="prepare-file-missing"
+        ) from error
 
 
 def _find_separator(sample: Sequence[str], where: str, option: str) -> str:
@@ -175,5 +187,6 @@ def _find_separator(sample: Sequence[str], where: str, option: str) -> str:
     shown = sample[0][:60] if sample else ""
     raise DataError(
         f"{where}: no separator divides its first lines alike: {shown!r}. Give {option}, such as "
-        "';' or '\\t'; any will do for a file of one column."
+        "';' or '\\t'; any will do for a file of one column.",
+        id="prepare-separator",
     )

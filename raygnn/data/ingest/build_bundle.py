@@ -178,7 +178,8 @@ def _check_unchanged(
         if changed:
             raise DataError(
                 f"{table}.files is invalid: {min(changed)} changed while it was read. Start again "
-                "when the tables are written."
+                "when the tables are written.",
+                id="data-file-changed",
             )
 
 
@@ -319,7 +320,8 @@ def _new_reverse(manifest: Manifest, edge_type: EdgeType) -> EdgeType:
         raise DataError(
             f"data.reverse_edges=True is invalid: {edge_type_name(reverse)} is the reverse of "
             f"another edge type than {edge_type_name(edge_type)}. Rename its relation in "
-            "graph.yaml, or say with reverse_of which types are each other's reverse."
+            "graph.yaml, or say with reverse_of which types are each other's reverse.",
+            id="graph-reverse-taken",
         )
     return reverse
 
@@ -373,6 +375,7 @@ def _with_endpoint_types(
             raise DataError(
                 f"{scanned.name}.{key}={column!r} is invalid: the column is {types[column]}, "
                 f"but the ids of node type {node_type!r} are {wanted}. "
-                "Write both as the same kind."
+                "Write both as the same kind.",
+                id="edges-id-kind",
             )
     return replace(scanned, types=types)

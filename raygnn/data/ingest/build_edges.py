@@ -203,7 +203,8 @@ def _report(
         num_dropped = sum(result.num_dropped for result in found)
         if num_dropped and num_dropped == build.num_rows:
             raise DataError(
-                f"{build.plan.table}: data.on_error=drop left none of its {num_dropped:,} rows."
+                f"{build.plan.table}: data.on_error=drop left none of its {num_dropped:,} rows.",
+                id="edges-all-dropped",
             )
         if num_dropped:
             context.progress(f"ingest: dropped {num_dropped:,} edges of type {build.plan.name}")

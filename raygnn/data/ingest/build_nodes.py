@@ -112,7 +112,10 @@ def drop_bad_nodes(nodes: AssembledNodes) -> int:
     keep = ~((open_array(folder / BAD) > 0) | nodes.duplicate)
     num_dropped = int(len(keep) - keep.sum())
     if num_dropped == len(keep):
-        raise DataError(f"{plan.table}: data.on_error=drop left none of its {len(keep):,} rows.")
+        raise DataError(
+            f"{plan.table}: data.on_error=drop left none of its {len(keep):,} rows.",
+            id="nodes-all-dropped",
+        )
     if num_dropped == 0:
         return 0
     _number_classes(nodes)
@@ -166,6 +169,7 @@ def _duplicate_findings(
                 len(rows),
                 tuple(int(row) + piece.file_row_start for row in shown),
                 tuple(_id_text(plan, folder, int(row) + piece.row_start) for row in shown),
+                id="nodes-id-repeated",
             )
         )
     return findings
@@ -214,13 +218,15 @@ def _column_info(nodes: AssembledNodes, plan: DensePlan) -> ColumnInfo:
         if plan.num_classes is not None and found > plan.num_classes:
             raise DataError(
                 f"{nodes.plan.table}.labels.{plan.name}.num_classes={plan.num_classes} is "
-                f"invalid: the column holds {found} classes. Set {found}, or leave it out."
+                f"invalid: the column holds {found} classes. Set {found}, or leave it out.",
+                id="labels-num-classes",
             )
         if plan.num_classes is None and found > max(len(column), _ALWAYS_CLASSES):
             raise DataError(
                 f"{nodes.plan.table}.labels.{plan.name} is invalid: classes are 0 and up, and its "
                 f"greatest is {found - 1:,}, of {len(column):,} nodes. Number the classes without "
-                "gaps, write them as strings, or set num_classes."
+                "gaps, write them as strings, or set num_classes.",
+                id="labels-class-gaps",
             )
         num_classes = max(found, plan.num_classes or 0)
     return ColumnInfo(

@@ -62,7 +62,8 @@ def inspect(table: ScannedTable, column: str, place: str, binary_dtype: str | No
         if kind.permutation is not None and list(kind.permutation) != sorted(kind.permutation):
             raise DataError(
                 f"{place} is invalid: column {column!r} is a tensor with permuted dimensions "
-                f"{kind.permutation}. Write it in row-major order."
+                f"{kind.permutation}. Write it in row-major order.",
+                id="table-tensor-order",
             )
         element = _element(kind.value_type, column, kind, place)
         return SourceColumn(column, "fixed_list", element, tuple(kind.shape))
@@ -81,7 +82,8 @@ def _inspect_binary(column: str, kind: pa.DataType, place: str, element_name: st
         raise DataError(
             f"{place} is invalid: column {column!r} has {kind.byte_width} bytes a row, which is "
             f"no whole number of {element.name}. Set dtype beside columns, as in "
-            "{columns: x, dtype: float16}."
+            "{columns: x, dtype: float16}.",
+            id="table-binary-width",
         )
     return SourceColumn(column, "binary", element.name, (kind.byte_width // element.itemsize,))
 
@@ -94,12 +96,14 @@ def _element(kind: pa.DataType, column: str, column_type: pa.DataType, place: st
     if pa.types.is_null(kind):
         raise DataError(
             f"{place} is invalid: column {column!r} holds nothing but nulls. "
-            "Write its values, or take it out of graph.yaml."
+            "Write its values, or take it out of graph.yaml.",
+            id="table-column-null",
         )
     raise DataError(
         f"{place} is invalid: column {column!r} is {column_type}, which holds no numbers that "
         "raygnn reads. Use integers, floats or booleans, lists of them (list, FixedSizeList, "
-        "FixedShapeTensor), or fixed-size binary."
+        "FixedShapeTensor), or fixed-size binary.",
+        id="table-column-type",
     )
 
 
@@ -114,7 +118,8 @@ def _probe_width(table: ScannedTable, column: str, place: str) -> int:
                     return width
     raise DataError(
         f"{place} is invalid: column {column!r} holds no list with elements. "
-        "Write its values, or take it out of graph.yaml."
+        "Write its values, or take it out of graph.yaml.",
+        id="table-column-null",
     )
 
 
@@ -225,7 +230,8 @@ def plan_label(table: ScannedTable, name: str, spec: Label) -> DensePlan:
         if spec.kind not in {None, "class"}:
             raise DataError(
                 f"{place}.kind={spec.kind!r} is invalid: column {spec.columns[0]!r} holds "
-                "strings. Set kind: class, or write numbers."
+                "strings. Set kind: class, or write numbers.",
+                id="labels-kind-strings",
             )
         source = SourceColumn(spec.columns[0], "string", "int64", ())
         return DensePlan(name, "label", (source,), "int64", (), "class_name", spec.num_classes)
@@ -237,7 +243,8 @@ def plan_label(table: ScannedTable, name: str, spec: Label) -> DensePlan:
         raise DataError(
             f"{place}.kind='class' is invalid: a class is one number per row, but the columns "
             f"{list(spec.columns)} give {sum(s.width for s in sources)}. Set kind: multilabel, "
-            "or name one scalar column."
+            "or name one scalar column.",
+            id="labels-kind-columns",
         )
     dtype = {"class": "int64", "multilabel": "int8", "regression": "float32"}[kind]
     shape = () if is_scalar and kind != "multilabel" else (sum(s.width for s in sources),)
@@ -260,7 +267,8 @@ def plan_time(table: ScannedTable, column: str) -> DensePlan:
     if source.shape != () or element.kind not in "iuf":
         raise DataError(
             f"{table.name}.time={column!r} is invalid: the column is {kind}. "
-            "Name a column of timestamps, dates, integers or floats."
+            "Name a column of timestamps, dates, integers or floats.",
+            id="table-time-type",
         )
     dtype = "float64" if element.kind == "f" else "int64"
     return DensePlan("time", "time", (source,), dtype, ())
@@ -276,7 +284,8 @@ def plan_weight(table: ScannedTable, column: str) -> DensePlan:
     if source.shape != () or np.dtype(source.dtype).kind not in "iuf":
         raise DataError(
             f"{table.name}.weight={column!r} is invalid: the column is {table.types[column]}. "
-            "Name a column with one number per row."
+            "Name a column with one number per row.",
+            id="table-weight-type",
         )
     return DensePlan("weight", "weight", (source,), "float32", ())
 
@@ -291,7 +300,8 @@ def check_split(table: ScannedTable, column: str) -> None:
     if not (pa.types.is_string(kind) or pa.types.is_integer(kind) or pa.types.is_null(kind)):
         raise DataError(
             f"{table.name}.split={column!r} is invalid: the column is {kind}. Write one column "
-            "with 'train', 'val', 'test' or null, or with 1, 2, 3 or 0."
+            "with 'train', 'val', 'test' or null, or with 1, 2, 3 or 0.",
+            id="table-split-type",
         )
 
 
@@ -330,7 +340,8 @@ def _sources(
         raise DataError(
             f"{place}.dtype={binary_dtype!r} is invalid: it is for fixed-size binary columns, and "
             f"{list(columns)} have their own types. Leave it out; data.feature_dtype sets how "
-            "features are stored."
+            "features are stored.",
+            id="table-dtype",
         )
     return sources
 
@@ -351,7 +362,8 @@ def _plan_sparse(
     if not (pa.types.is_list(indices) and pa.types.is_integer(indices.value_type)):
         raise DataError(
             f"{place}.indices={spec.indices!r} is invalid: the column is {indices}. "
-            "Name a list<int> column."
+            "Name a list<int> column.",
+            id="table-sparse-type",
         )
     dtype = "float32"
     if spec.values is not None:
@@ -362,7 +374,8 @@ def _plan_sparse(
         if not is_numbers:
             raise DataError(
                 f"{place}.values={spec.values!r} is invalid: the column is {values}. "
-                "Name a list<float> column, or leave it out when all values are 1."
+                "Name a list<float> column, or leave it out when all values are 1.",
+                id="table-sparse-type",
             )
         dtype = feature_dtype or "float32"
     return SparsePlan(name, spec.indices, spec.values, spec.dim, dtype)

@@ -35,9 +35,14 @@ def dense_rows(
             continue
         values, null, wrong_width = source_rows(source, columns[source.column])
         column = columns[source.column]
-        findings.add(source.column, "null values", REPAIR, null)
+        findings.add(source.column, "null values", REPAIR, null, id="table-null-values")
         findings.add(
-            source.column, f"another width than {source.width}", REPAIR, wrong_width, column
+            source.column,
+            f"another width than {source.width}",
+            REPAIR,
+            wrong_width,
+            column,
+            id="table-width",
         )
         parts.append(values)
     dtype = np.dtype(plan.dtype)
@@ -50,9 +55,16 @@ def dense_rows(
     if dtype.kind not in "iub":
         infinite = not_finite(rows) & ~findings.bad
         rule = f"NaN, infinite or too large values (for {dtype.name})"
-        findings.add(plan.sources[0].column, rule, REPAIR, infinite, rows)
+        findings.add(plan.sources[0].column, rule, REPAIR, infinite, rows, id="table-not-finite")
     if plan.role == "weight":
-        findings.add(plan.sources[0].column, "negative weights", REPAIR, rows < 0, rows)
+        findings.add(
+            plan.sources[0].column,
+            "negative weights",
+            REPAIR,
+            rows < 0,
+            rows,
+            id="edges-negative-weights",
+        )
     return rows
 
 
@@ -62,7 +74,8 @@ def _transformed_rows(
     applied = fitted.apply(column)
     for rule, mask in applied.broken.items():
         remedy = GAPS if rule == GAP else REPAIR
-        findings.add(fitted.column, rule, remedy, mask, None if rule == GAP else column)
+        values = None if rule == GAP else column
+        findings.add(fitted.column, rule, remedy, mask, values, id="transform-values")
     return applied.rows
 
 
@@ -167,6 +180,7 @@ def label_rows(
             REPAIR,
             wrong_width,
             columns[source.column],
+            id="table-width",
         )
         missing |= null
         parts.append(values.reshape(len(null), -1).astype(np.float64, copy=False))
@@ -181,7 +195,7 @@ def _regression_rows(plan: DensePlan, rows: np.ndarray, findings: FindingCollect
         stored = rows.astype(plan.dtype)
     rule = f"infinite or too large values (for {plan.dtype})"
     infinite = np.isinf(stored).any(axis=1)
-    findings.add(plan.sources[0].column, rule, REPAIR, infinite, rows)
+    findings.add(plan.sources[0].column, rule, REPAIR, infinite, rows, id="labels-not-finite")
     return stored.reshape(-1, *plan.shape)
 
 
@@ -192,20 +206,29 @@ def _class_rows(
     rows = np.where(np.isnan(rows), -1.0, rows)
     fraction = (rows != np.floor(rows)).any(axis=1) | np.isinf(rows).any(axis=1)
     rule = "labels that are not whole numbers"
-    findings.add(column, rule, "Write class numbers, or set kind: regression.", fraction, rows)
+    findings.add(
+        column,
+        rule,
+        "Write class numbers, or set kind: regression.",
+        fraction,
+        rows,
+        id="labels-not-whole",
+    )
     if plan.label == "multilabel":
         outside = ((rows < -1) | (rows > 1)).any(axis=1) & ~fraction
-        findings.add(column, "labels other than 0 and 1", REPAIR, outside, rows)
+        findings.add(
+            column, "labels other than 0 and 1", REPAIR, outside, rows, id="labels-not-binary"
+        )
         unlabelled = rows == -1
         partly = unlabelled.any(axis=1) & ~unlabelled.all(axis=1) & ~fraction & ~outside
         rule = "labels that are partly missing (null or -1)"
-        findings.add(column, rule, REPAIR, partly, rows)
+        findings.add(column, rule, REPAIR, partly, rows, id="labels-partly-missing")
     else:
         limit = np.inf if plan.num_classes is None else plan.num_classes
         outside = ((rows < -1) | (rows >= limit)).any(axis=1) & ~fraction
         top = "" if plan.num_classes is None else f" to {plan.num_classes - 1}"
         rule = f"labels out of range (classes are 0{top or ' and up'}, -1 is unlabelled)"
-        findings.add(column, rule, REPAIR, outside, rows[:, 0])
+        findings.add(column, rule, REPAIR, outside, rows[:, 0], id="labels-out-of-range")
     rows[findings.bad] = -1
     return rows.astype(plan.dtype).reshape(-1, *plan.shape)
 
@@ -239,7 +262,7 @@ def split_rows(column: pa.Array, name: str, findings: FindingCollector) -> np.nd
         codes = np.array([*known, 0], np.int64)[indices]
         unknown = codes < 0
     rule = "unknown splits (known: train, val, test, null; or 1, 2, 3, 0)"
-    findings.add(name, rule, REPAIR, unknown, column)
+    findings.add(name, rule, REPAIR, unknown, column, id="split-values-unknown")
     return np.where(unknown, 0, codes).astype(np.uint8)
 
 
@@ -253,14 +276,14 @@ def sparse_rows(
     """
     column = columns[plan.indices]
     null = null_mask(column)
-    findings.add(plan.indices, "null values", REPAIR, null)
+    findings.add(plan.indices, "null values", REPAIR, null, id="table-null-values")
     lengths = pc.fill_null(column.value_lengths(), 0).to_numpy(zero_copy_only=False)
     lengths = lengths.astype(np.int64)
     indices = pc.fill_null(pc.cast(column.flatten(), pa.int64()), -1).to_numpy(zero_copy_only=False)
     row_of = np.repeat(np.arange(len(lengths)), lengths)
     outside = _rows_with((indices < 0) | (indices >= plan.dim), row_of, len(lengths))
     rule = f"indices outside 0 to {plan.dim - 1} (dim {plan.dim})"
-    findings.add(plan.indices, rule, REPAIR, outside, column)
+    findings.add(plan.indices, rule, REPAIR, outside, column, id="table-sparse-index")
     bad = null | outside
     values = None
     if plan.values is not None:
@@ -268,7 +291,7 @@ def sparse_rows(
         given_lengths = pc.fill_null(given.value_lengths(), 0).to_numpy(zero_copy_only=False)
         unequal = given_lengths != lengths
         rule = f"another number of values than of {plan.indices!r}"
-        findings.add(plan.values, rule, REPAIR, unequal, given)
+        findings.add(plan.values, rule, REPAIR, unequal, given, id="table-sparse-width")
         bad = bad | unequal
         flat = given.filter(pa.array(~unequal)).flatten()
         with np.errstate(over="ignore"):
@@ -276,7 +299,14 @@ def sparse_rows(
             values = np.zeros(len(indices), plan.dtype)
             values[~unequal[row_of]] = kept.astype(plan.dtype)
         infinite = _rows_with(~np.isfinite(values), row_of, len(lengths))
-        findings.add(plan.values, "null, NaN or infinite values", REPAIR, infinite, given)
+        findings.add(
+            plan.values,
+            "null, NaN or infinite values",
+            REPAIR,
+            infinite,
+            given,
+            id="table-not-finite",
+        )
         bad = bad | infinite
     if bad.any():
         keep = ~bad[row_of]

@@ -251,10 +251,10 @@ def _lookup(
     dense = ids.lookup(column)
     null = null_mask(column)
     remedy = "Give both endpoints, or set data.on_error=drop to leave these edges out."
-    findings.add(name, "null ids", remedy, null)
+    findings.add(name, "null ids", remedy, null, id="edges-null-ids")
     remedy = "Add the nodes, or set data.on_error=drop to leave these edges out."
     rule = f"ids that node type {node_type!r} does not have (dangling)"
-    findings.add(name, rule, remedy, (dense < 0) & ~null, column)
+    findings.add(name, rule, remedy, (dense < 0) & ~null, column, id="edges-dangling")
     return dense
 
 

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 import numpy as np
 import pyarrow as pa
 
+from raygnn.errors import with_id
+
 MAX_EXAMPLES = 5
 _MAX_LINES = 25
 
@@ -20,6 +22,7 @@ class Finding:
         table: `node_types.user` or `edge_types.user__buys__item`.
         rule: what is wrong with the rows, as it reads after "12 rows with".
         remedy: what to do about it.
+        id: stable name of the rule.
         rows: first rows, counted from 0 in the file.
         values: how these rows look.
     """
@@ -32,15 +35,17 @@ class Finding:
     count: int
     rows: tuple[int, ...]
     values: tuple[str, ...] = ()
+    id: str = field(kw_only=True)
 
     def __str__(self) -> str:
         noun = "row" if self.count == 1 else "rows"
         examples = ", ".join(str(row) for row in self.rows)
         more = ", ..." if self.count > len(self.rows) else ""
         shown = f" (values {', '.join(self.values)}{more})" if self.values else ""
-        return (
+        return with_id(
             f"{self.table}: {self.file}: column {self.column!r}: {self.count:,} {noun} with "
-            f"{self.rule}; first at row {examples}{more}{shown}. {self.remedy}"
+            f"{self.rule}; first at row {examples}{more}{shown}. {self.remedy}",
+            self.id,
         )
 
 
@@ -71,6 +76,8 @@ class FindingCollector:
         remedy: str,
         mask: np.ndarray,
         values: pa.Array | np.ndarray | None = None,
+        *,
+        id: str,
     ) -> None:
         """Notes that the rows under `mask` break a rule, and marks them bad.
 
@@ -95,6 +102,7 @@ class FindingCollector:
                 :MAX_EXAMPLES
             ],
             ((old.values if old else ()) + examples)[:MAX_EXAMPLES],
+            id=id,
         )
         self._found[column, rule] = found
 
@@ -127,6 +135,7 @@ def merge(findings: Iterable[Finding]) -> list[Finding]:
                 sum(finding.count for finding in group),
                 tuple(row for row, _ in examples),
                 tuple(value for _, value in examples) if first.values else (),
+                id=first.id,
             )
         )
     return merged

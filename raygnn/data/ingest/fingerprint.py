@@ -82,7 +82,8 @@ def _hash_footer(file: TableFile) -> str:
     if tail[4:] != _MAGIC or length + 8 > file.size:
         raise DataError(
             f"{redact(file.name)} cannot be read as Parquet: its last bytes are not those of a "
-            "footer. Write the file again; it may be cut off or of another format."
+            "footer. Write the file again; it may be cut off or of another format.",
+            id="table-parquet-unreadable",
         )
     footer: bytes = fs.cat_file(path, start=file.size - 8 - length, end=file.size - 8)
     return hashlib.sha256(footer).hexdigest()

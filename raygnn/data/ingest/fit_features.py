@@ -272,7 +272,8 @@ def _check_training_rows(
             raise DataError(
                 f"{table.scanned.name}.split={table.split!r} is invalid: it has no row for "
                 "training, and transforms are fitted to these. Name training rows, or take split "
-                "out of graph.yaml."
+                "out of graph.yaml.",
+                id="transform-no-training-rows",
             )
 
 
@@ -290,7 +291,8 @@ def _fitted_columns(table: FeatureTable, feature: str, spec: DenseFeature) -> li
         if transform.transform == "category" and table.id is None:
             raise DataError(
                 f"{place}: column {transform.column!r} is invalid: transform: category is of "
-                "features of nodes. Set one_hot, with max_categories where there are many."
+                "features of nodes. Set one_hot, with max_categories where there are many.",
+                id="transform-category-nodes",
             )
         kind = _kind(table.scanned, transform, place)
         if kind is not None:
@@ -313,7 +315,8 @@ def _kind(table: ScannedTable, spec: ColumnTransform, place: str) -> Kind | None
         )
         raise DataError(
             f"{place}: column {spec.column!r} is invalid: it is {type_}, which does not fit "
-            f"{name}. {remedy}."
+            f"{name}. {remedy}.",
+            id="transform-type",
         )
     return kind
 
@@ -361,7 +364,8 @@ def _saved_columns(
     if saved.columns != spec.column_names:
         raise DataError(
             f"{place} is invalid: its columns are {list(spec.column_names)}, and the model was "
-            f"trained with {list(saved.columns)}. Name these, in this order."
+            f"trained with {list(saved.columns)}. Name these, in this order.",
+            id="transform-columns",
         )
     found = [part if isinstance(part, FittedColumn) else None for part in saved.parts]
     for part in found:
@@ -371,6 +375,7 @@ def _saved_columns(
         if not pa.types.is_null(type_) and not part.takes(type_):
             raise DataError(
                 f"{place}: column {part.column!r} is invalid: it is {type_}, which does not fit "
-                f"{part.state.type}, its transform in training. Write it as it was in training."
+                f"{part.state.type}, its transform in training. Write it as it was in training.",
+                id="transform-type",
             )
     return found

@@ -173,10 +173,12 @@ class _NodeWriter:
     def _write_ids(self, column: pa.Array, rows: slice) -> None:
         name, findings = self._plan.id_column, self._findings
         remedy = "Give each node an id, or set data.on_error=drop to leave these rows out."
-        findings.add(name, "null ids", remedy, null_mask(column))
+        findings.add(name, "null ids", remedy, null_mask(column), id="nodes-null-ids")
         if self._ids is not None:
             ids, too_large = integer_ids(column)
-            findings.add(name, "ids above 2**63 - 1", REPAIR, too_large, column)
+            findings.add(
+                name, "ids above 2**63 - 1", REPAIR, too_large, column, id="nodes-id-range"
+            )
             self._ids[rows] = ids
             return
         filled = pc.fill_null(column, "") if column.null_count else column

@@ -13,7 +13,7 @@ from raygnn.data.ingest.schedule import Schedule
 from raygnn.data.tables.csv_tables import CsvSniff, arrow_type, sniff, unify
 from raygnn.data.tables.files import TableFile, open_parquet
 from raygnn.data.transforms.state import FittedColumn
-from raygnn.errors import DataError
+from raygnn.errors import DataError, with_id
 
 # Footers are small reads that mostly wait for the disk or the store.
 _FOOTER_THREADS = 16
@@ -115,7 +115,8 @@ def check_rows(table: ScannedTable) -> None:
     if table.num_rows == 0:
         raise DataError(
             f"{table.name}: no rows in {', '.join(shard.file.name for shard in table.shards[:5])}. "
-            "Write the rows, or take the type out of graph.yaml."
+            "Write the rows, or take the type out of graph.yaml.",
+            id="table-empty",
         )
 
 
@@ -183,10 +184,12 @@ def _join_shards(
             if pa.types.is_null(first):
                 types[column] = (kind, file.name)
             elif kind != first and not pa.types.is_null(kind):
-                problems.append(
+                problem = with_id(
                     f"{name}: column {column!r} is {first} in {first_file} but {kind} in "
-                    f"{file.name}. Write all shards with one schema."
+                    f"{file.name}. Write all shards with one schema.",
+                    id="table-column-types",
                 )
+                problems.append(problem)
         shards.append(Shard(file, footer.row_groups, footer.row_group_bytes, row_start))
         row_start += shards[-1].num_rows
     plain = {column: kind for column, (kind, _) in types.items()}
@@ -198,7 +201,8 @@ def _missing(file: str, column: str, names: Sequence[str], is_header: bool) -> s
     hint = f"did you mean {close[0]!r}? " if close else ""
     shown = ", ".join(map(repr, names)) or "none"
     has = shown if is_header else f"{len(names)} others"
-    return (
+    return with_id(
         f"{file} has no column {column!r}: {hint}It has {has}. "
-        "Name one of them in graph.yaml, or write the column."
+        "Name one of them in graph.yaml, or write the column.",
+        id="table-column-missing",
     )

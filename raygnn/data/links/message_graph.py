@@ -61,7 +61,8 @@ class _MessageGraph(Bundle):
                     raise DataError(
                         f"the links of {edge_type_name(link.edge_type)} and of "
                         f"{edge_type_name(other.edge_type)} are the same edges, or each other's "
-                        "reverse: one of them is split twice. Name one of the two."
+                        "reverse: one of them is split twice. Name one of the two.",
+                        id="links-twice",
                     )
 
     def __reduce__(self) -> tuple[Callable[..., Bundle], tuple[Any, ...]]:

@@ -102,7 +102,8 @@ def label_table(bundle: Bundle, link: LinkSplit) -> LinkTable:
         raise DataError(
             f"label edges of type {edge_type_name(link.edge_type)!r} are not in the graph, which "
             f"has positive ones of {have or 'no type'}. Name one of these, declare label_edges in "
-            "graph.yaml, or take the links from message edges."
+            "graph.yaml, or take the links from message edges.",
+            id="links-label-edges-missing",
         )
     return table_of(labels)
 
@@ -184,7 +185,8 @@ def own_splits(bundle: Bundle, link: LinkSplit, table: LinkTable) -> np.ndarray:
             raise DataError(
                 f"the links of {name} are not split: they have no split column. Name one with "
                 f"split under {where} in graph.yaml, or set a rule: {{type: hash, fractions: "
-                "[0.8, 0.1, 0.1]} or {type: temporal, quantiles: [0.8, 0.9]}."
+                "[0.8, 0.1, 0.1]} or {type: temporal, quantiles: [0.8, 0.9]}.",
+                id="links-no-split",
             )
         return table.split
     if link.rule.type == "hash":
@@ -194,7 +196,8 @@ def own_splits(bundle: Bundle, link: LinkSplit, table: LinkTable) -> np.ndarray:
     if table.time is None:
         raise DataError(
             f"the links of {name} cannot be split by time: they have no time column. Name one "
-            f"with time under {where} in graph.yaml, or set a rule of type hash."
+            f"with time under {where} in graph.yaml, or set a rule of type hash.",
+            id="links-no-times",
         )
     return temporal_codes(table.time, None, table.unit, link.rule)
 

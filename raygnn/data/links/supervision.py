@@ -184,7 +184,8 @@ def make_supervision(bundle: Bundle, *links: LinkSplit) -> dict[str, Supervision
             f"the links of {edge_type_name(link.edge_type)}{' and others' if links[1:] else ''} "
             f"are split badly: {' and '.join(empty)} "
             f"would be empty ({sizes}). Set other shares or bounds, a disjoint_train_ratio of 0, "
-            "or declare links of that split."
+            "or declare links of that split.",
+            id="links-split-empty",
         )
     return found
 

@@ -38,7 +38,12 @@ def synthetic_problems(type: str, **args: Any) -> list[str]:
     """Everything wrong with a `data.synthetic` section, without generating anything."""
     if type not in GENERATORS:
         remedy = choose_from(type, list(GENERATORS))
-        problem = Problem(("data", "synthetic", "type"), "there is no such generator", remedy)
+        problem = Problem(
+            ("data", "synthetic", "type"),
+            "there is no such generator",
+            remedy,
+            id="synthetic-generator-unknown",
+        )
         return [problem.text(repr(type))]
     return argument_problems(GENERATORS[type], args)
 

@@ -100,7 +100,8 @@ def rmat(
         raise ConfigError(
             f"data.synthetic.a={a!r} is invalid: a + b + c must leave {_LEAST_SHARE} or more to "
             f"the fourth quadrant, but is {a + b + c:g}. "
-            "Set shares such as a: 0.57, b: 0.19, c: 0.19."
+            "Set shares such as a: 0.57, b: 0.19, c: 0.19.",
+            id="synthetic-rmat-shares",
         )
     from raygnn.data.synthetic.rmat import draw_rmat_edges
 

@@ -104,7 +104,8 @@ def read_batches(uri: str, name: str, types: Mapping[str, pa.DataType]) -> Itera
     except (pa.ArrowInvalid, pa.ArrowKeyError, OSError) as error:
         raise DataError(
             f"{redact(name)} cannot be read as {_format(uri)}: {_cause(error)}. Repair the file: "
-            "one header line, the same number of fields in each row, ids as in the node table."
+            "one header line, the same number of fields in each row, ids as in the node table.",
+            id="table-csv-unreadable",
         ) from error
 
 
@@ -139,7 +140,8 @@ def _header(uri: str, name: str) -> tuple[str, ...]:
     except (pa.ArrowInvalid, UnicodeDecodeError, OSError) as error:
         raise DataError(
             f"{redact(name)} cannot be read as {_format(uri)}: {_cause(error)}. "
-            "Write a header line with the column names, then one line per row."
+            "Write a header line with the column names, then one line per row.",
+            id="table-csv-unreadable",
         ) from error
 
 

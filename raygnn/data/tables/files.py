@@ -87,7 +87,8 @@ def list_files(
             raise DataError(
                 f"{place}={pattern!r} is invalid: no file matches it in {redact(folder)}. "
                 "Check the pattern, which is relative to graph.yaml's folder, and that the "
-                "tables were written."
+                "tables were written.",
+                id="data-files-missing",
             )
         if _NUMBER not in pattern:  # else it asks for some of them
             _check_numbers([path for path, _ in found], f"{place}={pattern!r}")
@@ -106,7 +107,8 @@ def _check_numbers(paths: Sequence[str], place: str) -> None:
             raise DataError(
                 f"{place} is invalid: {num_files} of {total} files "
                 f"{redact(before)}*{_NUMBER}{after} are there. Write the others again, or name "
-                "those to take."
+                "those to take.",
+                id="data-shards-missing",
             )
 
 
@@ -128,7 +130,8 @@ def match_files(
         if any(len(_STARS.findall(part)) > _MAX_STARS for part in pattern.split("/")):
             raise DataError(
                 f"{place} is invalid: it has more than {_MAX_STARS} wildcards in one name, which "
-                "take too long to match. Write fewer of them."
+                "take too long to match. Write fewer of them.",
+                id="data-pattern",
             )
     fs, path = open_fs(located)
     if is_remote(located):
@@ -140,7 +143,8 @@ def match_files(
         if is_transient(error):
             raise
         raise DataError(
-            f"{place} is invalid: it cannot be looked up ({error}). Correct the pattern."
+            f"{place} is invalid: it cannot be looked up ({error}). Correct the pattern.",
+            id="data-pattern",
         ) from error
     kept = []
     for name in sorted(matched):
@@ -182,7 +186,8 @@ def check_below(uri: str, roots: Sequence[str], place: str) -> None:
     if not is_below(uri, roots):
         raise DataError(
             f"{place} is invalid: it leads out of {redact(roots[0])}. Put the files into that "
-            "folder, or allow the folder that has them with data.allow_outside."
+            "folder, or allow the folder that has them with data.allow_outside.",
+            id="data-outside",
         )
 
 
@@ -193,7 +198,8 @@ def _table_file(folder: str, uri: str, info: Mapping[str, Any], place: str) -> T
     if table_format is None:
         raise DataError(
             f"{place} is invalid: {redact(uri)} has none of the suffixes {', '.join(_FORMATS)}. "
-            "Rename the file, or narrow the pattern."
+            "Rename the file, or narrow the pattern.",
+            id="data-file-format",
         )
     version = next((str(info[key]) for key in _VERSION_KEYS if info.get(key)), None)
     modified = None if is_remote(uri) else info.get("mtime")
@@ -247,5 +253,6 @@ def open_parquet(uri: str, footer_only: bool = False) -> Iterator[pq.ParquetFile
     except (pa.ArrowException, ValueError, OSError, EOFError) as error:  # Ray's types: ValueError
         raise DataError(
             f"{redact(os.fspath(uri))} cannot be read as Parquet: {error}. "
-            "Write the file again; it may be empty, cut off or of another format."
+            "Write the file again; it may be empty, cut off or of another format.",
+            id="table-parquet-unreadable",
         ) from error

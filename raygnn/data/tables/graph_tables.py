@@ -170,13 +170,17 @@ def write_tables(
     empty = [name for name, node in tables.nodes.items() if node.table.num_rows == 0]
     if empty:
         raise DataError(
-            f"node type {empty[0]!r} is invalid: it has no nodes. Leave it and its edges out."
+            f"node type {empty[0]!r} is invalid: it has no nodes. Leave it and its edges out.",
+            id="graph-node-type-empty",
         )
     filled = {key: edge for key, edge in tables.edges.items() if edge.table.num_rows}
     labels = {key: edge for key, edge in tables.label_edges.items() if edge.table.num_rows}
     tables = replace(tables, edges=filled, label_edges=labels)
     if num_shards < 1:
-        raise DataError(f"num_shards={num_shards} is invalid: must be at least 1. Set 1 or more.")
+        raise DataError(
+            f"num_shards={num_shards} is invalid: must be at least 1. Set 1 or more.",
+            id="prepare-num-shards",
+        )
     check_folder(out_uri, overwrite)
     fs, root = open_fs(out_uri)
     root = root.rstrip("/")
@@ -206,7 +210,9 @@ def check_folder(out_uri: str, overwrite: bool = False) -> None:
     fs, root = open_fs(out_uri)
     fs.invalidate_cache()  # remote listings are cached, and others write there too
     if fs.isfile(root):
-        raise DataError(f"out={redact(out_uri)!r} is invalid: it is a file. Name a folder.")
+        raise DataError(
+            f"out={redact(out_uri)!r} is invalid: it is a file. Name a folder.", id="output-is-file"
+        )
     found = fs.find(root) if fs.exists(root) else []
     prefix = root.rstrip("/") + "/"
     relative = [path.removeprefix(prefix) for path in found]
@@ -214,7 +220,8 @@ def check_folder(out_uri: str, overwrite: bool = False) -> None:
         what = "already holds a graph" if MANIFEST_NAME in relative else "is not empty"
         raise DataError(
             f"out={redact(out_uri)!r} is invalid: the folder {what} ({len(relative)} files). "
-            "Name another folder, or pass --overwrite (overwrite=True) to replace the graph in it."
+            "Name another folder, or pass --overwrite (overwrite=True) to replace the graph in it.",
+            id="output-not-empty",
         )
     foreign = [
         path
@@ -225,7 +232,8 @@ def check_folder(out_uri: str, overwrite: bool = False) -> None:
         raise DataError(
             f"out={redact(out_uri)!r} is invalid: {'/, '.join(_FOLDERS)}/ hold {len(foreign)} "
             f"files that raygnn did not write, such as {foreign[0]}. Name another folder, or move "
-            "them away."
+            "them away.",
+            id="output-foreign-files",
         )
 
 

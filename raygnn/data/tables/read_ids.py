@@ -48,14 +48,17 @@ def dense_ids(
     if isinstance(given, pa.DictionaryArray):
         given = given.dictionary_decode()
     if not len(given):
-        raise DataError(f"{option} is invalid: it lists no ids. Give at least one.")
+        raise DataError(
+            f"{option} is invalid: it lists no ids. Give at least one.", id="infer-ids-empty"
+        )
     dense = bundle.id_map(node_type).lookup(given)
     unknown = np.flatnonzero(dense < 0)
     if len(unknown):
         shown = pa.array(given).take(pa.array(unknown[:_EXAMPLES])).to_pylist()
         raise DataError(
             f"{option} is invalid: {len(unknown):,} of {len(dense):,} ids are not nodes of type "
-            f"{node_type!r}, such as {shown}. Give ids of the node table."
+            f"{node_type!r}, such as {shown}. Give ids of the node table.",
+            id="infer-ids-unknown",
         )
     _, first = np.unique(dense, return_index=True)
     return dense[np.sort(first)]
@@ -80,11 +83,13 @@ def _column(names: Sequence[str], column: str | None, file: str, option: str) ->
             return "id" if "id" in names else names[0]
         raise DataError(
             f"{option} is invalid: {redact(file)} has the columns {', '.join(names)}. Name the "
-            f"column of ids with {option}-column."
+            f"column of ids with {option}-column.",
+            id="infer-ids-column",
         )
     if column not in names:
         raise DataError(
             f"{option}-column={column!r} is invalid: {redact(file)} has the columns "
-            f"{', '.join(names)}. Name one of these."
+            f"{', '.join(names)}. Name one of these.",
+            id="infer-ids-column",
         )
     return column

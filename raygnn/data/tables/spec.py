@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from raygnn.config.problems import did_you_mean
+from raygnn.config.problems import did_you_mean, rule_error
 from raygnn.config.section import Section
 from raygnn.config.validation import validate_file
 from raygnn.data.edge_types import EdgeType
@@ -132,14 +132,24 @@ class NodeSpec(Reading):
     @model_validator(mode="after")
     def _is_consistent(self) -> NodeSpec:
         if self.files is not None and self.id is None:
-            raise ValueError("a table of nodes needs a column of ids; set id")
+            raise rule_error(
+                "a table of nodes needs a column of ids", "Set id", id="spec-id-missing"
+            )
         has_columns = self.id or self.features or self.labels or self.split or self.time
         if self.files is None and has_columns:
-            raise ValueError("there are columns, but no files; set files, or take the columns out")
+            raise rule_error(
+                "there are columns, but no files",
+                "Set files, or take the columns out",
+                id="spec-files-missing",
+            )
         if self.files is not None and self.count is not None:
-            raise ValueError("count is for nodes without a table; take count or files out")
+            raise rule_error(
+                "count is for nodes without a table", "Take count or files out", id="spec-count"
+            )
         if self.count is None and "first_id" in self.model_fields_set:
-            raise ValueError("first_id goes with count; set count, or take first_id out")
+            raise rule_error(
+                "first_id goes with count", "Set count, or take first_id out", id="spec-count"
+            )
         return self
 
 
@@ -186,10 +196,11 @@ class TablesSpec(Reading):
             for node_type in (edges.type[0], edges.type[2]):
                 if node_type not in self.node_types:
                     hint = did_you_mean(node_type, self.node_types)
-                    raise ValueError(
-                        f"edges name node type {node_type!r}, which is not among node_types; "
+                    raise rule_error(
+                        f"edges name node type {node_type!r}, which is not among node_types",
                         f"{hint}Use one of {sorted(self.node_types)}, or declare it, as "
-                        f"{node_type}: {{}} where it has no table"
+                        f"{node_type}: {{}} where it has no table",
+                        id="graph-node-type-undeclared",
                     )
         return self
 

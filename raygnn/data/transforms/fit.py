@@ -233,7 +233,8 @@ def fit(
     if found.num_values == 0:
         raise DataError(
             f"{place}: column {spec.column!r} is invalid: no training row has a value that can be "
-            "read. Take it out of graph.yaml, or write its values."
+            "read. Take it out of graph.yaml, or write its values.",
+            id="transform-no-values",
         )
     spec = _chosen_for_numbers(spec, kind, found) if spec.transform == "auto" else spec
     state = _number_state(spec, found, place)
@@ -270,7 +271,8 @@ def _number_state(spec: ColumnTransform, found: NumberCounts, place: str) -> Any
             if found.low <= -1:
                 raise DataError(
                     f"{place}: column {spec.column!r} is invalid: log1p is of values above -1, and "
-                    f"its least is {found.low:g}. Set transform: rank_gauss, or repair the values."
+                    f"its least is {found.low:g}. Set transform: rank_gauss, or repair the values.",
+                    id="transform-log1p",
                 )
             return Log1p()
         case "rank_gauss":
@@ -300,12 +302,14 @@ def _check_vocabulary(spec: ColumnTransform, found: TextCounts, place: str) -> N
         raise DataError(
             f"{place}: column {spec.column!r} is invalid: it has more than {MAX_DISTINCT:,} "
             "distinct values, as ids and free texts have. Take it out of graph.yaml, or write a "
-            "coarser column."
+            "coarser column.",
+            id="transform-too-many-values",
         )
     if found.num_distinct == 0:
         raise DataError(
             f"{place}: column {spec.column!r} is invalid: no training row has a value that can be "
-            "read. Take it out of graph.yaml, or write its values."
+            "read. Take it out of graph.yaml, or write its values.",
+            id="transform-no-values",
         )
 
 
@@ -318,7 +322,8 @@ def _vocabulary_state(spec: ColumnTransform, found: TextCounts, place: str) -> A
         raise DataError(
             f"{place}: column {spec.column!r} is invalid: {spec.transform} of {size:,} values, "
             f"and there may be {limit:,}. Set max_categories or min_frequency, so that rare ones "
-            f"share one place{instead}."
+            f"share one place{instead}.",
+            id="transform-too-many-values",
         )
     if is_category:
         return Category(vocabulary)
@@ -358,7 +363,8 @@ def _chosen_vocabulary(
         raise DataError(
             f"{place}: column {spec.column!r} is invalid: transform: auto finds {num_distinct:,} "
             f"distinct values in {found.num_rows:,} training rows, as ids and free texts have. "
-            "Take it out of graph.yaml, or set transform: category."
+            "Take it out of graph.yaml, or set transform: category.",
+            id="transform-ids",
         )
     if num_distinct <= _ONE_HOT_VALUES or not embeds:
         return _chosen(spec, transform="one_hot", max_categories=_ONE_HOT_WIDTH)

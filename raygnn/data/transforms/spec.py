@@ -6,6 +6,7 @@ from typing import Literal
 
 from pydantic import ConfigDict, Field, model_validator
 
+from raygnn.config.problems import rule_error
 from raygnn.config.section import Section
 
 TransformName = Literal[
@@ -66,13 +67,16 @@ class ColumnTransform(Section):
         for option, transforms in _TAKEN_BY.items():
             if getattr(self, option) is not None and self.transform not in transforms:
                 taken = ", ".join(sorted(name for name in transforms if name is not None))
-                raise ValueError(
+                raise rule_error(
                     f"{option} of column {self.column!r} is of transform {taken} only, and this "
-                    f"is {self.transform}; leave it out"
+                    f"is {self.transform}",
+                    "Leave it out",
+                    id="transform-option",
                 )
         if self.transform == "time" and self.missing == "zero":
-            raise ValueError(
-                f"missing: zero of column {self.column!r} would be a time in 1970; set median or "
-                "indicator"
+            raise rule_error(
+                f"missing: zero of column {self.column!r} would be a time in 1970",
+                "Set median or indicator",
+                id="transform-missing-time",
             )
         return self

@@ -392,7 +392,8 @@ class FittedFeature:
         if found != VERSION:
             raise DataError(
                 f"the transforms of {name} are saved in version {found!r}, and this raygnn reads "
-                f"{VERSION}. Use the raygnn that fitted them, or fit them again by training."
+                f"{VERSION}. Use the raygnn that fitted them, or fit them again by training.",
+                id="transform-version",
             )
         return _adapter().validate_python(content)
 

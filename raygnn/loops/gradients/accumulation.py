@@ -99,5 +99,6 @@ class Accumulation:
             raise TrainingError(
                 f"task.type={self._config.task.type!r} is invalid: training_step gave the "
                 f"metrics {sorted(output.metrics)}, its step_metrics are {declared}. Give all of "
-                "them for every batch; those of `losses` are in the output of Task.objective."
+                "them for every batch; those of `losses` are in the output of Task.objective.",
+                id="task-step-metrics",
             )

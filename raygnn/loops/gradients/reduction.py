@@ -46,7 +46,8 @@ class GradReduction:
             if not 0 <= weight < math.inf:
                 raise ConfigError(
                     f"training.grad_reduction={self._kind!r} is invalid: it gave the weight "
-                    f"{weight}. Return a finite number of at least 0 for each micro-batch."
+                    f"{weight}. Return a finite number of at least 0 for each micro-batch.",
+                    id="training-reduction-weight",
                 )
             return own_mean * weight, weight
         return own_mean, 1.0

@@ -42,7 +42,8 @@ def check_exact(
     if not isinstance(encoder.module, Encoder | HeteroEncoder):
         raise ConfigError(
             f"{key}={value!r} is invalid: model.type={name!r} does not go layer by layer, as "
-            f"raygnn's own models do. {remedy}"
+            f"raygnn's own models do. {remedy}",
+            id="model-not-layerwise",
         )
 
 

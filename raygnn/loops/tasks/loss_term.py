@@ -66,7 +66,8 @@ class BoundTerm:
             got = list(result.shape) if isinstance(result, Tensor) else type(result).__name__
             raise ConfigError(
                 f"losses.type={self.name!r} is invalid: it returned {got}. Return a scalar, the "
-                "mean over the batch, or a pair of the sum and what to divide it by."
+                "mean over the batch, or a pair of the sum and what to divide it by.",
+                id="loss-result",
             )
         return result.squeeze(), None
 
@@ -101,12 +102,14 @@ def bind_term(
         raise ConfigError(
             f"losses.type={term.type!r} is invalid: it takes {', '.join(missing)}, and this task "
             f"gives {', '.join(sorted(provided))}. Set {', '.join(_fitting(provided))}, or a "
-            "module or function of your own whose parameters are among these."
+            "module or function of your own whose parameters are among these.",
+            id="loss-inputs-missing",
         )
     if term.on is not None and "prediction" not in bound.needs:
         raise ConfigError(
             f"losses.on={term.on!r} is invalid: {term.type} takes no prediction that could be one "
-            "of several outputs. Leave it out."
+            "of several outputs. Leave it out.",
+            id="loss-on-unused",
         )
     return bound
 
@@ -120,11 +123,15 @@ def select_output(outputs: Any, on: str | None) -> Tensor:
     if not isinstance(outputs, dict):
         if on is None:
             return outputs
-        raise ConfigError(f"losses.on={on!r} is invalid: the model gives one output. Leave it out.")
+        raise ConfigError(
+            f"losses.on={on!r} is invalid: the model gives one output. Leave it out.",
+            id="loss-on-unused",
+        )
     if on in outputs:
         return outputs[on]
     raise ConfigError(
-        f"losses.on={on!r} is invalid: the model gives {sorted(outputs)}. Set one of them."
+        f"losses.on={on!r} is invalid: the model gives {sorted(outputs)}. Set one of them.",
+        id="loss-on-unknown",
     )
 
 
@@ -141,7 +148,8 @@ def _keywords(term: LossTerm, loss: Any, provided: Collection[str]) -> dict[str,
         if name not in parameters:
             raise ConfigError(
                 f"losses.inputs.{name}={term.inputs[name]!r} is invalid: {term.type} has no such "
-                f"parameter. Set any of: {', '.join(parameters)}."
+                f"parameter. Set any of: {', '.join(parameters)}.",
+                id="loss-input-unknown",
             )
     chosen = {name: term.inputs.get(name, name) for name in parameters}
     return {
@@ -165,19 +173,22 @@ def _check_reduction(loss: nn.Module) -> None:
     if reduction != "mean":
         raise ConfigError(
             f"losses.args.reduction={reduction!r} is invalid: raygnn adds up the means of batches, "
-            "each times its seeds. Set mean, and training.loss_reduction for a sum."
+            "each times its seeds. Set mean, and training.loss_reduction for a sum.",
+            id="loss-reduction",
         )
     if weight is not None:
         raise ConfigError(
             "losses.args.weight is invalid: a mean by class weights cannot be put together exactly "
-            "from the means of batches. Set cross_entropy with class_weights."
+            "from the means of batches. Set cross_entropy with class_weights.",
+            id="loss-reduction",
         )
     # Classes are counted from 0: torch's own choice, -100, leaves out none.
     if (ignored := getattr(loss, "ignore_index", -100)) >= 0:
         raise ConfigError(
             f"losses.args.ignore_index={ignored} is invalid: a mean without one class cannot be "
             "put together exactly from the means of batches. Set cross_entropy with class_weights, "
-            "0 for that class."
+            "0 for that class.",
+            id="loss-reduction",
         )
 
 

@@ -77,7 +77,8 @@ class Objective:
         if any(weight != weights[0] for weight in weights):
             raise ConfigError(
                 f"losses={[term.name for term in self._terms]} is invalid: the terms divide by "
-                f"different weights {weights}. Give class weights to all terms or to none."
+                f"different weights {weights}. Give class weights to all terms or to none.",
+                id="loss-weights-differ",
             )
         sums = [value if weight is not None else value * weights[0] for value, weight in results]
         weighted = [term.weight * value for term, value in zip(self._terms, sums, strict=True)]

@@ -228,7 +228,9 @@ class Checkpointer(Callback):
         if self._context.rank == 0:
             while not self._store.is_written(name, files):
                 if self._uploads.given_up.wait(_POLL_S):
-                    raise CheckpointError(f"checkpoint {name} was given up: a rank is gone")
+                    raise CheckpointError(
+                        f"checkpoint {name} was given up: a rank is gone", id="checkpoint-given-up"
+                    )
             self._finish(name, files, retention)
 
     def _finish(self, name: str, files: dict[str, File], retention: Retention) -> None:
@@ -267,7 +269,8 @@ class Checkpointer(Callback):
             if name is None and resume in ("must", "last"):
                 raise CheckpointError(
                     f"checkpoint.resume={resume!r} is invalid: {self._store.uri} holds no "
-                    "checkpoint. Set it to auto."
+                    "checkpoint. Set it to auto.",
+                    id="resume-no-checkpoint",
                 )
             return None if name is None else (self._store.uri, name)
         own = self._newest_valid([name for name in names if f"-{self._attempt}-" in name])
@@ -278,7 +281,8 @@ class Checkpointer(Callback):
             if best is None:
                 raise CheckpointError(
                     f"checkpoint.resume='best' is invalid: {self._store.uri} has no best "
-                    "checkpoint. Set it to auto."
+                    "checkpoint. Set it to auto.",
+                    id="resume-no-best",
                 )
             return _verified(self._store.uri, best, resume)
         if not exists(join(resume, MANIFEST)):  # a run: its newest one
@@ -305,7 +309,8 @@ def _verified(root: str, name: str, resume: str) -> tuple[str, str]:
     except CheckpointError as error:
         raise CheckpointError(
             f"checkpoint.resume={redact(resume)!r} is invalid: {redact(str(error))}. Set another "
-            "checkpoint, or auto, which takes the newest whole one."
+            "checkpoint, or auto, which takes the newest whole one.",
+            id="resume-unreadable",
         ) from error
     return root, name
 
@@ -324,5 +329,6 @@ def _check_model(engine: Engine, weights: dict[str, Any], uri: str) -> None:
         raise CheckpointError(
             f"checkpoint.resume={uri!r} is invalid: it is of another model: "
             f"{'; '.join(problems[:3])}. Set the model as it was, or checkpoint.init_from to take "
-            "over the weights that fit."
+            "over the weights that fit.",
+            id="resume-other-model",
         )

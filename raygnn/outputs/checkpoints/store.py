@@ -116,9 +116,14 @@ class CheckpointStore:
         except DataError as error:
             raise UnfinishedError(f"{join(self.uri, name)} was never finished") from error
         except (DocumentError, KeyError, TypeError, AssertionError) as error:
-            raise CheckpointError(f"{uri} is not a checkpoint's manifest: {error}") from error
+            raise CheckpointError(
+                f"{uri} is not a checkpoint's manifest: {error}", id="checkpoint-manifest"
+            ) from error
         if manifest.get("format") != FORMAT:
-            raise CheckpointError(f"{uri} has the format {manifest.get('format')}, not {FORMAT}")
+            raise CheckpointError(
+                f"{uri} has the format {manifest.get('format')}, not {FORMAT}",
+                id="checkpoint-format",
+            )
         return manifest
 
     def is_finished(self, name: str) -> bool:
@@ -146,9 +151,11 @@ class CheckpointStore:
         try:
             content = read_bytes(uri)
         except DataError as error:
-            raise CheckpointError(f"{uri} is missing") from error
+            raise CheckpointError(f"{uri} is missing", id="checkpoint-file-missing") from error
         if hashlib.sha256(content).hexdigest() != manifest["files"][file]:
-            raise CheckpointError(f"{uri} is damaged: its sha256 is not the manifest's")
+            raise CheckpointError(
+                f"{uri} is damaged: its sha256 is not the manifest's", id="checkpoint-damaged"
+            )
         return content
 
     def names(self) -> list[str]:
@@ -181,7 +188,8 @@ class CheckpointStore:
             lines = [f"{name}: {reason}" for name, reason in passed_over.items()]
             raise CheckpointError(
                 "No checkpoint of this run can be read:\n" + "\n".join(lines) + "\nSet "
-                "checkpoint.resume to never with run.overwrite true to start from scratch."
+                "checkpoint.resume to never with run.overwrite true to start from scratch.",
+                id="checkpoint-none-valid",
             )
         return None, passed_over
 
@@ -242,7 +250,8 @@ def decode(content: bytes, uri: str) -> dict[str, Any]:
         cause = error
     raise CheckpointError(
         f"{redact(uri)} is invalid: it is not a state that raygnn has written, and unpickling "
-        "anything else could run code. Choose another checkpoint."
+        "anything else could run code. Choose another checkpoint.",
+        id="checkpoint-not-a-state",
     ) from cause
 
 

@@ -32,13 +32,15 @@ def warm_start(module: nn.Module, settings: InitFrom, folder: str = "") -> list[
     if not meant:
         raise ConfigError(
             f"checkpoint.init_from.include={settings.include!r} is invalid: no weight of the model "
-            f"is meant. The model has: {', '.join(own)}."
+            f"is meant. The model has: {', '.join(own)}.",
+            id="init-no-weights",
         )
     missing = [name for name in meant if name not in weights]
     if missing and settings.strict:
         raise CheckpointError(
             f"checkpoint.init_from.uri={redact(settings.uri)!r} is invalid: it lacks {missing}. "
-            "Exclude them, or set checkpoint.init_from.strict to false."
+            "Exclude them, or set checkpoint.init_from.strict to false.",
+            id="init-weights-missing",
         )
     loaded = [name for name in meant if name in weights]
     for name in loaded:
@@ -46,7 +48,8 @@ def warm_start(module: nn.Module, settings: InitFrom, folder: str = "") -> list[
             raise CheckpointError(
                 f"checkpoint.init_from.uri={redact(settings.uri)!r} is invalid: {name} has the "
                 f"shape {list(weights[name].shape)}, the model's has {list(own[name].shape)}. "
-                "Exclude it, or set model.args as they were."
+                "Exclude it, or set model.args as they were.",
+                id="init-weights-shape",
             )
     module.load_state_dict({name: weights[name] for name in loaded}, strict=False)
     _freeze(module, settings.freeze)
@@ -60,7 +63,8 @@ def _freeze(module: nn.Module, patterns: list[str]) -> None:
             names = ", ".join(name for name, _ in module.named_parameters())
             raise ConfigError(
                 f"checkpoint.init_from.freeze={pattern!r} is invalid: it fits no weight. The model "
-                f"has: {names}."
+                f"has: {names}.",
+                id="init-freeze",
             )
         for parameter in fitting:
             parameter.requires_grad_(False)
@@ -80,7 +84,8 @@ def _read(uri: str) -> dict[str, Tensor]:
             return weights
     raise CheckpointError(
         f"checkpoint.init_from.uri={redact(uri)!r} is invalid: no {MODEL_FILE} and no checkpoint "
-        "is there. Set the folder of a trained model or of a checkpoint."
+        "is there. Set the folder of a trained model or of a checkpoint.",
+        id="init-nothing-there",
     )
 
 
@@ -90,7 +95,8 @@ def _load(uri: str) -> dict[str, Tensor]:
     except SafetensorError as error:
         raise CheckpointError(
             f"checkpoint.init_from.uri={redact(uri)!r} is invalid: it is damaged, or no "
-            f"safetensors file: {error}. Set the folder of a trained model or of a checkpoint."
+            f"safetensors file: {error}. Set the folder of a trained model or of a checkpoint.",
+            id="init-damaged",
         ) from error
 
 

@@ -86,6 +86,7 @@ def load_sweep(
     if loaded.config.tune is None:
         raise ConfigError(
             "tune=None is invalid: a sweep needs to know what varies. Set tune.space, as in "
-            "{optimizer.args.lr: {loguniform: [1e-4, 1e-1]}}."
+            "{optimizer.args.lr: {loguniform: [1e-4, 1e-1]}}.",
+            id="sweep-no-space",
         )
     return SweepPlan(loaded, source.value, tuple(overrides), loaded.environment)

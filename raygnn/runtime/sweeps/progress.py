@@ -84,7 +84,8 @@ def trial_rows(grid: ResultGrid, sweep_uri: str, section: Tune) -> list[TrialRow
     if known and section.metric not in known:
         raise ConfigError(
             f"tune.metric={section.metric!r} is invalid: trials log no such metric. "
-            f"{choose_from(section.metric, sorted(known))}."
+            f"{choose_from(section.metric, sorted(known))}.",
+            id="sweep-metric-unknown",
         )
     return [
         _row(trial, folder, history, section)

@@ -170,11 +170,13 @@ def _conclude(plan: SweepPlan, folder: RunFolder, grid: ResultGrid, causes: list
             f"The sweep was stopped by {causes[0]}. Started again under --run.name {folder.name}, "
             "it goes on.",
             causes[0],
+            id="sweep-stopped",
         )
     if ranked[0].best is None:
         show_held_lines()
         raise TrainingError(
-            f"No trial has a finite {section.metric}. The first: {ranked[0].error or 'no error'}"
+            f"No trial has a finite {section.metric}. The first: {ranked[0].error or 'no error'}",
+            id="sweep-no-result",
         )
     best_uri = join(folder.uri, "best.yaml")
     write_text(best_uri, _best_config(plan, ranked[0]))

@@ -73,7 +73,8 @@ def searcher(section: Tune, seed: int, num_concurrent: int) -> SearchAlgorithm |
     except ImportError as error:
         raise ConfigError(
             "tune.searcher='optuna' is invalid: the package optuna is not installed. Install "
-            "raygnn[optuna], or set it to random."
+            "raygnn[optuna], or set it to random.",
+            id="sweep-optuna-missing",
         ) from error
     from ray.tune.search.optuna import OptunaSearch
 

@@ -96,7 +96,7 @@ def test_merge_of_several_mappings() -> None:
 def test_what_is_no_yaml_tells_its_line(text: str, line: int, rule: str) -> None:
     with pytest.raises(DocumentError, match=rule) as caught:
         parse_yaml(text)
-    assert caught.value.line == line
+    assert caught.value.problem.line == line
 
 
 def test_aliases_that_multiply_are_refused() -> None:
@@ -170,7 +170,7 @@ def test_what_is_dumped_is_parsed_equal(value: Any) -> None:
 def test_malformed_texts_are_refused_with_their_line(text: str, line: int, rule: str) -> None:
     with pytest.raises(DocumentError, match=rule) as caught:
         parse_yaml(text)
-    assert caught.value.line == line
+    assert caught.value.problem.line == line
     assert caught.value.exit_status == 2
 
 
@@ -193,7 +193,7 @@ def test_a_long_text_is_given_up_before_its_end(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr("raygnn.config.documents.MAX_VALUES", 100)
     with pytest.raises(DocumentError, match="more than 100 values") as caught:
         parse_yaml("- x\n" * 200 + "}}}")
-    assert caught.value.line == 101
+    assert caught.value.problem.line == 101
 
 
 def test_what_an_alias_gives_is_not_shared() -> None:
@@ -242,7 +242,11 @@ def test_json_of_a_limited_size() -> None:
 
 
 def test_an_error_survives_pickling() -> None:
-    error = DocumentError("it is long", 3, "Shorten it")
+    error = DocumentError("it is long", 3, "Shorten it", id="document-size")
     again = pickle.loads(pickle.dumps(error))
-    assert (again.rule, again.line, again.remedy) == (error.rule, 3, error.remedy)
-    assert str(again) == str(error) == "line 3: the text is invalid: it is long. Shorten it."
+    assert again.problem == error.problem
+    assert (
+        str(again)
+        == str(error)
+        == "line 3: the text is invalid: it is long. Shorten it. [document-size]"
+    )

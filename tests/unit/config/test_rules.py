@@ -405,9 +405,9 @@ def test_an_override_is_named_even_where_the_file_has_lines() -> None:
         load_config(text, ["--training.max_steps=-1", "--training.log_every", "{steps: 0}"])
     assert caught.value.problems == (
         "--training.max_steps: training.max_steps=-1 is invalid: it must be greater than 0. "
-        "Set a number greater than 0.",
+        "Set a number greater than 0. [config-range]",
         "--training.log_every: training.log_every.steps=0 is invalid: it must be greater than 0. "
-        "Set a number greater than 0.",
+        "Set a number greater than 0. [config-range]",
     )
 
 
@@ -419,7 +419,7 @@ def test_an_override_into_an_unknown_section_is_named() -> None:
 def test_a_mapping_has_no_lines() -> None:
     with pytest.raises(ConfigError) as caught:
         load_config({"seed": "x"})
-    text = "seed='x' is invalid: it must be a whole number. Set a whole number."
+    text = "seed='x' is invalid: it must be a whole number. Set a whole number. [config-type]"
     assert caught.value.problems == (text,)
 
 

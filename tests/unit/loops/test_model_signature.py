@@ -146,7 +146,7 @@ def test_a_missing_node_type_is_told(folder, signature):
         ('{"format": "raygnn/model-v9"}', "format='raygnn/model-v9' is invalid"),
         ('{"format": "raygnn/model-v1"}', "a model is not saved with it .KeyError: 'feature'"),
         ("[]", "format=None is invalid"),
-        ("{", r"model.json:1: the file is invalid: it is not JSON"),
+        ("{", r"model.json is invalid: it is not JSON"),
         ("[" * 100_000, "it is nested deeper than 64 levels"),
         ('{"a": 1, "a": 2}', "the key 'a' stands twice"),
     ],

@@ -69,7 +69,7 @@ def test_another_config_is_told_by_the_keys_that_differ(tmp_path: Path, monkeypa
         "sampling.fanouts is [4] there and [15, 10] here; "
         "optimizer.args.lr is '${env:LR_THERE}' there and 0.005 here; "
         "training.global_batch_size is 16 there and 8 here. "
-        "Set --run.overwrite true to replace it, or another run.name."
+        "Set --run.overwrite true to replace it, or another run.name. [run-other-config]"
     )
 
 

@@ -32,7 +32,8 @@ class LinkObjective(Objective):
         if len({loss.candidates for loss in self._of_links}) > 1:
             raise ConfigError(
                 "losses.args.candidates='global' is invalid: the other losses of links take the "
-                "candidates of each micro-batch. Set it to rank, or leave the others out."
+                "candidates of each micro-batch. Set it to rank, or leave the others out.",
+                id="loss-candidates-mixed",
             )
 
     @property

@@ -63,12 +63,14 @@ class LinkTargetArguments:
             if value < 0:
                 raise ConfigError(
                     f"task.args.{name}={value!r} is invalid: it is a number of nodes. Set 0 or "
-                    "more."
+                    "more.",
+                    id="task-argument-range",
                 )
         if self.num_random_negatives_eval == 0:
             raise ConfigError(
                 "task.args.num_random_negatives_eval=0 is invalid: loss and metrics compare each "
-                "link with them. Set 1 or more."
+                "link with them. Set 1 or more.",
+                id="task-argument-range",
             )
         choices = {
             "negatives": ("uniform", "degree"),
@@ -79,22 +81,26 @@ class LinkTargetArguments:
             if getattr(self, name) not in allowed:
                 raise ConfigError(
                     f"task.args.{name}={getattr(self, name)!r} is invalid: there is no such "
-                    f"choice. Set one of: {', '.join(allowed)}."
+                    f"choice. Set one of: {', '.join(allowed)}.",
+                    id="task-argument-choice",
                 )
         if not 0 <= self.disjoint_train_ratio < 1:
             raise ConfigError(
                 f"task.args.disjoint_train_ratio={self.disjoint_train_ratio!r} is invalid: it is "
-                "the share of training links that carry no messages. Set at least 0, below 1."
+                "the share of training links that carry no messages. Set at least 0, below 1.",
+                id="task-argument-range",
             )
         if self.cold_share is not None and not 0 <= self.cold_share < 1:
             raise ConfigError(
                 f"task.args.cold_share={self.cold_share!r} is invalid: it is the share of a "
-                "batch's nodes that take no messages. Set at least 0, below 1, or null."
+                "batch's nodes that take no messages. Set at least 0, below 1, or null.",
+                id="task-argument-range",
             )
         if not isinstance(self.full_ranking, bool) and not _are_ks(self.full_ranking):
             raise ConfigError(
                 f"task.args.full_ranking={self.full_ranking!r} is invalid: it is true, false, or "
-                "the k of hits, recall and NDCG. Set a list as [10, 20]."
+                "the k of hits, recall and NDCG. Set a list as [10, 20].",
+                id="task-full-ranking",
             )
 
 
@@ -147,7 +153,8 @@ class LinkTarget:
         if rule is not None and rule.type == "per_class":
             raise ConfigError(
                 "data.splits.type='per_class' is invalid: links have no classes. Set hash or "
-                "temporal, or declare a split column of the edges."
+                "temporal, or declare a split column of the edges.",
+                id="split-links-per-class",
             )
         links = tuple(
             LinkSplit(
@@ -185,12 +192,14 @@ def _check_temporal(splits: Mapping[str, SupervisionEdges], arguments: LinkTarge
     if any(edges.num_links and edges.times is None for edges in splits.values()):
         raise DataError(
             "sampling.temporal is invalid: the links have no times. Declare the time of their edge "
-            "type or label edges in graph.yaml, or leave it out."
+            "type or label edges in graph.yaml, or leave it out.",
+            id="links-no-times",
         )
     if arguments.full_ranking:
         raise ConfigError(
             "task.args.full_ranking=True is invalid: it ranks embeddings of all nodes as of one "
-            "time, and sampling.temporal makes them as of each link's. Set it to false."
+            "time, and sampling.temporal makes them as of each link's. Set it to false.",
+            id="task-full-ranking-temporal",
         )
 
 
@@ -207,7 +216,8 @@ def _find_edge_types(bundle: Bundle, arguments: LinkTargetArguments) -> tuple[Ed
     if arguments.labels and not available:
         raise ConfigError(
             "task.args.labels=True is invalid: there are no label edges in the graph. Declare "
-            "label_edges in graph.yaml, or set it to false."
+            "label_edges in graph.yaml, or set it to false.",
+            id="links-label-edges-missing",
         )
     names = [edge_type_name(edge_type) for edge_type in available]
     shown = ", ".join(names[:10])
@@ -216,12 +226,14 @@ def _find_edge_types(bundle: Bundle, arguments: LinkTargetArguments) -> tuple[Ed
         if len(available) == 1:
             return (available[0],)
         raise ConfigError(
-            f"task.args.edge_type=None is invalid: the graph has several. Set one of: {shown}."
+            f"task.args.edge_type=None is invalid: the graph has several. Set one of: {shown}.",
+            id="task-edge-type-missing",
         )
     given = arguments.edge_type
     if not given:
         raise ConfigError(
-            f"task.args.edge_type={given!r} is invalid: it names no links. Set one of: {shown}."
+            f"task.args.edge_type={given!r} is invalid: it names no links. Set one of: {shown}.",
+            id="task-edge-type-unknown",
         )
     chosen: dict[str, None] = {}
     for pattern in [given] if isinstance(given, str) else given:
@@ -229,14 +241,16 @@ def _find_edge_types(bundle: Bundle, arguments: LinkTargetArguments) -> tuple[Ed
         if not matching:
             raise ConfigError(
                 f"task.args.edge_type={pattern!r} is invalid: the graph has no such links. Set "
-                f"one of: {shown}; or a pattern with *."
+                f"one of: {shown}; or a pattern with *.",
+                id="task-edge-type-unknown",
             )
         chosen.update(dict.fromkeys(matching))
     found = tuple(parse_edge_type(name) for name in chosen)
     if len({(source, target) for source, _, target in found}) > 1:
         raise ConfigError(
             f"task.args.edge_type={given!r} is invalid: the links are between different node "
-            f"types: {', '.join(chosen)}. Name edge types with the same source and target."
+            f"types: {', '.join(chosen)}. Name edge types with the same source and target.",
+            id="task-edge-types-differ",
         )
     return found
 

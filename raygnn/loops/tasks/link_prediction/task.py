@@ -287,12 +287,14 @@ class LinkPrediction(Task):
             raise ConfigError(
                 "task.args.num_random_negatives=0 is invalid: no loss has what to compare links "
                 "with, as the graph has no hard negatives. Set 1 or more, or losses.type to "
-                "retrieval, which compares with the other links of a batch."
+                "retrieval, which compares with the other links of a batch.",
+                id="task-no-negatives",
             )
         if self._arguments.logq_correction and not self.objective.reads_log_q:
             raise ConfigError(
                 "task.args.logq_correction=True is invalid: no loss corrects for how candidates "
-                "are drawn. Set it to false, or losses.type to retrieval or softmax."
+                "are drawn. Set it to false, or losses.type to retrieval or softmax.",
+                id="task-logq-unused",
             )
 
     def _encode_graph(self, split: str) -> dict[str, Tensor]:
@@ -319,7 +321,8 @@ class LinkPrediction(Task):
         if config.sampling.type is not None:
             raise ConfigError(
                 f"sampling.type={config.sampling.type!r} is invalid: links are kept out of their "
-                "own messages by raygnn's sampler only. Remove it."
+                "own messages by raygnn's sampler only. Remove it.",
+                id="sampling-links-sampler",
             )
         settings, training = config.loader_plan(split), split == "train"
         graph = self.messages(split)

@@ -76,7 +76,8 @@ class NodeTarget:
         if problem is not None and problem not in PROBLEMS:
             raise ConfigError(
                 f"task.args.problem={problem!r} is invalid: there is no such problem. Set one "
-                f"of: {', '.join(PROBLEMS)}."
+                f"of: {', '.join(PROBLEMS)}.",
+                id="task-argument-choice",
             )
         node_type = _find_type(bundle, arguments.target)
         label = _find_label(bundle, node_type, arguments.label)
@@ -100,7 +101,8 @@ def _find_type(bundle: Bundle, target: str | None) -> str:
         if target not in bundle.node_types:
             raise ConfigError(
                 f"task.args.target={target!r} is invalid: the graph has no such node type. Set "
-                f"one of: {', '.join(bundle.node_types)}."
+                f"one of: {', '.join(bundle.node_types)}.",
+                id="graph-node-type-unknown",
             )
         return target
     labelled = [t for t in bundle.node_types if _columns(bundle, t, "label")]
@@ -109,11 +111,13 @@ def _find_type(bundle: Bundle, target: str | None) -> str:
     if not labelled:
         raise DataError(
             "task.type='node_classification' is invalid: no node type of this graph has labels. "
-            "Name a label column under `labels` of a node type in graph.yaml."
+            "Name a label column under `labels` of a node type in graph.yaml.",
+            id="task-no-labels",
         )
     raise ConfigError(
         "task.args.target=None is invalid: several node types have labels. Set one of: "
-        f"{', '.join(labelled)}."
+        f"{', '.join(labelled)}.",
+        id="task-target-missing",
     )
 
 
@@ -122,14 +126,16 @@ def _find_label(bundle: Bundle, node_type: str, label: str | None) -> str:
     if not labels:
         raise DataError(
             f"task.args.target={node_type!r} is invalid: that node type has no labels. Name a "
-            f"label column under node_types.{node_type}.labels in graph.yaml."
+            f"label column under node_types.{node_type}.labels in graph.yaml.",
+            id="task-no-labels",
         )
     if label is None and len(labels) == 1:
         return labels[0]
     if label not in labels:
         raise ConfigError(
             f"task.args.label={label!r} is invalid: node type {node_type!r} has the labels "
-            f"{', '.join(labels)}. Set one of them."
+            f"{', '.join(labels)}. Set one of them.",
+            id="labels-unknown",
         )
     return label
 
@@ -142,7 +148,8 @@ def _feature_width(bundle: Bundle, node_type: str, feature: str) -> int:
         raise DataError(
             f"task.args.feature={feature!r} is invalid: node type {node_type!r} has the features "
             f"{', '.join(features)}. Name a column under node_types.{node_type}.features in "
-            "graph.yaml, or set one of these."
+            "graph.yaml, or set one of these.",
+            id="task-feature-unknown",
         )
     shape = bundle.columns(node_type)[feature].shape
     return int(shape[-1]) if shape else 1

@@ -366,7 +366,8 @@ class NodeClassification(Task):
             raise ConfigError(
                 f"model.type={self.env.loaded.config.model.type!r} is invalid: it gives "
                 f"{prediction.shape[1]} outputs for {target.num_outputs} classes. Let it give as "
-                "many as the out_channels that it is built with."
+                "many as the out_channels that it is built with.",
+                id="model-output-width",
             )
         return prediction
 
@@ -381,7 +382,8 @@ class NodeClassification(Task):
             if asked:
                 raise ConfigError(
                     f"task.args.standardize_target=True is invalid: {target.label!r} is not a "
-                    "number to be regressed, but a class. Leave it out."
+                    "number to be regressed, but a class. Leave it out.",
+                    id="task-standardize-class",
                 )
             return None
         wanted = self.objective.measures_distance if asked is None else asked

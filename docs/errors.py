@@ -1,0 +1,233 @@
+"""Writes docs/errors.md from the code that raises: `python -m docs.errors`."""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from itertools import groupby
+from pathlib import Path
+
+from raygnn import errors
+
+ROOT = Path(__file__).parents[1]
+PAGE = Path(__file__).with_suffix(".md")
+
+_HEAD = """\
+# Errors
+
+The message of an error ends with a stable id in brackets, as in `... [edges-dangling]`. Ids stay
+when messages are reworded, so that scripts, alerts and searches can rely on them; `error.id` and
+`error.ids` have them in Python. The status is what a command line exits with: 2 where a user's
+config, data or folder is wrong, 1 where a run failed. Braces stand for what a message fills in.
+
+This page is written by `python -m docs.errors` from the code that raises.
+"""
+
+#: Where rule and remedy stand among the arguments of what is no exception with one message.
+_RULE_AND_REMEDY = {
+    "Problem": (1, 2),
+    "BrokenRule": (0, 1),
+    "rule_error": (0, 1),
+    "DottedPathError": (0, 1),
+    "_MisfitError": (0, 1),
+    "DocumentError": (0, 2),
+    "Finding": (3, 4),
+    ".add": (1, 2),  # of FindingCollector
+    ".error": (1, 3),  # of data/convert/spec_files.py
+}
+
+ERRORS = {
+    name: kind
+    for name, kind in vars(errors).items()
+    if isinstance(kind, type) and issubclass(kind, errors.RaygnnError)
+}
+
+
+@dataclass(frozen=True)
+class Site:
+    """One place in the code that makes an error.
+
+    Attributes:
+        id: None where the code gives none, as where it joins or raises again what has ids.
+        cause: template of the message up to the remedy.
+        where: file and function, as in `raygnn/data/alias.py:edge_weights`.
+    """
+
+    id: str | None
+    status: int
+    cause: str
+    remedy: str
+    where: str
+
+
+@cache
+def sites() -> tuple[Site, ...]:
+    """Every place in `raygnn/` that makes an error or gives an id, by file and line."""
+    return tuple(
+        site for path in sorted((ROOT / "raygnn").rglob("*.py")) for site in _of_file(path)
+    )
+
+
+def _of_file(path: Path) -> Iterator[Site]:
+    tree = _parsed(path)
+    name = path.relative_to(ROOT).as_posix()
+    outer = [node for node in tree.body if isinstance(node, ast.Assign)]
+    functions = [n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef)]
+    for call in (node for node in ast.walk(tree) if isinstance(node, ast.Call)):
+        is_method = isinstance(call.func, ast.Attribute)
+        callee = f".{call.func.attr}" if is_method else _name(call.func)
+        ids = [k.value for k in call.keywords if k.arg == "id"]
+        if not ids and callee not in ERRORS:
+            continue
+        given = str(ids[0].value) if ids and isinstance(ids[0], ast.Constant) else None
+        if not call.args or (ids and given is None):  # an id that is handed on
+            continue
+        around = [f for f in functions if f.lineno <= call.lineno <= (f.end_lineno or 0)]
+        inner = max(around, key=lambda f: f.lineno, default=None)
+        assigned = [n for f in around for n in ast.walk(f) if isinstance(n, ast.Assign)]
+        texts = _Texts(call, [*outer, *assigned, *_imported(tree)])
+        cause, remedy = texts.cause_and_remedy(callee)
+        kind = ERRORS.get(callee, errors.TrainingError if callee == "error" else errors.DataError)
+        where = f"{name}:{inner.name if inner else ''}"
+        yield Site(given, kind.exit_status, cause, remedy, where)
+
+
+@cache
+def _parsed(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+def _imported(tree: ast.Module) -> Iterator[ast.Assign]:
+    """The constants that a module imports from others of raygnn."""
+    for node in tree.body:
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("raygnn."):
+            path = ROOT.joinpath(*str(node.module).split(".")).with_suffix(".py")
+            names = {alias.name for alias in node.names if alias.name.isupper()}
+            for inner in _parsed(path).body if names and path.is_file() else ():
+                if isinstance(inner, ast.Assign) and _name(inner.targets[0]) in names:
+                    yield inner
+
+
+def _name(node: ast.expr) -> str:
+    return node.id if isinstance(node, ast.Name) else ""
+
+
+class _Texts:
+    """Templates of a call's arguments, with the texts of variables that were assigned before."""
+
+    def __init__(self, call: ast.Call, assigned: list[ast.Assign]) -> None:
+        self._call = call
+        self._assigned = sorted(assigned, key=lambda n: -n.lineno)
+
+    def cause_and_remedy(self, callee: str) -> tuple[str, str]:
+        places = _RULE_AND_REMEDY.get(callee)
+        if places is None:
+            cause, _, remedy = self._argument(0).partition(". ")
+            return f"{cause.rstrip('.')}.", remedy
+        rule, remedy = (self._argument(place) or "Correct it" for place in places)
+        return f"{rule}.", f"{remedy.rstrip('.')}."
+
+    def _argument(self, place: int) -> str:
+        if place >= len(self._call.args):
+            return ""
+        return " ".join(self._text(self._call.args[place], self._call).split())
+
+    def _text(self, node: ast.expr, place: ast.Call | ast.Assign) -> str:
+        if isinstance(node, ast.Constant):
+            return str(node.value)
+        if isinstance(node, ast.FormattedValue):
+            return self._text(node.value, place)
+        if isinstance(node, ast.JoinedStr):
+            return "".join(self._text(value, place) for value in node.values)
+        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
+            return self._text(node.left, place) + self._text(node.right, place)
+        if isinstance(node, ast.Call) and _name(node.func) == "choose_from":
+            what = self._text(node.args[2], place) if len(node.args) > 2 else "Set one of"
+            return f"{what}: {{{_placeholder(node.args[1])}}}"
+        if isinstance(node, ast.IfExp):
+            texts = [self._text(branch, place) for branch in (node.body, node.orelse)]
+        else:
+            texts = self._of_variable(node.id, place) if isinstance(node, ast.Name) else []
+        texts = [t for t in dict.fromkeys(texts) if "\n" not in t and re.search("[a-z]{2}", t)]
+        return " / ".join(texts) or f"{{{_placeholder(node)}}}"
+
+    def _of_variable(self, name: str, place: ast.Call | ast.Assign) -> list[str]:
+        """The texts that a variable may have: of the branches that end before its use."""
+        found: list[str] = []
+        for statement in self._assigned:
+            value = _assigned_to(name, statement)
+            is_before = statement.lineno < place.lineno or not statement.col_offset
+            if value is None or statement is place or not is_before:
+                continue
+            if isinstance(value, ast.Constant | ast.JoinedStr | ast.IfExp | ast.BinOp | ast.Call):
+                found.insert(0, self._text(value, statement))
+            if statement.col_offset <= place.col_offset:
+                break
+        return found
+
+
+def _assigned_to(name: str, statement: ast.Assign) -> ast.expr | None:
+    for target in statement.targets:
+        if _name(target) == name:
+            return statement.value
+        names = [_name(one) for one in target.elts] if isinstance(target, ast.Tuple) else []
+        if name in names:
+            several = isinstance(statement.value, ast.Tuple)
+            return statement.value.elts[names.index(name)] if several else statement.value
+    return None
+
+
+def _placeholder(node: ast.expr) -> str:
+    """What an expression is called in a template: the last name that says what it is."""
+    match node:
+        case ast.Name(id=name) | ast.Attribute(attr=name):
+            return name.strip("_").lower()
+        case ast.Call(func=ast.Attribute(value=value, attr="tolist" | "as_py" | "to_pylist")):
+            return _placeholder(value)
+        case ast.Call(args=[first, *_]):
+            return _placeholder(first)
+        case ast.Call(func=inner):
+            return _placeholder(inner)
+        case ast.Subscript(value=ast.Name(id="dict" | "list"), slice=inner):
+            return _placeholder(inner)
+        case ast.Subscript(value=inner) | ast.BinOp(left=inner) | ast.Starred(value=inner):
+            return _placeholder(inner)
+        case ast.Compare(left=inner) | ast.UnaryOp(operand=inner) | ast.IfExp(body=inner):
+            return _placeholder(inner)
+        case ast.BoolOp(values=[inner, *_]) | ast.List(elts=[inner, *_]):
+            return _placeholder(inner)
+        case ast.Tuple(elts=[inner, *_]):
+            return _placeholder(inner)
+        case ast.ListComp(elt=inner) | ast.GeneratorExp(elt=inner):
+            return _placeholder(inner)
+    return "..."
+
+
+def page() -> str:
+    """The page as Markdown."""
+    listed = sorted((s for s in sites() if s.id), key=lambda s: str(s.id))
+    parts = [_HEAD]
+    for area, group in groupby(listed, key=lambda s: str(s.id).partition("-")[0]):
+        parts += [f"## {area}", "", "| id | status | cause | remedy |", "|---|---|---|---|"]
+        rows = dict.fromkeys((f"`{s.id}`", str(s.status), s.cause, s.remedy) for s in group)
+        parts += [_line(*row) for row in rows] + [""]
+    return "\n".join(parts)
+
+
+def _line(*cells: str) -> str:
+    return f"| {' | '.join(cell.replace('|', '&#124;').replace('<', '&lt;') for cell in cells)} |"
+
+
+def main() -> int:
+    """Writes the page."""
+    PAGE.write_text(page(), encoding="utf-8")
+    print(f"wrote {PAGE}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
