@@ -15,7 +15,7 @@ import zipfile
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import ParamSpec, TypeVar
+from typing import TYPE_CHECKING, ParamSpec, TypeVar
 from urllib.parse import unquote
 
 import fsspec
@@ -114,6 +114,9 @@ def _describe(state: RetryCallState) -> str:
     error = state.outcome.exception()
     return f"{type(error).__name__}: {redact_text(str(error))}"
 
+
+if TYPE_CHECKING:
+    import pyarrow.fs
 
 _SCHEME = re.compile(r"^[A-Za-z][A-Za-z0-9+.\-]*(::|://)")
 
@@ -354,3 +357,13 @@ def write_bytes(uri: str | os.PathLike[str], content: bytes) -> None:
         temporary.replace(target)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def arrow_filesystem(uri: str) -> tuple[pyarrow.fs.FileSystem, str]:
+    """An Arrow file system over fsspec, and the path on it: one client for both worlds."""
+    import pyarrow.fs
+
+    fs, path = open_fs(uri)
+    if not is_remote(uri):
+        return pyarrow.fs.LocalFileSystem(), path
+    return pyarrow.fs.PyFileSystem(pyarrow.fs.FSSpecHandler(fs)), path

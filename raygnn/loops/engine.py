@@ -13,7 +13,6 @@ from torch import nn
 
 from raygnn.config import LoadedConfig, Period
 from raygnn.errors import ConfigError, PreemptedError, TrainingError
-from raygnn.loops.best_weights import BestWeights
 from raygnn.loops.callback_list import CallbackBase, CallbackList
 from raygnn.loops.context import WorkerContext
 from raygnn.loops.early_stopping import BestTracker, EarlyStopper
@@ -21,11 +20,11 @@ from raygnn.loops.evaluation import evaluate
 from raygnn.loops.gradients.accumulation import Accumulation
 from raygnn.loops.gradients.joint_accumulation import JointAccumulation
 from raygnn.loops.gradients.reduction import GradReduction
+from raygnn.loops.kept_weights import BestWeights, WeightAverage
 from raygnn.loops.optimization import Optimization
 from raygnn.loops.position import Position, is_due
 from raygnn.loops.running_mean import RunningMean
 from raygnn.loops.task import EvalOutput, Task
-from raygnn.loops.weight_average import WeightAverage
 from raygnn.parallel import collectives
 from raygnn.parallel.agreement import agreement, raise_if_any_failed, run_and_sync_errors
 from raygnn.parallel.all_reduce import GradientReducer, LocalTotals, StepTotals

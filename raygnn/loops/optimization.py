@@ -1,8 +1,10 @@
-"""From summed gradients to changed weights: precision, clipping, schedules."""
+"""From summed gradients to changed weights: compilation, precision, clipping, schedules."""
 
 from __future__ import annotations
 
 import math
+import os
+import shutil
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
@@ -12,10 +14,10 @@ from torch import Tensor, nn
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from raygnn.config import LoadedConfig, build
-from raygnn.errors import ConfigError, TrainingError
-from raygnn.loops.compilation import compile_module
+from raygnn.errors import ConfigError, ResourceError, TrainingError
 from raygnn.loops.gradients.batch_statistics import BatchStatistics
 from raygnn.loops.precision import Precision
+from raygnn.models.segment import break_graphs
 from raygnn.parallel import collectives
 from raygnn.parallel.agreement import broadcast_initial_weights, run_and_sync_errors
 from raygnn.parallel.all_reduce import gradient_values
@@ -30,6 +32,33 @@ from raygnn.parallel.sharding import (
 
 if TYPE_CHECKING:
     from raygnn.parallel.sharded_training import ShardedOptimizer, ShardedWeights
+
+
+def compile_module(module: nn.Module, device: torch.device) -> None:
+    """Lets torch compile the module's forward pass at its first call; its weights keep their names.
+
+    Raises:
+        ResourceError: there is no compiler for it.
+    """
+    _check_compiler(device)
+    break_graphs()
+    # Each batch has other numbers of nodes and edges: shapes are symbols from the first one on.
+    module.compile(dynamic=True)
+
+
+def _check_compiler(device: torch.device) -> None:
+    """What torch's inductor takes: C++ code for the CPU; for GPUs triton compiles C by itself."""
+    variable, names = ("CXX", ("g++",)) if device.type == "cpu" else ("CC", ("gcc", "clang"))
+    chosen = os.environ.get(variable)
+    wanted = (chosen.split()[0],) if chosen else names
+    if not any(shutil.which(name) for name in wanted):
+        raise ResourceError(
+            f"training.compile=True is invalid: it takes a compiler, and {' or '.join(wanted)} is "
+            f"not on this machine. Install {wanted[0]} on every node, name another one in the "
+            f"environment variable {variable}, or set training.compile to false.",
+            id="training-no-compiler",
+        )
+
 
 #: Gives an optimizer of the task's own for the module, or None.
 Configure = Callable[[nn.Module], torch.optim.Optimizer | None]

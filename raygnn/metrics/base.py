@@ -6,6 +6,7 @@ import math
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from torch import Tensor
@@ -15,7 +16,6 @@ from raygnn.errors import ConfigError
 if TYPE_CHECKING:
     import torchmetrics  # takes seconds to import: only a config that names it pays for that
 
-    from raygnn.metrics.compared_scores import ScoreCounts
 
 Problem = Literal["multi_class", "multi_label", "regression", "link_prediction"]
 
@@ -81,6 +81,42 @@ class GatheredMetric(Metric):
             prediction: [num_rows, num_outputs] of all ranks, in one fixed order.
             target: [num_rows] or [num_rows, num_outputs], beside it.
         """
+
+
+@dataclass(frozen=True)
+class ScoreCounts:
+    """One column of scores, by distinct score of a positive, ascending.
+
+    Counts are whole numbers in float64, which does not wrap around beyond 2^53.
+
+    Attributes:
+        positive: [num_levels], positives of this score.
+        below, not_above: [num_levels], negatives below this score, and not above it.
+    """
+
+    positive: Tensor
+    below: Tensor
+    not_above: Tensor
+    num_negatives: int
+    num_scores: int
+    num_nan: int
+
+    @property
+    def has_both(self) -> bool:
+        """Whether there are positives and negatives."""
+        return len(self.positive) > 0 and self.num_negatives > 0
+
+    def auc(self) -> float:
+        """Share of (positive, negative) pairs that are ordered rightly, ties by half."""
+        twice_right = (self.positive * (self.below + self.not_above)).sum()
+        return float(twice_right / 2 / (self.positive.sum() * self.num_negatives))
+
+    def average_precision(self) -> float:
+        """Sum over thresholds of precision times the step in recall."""
+        positive = self.positive.flip(0)
+        positive_above = positive.cumsum(0)
+        precision = positive_above / (positive_above + (self.num_negatives - self.below).flip(0))
+        return float((precision * positive).sum() / positive.sum())
 
 
 class ComparedMetric(Metric):

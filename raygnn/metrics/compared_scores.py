@@ -4,54 +4,17 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import IO
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from raygnn.metrics.base import ComparedMetric
+from raygnn.metrics.base import ComparedMetric, ScoreCounts
 
 # Scores that a rank holds before it sorts them: 64 MB of float64.
 _NUM_HELD = 1 << 23
 _NUM_FIXED = 3  # scores, those that are NaN, and negative ones
-
-
-@dataclass(frozen=True)
-class ScoreCounts:
-    """One column of scores, by distinct score of a positive, ascending.
-
-    Counts are whole numbers in float64, which does not wrap around beyond 2^53.
-
-    Attributes:
-        positive: [num_levels], positives of this score.
-        below, not_above: [num_levels], negatives below this score, and not above it.
-    """
-
-    positive: Tensor
-    below: Tensor
-    not_above: Tensor
-    num_negatives: int
-    num_scores: int
-    num_nan: int
-
-    @property
-    def has_both(self) -> bool:
-        """Whether there are positives and negatives."""
-        return len(self.positive) > 0 and self.num_negatives > 0
-
-    def auc(self) -> float:
-        """Share of (positive, negative) pairs that are ordered rightly, ties by half."""
-        twice_right = (self.positive * (self.below + self.not_above)).sum()
-        return float(twice_right / 2 / (self.positive.sum() * self.num_negatives))
-
-    def average_precision(self) -> float:
-        """Sum over thresholds of precision times the step in recall."""
-        positive = self.positive.flip(0)
-        positive_above = positive.cumsum(0)
-        precision = positive_above / (positive_above + (self.num_negatives - self.below).flip(0))
-        return float((precision * positive).sum() / positive.sum())
 
 
 class ComparedScores:

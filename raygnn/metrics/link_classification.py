@@ -7,8 +7,7 @@ from abc import abstractmethod
 import torch
 from torch import Tensor
 
-from raygnn.metrics.base import ComparedMetric
-from raygnn.metrics.compared_scores import ScoreCounts
+from raygnn.metrics.base import ComparedMetric, ScoreCounts
 from raygnn.metrics.sampled_ranking import raise_if_nan
 
 

@@ -8,8 +8,7 @@ from abc import abstractmethod
 import torch
 from torch import Tensor
 
-from raygnn.metrics.base import ComparedMetric, Problem, SumMetric
-from raygnn.metrics.compared_scores import ScoreCounts
+from raygnn.metrics.base import ComparedMetric, Problem, ScoreCounts, SumMetric
 
 
 class Accuracy(SumMetric):

@@ -7,9 +7,9 @@ from typing import Any
 import pandas as pd
 from ray.train import Checkpoint, Result
 
+from raygnn.data.filesystem import arrow_filesystem
 from raygnn.outputs.checkpoints.store import CheckpointStore
 from raygnn.outputs.run_folder import RunFolder
-from raygnn.runtime.storage import arrow_filesystem
 
 
 def build_result(folder: RunFolder, metrics: dict[str, Any]) -> Result:

@@ -14,7 +14,7 @@ from gcp_storage_emulator.handlers import objects
 
 from raygnn.data.conditional_write import generation, write_if_unchanged
 from raygnn.data.filesystem import join, open_fs, read_text, write_text
-from raygnn.data.ingest import fingerprint
+from raygnn.data.ingest import scan
 from raygnn.data.ingest.build_bundle import ingest
 from raygnn.data.tables import files
 from raygnn.errors import DataError
@@ -61,7 +61,7 @@ def test_changes_in_the_bucket_are_noticed(
     uri = _upload(_graph(tmp_path / "one"), join(gcs_bucket, "changing"))
     first = ingest(uri, cache_dir=tmp_path / "cache")
     # The store's own marks name the content: no table is read for a bundle that is there.
-    monkeypatch.setattr(fingerprint, "_hash_content", None)
+    monkeypatch.setattr(scan, "_hash_content", None)
     assert ingest(uri, cache_dir=tmp_path / "cache").path == first.path
     _upload(_graph(tmp_path / "two", 2.0), uri)
     second = ingest(uri, cache_dir=tmp_path / "cache")

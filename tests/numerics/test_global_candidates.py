@@ -12,7 +12,7 @@ from raygnn.config import load_config
 from raygnn.data.bundle import Bundle
 from raygnn.loops.context import ProcessContext
 from raygnn.loops.engine import Engine
-from raygnn.loops.randomness import seed_micro_batch
+from raygnn.loops.process import seed_micro_batch
 from raygnn.loops.task import TaskEnvironment
 from raygnn.loops.tasks.link_prediction.task import LinkPrediction
 from raygnn.losses import Candidates

@@ -31,10 +31,9 @@ from raygnn.data.ingest.build_edges import BuiltEdges, build_edges
 from raygnn.data.ingest.build_nodes import build_nodes
 from raygnn.data.ingest.edge_plan import EdgePlan, edge_columns, plan_edges, plan_label_edges
 from raygnn.data.ingest.feature_statistics import measure_features
-from raygnn.data.ingest.fingerprint import fingerprint
 from raygnn.data.ingest.fit_features import FeatureTable, SavedTransforms, fit_features
 from raygnn.data.ingest.node_tasks import NodePlan, node_columns, plan_nodes
-from raygnn.data.ingest.scan import ScannedTable, scan_tables
+from raygnn.data.ingest.scan import ScannedTable, fingerprint, scan_tables
 from raygnn.data.ingest.schedule import BuildContext, Schedule, in_process
 from raygnn.data.manifest import (
     EdgeTable,

@@ -13,7 +13,7 @@ from raygnn.errors import FAILURES, TrainingError
 from raygnn.loops.callback_list import CallbackList
 from raygnn.loops.gradients.reduction import GradReduction
 from raygnn.loops.optimization import Optimization
-from raygnn.loops.randomness import seed_micro_batch
+from raygnn.loops.process import seed_micro_batch
 from raygnn.loops.task import StepOutput, Task
 from raygnn.parallel.all_reduce import LocalTotals
 

@@ -15,7 +15,7 @@ from raygnn.errors import CheckpointError, PreemptedError
 from raygnn.loops.callbacks import Callback
 from raygnn.loops.context import WorkerContext
 from raygnn.loops.engine import Engine
-from raygnn.loops.randomness import random_state, restore_random_state
+from raygnn.loops.process import random_state, restore_random_state
 from raygnn.loops.signature import SIGNATURE_FILE, ModelSignature
 from raygnn.outputs.checkpoints.names import MANIFEST, CheckpointName, Retention
 from raygnn.outputs.checkpoints.store import (

@@ -117,7 +117,7 @@ def _tuner(
     import ray
     from ray import tune
 
-    from raygnn.runtime.storage import arrow_filesystem
+    from raygnn.data.filesystem import arrow_filesystem
     from raygnn.runtime.sweeps.progress import StopWithoutMetric, SweepProgress, trial_name
     from raygnn.runtime.sweeps.search import scheduler, search_space, searcher
 

@@ -22,7 +22,7 @@ import pytest
 from raygnn.data.arrays import create_array, open_array
 from raygnn.data.bundle import Bundle
 from raygnn.data.cache import CACHE_VARIABLE
-from raygnn.data.ingest import build_edges, fingerprint
+from raygnn.data.ingest import build_edges, scan
 from raygnn.data.ingest.build_bundle import IngestOptions, bundle_folder, ingest
 from raygnn.data.ingest.schedule import in_process
 from raygnn.errors import DataError, ResourceError
@@ -69,7 +69,7 @@ def test_changes_are_noticed(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(fingerprint, "_WHOLE_CONTENT_BYTES", whole_content_bytes)
+    monkeypatch.setattr(scan, "_WHOLE_CONTENT_BYTES", whole_content_bytes)
     first = ingest(graph, cache_dir=tmp_path / "cache")
     options = IngestOptions()
     if what == "value":

@@ -361,7 +361,7 @@ def test_files_that_are_not_parquet(tmp_path: Path) -> None:
 def test_cut_off_parquet_beyond_the_hashed_size(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("raygnn.data.ingest.fingerprint._WHOLE_CONTENT_BYTES", 10)
+    monkeypatch.setattr("raygnn.data.ingest.scan._WHOLE_CONTENT_BYTES", 10)
     path = write_graph(tmp_path / "graph", _nodes())
     shard = path / "nodes" / "part-0.parquet"
     shard.write_bytes(shard.read_bytes()[:-20])

@@ -6,7 +6,7 @@ import random
 import numpy as np
 import torch
 
-from raygnn.loops.randomness import (
+from raygnn.loops.process import (
     random_state,
     restore_random_state,
     seed_micro_batch,

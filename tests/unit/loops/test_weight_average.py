@@ -7,7 +7,7 @@ from torch import nn
 
 from raygnn.loops.callbacks import Callback
 from raygnn.loops.engine import Engine
-from raygnn.loops.weight_average import WeightAverage
+from raygnn.loops.kept_weights import WeightAverage
 from tests.small_runs import run_rank, small_config, trained_weights
 
 DECAY = 0.75
