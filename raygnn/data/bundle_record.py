@@ -31,7 +31,7 @@ FORMAT_VERSION = 4
 
 
 def label_edge_folder(edge_type: EdgeType, sign: str) -> str:
-    """The folder of a set of supervision edges, below the bundle's."""
+    """The folder of a set of supervision edges, below that of a bundle or of graph tables."""
     return f"label_edges/{edge_type_name(edge_type)}.{sign}"
 
 

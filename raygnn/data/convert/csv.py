@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from raygnn.data.convert.clean_up import normalize_rows, undirected_edges
+from raygnn.data.convert.spec_tables import whole_numbers
 from raygnn.data.convert.split_option import split_nodes
 from raygnn.data.convert.text_files import TextTable, read_ragged_features, read_text_table
 from raygnn.data.tables.columns import Features, SparseRows
@@ -164,20 +165,11 @@ def _check_distinct(rows: _Rows) -> None:
 
 def _unified_ids(columns: Sequence[pa.Array]) -> tuple[pa.Array, list[pa.Array]]:
     """The distinct ids of all columns, and the columns in the ids' type."""
-    integers = [_as_integers(column) for column in columns]
+    integers = [whole_numbers(column) for column in columns]
     if any(column is None for column in integers):
         return pc.unique(pa.chunked_array(columns)), list(columns)
     ids = pc.unique(pa.chunked_array(integers))
     return ids.take(pc.array_sort_indices(ids)), integers
-
-
-def _as_integers(texts: pa.Array) -> pa.Array | None:
-    """Ids as whole numbers, where each is written as one: 007 and 7 stay different ids."""
-    try:
-        numbers = pc.cast(texts, pa.int64())
-    except pa.ArrowInvalid:
-        return None
-    return numbers if pc.cast(numbers, texts.type).equals(texts) else None
 
 
 def _edges(

@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from raygnn.config.documents import dump_yaml
+from raygnn.data.bundle_record import label_edge_folder
 from raygnn.data.edge_types import EdgeType, edge_type_name
 from raygnn.data.filesystem import is_remote, join, open_fs, redact
 from raygnn.data.manifest import FORMAT, MANIFEST_NAME, Manifest
@@ -189,7 +190,7 @@ def write_tables(
     rows: list[tuple[str, pa.Table]] = [
         *((folders[name], node.table) for name, node in tables.nodes.items()),
         *((folders[edge_type], edge.table) for edge_type, edge in tables.edges.items()),
-        *((_label_folder(*key), edge.table) for key, edge in tables.label_edges.items()),
+        *((label_edge_folder(*key), edge.table) for key, edge in tables.label_edges.items()),
     ]
     with _staging(fs, root, in_place=is_remote(out_uri)) as staged:
         for folder, table in rows:
@@ -282,10 +283,6 @@ def _shard_folders(tables: GraphTables) -> dict[str | EdgeType, str]:
     return folders
 
 
-def _label_folder(edge_type: EdgeType, sign: str) -> str:
-    return f"label_edges/{edge_type_name(edge_type)}.{sign}"
-
-
 def _write_shards(
     fs: fsspec.AbstractFileSystem, folder: str, table: pa.Table, num_shards: int
 ) -> None:
@@ -340,7 +337,7 @@ def _manifest(tables: GraphTables, folders: Mapping[str | EdgeType, str]) -> str
     label_edges = [
         {
             "type": list(edge_type),
-            "files": f"{_label_folder(edge_type, sign)}/*.parquet",
+            "files": f"{label_edge_folder(edge_type, sign)}/*.parquet",
             "source": edge.source,
             "target": edge.target,
             "sign": sign,
