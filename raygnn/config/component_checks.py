@@ -6,10 +6,9 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from raygnn.config.documents import broken_scalar
-from raygnn.config.problems import BrokenRule, KeyPath, Problem, choose_from
 from raygnn.config.redaction import redact
 from raygnn.config.schema import Config
-from raygnn.config.section import Component
+from raygnn.config.section import BrokenRule, Component, KeyPath, Problem, choose_from
 from raygnn.config.slots import SLOTS, Slot
 
 #: Packages whose classes a config may name without being allowed to.

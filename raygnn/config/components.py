@@ -26,9 +26,8 @@ from raygnn.config.component_checks import (
     problem_text,
     shown_value,
 )
-from raygnn.config.problems import KeyPath, Problem, choose_from
 from raygnn.config.redaction import redact_text
-from raygnn.config.section import Component
+from raygnn.config.section import Component, KeyPath, Problem, choose_from
 from raygnn.config.slots import NESTED, SLOTS, Slot
 from raygnn.errors import ConfigError
 

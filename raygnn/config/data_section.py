@@ -8,14 +8,15 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, ConfigDict, Field, WithJsonSchema
 
-from raygnn.config.problems import Problem, rule_error
 from raygnn.config.section import (
     Component,
     NonEmptyText,
     NonNegativeWhole,
     PositiveWhole,
+    Problem,
     Section,
     Seed,
+    rule_error,
 )
 
 _SUM_TOLERANCE = 1e-6  # fractions are written with few decimals, and summed in binary

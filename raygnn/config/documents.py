@@ -14,7 +14,7 @@ from typing import Any
 
 import yaml
 
-from raygnn.config.problems import BrokenRule, KeyPath, Problem, dotted
+from raygnn.config.section import BrokenRule, KeyPath, Problem, dotted
 from raygnn.errors import ConfigError
 
 #: Far beyond any config, and read in seconds; aliases and references count where they lead to.

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from raygnn.config.documents import DocumentError, Limits, broken_scalar, parse_scalar
-from raygnn.config.problems import MISSING, KeyPath, Problem, did_you_mean, parse_path, value_at
+from raygnn.config.section import MISSING, KeyPath, Problem, did_you_mean, parse_path, value_at
 
 _REFERENCE = re.compile(r"\$\$\{|\$\{(?P<name>[^{}]*)\}|(?P<open>\$\{)")
 _ENV = "env:"

@@ -8,8 +8,15 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Discriminator, Field, Tag
 
-from raygnn.config.problems import Problem, rule_error
-from raygnn.config.section import Component, NonEmptyText, PositiveWhole, Section, Whole
+from raygnn.config.section import (
+    Component,
+    NonEmptyText,
+    PositiveWhole,
+    Problem,
+    Section,
+    Whole,
+    rule_error,
+)
 
 
 def _check_fanout(fanout: int) -> int:

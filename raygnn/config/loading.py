@@ -16,9 +16,9 @@ from pydantic import BaseModel
 from raygnn.config.component_checks import broken_components
 from raygnn.config.documents import dump_yaml
 from raygnn.config.interpolation import Interpolated, interpolate
-from raygnn.config.problems import MISSING, KeyPath, Problem, dotted, is_below, set_value, value_at
 from raygnn.config.redaction import redact, redact_text
 from raygnn.config.schema import DEFAULT_COMPONENTS, Config
+from raygnn.config.section import MISSING, KeyPath, Problem, dotted, is_below, set_value, value_at
 from raygnn.config.source import Overridden, Source, apply_overrides, read_source
 from raygnn.config.trial_builds import broken_arguments
 from raygnn.config.validation import Validated, validate

@@ -9,15 +9,20 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Discriminator, Field, Tag
 
-from raygnn.config.problems import KeyPath, Problem, choose_from, dotted, parse_path, rule_error
 from raygnn.config.section import (
+    KeyPath,
     NonEmptyText,
     NonNegativeNumber,
     NonNegativeWhole,
     PositiveNumber,
     PositiveWhole,
+    Problem,
     Section,
     Whole,
+    choose_from,
+    dotted,
+    parse_path,
+    rule_error,
     sections_in,
 )
 

@@ -18,9 +18,16 @@ from raygnn.config.loader_section import (
     plan_batches,
     plan_loader,
 )
-from raygnn.config.problems import Problem, rule_error, rules_error
 from raygnn.config.run_section import Run, Scaling, Tune, broken_space
-from raygnn.config.section import Component, NonEmptyText, Section, Seed
+from raygnn.config.section import (
+    Component,
+    NonEmptyText,
+    Problem,
+    Section,
+    Seed,
+    rule_error,
+    rules_error,
+)
 from raygnn.config.slots import SLOTS
 from raygnn.config.training_section import (
     Checkpoint,

@@ -20,7 +20,8 @@ from raygnn.config.documents import (
     parse_scalar,
     parse_yaml,
 )
-from raygnn.config.problems import (
+from raygnn.config.redaction import redact_text
+from raygnn.config.section import (
     BrokenRule,
     KeyPath,
     Problem,
@@ -30,7 +31,6 @@ from raygnn.config.problems import (
     parse_path,
     value_at,
 )
-from raygnn.config.redaction import redact_text
 from raygnn.config.slots import SLOTS
 from raygnn.errors import ConfigError
 

@@ -7,7 +7,6 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Discriminator, Field, Tag, model_validator
 
-from raygnn.config.problems import Problem, choose_from, rule_error, rules_error
 from raygnn.config.section import (
     Component,
     NonEmptyText,
@@ -16,7 +15,11 @@ from raygnn.config.section import (
     Period,
     PositiveNumber,
     PositiveWhole,
+    Problem,
     Section,
+    choose_from,
+    rule_error,
+    rules_error,
 )
 
 _LIMITS = ("max_epochs", "max_steps", "max_samples", "max_time_s")

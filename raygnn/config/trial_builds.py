@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from raygnn.config.component_checks import LIBRARY_ROOTS, components_of
 from raygnn.config.components import build, check_arguments, parameters_of, resolve
-from raygnn.config.problems import KeyPath, Problem, choose_from, is_below, parse_path
-from raygnn.config.section import Component
+from raygnn.config.section import Component, KeyPath, Problem, choose_from, is_below, parse_path
 from raygnn.config.slots import SLOTS
 from raygnn.errors import ConfigError
 

@@ -11,20 +11,21 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from raygnn.config.documents import DocumentError, parse_yaml
-from raygnn.config.problems import (
+from raygnn.config.redaction import redact
+from raygnn.config.schema import EACH_SECTION_ALONE, Config, broken_cross_rules
+from raygnn.config.section import (
     MISSING,
     RULES_ERROR,
     BrokenRule,
     KeyPath,
     Problem,
+    Section,
     choose_from,
     did_you_mean,
+    sections_in,
     set_value,
     value_at,
 )
-from raygnn.config.redaction import redact
-from raygnn.config.schema import EACH_SECTION_ALONE, Config, broken_cross_rules
-from raygnn.config.section import Section, sections_in
 from raygnn.errors import ConfigError, DataError
 
 S = TypeVar("S", bound=Section)

@@ -18,8 +18,7 @@ from pydantic import (
 )
 
 from raygnn.config.documents import dump_yaml
-from raygnn.config.problems import rule_error
-from raygnn.config.section import Section
+from raygnn.config.section import Section, rule_error
 from raygnn.config.validation import validate_file
 from raygnn.data.edge_types import REVERSE_PREFIX, SEPARATOR, EdgeType, edge_type_name
 from raygnn.data.filesystem import is_below, is_remote, is_storage_error, join, read_text, redact

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from raygnn.config import LoadedConfig, load_config
 from raygnn.config.data_section import PLACES
-from raygnn.config.problems import MISSING, value_at
+from raygnn.config.section import MISSING, value_at
 from raygnn.config.source import Source, parse_source
 from raygnn.data.filesystem import absolute, exists, join, read_text, redact
 from raygnn.errors import ConfigError, RunError

@@ -10,7 +10,7 @@ import pytest
 
 from docs.errors import ERRORS, PAGE, page, sites
 from raygnn.config.documents import DocumentError
-from raygnn.config.problems import Problem
+from raygnn.config.section import Problem
 from raygnn.errors import ConfigError, DataError, PreemptedError, RaygnnError, TrainingError
 from raygnn.parallel.agreement import agreement
 from tests.errors import raises

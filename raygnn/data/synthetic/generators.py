@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from raygnn.config.problems import Problem, choose_from
+from raygnn.config.section import Problem, choose_from
 from raygnn.data.synthetic.arguments import argument_problems
 from raygnn.data.synthetic.link_graphs import bipartite, noise, shop
 from raygnn.data.synthetic.node_graphs import houses, planted_partition

@@ -6,8 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from raygnn.config.problems import did_you_mean, rule_error
-from raygnn.config.section import Section
+from raygnn.config.section import Section, did_you_mean, rule_error
 from raygnn.config.validation import validate_file
 from raygnn.data.edge_types import EdgeType
 from raygnn.data.filesystem import read_text, redact

@@ -6,8 +6,7 @@ from typing import Literal
 
 from pydantic import ConfigDict, Field, model_validator
 
-from raygnn.config.problems import rule_error
-from raygnn.config.section import Section
+from raygnn.config.section import Section, rule_error
 
 TransformName = Literal[
     "standard",

@@ -9,8 +9,8 @@ from ray import cloudpickle
 from ray.tune import Callback, ResultGrid, Stopper
 from ray.tune.experiment import Trial
 
-from raygnn.config.problems import choose_from
 from raygnn.config.run_section import Tune
+from raygnn.config.section import choose_from
 from raygnn.console import say
 from raygnn.data.filesystem import join
 from raygnn.errors import ConfigError, RaygnnError
