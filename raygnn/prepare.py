@@ -1,4 +1,4 @@
-"""Command line that writes graph tables: `python -m raygnn.prepare npz|pyg|csv|synthetic`."""
+"""Command line that writes graph tables: `python -m raygnn.prepare draft|npz|pyg|csv|synthetic`."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from raygnn.config.components import build
 from raygnn.config.documents import DocumentError, parse_scalar
 from raygnn.config.section import Component
 from raygnn.data.convert.csv import CsvSource, csv_tables
+from raygnn.data.convert.draft import write_draft
 from raygnn.data.convert.npz import npz_tables
 from raygnn.data.convert.pyg import load_pyg, tables_from_pyg
 from raygnn.data.convert.spec import spec_tables
@@ -42,6 +43,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command line; returns the exit status."""
     args = _parser().parse_args(argv)
     try:
+        if args.command == "draft":
+            return _draft(args.folder, args.overwrite)
         parse_split(getattr(args, "split", None) or "none")
         check_folder(args.out, args.overwrite)
         tables = args.convert(args)
@@ -56,6 +59,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     for line in summarize_tables(tables):
         print(f"  {line}")
     print(f"next: {_next_command(args.out, tables)}")
+    return 0
+
+
+def _draft(folder: str, overwrite: bool) -> int:
+    """Writes `graph.yaml` into a folder of tables."""
+    uri, notes = write_draft(folder, overwrite)
+    print(f"wrote {redact(uri)}: a draft to look through")
+    for note in notes:
+        print(f"  ? {note}")
+    print(f"next: python -m raygnn.train CONFIG.yaml --data.uri {shlex.quote(redact(folder))}")
     return 0
 
 
@@ -189,11 +202,23 @@ def _parser() -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    _add_draft(commands)
     _add_npz(commands)
     _add_pyg(commands)
     _add_csv(commands)
     _add_synthetic(commands)
     return parser
+
+
+def _add_draft(commands: Any) -> None:
+    command = commands.add_parser(
+        "draft",
+        help="graph.yaml for a folder of your own tables",
+        description="Writes graph.yaml into a folder of Parquet, CSV or TSV tables, to edit.",
+        allow_abbrev=False,
+    )
+    command.add_argument("folder", help="folder of the tables (path or URI)")
+    command.add_argument("--overwrite", action="store_true", help="replace the folder's graph.yaml")
 
 
 def _add_npz(commands: Any) -> None:

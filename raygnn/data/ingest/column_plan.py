@@ -14,6 +14,7 @@ from raygnn.data.ingest.pieces import cut_table, read_blocks
 from raygnn.data.ingest.scan import ScannedTable
 from raygnn.data.manifest import DenseFeature, FeatureSpec, Label, SparseFeature
 from raygnn.data.transforms.state import FittedColumn, FittedFeature, PlainColumn
+from raygnn.data.transforms.values import is_text_type
 from raygnn.errors import DataError
 
 Layout = Literal["scalar", "list", "fixed_list", "binary", "string", "time", "any"]
@@ -252,7 +253,9 @@ def plan_label(table: ScannedTable, name: str, spec: Label) -> DensePlan:
 
 
 def plan_time(table: ScannedTable, column: str) -> DensePlan:
-    """Plans the time column: integers and timestamps stay exact, floats are float64.
+    """Plans the time column: integers and times stay exact, floats are float64.
+
+    Texts are read as ISO 8601, in UTC where they name no zone.
 
     Raises:
         DataError: the column holds neither numbers nor times.
@@ -262,12 +265,15 @@ def plan_time(table: ScannedTable, column: str) -> DensePlan:
         unit = _TIME_UNIT_OF_DATE.get(str(kind)) or kind.unit
         source = SourceColumn(column, "time", "int64", ())
         return DensePlan("time", "time", (source,), "int64", (), unit=unit)
+    if is_text_type(kind):  # of a CSV file; what is no ISO 8601 text is found while decoding
+        source = SourceColumn(column, "time", "int64", ())
+        return DensePlan("time", "time", (source,), "int64", (), unit="us")
     source = inspect(table, column, f"{table.name}.time", None)
     element = np.dtype(source.dtype)
     if source.shape != () or element.kind not in "iuf":
         raise DataError(
             f"{table.name}.time={column!r} is invalid: the column is {kind}. "
-            "Name a column of timestamps, dates, integers or floats.",
+            "Name a column of timestamps, dates, integers, floats or ISO 8601 texts.",
             id="table-time-type",
         )
     dtype = "float64" if element.kind == "f" else "int64"

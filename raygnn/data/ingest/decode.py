@@ -12,6 +12,7 @@ from raygnn.data.ingest.column_plan import DensePlan, SourceColumn, SparsePlan
 from raygnn.data.ingest.findings import FindingCollector
 from raygnn.data.splits import SPLIT_NAMES
 from raygnn.data.transforms.state import GAP, FittedColumn
+from raygnn.data.transforms.values import is_text_type, parsed_times
 
 REPAIR = "Repair the rows, or set data.on_error=drop to leave them out."
 GAPS = (
@@ -33,8 +34,13 @@ def dense_rows(
         if source.fitted is not None:
             parts.append(_transformed_rows(source.fitted, columns[source.column], findings))
             continue
-        values, null, wrong_width = source_rows(source, columns[source.column])
-        column = columns[source.column]
+        given = column = columns[source.column]
+        if source.layout == "time" and is_text_type(given.type):
+            column, unreadable = parsed_times(given)
+            rule = "texts that are not dates or times"
+            findings.add(source.column, rule, REPAIR, unreadable, given, id="table-time-text")
+        values, null, wrong_width = source_rows(source, column)
+        null &= null_mask(given)
         findings.add(source.column, "null values", REPAIR, null, id="table-null-values")
         findings.add(
             source.column,

@@ -75,7 +75,7 @@ def seconds(column: pa.Array, unit: str | None) -> tuple[np.ndarray, np.ndarray]
     if pa.types.is_timestamp(column.type) or pa.types.is_date(column.type):
         moments = pc.cast(column, pa.timestamp("us"), safe=False)
     elif is_text_type(column.type):
-        moments, unreadable = _parsed_times(column)
+        moments, unreadable = parsed_times(column)
     else:
         return numbers(column) / _PER_SECOND[unit or "s"], unreadable
     return numbers(pc.cast(moments, pa.int64())) / _PER_SECOND["us"], unreadable
@@ -128,10 +128,10 @@ def looks_like_times(column: pa.Array) -> bool:
         return False
     # A year or a plain number is not a date, whatever a parser takes it for.
     is_dated = pc.all(pc.match_substring_regex(column, r"^\d{4}-\d{2}-\d{2}")).as_py()
-    return bool(is_dated) and not _parsed_times(column)[1].any()
+    return bool(is_dated) and not parsed_times(column)[1].any()
 
 
-def _parsed_times(column: pa.Array) -> tuple[pa.Array, np.ndarray]:
+def parsed_times(column: pa.Array) -> tuple[pa.Array, np.ndarray]:
     """Moments of ISO 8601 texts, null where there is a gap or what is not one; and the latter."""
     none = np.zeros(len(column), bool)
     column = pc.cast(column, pa.string())

@@ -171,7 +171,12 @@ _INF = float("inf")
         ),
         ({"p": [1, 4, 2, 3]}, {"split": "p"}, r"unknown splits .*values 4"),
         ({"p": [True] * 4}, {"split": "p"}, r"split='p' is invalid: the column is bool"),
-        ({"t": ["a"] * 4}, {"time": "t"}, r"column 't' is string, which holds no numbers"),
+        (
+            {"t": ["2024-05-21", "a", "2024-13-01", None]},
+            {"time": "t"},
+            r"column 't': 1 row with texts that are not dates or times; first at row 1.*\n"
+            r".*first at row 0 \(values '2024-13-01'.*\n.*column 't': 1 row with null values",
+        ),
         ({"t": [[1]] * 4}, {"time": "t"}, r"time='t' is invalid: the column is list"),
         ({"t": [1, None, 2, 3]}, {"time": "t"}, r"column 't': 1 row with null values"),
         (

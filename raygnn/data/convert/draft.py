@@ -1,0 +1,450 @@
+"""Drafts `graph.yaml` from a folder of tables: keys, references, roles, transforms; to be edited.
+
+A column is a key where each row has another value. A column refers to a key where its values are
+among the key's; of numbers, which are among those of many keys, the names have to agree too.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import PurePosixPath
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from raygnn.config.documents import dump_yaml
+from raygnn.data.filesystem import join, open_fs, redact, write_text
+from raygnn.data.manifest import FORMAT
+from raygnn.data.tables.csv_tables import CsvSniff, arrow_type, read_batches, sniff, unify
+from raygnn.data.tables.files import open_parquet
+from raygnn.data.transforms.values import is_number_type, is_text_type, looks_like_times
+from raygnn.errors import DataError
+
+_PARQUET, _CSV = (".parquet", ".pq"), (".csv", ".csv.gz", ".tsv", ".tsv.gz")
+_NUMBERED = re.compile(r"[-_.]?(part[-_.]?)?\d+([-_]of[-_]\d+)?$")
+_ENDS = (("source", "src", "from", "head", "sender"), ("target", "dst", "to", "tail", "receiver"))
+_KEYS = ("id", "key", "code", "sku", "uid", "uuid")
+_TIMES = ("time", "timestamp", "date", "day", "created", "created_at", "updated_at")
+_LABELS = ("label", "labels", "target", "class", "y")
+_SPLIT_WORDS = {"train", "val", "valid", "validation", "test", "", "none"}
+_CONTAINED = 0.99  # share of the distinct values of a reference that are keys
+_MOST_CLASSES = 100
+
+
+@dataclass
+class Column:
+    """A column of a table, and what it may be."""
+
+    name: str
+    values: pa.ChunkedArray
+    distinct: pa.Array = field(init=False)
+
+    def __post_init__(self) -> None:
+        kind = self.values.type
+        hashable = is_number_type(kind) or is_text_type(kind)
+        self.distinct = self.values.unique().drop_null() if hashable else pa.array([], pa.null())
+
+    @property
+    def num_given(self) -> int:
+        """Rows that are not null."""
+        return len(self.values) - int(self.values.null_count)
+
+    @cached_property
+    def kind(self) -> str:
+        """int, text, number, time, list or other."""
+        type_ = self.values.type
+        if pa.types.is_timestamp(type_) or pa.types.is_date(type_):
+            return "time"
+        if is_text_type(type_) and looks_like_times(self.distinct):
+            return "time"
+        if pa.types.is_integer(type_):
+            return "int"
+        if is_text_type(type_):
+            return "text"
+        if is_number_type(type_) or pa.types.is_boolean(type_):
+            return "number"
+        is_list = pa.types.is_list(type_) or pa.types.is_large_list(type_)
+        return "list" if is_list or pa.types.is_fixed_size_list(type_) else "other"
+
+    @cached_property
+    def is_unique(self) -> bool:
+        """Whether each row has a value of its own that can be an id."""
+        found = self.kind in {"int", "text"} and self.values.null_count == 0
+        return found and len(self.values) > 0 and len(self.distinct) == len(self.values)
+
+    @property
+    def is_free_text(self) -> bool:
+        """Whether most rows have a text of their own: an id, a name or a sentence."""
+        count = len(self.distinct)
+        return self.kind == "text" and count > 2 and 2 * count > self.num_given
+
+    @property
+    def is_split(self) -> bool:
+        if self.kind != "text" or not 2 <= len(self.distinct) <= len(_SPLIT_WORDS):
+            return False
+        words = {text.strip().lower() for text in self.distinct.to_pylist()}
+        return "train" in words and words <= _SPLIT_WORDS
+
+
+@dataclass
+class Table:
+    """The files of one table.
+
+    Attributes:
+        pattern: of its files, relative to the folder.
+        key: the column of ids, of a table of nodes.
+        references: the table that a column refers to, by column.
+        unsure: what a person should look at.
+    """
+
+    name: str
+    pattern: str
+    columns: dict[str, Column]
+    key: str | None = None
+    references: dict[str, str] = field(default_factory=dict)
+    unsure: list[str] = field(default_factory=list)
+
+    @property
+    def words(self) -> str:
+        """The name as names of columns have it: in the singular, letters and digits."""
+        return _plain(_singular(self.name))
+
+
+def draft(folder: str) -> tuple[str, list[str], dict[str, pa.Table]]:
+    """Drafts the manifest of a folder.
+
+    Args:
+        folder: with Parquet and CSV tables, each a file or a folder of files. Any fsspec URI.
+    Returns:
+        The YAML text; a line for each thing that is worth a look; and tables of ids that have none,
+        by the name of the Parquet file that the text expects.
+    Raises:
+        DataError: there are no tables, none of them can be nodes, or one cannot be read.
+    """
+    tables = [_read(folder, name, pattern, uris) for name, pattern, uris in _find_tables(folder)]
+    if not tables:
+        raise DataError(
+            f"folder {redact(folder)!r} is invalid: it holds no Parquet, CSV or TSV files. Name "
+            "the folder of the tables.",
+            id="prepare-no-tables",
+        )
+    for table in tables:
+        table.key = _own_key(table)
+    for table in tables:
+        _find_references(table, tables)
+    _keep_keys_of_nodes(tables)
+    made = _tables_of_missing_nodes(tables)
+    nodes = [table for table in tables if table.key is not None]
+    if not nodes:
+        names = ", ".join(table.name for table in tables)
+        raise DataError(
+            f"folder {redact(folder)!r} is invalid: no table of it has a column of ids that are "
+            f"there once, and none refers to another ({names}). Write graph.yaml by hand: "
+            "docs/graph-format.md.",
+            id="prepare-no-nodes",
+        )
+    text = "".join(_lines(tables))
+    notes = [f"{table.name}: {note}" for table in tables for note in table.unsure]
+    return text, notes, made
+
+
+def _find_tables(folder: str) -> Iterator[tuple[str, str, list[str]]]:
+    """Name, pattern and URIs of each table."""
+    fs, root = open_fs(folder)
+    paths = sorted(fs.find(root)) if fs.isdir(root) else []
+    groups: dict[tuple[str, str], list[str]] = {}
+    for path in paths:
+        inside = PurePosixPath(path[len(root.rstrip("/")) + 1 :])
+        suffix = next((s for s in (*_PARQUET, *_CSV) if inside.name.lower().endswith(s)), None)
+        is_hidden = any(part.startswith((".", "_")) for part in inside.parts)
+        if suffix is None or is_hidden or len(inside.parts) > 3:
+            continue
+        stem = inside.name[: -len(suffix)]
+        parent = inside.parent.as_posix()
+        base = _NUMBERED.sub("", stem)
+        if base == stem:
+            groups.setdefault((stem, inside.as_posix()), []).append(inside.as_posix())
+        elif base or parent == ".":
+            name = base or stem
+            start = f"{parent}/{name}" if parent != "." else name
+            groups.setdefault((name, f"{start}*{suffix}"), []).append(inside.as_posix())
+        else:
+            name = inside.parent.name
+            groups.setdefault((name, f"{parent}/*{suffix}"), []).append(inside.as_posix())
+    for (name, pattern), inner in groups.items():
+        yield _type_name(name), pattern, [join(folder, path) for path in inner]
+
+
+def _read(folder: str, name: str, pattern: str, uris: Sequence[str]) -> Table:
+    if pattern.lower().endswith(_PARQUET):
+        parts = []
+        for uri in uris:
+            with open_parquet(uri) as file:
+                parts.append(file.read())
+        table = pa.concat_tables(parts, promote_options="permissive")
+    else:
+        shapes = [sniff(CsvSniff(uri, uri, _header(uri))) for uri in uris]
+        header = shapes[0].header
+        types = {
+            column: arrow_type(unify([shape.kinds.get(column, "null") for shape in shapes]))
+            for column in header
+        }
+        schema = pa.schema(list(types.items()))
+        batches = [batch for uri in uris for batch in read_batches(uri, uri, types)]
+        table = pa.Table.from_batches(batches, schema)
+    columns = {column: Column(column, table.column(column)) for column in table.column_names}
+    return Table(name, pattern, columns)
+
+
+def _header(uri: str) -> tuple[str, ...]:
+    return sniff(CsvSniff(uri, uri, ())).header
+
+
+def _own_key(table: Table) -> str | None:
+    """The column of a table's own ids, by name: `id`, or one of the table's name."""
+    unique = [column.name for column in table.columns.values() if column.is_unique]
+    of_name = [name for name in unique if _plain(name) in (table.words, f"{table.words}id")]
+    plain = [name for name in unique if name.lower() in _KEYS]
+    ending = [name for name in unique if _plain(name).endswith("id")]
+    found = [*of_name, *plain, *ending[:1]]
+    return found[0] if found else None
+
+
+def _find_references(table: Table, tables: Sequence[Table]) -> None:
+    for column in table.columns.values():
+        if column.name == table.key or column.kind not in {"int", "text"}:
+            continue
+        fitting = [other for other in tables if other.key and _refers(table, column, other)]
+        if not fitting:
+            continue
+        fitting.sort(key=lambda other: (not _names(column.name, other), other.name))
+        table.references[column.name] = fitting[0].name
+        if fitting[1:] and not _names(column.name, fitting[0]):
+            others = ", ".join(other.name for other in fitting[1:])
+            table.unsure.append(f"{column.name} refers to {fitting[0].name}, or to {others}")
+
+
+def _refers(table: Table, column: Column, other: Table) -> bool:
+    assert other.key is not None
+    key = other.columns[other.key]
+    if key.kind != column.kind or not len(column.distinct):
+        return False
+    has_name = _names(column.name, other) or any(column.name.lower() in ends for ends in _ENDS)
+    if column.kind == "int" and not has_name:
+        return False
+    if table is other and not has_name:
+        return False
+    found = pc.sum(pc.is_in(column.distinct, value_set=pa.array(key.distinct))).as_py() or 0
+    return bool(found >= _CONTAINED * len(column.distinct))
+
+
+def _names(column: str, other: Table) -> bool:
+    """Whether a column is called like a table or its key."""
+    plain, key = _plain(column), _plain(other.key or "")
+    return other.words in plain or (key not in _KEYS and plain.endswith(key))
+
+
+def _keep_keys_of_nodes(tables: Sequence[Table]) -> None:
+    """Rows that join two nodes, and that nothing refers to, are edges: their ids are not needed."""
+    wanted = {name for table in tables for name in table.references.values()}
+    for table in tables:
+        if table.key is not None and table.name not in wanted and len(table.references) > 1:
+            table.key = None
+
+
+def _tables_of_missing_nodes(tables: list[Table]) -> dict[str, pa.Table]:
+    """Node types for columns of ids, in tables of edges, that no table of their own lists."""
+    made: dict[str, pa.Table] = {}
+    found: dict[str, list[tuple[Table, Column]]] = {}
+    for table in tables:
+        if table.key is not None or len(table.references) > 1:
+            continue
+        ends = [
+            column
+            for column in table.columns.values()
+            if column.name not in table.references
+            and column.kind in {"int", "text"}
+            and (_node_name(column.name) or any(column.name.lower() in end for end in _ENDS))
+        ]
+        if len(ends) + len(table.references) < 2:
+            continue
+        for column in ends[: 2 - len(table.references)]:
+            found.setdefault(_node_name(column.name) or "node", []).append((table, column))
+    for name, users in found.items():
+        # ids of two tables may be of several integer types, or of numbers here and texts there
+        kind = pa.string() if any(c.kind == "text" for _, c in users) else pa.int64()
+        ids = pa.concat_arrays([pc.cast(column.distinct, kind) for _, column in users]).unique()
+        file = f"{name}_ids.parquet"
+        made[file] = pa.table({"id": ids.take(pc.sort_indices(ids))})
+        columns = {"id": Column("id", made[file].column("id"))}
+        table = Table(name, file, columns, "id")
+        table.unsure.append(f"no table lists these nodes; their ids are written to {file}")
+        tables.append(table)
+        for user, column in users:
+            user.references[column.name] = name
+    return made
+
+
+def _lines(tables: Sequence[Table]) -> Iterator[str]:
+    yield (
+        "# A draft: look at the lines with '?'. docs/graph-format.md has every key.\n"
+        f"format: {FORMAT}\nnode_types:\n"
+    )
+    edges: list[str] = []
+    for table in tables:
+        if table.key is not None:
+            yield from _node_lines(table)
+        edges.extend(_edge_lines(table))
+    if edges:
+        yield "edge_types:\n"
+        yield from edges
+
+
+def _node_lines(table: Table) -> Iterator[str]:
+    yield f"  {_quoted(table.name)}:\n"
+    for note in table.unsure:
+        yield f"    # ? {note}\n"
+    yield f"    files: {_quoted(table.pattern)}\n    id: {_quoted(table.key or '')}\n"
+    columns = [c for c in table.columns.values() if c.name not in {table.key, *table.references}]
+    split = next((column for column in columns if column.is_split), None)
+    time = next((c for c in columns if c.kind == "time" and c.name.lower() in _TIMES), None)
+    rest = [column for column in columns if column is not split and column is not time]
+    label = _label(rest, split is not None)
+    yield from _feature_lines([column for column in rest if column is not label], "    ", "x")
+    if label is not None:
+        yield f"    labels: {{{_quoted(_type_name(label.name))}: {_quoted(label.name)}}}\n"
+    else:
+        yield "    # ? labels: {y: COLUMN}, where a column is to be predicted: take it out of x\n"
+    if split is not None:
+        yield f"    split: {_quoted(split.name)}\n"
+    if time is not None:
+        yield f"    time: {_quoted(time.name)}\n"
+
+
+def _label(columns: Sequence[Column], has_split: bool) -> Column | None:
+    """The column to be predicted: by its name, or the last one of classes beside a split."""
+    named = [column for column in columns if column.name.lower() in _LABELS]
+    if named or not has_split:
+        return named[0] if named else None
+    of_classes = [
+        column
+        for column in columns
+        if column.kind == "text" and 2 <= len(column.distinct) <= _MOST_CLASSES
+    ]
+    return of_classes[-1] if of_classes else None
+
+
+def _feature_lines(columns: Sequence[Column], indent: str, name: str) -> Iterator[str]:
+    left_out = [c for c in columns if c.is_free_text or c.kind == "other" or not c.num_given]
+    kept = [column for column in columns if column not in left_out]
+    if kept:
+        yield f"{indent}features:\n{indent}  {name}:\n"
+        for column in kept:
+            yield f"{indent}    - {{column: {_quoted(column.name)}, transform: auto}}\n"
+    for column in left_out:
+        what = "texts of their own" if column.is_free_text else "nothing that becomes numbers"
+        yield f"{indent}# ? {column.name} is left out: it holds {what}\n"
+
+
+def _edge_lines(table: Table) -> Iterator[str]:
+    references = list(table.references.items())
+    if table.key is not None:
+        for column, other in references:
+            relation = _type_name(_node_name(column) or column)
+            yield from _edge(table, (table.name, relation, other), table.key, column)
+        return
+    if len(references) < 2:
+        return
+    (source, source_type), (target, target_type) = _ordered(references)[:2]
+    yield from _edge(table, (source_type, table.name, target_type), source, target)
+    rest = [c for c in table.columns.values() if c.name not in {source, target}]
+    time = next((column for column in rest if column.kind == "time"), None)
+    time = time or next((c for c in rest if c.kind == "int" and c.name.lower() in _TIMES), None)
+    split = next((column for column in rest if column.is_split), None)
+    if time is not None:
+        yield f"    time: {_quoted(time.name)}\n"
+    if split is not None:
+        yield f"    split: {_quoted(split.name)}\n"
+    others = [c for c in rest if c is not time and c is not split and not c.is_unique]
+    yield from _feature_lines(
+        [c for c in others if c.name not in table.references], "    ", "edge_attr"
+    )
+    for column, other in _ordered(references)[2:]:
+        yield f"    # ? {column} refers to {other}: an edge has two ends\n"
+
+
+def _edge(table: Table, edge_type: tuple[str, str, str], source: str, target: str) -> Iterator[str]:
+    names = ", ".join(_quoted(name) for name in edge_type)
+    yield f"  - type: [{names}]\n"
+    if table.key is None:
+        for note in table.unsure:
+            yield f"    # ? {note}\n"
+    yield f"    files: {_quoted(table.pattern)}\n"
+    yield f"    source: {_quoted(source)}\n    target: {_quoted(target)}\n"
+    if edge_type[0] == edge_type[2]:
+        yield "    # ? directed: false, where a row stands for both directions\n"
+
+
+def _ordered(references: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
+    """The source before the target, where names say which is which."""
+
+    def place(reference: tuple[str, str]) -> int:
+        words = re.split(r"[^a-z]+", reference[0].lower())
+        return 0 if set(words) & set(_ENDS[0]) else 2 if set(words) & set(_ENDS[1]) else 1
+
+    return sorted(references, key=place)
+
+
+def _node_name(column: str) -> str:
+    """`user_id` as `user`; nothing where a name does not end so."""
+    name = re.sub(r"(?i)[-_ ]?(id|key|code)$", "", column)
+    return _type_name(name) if name and name != column else ""
+
+
+def _type_name(name: str) -> str:
+    """A name as `graph.yaml` takes it."""
+    return re.sub(r"[^A-Za-z0-9]+", "_", name).strip("_") or "node"
+
+
+def _singular(name: str) -> str:
+    for ending, instead in (("ies", "y"), ("sses", "ss"), ("s", "")):
+        if name.lower().endswith(ending) and not name.lower().endswith("ss"):
+            return name[: -len(ending)] + instead
+    return name
+
+
+def _plain(name: str) -> str:
+    return re.sub(r"[^a-z0-9]", "", name.lower())
+
+
+def _quoted(text: str) -> str:
+    """The text as YAML: in quotes where it would be read as something else."""
+    return dump_yaml([text], flow_leaves=True).strip()[1:-1]
+
+
+def write_draft(folder: str, overwrite: bool = False) -> tuple[str, list[str]]:
+    """Writes the draft, and tables of ids that have none, into the folder.
+
+    Returns:
+        URI of the manifest, and a line for each thing that is worth a look.
+    Raises:
+        DataError: as `draft`; or there is a graph.yaml, and it is not to be replaced.
+    """
+    uri = join(folder, "graph.yaml")
+    fs, path = open_fs(uri)
+    if fs.exists(path) and not overwrite:
+        raise DataError(
+            f"folder {redact(folder)!r} is invalid: it has a graph.yaml already. Train on it, or "
+            "replace it with --overwrite.",
+            id="prepare-graph-exists",
+        )
+    text, notes, made = draft(folder)
+    for name, table in made.items():
+        with fs.open(open_fs(join(folder, name))[1], "wb") as file:
+            pq.write_table(table, file)
+    write_text(uri, text)
+    return uri, notes

@@ -1,0 +1,167 @@
+"""Drafts of graph.yaml: keys, references, roles, and what is left to a person."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet as pq
+import pytest
+
+from raygnn.data.convert.draft import draft, write_draft
+from raygnn.data.ingest.build_bundle import ingest
+from raygnn.data.manifest import Manifest
+from raygnn.errors import DataError
+from raygnn.prepare import main
+
+RNG = np.random.default_rng(0)
+USERS = [f"u{i}" for i in range(200)]
+SKUS = [f"item {i}" for i in range(50)]
+
+
+def write(folder: Path, name: str, **columns: Any) -> None:
+    path = folder / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if path.suffix == ".csv":
+        pa.csv.write_csv(pa.table(columns), path)
+    else:
+        pq.write_table(pa.table(columns), path)
+
+
+def some(values: list, num: int) -> list:
+    return [values[i] for i in RNG.integers(0, len(values), num)]
+
+
+@pytest.fixture
+def shop(tmp_path: Path) -> Path:
+    """Three tables in three layouts, and one that joins them."""
+    write(
+        tmp_path,
+        "customers.csv",
+        customer_id=USERS,
+        age=[*range(199), None],
+        country=some(["de", "fr", "it"], 200),
+        full_name=[f"name {i}" for i in range(200)],
+        split=some(["train", "val", "test"], 200),
+        segment=some(["a", "b"], 200),
+    )
+    brands = {"id": [7, 8, 9], "founded": [1950.0, 1980.0, 2000.0]}
+    write(tmp_path, "brands.parquet", **brands)
+    for part in range(2):
+        skus = SKUS[part * 25 : part * 25 + 25]
+        price = RNG.lognormal(size=25)
+        columns = {"sku": skus, "price": price, "brand_id": some([7, 8, 9], 25)}
+        write(tmp_path, f"items/part-{part}.parquet", **columns)
+    write(
+        tmp_path,
+        "purchases.csv",
+        order_id=list(range(1000)),
+        sku=some(SKUS, 1000),
+        customer=some(USERS, 1000),
+        bought=pa.array(RNG.integers(0, 10**9, 1000), pa.timestamp("s")),
+        amount=RNG.random(1000),
+    )
+    return tmp_path
+
+
+def test_a_shop_is_drafted_as_it_is_meant(shop: Path) -> None:
+    text, _, made = draft(str(shop))
+    graph = Manifest.parse(text)
+    assert not made
+    assert {name: table.id for name, table in graph.node_types.items()} == {
+        "brands": "id",
+        "customers": "customer_id",
+        "items": "sku",
+    }
+    customers = graph.node_types["customers"]
+    columns = [column.column for column in customers.features["x"].columns]
+    assert columns == ["age", "country"]
+    assert "full_name is left out" in text
+    assert customers.split == "split"
+    assert customers.labels["segment"].columns == ("segment",)
+    assert graph.node_types["items"].files == ("items/*.parquet",)
+    edges = {table.type: table for table in graph.edge_types}
+    assert set(edges) == {("items", "brand", "brands"), ("items", "purchases", "customers")}
+    bought = edges["items", "purchases", "customers"]
+    assert (bought.source, bought.target, bought.time) == ("sku", "customer", "bought")
+    assert [column.column for column in bought.features["edge_attr"].columns] == ["amount"]
+
+
+def test_a_draft_is_ingested_as_it_is(shop: Path, tmp_path: Path) -> None:
+    assert main(["draft", str(shop)]) == 0
+    bundle = ingest(str(shop), cache_dir=tmp_path / "cache")
+    assert bundle.num_nodes("customers") == 200
+    assert bundle.num_edges(("items", "purchases", "customers")) == 1000
+
+
+def test_a_graph_yaml_is_replaced_only_on_demand(shop: Path, capsys: Any) -> None:
+    (shop / "graph.yaml").write_text("mine")
+    assert main(["draft", str(shop)]) == 2
+    assert "--overwrite" in capsys.readouterr().err
+    assert (shop / "graph.yaml").read_text() == "mine"
+    assert main(["draft", str(shop), "--overwrite"]) == 0
+
+
+def test_nodes_without_a_table_get_one(tmp_path: Path) -> None:
+    write(tmp_path, "ratings.csv", userId=[1, 1, 5], movieId=[3, 4, 3], rating=[1.0, 2.0, 3.5])
+    uri, notes = write_draft(str(tmp_path))
+    graph = Manifest.load(uri)
+    assert [table.type for table in graph.edge_types] == [("user", "ratings", "movie")]
+    ids = pq.read_table(tmp_path / "user_ids.parquet").column("id").to_pylist()
+    assert ids == [1, 5]
+    assert any("user_ids.parquet" in note for note in notes)
+    ingest(str(tmp_path), cache_dir=tmp_path / "cache")
+
+
+@pytest.mark.parametrize("ends", [("src", "dst"), ("from", "to"), ("source", "target")])
+@pytest.mark.parametrize("is_swapped", [False, True])
+def test_an_edge_list_is_one_type_of_nodes(tmp_path: Path, ends, is_swapped: bool) -> None:
+    columns = {ends[0]: [0, 1, 2], ends[1]: [1, 2, 0]}
+    write(tmp_path, "follows.csv", **dict(reversed(columns.items()) if is_swapped else columns))
+    graph = Manifest.load(write_draft(str(tmp_path))[0])
+    (edges,) = graph.edge_types
+    assert edges.type == ("node", "follows", "node")
+    assert (edges.source, edges.target) == ends
+
+
+def test_numbers_refer_to_keys_that_they_are_called_after(tmp_path: Path) -> None:
+    write(tmp_path, "papers.csv", paper_id=list(range(50)), year=[2000 + i % 9 for i in range(50)])
+    write(tmp_path, "venues.csv", venue_id=list(range(9)), rank=[0.5] * 9)
+    write(
+        tmp_path,
+        "accepted.csv",
+        paper=list(range(50)),
+        venue=[i % 9 for i in range(50)],
+        pages=[i % 9 for i in range(50)],
+    )
+    graph = Manifest.parse(draft(str(tmp_path))[0])
+    (edges,) = graph.edge_types
+    assert edges.type == ("papers", "accepted", "venues")
+    assert [column.column for column in edges.features["edge_attr"].columns] == ["pages"]
+
+
+def test_a_reference_within_a_table_is_an_edge(tmp_path: Path) -> None:
+    write(tmp_path, "people.csv", id=["a", "b", "c"], parent=["b", "c", None], size=[1, 2, 2])
+    graph = Manifest.parse(draft(str(tmp_path))[0])
+    assert not graph.edge_types  # `parent` says nothing of people
+    boss = ["b", "c", "c"]
+    write(tmp_path, "people.csv", id=["a", "b", "c"], people_boss=boss, size=[1, 2, 2])
+    graph = Manifest.parse(draft(str(tmp_path))[0])
+    assert [table.type for table in graph.edge_types] == [("people", "people_boss", "people")]
+
+
+@pytest.mark.parametrize(
+    ("tables", "message"),
+    [
+        ({}, "no Parquet, CSV or TSV"),
+        ({"a.csv": {"x": [1.5, 1.5]}}, "no table"),
+    ],
+)
+def test_a_folder_without_nodes_is_refused(tmp_path: Path, tables, message: str) -> None:
+    for name, columns in tables.items():
+        write(tmp_path, name, **columns)
+    with pytest.raises(DataError, match=message):
+        draft(str(tmp_path))
