@@ -35,12 +35,13 @@ def dense_rows(
             parts.append(_transformed_rows(source.fitted, columns[source.column], findings))
             continue
         given = column = columns[source.column]
+        unreadable = np.zeros(len(given), bool)
         if source.layout == "time" and is_text_type(given.type):
             column, unreadable = parsed_times(given)
             rule = "texts that are not dates or times"
             findings.add(source.column, rule, REPAIR, unreadable, given, id="table-time-text")
         values, null, wrong_width = source_rows(source, column)
-        null &= null_mask(given)
+        null &= ~unreadable
         findings.add(source.column, "null values", REPAIR, null, id="table-null-values")
         findings.add(
             source.column,
