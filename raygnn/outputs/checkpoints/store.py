@@ -117,7 +117,7 @@ class CheckpointStore:
             raise UnfinishedError(f"{join(self.uri, name)} was never finished") from error
         except (DocumentError, KeyError, TypeError, AssertionError) as error:
             raise CheckpointError(
-                f"{uri} is not a checkpoint's manifest: {error}", id="checkpoint-manifest"
+                f"{uri} is not a checkpoint's manifest ({error}).", id="checkpoint-manifest"
             ) from error
         if manifest.get("format") != FORMAT:
             raise CheckpointError(

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from raygnn.config import Config, ConfigError, LoadedConfig, load_config
 from raygnn.config.section import Section, sections_in
+from tests.errors import raises
 
 
 def _keys(section: type[Section]) -> Iterator[str]:
@@ -113,21 +114,24 @@ _itself["args"] = _itself
 @pytest.mark.parametrize(
     ("raw", "rule"),
     [
-        (_deep(1_500), "nested deeper than 64 levels"),
-        (_itself, "nested deeper than 64 levels"),
-        ({"seed": 10**5_000}, "a number is beyond 64 bits"),
-        ({"job_name": "\ud800"}, "half of a surrogate pair"),
-        ({"job_name": "\0"}, "the character NUL"),
-        ("sampling: {fanouts: [1180591620717411303424]}", "line 1: config .* beyond 64 bits"),
-        ("sampling: {fanouts: [1e30]}", r"sampling.fanouts.0=1e\+30 is invalid: it must be a who"),
+        (_deep(1_500), ("document-depth", 64)),
+        (_itself, ("document-depth", 64)),
+        ({"seed": 10**5_000}, ("document-number-range", "a number")),
+        ({"job_name": "\ud800"}, ("document-character",)),
+        ({"job_name": "\0"}, ("document-character",)),
+        ("sampling: {fanouts: [1180591620717411303424]}", ("document-number-range", "line 1")),
+        ("sampling: {fanouts: [1e30]}", ("config-type", "sampling.fanouts.0=1e+30", "a whole")),
         (
             "model: {type: GCN, args: {k: {__value_type: int, value: .inf}}}",
-            "model.args.k.value=inf is invalid: it cannot be read as int",
+            ("component-value", "model.args.k.value=inf", "int"),
         ),
-        ("data: {splits: {type: temporal, timestamps: [2020-13-45, 2020-14-45]}}", "is no time"),
-        ("loader: [1]\ndata: 2020-13-45", "loader=.* is invalid: it must be a mapping"),
+        (
+            "data: {splits: {type: temporal, timestamps: [2020-13-45, 2020-14-45]}}",
+            ("split-timestamp",),
+        ),
+        ("loader: [1]\ndata: 2020-13-45", ("config-type", "loader=")),
     ],
 )
 def test_values_that_nothing_can_hold(raw: Any, rule: str) -> None:
-    with pytest.raises(ConfigError, match=rule):
+    with raises(*rule):
         load_config(raw)

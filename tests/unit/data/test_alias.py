@@ -16,7 +16,7 @@ from raygnn.data.ingest.build_bundle import ingest
 from raygnn.data.links.message_graph import message_graph
 from raygnn.data.links.split import LinkSplit
 from raygnn.data.tables.graph_tables import GraphTables, edge_rows, node_rows, write_tables
-from raygnn.errors import DataError, ResourceError
+from tests.errors import raises
 
 EDGE = ("node", "to", "node")
 
@@ -64,12 +64,12 @@ def test_another_process_maps_what_is_there(bundle, monkeypatch):
 
 
 def test_bad_weights_are_told_and_leave_nothing(bundle):
-    with pytest.raises(DataError, match="column 'bad' of node__to__node cannot weight edges"):
+    with raises("sampling-weight-values", "bad", "node__to__node"):
         bundle.alias(EDGE, "bad", "in")
     assert not [path for path in (bundle.path / "alias").iterdir() if path.is_dir()]
 
 
 def test_a_folder_that_cannot_be_written(bundle):
     (bundle.path / "alias").write_text("in the way")
-    with pytest.raises(ResourceError, match=r"data\.cache_dir: the weights of node__to__node ca"):
+    with raises("data-cache-unusable", "the weights of node__to__node"):
         bundle.alias(EDGE, "w", "in")

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from raygnn.data.edge_types import edge_type_name, parse_edge_type
-from raygnn.errors import DataError
+from tests.errors import raises
 
 
 def test_name_reads_back() -> None:
@@ -14,5 +14,5 @@ def test_name_reads_back() -> None:
 
 @pytest.mark.parametrize("name", ["", "a__b", "a__b__c__d", "a____c", "a_b_c"])
 def test_other_names_are_refused(name: str) -> None:
-    with pytest.raises(DataError, match="needs three names joined by two underscores"):
+    with raises("graph-edge-type-name"):
         parse_edge_type(name)

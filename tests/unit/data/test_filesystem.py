@@ -16,7 +16,7 @@ from raygnn.data.filesystem import (
     redact,
     write_text,
 )
-from raygnn.errors import DataError
+from tests.errors import raises
 
 
 def test_join() -> None:
@@ -58,12 +58,12 @@ def test_write_leaves_no_other_files(tmp_path: Path) -> None:
 
 
 def test_missing_file_is_named(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="there is no such file"):
+    with raises("data-file-missing"):
         read_text(tmp_path / "none")
 
 
 def test_unknown_scheme_is_named() -> None:
-    with pytest.raises(DataError, match=r"uri='nope://\*\*\*@a' is invalid: Protocol not known"):
+    with raises("data-uri", "nope://***@a"):
         open_fs("nope://user:pw@a")
 
 
@@ -75,14 +75,14 @@ def test_a_uri_that_no_second_try_opens_is_wrong(uri: str, tmp_path: Path) -> No
     (tmp_path / "damaged").write_bytes(b"no archive")
     uri = uri.replace("FILE", str(tmp_path / "damaged"))
     for read in (read_text, exists, file_size):
-        with pytest.raises(DataError, match=r"is invalid: .*Use a local path"):
+        with raises("data-uri"):
             read(uri)
 
 
 def test_what_is_no_regular_file_is_not_read(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     for path in (tmp_path / "pipe", "/dev/zero", "file:///dev/zero"):
-        with pytest.raises(DataError, match="it is not a regular file"):
+        with raises("data-file-irregular"):
             read_text(path)
 
 

@@ -16,6 +16,7 @@ from raygnn.data.ingest.build_bundle import IngestOptions, ingest
 from raygnn.data.manifest import Manifest
 from raygnn.data.tables.files import list_files
 from raygnn.errors import DataError
+from tests.errors import raises
 
 SECRET = "secret-of-another-folder"
 NODES = "id,x\n1,0.5\n2,1.5\n3,2.5\n"
@@ -78,7 +79,7 @@ def test_patterns_that_leave_the_folder_are_refused(
     monkeypatch.setattr("fsspec.implementations.local.LocalFileSystem.glob", refuse)
     monkeypatch.setattr("fsspec.implementations.local.LocalFileSystem.info", refuse)
     monkeypatch.setenv("HOME", str(tmp_path / "mine"))
-    with pytest.raises(DataError, match=r"node_types\.n\.files=") as caught:
+    with raises("data-outside", "node_types.n.files=") as caught:
         _ingest(graph, tmp_path / "cache")
     assert SECRET not in str(caught.value)
     assert "data.allow_outside" in str(caught.value)
@@ -112,7 +113,7 @@ def test_links_that_leave_the_folder_are_refused(graph: Path, tmp_path: Path, li
             target if link == "a file" else tmp_path / "mine" / "gone.csv"
         )
         _name(graph, "nodes/b.csv")
-    with pytest.raises(DataError, match=r"data\.allow_outside") as caught:
+    with raises("data-outside") as caught:
         _ingest(graph, tmp_path / "cache")
     assert SECRET not in str(caught.value)
     if link != "broken":
@@ -121,7 +122,7 @@ def test_links_that_leave_the_folder_are_refused(graph: Path, tmp_path: Path, li
         (tmp_path / "mine" / "other.csv").unlink()
         assert _ingest(graph, tmp_path / "cache", tmp_path / "mine") == 3
         assert _ingest(graph, tmp_path / "cache", f"file://{tmp_path}/mine/") == 3
-        with pytest.raises(DataError, match=r"data\.allow_outside"):
+        with raises("data-outside"):
             _ingest(graph, tmp_path / "cache", tmp_path / "min")
 
 
@@ -169,9 +170,9 @@ def test_only_regular_files_are_read(graph: Path, tmp_path: Path, kind: str, pat
         with socket.socket(socket.AF_UNIX) as endpoint:
             endpoint.bind(f"/proc/self/fd/{folder}/b.csv")
         os.close(folder)
-    with pytest.raises(DataError, match="it is not a regular file"):
+    with raises("data-file-irregular"):
         _ingest(graph, tmp_path / "cache", "/dev")
-    with pytest.raises(DataError, match="it is not a regular file"):  # a user's own files too
+    with raises("data-file-irregular"):  # a user's own files too
         list_files(str(graph), [pattern], "--anchors")
 
 
@@ -216,11 +217,11 @@ def test_uris_stay_below_theirs(tmp_path: Path) -> None:
         *(f"{tmp_path}/own.csv", f"file://{tmp_path}/own.csv", "%2e%2e/mine/key.csv"),
         *("http://127.0.0.1:9/a.csv", "zip://a.csv::x.zip", "/etc/a.csv"),
     ):
-        with pytest.raises(DataError, match=r"data\.allow_outside"):
+        with raises("data-outside"):
             ingest_files(files)
     assert ingest_files(f"{base}/mine/*.csv", f"{base}/mine") == 3
     assert ingest_files(f"{base}/mine/key.csv", f"{base}/mine/key.csv") == 3
-    with pytest.raises(DataError, match=r"data\.allow_outside"):
+    with raises("data-outside"):
         ingest_files(f"{base}/mine/key.csv", f"{base}/min", str(tmp_path))
 
 
@@ -244,7 +245,7 @@ def test_lines_of_what_is_no_table_are_not_quoted(graph: Path, tmp_path: Path, t
 def test_values_of_rows_are_quoted(graph: Path, tmp_path: Path) -> None:
     _name(graph, "nodes/*.csv")
     (graph / "nodes" / "b.csv").write_text("id,x\n1,0.5\n")
-    with pytest.raises(DataError, match=r"rows? with ids that an earlier row has.*values 1"):
+    with raises("nodes-id-repeated", "values 1"):
         _ingest(graph, tmp_path / "cache")
 
 
@@ -255,7 +256,7 @@ def test_nothing_is_scheduled_for_files_of_other_folders(graph: Path, tmp_path: 
     def schedule(*arguments: Any) -> Any:
         raise AssertionError("a task was scheduled")
 
-    with pytest.raises(DataError, match=r"data\.allow_outside"):
+    with raises("data-outside"):
         ingest(graph, IngestOptions(), tmp_path / "cache", schedule=schedule)
 
 
@@ -263,7 +264,7 @@ def test_nothing_is_scheduled_for_files_of_other_folders(graph: Path, tmp_path: 
 def test_patterns_that_cannot_be_looked_up(graph: Path, tmp_path: Path, pattern: str) -> None:
     (graph / ("a" * 60 + ".csw")).touch()
     _name(graph, pattern)
-    with pytest.raises(DataError, match=r"node_types\.n\.files=.* is invalid"):
+    with raises("data-pattern", "node_types.n.files="):
         _ingest(graph, tmp_path / "cache")
 
 
@@ -271,5 +272,5 @@ def test_patterns_that_cannot_be_looked_up(graph: Path, tmp_path: Path, pattern:
 def test_links_that_lead_nowhere(graph: Path, tmp_path: Path, target: str) -> None:
     (graph / "nodes" / "l.csv").symlink_to(target)
     _name(graph, "nodes/*.csv")
-    with pytest.raises(DataError, match="it is a link that leads nowhere"):
+    with raises("data-file-irregular"):
         _ingest(graph, tmp_path / "cache")

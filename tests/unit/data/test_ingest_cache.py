@@ -25,7 +25,8 @@ from raygnn.data.cache import CACHE_VARIABLE
 from raygnn.data.ingest import build_edges, scan
 from raygnn.data.ingest.build_bundle import IngestOptions, bundle_folder, ingest
 from raygnn.data.ingest.schedule import in_process
-from raygnn.errors import DataError, ResourceError
+from raygnn.errors import DataError
+from tests.errors import raises
 from tests.graph_writer import write_graph, write_shards
 
 
@@ -98,7 +99,7 @@ def test_damaged_bundles_are_built_again(graph: Path, tmp_path: Path) -> None:
     first = ingest(graph, cache_dir=tmp_path / "cache")
     path = first.path / "nodes" / "n" / "columns" / "x.npy"
     path.write_bytes(path.read_bytes()[:-8])
-    with pytest.raises(DataError, match=r"columns/x.npy has 320 bytes instead of 328"):
+    with raises("bundle-damaged", "columns/x.npy", 320, 328):
         Bundle.open(first.path)
     said: list[str] = []
     again = ingest(graph, cache_dir=tmp_path / "cache", progress=said.append)
@@ -203,7 +204,7 @@ def test_a_dead_build_leaves_no_bundle(graph: Path, tmp_path: Path) -> None:
     assert subprocess.run(command, check=False).returncode == -signal.SIGKILL
     (left,) = _bundles(cache)
     assert left.startswith(".building-")
-    with pytest.raises(DataError, match=r"is no bundle: it has no bundle.json"):
+    with raises("bundle-missing", "bundle.json"):
         Bundle.open(cache / "bundles" / left)
     bundle = ingest(graph, cache_dir=cache)
     assert _bundles(cache) == [bundle.fingerprint]
@@ -252,7 +253,7 @@ def test_full_disk_is_said(graph: Path, tmp_path: Path, monkeypatch: pytest.Monk
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "posix_fallocate", fail)
-    with pytest.raises(ResourceError, match=r"data.cache_dir: no room for \d+ bytes of .*: No spa"):
+    with raises("data-cache-full", "No space"):
         ingest(graph, cache_dir=tmp_path / "cache")
 
 
@@ -262,10 +263,10 @@ def test_cache_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(CACHE_VARIABLE)
     monkeypatch.setenv("HOME", str(tmp_path))
     assert bundle_folder() == tmp_path / ".cache" / "raygnn" / "bundles"
-    with pytest.raises(DataError, match=r"data.cache_dir='gs://b/c' is invalid: .*memory-mapped"):
+    with raises("data-cache-remote", "gs://b/c"):
         bundle_folder("gs://b/c")
     (tmp_path / "file").touch()
-    with pytest.raises(ResourceError, match=r"data\.cache_dir: folder bundles cannot .*/file:"):
+    with raises("data-cache-unusable", "folder bundles", "/file"):
         bundle_folder(tmp_path / "file")
 
 
@@ -275,7 +276,7 @@ def test_a_user_without_a_home(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.delenv(CACHE_VARIABLE)
     monkeypatch.setattr(Path, "expanduser", no_home)
-    with pytest.raises(ResourceError, match=r"data\.cache_dir: folder bundles .*RAYGNN_CACHE_DIR"):
+    with raises("data-cache-unusable", "folder bundles", "RAYGNN_CACHE_DIR"):
         bundle_folder()
 
 

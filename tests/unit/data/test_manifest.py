@@ -12,6 +12,7 @@ from raygnn.data.manifest import (
     manifest_uri,
 )
 from raygnn.errors import DataError
+from tests.errors import raises
 
 _FULL = """
 format: raygnn/graph-v1
@@ -73,61 +74,76 @@ _REVERSE = f"{{{_EDGE}, reverse_of: [n, to, n]}}".replace("[n, to", "[n, back", 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("[1", r"graph\.yaml:1: the file is invalid: it is not YAML"),
-        ("", "format=None is invalid: this raygnn reads 'raygnn/graph-v1' only"),
-        ("format: x", "format='x' is invalid: this raygnn reads 'raygnn/graph-v1' only"),
-        ("format: raygnn/graph-v1", "yaml:1: node_types is invalid: it is required"),
+        ("[1", ("document-syntax", "graph.yaml:1")),
+        ("", ("document-format", "format=None", "raygnn/graph-v1")),
+        ("format: x", ("document-format", "format='x'", "raygnn/graph-v1")),
+        ("format: raygnn/graph-v1", ("config-required", "yaml:1", "node_types")),
         (
             "format: raygnn/graph-v1\nnode_types: {}",
-            "yaml:2: node_types is invalid: it needs at least 1 entry",
+            ("config-length", "yaml:2", "node_types", 1),
         ),
-        (_with(", foo: 1"), "node_types.n.foo is invalid: there is no such key"),
-        (_with(", feature: 1"), r"n.feature is .* no such key. Did you mean features\? Keys here:"),
-        (_with(", labels: {y: {columns: y, kid: class}}"), r"labels.y.kid .* Did you mean kind\?"),
-        (_with(", features: {x: {indices: i, dims: 3}}"), r"x.dims .* Did you mean dim\? Keys"),
-        (_with() + "edge_type: []", r"yaml:4: edge_type is .* Did you mean edge_types\?"),
-        (_with(", features: {x: {indices: i}}"), r"features.x.dim is invalid: it is required"),
-        (_with(", features: {x: 5}"), r"node_types.n.features.x is invalid: it must be a mapping"),
-        (_with(", features: {id: x}"), "column name 'id' is taken by raygnn"),
-        (_with(", features: {a/b: x}"), "column name 'a/b' must be letters"),
-        (_with(", features: {x: a}, labels: {x: b}"), r"\['x'\] are features and labels at once"),
-        (_with().replace("n:", "n__m:", 1).replace("{n:", "{n__m:"), "type name 'n__m' must be"),
-        (_with("", "{type: [n, to, m], files: e, source: s, target: t}"), "names node type 'm'"),
-        (_with("", f"{{{_EDGE}}}, {{{_EDGE}}}"), "n__to__n is given twice"),
+        (_with(", foo: 1"), ("config-unknown-key", "node_types.n.foo")),
+        (
+            _with(", feature: 1"),
+            ("config-unknown-key", "n.feature", "Did you mean features? Keys here"),
+        ),
+        (
+            _with(", labels: {y: {columns: y, kid: class}}"),
+            ("config-unknown-key", "labels.y.kid", "Did you mean kind?"),
+        ),
+        (
+            _with(", features: {x: {indices: i, dims: 3}}"),
+            ("config-unknown-key", "x.dims", "Did you mean dim? Keys"),
+        ),
+        (
+            _with() + "edge_type: []",
+            ("config-unknown-key", "yaml:4", "edge_type", "Did you mean edge_types?"),
+        ),
+        (_with(", features: {x: {indices: i}}"), ("config-required", "features.x.dim")),
+        (_with(", features: {x: 5}"), ("config-type", "node_types.n.features.x", "a mapping")),
+        (_with(", features: {id: x}"), ("graph-column-reserved", "id")),
+        (_with(", features: {a/b: x}"), ("graph-column-name", "a/b")),
+        (_with(", features: {x: a}, labels: {x: b}"), ("graph-column-twice", "x")),
+        (_with().replace("n:", "n__m:", 1).replace("{n:", "{n__m:"), ("graph-type-name", "n__m")),
+        (
+            _with("", "{type: [n, to, m], files: e, source: s, target: t}"),
+            ("graph-node-type-undeclared", "m"),
+        ),
+        (_with("", f"{{{_EDGE}}}, {{{_EDGE}}}"), ("graph-edge-type-twice", "n__to__n")),
         (
             _with("", f"{{{_EDGE}, features: {{x: {{indices: i, dim: 3}}}}}}"),
-            "sparse, which only features of nodes can be",
+            ("graph-sparse-edges",),
         ),
         (
             "format: raygnn/graph-v1\n"
             "node_types: {a: {files: a, id: i}, b: {files: b, id: i}}\n"
             "edge_types: [{type: [a, to, b], files: e, source: s, target: t, directed: false}]",
-            "directed: false needs equal source and target types",
+            ("graph-undirected-types",),
         ),
         (
             _with("", f"{{{_EDGE}}}") + f"label_edges: [{{{_EDGE}}}, {{{_EDGE}}}]",
-            "positive label edges of type n__to__n are given twice",
+            ("graph-label-edges-twice", "positive", "n__to__n"),
         ),
         (
             _with("", f"{{{_EDGE}, reverse_of: [n, x, n]}}"),
-            r"reverse_of=\['n', 'x', 'n'\] is no other",
+            ("graph-reverse-unknown", "n', 'x', 'n"),
         ),
-        (_with("", f"{{{_EDGE}, reverse_of: [n, to, n]}}"), r"is no other edge type"),
+        (_with("", f"{{{_EDGE}, reverse_of: [n, to, n]}}"), ("graph-reverse-unknown",)),
         (
             "format: raygnn/graph-v1\n"
             "node_types: {a: {files: a, id: i}, b: {files: b, id: i}}\n"
             "edge_types: [{type: [a, to, b], files: e, source: s, target: t}, "
             "{type: [a, by, b], files: e, source: s, target: t, reverse_of: [a, to, b]}]",
-            "yaml:1: the file is invalid: .* does not join 'b' to 'a'. Name a type that does",
+            ("graph-reverse-ends", "yaml:1", "b", "a"),
         ),
         (
             _with("", f"{{{_EDGE}}}, {_REVERSE}, {_REVERSE.replace('back', 'rev_to')}"),
-            "edge type n__to__n has two reverses, n__back__n and n__rev_to__n",
+            ("graph-reverse-twice", "n__to__n", "n__back__n", "n__rev_to__n"),
         ),
     ],
 )
 def test_broken_rules_are_named(text: str, message: str) -> None:
-    with pytest.raises(DataError, match=message):
+    with raises(*message):
         Manifest.parse(text)
 
 

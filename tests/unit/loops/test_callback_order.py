@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from raygnn.errors import TrainingError
 from raygnn.loops.callback_list import CallbackList
 from raygnn.loops.callbacks import HOOKS, Callback, FunctionCallback
+from tests.errors import raises
 from tests.small_runs import run_rank, small_config
 
 CALLS: list[tuple[str, tuple[Any, ...]]] = []
@@ -109,7 +109,7 @@ def test_a_resumed_run_loads_before_it_starts(small_bundle_path, tmp_path):
 def test_an_error_is_told_and_shutdown_comes_last(small_bundle_path, tmp_path):
     config = _config(tmp_path, model={"type": "tests.user_code.Fragile"})
     CALLS.clear()
-    with pytest.raises(TrainingError, match="a mistake in user code"):
+    with raises("run-rank-failed"):
         run_rank(config, small_bundle_path)
     assert [hook for hook, _ in CALLS][-3:] == ["before_sync_grad", "on_exception", "on_shutdown"]
 

@@ -29,6 +29,7 @@ from raygnn.outputs.checkpoints import store as store_module
 from raygnn.outputs.checkpoints.checkpointer import Checkpointer
 from raygnn.outputs.checkpoints.store import CheckpointStore
 from raygnn.outputs.run_start import open_run_folder
+from tests.errors import raises
 
 
 class _Engine:
@@ -163,7 +164,7 @@ def test_nothing_to_go_on_from_is_an_error_where_there_must_be(tmp_path, resume)
 
 def test_no_best_checkpoint_is_an_error_where_there_must_be(tmp_path):
     _saved(str(tmp_path), policy="last")
-    with pytest.raises(CheckpointError, match=r"resume='best' is invalid: .* has no best checkpoi"):
+    with raises("resume-no-best"):
         _checkpointer(str(tmp_path)).restore(_Engine(), "best")
 
 
@@ -179,7 +180,7 @@ def test_a_named_checkpoint_that_is_damaged_is_told_with_a_remedy(tmp_path, resu
     with pytest.raises(CheckpointError, match=message):
         _checkpointer(str(folder)).restore(_Engine(), target)
     delete(join(store.uri, name, "manifest.json"))
-    with pytest.raises(CheckpointError, match=r"never finished\. Set another checkpoint"):
+    with raises("resume-unreadable", "never finished"):
         _checkpointer(str(folder)).restore(_Engine(), target)
 
 

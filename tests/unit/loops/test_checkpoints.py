@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from raygnn.data.filesystem import delete, join, write_bytes, write_text
-from raygnn.errors import CheckpointError
 from raygnn.outputs.checkpoints.store import CheckpointStore, encode, gather_files, rank_file
 from raygnn.outputs.model_export import write_model
+from tests.errors import raises
 
 ONE, TWO, THREE = (f"step-000000000{step}-0000{step}-ab-cd" for step in (1, 2, 3))
 
@@ -62,21 +62,21 @@ def test_a_damaged_file_is_passed_over_with_its_name(store):
     name, passed_over = store.newest_valid(store.names())
     assert name == ONE
     assert "state.pt is damaged" in passed_over[TWO]
-    with pytest.raises(CheckpointError, match=r"state\.pt is damaged"):
+    with raises("checkpoint-damaged", "state.pt"):
         store.load(TWO, rank=0)
 
 
 def test_a_missing_file_is_named(store):
     _save(store, ONE, 1.0)
     delete(join(store.uri, ONE, "rank-0.pt"))
-    with pytest.raises(CheckpointError, match=r"rank-0\.pt is missing"):
+    with raises("checkpoint-file-missing", "rank-0.pt"):
         store.verify(ONE)
 
 
 def test_all_damaged_is_a_failure_and_not_a_start_from_zero(store):
     _save(store, ONE, 1.0)
     write_bytes(join(store.uri, ONE, "state.pt"), b"damaged")
-    with pytest.raises(CheckpointError, match="No checkpoint of this run can be read"):
+    with raises("checkpoint-none-valid"):
         store.newest_valid(store.names())
 
 
@@ -84,11 +84,11 @@ def test_a_foreign_manifest_is_refused(store):
     _save(store, ONE, 1.0)
     manifest = join(store.uri, ONE, "manifest.json")
     write_bytes(manifest, b"not json")
-    with pytest.raises(CheckpointError, match="not a checkpoint's manifest"):
+    with raises("checkpoint-manifest"):
         store.verify(ONE)
     content = {"format": "raygnn/checkpoint-v9", "files": {}, "world_size": 1}
     write_text(manifest, json.dumps(content))
-    with pytest.raises(CheckpointError, match="checkpoint-v9"):
+    with raises("checkpoint-format", "checkpoint-v9"):
         store.verify(ONE)
 
 
@@ -96,7 +96,7 @@ def test_an_object_that_must_be_unpickled_is_never_loaded(store):
     parts = {"state.pt": encode({"path": Path("x")})}
     store.write_parts(ONE, parts)
     store.finish(ONE, gather_files(parts), world_size=1)
-    with pytest.raises(CheckpointError, match="unpickling anything else could run code"):
+    with raises("checkpoint-not-a-state"):
         store.load(ONE, rank=0)
 
 

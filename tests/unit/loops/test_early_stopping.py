@@ -2,10 +2,8 @@ from __future__ import annotations
 
 import math
 
-import pytest
-
-from raygnn.errors import TrainingError
 from raygnn.loops.early_stopping import BestTracker, EarlyStopper
+from tests.errors import raises
 
 
 def test_stops_after_patience_validations_without_improvement():
@@ -27,12 +25,12 @@ def test_a_gain_of_min_delta_or_less_is_none():
 
 
 def test_a_nan_is_an_error_and_not_a_rank():
-    with pytest.raises(TrainingError, match="val/loss is NaN"):
+    with raises("monitor-nan", "val/loss"):
         BestTracker("val/loss").value_of({"val/loss": math.nan})
 
 
 def test_an_unknown_monitor_lists_what_is_logged():
-    with pytest.raises(TrainingError, match=r"val/hits.*Set one of: train/loss, val/loss"):
+    with raises("metric-not-logged", "val/hits", "train/loss, val/loss"):
         BestTracker("val/hits").value_of({"val/loss": 1.0, "train/loss": 1.0})
 
 

@@ -11,9 +11,10 @@ import pytest
 from tensorboardX.proto.plugin_hparams_pb2 import HParamsPluginData
 
 from raygnn.data.filesystem import read_text
-from raygnn.errors import ConfigError, TrainingError
+from raygnn.errors import ConfigError
 from raygnn.loops.callbacks import Callback
 from raygnn.outputs.loggers import flat_config
+from tests.errors import raises
 from tests.event_files import read_events
 from tests.small_runs import run_rank, small_config
 from tests.user_code import PlainPyG
@@ -142,7 +143,7 @@ def _config(folder: Any, loggers: list[Any]) -> dict[str, Any]:
 
 def _fail_and_go_on(config: dict[str, Any], bundle_path: str, step: int) -> None:
     FailOnce.steps[:] = [step]
-    with pytest.raises(TrainingError, match="went away"):
+    with raises("run-rank-failed", "went away"):
         run_rank(config, bundle_path)
     run_rank(config, bundle_path)
 
@@ -186,7 +187,7 @@ def test_a_resumed_run_goes_on_in_wandb(wandb, small_bundle_path, tmp_path):
 
 def test_a_failed_run_is_told_to_wandb(wandb, small_bundle_path, tmp_path):
     FailOnce.steps[:] = [3]
-    with pytest.raises(TrainingError, match="went away"):
+    with raises("run-rank-failed", "went away"):
         run_rank(_config(tmp_path, ["wandb"]), small_bundle_path)
     (run,) = wandb.runs.values()
     assert run.exit_code == 1

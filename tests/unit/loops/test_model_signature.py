@@ -16,6 +16,7 @@ from raygnn.data.standardization import ColumnScale
 from raygnn.data.tables.graph_tables import GraphTables, edge_rows, node_rows, write_tables
 from raygnn.errors import DataError, RunError
 from raygnn.loops.signature import LinkOutput, ModelSignature, NodeOutput
+from tests.errors import raises
 
 BUYS, SOLD = ("user", "buys", "item"), ("item", "sold_to", "user")
 LIKES = ("user", "likes", "item")
@@ -134,9 +135,9 @@ def test_a_missing_node_type_is_told(folder, signature):
         {likes: edge_rows(np.arange(3), np.arange(3))},
     )
     bundle = ingest(write_tables(tables, str(folder / "items")), None, folder / "cache")
-    with pytest.raises(DataError, match=r"node type 'user' of the model .* has \['item'\]"):
+    with raises("model-node-type-missing", "user", "item"):
         signature.fitted(bundle)
-    with pytest.raises(DataError, match="node type 'user' is invalid"):
+    with raises("graph-node-type-unknown", "user"):
         bundle.of_types(["user"], [])
 
 

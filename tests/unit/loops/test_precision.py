@@ -8,9 +8,9 @@ from torch import nn
 from torch_geometric.data import Data
 
 from raygnn.config import load_config
-from raygnn.errors import TrainingError
 from raygnn.loops.optimization import Optimization
 from raygnn.loops.precision import Precision
+from tests.errors import raises
 
 CPU = torch.device("cpu")
 
@@ -103,7 +103,7 @@ def _with_gradients(sparse: bool, value: float, clip: float | None = None) -> Op
 def test_a_gradient_that_is_not_finite_is_named_before_the_update(sparse, value, clip):
     parts = _with_gradients(sparse, value, clip)
     before = [p.detach().clone() for p in parts.module.parameters()]
-    with pytest.raises(TrainingError, match=r"gradient of 0\.weight is not finite at step 7"):
+    with raises("training-gradient-not-finite", "0.weight", 7):
         parts.clip(step=7)
     for parameter, weight in zip(parts.module.parameters(), before, strict=True):
         assert torch.equal(parameter, weight)

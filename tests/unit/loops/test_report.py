@@ -10,10 +10,10 @@ from xml.etree import ElementTree
 
 import pytest
 
-from raygnn.errors import TrainingError
 from raygnn.loops.callbacks import Callback
 from raygnn.outputs.history import MAX_ROWS, LogRows
 from raygnn.outputs.report import duration, run_charts, show
+from tests.errors import raises
 from tests.small_runs import run_rank, small_config
 
 JOB_NAME = "<script>alert('&')</script>"
@@ -47,7 +47,7 @@ def run_folder(small_bundle_path: str, tmp_path_factory: pytest.TempPathFactory)
         callbacks=[f"{__name__}.FailOnce"],
     )
     FailOnce.steps[:] = [5]
-    with pytest.raises(TrainingError, match="went away"):
+    with raises("run-rank-failed", "went away"):
         run_rank(config, small_bundle_path)
     (folder / "run" / "report.html").rename(folder / "failed.html")
     (folder / "run" / "metrics.json").rename(folder / "failed.json")

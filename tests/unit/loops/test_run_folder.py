@@ -21,6 +21,7 @@ from raygnn.errors import RunError
 from raygnn.outputs import run_folder, run_start
 from raygnn.outputs.run_folder import RunFolder, RunStatus
 from raygnn.outputs.run_start import check_run_folder, open_run_folder
+from tests.errors import raises
 
 
 def _load(folder: Path, *overrides: str) -> LoadedConfig:
@@ -47,7 +48,7 @@ def test_a_folder_whose_workers_never_started_is_taken_over(tmp_path: Path) -> N
     mended = open_run_folder(_load(tmp_path), "run")
     assert not refused.is_this_start()
     assert mended.is_this_start()
-    with pytest.raises(RunError, match=r"resume='must' is invalid: no run named 'run'"):
+    with raises("resume-no-run", "must", "run"):
         open_run_folder(_load(tmp_path, "--checkpoint.resume=must"), "run")
 
 
@@ -93,7 +94,7 @@ def test_a_finished_run_trains_on_when_the_limit_that_ended_it_is_raised(
     for value in larger:
         assert not check_run_folder(_load(tmp_path, f"--{limit}={value}"), "run").is_this_start()
     never = _load(tmp_path, f"--{limit}={larger[0]}", "--checkpoint.resume=never")
-    with pytest.raises(RunError, match=r"resume='never' is invalid"):
+    with raises("resume-never"):
         check_run_folder(never, "run")
     # Another limit than the one that ended it would end it at once.
     with pytest.raises(RunError, match=match):
@@ -103,10 +104,10 @@ def test_a_finished_run_trains_on_when_the_limit_that_ended_it_is_raised(
 def test_a_finished_run_without_checkpoints_or_of_another_config_stays(tmp_path: Path) -> None:
     _finished(tmp_path, "training.max_epochs=4")
     other = _load(tmp_path, "--training.max_epochs=9", "--seed=3")
-    with pytest.raises(RunError, match=r"has finished, with another config: seed is 0 there and 3"):
+    with raises("run-other-config", 0, 3):
         check_run_folder(other, "run")
     (tmp_path / "run" / "checkpoints" / "last.json").unlink()
-    with pytest.raises(RunError, match=r"that run has finished\. Set --run\.overwrite true"):
+    with raises("run-finished"):
         check_run_folder(_load(tmp_path, "--training.max_epochs=9"), "run")
 
 
@@ -131,7 +132,7 @@ def test_a_start_waits_for_what_an_older_one_writes_and_then_has_the_folder(
         lambda: older.record_start(resumed_from=None, step=1, num_workers=1),
         older.forget_failure,
     ):
-        with pytest.raises(RunError, match="the run was started once more"):
+        with raises("run-started-again"):
             write()
     assert (tmp_path / "run" / "metrics.json").read_text() == "older"
     assert newer.is_this_start()
@@ -154,7 +155,7 @@ def test_what_an_older_start_would_write_waits_for_a_newer_one_and_is_refused(
     writing: list[Future[None]] = []
     with ThreadPoolExecutor(1) as pool:
         newer = open_run_folder(_load(tmp_path, "--run.overwrite", overwrite), "run")
-        with pytest.raises(RunError, match="the run was started once more"):
+        with raises("run-started-again"):
             writing[0].result(20)
     assert newer.is_this_start()
     assert not (tmp_path / "run" / "metrics.json").exists()
@@ -233,7 +234,7 @@ def test_on_a_store_with_generations_a_write_is_refused_that_a_newer_start_overt
     newer: list[RunFolder] = []
     # Looked, then overtaken, then written: the state that was looked at is not there any more.
     store.before_write = lambda: newer.append(open_run_folder(loaded, "run"))
-    with pytest.raises(RunError, match="the run was started once more"):
+    with raises("run-started-again"):
         older.write_state(RunStatus.FINISHED, loaded)
     assert newer[0].is_this_start()
     state = newer[0].read_state()
@@ -250,7 +251,7 @@ def test_on_a_store_with_generations_the_newer_of_two_results_stays(
         open_run_folder(loaded, "run").write_metrics({"of": "newer"})
 
     store.before_write = overtake
-    with pytest.raises(RunError, match="the run was started once more"):
+    with raises("run-started-again"):
         older.write_metrics({"of": "older"})
     assert json.loads(read_text(older.metrics_uri)) == {"of": "newer"}
 

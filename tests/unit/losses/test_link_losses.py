@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from raygnn.errors import ConfigError, DataError
 from raygnn.losses import (
     BPR,
     LinkBinaryCrossEntropy,
@@ -21,6 +20,7 @@ from raygnn.losses import (
     Retrieval,
     SoftmaxOwnNegatives,
 )
+from tests.errors import raises
 
 LOSSES: dict[str, Callable[[], LinkLoss]] = {
     "retrieval": partial(Retrieval, temperature=0.07),
@@ -190,23 +190,23 @@ def test_log_q_takes_the_bias_of_drawing_from_the_sum_over_candidates() -> None:
 
 def test_wrong_arguments_are_named() -> None:
     for wrong in (0.0, -1.0, math.inf, "a"):
-        with pytest.raises(ConfigError, match=r"losses.args.temperature=.* must be greater than 0"):
+        with raises("loss-argument"):
             Retrieval(temperature=wrong)  # type: ignore[arg-type]
-    with pytest.raises(ConfigError, match=r"losses.args.candidates='all' .* one of rank, global"):
+    with raises("loss-argument", "all"):
         Retrieval(candidates="all")  # type: ignore[arg-type]
-    with pytest.raises(ConfigError, match=r"losses.args.margin=-1 is invalid: .* at least 0"):
+    with raises("loss-argument", -1):
         Margin(-1)
 
 
 def test_scores_have_to_fit_each_other() -> None:
     good = random_scores()
-    with pytest.raises(DataError, match=r"LinkScores.mask has the shape \[6, 8\], expected \[6, 9"):
+    with raises("loss-link-scores", "mask", "6, 8", "6, 9"):
         LinkScores(positive=good.positive, candidate=good.candidate, mask=good.mask[:, :8])
-    with pytest.raises(DataError, match=r"LinkScores.candidate has the shape \[6, 9\]"):
+    with raises("loss-link-scores", "candidate", "6, 9"):
         LinkScores(positive=good.positive[:5], candidate=good.candidate, mask=good.mask)
-    with pytest.raises(DataError, match=r"LinkScores.log_q has the shape \[2\], expected \[9\]"):
+    with raises("loss-link-scores", "log_q", 2, 9):
         LinkScores(
             positive=good.positive, candidate=good.candidate, mask=good.mask, log_q=torch.ones(2)
         )
-    with pytest.raises(DataError, match=r"LinkScores.mask is torch.int64, expected torch.bool"):
+    with raises("loss-link-scores", "torch.int64"):
         LinkScores(positive=good.positive, candidate=good.candidate, mask=good.mask.long())

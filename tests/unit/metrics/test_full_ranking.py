@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch_geometric.metrics import LinkPredHitRatio, LinkPredMRR, LinkPredNDCG, LinkPredRecall
 
-from raygnn.errors import ConfigError, DataError, TrainingError
 from raygnn.metrics import FullRanking, Links
+from tests.errors import raises
 
 
 def links_of(lists: list[list[int]]) -> Links:
@@ -153,16 +153,16 @@ def test_links_that_score_minus_infinity_come_last() -> None:
 def test_it_refuses_what_it_cannot_rank() -> None:
     ranking, rows = FullRanking(3, [1]), torch.ones(1, 2)
     some, none = links_of([[0]]), links_of([[]])
-    with pytest.raises(ConfigError, match=r"ks=\[4\] .* larger than the number of candidates, 3"):
+    with raises("metric-ks-range", 4, 3):
         FullRanking(3, [4])
     assert FullRanking(7).ks == (1, 5)
-    with pytest.raises(DataError, match="embeddings of 2 candidates were given, expected 3"):
+    with raises("metric-ranking-inputs", 2, 3):
         ranking.update(rows, torch.ones(2, 2), some, none, inner)
-    with pytest.raises(DataError, match=r"known.indptr has 3 entries, expected 2 for 1 queries"):
+    with raises("metric-ranking-inputs", "known", 3, 2, 1):
         ranking.update(rows, torch.ones(3, 2), some, links_of([[], []]), inner)
-    with pytest.raises(DataError, match=r"positives.targets holds \[3\], which are no ids of 3"):
+    with raises("metric-ranking-inputs", "positives", 3):
         ranking.update(rows, torch.ones(3, 2), links_of([[3]]), none, inner)
-    with pytest.raises(TrainingError, match="3 of 3 scores are NaN"):
+    with raises("metric-nan", 3, "scores"):
         ranking.update(rows * math.nan, torch.ones(3, 2), some, none, inner)
     state = ranking.update(rows, torch.ones(3, 2), none, some, inner)
     assert all(math.isnan(value) for value in ranking.compute(state).values())

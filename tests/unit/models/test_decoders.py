@@ -7,9 +7,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from raygnn.errors import ConfigError
 from raygnn.models import decoders
 from raygnn.models.decoders import Cosine, Decoder, DistMult, HadamardMLP, InnerProduct
+from tests.errors import raises
 
 DECODERS: list[type[Decoder]] = [InnerProduct, Cosine, HadamardMLP, DistMult]
 
@@ -84,9 +84,9 @@ def test_distmult_has_a_diagonal_per_relation() -> None:
 
 
 def test_wrong_arguments_are_named() -> None:
-    with pytest.raises(ConfigError, match=r"num_relations=2 is invalid: relation 2 was asked for"):
+    with raises("model-num-relations", 2):
         DistMult(6, 2).score_pairs(rows(1, 0), rows(1, 0), 2)
-    with pytest.raises(ConfigError, match="in_channels=0 is invalid"):
+    with raises("model-argument", "in_channels=0"):
         InnerProduct(0)
-    with pytest.raises(ConfigError, match="hidden_channels=0 is invalid"):
+    with raises("model-argument", "hidden_channels=0"):
         HadamardMLP(6, hidden_channels=0)

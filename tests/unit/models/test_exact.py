@@ -11,9 +11,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from raygnn.errors import ConfigError
 from raygnn.models import GAT, GCN, GIN, MLP, Encoder, GATv2, GraphSAGE, Transformer
 from raygnn.models.exact import destination_chunks, exact_inference
+from tests.errors import raises
 
 ENCODERS: list[type[Encoder]] = [GCN, GraphSAGE, GAT, GATv2, GIN, Transformer, MLP]
 
@@ -104,5 +104,5 @@ def test_chunks_cover_all_nodes_within_their_size(degrees: list[int], chunk_size
 
 def test_a_chunk_size_below_one_is_refused(make_graph: Callable[..., Any]) -> None:
     graph = make_graph()
-    with pytest.raises(ConfigError, match="chunk_size=0 is invalid: it must be at least 1"):
+    with raises("model-chunk-size", 0):
         exact_inference(GCN(8, 3), lambda ids: graph.x[ids], csc_of(graph), chunk_size=0)

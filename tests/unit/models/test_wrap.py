@@ -10,8 +10,8 @@ from torch import Tensor, nn
 from torch_geometric import nn as pyg
 from torch_geometric.data import Data
 
-from raygnn.errors import ConfigError, DataError
 from raygnn.models.wrap import SubgraphModule
+from tests.errors import raises
 
 
 def batch_of(**columns: Tensor) -> Data:
@@ -114,19 +114,19 @@ def test_models_of_pyg_work() -> None:
 
 
 def test_a_forward_that_needs_something_else_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"NeedsMore.*forward\(x, edge_index, batch\) cannot be"):
+    with raises("model-forward", "NeedsMore", "x, edge_index, batch"):
         SubgraphModule(NeedsMore())
-    with pytest.raises(ConfigError, match=r"FeaturesOnly.*forward\(x\) cannot be called"):
+    with raises("model-forward", "FeaturesOnly", "x"):
         SubgraphModule(FeaturesOnly())
 
 
 def test_a_column_that_the_graph_lacks_is_named() -> None:
-    with pytest.raises(DataError, match="needs edge_attr, which the graph does not have"):
+    with raises("model-edge-input-missing", "edge_attr"):
         SubgraphModule(NeedsAttributes())(batch_of())
 
 
 def test_an_output_without_a_row_per_node_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"returned \[2\] for 5 nodes"):
+    with raises("model-result", 2, 5):
         SubgraphModule(OneRow())(batch_of())
-    with pytest.raises(ConfigError, match="returned tuple for 5 nodes"):
+    with raises("model-result", "tuple", 5):
         SubgraphModule(Pair())(batch_of())

@@ -15,6 +15,7 @@ from raygnn.data.convert.npz import npz_tables
 from raygnn.data.tables.columns import SparseRows, sparse_rows
 from raygnn.data.tables.graph_tables import GraphTables
 from raygnn.errors import DataError
+from tests.errors import raises
 
 EDGE = ("node", "to", "node")
 
@@ -168,43 +169,43 @@ def test_object_arrays_that_are_not_needed_are_not_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"adj_shape": np.array([4, 5])}, r"adj_shape=\(4, 5\) is invalid: must be square"),
-        ({"adj_shape": np.array([4])}, "adj_data, adj_indices.* are no CSR matrix"),
-        ({"adj_shape": np.array([3, 3])}, "no CSR matrix: shape .3, 3., 5 row pointers"),
-        ({"adj_indices": np.array([0, 1, 2, 3, 4])}, "no CSR matrix"),
-        ({"adj_indices": np.array([0, 1, 2, 3, -1])}, "no CSR matrix"),
-        ({"adj_indptr": np.array([0, 2, 1, 3, 5])}, "no CSR matrix"),
-        ({"adj_data": np.ones(4)}, "no CSR matrix.* 4 values"),
+        ({"adj_shape": np.array([4, 5])}, ("prepare-npz-square", "4, 5")),
+        ({"adj_shape": np.array([4])}, ("prepare-npz-csr", "adj_shape", 4)),
+        ({"adj_shape": np.array([3, 3])}, ("prepare-npz-csr", "3, 3", 5)),
+        ({"adj_indices": np.array([0, 1, 2, 3, 4])}, ("prepare-npz-csr",)),
+        ({"adj_indices": np.array([0, 1, 2, 3, -1])}, ("prepare-npz-csr",)),
+        ({"adj_indptr": np.array([0, 2, 1, 3, 5])}, ("prepare-npz-csr",)),
+        ({"adj_data": np.ones(4)}, ("prepare-npz-csr", 4)),
         (
             {"adj_data": np.ones((5, 1))},
-            r"'adj_data' has shape \(5, 1\).* numbers in 1 dimension\.",
+            ("prepare-npz-array", "adj_data", "5, 1", 1),
         ),
-        ({"adj_data": np.array(["a"] * 5)}, "'adj_data' has shape .* type <U1"),
-        ({"attr_matrix": np.ones(4)}, r"'attr_matrix' has shape .* in 2 dimensions"),
-        ({"attr_matrix": np.ones((3, 2))}, "the features .* have 3 rows for 4 nodes"),
-        (csr("attr", FEATURES[:3]), "have 3 rows for 4 nodes"),
-        ({"labels": np.zeros(3)}, "labels has 3 rows for 4 nodes"),
-        ({"labels": np.array(list("abcd"))}, "'labels' has shape .* type <U1"),
-        ({"train_mask": np.ones(3, bool)}, r"train_mask has shape \(3,\)"),
+        ({"adj_data": np.array(["a"] * 5)}, ("prepare-npz-array", "adj_data", "<U1")),
+        ({"attr_matrix": np.ones(4)}, ("prepare-npz-array", "attr_matrix", 2)),
+        ({"attr_matrix": np.ones((3, 2))}, ("prepare-npz-rows", 3, 4)),
+        (csr("attr", FEATURES[:3]), ("prepare-npz-rows", 3, 4)),
+        ({"labels": np.zeros(3)}, ("prepare-npz-rows", 3, 4)),
+        ({"labels": np.array(list("abcd"))}, ("prepare-npz-array", "labels", "<U1")),
+        ({"train_mask": np.ones(3, bool)}, ("prepare-mask-shape", "train_mask", 3)),
     ],
 )
 def test_malformed_arrays_are_refused(
     tmp_path: Path, changes: dict[str, np.ndarray], message: str
 ) -> None:
     path = save(tmp_path, {**PLAIN, **changes})
-    with pytest.raises(DataError, match=message):
+    with raises(*message):
         npz_tables(path)
 
 
 def test_files_that_are_no_npz_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"missing\.npz: there is no such file"):
+    with raises("prepare-file-missing", "missing.npz"):
         npz_tables(str(tmp_path / "missing.npz"))
     np.save(tmp_path / "one.npy", np.ones(2))
-    with pytest.raises(DataError, match="holds one array"):
+    with raises("prepare-npz-layout"):
         npz_tables(str(tmp_path / "one.npy"))
     for content in (b"", b"PK\x03\x04 and then nothing", b"hello"):
         (tmp_path / "bad.npz").write_bytes(content)
-        with pytest.raises(DataError, match=r"bad\.npz is not a readable \.npz file"):
+        with raises("prepare-npz-unreadable", "bad.npz"):
             npz_tables(str(tmp_path / "bad.npz"))
 
 
@@ -238,7 +239,7 @@ def test_masks_follow_the_component(tmp_path: Path) -> None:
     column = npz_tables(path, is_largest_component=True).nodes["node"].table.column("split")
     assert column.to_pylist() == ["train", "val", "test"]
     path = save(tmp_path, {**ISLAND_GRAPH, **masks, "val_mask": np.array([1, 0])})
-    with pytest.raises(DataError, match=r"val_mask has shape \(2,\), but must have shape \(5,\)"):
+    with raises("prepare-mask-shape", "val_mask", 2, 5):
         npz_tables(path, is_largest_component=True)
 
 

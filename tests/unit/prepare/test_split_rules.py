@@ -12,7 +12,7 @@ from raygnn.data.convert.split_option import SplitOption, declare_split, mask_co
 from raygnn.data.splits import hash_split, per_class_split
 from raygnn.data.tables.columns import split_column
 from raygnn.data.tables.graph_tables import node_rows
-from raygnn.errors import ConfigError, DataError
+from tests.errors import raises
 
 
 def test_hash_split_is_golden() -> None:
@@ -50,7 +50,7 @@ def test_hash_split_shares_hold_in_expectation() -> None:
     "fractions", [[0.5, 0.5], [0.5, 0.5, 0.5], [-0.1, 0.5, 0.5], [0.0, 0.0, 0.0]]
 )
 def test_hash_split_refuses_fractions(fractions: list[float]) -> None:
-    with pytest.raises(DataError, match=r"splits\.fractions=.*needs three shares"):
+    with raises("split-fractions"):
         hash_split(np.arange(3), fractions, 0)
 
 
@@ -84,16 +84,16 @@ def test_per_class_split_leaves_out_nan() -> None:
 @pytest.mark.parametrize(
     ("labels", "train", "val", "message"),
     [
-        ([0, 0, 1], 1, 1, r"needs 2 labelled nodes in each of 2 classes, too few in class 1 \(1 n"),
-        ([-1, -1], 1, 1, "no node has a label"),
-        ([0, 0], 0, 1, "needs at least one training"),
-        ([0, 0], 1, -1, "no negative number of validation nodes"),
-        ([[0, 1]], 1, 0, r"labels of shape \(1, 2\) are no classes"),
+        ([0, 0, 1], 1, 1, ("split-per-class-short", 2, 1)),
+        ([-1, -1], 1, 1, ("split-per-class-short",)),
+        ([0, 0], 0, 1, ("split-per-class",)),
+        ([0, 0], 1, -1, ("split-per-class",)),
+        ([[0, 1]], 1, 0, ("split-no-classes", "1, 2")),
     ],
 )
 def test_per_class_split_refuses(labels: list[object], train: int, val: int, message: str) -> None:
     array = np.array(labels)
-    with pytest.raises(DataError, match=message):
+    with raises(*message):
         per_class_split(np.arange(len(array)), array, train, val, 0)
 
 
@@ -107,12 +107,12 @@ def test_options_are_parsed() -> None:
     "text", ["", "hash", "hash:a,b,c", "hash:1", "per-class:20", "per-class:1.5,2", "per_class:1,2"]
 )
 def test_malformed_options_list_the_forms(text: str) -> None:
-    with pytest.raises(ConfigError, match=r"split=.*Set hash:0\.8,0\.1,0\.1"):
+    with raises("split-option", "hash:0.8,0.1,0.1"):
         parse_split(text)
 
 
 def test_per_class_option_needs_labels() -> None:
-    with pytest.raises(DataError, match="the nodes have no labels"):
+    with raises("split-no-labels"):
         declare_split(node_rows(np.arange(3)), "per-class:1,1", 0, None)
 
 
@@ -130,8 +130,8 @@ def test_masks_become_codes() -> None:
 
 
 def test_masks_must_fit() -> None:
-    with pytest.raises(DataError, match=r"f: train_mask has shape \(2, 2\), but must have shape"):
+    with raises("prepare-mask-shape", "f", "train_mask", "2, 2"):
         mask_codes({"train_mask": np.ones((2, 2), bool)}, 2, "f")
     both = np.ones(2, bool)
-    with pytest.raises(DataError, match=r"2 nodes are in val_mask and in an earlier mask"):
+    with raises("prepare-masks-overlap", 2, "val_mask"):
         mask_codes({"train_mask": both, "val_mask": both}, 2, "f")

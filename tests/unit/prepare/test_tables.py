@@ -26,7 +26,7 @@ from raygnn.data.tables.graph_tables import (
     write_tables,
 )
 from raygnn.data.tables.summary import summarize_tables
-from raygnn.errors import DataError
+from tests.errors import raises
 
 EDGE = ("node", "to", "node")
 
@@ -75,7 +75,7 @@ def test_types_without_rows(tmp_path: Path) -> None:
     write_tables(tables, str(tmp_path / "g"))
     assert Manifest.load(str(tmp_path / "g")).edge_types == []
     assert "edge type node__to__node: no edges, left out" in list(summarize_tables(tables))
-    with pytest.raises(DataError, match="node type 'node' is invalid: it has no nodes"):
+    with raises("graph-node-type-empty", "node"):
         write_tables(small_tables(0), str(tmp_path / "h"))
     assert not (tmp_path / "h").exists()
 
@@ -109,7 +109,7 @@ def test_overwrite_replaces_the_graph_and_nothing_else(tmp_path: Path) -> None:
     folder = tmp_path / "g"
     write_tables(small_tables(), str(folder), num_shards=4)
     (folder / "notes.txt").write_text("mine")
-    with pytest.raises(DataError, match=r"already holds a graph \(10 files\).*pass --overwrite"):
+    with raises("output-not-empty", 10):
         write_tables(small_tables(), str(folder))
     write_tables(small_tables(5), str(folder), overwrite=True)
     assert files_below(folder) == [
@@ -123,33 +123,33 @@ def test_overwrite_replaces_the_graph_and_nothing_else(tmp_path: Path) -> None:
 
 def test_a_folder_in_use_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(DataError, match="it is a file"):
+    with raises("output-is-file"):
         check_folder(str(tmp_path / "file"))
-    with pytest.raises(DataError, match=r"is not empty \(1 files\)"):
+    with raises("output-not-empty", 1):
         check_folder(str(tmp_path))
     (tmp_path / "nodes").mkdir()
     (tmp_path / "nodes" / "mine.parquet").write_text("")
-    with pytest.raises(DataError, match=r"1 files that raygnn did not write.*nodes/mine\.parquet"):
+    with raises("output-foreign-files", 1, "nodes/mine.parquet"):
         check_folder(str(tmp_path), overwrite=True)
 
 
 def test_credentials_stay_out_of_messages() -> None:
     with fsspec.open("memory://user:secret@bucket/g/x", "w") as file:
         file.write("")
-    with pytest.raises(DataError, match="is not empty") as caught:
+    with raises("output-not-empty") as caught:
         check_folder("memory://user:secret@bucket/g")
     assert "secret" not in str(caught.value)
 
 
 def test_num_shards_is_checked(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="num_shards=0 is invalid"):
+    with raises("prepare-num-shards", 0):
         write_tables(small_tables(), str(tmp_path / "g"), num_shards=0)
     assert not list(tmp_path.iterdir())
 
 
 def test_unusable_type_names_are_refused_before_writing(tmp_path: Path) -> None:
     tables = GraphTables({"no/slash": node_rows(np.arange(2))}, {})
-    with pytest.raises(DataError, match="type name 'no/slash' must be letters"):
+    with raises("graph-type-name", "no/slash"):
         write_tables(tables, str(tmp_path / "g"))
     assert not list(tmp_path.iterdir())
 

@@ -13,8 +13,8 @@ from torch_geometric.data import Data
 
 from raygnn.config import LoadedConfig, load_config
 from raygnn.data.bundle import Bundle
-from raygnn.errors import ConfigError, ResourceError
 from raygnn.runtime.data_source import open_bundle, open_trial_bundle, tables_uri
+from tests.errors import raises
 
 _DATA = {"synthetic": {"type": "planted_partition", "num_nodes": 60, "num_classes": 3, "seed": 0}}
 
@@ -47,13 +47,13 @@ def test_a_cache_that_takes_nothing_serves_what_it_has(monkeypatch, tmp_path: Pa
     monkeypatch.setattr(filelock, "FileLock", fail)
     assert _open(tmp_path).path == first.path
     next((tmp_path / "tables").glob("*/written.json")).unlink()
-    with pytest.raises(ResourceError, match=r"data\.cache_dir: the graph cannot .*/tables:"):
+    with raises("data-cache-unusable", "/tables"):
         _open(tmp_path)
 
 
 def test_a_cache_that_cannot_be_made(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(ResourceError, match=r"data\.cache_dir: folder tables cannot .*/file:"):
+    with raises("data-cache-unusable", "folder tables", "/file"):
         _open(tmp_path / "file")
 
 
@@ -90,7 +90,7 @@ def test_a_trial_ingests_only_what_makes_another_bundle(
     capsys.readouterr()
     if not source and "synthetic" in override:
         named = "--data.synthetic={type: rmat, num_nodes: 8, num_edges: 9}"
-        with pytest.raises(ConfigError, match="data is given twice"):
+        with raises("data-source-twice"):
             open_trial_bundle(_trial(tmp_path, named, source=False), sweep, str(bundle.path), given)
         return
     trial = _trial(tmp_path, override, source=source)

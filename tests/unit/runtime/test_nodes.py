@@ -5,14 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
-import pytest
 
 from raygnn.config import load_config
 from raygnn.data.bundle import Bundle
-from raygnn.errors import RunError
 from raygnn.outputs.run_start import open_run_folder
 from raygnn.runtime import ray_train
 from raygnn.runtime.node_bundle import _read_bundle
+from tests.errors import raises
 from tests.small_runs import small_bundle, small_config
 
 
@@ -21,11 +20,11 @@ def test_a_folder_that_is_not_the_drivers_is_told(tmp_path, monkeypatch):
     folder = open_run_folder(load_config(small_config(tmp_path)), "run")
     ray_train.check_folder_is_seen(folder, str(tmp_path))
     (tmp_path / "run" / "run.json").unlink()
-    with pytest.raises(RunError, match=r"run\.storage_path='.*' is invalid: node \S+ does not see"):
+    with raises("run-storage-not-shared"):
         ray_train.check_folder_is_seen(folder, str(tmp_path))
     # So does a folder of another start, as an earlier run may have left on that node.
     open_run_folder(load_config(small_config(tmp_path)), "run")
-    with pytest.raises(RunError, match="does not see the run's folder"):
+    with raises("run-storage-not-shared"):
         ray_train.check_folder_is_seen(folder, str(tmp_path))
 
 

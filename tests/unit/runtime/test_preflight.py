@@ -8,7 +8,6 @@ import pytest
 import ray
 
 from raygnn.config import load_config
-from raygnn.errors import ResourceError
 from raygnn.runtime import preflight
 from raygnn.runtime.preflight import (
     count_fitting_runs,
@@ -16,6 +15,7 @@ from raygnn.runtime.preflight import (
     missing_places_told,
     plan_resources,
 )
+from tests.errors import raises
 
 
 @pytest.fixture
@@ -51,13 +51,13 @@ def test_gpus_are_taken_where_there_are_enough(nodes):
 
 
 def test_too_few_places_are_told(nodes):
-    with pytest.raises(ResourceError, match=r"num_workers=5 is invalid.* have places for 4\."):
+    with raises("cluster-no-room", "num_workers=5", 4):
         plan_resources(_config(num_workers=5))
-    with pytest.raises(ResourceError, match=r"num_workers=\[5, 8\] is invalid"):
+    with raises("cluster-no-room", "num_workers=[5, 8]"):
         plan_resources(_config(num_workers=[5, 8]))
-    with pytest.raises(ResourceError, match="no node of this cluster has a GPU"):
+    with raises("cluster-no-room"):
         plan_resources(_config(use_gpu=True))
-    with pytest.raises(ResourceError, match=r"max_concurrent_trials=3 .*Set it to 2 or less"):
+    with raises("sweep-no-room", 3, 2):
         plan_resources(_config(num_workers=2), num_runs=3)
     assert count_fitting_runs(_config(num_workers=2)) == 2
     assert plan_resources(_config(num_workers=[2, 8])).cpus == 1
@@ -90,7 +90,7 @@ def test_an_autoscaler_is_asked_and_waited_for(nodes, monkeypatch, capsys):
 def test_the_wait_has_an_end(nodes, monkeypatch):
     monkeypatch.setattr(preflight, "request_resources", lambda bundles, **selectors: None)
     monkeypatch.setattr(preflight, "_LOOK_EVERY_S", 0.01)
-    with pytest.raises(ResourceError, match="have places for 4"):
+    with raises("cluster-no-room", 4):
         plan_resources(_config(num_workers=5, wait_for_nodes_s=0.05))
 
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import sys
 
-import pytest
 from ray.tune.schedulers import AsyncHyperBandScheduler, FIFOScheduler, MedianStoppingRule
 from ray.tune.search import BasicVariantGenerator, ConcurrencyLimiter
 
-from raygnn.config import ConfigError, load_config
+from raygnn.config import load_config
 from raygnn.runtime.sweeps.search import TIME_ATTRIBUTE, scheduler, search_space, searcher
+from tests.errors import raises
 
 
 def _section(**tune):
@@ -55,5 +55,5 @@ def test_searchers_limit_the_trials_at_a_time(monkeypatch):
     assert isinstance(limited, ConcurrencyLimiter)
     assert limited.max_concurrent == 3
     monkeypatch.setitem(sys.modules, "optuna", None)
-    with pytest.raises(ConfigError, match=r"tune\.searcher='optuna' .* is not installed"):
+    with raises("sweep-optuna-missing"):
         searcher(_section(searcher="optuna"), 0, 3)

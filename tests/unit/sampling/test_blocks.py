@@ -5,7 +5,6 @@ import pytest
 import torch
 from torch_geometric.data import Data, HeteroData
 
-from raygnn.errors import DataError
 from raygnn.sampling import (
     HeteroBlock,
     LocalFeatureStore,
@@ -14,6 +13,7 @@ from raygnn.sampling import (
     NeighborSampler,
     blocks_of,
 )
+from tests.errors import raises
 from tests.unit.sampling.memory_bundle import NODE, MemoryBundle, random_bundle
 
 BUYS, SOLD_BY, KNOWS = ("user", "buys", "item"), ("item", "by", "user"), ("user", "knows", "user")
@@ -138,9 +138,9 @@ def test_those_of_several_types(direction):
 
 
 def test_batches_without_counts_have_none():
-    with pytest.raises(DataError, match="its sampler does not count the nodes and edges"):
+    with raises("sampling-hop-counts-missing"):
         blocks_of(Data(edge_index=torch.empty(2, 0, dtype=torch.int64)))
     uncounted = HeteroData()
     uncounted["user"].x = torch.zeros(2, 1)
-    with pytest.raises(DataError, match="its sampler does not count the nodes and edges"):
+    with raises("sampling-hop-counts-missing"):
         blocks_of(uncounted)

@@ -6,7 +6,6 @@ from collections import Counter
 from typing import Any
 
 import numpy as np
-import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -15,7 +14,6 @@ from torch_geometric.loader import NodeLoader
 from torch_geometric.sampler import EdgeSamplerInput
 
 from raygnn.data.links.supervision import SupervisionEdges
-from raygnn.errors import ConfigError
 from raygnn.models import GraphSAGE
 from raygnn.sampling import (
     LinkLoader,
@@ -27,6 +25,7 @@ from raygnn.sampling import (
     blocks_of,
 )
 from raygnn.sampling.temporal import Temporal
+from tests.errors import raises
 from tests.unit.sampling.memory_bundle import EDGE, NODE, MemoryBundle, random_bundle
 
 
@@ -156,10 +155,10 @@ def test_links_share_their_nodes():
     graph = LocalGraphStore(bundle)
     sampler = NeighborSampler(graph, [2], disjoint=True)
     ends = torch.tensor([0]), torch.tensor([1])
-    with pytest.raises(ConfigError, match=r"sampling.disjoint=True is invalid: in a batch of lin"):
+    with raises("sampling-disjoint-links"):
         sampler.sample_from_edges(EdgeSamplerInput(None, *ends))
     links = SupervisionEdges(NODE, NODE, EDGE, *(np.array(rows) for rows in ([0], [0, 1], [1])))
     options: dict[str, Any] = {"batch_size": 4, "split": "t", "seed": 0, "shuffle": True}
     options["plan"] = LinkPlan()
-    with pytest.raises(ConfigError, match=r"sampling.disjoint=True is invalid: in a batch of lin"):
+    with raises("sampling-disjoint-links"):
         LinkLoader(graph, LocalFeatureStore(bundle), links, sampler=sampler, columns={}, **options)

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from raygnn.data.bundle import SparseColumn
 from raygnn.data.standardization import ColumnScale
-from raygnn.errors import DataError
 from raygnn.sampling import LocalFeatureStore
+from tests.errors import raises
 from tests.unit.sampling.memory_bundle import NODE, MemoryBundle
 
 HALVES = ("float16", "bfloat16")
@@ -84,7 +84,7 @@ def test_a_model_of_dense_rows_reads_sparse_ones():
 
 
 def test_rows_of_another_width_than_in_training_are_refused():
-    with pytest.raises(DataError, match="its rows have 2 elements, and the model was trained w"):
+    with raises("model-feature-width", 2):
         _store(np.zeros((3, 2), np.float32), 3, ColumnScale((0.0,), (2.0,)))
 
 

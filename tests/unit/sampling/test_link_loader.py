@@ -15,7 +15,6 @@ from torch_geometric.data import Data, HeteroData
 from torch_geometric.sampler import BaseSampler
 
 from raygnn.data.links.supervision import KnownLinks, KnownPositives, SupervisionEdges
-from raygnn.errors import ConfigError, DataError
 from raygnn.sampling import (
     LinkLoader,
     LinkPlan,
@@ -26,6 +25,7 @@ from raygnn.sampling import (
 )
 from raygnn.sampling.negatives import RandomNegatives
 from raygnn.sampling.rng import batch_key, seed_order
+from tests.errors import raises
 from tests.unit.sampling.memory_bundle import EDGE, NODE, MemoryBundle, random_bundle
 
 BUYS, BOUGHT_BY = ("user", "buys", "item"), ("item", "rev_buys", "user")
@@ -383,19 +383,19 @@ def test_cold_nodes_take_no_messages_and_others_keep_theirs(epoch):
 def test_what_is_refused():
     bundle, links = _homogeneous()
     for changes, message in [
-        ({"num_negatives": -1}, r"num_negatives=-1 is invalid: it is a number of nodes"),
-        ({"max_labels_per_anchor": 0}, r"max_labels_per_anchor=0 is invalid"),
-        ({"negatives": "all"}, r"negatives='all' is invalid"),
-        ({"batch_size": 0}, r"loader.batch_size=0 is invalid"),
+        ({"num_negatives": -1}, ("links-argument-range", -1)),
+        ({"max_labels_per_anchor": 0}, ("links-argument-range", 0)),
+        ({"negatives": "all"}, ("sampling-negatives-rule", "all")),
+        ({"batch_size": 0}, ("loader-number", "batch_size=0")),
     ]:
-        with pytest.raises(ConfigError, match=message):
+        with raises(*message):
             _loader(bundle, links, **changes)
-    with pytest.raises(ConfigError, match=r"sampling.type='_Foreign' is invalid: links are kept"):
+    with raises("sampling-links-sampler", "_Foreign"):
         _loader(bundle, links, sampler=_Foreign())
-    with pytest.raises(DataError, match=r"edge type 'user__buys__item' of the links is invalid"):
+    with raises("graph-edge-type-unknown", "user__buys__item"):
         _loader(bundle, links, reverse_types={EDGE: BUYS})
     outside = _supervision(EDGE, np.array([[0], [200]]))
-    with pytest.raises(DataError, match=r"1 of 1 are outside of \[0, 200\)"):
+    with raises("sampling-seeds-range", 1, 200):
         _loader(bundle, outside)
 
 

@@ -11,10 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from raygnn.errors import ConfigError, DataError
+from raygnn.errors import DataError
 from raygnn.sampling import LocalGraphStore, NeighborSampler
 from raygnn.sampling.protocols import PickRequest, ends
 from raygnn.sampling.subgraph import SampledSubgraph
+from tests.errors import raises
 from tests.unit.sampling import reference
 from tests.unit.sampling.memory_bundle import EDGE, NODE, MemoryBundle, random_bundle
 
@@ -149,11 +150,11 @@ def test_excluded_pairs_are_checked():
     sampler = NeighborSampler(LocalGraphStore(random_bundle()), [2])
     seeds = {NODE: np.arange(3)}
     for pairs, message in [
-        ({BUYS: np.zeros((2, 1), np.int64)}, r"pairs of user__buys__item are invalid: the graph"),
-        ({EDGE: np.zeros((3, 2), np.int64)}, r"they are of shape \[3, 2\]. Give \[2, num_pairs"),
-        ({EDGE: np.array([[0], [200]])}, r"pairs of node__to__node are invalid: 1 of 1 are outs"),
+        ({BUYS: np.zeros((2, 1), np.int64)}, ("graph-edge-type-unknown", "user__buys__item")),
+        ({EDGE: np.zeros((3, 2), np.int64)}, ("sampling-excluded-shape", "3, 2")),
+        ({EDGE: np.array([[0], [200]])}, ("sampling-seeds-range", "pairs of node__to__node", 1)),
     ]:
-        with pytest.raises(DataError, match=message):
+        with raises(*message):
             sampler.sample(seeds, 1, exclude=pairs)
 
 
@@ -288,7 +289,7 @@ def test_seeds_outside_of_the_graph_are_named():
         message = rf"1 of 2 are outside of \[0, 200\), such as \[{bad}\]"
         with pytest.raises(DataError, match=message):
             sampler.sample({NODE: np.array([0, bad])}, 1)
-    with pytest.raises(DataError, match="node type 'user' are invalid: the graph has"):
+    with raises("graph-node-type-unknown", "node type 'user'"):
         sampler.sample({"user": np.array([0])}, 1)
     for bad, shown in [(np.ones(3, bool), r"bool of shape \[3\]"), (np.ones((1, 1)), "float64")]:
         with pytest.raises(DataError, match=f"they are {shown}"):
@@ -296,11 +297,11 @@ def test_seeds_outside_of_the_graph_are_named():
 
 
 def test_unknown_direction():
-    with pytest.raises(ConfigError, match=r"sampling.direction='up' is invalid"):
+    with raises("sampling-direction", "up"):
         LocalGraphStore(random_bundle(), "up")
 
 
 def test_unknown_edge_type():
     graph = LocalGraphStore(random_bundle())
-    with pytest.raises(DataError, match=r"'user__buys__item' is invalid: the graph has \['node__"):
+    with raises("graph-edge-type-unknown", "user__buys__item", "node__to__node"):
         graph.pick(BUYS, PickRequest(np.arange(2), 1, False, 1, 0))

@@ -12,7 +12,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from raygnn.data.links.supervision import SupervisionEdges
-from raygnn.errors import ConfigError, DataError
 from raygnn.sampling import (
     LinkLoader,
     LinkPlan,
@@ -23,6 +22,7 @@ from raygnn.sampling import (
     blocks_of,
 )
 from raygnn.sampling.temporal import Temporal
+from tests.errors import raises
 from tests.unit.sampling.memory_bundle import EDGE, NODE, MemoryBundle, random_bundle
 
 TIMES = {"y": "label", "time": "time"}
@@ -221,7 +221,7 @@ def test_temporal_links_have_times():
     timeless = replace(links, times=None)
     sampler = NeighborSampler(graph, [2], temporal=Temporal())
     options: dict[str, Any] = {"columns": {}, "batch_size": 80, "split": "t", "seed": 0}
-    with pytest.raises(DataError, match=r"sampling.temporal is set, and the links have no times"):
+    with raises("links-no-times"):
         LinkLoader(
             graph,
             LocalFeatureStore(bundle),
@@ -235,24 +235,24 @@ def test_temporal_links_have_times():
 
 def test_what_is_refused():
     graph = LocalGraphStore(_bundle(0, "int64", edge_times=True, node_times=False))
-    with pytest.raises(ConfigError, match=r"temporal.strategy='first' is invalid: there are unif"):
+    with raises("sampling-strategy", "first", "uniform"):
         Temporal(strategy="first")
     last = Temporal(strategy="last")
-    with pytest.raises(ConfigError, match=r"sampling.replace=True is invalid: .* is last"):
+    with raises("sampling-last-draws-nothing", "replace=True", "last"):
         NeighborSampler(graph, [2], replace=True, temporal=last)
-    with pytest.raises(ConfigError, match=r"sampling.weight='weight' is invalid: .* is last"):
+    with raises("sampling-last-draws-nothing", "weight='weight'", "last"):
         NeighborSampler(graph, [2], weight="weight", temporal=last)
-    with pytest.raises(DataError, match=r"temporal.column='when' is invalid: no edge or node type"):
+    with raises("sampling-time-column", "when"):
         NeighborSampler(graph, [2], temporal=Temporal("when"))
     sampler = NeighborSampler(graph, [2], temporal=Temporal())
     seeds = np.arange(2)
     for times, message in [
-        (None, r"sampling.temporal is set, and they have no times"),
-        (np.arange(3), r"they are int64 of shape \[3\]. Give int64 or float64, one for each of 2"),
-        (np.array([1.0, np.nan]), r"1 are not numbers"),
+        (None, ("sampling-seed-times-missing",)),
+        (np.arange(3), ("sampling-seed-times-type", "int64", 3, 2)),
+        (np.array([1.0, np.nan]), ("sampling-seed-times-nan", 1)),
     ]:
         given_times = None if times is None else {NODE: times}
-        with pytest.raises(DataError, match=message):
+        with raises(*message):
             sampler.sample({NODE: seeds}, 1, times=given_times)
-    with pytest.raises(DataError, match=r"node type 'node', which is sampled for, has no such"):
+    with raises("sampling-time-column", "node"):
         _loader(_bundle(0, "int64", edge_times=True, node_times=False))
