@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 from pathlib import Path
 from typing import Any
 
@@ -121,6 +122,18 @@ def test_rounds_of_a_fit_change_nothing(tmp_path: Path, monkeypatch: pytest.Monk
     assert transforms_of(one) == transforms_of(many)
     ((income,),) = (transforms_of(one).parts,)
     assert len(income.state.quantiles) == 10  # type: ignore[union-attr]
+
+
+def test_tasks_and_counts_travel(tmp_path: Path) -> None:
+    def elsewhere(fn: Any, items: Any, label: str) -> list[Any]:
+        sent = pickle.loads(pickle.dumps(items))
+        return [pickle.loads(pickle.dumps(fn(item))) for item in sent]
+
+    here = made(tmp_path, people(), COLUMNS)
+    cache = tmp_path / "other"
+    there = ingest(tmp_path / "graph", IngestOptions(), cache, schedule=elsewhere)
+    assert x_of(there).tobytes() == x_of(here).tobytes()
+    assert pickle.loads(pickle.dumps(transforms_of(there))) == transforms_of(here)
 
 
 def test_states_are_of_training_rows(tmp_path: Path) -> None:
