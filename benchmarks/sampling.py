@@ -4,7 +4,8 @@
 
 Every row takes the same batches of random seeds, in turns. Peers: PyG's sampler of torch-sparse
 where PYTHON (default: this one) has it, else at reference scale the figure that was measured for it
-on such a machine; pyg-lib, about ten times as fast, as a tenth; a torch gather and a memcpy.
+on such a machine; a torch gather and a memcpy. pyg-lib, which is not on PyPI, is not measured:
+docs/performance.md has its figure of another machine.
 """
 
 from __future__ import annotations
@@ -47,7 +48,6 @@ from raygnn.sampling.temporal import Temporal
 
 #: Milliseconds a batch of torch-sparse 0.6.18 at reference scale, one thread of a 2-core machine.
 STATED_TORCH_SPARSE_MS = 490.0
-PYG_LIB_SPEEDUP = 10.0  # over torch-sparse, as its authors and our own measurement have it
 _BATCHES_ON_THREADS = 64
 
 
@@ -245,11 +245,7 @@ def sampling_rows(scale: Scale, seconds: Mapping[str, float], num_edges: float) 
     aim = "<= 7 ms" if scale.name == "reference" else ""
     rows = [Row("sample, uniform, 1 thread", uniform, "ms", aim=aim, note=edges)]
     if peer is not None:
-        pyg_lib = peer / PYG_LIB_SPEEDUP
-        rows += [
-            Row("torch-sparse", peer, "ms", peer / uniform, "ours", note=source),
-            Row("pyg-lib", pyg_lib, "ms", pyg_lib / uniform, "ours", note="a tenth of that"),
-        ]
+        rows.append(Row("torch-sparse", peer, "ms", peer / uniform, "ours", note=source))
     rows += [
         Row("sample, thread pool of 1", ms["threads 1"], "ms"),
         Row(
