@@ -32,15 +32,17 @@ class CategoryInputs(nn.Module):
         num_codes: by position in a row that holds the number of a category, how many there are.
     """
 
-    others: Tensor
+    numbers: Tensor
+    codes: Tensor
 
     def __init__(self, in_channels: int, num_codes: Mapping[int, int]) -> None:
         super().__init__()
-        self.positions = sorted(num_codes)
+        positions = sorted(num_codes)
         others = [i for i in range(in_channels) if i not in num_codes]
-        self.register_buffer("others", torch.tensor(others, dtype=torch.int64), persistent=False)
+        for name, columns in (("numbers", others), ("codes", positions)):
+            self.register_buffer(name, torch.tensor(columns, dtype=torch.int64), persistent=False)
         self.tables = nn.ModuleList(
-            nn.Embedding(num_codes[i], embedding_channels(num_codes[i])) for i in self.positions
+            nn.Embedding(num_codes[i], embedding_channels(num_codes[i])) for i in positions
         )
         for table in self._tables():
             nn.init.normal_(table.weight, std=table.embedding_dim**-0.5)
@@ -50,13 +52,13 @@ class CategoryInputs(nn.Module):
     @property
     def out_channels(self) -> int:
         """Width of the rows that it gives."""
-        return len(self.others) + sum(table.embedding_dim for table in self._tables())
+        return len(self.numbers) + sum(table.embedding_dim for table in self._tables())
 
     def forward(self, x: Tensor) -> Tensor:
         """[num_rows, in_channels] to [num_rows, out_channels]."""
-        codes = x[:, self.positions].to(torch.int64)
+        codes = x[:, self.codes].to(torch.int64)
         parts = [table(codes[:, i]) for i, table in enumerate(self._tables())]
-        return torch.cat([x[:, self.others].to(parts[0].dtype), *parts], dim=1)
+        return torch.cat([x[:, self.numbers].to(parts[0].dtype), *parts], dim=1)
 
     def _tables(self) -> list[nn.Embedding]:
         return [table for table in self.tables if isinstance(table, nn.Embedding)]
