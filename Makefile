@@ -17,7 +17,7 @@ quickstart: $(VENV)/.installed
 
 test: $(VENV)/.installed-dev
 	$(BIN)/python -m pytest -m "not slow" --numprocesses 2 tests/unit tests/fuzz
-	$(BIN)/python -m pytest -m "not slow" tests/numerics tests/faults tests/integration
+	$(BIN)/python -m pytest -m "not slow" tests/runs tests/numerics tests/faults tests/integration
 
 test-slow: $(VENV)/.installed-dev
 	$(BIN)/python -m pytest -m slow tests/faults tests/numerics

@@ -103,7 +103,6 @@ def rmat(
             "Set shares such as a: 0.57, b: 0.19, c: 0.19.",
             id="synthetic-rmat-shares",
         )
-
     order = draw_permutation(seed, "node order", num_nodes)
     source, target = draw_rmat_edges(num_nodes, num_edges, a, b, c, seed)
     labels = draw_integers(seed, "labels", num_nodes, max(1, num_classes))

@@ -81,7 +81,7 @@ def test_the_order_of_all_hooks(small_bundle_path, tmp_path):
     assert given["on_epoch_end"] == (0,)
     batch, output = given["on_train_batch_end"]
     assert given["on_train_batch_start"] == (batch,)
-    assert output.weight == batch.num_seeds == given["after_sync_grad"][0].num_samples
+    assert output.weight == len(batch.input_id) == given["after_sync_grad"][0].num_samples
     assert given["after_clip_grad_norm"][0] > 0
     assert given["on_log"][0]["train/grad_norm"] == pytest.approx(given["after_clip_grad_norm"][0])
     assert [args for hook, args in CALLS if hook == "on_validation_step_start"] == [(0,), (1,)]

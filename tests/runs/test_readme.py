@@ -1,0 +1,105 @@
+"""The README does what it says: its graph, its config, and each of its commands are run."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+from torch_geometric.data import Data
+
+import raygnn.infer
+import raygnn.prepare
+import raygnn.train
+
+README = (Path(__file__).parents[2] / "README.md").read_text()
+
+
+def _block(first_line: str) -> str:
+    """The indented block that starts with a line."""
+    lines = README.splitlines()
+    start = next(i for i, line in enumerate(lines) if line.strip().startswith(first_line))
+    block = []
+    for line in lines[start:]:
+        if line and not line.startswith("    "):
+            break
+        block.append(line[4:])
+    return "\n".join(block)
+
+
+def _commands(module: str) -> list[list[str]]:
+    return [
+        shlex.split(line)[3:]
+        for line in README.splitlines()
+        if re.match(rf"    python -m raygnn\.{module} [a-z]", line)
+    ]
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_your_own_graph_trains_as_described(folder):
+    rng = np.random.default_rng(0)
+    for name in ("papers", "cites"):
+        (folder / "graph" / name).mkdir(parents=True)
+    topic = rng.integers(0, 3, 200)
+    embedding = np.eye(3, 8)[topic] + rng.normal(0, 0.3, (200, 8))
+    papers = pa.table(
+        {
+            "paper_id": [f"paper-{i}" for i in range(200)],
+            "year": rng.integers(1990, 2020, 200).astype(np.float32),
+            "embedding": pa.array(list(embedding.astype(np.float32))),
+            "topic": topic,
+        }
+    )
+    pq.write_table(papers, folder / "graph" / "papers" / "a.parquet")
+    ends = {key: [f"paper-{i}" for i in rng.integers(0, 200, 900)] for key in ("src", "dst")}
+    pq.write_table(pa.table(ends), folder / "graph" / "cites" / "a.parquet")
+    (folder / "graph" / "graph.yaml").write_text(_block("format: raygnn/graph-v1"))
+    (folder / "train.yaml").write_text(_block("data: {uri: graph"))
+    here = ["--scaling.num_workers", "0"]
+    short = [*here, "--training.max_epochs", "2"]
+    commands = [command for command in _commands("train") if command[0] == "train.yaml"]
+    assert len(commands) == 2
+    for command in commands:
+        assert raygnn.train.main([*command, *short]) == 0, command
+    first, *_ = _commands("infer")
+    assert raygnn.infer.main([*first, *here]) == 0
+    written = pq.read_table(folder / "out" / "predictions" / "paper")
+    assert sorted(written["id"].to_pylist()) == sorted(papers["paper_id"].to_pylist())
+    links = json.loads((folder / "runs" / "links" / "metrics.json").read_text())
+    assert 0 <= links["test/mrr"] <= 1
+    result = raygnn.train.fit("train.yaml", [*short, "--seed", "1", "--run.name", "again"])
+    assert 0 <= result.metrics["test/accuracy"] <= 1
+    assert len(result.metrics_dataframe) == 1  # two steps, and one validation at the end
+
+
+def test_each_preparer_of_the_readme_runs(folder):
+    adjacency = np.array([[0, 1, 1], [1, 0, 0], [1, 0, 0]])
+    np.savez(
+        folder / "cora.npz",
+        adj_data=np.ones(4),
+        adj_indices=np.nonzero(adjacency)[1],
+        adj_indptr=np.array([0, 2, 3, 4]),
+        adj_shape=np.array([3, 3]),
+        attr_matrix=np.eye(3, dtype=np.float32),
+        labels=np.array([0, 1, 0]),
+    )
+    (folder / "edges.csv").write_text("id_1,id_2\n0,1\n1,2\n")
+    (folder / "target.csv").write_text("id,page_type\n0,a\n1,b\n2,a\n")
+    torch.save(Data(x=torch.eye(3), edge_index=torch.tensor([[0, 1], [1, 2]])), "data.pt")
+    commands = _commands("prepare")
+    assert len(commands) == 4
+    for command in commands:
+        smaller = [word.replace("000000", "0000").replace("100000", "1000") for word in command]
+        assert raygnn.prepare.main(smaller) == 0, command
+        assert (folder / command[command.index("--out") + 1] / "graph.yaml").exists()
