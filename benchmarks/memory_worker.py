@@ -59,7 +59,8 @@ def train_pyg(scale: Scale, bundle: Bundle) -> Any:
     trainer = Trainer(build_pyg(scale), "cpu", over_blocks=False)
     loader = make_loader(scale, bundle, "cpu", 0)
     for batch in loader.iterate(0, stop=_NUM_STEPS):
-        batch.x = held[2][batch.n_id]
+        nodes = batch.nodes[NODE]
+        nodes.columns["x"] = held[2][nodes.n_id]
         trainer.step(batch)
     return trainer, held
 

@@ -41,6 +41,7 @@ from raygnn.sampling import (
     LocalGraphStore,
     NeighborLoader,
     NeighborSampler,
+    NodeBatch,
     blocks_of,
 )
 
@@ -63,7 +64,7 @@ class Trainer:
         self._over_blocks = over_blocks
         self._optimizer = torch.optim.Adam(model.parameters(), lr=0.005)
 
-    def step(self, batch: Any) -> None:
+    def step(self, batch: NodeBatch) -> None:
         """Trains on one batch."""
         batch = batch.to(self._device, non_blocking=True)
         self._optimizer.zero_grad(set_to_none=True)
@@ -72,11 +73,12 @@ class Trainer:
         if self._device == "cuda":
             torch.cuda.synchronize()
 
-    def _scores(self, batch: Any) -> Tensor:
+    def _scores(self, batch: NodeBatch) -> Tensor:
+        nodes, edges = batch.nodes[NODE], batch.edges[EDGE]
         if self._over_blocks:
-            scores: Tensor = self._model(batch.x, blocks_of(batch))
+            scores: Tensor = self._model(nodes.columns["x"], blocks_of(batch))
         else:
-            scores = self._model(batch.x, batch.edge_index)[: batch.batch_size]
+            scores = self._model(nodes.columns["x"], edges.edge_index)[: nodes.num_seeds]
         return scores
 
 
@@ -112,7 +114,7 @@ def step_cases(scale: Scale, loader: NeighborLoader, device: str) -> tuple[dict[
     plain = Trainer(pyg_model(scale), device, over_blocks=False)
     live = _endless(loader)
 
-    def train(trainer: Trainer, batches: Iterator[Any]) -> None:
+    def train(trainer: Trainer, batches: Iterator[NodeBatch]) -> None:
         for batch in itertools.islice(batches, _STEPS_A_ROUND):
             trainer.step(batch)
 

@@ -10,7 +10,6 @@ from functools import partial
 import numpy as np
 import torch
 from torch import Tensor
-from torch_geometric.data import HeteroData
 
 from raygnn.data.time_units import AsOf
 from raygnn.loops.task import TaskEnvironment
@@ -160,10 +159,9 @@ class SampledEmbeddings(Embeddings):
         with closing(self._loaders[node_type].iterate(0, first // size, -(-last // size))) as made:
             for batch in made:
                 moved = batch.to(self._device)
-                seeds = moved[node_type] if isinstance(moved, HeteroData) else moved
                 rows = self._encoder(moved)[node_type]
                 rows = next(iter(rows.values())) if isinstance(rows, Mapping) else rows
-                parts.append(rows[seeds.seed_index].float().cpu())
+                parts.append(rows[moved.seed_index].float().cpu())
         return torch.cat(parts)
 
     def all_rows(self, node_type: str) -> Tensor:

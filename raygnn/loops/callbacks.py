@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from raygnn.loops.engine import Engine
     from raygnn.loops.task import EvalOutput, StepOutput
     from raygnn.parallel.all_reduce import StepTotals
+    from raygnn.sampling.batch import Batch
 
 
 class Callback(CallbackBase):
@@ -45,10 +46,10 @@ class Callback(CallbackBase):
     def after_zero_grad(self, engine: Engine) -> None:
         """After gradients are cleared."""
 
-    def on_train_batch_start(self, engine: Engine, batch: Any) -> None:
+    def on_train_batch_start(self, engine: Engine, batch: Batch) -> None:
         """A micro-batch of this rank is on the device."""
 
-    def on_train_batch_end(self, engine: Engine, batch: Any, output: StepOutput) -> None:
+    def on_train_batch_end(self, engine: Engine, batch: Batch, output: StepOutput) -> None:
         """The micro-batch went forward and backward."""
 
     def before_sync_grad(self, engine: Engine) -> None:

@@ -28,6 +28,7 @@ from raygnn.loops.task import EvalOutput, Task
 from raygnn.parallel import collectives
 from raygnn.parallel.agreement import agreement, raise_if_any_failed, run_and_sync_errors
 from raygnn.parallel.all_reduce import GradientReducer, LocalTotals, StepTotals
+from raygnn.sampling.batch import Batch
 
 #: Seconds between two questions to the host; Ray looks for nodes that go away as often.
 _ASK_HOST_EVERY_S = 5.0
@@ -201,7 +202,9 @@ class Engine:
         finally:
             batches.close()
 
-    def _step(self, batches: Any, epoch: int, start: int, stop: int, total: int) -> None:
+    def _step(
+        self, batches: Iterator[Batch], epoch: int, start: int, stop: int, total: int
+    ) -> None:
         self.callbacks.call("on_train_step_start")
         self.callbacks.call("before_zero_grad")
         self.optimization.optimizer.zero_grad(set_to_none=True)
@@ -220,7 +223,9 @@ class Engine:
                 self._describe_interruption(), self.interrupted_by, id="run-stopped"
             )
 
-    def _compute_gradients(self, batches: Any, epoch: int, indices: range) -> StepTotals:
+    def _compute_gradients(
+        self, batches: Iterator[Batch], epoch: int, indices: range
+    ) -> StepTotals:
         """Leaves the gradient and statistics of the step, over all ranks, where they are read."""
         local = LocalTotals()
         self.optimization.module.train()

@@ -9,12 +9,13 @@ import torch
 from torch import Tensor, nn
 
 from raygnn.config.training_section import PrecisionMap
+from raygnn.sampling.batch import Batch
 
 _DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 #: Autocast runs matrix products in this type; weights stay in float32.
 _MIXED = {"bf16-mixed": torch.bfloat16, "fp16-mixed": torch.float16}
 #: Columns of a batch that a model computes with.
-_INPUTS = ("x", "edge_attr", "edge_weight")
+_INPUTS = frozenset({"x", "edge_attr", "edge_weight"})
 
 
 class Precision:
@@ -46,10 +47,11 @@ class Precision:
         module.register_forward_pre_hook(self._cast_batch)
 
     def _cast_batch(self, module: nn.Module, inputs: tuple[Any, ...]) -> None:
-        for store in inputs[0].stores:
-            for name in _INPUTS:
-                if isinstance(store.get(name), Tensor):
-                    store[name] = _cast(store[name], _DTYPES[self._map.input])
+        batch: Batch = inputs[0]
+        of_nodes = [nodes.columns for nodes in batch.nodes.values()]
+        for columns in (*of_nodes, *(edges.columns for edges in batch.edges.values())):
+            for name in _INPUTS & columns.keys():
+                columns[name] = _cast(columns[name], _DTYPES[self._map.input])
 
 
 def _cast(tensor: Tensor, dtype: torch.dtype) -> Tensor:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Protocol
+from typing import Any, Generic, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -17,7 +17,8 @@ from raygnn.data.bundle import Bundle
 from raygnn.loops.baselines import Baselines
 from raygnn.loops.signature import ModelSignature
 from raygnn.losses import Candidates
-from raygnn.sampling.batch_sequence import BatchSequence
+from raygnn.sampling.batch import LinkBatch
+from raygnn.sampling.batch_sequence import BatchSequence, BatchT
 
 
 @dataclass(frozen=True)
@@ -74,17 +75,19 @@ class TaskEnvironment:
 class JointLoss(Protocol):
     """What a task computes of a micro-batch when candidates come from all of the step."""
 
-    def encode(self, batch: Any) -> dict[str, Tensor]:
+    def encode(self, batch: LinkBatch) -> dict[str, Tensor]:
         """Embeddings of the nodes of a batch, with gradient."""
 
-    def offer(self, batch: Any, rows: dict[str, Tensor]) -> Candidates:
+    def offer(self, batch: LinkBatch, rows: dict[str, Tensor]) -> Candidates:
         """What the batch offers to the links of all batches of the step."""
 
-    def loss_among(self, batch: Any, rows: dict[str, Tensor], offered: Candidates) -> StepOutput:
+    def loss_among(
+        self, batch: LinkBatch, rows: dict[str, Tensor], offered: Candidates
+    ) -> StepOutput:
         """Loss of the links of a batch among what all batches of the step offer."""
 
 
-class Task(ABC):
+class Task(ABC, Generic[BatchT]):
     """What a user subclasses: loaders, model, and the loss of a batch.
 
     The engine sets `model` before any step runs, with equal weights on all ranks. Everything
@@ -131,7 +134,7 @@ class Task(ABC):
         """The module to train, on the CPU; the engine moves it to the device."""
 
     @abstractmethod
-    def loader(self, split: str) -> BatchSequence | None:
+    def loader(self, split: str) -> BatchSequence[BatchT] | None:
         """The loader of `train`, `val` or `test`; None where the split was not declared.
 
         Raises:
@@ -139,10 +142,10 @@ class Task(ABC):
         """
 
     @abstractmethod
-    def training_step(self, batch: Any) -> StepOutput:
+    def training_step(self, batch: BatchT) -> StepOutput:
         """Loss of one micro-batch, with gradient."""
 
-    def prepare_evaluation(self, split: str) -> None:  # noqa: B027 - most have nothing to do
+    def prepare_evaluation(self, split: str) -> None:
         """Computes what an evaluation needs before its batches, ranks together.
 
         Runs without gradient and in evaluation mode, before each `evaluate`. Collective: all ranks
@@ -156,7 +159,7 @@ class Task(ABC):
         Runs without gradient and in evaluation mode. Makes no collective call.
         """
 
-    def num_samples(self, batch: Any) -> int:
+    def num_samples(self, batch: BatchT) -> int:
         """How many seeds or anchors a training batch has."""
         return len(batch.input_id)
 
@@ -187,5 +190,5 @@ class Task(ABC):
         """An optimizer of the task's own; None takes the one of the config."""
         return None
 
-    def close(self) -> None:  # noqa: B027 - nothing to free is fine
+    def close(self) -> None:
         """Frees loaders and threads."""

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from copy import copy
+from collections.abc import Mapping
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
 from torch import Tensor, nn
-from torch_geometric.data import HeteroData
 from torch_geometric.nn.module_dict import ModuleDict
 
 from raygnn.models.category_inputs import CategoryInputs
@@ -16,7 +15,8 @@ from raygnn.models.decoders import Decoder
 from raygnn.models.encoder import Encoder
 from raygnn.models.hetero_encoder import HeteroEncoder, keep_in_graph
 from raygnn.models.wrap import SubgraphModule
-from raygnn.sampling.blocks import blocks_of
+from raygnn.sampling.batch import Batch
+from raygnn.sampling.blocks import blocks_of, hetero_blocks_of
 
 
 class GraphEncoder(nn.Module):
@@ -25,7 +25,6 @@ class GraphEncoder(nn.Module):
     Args:
         encoder: one of raygnn's, computed over per-layer blocks; or any module with PyG's
             `forward(x, edge_index)`, computed over the whole sampled subgraph.
-        node_types: of the graph.
         categories: input layers of node types whose features hold numbers of categories; the
             encoder reads what they give.
     """
@@ -33,16 +32,14 @@ class GraphEncoder(nn.Module):
     def __init__(
         self,
         encoder: nn.Module,
-        node_types: Sequence[str],
         categories: Mapping[str, CategoryInputs] = MappingProxyType({}),
     ) -> None:
         super().__init__()
         is_ours = isinstance(encoder, Encoder | HeteroEncoder)
         self.module = encoder if is_ours else SubgraphModule(encoder)
         self.categories = ModuleDict(dict(categories))
-        self._only_type = node_types[0]
 
-    def forward(self, batch: Any) -> dict[str, Any]:
+    def forward(self, batch: Batch) -> dict[str, Any]:
         """Embeds the distinct seeds of a batch.
 
         Returns:
@@ -50,21 +47,17 @@ class GraphEncoder(nn.Module):
             Where a user's model gives several named outputs, a dictionary of such.
         """
         module = self.module
-        if isinstance(batch, HeteroData):
-            assert isinstance(module, HeteroEncoder)
+        if isinstance(module, HeteroEncoder):
             rows = {name: self.embed(name, x) for name, x in module.inputs_of(batch).items()}
-            found: dict[str, Tensor] = module(rows, blocks_of(batch))
+            found: dict[str, Tensor] = module(rows, hetero_blocks_of(batch))
             # A batch may lack a node type.
             return keep_in_graph(found, self.categories.parameters())
-        if isinstance(module, HeteroEncoder) and module.embedded_types:
-            return {self._only_type: module(batch.n_id, blocks_of(batch))}
-        if isinstance(module, HeteroEncoder | Encoder):
-            x = self.embed(self._only_type, batch.x)
-            return {self._only_type: module(x, blocks_of(batch))}
-        if self.categories:
-            batch = copy(batch)
-            batch.x = self.embed(self._only_type, batch.x)
-        return {self._only_type: module(batch)}
+        ((node_type, nodes),) = batch.nodes.items()
+        x = self.embed(node_type, nodes.columns["x"])
+        if isinstance(module, Encoder):
+            return {node_type: module(x, blocks_of(batch))}
+        (edges,) = batch.edges.values()
+        return {node_type: module(replace(nodes, columns={**nodes.columns, "x": x}), edges)}
 
     def embed(self, node_type: str, x: Tensor) -> Tensor:
         """The rows that the encoder reads, of a feature's rows."""
@@ -90,7 +83,7 @@ class NodePredictor(nn.Module):
         self.head = nn.Identity() if head_channels is None else nn.Linear(*head_channels)
         self._target = target
 
-    def forward(self, batch: Any, *, with_embeddings: bool = False) -> Any:
+    def forward(self, batch: Batch, *, with_embeddings: bool = False) -> Any:
         """Predicts the seeds of a batch.
 
         Returns:
@@ -114,7 +107,7 @@ class LinkPredictor(nn.Module):
         self.encoder = encoder
         self.decoder = decoder
 
-    def forward(self, batch: Any) -> dict[str, Tensor]:
+    def forward(self, batch: Batch) -> dict[str, Tensor]:
         """Gives [num_seeds, channels] by node type, in the order of the batch's nodes."""
         rows: dict[str, Tensor] = self.encoder(batch)
         return rows

@@ -19,6 +19,7 @@ from raygnn.errors import ConfigError
 from raygnn.models.arguments import check_positive, signature_with_options
 from raygnn.models.encoder import ACTIVATIONS, StackOptions, build_norm, call_before_norm
 from raygnn.models.node_inputs import NodeInputs
+from raygnn.sampling.batch import Batch
 from raygnn.sampling.blocks import Block, HeteroBlock
 
 Rows = dict[str, Tensor]
@@ -222,13 +223,13 @@ class HeteroEncoder(nn.Module, ABC):
             outputs.append(self._first(rows, last.num_dst))
         return keep_in_graph(self.readout(outputs), self._dense_parameters())
 
-    def inputs_of(self, batch: Any, feature: str = "x") -> Rows:
-        """What `forward` takes of a `HeteroData` batch: features, or n_id of embedded types."""
+    def inputs_of(self, batch: Batch, feature: str = "x") -> Rows:
+        """What `forward` takes of a batch: features, or n_id of embedded types."""
         embedded = self.embedded_types
         return {
-            name: batch[name].n_id if name in embedded else batch[name][feature]
+            name: batch.nodes[name].n_id if name in embedded else batch.nodes[name].columns[feature]
             for name in self.node_types
-            if name in batch.node_types and (name in embedded or feature in batch[name])
+            if name in batch.nodes and (name in embedded or feature in batch.nodes[name].columns)
         }
 
     def _forward_one_type(self, x: Tensor, blocks: Sequence[Any]) -> Tensor:

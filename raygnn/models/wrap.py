@@ -9,6 +9,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from raygnn.errors import ConfigError, DataError
+from raygnn.sampling.batch import EdgeRecord, NodeRecord
 
 #: What blocks and PyG's modules call the columns of edges.
 EDGE_ATTR, EDGE_WEIGHT = "edge_attr", "edge_weight"
@@ -36,11 +37,9 @@ class SubgraphModule(nn.Module):
         parameters = list(inspect.signature(module.forward).parameters.values())
         self._optional = _edge_inputs(module, parameters)
 
-    def forward(self, batch: Any) -> Any:
+    def forward(self, nodes: NodeRecord, edges: EdgeRecord) -> Any:
         """Encodes the seeds of a batch.
 
-        Args:
-            batch: has x, edge_index and batch_size, the number of seeds, which are the first nodes.
         Returns:
             [num_seeds, channels], or a dictionary of such.
         Raises:
@@ -49,9 +48,8 @@ class SubgraphModule(nn.Module):
         """
         inputs = {}
         for name, is_needed in self._optional.items():
-            value = getattr(batch, name, None)
-            if value is not None:
-                inputs[name] = value
+            if name in edges.columns:
+                inputs[name] = edges.columns[name]
             elif is_needed:
                 raise DataError(
                     f"model.type={type(self.module).__name__!r} is invalid: its forward() needs "
@@ -59,13 +57,13 @@ class SubgraphModule(nn.Module):
                     f"graph.yaml, or give the parameter a default.",
                     id="model-edge-input-missing",
                 )
-        out = self.module(batch.x, batch.edge_index, **inputs)
+        out = self.module(nodes.columns["x"], edges.edge_index, **inputs)
         if isinstance(out, Mapping):
-            return {name: self._seeds(rows, batch) for name, rows in out.items()}
-        return self._seeds(out, batch)
+            return {name: self._seeds(rows, nodes) for name, rows in out.items()}
+        return self._seeds(out, nodes)
 
-    def _seeds(self, out: Any, batch: Any) -> Tensor:
-        num_nodes = batch.x.shape[0]
+    def _seeds(self, out: Any, nodes: NodeRecord) -> Tensor:
+        num_nodes = len(nodes.n_id)
         if not isinstance(out, Tensor) or out.dim() == 0 or out.shape[0] != num_nodes:
             got = list(out.shape) if isinstance(out, Tensor) else type(out).__name__
             raise ConfigError(
@@ -74,7 +72,7 @@ class SubgraphModule(nn.Module):
                 f"edge_index's graph, or a dictionary of such tensors.",
                 id="model-result",
             )
-        return out[: batch.batch_size]
+        return out[: nodes.num_seeds]
 
 
 def needed_edge_inputs(module_class: type[nn.Module]) -> list[str]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from raygnn.sampling.blocks import Block, HeteroBlock, blocks_of
+from raygnn.sampling.batch import Batch, LinkBatch, NodeBatch
+from raygnn.sampling.blocks import Block, HeteroBlock, blocks_of, hetero_blocks_of
 from raygnn.sampling.link_loader import LinkLoader, LinkPlan
 from raygnn.sampling.loader import NeighborLoader
 from raygnn.sampling.neighbor_sampler import NeighborSampler
@@ -10,15 +11,19 @@ from raygnn.sampling.protocols import FeatureStore, GraphStore
 from raygnn.sampling.stores import LocalFeatureStore, LocalGraphStore
 
 __all__ = [
+    "Batch",
     "Block",
     "FeatureStore",
     "GraphStore",
     "HeteroBlock",
+    "LinkBatch",
     "LinkLoader",
     "LinkPlan",
     "LocalFeatureStore",
     "LocalGraphStore",
     "NeighborLoader",
     "NeighborSampler",
+    "NodeBatch",
     "blocks_of",
+    "hetero_blocks_of",
 ]

@@ -1,185 +1,239 @@
-"""From a sampled subgraph to a batch: PyG's `Data`, or `HeteroData` for several types."""
+"""Batches: the sampled nodes and edges by type, and the seeds or links that the loss is on."""
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Callable
+from dataclasses import dataclass, fields, is_dataclass, replace
+from typing import Any, Self
 
-import numpy as np
 import torch
-from torch_geometric.data import Data, HeteroData
+from torch import Tensor
 
-from raygnn.data.bundle_record import ColumnInfo
-from raygnn.data.edge_types import EdgeType, edge_type_name
-from raygnn.errors import DataError
-from raygnn.sampling.protocols import FeatureStore, GraphStore, ends, message_type
-from raygnn.sampling.scratch import BufferPool
-from raygnn.sampling.subgraph import SampledSubgraph
+from raygnn.data.edge_types import EdgeType
 
 
-class BatchAssembler:
-    """Joins sampled nodes and edges with their columns; arrays become tensors without a copy.
+class TensorRecord:
+    """Base of dataclasses that hold tensors, also in dictionaries and in further records."""
 
-    A graph of one node type and one edge type gives `Data`, any other `HeteroData` with the same
-    attributes by type. Against the direction of the edges (`out`), an edge type (src, rel, dst) is
-    (dst, rev_rel, src) there: messages go from row to column.
+    def apply(self, change: Callable[[Tensor], Tensor]) -> Self:
+        """The record with each of its tensors changed; one that it holds twice is changed once."""
+        changed: dict[int, Tensor] = {}
 
-    Attributes of a batch:
-        edge_index, n_id, e_id, num_sampled_nodes, num_sampled_edges, dst_ptr: as in
-            `SampledSubgraph`; n_id and e_id are dense ids and CSC positions.
-        batch_size: distinct seeds, the first nodes; of each node type that has seeds.
+        def change_once(tensor: Tensor) -> Tensor:
+            if id(tensor) not in changed:
+                changed[id(tensor)] = change(tensor)
+            return changed[id(tensor)]
+
+        done: Self = _apply(self, change_once)
+        return done
+
+    def to(self, device: torch.device | str, *, non_blocking: bool = False) -> Self:
+        """The record with its tensors on a device."""
+        return self.apply(lambda tensor: tensor.to(device, non_blocking=non_blocking))
+
+
+@dataclass(frozen=True, kw_only=True)
+class NodeRecord(TensorRecord):
+    """The nodes of one type in a batch, the distinct seeds first.
+
+    Attributes:
+        n_id: int64 [num_nodes], dense ids.
+        num_seeds: distinct seeds of this type.
+        num_sampled: seeds, then nodes found in each hop; None where the sampler does not count.
+        columns: by name, [num_nodes, ...] features; a type without features is known by its n_id
+            alone.
+        seed: int64 [num_nodes], with disjoint sampling only: the number of the seed whose
+            neighborhood a node is in.
         seed_time: [num_nodes], with temporal sampling only: the time of the seed whose neighborhood
             a node is in. A node is there once for each.
-        batch: int64 [num_nodes], with disjoint sampling only: the number of the seed whose
-            neighborhood a node is in.
-        degree: float32 [num_nodes], in-degrees in the whole graph (out-degrees in direction `out`);
-            only in `Data`. With temporal sampling, of the edges that are not later.
-        dst_degree, src_degree: float32, only in `HeteroData`, of an edge type: in the whole graph,
-            how many edges of the type lead to each node that took edges, [num_dst], and go out from
-            each node of the source type, [num_src].
-        columns: of features [num_nodes, ...], of each node type that has them; a type without
-            features is known by its n_id alone. Labels come with the seeds: `add_seeds`.
-        edge columns: [num_edges, ...], of each edge type that has them.
-
-    Args:
-        columns: which columns of the nodes a batch has, and under what names.
-        edge_columns: the same of the edges.
-    Raises:
-        DataError: a column is one that no type of the graph has.
     """
 
-    def __init__(
-        self,
-        graph: GraphStore,
-        features: FeatureStore,
-        columns: Mapping[str, str],
-        edge_columns: Mapping[str, str],
-    ) -> None:
-        _check_columns("node", columns, {t: features.columns(t) for t in graph.node_types})
-        _check_columns(
-            "edge", edge_columns, {edge_type_name(t): features.columns(t) for t in graph.edge_types}
-        )
-        self._graph = graph
-        self._features = features
-        self._columns = dict(columns)
-        self._edge_columns = dict(edge_columns)
-        self._buffers: dict[tuple[str | EdgeType, str], BufferPool] = defaultdict(BufferPool)
-        self._is_one_graph = len(graph.node_types) == 1 and len(graph.edge_types) == 1
-
-    def assemble(self, subgraph: SampledSubgraph) -> Data | HeteroData:
-        """The batch of a subgraph."""
-        batch = Data() if self._is_one_graph else HeteroData()
-        direction = self._graph.direction
-        for node_type in subgraph.node:
-            store = batch if self._is_one_graph else batch[node_type]
-            for name, value in self._node_values(subgraph, node_type):
-                store[name] = _tensor(value)
-        for edge_type in subgraph.edge_index:
-            store = batch if self._is_one_graph else batch[message_type(edge_type, direction)]
-            for name, value in self._edge_values(subgraph, edge_type):
-                store[name] = _tensor(value)
-        return batch
-
-    def add_seeds(
-        self, batch: Data | HeteroData, subgraph: SampledSubgraph, node_type: str, seeds: np.ndarray
-    ) -> None:
-        """Adds what is known of the seeds, and their labels.
-
-        Attributes:
-            num_seeds: seeds as given.
-            input_id: int64 [num_seeds], dense ids of the seeds as given.
-            seed_index: int64 [num_seeds], their positions among the nodes.
-            columns: of labels [num_seeds, ...]; of no other node are labels read.
-        """
-        store = batch if self._is_one_graph else batch[node_type]
-        store.num_seeds = len(seeds)
-        store.input_id = torch.from_numpy(seeds)
-        store.seed_index = torch.from_numpy(subgraph.seed_index[node_type])
-        have = self._features.columns(node_type)
-        for column, name in self._columns.items():
-            if column in have and have[column].role == "label":
-                store[name] = torch.from_numpy(self._rows(node_type, column, seeds))
-
-    def _node_values(self, subgraph: SampledSubgraph, node_type: str) -> Iterator[tuple[str, Any]]:
-        nodes = subgraph.node[node_type]
-        yield "n_id", nodes
-        if node_type in subgraph.num_sampled_nodes:
-            yield "num_sampled_nodes", subgraph.num_sampled_nodes[node_type]
-        yield "num_nodes", len(nodes)
-        if subgraph.seed_time is not None:
-            yield "seed_time", subgraph.seed_time[node_type]
-        if subgraph.seed is not None:
-            yield "batch", subgraph.seed[node_type]
-        if node_type in subgraph.seed_index:
-            # distinct seeds have the local ids 0, 1, 2...
-            yield "batch_size", int(subgraph.seed_index[node_type].max(initial=-1)) + 1
-        have = self._features.columns(node_type)
-        for column, name in self._columns.items():
-            if column in have and have[column].role != "label":
-                yield name, self._rows(node_type, column, nodes)
-
-    def _edge_values(
-        self, subgraph: SampledSubgraph, edge_type: EdgeType
-    ) -> Iterator[tuple[str, Any]]:
-        yield "edge_index", subgraph.edge_index[edge_type]
-        yield "dst_ptr", subgraph.dst_ptr[edge_type]
-        if edge_type in subgraph.num_sampled_edges:
-            yield "num_sampled_edges", subgraph.num_sampled_edges[edge_type]
-        if edge_type in subgraph.edge:
-            yield "e_id", subgraph.edge[edge_type]
-        have = self._features.columns(edge_type)
-        for column, name in self._edge_columns.items():
-            if column in have:
-                yield name, self._edge_column(subgraph, edge_type, column)
-        yield from self._degrees(subgraph, edge_type)
-
-    def _degrees(
-        self, subgraph: SampledSubgraph, edge_type: EdgeType
-    ) -> Iterator[tuple[str, np.ndarray]]:
-        neighbor_type, destination_type = ends(edge_type, self._graph.direction)
-        destinations = subgraph.node[destination_type]
-        if self._is_one_graph:
-            latest = subgraph.horizon(destination_type, len(destinations))
-            yield "degree", self._graph.degrees(edge_type, destinations, latest).astype(np.float32)
-            return
-        destinations = destinations[: len(subgraph.dst_ptr[edge_type]) - 1]
-        latest = subgraph.horizon(destination_type, len(destinations))
-        yield "dst_degree", self._graph.degrees(edge_type, destinations, latest).astype(np.float32)
-        neighbors = subgraph.node[neighbor_type]
-        latest = subgraph.horizon(neighbor_type, len(neighbors))
-        counts = self._graph.neighbor_degrees(edge_type, neighbors, latest)
-        yield "src_degree", counts.astype(np.float32)
-
-    def _edge_column(
-        self, subgraph: SampledSubgraph, edge_type: EdgeType, column: str
-    ) -> np.ndarray:
-        if edge_type not in subgraph.edge:
-            raise DataError(
-                f"column {column!r} of {edge_type_name(edge_type)} cannot be had: the sampler of "
-                "sampling.type does not say which edges it took. Fill edge in its SamplerOutput.",
-                id="sampling-edge-ids-missing",
-            )
-        return self._rows(edge_type, column, subgraph.edge[edge_type])
-
-    def _rows(self, type_: str | EdgeType, column: str, ids: np.ndarray) -> np.ndarray:
-        shape, dtype = self._features.row_layout(type_, column)
-        out = self._buffers[type_, column].array((len(ids), *shape), dtype)
-        return self._features.gather(type_, column, ids, out)
+    n_id: Tensor
+    num_seeds: int
+    num_sampled: list[int] | None
+    columns: dict[str, Tensor]
+    seed: Tensor | None = None
+    seed_time: Tensor | None = None
 
 
-def _check_columns(
-    kind: str, wanted: Mapping[str, str], have: Mapping[str, Mapping[str, ColumnInfo]]
-) -> None:
-    for column in wanted:
-        if not any(column in columns for columns in have.values()):
-            shown = {name: sorted(columns) for name, columns in have.items()}
-            raise DataError(
-                f"column {column!r} of a batch is invalid: no {kind} type has it; there are "
-                f"{shown}. Use one of these, or declare the column in graph.yaml.",
-                id="sampling-batch-column",
-            )
+@dataclass(frozen=True, kw_only=True)
+class EdgeRecord(TensorRecord):
+    """The edges of one type in a batch.
+
+    Attributes:
+        edge_index: int64 [2, num_edges], local ids (source, destination), by ascending destination.
+        dst_ptr: int64 [num_dst + 1], where the edges of each destination begin.
+        e_id: int64 [num_edges], CSC positions; None where the sampler does not say them.
+        num_sampled: edges found in each hop; None where the sampler does not count.
+        src_degree, dst_degree: float32, in the whole graph; with temporal sampling, of the edges
+            that are not later. Where the graph has one node type and one edge type, both are the
+            in-degrees (out-degrees in direction `out`) of all nodes of the batch. Else how many
+            edges of the type go out from each node of the source type, [num_src], and lead to each
+            node that took edges, [num_dst].
+        columns: by name, [num_edges, ...].
+    """
+
+    edge_index: Tensor
+    dst_ptr: Tensor
+    e_id: Tensor | None
+    num_sampled: list[int] | None
+    src_degree: Tensor
+    dst_degree: Tensor
+    columns: dict[str, Tensor]
 
 
-def _tensor(value: Any) -> Any:
-    return torch.from_numpy(value) if isinstance(value, np.ndarray) else value
+@dataclass(frozen=True, kw_only=True)
+class Batch(TensorRecord):
+    """A micro-batch: what a model reads of it, whatever the loss is on.
+
+    Attributes:
+        index: its number in the epoch, over all ranks.
+        input_id: int64 [num_seeds], the seeds as given.
+        nodes: by node type.
+        edges: by edge type as messages go: against the edges (`out`), those of (src, rel, dst) are
+            under (dst, rev_rel, src).
+    """
+
+    index: int
+    input_id: Tensor
+    nodes: dict[str, NodeRecord]
+    edges: dict[EdgeType, EdgeRecord]
+
+    @property
+    def num_edges(self) -> int:
+        """How many edges there are, of all types."""
+        return sum(edges.edge_index.shape[1] for edges in self.edges.values())
+
+
+@dataclass(frozen=True, kw_only=True)
+class NodeBatch(Batch):
+    """Seeds of one node type.
+
+    Attributes:
+        node_type: of the seeds; `input_id` are dense ids, which may repeat.
+        seed_index: int64 [num_seeds], local ids of the seeds.
+        labels: by name, [num_seeds, ...]; of no other node are labels read.
+    """
+
+    node_type: str
+    seed_index: Tensor
+    labels: dict[str, Tensor]
+
+    @property
+    def y(self) -> Tensor:
+        """[num_seeds, ...], the labels that the task is about."""
+        return self.labels["y"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class HardNegatives(TensorRecord):
+    """Declared negatives of the anchors of a batch.
+
+    Attributes:
+        index, id: int64 [num_hard], local and dense ids.
+        query: int64 [num_hard], which query (`BatchLinks.query`) each belongs to.
+    """
+
+    index: Tensor
+    id: Tensor
+    query: Tensor
+
+
+@dataclass(frozen=True, kw_only=True)
+class RandomNodes(TensorRecord):
+    """Nodes that the links of a batch compete with, drawn for all of them.
+
+    Attributes:
+        index, id: int64 [num_random], local and dense ids.
+        group: int64 [num_random], with temporal sampling: the group of links that each competes
+            with.
+    """
+
+    index: Tensor
+    id: Tensor
+    group: Tensor | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class LogQ(TensorRecord):
+    """How probable the random negatives and, where they compete, the targets of a batch are.
+
+    Attributes:
+        draw_probability: float64 [num_candidates], of one random draw.
+        link_share: float64 [num_candidates], the share of an epoch's links that lead there.
+    """
+
+    draw_probability: Tensor
+    link_share: Tensor
+
+
+@dataclass(frozen=True, kw_only=True)
+class KnownPairs(TensorRecord):
+    """Known links of the anchors of a batch.
+
+    Attributes:
+        query, id: int64 [num_known], of each the query and the dense id of the target.
+    """
+
+    query: Tensor
+    id: Tensor
+
+
+@dataclass(frozen=True, kw_only=True)
+class BatchLinks(TensorRecord):
+    """The links of a batch, and what they compete with.
+
+    Attributes:
+        position: int64 [num_links], among the links of the split.
+        index, id: int64 [2, num_links], local and dense ids (anchor, target).
+        query: int64 [num_links], a number for each anchor of the batch; of several relations or
+            groups, for each anchor with its relation and group.
+        hard: hard negatives.
+        random: random negatives; in evaluation those that `candidate` points at.
+        relation: int64 [num_links], of several relations: which each link is of.
+        group: int64 [num_links], with temporal sampling; links of a group compete with its own
+            candidates only.
+        known: bool [num_links, num_candidates], in training: whether a candidate is a known link
+            of the anchor. Candidates are random negatives, targets of the links where they compete,
+            hard negatives. None where known links may compete.
+        known_pairs: in place of `known`, where candidates come from all batches of a step.
+        candidate: int64 [num_links, num_negatives], in evaluation: what each link competes with,
+            positions among the random negatives.
+        log_q: of the random negatives and targets, where the loss corrects for it.
+    """
+
+    position: Tensor
+    index: Tensor
+    id: Tensor
+    query: Tensor
+    hard: HardNegatives
+    random: RandomNodes
+    relation: Tensor | None
+    group: Tensor | None
+    known: Tensor | None
+    known_pairs: KnownPairs | None
+    candidate: Tensor | None
+    log_q: LogQ | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class LinkBatch(Batch):
+    """Links and their negatives, in one sampled neighborhood.
+
+    Attributes:
+        links: `input_id` are positions of the seeds among the links, or anchors, of the split.
+    """
+
+    links: BatchLinks
+
+
+def _apply(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
+    if isinstance(value, Tensor):
+        return change(value)
+    if isinstance(value, dict):
+        return {key: _apply(part, change) for key, part in value.items()}
+    if isinstance(value, TensorRecord):
+        assert is_dataclass(value)
+        names = [field.name for field in fields(value)]
+        return replace(value, **{name: _apply(getattr(value, name), change) for name in names})
+    return value

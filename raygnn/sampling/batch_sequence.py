@@ -8,19 +8,19 @@ from collections.abc import Callable, Generator
 from contextlib import closing
 from functools import partial
 from types import TracebackType
-from typing import Any, NotRequired, Self, TypedDict
+from typing import Any, Generic, NotRequired, Self, TypedDict, TypeVar
 from weakref import WeakSet
 
 import numpy as np
 import torch
 
 from raygnn.errors import ConfigError
+from raygnn.sampling.batch import Batch
 from raygnn.sampling.prefetch import DeviceCopies, map_ahead
 from raygnn.sampling.rng import BatchKey, batch_key, seed_order
 
-#: `torch_geometric.data.Data` of a graph of one node and edge type, else `HeteroData`; what is in
-#: it, `raygnn.sampling.batch.BatchAssembler` says.
-Batch = Any
+#: What a sequence is of.
+BatchT = TypeVar("BatchT", bound=Batch)
 
 
 class SequenceOptions(TypedDict):
@@ -37,7 +37,7 @@ class SequenceOptions(TypedDict):
     device: NotRequired[torch.device | None]
 
 
-class BatchSequence(ABC):
+class BatchSequence(ABC, Generic[BatchT]):
     """Cuts examples into one global sequence of micro-batches, and makes this rank's share of it.
 
     Micro-batch i of an epoch is the same for any number of ranks and threads: its examples are
@@ -90,16 +90,11 @@ class BatchSequence(ABC):
         self._copies = (
             DeviceCopies(device) if device is not None and device.type == "cuda" else None
         )
-        self._running: WeakSet[Generator[Batch, None, None]] = WeakSet()
+        self._running: WeakSet[Generator[BatchT, None, None]] = WeakSet()
 
     @abstractmethod
-    def build(self, places: np.ndarray, epoch: int, key: BatchKey) -> Batch:
-        """The batch of some examples: a pure function of the arguments.
-
-        Args:
-            places: int64, positions among the examples as given.
-            key: of the batch.
-        """
+    def build(self, epoch: int, index: int) -> BatchT:
+        """The micro-batch of the examples at `places(epoch, index)`, with draws of `key`."""
 
     @property
     def num_batches(self) -> int:
@@ -108,7 +103,7 @@ class BatchSequence(ABC):
 
     def iterate(
         self, epoch: int, start: int = 0, stop: int | None = None
-    ) -> Generator[Batch, None, None]:
+    ) -> Generator[BatchT, None, None]:
         """This rank's micro-batches with start <= index < stop, in order; each has its `index`.
 
         Leaving the loop, or closing what is returned, ends its threads.
@@ -142,13 +137,10 @@ class BatchSequence(ABC):
         in_turns = self._copies is None and num_busy > 1 and num_busy * num_workers >= num_cores
         return (num_busy, True) if in_turns else (1, False)
 
-    def make(self, epoch: int, index: int) -> Batch:
+    def make(self, epoch: int, index: int) -> BatchT:
         """Makes one micro-batch: a pure function of the two numbers."""
         try:
-            key = batch_key(self.seed, self.split, epoch, index)
-            batch = self.build(self.places(epoch, index), epoch, key)
-            batch.index = index
-            return batch
+            return self.build(epoch, index)
         except Exception as error:
             error.add_note(f"while making batch {index} of split {self.split!r}, epoch {epoch}")
             raise
@@ -156,6 +148,10 @@ class BatchSequence(ABC):
     def _make_on_device(self, epoch: int, index: int) -> Any:
         batch = self.make(epoch, index)
         return batch if self._copies is None else self._copies.begin(batch)
+
+    def key(self, epoch: int, index: int) -> BatchKey:
+        """What all draws of a micro-batch follow from."""
+        return batch_key(self.seed, self.split, epoch, index)
 
     def places(self, epoch: int, index: int) -> np.ndarray:
         """int64, positions of a micro-batch's examples among all as given."""
@@ -183,8 +179,8 @@ class BatchSequence(ABC):
 
 
 def _each(
-    change: Callable[[Any], Batch], items: Generator[Any, None, None]
-) -> Generator[Batch, None, None]:
+    change: Callable[[Any], BatchT], items: Generator[Any, None, None]
+) -> Generator[BatchT, None, None]:
     """Like `map`; closing it closes the items."""
     with closing(items):
         yield from map(change, items)

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass
 from itertools import accumulate
-from typing import Any
 
-import torch
 from torch import Tensor
-from torch_geometric.data import Data, HeteroData
 
 from raygnn.data.edge_types import EdgeType
 from raygnn.errors import DataError
+from raygnn.sampling.batch import Batch, EdgeRecord, TensorRecord
 
 
 @dataclass(frozen=True, kw_only=True)
-class Block:
+class Block(TensorRecord):
     """The edges of one layer. Its destinations are the first of its sources.
 
     Not so in a `HeteroBlock` where the two are of different node types.
@@ -47,18 +45,9 @@ class Block:
         """How many edges there are."""
         return self.edge_index.shape[1]
 
-    def to(self, device: torch.device | str, *, non_blocking: bool = False) -> Block:
-        """The block with its tensors on a device."""
-        moved: dict[str, Any] = {}
-        for field in fields(self):
-            value = getattr(self, field.name)
-            if isinstance(value, Tensor):
-                moved[field.name] = value.to(device, non_blocking=non_blocking)
-        return replace(self, **moved)
-
 
 @dataclass(frozen=True, kw_only=True)
-class HeteroBlock:
+class HeteroBlock(TensorRecord):
     """The edges of one layer, of every edge type. Destinations of a type are its first sources.
 
     Attributes:
@@ -74,86 +63,63 @@ class HeteroBlock:
     num_src: dict[str, int]
     num_dst: dict[str, int]
 
-    def to(self, device: torch.device | str, *, non_blocking: bool = False) -> HeteroBlock:
-        """The block with its tensors on a device."""
-        moved = {t: b.to(device, non_blocking=non_blocking) for t, b in self.blocks.items()}
-        return replace(self, blocks=moved)
 
-
-def blocks_of(batch: Data | HeteroData) -> list[Any]:
-    """The blocks of a batch, in the order of the layers.
+def blocks_of(batch: Batch) -> list[Block]:
+    """The blocks of a batch of one node type and one edge type, in the order of the layers.
 
     blocks[0], of the first layer, has all edges; blocks[-1] those into the seeds only. They are
     nested prefixes of the batch's edge lists and share its tensors.
 
-    Args:
-        batch: as `NeighborLoader` or `LinkLoader` gives it.
-    Returns:
-        Of `Data` a list of `Block`, of `HeteroData` a list of `HeteroBlock`.
     Raises:
         DataError: the batch is of a sampler that does not count its hops.
     """
-    if not isinstance(batch, HeteroData):
-        nodes, edges = _counts(batch, "num_sampled_nodes"), _counts(batch, "num_sampled_edges")
-        ends = zip(nodes[1:], nodes[:-1], edges, strict=True)
-        degree = batch.degree
-        return [
-            _prefix(batch, num_src, num_dst, num_edges, degree, degree)
-            for num_src, num_dst, num_edges in ends
-        ][::-1]
-    nodes_of = {t: _counts(batch[t], "num_sampled_nodes") for t in batch.node_types}
-    edges_of = {t: _counts(batch[t], "num_sampled_edges") for t in batch.edge_types}
-    num_hops = min(len(counts) for counts in nodes_of.values()) - 1
-    return [_hetero_prefix(batch, hop, nodes_of, edges_of) for hop in reversed(range(num_hops))]
+    ((edge_type, _),) = batch.edges.items()
+    return [block.blocks[edge_type] for block in hetero_blocks_of(batch)]
 
 
-def _hetero_prefix(
-    batch: HeteroData,
-    hop: int,
-    nodes_of: dict[str, list[int]],
-    edges_of: dict[EdgeType, list[int]],
+def hetero_blocks_of(batch: Batch) -> list[HeteroBlock]:
+    """The blocks of a batch of any types; see `blocks_of`."""
+    nodes = {t: _up_to_each_hop(nodes.num_sampled) for t, nodes in batch.nodes.items()}
+    edges = {t: _up_to_each_hop(edges.num_sampled) for t, edges in batch.edges.items()}
+    num_hops = min(len(counts) for counts in nodes.values()) - 1
+    return [_hetero_block(batch, hop, nodes, edges) for hop in reversed(range(num_hops))]
+
+
+def _hetero_block(
+    batch: Batch, hop: int, nodes: dict[str, list[int]], edges: dict[EdgeType, list[int]]
 ) -> HeteroBlock:
-    num_src = {node_type: counts[hop + 1] for node_type, counts in nodes_of.items()}
-    num_dst = {node_type: counts[hop] for node_type, counts in nodes_of.items()}
-    blocks = {}
-    for edge_type, counts in edges_of.items():
-        source, _, target = edge_type
-        store = batch[edge_type]
-        blocks[edge_type] = _prefix(
-            store,
-            num_src[source],
-            num_dst[target],
-            counts[hop],
-            store.src_degree,
-            store.dst_degree,
+    num_src = {node_type: counts[hop + 1] for node_type, counts in nodes.items()}
+    num_dst = {node_type: counts[hop] for node_type, counts in nodes.items()}
+    blocks = {
+        edge_type: _block(
+            batch.edges[edge_type], num_src[edge_type[0]], num_dst[edge_type[2]], counts[hop]
         )
+        for edge_type, counts in edges.items()
+    }
     return HeteroBlock(blocks=blocks, num_src=num_src, num_dst=num_dst)
 
 
-def _prefix(
-    store: Any, num_src: int, num_dst: int, num_edges: int, src_degree: Tensor, dst_degree: Tensor
-) -> Block:
-    edge_attr, edge_weight = getattr(store, "edge_attr", None), getattr(store, "edge_weight", None)
+def _block(edges: EdgeRecord, num_src: int, num_dst: int, num_edges: int) -> Block:
+    """A prefix of the edges of one type."""
+    edge_attr, edge_weight = edges.columns.get("edge_attr"), edges.columns.get("edge_weight")
     return Block(
-        edge_index=store.edge_index[:, :num_edges],
+        edge_index=edges.edge_index[:, :num_edges],
         num_src=num_src,
         num_dst=num_dst,
-        dst_ptr=store.dst_ptr[: num_dst + 1],
-        src_degree=src_degree[:num_src],
-        dst_degree=dst_degree[:num_dst],
+        dst_ptr=edges.dst_ptr[: num_dst + 1],
+        src_degree=edges.src_degree[:num_src],
+        dst_degree=edges.dst_degree[:num_dst],
         edge_attr=None if edge_attr is None else edge_attr[:num_edges],
         edge_weight=None if edge_weight is None else edge_weight[:num_edges],
     )
 
 
-def _counts(store: Any, name: str) -> list[int]:
-    """How many nodes or edges there are up to each hop."""
-    by_hop = getattr(store, name, None)
-    if by_hop is None:
+def _up_to_each_hop(num_sampled: list[int] | None) -> list[int]:
+    if num_sampled is None:
         raise DataError(
             "blocks of this batch cannot be made: its sampler does not count the nodes and edges "
             "of each hop. Fill num_sampled_nodes and num_sampled_edges in its SamplerOutput, or "
             "use a model that takes the sampled subgraph.",
             id="sampling-hop-counts-missing",
         )
-    return list(accumulate(by_hop))
+    return list(accumulate(num_sampled))

@@ -40,7 +40,7 @@ def merged(one: Skips, other: Skips) -> Skips:
             np.concatenate([one.edges, other.edges]),
         ]
     )
-    rows, edges = np.unique(both, axis=1)
+    rows, edges = np.ascontiguousarray(np.unique(both, axis=1))
     distinct, first = np.unique(rows, return_index=True)
     return Skips(distinct, np.append(first, len(rows)), edges)
 

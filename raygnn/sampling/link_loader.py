@@ -9,14 +9,22 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Unpack
 
 import numpy as np
 import torch
-from torch_geometric.data import Data
+from torch import Tensor
 from torch_geometric.sampler import BaseSampler
 
 from raygnn.data.edge_types import EdgeType, edge_type_name
 from raygnn.data.hashing import splitmix64_array
 from raygnn.errors import ConfigError, DataError
-from raygnn.sampling.batch import BatchAssembler
-from raygnn.sampling.batch_sequence import Batch, BatchSequence, SequenceOptions
+from raygnn.sampling.batch import (
+    BatchLinks,
+    HardNegatives,
+    KnownPairs,
+    LinkBatch,
+    LogQ,
+    RandomNodes,
+)
+from raygnn.sampling.batch_assembler import BatchAssembler
+from raygnn.sampling.batch_sequence import BatchSequence, SequenceOptions
 from raygnn.sampling.links import LinkSeeds, RowDraws, SeedKind, edges_of_links
 from raygnn.sampling.negatives import UNIFORM, EvaluationCandidates, RandomNegatives
 from raygnn.sampling.neighbor_sampler import DISJOINT_LINKS, NeighborSampler
@@ -85,35 +93,11 @@ class LinkPlan:
             )
 
 
-class LinkLoader(BatchSequence):
+class LinkLoader(BatchSequence[LinkBatch]):
     """Batches of links: hard and random negatives, and one neighborhood for all.
 
     All ends of links and all negatives are the seeds of one sample, so each node is encoded once.
-    The batch has, beside what `BatchAssembler` gives:
-
-        input_id: int64 [num_seeds], positions of the seeds among the links, or anchors, of the
-            split.
-        link: int64 [num_links], positions among the links of the split.
-        label_index: int64 [2, num_links], local ids (anchor, target).
-        label_id: int64 [2, num_links], the same as dense ids.
-        relation: int64 [num_links], of several relations: which each link is of.
-        query: int64 [num_links], a number for each anchor of the batch; of several relations or
-            groups, for each anchor with its relation and group.
-        negative_index, negative_id, negative_query: int64 [num_hard], local and dense ids of hard
-            negatives, and the query that they belong to.
-        random_negatives, random_negative_id: int64 [num_random], local and dense ids.
-        group, random_group: int64, with temporal sampling: the group of each link and of each
-            random negative.
-        known: bool [num_links, num_candidates], in training: whether a candidate is a known link
-            of the anchor. Candidates are random negatives, targets of the links where they compete,
-            hard negatives. Absent where `plan.known` is None, or with `plan.is_joint`.
-        known_query, known_target: int64 [num_known], with `plan.is_joint`: the query and the dense
-            id of each known link of the batch's anchors.
-        candidate: int64 [num_links, num_negatives], in evaluation: what each link competes with,
-            positions among the random negatives.
-        draw_probability, link_share: float64 [num_candidates], with `log_q`, of the random
-            negatives and targets: the probability of one draw, and the share of an epoch's links
-            that lead there.
+    See `BatchLinks` for what else a batch holds.
 
     The message edges that repeat the links of the batch are kept out of the sample: those between
     anchor and target of the type that the links are of and of its reverse types, in both directions
@@ -222,25 +206,29 @@ class LinkLoader(BatchSequence):
             #: float64 [num_targets], the share of an epoch's links that lead to each node
             self.link_share = np.bincount(links.targets, weights, num_targets) / weights.sum()
 
-    def build(self, places: np.ndarray, epoch: int, key: BatchKey) -> Batch:
-        """The batch of some seeds."""
-        drawn = self._draw(places, epoch, key)
+    def build(self, epoch: int, index: int) -> LinkBatch:
+        """The batch of the seeds at `places(epoch, index)`."""
+        drawn, key = self._draw(epoch, index), self.key(epoch, index)
         subgraph, local = self._sample(drawn, key)
-        return self._add(self._assembler.assemble(subgraph), drawn, local)
+        return LinkBatch(
+            index=index,
+            input_id=torch.from_numpy(drawn.seeds),
+            nodes=self._assembler.nodes(subgraph),
+            edges=self._assembler.edges(subgraph),
+            links=self._links(drawn, local),
+        )
 
-    def without_neighborhood(self, index: int, epoch: int = 0) -> Batch:
+    def without_neighborhood(self, index: int, epoch: int = 0) -> LinkBatch:
         """A batch without its graph, whose local ids are dense ids.
 
         So it fits the rows of all nodes.
         """
-        key = batch_key(self.seed, self.split, epoch, index)
-        drawn = self._draw(self.places(epoch, index), epoch, key)
-        batch = self._add(Data(), drawn, drawn.parts)
-        batch.index = index
-        return batch
+        drawn = self._draw(epoch, index)
+        seeds, links = torch.from_numpy(drawn.seeds), self._links(drawn, drawn.parts)
+        return LinkBatch(index=index, input_id=seeds, nodes={}, edges={}, links=links)
 
-    def _draw(self, places: np.ndarray, epoch: int, key: BatchKey) -> _Drawn:
-        edges = self.supervision
+    def _draw(self, epoch: int, index: int) -> _Drawn:
+        edges, places = self.supervision, self.places(epoch, index)
         links = self._seeds.links(places if self._by_time is None else self._by_time[places], epoch)
         group = time = None
         num_groups = 1
@@ -276,7 +264,7 @@ class LinkLoader(BatchSequence):
             random = np.empty(0, np.int64)
             if self.negatives is not None:
                 num_random = max(self.plan.num_negatives, num_groups)
-                random = self.negatives.draw(num_random, key)
+                random = self.negatives.draw(num_random, self.key(epoch, index))
             random_group = np.arange(len(random)) * num_groups // max(len(random), 1)
         return _Drawn(
             seeds=places,
@@ -338,45 +326,59 @@ class LinkLoader(BatchSequence):
                     found[each].append(of_type)
         return {edge_type: np.concatenate(parts, axis=1) for edge_type, parts in found.items()}
 
-    def _add(self, batch: Batch, drawn: _Drawn, local: Mapping[str, np.ndarray]) -> Batch:
-        """Adds the attributes of the class to a batch.
+    def _links(self, drawn: _Drawn, local: Mapping[str, np.ndarray]) -> BatchLinks:
+        """What was drawn, as tensors.
 
         Args:
             local: local ids of the nodes of the batch, by part.
         """
-        found = {
-            "input_id": drawn.seeds,
-            "link": drawn.links,
-            "label_index": np.stack([local["anchor"], local["target"]]),
-            "label_id": np.stack([drawn.anchors, drawn.targets]),
-            "relation": drawn.relations,
-            "query": drawn.query,
-            "negative_index": local["hard"].copy(),
-            "negative_id": drawn.hard,
-            "negative_query": drawn.hard_query,
-            "random_negatives": local["random"].copy(),
-            "random_negative_id": drawn.random,
-            "candidate": drawn.candidate,
-        }
-        if drawn.group is not None:
-            found |= {"group": drawn.group, "random_group": drawn.random_group}
         offered = drawn.random
         if self.plan.in_batch:
             offered = np.concatenate([offered, drawn.targets])
+        known = known_pairs = log_q = None
         if self.plan.known is not None and self.plan.is_joint:
-            found |= _known_links(self.plan.known, drawn)
+            known_pairs = _known_pairs(self.plan.known, drawn)
         elif self.plan.known is not None and not self.plan.is_evaluation:
             candidates = np.concatenate([offered, drawn.hard])
-            found["known"] = self.plan.known.mask(drawn.anchors, candidates, drawn.relations)
+            known = self.plan.known.mask(drawn.anchors, candidates, drawn.relations)
         if self.plan.log_q:
-            found["link_share"] = self.link_share[offered]
-            found["draw_probability"] = np.zeros(len(offered))
-            if self.negatives is not None:
-                found["draw_probability"] = self.negatives.probability(offered)
-        for name, value in found.items():
-            if value is not None:
-                batch[name] = torch.from_numpy(value)
-        return batch
+            log_q = self._log_q(offered)
+        hard, random = local["hard"].copy(), local["random"].copy()
+        return BatchLinks(
+            position=torch.from_numpy(drawn.links),
+            index=torch.from_numpy(np.stack([local["anchor"], local["target"]])),
+            id=torch.from_numpy(np.stack([drawn.anchors, drawn.targets])),
+            query=torch.from_numpy(drawn.query),
+            hard=HardNegatives(
+                index=torch.from_numpy(hard),
+                id=torch.from_numpy(drawn.hard),
+                query=torch.from_numpy(drawn.hard_query),
+            ),
+            random=RandomNodes(
+                index=torch.from_numpy(random),
+                id=torch.from_numpy(drawn.random),
+                group=None if drawn.group is None else torch.from_numpy(drawn.random_group),
+            ),
+            relation=_optional(drawn.relations),
+            group=_optional(drawn.group),
+            known=_optional(known),
+            known_pairs=known_pairs,
+            candidate=_optional(drawn.candidate),
+            log_q=log_q,
+        )
+
+    def _log_q(self, offered: np.ndarray) -> LogQ:
+        probability = np.zeros(len(offered))
+        if self.negatives is not None:
+            probability = self.negatives.probability(offered)
+        return LogQ(
+            draw_probability=torch.from_numpy(probability),
+            link_share=torch.from_numpy(self.link_share[offered]),
+        )
+
+
+def _optional(values: np.ndarray | None) -> Tensor | None:
+    return None if values is None else torch.from_numpy(values)
 
 
 class _Drawn(NamedTuple):
@@ -425,15 +427,13 @@ class _Drawn(NamedTuple):
         }
 
 
-def _known_links(known: KnownLinks, drawn: _Drawn) -> dict[str, np.ndarray]:
-    """The known links of each query, as `LinkLoader` describes them."""
+def _known_pairs(known: KnownLinks, drawn: _Drawn) -> KnownPairs:
+    """The known links of each query."""
     first = np.unique(drawn.query, return_index=True)[1]
     relations = None if drawn.relations is None else drawn.relations[first]
     bounds, targets = known.rows(drawn.anchors[first], relations)
-    return {
-        "known_query": np.repeat(np.arange(len(first)), np.diff(bounds)),
-        "known_target": targets,
-    }
+    query = np.repeat(np.arange(len(first)), np.diff(bounds))
+    return KnownPairs(query=torch.from_numpy(query), id=torch.from_numpy(targets))
 
 
 def _joined(parts: Mapping[str, np.ndarray], types: Mapping[str, str]) -> dict[str, np.ndarray]:

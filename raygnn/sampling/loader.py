@@ -6,11 +6,13 @@ from collections.abc import Mapping
 from typing import Unpack
 
 import numpy as np
+import torch
 from torch_geometric.sampler import BaseSampler
 
 from raygnn.errors import DataError
-from raygnn.sampling.batch import BatchAssembler
-from raygnn.sampling.batch_sequence import Batch, BatchSequence, SequenceOptions
+from raygnn.sampling.batch import NodeBatch
+from raygnn.sampling.batch_assembler import BatchAssembler
+from raygnn.sampling.batch_sequence import BatchSequence, SequenceOptions
 from raygnn.sampling.foreign_sampler import ForeignSampler
 from raygnn.sampling.neighbor_sampler import NeighborSampler
 from raygnn.sampling.protocols import FeatureStore, GraphStore
@@ -19,7 +21,7 @@ from raygnn.sampling.seeds import check_seeds
 from raygnn.sampling.subgraph import SampledSubgraph
 
 
-class NeighborLoader(BatchSequence):
+class NeighborLoader(BatchSequence[NodeBatch]):
     """Batches of seeds of one node type, each with its sampled neighborhood.
 
     Args:
@@ -64,13 +66,20 @@ class NeighborLoader(BatchSequence):
             self._times = np.broadcast_to(np.asarray(as_of), len(self.seeds))
         self._assembler = BatchAssembler(graph, features, columns, edge_columns or {})
 
-    def build(self, places: np.ndarray, epoch: int, key: BatchKey) -> Batch:
-        """The batch of some seeds."""
+    def build(self, epoch: int, index: int) -> NodeBatch:
+        """The batch of the seeds at `places(epoch, index)`."""
+        places = self.places(epoch, index)
         seeds = self.seeds[places]
-        subgraph = self._sample(seeds, places, key)
-        batch = self._assembler.assemble(subgraph)
-        self._assembler.add_seeds(batch, subgraph, self.node_type, seeds)
-        return batch
+        subgraph = self._sample(seeds, places, self.key(epoch, index))
+        return NodeBatch(
+            index=index,
+            input_id=torch.from_numpy(seeds),
+            nodes=self._assembler.nodes(subgraph),
+            edges=self._assembler.edges(subgraph),
+            node_type=self.node_type,
+            seed_index=torch.from_numpy(subgraph.seed_index[self.node_type]),
+            labels=self._assembler.labels(self.node_type, seeds),
+        )
 
     def _sample(self, seeds: np.ndarray, places: np.ndarray, key: BatchKey) -> SampledSubgraph:
         if self._times is None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from torch_geometric.sampler import (
@@ -110,22 +110,20 @@ class NeighborSampler(BaseSampler):
                 edge type is not one of its, or times are missing.
         """
         checked = {t: check_seeds(self.graph, t, ids) for t, ids in seeds.items()}
-        excluded = exclusions(self.graph, exclude or {})
         ids = None
         if self.disjoint or self.temporal is not None:
             ids = DisjointIds(self.graph, checked, self.temporal, times, disjoint=self.disjoint)
+        excluded = exclusions(self.graph, exclude or {})
+        given = _Given(key, excluded, isolated or {}, ids)
         with self._workspaces.lend() as growing:
             growing.start(checked if ids is None else ids.encoded(checked))
             for hop in range(self.num_hops):
-                for edge_type, fanouts in self.fanouts.items():
-                    fanout, pairs = fanouts[hop], excluded.get(edge_type)
-                    picks = self._pick(growing, edge_type, fanout, key, hop, pairs, ids)
+                for edge_type in self.fanouts:
+                    picks = self._pick(growing, edge_type, hop, given)
                     if picks is None:
                         growing.add_no_edges(edge_type)
-                        continue
-                    if hop == 0 and isolated:
-                        picks = self._without(picks, edge_type, growing, isolated, ids)
-                    growing.add_edges(edge_type, picks)
+                    else:
+                        growing.add_edges(edge_type, picks)
                 growing.end_hop()
             subgraph = growing.finish()
         return subgraph if ids is None else ids.decoded(subgraph)
@@ -169,44 +167,54 @@ class NeighborSampler(BaseSampler):
         return chain_key(RNG_VERSION, self.seed, text_key("PyG"), *seeds.tolist())
 
     def _pick(
-        self,
-        growing: GrowingSubgraph,
-        edge_type: EdgeType,
-        fanout: int,
-        key: BatchKey,
-        hop: int,
-        exclude: Exclusion | None,
-        ids: DisjointIds | None,
+        self, growing: GrowingSubgraph, edge_type: EdgeType, hop: int, given: _Given
     ) -> Picks | None:
         """The edges that the frontier takes; None where there is nothing to take."""
-        frontier = growing.frontier(edge_type)
-        if len(frontier) == 0 or fanout == 0:
+        codes, fanout = growing.frontier(edge_type), self.fanouts[edge_type][hop]
+        if len(codes) == 0 or fanout == 0:
             return None
         neighbor_type, node_type = self._ends[edge_type]
-        horizon = salts = None
+        ids, isolated = given.ids, given.isolated.get(node_type)
+        takes = None
+        if hop == 0 and isolated is not None and len(isolated):
+            takes = ~np.isin(codes if ids is None else ids.split(node_type, codes)[0], isolated)
+            codes = codes[takes]
+        frontier, horizon, salts = codes, None, None
         if ids is not None:
-            frontier, numbers = ids.split(node_type, frontier)
+            frontier, numbers = ids.split(node_type, codes)
             horizon, salts = ids.horizon(numbers), ids.salts(numbers)
-        replace, weight = self.replace, self.weight
-        request = PickRequest(frontier, fanout, replace, key, hop, exclude, weight, horizon, salts)
+        request = PickRequest(
+            nodes=frontier,
+            fanout=fanout,
+            replace=self.replace,
+            key=given.key,
+            hop=hop,
+            exclude=given.excluded.get(edge_type),
+            weight=self.weight,
+            horizon=horizon,
+            salts=salts,
+        )
         picks = self.graph.pick(edge_type, request, growing.scratch)
-        return picks if ids is None else ids.joined(neighbor_type, picks, numbers)
-
-    def _without(
-        self,
-        picks: Picks,
-        edge_type: EdgeType,
-        growing: GrowingSubgraph,
-        isolated: Mapping[str, np.ndarray],
-        ids: DisjointIds | None,
-    ) -> Picks:
-        """The picks of the first hop without those of isolated seeds."""
-        _, node_type = self._ends[edge_type]
-        frontier = growing.frontier(edge_type)
         if ids is not None:
-            frontier, _ = ids.split(node_type, frontier)
-        takes = ~np.isin(frontier, isolated.get(node_type, ()))
-        num_picks = np.diff(picks.offsets)
-        kept = np.repeat(takes, num_picks)
-        offsets = np.append(0, np.cumsum(np.where(takes, num_picks, 0)))
-        return Picks(picks.neighbors[kept], picks.e_id[kept], offsets)
+            picks = ids.joined(neighbor_type, picks, numbers)
+        if takes is None:
+            return picks
+        num_picks = np.zeros(len(takes), np.int64)
+        num_picks[takes] = np.diff(picks.offsets)
+        return picks._replace(offsets=np.append(0, np.cumsum(num_picks)))
+
+
+class _Given(NamedTuple):
+    """What one sample is drawn by, besides its seeds.
+
+    Attributes:
+        key: of the batch.
+        excluded: by edge type, edges that are not there.
+        isolated: by node type, dense ids of seeds that take no edge.
+        ids: what tells nodes of several neighborhoods apart; None where seeds share nodes.
+    """
+
+    key: BatchKey
+    excluded: dict[EdgeType, Exclusion]
+    isolated: Mapping[str, np.ndarray]
+    ids: DisjointIds | None

@@ -6,12 +6,16 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from itertools import islice
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import torch
+from torch import Tensor
+
+from raygnn.sampling.batch import TensorRecord
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
+Record = TypeVar("Record", bound=TensorRecord)
 
 
 def map_ahead(
@@ -76,17 +80,17 @@ class DeviceCopies:
         self._device = device
         self._stream = torch.cuda.Stream(device)
 
-    def begin(self, batch: Any) -> tuple[Any, torch.cuda.Event]:
-        """The batch on the device, to be read only once the event has happened.
+    def begin(self, batch: Record) -> tuple[Record, torch.cuda.Event]:
+        """The batch on the device, to be read only once the event has happened."""
 
-        Args:
-            batch: `Data` or `HeteroData`; is changed.
-        """
+        def copied(tensor: Tensor) -> Tensor:
+            return tensor.pin_memory().to(self._device, non_blocking=True)
+
         with torch.cuda.stream(self._stream):
-            moved = batch.pin_memory().to(self._device, non_blocking=True)
+            moved = batch.apply(copied)
             return moved, self._stream.record_event()
 
-    def finish(self, copy: tuple[Any, torch.cuda.Event]) -> Any:
+    def finish(self, copy: tuple[Record, torch.cuda.Event]) -> Record:
         """The batch of `begin`, for the current stream of the caller, which waits on the device.
 
         Its memory stays until that stream is done with it.
@@ -94,4 +98,9 @@ class DeviceCopies:
         batch, copied = copy
         stream = torch.cuda.current_stream(self._device)
         stream.wait_event(copied)
-        return batch.record_stream(stream)
+
+        def used(tensor: Tensor) -> Tensor:
+            tensor.record_stream(stream)
+            return tensor
+
+        return batch.apply(used)

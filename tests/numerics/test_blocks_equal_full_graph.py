@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from types import SimpleNamespace
+from dataclasses import replace
 
 import pytest
 import torch
@@ -14,7 +14,9 @@ from torch_geometric.nn import GATConv, GCNConv, SAGEConv
 
 from raygnn.models import GAT, GCN, GIN, MLP, Encoder, GATv2, GraphSAGE, Transformer
 from raygnn.models.wrap import SubgraphModule
+from raygnn.sampling import NodeBatch
 from raygnn.sampling.blocks import Block, blocks_of
+from tests.batches import batch_of
 
 ENCODERS: list[type[Encoder]] = [GCN, GraphSAGE, GAT, GATv2, GIN, Transformer, MLP]
 NUM_LAYERS, CHANNELS = 3, 8
@@ -40,7 +42,7 @@ def graphs(draw: st.DrawFn) -> tuple[Tensor, list[int]]:
     return torch.tensor(pairs, dtype=torch.long).reshape(-1, 2).T, seeds
 
 
-def batch_of(x: Tensor, edge_index: Tensor, seeds: list[int]) -> SimpleNamespace:
+def sample(x: Tensor, edge_index: Tensor, seeds: list[int]) -> NodeBatch:
     """What a sampler without limit gives, by plain loops over Python lists."""
     nodes, src, dst = list(seeds), [], []
     num_nodes, num_edges = [len(seeds)], []
@@ -57,16 +59,14 @@ def batch_of(x: Tensor, edge_index: Tensor, seeds: list[int]) -> SimpleNamespace
         frontier = found
         num_nodes.append(len(found))
         num_edges.append(len(src) - edges_before)
-    degree = torch.bincount(edge_index[1], minlength=len(x)).float()
-    local = torch.tensor([src, dst], dtype=torch.long)
-    return SimpleNamespace(
-        x=x[nodes],
-        edge_index=local,
-        dst_ptr=torch.searchsorted(local[1].contiguous(), torch.arange(len(nodes) + 1)),
-        num_sampled_nodes=num_nodes,
-        num_sampled_edges=num_edges,
-        degree=degree[nodes],
-        batch_size=len(seeds),
+    degree = torch.bincount(edge_index[1], minlength=len(x)).float()[nodes]
+    batch = batch_of(x[nodes], torch.tensor([src, dst], dtype=torch.long), len(seeds))
+    (name, of_nodes), (edge_type, of_edges) = *batch.nodes.items(), *batch.edges.items()
+    in_hops = replace(of_edges, num_sampled=num_edges, src_degree=degree, dst_degree=degree)
+    return replace(
+        batch,
+        nodes={name: replace(of_nodes, num_sampled=num_nodes)},
+        edges={edge_type: in_hops},
     )
 
 
@@ -93,9 +93,9 @@ def test_a_batch_gives_the_rows_of_the_full_graph(
     torch.manual_seed(0)
     x = torch.randn(12, 5)
     encoder = encoder_type(5, 3, CHANNELS, NUM_LAYERS, jump=jump)
-    batch = batch_of(x, edge_index, seeds)
+    batch = sample(x, edge_index, seeds)
     full = encoder(x, [block_of_all(edge_index, 12)] * NUM_LAYERS)
-    sampled = encoder(batch.x, blocks_of(batch))
+    sampled = encoder(batch.nodes["node"].columns["x"], blocks_of(batch))
     torch.testing.assert_close(sampled, full[seeds])
     gradients = [
         torch.autograd.grad(out.square().sum(), list(encoder.parameters()))
@@ -125,8 +125,9 @@ def test_a_batch_gives_the_rows_of_pygs_full_graph(
         theirs.load_state_dict(layer.state_dict())
         full = theirs(full, edge_index)
         full = full.relu() if i < 2 else full
-    batch = batch_of(x, edge_index, seeds)
-    torch.testing.assert_close(encoder(batch.x, blocks_of(batch)), full[seeds])
+    batch = sample(x, edge_index, seeds)
+    sampled = encoder(batch.nodes["node"].columns["x"], blocks_of(batch))
+    torch.testing.assert_close(sampled, full[seeds])
 
 
 class TwoMeans(nn.Module):
@@ -150,5 +151,6 @@ def test_a_users_module_on_the_subgraph_gives_the_rows_of_the_full_graph(
     edge_index, seeds = graph
     torch.manual_seed(0)
     x, model = torch.randn(12, 5), TwoMeans()
-    batch = batch_of(x, edge_index, seeds)
-    torch.testing.assert_close(SubgraphModule(model)(batch), model(x, edge_index)[seeds])
+    batch = sample(x, edge_index, seeds)
+    (nodes,), (edges,) = batch.nodes.values(), batch.edges.values()
+    torch.testing.assert_close(SubgraphModule(model)(nodes, edges), model(x, edge_index)[seeds])

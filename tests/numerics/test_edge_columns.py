@@ -118,7 +118,7 @@ def test_what_is_not_sampled_carries_no_messages(tmp_path, graphs, model, args):
     batch = next(task.loader("train").iterate(0))
     with torch.no_grad():
         rows = encoder(batch)[node_type]
-    torch.testing.assert_close(rows, exact[batch[node_type].n_id[: len(rows)]])
+    torch.testing.assert_close(rows, exact[batch.nodes[node_type].n_id[: len(rows)]])
     task.close()
 
 
@@ -138,13 +138,13 @@ def test_blocks_of_a_batch_give_the_rows_of_the_whole_graph(
     encoder, node_type = task.model.encoder, task.target.node_type
     exact = _encode(task, bundle, direction, node_type, columns)
     batch = next(task.loader("train").iterate(0))
-    seeds = batch[node_type] if graph == "two" else batch
+    seeds = batch.nodes[node_type]
     with torch.no_grad():
         rows = encoder(batch)[node_type]
-    torch.testing.assert_close(rows, exact[seeds.n_id[: seeds.batch_size]])
+    torch.testing.assert_close(rows, exact[seeds.n_id[: seeds.num_seeds]])
     if model in ("GCN", "LightGCN") and direction == "in":
         blind = _encode(task, bundle, direction, node_type, {})
-        assert not torch.allclose(rows, blind[seeds.n_id[: seeds.batch_size]])
+        assert not torch.allclose(rows, blind[seeds.n_id[: seeds.num_seeds]])
     task.close()
 
 

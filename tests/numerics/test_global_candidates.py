@@ -106,12 +106,12 @@ def test_gradients_are_those_of_one_graph_over_all_micro_batches(bundle, tmp_pat
         rows.append(task.encode(batch))
     pairs = list(zip(batches, rows, strict=True))
     offered = Candidates.joined([task.offer(*pair) for pair in pairs])
-    assert len(offered.ids) == 3 * 7 + sum(b.label_id.shape[1] for b in batches)
+    assert len(offered.ids) == 3 * 7 + sum(b.links.id.shape[1] for b in batches)
     outputs = [task.loss_among(*pair, offered) for pair in pairs]
     loss = sum(output.loss_sum for output in outputs)
     expected = torch.autograd.grad(loss, list(engine.optimization.module.parameters()))
     assert local.loss_sum == pytest.approx(loss.item(), rel=1e-6)
-    assert local.weight == sum(b.label_id.shape[1] for b in batches)
+    assert local.weight == sum(b.links.id.shape[1] for b in batches)
     for mine, other in zip(found, expected, strict=True):
         torch.testing.assert_close(mine, other, rtol=1e-5, atol=1e-6)
 

@@ -17,7 +17,7 @@ from raygnn.sampling import (
     LocalGraphStore,
     NeighborLoader,
     NeighborSampler,
-    blocks_of,
+    hetero_blocks_of,
 )
 from tests.unit.sampling.memory_bundle import MemoryBundle
 
@@ -95,5 +95,5 @@ def test_a_batch_with_all_neighbors_gives_exact_rows(
     encoder.eval()
     with loader:
         for batch in loader.iterate(0):
-            rows = encoder(encoder.inputs_of(batch), blocks_of(batch))[target]
-            torch.testing.assert_close(rows, exact[target][batch[target].input_id])
+            rows = encoder(encoder.inputs_of(batch), hetero_blocks_of(batch))[target]
+            torch.testing.assert_close(rows, exact[target][batch.input_id])

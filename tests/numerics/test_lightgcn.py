@@ -98,7 +98,7 @@ def test_a_training_step_propagates_over_all_but_its_own_links(task: LinkPredict
     matrix, rows = _dense(task, "train")
     scale = 1 / np.sqrt(np.maximum(matrix.sum(1), 1))
     for batch in task.loader("train").iterate(0):
-        users, items = batch.label_id.numpy()
+        users, items = batch.links.id.numpy()
         kept = matrix.copy()
         kept[users, items + NUM_USERS] = kept[items + NUM_USERS, users] = 0
         assert matrix.sum() - kept.sum() == 2 * len(users)
@@ -111,7 +111,8 @@ def test_a_training_step_propagates_over_all_but_its_own_links(task: LinkPredict
         with torch.no_grad():
             found = task.encode(batch)
         for name, offset in (("user", 0), ("item", NUM_USERS)):
-            seeds = batch[name].n_id[: batch[name].batch_size].numpy()
+            nodes = batch.nodes[name]
+            seeds = nodes.n_id[: nodes.num_seeds].numpy()
             np.testing.assert_allclose(found[name].numpy(), expected[seeds + offset], atol=1e-5)
 
 

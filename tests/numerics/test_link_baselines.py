@@ -83,9 +83,11 @@ def _scores_of(config: dict[str, Any], bundle: Bundle) -> np.ndarray:
             popularity[relation, item] = popularity.get((relation, item), 0) + 1
     rows = []
     for batch in loader.iterate(0):
-        relation = batch.relation.tolist() if "relation" in batch else [0] * len(batch.link)
-        drawn = batch.random_negative_id[batch.candidate].tolist()
-        for r, target, others in zip(relation, batch.label_id[1].tolist(), drawn, strict=True):
+        links = batch.links
+        relation = torch.zeros_like(links.position) if links.relation is None else links.relation
+        drawn = links.random.id[links.candidate].tolist()
+        ends = zip(relation.tolist(), links.id[1].tolist(), drawn, strict=True)
+        for r, target, others in ends:
             rows.append([popularity.get((r, item), 0) for item in (target, *others)])
     task.close()
     return np.array(rows)

@@ -88,10 +88,9 @@ def _carried(task: LinkPrediction, batch: Any, linked: EdgeType, split: str) -> 
         name = edge_type
         if task.env.loaded.config.sampling.direction == "out":
             name = (edge_type[2], f"rev_{edge_type[1]}", edge_type[0])
-        store = batch[name] if len(bundle.edge_types) > 1 or len(bundle.node_types) > 1 else batch
         csc = bundle.csc(edge_type)
         target = np.repeat(np.arange(len(csc.indptr) - 1), np.diff(csc.indptr))
-        taken = store.e_id.numpy()
+        taken = batch.edges[name].e_id.numpy()
         pairs = set(zip(csc.indices[taken].tolist(), target[taken].tolist(), strict=True))
         found |= pairs if edge_type == linked else {pair[::-1] for pair in pairs}
     if linked[0] == linked[2]:
@@ -119,7 +118,7 @@ def test_no_batch_sees_what_it_has_to_tell(drawn, direction):
         for split in links:
             for epoch in range(2):
                 for batch in task.loader(split).iterate(epoch):
-                    own = set(map(tuple, batch.label_id.T.tolist()))
+                    own = set(map(tuple, batch.links.id.T.tolist()))
                     assert own <= links[split]
                     carried = _carried(task, batch, linked, split)
                     assert not carried & own

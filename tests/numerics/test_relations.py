@@ -104,14 +104,14 @@ def test_no_batch_passes_messages_along_its_own_links(tmp_path, graph):
     task = _task(config)
     types = task.target.edge_types
     for batch in task.loader("train").iterate(0):
-        relation = batch.relation
-        for name in batch.edge_types:
-            row, col = batch["e"].n_id[batch[name].edge_index]
+        relation = batch.links.relation
+        for name in batch.edges:
+            row, col = batch.nodes["e"].n_id[batch.edges[name].edge_index]
             edges = set(zip(row.tolist(), col.tolist(), strict=True))
             reverse = task.target.reverse_types[name]
             for wanted in (name, reverse):
                 if wanted in types:
-                    pairs = batch.label_id[:, relation == types.index(wanted)]
+                    pairs = batch.links.id[:, relation == types.index(wanted)]
                     ways = [pairs, pairs.flip(0)]
                     for way in ways:
                         assert not edges & set(zip(*way.tolist(), strict=True))

@@ -11,7 +11,6 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
-from torch_geometric.data import Data
 
 from raygnn.config import load_config
 from raygnn.config.slots import SLOTS
@@ -22,6 +21,8 @@ from raygnn.outputs.model_export import export_checkpoint
 from raygnn.parallel import collectives
 from raygnn.parallel.all_reduce import GradientReducer, LocalTotals
 from raygnn.parallel.sharding import own_part
+from raygnn.sampling import Batch
+from tests.batches import batch_of
 from tests.small_runs import run_rank, small_bundle, small_config, trained_weights
 
 GLOBAL_BATCH = 180
@@ -206,8 +207,8 @@ class _Net(nn.Module):
         self.layers = nn.Sequential(nn.Linear(32, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU())
         self.out = nn.Linear(64, 2)
 
-    def forward(self, batch: Data) -> Tensor:
-        return self.out(self.layers(batch.x))
+    def forward(self, batch: Batch) -> Tensor:
+        return self.out(self.layers(batch.nodes["node"].columns["x"]))
 
 
 def _some_steps(shard: str, optimizer: str) -> tuple[list[Tensor | None], int, int]:
@@ -220,7 +221,7 @@ def _some_steps(shard: str, optimizer: str) -> tuple[list[Tensor | None], int, i
         with parts.gathered():
             seed = 10 * step + collectives.rank()
             x = torch.randn(5, 32, generator=torch.Generator().manual_seed(seed))
-            parts.module(Data(x=x)).square().sum().backward()
+            parts.module(batch_of(x, torch.zeros(2, 0).long(), 5)).square().sum().backward()
             reducer.reduce(LocalTotals(weight=5.0))
         parts.step()
     state = parts.own_optimizer.state.values()

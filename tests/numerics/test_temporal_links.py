@@ -82,9 +82,11 @@ def _scores(config: dict) -> tuple[torch.Tensor, ...]:
         offered = task.offer(batch, rows)
         found = task._scoring.scores(task.predictor().decoder, batch, rows, offered)
     task.close()
-    times = torch.from_numpy(task.target.splits["train"].times)[batch.link]
-    index = torch.cat([batch.random_negatives, batch.label_index[1]])
-    return times, batch.seed_time[index], found.positive, found.candidate, found.mask
+    links = batch.links
+    times = torch.from_numpy(task.target.splits["train"].times)[links.position]
+    index = torch.cat([links.random.index, links.index[1]])
+    (nodes,) = batch.nodes.values()
+    return times, nodes.seed_time[index], found.positive, found.candidate, found.mask
 
 
 @pytest.mark.parametrize("model", ["GraphSAGE", "GCN", "LightGCN"])

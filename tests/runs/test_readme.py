@@ -98,8 +98,11 @@ def test_each_preparer_of_the_readme_runs(folder):
     (folder / "target.csv").write_text("id,page_type\n0,a\n1,b\n2,a\n")
     torch.save(Data(x=torch.eye(3), edge_index=torch.tensor([[0, 1], [1, 2]])), "data.pt")
     commands = _commands("prepare")
-    assert len(commands) == 4
+    assert len(commands) == 5
+    (folder / "my_tables").mkdir()
+    (folder / "my_tables" / "follows.csv").write_text("from,to\n1,2\n2,3\n")
     for command in commands:
         smaller = [word.replace("000000", "0000").replace("100000", "1000") for word in command]
         assert raygnn.prepare.main(smaller) == 0, command
-        assert (folder / command[command.index("--out") + 1] / "graph.yaml").exists()
+        before = "draft" if "draft" in command else "--out"
+        assert (folder / command[command.index(before) + 1] / "graph.yaml").exists()

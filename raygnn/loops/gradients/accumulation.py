@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import torch
 
@@ -16,6 +15,7 @@ from raygnn.loops.optimization import Optimization
 from raygnn.loops.process import seed_micro_batch
 from raygnn.loops.task import StepOutput, Task
 from raygnn.parallel.all_reduce import LocalTotals
+from raygnn.sampling.batch import Batch
 
 
 class Accumulation:
@@ -43,7 +43,7 @@ class Accumulation:
         self.wait_s = 0.0
 
     def run(
-        self, batches: Iterator[Any], epoch: int, indices: Sequence[int], local: LocalTotals
+        self, batches: Iterator[Batch], epoch: int, indices: Sequence[int], local: LocalTotals
     ) -> BaseException | None:
         """Leaves summed gradients in every `.grad`.
 
@@ -65,7 +65,7 @@ class Accumulation:
             return error
         return None
 
-    def _next(self, batches: Iterator[Any], epoch: int, index: int) -> Any:
+    def _next(self, batches: Iterator[Batch], epoch: int, index: int) -> Batch:
         """The next batch on the device, with the generators seeded for it."""
         began = time.monotonic()
         batch = next(batches)
@@ -81,13 +81,13 @@ class Accumulation:
         self._optimization.scaler.scale(output.loss_sum * factor).backward()
         return divisor
 
-    def _count(self, batch: Any, output: StepOutput, divisor: float, local: LocalTotals) -> None:
+    def _count(self, batch: Batch, output: StepOutput, divisor: float, local: LocalTotals) -> None:
         local.add(
             weight=output.weight,
             divisor=divisor,
             loss_sum=output.loss_sum.detach().double(),
             num_samples=self._task.num_samples(batch),
-            num_edges=int(batch.num_edges),
+            num_edges=batch.num_edges,
         )
         self._check_step_metrics(output)
         local.add_metrics(output.metrics)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -15,13 +15,14 @@ from raygnn.loops.task import JointLoss
 from raygnn.losses import Candidates
 from raygnn.parallel import collectives
 from raygnn.parallel.all_reduce import LocalTotals
+from raygnn.sampling.batch import Batch, LinkBatch
 
 
 @dataclass
 class _Encoded:
     """A micro-batch between encoder and loss: embeddings, cut off from the graph behind them."""
 
-    batch: Any
+    batch: LinkBatch
     rows: dict[str, Tensor]
     cut: dict[str, Tensor]
     offered: Candidates
@@ -39,7 +40,7 @@ class JointAccumulation(Accumulation):
     """
 
     def run(
-        self, batches: Iterator[Any], epoch: int, indices: Sequence[int], local: LocalTotals
+        self, batches: Iterator[Batch], epoch: int, indices: Sequence[int], local: LocalTotals
     ) -> BaseException | None:
         """See `Accumulation`. Collective: all ranks must call, one without indices too."""
         failure: BaseException | None = None
@@ -63,8 +64,9 @@ class JointAccumulation(Accumulation):
         local.failed = failure is not None
         return failure
 
-    def _encode(self, batch: Any) -> _Encoded:
+    def _encode(self, batch: Batch) -> _Encoded:
         joint = self._joint
+        assert isinstance(batch, LinkBatch)
         with self._optimization.autocast():
             rows = joint.encode(batch)
             cut = {name: x.detach().requires_grad_() for name, x in rows.items()}

@@ -63,7 +63,7 @@ def build_encoder(
     if isinstance(encoder, HeteroEncoder):
         for name in encoder.embedded_types:
             categories.pop(name, None)
-    return GraphEncoder(encoder, bundle.node_types, categories)
+    return GraphEncoder(encoder, categories)
 
 
 class EdgeArguments(Protocol):

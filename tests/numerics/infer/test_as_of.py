@@ -84,7 +84,7 @@ def test_exact_encoding_as_of_a_moment_is_sampling_all_neighbors(direction, kind
     columns = {"weight": "edge_weight"} if kind == "GCN" else {}
     graph, features = LocalGraphStore(bundle, direction), LocalFeatureStore(bundle)
     torch.manual_seed(0)
-    encoder = GraphEncoder({"GCN": GCN, "GraphSAGE": GraphSAGE}[kind](3, 4, 5, 2), [NODE]).eval()
+    encoder = GraphEncoder({"GCN": GCN, "GraphSAGE": GraphSAGE}[kind](3, 4, 5, 2)).eval()
     loader = NeighborLoader(
         graph,
         features,

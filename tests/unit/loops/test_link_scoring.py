@@ -72,11 +72,11 @@ def test_known_links_among_the_candidates_of_a_step(num_relations):
     batches = [loader.without_neighborhood(index) for index in range(4)]
     offered = Candidates.joined([scoring.offered(batch, rows, in_batch=True) for batch in batches])
     for batch in batches:
-        assert "known" not in batch
+        assert batch.links.known is None
         mask = scoring.scores(InnerProduct(2), batch, rows, offered).mask.numpy()
-        relations = batch.relation.numpy() if num_relations > 1 else None
-        expected = known.mask(batch.label_id[0].numpy(), offered.ids.numpy(), relations)
-        expected |= batch.label_id[1].numpy()[:, None] == offered.ids.numpy()
+        relations = batch.links.relation.numpy() if num_relations > 1 else None
+        expected = known.mask(batch.links.id[0].numpy(), offered.ids.numpy(), relations)
+        expected |= batch.links.id[1].numpy()[:, None] == offered.ids.numpy()
         assert 0 < expected.mean() < 0.5
         assert np.array_equal(mask[:, : len(offered.ids)], expected)
 

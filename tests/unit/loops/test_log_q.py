@@ -60,7 +60,7 @@ def test_counts(negatives, limit, seeds):
             batch = loader.without_neighborhood(index, epoch)
             candidates = scoring.offered(batch, rows, in_batch=True)
             counts += np.bincount(candidates.ids, minlength=NUM_ANCHORS)
-            num_links = batch.label_id.shape[1]
+            num_links = batch.links.id.shape[1]
             expected += NUM_RANDOM * probability + num_links * loader.link_share
             ids = candidates.ids.numpy()
             of_candidates = NUM_RANDOM * probability[ids] + num_links * loader.link_share[ids]

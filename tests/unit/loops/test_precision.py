@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import nn
-from torch_geometric.data import Data
 
 from raygnn.config import load_config
 from raygnn.loops.optimization import Optimization
 from raygnn.loops.precision import Precision
+from raygnn.sampling import NodeBatch
+from tests.batches import batch_of
 from tests.errors import raises
 
 CPU = torch.device("cpu")
@@ -24,16 +27,18 @@ class Seen(nn.Module):
         self.norm = nn.BatchNorm1d(2)
         self.wide = nn.Parameter(torch.zeros(1, dtype=torch.float64))
 
-    def forward(self, batch: Data) -> dict[str, torch.dtype]:
-        return {name: batch[name].dtype for name in ("x", "y", "edge_index")}
+    def forward(self, batch: NodeBatch) -> dict[str, torch.dtype]:
+        nodes, edges = batch.nodes["node"], batch.edges["node", "to", "node"]
+        read = {"x": nodes.columns["x"], "y": batch.y, "edge_index": edges.edge_index}
+        return {name: tensor.dtype for name, tensor in read.items()}
 
 
 def _formats(setting: object) -> tuple[Seen, dict[str, torch.dtype]]:
     training = load_config({"training": {"precision": setting}}).config.training
     module = Seen()
     Precision(training.precision, CPU).apply(module)
-    batch = Data(x=torch.ones(3, 2).half(), y=torch.ones(3), edge_index=torch.zeros(2, 1).long())
-    return module, module(batch)
+    batch = batch_of(torch.ones(3, 2).half(), torch.zeros(2, 1).long(), 3)
+    return module, module(replace(batch, labels={"y": torch.ones(3)}))
 
 
 @pytest.mark.parametrize(

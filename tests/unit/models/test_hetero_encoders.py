@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
-from torch_geometric.data import HeteroData
 from torch_geometric.nn import HGTConv, LGConv, RGCNConv
 
 from raygnn.models import HGT, RGCN, Hetero, HeteroEncoder, LightGCN, SimpleHGN
@@ -20,6 +19,7 @@ from raygnn.models.exact_hetero import exact_hetero_inference, identity_rows
 from raygnn.models.hgt import HGTLayer
 from raygnn.models.rgcn import RGCNLayer
 from raygnn.models.simple_hgn import SimpleHGNLayer
+from raygnn.sampling.batch import Batch, NodeRecord
 from raygnn.sampling.blocks import HeteroBlock
 from tests.errors import raises
 from tests.unit.models.hetero_graph import (
@@ -367,12 +367,15 @@ def test_a_graph_of_one_type_needs_no_dictionaries(
 
 
 def test_inputs_of_a_batch_are_features_or_ids() -> None:
-    batch = HeteroData()
-    batch["user"].x, batch["user"].n_id = GRAPH.x["user"][:2], torch.tensor([0, 1])
-    batch["tag"].n_id = torch.tensor([4])
+    counts: dict[str, Any] = {"num_seeds": 0, "num_sampled": None}
+    nodes = {
+        "user": NodeRecord(n_id=torch.tensor([0, 1]), columns={"x": GRAPH.x["user"][:2]}, **counts),
+        "tag": NodeRecord(n_id=torch.tensor([4]), columns={}, **counts),
+    }
+    batch = Batch(index=0, input_id=torch.arange(0), nodes=nodes, edges={})
     inputs = build("rgcn").inputs_of(batch)
     assert inputs.keys() == {"user", "tag"}
-    assert torch.equal(inputs["user"], batch["user"].x)
+    assert torch.equal(inputs["user"], GRAPH.x["user"][:2])
     assert inputs["tag"].tolist() == [4]
     assert build("lightgcn").inputs_of(batch)["user"].tolist() == [0, 1]
 

@@ -8,16 +8,18 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch_geometric import nn as pyg
-from torch_geometric.data import Data
 
 from raygnn.models.wrap import SubgraphModule
+from raygnn.sampling.batch import EdgeRecord, NodeRecord
+from tests.batches import batch_of
 from tests.errors import raises
 
+X, EDGE_INDEX = torch.arange(10.0).view(5, 2), torch.tensor([[2, 3, 4, 4], [0, 1, 1, 2]])
 
-def batch_of(**columns: Tensor) -> Data:
-    edge_index = torch.tensor([[2, 3, 4, 4], [0, 1, 1, 2]])
-    x = torch.arange(10.0).view(5, 2)
-    return Data(x=x, edge_index=edge_index, batch_size=2, **columns)
+
+def parts(**columns: Tensor) -> tuple[NodeRecord, EdgeRecord]:
+    batch = batch_of(X, EDGE_INDEX, 2, **columns)
+    return batch.nodes["node"], batch.edges["node", "to", "node"]
 
 
 class Recorder(nn.Module):
@@ -77,17 +79,16 @@ class FeaturesOnly(nn.Module):
 
 @pytest.mark.parametrize("module_type", [Plain, Weighted, Anything])
 def test_the_seeds_rows_are_returned(module_type: type[Recorder]) -> None:
-    batch, module = batch_of(edge_weight=torch.ones(4)), module_type()
-    assert torch.equal(SubgraphModule(module)(batch), batch.x[:2])
-    assert module.called["edge_index"] is batch.edge_index
+    module = module_type()
+    assert torch.equal(SubgraphModule(module)(*parts(edge_weight=torch.ones(4))), X[:2])
+    assert module.called["edge_index"] is EDGE_INDEX
 
 
 def test_edge_columns_go_to_parameters_of_their_name() -> None:
     weight, attr = torch.rand(4), torch.rand(4, 3)
-    batch = batch_of(edge_weight=weight, edge_attr=attr)
     plain, weighted, attributed = Plain(), Weighted(), NeedsAttributes()
     for module in (plain, weighted, attributed):
-        SubgraphModule(module)(batch)
+        SubgraphModule(module)(*parts(edge_weight=weight, edge_attr=attr))
     assert set(plain.called) == {"edge_index"}
     assert weighted.called["edge_weight"] is weight
     assert attributed.called["edge_attr"] is attr
@@ -95,22 +96,23 @@ def test_edge_columns_go_to_parameters_of_their_name() -> None:
 
 def test_an_optional_column_may_lack() -> None:
     module = Weighted()
-    SubgraphModule(module)(batch_of())
+    SubgraphModule(module)(*parts())
     assert module.called["edge_weight"] is None
 
 
 def test_a_dictionary_of_outputs_is_cut_by_entry() -> None:
-    out = SubgraphModule(TwoOutputs())(batch_of())
+    out = SubgraphModule(TwoOutputs())(*parts())
     assert out["mean"].shape == (2, 2)
     assert out["spread"].tolist() == [0.0, 2.0]
 
 
 def test_models_of_pyg_work() -> None:
-    model, batch = pyg.GCN(2, 8, 2, 3), batch_of(edge_weight=torch.rand(4))
-    expected = model(batch.x, batch.edge_index, edge_weight=batch.edge_weight)[:2]
-    torch.testing.assert_close(SubgraphModule(model)(batch), expected)
+    model, weight = pyg.GCN(2, 8, 2, 3), torch.rand(4)
+    expected = model(X, EDGE_INDEX, edge_weight=weight)[:2]
+    given = parts(edge_weight=weight)
+    torch.testing.assert_close(SubgraphModule(model)(*given), expected)
     conv = pyg.GCNConv(2, 3)
-    assert SubgraphModule(conv)(batch).shape == (2, 3)
+    assert SubgraphModule(conv)(*given).shape == (2, 3)
 
 
 def test_a_forward_that_needs_something_else_is_refused() -> None:
@@ -122,11 +124,11 @@ def test_a_forward_that_needs_something_else_is_refused() -> None:
 
 def test_a_column_that_the_graph_lacks_is_named() -> None:
     with raises("model-edge-input-missing", "edge_attr"):
-        SubgraphModule(NeedsAttributes())(batch_of())
+        SubgraphModule(NeedsAttributes())(*parts())
 
 
 def test_an_output_without_a_row_per_node_is_refused() -> None:
     with raises("model-result", 2, 5):
-        SubgraphModule(OneRow())(batch_of())
+        SubgraphModule(OneRow())(*parts())
     with raises("model-result", "tuple", 5):
-        SubgraphModule(Pair())(batch_of())
+        SubgraphModule(Pair())(*parts())

@@ -1,9 +1,10 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
-from torch_geometric.data import Data, HeteroData
 
 from raygnn.sampling import (
     HeteroBlock,
@@ -11,15 +12,17 @@ from raygnn.sampling import (
     LocalGraphStore,
     NeighborLoader,
     NeighborSampler,
+    NodeBatch,
     blocks_of,
+    hetero_blocks_of,
 )
 from tests.errors import raises
-from tests.unit.sampling.memory_bundle import NODE, MemoryBundle, random_bundle
+from tests.unit.sampling.memory_bundle import EDGE, NODE, MemoryBundle, random_bundle
 
 BUYS, SOLD_BY, KNOWS = ("user", "buys", "item"), ("item", "by", "user"), ("user", "knows", "user")
 
 
-def _batch(fanouts: list[int]) -> Data:
+def _batch(fanouts: list[int]) -> NodeBatch:
     bundle = random_bundle()
     graph = LocalGraphStore(bundle)
     loader = NeighborLoader(
@@ -41,17 +44,18 @@ def _batch(fanouts: list[int]) -> Data:
 @pytest.mark.parametrize("fanouts", [[3], [3, 2], [4, -1, 2]])
 def test_they_are_nested_prefixes(fanouts):
     batch = _batch(fanouts)
+    nodes, edges = batch.nodes[NODE], batch.edges[EDGE]
     blocks = blocks_of(batch)
     assert len(blocks) == len(fanouts)
-    assert blocks[0].num_src == batch.num_nodes
-    assert blocks[0].num_edges == batch.edge_index.shape[1]
-    assert blocks[-1].num_dst == batch.batch_size
+    assert blocks[0].num_src == len(nodes.n_id)
+    assert blocks[0].num_edges == edges.edge_index.shape[1]
+    assert blocks[-1].num_dst == nodes.num_seeds
     for block, after in zip(blocks, [*blocks[1:], None], strict=True):
         assert after is None or block.num_dst == after.num_src
-        assert torch.equal(block.edge_index, batch.edge_index[:, : block.num_edges])
+        assert torch.equal(block.edge_index, edges.edge_index[:, : block.num_edges])
         assert int(block.edge_index[0].max()) < block.num_src
         assert int(block.edge_index[1].max()) < block.num_dst
-        assert torch.equal(block.edge_weight, batch.edge_weight[: block.num_edges])
+        assert torch.equal(block.edge_weight, edges.columns["edge_weight"][: block.num_edges])
         assert block.edge_attr is None
         counts = torch.bincount(block.edge_index[1], minlength=block.num_dst)
         assert torch.equal(torch.diff(block.dst_ptr), counts)
@@ -100,12 +104,12 @@ def test_those_of_several_types(direction):
         shuffle=False,
     )
     batch = loader.make(0, 0)
-    assert "x" not in batch["item"]
-    blocks = blocks_of(batch)
+    assert "x" not in batch.nodes["item"].columns
+    blocks = hetero_blocks_of(batch)
     assert len(blocks) == 3
     assert blocks[-1].num_dst == {"item": 7, "user": 0}
-    assert blocks[0].num_src == {t: batch[t].num_nodes for t in ("item", "user")}
-    num_edges = dict.fromkeys(batch.edge_types, 0)
+    assert blocks[0].num_src == {t: len(batch.nodes[t].n_id) for t in ("item", "user")}
+    num_edges = dict.fromkeys(batch.edges, 0)
     for block in reversed(blocks):
         for edge_type, of_type in block.blocks.items():
             source, relation, target = edge_type
@@ -125,22 +129,21 @@ def test_those_of_several_types(direction):
                 (of_type.src_degree, source, ends[0], of_type.num_src),
                 (of_type.dst_degree, target, ends[1], of_type.num_dst),
             ):
-                nodes = batch[node_type].n_id[:size].numpy()
+                nodes = batch.nodes[node_type].n_id[:size].numpy()
                 expected = np.bincount(of_end, minlength=bundle.nodes[node_type])[nodes]
                 assert degree.tolist() == expected.tolist()
-            e_id = batch[edge_type].e_id[: of_type.num_edges]
+            e_id = batch.edges[edge_type].e_id[: of_type.num_edges]
             if own == BUYS:
                 assert torch.equal(of_type.edge_weight, e_id.float())
                 assert torch.equal(of_type.edge_attr[:, 0], e_id.double())
             else:
                 assert of_type.edge_weight is of_type.edge_attr is None
-    assert all(num_edges[t] == batch[t].edge_index.shape[1] for t in batch.edge_types)
+    assert all(num_edges[t] == batch.edges[t].edge_index.shape[1] for t in batch.edges)
 
 
 def test_batches_without_counts_have_none():
-    with raises("sampling-hop-counts-missing"):
-        blocks_of(Data(edge_index=torch.empty(2, 0, dtype=torch.int64)))
-    uncounted = HeteroData()
-    uncounted["user"].x = torch.zeros(2, 1)
+    batch = _batch([3])
+    nodes = {name: replace(record, num_sampled=None) for name, record in batch.nodes.items()}
+    uncounted = replace(batch, nodes=nodes)
     with raises("sampling-hop-counts-missing"):
         blocks_of(uncounted)

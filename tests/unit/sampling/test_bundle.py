@@ -14,6 +14,7 @@ from raygnn.data.ingest.build_bundle import ingest
 from raygnn.data.synthetic.generators import synthetic_tables
 from raygnn.data.tables.graph_tables import write_tables
 from raygnn.sampling import LocalFeatureStore, LocalGraphStore, NeighborLoader, NeighborSampler
+from tests.batches import check_ids
 
 
 @pytest.fixture(scope="module")
@@ -47,13 +48,17 @@ def test_batches_hold_rows_and_edges_of_the_bundle(bundle, direction):
     target = np.repeat(np.arange(300), np.diff(csc.indptr))
     degrees = np.diff(csc.indptr if direction == "in" else bundle.csr(edge_type).indptr)
     for batch in loader.iterate(0):
-        batch.validate()
-        assert np.array_equal(batch.x.numpy(), bundle.column(node_type, "x")[batch.n_id])
+        (nodes,), (edges,) = batch.nodes.values(), batch.edges.values()
+        check_ids(batch)
+        assert np.array_equal(
+            nodes.columns["x"].numpy(),
+            bundle.column(node_type, "x")[nodes.n_id],
+        )
         assert np.array_equal(batch.y.numpy(), bundle.column(node_type, "y")[batch.input_id])
-        assert np.array_equal(batch.degree.numpy(), degrees[batch.n_id])
-        row, col = batch.n_id[batch.edge_index].numpy()
-        ends = (csc.indices[batch.e_id], target[batch.e_id])
+        assert np.array_equal(edges.dst_degree.numpy(), degrees[nodes.n_id])
+        row, col = nodes.n_id[edges.edge_index].numpy()
+        ends = (csc.indices[edges.e_id], target[edges.e_id])
         assert np.array_equal(
             np.stack([row, col]), np.stack(ends if direction == "in" else ends[::-1])
         )
-        assert torch.equal(torch.sort(batch.edge_index[1]).values, batch.edge_index[1])
+        assert torch.equal(torch.sort(edges.edge_index[1]).values, edges.edge_index[1])

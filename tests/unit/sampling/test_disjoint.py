@@ -25,6 +25,7 @@ from raygnn.sampling import (
     blocks_of,
 )
 from raygnn.sampling.temporal import Temporal
+from tests.batches import check_ids
 from tests.errors import raises
 from tests.unit.sampling.memory_bundle import EDGE, NODE, MemoryBundle, random_bundle
 
@@ -108,14 +109,18 @@ def test_batches_say_whose_each_node_is_and_encode_alike():
         strict=True,
     )
     for apart, shared in both:
-        apart.validate()
-        assert apart.batch_size == len(apart.input_id)
-        assert torch.equal(apart.batch[: apart.batch_size], torch.arange(apart.batch_size))
-        assert torch.equal(apart.x[:, 0], apart.n_id.float())
-        assert apart.num_nodes > shared.num_nodes
-        assert "batch" not in shared
+        check_ids(apart)
+        nodes = apart.nodes[NODE]
+        assert nodes.num_seeds == len(apart.input_id)
+        assert torch.equal(nodes.seed[: nodes.num_seeds], torch.arange(nodes.num_seeds))
+        assert torch.equal(nodes.columns["x"][:, 0], nodes.n_id.float())
+        assert len(nodes.n_id) > len(shared.nodes[NODE].n_id)
+        assert shared.nodes[NODE].seed is None
         with torch.no_grad():
-            rows = [encoder(batch.x, blocks_of(batch)) for batch in (apart, shared)]
+            rows = [
+                encoder(batch.nodes[NODE].columns["x"], blocks_of(batch))
+                for batch in (apart, shared)
+            ]
         torch.testing.assert_close(rows[0], rows[1][shared.seed_index])
 
 

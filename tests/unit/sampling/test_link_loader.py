@@ -11,7 +11,6 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch_geometric.data import Data, HeteroData
 from torch_geometric.sampler import BaseSampler
 
 from raygnn.data.links.supervision import KnownLinks, KnownPositives, SupervisionEdges
@@ -22,9 +21,11 @@ from raygnn.sampling import (
     LocalGraphStore,
     NeighborSampler,
     blocks_of,
+    hetero_blocks_of,
 )
 from raygnn.sampling.negatives import RandomNegatives
 from raygnn.sampling.rng import batch_key, seed_order
+from tests.batches import check_ids, is_same
 from tests.errors import raises
 from tests.unit.sampling.memory_bundle import EDGE, NODE, MemoryBundle, random_bundle
 
@@ -88,16 +89,6 @@ def _loader(bundle: MemoryBundle, links: SupervisionEdges, **changes: Any) -> Li
     return LinkLoader(graph, LocalFeatureStore(bundle), links, **{**options, **changes})
 
 
-def _same(one: Data, other: Data) -> bool:
-    first, second = one.to_dict(), other.to_dict()
-    return first.keys() == second.keys() and all(
-        torch.equal(value, second[name])
-        if isinstance(value, torch.Tensor)
-        else value == second[name]
-        for name, value in first.items()
-    )
-
-
 def _pairs_of(links: SupervisionEdges) -> np.ndarray:
     return np.stack([np.repeat(links.anchors, np.diff(links.indptr)), links.targets])
 
@@ -109,42 +100,42 @@ def test_a_batch_names_its_links(seeds):
     others = dict(zip(links.anchors, np.split(hard.targets, hard.indptr[1:-1]), strict=True))
     loader = _loader(bundle, links, seeds=seeds, known=_known(bundle))
     batches = list(loader.iterate(0))
-    every = torch.cat([batch.link for batch in batches])
+    every = torch.cat([batch.links.position for batch in batches])
     assert torch.equal(every.sort().values, torch.arange(links.num_links))
     assert len(batches) == -(-(links.num_links if seeds == "links" else links.num_anchors) // 16)
     for index, batch in enumerate(batches):
-        assert type(batch) is Data
-        batch.validate()
+        nodes = batch.nodes[NODE]
+        check_ids(batch)
         assert batch.index == index
-        assert len(batch.n_id.unique()) == len(batch.n_id)
-        assert torch.equal(batch.x[:, 0], batch.n_id.float())
-        assert batch.label_id.tolist() == pairs[:, batch.link].tolist()
-        assert torch.equal(batch.n_id[batch.label_index], batch.label_id)
-        assert torch.equal(batch.n_id[batch.negative_index], batch.negative_id)
-        assert torch.equal(batch.n_id[batch.random_negatives], batch.random_negative_id)
+        assert len(nodes.n_id.unique()) == len(nodes.n_id)
+        assert torch.equal(nodes.columns["x"][:, 0], nodes.n_id.float())
+        assert batch.links.id.tolist() == pairs[:, batch.links.position].tolist()
+        assert torch.equal(nodes.n_id[batch.links.index], batch.links.id)
+        assert torch.equal(nodes.n_id[batch.links.hard.index], batch.links.hard.id)
+        assert torch.equal(nodes.n_id[batch.links.random.index], batch.links.random.id)
         if seeds == "links":
-            assert torch.equal(batch.input_id, batch.link)
+            assert torch.equal(batch.input_id, batch.links.position)
         else:
             anchors = torch.from_numpy(links.anchors)[batch.input_id]
             counts = torch.from_numpy(np.diff(links.indptr))[batch.input_id]
-            assert torch.equal(batch.label_id[0], anchors.repeat_interleave(counts))
-        assert len(batch.query.unique()) == len(batch.label_id[0].unique())
-        for query in batch.query.unique():
-            (anchor,) = batch.label_id[0, batch.query == query].unique().tolist()
-            own = batch.negative_id[batch.negative_query == query]
+            assert torch.equal(batch.links.id[0], anchors.repeat_interleave(counts))
+        assert len(batch.links.query.unique()) == len(batch.links.id[0].unique())
+        for query in batch.links.query.unique():
+            (anchor,) = batch.links.id[0, batch.links.query == query].unique().tolist()
+            own = batch.links.hard.id[batch.links.hard.query == query]
             assert own.tolist() == others[anchor].tolist()
         drawn = RandomNegatives(200).draw(9, batch_key(1, "train", 0, index))
-        assert batch.random_negative_id.tolist() == drawn.tolist()
-        candidates = [batch.random_negative_id, batch.label_id[1], batch.negative_id]
+        assert batch.links.random.id.tolist() == drawn.tolist()
+        candidates = [batch.links.random.id, batch.links.id[1], batch.links.hard.id]
         candidates = torch.cat(candidates).tolist()
         edges = set(zip(*bundle.edges[EDGE], strict=True))
-        assert batch.known.tolist() == [
+        assert batch.links.known.tolist() == [
             [(anchor, node) in edges or anchor == node for node in candidates]
-            for anchor in batch.label_id[0].tolist()
+            for anchor in batch.links.id[0].tolist()
         ]
-        seeds_of = torch.cat([batch.label_id[0], torch.tensor(candidates)])
-        assert batch.batch_size == len(seeds_of.unique())
-        assert blocks_of(batch)[-1].num_dst == batch.batch_size
+        seeds_of = torch.cat([batch.links.id[0], torch.tensor(candidates)])
+        assert nodes.num_seeds == len(seeds_of.unique())
+        assert blocks_of(batch)[-1].num_dst == nodes.num_seeds
 
 
 def _known(bundle: MemoryBundle) -> KnownLinks:
@@ -161,7 +152,9 @@ def _known(bundle: MemoryBundle) -> KnownLinks:
 def test_an_epoch_is_a_permutation_of_the_links():
     bundle, links = _homogeneous()
     loader = _loader(bundle, links)
-    orders = [torch.cat([batch.link for batch in loader.iterate(epoch)]) for epoch in range(2)]
+    orders = [
+        torch.cat([batch.links.position for batch in loader.iterate(epoch)]) for epoch in range(2)
+    ]
     assert not torch.equal(*orders)
     for order in orders:
         assert torch.equal(order.sort().values, torch.arange(links.num_links))
@@ -176,19 +169,20 @@ def test_an_evaluation_is_fixed_and_fair():
     changes = {"is_evaluation": True, "shuffle": False, "known": known, "num_negatives": 30}
     loader = _loader(bundle, links, **changes)
     batches = list(loader.iterate(0))
-    assert torch.cat([batch.link for batch in batches]).tolist() == list(range(links.num_links))
+    assert torch.cat([b.links.position for b in batches]).tolist() == list(range(links.num_links))
     order = seed_order(200, batch_key(1, "train", 0, 0), 0, 0, 60)
     for batch in batches:
-        assert "known" not in batch
-        assert batch.candidate.shape == (len(batch.link), 30)
-        assert torch.equal(batch.n_id[batch.random_negatives], batch.random_negative_id)
+        assert batch.links.known is None
+        assert batch.links.candidate is not None
+        assert batch.links.candidate.shape == (len(batch.links.position), 30)
+        assert torch.equal(batch.nodes[NODE].n_id[batch.links.random.index], batch.links.random.id)
         for (anchor, target), columns in zip(
-            batch.label_id.T.numpy(), batch.candidate, strict=True
+            batch.links.id.T.numpy(), batch.links.candidate, strict=True
         ):
             is_out = known.mask(np.array([anchor]), order)[0] | (order == target)
             expected = order[~is_out][:30]
-            assert batch.random_negative_id[columns].tolist() == expected.tolist()
-    assert _same(loader.make(0, 1), batches[1])
+            assert batch.links.random.id[columns].tolist() == expected.tolist()
+    assert is_same(loader.make(0, 1), batches[1])
 
 
 @pytest.mark.parametrize("world_size", [1, 2, 3])
@@ -201,7 +195,7 @@ def test_batches_are_the_same_for_any_ranks_and_threads(world_size):
         loader = _loader(bundle, links, rank=rank, world_size=world_size, num_threads=2, **options)
         found.update({batch.index: batch for batch in loader.iterate(3)})
     assert sorted(found) == list(range(len(whole)))
-    assert all(_same(batch, whole[index]) for index, batch in found.items())
+    assert all(is_same(batch, whole[index]) for index, batch in found.items())
 
 
 def test_several_types():
@@ -209,19 +203,18 @@ def test_several_types():
     links = _supervision(BUYS, np.stack(bundle.edges[BUYS])[:, :60])
     loader = _loader(bundle, links, reverse_types={BUYS: BOUGHT_BY}, batch_size=8)
     for batch in loader.iterate(0):
-        assert type(batch) is HeteroData
-        batch.validate()
-        users, items = batch["user"].n_id, batch["item"].n_id
-        assert batch["user"].batch_size == len(batch.label_id[0].unique())
-        assert torch.equal(users[batch.label_index[0]], batch.label_id[0])
-        assert torch.equal(items[batch.label_index[1]], batch.label_id[1])
-        assert torch.equal(items[batch.random_negatives], batch.random_negative_id)
-        assert batch.negative_index.shape == (0,)
-        assert "x" not in batch["item"]
-        last = blocks_of(batch)[-1]
-        assert last.num_dst == {t: batch[t].batch_size for t in ("user", "item")}
+        check_ids(batch)
+        users, items = batch.nodes["user"].n_id, batch.nodes["item"].n_id
+        assert batch.nodes["user"].num_seeds == len(batch.links.id[0].unique())
+        assert torch.equal(users[batch.links.index[0]], batch.links.id[0])
+        assert torch.equal(items[batch.links.index[1]], batch.links.id[1])
+        assert torch.equal(items[batch.links.random.index], batch.links.random.id)
+        assert batch.links.hard.index.shape == (0,)
+        assert "x" not in batch.nodes["item"].columns
+        last = hetero_blocks_of(batch)[-1]
+        assert last.num_dst == {t: batch.nodes[t].num_seeds for t in ("user", "item")}
         moved = batch.to("meta")
-        assert moved.label_index.is_meta
+        assert moved.links.index.is_meta
 
 
 @pytest.mark.parametrize("seeds", ["links", "anchors"])
@@ -233,32 +226,32 @@ def test_labels_are_drawn_anew_in_each_epoch(seeds):
     first = loader.make(0, 0)
     for epoch in range(30):
         batch = loader.make(epoch, 0)
-        pairs = list(map(tuple, batch.label_id.T.tolist()))
+        pairs = list(map(tuple, batch.links.id.T.tolist()))
         assert len(set(pairs)) == len(pairs) == np.minimum(counts, 2).sum()
         assert torch.bincount(torch.tensor([anchor for anchor, _ in pairs])).max() == 2
-        assert torch.bincount(batch.negative_query).max() == 2
+        assert torch.bincount(batch.links.hard.query).max() == 2
         seen.update(pairs)
     assert len(seen) == links.num_links
-    assert not torch.equal(batch.label_id, first.label_id)
+    assert not torch.equal(batch.links.id, first.links.id)
     # whatever else is in the batch
     small = _loader(bundle, links, batch_size=3, **options)
-    parts = [part.label_id for part in small.iterate(0)]
-    assert torch.equal(torch.cat(parts, dim=1), first.label_id)
+    parts = [part.links.id for part in small.iterate(0)]
+    assert torch.equal(torch.cat(parts, dim=1), first.links.id)
 
 
 def test_links_and_anchors_of_one_label_are_the_same_epoch():
     bundle, links = _homogeneous()
     both = [_loader(bundle, links, max_labels_per_anchor=1, seeds=s) for s in ("links", "anchors")]
     for one, other in zip(*(loader.iterate(2) for loader in both), strict=True):
-        assert torch.equal(one.label_id, other.label_id)
-        assert torch.equal(one.edge_index, other.edge_index)
+        assert torch.equal(one.links.id, other.links.id)
+        assert torch.equal(one.edges[EDGE].edge_index, other.edges[EDGE].edge_index)
 
 
 def test_there_may_be_no_random_negatives():
     bundle, links = _homogeneous()
     none = _loader(bundle, links, num_negatives=0)
     assert none.negatives is None
-    assert none.make(0, 0).random_negatives.shape == (0,)
+    assert none.make(0, 0).links.random.id.shape == (0,)
 
 
 @st.composite
@@ -315,12 +308,11 @@ def test_no_link_of_a_batch_or_its_reverse_carries_messages(
         seeds=seeds,
     )
     for batch in loader.iterate(0):
-        linked = {frozenset(pair) for pair in batch.label_id.T.tolist()}
+        linked = {frozenset(pair) for pair in batch.links.id.T.tolist()}
         if links.anchor_type != links.target_type:
-            linked = set(map(tuple, batch.label_id.T.tolist()))
-        stores = [batch] if isinstance(batch, Data) else [batch[t] for t in batch.edge_types]
-        assert len(stores) == len(bundle.edge_types)
-        for edge_type, edges in zip(sorted(bundle.edge_types), stores, strict=True):
+            linked = set(map(tuple, batch.links.id.T.tolist()))
+        assert len(batch.edges) == len(bundle.edge_types)
+        for edge_type, edges in zip(sorted(bundle.edge_types), batch.edges.values(), strict=True):
             csc = bundle.csc(edge_type)
             target = np.repeat(np.arange(len(csc.indptr) - 1), np.diff(csc.indptr))
             taken = edges.e_id.numpy()
@@ -343,8 +335,8 @@ def test_links_carry_messages_where_that_is_wanted():
         store = LocalGraphStore(bundle)
         sampler = NeighborSampler(store, [-1])
         batch = _loader(bundle, given_links, sampler=sampler, batch_size=999, **changes).make(0, 0)
-        taken = set(map(tuple, batch.n_id[batch.edge_index].T.tolist()))
-        assert set(map(tuple, batch.label_id.T.tolist())) <= taken
+        taken = set(map(tuple, batch.nodes[NODE].n_id[batch.edges[EDGE].edge_index].T.tolist()))
+        assert set(map(tuple, batch.links.id.T.tolist())) <= taken
 
 
 def test_the_rest_of_the_neighborhood_stays_full():
@@ -353,10 +345,10 @@ def test_the_rest_of_the_neighborhood_stays_full():
     sampler = NeighborSampler(LocalGraphStore(bundle), [2])
     csc = bundle.csc(EDGE)
     for batch in _loader(bundle, links, sampler=sampler).iterate(0):
-        linked = batch.label_id.T.tolist()
+        linked = batch.links.id.T.tolist()
         linked = set(map(tuple, linked)) | {(b, a) for a, b in linked}
-        taken = torch.diff(batch.dst_ptr).tolist()
-        for node, count in zip(batch.n_id.tolist(), taken, strict=False):
+        taken = torch.diff(batch.edges[EDGE].dst_ptr).tolist()
+        for node, count in zip(batch.nodes[NODE].n_id.tolist(), taken, strict=False):
             own = csc.indices[csc.indptr[node] : csc.indptr[node + 1]].tolist()
             assert count == min(2, sum((other, node) not in linked for other in own))
 
@@ -369,14 +361,14 @@ def test_cold_nodes_take_no_messages_and_others_keep_theirs(epoch):
     full = {"batch_size": 999, "exclude": False}
     warm = _loader(bundle, links, **full).make(epoch, 0)
     cold = _loader(bundle, links, cold_share=0.3, **full).make(epoch, 0)
-    num_seeds, num_items = cold["user"].batch_size, cold["item"].batch_size
-    assert torch.equal(warm["user"].n_id[:num_seeds], cold["user"].n_id[:num_seeds])
+    num_seeds, num_items = cold.nodes["user"].num_seeds, cold.nodes["item"].num_seeds
+    assert torch.equal(warm.nodes["user"].n_id[:num_seeds], cold.nodes["user"].n_id[:num_seeds])
     for edge_type in (BOUGHT_BY, KNOWS):
-        before, after = (torch.diff(b[edge_type].dst_ptr)[:num_seeds] for b in (warm, cold))
+        before, after = (torch.diff(b.edges[edge_type].dst_ptr)[:num_seeds] for b in (warm, cold))
         is_cold = (after == 0) & (before > 0)
         assert 0.15 < is_cold.sum() / (before > 0).sum() < 0.45
         assert torch.equal(after[~is_cold], before[~is_cold])
-    of_items = [torch.diff(batch[BUYS].dst_ptr)[:num_items] for batch in (warm, cold)]
+    of_items = [torch.diff(batch.edges[BUYS].dst_ptr)[:num_items] for batch in (warm, cold)]
     assert torch.equal(*of_items)
 
 

@@ -11,10 +11,16 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch_geometric.data import Data, HeteroData
 from torch_geometric.sampler import BaseSampler, SamplerOutput
 
-from raygnn.sampling import LocalFeatureStore, LocalGraphStore, NeighborLoader, NeighborSampler
+from raygnn.sampling import (
+    LocalFeatureStore,
+    LocalGraphStore,
+    NeighborLoader,
+    NeighborSampler,
+    NodeBatch,
+)
+from tests.batches import check_ids, is_same
 from tests.errors import raises
 from tests.unit.sampling.memory_bundle import EDGE, NODE, MemoryBundle, random_bundle
 
@@ -38,16 +44,6 @@ def _loader(bundle: MemoryBundle | None = None, **changes: Any) -> NeighborLoade
     return NeighborLoader(graph, LocalFeatureStore(bundle), **{**settings, **changes})
 
 
-def _same(one: Data, other: Data) -> bool:
-    first, second = one.to_dict(), other.to_dict()
-    return first.keys() == second.keys() and all(
-        torch.equal(value, second[name])
-        if isinstance(value, torch.Tensor)
-        else value == second[name]
-        for name, value in first.items()
-    )
-
-
 def _sampler_threads() -> list[str]:
     return [t.name for t in threading.enumerate() if t.name.startswith("raygnn-sampler")]
 
@@ -59,18 +55,18 @@ def test_a_batch_names_its_nodes_and_edges():
     assert sorted(torch.cat([batch.input_id for batch in batches]).tolist()) == SEEDS.tolist()
     csc = bundle.csc(EDGE)
     for batch in batches:
-        assert type(batch) is Data
-        batch.validate()
-        assert torch.equal(batch.x[:, 0], batch.n_id.float())
-        assert torch.equal(batch.n_id[: batch.batch_size], batch.input_id)
+        nodes, edges = batch.nodes[NODE], batch.edges[EDGE]
+        check_ids(batch)
+        assert torch.equal(nodes.columns["x"][:, 0], nodes.n_id.float())
+        assert torch.equal(nodes.n_id[: nodes.num_seeds], batch.input_id)
         assert torch.equal(batch.y, batch.input_id % 7)
-        assert batch.num_seeds == batch.batch_size == len(batch.input_id)
-        assert torch.equal(batch.edge_weight, batch.e_id.float())
-        indices = torch.from_numpy(csc.indices[batch.e_id])
-        assert torch.equal(indices.long(), batch.n_id[batch.edge_index[0]])
-        degree = torch.from_numpy(np.diff(csc.indptr))[batch.n_id]
-        assert torch.equal(batch.degree, degree.float())
-        assert batch.num_nodes == len(batch.n_id) == sum(batch.num_sampled_nodes)
+        assert nodes.num_seeds == len(batch.input_id)
+        assert torch.equal(edges.columns["edge_weight"], edges.e_id.float())
+        indices = torch.from_numpy(csc.indices[edges.e_id])
+        assert torch.equal(indices.long(), nodes.n_id[edges.edge_index[0]])
+        degree = torch.from_numpy(np.diff(csc.indptr))[nodes.n_id]
+        assert torch.equal(edges.dst_degree, degree.float())
+        assert len(nodes.n_id) == sum(nodes.num_sampled)
 
 
 @pytest.mark.parametrize("num_threads", [0, 2, 4, None])
@@ -78,7 +74,7 @@ def test_batches_are_the_same_for_any_number_of_threads(num_threads):
     expected = list(_loader(num_threads=1, prefetch_batches=1).iterate(3))
     found = list(_loader(num_threads=num_threads, prefetch_batches=3).iterate(3))
     assert len(found) == 7
-    assert all(map(_same, found, expected))
+    assert all(map(is_same, found, expected))
 
 
 @pytest.fixture
@@ -128,14 +124,14 @@ def test_a_thread_works_beside_training_where_a_core_is_free(monkeypatch, two_th
 @pytest.mark.parametrize(("start", "stop"), [(0, None), (2, 6), (5, 99), (4, 4)])
 def test_ranks_share_the_batches_of_one(world_size, start, stop):
     whole = list(_loader().iterate(2))
-    found: dict[int, Data] = {}
+    found: dict[int, NodeBatch] = {}
     for rank in range(world_size):
         share = list(_loader(rank=rank, world_size=world_size).iterate(2, start, stop))
         assert [batch.index for batch in share] == sorted(batch.index for batch in share)
         assert all(batch.index % world_size == rank for batch in share)
         found.update({batch.index: batch for batch in share})
     assert sorted(found) == list(range(start, min(7 if stop is None else stop, 7)))
-    assert all(_same(batch, whole[index]) for index, batch in found.items())
+    assert all(is_same(batch, whole[index]) for index, batch in found.items())
 
 
 def test_epochs_splits_and_seeds_differ():
@@ -144,7 +140,7 @@ def test_epochs_splits_and_seeds_differ():
         assert not torch.equal(_loader(**changes).make(epoch, 0).input_id, first.input_id)
     of_val = _loader(split="val").make(0, 0)
     assert torch.equal(of_val.input_id, first.input_id)
-    assert not torch.equal(of_val.e_id, first.e_id)
+    assert not torch.equal(of_val.edges[EDGE].e_id, first.edges[EDGE].e_id)
 
 
 def test_without_shuffling_seeds_come_as_given():
@@ -154,8 +150,8 @@ def test_without_shuffling_seeds_come_as_given():
 
 def test_batches_that_are_kept_keep_their_rows():
     loader = _loader()
-    kept = [batch.x for epoch in range(3) for batch in loader.iterate(epoch)]
-    ids = [batch.n_id for epoch in range(3) for batch in loader.iterate(epoch)]
+    kept = [batch.nodes[NODE].columns["x"] for epoch in range(3) for batch in loader.iterate(epoch)]
+    ids = [batch.nodes[NODE].n_id for epoch in range(3) for batch in loader.iterate(epoch)]
     assert all(torch.equal(x[:, 0], n_id.float()) for x, n_id in zip(kept, ids, strict=True))
 
 
@@ -174,8 +170,8 @@ def test_no_seeds_are_no_batches():
 
 def test_a_repeated_seed_is_one_node_and_two_labels():
     batch = _loader(seeds=np.array([5, 9, 5]), shuffle=False).make(0, 0)
-    assert batch.n_id[:2].tolist() == [5, 9]
-    assert (batch.batch_size, batch.num_seeds) == (2, 3)
+    assert batch.nodes[NODE].n_id[:2].tolist() == [5, 9]
+    assert (batch.nodes[NODE].num_seeds, len(batch.input_id)) == (2, 3)
     assert batch.seed_index.tolist() == [0, 1, 0]
     assert batch.y.tolist() == [5, 2, 5]
 
@@ -235,7 +231,7 @@ def test_nothing_holds_a_batch_that_was_let_go(num_threads):
     batches.close()
 
 
-def test_several_types_give_hetero_data():
+def test_several_types():
     follows, buys = ("user", "follows", "user"), ("user", "buys", "item")
     rng = np.random.default_rng(0)
     edges = {
@@ -252,19 +248,19 @@ def test_several_types_give_hetero_data():
     given = {"seeds": np.arange(10), "node_type": "item", "edge_columns": {"price": "edge_attr"}}
     sampler = NeighborSampler(LocalGraphStore(bundle), [4, 2])
     batch = _loader(bundle, sampler=sampler, shuffle=False, **given).make(0, 0)
-    assert type(batch) is HeteroData
-    batch.validate()
-    assert torch.equal(batch["user"].x[:, 0], batch["user"].n_id.float())
-    assert torch.equal(batch["item"].x[:, 0], batch["item"].n_id.float() + 100)
-    assert torch.equal(batch["item"].y, batch["item"].input_id)
-    assert "y" not in batch["user"]
-    assert "batch_size" not in batch["user"]
-    assert torch.equal(batch[buys].edge_attr, batch[buys].e_id)
-    assert batch[buys].num_sampled_edges[1] == 0
-    assert batch[follows].num_sampled_edges[0] == 0
-    row, col = batch[buys].edge_index
-    sources = torch.from_numpy(bundle.csc(buys).indices).long()[batch[buys].e_id]
-    assert torch.equal(batch["user"].n_id[row], sources)
+    check_ids(batch)
+    assert torch.equal(batch.nodes["user"].columns["x"][:, 0], batch.nodes["user"].n_id.float())
+    assert torch.equal(
+        batch.nodes["item"].columns["x"][:, 0], batch.nodes["item"].n_id.float() + 100
+    )
+    assert torch.equal(batch.y, batch.input_id)
+    assert batch.nodes["user"].num_seeds == 0
+    assert torch.equal(batch.edges[buys].columns["edge_attr"], batch.edges[buys].e_id)
+    assert batch.edges[buys].num_sampled[1] == 0
+    assert batch.edges[follows].num_sampled[0] == 0
+    row, col = batch.edges[buys].edge_index
+    sources = torch.from_numpy(bundle.csc(buys).indices).long()[batch.edges[buys].e_id]
+    assert torch.equal(batch.nodes["user"].n_id[row], sources)
 
     reverse = LocalGraphStore(bundle, "out")
     given |= {"node_type": "user", "sampler": NeighborSampler(reverse, [4, 2])}
@@ -279,11 +275,13 @@ def test_several_types_give_hetero_data():
         **given,
     )
     batch = loader.make(0, 0)
-    batch.validate()
-    assert set(batch.edge_types) == {("user", "rev_follows", "user"), ("item", "rev_buys", "user")}
-    row, col = batch["item", "rev_buys", "user"].edge_index
+    check_ids(batch)
+    assert set(batch.edges) == {("user", "rev_follows", "user"), ("item", "rev_buys", "user")}
+    row, col = batch.edges["item", "rev_buys", "user"].edge_index
     sources = torch.from_numpy(bundle.csc(buys).indices).long()
-    assert torch.equal(batch["user"].n_id[col], sources[batch["item", "rev_buys", "user"].e_id])
+    assert torch.equal(
+        batch.nodes["user"].n_id[col], sources[batch.edges["item", "rev_buys", "user"].e_id]
+    )
 
 
 class _Chain(BaseSampler):
@@ -310,11 +308,12 @@ class _Chain(BaseSampler):
 
 def test_own_samplers_are_sorted_by_destination():
     batch = _loader(sampler=_Chain(), shuffle=False).make(0, 0)
-    assert batch.n_id.tolist() == [*SEEDS[:8].tolist(), 0]
-    assert batch.edge_index.tolist() == [[8] * 8, list(range(8))]
-    assert batch.e_id.tolist() == list(range(100, 108))
-    assert batch.dst_ptr.tolist() == [*range(9), 8]
-    assert batch.num_sampled_nodes == [8, 1]
+    nodes, edges = batch.nodes[NODE], batch.edges[EDGE]
+    assert nodes.n_id.tolist() == [*SEEDS[:8].tolist(), 0]
+    assert edges.edge_index.tolist() == [[8] * 8, list(range(8))]
+    assert edges.e_id.tolist() == list(range(100, 108))
+    assert edges.dst_ptr.tolist() == [*range(9), 8]
+    assert nodes.num_sampled == [8, 1]
 
 
 def test_own_samplers_that_do_not_follow_hops_have_no_counts():
@@ -326,14 +325,14 @@ def test_own_samplers_that_do_not_follow_hops_have_no_counts():
         {"col": torch.full((8,), 8)},
     ):
         batch = _loader(sampler=_Chain(**changes), shuffle=False).make(0, 0)
-        assert "num_sampled_nodes" not in batch
-        assert batch.batch_size == 8
+        assert batch.nodes[NODE].num_sampled is None
+        assert batch.nodes[NODE].num_seeds == 8
 
 
 def test_own_samplers_may_leave_out_edge_ids():
     sampler = _Chain(edge=None)
     batch = _loader(sampler=sampler, shuffle=False, edge_columns={}).make(0, 0)
-    assert "e_id" not in batch
+    assert batch.edges[EDGE].e_id is None
     with raises("sampling-edge-ids-missing", "weight", "node__to__node"):
         _loader(sampler=sampler, shuffle=False).make(0, 0)
 
@@ -372,13 +371,11 @@ class _Copies:
     def __init__(self, device: torch.device) -> None:
         self.device = device
 
-    def begin(self, batch: Any) -> tuple[Any, str]:
+    def begin(self, batch: NodeBatch) -> tuple[NodeBatch, str]:
         return batch, threading.current_thread().name
 
-    def finish(self, copy: tuple[Any, str]) -> Any:
-        batch, batch.begun_by = copy
-        batch.finished_by = threading.current_thread().name
-        return batch
+    def finish(self, copy: tuple[NodeBatch, str]) -> tuple[NodeBatch, str, str]:
+        return (*copy, threading.current_thread().name)
 
 
 @pytest.mark.parametrize("num_threads", [None, 0, 2])
@@ -389,11 +386,11 @@ def test_sampler_threads_begin_copies_that_the_consumer_finishes(monkeypatch, nu
         batches = loader.iterate(epoch=0)
         first = next(batches)
         both = zip(plain.iterate(epoch=0), itertools.chain([first], batches), strict=True)
-        for own, batch in both:
-            assert batch.begun_by.startswith("raygnn-sampler" if num_threads != 0 else "Main")
-            assert batch.finished_by == "MainThread"
+        for own, (batch, begun_by, finished_by) in both:
+            assert begun_by.startswith("raygnn-sampler" if num_threads != 0 else "Main")
+            assert finished_by == "MainThread"
             assert batch.index == own.index
-            assert torch.equal(batch.x, own.x)
+            assert torch.equal(batch.nodes[NODE].columns["x"], own.nodes[NODE].columns["x"])
         batches = loader.iterate(epoch=1)
         next(batches)
     assert not [t.name for t in threading.enumerate() if t.name.startswith("raygnn-sampler")]
@@ -407,11 +404,12 @@ def test_batches_arrive_on_the_device_as_they_were_made(num_threads):
     loader = _loader(num_threads=num_threads, prefetch_batches=4, device=device)
     for epoch in range(3):
         for batch in loader.iterate(epoch):
+            nodes, edges = batch.nodes[NODE], batch.edges[EDGE]
             own = loader.make(epoch, batch.index)
-            assert batch.x.device == device
+            assert nodes.columns["x"].device == device
             torch.cuda._sleep(1_000_000)  # the next copies are made while the device is busy
-            assert torch.equal(batch.x.cpu(), own.x)
-            assert torch.equal(batch.edge_index.cpu(), own.edge_index)
+            assert torch.equal(nodes.columns["x"].cpu(), own.nodes[NODE].columns["x"])
+            assert torch.equal(edges.edge_index.cpu(), own.edges[EDGE].edge_index)
 
 
 def test_seeds_may_be_read_only_and_stay_as_they_are():

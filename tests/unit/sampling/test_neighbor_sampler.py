@@ -146,6 +146,20 @@ def test_excluding_pairs_is_sampling_from_the_graph_without_them(
     assert _as_lists(subgraph) == _expected(sampler, seeds, key, exclude)
 
 
+@pytest.mark.parametrize("fanouts", [[3, 2], [-1, -1], [60, 2]])
+@pytest.mark.parametrize("share", [0.3, 1.0])
+def test_isolated_seeds_are_as_those_without_edges(fanouts, share):
+    bundle = random_bundle()
+    sampler = NeighborSampler(LocalGraphStore(bundle), fanouts)
+    seeds, pairs = np.arange(0, 200, 3), np.stack(bundle.edges[EDGE])
+    isolated = seeds[np.random.default_rng(0).random(len(seeds)) < share]
+    found = sampler.sample({NODE: seeds}, 7, isolated={NODE: isolated})
+    expected = sampler.sample(
+        {NODE: seeds}, 7, exclude={EDGE: pairs[:, np.isin(pairs[1], isolated)]}
+    )
+    assert _as_lists(found) == _as_lists(expected)
+
+
 def test_excluded_pairs_are_checked():
     sampler = NeighborSampler(LocalGraphStore(random_bundle()), [2])
     seeds = {NODE: np.arange(3)}

@@ -138,11 +138,12 @@ def test_nodes_are_loaded_as_of_their_own_time(dtype):
     own = torch.from_numpy(bundle.stored[NODE]["time"])
     edge_time = torch.from_numpy(bundle.column(EDGE, "time"))
     for batch in _loader(bundle).iterate(0):
-        assert batch.seed_time[batch.seed_index].tolist() == own[batch.input_id].tolist()
-        assert (edge_time[batch.e_id] <= batch.seed_time[batch.edge_index[1]]).all()
-        assert torch.equal(batch.x[:, 0], batch.n_id.float())
+        nodes, edges = batch.nodes[NODE], batch.edges[EDGE]
+        assert nodes.seed_time[batch.seed_index].tolist() == own[batch.input_id].tolist()
+        assert (edge_time[edges.e_id] <= nodes.seed_time[edges.edge_index[1]]).all()
+        assert torch.equal(nodes.columns["x"][:, 0], nodes.n_id.float())
         assert torch.equal(batch.y, batch.input_id % 7)
-        assert blocks_of(batch)[-1].num_dst == batch.batch_size
+        assert blocks_of(batch)[-1].num_dst == nodes.num_seeds
 
 
 def _links(bundle: MemoryBundle) -> tuple[SupervisionEdges, np.ndarray]:
@@ -169,25 +170,26 @@ def test_links_are_loaded_as_of_the_earliest_of_their_group():
     options |= {"sampler": NeighborSampler(graph, [-1, 2], temporal=Temporal()), "shuffle": True}
     loader = LinkLoader(graph, LocalFeatureStore(bundle), links, plan=plan, **options)
     for batch in loader.iterate(0):
-        times = torch.from_numpy(times_of_links)[batch.link]
+        nodes, edges = batch.nodes[NODE], batch.edges[EDGE]
+        times = torch.from_numpy(times_of_links)[batch.links.position]
         num_groups = min(32, len(times))
         assert (times.diff() >= 0).all()
-        assert batch.group.unique().tolist() == list(range(num_groups))
-        assert batch.group.bincount().diff().abs().max() <= 1
-        earliest = torch.stack([times[batch.group == i].min() for i in range(num_groups)])
-        of_links, of_random = earliest[batch.group], earliest[batch.random_group]
-        assert torch.equal(batch.n_id[batch.label_index], batch.label_id)
-        assert torch.equal(batch.seed_time[batch.label_index], of_links.expand(2, -1))
-        assert torch.equal(batch.n_id[batch.random_negatives], batch.random_negative_id)
-        assert torch.equal(batch.seed_time[batch.random_negatives], of_random)
-        assert batch.random_group.bincount().min() >= 200 // num_groups
-        assert (torch.from_numpy(time)[batch.e_id] <= batch.seed_time[batch.edge_index[1]]).all()
+        assert batch.links.group.unique().tolist() == list(range(num_groups))
+        assert batch.links.group.bincount().diff().abs().max() <= 1
+        earliest = torch.stack([times[batch.links.group == i].min() for i in range(num_groups)])
+        of_links, of_random = earliest[batch.links.group], earliest[batch.links.random.group]
+        assert torch.equal(nodes.n_id[batch.links.index], batch.links.id)
+        assert torch.equal(nodes.seed_time[batch.links.index], of_links.expand(2, -1))
+        assert torch.equal(nodes.n_id[batch.links.random.index], batch.links.random.id)
+        assert torch.equal(nodes.seed_time[batch.links.random.index], of_random)
+        assert batch.links.random.group.bincount().min() >= 200 // num_groups
+        assert (torch.from_numpy(time)[edges.e_id] <= nodes.seed_time[edges.edge_index[1]]).all()
         # each anchor of a group has its hard negatives, as of then
-        assert batch.negative_id.tolist() == [3] * len(batch.query.unique())
-        for query in batch.query.unique():
-            (when,) = of_links[batch.query == query].unique()
-            hard = batch.negative_index[batch.negative_query == query]
-            assert batch.seed_time[hard].tolist() == [when]
+        assert batch.links.hard.id.tolist() == [3] * len(batch.links.query.unique())
+        for query in batch.links.query.unique():
+            (when,) = of_links[batch.links.query == query].unique()
+            hard = batch.links.hard.index[batch.links.hard.query == query]
+            assert nodes.seed_time[hard].tolist() == [when]
 
 
 def test_evaluation_goes_in_the_order_of_time():
@@ -199,17 +201,17 @@ def test_evaluation_goes_in_the_order_of_time():
     options: dict[str, Any] = {"columns": {}, "batch_size": 80, "split": "t", "seed": 0}
     options |= {"sampler": sampler, "shuffle": False, "plan": plan}
     batches = list(LinkLoader(graph, LocalFeatureStore(bundle), links, **options).iterate(0))
-    order = torch.cat([batch.link for batch in batches])
+    order = torch.cat([batch.links.position for batch in batches])
     assert order.tolist() == np.argsort(times, kind="stable").tolist()
     for batch in batches:
-        of_links = batch.seed_time[batch.label_index[0]]
+        of_links = batch.nodes[NODE].seed_time[batch.links.index[0]]
         assert len(of_links.unique()) <= 8
-        assert (of_links <= torch.from_numpy(times)[batch.link]).all()
-        chosen = batch.random_negatives[batch.candidate]
+        assert (of_links <= torch.from_numpy(times)[batch.links.position]).all()
+        chosen = batch.links.random.index[batch.links.candidate]
         assert chosen.shape == (len(of_links), 7)
-        assert torch.equal(batch.seed_time[chosen], of_links.unsqueeze(1).expand(-1, 7))
+        assert torch.equal(batch.nodes[NODE].seed_time[chosen], of_links.unsqueeze(1).expand(-1, 7))
         # the same nodes at each time, and distinct ones
-        ids = batch.random_negative_id.view(int(batch.group.max()) + 1, -1)
+        ids = batch.links.random.id.view(int(batch.links.group.max()) + 1, -1)
         assert (ids == ids[0]).all()
         assert len(ids[0].unique()) == ids.shape[1]
 

@@ -42,12 +42,19 @@ def link_baselines(
     judged = evaluate(task, split, num_batches, metrics)
     found = {name.removeprefix(f"{split}/"): value for name, value in judged.items()}
     del found["loss"]
-    num_candidates = loader.without_neighborhood(0).candidate.shape[1]
+    num_candidates = _num_candidates(loader)
     num_links = loader.num_examples
     if num_batches is not None:
         num_links = min(num_links, num_batches * loader.batch_size)
     guesses = {"popularity": found, "chance": _by_chance(found, num_candidates)}
     return Baselines(guesses, num_links, (num_links,), (num_candidates,))
+
+
+def _num_candidates(loader: LinkLoader) -> int:
+    """What each link competes with: as many for all."""
+    candidate = loader.without_neighborhood(0).links.candidate
+    assert candidate is not None
+    return candidate.shape[1]
 
 
 def _by_chance(names: Collection[str], num_candidates: int) -> dict[str, float]:
@@ -121,7 +128,7 @@ class _PopularityTask:
     def evaluate(self, split: str, num_batches: int) -> Iterator[EvalOutput]:
         for index in range(self._loader.rank, num_batches, self._loader.world_size):
             batch = self._loader.without_neighborhood(index)
-            scores = self._scoring.evaluation_scores(self.model, batch, self._rows)
+            scores = self._scoring.evaluation_scores(self.model, batch.links, self._rows)
             prediction = torch.cat([scores.positive.unsqueeze(1), scores.candidate], dim=1)
-            weight = len(scores.positive)
-            yield EvalOutput(index, batch.link, 0.0, weight, prediction, batch.link)
+            weight, links = len(scores.positive), batch.links.position
+            yield EvalOutput(index, links, 0.0, weight, prediction, links)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from raygnn.losses import Candidates, LinkScores, score_links
 from raygnn.models.decoders import Decoder
+from raygnn.sampling.batch import BatchLinks, LinkBatch
 
 # More groups than a batch has: tells those of one batch from those of another.
 _GROUPS_OF_A_BATCH = 1 << 10
@@ -25,117 +25,121 @@ class LinkScoring:
     def __init__(self, node_types: tuple[str, str]) -> None:
         self._anchor_type, self._target_type = node_types
 
-    def ends(self, batch: Any, rows: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
+    def ends(self, links: BatchLinks, rows: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
         """[num_links, channels] of the anchors and of the targets."""
-        anchors, targets = batch.label_index
+        anchors, targets = links.index
         return rows[self._anchor_type][anchors], rows[self._target_type][targets]
 
-    def offered(self, batch: Any, rows: Mapping[str, Tensor], *, in_batch: bool) -> Candidates:
+    def offered(
+        self, batch: LinkBatch, rows: Mapping[str, Tensor], *, in_batch: bool
+    ) -> Candidates:
         """What competes with every link: random negatives, and the links' targets where asked.
 
         Args:
-            batch: as `LinkLoader` gives it for training.
+            batch: of training.
             rows: by node type, embeddings of its nodes.
         """
-        index, ids = batch.random_negatives, batch.random_negative_id
+        links = batch.links
+        index, ids, group = links.random.index, links.random.id, links.random.group
         is_target = torch.zeros_like(index, dtype=torch.bool)
-        group = batch.random_group if "group" in batch else None
         if in_batch:
-            index, ids = (
-                torch.cat([index, batch.label_index[1]]),
-                torch.cat([ids, batch.label_id[1]]),
-            )
-            is_target = torch.cat([is_target, torch.ones_like(batch.query, dtype=torch.bool)])
-            group = None if group is None else torch.cat([group, batch.group])
-        has_log_q = "link_share" in batch
+            index, ids = torch.cat([index, links.index[1]]), torch.cat([ids, links.id[1]])
+            is_target = torch.cat([is_target, torch.ones_like(links.query, dtype=torch.bool)])
+            if group is not None and links.group is not None:
+                group = torch.cat([group, links.group])
+        log_q = links.log_q
         return Candidates(
             rows=rows[self._target_type][index],
             ids=ids,
             owner=torch.full_like(ids, -1),
             in_batch=is_target,
-            group=None if group is None else group + batch.index * _GROUPS_OF_A_BATCH,
-            draw_probability=batch.draw_probability if has_log_q else None,
-            link_share=batch.link_share if has_log_q else None,
+            group=_in_step(group, batch),
+            draw_probability=None if log_q is None else log_q.draw_probability,
+            link_share=None if log_q is None else log_q.link_share,
         )
 
     def scores(
-        self, decoder: Decoder, batch: Any, rows: Mapping[str, Tensor], offered: Candidates
+        self, decoder: Decoder, batch: LinkBatch, rows: Mapping[str, Tensor], offered: Candidates
     ) -> LinkScores:
         """Scores of a training batch: its links among what is offered, and their hard negatives.
 
         Args:
             offered: of this batch, or of several.
         """
+        links = batch.links
         candidates = Candidates.joined([offered, self._hard(batch, rows, offered)])
-        anchors, targets = self.ends(batch, rows)
-        relation = batch.relation if "relation" in batch else 0
-        group = batch.group + batch.index * _GROUPS_OF_A_BATCH if "group" in batch else None
+        anchors, targets = self.ends(links, rows)
+        relation = 0 if links.relation is None else links.relation
         return score_links(
             decoder.score_pairs(anchors, targets, relation),
             decoder.score_all(anchors, candidates.rows, relation),
-            batch.query,
-            batch.label_id[1],
+            links.query,
+            links.id[1],
             candidates,
-            self._known(batch, candidates.ids),
-            group,
+            self._known(links, candidates.ids),
+            _in_step(links.group, batch),
         )
 
     def evaluation_scores(
-        self, decoder: Decoder, batch: Any, rows: Mapping[str, Tensor]
+        self, decoder: Decoder, links: BatchLinks, rows: Mapping[str, Tensor]
     ) -> LinkScores:
         """Scores of the links of an evaluation batch, each among its own candidates."""
-        anchors, targets = self.ends(batch, rows)
-        relation = batch.relation if "relation" in batch else 0
-        every = decoder.score_all(
-            anchors, rows[self._target_type][batch.random_negatives], relation
-        )
+        assert links.candidate is not None
+        anchors, targets = self.ends(links, rows)
+        relation = 0 if links.relation is None else links.relation
+        random = rows[self._target_type][links.random.index]
         return LinkScores(
             positive=decoder.score_pairs(anchors, targets, relation),
-            candidate=every.gather(1, batch.candidate),
-            mask=torch.zeros_like(batch.candidate, dtype=torch.bool),
+            candidate=decoder.score_all(anchors, random, relation).gather(1, links.candidate),
+            mask=torch.zeros_like(links.candidate, dtype=torch.bool),
         )
 
-    def _hard(self, batch: Any, rows: Mapping[str, Tensor], offered: Candidates) -> Candidates:
-        index, ids = batch.negative_index, batch.negative_id
-        zeros = torch.zeros_like(ids)
+    def _hard(
+        self, batch: LinkBatch, rows: Mapping[str, Tensor], offered: Candidates
+    ) -> Candidates:
+        links, hard = batch.links, batch.links.hard
+        zeros = torch.zeros_like(hard.id)
         group = None
-        if offered.group is not None:
+        if offered.group is not None and links.group is not None:
             # Each query is in one group.
-            group = torch.zeros_like(batch.query)
-            group[batch.query] = batch.group + batch.index * _GROUPS_OF_A_BATCH
-            group = group[batch.negative_query]
+            group = torch.zeros_like(links.query)
+            group[links.query] = links.group
+            group = group[hard.query]
         unread = None if offered.link_share is None else zeros.to(offered.link_share.dtype)
         return Candidates(
-            rows=rows[self._target_type][index],
-            ids=ids,
-            owner=batch.negative_query,
+            rows=rows[self._target_type][hard.index],
+            ids=hard.id,
+            owner=hard.query,
             in_batch=zeros.bool(),
-            group=group,
+            group=_in_step(group, batch),
             draw_probability=unread,
             link_share=unread,
         )
 
-    def _known(self, batch: Any, candidate_ids: Tensor) -> Tensor | None:
+    def _known(self, links: BatchLinks, candidate_ids: Tensor) -> Tensor | None:
         """bool [num_links, num_candidates]: what is a known link; None where that may compete.
 
         On the batch's device alone: nothing waits for it, and nothing is copied to the host.
         """
-        if "known" in batch:
-            mask: Tensor = batch.known
-            return mask
-        if "known_query" not in batch:
-            return None
+        known = links.known_pairs
+        if known is None:
+            return links.known
         # By distinct candidate, of which each stands where the first of its id is in sorted order.
         ordered = candidate_ids.sort().values
-        column = torch.searchsorted(ordered, batch.known_target)
+        column = torch.searchsorted(ordered, known.id)
         last = len(ordered) - 1
-        is_candidate = ordered[column.clamp(max=last)] == batch.known_target
+        is_candidate = ordered[column.clamp(max=last)] == known.id
         column = torch.where(is_candidate, column, last + 1)  # one that nothing reads
         found = torch.zeros(
-            (len(batch.query), last + 2), dtype=torch.bool, device=candidate_ids.device
+            (len(links.query), last + 2), dtype=torch.bool, device=candidate_ids.device
         )
-        found[batch.known_query, column] = True
-        mask = found[batch.query][:, torch.searchsorted(ordered, candidate_ids)]
+        found[known.query, column] = True
+        mask = found[links.query][:, torch.searchsorted(ordered, candidate_ids)]
         if self._anchor_type == self._target_type:
-            mask |= batch.label_id[0].unsqueeze(1) == candidate_ids
+            mask |= links.id[0].unsqueeze(1) == candidate_ids
         return mask
+
+
+def _in_step(group: Tensor | None, batch: LinkBatch) -> Tensor | None:
+    """Numbers of groups that no other batch of the step has."""
+    return None if group is None else group + batch.index * _GROUPS_OF_A_BATCH

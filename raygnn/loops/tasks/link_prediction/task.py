@@ -36,6 +36,7 @@ from raygnn.losses.seed_losses import in_full_precision
 from raygnn.metrics import as_metric
 from raygnn.models.graph_encoder import LinkPredictor
 from raygnn.parallel.shared_rows import computed_by_all
+from raygnn.sampling.batch import LinkBatch
 from raygnn.sampling.link_loader import LinkLoader, LinkPlan
 from raygnn.sampling.stores import LocalFeatureStore, LocalGraphStore
 
@@ -46,7 +47,7 @@ _METRICS = ("mrr", "hits", "auc", "ap")
 _COLD_SHARE_IN_TIME = 0.1
 
 
-class LinkPrediction(Task):
+class LinkPrediction(Task[LinkBatch]):
     """Learns to score the links of one edge type above other pairs.
 
     A batch is links, hard negatives of their anchors where the graph declares any, and random
@@ -207,21 +208,23 @@ class LinkPrediction(Task):
             self._loaders[split] = self._build_loader(split)
         return self._loaders[split]
 
-    def training_step(self, batch: Any) -> StepOutput:
+    def training_step(self, batch: LinkBatch) -> StepOutput:
         rows = self.encode(batch)
         return self.loss_among(batch, rows, self.offer(batch, rows))
 
-    def encode(self, batch: Any) -> dict[str, Tensor]:
+    def encode(self, batch: LinkBatch) -> dict[str, Tensor]:
         """Embeddings of the nodes of a batch, by node type."""
         rows: dict[str, Tensor] = self.model(batch)
         return rows
 
-    def offer(self, batch: Any, rows: Mapping[str, Tensor]) -> Candidates:
+    def offer(self, batch: LinkBatch, rows: Mapping[str, Tensor]) -> Candidates:
         """What the links of a batch, or with `candidates: global` of a step, compete with."""
         offered = self._scoring.offered(batch, rows, in_batch=self.objective.in_batch)
         return replace(offered, rows=in_full_precision(offered.rows))
 
-    def loss_among(self, batch: Any, rows: Mapping[str, Tensor], offered: Candidates) -> StepOutput:
+    def loss_among(
+        self, batch: LinkBatch, rows: Mapping[str, Tensor], offered: Candidates
+    ) -> StepOutput:
         """Loss of the links of a batch among what is offered, and its own hard negatives."""
         offered = replace(offered, rows=offered.rows.to(rows[self.node_types[1]].dtype))
         scores = self._scoring.scores(self.predictor().decoder, batch, rows, offered)
@@ -267,17 +270,17 @@ class LinkPrediction(Task):
             self._graphs[split] = LocalGraphStore(graph, direction)
         return self._graphs[split]
 
-    def _judge(self, batch: Any, rows: Mapping[str, Tensor]) -> EvalOutput:
-        scores = self._scoring.evaluation_scores(self.predictor().decoder, batch, rows)
+    def _judge(self, batch: LinkBatch, rows: Mapping[str, Tensor]) -> EvalOutput:
+        scores = self._scoring.evaluation_scores(self.predictor().decoder, batch.links, rows)
         output = self._loss(batch, rows, scores)
         prediction = torch.cat([scores.positive.unsqueeze(1), scores.candidate], dim=1)
         return EvalOutput(
             index=batch.index,
-            ids=batch.link,
+            ids=batch.links.position,
             loss_sum=float(output.loss_sum),
             weight=output.weight,
             prediction=prediction,
-            target=batch.link,
+            target=batch.links.position,
             metrics=output.metrics,
         )
 
@@ -364,10 +367,10 @@ class LinkPrediction(Task):
             device=env.device,
         )
 
-    def _loss(self, batch: Any, rows: Mapping[str, Tensor], scores: LinkScores) -> StepOutput:
+    def _loss(self, batch: LinkBatch, rows: Mapping[str, Tensor], scores: LinkScores) -> StepOutput:
         inputs = {"scores": scores, "model": self.predictor(), "batch": batch}
         if any(name.endswith("embeddings") for name in self.objective.needs):
-            anchors, targets = self._scoring.ends(batch, rows)
+            anchors, targets = self._scoring.ends(batch.links, rows)
             inputs |= {"anchor_embeddings": anchors, "target_embeddings": targets}
             inputs["embeddings"] = torch.cat([anchors, targets])
         return self.objective(len(scores.positive), **inputs)

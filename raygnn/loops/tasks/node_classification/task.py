@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch_geometric.data import HeteroData
 
 from raygnn.config import Component, build
 from raygnn.data.splits import Splits
@@ -33,6 +32,7 @@ from raygnn.losses.seed_losses import in_units, standardized
 from raygnn.metrics import as_metric
 from raygnn.models.graph_encoder import NodePredictor
 from raygnn.parallel.shared_rows import computed_by_all
+from raygnn.sampling.batch import NodeBatch
 from raygnn.sampling.loader import NeighborLoader
 from raygnn.sampling.stores import LocalFeatureStore, LocalGraphStore
 
@@ -59,7 +59,7 @@ _MAX_GATHERED = 1 << 26  # predictions, which metrics of order bring together on
 _RARE, _MAX_NAMED = 0.01, 5
 
 
-class NodeClassification(Task):
+class NodeClassification(Task[NodeBatch]):
     """Learns a label of each node from its sampled neighborhood.
 
     Args:
@@ -256,12 +256,9 @@ class NodeClassification(Task):
             self._loaders[split] = self._build_loader(split)
         return self._loaders[split]
 
-    def training_step(self, batch: Any) -> StepOutput:
+    def training_step(self, batch: NodeBatch) -> StepOutput:
         prediction, embeddings = self._predict(batch)
-        return self._loss(prediction, embeddings, self._seeds_of(batch).y, batch)
-
-    def num_samples(self, batch: Any) -> int:
-        return int(self._seeds_of(batch).num_seeds)
+        return self._loss(prediction, embeddings, batch.y, batch)
 
     def prepare_evaluation(self, split: str) -> None:
         """Embeds the whole graph, layer by layer, where evaluation is exact."""
@@ -277,10 +274,9 @@ class NodeClassification(Task):
         with closing(loader.iterate(0, stop=num_batches)) as batches:
             for batch in batches:
                 moved = batch.to(self.env.device)
-                seeds = self._seeds_of(moved)
                 prediction, embeddings = self._predict(moved)
-                output = self._loss(prediction, embeddings, seeds.y, moved)
-                yield self._evaluated(batch.index, seeds.input_id, prediction, seeds.y, output)
+                output = self._loss(prediction, embeddings, moved.y, moved)
+                yield self._evaluated(moved.index, moved.input_id, prediction, moved.y, output)
 
     def close(self) -> None:
         for loader in self._loaders.values():
@@ -348,11 +344,7 @@ class NodeClassification(Task):
             ),
         )[target.node_type]
 
-    def _seeds_of(self, batch: Any) -> Any:
-        """Where a batch keeps what belongs to its seeds."""
-        return batch[self.target.node_type] if isinstance(batch, HeteroData) else batch
-
-    def _predict(self, batch: Any) -> tuple[Any, Tensor | None]:
+    def _predict(self, batch: NodeBatch) -> tuple[Any, Tensor | None]:
         """Predictions, and the embeddings behind them where a term of the loss takes them."""
         if "embeddings" not in self.objective.needs:
             return self._checked(self.model(batch)), None
@@ -390,7 +382,7 @@ class NodeClassification(Task):
         return ColumnScale.of_rows(target.labels[target.splits.train]) if wanted else None
 
     def _loss(
-        self, prediction: Any, embeddings: Tensor | None, target: Tensor, batch: Any
+        self, prediction: Any, embeddings: Tensor | None, target: Tensor, batch: NodeBatch | None
     ) -> StepOutput:
         if self._scale is not None:
             target = standardized(target, self._scale)

@@ -1,0 +1,152 @@
+"""From a sampled subgraph to the nodes and edges of a batch."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from raygnn.data.bundle_record import ColumnInfo
+from raygnn.data.edge_types import EdgeType, edge_type_name
+from raygnn.errors import DataError
+from raygnn.sampling.batch import EdgeRecord, NodeRecord
+from raygnn.sampling.protocols import FeatureStore, GraphStore, ends, message_type
+from raygnn.sampling.scratch import BufferPool
+from raygnn.sampling.subgraph import SampledSubgraph
+
+
+class BatchAssembler:
+    """Joins sampled nodes and edges with their columns; arrays become tensors without a copy.
+
+    Args:
+        columns: which columns of the nodes a batch has, and under what names.
+        edge_columns: the same of the edges.
+    Raises:
+        DataError: a column is one that no type of the graph has.
+    """
+
+    def __init__(
+        self,
+        graph: GraphStore,
+        features: FeatureStore,
+        columns: Mapping[str, str],
+        edge_columns: Mapping[str, str],
+    ) -> None:
+        _check_columns("node", columns, {t: features.columns(t) for t in graph.node_types})
+        _check_columns(
+            "edge", edge_columns, {edge_type_name(t): features.columns(t) for t in graph.edge_types}
+        )
+        self._graph = graph
+        self._features = features
+        self._columns = dict(columns)
+        self._edge_columns = dict(edge_columns)
+        self._buffers: dict[tuple[str | EdgeType, str], BufferPool] = defaultdict(BufferPool)
+        self._is_one_graph = len(graph.node_types) == 1 and len(graph.edge_types) == 1
+
+    def nodes(self, subgraph: SampledSubgraph) -> dict[str, NodeRecord]:
+        """The nodes of a batch, with their features."""
+        return {node_type: self._nodes(subgraph, node_type) for node_type in subgraph.node}
+
+    def edges(self, subgraph: SampledSubgraph) -> dict[EdgeType, EdgeRecord]:
+        """The edges of a batch, with their columns."""
+        direction = self._graph.direction
+        return {message_type(t, direction): self._edges(subgraph, t) for t in subgraph.edge_index}
+
+    def labels(self, node_type: str, seeds: np.ndarray) -> dict[str, Tensor]:
+        """By name, the labels of seeds, [num_seeds, ...]."""
+        return self._columns_of(node_type, self._wanted(node_type, labels=True), seeds)
+
+    def _nodes(self, subgraph: SampledSubgraph, node_type: str) -> NodeRecord:
+        nodes = subgraph.node[node_type]
+        seed_index = subgraph.seed_index.get(node_type, np.empty(0, np.int64))
+        of_seed, times = subgraph.seed, subgraph.seed_time
+        return NodeRecord(
+            n_id=torch.from_numpy(nodes),
+            # distinct seeds have the local ids 0, 1, 2...
+            num_seeds=int(seed_index.max(initial=-1)) + 1,
+            num_sampled=subgraph.num_sampled_nodes.get(node_type),
+            columns=self._columns_of(node_type, self._wanted(node_type, labels=False), nodes),
+            seed=None if of_seed is None else torch.from_numpy(of_seed[node_type]),
+            seed_time=None if times is None else torch.from_numpy(times[node_type]),
+        )
+
+    def _edges(self, subgraph: SampledSubgraph, edge_type: EdgeType) -> EdgeRecord:
+        e_id = subgraph.edge.get(edge_type)
+        if e_id is None:
+            self._check_no_columns(edge_type)
+        src_degree, dst_degree = self._degrees(subgraph, edge_type)
+        return EdgeRecord(
+            edge_index=torch.from_numpy(subgraph.edge_index[edge_type]),
+            dst_ptr=torch.from_numpy(subgraph.dst_ptr[edge_type]),
+            e_id=None if e_id is None else torch.from_numpy(e_id),
+            num_sampled=subgraph.num_sampled_edges.get(edge_type),
+            src_degree=src_degree,
+            dst_degree=dst_degree,
+            columns={} if e_id is None else self._columns_of(edge_type, self._edge_columns, e_id),
+        )
+
+    def _degrees(self, subgraph: SampledSubgraph, edge_type: EdgeType) -> tuple[Tensor, Tensor]:
+        """Of the sources and of the destinations; see `EdgeRecord`."""
+        neighbor_type, destination_type = ends(edge_type, self._graph.direction)
+        destinations = subgraph.node[destination_type]
+        if not self._is_one_graph:
+            destinations = destinations[: len(subgraph.dst_ptr[edge_type]) - 1]
+        latest = subgraph.horizon(destination_type, len(destinations))
+        of_destinations = _floats(self._graph.degrees(edge_type, destinations, latest))
+        if self._is_one_graph:
+            return of_destinations, of_destinations
+        neighbors = subgraph.node[neighbor_type]
+        latest = subgraph.horizon(neighbor_type, len(neighbors))
+        return _floats(self._graph.neighbor_degrees(edge_type, neighbors, latest)), of_destinations
+
+    def _wanted(self, node_type: str, *, labels: bool) -> dict[str, str]:
+        """The labels among the columns of a node type, or the others."""
+        have = self._features.columns(node_type)
+        return {
+            column: name
+            for column, name in self._columns.items()
+            if column in have and (have[column].role == "label") == labels
+        }
+
+    def _columns_of(
+        self, type_: str | EdgeType, wanted: Mapping[str, str], ids: np.ndarray
+    ) -> dict[str, Tensor]:
+        have = self._features.columns(type_)
+        return {
+            name: torch.from_numpy(self._rows(type_, column, ids))
+            for column, name in wanted.items()
+            if column in have
+        }
+
+    def _check_no_columns(self, edge_type: EdgeType) -> None:
+        for column in self._edge_columns.keys() & self._features.columns(edge_type).keys():
+            raise DataError(
+                f"column {column!r} of {edge_type_name(edge_type)} cannot be had: the sampler of "
+                "sampling.type does not say which edges it took. Fill edge in its SamplerOutput.",
+                id="sampling-edge-ids-missing",
+            )
+
+    def _rows(self, type_: str | EdgeType, column: str, ids: np.ndarray) -> np.ndarray:
+        shape, dtype = self._features.row_layout(type_, column)
+        out = self._buffers[type_, column].array((len(ids), *shape), dtype)
+        return self._features.gather(type_, column, ids, out)
+
+
+def _check_columns(
+    kind: str, wanted: Mapping[str, str], have: Mapping[str, Mapping[str, ColumnInfo]]
+) -> None:
+    for column in wanted:
+        if not any(column in columns for columns in have.values()):
+            shown = {name: sorted(columns) for name, columns in have.items()}
+            raise DataError(
+                f"column {column!r} of a batch is invalid: no {kind} type has it; there are "
+                f"{shown}. Use one of these, or declare the column in graph.yaml.",
+                id="sampling-batch-column",
+            )
+
+
+def _floats(counts: np.ndarray) -> Tensor:
+    return torch.from_numpy(counts.astype(np.float32))

@@ -1,0 +1,62 @@
+"""What tests ask of batches."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import Any
+
+import torch
+
+from raygnn.sampling.batch import Batch, EdgeRecord, NodeBatch, NodeRecord, TensorRecord
+
+
+def is_same(one: Any, other: Any) -> bool:
+    """Whether two records hold the same, tensor by tensor."""
+    if isinstance(one, torch.Tensor):
+        return torch.equal(one, other)
+    if isinstance(one, TensorRecord):
+        names = [field.name for field in fields(one)]  # type: ignore[arg-type]
+        return all(is_same(getattr(one, name), getattr(other, name)) for name in names)
+    if isinstance(one, dict):
+        return one.keys() == other.keys() and all(is_same(one[key], other[key]) for key in one)
+    return bool(one == other)
+
+
+def check_ids(batch: Batch) -> None:
+    """Local ids are those of nodes, and a row of each column belongs to each node or edge."""
+    for nodes in batch.nodes.values():
+        assert nodes.num_seeds <= len(nodes.n_id)
+        assert all(len(column) == len(nodes.n_id) for column in nodes.columns.values())
+    for (source, _, target), edges in batch.edges.items():
+        row, col = edges.edge_index
+        assert not len(row) or 0 <= row.min() <= row.max() < len(batch.nodes[source].n_id)
+        assert not len(col) or 0 <= col.min() <= col.max() < len(batch.nodes[target].n_id)
+        assert all(len(column) == len(row) for column in edges.columns.values())
+
+
+def batch_of(
+    x: torch.Tensor, edge_index: torch.Tensor, num_seeds: int, **columns: torch.Tensor
+) -> NodeBatch:
+    """A batch of one node type; the first nodes are the seeds."""
+    degree = torch.bincount(edge_index[1], minlength=len(x))
+    nodes = NodeRecord(
+        n_id=torch.arange(len(x)), num_seeds=num_seeds, num_sampled=None, columns={"x": x}
+    )
+    edges = EdgeRecord(
+        edge_index=edge_index,
+        dst_ptr=torch.cat([torch.zeros(1, dtype=torch.int64), degree.cumsum(0)]),
+        e_id=None,
+        num_sampled=None,
+        src_degree=degree.float(),
+        dst_degree=degree.float(),
+        columns=columns,
+    )
+    return NodeBatch(
+        index=0,
+        input_id=torch.arange(num_seeds),
+        nodes={"node": nodes},
+        edges={("node", "to", "node"): edges},
+        node_type="node",
+        seed_index=torch.arange(num_seeds),
+        labels={},
+    )
