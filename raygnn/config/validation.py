@@ -259,17 +259,19 @@ def _literals(section: type[BaseModel]) -> tuple[Any, ...]:
 
 def _sections_at(path: KeyPath, root: type[BaseModel]) -> list[type[BaseModel]]:
     sections = [root]
-    is_map = False
+    is_map = is_list = False
     for part in path:
         if isinstance(part, int) or is_map:
             # A list in the place of a section is short for the one of its keys that is a list.
-            listed = [] if is_map else [inner for s in sections for inner in _listed_in(s)]
+            is_short = not is_map and not is_list
+            listed = [inner for s in sections for inner in _listed_in(s)] if is_short else []
             sections = listed or sections
-            is_map = False  # the key of a map is the user's own
+            is_map = is_list = False  # the key of a map is the user's own
             continue
         fields = [s.model_fields[part] for s in sections if part in s.model_fields]
         sections = [inner for field in fields for inner in sections_in(field.annotation)]
         is_map = any(typing.get_origin(field.annotation) is dict for field in fields)
+        is_list = any(typing.get_origin(field.annotation) in (list, tuple) for field in fields)
     return sections
 
 

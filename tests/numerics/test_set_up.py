@@ -69,9 +69,9 @@ def test_together(ranks):
     # A mistake in the user's code is raised where it is, with its traceback.
     problems = [None, ValueError("a mistake")]
     assert ranks.run(_step, 2, problems) == [
-        "TrainingError: Rank 1 failed in setting up: ValueError: a mistake",
+        "TrainingError: Rank 1 failed in setting up: ValueError: a mistake [run-rank-failed]",
         "ValueError: a mistake",
     ]
     # Nor does one that calls `sys.exit` end its process with status 0.
-    message = "TrainingError: Rank 1 failed in setting up: SystemExit: 0"
+    message = "TrainingError: Rank 1 failed in setting up: SystemExit: 0 [run-rank-failed]"
     assert ranks.run(_step, 2, [None, SystemExit(0)]) == [message] * 2
