@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from raygnn.config.redaction import redact_text
-from raygnn.errors import FAILURES, RaygnnError, TrainingError
+from raygnn.errors import FAILURES, RaygnnError, TrainingError, with_id
 from raygnn.parallel import collectives
 
 Result = TypeVar("Result")
@@ -86,7 +86,10 @@ def describe(error: BaseException) -> str:
     """An exception in one line, notes included, secrets not."""
     notes = " ".join(getattr(error, "__notes__", ()))
     text = f"{type(error).__name__}: {error}"
-    return redact_text(f"{text} ({notes})" if notes else text)
+    if notes:
+        id = error.id if isinstance(error, RaygnnError) else None
+        text = with_id(f"{text.removesuffix(f' [{id}]')} ({notes})", id)
+    return redact_text(text)
 
 
 @torch.no_grad()

@@ -9,7 +9,7 @@ import pytest
 
 import raygnn.infer
 import raygnn.train
-from raygnn.errors import ResourceError
+from tests.errors import raises
 from tests.small_runs import small_bundle, small_config
 
 pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("ray_session")]
@@ -46,6 +46,6 @@ def test_two_workers_write_the_files_of_one_process(run, tmp_path, monkeypatch):
 
 def test_too_many_workers_are_told(run, tmp_path):
     overrides = ["--data.uri", str(run.with_name("tables")), "--scaling.num_workers", "3"]
-    with pytest.raises(ResourceError, match="have places for 2"):
+    with raises("cluster-no-room", 2):
         raygnn.infer.predict(run, tmp_path / "out", overrides)
     assert not list(tmp_path.iterdir())

@@ -12,8 +12,9 @@ import ray
 from raygnn.data.bundle_record import RECORD_NAME
 from raygnn.data.ingest import pieces
 from raygnn.data.ingest.build_bundle import IngestOptions, ingest
-from raygnn.errors import DataError, RunError
+from raygnn.errors import DataError
 from raygnn.runtime.ingest import _build_on, ray_data_schedule
+from tests.errors import raises
 from tests.graph_writer import cut, write_graph
 
 # Ray 2.60 warns of its own use of a deprecated option when ray.data makes its context.
@@ -70,7 +71,7 @@ def test_errors_arrive_as_they_were_raised(ray_session: None, tmp_path: Path) ->
     (graph / "nodes" / "part-3.csv").write_text("id,x,y,i\n1\n")
     text = (graph / "graph.yaml").read_text()
     (graph / "graph.yaml").write_text(text.replace("nodes/*.parquet", "nodes/*"))
-    with pytest.raises(DataError, match=r"nodes/part-3.csv cannot be read as CSV") as raised:
+    with raises("table-csv-unreadable", "nodes/part-3.csv", "CSV") as raised:
         ingest(graph, cache_dir=tmp_path / "cache", schedule=ray_data_schedule)
     assert type(raised.value) is DataError
     assert not list((tmp_path / "cache" / "bundles").glob(".building-*"))
@@ -83,9 +84,9 @@ def test_another_node_ingests_and_sends_the_bundle(ray_session: None, tmp_path: 
     _build_on(node_id, graph, IngestOptions(), there, tmp_path / "copy")
     assert _contents(tmp_path / "copy") == _contents(here.path)
     assert len(list((tmp_path / "there" / "bundles").glob(f"*/{RECORD_NAME}"))) == 1
-    with pytest.raises(DataError, match="there is no such file"):
+    with raises("data-file-missing", "nowhere"):
         _build_on(node_id, str(tmp_path / "nowhere"), IngestOptions(), there, tmp_path / "none")
-    with pytest.raises(RunError, match=r"ingest failed on node e+: "):
+    with raises("data-ingest-failed", "e" * len(node_id)):
         _build_on("e" * len(node_id), graph, IngestOptions(), there, tmp_path / "none")
     assert not (tmp_path / "none").exists()
 
@@ -95,6 +96,6 @@ def _raise(item: int) -> int:
 
 
 def test_other_failures_name_their_cause(ray_session: None) -> None:
-    with pytest.raises(RunError, match=r"while dividing: ZeroDivisionError: item 1"):
+    with raises("data-ingest-failed", "dividing", "ZeroDivisionError: item 1"):
         ray_data_schedule(_raise, [1], "dividing")
     assert ray_data_schedule(_raise, [], "dividing") == []

@@ -15,9 +15,9 @@ import raygnn.train
 from raygnn.data.ingest.build_bundle import IngestOptions, ingest
 from raygnn.data.synthetic.generators import synthetic_tables
 from raygnn.data.tables.graph_tables import write_tables
-from raygnn.errors import PreemptedError
 from raygnn.loops.callbacks import Callback
 from raygnn.loops.engine import Engine
+from tests.errors import raises
 from tests.small_runs import run_rank, small_config, trained_weights
 
 pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("ray_session")]
@@ -70,7 +70,7 @@ def test_notice_and_signal_stop_a_run_that_goes_on(ranks, tmp_path, capfd):
         training__validate_every={"steps": 4},
         callbacks=[callback],
     )
-    with pytest.raises(PreemptedError, match="stopped by SIGTERM after step") as stopped:
+    with raises("run-stopped", "SIGTERM") as stopped:
         raygnn.train.fit(config, allow_modules=["tests"])
     assert stopped.value.exit_status == 143
     told = capfd.readouterr().out

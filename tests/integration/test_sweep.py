@@ -21,8 +21,8 @@ import raygnn.train
 import raygnn.tune
 from raygnn.config import load_config
 from raygnn.data.bundle_record import RECORD_NAME
-from raygnn.errors import ConfigError, ResourceError
 from raygnn.runtime.sweeps.leftovers import free_places_of_trials, held_places
+from tests.errors import raises
 from tests.linger import Linger
 from tests.small_runs import small_config
 from tests.wait_until import wait_until
@@ -183,10 +183,10 @@ def test_a_graph_given_as_an_object_is_swept_over_keys_of_data(tmp_path, capsys)
 def test_too_few_cpus_for_a_trial_are_told_at_once(tmp_path):
     space = {"optimizer.args.lr": {"choice": [0.1]}}
     config = _config(tmp_path, scaling__num_workers=9, tune__space=space)
-    with pytest.raises(ResourceError, match=r"scaling\.num_workers=9 .*places for 2"):
+    with raises("cluster-no-room", "scaling.num_workers=9", 2):
         raygnn.tune.sweep(config)
     config = _config(tmp_path, tune__max_concurrent_trials=2, tune__space=space)
-    with pytest.raises(ResourceError, match=r"max_concurrent_trials=2 .*Set it to 1 or less"):
+    with raises("sweep-no-room", "max_concurrent_trials=2", 1):
         raygnn.tune.sweep(config)
     assert not (tmp_path / "cache").exists()  # before there is a graph
     assert not (tmp_path / "run").exists()
@@ -200,7 +200,7 @@ def test_a_metric_that_no_trial_logs_ends_the_sweep(tmp_path):
     callbacks = [{"type": "tests.user_code.WaitsToBeStopped"}]
     space = {"optimizer.args.lr": {"choice": [0.1]}}
     config = _config(tmp_path, tune__metric="val/acuracy", tune__space=space, callbacks=callbacks)
-    with pytest.raises(ConfigError, match=r"log no such metric\. Did you mean val/accuracy\?"):
+    with raises("sweep-metric-unknown", "Did you mean val/accuracy?"):
         raygnn.tune.sweep(config, allow_modules=["tests"])
 
 

@@ -23,10 +23,10 @@ from raygnn.config import load_config
 from raygnn.data.bundle import Bundle
 from raygnn.data.synthetic.generators import synthetic_tables
 from raygnn.data.tables.graph_tables import write_tables
-from raygnn.errors import ConfigError, DataError, RunError
 from raygnn.loops.callbacks import Callback
 from raygnn.loops.engine import Engine
 from raygnn.outputs.run_start import check_run_folder, open_run_folder
+from tests.errors import raises
 from tests.small_runs import small_config
 
 
@@ -377,7 +377,7 @@ def test_a_pyg_graph_takes_the_same_path(tmp_path):
     config["data"] = {"splits": {"type": "hash", "fractions": [0.6, 0.2, 0.2]}}
     outcome = raygnn.train.fit(config, data=data)
     assert outcome.metrics["samples"] > 0
-    with pytest.raises(ConfigError, match="data is given twice"):
+    with raises("data-source-twice"):
         raygnn.train.fit({**config, "data": {"uri": "x"}}, ["--run.name", "other"], data=data)
 
 
@@ -387,13 +387,13 @@ def test_no_split_says_what_to_set(tmp_path):
     )
     uri = write_tables(tables, str(tmp_path / "graph"))
     config = small_config(tmp_path / "runs", scaling__num_workers=0, data__uri=uri)
-    with pytest.raises(DataError, match=r"data\.splits"):
+    with raises("split-missing", "data.splits=None"):
         raygnn.train.fit(config)
 
 
 def test_fit_refuses_a_finished_run(config):
     raygnn.train.fit(config)
-    with pytest.raises(RunError, match="has finished"):
+    with raises("run-finished"):
         raygnn.train.fit(config)
 
 

@@ -22,11 +22,11 @@ import raygnn.train
 from raygnn.data.ingest.build_bundle import IngestOptions, ingest
 from raygnn.data.synthetic.generators import synthetic_tables
 from raygnn.data.tables.graph_tables import write_tables
-from raygnn.errors import ResourceError, TrainingError
 from raygnn.loops.callbacks import Callback
 from raygnn.loops.engine import Engine
 from raygnn.losses import Loss
 from raygnn.outputs.checkpoints.store import CheckpointStore
+from tests.errors import raises
 from tests.small_runs import run_rank, small_config, trained_weights
 from tests.wait_until import wait_until
 
@@ -117,7 +117,7 @@ def test_a_killed_worker_changes_nothing_of_the_result(ranks, graph, tmp_path):
 def test_a_mistake_in_user_code_is_told_once_with_its_rank(graph, tmp_path):
     failing = {"type": "tests.integration.test_train_ray.FailingLoss"}
     config = _config(tmp_path, graph, losses=[failing])
-    with pytest.raises(TrainingError, match=r"Rank 0 failed in training.*a user's loss"):
+    with raises("run-rank-failed", "Rank 0", "training", "a user's loss"):
         raygnn.train.fit(config, allow_modules=["tests"])
     metrics = json.loads((tmp_path / "run" / "metrics.json").read_text())
     assert "a user's loss" in metrics["stop_reason"]
@@ -126,10 +126,10 @@ def test_a_mistake_in_user_code_is_told_once_with_its_rank(graph, tmp_path):
 
 def test_more_workers_than_places_are_refused_at_once(graph, tmp_path):
     config = _config(tmp_path, graph, scaling__num_workers=50)
-    with pytest.raises(ResourceError, match=r"scaling\.num_workers=50 .*places for 2"):
+    with raises("cluster-no-room", "scaling.num_workers=50", 2):
         raygnn.train.fit(config)
     config = _config(tmp_path, graph, scaling__use_gpu=True)
-    with pytest.raises(ResourceError, match="no node of this cluster has a GPU"):
+    with raises("cluster-no-room", "GPU"):
         raygnn.train.fit(config)
     assert not tmp_path.joinpath("run").exists()
 
@@ -171,7 +171,7 @@ def test_work_that_holds_the_cpus_is_told_and_waited_for(other_work, graph, tmp_
 @pytest.mark.slow
 def test_the_wait_for_other_work_has_an_end(other_work, graph, tmp_path, monkeypatch):
     monkeypatch.setenv("RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S", "2")  # a minute otherwise
-    with pytest.raises(TrainingError, match="Training failed and was not restarted any more"):
+    with raises("run-workers-died"):
         raygnn.train.fit(_config(tmp_path, graph))
 
 

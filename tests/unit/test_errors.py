@@ -95,5 +95,9 @@ def test_what_quotes_its_cause_keeps_the_id_of_the_cause():
 def test_a_failure_of_one_rank_has_the_id_of_its_cause_on_all_ranks():
     with raises("edges-dangling", "Rank 0", "DataError"), agreement("reading"):
         raise DataError("3 edges lead nowhere.", id="edges-dangling")
+    noted = DataError("3 edges lead nowhere.", id="edges-dangling")
+    noted.add_note("in on_setup of Mine")
+    with raises("edges-dangling", "(in on_setup of Mine)"), agreement("reading"):
+        raise noted
     with raises("run-rank-failed", "Rank 0", "ZeroDivisionError"), agreement("reading"):
         raise ZeroDivisionError("division by zero")

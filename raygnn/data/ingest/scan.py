@@ -179,10 +179,12 @@ def _join_shards(
                 problems.append(f"{name}: {missing}")
                 continue
             if (times := footer.names.count(column)) > 1:
-                problems.append(
+                problem = with_id(
                     f"{name}: {file.name} has {times} columns {column!r}: which of them is meant "
-                    "is not said. Write each column under a name of its own."
+                    "is not said. Write each column under a name of its own.",
+                    id="table-column-twice",
                 )
+                problems.append(problem)
                 continue
             kind = csv_types[column] if file.format == "csv" else footer.types[column]
             first, first_file = types.setdefault(column, (kind, file.name))

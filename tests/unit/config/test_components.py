@@ -101,8 +101,9 @@ def _module(width: int = 2) -> list[nn.Parameter]:
 def test_what_is_no_class_of_a_library_is_refused(path: str) -> None:
     with pytest.raises(DottedPathError):
         import_dotted(path, (), takes_functions=True)
-    with pytest.raises(ConfigError, match="is invalid"):
+    with pytest.raises(ConfigError) as caught:
         build(Component(type="GCN", args={"activation": {"__type": path}}), "model", in_channels=1)
+    assert str(caught.value.id).startswith("component-")
 
 
 @pytest.mark.parametrize(
@@ -165,10 +166,11 @@ def test_nested_objects_of_libraries_are_modules_transforms_or_metrics(path: str
     ],
 )
 def test_classes_that_run_or_load_code_are_out_of_reach(path: str) -> None:
+    expected = "component-private" if "__" in path else "component-not-allowed"
     for slot in ("model", "metric", "dataset"):
-        with pytest.raises(ConfigError, match=r"may unpickle files or run code|private names"):
+        with raises(expected):
             resolve(path, slot)
-    with pytest.raises(ConfigError, match=r"may unpickle files or run code|private names"):
+    with raises(expected):
         build(Component(type="GCN", args={"activation": {"__type": path}}), "model", in_channels=1)
 
 

@@ -93,8 +93,9 @@ def test_names_that_look_like_places_are_names(
 ) -> None:
     _name(graph, pattern)
     monkeypatch.setenv("HOME", str(tmp_path / "mine"))
-    with pytest.raises(DataError, match=r"no file matches it|Protocol not known"):
+    with pytest.raises(DataError) as caught:
         _ingest(graph, tmp_path / "cache")
+    assert caught.value.id in ("data-files-missing", "data-uri")
 
 
 @pytest.mark.parametrize("link", ["a file", "a folder", "a chain", "broken"])
@@ -183,10 +184,10 @@ def test_a_manifest_is_a_regular_file_of_its_folder(graph: Path, tmp_path: Path,
     else:
         target = "/dev/zero" if kind == "device" else tmp_path / "mine" / "key.txt"
         (graph / "graph.yaml").symlink_to(target)
-    with pytest.raises(DataError, match=r"regular file|data\.allow_outside") as caught:
+    with raises("data-file-irregular" if kind == "fifo" else "data-outside") as caught:
         _ingest(graph, tmp_path / "cache")
     assert SECRET not in str(caught.value)
-    with pytest.raises(DataError, match=r"regular file|format=None is invalid"):
+    with raises("document-format" if kind == "link" else "data-file-irregular"):
         Manifest.load(graph / "graph.yaml")
 
 
@@ -237,8 +238,10 @@ def test_what_is_allowed_does_not_change_the_bundle(graph: Path, tmp_path: Path)
 def test_lines_of_what_is_no_table_are_not_quoted(graph: Path, tmp_path: Path, text: str) -> None:
     _name(graph, "nodes/*.csv")
     (graph / "nodes" / "b.csv").write_text(text)
-    with pytest.raises(DataError, match=r"nodes/b\.csv") as caught:
+    with pytest.raises(DataError) as caught:
         _ingest(graph, tmp_path / "cache")
+    assert caught.value.id in ("table-column-missing", "table-csv-unreadable")
+    assert "nodes/b.csv" in str(caught.value)
     assert SECRET not in str(caught.value)
 
 

@@ -25,7 +25,6 @@ from raygnn.data.cache import CACHE_VARIABLE
 from raygnn.data.ingest import build_edges, scan
 from raygnn.data.ingest.build_bundle import IngestOptions, bundle_folder, ingest
 from raygnn.data.ingest.schedule import in_process
-from raygnn.errors import DataError
 from tests.errors import raises
 from tests.graph_writer import write_graph, write_shards
 
@@ -141,7 +140,7 @@ def test_tables_that_change_while_they_are_read(graph: Path, tmp_path: Path, tab
         pq.write_table(rows.take(list(range(len(rows)))[::-1]), shard, row_group_size=size)
         return done
 
-    with pytest.raises(DataError, match=f"{table}/part-0.parquet changed while it was read"):
+    with raises("data-file-changed", f"{table}/part-0.parquet"):
         ingest(graph, cache_dir=tmp_path / "cache", schedule=schedule)
     assert _bundles(tmp_path / "cache") == []
 

@@ -18,8 +18,8 @@ from tests.graph_writer import cut, write_graph
 _EDGES = pa.table({"s": [0, 1], "t": [1, 2]})
 
 
-def _fails(folder: Path, match: str, path: Path) -> None:
-    with pytest.raises(DataError, match=match):
+def _fails(folder: Path, expected: tuple[object, ...], path: Path) -> None:
+    with raises(*expected):
         ingest(path, cache_dir=folder / "cache")
     left = [entry.name for entry in (folder / "cache" / "bundles").glob("*")]
     assert all(name.endswith(".lock") for name in left)
@@ -38,152 +38,170 @@ _INF = float("inf")
         (
             {"id": [1, 2, 1, 1]},
             {},
-            r"node_types.n: nodes/part-1.parquet: column 'id': 2 rows with ids that an earlier row "
-            r"has; first at row 0, 1 \(values 1, 1\)",
+            (
+                "nodes-id-repeated",
+                "node_types.n",
+                "nodes/part-1.parquet",
+                "column 'id'",
+                2,
+                "0, 1",
+                "1, 1",
+            ),
         ),
-        ({"id": ["a", "b", "c", "b"]}, {}, r"row with ids that an earlier row has.*values 'b'"),
+        ({"id": ["a", "b", "c", "b"]}, {}, ("nodes-id-repeated", "b")),
         (
             {"id": pa.array([1, None, 2, 3])},
             {},
-            r"part-0.*'id': 1 row with null ids; first at row 1",
+            ("nodes-null-ids", "part-0", "id", 1),
         ),
         (
             {"id": pa.array([1, 2, 3, 2**63], pa.uint64())},
             {},
-            r"part-1.*ids above 2\*\*63 - 1; first at row 1 \(values 9223372036854775808\)",
+            ("nodes-id-range", "part-1", 2, 63, 1, 9223372036854775808),
         ),
-        ({"id": [0.5, 1, 2, 3]}, {}, r"node_types.n.id='id' is invalid: the column is double"),
+        ({"id": [0.5, 1, 2, 3]}, {}, ("nodes-id-type", "node_types.n.id='id'", "double")),
         (
             {"x": [1.0, np.nan, _INF, 1]},
             {"features": {"x": "x"}},
-            r"part-0.parquet: column 'x': 1 row with NaN, infinite or too large values",
+            ("table-not-finite", "part-0.parquet", "column 'x'", 1),
         ),
         (
             {"x": [1.0, 1e300, 1, 1]},
             {"features": {"x": "x"}},
-            r"too large values \(for float32\); first at row 1",
+            ("table-not-finite", 1),
         ),
         (
             {"x": [[1.0, 2], [1, np.nan], [1, 2], [1, 2]]},
             {"features": {"x": "x"}},
-            r"NaN, infinite or too large .* first at row 1 \(values \[1.0, nan\]\)",
+            ("table-not-finite", 1, "[1.0, nan]"),
         ),
         (
             {"y": [0, 1, 2, 54321]},
             {"labels": {"y": "y"}},
-            r"labels.y is invalid: classes are 0 and up, and its greatest is 54,321, of 4 nodes",
+            ("labels-class-gaps", "y", "54,321", 4),
         ),
-        ({"x": [1.0, None, 1, 1]}, {"features": {"x": "x"}}, r"column 'x': 1 row with null values"),
+        (
+            {"x": [1.0, None, 1, 1]},
+            {"features": {"x": "x"}},
+            ("table-null-values", "column 'x'", 1),
+        ),
         (
             {"x": [[1.0, 2], [1.0], [1, 2, 3], [1, 2]]},
             {"features": {"x": "x"}},
-            r"1 row with another width than 2; first at row 1 \(values \[1.0\]\)",
+            ("table-width", 1, 2, "[1.0]"),
         ),
         (
             {"x": [[1.0, None], [1.0, 2], None, [1, 2]]},
             {"features": {"x": "x"}},
-            r"1 row with null values; first at row 0",
+            ("table-null-values", 1, 0),
         ),
         (
             {"x": pa.array([[1, 2], None, [1, 2], [2, 3]], pa.list_(pa.int64(), 2))},
             {"features": {"x": "x"}},
-            r"1 row with null values; first at row 1",
+            ("table-null-values", 1),
         ),
         (
             {"x": ["a", "b", "c", "d"]},
             {"features": {"x": "x"}},
-            r"'x' is string, which holds no num",
+            ("table-column-type", "x", "string"),
         ),
-        ({"x": pa.nulls(4)}, {"features": {"x": "x"}}, r"column 'x' holds nothing but nulls"),
-        ({"x": [[], [], [], []]}, {"features": {"x": "x"}}, r"column 'x' holds no"),
+        ({"x": pa.nulls(4)}, {"features": {"x": "x"}}, ("table-column-null", "x")),
+        ({"x": [[], [], [], []]}, {"features": {"x": "x"}}, ("table-column-null", "x")),
         (
             {"x": pa.array([b"abc"] * 4, pa.binary(3))},
             {"features": {"x": "x"}},
-            r"3 bytes a row, which is no whole number of float32",
+            ("table-binary-width", 3, "float32"),
         ),
         (
             {"x": [1.0] * 4},
             {"features": {"x": {"columns": "x", "dtype": "float16"}}},
-            r"features.x.dtype='float16' is invalid: it is for fixed-size binary",
+            ("table-dtype", "features.x", "float16"),
         ),
         (
             {"i": [[0], [5], [-1], []]},
             {"features": {"x": {"indices": "i", "dim": 5}}},
-            r"1 row with indices outside 0 to 4 \(dim 5\); first at row 1 \(values \[5\]\)",
+            ("table-sparse-index", 1, 0, 4, 5, "[5]"),
         ),
         (
             {"i": [[0], [1], [1], []], "v": [[1.0], [1.0, 2.0], [None], []]},
             {"features": {"x": {"indices": "i", "values": "v", "dim": 5}}},
-            r"another number of values than of 'i'; first at row 1(?s:.*)null, NaN or infinite",
+            ("table-sparse-width", "i", 1),
         ),
         (
             {"i": [[0], None, [1], []]},
             {"features": {"x": {"indices": "i", "dim": 5}}},
-            r"column 'i': 1 row with null values; first at row 1",
+            ("table-null-values", "column 'i'", 1),
         ),
         (
             {"i": [1, 2, 3, 4]},
             {"features": {"x": {"indices": "i", "dim": 5}}},
-            r"features.x.indices='i' is invalid: the column is int64",
+            ("table-sparse-type", "x", "i", "int64"),
         ),
         (
             {"i": [[1]] * 4, "v": [["a"]] * 4},
             {"features": {"x": {"indices": "i", "values": "v", "dim": 5}}},
-            r"features.x.values='v' is invalid: the column is list<item: string>",
+            ("table-sparse-type", "x", "v", "list<item: string>"),
         ),
         (
             {"y": [0, -2, 1, 1]},
             {"labels": {"y": "y"}},
-            r"labels out of range \(classes are 0 and up, -1 is unlabelled\); first at row 1",
+            ("labels-out-of-range", 0, 1),
         ),
         (
             {"y": [0, 3, 1, 1]},
             {"labels": {"y": {"columns": "y", "num_classes": 3}}},
-            r"labels out of range \(classes are 0 to 2, -1 is unlabelled\)",
+            ("labels-out-of-range", 0, 2),
         ),
         (
             {"y": [0, 0.5, 1, 1]},
             {"labels": {"y": {"columns": "y", "kind": "class"}}},
-            r"labels that are not whole numbers; first at row 1 \(values",
+            ("labels-not-whole", 1),
         ),
-        ({"y": [[0, 1], [0, 2], [1, 1], [1, 1]]}, {"labels": {"y": "y"}}, r"other than 0 and 1"),
-        ({"y": [[0, 1], [0, -1], [1, 1], [1, 1]]}, {"labels": {"y": "y"}}, r"partly missing"),
-        ({"y": [0.5, _INF, 1, 1]}, {"labels": {"y": "y"}}, r"infinite or too large values"),
-        ({"y": [[0, 1], [0], [1, 1], [1, 1]]}, {"labels": {"y": "y"}}, r"another width than 2"),
+        (
+            {"y": [[0, 1], [0, 2], [1, 1], [1, 1]]},
+            {"labels": {"y": "y"}},
+            ("labels-not-binary", 0, 1),
+        ),
+        (
+            {"y": [[0, 1], [0, -1], [1, 1], [1, 1]]},
+            {"labels": {"y": "y"}},
+            ("labels-partly-missing",),
+        ),
+        ({"y": [0.5, _INF, 1, 1]}, {"labels": {"y": "y"}}, ("labels-not-finite",)),
+        ({"y": [[0, 1], [0], [1, 1], [1, 1]]}, {"labels": {"y": "y"}}, ("table-width", 2)),
         (
             {"y": ["a", "b", "c", "d"]},
             {"labels": {"y": {"columns": "y", "num_classes": 3}}},
-            r"num_classes=3 is invalid: the column holds 4 classes",
+            ("labels-num-classes", 3, 4),
         ),
         (
             {"y": ["a", "b", "c", "d"]},
             {"labels": {"y": {"columns": "y", "kind": "regression"}}},
-            r"kind='regression' is invalid: column 'y' holds strings",
+            ("labels-kind-strings", "regression", "y"),
         ),
         (
             {"y": [[0, 1]] * 4},
             {"labels": {"y": {"columns": "y", "kind": "class"}}},
-            r"kind='class' is invalid: a class is one number per row",
+            ("labels-kind-columns",),
         ),
         (
             {"p": ["train", "dev", "x", None]},
             {"split": "p"},
-            r"1 row with unknown splits.*first at row 1 \(values 'dev'\)",
+            ("split-values-unknown", 1, "dev"),
         ),
-        ({"p": [1, 4, 2, 3]}, {"split": "p"}, r"unknown splits .*values 4"),
-        ({"p": [True] * 4}, {"split": "p"}, r"split='p' is invalid: the column is bool"),
+        ({"p": [1, 4, 2, 3]}, {"split": "p"}, ("split-values-unknown", 4)),
+        ({"p": [True] * 4}, {"split": "p"}, ("table-split-type", "p", "bool")),
         (
             {"t": ["2024-05-21", "a", "2024-13-01", None]},
             {"time": "t"},
-            r"column 't': 1 row with texts that are not dates or times; first at row 1.*\n"
-            r".*first at row 0 \(values '2024-13-01'.*\n.*column 't': 1 row with null values",
+            ("table-time-text", "column 't'", 1),
         ),
-        ({"t": [[1]] * 4}, {"time": "t"}, r"time='t' is invalid: the column is list"),
-        ({"t": [1, None, 2, 3]}, {"time": "t"}, r"column 't': 1 row with null values"),
+        ({"t": [[1]] * 4}, {"time": "t"}, ("table-time-type", "t", "list")),
+        ({"t": [1, None, 2, 3]}, {"time": "t"}, ("table-null-values", "column 't'", 1)),
         (
             {"x": [1.0] * 4},
             {"features": {"x": "xs"}},
-            r"nodes/part-0.parquet has no column 'xs': did you mean 'x'\?",
+            ("table-column-missing", "nodes/part-0.parquet", "xs", "did you mean 'x'?"),
         ),
     ],
 )
@@ -200,20 +218,28 @@ def test_node_tables(
         (
             {"s": [0, 9], "t": [1, 7]},
             {},
-            r"edge_types.n__to__n: edges/part-0.parquet: column 's': 1 row with ids that node type "
-            r"'n' does not have \(dangling\); first at row 1 \(values 9\)(?s:.*)column 't'",
+            (
+                "edges-dangling",
+                "edge_types.n__to__n",
+                "edges/part-0.parquet",
+                "column 's'",
+                "n",
+                1,
+                9,
+                "column 't'",
+            ),
         ),
-        ({"s": [0, None], "t": [1, 1]}, {}, r"column 's': 1 row with null ids; first at row 1"),
-        ({"s": ["0", "1"], "t": [1, 1]}, {}, r"source='s' is invalid: the column is string, but"),
+        ({"s": [0, None], "t": [1, 1]}, {}, ("edges-null-ids", "column 's'", 1)),
+        ({"s": ["0", "1"], "t": [1, 1]}, {}, ("edges-id-kind", "source='s'", "string")),
         (
             {"s": [0, 1], "t": [1, 1], "w": [1.0, -1.0]},
             {"weight": "w"},
-            r"column 'w': 1 row with negative weights; first at row 1 \(values -1.0\)",
+            ("edges-negative-weights", "column 'w'", 1, -1.0),
         ),
-        ({"s": [0, 1], "t": [1, 1], "w": [1.0, np.nan]}, {"weight": "w"}, r"NaN, infinite"),
-        ({"s": [0, 1], "t": [1, 1], "w": [[1], [2]]}, {"weight": "w"}, r"weight='w' is invalid"),
-        ({"s": [0, 1], "t": [1, 1], "w": [1.0, None]}, {"time": "w"}, r"1 row with null values"),
-        ({"s": [0, 1], "t": [1, 1]}, {"features": {"a": "z"}}, r"has no column 'z'"),
+        ({"s": [0, 1], "t": [1, 1], "w": [1.0, np.nan]}, {"weight": "w"}, ("table-not-finite",)),
+        ({"s": [0, 1], "t": [1, 1], "w": [[1], [2]]}, {"weight": "w"}, ("table-weight-type", "w")),
+        ({"s": [0, 1], "t": [1, 1], "w": [1.0, None]}, {"time": "w"}, ("table-null-values", 1)),
+        ({"s": [0, 1], "t": [1, 1]}, {"features": {"a": "z"}}, ("table-column-missing", "z")),
     ],
 )
 def test_edge_tables(
@@ -236,19 +262,23 @@ def test_long_lists_are_cut(tmp_path: Path) -> None:
     names = [f"x{i}" for i in range(30)]
     nodes = _nodes(**{name: [np.nan] * 4 for name in names})
     path = write_graph(tmp_path / "g", nodes, node_spec={"features": {n: n for n in names}})
-    _fails(tmp_path, r"first at row 0, 1, 2, 3 .*(?s:.*)and 5 more problems in 20 rows", path)
+    _fails(tmp_path, ("table-not-finite", "0, 1, 2, 3", 5, 20), path)
 
 
 def test_examples_stop_at_five(tmp_path: Path) -> None:
     nodes = pa.table({"id": np.zeros(2000, int)})
     path = write_graph(tmp_path / "graph", nodes)
-    _fails(tmp_path, r"1,999 rows with ids.*first at row 1, 2, 3, 4, 5, \.\.\.", path)
+    _fails(tmp_path, ("nodes-id-repeated", "1,999", "1, 2, 3, 4, 5"), path)
 
 
 def test_schemas_that_differ(tmp_path: Path) -> None:
     shards = [pa.table({"id": [1], "x": [1.0]}), pa.table({"id": [2], "x": [1]})]
     path = write_graph(tmp_path / "graph", shards, node_spec={"features": {"x": "x"}})
-    _fails(tmp_path, r"'x' is double in nodes/part-0.parquet but int64 in nodes/part-1", path)
+    _fails(
+        tmp_path,
+        ("table-column-types", "x", "double", "nodes/part-0.parquet", "int64", "nodes/part-1"),
+        path,
+    )
 
 
 def test_storage_variants_are_one_schema(tmp_path: Path) -> None:
@@ -265,9 +295,9 @@ def test_storage_variants_are_one_schema(tmp_path: Path) -> None:
 
 def test_no_file_matches(tmp_path: Path) -> None:
     path = write_graph(tmp_path / "graph", _nodes(), node_spec={"files": "nodes/*.csv"})
-    _fails(tmp_path, r"node_types.n.files='nodes/\*.csv' is invalid: no file matches", path)
+    _fails(tmp_path, ("data-files-missing", "node_types.n.files='nodes/*.csv'"), path)
     path = write_graph(tmp_path / "other", _nodes(), node_spec={"files": "nodes/one.parquet"})
-    _fails(tmp_path, r"no file matches it", path)
+    _fails(tmp_path, ("data-files-missing",), path)
 
 
 def test_a_shard_that_is_missing(tmp_path: Path) -> None:
@@ -275,7 +305,11 @@ def test_a_shard_that_is_missing(tmp_path: Path) -> None:
     for number, shard in enumerate(sorted((path / "nodes").iterdir())):
         shard.rename(path / "nodes" / f"part-{number:05d}-of-00003.parquet")
     match = (
-        r"node_types.n.files='nodes/\*.parquet' is invalid: 2 of 3 files .*nodes/part-\*-of-00003"
+        "data-shards-missing",
+        "node_types.n.files='nodes/*.parquet'",
+        2,
+        3,
+        "nodes/part-*-of-00003",
     )
     _fails(tmp_path, match, path)
     write_graph(path, cut(_nodes(), 2), node_spec={"files": "nodes/part-*-of-00003.parquet"})
@@ -286,12 +320,12 @@ def test_a_manifest_that_is_not_utf_8(tmp_path: Path) -> None:
     path = write_graph(tmp_path / "graph", _nodes())
     manifest = path / "graph.yaml"
     manifest.write_bytes("# Zürich\n".encode("latin-1") + manifest.read_bytes())
-    _fails(tmp_path, r"graph.yaml' is invalid: it is no text in UTF-8", path)
+    _fails(tmp_path, ("data-file-encoding", "graph.yaml"), path)
 
 
 def test_unknown_suffix(tmp_path: Path) -> None:
     path = write_graph(tmp_path / "graph", _nodes(), node_spec={"files": "*"})
-    _fails(tmp_path, r"graph.yaml has none of the suffixes .parquet", path)
+    _fails(tmp_path, ("data-file-format", "graph.yaml", "parquet"), path)
 
 
 def test_markers_of_other_writers_are_skipped(tmp_path: Path) -> None:
@@ -303,9 +337,9 @@ def test_markers_of_other_writers_are_skipped(tmp_path: Path) -> None:
 
 def test_tables_without_rows(tmp_path: Path) -> None:
     path = write_graph(tmp_path / "graph", _nodes().slice(0, 0), _EDGES)
-    _fails(tmp_path, r"node_types.n: no rows in nodes/part-0.parquet", path)
+    _fails(tmp_path, ("table-empty", "node_types.n", "nodes/part-0.parquet"), path)
     path = write_graph(tmp_path / "header", _nodes().slice(0, 0), _EDGES, suffix=".csv")
-    _fails(tmp_path, r"node_types.n: no rows in nodes/part-0.csv", path)
+    _fails(tmp_path, ("table-empty", "node_types.n", "nodes/part-0.csv"), path)
 
 
 @pytest.mark.parametrize("suffix", [".parquet", ".csv"])
@@ -337,7 +371,7 @@ def test_a_csv_file_of_a_header_alone_is_an_empty_table(header: str, tmp_path: P
 def test_a_csv_file_without_a_header(text: str, tmp_path: Path) -> None:
     path = write_graph(tmp_path / "g", _nodes(), _EDGES, suffix=".csv")
     (path / "edges" / "part-0.csv").write_text(text)
-    _fails(tmp_path, r"edges/part-0\.csv", path)
+    _fails(tmp_path, ("table-csv-unreadable", "edges/part-0.csv"), path)
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".parquet"])
@@ -349,7 +383,7 @@ def test_a_column_that_is_there_twice(suffix: str, tmp_path: Path) -> None:
         file.write_text("s,t,t\n0,1,2\n")
     else:
         pq.write_table(twice, file)
-    _fails(tmp_path, rf"edges/part-0\{suffix} has 2 columns 't': which of them is meant", path)
+    _fails(tmp_path, ("table-column-twice", f"edges/part-0{suffix}", 2, "t"), path)
 
 
 def test_empty_shards_among_others_are_fine(tmp_path: Path) -> None:
@@ -361,7 +395,7 @@ def test_empty_shards_among_others_are_fine(tmp_path: Path) -> None:
 def test_files_that_are_not_parquet(tmp_path: Path) -> None:
     path = write_graph(tmp_path / "graph", _nodes())
     (path / "nodes" / "part-1.parquet").write_bytes(b"")
-    _fails(tmp_path, r"part-1.parquet cannot be read as Parquet", path)
+    _fails(tmp_path, ("table-parquet-unreadable", "part-1.parquet"), path)
 
 
 def test_cut_off_parquet_beyond_the_hashed_size(
@@ -371,7 +405,7 @@ def test_cut_off_parquet_beyond_the_hashed_size(
     path = write_graph(tmp_path / "graph", _nodes())
     shard = path / "nodes" / "part-0.parquet"
     shard.write_bytes(shard.read_bytes()[:-20])
-    _fails(tmp_path, r"part-0.parquet cannot be read as Parquet: its last bytes", path)
+    _fails(tmp_path, ("table-parquet-unreadable", "part-0.parquet"), path)
 
 
 def test_permuted_tensors(tmp_path: Path) -> None:
@@ -379,7 +413,7 @@ def test_permuted_tensors(tmp_path: Path) -> None:
     storage = pa.FixedSizeListArray.from_arrays(pa.array(np.zeros(16, "f4")), 4)
     nodes = _nodes(x=pa.ExtensionArray.from_storage(kind, storage))
     path = write_graph(tmp_path / "graph", nodes, node_spec={"features": {"x": "x"}})
-    _fails(tmp_path, r"tensor with permuted dimensions", path)
+    _fails(tmp_path, ("table-tensor-order",), path)
 
 
 @pytest.mark.parametrize("suffix", [".parquet", ".csv"])
@@ -445,13 +479,21 @@ def test_drop_without_findings_changes_nothing(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("nodes", "edges", "match"),
     [
-        ("id\n1\n2,3\n", "s,t\n1,1\n", r"nodes/part-0.csv cannot be read as CSV: .*Expected 1"),
-        ("", "s,t\n1,1\n", r"nodes/part-0.csv cannot be read as CSV: Empty CSV file"),
-        ("id\n1\n", "s,t\n1,a\n", r"target='t' is invalid: the column is string, but the ids"),
-        ("id\n", "s,t\n1,1\n", r"node_types.n: no rows"),
-        ("nid\n1\n", "s,t\n1,1\n", r"part-0.csv has no column 'id': did you mean 'nid'\?"),
-        ("id\n1.5\n", "s,t\n1,1\n", r"id='id' is invalid: the column is double"),
-        ("id\n1\n", "s,t\n1,2\n", r"part-0.csv: column 't': 1 row with ids that node type 'n'"),
+        (
+            "id\n1\n2,3\n",
+            "s,t\n1,1\n",
+            ("table-csv-unreadable", "nodes/part-0.csv", "CSV", "Expected 1"),
+        ),
+        ("", "s,t\n1,1\n", ("table-csv-unreadable", "nodes/part-0.csv", "CSV", "Empty CSV file")),
+        ("id\n1\n", "s,t\n1,a\n", ("edges-id-kind", "target='t'", "string")),
+        ("id\n", "s,t\n1,1\n", ("table-empty", "node_types.n")),
+        (
+            "nid\n1\n",
+            "s,t\n1,1\n",
+            ("table-column-missing", "part-0.csv", "id", "did you mean 'nid'?"),
+        ),
+        ("id\n1.5\n", "s,t\n1,1\n", ("nodes-id-type", "id='id'", "double")),
+        ("id\n1\n", "s,t\n1,2\n", ("edges-dangling", "part-0.csv", "column 't'", "n")),
     ],
 )
 def test_csv_tables(nodes: str, edges: str, match: str, tmp_path: Path) -> None:

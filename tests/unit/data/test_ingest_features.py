@@ -11,7 +11,7 @@ import pytest
 
 from raygnn.data.bundle import Bundle, SparseColumn
 from raygnn.data.ingest.build_bundle import IngestOptions, ingest
-from raygnn.errors import DataError
+from tests.errors import raises
 from tests.graph_writer import cut, write_graph
 
 _ROWS = np.arange(12, dtype=np.float32).reshape(4, 3) / 4
@@ -85,8 +85,7 @@ def test_feature_dtype_casts_floats_only(dtype: str, tmp_path: Path) -> None:
 
 def test_what_bfloat16_cannot_hold_is_told(tmp_path: Path) -> None:
     columns = {"x": pa.array([*_ROWS[:3], np.array([1.0, np.nan, 0.0], np.float32)])}
-    rule = r"NaN, infinite or too large values \(for bfloat16\)"
-    with pytest.raises(DataError, match=rule):
+    with raises("table-not-finite", "bfloat16"):
         _ingest(tmp_path, columns, {"features": {"x": "x"}}, feature_dtype="bfloat16")
 
 

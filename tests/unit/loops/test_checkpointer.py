@@ -157,8 +157,7 @@ def _saved(folder: str, **settings: Any) -> CheckpointStore:
 
 @pytest.mark.parametrize("resume", ["must", "last"])
 def test_nothing_to_go_on_from_is_an_error_where_there_must_be(tmp_path, resume):
-    message = rf"checkpoint\.resume='{resume}' is invalid: .* holds no checkpoint\. Set it to auto"
-    with pytest.raises(CheckpointError, match=message):
+    with raises("resume-no-checkpoint", f"checkpoint.resume='{resume}'"):
         _checkpointer(str(tmp_path)).restore(_Engine(), resume)
 
 
@@ -176,8 +175,7 @@ def test_a_named_checkpoint_that_is_damaged_is_told_with_a_remedy(tmp_path, resu
     folder, target = (
         (tmp_path / "one", "best") if resume == "best" else (tmp_path, join(store.uri, name))
     )
-    message = r"is invalid: .*state\.pt is damaged.* Set another checkpoint, or auto"
-    with pytest.raises(CheckpointError, match=message):
+    with raises("resume-unreadable", "state.pt", "[checkpoint-damaged]"):
         _checkpointer(str(folder)).restore(_Engine(), target)
     delete(join(store.uri, name, "manifest.json"))
     with raises("resume-unreadable", "never finished"):
@@ -186,12 +184,10 @@ def test_a_named_checkpoint_that_is_damaged_is_told_with_a_remedy(tmp_path, resu
 
 def test_a_checkpoint_of_another_model_names_the_weights(tmp_path):
     store = _saved(str(tmp_path))
-    message = r"it is of another model: weight has the shape \[1, 1\], the model's has \[1, 2\]\. S"
-    with pytest.raises(CheckpointError, match=message):
+    with raises("resume-other-model", "weight", "[1, 1]", "[1, 2]"):
         _checkpointer(str(tmp_path)).restore(_Engine(width=2), "auto")
     other = _Engine()
     other.optimization.module = nn.Sequential(nn.Linear(1, 1))
     uri = join(store.uri, store.names()[0])
-    message = r"it lacks 0\.weight; it lacks 0\.bias; the model has no weight\. Set the model as it"
-    with pytest.raises(CheckpointError, match=message):
+    with raises("resume-other-model", "0.weight", "0.bias", "the model has no weight"):
         _checkpointer(str(tmp_path / "other")).restore(other, uri)

@@ -87,9 +87,8 @@ def test_a_finished_run_trains_on_when_the_limit_that_ended_it_is_raised(
 ) -> None:
     before = f"--{limit}={old}"
     _finished(tmp_path, reason, before)
-    match = rf"that run has finished\. Set .* or {limit} to more than {old} to train on"
     for same_or_less in (before, f"--{limit}=1"):
-        with pytest.raises(RunError, match=match):
+        with raises("run-finished", limit, old):
             check_run_folder(_load(tmp_path, same_or_less), "run")
     for value in larger:
         assert not check_run_folder(_load(tmp_path, f"--{limit}={value}"), "run").is_this_start()
@@ -97,7 +96,7 @@ def test_a_finished_run_trains_on_when_the_limit_that_ended_it_is_raised(
     with raises("resume-never"):
         check_run_folder(never, "run")
     # Another limit than the one that ended it would end it at once.
-    with pytest.raises(RunError, match=match):
+    with raises("run-finished", limit, old):
         check_run_folder(_load(tmp_path, before, "--training.max_samples=10000"), "run")
 
 

@@ -10,9 +10,10 @@ import ray
 
 import raygnn
 from raygnn.config import load_config
-from raygnn.errors import PreemptedError, ResourceError, TrainingError
+from raygnn.errors import PreemptedError
 from raygnn.runtime import preflight, ray_train
 from raygnn.runtime.ray_internals import TESTED_RAY, attribute, internal
+from tests.errors import raises
 
 FILES = sorted(Path(raygnn.__file__).parent.glob("runtime/**/*.py"))
 
@@ -62,7 +63,7 @@ def test_private_modules_of_ray_are_imported_nowhere_else():
     ],
 )
 def test_another_ray_is_refused_with_a_sentence(ask):
-    with pytest.raises(ResourceError, match=rf"Ray {ray.__version__} cannot be used: .*==2\.60\."):
+    with raises("cluster-ray-version", ray.__version__, "ray==2.60.*"):
         ask()
 
 
@@ -98,6 +99,6 @@ def test_preemptions_are_bounded(monkeypatch, tmp_path, limit, starts):
     monkeypatch.setattr(ray_train, "stop_requests", NoRequests)
     monkeypatch.setattr(ray_train, "run_on_workers", preempted)
     loaded = load_config({"scaling": {"max_preemptions": limit}})
-    with pytest.raises(TrainingError, match=rf"taken away {starts} times, .* is {limit}\."):
+    with raises("run-preempted", starts, limit):
         ray_train.train_on_ray(loaded, Folder(), Bundle(), None)
     assert len(calls) == starts

@@ -11,8 +11,8 @@ from torch_geometric.data import Data, HeteroData
 from torch_geometric.loader import LinkLoader, NodeLoader
 from torch_geometric.sampler import BaseSampler, NegativeSampling, NodeSamplerInput
 
-from raygnn.errors import DataError
 from raygnn.sampling import LocalGraphStore, NeighborSampler
+from tests.errors import raises
 from tests.unit.sampling.memory_bundle import EDGE, NODE, MemoryBundle, random_bundle
 
 
@@ -75,7 +75,7 @@ def test_node_loader_of_hetero_data():
 
 def test_repeated_seeds_are_refused():
     sampler = NeighborSampler(LocalGraphStore(random_bundle()), [2])
-    with pytest.raises(DataError, match=f"node type '{NODE}' are invalid: PyG's loaders take"):
+    with raises("sampling-seeds-repeated", NODE):
         sampler.sample_from_nodes(NodeSamplerInput(None, torch.tensor([3, 3])))
 
 
