@@ -17,9 +17,10 @@ from pydantic import TypeAdapter, ValidationError
 from raygnn import __version__
 from raygnn.config.documents import DocumentError, parse_json
 from raygnn.data.bundle import Bundle
-from raygnn.data.edge_types import EdgeType, edge_type_name, parse_edge_type
+from raygnn.data.edge_types import EdgeType, edge_type_name, parse_edge_type, type_name
 from raygnn.data.hashing import string_buffers
 from raygnn.data.standardization import ColumnScale, Standardization
+from raygnn.data.transforms.state import FittedFeature, Transforms
 from raygnn.errors import DataError, RunError, with_id
 from raygnn.models.graph_inputs import edge_widths
 
@@ -91,6 +92,8 @@ class ModelSignature:
         output: what the model gives.
         standardization: how dense features were standardised in training; on any graph they are by
             the same numbers. Empty of a model that was trained on features as they are.
+        transforms: how columns of its features became numbers, by name of the type and by feature;
+            on any graph they do so in the same way.
     """
 
     feature: str
@@ -99,6 +102,7 @@ class ModelSignature:
     edge_columns: Mapping[str, Mapping[str, int]]
     output: NodeOutput | LinkOutput
     standardization: Standardization = field(default_factory=dict)
+    transforms: Transforms = field(default_factory=dict)
 
     @classmethod
     def of(
@@ -125,7 +129,9 @@ class ModelSignature:
             inputs[name] = NodeInput(widths.get(name), **rows)
         columns = {name: _edge_widths(bundle, name, bundle.edge_types) for name in edge_columns}
         read = {name: s for name, s in standardization.items() if name not in embedded_types}
-        return cls(feature, inputs, tuple(bundle.edge_types), columns, output, read)
+        read_nodes = [name for name in bundle.node_types if name not in embedded_types]
+        transforms = _find_transforms(bundle, feature, edge_columns, read_nodes)
+        return cls(feature, inputs, tuple(bundle.edge_types), columns, output, read, transforms)
 
     @property
     def ends(self) -> tuple[str, str]:
@@ -165,6 +171,10 @@ class ModelSignature:
             "standardization": {
                 name: {column: asdict(scale) for column, scale in columns.items()}
                 for name, columns in self.standardization.items()
+            },
+            "transforms": {
+                name: {feature: fitted.to_content() for feature, fitted in features.items()}
+                for name, features in self.transforms.items()
             },
             "nodes": None,
             "links": None,
@@ -206,7 +216,15 @@ class ModelSignature:
                 "edge_types": [parse_edge_type(edge_type) for edge_type in content["edge_types"]],
                 "edge_columns": content["edge_columns"],
                 "output": _output(content),
-                "standardization": content.get("standardization", {}),  # older models have none
+                # Older models have neither of these.
+                "standardization": content.get("standardization", {}),
+                "transforms": {
+                    name: {
+                        feature: FittedFeature.of_content(fitted, f"feature {feature!r} of {name}")
+                        for feature, fitted in features.items()
+                    }
+                    for name, features in content.get("transforms", {}).items()
+                },
             }
             signature = _signature_type().validate_python(given)
             if not set(signature.ends) <= set(signature.node_types):
@@ -216,6 +234,8 @@ class ModelSignature:
             place = ".".join(str(part) for part in error.errors()[0]["loc"])
             cause = f"{place}: {error.errors()[0]['msg']}"
         except (DataError, LookupError, ValueError, TypeError, AttributeError) as error:
+            if isinstance(error, DataError) and error.id == "transform-version":
+                raise
             cause = f"{type(error).__name__}: {error}"
         raise RunError(
             f"{name} is invalid: a model is not saved with it ({cause}). {_REMEDY}",
@@ -254,7 +274,7 @@ class ModelSignature:
         if info is not None and info.role == "feature":
             found = int(info.shape[-1]) if info.shape else 1
         if found == width:
-            return []
+            return self._broken_transforms(bundle, name, self.feature)
         here = "has no such feature" if found is None else f"has it with a width of {found}"
         there = "without it" if width is None else f"with a width of {width}"
         return [
@@ -264,6 +284,18 @@ class ModelSignature:
                 id="model-feature-width",
             )
         ]
+
+    def _broken_transforms(self, bundle: Bundle, type_: str | EdgeType, column: str) -> list[str]:
+        info = bundle.columns(type_).get(column)
+        found = None if info is None else info.transforms
+        if found == self.transforms.get(type_name(type_), {}).get(column):
+            return []
+        problem = with_id(
+            f"feature {column!r} of {type_name(type_)!r} is invalid: its columns have other "
+            "transforms than in training. Write the feature in graph.yaml as it was in training.",
+            id="model-transforms",
+        )
+        return [problem]
 
     def _broken_edges(self, bundle: Bundle) -> list[str]:
         have = [edge_type_name(edge_type) for edge_type in bundle.edge_types]
@@ -287,12 +319,29 @@ class ModelSignature:
                     id="model-edge-column-width",
                 )
                 problems.append(problem)
+            for edge_type in self.edge_types:
+                if edge_type in bundle.edge_types:
+                    problems += self._broken_transforms(bundle, edge_type, column)
         return problems
 
 
 def _edge_widths(bundle: Bundle, column: str, edge_types: Sequence[EdgeType]) -> dict[str, int]:
     widths = edge_widths(bundle, column)
     return {edge_type_name(t): width for t, width in widths.items() if t in edge_types}
+
+
+def _find_transforms(
+    bundle: Bundle, feature: str, edge_columns: Sequence[str], node_types: Sequence[str]
+) -> Transforms:
+    """The transforms of the features that a model reads."""
+    read: list[tuple[str | EdgeType, str]] = [(name, feature) for name in node_types]
+    read += [(edge_type, column) for edge_type in bundle.edge_types for column in edge_columns]
+    found: dict[str, dict[str, FittedFeature]] = {}
+    for type_, column in read:
+        info = bundle.columns(type_).get(column)
+        if info is not None and info.transforms is not None:
+            found.setdefault(type_name(type_), {})[column] = info.transforms
+    return found
 
 
 @functools.cache

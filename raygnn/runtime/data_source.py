@@ -7,6 +7,7 @@ import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from raygnn import __version__
@@ -16,6 +17,7 @@ from raygnn.data.bundle import Bundle
 from raygnn.data.cache import build_once, cache_folder
 from raygnn.data.filesystem import redact, write_text
 from raygnn.data.ingest.build_bundle import IngestOptions, ingest
+from raygnn.data.transforms.state import Transforms
 from raygnn.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -52,7 +54,12 @@ def check_source(loaded: LoadedConfig, data: Any) -> None:
         )
 
 
-def open_bundle(loaded: LoadedConfig, data: Any, on_cluster: bool = False) -> Bundle:
+def open_bundle(
+    loaded: LoadedConfig,
+    data: Any,
+    on_cluster: bool = False,
+    transforms: Transforms = MappingProxyType({}),
+) -> Bundle:
     """Opens the bundle of the configured graph, building it first where it is not there yet.
 
     Generated graphs and PyG objects are written as graph tables into the cache and take the
@@ -61,11 +68,12 @@ def open_bundle(loaded: LoadedConfig, data: Any, on_cluster: bool = False) -> Bu
     Args:
         data: a PyG `Data` or `HeteroData` in place of the config's source.
         on_cluster: tables that are not small are ingested by Ray, which must have been started.
+        transforms: of features that are transformed as in an earlier training.
     Raises:
         ConfigError: no source, or two.
         DataError: the tables are wrong.
     """
-    return open_tables(loaded, tables_uri(loaded, data), on_cluster)
+    return open_tables(loaded, tables_uri(loaded, data), on_cluster, transforms)
 
 
 def open_trial_bundle(
@@ -110,15 +118,21 @@ def tables_uri(loaded: LoadedConfig, data: Any) -> str:
     return uri
 
 
-def open_tables(loaded: LoadedConfig, uri: str, on_cluster: bool = False) -> Bundle:
+def open_tables(
+    loaded: LoadedConfig,
+    uri: str,
+    on_cluster: bool = False,
+    transforms: Transforms = MappingProxyType({}),
+) -> Bundle:
     """Opens the bundle of graph tables, building it first where it is not there yet.
 
     Args:
-        on_cluster: as of `open_bundle`.
+        on_cluster, transforms: as of `open_bundle`.
     Raises:
         DataError: the tables are wrong.
     """
-    section, options = loaded.config.data, _ingest_options(loaded)
+    section = loaded.config.data
+    options = replace(_ingest_options(loaded), transforms=dict(transforms))
     say(f"graph {redact(uri)}")
     if not on_cluster:
         return ingest(uri, options, section.cache_dir, progress=say)

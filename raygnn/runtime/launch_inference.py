@@ -86,7 +86,8 @@ def _run_in_process(
 
     scaling = model.loaded.config.scaling
     output = OutputFolder.check(options.uri, options.overwrite)
-    job = _job(model, open_bundle(model.loaded, data), options, ask, output)
+    bundle = open_bundle(model.loaded, data, transforms=model.signature.transforms)
+    job = _job(model, bundle, options, ask, output)
     context = ProcessContext(use_gpu=scaling.use_gpu, timeout_s=scaling.timeout_s)
     is_first = context.rank == 0
     try:
@@ -113,7 +114,8 @@ def _run_on_ray(model: SavedModel, options: OutputOptions, ask: Ask, data: Any) 
     output = OutputFolder.check(options.uri, options.overwrite)
     connect()
     resources = plan_resources(config)
-    bundle = open_bundle(model.loaded, data, on_cluster=True)
+    transforms = model.signature.transforms
+    bundle = open_bundle(model.loaded, data, on_cluster=True, transforms=transforms)
     job = _job(model, bundle, options, ask, output)
     with output.in_progress():
         manifest: dict[str, Any] = run_on_workers(

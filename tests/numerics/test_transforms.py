@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,9 @@ import pytest
 import yaml
 from safetensors.torch import load_file
 
+import raygnn.infer
 import raygnn.train
+from raygnn.errors import DataError, RunError
 
 NUM_USERS, NUM_CITIES = 400, 30
 FEATURES: list[Any] = [
@@ -114,3 +117,72 @@ def test_classes_are_learned_from_a_category(
     weights = load_file(tmp_path / "run" / "model.safetensors")
     (name,) = [name for name in weights if "categories.user" in name]
     assert weights[name].shape[0] in (NUM_CITIES, NUM_CITIES + 1)
+
+
+def probabilities(folder: Path, uri: str, out: str) -> dict[str, Any]:
+    overrides = ["--data.uri", uri, "--scaling.num_workers", "0"]
+    written = raygnn.infer.predict(
+        folder / "run", folder / out, overrides, what="probabilities", node_types=["user"]
+    )
+    rows = pq.read_table(written.table_uri("user")).to_pylist()
+    return {row["id"]: row["probability"] for row in rows}
+
+
+def test_a_table_of_one_row_gives_the_same_predictions(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    table = users()
+    uri = write(tmp_path / "graph", table)
+    train(tmp_path, uri, {"type": "MLP"}, max_epochs=3)
+    expected = probabilities(tmp_path, uri, "all")
+    said = capsys.readouterr()
+    plain = table.drop_columns(["class", "split"])
+    for i in (0, 27):
+        one = write(tmp_path / f"graph {i}", plain.slice(i, 1))
+        (found,) = probabilities(tmp_path, one, f"one {i}").values()
+        assert np.allclose(found, expected[f"user {i}"], atol=1e-6)
+    said = capsys.readouterr()
+    assert "ingest: reading 1 nodes" in said.out + said.err
+    assert "fitting" not in said.out + said.err
+
+    new = plain.slice(0, 1).set_column(2, "city", pa.array(["a new one"]))
+    found = probabilities(tmp_path, write(tmp_path / "new", new), "out")
+    assert np.isfinite(found["user 0"]).all()
+    assert not np.allclose(found["user 0"], expected["user 0"], atol=1e-3)
+
+    names = tmp_path / "graph 0" / "graph.yaml"  # columns by name: what they become is saved
+    content = yaml.safe_load(names.read_text())
+    features = content["node_types"]["user"]["features"]
+    features["x"] = [c if isinstance(c, str) else c["column"] for c in features["x"]]
+    names.write_text(yaml.safe_dump(content))
+    (found,) = probabilities(tmp_path, str(tmp_path / "graph 0"), "names").values()
+    assert np.allclose(found, expected["user 0"], atol=1e-6)
+    features["x"] = features["x"][::-1]
+    names.write_text(yaml.safe_dump(content))
+    with pytest.raises(DataError, match=r"its columns are \['tags'.*trained with \['noise'"):
+        probabilities(tmp_path, str(tmp_path / "graph 0"), "other")
+
+
+def test_a_model_without_transforms_reads_no_transformed_graph(tmp_path: Path) -> None:
+    uri = write(tmp_path / "graph", users())
+    manifest = Path(uri, "graph.yaml")
+    content = yaml.safe_load(manifest.read_text())
+    features = content["node_types"]["user"]["features"]
+    features["x"] = ["noise"]
+    manifest.write_text(yaml.safe_dump(content))
+    train(tmp_path, uri, {"type": "MLP"}, max_epochs=1)
+    features["x"] = [{"column": "noise", "transform": "standard"}]
+    manifest.write_text(yaml.safe_dump(content))
+    with pytest.raises(DataError, match="have other transforms than in training"):
+        probabilities(tmp_path, uri, "out")
+
+
+def test_a_saved_state_of_another_version_is_refused(tmp_path: Path) -> None:
+    uri = write(tmp_path / "graph", users())
+    train(tmp_path, uri, {"type": "MLP"}, max_epochs=1)
+    path = tmp_path / "run" / "model.json"
+    content = json.loads(path.read_text())
+    content["transforms"]["user"]["x"]["version"] = 7
+    path.write_text(json.dumps(content))
+    with pytest.raises(RunError, match="'x' of user are saved in version 7"):
+        probabilities(tmp_path, uri, "out")

@@ -31,7 +31,7 @@ from raygnn.data.ingest.build_edges import BuiltEdges, build_edges
 from raygnn.data.ingest.build_nodes import build_nodes
 from raygnn.data.ingest.edge_plan import EdgePlan, edge_columns, plan_edges, plan_label_edges
 from raygnn.data.ingest.feature_statistics import measure_features
-from raygnn.data.ingest.fit_features import FeatureTable, SavedTransforms, fit_features
+from raygnn.data.ingest.fit_features import FeatureTable, fit_features
 from raygnn.data.ingest.node_tasks import NodePlan, node_columns, plan_nodes
 from raygnn.data.ingest.scan import ScannedTable, fingerprint, scan_tables
 from raygnn.data.ingest.schedule import BuildContext, Schedule, in_process
@@ -43,6 +43,7 @@ from raygnn.data.manifest import (
     reverses,
 )
 from raygnn.data.tables.files import TableFile, list_files
+from raygnn.data.transforms.state import Transforms
 from raygnn.errors import DataError
 
 
@@ -67,7 +68,7 @@ class IngestOptions:
     reverse_edges: bool = False
     feature_dtype: Literal["float32", "float16", "bfloat16"] | None = None
     allow_outside: tuple[str, ...] = ()
-    transforms: SavedTransforms = field(default_factory=dict)
+    transforms: Transforms = field(default_factory=dict)
 
     def of_the_content(self) -> dict[str, Any]:
         """The options that a bundle's name follows from, as JSON values."""

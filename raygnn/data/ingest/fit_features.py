@@ -27,7 +27,7 @@ from raygnn.data.transforms.fit import (
     needs_counts,
 )
 from raygnn.data.transforms.spec import ColumnTransform
-from raygnn.data.transforms.state import FittedColumn, FittedFeature
+from raygnn.data.transforms.state import FittedColumn, FittedFeature, Transforms
 from raygnn.data.transforms.values import (
     Kind,
     is_number_type,
@@ -44,9 +44,6 @@ _ANY_KEY = np.uint64(np.iinfo(np.uint64).max)
 _FIRST_ROUND, _LONGEST_ROUND = 4, 64
 _PROBED_ROWS = 1024
 _TRAIN = 1
-
-#: By name of a node or edge type and by feature.
-SavedTransforms = Mapping[str, Mapping[str, FittedFeature]]
 
 
 @dataclass(frozen=True)
@@ -102,7 +99,7 @@ class CountTask:
 
 def fit_features(
     tables: Sequence[FeatureTable],
-    saved: SavedTransforms,
+    saved: Transforms,
     schedule: Schedule,
     progress: Callable[[str], None],
 ) -> dict[str, ScannedTable]:
@@ -118,10 +115,10 @@ def fit_features(
     columns: list[_Column] = []
     for table in tables:
         for name, spec in table.features.items():
-            if not isinstance(spec, DenseFeature) or not any(spec.transforms):
+            trained = saved.get(table.type_name, {}).get(name)
+            if not isinstance(spec, DenseFeature) or not (trained or any(spec.transforms)):
                 continue
             key = (table.scanned.name, name)
-            trained = saved.get(table.type_name, {}).get(name)
             try:
                 if trained is None:
                     fitted[key] = [None] * len(spec.columns)

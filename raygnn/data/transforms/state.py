@@ -398,6 +398,10 @@ class FittedFeature:
         return _adapter().validate_python(content)
 
 
+#: By name of a node or edge type and by feature.
+Transforms = Mapping[str, Mapping[str, FittedFeature]]
+
+
 @functools.cache
 def _adapter() -> TypeAdapter[FittedFeature]:
     return TypeAdapter(FittedFeature)
