@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from raygnn.console import say
 from raygnn.loops.baselines import Baselines
 from raygnn.loops.callbacks import Callback
@@ -124,7 +126,10 @@ def _scales(engine: Engine) -> list[str]:
     for node_type in bundle.node_types:
         for column in bundle.columns(node_type).values():
             measured = column.statistics if column.role == "feature" else None
-            spreads = [std for std in measured.std if std > 0] if measured else []
+            stds = np.array(measured.std if measured else ())
+            if column.transforms is not None:
+                stds = stds[~np.array(column.transforms.scaled)]
+            spreads = stds[stds > 0].tolist()
             if spreads and max(spreads) > _VERY_DIFFERENT * min(spreads):
                 texts.append(
                     f"elements of feature {column.name!r} of {node_type!r} spread from "
