@@ -15,7 +15,7 @@ from safetensors.torch import load_file
 
 import raygnn.infer
 import raygnn.train
-from raygnn.errors import DataError, RunError
+from tests.errors import raises
 
 NUM_USERS, NUM_CITIES = 400, 30
 FEATURES: list[Any] = [
@@ -162,7 +162,7 @@ def test_a_table_of_one_row_gives_the_same_predictions(
     assert np.allclose(found, expected["user 0"], atol=1e-6)
     features["x"] = features["x"][::-1]
     names.write_text(yaml.safe_dump(content))
-    with pytest.raises(DataError, match=r"its columns are \['tags'.*trained with \['noise'"):
+    with raises("transform-columns", "['tags', 'joined'", "['noise', 'city'"):
         probabilities(tmp_path, str(tmp_path / "graph 0"), "other")
 
 
@@ -176,7 +176,7 @@ def test_a_model_without_transforms_reads_no_transformed_graph(tmp_path: Path) -
     train(tmp_path, uri, {"type": "MLP"}, max_epochs=1)
     features["x"] = [{"column": "noise", "transform": "standard"}]
     manifest.write_text(yaml.safe_dump(content))
-    with pytest.raises(DataError, match="have other transforms than in training"):
+    with raises("model-transforms", "'x'", "'user'"):
         probabilities(tmp_path, uri, "out")
 
 
@@ -187,5 +187,5 @@ def test_a_saved_state_of_another_version_is_refused(tmp_path: Path) -> None:
     content = json.loads(path.read_text())
     content["transforms"]["user"]["x"]["version"] = 7
     path.write_text(json.dumps(content))
-    with pytest.raises(RunError, match="'x' of user are saved in version 7"):
+    with raises("transform-version", "'x' of user", "version 7"):
         probabilities(tmp_path, uri, "out")
