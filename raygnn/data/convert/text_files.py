@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -104,7 +105,8 @@ def read_text_table(
         skip_lines: lines before all that.
         option: what messages call the separator.
     Raises:
-        DataError: the file is missing, or its rows do not have the same number of fields.
+        DataError: the file is missing, its header has a name twice, or its rows do not have the
+            same number of fields.
     """
     where = redact(uri)
     with _open(uri, where) as stream:
@@ -119,6 +121,7 @@ def read_text_table(
     try:
         with open_csv(uri, read, parse) as reader:
             names = reader.schema.names
+        _check_distinct(names, where)
         convert = pacsv.ConvertOptions(column_types=dict.fromkeys(names, pa.large_string()))
         with open_csv(uri, read, parse, convert) as reader:
             table = reader.read_all()
@@ -176,6 +179,16 @@ def _open(uri: str, where: str) -> Iterator[pa.NativeFile]:
         raise DataError(
             f"{where}: there is no such file. Check the path.", id="prepare-file-missing"
         ) from error
+
+
+def _check_distinct(names: Sequence[str], where: str) -> None:
+    repeated = ", ".join(repr(name) for name, count in Counter(names).items() if count > 1)
+    if repeated:
+        raise DataError(
+            f"{where}: its header has {repeated} more than once. Give each "
+            "column a name of its own.",
+            id="prepare-header-repeated",
+        )
 
 
 def _find_separator(sample: Sequence[str], where: str, option: str) -> str:
