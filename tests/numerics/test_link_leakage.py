@@ -98,6 +98,21 @@ def _carried(task: LinkPrediction, batch: Any, linked: EdgeType, split: str) -> 
     return found
 
 
+def _check_known(task: LinkPrediction, split: str, links: dict[str, Pairs]) -> None:
+    """Training leaves no held-out link out of its negatives; evaluation leaves all links out."""
+    nodes = np.arange(NUM_NODES)
+    known = task.loader(split).plan.known
+    grid = known.mask(nodes, nodes)
+    found = {(int(anchor), int(node)) for anchor, node in np.argwhere(grid)}
+    if known.is_one_type:
+        assert np.array_equal(grid, grid.T)
+        found -= {(node, node) for node in range(NUM_NODES)}
+        links = {name: {pair for pair in of if pair[0] != pair[1]} for name, of in links.items()}
+    assert links["train"] <= found
+    held_out = links["val"] | links["test"]
+    assert not found & held_out if split == "train" else held_out <= found
+
+
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(drawn=_graphs(), direction=st.sampled_from(["in", "out"]))
 def test_no_batch_sees_what_it_has_to_tell(drawn, direction):
@@ -116,6 +131,7 @@ def test_no_batch_sees_what_it_has_to_tell(drawn, direction):
             later["train"] |= links["train"]
         seen: Pairs = set()
         for split in links:
+            _check_known(task, split, links)
             for epoch in range(2):
                 for batch in task.loader(split).iterate(epoch):
                     own = set(map(tuple, batch.links.id.T.tolist()))

@@ -8,16 +8,19 @@ from pathlib import Path
 
 import numpy as np
 
-from raygnn.data.arrays import create_array, open_array
-from raygnn.data.bundle import Bundle
+from raygnn.data.arrays import open_array
+from raygnn.data.bundle import Bundle, Csc, Csr
 from raygnn.data.cache import build_once
 from raygnn.data.edge_types import EdgeType, edge_type_name
 from raygnn.data.links import kernels as link_kernels
 from raygnn.data.links.folder import link_folder, rows_of
+from raygnn.data.links.message_graph import message_graph
 from raygnn.data.links.split import LinkSplit, label_table, message_table
 from raygnn.data.splits import SPLIT_NAMES
 from raygnn.data.time_units import AsOf
 from raygnn.errors import DataError
+
+_Rows = tuple[np.ndarray, np.ndarray]  # row bounds, and the columns of each row, ascending
 
 
 @dataclass(frozen=True)
@@ -74,7 +77,7 @@ class SupervisionEdges:
 
 @dataclass(frozen=True)
 class KnownPositives:
-    """All known links of training, validation and test: row i spans the targets of anchor node i.
+    """Known links: row i spans the targets of anchor node i.
 
     Attributes:
         indptr: int64 [num_anchor_nodes + 1].
@@ -190,25 +193,39 @@ def make_supervision(bundle: Bundle, *links: LinkSplit) -> dict[str, Supervision
     return found
 
 
-def known_positives(bundle: Bundle, link: LinkSplit) -> KnownPositives:
-    """All links of a type, in whichever split: label edges and message edges of the type.
+def known_positives(
+    bundle: Bundle, link: LinkSplit, *, in_training: bool = False, both_ways: bool = False
+) -> KnownPositives:
+    """All links of a type: label edges and message edges of the type.
 
+    Args:
+        in_training: only those that training sees, in the loss or as messages; else of all splits.
+        both_ways: anchors and targets are of one type, and the reverse of a link is known too.
     Raises:
         DataError: the graph has no such links.
     """
+    graph = message_graph(bundle, [link], "val") if in_training else bundle
     has_messages = link.edge_type in bundle.edge_types
+    is_sorted = not has_messages or message_table(bundle, link.edge_type).is_sorted
+    tables: list[_Rows] = []
+    if has_messages:
+        csr = graph.csr(link.edge_type)
+        tables.append((csr.indptr, csr.indices))
+        if both_ways:
+            csc = graph.csc(link.edge_type)
+            if not (is_sorted and _are_equal(csr, csc)):  # else the graph is undirected
+                tables.append((csc.indptr, csc.indices))
     if link.labels:
-        labels = label_table(bundle, link)
-        if not has_messages:
-            return KnownPositives(labels.indptr, labels.indices)
-    elif message_table(bundle, link.edge_type).is_sorted:
-        csr = bundle.csr(link.edge_type)
-        return KnownPositives(csr.indptr, csr.indices)
-    source = "labels" if link.labels else "messages"
+        labels = _label_rows(bundle, link, in_training)
+        tables += [labels, _transposed(labels)] if both_ways else [labels]
+    if is_sorted and len(tables) == 1:
+        return KnownPositives(*tables[0])
     name = edge_type_name(link.edge_type)
+    parts = [f"{link.fingerprint}.train"] if in_training else []
+    parts += [name, "labels" if link.labels else "messages"] + ["both"] * both_ways
     folder = build_once(
-        bundle.path / "known" / f"{name}.{source}",
-        lambda building: _build_known(bundle, link, building),
+        bundle.path / "known" / ".".join(parts),
+        lambda building: _build_known(tables, is_sorted, building),
         f"the known links of {name}",
     )
     return KnownPositives(open_array(folder / "indptr.npy"), open_array(folder / "targets.npy"))
@@ -312,23 +329,48 @@ def _has_test(link: LinkSplit) -> bool:
     return link.rule.quantiles is None or link.rule.quantiles[1] < 1
 
 
-def _build_known(bundle: Bundle, link: LinkSplit, folder: Path) -> None:
-    csr = bundle.csr(link.edge_type)
-    columns = csr.indices
-    if not message_table(bundle, link.edge_type).is_sorted:
-        order = np.empty(len(columns), np.int64)
-        link_kernels.sort_rows(csr.indptr, columns, order)
-        columns = columns[order]
-    other_indptr, others = np.zeros_like(csr.indptr), columns[:0]
-    if link.labels:
-        labels = label_table(bundle, link)
-        other_indptr, others = labels.indptr, labels.indices
-    tables = (csr.indptr, columns, other_indptr, others)
-    indptr = np.zeros_like(csr.indptr)
-    link_kernels.merge_rows(*tables, indptr, columns[:0])
-    create_array(folder / "targets.npy", (int(indptr[-1]),), columns.dtype)
-    link_kernels.merge_rows(*tables, indptr, open_array(folder / "targets.npy", "r+"))
-    np.save(folder / "indptr.npy", indptr)
+def _label_rows(bundle: Bundle, link: LinkSplit, in_training: bool) -> _Rows:
+    labels = label_table(bundle, link)
+    if not in_training:
+        return labels.indptr, labels.indices
+    anchors, bounds, targets, _ = rows_of(link_folder(bundle, link) / SPLIT_NAMES[0])
+    counts = np.zeros(len(labels.indptr), np.int64)
+    counts[anchors + 1] = np.diff(bounds)
+    return np.cumsum(counts), targets
+
+
+def _are_equal(csr: Csr, csc: Csc) -> bool:
+    return np.array_equal(csr.indptr, csc.indptr) and np.array_equal(csr.indices, csc.indices)
+
+
+def _transposed(rows: _Rows) -> _Rows:
+    """The same pairs by target; anchors and targets are of one type."""
+    indptr, columns = rows
+    bounds = np.zeros_like(indptr)
+    np.cumsum(np.bincount(columns, minlength=len(indptr) - 1), out=bounds[1:])
+    anchors = np.repeat(np.arange(len(indptr) - 1, dtype=columns.dtype), np.diff(indptr))
+    return bounds, anchors[np.argsort(columns, kind="stable")]
+
+
+def _build_known(tables: Sequence[_Rows], is_sorted: bool, folder: Path) -> None:
+    """Writes the distinct pairs of all tables."""
+    merged: _Rows | None = None
+    for indptr, columns in tables:
+        if not is_sorted:
+            order = np.empty(len(columns), np.int64)
+            link_kernels.sort_rows(indptr, columns, order)
+            columns = columns[order]
+        if merged is None:
+            merged = (np.zeros_like(indptr), columns[:0])
+        bounds = np.zeros_like(indptr)
+        none = columns[:0]
+        link_kernels.merge_rows(indptr, columns, *merged, bounds, none)
+        found = np.empty(int(bounds[-1]), columns.dtype)
+        link_kernels.merge_rows(indptr, columns, *merged, bounds, found)
+        merged = bounds, found
+    assert merged is not None
+    np.save(folder / "indptr.npy", merged[0])
+    np.save(folder / "targets.npy", merged[1])
 
 
 def _ids(values: np.ndarray) -> np.ndarray:

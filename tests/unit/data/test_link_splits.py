@@ -23,7 +23,12 @@ from raygnn.data.ingest import build_bundle
 from raygnn.data.ingest.build_bundle import IngestOptions
 from raygnn.data.links.message_graph import message_graph
 from raygnn.data.links.split import LinkSplit
-from raygnn.data.links.supervision import SupervisionEdges, known_positives, make_supervision
+from raygnn.data.links.supervision import (
+    KnownPositives,
+    SupervisionEdges,
+    known_positives,
+    make_supervision,
+)
 from raygnn.errors import DataError
 from tests.errors import raises
 from tests.graph_writer import write_shards
@@ -130,6 +135,19 @@ def _as_links(bundle: Bundle, graph: _Graph, split: str, link: LinkSplit, **spec
     return found
 
 
+def _messages_along(messages: Bundle, link: LinkSplit) -> set[tuple[int, int]]:
+    return {(source, target) for source, target, _ in _edges_of(messages, link.edge_type)}
+
+
+def _with_reverses(pairs: set[tuple[int, int]], both_ways: bool) -> set[tuple[int, int]]:
+    return pairs | {(t, s) for s, t in pairs} if both_ways else pairs
+
+
+def _known(known: KnownPositives) -> set[tuple[int, int]]:
+    nodes = np.arange(6)
+    return {(int(s), int(t)) for s, t in np.argwhere(known.mask(nodes, nodes))}
+
+
 @pytest.fixture(autouse=True, scope="module")
 def _no_fsync() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
@@ -201,6 +219,14 @@ def test_no_held_out_pair_carries_messages(
         pairs = {name: _pairs(supervision[name]) for name in _NAMES}
         for found in pairs.values():
             assert found == sorted(set(found))
+        one_way = _messages_along(message_graph(bundle, [link], "val"), link) | set(pairs["train"])
+        for both_ways in (False,) if graph.bipartite else (False, True):
+            seen = known_positives(bundle, link, in_training=True, both_ways=both_ways)
+            assert _known(seen) == _with_reverses(one_way, both_ways)
+            assert not _known(seen) & {*pairs["val"], *pairs["test"]}
+            every = known_positives(bundle, link, both_ways=both_ways)
+            drawn_pairs = {(s, t) for s, t, *_ in _both_ways(graph) + graph.labels}
+            assert _known(every) == _with_reverses(drawn_pairs, both_ways)
         assert carried["train"] <= carried["val"] <= carried["test"]
         assert inductive == carried["val"]
         for name in ("val", "test"):

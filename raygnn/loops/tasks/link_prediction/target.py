@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import fnmatch
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from raygnn.config.section import Component
@@ -119,7 +119,8 @@ class LinkTarget:
         links: how they are split, for `message_graph`: one of each two that are each other's
             reverse.
         splits: supervision edges of train, val and test.
-        known: all links of the types, for filtering.
+        known: all links of the types, of all splits, from anchor to target: what a full ranking
+            leaves out.
         reverse_types: edge types and their reverses.
     """
 
@@ -139,6 +140,24 @@ class LinkTarget:
         """How many nodes a link can compete with: all but its own ends."""
         num_ends = 2 if self.known.is_one_type else 1
         return max(bundle.num_nodes(self.node_types[1]) - num_ends, 0)
+
+    def not_competing(self, bundle: Bundle, *, in_training: bool) -> KnownLinks:
+        """Known links that are no negatives, or candidates, of sampled batches.
+
+        Training knows its own links only: if it left out those of validation and test too, these
+        would be the only pairs that it neither raises nor lowers. Between nodes of one type a link
+        is known in both directions. It falls into the split of its reverse, so a held-out link
+        never has a reverse that carries messages, where a candidate would.
+        """
+        is_one_type = self.known.is_one_type
+        if not (in_training or is_one_type):
+            return self.known
+        links = [replace(self.links[0], edge_type=edge_type) for edge_type in self.edge_types]
+        known = (
+            known_positives(bundle, link, in_training=in_training, both_ways=is_one_type)
+            for link in links
+        )
+        return KnownLinks(tuple(known), is_one_type)
 
     @classmethod
     def find(cls, bundle: Bundle, config: Config, arguments: LinkTargetArguments) -> LinkTarget:

@@ -75,7 +75,9 @@ class LinkPrediction(Task[LinkBatch]):
         seeds: `links`, or `anchors`, with links of theirs: what `batch_size` and the epoch count in
             training.
         max_labels_per_anchor: links of an anchor in one epoch, drawn anew in each; null takes all.
-        remove_accidental_hits: whether a candidate that is a known link of the anchor is masked.
+        remove_accidental_hits: whether a candidate that is a known link of the anchor is masked: in
+            training one of the training links, in evaluation one of any split. Between nodes of one
+            type a link is known in both directions.
         logq_correction: the softmax losses divide exp(score) of a candidate by how often it is
             expected among the candidates, so that popular nodes are not pushed down for being drawn
             more often.
@@ -329,10 +331,13 @@ class LinkPrediction(Task[LinkBatch]):
             )
         settings, training = config.loader_plan(split), split == "train"
         graph = self.messages(split)
+        known = None
+        if args.remove_accidental_hits:
+            known = self.target.not_competing(env.bundle, in_training=training)
         plan = LinkPlan(
             num_negatives=args.num_random_negatives_eval,
             is_evaluation=True,
-            known=self.target.known if args.remove_accidental_hits else None,
+            known=known,
             reverse_types=self.target.reverse_types,
         )
         if training:
