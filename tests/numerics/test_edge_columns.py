@@ -12,7 +12,6 @@ import raygnn.train
 from raygnn.config import load_config
 from raygnn.data.bundle import Bundle
 from raygnn.data.tables.graph_tables import GraphTables, edge_rows, node_rows, write_tables
-from raygnn.errors import ConfigError, DataError
 from raygnn.loops.task import TaskEnvironment
 from raygnn.loops.tasks.build_encoder import find_standardization
 from raygnn.loops.tasks.exact_encoding import encode_exactly
@@ -20,6 +19,7 @@ from raygnn.loops.tasks.link_prediction.task import LinkPrediction
 from raygnn.loops.tasks.node_classification.task import NodeClassification
 from raygnn.runtime.data_source import open_bundle
 from raygnn.sampling import LocalFeatureStore, LocalGraphStore
+from tests.errors import raises
 from tests.small_runs import small_config
 
 HASH = {"type": "hash", "fractions": [0.6, 0.2, 0.2]}
@@ -185,43 +185,45 @@ def test_a_module_of_ones_own_gets_what_its_forward_names(tmp_path, graphs):
 
 
 @pytest.mark.parametrize(
-    ("model", "model_args", "args", "error", "message"),
+    ("model", "model_args", "args", "message"),
     [
         (
             "GINE",
             {},
             {"edge_feature": "cost"},
-            DataError,
-            r"edge_feature='cost' is invalid: no edge",
+            ("task-edge-column-unknown", "edge_feature='cost'"),
         ),
-        ("GCN", {}, {"edge_weight": "cost"}, DataError, r"edge_weight='cost' is invalid: no edge"),
-        ("GCN", {}, {"edge_feature": "edge_attr"}, ConfigError, r"'GCN' does not read it"),
-        ("GINE", {}, {"edge_weight": "weight"}, ConfigError, r"'GINE' does not read it"),
-        ("GINE", {"edge_dim": 5}, {}, ConfigError, r"edge_dim=5 is invalid: edges have 2"),
-        ("GCN", {}, {"edge_weight": "edge_attr"}, DataError, r"has rows of 2 there"),
+        (
+            "GCN",
+            {},
+            {"edge_weight": "cost"},
+            ("task-edge-column-unknown", "edge_weight='cost'"),
+        ),
+        ("GCN", {}, {"edge_feature": "edge_attr"}, ("task-edge-column-unread", "GCN")),
+        ("GINE", {}, {"edge_weight": "weight"}, ("task-edge-column-unread", "GINE")),
+        ("GINE", {"edge_dim": 5}, {}, ("model-edge-dim", 5, 2)),
+        ("GCN", {}, {"edge_weight": "edge_attr"}, ("task-edge-weight-width", 2)),
         (
             "tests.user_code.PlainPyG",
             {},
             {"edge_weight": "weight"},
-            ConfigError,
-            r"does not read it.*GCN, LightGCN, set reads_edge_weight = True in its class",
+            ("task-edge-column-unread", "GCN, LightGCN", "reads_edge_weight = True"),
         ),
         (
             "tests.user_code.NeedsEdgeWeights",
             {},
             {"edge_feature": "weight", "edge_weight": "weight"},
-            ConfigError,
-            r"it is task.args.edge_feature already",
+            ("task-edge-columns-same",),
         ),
     ],
 )
 @pytest.mark.parametrize("task", ["node_classification", "link_prediction"])
 def test_a_column_that_is_not_there_or_not_read(
-    tmp_path, graphs, model, model_args, args, error, message, task
+    tmp_path, graphs, model, model_args, args, message, task
 ):
     config = _config(tmp_path, graphs["one"], model, task, **args)
     config["model"]["args"] = model_args
-    with pytest.raises(error, match=message):
+    with raises(*message):
         raygnn.train.fit(config, allow_modules=["tests"])
 
 
@@ -247,7 +249,7 @@ def test_a_class_of_ones_own_says_what_it_reads(tmp_path, graphs, model, args, c
 def test_features_of_other_edge_types(tmp_path, graphs):
     config = _config(tmp_path, graphs["two"], "Hetero")
     config["model"]["args"].update(conv="GINE", edge_dims={"item__of__user": 7})
-    with pytest.raises(ConfigError, match=r"edge_dims.item__of__user=7 is invalid: its edges have"):
+    with raises("model-edge-dim", "item__of__user=7"):
         raygnn.train.fit(config)
 
 
@@ -259,7 +261,7 @@ def test_an_own_module_that_lacks_its_column(tmp_path, graphs):
     uri = write_tables(tables, str(tmp_path / "tables"))
     for model, message in {
         "tests.user_code.NeedsEdgeWeights": r"needs edge_weight",
-        "GINE": r"task.args.edge_feature='edge_attr' is invalid: no edge type has",
+        "GINE": r"'edge_attr'.*\[task-edge-column-unknown\]",
     }.items():
         config = _config(tmp_path / model, uri, model)
         config["model"]["args"] = {}

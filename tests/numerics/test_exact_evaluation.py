@@ -14,6 +14,7 @@ from raygnn.loops.evaluation import evaluate
 from raygnn.loops.task import EvalOutput
 from raygnn.metrics import AUROC, Accuracy, AveragePrecision, F1Macro, F1Micro
 from raygnn.parallel import collectives
+from tests.errors import raises
 
 NUM_CLASSES, NUM_ROWS, BATCH = 4, 107, 10
 
@@ -102,7 +103,7 @@ def test_a_failing_rank_is_named_on_all(ranks):
 
 
 def test_seeds_without_weight_are_told():
-    with pytest.raises(DataError, match="In evaluation of the val split: the weights of its"):
+    with raises("metric-no-weight", "evaluation of the val split"):
         evaluate(_TableTask(has_weight=False), "val", None, [])
 
 

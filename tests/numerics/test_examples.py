@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 import raygnn.train
-from raygnn.errors import ConfigError
+from tests.errors import raises
 
 ROOT = Path(__file__).parents[2]
 
@@ -55,5 +55,5 @@ def test_a_loop_must_return_metrics(tmp_path):
     config["data"]["synthetic"]["num_nodes"] = 100
     config["run"] = {"storage_path": str(tmp_path), "name": "run"}
     config["loop"] = "tests.numerics.test_examples.loop_without_metrics"
-    with pytest.raises(ConfigError, match=r"it returned NoneType\. Return a dictionary"):
+    with raises("run-own-loop", "NoneType"):
         raygnn.train.fit(config, allow_modules=["tests"])

@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from raygnn.config import load_config
-from raygnn.errors import ConfigError
 from raygnn.loops.gradients.reduction import GradReduction
 from raygnn.loops.task import StepOutput
+from tests.errors import raises
 from tests.small_runs import run_rank, small_bundle, small_config, trained_weights
 
 SUMS, WEIGHTS = (6.0, 8.0, 1.0), (3.0, 2.0, 1.0)
@@ -49,7 +49,7 @@ def negative_weight(output: StepOutput) -> float:
 def test_a_weight_must_be_one():
     settings = {"grad_reduction": f"{__name__}.negative_weight"}
     reduction = GradReduction(load_config({"training": settings}, allow_modules=["tests"]))
-    with pytest.raises(ConfigError, match=r"grad_reduction='.*' is invalid: it gave the weight -1"):
+    with raises("training-reduction-weight", -1):
         reduction.factor_and_divisor(StepOutput(torch.tensor(1.0), 1.0))
 
 

@@ -144,7 +144,7 @@ def test_a_finished_run_trains_on_to_a_larger_limit(ranks, bundle_path, tmp_path
     ranks.run(run_rank, world_size, straight, bundle_path)
     short = _config(tmp_path, world_size, 0, **by_epoch, training__max_epochs=2)
     assert ranks.run(run_rank, world_size, short, bundle_path)[0]["epoch"] == 2
-    with pytest.raises(RuntimeError, match=r"training\.max_epochs to more than 2 to train on"):
+    with pytest.raises(RuntimeError, match=r"training\.max_epochs .*\[run-finished\]"):
         ranks.run(run_rank, world_size, short, bundle_path)
     longer = _config(tmp_path, world_size, 0, **by_epoch)
     metrics = ranks.run(run_rank, world_size, longer, bundle_path)[0]
@@ -185,7 +185,7 @@ def test_a_damaged_checkpoint_is_passed_over(ranks, bundle_path, tmp_path, damag
         else:
             (checkpoint / "state.pt").write_bytes(b"nothing")
     if damage == "damage all":
-        with pytest.raises(RuntimeError, match="No checkpoint of this run can be read"):
+        with pytest.raises(RuntimeError, match=r"\[checkpoint-none-valid\]"):
             ranks.run(run_rank, 1, killed, bundle_path)
         return
     ranks.run(run_rank, 1, killed, bundle_path)

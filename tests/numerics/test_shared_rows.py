@@ -10,6 +10,7 @@ import torch
 from raygnn.errors import TrainingError
 from raygnn.parallel import collectives
 from raygnn.parallel.shared_rows import SharedRows
+from tests.errors import raises
 
 CHUNKS = [(0, 4), (4, 5), (5, 9), (9, 11)]
 
@@ -67,7 +68,7 @@ def test_a_failing_rank_is_named_on_all(ranks, tmp_path, hosts):
 
 
 def test_a_full_disk_is_told(tmp_path):
-    with pytest.raises(TrainingError, match="making room for rows"):
+    with raises("run-rank-failed", "making room for rows"):
         SharedRows(tmp_path)([(0, 1 << 44)], _rows_of, 2)
 
 

@@ -11,10 +11,10 @@ import torch
 import raygnn.train
 from raygnn.config import load_config
 from raygnn.data.tables.graph_tables import GraphTables, edge_rows, node_rows, write_tables
-from raygnn.errors import ConfigError, DataError
 from raygnn.loops.task import TaskEnvironment
 from raygnn.loops.tasks.link_prediction.task import LinkPrediction
 from raygnn.runtime.data_source import open_bundle
+from tests.errors import raises
 from tests.small_runs import small_config
 
 NUM_NODES, CUT = 40, 50
@@ -132,9 +132,9 @@ def test_global_candidates_in_time(tmp_path):
 def test_what_cannot_be_in_time(tmp_path):
     config = _config(tmp_path, _write(tmp_path / "none", 0, 0, with_times=False))
     config["data"]["splits"] = {"type": "hash", "fractions": [0.8, 0.1, 0.1]}
-    with pytest.raises(DataError, match=r"sampling.temporal is invalid: the links have no times"):
+    with raises("links-no-times"):
         raygnn.train.fit(config)
     config = _config(tmp_path, _write(tmp_path / "tables", 0, 0))
     config["task"]["args"]["full_ranking"] = True
-    with pytest.raises(ConfigError, match=r"full_ranking=True is invalid: it ranks embeddings of"):
+    with raises("task-full-ranking-temporal"):
         raygnn.train.fit(config)

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import raygnn.train
-from raygnn.errors import CheckpointError, ConfigError, RunError
+from tests.errors import raises
 from tests.small_runs import small_bundle, small_config, trained_weights
 
 
@@ -56,17 +56,17 @@ def test_a_checkpoint_is_a_source_too(tmp_path, graph, first):
 
 
 @pytest.mark.parametrize(
-    ("changes", "error", "message"),
+    ("changes", "message"),
     [
-        ({"uri": "nowhere"}, RunError, "nothing is there"),
-        ({"uri": "/usr"}, CheckpointError, "no model.safetensors and no checkpoint is there"),
-        ({"include": ["decoder.*"]}, ConfigError, "no weight of the model is meant"),
-        ({"freeze": ["decoder.*"]}, ConfigError, "it fits no weight"),
+        ({"uri": "nowhere"}, ("run-source-missing",)),
+        ({"uri": "/usr"}, ("init-nothing-there", "model.safetensors")),
+        ({"include": ["decoder.*"]}, ("init-no-weights",)),
+        ({"freeze": ["decoder.*"]}, ("init-freeze",)),
     ],
 )
-def test_what_cannot_be_meant_is_refused(tmp_path, graph, first, changes, error, message):
+def test_what_cannot_be_meant_is_refused(tmp_path, graph, first, changes, message):
     source = {"uri": _uri(first), **changes}
-    with pytest.raises(error, match=message):
+    with raises(*message):
         raygnn.train.fit(_config(tmp_path, graph, checkpoint__init_from=source))
 
 
@@ -74,17 +74,17 @@ def test_what_cannot_be_meant_is_refused(tmp_path, graph, first, changes, error,
 def test_a_damaged_source_is_named(tmp_path, graph, first, kept):
     damaged = tmp_path / "damaged.safetensors"
     damaged.write_bytes((Path(_uri(first)) / "model.safetensors").read_bytes()[:kept])
-    with pytest.raises(CheckpointError, match=r"damaged.safetensors' is invalid: it is damaged"):
+    with raises("init-damaged", "damaged.safetensors"):
         raygnn.train.fit(_config(tmp_path, graph, checkpoint__init_from={"uri": str(damaged)}))
 
 
 def test_other_shapes_and_names_are_refused_or_left_out(tmp_path, graph, first):
     wider = {"model__args": {"hidden_channels": 16}}
     source = {"uri": _uri(first)}
-    with pytest.raises(CheckpointError, match=r"has the shape .* the model's has"):
+    with raises("init-weights-shape"):
         raygnn.train.fit(_config(tmp_path, graph, checkpoint__init_from=source, **wider))
     headed = {"model__args": {"hidden_channels": 8, "out_channels": 3}}
-    with pytest.raises(CheckpointError, match=r"it lacks \['head"):
+    with raises("init-weights-missing", "head"):
         raygnn.train.fit(_config(tmp_path / "h", graph, checkpoint__init_from=source, **headed))
     lenient = {**source, "strict": False}
     config = _config(tmp_path / "lenient", graph, checkpoint__init_from=lenient, **headed)

@@ -12,12 +12,12 @@ import torch
 import raygnn.infer
 import raygnn.train
 from raygnn.data.time_units import AsOf
-from raygnn.errors import ConfigError
 from raygnn.loops.tasks.exact_encoding import encode_exactly
 from raygnn.models import GCN, GraphSAGE
 from raygnn.models.graph_encoder import GraphEncoder
 from raygnn.sampling import LocalFeatureStore, LocalGraphStore, NeighborLoader, NeighborSampler
 from raygnn.sampling.temporal import Temporal
+from tests.errors import raises
 from tests.numerics.infer.conftest import (
     DAY,
     NUM_BUYS,
@@ -222,5 +222,5 @@ def test_what_is_not_a_time_is_refused(capsys, temporal_links, tmp_path, as_of, 
 
 
 def test_a_model_that_reads_no_times_has_no_moment(temporal_links, tmp_path):
-    with pytest.raises(ConfigError, match=r"trained without sampling\.temporal"):
+    with raises("infer-as-of-unread"):
         _predict(temporal_links, tmp_path / "out", ["--sampling.temporal", "null"], as_of=5)

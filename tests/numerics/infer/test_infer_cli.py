@@ -12,8 +12,8 @@ import pytest
 
 import raygnn.infer
 import raygnn.train
-from raygnn.errors import CheckpointError, ConfigError, DataError, RunError, TrainingError
 from raygnn.inference.output_folder import OutputFolder
+from tests.errors import raises
 from tests.numerics.infer.conftest import Trained
 from tests.numerics.infer.test_nodes import predict
 from tests.small_runs import small_config
@@ -91,7 +91,7 @@ def test_model_and_out_are_needed(capsys, link_model):
 
 def test_a_node_model_predicts_its_own_type_and_scores_by_embeddings(node_model, tmp_path):
     graph = ["--data.uri", node_model.graph, "--scaling.num_workers", "0"]
-    with pytest.raises(ConfigError, match="has no decoder of links"):
+    with raises("infer-score-no-decoder"):
         raygnn.infer.top_k(node_model.run, tmp_path, 1, ["n001"], graph, score="decoder")
 
 
@@ -134,28 +134,28 @@ def test_what_only_training_read_is_not_needed(node_model, tmp_path):
 
 def test_what_is_no_model_is_told(node_model, link_model, tmp_path):
     out = tmp_path / "out"
-    with pytest.raises(RunError, match=r"no config\.yaml is there"):
+    with raises("model-config-missing"):
         _predict(tmp_path / "nowhere", node_model, out)
     unfinished = _copy(node_model, tmp_path / "unfinished", "config.yaml")
-    with pytest.raises(RunError, match="the run has not finished"):
+    with raises("model-weights-missing"):
         _predict(unfinished, node_model, out)
     unsigned = _copy(node_model, tmp_path / "unsigned", *FILES[:2])
-    with pytest.raises(RunError, match=r"no model\.json is there"):
+    with raises("model-signature-missing", "model.json"):
         _predict(unsigned, node_model, out)
     damaged = _copy(node_model, tmp_path / "damaged", *FILES)
     (damaged / "model.safetensors").write_bytes(b"cut off")
-    with pytest.raises(CheckpointError, match="does not fit the config beside it"):
+    with raises("model-weights-mismatch"):
         _predict(damaged, node_model, out)
-    for text, message in (("a: [", r"yaml:1: config .* not YAML"), ("x", "not a mapping")):
+    for text, message in (("a: [", ("document-syntax", "yaml:1")), ("x", ("config-not-mapping",))):
         (damaged / "config.yaml").write_text(text)
-        with pytest.raises(ConfigError, match=message):
+        with raises(*message):
             _predict(damaged, node_model, out)
     mixed = _copy(node_model, tmp_path / "mixed", *FILES)
     text = (mixed / "config.yaml").read_text()
     (mixed / "config.yaml").write_text(text.replace("hidden_channels: 8", "hidden_channels: 9"))
-    with pytest.raises(CheckpointError, match="Take the three files of one run"):
+    with raises("model-weights-mismatch"):
         _predict(mixed, node_model, out)
-    with pytest.raises(DataError, match="node type 'user' of the model is not in the graph"):
+    with raises("model-node-type-missing", "user"):
         _predict(Path(link_model.run), node_model, out)
     assert not list(tmp_path.glob("out*"))
 
@@ -169,7 +169,7 @@ def test_an_encoder_that_cannot_go_layer_by_layer_is_told(node_model, tmp_path):
     local += ["--data.uri", node_model.graph]
     raygnn.infer.predict(tmp_path / "run", tmp_path / "out", local, **args)
     assert pq.read_table(tmp_path / "out" / "node").num_rows == 150
-    with pytest.raises(ConfigError, match="does not go layer by layer"):
+    with raises("model-not-layerwise"):
         raygnn.infer.predict(
             tmp_path / "run", tmp_path / "no", [*local, "--training.eval", "exact"], **args
         )
@@ -179,16 +179,16 @@ def test_an_encoder_that_cannot_go_layer_by_layer_is_told(node_model, tmp_path):
 def test_a_used_folder_is_refused_and_replaced_as_a_whole(node_model, tmp_path):
     out = tmp_path / "out"
     predict(node_model, out, rows_per_file=60)
-    with pytest.raises(RunError, match="holds an earlier output"):
+    with raises("output-not-empty"):
         predict(node_model, out)
     predict(node_model, out, overwrite=True)
     assert len(list((out / "node").iterdir())) == 1
     (out / "notes.txt").write_text("mine")
-    with pytest.raises(RunError, match=r"did not write, such as notes\.txt"):
+    with raises("output-foreign-files", "notes.txt"):
         predict(node_model, out, overwrite=True)
-    with pytest.raises(RunError, match="it is a file"):
+    with raises("output-is-file"):
         predict(node_model, out / "notes.txt")
-    with pytest.raises(RunError, match="it cannot be written"):
+    with raises("output-unwritable"):
         predict(node_model, out / "notes.txt" / "below")
     assert sorted(p.name for p in out.iterdir()) == ["_manifest.json", "node", "notes.txt"]
 
@@ -206,7 +206,7 @@ def test_a_failure_leaves_nothing(node_model, tmp_path, monkeypatch, place):
         return write(self, table, part, *args)
 
     monkeypatch.setattr(OutputFolder, "write", fail)
-    with pytest.raises(TrainingError, match="Rank 0 failed in writing node: OSError: disk full"):
+    with raises("run-rank-failed", "Rank 0", "writing node", "OSError: disk full"):
         predict(node_model, out, rows_per_file=60)
     assert not list(tmp_path.iterdir())
     assert not fsspec.filesystem("memory").find("/abandoned")
@@ -240,7 +240,7 @@ def test_what_a_killed_call_left_is_removed(node_model, tmp_path, monkeypatch):
     dead.mkdir()
     out.rename(dead / ".replaced")
     monkeypatch.setattr(OutputFolder, "write", lambda *_: 1 / 0)
-    with pytest.raises(TrainingError, match="ZeroDivisionError"):
+    with raises("run-rank-failed", "ZeroDivisionError"):
         predict(node_model, out)
     assert (out / "_manifest.json").exists()
     assert not dead.exists()
@@ -260,7 +260,7 @@ def test_half_an_output_in_a_bucket_is_replaced(node_model):
 def test_files_on_another_machine_are_told(tmp_path):
     output = OutputFolder.check(str(tmp_path / "out"))
     tables = {"n": {"files": [{"file": "n/part-00000-of-00001.parquet"}]}}
-    with pytest.raises(RunError, match="is not there for the driver"), output.in_progress():
+    with raises("output-not-shared"), output.in_progress():
         output.finish({"tables": tables})
     assert not list(tmp_path.iterdir())
 
@@ -270,6 +270,6 @@ def test_values_that_are_not_finite_are_told(node_model, tmp_path, monkeypatch):
 
     readout = GraphSAGE.readout
     monkeypatch.setattr(GraphSAGE, "readout", lambda *args: readout(*args) / 0)
-    with pytest.raises(TrainingError, match="values that are not finite for 150 nodes"):
+    with raises("infer-not-finite", 150):
         predict(node_model, tmp_path / "out")
     assert not list(tmp_path.iterdir())

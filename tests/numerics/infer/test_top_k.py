@@ -14,9 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import raygnn.infer
-from raygnn.errors import DataError
 from raygnn.inference import top_k as search
 from raygnn.inference.top_k import top_k
+from tests.errors import raises
 from tests.numerics.infer.conftest import Trained
 from tests.numerics.infer.test_nodes import EXACT, SAMPLED, predict, read
 
@@ -50,7 +50,7 @@ def test_it_is_a_stable_sort_of_all_scores(data: st.DataObject, size: int) -> No
 
 def test_scores_that_are_not_numbers_are_told():
     rows = torch.full((2, 3), torch.nan)
-    with pytest.raises(DataError, match="scores that are not numbers"):
+    with raises("infer-not-finite"):
         top_k(rows, lambda first, last: rows[first:last], 2, 1, lambda a, c: a @ c.T)
 
 
@@ -158,13 +158,13 @@ def test_anchors_come_from_files(link_model, node_model, tmp_path):
 @pytest.mark.parametrize(
     ("anchors", "column", "message"),
     [
-        ("nowhere.csv", None, r"--anchors='nowhere.csv' is invalid: no file matches"),
-        ("two.csv", None, "has the columns a, b. Name the column of ids with --anchors-column"),
-        ("two.csv", "c", "--anchors-column='c' is invalid"),
-        ("two.csv", "a", "2 of 3 ids are not nodes of type 'user', such as .77, 78."),
-        ("empty.csv", None, "it lists no ids"),
-        ("words.csv", None, "cannot be read as CSV"),
-        (["a", "b"], None, "the node table's ids are integers"),
+        ("nowhere.csv", None, ("data-files-missing", "--anchors='nowhere.csv'")),
+        ("two.csv", None, ("infer-ids-column", "a, b", "--anchors")),
+        ("two.csv", "c", ("infer-ids-column", "--anchors", "c")),
+        ("two.csv", "a", ("infer-ids-unknown", 2, 3, "user", "77, 78")),
+        ("empty.csv", None, ("infer-ids-empty",)),
+        ("words.csv", None, ("table-csv-unreadable", "CSV")),
+        (["a", "b"], None, ("nodes-id-kind", "integers")),
     ],
 )
 def test_wrong_anchors_are_told(link_model, tmp_path, anchors, column, message):
@@ -172,6 +172,6 @@ def test_wrong_anchors_are_told(link_model, tmp_path, anchors, column, message):
     (tmp_path / "empty.csv").write_text("id\n")
     (tmp_path / "words.csv").write_text("id\nann\n")
     given = tmp_path / anchors if isinstance(anchors, str) else anchors
-    with pytest.raises(DataError, match=message):
+    with raises(*message):
         _top_k(link_model, tmp_path / "out", 2, given, anchors_column=column)
     assert not (tmp_path / "out").exists()

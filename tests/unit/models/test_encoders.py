@@ -19,7 +19,6 @@ from torch_geometric.nn import (
     TransformerConv,
 )
 
-from raygnn.errors import ConfigError
 from raygnn.models import GAT, GCN, GIN, MLP, Encoder, GATv2, GraphSAGE, Transformer
 from raygnn.sampling.blocks import Block
 from tests.errors import raises
@@ -358,7 +357,7 @@ def test_wrong_arguments_are_named() -> None:
         GCN(8, 3, norm="group")
     with raises("model-argument-choice", "activation='sin'", "relu"):
         GCN(8, 3, activation="sin")
-    with pytest.raises(ConfigError, match=r"jump='sum' .* one of last, cat, max, lstm, null"):
+    with raises("model-argument-choice", "jump='sum'"):
         GCN(8, 3, jump="sum")
     with raises("model-argument-choice", "aggr='median'"):
         GraphSAGE(8, 3, aggr="median")

@@ -14,8 +14,8 @@ import pytest
 from raygnn.data.convert.draft import draft, write_draft
 from raygnn.data.ingest.build_bundle import ingest
 from raygnn.data.manifest import Manifest
-from raygnn.errors import DataError
 from raygnn.prepare import main
+from tests.errors import raises
 
 RNG = np.random.default_rng(0)
 USERS = [f"u{i}" for i in range(200)]
@@ -154,14 +154,14 @@ def test_a_reference_within_a_table_is_an_edge(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("tables", "message"),
+    ("tables", "id"),
     [
-        ({}, "no Parquet, CSV or TSV"),
-        ({"a.csv": {"x": [1.5, 1.5]}}, "no table"),
+        ({}, "prepare-no-tables"),
+        ({"a.csv": {"x": [1.5, 1.5]}}, "prepare-no-nodes"),
     ],
 )
-def test_a_folder_without_nodes_is_refused(tmp_path: Path, tables, message: str) -> None:
+def test_a_folder_without_nodes_is_refused(tmp_path: Path, tables, id: str) -> None:
     for name, columns in tables.items():
         write(tmp_path, name, **columns)
-    with pytest.raises(DataError, match=message):
+    with raises(id):
         draft(str(tmp_path))
