@@ -21,7 +21,7 @@ from raygnn.inference.job import (
     known_types,
     relation_of,
 )
-from raygnn.loops.signature import ModelSignature
+from raygnn.loops.model_spec import ModelSpec
 from raygnn.outputs.saved_model import SavedModel
 
 if TYPE_CHECKING:
@@ -97,7 +97,7 @@ def predict(
 
     def ask(saved: SavedModel, bundle: Bundle) -> NodeRequest:
         time = find_as_of(saved, bundle, as_of)
-        return NodeRequest.of(saved.signature, what, tuple(node_types), time)
+        return NodeRequest.of(saved.spec, what, tuple(node_types), time)
 
     options = {"rows_per_file": rows_per_file, "chunk_size": chunk_size, "overwrite": overwrite}
     return _infer(model, out, overrides, allow_modules, data, options, ask)
@@ -144,9 +144,9 @@ def top_k(
     """
 
     def ask(saved: SavedModel, bundle: Bundle) -> NeighborRequest:
-        signature = saved.signature
-        relation = None if edge_type is None else relation_of(signature, edge_type)
-        anchor, target = _ends(signature, edge_type, anchor_type, target_type)
+        spec = saved.spec
+        relation = None if edge_type is None else relation_of(spec, edge_type)
+        anchor, target = _ends(spec, edge_type, anchor_type, target_type)
         given: Any = anchors
         if isinstance(given, str | PathLike):
             kind = bundle.id_map(anchor).kind
@@ -156,12 +156,12 @@ def top_k(
             dense_ids(bundle, anchor, given, "--anchors"),
             anchor,
             target,
-            known_types(signature, bundle, anchor, target, relation) if filter_known else (),
+            known_types(spec, bundle, anchor, target, relation) if filter_known else (),
             score or ("inner_product" if relation is None else "decoder"),  # type: ignore[arg-type]
             relation,
             find_as_of(saved, bundle, as_of),
         )
-        request.check(signature, bundle)
+        request.check(spec, bundle)
         return request
 
     options = {"rows_per_file": rows_per_file, "chunk_size": chunk_size, "overwrite": overwrite}
@@ -185,17 +185,17 @@ def _infer(
 
 
 def _ends(
-    signature: ModelSignature, edge_type: str | None, anchor: str | None, target: str | None
+    spec: ModelSpec, edge_type: str | None, anchor: str | None, target: str | None
 ) -> tuple[str, str]:
     """Node types of anchors and targets."""
-    ends = (anchor or signature.ends[0], target or signature.ends[1])
+    ends = (anchor or spec.output.ends[0], target or spec.output.ends[1])
     options = ("--anchor-type", "--targets")
-    for name, own, option in zip(ends, signature.ends, options, strict=True):
-        check_node_type(signature, name, option)
+    for name, own, option in zip(ends, spec.output.ends, options, strict=True):
+        check_node_type(spec, name, option)
         if edge_type is not None and name != own:
             raise ConfigError(
                 f"{option}={name!r} is invalid: links of {edge_type} lead from "
-                f"{signature.ends[0]!r} to {signature.ends[1]!r}. Leave it out.",
+                f"{spec.output.ends[0]!r} to {spec.output.ends[1]!r}. Leave it out.",
                 id="infer-node-type-fixed",
             )
     return ends

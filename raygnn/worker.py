@@ -97,7 +97,8 @@ def _set_up_task(job: TrainJob, context: WorkerContext) -> Task:
     loaded = job.loaded
     task: Task = build(loaded.config.task, "task", loaded.allow_modules)
     bundle = Bundle.open(job.bundle_path)
-    task.setup(TaskEnvironment(loaded, bundle, context.rank, context.world_size, context.device))
+    given = (bundle, context.rank, context.world_size, context.device)
+    task.setup(TaskEnvironment(loaded, *given, job.spec))
     return task
 
 
@@ -198,8 +199,8 @@ def _write_outputs(
     logged: LogRows,
 ) -> None:
     folder, loaded = job.folder, job.loaded
-    signature = engine.task.signature(engine.optimization.module)
-    text = None if signature is None else signature.to_json()
+    spec = engine.task.spec
+    text = None if spec is None else spec.to_json()
     model_uri = write_model(weights, folder.model_uri, loaded.saved_yaml(), text, folder.write)
     finite = {k: None if _is_nan(v) else v for k, v in metrics.items()}
     folder.write_metrics({**finite, "raygnn": __version__})

@@ -15,7 +15,7 @@ from torch_geometric.nn import GCNConv, SAGEConv
 from raygnn.errors import DataError
 from raygnn.loops.callbacks import Callback
 from raygnn.loops.tasks.node_classification.task import NodeClassification
-from raygnn.models import GAT, GraphSAGE
+from raygnn.models import GAT, GraphSAGE, LightGCN
 from raygnn.parallel import collectives
 
 CALLS: list[str] = []
@@ -253,3 +253,9 @@ class WeighsMessages(GraphSAGE):
     """Says itself that it reads weights."""
 
     reads_edge_weight = True
+
+
+class RowsUnsaid(LightGCN):
+    """Learns a row of every node, and its class says that it reads features."""
+
+    reads_node_features = True

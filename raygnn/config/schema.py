@@ -313,16 +313,6 @@ def _sharding_fits(config: Config) -> Iterable[Problem]:
         )
 
 
-def _links_share_nodes(config: Config) -> Iterable[Problem]:
-    if config.sampling.disjoint and config.task.type == "link_prediction":
-        yield Problem(
-            ("sampling", "disjoint"),
-            "in a batch of links each node is encoded once, for all links that it is an end of",
-            "Set it to false",
-            id="sampling-disjoint-links",
-        )
-
-
 def _space_exists(config: Config) -> Iterable[Problem]:
     return () if config.tune is None else broken_space(config.tune, Config)
 
@@ -344,7 +334,6 @@ _RULES: tuple[tuple[Rule, frozenset[str]], ...] = (
     (_layers_equal_hops, frozenset({"model", "sampling"})),
     (_exact_evaluation_has_no_times, frozenset({"sampling", "training"})),
     (_sharding_fits, frozenset({"scaling", "model", "optimizer"})),
-    (_links_share_nodes, frozenset({"sampling", "task"})),
     (_plateau_has_monitor, frozenset({"lr_scheduler", "early_stopping", "checkpoint"})),
     (_space_exists, frozenset({"tune"})),
     (_trials_have_workers, frozenset({"tune", "scaling"})),

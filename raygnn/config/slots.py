@@ -37,11 +37,16 @@ _MODELS = (
     *("GCN", "GraphSAGE", "GAT", "GATv2", "GIN", "GINE", "Transformer", "MLP"),
     *("HGT", "RGCN", "SimpleHGN", "Hetero", "LightGCN"),  # of several node types
 )
-#: One line registers a task: the folder of `raygnn/loops/tasks`, and the class in its `task.py`.
+#: One line registers a task: its folder in `raygnn/loops/tasks`, and the classes in its `task.py`
+#: and `target.py`.
 _TASKS = {
-    "node_classification": "NodeClassification",
-    "link_prediction": "LinkPrediction",
+    "node_classification": ("NodeClassification", "NodeTarget"),
+    "link_prediction": ("LinkPrediction", "LinkTarget"),
 }
+#: By short name of a task, the dotted path of its target; see `raygnn.loops.tasks.target`.
+TASK_TARGETS: Mapping[str, str] = MappingProxyType(
+    {name: f"raygnn.loops.tasks.{name}.target.{target}" for name, (_, target) in _TASKS.items()}
+)
 _OPTIMIZERS = (
     "ASGD",
     "Adadelta",
@@ -121,7 +126,7 @@ SLOTS: Mapping[str, Slot] = MappingProxyType(
         "task": Slot(
             "task",
             ("raygnn.loops.task.Task",),
-            {name: f"raygnn.loops.tasks.{name}.task.{task}" for name, task in _TASKS.items()},
+            {name: f"raygnn.loops.tasks.{name}.task.{task}" for name, (task, _) in _TASKS.items()},
         ),
         "optimizer": Slot(
             "optimizer",

@@ -6,7 +6,7 @@ Unlike all other checks of a config this one imports: raygnn's components, and l
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 _OF_THE_GRAPH = ("in_channels", "out_channels", "edge_types", "num_nodes", "edge_dim", "edge_dims")
 _OF_A_DECODER = ("in_channels", "num_relations")
 _WIDTH = 8  # any
-_NUM_CLASSES = 3  # any
 
-#: Is named, as components are: the rooms that the config is for import the config.
+#: Are named, as components are: the rooms that the config is for import the config.
 _GENERATORS = "raygnn.data.synthetic.generators"
+_TARGETS = "raygnn.loops.tasks.target"
 
 #: A place and what is wrong there, as a message without the place's line.
 Found = tuple[KeyPath, str]
@@ -57,6 +57,10 @@ def broken_arguments(
     if synthetic is not None and "data" not in sections:
         for text in import_module(_GENERATORS).synthetic_problems(synthetic.type, **synthetic.args):
             yield _placed(text, "data", ("data",))
+    if config.task.type in SLOTS["task"].names and "task" not in sections:
+        for path, text in _targets(config)[0].broken_texts(config):
+            if path[0] not in sections:
+                yield path, text
     if not sections & {"task", "metrics", "callbacks"}:
         yield from _unknown_monitors(config, allow_modules, sections)
 
@@ -130,14 +134,16 @@ def _build_model(component: Component, config: Config, allow_modules: Sequence[s
         check_arguments(component, "model", allow_modules, [*injected, *SLOTS["model"].injected])
 
 
+def _targets(config: Config) -> list[Any]:
+    """The target of the task, or those that a task of the user's own may be like."""
+    targets = import_module(_TARGETS)
+    own = targets.target_class(config.task.type)
+    return targets.target_classes() if own is None else [own]
+
+
 def _problems(config: Config) -> list[tuple[str, int]]:
     """Kinds of problem that the task may turn out to be, each with a number of outputs."""
-    if config.task.type == "link_prediction":
-        num_random = config.task.args.get("num_random_negatives_eval", 512)
-        return [("link_prediction", 1 + num_random if isinstance(num_random, int) else 2)]
-    chosen = config.task.args.get("problem")
-    kinds = ("multi_class", "multi_label", "regression")
-    return [(kind, _NUM_CLASSES) for kind in kinds if chosen in (None, kind)]
+    return [found for target in _targets(config) for found in target.problems(config.task.args)]
 
 
 def _build_metric(component: Component, config: Config, allow_modules: Sequence[str]) -> Any:
@@ -172,7 +178,8 @@ def _unknown_monitors(
         if monitor is None or section in left_out or not monitor.startswith("val/"):
             continue
         name = monitor.removeprefix("val/")
-        if name in known or name.partition("/")[0] in known or name.startswith("full_"):
+        own = tuple(prefix for target in _targets(config) for prefix in target.own_metrics)
+        if name in known or name.partition("/")[0] in known or name.startswith(own):
             continue
         choices = [f"val/{choice}" for choice in known]
         remedy = choose_from(monitor, choices)
@@ -188,10 +195,9 @@ def _logged_names(config: Config, allow_modules: Sequence[str]) -> list[str] | N
         return None
     chosen = list(config.metrics)
     if not chosen:
-        task: Any = resolve(config.task, "task", allow_modules)
-        defaults: Mapping[str, Sequence[str]] = task.default_metrics
+        (target,) = _targets(config)
         kinds = [kind for kind, _ in _problems(config)]
-        names = dict.fromkeys(name for kind in kinds for name in defaults[kind])
+        names = dict.fromkeys(name for kind in kinds for name in target.default_metrics[kind])
         chosen = [Component(type=name) for name in names]
     known = ["loss"]
     for metric in chosen:

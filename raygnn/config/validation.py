@@ -299,9 +299,9 @@ def typed_arguments(kind: type[T], args: Mapping[str, Any], owner: str) -> T:
         path = ("task", "args", name)
         if name not in known:
             remedy = f"{did_you_mean(name, known)}Set one of: {', '.join(known)}"
-            rule = f"{owner} has no such argument"
+            rule = f"{owner} takes no such argument"
             problem = Problem(path, rule, remedy, id="task-argument-unknown")
-            problems.append(problem.text(None))
+            problems.append(problem.text(repr(redact(value, (), path))))
             continue
         try:
             values[name] = TypeAdapter(types[name]).validate_python(value, strict=True)

@@ -34,6 +34,7 @@ from raygnn.errors import DataError
 _CSR = "csr"
 _CSR_PARTS = ("indptr", "indices", "e_id")
 _ALIAS = "alias"
+_EDGE_INPUTS = ("feature", "weight")  # roles of columns
 
 
 @dataclass(frozen=True)
@@ -185,6 +186,16 @@ class Bundle:
         """Features, labels, `weight` and `time` of a node or edge type, by name."""
         record = self._node(type_) if isinstance(type_, str) else self._edge(type_)
         return {column.name: column for column in record.columns}
+
+    def feature_widths(self, name: str) -> dict[str, int]:
+        """The width of a feature column, by node type that has it."""
+        found = {node_type: self.columns(node_type).get(name) for node_type in self.node_types}
+        return {t: info.width for t, info in found.items() if info and info.role == "feature"}
+
+    def edge_widths(self, name: str) -> dict[EdgeType, int]:
+        """The width of a column of features or weights, by edge type that has it."""
+        found = {edge_type: self.columns(edge_type).get(name) for edge_type in self.edge_types}
+        return {t: info.width for t, info in found.items() if info and info.role in _EDGE_INPUTS}
 
     def column(self, type_: str | EdgeType, name: str) -> np.ndarray | SparseColumn:
         """A column's values: [n, *shape] by dense node id or by `e_id`.

@@ -83,6 +83,11 @@ class ColumnInfo:
     statistics: ColumnStatistics | None = None
     transforms: FittedFeature | None = None
 
+    @property
+    def width(self) -> int:
+        """The number of elements of a row, 1 of a scalar."""
+        return int(self.shape[-1]) if self.shape else 1
+
 
 @dataclass(frozen=True)
 class NodeRecord:

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from raygnn.data.time_units import AsOf
+from raygnn.loops.model_spec import ModelSpec
 from raygnn.loops.task import TaskEnvironment
-from raygnn.loops.tasks.build_encoder import feature_widths
 from raygnn.loops.tasks.build_sampler import build_sampler
 from raygnn.loops.tasks.exact_encoding import check_exact, encode_exactly
 from raygnn.models.graph_encoder import GraphEncoder
@@ -70,9 +70,7 @@ class ExactEmbeddings(Embeddings):
         self,
         encoder: GraphEncoder,
         env: TaskEnvironment,
-        features: LocalFeatureStore,
-        feature: str,
-        edge_columns: Mapping[str, str],
+        spec: ModelSpec,
         node_types: Sequence[str],
         shared: SharedRows,
         as_of: AsOf | None,
@@ -83,10 +81,10 @@ class ExactEmbeddings(Embeddings):
         self._rows = encode_exactly(
             encoder,
             LocalGraphStore(env.bundle, config.sampling.direction),
-            features,
-            feature,
+            LocalFeatureStore(env.bundle, spec.standardization),
+            spec.feature,
             node_types,
-            edge_columns=edge_columns,
+            edge_columns=spec.edge_inputs,
             as_of=as_of,
             device=env.device,
             chunk_size=chunk_size,
@@ -116,9 +114,7 @@ class SampledEmbeddings(Embeddings):
         self,
         encoder: GraphEncoder,
         env: TaskEnvironment,
-        features: LocalFeatureStore,
-        feature: str,
-        edge_columns: Mapping[str, str],
+        spec: ModelSpec,
         node_types: Sequence[str],
         shared: SharedRows,
         as_of: AsOf | None,
@@ -129,10 +125,10 @@ class SampledEmbeddings(Embeddings):
         build = partial(
             NeighborLoader,
             graph,
-            features,
+            LocalFeatureStore(bundle, spec.standardization),
             sampler=build_sampler(env.loaded, graph),
-            columns={feature: "x"} if feature_widths(bundle, feature) else {},
-            edge_columns=edge_columns,
+            columns={spec.feature: "x"} if bundle.feature_widths(spec.feature) else {},
+            edge_columns=spec.edge_inputs,
             as_of=None if as_of is None else as_of.time,
             batch_size=plan.batch_size,
             split="infer",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -13,7 +14,7 @@ from raygnn.data.edge_types import EdgeType, edge_type_name
 from raygnn.data.time_units import AsOf, Time, date_in_unit, latest_time, time_unit
 from raygnn.errors import ConfigError
 from raygnn.inference.output_folder import OutputFolder
-from raygnn.loops.signature import LinkOutput, ModelSignature, NodeOutput
+from raygnn.loops.model_spec import ModelSpec
 from raygnn.outputs.saved_model import SavedModel
 
 WHAT = ("embeddings", "predictions", "probabilities")
@@ -38,7 +39,7 @@ class NodeRequest:
     @classmethod
     def of(
         cls,
-        signature: ModelSignature,
+        spec: ModelSpec,
         what: str | None,
         node_types: tuple[str, ...],
         as_of: AsOf | None = None,
@@ -51,10 +52,9 @@ class NodeRequest:
         Raises:
             ConfigError: the model does not give that.
         """
-        output = signature.output
-        default = "predictions" if isinstance(output, NodeOutput) else "embeddings"
-        own = tuple(dict.fromkeys(signature.ends))
-        chosen = what or default
+        output = spec.output
+        own = tuple(dict.fromkeys(output.ends))
+        chosen = what or next(iter(output.predictions), "embeddings")
         if chosen not in WHAT:
             raise ConfigError(
                 f"--what={chosen!r} is invalid: there is no such output. Set one of: "
@@ -63,9 +63,9 @@ class NodeRequest:
             )
         wanted = node_types or own
         for name in wanted:
-            check_node_type(signature, name, "--node-type")
+            check_node_type(spec, name, "--node-type")
         if chosen != "embeddings":
-            _check_predicts(output, chosen, wanted)
+            output.check_predicts(chosen, wanted)
         return cls(chosen, wanted, as_of)  # type: ignore[arg-type]
 
 
@@ -91,7 +91,7 @@ class NeighborRequest:
     relation: int | None = None
     as_of: AsOf | None = None
 
-    def check(self, signature: ModelSignature, bundle: Bundle) -> None:
+    def check(self, spec: ModelSpec, bundle: Bundle) -> None:
         """Checks k and score against graph and model.
 
         Raises:
@@ -115,16 +115,17 @@ class NeighborRequest:
             )
         if self.score != "decoder":
             return
-        if isinstance(signature.output, NodeOutput):
+        links = spec.output.links
+        if not links:
             raise ConfigError(
                 "--score='decoder' is invalid: the model has no decoder of links. Set "
                 "inner_product.",
                 id="infer-score-no-decoder",
             )
-        if self.relation is None and len(signature.output.edge_types) > 1:
+        if self.relation is None and len(links) > 1:
             raise ConfigError(
                 "--score='decoder' is invalid: it is another one for each edge type of the links. "
-                f"Set --edge-type to one of: {_listed(signature.output)}.",
+                f"Set --edge-type to one of: {_listed(links)}.",
                 id="infer-score-edge-type",
             )
 
@@ -215,30 +216,30 @@ def _number(text: str) -> Time | None:
     return None
 
 
-def relation_of(signature: ModelSignature, name: str) -> int:
+def relation_of(spec: ModelSpec, name: str) -> int:
     """The number of an edge type, `src__rel__dst`, among those that a model's links are of.
 
     Raises:
         ConfigError: its links are not of that type.
     """
-    output = signature.output
-    if isinstance(output, NodeOutput):
+    links = spec.output.links
+    if not links:
         raise ConfigError(
             f"--edge-type={name!r} is invalid: the model is of labels, not of links. Leave it out.",
             id="infer-edge-type-unused",
         )
-    names = [edge_type_name(edge_type) for edge_type in output.edge_types]
+    names = [edge_type_name(edge_type) for edge_type in links]
     if name not in names:
         raise ConfigError(
             f"--edge-type={name!r} is invalid: the model was not trained on such links. Set one "
-            f"of: {_listed(output)}.",
+            f"of: {_listed(links)}.",
             id="infer-edge-type-unknown",
         )
     return names.index(name)
 
 
 def known_types(
-    signature: ModelSignature,
+    spec: ModelSpec,
     bundle: Bundle,
     anchor_type: str,
     target_type: str,
@@ -254,10 +255,8 @@ def known_types(
     labels = [edges.edge_type for edges in bundle.label_edges if edges.sign == "positive"]
     every = dict.fromkeys([*bundle.edge_types, *labels])
     between = tuple(t for t in every if (t[0], t[2]) == (anchor_type, target_type))
-    own: tuple[EdgeType, ...] = ()
-    if isinstance(signature.output, LinkOutput):
-        own = signature.output.edge_types
-        own = own if relation is None else (own[relation],)
+    own = spec.output.links
+    own = own if relation is None else (own[relation],)
     found = tuple(t for t in own if t in between)
     if not between or (relation is not None and not found):
         what = "edges" if relation is None else f"{edge_type_name(own[0])} links"
@@ -269,42 +268,20 @@ def known_types(
     return found or between
 
 
-def check_node_type(signature: ModelSignature, name: str, option: str) -> None:
+def check_node_type(spec: ModelSpec, name: str, option: str) -> None:
     """Checks that a model embeds a node type.
 
     Raises:
         ConfigError: it does not.
     """
-    if name not in signature.node_types:
+    if name not in spec.node_types:
         raise ConfigError(
             f"{option}={name!r} is invalid: the model has no such node type. Set one of: "
-            f"{', '.join(signature.node_types)}.",
+            f"{', '.join(spec.node_types)}.",
             id="infer-node-type-unknown",
         )
 
 
-def _listed(output: LinkOutput) -> str:
-    names = [edge_type_name(edge_type) for edge_type in output.edge_types]
+def _listed(links: Sequence[EdgeType]) -> str:
+    names = [edge_type_name(edge_type) for edge_type in links]
     return ", ".join(names[:10]) + (f" and {len(names) - 10} more" if names[10:] else "")
-
-
-def _check_predicts(output: object, what: str, node_types: tuple[str, ...]) -> None:
-    if not isinstance(output, NodeOutput):
-        raise ConfigError(
-            f"--what={what!r} is invalid: the model is of links, not of labels. Set embeddings, or "
-            "--top-k with --anchors.",
-            id="infer-what-links",
-        )
-    others = [name for name in node_types if name != output.node_type]
-    if others:
-        raise ConfigError(
-            f"--node-type={others[0]!r} is invalid: the model predicts {output.label!r} of "
-            f"{output.node_type!r}. Set that type, or --what embeddings.",
-            id="infer-node-type-other",
-        )
-    if what == "probabilities" and output.problem == "regression":
-        raise ConfigError(
-            f"--what='probabilities' is invalid: {output.label!r} is a number, not a class. Set "
-            "predictions.",
-            id="infer-what-regression",
-        )

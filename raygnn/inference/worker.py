@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -21,20 +22,13 @@ from raygnn.errors import FAILURES, CheckpointError, ConfigError, DataError
 from raygnn.inference.embeddings import Embeddings, ExactEmbeddings, SampledEmbeddings
 from raygnn.inference.job import InferenceJob, NeighborRequest, NodeRequest
 from raygnn.inference.neighbor_search import NeighborSearch
-from raygnn.inference.output_columns import (
-    prediction_columns,
-    probability_columns,
-    vector_column,
-)
 from raygnn.loops.context import WorkerContext
 from raygnn.loops.process import prepare_process
-from raygnn.loops.signature import LinkOutput, NodeOutput
 from raygnn.loops.task import Task, TaskEnvironment
 from raygnn.models.graph_encoder import GraphEncoder
 from raygnn.parallel import collectives
 from raygnn.parallel.agreement import raise_if_any_failed, run_and_sync_errors
 from raygnn.parallel.shared_rows import SharedRows
-from raygnn.sampling.stores import LocalFeatureStore
 
 FORMAT = "raygnn/inference-v1"
 # Rows that pass through the head at a time.
@@ -51,14 +45,14 @@ def run_inference(job: InferenceJob, context: WorkerContext) -> dict[str, Any]:
     Raises:
         TrainingError: a rank failed; raised on all ranks.
     """
-    loaded, signature = job.model.loaded, job.model.signature
+    loaded = job.model.loaded
     task, model = run_and_sync_errors(lambda: _set_up(job, context), "setting up inference")
     env, bundle, encoder = task.env, task.env.bundle, model.encoder
     assert isinstance(encoder, GraphEncoder)
     shared = SharedRows(env.scratch)
-    feature, node_types = signature.feature, job.request.node_types
-    features, as_of = LocalFeatureStore(bundle, signature.standardization), job.request.as_of
-    given = (encoder, env, features, feature, task.edge_columns, node_types, shared, as_of)
+    as_of = job.request.as_of
+    assert task.spec is not None
+    given = (encoder, env, task.spec, job.request.node_types, shared, as_of)
     embeddings: Embeddings
     if context.rank == 0:
         nodes = ", ".join(f"{bundle.num_nodes(t):,} {t}" for t in job.request.node_types)
@@ -70,7 +64,7 @@ def run_inference(job: InferenceJob, context: WorkerContext) -> dict[str, Any]:
     else:
         embeddings = SampledEmbeddings(*given)
     try:
-        tables = _write(job, bundle, model, embeddings, context)
+        tables = _write(job, task, model, embeddings, context)
     finally:
         embeddings.close()
     return _manifest(job, bundle, tables)
@@ -78,12 +72,12 @@ def run_inference(job: InferenceJob, context: WorkerContext) -> dict[str, Any]:
 
 def _set_up(job: InferenceJob, context: WorkerContext) -> tuple[Task, nn.Module]:
     """The task and the trained model, for the part of the graph that it reads."""
-    loaded, signature = job.model.loaded, job.model.signature
+    loaded, spec = job.model.loaded, job.model.spec
     prepare_process(loaded)
-    bundle = signature.fitted(Bundle.open(job.bundle_path))
-    env = TaskEnvironment(loaded, bundle, context.rank, context.world_size, context.device)
+    bundle = spec.fitted(Bundle.open(job.bundle_path))
+    env = TaskEnvironment(loaded, bundle, context.rank, context.world_size, context.device, spec)
     task: Task = build(loaded.config.task, "task", loaded.allow_modules)
-    task.setup_inference(env, signature)
+    task.setup(env)
     return task, _load_model(job, task)
 
 
@@ -111,18 +105,19 @@ def _load_model(job: InferenceJob, task: Task) -> nn.Module:
 
 def _write(
     job: InferenceJob,
-    bundle: Bundle,
+    task: Task,
     model: nn.Module,
     embeddings: Embeddings,
     context: WorkerContext,
 ) -> dict[str, list[dict[str, Any]]]:
     """Writes all tables; every rank takes every world-size-th file of each."""
+    bundle = task.env.bundle
     if isinstance(job.request, NeighborRequest):
         search = NeighborSearch(job.request, bundle, model, embeddings, context.device)
         rows = max(job.rows_per_file // job.request.k, 1)
         parts = {"neighbors": (_cut(len(job.request.anchors), rows), search.table)}
     else:
-        writer = _NodeTables(job.request, job, bundle, model, embeddings, context.device)
+        writer = _NodeTables(job.request, task, model, embeddings)
         rows = -(-job.rows_per_file // embeddings.alignment) * embeddings.alignment
         parts = {
             name: (_cut(bundle.num_nodes(name), rows), writer.maker(name))
@@ -148,43 +143,41 @@ class _NodeTables:
     """Makes the tables of nodes, a range of nodes at a time."""
 
     def __init__(
-        self,
-        request: NodeRequest,
-        job: InferenceJob,
-        bundle: Bundle,
-        model: nn.Module,
-        embeddings: Embeddings,
-        device: torch.device,
+        self, request: NodeRequest, task: Task, model: nn.Module, embeddings: Embeddings
     ) -> None:
         self._what = request.what
-        self._output = job.model.signature.output
-        self._bundle = bundle
+        self._task = task
         self._model = model
         self._embeddings = embeddings
-        self._device = device
 
     def maker(self, node_type: str) -> Any:
         return lambda first, last: self._table(node_type, first, last)
 
     def _table(self, node_type: str, first: int, last: int) -> pa.Table:
-        ids = self._bundle.ids(node_type).slice(first, last - first)
+        ids = self._task.env.bundle.ids(node_type).slice(first, last - first)
         if pa.types.is_large_string(ids.type):
             ids = ids.cast(pa.string())
         rows = self._embeddings.rows(node_type, first, last)
-        columns = {"embedding": vector_column(rows)} if self._what == "embeddings" else {}
+        columns: Mapping[str, Any] = {"embedding": rows.float().numpy()}
         if self._what != "embeddings":
             rows = self._outputs(rows)
-            make = prediction_columns if self._what == "predictions" else probability_columns
-            assert isinstance(self._output, NodeOutput)
-            columns = make(rows, self._output)
+            columns = self._task.output_columns(self._what, rows)
         check_finite(rows, ids)
-        return pa.table({"id": ids, **columns})
+        return pa.table({"id": ids, **{name: _arrow(c) for name, c in columns.items()}})
 
     @torch.no_grad()
     def _outputs(self, rows: Tensor) -> Tensor:
         predictor: Any = self._model
+        device = self._task.env.device
         parts = rows.split(_ROWS_AT_A_TIME)
-        return torch.cat([predictor.readout(part.to(self._device)).cpu() for part in parts])
+        return torch.cat([predictor.readout(part.to(device)).cpu() for part in parts])
+
+
+def _arrow(column: np.ndarray | pa.Array) -> pa.Array:
+    """A column of a table; rows of several numbers are lists of one length."""
+    if isinstance(column, pa.Array) or column.ndim == 1:
+        return pa.array(column)
+    return pa.FixedSizeListArray.from_arrays(pa.array(column.reshape(-1)), column.shape[1])
 
 
 def check_finite(rows: Tensor, ids: pa.Array) -> None:
@@ -210,7 +203,7 @@ def _cut(num_rows: int, size: int) -> list[tuple[int, int]]:
 def _manifest(
     job: InferenceJob, bundle: Bundle, tables: dict[str, list[dict[str, Any]]]
 ) -> dict[str, Any]:
-    request, output = job.request, job.model.signature.output
+    request, output = job.request, job.model.spec.output
     content: dict[str, Any] = {
         "format": FORMAT,
         "raygnn": __version__,
@@ -229,13 +222,11 @@ def _manifest(
             "score": request.score,
         }
         if request.relation is not None:
-            assert isinstance(output, LinkOutput)
-            content["edge_type"] = edge_type_name(output.edge_types[request.relation])
+            content["edge_type"] = edge_type_name(output.links[request.relation])
     else:
         content["what"] = request.what
-        if isinstance(output, NodeOutput) and request.what != "embeddings":
-            content["label"] = output.label
-            content["classes"] = None if output.class_names is None else list(output.class_names)
+        if request.what != "embeddings":
+            content |= output.manifest()
     return {
         **content,
         "tables": {

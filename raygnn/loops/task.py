@@ -6,7 +6,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, Generic, Protocol
 
 import torch
@@ -15,7 +14,7 @@ from torch import Tensor, nn
 from raygnn.config import LoadedConfig
 from raygnn.data.bundle import Bundle
 from raygnn.loops.baselines import Baselines
-from raygnn.loops.signature import ModelSignature
+from raygnn.loops.model_spec import ModelSpec
 from raygnn.losses import Candidates
 from raygnn.sampling.batch import LinkBatch
 from raygnn.sampling.batch_sequence import BatchSequence, BatchT
@@ -58,13 +57,20 @@ class EvalOutput:
 
 @dataclass(frozen=True)
 class TaskEnvironment:
-    """What a task is set up with, on one rank."""
+    """What a task is set up with, on one rank.
+
+    Attributes:
+        spec: what the model reads and gives, as the driver has found it, or as `model.json` says;
+            None where a task finds it by itself, as one of the user's own, which the driver does
+            not import.
+    """
 
     loaded: LoadedConfig
     bundle: Bundle
     rank: int
     world_size: int
     device: torch.device
+    spec: ModelSpec | None = None
 
     @property
     def scratch(self) -> Path:
@@ -102,32 +108,36 @@ class Task(ABC, Generic[BatchT]):
     #: called.
     joint_loss: JointLoss | None = None
 
-    #: Short names of the metrics without any under `metrics`, by problem.
-    default_metrics: Mapping[str, Sequence[str]] = MappingProxyType({})
-
-    #: Edge columns that the model reads, by column what it calls them.
-    edge_columns: Mapping[str, str] = MappingProxyType({})
-
     #: What losses are of, where that is not the labels as they are; printed at the start.
     loss_unit: str | None = None
 
     #: Names of the sums in `StepOutput.metrics`; every batch gives all of them.
     step_metrics: Sequence[str] = ()
 
+    #: What the model reads and gives; None of a task without inference.
+    spec: ModelSpec | None = None
+
     def setup(self, env: TaskEnvironment) -> None:
-        """Takes the environment; called once, before anything else."""
-        self.env = env
+        """Takes the environment; called once, before anything else.
 
-    def setup_inference(self, env: TaskEnvironment, signature: ModelSignature) -> None:
-        """Takes, instead of `setup`, a graph that may lack labels and splits.
-
-        `build_model` then gives the model that the signature was saved with.
+        Training and inference both do so. The graph of an inference may lack labels and splits:
+        `loader` and what comes after it may read these, `setup` and `build_model` may not.
         """
         self.env = env
+        self.spec = env.spec or self.find_spec(env.loaded, env.bundle)
 
-    def signature(self, model: nn.Module) -> ModelSignature | None:
-        """What `setup_inference` needs besides the graph; None where there is no inference."""
+    def find_spec(self, loaded: LoadedConfig, bundle: Bundle) -> ModelSpec | None:
+        """What the model reads and gives, found in the graph of a training."""
         return None
+
+    def output_columns(self, what: str, outputs: Tensor) -> Mapping[str, Any]:
+        """A table of predictions, by column: [num_nodes] or [num_nodes, width], or Arrow arrays.
+
+        Args:
+            what: one of `spec.output.predictions`.
+            outputs: [num_nodes, num_outputs] on the CPU, what the model's `readout` gives.
+        """
+        raise NotImplementedError(f"{type(self).__name__}.output_columns")
 
     @abstractmethod
     def build_model(self) -> nn.Module:

@@ -1,10 +1,11 @@
 """What a model reads of a graph: its class says it, the bundle is checked for it.
 
-A class says so in three attributes, which `Encoder` and `HeteroEncoder` declare and subclasses set:
+A class says so in attributes, which `Encoder` and `HeteroEncoder` declare and subclasses set:
 
     reads_edge_features: edge features, as `edge_attr`.
     reads_edge_weight: a factor on each message, as `edge_weight`.
     learns_node_rows: a learned row per node stands for features that a node type does not have.
+    reads_node_features: of encoders that learn rows; False where they do so for all node types.
 
 A module without these attributes reads the edge columns that its `forward` has parameters for.
 """
@@ -66,33 +67,35 @@ def find_edge_columns(
     found: dict[str, str] = {}
     if edge_feature is not None:
         _check_model(model, model_class, "edge_feature", edge_feature)
-        widths = edge_widths(bundle, edge_feature)
+        widths = bundle.edge_widths(edge_feature)
         _check_column(bundle, "edge_feature", edge_feature, widths)
         _check_dims(model.args, edge_feature, widths)
         found[edge_feature] = EDGE_ATTR
     if edge_weight is not None:
         _check_model(model, model_class, "edge_weight", edge_weight)
-        widths = edge_widths(bundle, edge_weight)
+        widths = bundle.edge_widths(edge_weight)
         _check_column(bundle, "edge_weight", edge_weight, widths)
         _check_single(bundle, edge_weight, widths)
         found[edge_weight] = EDGE_WEIGHT
     if not is_encoder(model_class):
         for name in needed_edge_inputs(model_class):
             column = "weight" if name == EDGE_WEIGHT else name
-            if name not in found.values() and edge_widths(bundle, column):
+            if name not in found.values() and bundle.edge_widths(column):
                 found[column] = name
     return found
 
 
-def check_node_features(bundle: Bundle, node_type: str, feature: str, model: Component) -> None:
-    """Checks that a node type has features, or that a model of raygnn learns rows in their place.
+def check_node_features(
+    bundle: Bundle, node_type: str, feature: str, model_class: type[Encoder] | type[HeteroEncoder]
+) -> None:
+    """Checks that a node type has features, or that an encoder learns rows in their place.
 
     Raises:
         DataError: neither is so.
     """
     if any(column.role == "feature" for column in bundle.columns(node_type).values()):
         return
-    if getattr(resolve(model, "model"), "learns_node_rows", False):
+    if model_class.learns_node_rows:
         return
     raise DataError(
         f"task.args.feature={feature!r} is invalid: node type {node_type!r} has no features. Name "
@@ -100,16 +103,6 @@ def check_node_features(bundle: Bundle, node_type: str, feature: str, model: Com
         f"that needs none: {', '.join(_models_with('learns_node_rows'))}.",
         id="task-no-features",
     )
-
-
-def edge_widths(bundle: Bundle, column: str) -> dict[EdgeType, int]:
-    """The width of a column of features or weights, by edge type that has it."""
-    found = {}
-    for edge_type in bundle.edge_types:
-        info = bundle.columns(edge_type).get(column)
-        if info is not None and info.role in _ROLES:
-            found[edge_type] = int(info.shape[-1]) if info.shape else 1
-    return found
 
 
 def check_types(name: str, model_class: type, num_node_types: int, num_edge_types: int) -> None:

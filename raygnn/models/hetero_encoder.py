@@ -51,7 +51,8 @@ class HeteroEncoder(nn.Module, ABC):
     beside those of all encoders; it finds them in `self.options`.
 
     Attributes:
-        reads_edge_features, reads_edge_weight, learns_node_rows: see `raygnn.models.graph_inputs`.
+        reads_edge_features, reads_edge_weight, learns_node_rows, reads_node_features: see
+            `raygnn.models.graph_inputs`.
         row_biases: see `Encoder`.
 
     Args:
@@ -69,6 +70,7 @@ class HeteroEncoder(nn.Module, ABC):
     reads_edge_features = False
     reads_edge_weight = False
     learns_node_rows = True
+    reads_node_features = True
     row_biases: ClassVar[str] = ""
 
     def __init_subclass__(cls) -> None:

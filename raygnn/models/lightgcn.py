@@ -76,6 +76,7 @@ class LightGCN(HeteroEncoder):
     """
 
     reads_edge_weight = True
+    reads_node_features = False
 
     def __init__(
         self,

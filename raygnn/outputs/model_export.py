@@ -1,4 +1,4 @@
-"""The trained model as others load it: safetensors, the config that built it, its signature."""
+"""The trained model as others load it: safetensors, the config that built it, its spec."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Tensor
 
 from raygnn.data.filesystem import exists, join, open_fs, redact, write_bytes
 from raygnn.errors import CheckpointError
-from raygnn.loops.signature import MODEL_FILE, SIGNATURE_FILE
+from raygnn.loops.model_spec import MODEL_FILE, SPEC_FILE
 from raygnn.outputs.checkpoints.names import MANIFEST
 from raygnn.outputs.checkpoints.store import CONFIG, CheckpointStore
 
@@ -19,7 +19,7 @@ def write_model(
     weights: Mapping[str, Tensor],
     uri: str,
     config_yaml: str,
-    signature: str | None,
+    spec: str | None,
     write: Callable[[str, bytes], None] = write_bytes,
 ) -> str:
     """Writes a model to a folder on any fsspec URI, and returns the weights' URI.
@@ -27,7 +27,7 @@ def write_model(
     Equal weights make the same bytes.
 
     Args:
-        signature: for inference, as JSON; None where the task offers none.
+        spec: for inference, as JSON; None where the task offers none.
         write: writes a file, given its URI.
     """
     tensors = {
@@ -39,8 +39,8 @@ def write_model(
     content = save(tensors, metadata={"format": "pt"})
     write(join(uri, MODEL_FILE), content)
     write(join(uri, "config.yaml"), config_yaml.encode())
-    if signature is not None:
-        write(join(uri, SIGNATURE_FILE), signature.encode())
+    if spec is not None:
+        write(join(uri, SPEC_FILE), spec.encode())
     return join(uri, MODEL_FILE)
 
 
@@ -58,11 +58,11 @@ def export_checkpoint(source: str, out: str) -> str:
     manifest = store.verify(name)
     state, _ = store.load(name, rank=0)
     best = state["best"]["weights"] if is_run else None
-    signature = None
-    if SIGNATURE_FILE in manifest["files"]:
-        signature = store.read(name, SIGNATURE_FILE, manifest).decode()
+    spec = None
+    if SPEC_FILE in manifest["files"]:
+        spec = store.read(name, SPEC_FILE, manifest).decode()
     config_yaml = store.read(name, CONFIG, manifest).decode()
-    return write_model(best or _own_weights(state), out, config_yaml, signature)
+    return write_model(best or _own_weights(state), out, config_yaml, spec)
 
 
 def _find(source: str) -> tuple[CheckpointStore, str, bool]:

@@ -1,4 +1,4 @@
-"""A trained model as it lies in a folder: its config, its signature and its weights."""
+"""A trained model as it lies in a folder: its config, its spec and its weights."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from raygnn.config.section import MISSING, value_at
 from raygnn.config.source import Source, parse_source
 from raygnn.data.filesystem import absolute, exists, join, read_text, redact
 from raygnn.errors import ConfigError, RunError
-from raygnn.loops.signature import MODEL_FILE, SIGNATURE_FILE, ModelSignature
+from raygnn.loops.model_spec import MODEL_FILE, SPEC_FILE, ModelSpec
+from raygnn.loops.tasks.target import output_classes
 
 # What inference reads of a model's config. Losses, loggers and the like may need what is not here.
 _READ = (
@@ -41,7 +42,7 @@ class SavedModel:
 
     uri: str
     loaded: LoadedConfig
-    signature: ModelSignature
+    spec: ModelSpec
     graph: str
 
     @classmethod
@@ -77,16 +78,16 @@ class SavedModel:
                 "model's folder.",
                 id="model-weights-missing",
             )
-        signature_uri = join(folder, SIGNATURE_FILE)
-        if not exists(signature_uri):
+        spec_uri = join(folder, SPEC_FILE)
+        if not exists(spec_uri):
             raise RunError(
-                f"model={redact(uri)!r} is invalid: no {SIGNATURE_FILE} is there, which says what "
-                "the model needs of a graph. Train it with a task that gives a signature "
-                "(Task.signature); node_classification and link_prediction do.",
-                id="model-signature-missing",
+                f"model={redact(uri)!r} is invalid: no {SPEC_FILE} is there, which says what "
+                "the model needs of a graph. Train it with a task that has one "
+                "(Task.spec), as raygnn's tasks do.",
+                id="model-spec-missing",
             )
-        signature = ModelSignature.from_json(read_text(signature_uri), redact(signature_uri))
-        return cls(absolute(folder), loaded, signature, _graph(written))
+        spec = ModelSpec.from_json(read_text(spec_uri), redact(spec_uri), output_classes())
+        return cls(absolute(folder), loaded, spec, _graph(written))
 
     @property
     def weights_uri(self) -> str:

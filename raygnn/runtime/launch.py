@@ -10,10 +10,11 @@ from typing import Any
 from raygnn.config import LoadedConfig
 from raygnn.console import say
 from raygnn.errors import ConfigError, RunError
+from raygnn.job import TrainJob
 from raygnn.outputs.run_folder import RunFolder
 from raygnn.outputs.run_start import check_run_folder, check_writable, open_run_folder
 from raygnn.runtime.connection import connect
-from raygnn.runtime.data_checks import check_data, check_schema
+from raygnn.runtime.data_checks import check_schema, find_spec
 from raygnn.runtime.data_source import check_source, open_tables, tables_uri
 
 
@@ -59,7 +60,6 @@ def _launch(loaded: LoadedConfig, data: Any, *, dry_run: bool) -> Outcome:
 
 
 def _run_in_process(loaded: LoadedConfig, name: str, data: Any, *, dry_run: bool) -> Outcome:
-    from raygnn.job import TrainJob
     from raygnn.loops.context import ProcessContext
     from raygnn.parallel import collectives
     from raygnn.parallel.agreement import agreement
@@ -70,7 +70,7 @@ def _run_in_process(loaded: LoadedConfig, name: str, data: Any, *, dry_run: bool
     uri = tables_uri(loaded, data)
     check_schema(loaded, uri)
     bundle = open_tables(loaded, uri)
-    check_data(loaded.config, bundle)
+    spec = find_spec(loaded, bundle)
     context = ProcessContext(use_gpu=scaling.use_gpu, timeout_s=scaling.timeout_s)
     try:
         folder = None
@@ -78,7 +78,7 @@ def _run_in_process(loaded: LoadedConfig, name: str, data: Any, *, dry_run: bool
             if context.rank == 0:
                 folder = open_run_folder(loaded, name)
         folder = collectives.broadcast_object(folder)
-        metrics = run_worker(TrainJob(loaded, folder, str(bundle.path), dry_run), context)
+        metrics = run_worker(TrainJob(loaded, folder, str(bundle.path), spec, dry_run), context)
         return Outcome(folder, metrics)
     finally:
         context.close()
@@ -93,10 +93,11 @@ def _run_on_ray(loaded: LoadedConfig, name: str, data: Any, *, dry_run: bool) ->
     uri = tables_uri(loaded, data)
     check_schema(loaded, uri)
     bundle = open_tables(loaded, uri, on_cluster=True)
-    check_data(loaded.config, bundle)
+    spec = find_spec(loaded, bundle)
     folder = open_run_folder(loaded, name)
     warn_of_vanishing(folder)
-    metrics = train_on_ray(loaded, folder, bundle, resources, dry_run=dry_run)
+    job = TrainJob(loaded, folder, str(bundle.path), spec, dry_run)
+    metrics = train_on_ray(job, resources)
     return Outcome(folder, metrics)
 
 

@@ -86,7 +86,7 @@ def _run_in_process(
 
     scaling = model.loaded.config.scaling
     output = OutputFolder.check(options.uri, options.overwrite)
-    bundle = open_bundle(model.loaded, data, transforms=model.signature.transforms)
+    bundle = open_bundle(model.loaded, data, transforms=model.spec.transforms)
     job = _job(model, bundle, options, ask, output)
     context = ProcessContext(use_gpu=scaling.use_gpu, timeout_s=scaling.timeout_s)
     is_first = context.rank == 0
@@ -114,7 +114,7 @@ def _run_on_ray(model: SavedModel, options: OutputOptions, ask: Ask, data: Any) 
     output = OutputFolder.check(options.uri, options.overwrite)
     connect()
     resources = plan_resources(config)
-    transforms = model.signature.transforms
+    transforms = model.spec.transforms
     bundle = open_bundle(model.loaded, data, on_cluster=True, transforms=transforms)
     job = _job(model, bundle, options, ask, output)
     with output.in_progress():
@@ -139,8 +139,8 @@ def _infer_worker(job: InferenceJob, context: WorkerContext) -> dict[str, Any]:
 def _job(
     model: SavedModel, bundle: Bundle, options: OutputOptions, ask: Ask, output: OutputFolder
 ) -> InferenceJob:
-    fitted = model.signature.fitted(bundle)
-    unread = model.signature.unread_types(bundle)
+    fitted = model.spec.fitted(bundle)
+    unread = model.spec.unread_types(bundle)
     if unread:
         say(f"not read, as the model does not know them: {', '.join(unread)}")
     request = ask(model, fitted)

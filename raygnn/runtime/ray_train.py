@@ -7,10 +7,8 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from raygnn.config import LoadedConfig
 from raygnn.config.run_section import Scaling
 from raygnn.console import say
-from raygnn.data.bundle import Bundle
 from raygnn.data.filesystem import join, open_fs, redact
 from raygnn.errors import PreemptedError, RunError, TrainingError
 from raygnn.job import TrainJob
@@ -31,12 +29,9 @@ _SEEN_WITHIN_S = 10.0
 
 
 def train_on_ray(
-    loaded: LoadedConfig,
-    folder: RunFolder,
-    bundle: Bundle,
+    job: TrainJob,
     resources: WorkerResources,
     *,
-    dry_run: bool = False,
     callbacks: Sequence[UserCallback] = (),
     label: str = "",
 ) -> dict[str, Any]:
@@ -51,18 +46,18 @@ def train_on_ray(
         TrainingError: training failed, or lost its nodes, and was not restarted any more.
         PreemptedError: the run was asked to stop, and can go on.
     """
-    job = TrainJob(loaded, folder, str(bundle.path), dry_run)
-    limit, num_preemptions = loaded.config.scaling.max_preemptions, 0
+    folder, config = job.folder, job.loaded.config
+    limit, num_preemptions = config.scaling.max_preemptions, 0
     with stop_requests() as requests:
         while True:
             _forget_snapshot(folder)
             try:
                 metrics: dict[str, Any] = run_on_workers(
                     Work(_train_worker, job, "Training", label, requests),
-                    loaded.config,
+                    config,
                     resources,
                     folder.uri,
-                    num_workers=_num_workers(loaded.config.scaling),
+                    num_workers=_num_workers(config.scaling),
                     callbacks=callbacks,
                 )
             except PreemptedError as error:

@@ -14,7 +14,8 @@ from raygnn.config.documents import parse_json
 from raygnn.data.manifest import Manifest
 from raygnn.data.tables.spec import TablesSpec
 from raygnn.errors import RaygnnError
-from raygnn.loops.signature import ModelSignature
+from raygnn.loops.model_spec import ModelSpec
+from raygnn.loops.tasks.target import output_classes
 from tests.fuzz.cases import cases
 
 _ROOT = Path(__file__).parents[2]
@@ -61,7 +62,10 @@ _READERS: dict[str, tuple[Callable[[str], object], list[str]]] = {
         TablesSpec.parse,
         [path.read_text() for path in sorted(_ROOT.glob("examples/*/tables.yaml"))],
     ),
-    "model.json": (lambda text: ModelSignature.from_json(text, "model.json"), [_MODEL]),
+    "model.json": (
+        lambda text: ModelSpec.from_json(text, "model.json", output_classes()),
+        [_MODEL],
+    ),
     "json": (parse_json, [_MODEL, '{"status": "running", "starts": [{"time": 1e5}]}']),
 }
 

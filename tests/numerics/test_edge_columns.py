@@ -113,7 +113,7 @@ def test_what_is_not_sampled_carries_no_messages(tmp_path, graphs, model, args):
     config["model"]["args"] = {**args, "out_channels": 4}
     config["sampling"]["fanouts"] = {"item__of__user": [-1, -1], "user__knows__user": [0, 0]}
     task, bundle = _set_up(config, NodeClassification)
-    encoder, node_type = task.model.encoder, task.target.node_type
+    encoder, node_type = task.model.encoder, task.output.node_type
     exact = _encode(task, bundle, "in", node_type, {})
     batch = next(task.loader("train").iterate(0))
     with torch.no_grad():
@@ -133,9 +133,9 @@ def test_blocks_of_a_batch_give_the_rows_of_the_whole_graph(
         config["model"]["args"]["hidden_channels"] = 8
     config["sampling"]["direction"] = direction
     task, bundle = _set_up(config, NodeClassification)
-    columns = task.edge_columns
+    columns = task.spec.edge_inputs
     assert set(columns.values()) & {"edge_attr", "edge_weight"}
-    encoder, node_type = task.model.encoder, task.target.node_type
+    encoder, node_type = task.model.encoder, task.output.node_type
     exact = _encode(task, bundle, direction, node_type, columns)
     batch = next(task.loader("train").iterate(0))
     seeds = batch.nodes[node_type]

@@ -17,7 +17,7 @@ from raygnn.data.tables.graph_tables import GraphTables, edge_rows, node_rows, w
 from raygnn.loops.task import TaskEnvironment
 from raygnn.loops.tasks.link_prediction.target import LinkTarget, LinkTargetArguments
 from raygnn.loops.tasks.link_prediction.task import LinkPrediction
-from raygnn.runtime.data_checks import check_data
+from raygnn.runtime.data_checks import find_spec
 from raygnn.runtime.data_source import open_bundle
 from tests.errors import raises
 from tests.small_runs import run_rank, small_config, trained_weights
@@ -217,7 +217,7 @@ def test_wrong_input_is_told_before_training(graph, tmp_path, capfd, changes, me
 def test_fanouts_are_checked_before_a_worker_starts(graph, tmp_path):
     loaded = load_config(_config(tmp_path, graph, sampling__fanouts={"user__buys__item": [3, 2]}))
     with raises("sampling-fanouts-unknown"):
-        check_data(loaded.config, open_bundle(loaded, None))
+        find_spec(loaded, open_bundle(loaded, None))
 
 
 def test_missing_features_of_a_graph_of_one_type(tmp_path, capfd):

@@ -10,7 +10,7 @@ import torch
 
 import raygnn.train
 from raygnn.config import load_config
-from raygnn.runtime.data_checks import check_data
+from raygnn.runtime.data_checks import find_spec
 from raygnn.runtime.data_source import open_bundle
 from tests.errors import raises
 from tests.small_runs import run_rank, small_bundle, small_config, trained_weights
@@ -227,7 +227,7 @@ def test_anchors_that_keep_no_message_are_warned_of(tmp_path, graph, capsys):
         ({"seeds": "links"}, False),
     ):
         loaded = load_config(_config(tmp_path, graph, task=_task(**args)))
-        check_data(loaded.config, open_bundle(loaded, None))
+        find_spec(loaded, open_bundle(loaded, None))
         said = capsys.readouterr().out
         assert ("keeps all links of" in said) == is_warned, (args, said)
 

@@ -1,101 +1,141 @@
-"""The configured encoder, built for the types and features of the graph."""
+"""What the configured model reads of a graph, and the encoder that is built of it."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from types import MappingProxyType
-from typing import Any, Protocol
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+from typing import Any
 
 from raygnn.config import Config, LoadedConfig, build, resolve
 from raygnn.data.bundle import Bundle
-from raygnn.data.edge_types import EdgeType, edge_type_name, type_name
+from raygnn.data.edge_types import (
+    EdgeType,
+    edge_type_name,
+    parse_edge_type,
+    resolve_fanouts,
+    type_name,
+)
 from raygnn.data.standardization import ColumnScale, Standardization
-from raygnn.errors import DataError
-from raygnn.loops.signature import LinkOutput, ModelSignature, NodeOutput
-from raygnn.loops.task import TaskEnvironment
+from raygnn.errors import ConfigError, DataError
+from raygnn.loops.model_spec import ModelSpec, NodeInput, edge_widths, find_transforms
+from raygnn.loops.tasks.target import TaskArguments, TaskTarget
 from raygnn.models.category_inputs import category_inputs
 from raygnn.models.encoder import Encoder
 from raygnn.models.graph_encoder import GraphEncoder
-from raygnn.models.graph_inputs import check_types, edge_widths, find_edge_columns, is_encoder
+from raygnn.models.graph_inputs import (
+    check_node_features,
+    check_types,
+    find_edge_columns,
+    is_encoder,
+)
 from raygnn.models.hetero_encoder import HeteroEncoder
 from raygnn.models.wrap import EDGE_ATTR, EDGE_WEIGHT
 from raygnn.sampling.protocols import message_type
 
 
+def check_inputs(loaded: LoadedConfig, bundle: Bundle, target: TaskTarget) -> dict[str, str]:
+    """Checks that a graph has what the configured model reads.
+
+    Returns:
+        The edge columns that it reads; see `find_edge_columns`.
+    Raises:
+        ConfigError: the model does not read what `task.args` names, or takes one type of nodes and
+            edges and the graph has several.
+        DataError: the graph does not have it.
+    """
+    config, arguments = loaded.config, target.arguments
+    model_class = resolve(config.model, "model", loaded.allow_modules)
+    assert isinstance(model_class, type)
+    edge_inputs = _edge_inputs(loaded, bundle, arguments)
+    if is_encoder(model_class):
+        for node_type in dict.fromkeys(target.output.ends):
+            check_node_features(bundle, node_type, arguments.feature, model_class)
+    if not issubclass(model_class, HeteroEncoder):
+        _check_only_type(config, bundle, arguments.feature, model_class)
+    return edge_inputs
+
+
+def make_spec(loaded: LoadedConfig, bundle: Bundle, target: TaskTarget) -> ModelSpec:
+    """Finds what the configured model reads of a graph, and what it gives of a target.
+
+    Raises:
+        ConfigError, DataError: as of `check_inputs`.
+    """
+    config, feature = loaded.config, target.arguments.feature
+    edge_inputs = check_inputs(loaded, bundle, target)
+    widths = bundle.feature_widths(feature)
+    embedded = _embedded_types(loaded, bundle, widths)
+    scales = find_standardization(config, bundle, feature, edge_inputs)
+    return ModelSpec(
+        feature=feature,
+        node_types={
+            name: NodeInput.of(bundle, name, widths.get(name), embedded=name in embedded)
+            for name in bundle.node_types
+        },
+        edge_types=tuple(bundle.edge_types),
+        edge_columns={name: edge_widths(bundle, name, bundle.edge_types) for name in edge_inputs},
+        output=target.trained_output(loaded),
+        standardization={name: scale for name, scale in scales.items() if name not in embedded},
+        transforms=find_transforms(
+            bundle, feature, [*edge_inputs], [n for n in bundle.node_types if n not in embedded]
+        ),
+        edge_inputs=edge_inputs,
+        fanouts=_find_fanouts(config, bundle),
+    )
+
+
+def completed(
+    spec: ModelSpec, loaded: LoadedConfig, bundle: Bundle, arguments: TaskArguments
+) -> ModelSpec:
+    """A spec that an older version has saved, with what its file does not say."""
+    if spec.fanouts:
+        return spec
+    edge_inputs = _edge_inputs(loaded, bundle, arguments)
+    return replace(spec, edge_inputs=edge_inputs, fanouts=_find_fanouts(loaded.config, bundle))
+
+
 def build_encoder(
-    loaded: LoadedConfig,
-    bundle: Bundle,
-    feature: str,
-    out_channels: int | None,
-    edge_columns: Mapping[str, str] = MappingProxyType({}),
+    loaded: LoadedConfig, bundle: Bundle, spec: ModelSpec, out_channels: int | None
 ) -> GraphEncoder:
     """Builds `model`.
 
     Args:
-        feature: column of the input features; node types without it get learned embeddings in the
-            encoders for several types.
-        edge_columns: of `find_edge_columns`.
+        bundle: a graph that fits the spec.
         out_channels: width of the output; None where the config sets it.
     Raises:
-        ConfigError: the model is for one node type and the graph has several.
-        DataError: the model needs features and the graph has none.
+        ConfigError: the model learns rows of other node types than its class says.
     """
     config = loaded.config
-    categories = category_inputs(bundle, feature)
-    widths = feature_widths(bundle, feature)
-    widths |= {name: inputs.out_channels for name, inputs in categories.items()}
+    categories = category_inputs(bundle, spec.feature)
+    widths = spec.widths | {name: inputs.out_channels for name, inputs in categories.items()}
     injected: dict[str, Any] = {}
     if out_channels is not None:
         injected["out_channels"] = out_channels
     if "num_layers" not in config.model.args:
-        injected["num_layers"] = config.sampling.num_hops
+        injected["num_layers"] = max(len(hops) for hops in spec.fanouts.values())
     model_class = resolve(config.model, "model", loaded.allow_modules)
     assert isinstance(model_class, type)
     if is_encoder(model_class) and model_class.reads_edge_features:
-        injected.update(_edge_dims(config, bundle, edge_columns, model_class))
+        injected.update(_edge_dims(config, spec, model_class))
     if issubclass(model_class, HeteroEncoder):
         injected["in_channels"] = widths
-        injected["edge_types"] = _message_types(config, bundle)
+        injected["edge_types"] = _message_types(config, spec)
         injected["num_nodes"] = {name: bundle.num_nodes(name) for name in bundle.node_types}
     else:
-        injected["in_channels"] = _only_width(loaded, bundle, widths, feature, model_class)
+        injected["in_channels"] = next(iter(widths.values()))
     encoder = build(config.model, "model", loaded.allow_modules, **injected)
     if isinstance(encoder, HeteroEncoder):
-        for name in encoder.embedded_types:
+        if encoder.embedded_types != spec.embedded_types:
+            raise ConfigError(
+                f"model.type={config.model.type!r} is invalid: it learns rows of the node types "
+                f"{sorted(encoder.embedded_types)}, and features say "
+                f"{sorted(spec.embedded_types)}. Set reads_node_features = False in its class if "
+                "it reads none.",
+                id="model-rows-unsaid",
+            )
+        for name in spec.embedded_types:
             categories.pop(name, None)
     return GraphEncoder(encoder, categories)
-
-
-class EdgeArguments(Protocol):
-    """The part of `task.args` that names edge columns."""
-
-    @property
-    def edge_feature(self) -> str | None: ...
-    @property
-    def edge_weight(self) -> str | None: ...
-
-
-def edge_columns_of(env: TaskEnvironment, arguments: EdgeArguments) -> dict[str, str]:
-    """The edge columns that the configured model reads; see `find_edge_columns`."""
-    loaded = env.loaded
-    names = (arguments.edge_feature, arguments.edge_weight)
-    return find_edge_columns(env.bundle, loaded.config.model, *names, loaded.allow_modules)
-
-
-def encoder_signature(
-    encoder: GraphEncoder,
-    bundle: Bundle,
-    feature: str,
-    edge_columns: Mapping[str, str],
-    output: NodeOutput | LinkOutput,
-    standardization: Standardization,
-) -> ModelSignature:
-    """What an encoder that `build_encoder` built needs of a graph."""
-    module = encoder.module
-    embedded = module.embedded_types if isinstance(module, HeteroEncoder) else frozenset()
-    widths = feature_widths(bundle, feature)
-    columns = list(edge_columns)
-    return ModelSignature.of(bundle, feature, widths, embedded, columns, output, standardization)
 
 
 def find_standardization(
@@ -119,45 +159,59 @@ def find_standardization(
     return found
 
 
-def feature_widths(bundle: Bundle, feature: str) -> dict[str, int]:
-    """The width of a feature column, by node type that has it."""
-    found = {}
-    for node_type in bundle.node_types:
-        info = bundle.columns(node_type).get(feature)
-        if info is not None and info.role == "feature":
-            found[node_type] = int(info.shape[-1]) if info.shape else 1
-    return found
+def _edge_inputs(loaded: LoadedConfig, bundle: Bundle, arguments: TaskArguments) -> dict[str, str]:
+    names = (arguments.edge_feature, arguments.edge_weight)
+    return find_edge_columns(bundle, loaded.config.model, *names, loaded.allow_modules)
 
 
-def _message_types(config: Config, bundle: Bundle) -> list[EdgeType]:
-    """The edge types that a model passes messages along: those of which any are sampled."""
+def _embedded_types(
+    loaded: LoadedConfig, bundle: Bundle, widths: Mapping[str, int]
+) -> Collection[str]:
+    """Node types of which the configured model learns a row for each node."""
+    model_class = resolve(loaded.config.model, "model", loaded.allow_modules)
+    if not (isinstance(model_class, type) and issubclass(model_class, HeteroEncoder)):
+        return ()
+    if not model_class.reads_node_features:
+        return bundle.node_types
+    return [name for name in bundle.node_types if name not in widths]
+
+
+def _find_fanouts(config: Config, bundle: Bundle) -> dict[str, tuple[int, ...]]:
+    """By name of edge type; as they are given, where a sampler of the user's own reads them."""
     fanouts = config.sampling.fanouts
-    used = bundle.edge_types
+    if config.sampling.type is None:
+        resolved = resolve_fanouts(fanouts, bundle.edge_types)
+        return {edge_type_name(edge_type): tuple(hops) for edge_type, hops in resolved.items()}
     if isinstance(fanouts, Mapping):
-        used = [t for t in used if any(fanouts.get(edge_type_name(t), [1]))]
+        return {name: tuple(hops) for name, hops in fanouts.items()}
+    return {edge_type_name(edge_type): tuple(fanouts) for edge_type in bundle.edge_types}
+
+
+def _message_types(config: Config, spec: ModelSpec) -> list[EdgeType]:
+    """The edge types that a model passes messages along: those of which any are sampled."""
+    names = {t: edge_type_name(t) for t in spec.edge_types}
+    used = [t for t, name in names.items() if any(spec.fanouts.get(name, (1,)))]
     return [message_type(t, config.sampling.direction) for t in used]
 
 
-def _edge_dims(
-    config: Config, bundle: Bundle, edge_columns: Mapping[str, str], model_class: type
-) -> dict[str, Any]:
+def _edge_dims(config: Config, spec: ModelSpec, model_class: type) -> dict[str, Any]:
     """`edge_dim` or `edge_dims`, where the config leaves them to the graph."""
     args, direction = config.model.args, config.sampling.direction
-    feature = next((column for column, name in edge_columns.items() if name == EDGE_ATTR), None)
+    feature = next((name for name, x in spec.edge_inputs.items() if x == EDGE_ATTR), None)
     if feature is None or args.keys() & {"edge_dim", "edge_dims"}:
         return {}
-    widths = {message_type(t, direction): n for t, n in edge_widths(bundle, feature).items()}
+    widths = spec.edge_columns[feature]
     if issubclass(model_class, HeteroEncoder):
-        return {"edge_dims": widths}
+        types = {parse_edge_type(name): width for name, width in widths.items()}
+        return {"edge_dims": {message_type(t, direction): width for t, width in types.items()}}
     return {"edge_dim": next(iter(widths.values()))}
 
 
-def _only_width(
-    loaded: LoadedConfig, bundle: Bundle, widths: dict[str, int], feature: str, model_class: type
-) -> int:
-    name, num_edge_types = loaded.config.model.type, len(bundle.edge_types)
+def _check_only_type(config: Config, bundle: Bundle, feature: str, model_class: type) -> None:
+    """Checks that a graph is of one type, with features that a model for such graphs reads."""
+    name, num_edge_types = config.model.type, len(bundle.edge_types)
     check_types(name, model_class, len(bundle.node_types), num_edge_types)
-    if not widths:
+    if not bundle.feature_widths(feature):
         raise DataError(
             f"task.args.feature={feature!r} is invalid: node type {bundle.node_types[0]!r} has no "
             "such feature. Name a column under its features in graph.yaml, or set model.type to "
@@ -172,4 +226,3 @@ def _only_width(
             "set model.type to a module of your own that reads tensors.",
             id="task-feature-shape",
         )
-    return next(iter(widths.values()))

@@ -15,8 +15,8 @@ from raygnn.errors import CheckpointError, PreemptedError
 from raygnn.loops.callbacks import Callback
 from raygnn.loops.context import WorkerContext
 from raygnn.loops.engine import Engine
+from raygnn.loops.model_spec import SPEC_FILE
 from raygnn.loops.process import random_state, restore_random_state
-from raygnn.loops.signature import SIGNATURE_FILE, ModelSignature
 from raygnn.outputs.checkpoints.names import MANIFEST, CheckpointName, Retention
 from raygnn.outputs.checkpoints.store import (
     CONFIG,
@@ -96,7 +96,6 @@ class Checkpointer(Callback):
         self._scores: dict[str, float] = {}
         self._best: str | None = None
         self._passed_over: dict[str, str] = {}
-        self._signature: ModelSignature | None = None
         self._uploads = Uploads()
         self._uploading: str | None = None
 
@@ -196,10 +195,8 @@ class Checkpointer(Callback):
         if self._context.rank == 0:
             parts[STATE] = encode(state)
             parts[CONFIG] = engine.loaded.saved_yaml().encode()
-            if self._signature is None:  # of a large graph it takes a while, and never changes
-                self._signature = engine.task.signature(engine.optimization.module)
-            if self._signature is not None:
-                parts[SIGNATURE_FILE] = self._signature.to_json().encode()
+            if engine.task.spec is not None:
+                parts[SPEC_FILE] = engine.task.spec.to_json().encode()
         return parts
 
     def _retention(self, mode: str) -> Retention:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from raygnn.config.training_section import InitFrom
 from raygnn.data.filesystem import absolute, join, open_fs, read_bytes, redact
 from raygnn.errors import CheckpointError, ConfigError
-from raygnn.loops.signature import MODEL_FILE
+from raygnn.loops.model_spec import MODEL_FILE
 from raygnn.outputs.checkpoints.store import STATE, CheckpointStore, decode
 
 

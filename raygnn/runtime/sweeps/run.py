@@ -17,7 +17,7 @@ from raygnn.loops.signals import signals_as_notices
 from raygnn.outputs.run_folder import RunFolder, RunStatus
 from raygnn.outputs.run_start import check_run_folder, check_writable, open_run_folder
 from raygnn.runtime.connection import connect
-from raygnn.runtime.data_checks import check_data, check_schema
+from raygnn.runtime.data_checks import check_schema, find_spec
 from raygnn.runtime.data_source import open_tables, tables_uri
 from raygnn.runtime.launch import default_name, warn_of_vanishing
 from raygnn.runtime.sweeps.plan import SweepPlan
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from ray.tune import ResultGrid, Tuner
 
 
-#: What of a config `check_data` reads beside the graph.
-_READ_WITH_DATA = {"data", "task", "sampling", "model"}
+#: What of a config `find_spec` reads beside the graph.
+_READ_WITH_DATA = {"data", "task", "sampling", "model", "losses"}
 
 
 def run_sweep(plan: SweepPlan, *, data: Any = None) -> ResultGrid:
@@ -54,7 +54,7 @@ def run_sweep(plan: SweepPlan, *, data: Any = None) -> ResultGrid:
         check_schema(plan.loaded, uri)
     bundle = open_tables(plan.loaded, uri, on_cluster=True)
     if is_read_alike:
-        check_data(plan.loaded.config, bundle)
+        find_spec(plan.loaded, bundle)
     folder = open_run_folder(plan.loaded, name)
     warn_of_vanishing(folder)
     say(f"sweep {folder.uri}: {num_concurrent} trial(s) at a time")

@@ -9,9 +9,10 @@ from ray.train import Checkpoint
 from ray.tune.integration.ray_train import TuneReportCallback
 
 from raygnn.console import label_lines
+from raygnn.job import TrainJob
 from raygnn.outputs.run_start import open_run_folder
 from raygnn.runtime.connection import connect
-from raygnn.runtime.data_checks import check_data
+from raygnn.runtime.data_checks import find_spec
 from raygnn.runtime.data_source import open_trial_bundle
 from raygnn.runtime.preflight import plan_resources
 from raygnn.runtime.ray_train import train_on_ray
@@ -55,6 +56,6 @@ def run_trial(
     loaded.check_arguments()
     resources = plan_resources(loaded.config, num_concurrent)
     bundle = open_trial_bundle(loaded, plan.loaded, bundle_path, given_tables)
-    check_data(loaded.config, bundle)
-    run_folder = open_run_folder(loaded, name)
-    train_on_ray(loaded, run_folder, bundle, resources, callbacks=[ReportValidations()], label=name)
+    spec = find_spec(loaded, bundle)
+    job = TrainJob(loaded, open_run_folder(loaded, name), str(bundle.path), spec)
+    train_on_ray(job, resources, callbacks=[ReportValidations()], label=name)

@@ -19,8 +19,8 @@ import raygnn.infer
 from raygnn.data.bundle import Bundle
 from raygnn.data.ingest.build_bundle import IngestOptions, ingest
 from raygnn.data.tables.graph_tables import EdgeRows, GraphTables, NodeRows, write_tables
-from raygnn.inference.output_columns import prediction_columns, probability_columns
-from raygnn.loops.signature import NodeOutput
+from raygnn.loops.tasks.node_classification.columns import prediction_columns, probability_columns
+from raygnn.loops.tasks.node_classification.output import NodeOutput
 from raygnn.models import GraphSAGE
 from raygnn.sampling.blocks import Block
 from tests.numerics.infer.conftest import Trained
@@ -125,9 +125,10 @@ def test_features_are_standardised_as_in_training_on_any_graph(node_model, tmp_p
 def test_a_model_of_before_standardisation_reads_features_as_they_are(node_model, tmp_path):
     model = tmp_path / "model"
     shutil.copytree(node_model.run, model)
-    signature = json.loads((model / "model.json").read_text())
-    del signature["standardization"]
-    (model / "model.json").write_text(json.dumps(signature))
+    spec = json.loads((model / "model.json").read_text())
+    for key in ("standardization", "edge_inputs", "fanouts"):
+        del spec[key]
+    (model / "model.json").write_text(json.dumps(spec))
     older = replace(node_model, run=str(model))
     found = read(predict(older, tmp_path / "out", what="embeddings"), "node")
     bundle, _, block = _whole_graph(node_model)
@@ -202,13 +203,13 @@ def test_columns_of_other_problems():
     logits = torch.tensor([[1.0, -2.0], [-0.5, 3.0]])
     labels = NodeOutput("n", "y", "multi_label", 2)
     columns = prediction_columns(logits, labels)
-    assert columns["prediction"].to_pylist() == [[1, 0], [0, 1]]
-    shares = np.array(probability_columns(logits, labels)["probability"].to_pylist())
+    assert columns["prediction"].tolist() == [[1, 0], [0, 1]]
+    shares = probability_columns(logits, labels)["probability"]
     assert np.allclose(shares, 1 / (1 + np.exp(-logits.numpy())))
     numbers = prediction_columns(logits[:, :1], NodeOutput("n", "y", "regression", 1))
-    assert numbers["prediction"].to_pylist() == [1.0, -0.5]
+    assert numbers["prediction"].tolist() == [1.0, -0.5]
     numbers = prediction_columns(logits, NodeOutput("n", "y", "regression", 2))
-    assert numbers["prediction"].to_pylist() == logits.tolist()
+    assert numbers["prediction"].tolist() == logits.tolist()
     classes = prediction_columns(logits, NodeOutput("n", "y", "multi_class", 2))
     assert classes["prediction"].to_pylist() == [0, 1]
     single = prediction_columns(logits, NodeOutput("n", "y", "multi_class", 2, ("a",)))

@@ -155,10 +155,10 @@ def test_a_model_of_labels_has_no_relations(node_model, tmp_path):
 
 
 def test_known_links_of_a_relation_have_to_be_there(model, links, tmp_path):
-    signature = SavedModel.open(model).signature
+    spec = SavedModel.open(model).spec
     edges = {("user", "views", "item"): edge_rows(*links[VIEWS])}
     nodes = {"user": node_rows(np.arange(30)), "item": node_rows(np.arange(NUM_ITEMS))}
     uri = write_tables(GraphTables(nodes, edges), str(tmp_path / "graph"))
     bundle = ingest(uri, IngestOptions(), tmp_path / "cache")
     with raises("infer-filter-known", BUYS):
-        known_types(signature, bundle, "user", "item", relation_of(signature, BUYS))
+        known_types(spec, bundle, "user", "item", relation_of(spec, BUYS))

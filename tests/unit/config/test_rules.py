@@ -171,10 +171,6 @@ _CASES = {
         "sampling: {disjoint: true, type: my.Sampler}",
         ("sampling-own-sampler", "sampling.disjoint=True"),
     ),
-    "disjoint links": (
-        "{sampling: {disjoint: true}, task: {type: link_prediction}}",
-        ("sampling-disjoint-links",),
-    ),
     "exact in time": (
         "{sampling: {temporal: {column: t}}, training: {eval: exact}}",
         ("sampling-temporal-exact", "training.eval='exact'"),

@@ -105,6 +105,10 @@ def test_one_mistake_of_every_kind_is_one_answer() -> None:
             "{task: link_prediction, metrics: [{type: hits, args: {ks: [0]}}]}",
             ("metric-ks", "line 1", "metrics.0.args.ks=[0]"),
         ),
+        (
+            "{task: link_prediction, sampling: {disjoint: true}}",
+            ("sampling-disjoint-links", "line 1", "sampling.disjoint=True"),
+        ),
         ("task: {args: {feature: 3}}", ("config-type", "task.args.feature=3")),
         (
             "task: {type: link_prediction, args: {negatives: hard}}",

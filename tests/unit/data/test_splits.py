@@ -44,7 +44,7 @@ def test_a_model_has_the_classes_that_the_manifest_declares(tmp_path, declared, 
     spec = {"labels": {"y": label}, "features": {"x": "when"}}
     bundle = _bundle(tmp_path, _table(60), spec)
     config = load_config({"data": {"splits": {"type": "hash"}}}).config
-    assert NodeTarget.find(bundle, config, NodeTargetArguments()).num_outputs == expected
+    assert NodeTarget.find(bundle, config, NodeTargetArguments()).output.num_outputs == expected
 
 
 def test_hash_split_stays_when_the_graph_grows(tmp_path: Path) -> None:

@@ -41,7 +41,7 @@ class _Engine:
         self.callbacks = CallbackList(self, [])
         self.loaded = SimpleNamespace(saved_yaml=lambda: "")
         self.optimization = SimpleNamespace(module=nn.Linear(width, 1))
-        self.task = SimpleNamespace(signature=lambda module: None)
+        self.task = SimpleNamespace(spec=None)
 
     def state_dict(self) -> dict[str, Any]:
         weights, position = self.optimization.module.state_dict(), self.position.state_dict()

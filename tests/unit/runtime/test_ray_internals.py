@@ -11,6 +11,7 @@ import ray
 import raygnn
 from raygnn.config import load_config
 from raygnn.errors import PreemptedError
+from raygnn.job import TrainJob
 from raygnn.runtime import preflight, ray_train
 from raygnn.runtime.ray_internals import TESTED_RAY, attribute, internal
 from tests.errors import raises
@@ -90,9 +91,6 @@ def test_preemptions_are_bounded(monkeypatch, tmp_path, limit, starts):
         calls.append(1)
         raise PreemptedError("gone", ray_train.NODE_PREEMPTION)
 
-    class Bundle:
-        path = tmp_path
-
     class Folder:
         uri = str(tmp_path)
 
@@ -100,5 +98,5 @@ def test_preemptions_are_bounded(monkeypatch, tmp_path, limit, starts):
     monkeypatch.setattr(ray_train, "run_on_workers", preempted)
     loaded = load_config({"scaling": {"max_preemptions": limit}})
     with raises("run-preempted", starts, limit):
-        ray_train.train_on_ray(loaded, Folder(), Bundle(), None)
+        ray_train.train_on_ray(TrainJob(loaded, Folder(), str(tmp_path)), None)
     assert len(calls) == starts

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import fnmatch
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from raygnn.config.section import Component
-from raygnn.config.validation import typed_arguments
+import numpy as np
+
+from raygnn.config.section import Component, Problem
 from raygnn.data.bundle import Bundle
 from raygnn.data.edge_types import EdgeType, edge_type_name, parse_edge_type
 from raygnn.data.links.split import LinkSplit
@@ -16,6 +18,8 @@ from raygnn.data.links.supervision import KnownLinks, SupervisionEdges, known_po
 from raygnn.data.links.supervision import make_supervision as split_links
 from raygnn.data.time_units import check_time_units
 from raygnn.errors import ConfigError, DataError
+from raygnn.loops.tasks.link_prediction.output import LinkOutput
+from raygnn.loops.tasks.target import TaskArguments, TaskTarget
 
 if TYPE_CHECKING:
     from raygnn.config import Config
@@ -25,14 +29,13 @@ _COUNTS = ("num_random_negatives", "num_random_negatives_eval")
 
 
 @dataclass(frozen=True)
-class LinkTargetArguments:
+class LinkTargetArguments(TaskArguments):
     """`task.args` of link prediction; see `LinkPrediction` for their meaning."""
+
+    task = "link_prediction"
 
     edge_type: str | list[str] | None = None
     labels: bool = False
-    feature: str = "x"
-    edge_feature: str | None = None
-    edge_weight: str | None = None
     decoder: Component = _INNER_PRODUCT
     num_random_negatives: int = 512
     num_random_negatives_eval: int = 512
@@ -46,18 +49,8 @@ class LinkTargetArguments:
     test_messages: str = "transductive"
     full_ranking: bool | list[int] = False
 
-    @classmethod
-    def of(cls, args: Mapping[str, Any]) -> LinkTargetArguments:
-        """Takes `task.args`.
-
-        Raises:
-            ConfigError: one of them is no argument of link prediction, or of another type or range.
-        """
-        arguments = typed_arguments(cls, args, "link_prediction")
-        arguments._check()
-        return arguments
-
-    def _check(self) -> None:
+    def check(self) -> None:
+        """See `TaskArguments`."""
         for name in _COUNTS:
             value = getattr(self, name)
             if value < 0:
@@ -111,11 +104,11 @@ def _are_ks(value: object) -> bool:
 
 
 @dataclass(frozen=True)
-class LinkTarget:
+class LinkTarget(TaskTarget):
     """The links of a task, found and split.
 
     Attributes:
-        edge_types: (anchor type, relation, target type) of each relation that is learnt.
+        output: (anchor type, relation, target type) of each relation that is learnt.
         links: how they are split, for `message_graph`: one of each two that are each other's
             reverse.
         splits: supervision edges of train, val and test.
@@ -124,22 +117,51 @@ class LinkTarget:
         reverse_types: edge types and their reverses.
     """
 
-    edge_types: tuple[EdgeType, ...]
+    Arguments = LinkTargetArguments
+    output_class = LinkOutput
+    default_metrics = MappingProxyType({"link_prediction": ("mrr", "hits", "auc", "ap")})
+    own_metrics = ("full_",)
+
+    arguments: LinkTargetArguments
+    output: LinkOutput
     links: tuple[LinkSplit, ...]
     splits: dict[str, SupervisionEdges]
     known: KnownLinks
     reverse_types: dict[EdgeType, EdgeType]
 
+    @classmethod
+    def problems(cls, args: Mapping[str, Any]) -> list[tuple[str, int]]:
+        """See `TaskTarget`."""
+        num_random = args.get("num_random_negatives_eval", cls.Arguments.num_random_negatives_eval)
+        return [("link_prediction", 1 + num_random if isinstance(num_random, int) else 2)]
+
+    @classmethod
+    def broken_rules(cls, config: Config) -> Iterator[Problem]:
+        """See `TaskTarget`."""
+        if config.sampling.disjoint:
+            yield Problem(
+                ("sampling", "disjoint"),
+                "in a batch of links each node is encoded once, for all links that it is an end of",
+                "Set it to false",
+                id="sampling-disjoint-links",
+            )
+        if config.sampling.type is not None:
+            yield Problem(
+                ("sampling", "type"),
+                "links are kept out of their own messages by raygnn's sampler only",
+                "Remove it",
+                id="sampling-links-sampler",
+            )
+
+    @property
+    def edge_types(self) -> tuple[EdgeType, ...]:
+        """Those of the relations, in the decoder's order."""
+        return self.output.edge_types
+
     @property
     def node_types(self) -> tuple[str, str]:
         """Types of the anchors and of the targets."""
-        anchor_type, _, target_type = self.edge_types[0]
-        return anchor_type, target_type
-
-    def most_candidates(self, bundle: Bundle) -> int:
-        """How many nodes a link can compete with: all but its own ends."""
-        num_ends = 2 if self.known.is_one_type else 1
-        return max(bundle.num_nodes(self.node_types[1]) - num_ends, 0)
+        return self.output.ends
 
     def not_competing(self, bundle: Bundle, *, in_training: bool) -> KnownLinks:
         """Known links that are no negatives, or candidates, of sampled batches.
@@ -161,13 +183,18 @@ class LinkTarget:
 
     @classmethod
     def find(cls, bundle: Bundle, config: Config, arguments: LinkTargetArguments) -> LinkTarget:
-        """Finds the links, splits them by `data.splits`, and checks them.
+        """See `TaskTarget`."""
+        output = LinkOutput(_find_edge_types(bundle, arguments), arguments.labels)
+        return cls.of(bundle, config, arguments, output)
 
-        Raises:
-            ConfigError: the edge type is not in the graph, or the rule does not split edges.
-            DataError: the links cannot be split so.
-        """
-        edge_types = _find_edge_types(bundle, arguments)
+    @classmethod
+    def of(
+        cls, bundle: Bundle, config: Config, arguments: LinkTargetArguments, output: LinkOutput
+    ) -> LinkTarget:
+        """See `TaskTarget`. Splits the links by `data.splits`."""
+        if broken := cls.broken_texts(config):
+            raise ConfigError([text for _, text in broken])
+        edge_types = output.edge_types
         rule = config.data.splits
         if rule is not None and rule.type == "per_class":
             raise ConfigError(
@@ -196,7 +223,8 @@ class LinkTarget:
             check_time_units(bundle, config.sampling.temporal.column, labels)
         reverses = {et: bundle.reverse_of(et) for et in bundle.edge_types}
         return cls(
-            edge_types=edge_types,
+            arguments=arguments,
+            output=output,
             links=_one_direction(bundle, links),
             splits=splits,
             known=KnownLinks(
@@ -205,6 +233,59 @@ class LinkTarget:
             ),
             reverse_types={et: other for et, other in reverses.items() if other is not None},
         )
+
+    def summary(self, bundle: Bundle) -> Iterator[str]:
+        """See `TaskTarget`."""
+        sizes = ", ".join(f"{name} {edges.num_links:,}" for name, edges in self.splits.items())
+        names = [edge_type_name(edge_type) for edge_type in self.edge_types]
+        more = f" and {len(names) - 1} more relations" if names[1:] else ""
+        yield f"links {names[0]}{more}: {sizes}"
+        yield from self._limits(bundle)
+        yield from self._silent_anchors()
+
+    def _limits(self, bundle: Bundle) -> Iterator[str]:
+        """Nodes that are not anchors, and what the number of nodes limits."""
+        anchor_type, target_type = self.node_types
+        has_links = np.zeros(bundle.num_nodes(anchor_type), bool)
+        for edges in self.splits.values():
+            has_links[edges.anchors] = True
+        if not has_links.all():
+            num_others = np.sum(~has_links)
+            yield f"{num_others:,} {anchor_type} nodes have no such links and are no anchors"
+        num_targets = bundle.num_nodes(target_type)
+        if self.arguments.num_random_negatives > num_targets:
+            yield (
+                f"task.args.num_random_negatives: there are {num_targets:,} {target_type} nodes, "
+                "so some repeat"
+            )
+        most = most_candidates(bundle, self.output)
+        if self.arguments.num_random_negatives_eval > most:
+            yield (
+                f"task.args.num_random_negatives_eval: each link competes with at most {most:,}, "
+                f"the other {target_type} nodes"
+            )
+
+    def _silent_anchors(self) -> Iterator[str]:
+        """A warning of anchors whose links are all in the batch that they are in."""
+        arguments = self.arguments
+        carry_messages = not arguments.labels and not arguments.disjoint_train_ratio
+        if arguments.seeds == "links" or not carry_messages:
+            return
+        num_links = np.diff(self.splits["train"].indptr)
+        cap = arguments.max_labels_per_anchor
+        silent = np.count_nonzero(num_links <= (np.inf if cap is None else cap))
+        if silent:
+            yield (
+                f"warning: task.args.seeds=anchors keeps all links of {silent:,} of "
+                f"{len(num_links):,} anchors out of their own messages in training. Set seeds: "
+                "links, or a smaller max_labels_per_anchor"
+            )
+
+
+def most_candidates(bundle: Bundle, output: LinkOutput) -> int:
+    """How many nodes a link can compete with: all but its own ends."""
+    anchor_type, target_type = output.ends
+    return max(bundle.num_nodes(target_type) - (2 if anchor_type == target_type else 1), 0)
 
 
 def _check_temporal(splits: Mapping[str, SupervisionEdges], arguments: LinkTargetArguments) -> None:

@@ -5,49 +5,42 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
-from types import MappingProxyType
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from raygnn.config import Component, LoadedConfig, build
+from raygnn.config import LoadedConfig, build
 from raygnn.data.links.message_graph import message_graph
 from raygnn.errors import ConfigError
 from raygnn.loops.baselines import Baselines
-from raygnn.loops.signature import LinkOutput, ModelSignature
-from raygnn.loops.task import EvalOutput, StepOutput, Task, TaskEnvironment
-from raygnn.loops.tasks.build_encoder import (
-    build_encoder,
-    edge_columns_of,
-    encoder_signature,
-    feature_widths,
-    find_standardization,
-)
+from raygnn.loops.task import EvalOutput, StepOutput, TaskEnvironment
+from raygnn.loops.tasks.build_encoder import build_encoder
 from raygnn.loops.tasks.build_sampler import build_sampler
-from raygnn.loops.tasks.exact_encoding import check_exact, encode_exactly
+from raygnn.loops.tasks.encoder_task import EncoderTask
+from raygnn.loops.tasks.exact_encoding import check_exact
 from raygnn.loops.tasks.link_prediction.full_ranking import FullRankingEvaluation
 from raygnn.loops.tasks.link_prediction.objective import LinkObjective
+from raygnn.loops.tasks.link_prediction.output import LinkOutput
 from raygnn.loops.tasks.link_prediction.popularity import link_baselines
 from raygnn.loops.tasks.link_prediction.scoring import LinkScoring
-from raygnn.loops.tasks.link_prediction.target import LinkTarget, LinkTargetArguments
+from raygnn.loops.tasks.link_prediction.target import (
+    LinkTarget,
+    LinkTargetArguments,
+    most_candidates,
+)
 from raygnn.losses import Candidates, LinkScores
 from raygnn.losses.seed_losses import in_full_precision
-from raygnn.metrics import as_metric
 from raygnn.models.graph_encoder import LinkPredictor
-from raygnn.parallel.shared_rows import computed_by_all
 from raygnn.sampling.batch import LinkBatch
 from raygnn.sampling.link_loader import LinkLoader, LinkPlan
-from raygnn.sampling.stores import LocalFeatureStore, LocalGraphStore
-
-_METRICS = ("mrr", "hits", "auc", "ap")
-
+from raygnn.sampling.stores import LocalGraphStore
 
 #: Of the nodes of a training batch, where links are split by time.
 _COLD_SHARE_IN_TIME = 0.1
 
 
-class LinkPrediction(Task[LinkBatch]):
+class LinkPrediction(EncoderTask[LinkBatch]):
     """Learns to score the links of one edge type above other pairs.
 
     A batch is links, hard negatives of their anchors where the graph declares any, and random
@@ -91,89 +84,53 @@ class LinkPrediction(Task[LinkBatch]):
             a list gives the k of its hits, recall and NDCG.
     """
 
-    default_metrics = MappingProxyType({"link_prediction": _METRICS})
+    target_class = LinkTarget
+    arguments: LinkTargetArguments
 
     def __init__(self, **args: Any) -> None:
-        self._arguments = LinkTargetArguments.of(args)
-        self._loaders: dict[str, LinkLoader | None] = {}
+        super().__init__(**args)
         self._every: dict[str, Tensor] = {}  # embeddings of all nodes, of an exact evaluation
         self._ranking: FullRankingEvaluation | None = None
-        self._num_relations = 1
+        self._graphs: dict[str, LocalGraphStore] = {}
 
     def setup(self, env: TaskEnvironment) -> None:
-        """Finds and splits the links.
-
-        Raises:
-            ConfigError: an argument names something that the graph does not have.
-            DataError: the links cannot be split.
-        """
+        """Builds the losses."""
         super().setup(env)
-        self.target = LinkTarget.find(env.bundle, env.loaded.config, self._arguments)
-        self.node_types = self.target.node_types
-        self.edge_columns = edge_columns_of(env, self._arguments)
-        self._standardization = find_standardization(
-            env.loaded.config, env.bundle, self._arguments.feature, self.edge_columns
-        )
-        self._features = LocalFeatureStore(env.bundle, self._standardization)
+        self.node_types = self.output.ends
         self.objective = LinkObjective(env.loaded, env.device)
         self.step_metrics = (*self.step_metrics, *self.objective.step_metrics)
-        self._check_objective()
         self.joint_loss = self if self.objective.is_joint else None
         self._scoring = LinkScoring(self.node_types)
-        self._graphs: dict[str, LocalGraphStore] = {}
-        self._num_relations = len(self.target.edge_types)
-        asked = self._arguments.full_ranking
+        asked = self.arguments.full_ranking
         if asked:
             ks = None if isinstance(asked, bool) else asked
             self._ranking = FullRankingEvaluation(env.bundle.num_nodes(self.node_types[1]), ks)
 
-    def setup_inference(self, env: TaskEnvironment, signature: ModelSignature) -> None:
-        """Finds the edge columns that the model reads.
-
-        Raises:
-            DataError: the graph does not have them.
-        """
-        super().setup_inference(env, signature)
-        self.edge_columns = edge_columns_of(env, self._arguments)
-        assert isinstance(signature.output, LinkOutput)
-        self._num_relations = len(signature.output.edge_types)
-
-    def signature(self, model: nn.Module) -> ModelSignature:
-        """The links, and what their nodes are embedded from."""
-        assert isinstance(model, LinkPredictor)
-        output = LinkOutput(self.target.edge_types, self._arguments.labels)
-        feature = self._arguments.feature
-        return encoder_signature(
-            model.encoder,
-            self.env.bundle,
-            feature,
-            self.edge_columns,
-            output,
-            self._standardization,
-        )
+    @property
+    def output(self) -> LinkOutput:
+        """The relations."""
+        assert isinstance(self.spec.output, LinkOutput)
+        return self.spec.output
 
     def build_model(self) -> nn.Module:
-        loaded = self.env.loaded
-        config = loaded.config
+        loaded, config = self.env.loaded, self.env.loaded.config
         width = config.model.args.get("out_channels")
         chosen = None
         if width is None:
             width = chosen = int(config.model.args.get("hidden_channels", 256))
-        encoder = build_encoder(
-            loaded, self.env.bundle, self._arguments.feature, chosen, self.edge_columns
-        )
+        encoder = build_encoder(loaded, self.env.bundle, self.spec, chosen)
         if config.training.eval == "exact":
             check_exact(encoder, config.model.type)
         if self._ranking is not None:
-            asked = self._arguments.full_ranking
+            asked = self.arguments.full_ranking
             check_exact(
                 encoder, config.model.type, "task.args.full_ranking", asked, "Set it to false."
             )
         relations = {}
-        if "num_relations" not in self._arguments.decoder.args:
-            relations = {"num_relations": self._num_relations}
+        if "num_relations" not in self.arguments.decoder.args:
+            relations = {"num_relations": len(self.output.edge_types)}
         decoder = build(
-            self._arguments.decoder,
+            self.arguments.decoder,
             "decoder",
             loaded.allow_modules,
             in_channels=width,
@@ -181,16 +138,14 @@ class LinkPrediction(Task[LinkBatch]):
         )
         return LinkPredictor(encoder, decoder)
 
+    def metric_problem(self) -> tuple[int, str]:
+        """A link among its candidates."""
+        most = most_candidates(self.env.bundle, self.output)
+        return 1 + min(self.arguments.num_random_negatives_eval, most), "link_prediction"
+
     def build_metrics(self) -> Sequence[Any]:
-        loaded = self.env.loaded
-        chosen = loaded.config.metrics or [Component(type=name) for name in _METRICS]
-        most = self.target.most_candidates(self.env.bundle)
-        num_candidates = 1 + min(self._arguments.num_random_negatives_eval, most)
-        injected: Any = {"num_outputs": num_candidates, "problem": "link_prediction"}
-        built = [
-            as_metric(build(metric, "metric", loaded.allow_modules, **injected), **injected)
-            for metric in chosen
-        ]
+        """With `full_ranking`, that too."""
+        built = super().build_metrics()
         return built if self._ranking is None else [*built, self._ranking]
 
     def baselines(
@@ -204,11 +159,6 @@ class LinkPrediction(Task[LinkBatch]):
         bundle = self.env.bundle
         num_nodes = (bundle.num_nodes(anchor_type), bundle.num_nodes(target_type))
         return link_baselines(self.target, loader, num_nodes, split, num_batches, metrics)
-
-    def loader(self, split: str) -> LinkLoader | None:
-        if split not in self._loaders:
-            self._loaders[split] = self._build_loader(split)
-        return self._loaders[split]
 
     def training_step(self, batch: LinkBatch) -> StepOutput:
         rows = self.encode(batch)
@@ -253,11 +203,6 @@ class LinkPrediction(Task[LinkBatch]):
                 moved = batch.to(self.env.device)
                 yield self._judge(moved, self.model(moved))
 
-    def close(self) -> None:
-        for loader in self._loaders.values():
-            if loader is not None:
-                loader.close()
-
     def predictor(self) -> LinkPredictor:
         """The model, as what it is."""
         assert isinstance(self.model, LinkPredictor)
@@ -266,7 +211,7 @@ class LinkPrediction(Task[LinkBatch]):
     def messages(self, split: str) -> LocalGraphStore:
         """The graph that messages flow along in a split."""
         if split not in self._graphs:
-            inductive = self._arguments.test_messages == "inductive"
+            inductive = self.arguments.test_messages == "inductive"
             direction = self.env.loaded.config.sampling.direction
             graph = message_graph(self.env.bundle, self.target.links, split, inductive)  # type: ignore[arg-type]
             self._graphs[split] = LocalGraphStore(graph, direction)
@@ -288,14 +233,14 @@ class LinkPrediction(Task[LinkBatch]):
 
     def _check_objective(self) -> None:
         has_hard = self.target.splits["train"].hard_negatives is not None
-        if not (self._arguments.num_random_negatives or self.objective.in_batch or has_hard):
+        if not (self.arguments.num_random_negatives or self.objective.in_batch or has_hard):
             raise ConfigError(
                 "task.args.num_random_negatives=0 is invalid: no loss has what to compare links "
                 "with, as the graph has no hard negatives. Set 1 or more, or losses.type to "
                 "retrieval, which compares with the other links of a batch.",
                 id="task-no-negatives",
             )
-        if self._arguments.logq_correction and not self.objective.reads_log_q:
+        if self.arguments.logq_correction and not self.objective.reads_log_q:
             raise ConfigError(
                 "task.args.logq_correction=True is invalid: no loss corrects for how candidates "
                 "are drawn. Set it to false, or losses.type to retrieval or softmax.",
@@ -304,36 +249,19 @@ class LinkPrediction(Task[LinkBatch]):
 
     def _encode_graph(self, split: str) -> dict[str, Tensor]:
         """Embeddings of all anchors and targets, exact, along the messages of a split."""
-        rows = encode_exactly(
-            self.predictor().encoder,
-            self.messages(split),
-            self._features,
-            self._arguments.feature,
-            self.node_types,
-            edge_columns=self.edge_columns,
-            device=self.env.device,
-            compute=computed_by_all(
-                self.env.scratch, self.env.loaded.config.training.precision == "fp32"
-            ),
-        )
+        encoder, graph = self.predictor().encoder, self.messages(split)
+        rows = self.encode_exactly(encoder, graph, self.node_types)
         return {name: rows[name].to(self.env.device) for name in self.node_types}
 
-    def _build_loader(self, split: str) -> LinkLoader | None:
+    def build_loader(self, split: str) -> LinkLoader | None:
+        """See `EncoderTask`."""
         supervision = self.target.splits[split]
         if supervision.num_links == 0:
             return None
-        config, env, args = self.env.loaded.config, self.env, self._arguments
-        if config.sampling.type is not None:
-            raise ConfigError(
-                f"sampling.type={config.sampling.type!r} is invalid: links are kept out of their "
-                "own messages by raygnn's sampler only. Remove it.",
-                id="sampling-links-sampler",
-            )
-        settings, training = config.loader_plan(split), split == "train"
-        graph = self.messages(split)
+        args, graph, training = self.arguments, self.messages(split), split == "train"
         known = None
         if args.remove_accidental_hits:
-            known = self.target.not_competing(env.bundle, in_training=training)
+            known = self.target.not_competing(self.env.bundle, in_training=training)
         plan = LinkPlan(
             num_negatives=args.num_random_negatives_eval,
             is_evaluation=True,
@@ -341,6 +269,7 @@ class LinkPrediction(Task[LinkBatch]):
             reverse_types=self.target.reverse_types,
         )
         if training:
+            self._check_objective()
             plan = replace(
                 plan,
                 seeds=args.seeds,  # type: ignore[arg-type]
@@ -351,25 +280,16 @@ class LinkPrediction(Task[LinkBatch]):
                 in_batch=self.objective.in_batch,
                 is_joint=self.objective.is_joint,
                 log_q=args.logq_correction,
-                cold_share=_cold_share(args, env.loaded),
+                cold_share=_cold_share(args, self.env.loaded),
             )
         return LinkLoader(
             graph,
-            self._features,
+            self.features,
             supervision,
-            sampler=build_sampler(env.loaded, graph),
-            columns={args.feature: "x"} if feature_widths(env.bundle, args.feature) else {},
-            edge_columns=self.edge_columns,
+            sampler=build_sampler(self.env.loaded, graph),
+            columns=self.spec.node_columns,
             plan=plan,
-            batch_size=settings.batch_size,
-            split=split,
-            seed=config.seed,
-            shuffle=training,
-            rank=env.rank,
-            world_size=env.world_size,
-            num_threads=settings.num_threads,
-            prefetch_batches=settings.prefetch_batches,
-            device=env.device,
+            **self.loader_options(split),
         )
 
     def _loss(self, batch: LinkBatch, rows: Mapping[str, Tensor], scores: LinkScores) -> StepOutput:

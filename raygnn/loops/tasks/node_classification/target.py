@@ -3,97 +3,137 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from raygnn.config.validation import typed_arguments
 from raygnn.data.bundle import Bundle
 from raygnn.data.splits import Splits, make_splits
+from raygnn.data.standardization import ColumnScale
 from raygnn.data.time_units import check_time_units
 from raygnn.errors import ConfigError, DataError
+from raygnn.loops.tasks.node_classification.output import NodeOutput
+from raygnn.loops.tasks.target import TaskArguments, TaskTarget
 
 if TYPE_CHECKING:
-    from raygnn.config import Config
+    from raygnn.config import Config, LoadedConfig
 
 PROBLEMS = ("multi_class", "multi_label", "regression")
+METRICS_OF_ORDER = ("auroc", "average_precision")
+_ANY_NUMBER = 3  # of classes, where the graph is not read yet
 
 
 @dataclass(frozen=True)
-class NodeTargetArguments:
+class NodeTargetArguments(TaskArguments):
     """`task.args` of node classification; see `NodeClassification` for their meaning."""
+
+    task = "node_classification"
 
     target: str | None = None
     label: str | None = None
-    feature: str = "x"
     problem: str | None = None
-    edge_feature: str | None = None
-    edge_weight: str | None = None
     standardize_target: bool | None = None
 
-    @classmethod
-    def of(cls, args: Mapping[str, Any]) -> NodeTargetArguments:
-        """Takes `task.args`.
-
-        Raises:
-            ConfigError: one of them is no argument of node classification, or of another type.
-        """
-        return typed_arguments(cls, args, "node_classification")
+    def check(self) -> None:
+        """See `TaskArguments`."""
+        if self.problem is not None and self.problem not in PROBLEMS:
+            raise ConfigError(
+                f"task.args.problem={self.problem!r} is invalid: there is no such problem. Set one "
+                f"of: {', '.join(PROBLEMS)}.",
+                id="task-argument-choice",
+            )
 
 
 @dataclass(frozen=True)
-class NodeTarget:
-    """The answer to "predict what, from what, on which nodes".
+class NodeTarget(TaskTarget):
+    """The answer to "predict what, on which nodes".
 
     Attributes:
-        problem: multi_class, multi_label or regression.
-        num_outputs: classes, labels or regression targets.
+        output: what is predicted; the model's also has the scale of `trained_output`.
         labels: [num_nodes] or [num_nodes, num_labels].
-        in_channels: width of the input features; 0 where the node type has none.
     """
 
-    node_type: str
-    label: str
-    feature: str
-    problem: str
-    num_outputs: int
-    in_channels: int
+    Arguments = NodeTargetArguments
+    output_class = NodeOutput
+    default_metrics = MappingProxyType(
+        {
+            "multi_class": ("accuracy", "f1_macro", *METRICS_OF_ORDER),
+            "multi_label": ("f1_micro", "f1_macro", *METRICS_OF_ORDER),
+            "regression": ("mae", "r2"),
+        }
+    )
+
+    arguments: NodeTargetArguments
+    output: NodeOutput
     labels: np.ndarray
     splits: Splits
 
     @classmethod
-    def find(cls, bundle: Bundle, config: Config, arguments: NodeTargetArguments) -> NodeTarget:
-        """Finds what the arguments and `data.splits` leave open, and checks the rest.
+    def problems(cls, args: Mapping[str, Any]) -> list[tuple[str, int]]:
+        """See `TaskTarget`."""
+        chosen = args.get("problem")
+        return [(problem, _ANY_NUMBER) for problem in PROBLEMS if chosen in (None, problem)]
 
-        Raises:
-            ConfigError: a name in `task.args` is not in the graph.
-            DataError: there is nothing to predict or to predict it from, or a split is empty.
-        """
-        if config.sampling.temporal is not None:
-            check_time_units(bundle, config.sampling.temporal.column)
-        problem = arguments.problem
-        if problem is not None and problem not in PROBLEMS:
-            raise ConfigError(
-                f"task.args.problem={problem!r} is invalid: there is no such problem. Set one "
-                f"of: {', '.join(PROBLEMS)}.",
-                id="task-argument-choice",
-            )
+    @classmethod
+    def find(cls, bundle: Bundle, config: Config, arguments: NodeTargetArguments) -> NodeTarget:
+        """See `TaskTarget`."""
         node_type = _find_type(bundle, arguments.target)
         label = _find_label(bundle, node_type, arguments.label)
+        info = bundle.columns(node_type)[label]
         labels = bundle.column(node_type, label)
         assert isinstance(labels, np.ndarray)
-        kind = problem or _problem_of(labels)
-        return cls(
-            node_type=node_type,
-            label=label,
-            feature=arguments.feature,
-            problem=kind,
-            num_outputs=_num_outputs(labels, kind, bundle.columns(node_type)[label].num_classes),
-            in_channels=_feature_width(bundle, node_type, arguments.feature),
-            labels=labels,
-            splits=make_splits(bundle, node_type, config.data.splits, label, config.seed),
-        )
+        problem = arguments.problem or _problem_of(labels)
+        num_outputs = _num_outputs(labels, problem, info.num_classes)
+        _check_feature(bundle, node_type, arguments.feature)
+        output = NodeOutput(node_type, label, problem, num_outputs, info.class_names)
+        return cls.of(bundle, config, arguments, output)
+
+    @classmethod
+    def of(
+        cls, bundle: Bundle, config: Config, arguments: NodeTargetArguments, output: NodeOutput
+    ) -> NodeTarget:
+        """See `TaskTarget`."""
+        if config.sampling.temporal is not None:
+            check_time_units(bundle, config.sampling.temporal.column)
+        node_type, label = output.node_type, output.label
+        labels = bundle.column(node_type, label)
+        assert isinstance(labels, np.ndarray)
+        splits = make_splits(bundle, node_type, config.data.splits, label, config.seed)
+        return cls(arguments, output, labels, splits)
+
+    def trained_output(self, loaded: LoadedConfig) -> NodeOutput:
+        """With how the targets of a regression are standardised, where they are.
+
+        Raises:
+            ConfigError: it was asked for, and the targets are classes.
+        """
+        asked, output = self.arguments.standardize_target, self.output
+        if output.problem != "regression":
+            if asked:
+                raise ConfigError(
+                    f"task.args.standardize_target=True is invalid: {output.label!r} is not a "
+                    "number to be regressed, but a class. Leave it out.",
+                    id="task-standardize-class",
+                )
+            return output
+        if asked is None:
+            from raygnn.loops.tasks.node_classification.objective import NodeObjective
+
+            asked = NodeObjective(loaded, output.problem).measures_distance
+        scale = ColumnScale.of_rows(self.labels[self.splits.train]) if asked else None
+        return replace(output, scale=scale)
+
+    def summary(self, bundle: Bundle) -> list[str]:
+        """See `TaskTarget`."""
+        output, splits = self.output, self.splits
+        width = bundle.feature_widths(self.arguments.feature).get(output.node_type, 0)
+        return [
+            f"{bundle.num_nodes(output.node_type):,} {output.node_type} nodes, {width} features, "
+            f"{output.problem} with {output.num_outputs} outputs; "
+            f"train {len(splits.train):,}, val {len(splits.val):,}, test {len(splits.test):,}"
+        ]
 
 
 def _find_type(bundle: Bundle, target: str | None) -> str:
@@ -140,19 +180,15 @@ def _find_label(bundle: Bundle, node_type: str, label: str | None) -> str:
     return label
 
 
-def _feature_width(bundle: Bundle, node_type: str, feature: str) -> int:
+def _check_feature(bundle: Bundle, node_type: str, feature: str) -> None:
     features = _columns(bundle, node_type, "feature")
-    if not features:
-        return 0
-    if feature not in features:
+    if features and feature not in features:
         raise DataError(
             f"task.args.feature={feature!r} is invalid: node type {node_type!r} has the features "
             f"{', '.join(features)}. Name a column under node_types.{node_type}.features in "
             "graph.yaml, or set one of these.",
             id="task-feature-unknown",
         )
-    shape = bundle.columns(node_type)[feature].shape
-    return int(shape[-1]) if shape else 1
 
 
 def _columns(bundle: Bundle, node_type: str, role: str) -> list[str]:

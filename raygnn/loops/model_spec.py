@@ -1,14 +1,14 @@
-"""What a trained model needs of a graph and what it gives: saved with it, checked before use."""
+"""What a model reads of a graph and what it gives: found once, then saved with the model."""
 
 from __future__ import annotations
 
 import functools
 import hashlib
 import json
-from collections.abc import Collection, Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from types import MappingProxyType
-from typing import Any
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import pyarrow as pa
@@ -19,16 +19,16 @@ from raygnn.config.documents import DocumentError, parse_json
 from raygnn.data.bundle import Bundle
 from raygnn.data.edge_types import EdgeType, edge_type_name, parse_edge_type, type_name
 from raygnn.data.hashing import string_buffers
-from raygnn.data.standardization import ColumnScale, Standardization
+from raygnn.data.standardization import Standardization
 from raygnn.data.transforms.state import FittedFeature, Transforms
-from raygnn.errors import DataError, RunError, with_id
-from raygnn.models.graph_inputs import edge_widths
+from raygnn.errors import ConfigError, DataError, RunError, with_id
 
 FORMAT = "raygnn/model-v1"
 # What a trained model is, beside its config.yaml.
 MODEL_FILE = "model.safetensors"
-SIGNATURE_FILE = "model.json"
+SPEC_FILE = "model.json"
 _REMEDY = "Take it from its run again."
+_NOT_IN_OLDER_FILES = ("standardization", "edge_inputs", "fanouts")
 
 
 @dataclass(frozen=True)
@@ -39,114 +39,138 @@ class NodeInput:
         width: of the feature; None of a type that had none. Of a type with learned rows it is not
             read.
         ids: of a type whose nodes have learned rows: sha256 of their ids, in order. None elsewhere.
-        num_nodes: of such a type, so many rows.
+        num_nodes: of such a type, the number of rows.
     """
 
     width: int | None
     ids: str | None = None
     num_nodes: int | None = None
 
+    @classmethod
+    def of(cls, bundle: Bundle, node_type: str, width: int | None, *, embedded: bool) -> NodeInput:
+        """What is read of a node type of a graph; `embedded` types have learned rows."""
+        if not embedded:
+            return cls(width)
+        return cls(width, _ids_digest(bundle.ids(node_type)), bundle.num_nodes(node_type))
+
 
 @dataclass(frozen=True)
-class NodeOutput:
-    """What a model predicts of each node of one type.
+class Output(ABC):
+    """What a model gives; each task has a record of its own, or that of another task.
 
     Attributes:
-        problem: multi_class, multi_label or regression.
-        num_outputs: classes, labels or regression targets.
-        class_names: of classes that the tables give as strings; class i is class_names[i].
-        scale: of regression targets that the model gives in standard deviations from their mean;
-            None where it gives them as they are.
+        key: where `model.json` has the record.
+        predictions: tables of nodes beside `embeddings` that the model gives, the default first.
     """
 
-    node_type: str
-    label: str
-    problem: str
-    num_outputs: int
-    class_names: tuple[str, ...] | None = None
-    scale: ColumnScale | None = None
+    key: ClassVar[str]
+    predictions: ClassVar[tuple[str, ...]] = ()
+
+    @property
+    @abstractmethod
+    def ends(self) -> tuple[str, str]:
+        """Node types of anchors and targets of links; twice the type that is predicted."""
+
+    @property
+    def links(self) -> tuple[EdgeType, ...]:
+        """The relations that the model's decoder scores, in its order; empty without a decoder."""
+        return ()
+
+    def check_predicts(self, what: str, node_types: Sequence[str]) -> None:
+        """Checks that a table other than `embeddings` may be made for these node types.
+
+        Raises:
+            ConfigError: it may not.
+        """
+        tables = ("embeddings", *self.predictions)
+        if what not in tables:
+            raise ConfigError(
+                f"--what={what!r} is invalid: the model does not give it. Set one of: "
+                f"{', '.join(tables)}.",
+                id="infer-what-unknown",
+            )
+        others = [name for name in node_types if name not in self.ends]
+        if others:
+            raise ConfigError(
+                f"--node-type={others[0]!r} is invalid: the model predicts {self.ends[0]!r}. Set "
+                "that type, or --what embeddings.",
+                id="infer-node-type-other",
+            )
+
+    def manifest(self) -> Mapping[str, Any]:
+        """What the manifest of predictions says of them, as JSON."""
+        return {}
+
+    def to_content(self) -> Mapping[str, Any]:
+        """The record as JSON; `of_content` reads it back."""
+        return asdict(self)
+
+    @classmethod
+    def of_content(cls, content: Mapping[str, Any]) -> Self:
+        """Reads the record of `model.json`.
+
+        Raises:
+            ValidationError: a value is of another type. Or LookupError, ValueError, TypeError,
+                DataError: it is not such a record.
+        """
+        record: Self = _type_adapter(cls).validate_python(dict(content))
+        return record
 
 
 @dataclass(frozen=True)
-class LinkOutput:
-    """The links that a model's embeddings are made for.
+class ModelSpec:
+    """What a model reads and gives: enough to build it for a graph without labels or splits.
 
-    Attributes:
-        edge_types: of each relation that is learnt, in the decoder's order, all between the same
-            two node types.
-        labels: the links are label edges, not message edges.
-    """
-
-    edge_types: tuple[EdgeType, ...]
-    labels: bool = False
-
-
-@dataclass(frozen=True)
-class ModelSignature:
-    """Enough to build a model again for a graph without labels or splits.
+    The driver makes it of config and bundle. It crosses process boundaries.
 
     Attributes:
         feature: column of the input features.
         node_types: what is read of each; their order, and that of the edge types, is the model's.
         edge_columns: by column that is read of edges, its width by name of edge type that has it.
         output: what the model gives.
-        standardization: how dense features were standardised in training; on any graph they are by
-            the same numbers. Empty of a model that was trained on features as they are.
+        standardization: how dense features are standardised; on any graph they are by the same
+            numbers. Empty of a model that is trained on features as they are.
         transforms: how columns of its features became numbers, by name of the type and by feature;
             on any graph they do so in the same way.
+        edge_inputs: by column of `edge_columns`, what the model calls it: `edge_attr` or
+            `edge_weight`.
+        fanouts: by name of edge type, of the neighborhoods that the model is trained on. Files of
+            older versions have neither these nor `edge_inputs`.
     """
 
     feature: str
     node_types: Mapping[str, NodeInput]
     edge_types: tuple[EdgeType, ...]
     edge_columns: Mapping[str, Mapping[str, int]]
-    output: NodeOutput | LinkOutput
+    output: Output
     standardization: Standardization = field(default_factory=dict)
     transforms: Transforms = field(default_factory=dict)
-
-    @classmethod
-    def of(
-        cls,
-        bundle: Bundle,
-        feature: str,
-        widths: Mapping[str, int],
-        embedded_types: Collection[str],
-        edge_columns: Sequence[str],
-        output: NodeOutput | LinkOutput,
-        standardization: Standardization = MappingProxyType({}),
-    ) -> ModelSignature:
-        """The signature of a model that was built for a graph.
-
-        Args:
-            widths: of the feature, by node type that has it.
-            embedded_types: node types with a learned row per node, which read no features.
-        """
-        inputs = {}
-        for name in bundle.node_types:
-            rows: dict[str, Any] = {}
-            if name in embedded_types:
-                rows = {"ids": _ids_digest(bundle.ids(name)), "num_nodes": bundle.num_nodes(name)}
-            inputs[name] = NodeInput(widths.get(name), **rows)
-        columns = {name: _edge_widths(bundle, name, bundle.edge_types) for name in edge_columns}
-        read = {name: s for name, s in standardization.items() if name not in embedded_types}
-        read_nodes = [name for name in bundle.node_types if name not in embedded_types]
-        transforms = _find_transforms(bundle, feature, edge_columns, read_nodes)
-        return cls(feature, inputs, tuple(bundle.edge_types), columns, output, read, transforms)
+    edge_inputs: Mapping[str, str] = field(default_factory=dict)
+    fanouts: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
 
     @property
-    def ends(self) -> tuple[str, str]:
-        """Node types of the links' anchors and targets; twice the one that is predicted."""
-        if isinstance(self.output, NodeOutput):
-            return self.output.node_type, self.output.node_type
-        anchor, _, target = self.output.edge_types[0]
-        return anchor, target
+    def widths(self) -> dict[str, int]:
+        """The width of the feature, by node type that has it."""
+        return {
+            name: read.width for name, read in self.node_types.items() if read.width is not None
+        }
+
+    @property
+    def embedded_types(self) -> frozenset[str]:
+        """Node types with a learned row per node, which read no features."""
+        return frozenset(name for name, read in self.node_types.items() if read.ids is not None)
+
+    @property
+    def node_columns(self) -> dict[str, str]:
+        """The columns that a batch has of nodes, by what it calls them."""
+        return {self.feature: "x"} if self.widths else {}
 
     def fitted(self, bundle: Bundle) -> Bundle:
         """The part of a graph that the model reads, in the model's order.
 
         Raises:
             DataError: the graph lacks a node type or an edge type of the model, a feature has
-                another width, or learned rows are of other nodes. All problems are told.
+                another width, or learned rows are of other nodes. Lists all problems.
         """
         problems = [*self._broken_nodes(bundle), *self._broken_edges(bundle)]
         if problems:
@@ -176,24 +200,21 @@ class ModelSignature:
                 name: {feature: fitted.to_content() for feature, fitted in features.items()}
                 for name, features in self.transforms.items()
             },
-            "nodes": None,
-            "links": None,
+            "edge_inputs": dict(self.edge_inputs),
+            "fanouts": {name: list(hops) for name, hops in self.fanouts.items()},
+            self.output.key: self.output.to_content(),
         }
-        if isinstance(self.output, NodeOutput):
-            content["nodes"] = asdict(self.output)
-        else:
-            names = [edge_type_name(edge_type) for edge_type in self.output.edge_types]
-            content["links"] = {"edge_types": names, "labels": self.output.labels}
         return json.dumps(content, indent=1) + "\n"
 
     @classmethod
-    def from_json(cls, text: str, name: str) -> ModelSignature:
+    def from_json(cls, text: str, name: str, outputs: Sequence[type[Output]]) -> ModelSpec:
         """Reads the file back.
 
         Args:
             name: of the file, for messages.
+            outputs: the records that its output may be.
         Raises:
-            RunError: it is not a signature, or of a format that is not known.
+            RunError: it is not such a record, or of a format that is not known.
         """
         try:
             content = parse_json(text)
@@ -215,9 +236,8 @@ class ModelSignature:
                 "node_types": content["node_types"],
                 "edge_types": [parse_edge_type(edge_type) for edge_type in content["edge_types"]],
                 "edge_columns": content["edge_columns"],
-                "output": _output(content),
-                # Older models have neither of these.
-                "standardization": content.get("standardization", {}),
+                "output": _output(content, outputs),
+                **{key: content.get(key, {}) for key in _NOT_IN_OLDER_FILES},
                 "transforms": {
                     name: {
                         feature: FittedFeature.of_content(fitted, f"feature {feature!r} of {name}")
@@ -226,10 +246,10 @@ class ModelSignature:
                     for name, features in content.get("transforms", {}).items()
                 },
             }
-            signature = _signature_type().validate_python(given)
-            if not set(signature.ends) <= set(signature.node_types):
-                raise ValueError(f"{signature.ends} are not among its node types")
-            return signature
+            spec: ModelSpec = _type_adapter(ModelSpec).validate_python(given)
+            if not set(spec.output.ends) <= set(spec.node_types):
+                raise ValueError(f"{spec.output.ends} are not among its node types")
+            return spec
         except ValidationError as error:
             place = ".".join(str(part) for part in error.errors()[0]["loc"])
             cause = f"{place}: {error.errors()[0]['msg']}"
@@ -270,9 +290,7 @@ class ModelSignature:
         if read.ids is not None and width is not None:  # there, but the model looks up its rows
             return []
         info = bundle.columns(name).get(self.feature)
-        found = None
-        if info is not None and info.role == "feature":
-            found = int(info.shape[-1]) if info.shape else 1
+        found = info.width if info is not None and info.role == "feature" else None
         if found == width:
             return self._broken_transforms(bundle, name, self.feature)
         here = "has no such feature" if found is None else f"has it with a width of {found}"
@@ -310,7 +328,7 @@ class ModelSignature:
             if edge_type not in bundle.edge_types
         ]
         for column, widths in self.edge_columns.items():
-            found = _edge_widths(bundle, column, self.edge_types)
+            found = edge_widths(bundle, column, self.edge_types)
             if found != widths:
                 problem = with_id(
                     f"edge column {column!r} is invalid: by edge type it has the widths {found}, "
@@ -325,12 +343,13 @@ class ModelSignature:
         return problems
 
 
-def _edge_widths(bundle: Bundle, column: str, edge_types: Sequence[EdgeType]) -> dict[str, int]:
-    widths = edge_widths(bundle, column)
+def edge_widths(bundle: Bundle, column: str, edge_types: Sequence[EdgeType]) -> dict[str, int]:
+    """The width of a column of edges, by name of the edge types that have it."""
+    widths = bundle.edge_widths(column)
     return {edge_type_name(t): width for t, width in widths.items() if t in edge_types}
 
 
-def _find_transforms(
+def find_transforms(
     bundle: Bundle, feature: str, edge_columns: Sequence[str], node_types: Sequence[str]
 ) -> Transforms:
     """The transforms of the features that a model reads."""
@@ -345,15 +364,15 @@ def _find_transforms(
 
 
 @functools.cache
-def _signature_type() -> TypeAdapter[ModelSignature]:
-    return TypeAdapter(ModelSignature)
+def _type_adapter(kind: Any) -> TypeAdapter[Any]:
+    return TypeAdapter(kind)
 
 
-def _output(content: Mapping[str, Any]) -> Mapping[str, Any]:
-    if content["nodes"] is not None:
-        return dict(content["nodes"])
-    links = dict(content["links"])
-    return {**links, "edge_types": [parse_edge_type(name) for name in links["edge_types"]]}
+def _output(content: Mapping[str, Any], outputs: Sequence[type[Output]]) -> Output:
+    for kind in outputs:
+        if content.get(kind.key) is not None:
+            return kind.of_content(content[kind.key])
+    raise LookupError(" or ".join(kind.key for kind in outputs))
 
 
 def _ids_digest(ids: pa.Array) -> str:

@@ -1,4 +1,4 @@
-"""From rows of numbers to the columns of an output table, in the words of the input tables."""
+"""From what a model gives of nodes to columns of predictions, in the words of the input tables."""
 
 from __future__ import annotations
 
@@ -6,16 +6,11 @@ import numpy as np
 import pyarrow as pa
 from torch import Tensor
 
-from raygnn.loops.signature import NodeOutput
+from raygnn.loops.tasks.node_classification.output import NodeOutput
 from raygnn.losses.seed_losses import in_units
 
 
-def vector_column(rows: Tensor) -> pa.Array:
-    """FixedSizeList<float32> [num_rows] of [num_rows, width]."""
-    return _lists(rows.float().contiguous().numpy())
-
-
-def prediction_columns(outputs: Tensor, of: NodeOutput) -> dict[str, pa.Array]:
+def prediction_columns(outputs: Tensor, of: NodeOutput) -> dict[str, np.ndarray | pa.Array]:
     """What is predicted, as the label's column has it.
 
     Args:
@@ -32,15 +27,15 @@ def prediction_columns(outputs: Tensor, of: NodeOutput) -> dict[str, pa.Array]:
             nameless = [None] * (of.num_outputs - len(of.class_names))  # of one class alone
             classes = pa.array([*of.class_names, *nameless], pa.string()).take(classes)
         probability = logits.softmax(dim=1).gather(1, chosen).flatten()
-        return {"prediction": classes, "probability": pa.array(probability.numpy())}
+        return {"prediction": classes, "probability": probability.numpy()}
     if of.problem == "multi_label":
-        return {"prediction": _lists((outputs > 0).numpy().astype(np.int8))}
+        return {"prediction": (outputs > 0).numpy().astype(np.int8)}
     predicted = outputs if of.scale is None else in_units(outputs, of.scale)
-    targets = predicted.float().contiguous().numpy()
-    return {"prediction": pa.array(targets[:, 0]) if targets.shape[1] == 1 else _lists(targets)}
+    targets = predicted.float().numpy()
+    return {"prediction": targets[:, 0] if targets.shape[1] == 1 else targets}
 
 
-def probability_columns(outputs: Tensor, of: NodeOutput) -> dict[str, pa.Array]:
+def probability_columns(outputs: Tensor, of: NodeOutput) -> dict[str, np.ndarray | pa.Array]:
     """`probability`: of each class, or of each label.
 
     Args:
@@ -49,8 +44,4 @@ def probability_columns(outputs: Tensor, of: NodeOutput) -> dict[str, pa.Array]:
     logits = outputs.float()
     is_class = of.problem == "multi_class"
     probabilities = logits.softmax(dim=1) if is_class else logits.sigmoid()
-    return {"probability": vector_column(probabilities)}
-
-
-def _lists(rows: np.ndarray) -> pa.Array:
-    return pa.FixedSizeListArray.from_arrays(pa.array(rows.reshape(-1)), rows.shape[1])
+    return {"probability": probabilities.numpy()}

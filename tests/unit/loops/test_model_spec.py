@@ -11,10 +11,14 @@ import numpy as np
 import pytest
 
 from raygnn.data.bundle import Bundle
+from raygnn.data.edge_types import edge_type_name
 from raygnn.data.ingest.build_bundle import IngestOptions, ingest
 from raygnn.data.standardization import ColumnScale
 from raygnn.data.tables.graph_tables import GraphTables, edge_rows, node_rows, write_tables
-from raygnn.loops.signature import LinkOutput, ModelSignature, NodeOutput
+from raygnn.loops.model_spec import ModelSpec, NodeInput, edge_widths
+from raygnn.loops.tasks.link_prediction.output import LinkOutput
+from raygnn.loops.tasks.node_classification.output import NodeOutput
+from raygnn.loops.tasks.target import output_classes
 from tests.errors import raises
 
 BUYS, SOLD = ("user", "buys", "item"), ("item", "sold_to", "user")
@@ -44,59 +48,100 @@ def _bundle(folder: Path, name: str, **changes) -> Bundle:
     return ingest(write_tables(tables, str(folder / name)), IngestOptions(), folder / "cache")
 
 
+def _spec(bundle: Bundle, widths: dict[str, int], output: LinkOutput) -> ModelSpec:
+    """Of a model with learned rows of users, which reads the amount of edges."""
+    return ModelSpec(
+        "x",
+        {
+            name: NodeInput.of(bundle, name, widths.get(name), embedded=name == "user")
+            for name in bundle.node_types
+        },
+        tuple(bundle.edge_types),
+        {"amount": edge_widths(bundle, "amount", bundle.edge_types)},
+        output,
+        edge_inputs={"amount": "edge_attr"},
+        fanouts={edge_type_name(edge_type): (4, 3) for edge_type in bundle.edge_types},
+    )
+
+
+def _read(text: str) -> ModelSpec:
+    return ModelSpec.from_json(text, "model.json", output_classes())
+
+
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("signature")
+    return tmp_path_factory.mktemp("spec")
 
 
 @pytest.fixture(scope="module")
-def signature(folder: Path) -> ModelSignature:
-    bundle = _bundle(folder, "training")
-    return ModelSignature.of(
-        bundle, "x", {"item": 2}, {"user"}, ["amount"], LinkOutput((BUYS, LIKES), True)
-    )
+def spec(folder: Path) -> ModelSpec:
+    return _spec(_bundle(folder, "training"), {"item": 2}, LinkOutput((BUYS, LIKES), True))
 
 
-def test_it_reads_back_as_written(signature):
-    assert ModelSignature.from_json(signature.to_json(), "model.json") == signature
+def test_it_reads_back_as_written(spec):
+    assert _read(spec.to_json()) == spec
     output = NodeOutput("user", "y", "multi_class", 2, ("a", "b"))
-    other = ModelSignature("x", signature.node_types, (BUYS,), {}, output)
-    assert ModelSignature.from_json(other.to_json(), "model.json") == other
+    other = ModelSpec("x", spec.node_types, (BUYS,), {}, output)
+    assert _read(other.to_json()) == other
 
 
-def test_how_features_were_standardised_is_saved_with_the_model(signature):
+_OLD_FILE = """
+{
+ "format": "raygnn/model-v1",
+ "raygnn": "0.1.0",
+ "feature": "x",
+ "node_types": {
+  "user": {"width": null, "ids": "e3b0c442", "num_nodes": 6},
+  "item": {"width": 2, "ids": null, "num_nodes": null}
+ },
+ "edge_types": ["user__buys__item", "item__sold_to__user"],
+ "edge_columns": {"amount": {"user__buys__item": 2}},
+ "standardization": {"item": {"x": {"mean": [0.5, 0.0], "std": [2.0, 1.0]}}},
+ "nodes": null,
+ "links": {"edge_types": ["user__buys__item"], "labels": true}
+}
+"""
+
+
+def test_a_file_of_an_older_version_is_read():
+    assert _read(_OLD_FILE) == ModelSpec(
+        "x",
+        {"user": NodeInput(None, "e3b0c442", 6), "item": NodeInput(2)},
+        (BUYS, SOLD),
+        {"amount": {"user__buys__item": 2}},
+        LinkOutput((BUYS,), True),
+        {"item": {"x": ColumnScale((0.5, 0.0), (2.0, 1.0))}},
+    )
+    links = '"links": {"edge_types": ["user__buys__item"], "labels": true}'
+    nodes = {"node_type": "item", "label": "y", "problem": "multi_class", "num_outputs": 2}
+    nodes |= {"class_names": ["a", "b"], "scale": None}
+    text = _OLD_FILE.replace('"nodes": null', f'"nodes": {json.dumps(nodes)}')
+    spec = _read(text.replace(links, '"links": null'))
+    assert spec.output == NodeOutput("item", "y", "multi_class", 2, ("a", "b"))
+
+
+def test_it_crosses_processes(spec):
+    assert pickle.loads(pickle.dumps(spec)) == spec
+
+
+def test_how_features_were_standardised_is_saved_with_the_model(spec):
     scales = {"item": {"x": ColumnScale((0.1, 1 / 3), (1e-7, 0.0))}}
     scales["user__buys__item"] = {"amount": ColumnScale((60_000.0, 0.0), (2.0, 1.0))}
-    saved = replace(signature, standardization=scales)
-    assert ModelSignature.from_json(saved.to_json(), "model.json") == saved
+    saved = replace(spec, standardization=scales)
+    assert _read(saved.to_json()) == saved
 
 
-def test_a_model_of_before_standardisation_reads_features_as_they_are(signature):
-    content = json.loads(signature.to_json())
+def test_a_model_of_before_standardisation_reads_features_as_they_are(spec):
+    content = json.loads(spec.to_json())
     del content["standardization"]
-    assert ModelSignature.from_json(json.dumps(content), "model.json") == signature
+    assert _read(json.dumps(content)) == spec
 
 
-def test_what_is_not_read_is_not_standardised(folder):
-    bundle = _bundle(folder, "with users", user_features=True)
-    scale = ColumnScale((0.0, 0.0), (2.0, 2.0))
-    saved = ModelSignature.of(
-        bundle,
-        "x",
-        {"item": 2, "user": 2},
-        {"user"},
-        [],
-        LinkOutput((BUYS,)),
-        {"item": {"x": scale}, "user": {"x": scale}},
-    )
-    assert dict(saved.standardization) == {"item": {"x": scale}}
-
-
-def test_it_fits_its_own_graph_in_any_order_and_with_more_types(folder, signature):
+def test_it_fits_its_own_graph_in_any_order_and_with_more_types(folder, spec):
     more = [LIKES, SOLD, BUYS]
     bundle = _bundle(folder, "more", edge_types=more, node_types=["item", "user"])
-    assert signature.unread_types(bundle) == ["user__likes__item"]
-    fitted = signature.fitted(bundle)
+    assert spec.unread_types(bundle) == ["user__likes__item"]
+    fitted = spec.fitted(bundle)
     assert fitted.node_types == ["user", "item"]
     assert fitted.edge_types == [BUYS, SOLD]
     again = pickle.loads(pickle.dumps(fitted))
@@ -121,13 +166,13 @@ def test_it_fits_its_own_graph_in_any_order_and_with_more_types(folder, signatur
         ({"user_features": True}, ("model-feature-width", 2, "without it")),
     ],
 )
-def test_what_does_not_fit_is_told(folder, signature, changes, message):
+def test_what_does_not_fit_is_told(folder, spec, changes, message):
     bundle = _bundle(folder, f"other-{abs(hash(message))}", **changes)
     with raises(*message):
-        signature.fitted(bundle)
+        spec.fitted(bundle)
 
 
-def test_a_missing_node_type_is_told(folder, signature):
+def test_a_missing_node_type_is_told(folder, spec):
     likes = ("item", "near", "item")
     tables = GraphTables(
         {"item": node_rows(np.arange(3), {"x": np.ones((3, 2), np.float32)})},
@@ -135,7 +180,7 @@ def test_a_missing_node_type_is_told(folder, signature):
     )
     bundle = ingest(write_tables(tables, str(folder / "items")), None, folder / "cache")
     with raises("model-node-type-missing", "user", "item"):
-        signature.fitted(bundle)
+        spec.fitted(bundle)
     with raises("graph-node-type-unknown", "user"):
         bundle.of_types(["user"], [])
 
@@ -153,4 +198,4 @@ def test_a_missing_node_type_is_told(folder, signature):
 )
 def test_a_damaged_file_is_told(text, message):
     with raises(*message):
-        ModelSignature.from_json(text, "model.json")
+        _read(text)

@@ -1,0 +1,183 @@
+"""What tasks of one encoder and one target have in common."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from types import MappingProxyType
+from typing import Any, ClassVar
+
+import numpy as np
+from torch import Tensor
+
+from raygnn.config import Component, LoadedConfig, build
+from raygnn.data.bundle import Bundle
+from raygnn.loops.model_spec import ModelSpec
+from raygnn.loops.task import Task, TaskEnvironment
+from raygnn.loops.tasks.build_encoder import completed, make_spec
+from raygnn.loops.tasks.build_sampler import build_sampler
+from raygnn.loops.tasks.exact_encoding import encode_exactly
+from raygnn.loops.tasks.target import TaskArguments, TaskTarget
+from raygnn.metrics import as_metric
+from raygnn.models.graph_encoder import GraphEncoder
+from raygnn.parallel.shared_rows import computed_by_all
+from raygnn.sampling.batch_sequence import BatchSequence, BatchT
+from raygnn.sampling.loader import NeighborLoader
+from raygnn.sampling.stores import LocalFeatureStore, LocalGraphStore
+
+
+class EncoderTask(Task[BatchT]):
+    """A task whose model is built of `env.spec`, and which learns what its target says.
+
+    A subclass names the class of its target, and builds model and loaders. `target` is made when
+    it is first asked for, which only training does.
+
+    Attributes:
+        arguments: `task.args`, checked.
+    """
+
+    target_class: ClassVar[type[TaskTarget]]
+
+    spec: ModelSpec
+
+    def __init__(self, **args: Any) -> None:
+        self.arguments: TaskArguments = self.target_class.Arguments.of(args)
+        self._loaders: dict[str, Any] = {}
+
+    def setup(self, env: TaskEnvironment) -> None:
+        """Takes what the driver, or a run before, has found."""
+        super().setup(env)
+        self.spec = completed(self.spec, env.loaded, env.bundle, self.arguments)
+
+    def find_spec(self, loaded: LoadedConfig, bundle: Bundle) -> ModelSpec:
+        """Finds the target, and what the model reads.
+
+        Raises:
+            ConfigError: an argument names something that the graph does not have.
+            DataError: there is nothing to learn, or nothing to learn it from.
+        """
+        self.target = self.target_class.find(bundle, loaded.config, self.arguments)
+        return make_spec(loaded, bundle, self.target)
+
+    @cached_property
+    def target(self) -> Any:
+        """Labels and splits, or links: what is learned."""
+        config = self.env.loaded.config
+        return self.target_class.of(self.env.bundle, config, self.arguments, self.spec.output)
+
+    @cached_property
+    def graph(self) -> LocalGraphStore:
+        """The graph that messages pass along."""
+        return LocalGraphStore(self.env.bundle, self.env.loaded.config.sampling.direction)
+
+    @cached_property
+    def features(self) -> LocalFeatureStore:
+        """The features of the graph, standardised as the model reads them."""
+        return LocalFeatureStore(self.env.bundle, self.spec.standardization)
+
+    @cached_property
+    def _sampler(self) -> Any:
+        return build_sampler(self.env.loaded, self.graph)
+
+    def loader(self, split: str) -> Any:
+        """See `Task`."""
+        if split not in self._loaders:
+            self._loaders[split] = self.build_loader(split)
+        return self._loaders[split]
+
+    @abstractmethod
+    def build_loader(self, split: str) -> BatchSequence[BatchT] | None:
+        """The loader of a split; None where the split was not declared."""
+
+    def neighbor_loader(
+        self,
+        split: str,
+        seeds: np.ndarray,
+        node_type: str,
+        columns: Mapping[str, str] = MappingProxyType({}),
+    ) -> NeighborLoader | None:
+        """Batches of nodes with their neighborhoods; None without nodes.
+
+        Args:
+            seeds: int64 [num_seeds], dense ids.
+            columns: further columns of nodes that a batch has, by what it calls them.
+        """
+        if len(seeds) == 0:
+            return None
+        return NeighborLoader(
+            self.graph,
+            self.features,
+            seeds,
+            node_type,
+            sampler=self._sampler,
+            columns={**self.spec.node_columns, **columns},
+            **self.loader_options(split),
+        )
+
+    def loader_options(self, split: str) -> dict[str, Any]:
+        """Arguments of the loaders of a split: its batches, this rank's share, edge columns."""
+        env, config = self.env, self.env.loaded.config
+        settings = config.loader_plan(split)
+        return {
+            "edge_columns": self.spec.edge_inputs,
+            "batch_size": settings.batch_size,
+            "split": split,
+            "seed": config.seed,
+            "shuffle": split == "train",
+            "rank": env.rank,
+            "world_size": env.world_size,
+            "num_threads": settings.num_threads,
+            "prefetch_batches": settings.prefetch_batches,
+            "device": env.device,
+        }
+
+    def encode_exactly(
+        self, encoder: GraphEncoder, graph: LocalGraphStore, node_types: Sequence[str]
+    ) -> dict[str, Tensor]:
+        """Embeddings of all nodes of these types, [num_nodes, channels], layer by layer.
+
+        Collective: all ranks must call.
+        """
+        env = self.env
+        in_fp32 = env.loaded.config.training.precision == "fp32"
+        return encode_exactly(
+            encoder,
+            graph,
+            self.features,
+            self.spec.feature,
+            node_types,
+            edge_columns=self.spec.edge_inputs,
+            device=env.device,
+            compute=computed_by_all(env.scratch, in_fp32),
+        )
+
+    def build_metrics(self) -> Sequence[Any]:
+        """Those under `metrics`, else the task's own."""
+        loaded = self.env.loaded
+        chosen = loaded.config.metrics or [Component(type=name) for name in self.metric_names()]
+        num_outputs, problem = self.metric_problem()
+        injected: Any = {"num_outputs": num_outputs, "problem": problem}
+        return [
+            as_metric(build(metric, "metric", loaded.allow_modules, **injected), **injected)
+            for metric in chosen
+        ]
+
+    def metric_problem(self) -> tuple[int, str]:
+        """What metrics are built with: the number of outputs, and the problem.
+
+        A task of several problems overrides it.
+        """
+        ((problem, num_outputs),) = self.target_class.problems({})
+        return num_outputs, problem
+
+    def metric_names(self) -> Sequence[str]:
+        """The metrics of a run without `metrics`; those of the target by default."""
+        _, problem = self.metric_problem()
+        return self.target_class.default_metrics[problem]
+
+    def close(self) -> None:
+        """Ends the threads of the loaders."""
+        for loader in self._loaders.values():
+            if loader is not None:
+                loader.close()

@@ -1,0 +1,28 @@
+"""The configured losses of nodes as one loss of a batch."""
+
+from __future__ import annotations
+
+import torch
+
+from raygnn.config import LoadedConfig
+from raygnn.loops.tasks.objective import Objective
+
+_LOSS_OF = {
+    "multi_class": "cross_entropy",
+    "multi_label": "binary_cross_entropy",
+    "regression": "mse",
+}
+#: What a term of the loss may take: the model's output (that of `on`) and all of them, the labels,
+#: [num_seeds, channels] of the encoder, the module, and the batch.
+_INPUTS = frozenset({"prediction", "outputs", "target", "embeddings", "model", "batch"})
+
+
+class NodeObjective(Objective):
+    """Weighted sum of the terms under `losses`; by default the usual loss of the problem."""
+
+    def __init__(
+        self, loaded: LoadedConfig, problem: str, device: torch.device | None = None
+    ) -> None:
+        exact = loaded.config.training.eval == "exact"
+        inputs = _INPUTS - {"batch"} if exact else _INPUTS  # exact evaluation has no batches
+        super().__init__(loaded, _LOSS_OF[problem], inputs, device or torch.device("cpu"))

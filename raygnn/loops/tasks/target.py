@@ -1,0 +1,145 @@
+"""What the driver asks of a task before torch is imported: its arguments, and what it learns."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, ClassVar, Self
+
+from raygnn.config.slots import TASK_TARGETS
+from raygnn.config.validation import typed_arguments
+from raygnn.loops.model_spec import Output
+
+if TYPE_CHECKING:
+    from raygnn.config import Config, LoadedConfig
+    from raygnn.config.section import KeyPath, Problem
+    from raygnn.data.bundle import Bundle
+
+
+@dataclass(frozen=True)
+class TaskArguments:
+    """`task.args`. A task adds fields of its own, which need defaults.
+
+    Attributes:
+        task: short name of the task.
+        feature: feature column of the input.
+        edge_feature: edge column that the model reads as `edge_attr`.
+        edge_weight: edge column of a factor on each message.
+    """
+
+    task: ClassVar[str]
+
+    feature: str = "x"
+    edge_feature: str | None = None
+    edge_weight: str | None = None
+
+    @classmethod
+    def of(cls, args: Mapping[str, Any]) -> Self:
+        """Takes `task.args`.
+
+        Raises:
+            ConfigError: one of them is not an argument of the task, or of another type or range.
+        """
+        arguments = typed_arguments(cls, args, cls.task)
+        arguments.check()
+        return arguments
+
+    def check(self) -> None:
+        """Checks ranges and choices.
+
+        Raises:
+            ConfigError: one does not hold.
+        """
+
+
+class TaskTarget(ABC):
+    """What a task learns of a graph: labels, splits or links, and what a model then gives.
+
+    The driver makes one to check data and to report what it has found, each rank of a training
+    makes one to learn from. Inference makes none. Modules of targets do not import torch.
+    """
+
+    Arguments: ClassVar[type[TaskArguments]]
+
+    #: Names of the metrics of a run without `metrics`, by problem.
+    default_metrics: ClassVar[Mapping[str, Sequence[str]]]
+
+    #: How the names of metrics begin that the task logs beside those under `metrics`.
+    own_metrics: ClassVar[tuple[str, ...]] = ()
+
+    #: The records of what a model gives that no other task has.
+    output_class: ClassVar[type[Output]]
+
+    arguments: TaskArguments
+
+    #: What a model gives, as far as it is known before the losses are.
+    output: Output
+
+    @classmethod
+    def problems(cls, args: Mapping[str, Any]) -> Sequence[tuple[str, int]]:
+        """The problems that the task may turn out to be, each with a likely number of outputs.
+
+        Args:
+            args: `task.args`, not checked yet.
+        """
+        return [(problem, 1) for problem in cls.default_metrics]
+
+    @classmethod
+    def broken_rules(cls, config: Config) -> Iterable[Problem]:
+        """What other sections of the config ask for and the task does not do."""
+        return ()
+
+    @classmethod
+    def broken_texts(cls, config: Config) -> list[tuple[KeyPath, str]]:
+        """`broken_rules` as messages, with their places."""
+        found = []
+        for problem in cls.broken_rules(config):
+            value = reduce(getattr, map(str, problem.path), config)
+            found.append((problem.path, problem.text(repr(value))))
+        return found
+
+    @classmethod
+    @abstractmethod
+    def find(cls, bundle: Bundle, config: Config, arguments: Any) -> Self:
+        """Finds what arguments and config leave open, and checks the rest.
+
+        Raises:
+            ConfigError: `task.args` or the config name something that the graph does not have.
+            DataError: there is nothing to learn, or a split is empty.
+        """
+
+    @classmethod
+    def of(cls, bundle: Bundle, config: Config, arguments: Any, output: Any) -> Self:
+        """The same as `find`, of an output that has been found before."""
+        return cls.find(bundle, config, arguments)
+
+    def trained_output(self, loaded: LoadedConfig) -> Output:
+        """`output`, with what follows from the losses. Imports torch."""
+        return self.output
+
+    def summary(self, bundle: Bundle) -> Iterable[str]:
+        """Lines that say what was found."""
+        return ()
+
+
+def target_class(task: str) -> type[TaskTarget] | None:
+    """The target of `task.type`; None of a task of the user's own."""
+    path = TASK_TARGETS.get(task)
+    if path is None:
+        return None
+    module, _, name = path.rpartition(".")
+    found: type[TaskTarget] = getattr(import_module(module), name)
+    return found
+
+
+def target_classes() -> list[type[TaskTarget]]:
+    """The targets of all tasks of raygnn."""
+    return [found for task in TASK_TARGETS if (found := target_class(task)) is not None]
+
+
+def output_classes() -> list[type[Output]]:
+    """What models of raygnn's tasks give, as `ModelSpec.from_json` reads it."""
+    return list(dict.fromkeys(found.output_class for found in target_classes()))

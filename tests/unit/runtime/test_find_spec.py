@@ -1,0 +1,85 @@
+"""The driver finds what a run reads and predicts, and workers take it or find the same."""
+
+from __future__ import annotations
+
+import pickle
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from raygnn.config import LoadedConfig, build, load_config
+from raygnn.data.bundle import Bundle
+from raygnn.errors import ConfigError
+from raygnn.loops.model_spec import ModelSpec
+from raygnn.loops.task import Task, TaskEnvironment
+from raygnn.loops.tasks.target import output_classes
+from raygnn.runtime.data_checks import find_spec
+from tests.small_runs import small_bundle, small_config
+
+
+@pytest.fixture(scope="module")
+def bundle(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
+    return small_bundle(tmp_path_factory.mktemp("graph"))
+
+
+def _loaded(tmp_path: Path, **changes: Any) -> LoadedConfig:
+    splits = {"type": "hash", "fractions": [0.8, 0.1, 0.1]}
+    config = small_config(tmp_path, metrics=[], data__splits=splits, **changes)
+    return load_config(config, allow_modules=["tests", "not_there"])
+
+
+def _set_up(loaded: LoadedConfig, bundle: Bundle, spec: ModelSpec | None = None) -> Task:
+    task: Task = build(loaded.config.task, "task", loaded.allow_modules)
+    task.setup(TaskEnvironment(loaded, bundle, 0, 1, torch.device("cpu"), spec))
+    return task
+
+
+@pytest.mark.parametrize(
+    ("task", "model"),
+    [
+        ({"type": "node_classification", "args": {}}, "GraphSAGE"),
+        ({"type": "node_classification", "args": {"problem": "regression"}}, "GraphSAGE"),
+        ({"type": "link_prediction", "args": {}}, "LightGCN"),
+    ],
+)
+def test_workers_find_what_the_driver_finds(tmp_path, bundle, task, model):
+    loaded = _loaded(tmp_path, task=task, model={"type": model})
+    spec = find_spec(loaded, bundle)
+    assert spec is not None
+    assert _set_up(loaded, bundle).spec == spec
+    again = pickle.loads(pickle.dumps(spec))
+    assert _set_up(loaded, bundle, again).spec is again
+    assert ModelSpec.from_json(spec.to_json(), "model.json", output_classes()) == spec
+    assert spec.fanouts == {"node__to__node": (4, 3)}
+    assert (spec.node_types["node"].ids is not None) == (model == "LightGCN")
+    assert len(pickle.dumps(spec)) < 3000
+
+
+@pytest.mark.parametrize(("loss", "is_scaled"), [("mse", True), ("torch.nn.PoissonNLLLoss", False)])
+def test_the_loss_decides_about_the_scale(tmp_path, bundle, loss, is_scaled):
+    task = {"type": "node_classification", "args": {"problem": "regression"}}
+    losses = (
+        [{"type": loss}] if is_scaled else [{"type": loss, "inputs": {"log_input": "prediction"}}]
+    )
+    spec = find_spec(_loaded(tmp_path, task=task, losses=losses), bundle)
+    assert (spec.output.scale is not None) == is_scaled
+
+
+def test_what_is_of_the_users_is_left_to_the_workers(tmp_path, bundle):
+    unread = {"type": "node_classification", "args": {"edge_feature": "no"}}
+    losses = [{"type": "not_there.loss"}]
+    assert find_spec(_loaded(tmp_path, losses=losses), bundle) is None
+    with pytest.raises(ConfigError, match=r"task\.args\.edge_feature='no' is invalid"):
+        find_spec(_loaded(tmp_path, losses=losses, task=unread), bundle)
+    assert find_spec(_loaded(tmp_path, model={"type": "not_there.Model"}), bundle) is None
+    assert find_spec(_loaded(tmp_path, task={"type": "not_there.Task"}), bundle) is None
+    assert "not_there" not in sys.modules
+
+
+def test_a_model_that_learns_rows_unsaid_is_refused(tmp_path, bundle):
+    loaded = _loaded(tmp_path, model={"type": "tests.user_code.RowsUnsaid"})
+    with pytest.raises(ConfigError, match=r"rows of the node types \['node'\], .* say \[\]"):
+        _set_up(loaded, bundle).build_model()
