@@ -122,7 +122,7 @@ def _scales(engine: Engine) -> list[str]:
     """Names features whose elements spread very differently."""
     bundle, texts = engine.task.env.bundle, []
     is_on = engine.config.data.standardize
-    remedy = " puts them on one scale" if is_on else " is off: true puts them on one scale"
+    remedy = "=true has put them on one scale" if is_on else " is off: true puts them on one scale"
     for node_type in bundle.node_types:
         for column in bundle.columns(node_type).values():
             measured = column.statistics if column.role == "feature" else None

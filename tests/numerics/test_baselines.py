@@ -129,7 +129,8 @@ def test_rare_classes_are_named(tmp_path, capsys, off):
     assert text.startswith("classes of under 1 % of the ")
     assert "'rare' (0." in text
     assert "elements of feature 'x' of 'n' spread from 0.2" in text
-    assert f"data.standardize{' is off: true' if off else ''} puts them on one scale" in text
+    said = " is off: true puts" if off else "=true has put"
+    assert f"data.standardize{said} them on one scale" in text
     out = capsys.readouterr().out
     assert "warning: classes of under 1 %" in out
     assert "warning: elements of feature 'x'" in out

@@ -100,9 +100,11 @@ def _element(kind: pa.DataType, column: str, column_type: pa.DataType, place: st
             "Write its values, or take it out of graph.yaml.",
             id="table-column-null",
         )
+    is_feature = ".features." in place
+    remedy = f"Write {{column: {column}, transform: auto}} for it, or use" if is_feature else "Use"
     raise DataError(
         f"{place} is invalid: column {column!r} is {column_type}, which holds no numbers that "
-        "raygnn reads. Use integers, floats or booleans, lists of them (list, FixedSizeList, "
+        f"raygnn reads. {remedy} integers, floats or booleans, lists of them (list, FixedSizeList, "
         "FixedShapeTensor), or fixed-size binary.",
         id="table-column-type",
     )

@@ -140,7 +140,7 @@ def test_what_is_no_model_is_told(node_model, link_model, tmp_path):
     with raises("model-weights-missing"):
         _predict(unfinished, node_model, out)
     unsigned = _copy(node_model, tmp_path / "unsigned", *FILES[:2])
-    with raises("model-signature-missing", "model.json"):
+    with raises("model-spec-missing", "model.json"):
         _predict(unsigned, node_model, out)
     damaged = _copy(node_model, tmp_path / "damaged", *FILES)
     (damaged / "model.safetensors").write_bytes(b"cut off")
