@@ -240,7 +240,7 @@ def test_a_class_of_ones_own_says_what_it_reads(tmp_path, graphs, model, args, c
     config = _config(tmp_path, graphs["one"], f"tests.user_code.{model}", **args)
     config["model"]["args"] = {}
     task, _ = _set_up(config, NodeClassification)
-    assert task.edge_columns == columns
+    assert task.spec.edge_inputs == columns
     assert getattr(getattr(task.model.encoder.module, "options", None), "edge_dim", None) == (
         2 if model == "AttendsToEdges" else None
     )

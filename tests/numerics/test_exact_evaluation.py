@@ -99,6 +99,7 @@ def _evaluate_with_failure() -> str:
 
 def test_a_failing_rank_is_named_on_all(ranks):
     expected = "Rank 1 failed in evaluation of the val split: ValueError: broken batch"
+    expected += " [run-rank-failed]"
     assert ranks.run(_evaluate_with_failure, 2) == [expected] * 2
 
 
