@@ -128,16 +128,13 @@ CASES = (
         metrics=("full_recall@20", "full_ndcg@20"),
         grid=(
             {
-                "softmax": (
-                    *("--losses", "[{type: softmax, args: {temperature: 0.2}}]"),
-                    *("--model.args.normalize_output", "true"),
-                ),
-                "bpr": (),
+                "softmax": (),
+                "bpr": ("--losses", "[{type: bpr}]", "--model.args.normalize_output", "false"),
             },
             {"trust": (), "no trust": ("--sampling.fanouts", NO_TRUST)},
             values("optimizer.args.lr", "0.02", "0.05"),
         ),
-        chosen="bpr, trust, lr 0.05",
+        chosen="softmax, trust, lr 0.02",
         plain=(),
         plain_chosen="bpr, trust, lr 0.02",
         aims={},

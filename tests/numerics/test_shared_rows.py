@@ -63,7 +63,7 @@ def _fail(folder: Path, hosts: list[str]) -> str:
 
 @pytest.mark.parametrize("hosts", [["a", "a"], ["a", "b"]])
 def test_a_failing_rank_is_named_on_all(ranks, tmp_path, hosts):
-    expected = "Rank 1 failed in encoding: ValueError: broken chunk"
+    expected = "Rank 1 failed in encoding: ValueError: broken chunk [run-rank-failed]"
     assert ranks.run(_fail, 2, tmp_path, hosts) == [expected] * 2
 
 
@@ -87,6 +87,6 @@ def _no_memory(*args: object, **options: object) -> None:
 
 
 def test_rows_that_one_rank_cannot_map_are_told_by_all(ranks, tmp_path):
-    expected = "Rank 1 failed in mapping rows: OSError: Cannot allocate memory"
+    expected = "Rank 1 failed in mapping rows: OSError: Cannot allocate memory [run-rank-failed]"
     assert ranks.run(_fail_to_map, 2, tmp_path) == [expected] * 2
     assert not list(tmp_path.iterdir())
