@@ -14,8 +14,8 @@ from raygnn.errors import ConfigError
 from raygnn.inference.job import (
     SCORES,
     WHAT,
-    NeighborRequest,
     NodeRequest,
+    TopKRequest,
     check_node_type,
     find_as_of,
     known_types,
@@ -143,7 +143,7 @@ def top_k(
     The other arguments and the errors are those of `predict`.
     """
 
-    def ask(saved: SavedModel, bundle: Bundle) -> NeighborRequest:
+    def ask(saved: SavedModel, bundle: Bundle) -> TopKRequest:
         spec = saved.spec
         relation = None if edge_type is None else relation_of(spec, edge_type)
         anchor, target = _ends(spec, edge_type, anchor_type, target_type)
@@ -151,7 +151,7 @@ def top_k(
         if isinstance(given, str | PathLike):
             kind = bundle.id_map(anchor).kind
             given = read_ids(fspath(given), anchors_column, kind, "--anchors")
-        request = NeighborRequest(
+        request = TopKRequest(
             k,
             dense_ids(bundle, anchor, given, "--anchors"),
             anchor,

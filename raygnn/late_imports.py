@@ -28,6 +28,6 @@ class _OnUse(MetaPathFinder):
         return spec
 
 
-def wait_for_use() -> None:
+def install_lazy_imports() -> None:
     """Lets the packages wait, where they are not imported yet."""
     sys.meta_path.insert(0, _OnUse())

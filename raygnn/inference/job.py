@@ -70,7 +70,7 @@ class NodeRequest:
 
 
 @dataclass(frozen=True)
-class NeighborRequest:
+class TopKRequest:
     """The targets of highest score for each anchor.
 
     Attributes:
@@ -145,7 +145,7 @@ class InferenceJob:
 
     model: SavedModel
     bundle_path: str
-    request: NodeRequest | NeighborRequest
+    request: NodeRequest | TopKRequest
     output: OutputFolder
     rows_per_file: int
     chunk_size: int

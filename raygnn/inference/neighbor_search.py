@@ -18,7 +18,7 @@ from raygnn.data.links.supervision import (
     known_positives_as_of,
 )
 from raygnn.inference.embeddings import Embeddings
-from raygnn.inference.job import NeighborRequest
+from raygnn.inference.job import TopKRequest
 from raygnn.inference.top_k import Scores, top_k
 from raygnn.models.decoders import Decoder, InnerProduct
 from raygnn.parallel.agreement import run_and_sync_errors
@@ -34,7 +34,7 @@ class NeighborSearch:
 
     def __init__(
         self,
-        request: NeighborRequest,
+        request: TopKRequest,
         bundle: Bundle,
         model: nn.Module,
         embeddings: Embeddings,
@@ -99,13 +99,13 @@ class NeighborSearch:
         return out
 
 
-def _scores(request: NeighborRequest, model: nn.Module) -> Scores:
+def _scores(request: TopKRequest, model: nn.Module) -> Scores:
     decoder = InnerProduct(1) if request.score == "inner_product" else model.decoder
     assert isinstance(decoder, Decoder)
     return partial(decoder.double().score_all, relation=request.relation or 0)
 
 
-def _known(request: NeighborRequest, bundle: Bundle) -> list[KnownPositives]:
+def _known(request: TopKRequest, bundle: Bundle) -> list[KnownPositives]:
     """Links that are left out, by edge type."""
     links = [LinkSplit(t, labels=_has_labels(bundle, t)) for t in request.filter_known]
     if request.as_of is None:

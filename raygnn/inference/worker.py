@@ -20,7 +20,7 @@ from raygnn.data.edge_types import edge_type_name
 from raygnn.data.filesystem import read_bytes, redact
 from raygnn.errors import FAILURES, CheckpointError, ConfigError, DataError
 from raygnn.inference.embeddings import Embeddings, ExactEmbeddings, SampledEmbeddings
-from raygnn.inference.job import InferenceJob, NeighborRequest, NodeRequest
+from raygnn.inference.job import InferenceJob, NodeRequest, TopKRequest
 from raygnn.inference.neighbor_search import NeighborSearch
 from raygnn.loops.context import WorkerContext
 from raygnn.loops.process import prepare_process
@@ -112,7 +112,7 @@ def _write(
 ) -> dict[str, list[dict[str, Any]]]:
     """Writes all tables; every rank takes every world-size-th file of each."""
     bundle = task.env.bundle
-    if isinstance(job.request, NeighborRequest):
+    if isinstance(job.request, TopKRequest):
         search = NeighborSearch(job.request, bundle, model, embeddings, context.device)
         rows = max(job.rows_per_file // job.request.k, 1)
         parts = {"neighbors": (_cut(len(job.request.anchors), rows), search.table)}
@@ -213,7 +213,7 @@ def _manifest(
     }
     if request.as_of is not None:
         content |= {"as_of": request.as_of.time, "time_unit": request.as_of.unit}
-    if isinstance(request, NeighborRequest):
+    if isinstance(request, TopKRequest):
         content |= {
             "what": "neighbors",
             "k": request.k,
