@@ -43,33 +43,35 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command line; returns the exit status."""
     args = _parser().parse_args(argv)
     try:
-        if args.command == "draft":
-            return _draft(args.folder, args.overwrite)
-        parse_split(getattr(args, "split", None) or "none")
-        check_folder(args.out, args.overwrite)
-        tables = args.convert(args)
-        write_tables(tables, args.out, args.shards, args.overwrite, progress=_print_progress)
+        args.run(args)
     except RaygnnError as error:
         print(f"error: {redact(_in_flags(str(error)))}", file=sys.stderr)
         return error.exit_status
     except OSError as error:
         print(f"error: {redact(str(error))}", file=sys.stderr)
         return DataError.exit_status
+    return 0
+
+
+def _write_tables(args: argparse.Namespace) -> None:
+    """Writes what `args.convert` reads as a graph."""
+    parse_split(getattr(args, "split", None) or "none")
+    check_folder(args.out, args.overwrite)
+    tables = args.convert(args)
+    write_tables(tables, args.out, args.shards, args.overwrite, progress=_print_progress)
     print(f"wrote {redact(args.out)}")
     for line in summarize_tables(tables):
         print(f"  {line}")
     print(f"next: {_next_command(args.out, tables)}")
-    return 0
 
 
-def _draft(folder: str, overwrite: bool) -> int:
+def _write_draft(args: argparse.Namespace) -> None:
     """Writes `graph.yaml` into a folder of tables."""
-    uri, notes = write_draft(folder, overwrite)
+    uri, notes = write_draft(args.folder, args.overwrite)
     print(f"wrote {redact(uri)}: a draft to look through")
     for note in notes:
         print(f"  ? {note}")
-    print(f"next: python -m raygnn.train CONFIG.yaml --data.uri {shlex.quote(redact(folder))}")
-    return 0
+    print(f"next: python -m raygnn.train CONFIG.yaml --data.uri {shlex.quote(redact(args.folder))}")
 
 
 def _convert_npz(args: argparse.Namespace) -> GraphTables:
@@ -217,6 +219,7 @@ def _add_draft(commands: Any) -> None:
         description="Writes graph.yaml into a folder of Parquet, CSV or TSV tables, to edit.",
         allow_abbrev=False,
     )
+    command.set_defaults(run=_write_draft)
     command.add_argument("folder", help="folder of the tables (path or URI)")
     command.add_argument("--overwrite", action="store_true", help="replace the folder's graph.yaml")
 
@@ -313,7 +316,7 @@ def _add_command(
     command: argparse.ArgumentParser = commands.add_parser(
         name, help=summary, description=f"Writes graph tables {summary}.", allow_abbrev=False
     )
-    command.set_defaults(convert=convert)
+    command.set_defaults(run=_write_tables, convert=convert)
     command.add_argument(
         "--out", required=True, metavar="URI", help="folder to write, any fsspec URI"
     )

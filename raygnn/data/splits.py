@@ -21,6 +21,11 @@ from raygnn.errors import DataError
 
 #: Of the codes 1, 2 and 3; 0 is no split.
 SPLIT_NAMES = ("train", "val", "test")
+#: The words of a split column, in lower case, and what they mean; 0 is a node of no split.
+SPLIT_CODES = {
+    **{name: code for code, name in enumerate(SPLIT_NAMES, start=1)},
+    **{"valid": 2, "validation": 2, "": 0, "none": 0},
+}
 
 if TYPE_CHECKING:
     from raygnn.config.data_section import HashSplit, PerClassSplit, SplitRule, TemporalSplit

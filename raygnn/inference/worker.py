@@ -131,7 +131,7 @@ def _write(
                 mine.append(job.output.write(table, part, len(ranges), make(*ranges[part])))
                 if context.rank == 0:
                     pace.reached(ranges[part][1])
-        except FAILURES as error:  # told to all ranks
+        except FAILURES as error:  # reported to all ranks
             failure = error
         raise_if_any_failed(failure, f"writing {table}")
         files = [file for files in collectives.gather_objects(mine) for file in files]

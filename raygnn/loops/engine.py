@@ -397,7 +397,7 @@ class Engine:
     def state_dict(self) -> dict[str, Any]:
         """Everything that a resumed run needs, beside each rank's random state.
 
-        Of what is shared out between ranks (`scaling.shard`) rank 0 has it, and the others None. A
+        Of what is sharded (`scaling.shard`) rank 0 has it, and the others None. A
         callback that fails is for the caller to ask after.
         """
         stopper, module = self.early_stopper, self.optimization.module

@@ -147,7 +147,7 @@ def evaluate(
             outputs = task.evaluate(split, num_batches)
             for output in outputs if watch is None else watch(outputs, num_batches):
                 table.add(output)
-    except FAILURES as error:  # told to all ranks, then raised below
+    except FAILURES as error:  # reported to all ranks, then raised below
         failure = error
     finally:
         task.model.train(training)

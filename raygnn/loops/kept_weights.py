@@ -69,7 +69,7 @@ def _copy(weights: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _as_in(module: nn.Module, weights: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Weights as this rank holds them, as the module's own are shared out."""
+    """Weights as this rank holds them, sharded as the module's own are."""
     own = module.state_dict()
     return {name: with_part(own[name], tensor) for name, tensor in weights.items()}
 
@@ -77,7 +77,7 @@ def _as_in(module: nn.Module, weights: dict[str, Tensor]) -> dict[str, Tensor]:
 class WeightAverage:
     """Exponential moving average of parameters, in float32; buffers are taken as they are.
 
-    Equal on all ranks, as the weights are, or shared out, as they are.
+    Equal on all ranks, as the weights are, or sharded as they are.
     """
 
     def __init__(self, module: nn.Module, decay: float) -> None:
@@ -104,7 +104,7 @@ class WeightAverage:
             self._copy_in(own)
 
     def state_dict(self) -> dict[str, Any]:
-        """The average; of weights that are shared out, None on other ranks than 0.
+        """The average; of sharded weights, None on other ranks than 0.
 
         Collective: all ranks must call.
         """

@@ -349,20 +349,6 @@ def edge_widths(bundle: Bundle, column: str, edge_types: Sequence[EdgeType]) -> 
     return {edge_type_name(t): width for t, width in widths.items() if t in edge_types}
 
 
-def find_transforms(
-    bundle: Bundle, feature: str, edge_columns: Sequence[str], node_types: Sequence[str]
-) -> Transforms:
-    """The transforms of the features that a model reads."""
-    read: list[tuple[str | EdgeType, str]] = [(name, feature) for name in node_types]
-    read += [(edge_type, column) for edge_type in bundle.edge_types for column in edge_columns]
-    found: dict[str, dict[str, FittedFeature]] = {}
-    for type_, column in read:
-        info = bundle.columns(type_).get(column)
-        if info is not None and info.transforms is not None:
-            found.setdefault(type_name(type_), {})[column] = info.transforms
-    return found
-
-
 @functools.cache
 def _type_adapter(kind: Any) -> TypeAdapter[Any]:
     return TypeAdapter(kind)

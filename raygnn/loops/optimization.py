@@ -169,7 +169,7 @@ class Optimization:
         return nullcontext() if self._sharded is None else self._sharded.gathered()
 
     def whole_weights(self) -> dict[str, Any]:
-        """The model's state; of weights that are shared out, None on other ranks than 0.
+        """The model's state; of sharded weights, None on other ranks than 0.
 
         Collective: all ranks must call.
         """
@@ -272,7 +272,7 @@ class Optimization:
                 buffer.copy_(collectives.all_reduce_sum(buffer.detach().clone()) / size)
 
     def state_dict(self) -> dict[str, Any]:
-        """The state of all ranks, whatever `scaling.shard` is; of what is shared out, on rank 0.
+        """The state of all ranks, whatever `scaling.shard` is; of what is sharded, on rank 0.
 
         Buffers are averaged first, as a resumed run has those of rank 0 on every rank. Collective:
         all ranks must call.

@@ -33,16 +33,16 @@ def run_and_sync_errors(step: Callable[[], Result], where: str = "setting up") -
     problem: BaseException | None = None
     try:
         result = step()
-    except FAILURES as raised:  # told to all ranks, then raised below
+    except FAILURES as raised:  # reported to all ranks, then raised below
         problem = raised
-    told = problem
+    reported = problem
     if problem is not None and not isinstance(problem, RaygnnError):
-        told = TrainingError(
+        reported = TrainingError(
             f"Rank {collectives.rank()} failed in {where}: {describe(problem)}",
             id="run-rank-failed",
         )
-    for found in collectives.gather_objects(told):
-        if found is not None and isinstance(problem, Exception) and told is not problem:
+    for found in collectives.gather_objects(reported):
+        if found is not None and isinstance(problem, Exception) and reported is not problem:
             raise problem
         if found is not None:
             raise found
@@ -62,7 +62,7 @@ def agreement(where: str, error: type[RaygnnError] = TrainingError) -> Iterator[
     failure: BaseException | None = None
     try:
         yield
-    except FAILURES as raised:  # told to all ranks, then raised below
+    except FAILURES as raised:  # reported to all ranks, then raised below
         failure = raised
     raise_if_any_failed(failure, where, error)
 

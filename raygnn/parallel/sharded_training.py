@@ -71,7 +71,7 @@ class ShardedWeights:
 
     FSDP gathers in the hooks of the modules that it is given, where all ranks must meet. Ranks here
     run different numbers of forward passes, or none, and one that fails must not leave the others
-    in a collective. So FSDP is given a holder, whose hooks never run, and is told when to gather.
+    in a collective. So FSDP wraps a holder, whose hooks never run, and gathers when it is called.
     """
 
     def __init__(self, module: nn.Module, device: torch.device) -> None:

@@ -78,7 +78,7 @@ class SharedRows:
                 out[first:last] = rows_of(first, last).numpy()
                 if self._rank == 0:
                     pace.reached(last)
-        except FAILURES as error:  # told to all ranks
+        except FAILURES as error:  # reported to all ranks
             failure = error
         raise_if_any_failed(failure, "encoding")
 
@@ -95,7 +95,7 @@ class SharedRows:
             try:
                 if self._rank < len(turn):
                     rows = rows_of(*turn[self._rank])
-            except FAILURES as error:  # told to all ranks
+            except FAILURES as error:  # reported to all ranks
                 failure = error
             raise_if_any_failed(failure, "encoding")
             everyones = collectives.gather_rows(rows)
@@ -126,7 +126,7 @@ class SharedRows:
     def _create(self, num_bytes: int) -> str:
         descriptor, path = tempfile.mkstemp(prefix="rows-", dir=self._folder)
         try:
-            os.posix_fallocate(descriptor, 0, num_bytes)  # a full disk is told here, not by SIGBUS
+            os.posix_fallocate(descriptor, 0, num_bytes)  # a full disk fails here, not by SIGBUS
         except OSError:
             os.unlink(path)
             raise

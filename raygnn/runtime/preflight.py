@@ -44,7 +44,7 @@ class WorkerResources:
 def plan_resources(config: Config, num_runs: int = 1) -> WorkerResources:
     """Decides a worker's resources, and checks that the cluster has a place for every worker.
 
-    Without `scaling.cpus_per_worker` the cluster's CPUs are shared out evenly, at most 8 each.
+    Without `scaling.cpus_per_worker` the cluster's CPUs are divided evenly, at most 8 each.
     With `scaling.wait_for_nodes_s` an autoscaler is asked for what is missing, and waited for.
 
     Args:
@@ -200,17 +200,17 @@ _LOOK_FOR_PLACES_EVERY_S = 10.0
 
 
 @contextmanager
-def missing_places_told(config: Config, resources: WorkerResources) -> Iterator[None]:
-    """Says so, once, whenever the nodes that are left have too few places for the workers."""
+def warn_of_missing_places(config: Config, resources: WorkerResources) -> Iterator[None]:
+    """Warns, once each time, when the remaining nodes have too few places for the workers."""
     is_over = threading.Event()
 
     def watch() -> None:
-        told: str | None = None
+        reported: str | None = None
         while not is_over.wait(_LOOK_FOR_PLACES_EVERY_S):
             missing = missing_places(config, resources)
-            if missing is not None and missing != told:
+            if missing is not None and missing != reported:
                 say(f"{missing} The run goes on when there are more.")
-            told = missing
+            reported = missing
 
     watcher = threading.Thread(target=watch, name="raygnn-lost-nodes", daemon=True)
     watcher.start()

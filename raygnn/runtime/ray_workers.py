@@ -19,7 +19,7 @@ from raygnn.data.filesystem import arrow_filesystem
 from raygnn.errors import LostRankError, RaygnnError, TrainingError
 from raygnn.runtime.connection import ADDRESS_VARIABLE
 from raygnn.runtime.node_bundle import BundlePlace, bundle_on_this_node
-from raygnn.runtime.preflight import WorkerResources, missing_places, missing_places_told
+from raygnn.runtime.preflight import WorkerResources, missing_places, warn_of_missing_places
 from raygnn.runtime.ray_internals import internal
 from raygnn.runtime.stop_requests import fit_interruptibly, fit_until_signal
 from raygnn.runtime.worker_lines import show_held_lines
@@ -99,7 +99,7 @@ def run_on_workers(
         ),
     )
     try:
-        with missing_places_told(config, resources), _address_in_environment():
+        with warn_of_missing_places(config, resources), _address_in_environment():
             if work.stop_requests is None:
                 returned = fit_until_signal(trainer).return_value
             else:

@@ -97,7 +97,7 @@ def _set_up(config, task_type) -> tuple[NodeClassification | LinkPrediction, Bun
 
 
 def _encode(task, bundle, direction, node_type, columns) -> torch.Tensor:
-    scales = find_standardization(task.env.loaded.config, bundle, "x", columns)
+    scales = find_standardization(task.env.loaded.config, bundle, "x", columns, bundle.node_types)
     graph, features = LocalGraphStore(bundle, direction), LocalFeatureStore(bundle, scales)
     options = {"edge_columns": columns, "device": torch.device("cpu"), "chunk_size": 200}
     return encode_exactly(task.model.encoder, graph, features, "x", [node_type], **options)[

@@ -18,19 +18,26 @@ import pyarrow.parquet as pq
 
 from raygnn.config.documents import dump_yaml
 from raygnn.data.filesystem import join, open_fs, redact, write_text
-from raygnn.data.manifest import FORMAT
-from raygnn.data.tables.csv_tables import CsvSniff, arrow_type, read_batches, sniff, unify
-from raygnn.data.tables.files import open_parquet
+from raygnn.data.manifest import FORMAT, manifest_uri
+from raygnn.data.splits import SPLIT_CODES
+from raygnn.data.tables.csv_tables import (
+    CsvSniff,
+    arrow_type,
+    read_batches,
+    read_header,
+    sniff,
+    unify,
+)
+from raygnn.data.tables.files import open_parquet, suffix_and_format
+from raygnn.data.transforms.fit import looks_like_ids
 from raygnn.data.transforms.values import is_number_type, is_text_type, looks_like_times
 from raygnn.errors import DataError
 
-_PARQUET, _CSV = (".parquet", ".pq"), (".csv", ".csv.gz", ".tsv", ".tsv.gz")
 _NUMBERED = re.compile(r"[-_.]?(part[-_.]?)?\d+([-_]of[-_]\d+)?$")
 _ENDS = (("source", "src", "from", "head", "sender"), ("target", "dst", "to", "tail", "receiver"))
 _KEYS = ("id", "key", "code", "sku", "uid", "uuid")
 _TIMES = ("time", "timestamp", "date", "day", "created", "created_at", "updated_at")
 _LABELS = ("label", "labels", "target", "class", "y")
-_SPLIT_WORDS = {"train", "val", "valid", "validation", "test", "", "none"}
 _CONTAINED = 0.99  # share of the distinct values of a reference that are keys
 _MOST_CLASSES = 100
 
@@ -79,15 +86,15 @@ class Column:
     @property
     def is_free_text(self) -> bool:
         """Whether most rows have a text of their own: an id, a name or a sentence."""
-        count = len(self.distinct)
-        return self.kind == "text" and count > 2 and 2 * count > self.num_given
+        return self.kind == "text" and looks_like_ids(len(self.distinct), self.num_given)
 
     @property
     def is_split(self) -> bool:
-        if self.kind != "text" or not 2 <= len(self.distinct) <= len(_SPLIT_WORDS):
+        """Whether the values are words of a split column, training among them."""
+        if self.kind != "text" or not 2 <= len(self.distinct) <= len(SPLIT_CODES):
             return False
         words = {text.strip().lower() for text in self.distinct.to_pylist()}
-        return "train" in words and words <= _SPLIT_WORDS
+        return "train" in words and words <= SPLIT_CODES.keys()
 
 
 @dataclass
@@ -125,7 +132,7 @@ def draft(folder: str) -> tuple[str, list[str], dict[str, pa.Table]]:
     Raises:
         DataError: there are no tables, none of them can be nodes, or one cannot be read.
     """
-    tables = [_read(folder, name, pattern, uris) for name, pattern, uris in _find_tables(folder)]
+    tables = [_read(name, pattern, uris) for name, pattern, uris in _find_tables(folder)]
     if not tables:
         raise DataError(
             f"folder {redact(folder)!r} is invalid: it holds no Parquet, CSV or TSV files. Name "
@@ -159,10 +166,11 @@ def _find_tables(folder: str) -> Iterator[tuple[str, str, list[str]]]:
     groups: dict[tuple[str, str], list[str]] = {}
     for path in paths:
         inside = PurePosixPath(path[len(root.rstrip("/")) + 1 :])
-        suffix = next((s for s in (*_PARQUET, *_CSV) if inside.name.lower().endswith(s)), None)
+        found = suffix_and_format(inside.name)
         is_hidden = any(part.startswith((".", "_")) for part in inside.parts)
-        if suffix is None or is_hidden or len(inside.parts) > 3:
+        if found is None or is_hidden or len(inside.parts) > 3:
             continue
+        suffix, _ = found
         stem = inside.name[: -len(suffix)]
         parent = inside.parent.as_posix()
         base = _NUMBERED.sub("", stem)
@@ -179,15 +187,16 @@ def _find_tables(folder: str) -> Iterator[tuple[str, str, list[str]]]:
         yield _type_name(name), pattern, [join(folder, path) for path in inner]
 
 
-def _read(folder: str, name: str, pattern: str, uris: Sequence[str]) -> Table:
-    if pattern.lower().endswith(_PARQUET):
+def _read(name: str, pattern: str, uris: Sequence[str]) -> Table:
+    found = suffix_and_format(pattern)
+    if found is not None and found[1] == "parquet":
         parts = []
         for uri in uris:
             with open_parquet(uri) as file:
                 parts.append(file.read())
         table = pa.concat_tables(parts, promote_options="permissive")
     else:
-        shapes = [sniff(CsvSniff(uri, uri, _header(uri))) for uri in uris]
+        shapes = [sniff(CsvSniff(uri, uri, read_header(uri, uri))) for uri in uris]
         header = shapes[0].header
         types = {
             column: arrow_type(unify([shape.kinds.get(column, "null") for shape in shapes]))
@@ -198,10 +207,6 @@ def _read(folder: str, name: str, pattern: str, uris: Sequence[str]) -> Table:
         table = pa.Table.from_batches(batches, schema)
     columns = {column: Column(column, table.column(column)) for column in table.column_names}
     return Table(name, pattern, columns)
-
-
-def _header(uri: str) -> tuple[str, ...]:
-    return sniff(CsvSniff(uri, uri, ())).header
 
 
 def _own_key(table: Table) -> str | None:
@@ -238,7 +243,7 @@ def _refers(table: Table, column: Column, other: Table) -> bool:
         return False
     if table is other and not has_name:
         return False
-    found = pc.sum(pc.is_in(column.distinct, value_set=pa.array(key.distinct))).as_py() or 0
+    found = pc.sum(pc.is_in(column.distinct, value_set=key.distinct)).as_py() or 0
     return bool(found >= _CONTAINED * len(column.distinct))
 
 
@@ -314,7 +319,7 @@ def _node_lines(table: Table) -> Iterator[str]:
     time = next((c for c in columns if c.kind == "time" and c.name.lower() in _TIMES), None)
     rest = [column for column in columns if column is not split and column is not time]
     label = _label(rest, split is not None)
-    yield from _feature_lines([column for column in rest if column is not label], "    ", "x")
+    yield from _feature_lines([column for column in rest if column is not label], "x")
     if label is not None:
         yield f"    labels: {{{_quoted(_type_name(label.name))}: {_quoted(label.name)}}}\n"
     else:
@@ -338,16 +343,16 @@ def _label(columns: Sequence[Column], has_split: bool) -> Column | None:
     return of_classes[-1] if of_classes else None
 
 
-def _feature_lines(columns: Sequence[Column], indent: str, name: str) -> Iterator[str]:
+def _feature_lines(columns: Sequence[Column], name: str) -> Iterator[str]:
     left_out = [c for c in columns if c.is_free_text or c.kind == "other" or not c.num_given]
     kept = [column for column in columns if column not in left_out]
     if kept:
-        yield f"{indent}features:\n{indent}  {name}:\n"
+        yield f"    features:\n      {name}:\n"
         for column in kept:
-            yield f"{indent}    - {{column: {_quoted(column.name)}, transform: auto}}\n"
+            yield f"        - {{column: {_quoted(column.name)}, transform: auto}}\n"
     for column in left_out:
         what = "texts of their own" if column.is_free_text else "nothing that becomes numbers"
-        yield f"{indent}# ? {column.name} is left out: it holds {what}\n"
+        yield f"    # ? {column.name} is left out: it holds {what}\n"
 
 
 def _edge_lines(table: Table) -> Iterator[str]:
@@ -370,9 +375,7 @@ def _edge_lines(table: Table) -> Iterator[str]:
     if split is not None:
         yield f"    split: {_quoted(split.name)}\n"
     others = [c for c in rest if c is not time and c is not split and not c.is_unique]
-    yield from _feature_lines(
-        [c for c in others if c.name not in table.references], "    ", "edge_attr"
-    )
+    yield from _feature_lines([c for c in others if c.name not in table.references], "edge_attr")
     for column, other in _ordered(references)[2:]:
         yield f"    # ? {column} refers to {other}: an edge has two ends\n"
 
@@ -434,7 +437,7 @@ def write_draft(folder: str, overwrite: bool = False) -> tuple[str, list[str]]:
     Raises:
         DataError: as `draft`; or there is a graph.yaml, and it is not to be replaced.
     """
-    uri = join(folder, "graph.yaml")
+    uri = manifest_uri(folder)
     fs, path = open_fs(uri)
     if fs.exists(path) and not overwrite:
         raise DataError(

@@ -103,7 +103,7 @@ def tables_from_pyg(
         split: option text (see split_option) for the node types that have y; None takes the masks.
         normalize: divides each row of x by its sum.
     Raises:
-        DataError: an attribute does not fit, or the number of nodes cannot be told.
+        DataError: an attribute does not fit, or the number of nodes is unknown.
     """
     from torch_geometric.data import Data
 
@@ -165,7 +165,7 @@ def _node_ids(store: Any, where: str) -> np.ndarray:
             num_nodes = None
     if num_nodes is None:
         raise DataError(
-            f"{where}: the number of nodes cannot be told: there is no x. Set {where}.num_nodes.",
+            f"{where}: the number of nodes is unknown: there is no x. Set {where}.num_nodes.",
             id="prepare-pyg-num-nodes",
         )
     if "n_id" not in store:

@@ -15,7 +15,6 @@ from raygnn.data.tables.files import match_files, open_parquet, open_stream
 from raygnn.data.tables.spec import Column, ColumnRange, Files, HashShares, Reading, RelationColumn
 from raygnn.errors import DataError
 
-_PARQUET = (".parquet", ".pq")
 _EXAMPLES = 5
 
 
@@ -130,7 +129,7 @@ def read_files(
 
 def _read(uri: str, reading: Reading, entry: Files, place: str) -> SourceTable:
     where = redact(uri)
-    if uri.lower().endswith(_PARQUET):
+    if uri.lower().endswith((".parquet", ".pq")):
         with open_parquet(uri) as file:
             table = file.read()
         first_line, has_header = None, True

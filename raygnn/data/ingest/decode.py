@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 
 from raygnn.data.ingest.column_plan import DensePlan, SourceColumn, SparsePlan
 from raygnn.data.ingest.findings import FindingCollector
-from raygnn.data.splits import SPLIT_NAMES
+from raygnn.data.splits import SPLIT_CODES
 from raygnn.data.transforms.state import GAP, FittedColumn
 from raygnn.data.transforms.values import is_text_type, parsed_times
 
@@ -168,12 +168,6 @@ def _binary_values(column: pa.Array, source: SourceColumn) -> np.ndarray:
     return flat.reshape(-1, source.width)
 
 
-_SPLIT_CODES = {
-    **{name: code for code, name in enumerate(SPLIT_NAMES, start=1)},
-    **{"valid": 2, "validation": 2, "": 0, "none": 0},
-}
-
-
 def label_rows(
     plan: DensePlan, columns: Mapping[str, pa.Array], findings: FindingCollector
 ) -> np.ndarray:
@@ -263,7 +257,7 @@ def split_rows(column: pa.Array, name: str, findings: FindingCollector) -> np.nd
     else:
         encoded = pc.dictionary_encode(pc.cast(column, pa.string()))
         known = [
-            _SPLIT_CODES.get(text.strip().lower(), -1) for text in encoded.dictionary.to_pylist()
+            SPLIT_CODES.get(text.strip().lower(), -1) for text in encoded.dictionary.to_pylist()
         ]
         indices = pc.fill_null(encoded.indices, -1).to_numpy(zero_copy_only=False)
         codes = np.array([*known, 0], np.int64)[indices]

@@ -58,7 +58,7 @@ class CsvShape:
 
 def sniff(item: CsvSniff) -> CsvShape:
     """Counts the rows of a CSV file and finds the kinds of its needed columns."""
-    header = _header(item.uri, item.name)
+    header = read_header(item.uri, item.name)
     wanted = [name for name in item.columns if name in header]
     kinds: dict[str, CsvKind] = dict.fromkeys(wanted, "null")
     num_rows = 0
@@ -133,7 +133,12 @@ def open_csv(
         yield stack.enter_context(reader)
 
 
-def _header(uri: str, name: str) -> tuple[str, ...]:
+def read_header(uri: str, name: str) -> tuple[str, ...]:
+    """The column names of a CSV file.
+
+    Raises:
+        DataError: it has no header line, or cannot be read.
+    """
     try:
         with open_csv(uri, pa.csv.ReadOptions(), _parse(uri)) as reader:
             return tuple(reader.schema.names)

@@ -1,4 +1,4 @@
-"""The files of a table: found by pattern, told apart by suffix, opened wherever they lie."""
+"""The files of a table: found by pattern, their format by suffix, opened wherever they lie."""
 
 from __future__ import annotations
 
@@ -191,11 +191,15 @@ def check_below(uri: str, roots: Sequence[str], place: str) -> None:
         )
 
 
+def suffix_and_format(uri: str) -> tuple[str, TableFormat] | None:
+    """The suffix that says what a table's file is, and what it says; None of other files."""
+    name = uri.lower()
+    return next(((end, kind) for end, kind in _FORMATS.items() if name.endswith(end)), None)
+
+
 def _table_file(folder: str, uri: str, info: Mapping[str, Any], place: str) -> TableFile:
-    table_format = next(
-        (kind for suffix, kind in _FORMATS.items() if uri.lower().endswith(suffix)), None
-    )
-    if table_format is None:
+    found = suffix_and_format(uri)
+    if found is None:
         raise DataError(
             f"{place} is invalid: {redact(uri)} has none of the suffixes {', '.join(_FORMATS)}. "
             "Rename the file, or narrow the pattern.",
@@ -203,7 +207,7 @@ def _table_file(folder: str, uri: str, info: Mapping[str, Any], place: str) -> T
         )
     version = next((str(info[key]) for key in _VERSION_KEYS if info.get(key)), None)
     modified = None if is_remote(uri) else info.get("mtime")
-    return TableFile(uri, _short_name(folder, uri), table_format, info["size"], version, modified)
+    return TableFile(uri, _short_name(folder, uri), found[1], info["size"], version, modified)
 
 
 def _short_name(folder: str, uri: str) -> str:

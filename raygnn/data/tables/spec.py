@@ -24,7 +24,7 @@ class Reading(Section):
     """How files are read; what is not set follows the table, then the whole spec.
 
     Attributes:
-        separator: of text files; null finds it in each file. Parquet is told by its suffix.
+        separator: of text files; null finds it in each file. Parquet is known by its suffix.
         header: whether text files begin with column names. Default true.
         skip_lines: lines before the header or the data. Default 0.
         count_line: the first line (after skip_lines) is the number of rows, which is checked.

@@ -353,6 +353,15 @@ def _frequent(
     return tuple(found.values.take(pa.array(order[keep])).to_pylist()), not keep.all()
 
 
+def looks_like_ids(num_distinct: int, num_given: int) -> bool:
+    """Whether most rows have a text of their own, as ids, names and free texts are.
+
+    Args:
+        num_given: rows that have one.
+    """
+    return num_distinct > 2 and 2 * num_distinct > num_given
+
+
 def _chosen_vocabulary(
     spec: ColumnTransform, kind: Kind, found: TextCounts, place: str, embeds: bool
 ) -> ColumnTransform:
@@ -360,7 +369,7 @@ def _chosen_vocabulary(
         cap = None if found.num_distinct <= MAX_WIDTH else MAX_WIDTH
         return _chosen(spec, transform="multi_hot", max_categories=cap)
     num_distinct = found.num_distinct
-    if 2 * num_distinct > found.num_rows - found.num_gaps and num_distinct > 2:
+    if looks_like_ids(num_distinct, found.num_rows - found.num_gaps):
         raise DataError(
             f"{place}: column {spec.column!r} is invalid: transform: auto finds {num_distinct:,} "
             f"distinct values in {found.num_rows:,} training rows, as ids and free texts have. "

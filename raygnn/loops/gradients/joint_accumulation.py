@@ -47,19 +47,19 @@ class JointAccumulation(Accumulation):
         encoded: list[_Encoded] = []
         try:
             encoded = [self._encode(self._next(batches, epoch, index)) for index in indices]
-        except FAILURES as error:  # told to all ranks
+        except FAILURES as error:  # reported to all ranks
             failure = error
         gathered = _gather([each.offered for each in encoded], failed=failure is not None)
         if gathered is not None:
             try:
                 self._take_losses(encoded, gathered.offered, local)
-            except FAILURES as error:  # told to all ranks
+            except FAILURES as error:  # reported to all ranks
                 failure = error
             gradient = _sum_gradient(gathered.offered.rows, failed=failure is not None)
             if gradient is not None:
                 try:
                     self._go_back(encoded, gradient[gathered.own])
-                except FAILURES as error:  # told to all ranks by the engine
+                except FAILURES as error:  # reported to all ranks by the engine
                     failure = error
         local.failed = failure is not None
         return failure

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
 from raygnn.config import Config, LoadedConfig, build, resolve
 from raygnn.data.bundle import Bundle
+from raygnn.data.bundle_record import ColumnInfo
 from raygnn.data.edge_types import (
     EdgeType,
     edge_type_name,
@@ -16,8 +17,9 @@ from raygnn.data.edge_types import (
     type_name,
 )
 from raygnn.data.standardization import ColumnScale, Standardization
+from raygnn.data.transforms.state import FittedFeature, Transforms
 from raygnn.errors import ConfigError, DataError
-from raygnn.loops.model_spec import ModelSpec, NodeInput, edge_widths, find_transforms
+from raygnn.loops.model_spec import ModelSpec, NodeInput, edge_widths
 from raygnn.loops.tasks.target import TaskArguments, TaskTarget
 from raygnn.models.category_inputs import category_inputs
 from raygnn.models.encoder import Encoder
@@ -65,7 +67,7 @@ def make_spec(loaded: LoadedConfig, bundle: Bundle, target: TaskTarget) -> Model
     edge_inputs = check_inputs(loaded, bundle, target)
     widths = bundle.feature_widths(feature)
     embedded = _embedded_types(loaded, bundle, widths)
-    scales = find_standardization(config, bundle, feature, edge_inputs)
+    with_rows = [name for name in bundle.node_types if name not in embedded]
     return ModelSpec(
         feature=feature,
         node_types={
@@ -75,10 +77,8 @@ def make_spec(loaded: LoadedConfig, bundle: Bundle, target: TaskTarget) -> Model
         edge_types=tuple(bundle.edge_types),
         edge_columns={name: edge_widths(bundle, name, bundle.edge_types) for name in edge_inputs},
         output=target.trained_output(loaded),
-        standardization={name: scale for name, scale in scales.items() if name not in embedded},
-        transforms=find_transforms(
-            bundle, feature, [*edge_inputs], [n for n in bundle.node_types if n not in embedded]
-        ),
+        standardization=find_standardization(config, bundle, feature, edge_inputs, with_rows),
+        transforms=_find_transforms(bundle, feature, edge_inputs, with_rows),
         edge_inputs=edge_inputs,
         fanouts=_find_fanouts(config, bundle),
     )
@@ -139,24 +139,50 @@ def build_encoder(
 
 
 def find_standardization(
-    config: Config, bundle: Bundle, feature: str, edge_columns: Mapping[str, str]
+    config: Config,
+    bundle: Bundle,
+    feature: str,
+    edge_columns: Mapping[str, str],
+    node_types: Collection[str],
 ) -> Standardization:
     """How the features that a model reads are standardised, as ingest has measured them.
 
     Factors on messages (`edge_weight`) stay as they are.
+
+    Args:
+        node_types: those of which the model reads the feature.
     """
     if not config.data.standardize:
         return {}
-    read: list[tuple[str | EdgeType, str]] = [(name, feature) for name in bundle.node_types]
     attributes = [column for column, name in edge_columns.items() if name != EDGE_WEIGHT]
-    read += [(edge_type, column) for edge_type in bundle.edge_types for column in attributes]
     found: dict[str, dict[str, ColumnScale]] = {}
+    for name, column, info in _read_columns(bundle, feature, attributes, node_types):
+        scale = ColumnScale.of(info)
+        if scale is not None:
+            found.setdefault(name, {})[column] = scale
+    return found
+
+
+def _find_transforms(
+    bundle: Bundle, feature: str, edge_columns: Collection[str], node_types: Collection[str]
+) -> Transforms:
+    found: dict[str, dict[str, FittedFeature]] = {}
+    for name, column, info in _read_columns(bundle, feature, edge_columns, node_types):
+        if info.transforms is not None:
+            found.setdefault(name, {})[column] = info.transforms
+    return found
+
+
+def _read_columns(
+    bundle: Bundle, feature: str, edge_columns: Collection[str], node_types: Collection[str]
+) -> Iterator[tuple[str, str, ColumnInfo]]:
+    """Name of the type, name and record of each column that a model reads."""
+    read: list[tuple[str | EdgeType, str]] = [(name, feature) for name in node_types]
+    read += [(edge_type, column) for edge_type in bundle.edge_types for column in edge_columns]
     for type_, column in read:
         info = bundle.columns(type_).get(column)
-        scale = None if info is None else ColumnScale.of(info)
-        if scale is not None:
-            found.setdefault(type_name(type_), {})[column] = scale
-    return found
+        if info is not None:
+            yield type_name(type_), column, info
 
 
 def _edge_inputs(loaded: LoadedConfig, bundle: Bundle, arguments: TaskArguments) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""What a sweep is told, and the config of each of its trials."""
+"""What a sweep is given, and the config of each of its trials."""
 
 from __future__ import annotations
 

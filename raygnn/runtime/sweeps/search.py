@@ -61,7 +61,7 @@ def searcher(section: Tune, seed: int, num_concurrent: int) -> SearchAlgorithm |
     """Who draws values; the same ones for the same seed.
 
     Args:
-        num_concurrent: trials at a time. Each kind of searcher is told in its own way: Ray's
+        num_concurrent: trials at a time. Each kind of searcher takes it in its own way: Ray's
             `max_concurrent_trials` is ignored beside a random one.
     Raises:
         ConfigError: optuna is asked for and not installed.
