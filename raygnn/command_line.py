@@ -12,7 +12,7 @@ from raygnn.config import LoadedConfig, load_config
 from raygnn.data.filesystem import is_storage_error, redact
 from raygnn.early_interrupts import exit_normally
 from raygnn.errors import ConfigError, RaygnnError
-from raygnn.loops.signals import Terminated, sigterm_as_interrupt
+from raygnn.loops.signals import Terminated, signals_as_interrupts
 
 
 def config_parser(prog: str, usage: str) -> argparse.ArgumentParser:
@@ -71,7 +71,7 @@ def exit_status_of(command: Callable[[], None], *, interrupted: str) -> int:
         0, 1 (failed), 2 (wrong input), or 130 and 143 (stopped by Ctrl-C or SIGTERM).
     """
     try:
-        with sigterm_as_interrupt():
+        with signals_as_interrupts():
             command()
     except RaygnnError as error:
         print(f"{type(error).__name__}:\n{redact(str(error))}", file=sys.stderr)

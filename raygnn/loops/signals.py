@@ -33,8 +33,22 @@ def signal_handlers_kept() -> Iterator[None]:
                 signal.signal(number, signal.SIG_DFL if handler is None else handler)
 
 
+class _Raise:
+    """A handler that raises, and keeps what it has raised.
+
+    Code that calls back into Python, as compilers do, may drop the exception.
+    """
+
+    def __init__(self) -> None:
+        self.raised: KeyboardInterrupt | None = None
+
+    def __call__(self, number: int, frame: FrameType | None) -> None:
+        self.raised = Terminated() if number == signal.SIGTERM else KeyboardInterrupt()
+        raise self.raised
+
+
 @contextmanager
-def sigterm_as_interrupt() -> Iterator[None]:
+def signals_as_interrupts() -> Iterator[None]:
     """Lets SIGTERM raise `Terminated`, so that it cleans up what Ctrl-C does.
 
     Outside of the main thread, which is the only one that Python gives signals to, nothing changes.
@@ -43,33 +57,43 @@ def sigterm_as_interrupt() -> Iterator[None]:
         yield
         return
     with signal_handlers_kept():
-        signal.signal(signal.SIGTERM, _terminate)
+        handler = _Raise()
+        signal.signal(signal.SIGTERM, handler)
+        if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+            signal.signal(signal.SIGINT, handler)
         yield
 
 
-def _terminate(number: int, frame: FrameType | None) -> None:
-    raise Terminated
+def raise_dropped_interrupt() -> None:
+    """Raises the interrupt that ended nothing since `signals_as_interrupts` began."""
+    handler = signal.getsignal(signal.SIGTERM)
+    if isinstance(handler, _Raise) and handler.raised is not None:
+        raise handler.raised
 
 
 @contextmanager
-def signals_as_notices(tell: Callable[[str], None]) -> Iterator[None]:
-    """Calls `tell` with the name of the first SIGTERM or SIGINT (Ctrl-C), instead of ending.
+def signals_as_notices(notify: Callable[[str], None]) -> Iterator[None]:
+    """Calls `notify` with the name of the first SIGTERM or SIGINT (Ctrl-C), instead of ending.
 
     A later one ends the process at once, by KeyboardInterrupt or `Terminated`. Outside of the main
     thread, which is the only one that Python gives signals to, nothing changes.
+
+    Raises:
+        KeyboardInterrupt: an earlier one was dropped, see `raise_dropped_interrupt`.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    told_s: float | None = None
+    raise_dropped_interrupt()
+    first_s: float | None = None
 
     def handle(number: int, frame: FrameType | None) -> None:
-        nonlocal told_s
+        nonlocal first_s
         now_s = time.monotonic()
-        if told_s is None:
-            told_s = now_s
-            tell(signal.Signals(number).name)
-        elif now_s - told_s >= _ONE_REQUEST_S:
+        if first_s is None:
+            first_s = now_s
+            notify(signal.Signals(number).name)
+        elif now_s - first_s >= _ONE_REQUEST_S:
             raise Terminated if number == signal.SIGTERM else KeyboardInterrupt
 
     with signal_handlers_kept():
