@@ -17,17 +17,17 @@ from raygnn.sampling import (
     hetero_blocks_of,
 )
 from tests.errors import raises
-from tests.unit.sampling.memory_bundle import EDGE, NODE, MemoryBundle, random_bundle
+from tests.unit.sampling.small_graph import EDGE, NODE, SmallGraph, random_graph
 
 BUYS, SOLD_BY, KNOWS = ("user", "buys", "item"), ("item", "by", "user"), ("user", "knows", "user")
 
 
 def _batch(fanouts: list[int]) -> NodeBatch:
-    bundle = random_bundle()
-    graph = LocalGraphStore(bundle)
+    small = random_graph()
+    graph = LocalGraphStore(small.bundle)
     loader = NeighborLoader(
         graph,
-        LocalFeatureStore(bundle),
+        LocalFeatureStore(small.bundle),
         np.arange(0, 200, 20),
         NODE,
         sampler=NeighborSampler(graph, fanouts),
@@ -87,12 +87,12 @@ def test_those_of_several_types(direction):
         "user": {"x": np.arange(60, dtype=np.float32)[:, None]},
         BUYS: {"price": np.arange(200.0)[:, None], "weight": np.arange(200, dtype=np.float32)},
     }
-    bundle = MemoryBundle({"user": 60, "item": 20}, edges, stored=columns)
-    graph = LocalGraphStore(bundle, direction)
+    small = SmallGraph({"user": 60, "item": 20}, edges, stored=columns)
+    graph = LocalGraphStore(small.bundle, direction)
     fanouts = {KNOWS: [3, 0, 2], BUYS: [4, 2, 1], SOLD_BY: [0, 2, -1]}
     loader = NeighborLoader(
         graph,
-        LocalFeatureStore(bundle),
+        LocalFeatureStore(small.bundle),
         np.arange(0, 20, 3),
         "item",
         sampler=NeighborSampler(graph, fanouts),
@@ -130,7 +130,7 @@ def test_those_of_several_types(direction):
                 (of_type.dst_degree, target, ends[1], of_type.num_dst),
             ):
                 nodes = batch.nodes[node_type].n_id[:size].numpy()
-                expected = np.bincount(of_end, minlength=bundle.nodes[node_type])[nodes]
+                expected = np.bincount(of_end, minlength=small.nodes[node_type])[nodes]
                 assert degree.tolist() == expected.tolist()
             e_id = batch.edges[edge_type].e_id[: of_type.num_edges]
             if own == BUYS:

@@ -27,7 +27,7 @@ from raygnn.sampling import (
 from raygnn.sampling.temporal import Temporal
 from tests.batches import check_ids
 from tests.errors import raises
-from tests.unit.sampling.memory_bundle import EDGE, NODE, MemoryBundle, random_bundle
+from tests.unit.sampling.small_graph import EDGE, NODE, SmallGraph, random_graph
 
 
 def _edges_of_seeds(subgraph: Any, num_seeds: int) -> list[Counter]:
@@ -50,8 +50,8 @@ def _edges_of_seeds(subgraph: Any, num_seeds: int) -> list[Counter]:
     weighted=st.booleans(),
 )
 def test_each_seed_has_what_it_would_have_alone(seed, fanouts, direction, weighted):
-    bundle = random_bundle(30, 120, seed)
-    graph = LocalGraphStore(bundle, direction)
+    small = random_graph(30, 120, seed)
+    graph = LocalGraphStore(small.bundle, direction)
     weight = "weight" if weighted else None
     seeds = np.random.default_rng(seed).integers(0, 30, 5)
     apart = NeighborSampler(graph, fanouts, weight=weight, disjoint=True)
@@ -76,18 +76,18 @@ def test_copies_of_a_node_draw_for_themselves():
     size = 202
     source = np.concatenate([np.arange(2, size), [2, 2]])
     target = np.concatenate([np.full(200, 2), [0, 1]])
-    graph = LocalGraphStore(MemoryBundle({NODE: size}, {EDGE: (source, target)}))
+    graph = LocalGraphStore(SmallGraph({NODE: size}, {EDGE: (source, target)}).bundle)
     subgraph = NeighborSampler(graph, [1, 20], disjoint=True).sample({NODE: np.arange(2)}, 7)
     first, second = ({e for _, _, e in found} for found in _edges_of_seeds(subgraph, 2))
     assert len(first) == len(second) == 21
     assert len(first & second) < 12
 
 
-def _loader(bundle: MemoryBundle, fanouts: list[int], **options: Any) -> NeighborLoader:
-    graph = LocalGraphStore(bundle)
+def _loader(small: SmallGraph, fanouts: list[int], **options: Any) -> NeighborLoader:
+    graph = LocalGraphStore(small.bundle)
     return NeighborLoader(
         graph,
-        LocalFeatureStore(bundle),
+        LocalFeatureStore(small.bundle),
         np.arange(0, 200, 3),
         NODE,
         sampler=NeighborSampler(graph, fanouts, **options),
@@ -100,12 +100,12 @@ def _loader(bundle: MemoryBundle, fanouts: list[int], **options: Any) -> Neighbo
 
 
 def test_batches_say_whose_each_node_is_and_encode_alike():
-    bundle = random_bundle()
+    small = random_graph()
     torch.manual_seed(0)
     encoder = GraphSAGE(3, 4, 8, 2).eval()
     both = zip(
-        _loader(bundle, [-1, -1], disjoint=True).iterate(0),
-        _loader(bundle, [-1, -1]).iterate(0),
+        _loader(small, [-1, -1], disjoint=True).iterate(0),
+        _loader(small, [-1, -1]).iterate(0),
         strict=True,
     )
     for apart, shared in both:
@@ -125,16 +125,16 @@ def test_batches_say_whose_each_node_is_and_encode_alike():
 
 
 def test_in_time_too():
-    bundle = random_bundle(25, 300)
-    bundle.roles = {"time": "time"}
-    bundle.times = {EDGE: np.arange(300) % 10}
-    graph = LocalGraphStore(bundle)
+    small = random_graph(25, 300)
+    small.roles = {"time": "time"}
+    small.times = {EDGE: np.arange(300) % 10}
+    graph = LocalGraphStore(small.bundle)
     sampler = NeighborSampler(graph, [-1, 2], temporal=Temporal(), disjoint=True)
     times = np.array([5, 5, 2])
     subgraph = sampler.sample({NODE: np.array([4, 4, 4])}, 1, times={NODE: times})
     assert np.array_equal(subgraph.seed_time[NODE], times[subgraph.seed[NODE]])
     col = subgraph.edge_index[EDGE][1]
-    late = bundle.column(EDGE, "time")[subgraph.edge[EDGE]] > subgraph.seed_time[NODE][col]
+    late = small.bundle.column(EDGE, "time")[subgraph.edge[EDGE]] > subgraph.seed_time[NODE][col]
     assert not late.any()
     found = [
         Counter({each: n for each, n in of.items() if each[0] == 0})
@@ -144,11 +144,11 @@ def test_in_time_too():
 
 
 def test_pygs_loader_gets_the_seed_of_each_node():
-    bundle = random_bundle()
-    csc = bundle.csc(EDGE)
+    small = random_graph()
+    csc = small.bundle.csc(EDGE)
     target = np.repeat(np.arange(200), np.diff(csc.indptr))
     edge_index = torch.from_numpy(np.stack([csc.indices, target]).astype(np.int64))
-    sampler = NeighborSampler(LocalGraphStore(bundle), [4, 2], disjoint=True)
+    sampler = NeighborSampler(LocalGraphStore(small.bundle), [4, 2], disjoint=True)
     data = Data(x=torch.arange(200), edge_index=edge_index)
     for batch in NodeLoader(data, sampler, batch_size=8):
         assert torch.equal(batch.batch[: batch.batch_size], torch.arange(batch.batch_size))
@@ -156,8 +156,8 @@ def test_pygs_loader_gets_the_seed_of_each_node():
 
 
 def test_links_share_their_nodes():
-    bundle = random_bundle()
-    graph = LocalGraphStore(bundle)
+    small = random_graph()
+    graph = LocalGraphStore(small.bundle)
     sampler = NeighborSampler(graph, [2], disjoint=True)
     ends = torch.tensor([0]), torch.tensor([1])
     with raises("sampling-disjoint-links"):
@@ -166,4 +166,6 @@ def test_links_share_their_nodes():
     options: dict[str, Any] = {"batch_size": 4, "split": "t", "seed": 0, "shuffle": True}
     options["plan"] = LinkPlan()
     with raises("sampling-disjoint-links"):
-        LinkLoader(graph, LocalFeatureStore(bundle), links, sampler=sampler, columns={}, **options)
+        LinkLoader(
+            graph, LocalFeatureStore(small.bundle), links, sampler=sampler, columns={}, **options
+        )

@@ -11,7 +11,7 @@ from raygnn.data.bundle import SparseColumn
 from raygnn.data.standardization import ColumnScale
 from raygnn.sampling import LocalFeatureStore
 from tests.errors import raises
-from tests.unit.sampling.memory_bundle import NODE, MemoryBundle
+from tests.unit.sampling.small_graph import NODE, SmallGraph
 
 HALVES = ("float16", "bfloat16")
 
@@ -19,8 +19,8 @@ HALVES = ("float16", "bfloat16")
 def _store(
     column: np.ndarray | SparseColumn, num_nodes: int, scale: ColumnScale | None = None
 ) -> LocalFeatureStore:
-    bundle = MemoryBundle({NODE: num_nodes}, {}, stored={NODE: {"x": column}})
-    return LocalFeatureStore(bundle, {} if scale is None else {NODE: {"x": scale}})
+    small = SmallGraph({NODE: num_nodes}, {}, stored={NODE: {"x": column}})
+    return LocalFeatureStore(small.bundle, {} if scale is None else {NODE: {"x": scale}})
 
 
 @settings(max_examples=40, deadline=None)

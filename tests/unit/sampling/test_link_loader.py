@@ -27,7 +27,7 @@ from raygnn.sampling.negatives import RandomNegatives
 from raygnn.sampling.rng import batch_key, seed_order
 from tests.batches import check_ids, is_same
 from tests.errors import raises
-from tests.unit.sampling.memory_bundle import EDGE, NODE, MemoryBundle, random_bundle
+from tests.unit.sampling.small_graph import EDGE, NODE, SmallGraph, random_graph
 
 BUYS, BOUGHT_BY = ("user", "buys", "item"), ("item", "rev_buys", "user")
 KNOWS = ("user", "knows", "user")
@@ -43,9 +43,9 @@ def _supervision(edge_type: tuple[str, str, str], pairs: np.ndarray, **more: Any
     )
 
 
-def _homogeneous() -> tuple[MemoryBundle, SupervisionEdges]:
-    bundle = random_bundle(num_edges=600)
-    pairs = np.stack(bundle.edges[EDGE])[:, :150]
+def _homogeneous() -> tuple[SmallGraph, SupervisionEdges]:
+    small = random_graph(num_edges=600)
+    pairs = np.stack(small.edges[EDGE])[:, :150]
     links = _supervision(EDGE, pairs)
     rng = np.random.default_rng(5)
     counts = rng.integers(0, 4, links.num_anchors)
@@ -57,23 +57,23 @@ def _homogeneous() -> tuple[MemoryBundle, SupervisionEdges]:
         np.append(0, np.cumsum(counts)),
         rng.integers(0, 200, counts.sum()),
     )
-    return bundle, _supervision(EDGE, pairs, hard_negatives=hard)
+    return small, _supervision(EDGE, pairs, hard_negatives=hard)
 
 
-def _two_types(seed: int = 0, num_users: int = 40, num_items: int = 15) -> MemoryBundle:
+def _two_types(seed: int = 0, num_users: int = 40, num_items: int = 15) -> SmallGraph:
     rng = np.random.default_rng(seed)
     buys = (rng.integers(0, num_users, 160), rng.integers(0, num_items, 160))
     knows = (rng.integers(0, num_users, 100), rng.integers(0, num_users, 100))
     x = np.arange(num_users, dtype=np.float32)[:, None]
-    return MemoryBundle(
+    return SmallGraph(
         {"user": num_users, "item": num_items},
         {BUYS: buys, BOUGHT_BY: buys[::-1], KNOWS: knows},
         stored={"user": {"x": x}},
     )
 
 
-def _loader(bundle: MemoryBundle, links: SupervisionEdges, **changes: Any) -> LinkLoader:
-    graph = LocalGraphStore(bundle, changes.pop("direction", "in"))
+def _loader(small: SmallGraph, links: SupervisionEdges, **changes: Any) -> LinkLoader:
+    graph = LocalGraphStore(small.bundle, changes.pop("direction", "in"))
     plan = {
         field.name: changes.pop(field.name) for field in fields(LinkPlan) if field.name in changes
     }
@@ -86,7 +86,7 @@ def _loader(bundle: MemoryBundle, links: SupervisionEdges, **changes: Any) -> Li
         "seed": 1,
         "shuffle": True,
     }
-    return LinkLoader(graph, LocalFeatureStore(bundle), links, **{**options, **changes})
+    return LinkLoader(graph, LocalFeatureStore(small.bundle), links, **{**options, **changes})
 
 
 def _pairs_of(links: SupervisionEdges) -> np.ndarray:
@@ -95,10 +95,10 @@ def _pairs_of(links: SupervisionEdges) -> np.ndarray:
 
 @pytest.mark.parametrize("seeds", ["links", "anchors"])
 def test_a_batch_names_its_links(seeds):
-    bundle, links = _homogeneous()
+    small, links = _homogeneous()
     pairs, hard = _pairs_of(links), links.hard_negatives
     others = dict(zip(links.anchors, np.split(hard.targets, hard.indptr[1:-1]), strict=True))
-    loader = _loader(bundle, links, seeds=seeds, known=_known(bundle))
+    loader = _loader(small, links, seeds=seeds, known=_known(small))
     batches = list(loader.iterate(0))
     every = torch.cat([batch.links.position for batch in batches])
     assert torch.equal(every.sort().values, torch.arange(links.num_links))
@@ -128,7 +128,7 @@ def test_a_batch_names_its_links(seeds):
         assert batch.links.random.id.tolist() == drawn.tolist()
         candidates = [batch.links.random.id, batch.links.id[1], batch.links.hard.id]
         candidates = torch.cat(candidates).tolist()
-        edges = set(zip(*bundle.edges[EDGE], strict=True))
+        edges = set(zip(*small.edges[EDGE], strict=True))
         assert batch.links.known.tolist() == [
             [(anchor, node) in edges or anchor == node for node in candidates]
             for anchor in batch.links.id[0].tolist()
@@ -138,8 +138,8 @@ def test_a_batch_names_its_links(seeds):
         assert blocks_of(batch)[-1].num_dst == nodes.num_seeds
 
 
-def _known(bundle: MemoryBundle) -> KnownLinks:
-    csr = bundle.csr(EDGE)
+def _known(small: SmallGraph) -> KnownLinks:
+    csr = small.bundle.csr(EDGE)
     order = np.concatenate(
         [
             start + np.argsort(csr.indices[start:stop], kind="stable")
@@ -150,8 +150,8 @@ def _known(bundle: MemoryBundle) -> KnownLinks:
 
 
 def test_an_epoch_is_a_permutation_of_the_links():
-    bundle, links = _homogeneous()
-    loader = _loader(bundle, links)
+    small, links = _homogeneous()
+    loader = _loader(small, links)
     orders = [
         torch.cat([batch.links.position for batch in loader.iterate(epoch)]) for epoch in range(2)
     ]
@@ -164,10 +164,10 @@ def test_an_epoch_is_a_permutation_of_the_links():
 
 def test_an_evaluation_is_fixed_and_fair():
     """Each link once, in order, among as many candidates as the others, none a known link."""
-    bundle, links = _homogeneous()
-    known = _known(bundle)
+    small, links = _homogeneous()
+    known = _known(small)
     changes = {"is_evaluation": True, "shuffle": False, "known": known, "num_negatives": 30}
-    loader = _loader(bundle, links, **changes)
+    loader = _loader(small, links, **changes)
     batches = list(loader.iterate(0))
     assert torch.cat([b.links.position for b in batches]).tolist() == list(range(links.num_links))
     order = seed_order(200, batch_key(1, "train", 0, 0), 0, 0, 60)
@@ -187,21 +187,21 @@ def test_an_evaluation_is_fixed_and_fair():
 
 @pytest.mark.parametrize("world_size", [1, 2, 3])
 def test_batches_are_the_same_for_any_ranks_and_threads(world_size):
-    bundle, links = _homogeneous()
+    small, links = _homogeneous()
     options = {"max_labels_per_anchor": 1, "negatives": "degree"}
-    whole = list(_loader(bundle, links, num_threads=0, **options).iterate(3))
+    whole = list(_loader(small, links, num_threads=0, **options).iterate(3))
     found = {}
     for rank in range(world_size):
-        loader = _loader(bundle, links, rank=rank, world_size=world_size, num_threads=2, **options)
+        loader = _loader(small, links, rank=rank, world_size=world_size, num_threads=2, **options)
         found.update({batch.index: batch for batch in loader.iterate(3)})
     assert sorted(found) == list(range(len(whole)))
     assert all(is_same(batch, whole[index]) for index, batch in found.items())
 
 
 def test_several_types():
-    bundle = _two_types()
-    links = _supervision(BUYS, np.stack(bundle.edges[BUYS])[:, :60])
-    loader = _loader(bundle, links, reverse_types={BUYS: BOUGHT_BY}, batch_size=8)
+    small = _two_types()
+    links = _supervision(BUYS, np.stack(small.edges[BUYS])[:, :60])
+    loader = _loader(small, links, reverse_types={BUYS: BOUGHT_BY}, batch_size=8)
     for batch in loader.iterate(0):
         check_ids(batch)
         users, items = batch.nodes["user"].n_id, batch.nodes["item"].n_id
@@ -219,9 +219,9 @@ def test_several_types():
 
 @pytest.mark.parametrize("seeds", ["links", "anchors"])
 def test_labels_are_drawn_anew_in_each_epoch(seeds):
-    bundle, links = _homogeneous()
+    small, links = _homogeneous()
     options = {"max_labels_per_anchor": 2, "shuffle": False, "seeds": seeds}
-    loader = _loader(bundle, links, batch_size=500, **options)
+    loader = _loader(small, links, batch_size=500, **options)
     seen, counts = set(), np.diff(links.indptr)
     first = loader.make(0, 0)
     for epoch in range(30):
@@ -234,28 +234,28 @@ def test_labels_are_drawn_anew_in_each_epoch(seeds):
     assert len(seen) == links.num_links
     assert not torch.equal(batch.links.id, first.links.id)
     # whatever else is in the batch
-    small = _loader(bundle, links, batch_size=3, **options)
+    small = _loader(small, links, batch_size=3, **options)
     parts = [part.links.id for part in small.iterate(0)]
     assert torch.equal(torch.cat(parts, dim=1), first.links.id)
 
 
 def test_links_and_anchors_of_one_label_are_the_same_epoch():
-    bundle, links = _homogeneous()
-    both = [_loader(bundle, links, max_labels_per_anchor=1, seeds=s) for s in ("links", "anchors")]
+    small, links = _homogeneous()
+    both = [_loader(small, links, max_labels_per_anchor=1, seeds=s) for s in ("links", "anchors")]
     for one, other in zip(*(loader.iterate(2) for loader in both), strict=True):
         assert torch.equal(one.links.id, other.links.id)
         assert torch.equal(one.edges[EDGE].edge_index, other.edges[EDGE].edge_index)
 
 
 def test_there_may_be_no_random_negatives():
-    bundle, links = _homogeneous()
-    none = _loader(bundle, links, num_negatives=0)
+    small, links = _homogeneous()
+    none = _loader(small, links, num_negatives=0)
     assert none.negatives is None
     assert none.make(0, 0).links.random.id.shape == (0,)
 
 
 @st.composite
-def _linked_graphs(draw: st.DrawFn) -> tuple[MemoryBundle, SupervisionEdges, dict]:
+def _linked_graphs(draw: st.DrawFn) -> tuple[SmallGraph, SupervisionEdges, dict]:
     """Few nodes, so that many edges are parallel; reverse edges there or not."""
     rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
     users, items = draw(st.integers(1, 7)), draw(st.integers(1, 7))
@@ -265,22 +265,22 @@ def _linked_graphs(draw: st.DrawFn) -> tuple[MemoryBundle, SupervisionEdges, dic
         target %= users
         if draw(st.booleans()):
             source, target = np.append(source, target), np.append(target, source)
-        bundle = MemoryBundle({"user": users}, {KNOWS: (source, target)})
+        small = SmallGraph({"user": users}, {KNOWS: (source, target)})
         edge_type, reverses = KNOWS, {}
         if draw(st.booleans()):
             reverse = ("user", "rev_knows", "user")
-            bundle.edges[reverse] = (target, source)
+            small.edges[reverse] = (target, source)
             reverses = {reverse: KNOWS}
     else:
-        bundle = MemoryBundle({"user": users, "item": items}, {BUYS: (source, target)})
+        small = SmallGraph({"user": users, "item": items}, {BUYS: (source, target)})
         edge_type = draw(st.sampled_from([BUYS, BOUGHT_BY]))
-        bundle.edges[BOUGHT_BY] = (target, source)
+        small.edges[BOUGHT_BY] = (target, source)
         reverses = {BUYS: BOUGHT_BY} if draw(st.booleans()) else {BOUGHT_BY: BUYS}
     if draw(st.booleans()):
-        bundle.times = {et: rng.integers(0, 3, len(e[0])) for et, e in bundle.edges.items()}
-    pairs = np.stack(bundle.edges[edge_type])
+        small.times = {et: rng.integers(0, 3, len(e[0])) for et, e in small.edges.items()}
+    pairs = np.stack(small.edges[edge_type])
     links = _supervision(edge_type, pairs[:, rng.random(pairs.shape[1]) < 0.5])
-    return bundle, links, reverses
+    return small, links, reverses
 
 
 @settings(max_examples=150, deadline=None)
@@ -294,10 +294,10 @@ def _linked_graphs(draw: st.DrawFn) -> tuple[MemoryBundle, SupervisionEdges, dic
 def test_no_link_of_a_batch_or_its_reverse_carries_messages(
     graph, direction, fanouts, limit, seeds
 ):
-    bundle, links, reverses = graph
-    store = LocalGraphStore(bundle, direction)
+    small, links, reverses = graph
+    store = LocalGraphStore(small.bundle, direction)
     loader = _loader(
-        bundle,
+        small,
         links,
         direction=direction,
         columns={},
@@ -311,9 +311,9 @@ def test_no_link_of_a_batch_or_its_reverse_carries_messages(
         linked = {frozenset(pair) for pair in batch.links.id.T.tolist()}
         if links.anchor_type != links.target_type:
             linked = set(map(tuple, batch.links.id.T.tolist()))
-        assert len(batch.edges) == len(bundle.edge_types)
-        for edge_type, edges in zip(sorted(bundle.edge_types), batch.edges.values(), strict=True):
-            csc = bundle.csc(edge_type)
+        assert len(batch.edges) == len(small.edges)
+        for edge_type, edges in zip(sorted(small.edges), batch.edges.values(), strict=True):
+            csc = small.bundle.csc(edge_type)
             target = np.repeat(np.arange(len(csc.indptr) - 1), np.diff(csc.indptr))
             taken = edges.e_id.numpy()
             pairs = zip(csc.indices[taken].tolist(), target[taken].tolist(), strict=True)
@@ -325,26 +325,26 @@ def test_no_link_of_a_batch_or_its_reverse_carries_messages(
 
 
 def test_links_carry_messages_where_that_is_wanted():
-    bundle, links = _homogeneous()
+    small, links = _homogeneous()
     for changes in ({"exclude": False}, {"mirrors": None}):
         given_links = links
         if "mirrors" in changes:
             pairs = np.stack([np.repeat(links.anchors, np.diff(links.indptr)), links.targets])
             given_links = _supervision(EDGE, pairs, mirrors=None)
             changes = {}
-        store = LocalGraphStore(bundle)
+        store = LocalGraphStore(small.bundle)
         sampler = NeighborSampler(store, [-1])
-        batch = _loader(bundle, given_links, sampler=sampler, batch_size=999, **changes).make(0, 0)
+        batch = _loader(small, given_links, sampler=sampler, batch_size=999, **changes).make(0, 0)
         taken = set(map(tuple, batch.nodes[NODE].n_id[batch.edges[EDGE].edge_index].T.tolist()))
         assert set(map(tuple, batch.links.id.T.tolist())) <= taken
 
 
 def test_the_rest_of_the_neighborhood_stays_full():
     """A seed takes its fanout from its other edges."""
-    bundle, links = _homogeneous()
-    sampler = NeighborSampler(LocalGraphStore(bundle), [2])
-    csc = bundle.csc(EDGE)
-    for batch in _loader(bundle, links, sampler=sampler).iterate(0):
+    small, links = _homogeneous()
+    sampler = NeighborSampler(LocalGraphStore(small.bundle), [2])
+    csc = small.bundle.csc(EDGE)
+    for batch in _loader(small, links, sampler=sampler).iterate(0):
         linked = batch.links.id.T.tolist()
         linked = set(map(tuple, linked)) | {(b, a) for a, b in linked}
         taken = torch.diff(batch.edges[EDGE].dst_ptr).tolist()
@@ -356,11 +356,11 @@ def test_the_rest_of_the_neighborhood_stays_full():
 @pytest.mark.parametrize("epoch", [0, 1])
 def test_cold_nodes_take_no_messages_and_others_keep_theirs(epoch):
     """Some anchors of a batch, which have features; no items, which have none."""
-    bundle = _two_types(num_users=400)
-    links = _supervision(BUYS, np.stack(bundle.edges[BUYS]))
+    small = _two_types(num_users=400)
+    links = _supervision(BUYS, np.stack(small.edges[BUYS]))
     full = {"batch_size": 999, "exclude": False}
-    warm = _loader(bundle, links, **full).make(epoch, 0)
-    cold = _loader(bundle, links, cold_share=0.3, **full).make(epoch, 0)
+    warm = _loader(small, links, **full).make(epoch, 0)
+    cold = _loader(small, links, cold_share=0.3, **full).make(epoch, 0)
     num_seeds, num_items = cold.nodes["user"].num_seeds, cold.nodes["item"].num_seeds
     assert torch.equal(warm.nodes["user"].n_id[:num_seeds], cold.nodes["user"].n_id[:num_seeds])
     for edge_type in (BOUGHT_BY, KNOWS):
@@ -373,7 +373,7 @@ def test_cold_nodes_take_no_messages_and_others_keep_theirs(epoch):
 
 
 def test_what_is_refused():
-    bundle, links = _homogeneous()
+    small, links = _homogeneous()
     for changes, message in [
         ({"num_negatives": -1}, ("links-argument-range", -1)),
         ({"max_labels_per_anchor": 0}, ("links-argument-range", 0)),
@@ -381,14 +381,14 @@ def test_what_is_refused():
         ({"batch_size": 0}, ("loader-number", "batch_size=0")),
     ]:
         with raises(*message):
-            _loader(bundle, links, **changes)
+            _loader(small, links, **changes)
     with raises("sampling-links-sampler", "_Foreign"):
-        _loader(bundle, links, sampler=_Foreign())
+        _loader(small, links, sampler=_Foreign())
     with raises("graph-edge-type-unknown", "user__buys__item"):
-        _loader(bundle, links, reverse_types={EDGE: BUYS})
+        _loader(small, links, reverse_types={EDGE: BUYS})
     outside = _supervision(EDGE, np.array([[0], [200]]))
     with raises("sampling-seeds-range", 1, 200):
-        _loader(bundle, outside)
+        _loader(small, outside)
 
 
 class _Foreign(BaseSampler):

@@ -22,14 +22,14 @@ from raygnn.sampling import (
 )
 from tests.batches import check_ids, is_same
 from tests.errors import raises
-from tests.unit.sampling.memory_bundle import EDGE, NODE, MemoryBundle, random_bundle
+from tests.unit.sampling.small_graph import EDGE, NODE, SmallGraph, random_graph
 
 SEEDS = np.arange(3, 200, 4)  # 50 of 200 nodes, 7 batches of 8
 
 
-def _loader(bundle: MemoryBundle | None = None, **changes: Any) -> NeighborLoader:
-    bundle = random_bundle() if bundle is None else bundle
-    graph = LocalGraphStore(bundle)
+def _loader(small: SmallGraph | None = None, **changes: Any) -> NeighborLoader:
+    small = random_graph() if small is None else small
+    graph = LocalGraphStore(small.bundle)
     settings = {
         "seeds": SEEDS,
         "node_type": NODE,
@@ -41,7 +41,7 @@ def _loader(bundle: MemoryBundle | None = None, **changes: Any) -> NeighborLoade
         "seed": 1,
         "shuffle": True,
     }
-    return NeighborLoader(graph, LocalFeatureStore(bundle), **{**settings, **changes})
+    return NeighborLoader(graph, LocalFeatureStore(small.bundle), **{**settings, **changes})
 
 
 def _sampler_threads() -> list[str]:
@@ -49,11 +49,11 @@ def _sampler_threads() -> list[str]:
 
 
 def test_a_batch_names_its_nodes_and_edges():
-    bundle = random_bundle()
-    batches = list(_loader(bundle).iterate(0))
+    small = random_graph()
+    batches = list(_loader(small).iterate(0))
     assert [batch.index for batch in batches] == list(range(7))
     assert sorted(torch.cat([batch.input_id for batch in batches]).tolist()) == SEEDS.tolist()
-    csc = bundle.csc(EDGE)
+    csc = small.bundle.csc(EDGE)
     for batch in batches:
         nodes, edges = batch.nodes[NODE], batch.edges[EDGE]
         check_ids(batch)
@@ -94,9 +94,9 @@ def _counting_loader(**options: Any) -> tuple[NeighborLoader, list[int]]:
             made.append(key)
             return super().sample(seeds, key)
 
-    bundle = random_bundle()
-    sampler = Counting(LocalGraphStore(bundle), [2])
-    return _loader(bundle, sampler=sampler, **options), made
+    small = random_graph()
+    sampler = Counting(LocalGraphStore(small.bundle), [2])
+    return _loader(small, sampler=sampler, **options), made
 
 
 @pytest.mark.parametrize(("num_cores", "num_local"), [(2, 1), (4, 2)])
@@ -185,9 +185,9 @@ class _Failing(NeighborSampler):
 
 @pytest.mark.parametrize("num_threads", [0, 2, None])
 def test_an_error_of_a_thread_is_raised_in_the_loop(num_threads):
-    bundle = random_bundle()
-    sampler = _Failing(LocalGraphStore(bundle), [2])
-    loader = _loader(bundle, sampler=sampler, shuffle=False, batch_size=1, num_threads=num_threads)
+    small = random_graph()
+    sampler = _Failing(LocalGraphStore(small.bundle), [2])
+    loader = _loader(small, sampler=sampler, shuffle=False, batch_size=1, num_threads=num_threads)
     seen = []
     with pytest.raises(ZeroDivisionError, match="no such luck") as caught:
         seen.extend(batch.index for batch in loader.iterate(4))
@@ -244,10 +244,10 @@ def test_several_types():
         "item": {"x": x[:10] + 100, "y": np.arange(10)},
         buys: {"price": np.arange(80)},
     }
-    bundle = MemoryBundle({"user": 30, "item": 10}, edges, stored=columns)
+    small = SmallGraph({"user": 30, "item": 10}, edges, stored=columns)
     given = {"seeds": np.arange(10), "node_type": "item", "edge_columns": {"price": "edge_attr"}}
-    sampler = NeighborSampler(LocalGraphStore(bundle), [4, 2])
-    batch = _loader(bundle, sampler=sampler, shuffle=False, **given).make(0, 0)
+    sampler = NeighborSampler(LocalGraphStore(small.bundle), [4, 2])
+    batch = _loader(small, sampler=sampler, shuffle=False, **given).make(0, 0)
     check_ids(batch)
     assert torch.equal(batch.nodes["user"].columns["x"][:, 0], batch.nodes["user"].n_id.float())
     assert torch.equal(
@@ -259,14 +259,14 @@ def test_several_types():
     assert batch.edges[buys].num_sampled[1] == 0
     assert batch.edges[follows].num_sampled[0] == 0
     row, col = batch.edges[buys].edge_index
-    sources = torch.from_numpy(bundle.csc(buys).indices).long()[batch.edges[buys].e_id]
+    sources = torch.from_numpy(small.bundle.csc(buys).indices).long()[batch.edges[buys].e_id]
     assert torch.equal(batch.nodes["user"].n_id[row], sources)
 
-    reverse = LocalGraphStore(bundle, "out")
+    reverse = LocalGraphStore(small.bundle, "out")
     given |= {"node_type": "user", "sampler": NeighborSampler(reverse, [4, 2])}
     loader = NeighborLoader(
         reverse,
-        LocalFeatureStore(bundle),
+        LocalFeatureStore(small.bundle),
         columns={"x": "x"},
         batch_size=5,
         split="t",
@@ -278,7 +278,7 @@ def test_several_types():
     check_ids(batch)
     assert set(batch.edges) == {("user", "rev_follows", "user"), ("item", "rev_buys", "user")}
     row, col = batch.edges["item", "rev_buys", "user"].edge_index
-    sources = torch.from_numpy(bundle.csc(buys).indices).long()
+    sources = torch.from_numpy(small.bundle.csc(buys).indices).long()
     assert torch.equal(
         batch.nodes["user"].n_id[col], sources[batch.edges["item", "rev_buys", "user"].e_id]
     )

@@ -10,7 +10,7 @@ from raygnn.sampling import LocalGraphStore
 from raygnn.sampling.negatives import EvaluationCandidates, RandomNegatives
 from tests.errors import raises
 from tests.unit.sampling import reference
-from tests.unit.sampling.memory_bundle import EDGE, NODE, MemoryBundle, random_bundle
+from tests.unit.sampling.small_graph import EDGE, NODE, SmallGraph, random_graph
 
 DEGREES = np.array([0, 1, 5, 0, 81, 16, 2, 0])
 
@@ -54,8 +54,8 @@ def test_keys_and_counts():
 def test_degrees_of_a_graph(direction):
     buys = ("user", "buys", "item")
     source, target = np.array([0, 0, 0, 2]), np.array([1, 1, 1, 0])
-    bundle = MemoryBundle({"user": 3, "item": 2}, {buys: (source, target)})
-    graph = LocalGraphStore(bundle, direction)
+    small = SmallGraph({"user": 3, "item": 2}, {buys: (source, target)})
+    graph = LocalGraphStore(small.bundle, direction)
     for node_type, counts in [("user", [3, 0, 1]), ("item", [1, 3])]:
         for edge_type in (buys, None):
             negatives = RandomNegatives.of_graph(graph, node_type, "degree", edge_type)
@@ -66,12 +66,12 @@ def test_degrees_of_a_graph(direction):
 
 
 def test_what_cannot_be_drawn():
-    graph = LocalGraphStore(random_bundle())
+    graph = LocalGraphStore(random_graph().bundle)
     with raises("sampling-negatives-rule", "popular", "uniform", "degree"):
         RandomNegatives.of_graph(graph, NODE, "popular")
-    none = MemoryBundle({NODE: 0}, {EDGE: (np.empty(0, np.int64), np.empty(0, np.int64))})
+    none = SmallGraph({NODE: 0}, {EDGE: (np.empty(0, np.int64), np.empty(0, np.int64))})
     with raises("sampling-negatives-none"):
-        RandomNegatives.of_graph(LocalGraphStore(none), NODE, "degree")
+        RandomNegatives.of_graph(LocalGraphStore(none.bundle), NODE, "degree")
     with raises("sampling-negatives-none"):
         RandomNegatives(2, np.zeros(2, np.int64))
 

@@ -16,7 +16,7 @@ from raygnn.sampling.protocols import PickRequest, ends
 from raygnn.sampling.subgraph import SampledSubgraph
 from tests.errors import raises
 from tests.unit.sampling import reference
-from tests.unit.sampling.memory_bundle import EDGE, NODE, MemoryBundle, random_bundle
+from tests.unit.sampling.small_graph import EDGE, NODE, SmallGraph, random_graph
 
 FOLLOWS, BUYS, SELLS = ("user", "follows", "user"), ("user", "buys", "item"), ("item", "by", "user")
 
@@ -34,19 +34,19 @@ def _edges(draw: st.DrawFn, num_src: int, num_dst: int) -> tuple[np.ndarray, np.
 
 
 @st.composite
-def _bundles(draw: st.DrawFn) -> MemoryBundle:
+def _small_graphs(draw: st.DrawFn) -> SmallGraph:
     if draw(st.booleans()):
         size = draw(st.integers(0, 12))
-        bundle = MemoryBundle({NODE: size}, {EDGE: _edges(draw, size, size)})
+        small = SmallGraph({NODE: size}, {EDGE: _edges(draw, size, size)})
     else:
         sizes = {"user": draw(st.integers(1, 8)), "item": draw(st.integers(0, 8))}
         edges = {et: _edges(draw, sizes[et[0]], sizes[et[2]]) for et in (FOLLOWS, BUYS, SELLS)}
-        bundle = MemoryBundle(sizes, edges)
-    bundle.index_dtype = draw(st.sampled_from(["int32", "int64"]))
+        small = SmallGraph(sizes, edges)
+    small.index_dtype = draw(st.sampled_from(["int32", "int64"]))
     if draw(st.booleans()):
         rng = np.random.default_rng(draw(st.integers(0, 99)))
-        bundle.times = {et: rng.integers(0, 5, len(ends[0])) for et, ends in bundle.edges.items()}
-    return bundle
+        small.times = {et: rng.integers(0, 5, len(ends[0])) for et, ends in small.edges.items()}
+    return small
 
 
 def _expected(
@@ -84,20 +84,20 @@ def _as_lists(subgraph: SampledSubgraph) -> dict:
 
 @settings(max_examples=150, deadline=None)
 @given(
-    bundle=_bundles(),
+    small=_small_graphs(),
     direction=st.sampled_from(["in", "out"]),
     replace=st.booleans(),
     key=st.integers(0, 2**64 - 1),
     data=st.data(),
 )
-def test_samples_are_those_of_the_definition(bundle, direction, replace, key, data):
-    graph = LocalGraphStore(bundle, direction)
+def test_samples_are_those_of_the_definition(small, direction, replace, key, data):
+    graph = LocalGraphStore(small.bundle, direction)
     num_hops = data.draw(st.integers(1, 3))
     hops = st.lists(st.sampled_from([-1, 0, 1, 2, 3, 70]), min_size=num_hops, max_size=num_hops)
-    fanouts = {et: data.draw(hops) for et in bundle.edge_types}
+    fanouts = {et: data.draw(hops) for et in small.edges}
     seeds = {
         node_type: data.draw(st.lists(st.integers(0, size - 1), max_size=6))
-        for node_type, size in bundle.nodes.items()
+        for node_type, size in small.nodes.items()
         if size
     }
     sampler = NeighborSampler(graph, fanouts, replace=replace)
@@ -117,26 +117,26 @@ def test_samples_are_those_of_the_definition(bundle, direction, replace, key, da
 
 @settings(max_examples=150, deadline=None)
 @given(
-    bundle=_bundles(),
+    small=_small_graphs(),
     direction=st.sampled_from(["in", "out"]),
     replace=st.booleans(),
     key=st.integers(0, 2**64 - 1),
     data=st.data(),
 )
 def test_excluding_pairs_is_sampling_from_the_graph_without_them(
-    bundle, direction, replace, key, data
+    small, direction, replace, key, data
 ):
-    graph = LocalGraphStore(bundle, direction)
+    graph = LocalGraphStore(small.bundle, direction)
     hops = st.lists(st.sampled_from([-1, 1, 2, 3, 70]), min_size=2, max_size=2)
-    fanouts = {et: data.draw(hops) for et in bundle.edge_types}
-    seeds = {t: list(range(min(size, 4))) for t, size in bundle.nodes.items()}
+    fanouts = {et: data.draw(hops) for et in small.edges}
+    seeds = {t: list(range(min(size, 4))) for t, size in small.nodes.items()}
     exclude = {}
-    for edge_type, (source, target) in bundle.edges.items():
+    for edge_type, (source, target) in small.edges.items():
         # of edges mostly, some twice, and of some nodes that have no edge
         share = data.draw(st.sampled_from([0.1, 0.5, 1.0]))
         taken = np.random.default_rng(key % 2**32).random(len(source)) < share
         given_pairs = np.stack([source[taken], target[taken]])
-        if bundle.nodes[edge_type[0]] and bundle.nodes[edge_type[2]]:
+        if small.nodes[edge_type[0]] and small.nodes[edge_type[2]]:
             given_pairs = np.concatenate([given_pairs[:, ::-1], np.zeros((2, 1), np.int64)], 1)
         exclude[edge_type] = given_pairs
     sampler = NeighborSampler(graph, fanouts, replace=replace)
@@ -148,9 +148,9 @@ def test_excluding_pairs_is_sampling_from_the_graph_without_them(
 @pytest.mark.parametrize("fanouts", [[3, 2], [-1, -1], [60, 2]])
 @pytest.mark.parametrize("share", [0.3, 1.0])
 def test_isolated_seeds_are_as_those_without_edges(fanouts, share):
-    bundle = random_bundle()
-    sampler = NeighborSampler(LocalGraphStore(bundle), fanouts)
-    seeds, pairs = np.arange(0, 200, 3), np.stack(bundle.edges[EDGE])
+    small = random_graph()
+    sampler = NeighborSampler(LocalGraphStore(small.bundle), fanouts)
+    seeds, pairs = np.arange(0, 200, 3), np.stack(small.edges[EDGE])
     isolated = seeds[np.random.default_rng(0).random(len(seeds)) < share]
     found = sampler.sample({NODE: seeds}, 7, isolated={NODE: isolated})
     expected = sampler.sample(
@@ -160,7 +160,7 @@ def test_isolated_seeds_are_as_those_without_edges(fanouts, share):
 
 
 def test_excluded_pairs_are_checked():
-    sampler = NeighborSampler(LocalGraphStore(random_bundle()), [2])
+    sampler = NeighborSampler(LocalGraphStore(random_graph().bundle), [2])
     seeds = {NODE: np.arange(3)}
     for pairs, message in [
         ({BUYS: np.zeros((2, 1), np.int64)}, ("graph-edge-type-unknown", "user__buys__item")),
@@ -174,10 +174,10 @@ def test_excluded_pairs_are_checked():
 @pytest.mark.parametrize("fanouts", [[15, 10], [5, -1], [100, 2]])
 @pytest.mark.parametrize("replace", [False, True])
 def test_what_holds_of_every_sample(fanouts, replace):
-    bundle = random_bundle()
-    csc = bundle.csc(EDGE)
+    small = random_graph()
+    csc = small.bundle.csc(EDGE)
     seeds = np.arange(0, 200, 9)
-    sampler = NeighborSampler(LocalGraphStore(bundle), fanouts, replace=replace)
+    sampler = NeighborSampler(LocalGraphStore(small.bundle), fanouts, replace=replace)
     subgraph = sampler.sample({NODE: seeds}, 5)
     nodes, (row, col) = subgraph.node[NODE], subgraph.edge_index[EDGE]
     e_id = subgraph.edge[EDGE]
@@ -209,8 +209,8 @@ def test_what_holds_of_every_sample(fanouts, replace):
 def test_each_edge_is_taken_equally_often(fanout, replace):
     degree = 10 if fanout < 10 else 100
     ring = (np.arange(degree), np.zeros(degree, np.int64))
-    bundle = MemoryBundle({NODE: degree}, {EDGE: ring})
-    graph = LocalGraphStore(bundle)
+    small = SmallGraph({NODE: degree}, {EDGE: ring})
+    graph = LocalGraphStore(small.bundle)
     num_rounds = 4000 if fanout < 10 else 1000
     node = np.zeros(1, np.int64)
     picks = np.stack(
@@ -231,8 +231,8 @@ def test_each_edge_is_taken_equally_often(fanout, replace):
 
 def test_pairs_of_edges_are_taken_equally_often():
     degree, num_rounds = 6, 6000
-    bundle = MemoryBundle({NODE: degree}, {EDGE: (np.arange(degree), np.zeros(degree, np.int64))})
-    graph = LocalGraphStore(bundle)
+    small = SmallGraph({NODE: degree}, {EDGE: (np.arange(degree), np.zeros(degree, np.int64))})
+    graph = LocalGraphStore(small.bundle)
     node = np.zeros(1, np.int64)
     counts = np.zeros((degree, degree))
     for key in range(num_rounds):
@@ -246,7 +246,7 @@ def test_pairs_of_edges_are_taken_equally_often():
 
 
 def test_the_order_of_the_frontier_changes_no_pick():
-    graph = LocalGraphStore(random_bundle())
+    graph = LocalGraphStore(random_graph().bundle)
     nodes = np.arange(200)
     shuffled = np.random.default_rng(1).permutation(200)
     one, other = (graph.pick(EDGE, PickRequest(ids, 3, False, 7, 1)) for ids in (nodes, shuffled))
@@ -256,13 +256,13 @@ def test_the_order_of_the_frontier_changes_no_pick():
 
 
 def test_out_is_in_of_the_transposed_graph():
-    bundle = random_bundle()
+    small = random_graph()
     seeds = {NODE: np.arange(20)}
-    out = NeighborSampler(LocalGraphStore(bundle, "out"), [4, 3]).sample(seeds, 3)
-    other = NeighborSampler(LocalGraphStore(bundle.transposed()), [4, 3]).sample(seeds, 3)
+    out = NeighborSampler(LocalGraphStore(small.bundle, "out"), [4, 3]).sample(seeds, 3)
+    other = NeighborSampler(LocalGraphStore(small.transposed().bundle), [4, 3]).sample(seeds, 3)
     assert np.array_equal(out.node[NODE], other.node[NODE])
     assert np.array_equal(out.edge_index[EDGE], other.edge_index[EDGE])
-    csc = bundle.csc(EDGE)
+    csc = small.bundle.csc(EDGE)
     owner = np.repeat(np.arange(200), np.diff(csc.indptr))
     nodes, (row, col) = out.node[NODE], out.edge_index[EDGE]
     assert np.array_equal(owner[out.edge[EDGE]], nodes[row])
@@ -270,7 +270,7 @@ def test_out_is_in_of_the_transposed_graph():
 
 
 def test_batches_of_any_size_follow_each_other():
-    graph = LocalGraphStore(random_bundle(20_000, 60_000))
+    graph = LocalGraphStore(random_graph(20_000, 60_000).bundle)
     sampler = NeighborSampler(graph, [10, 10])
     for num_seeds in (0, 1, 5000, 2, 0):
         seeds = {NODE: np.arange(num_seeds)}
@@ -279,7 +279,7 @@ def test_batches_of_any_size_follow_each_other():
 
 
 def test_threads_share_a_sampler():
-    sampler = NeighborSampler(LocalGraphStore(random_bundle(2000, 20_000)), [10, 10])
+    sampler = NeighborSampler(LocalGraphStore(random_graph(2000, 20_000).bundle), [10, 10])
 
     def sample(key: int) -> dict:
         return _as_lists(sampler.sample({NODE: np.arange(50) * (1 + key % 7)}, key))
@@ -290,14 +290,14 @@ def test_threads_share_a_sampler():
 
 
 def test_a_pickled_sampler_gives_the_same():
-    sampler = NeighborSampler(LocalGraphStore(random_bundle()), [4, 3])
+    sampler = NeighborSampler(LocalGraphStore(random_graph().bundle), [4, 3])
     seeds = {NODE: np.arange(5)}
     expected = _as_lists(sampler.sample(seeds, 1))
     assert _as_lists(pickle.loads(pickle.dumps(sampler)).sample(seeds, 1)) == expected
 
 
 def test_seeds_outside_of_the_graph_are_named():
-    sampler = NeighborSampler(LocalGraphStore(random_bundle()), [2])
+    sampler = NeighborSampler(LocalGraphStore(random_graph().bundle), [2])
     for bad in (-1, 200):
         with raises("sampling-seeds-range", 1, 2, 200, f"[{bad}]"):
             sampler.sample({NODE: np.array([0, bad])}, 1)
@@ -310,10 +310,10 @@ def test_seeds_outside_of_the_graph_are_named():
 
 def test_unknown_direction():
     with raises("sampling-direction", "up"):
-        LocalGraphStore(random_bundle(), "up")
+        LocalGraphStore(random_graph().bundle, "up")
 
 
 def test_unknown_edge_type():
-    graph = LocalGraphStore(random_bundle())
+    graph = LocalGraphStore(random_graph().bundle)
     with raises("graph-edge-type-unknown", "user__buys__item", "node__to__node"):
         graph.pick(BUYS, PickRequest(np.arange(2), 1, False, 1, 0))

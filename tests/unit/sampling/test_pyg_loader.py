@@ -13,21 +13,21 @@ from torch_geometric.sampler import BaseSampler, NegativeSampling, NodeSamplerIn
 
 from raygnn.sampling import LocalGraphStore, NeighborSampler
 from tests.errors import raises
-from tests.unit.sampling.memory_bundle import EDGE, NODE, MemoryBundle, random_bundle
+from tests.unit.sampling.small_graph import EDGE, NODE, SmallGraph, random_graph
 
 
-def _edge_index(bundle: MemoryBundle, edge_type: tuple[str, str, str]) -> torch.Tensor:
+def _edge_index(small: SmallGraph, edge_type: tuple[str, str, str]) -> torch.Tensor:
     """Edges in the order of e_id."""
-    csc = bundle.csc(edge_type)
+    csc = small.bundle.csc(edge_type)
     target = np.repeat(np.arange(len(csc.indptr) - 1), np.diff(csc.indptr))
     return torch.from_numpy(np.stack([csc.indices, target]).astype(np.int64))
 
 
 def test_node_loader_of_data():
-    bundle = random_bundle()
-    edge_index = _edge_index(bundle, EDGE)
+    small = random_graph()
+    edge_index = _edge_index(small, EDGE)
     data = Data(x=torch.arange(200), edge_index=edge_index, edge_attr=torch.arange(2000))
-    sampler = NeighborSampler(LocalGraphStore(bundle), [5, 3])
+    sampler = NeighborSampler(LocalGraphStore(small.bundle), [5, 3])
     assert isinstance(sampler, BaseSampler)
     loader = NodeLoader(data, sampler, input_nodes=torch.arange(0, 200, 2), batch_size=32)
     seen = []
@@ -42,7 +42,7 @@ def test_node_loader_of_data():
     assert seen == list(range(0, 200, 2))
     again = next(iter(loader))
     assert torch.equal(again.e_id, next(iter(loader)).e_id)
-    other = NeighborSampler(LocalGraphStore(bundle), [5, 3], seed=1)
+    other = NeighborSampler(LocalGraphStore(small.bundle), [5, 3], seed=1)
     loader = NodeLoader(data, other, input_nodes=torch.arange(0, 200, 2), batch_size=32)
     assert not torch.equal(next(iter(loader)).e_id, again.e_id)
 
@@ -54,13 +54,13 @@ def test_node_loader_of_hetero_data():
         follows: (rng.integers(0, 40, 200), rng.integers(0, 40, 200)),
         buys: (rng.integers(0, 40, 90), rng.integers(0, 15, 90)),
     }
-    bundle = MemoryBundle({"user": 40, "item": 15}, edges)
+    small = SmallGraph({"user": 40, "item": 15}, edges)
     data = HeteroData()
     data["user"].x, data["item"].x = torch.arange(40), torch.arange(15)
     for edge_type in edges:
-        data[edge_type].edge_index = _edge_index(bundle, edge_type)
+        data[edge_type].edge_index = _edge_index(small, edge_type)
     sampler = NeighborSampler(
-        LocalGraphStore(bundle), {buys: [3, 2], "user__follows__user": [2, 2]}
+        LocalGraphStore(small.bundle), {buys: [3, 2], "user__follows__user": [2, 2]}
     )
     for batch in NodeLoader(data, sampler, input_nodes="item", batch_size=4):
         batch.validate()
@@ -74,21 +74,21 @@ def test_node_loader_of_hetero_data():
 
 
 def test_repeated_seeds_are_refused():
-    sampler = NeighborSampler(LocalGraphStore(random_bundle()), [2])
+    sampler = NeighborSampler(LocalGraphStore(random_graph().bundle), [2])
     with raises("sampling-seeds-repeated", NODE):
         sampler.sample_from_nodes(NodeSamplerInput(None, torch.tensor([3, 3])))
 
 
 @pytest.mark.parametrize("negatives", [None, ("binary", 1), ("binary", 0.5), ("triplet", 2)])
 def test_link_loader_of_data(negatives):
-    bundle = random_bundle()
-    edge_index = _edge_index(bundle, EDGE)
+    small = random_graph()
+    edge_index = _edge_index(small, EDGE)
     data = Data(x=torch.arange(200), edge_index=edge_index)
     links, labels = edge_index[:, 100:190], torch.arange(90) % 4
     is_triplet = negatives is not None and negatives[0] == "triplet"
     loader = LinkLoader(
         data,
-        NeighborSampler(LocalGraphStore(bundle), [5, 3]),
+        NeighborSampler(LocalGraphStore(small.bundle), [5, 3]),
         edge_label_index=links,
         edge_label=None if is_triplet else labels,
         neg_sampling=None if negatives is None else NegativeSampling(*negatives),
@@ -124,17 +124,17 @@ def test_link_loader_of_hetero_data(mode):
         follows: (rng.integers(0, 40, 200), rng.integers(0, 40, 200)),
         buys: (rng.integers(0, 40, 90), rng.integers(0, 15, 90)),
     }
-    bundle = MemoryBundle({"user": 40, "item": 15}, edges)
+    small = SmallGraph({"user": 40, "item": 15}, edges)
     data = HeteroData()
     data["user"].x, data["item"].x = torch.arange(40), torch.arange(15)
     for edge_type in edges:
-        data[edge_type].edge_index = _edge_index(bundle, edge_type)
+        data[edge_type].edge_index = _edge_index(small, edge_type)
     for linked in (buys, follows):
         source, _, target = linked
         links = data[linked].edge_index[:, ::3]
         loader = LinkLoader(
             data,
-            NeighborSampler(LocalGraphStore(bundle), [3, 2]),
+            NeighborSampler(LocalGraphStore(small.bundle), [3, 2]),
             edge_label_index=(linked, links),
             neg_sampling=None if mode is None else NegativeSampling(mode),
             batch_size=8,

@@ -23,20 +23,20 @@ from raygnn.sampling import (
 )
 from raygnn.sampling.temporal import Temporal
 from tests.errors import raises
-from tests.unit.sampling.memory_bundle import EDGE, NODE, MemoryBundle, random_bundle
+from tests.unit.sampling.small_graph import EDGE, NODE, SmallGraph, random_graph
 
 TIMES = {"y": "label", "time": "time"}
 
 
-def _bundle(seed: int, dtype: str, edge_times: bool, node_times: bool) -> MemoryBundle:
-    bundle = random_bundle(25, 300, seed)
+def _small_graph(seed: int, dtype: str, edge_times: bool, node_times: bool) -> SmallGraph:
+    small = random_graph(25, 300, seed)
     rng = np.random.default_rng(seed)
-    bundle.roles = TIMES
+    small.roles = TIMES
     if edge_times:
-        bundle.times = {EDGE: rng.integers(-5, 15, 300).astype(dtype)}
+        small.times = {EDGE: rng.integers(-5, 15, 300).astype(dtype)}
     if node_times:
-        bundle.stored[NODE]["time"] = rng.integers(-5, 15, 25).astype(dtype)
-    return bundle
+        small.stored[NODE]["time"] = rng.integers(-5, 15, 25).astype(dtype)
+    return small
 
 
 @settings(max_examples=150, deadline=None)
@@ -53,15 +53,15 @@ def _bundle(seed: int, dtype: str, edge_times: bool, node_times: bool) -> Memory
 def test_nothing_is_later_than_its_seed(
     seed, dtypes, has, direction, strategy, fanouts, weighted, excluded
 ):
-    bundle = _bundle(seed, dtypes[0], *has)
+    small = _small_graph(seed, dtypes[0], *has)
     rng = np.random.default_rng(seed)
-    bundle.stored[EDGE]["weight"] = np.where(rng.random(300) < 0.3, 0, rng.random(300))
+    small.stored[EDGE]["weight"] = np.where(rng.random(300) < 0.3, 0, rng.random(300))
     weight = "weight" if weighted and strategy == "uniform" else None
-    graph = LocalGraphStore(bundle, direction)
+    graph = LocalGraphStore(small.bundle, direction)
     sampler = NeighborSampler(graph, fanouts, weight=weight, temporal=Temporal(strategy=strategy))
     seeds = rng.integers(0, 25, 6)
     times = rng.integers(-8, 18, 6).astype(dtypes[1]) + (0.5 if dtypes[1] == "float64" else 0)
-    source, target = bundle.edges[EDGE]
+    source, target = small.edges[EDGE]
     out = rng.random(300) < excluded
     pairs = np.stack([source[out], target[out]])
     subgraph = sampler.sample({NODE: seeds}, seed, exclude={EDGE: pairs}, times={NODE: times})
@@ -73,15 +73,15 @@ def test_nothing_is_later_than_its_seed(
     row, col = subgraph.edge_index[EDGE]
     assert np.array_equal(node_time[row], node_time[col])
 
-    csc = bundle.csc(EDGE)
+    csc = small.bundle.csc(EDGE)
     ends = [csc.indices, np.repeat(np.arange(25), np.diff(csc.indptr))]
     neighbor, taker = ends if direction == "in" else ends[::-1]
-    edge_time = bundle.column(EDGE, "time") if has[0] else np.full(300, -np.inf)
-    born = bundle.stored[NODE]["time"][neighbor] if has[1] else np.full(300, -np.inf)
+    edge_time = small.bundle.column(EDGE, "time") if has[0] else np.full(300, -np.inf)
+    born = small.stored[NODE]["time"][neighbor] if has[1] else np.full(300, -np.inf)
     codes = ends[0] * 25 + ends[1]
     is_there = ~np.isin(codes, pairs[0] * 25 + pairs[1])
     if weight:
-        is_there &= bundle.stored[EDGE]["weight"] > 0
+        is_there &= small.stored[EDGE]["weight"] > 0
     e_id, dst_ptr = subgraph.edge[EDGE], subgraph.dst_ptr[EDGE]
     assert np.array_equal(neighbor[e_id], nodes[row])
     assert np.array_equal(taker[e_id], nodes[col])
@@ -100,8 +100,8 @@ def test_nothing_is_later_than_its_seed(
 
 @pytest.mark.parametrize("has", [(True, False), (False, True)])
 def test_seeds_of_one_time_do_not_know_of_others(has):
-    bundle = _bundle(3, "int64", *has)
-    sampler = NeighborSampler(LocalGraphStore(bundle), [3, 3], temporal=Temporal())
+    small = _small_graph(3, "int64", *has)
+    sampler = NeighborSampler(LocalGraphStore(small.bundle), [3, 3], temporal=Temporal())
     seeds, times = np.array([4, 4, 9, 1]), np.array([12, 3, 12, 3])
 
     def edges(seeds: np.ndarray, times: np.ndarray) -> set[tuple[int, int, int]]:
@@ -117,8 +117,8 @@ def test_seeds_of_one_time_do_not_know_of_others(has):
     assert apart[0]
 
 
-def _loader(bundle: MemoryBundle, **changes: Any) -> NeighborLoader:
-    graph = LocalGraphStore(bundle)
+def _loader(small: SmallGraph, **changes: Any) -> NeighborLoader:
+    graph = LocalGraphStore(small.bundle)
     options: dict[str, Any] = {
         "sampler": NeighborSampler(graph, [4, 3], temporal=Temporal()),
         "columns": {"x": "x", "y": "y"},
@@ -128,16 +128,16 @@ def _loader(bundle: MemoryBundle, **changes: Any) -> NeighborLoader:
         "shuffle": True,
     }
     return NeighborLoader(
-        graph, LocalFeatureStore(bundle), np.arange(25), NODE, **{**options, **changes}
+        graph, LocalFeatureStore(small.bundle), np.arange(25), NODE, **{**options, **changes}
     )
 
 
 @pytest.mark.parametrize("dtype", ["int64", "int32", "float32"])
 def test_nodes_are_loaded_as_of_their_own_time(dtype):
-    bundle = _bundle(1, dtype, edge_times=True, node_times=True)
-    own = torch.from_numpy(bundle.stored[NODE]["time"])
-    edge_time = torch.from_numpy(bundle.column(EDGE, "time"))
-    for batch in _loader(bundle).iterate(0):
+    small = _small_graph(1, dtype, edge_times=True, node_times=True)
+    own = torch.from_numpy(small.stored[NODE]["time"])
+    edge_time = torch.from_numpy(small.bundle.column(EDGE, "time"))
+    for batch in _loader(small).iterate(0):
         nodes, edges = batch.nodes[NODE], batch.edges[EDGE]
         assert nodes.seed_time[batch.seed_index].tolist() == own[batch.input_id].tolist()
         assert (edge_time[edges.e_id] <= nodes.seed_time[edges.edge_index[1]]).all()
@@ -146,9 +146,9 @@ def test_nodes_are_loaded_as_of_their_own_time(dtype):
         assert blocks_of(batch)[-1].num_dst == nodes.num_seeds
 
 
-def _links(bundle: MemoryBundle) -> tuple[SupervisionEdges, np.ndarray]:
-    """The pairs of a bundle as links, each anchor with a hard negative, and their times."""
-    csc, time = bundle.csc(EDGE), bundle.column(EDGE, "time")
+def _links(small: SmallGraph) -> tuple[SupervisionEdges, np.ndarray]:
+    """The pairs of a small as links, each anchor with a hard negative, and their times."""
+    csc, time = small.bundle.csc(EDGE), small.bundle.column(EDGE, "time")
     target = np.repeat(np.arange(25), np.diff(csc.indptr))
     pairs, first = np.unique(np.stack([csc.indices, target]), axis=1, return_index=True)
     anchors, begins = np.unique(pairs[0], return_index=True)
@@ -161,14 +161,14 @@ def _links(bundle: MemoryBundle) -> tuple[SupervisionEdges, np.ndarray]:
 
 
 def test_links_are_loaded_as_of_the_earliest_of_their_group():
-    bundle = _bundle(2, "int64", edge_times=True, node_times=False)
-    links, times_of_links = _links(bundle)
-    time = bundle.column(EDGE, "time")
-    graph = LocalGraphStore(bundle)
+    small = _small_graph(2, "int64", edge_times=True, node_times=False)
+    links, times_of_links = _links(small)
+    time = small.bundle.column(EDGE, "time")
+    graph = LocalGraphStore(small.bundle)
     plan = LinkPlan(num_negatives=200, max_labels_per_anchor=3, in_batch=True)
     options: dict[str, Any] = {"columns": {}, "batch_size": 80, "split": "t", "seed": 0}
     options |= {"sampler": NeighborSampler(graph, [-1, 2], temporal=Temporal()), "shuffle": True}
-    loader = LinkLoader(graph, LocalFeatureStore(bundle), links, plan=plan, **options)
+    loader = LinkLoader(graph, LocalFeatureStore(small.bundle), links, plan=plan, **options)
     for batch in loader.iterate(0):
         nodes, edges = batch.nodes[NODE], batch.edges[EDGE]
         times = torch.from_numpy(times_of_links)[batch.links.position]
@@ -193,14 +193,14 @@ def test_links_are_loaded_as_of_the_earliest_of_their_group():
 
 
 def test_evaluation_goes_in_the_order_of_time():
-    bundle = _bundle(2, "int64", edge_times=True, node_times=False)
-    graph = LocalGraphStore(bundle)
-    links, times = _links(bundle)
+    small = _small_graph(2, "int64", edge_times=True, node_times=False)
+    graph = LocalGraphStore(small.bundle)
+    links, times = _links(small)
     sampler = NeighborSampler(graph, [-1, 2], temporal=Temporal())
     plan = LinkPlan(num_negatives=7, is_evaluation=True)
     options: dict[str, Any] = {"columns": {}, "batch_size": 80, "split": "t", "seed": 0}
     options |= {"sampler": sampler, "shuffle": False, "plan": plan}
-    batches = list(LinkLoader(graph, LocalFeatureStore(bundle), links, **options).iterate(0))
+    batches = list(LinkLoader(graph, LocalFeatureStore(small.bundle), links, **options).iterate(0))
     order = torch.cat([batch.links.position for batch in batches])
     assert order.tolist() == np.argsort(times, kind="stable").tolist()
     for batch in batches:
@@ -217,16 +217,16 @@ def test_evaluation_goes_in_the_order_of_time():
 
 
 def test_temporal_links_have_times():
-    bundle = _bundle(2, "int64", edge_times=True, node_times=False)
-    graph = LocalGraphStore(bundle)
-    links, _ = _links(bundle)
+    small = _small_graph(2, "int64", edge_times=True, node_times=False)
+    graph = LocalGraphStore(small.bundle)
+    links, _ = _links(small)
     timeless = replace(links, times=None)
     sampler = NeighborSampler(graph, [2], temporal=Temporal())
     options: dict[str, Any] = {"columns": {}, "batch_size": 80, "split": "t", "seed": 0}
     with raises("links-no-times"):
         LinkLoader(
             graph,
-            LocalFeatureStore(bundle),
+            LocalFeatureStore(small.bundle),
             timeless,
             sampler=sampler,
             plan=LinkPlan(),
@@ -236,7 +236,7 @@ def test_temporal_links_have_times():
 
 
 def test_what_is_refused():
-    graph = LocalGraphStore(_bundle(0, "int64", edge_times=True, node_times=False))
+    graph = LocalGraphStore(_small_graph(0, "int64", edge_times=True, node_times=False).bundle)
     with raises("sampling-strategy", "first", "uniform"):
         Temporal(strategy="first")
     last = Temporal(strategy="last")
@@ -257,4 +257,4 @@ def test_what_is_refused():
         with raises(*message):
             sampler.sample({NODE: seeds}, 1, times=given_times)
     with raises("sampling-time-column", "node"):
-        _loader(_bundle(0, "int64", edge_times=True, node_times=False))
+        _loader(_small_graph(0, "int64", edge_times=True, node_times=False))

@@ -15,7 +15,7 @@ from raygnn.sampling import LocalGraphStore, NeighborSampler
 from raygnn.sampling.exclusion import Exclusion
 from raygnn.sampling.protocols import PickRequest
 from tests.errors import raises
-from tests.unit.sampling.memory_bundle import EDGE, NODE, MemoryBundle, random_bundle
+from tests.unit.sampling.small_graph import EDGE, NODE, SmallGraph, random_graph
 
 NODE_0 = np.zeros(1, np.int64)
 
@@ -25,7 +25,7 @@ def _star(weights: list[float]) -> LocalGraphStore:
     size = len(weights)
     edges = {EDGE: (np.arange(size), np.zeros(size, np.int64))}
     stored = {EDGE: {"w": np.array(weights, np.float32)}}
-    return LocalGraphStore(MemoryBundle({NODE: size}, edges, stored=stored))
+    return LocalGraphStore(SmallGraph({NODE: size}, edges, stored=stored).bundle)
 
 
 def _chi_square(counts: np.ndarray, expected: np.ndarray) -> bool:
@@ -140,11 +140,11 @@ def test_draws_with_replacement(excluded):
     excluded=st.sampled_from([0.0, 0.3, 1.0]),
 )
 def test_as_many_as_there_are(seed, fanout, replace, direction, zeros, excluded):
-    bundle = random_bundle(20, 300, seed)
+    small = random_graph(20, 300, seed)
     rng = np.random.default_rng(seed)
     weights = np.where(rng.random(300) < zeros, 0, rng.pareto(0.5, 300) + 1e-3)
-    bundle.stored[EDGE]["w"] = weights.astype(rng.choice(["float64", "float32"]))
-    graph = LocalGraphStore(bundle, direction)
+    small.stored[EDGE]["w"] = weights.astype(rng.choice(["float64", "float32"]))
+    graph = LocalGraphStore(small.bundle, direction)
     nodes = np.arange(20)
     adjacency = graph.adjacency(EDGE)
     e_id = np.arange(300) if adjacency.e_id is None else adjacency.e_id
@@ -172,9 +172,9 @@ def test_as_many_as_there_are(seed, fanout, replace, direction, zeros, excluded)
 
 def test_types_without_weights_draw_uniformly():
     other = ("node", "other", "node")
-    bundle = random_bundle()
-    bundle.edges[other] = bundle.edges[EDGE]
-    graph = LocalGraphStore(bundle)
+    small = random_graph()
+    small.edges[other] = small.edges[EDGE]
+    graph = LocalGraphStore(small.bundle)
     seeds = {NODE: np.arange(9)}
     weighted = NeighborSampler(graph, {EDGE: [0], other: [3]}, weight="weight").sample(seeds, 1)
     plain = NeighborSampler(graph, {EDGE: [0], other: [3]}).sample(seeds, 1)
@@ -187,11 +187,11 @@ def test_types_without_weights_draw_uniformly():
 
 
 def test_bad_weights_are_named():
-    bundle = random_bundle()
     seeds = {NODE: np.arange(2)}
     with raises("sampling-weight-column", "w"):
-        NeighborSampler(LocalGraphStore(bundle), [2], weight="w")
-    columns = bundle.stored[EDGE]
+        NeighborSampler(LocalGraphStore(random_graph().bundle), [2], weight="w")
+    small = random_graph()
+    columns = small.stored[EDGE]
     columns["w"] = np.ones(2000, np.float16)
     columns["w"][7] = np.nan
     columns["i"] = np.arange(2000) - 1
@@ -201,8 +201,9 @@ def test_bad_weights_are_named():
         ("i", ("sampling-weight-values", 1, 2000)),
         ("wide", ("sampling-weight-width", "wide", "node__to__node")),
     ]:
-        sampler = NeighborSampler(LocalGraphStore(bundle), [2], weight=name)
+        sampler = NeighborSampler(LocalGraphStore(small.bundle), [2], weight=name)
         with raises(*message):
             sampler.sample(seeds, 1)
     columns["w"][7] = 1
-    assert len(NeighborSampler(LocalGraphStore(bundle), [2], weight="w").sample(seeds, 1).edge)
+    mended = LocalGraphStore(dataclasses.replace(small).bundle)
+    assert len(NeighborSampler(mended, [2], weight="w").sample(seeds, 1).edge)
