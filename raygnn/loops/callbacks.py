@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from raygnn.config.component_checks import HOOKS
 from raygnn.errors import ConfigError
 from raygnn.loops.callback_list import CallbackBase
 
@@ -108,9 +109,6 @@ class Callback(CallbackBase):
 
     def on_shutdown(self, engine: Engine) -> None:
         """The last hook, also after an error: the place to close files and connections."""
-
-
-HOOKS = tuple(name for name in vars(Callback) if name.startswith(("on_", "before_", "after_")))
 
 
 class FunctionCallback(Callback):

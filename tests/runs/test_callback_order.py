@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
+from raygnn.config.component_checks import HOOKS
 from raygnn.loops.callback_list import CallbackList
-from raygnn.loops.callbacks import HOOKS, Callback, FunctionCallback
+from raygnn.loops.callbacks import Callback, FunctionCallback
 from tests.errors import raises
 from tests.small_runs import run_rank, small_config
 

@@ -230,7 +230,8 @@ def test_short_names_of_optimizers_are_those_of_torch() -> None:
 
 
 def test_hooks_are_those_of_callbacks() -> None:
-    assert HOOKS == callbacks.HOOKS
+    methods = vars(callbacks.Callback)
+    assert list(HOOKS) == [n for n in methods if n.startswith(("on_", "before_", "after_"))]
 
 
 def test_classes_of_the_libraries() -> None:
