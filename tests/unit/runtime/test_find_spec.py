@@ -12,11 +12,11 @@ import torch
 
 from raygnn.config import LoadedConfig, build, load_config
 from raygnn.data.bundle import Bundle
-from raygnn.errors import ConfigError
 from raygnn.loops.model_spec import ModelSpec
 from raygnn.loops.task import Task, TaskEnvironment
 from raygnn.loops.tasks.target import output_classes
 from raygnn.runtime.data_checks import find_spec
+from tests.errors import raises
 from tests.small_runs import small_bundle, small_config
 
 
@@ -72,7 +72,7 @@ def test_what_is_of_the_users_is_left_to_the_workers(tmp_path, bundle):
     unread = {"type": "node_classification", "args": {"edge_feature": "no"}}
     losses = [{"type": "not_there.loss"}]
     assert find_spec(_loaded(tmp_path, losses=losses), bundle) is None
-    with pytest.raises(ConfigError, match=r"task\.args\.edge_feature='no' is invalid"):
+    with raises("task-edge-column-unknown", "no"):
         find_spec(_loaded(tmp_path, losses=losses, task=unread), bundle)
     assert find_spec(_loaded(tmp_path, model={"type": "not_there.Model"}), bundle) is None
     assert find_spec(_loaded(tmp_path, task={"type": "not_there.Task"}), bundle) is None
@@ -81,5 +81,5 @@ def test_what_is_of_the_users_is_left_to_the_workers(tmp_path, bundle):
 
 def test_a_model_that_learns_rows_unsaid_is_refused(tmp_path, bundle):
     loaded = _loaded(tmp_path, model={"type": "tests.user_code.RowsUnsaid"})
-    with pytest.raises(ConfigError, match=r"rows of the node types \['node'\], .* say \[\]"):
+    with raises("model-rows-unsaid", "node"):
         _set_up(loaded, bundle).build_model()
