@@ -72,7 +72,7 @@ def test_what_is_of_the_users_is_left_to_the_workers(tmp_path, bundle):
     unread = {"type": "node_classification", "args": {"edge_feature": "no"}}
     losses = [{"type": "not_there.loss"}]
     assert find_spec(_loaded(tmp_path, losses=losses), bundle) is None
-    with raises("task-edge-column-unknown", "no"):
+    with raises("task-edge-column-unread", "no"):
         find_spec(_loaded(tmp_path, losses=losses, task=unread), bundle)
     assert find_spec(_loaded(tmp_path, model={"type": "not_there.Model"}), bundle) is None
     assert find_spec(_loaded(tmp_path, task={"type": "not_there.Task"}), bundle) is None
