@@ -1,21 +1,27 @@
-"""Edge lists in CSV or TSV files, with optional files of labels and of features."""
+"""The options of `prepare csv` for one edge list, as a tables spec made on the fly."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import glob
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from raygnn.data.convert.clean_up import normalize_rows, undirected_edges
-from raygnn.data.convert.spec_tables import whole_numbers
+from raygnn.data.convert.clean_up import undirected_edges
+from raygnn.data.convert.spec import spec_tables
+from raygnn.data.convert.spec_tables import is_json, is_parquet
 from raygnn.data.convert.split_option import split_nodes
-from raygnn.data.convert.text_files import TextTable, read_ragged_features, read_text_table
-from raygnn.data.tables.columns import Features, SparseRows
-from raygnn.data.tables.graph_tables import EdgeRows, GraphTables, edge_rows, node_rows
+from raygnn.data.convert.text_files import TextFormat, text_columns
+from raygnn.data.filesystem import redact
+from raygnn.data.tables.files import open_parquet
+from raygnn.data.tables.graph_tables import EdgeRows, GraphTables, NodeRows, edge_rows
+from raygnn.data.tables.spec import FORMAT, TablesSpec
 from raygnn.errors import DataError
+
+_EDGE_TYPE = ("node", "to", "node")
 
 
 @dataclass(frozen=True)
@@ -40,15 +46,6 @@ class CsvSource:
     has_header: bool = True
 
 
-@dataclass(frozen=True)
-class _Rows:
-    """What a file says of the ids in it."""
-
-    where: str
-    ids: pa.Array
-    values: Features | pa.Array
-
-
 def csv_tables(
     files: CsvSource,
     directed: bool = False,
@@ -69,129 +66,143 @@ def csv_tables(
         DataError: a file or column is missing or malformed, an id is given twice, or a node has no
             row in a CSV of features.
     """
-    notes: list[str] = []
-    edge_table = read_text_table(files.edges, files.separator, files.has_header)
-    source_name = edge_table.column_name(files.source, 0, "--source")
-    target_name = edge_table.column_name(files.target, 1, "--target")
-    notes += _unread(edge_table, [source_name, target_name])
-    labels = None if files.nodes is None else _read_labels(files.nodes, files, notes)
-    features = None if files.features is None else _read_features(files.features, files, notes)
-    given = [rows.ids for rows in (labels, features) if rows is not None]
-    ends = [edge_table.texts(source_name), edge_table.texts(target_name)]
-    ids, columns = _unified_ids([*given, *ends])
-
-    edges, edge_note = _edges(ids, columns[-2], columns[-1], directed)
-    notes.append(edge_note)
-    label_column, codes = None, None
-    if labels is not None:
-        label_column = _place_labels(labels, _positions(columns[0], ids), len(ids), notes)
-        codes = _class_codes(label_column)
-    node_features: dict[str, Features] = {}
-    if features is not None:
-        rows = _positions(columns[len(given) - 1], ids)
-        placed = _place_features(features, rows, ids, notes)
-        node_features["x"] = normalize_rows(placed) if normalize else placed
-    nodes = node_rows(ids, node_features, {} if label_column is None else {"y": label_column})
-    nodes, split_notes = split_nodes(nodes, {}, codes, split, split_seed, edge_table.where)
-    return GraphTables({"node": nodes}, {("node", "to", "node"): edges}, (*notes, *split_notes))
+    spec = csv_spec(files, normalize)
+    try:
+        read = spec_tables(spec, ".")
+    except DataError as error:
+        raise DataError(_in_flags(str(error), spec)) from error
+    nodes, edges = read.nodes["node"], read.edges[_EDGE_TYPE]
+    note = "edges kept as they are: --directed was given"
+    if not directed:
+        edges, note = _undirected(nodes, edges)
+    codes = _class_codes(nodes.table.column("y").combine_chunks()) if nodes.labels else None
+    where = redact(files.edges)
+    nodes, split_notes = split_nodes(nodes, {}, codes, split, split_seed, where)
+    return replace(
+        read,
+        nodes={"node": nodes},
+        edges={_EDGE_TYPE: edges},
+        notes=(*read.notes, note, *split_notes),
+    )
 
 
-def _unread(table: TextTable, read: Sequence[str]) -> list[str]:
-    left = [name for name in table.table.column_names if name not in read]
-    return [f"{table.where}: columns not written: {', '.join(left)}"] if left else []
+def csv_spec(files: CsvSource, normalize: bool = False) -> TablesSpec:
+    """The spec that the options stand for.
 
-
-def _read_labels(uri: str, files: CsvSource, notes: list[str]) -> _Rows:
-    table = read_text_table(uri, files.separator, files.has_header)
-    id_name = table.column_name(files.id, 0, "--id")
-    names = table.table.column_names
-    if files.label is None and len(names) > 2:
-        choices = ", ".join(name for name in names if name != id_name)
+    Raises:
+        DataError: a file is missing, cannot be read, or lacks the columns that it needs.
+    """
+    if files.separator is not None and len(files.separator) != 1:
         raise DataError(
-            f"{table.where}: --label is needed: the file has {len(names)} columns. "
+            f"--separator={files.separator!r} is invalid: it is not one character. Set one, such "
+            "as ';' or '\\t'.",
+            id="prepare-separator",
+        )
+    _columns(files.edges, files)
+    tables = []
+    if files.nodes is not None:
+        tables.append(_labels(files.nodes, files))
+    if files.features is not None:
+        tables.append(_features(files.features, files))
+    node: dict[str, Any] = {}
+    if tables:
+        node = {**tables[0], "more": tables[1:], "add_unlisted": True}
+    edges = {
+        "type": _EDGE_TYPE,
+        "files": glob.escape(files.edges),
+        "source": _column(files.source, 0, files),
+        "target": _column(files.target, 1, files),
+    }
+    return TablesSpec.model_validate(
+        {
+            "format": FORMAT,
+            "separator": files.separator,
+            "header": files.has_header,
+            "node_types": {"node": node | {"normalize_features": "row" if normalize else None}},
+            "edge_types": [edges],
+        }
+    )
+
+
+def _labels(uri: str, files: CsvSource) -> dict[str, Any]:
+    names = _columns(uri, files)
+    id_column = _column(files.id, 0, files)
+    if files.label is None and len(names) > 2:
+        choices = ", ".join(name for name in names if name != id_column)
+        raise DataError(
+            f"{redact(uri)}: --label is needed: the file has {len(names)} columns. "
             f"Choose from: {choices}.",
             id="prepare-label-missing",
         )
-    other = next((i for i, name in enumerate(names) if name != id_name), len(names))
-    label_name = table.column_name(files.label, other, "--label")
-    notes += _unread(table, [id_name, label_name])
-    rows = _Rows(table.where, table.texts(id_name), _typed_labels(table.table.column(label_name)))
-    _check_distinct(rows)
-    return rows
+    other = 1 if id_column in (0, names[0]) else 0
+    label = _column(files.label, other, files)
+    return {"files": glob.escape(uri), "id": id_column, "labels": {"y": label}}
 
 
-def _typed_labels(column: pa.ChunkedArray) -> pa.Array:
-    """Whole numbers where all are, else numbers, else texts; empty fields are null (unlabelled)."""
-    texts = pc.utf8_trim_whitespace(column).combine_chunks()
-    texts = pc.if_else(pc.equal(texts, ""), pa.scalar(None, texts.type), texts)
-    for label_type in (pa.int64(), pa.float64()):
-        try:
-            return pc.cast(texts, label_type)
-        except pa.ArrowInvalid:
-            continue
-    return texts
-
-
-def _read_features(uri: str, files: CsvSource, notes: list[str]) -> _Rows:
-    if uri.lower().removesuffix(".gz").endswith(".json"):
-        ids, values, num_repeats = read_ragged_features(uri)
-        if num_repeats:
-            notes.append(f"{uri}: {num_repeats:,} repeated feature indices dropped")
-        return _Rows(uri, ids, values)
-    table = read_text_table(uri, files.separator, files.has_header)
-    wanted = files.id if files.id in table.table.column_names or not files.has_header else None
-    id_name = table.column_name(wanted, 0, "--id")
-    names = [name for name in table.table.column_names if name != id_name]
-    if not names:
+def _features(uri: str, files: CsvSource) -> dict[str, Any]:
+    table = {"files": glob.escape(uri)}
+    if is_json(uri):
+        return {**table, "id": "id", "features": {"x": {"indices": "indices"}}}
+    names = _columns(uri, files)
+    is_id = files.id in names or not files.has_header
+    id_column = _column(files.id if is_id else None, 0, files)
+    place = names.index(id_column) if isinstance(id_column, str) else id_column
+    others = [i for i in range(len(names)) if i != place]
+    if not others:
         raise DataError(
-            f"{table.where}: has no column beside {id_name!r}. Give numbers per id.",
+            f"{redact(uri)}: has no column beside {names[0]!r}. Give numbers per id.",
             id="prepare-features-missing",
         )
-    rows = _Rows(table.where, table.texts(id_name), table.numbers(names))
-    _check_distinct(rows)
-    return rows
+    return {**table, "id": id_column, "features": {"x": others}}
 
 
-def _check_distinct(rows: _Rows) -> None:
-    counts = pc.value_counts(rows.ids)
-    repeated = counts.field("values").filter(pc.greater(counts.field("counts"), 1))
-    if len(repeated):
-        raise DataError(
-            f"{rows.where}: {len(repeated):,} ids are given more than once, such as "
-            f"{', '.join(repeated[:5].to_pylist())}. Keep one row an id.",
-            id="prepare-ids-repeated",
-        )
+def _columns(uri: str, files: CsvSource) -> list[str]:
+    if is_parquet(uri):
+        with open_parquet(uri, footer_only=True) as file:
+            return list(file.schema_arrow.names)
+    return text_columns(uri, TextFormat(files.separator, files.has_header))
 
 
-def _unified_ids(columns: Sequence[pa.Array]) -> tuple[pa.Array, list[pa.Array]]:
-    """The distinct ids of all columns, and the columns in the ids' type."""
-    integers = [whole_numbers(column) for column in columns]
-    if any(column is None for column in integers):
-        return pc.unique(pa.chunked_array(columns)), list(columns)
-    ids = pc.unique(pa.chunked_array(integers))
-    return ids.take(pc.array_sort_indices(ids)), integers
+def _column(given: str | None, position: int, files: CsvSource) -> str | int:
+    """The column that an option names: by header, or without one by position."""
+    if given is None:
+        return position
+    return int(given) if given.isdigit() and not files.has_header else given
 
 
-def _edges(
-    ids: pa.Array, source: pa.Array, target: pa.Array, directed: bool
-) -> tuple[EdgeRows, str]:
-    if directed:
-        return edge_rows(source, target), "edges kept as they are: --directed was given"
-    edges = undirected_edges(_positions(source, ids), _positions(target, ids), len(ids))
+def _in_flags(message: str, spec: TablesSpec) -> str:
+    """A message about keys of the spec, in the options that they were made of."""
+    node = spec.node_types["node"]
+    names = {
+        "edge_types.0.source": "--source",
+        "edge_types.0.target": "--target",
+        "edge_types.0": "--edges",
+        "header: false": "--no-header",
+        ", or set missing: median": "",
+    }
+    for place, table in [
+        *((f"node_types.node.more.{i}", table) for i, table in enumerate(node.more)),
+        ("node_types.node", node),
+    ]:
+        names |= {
+            f"{place}.id": "--id",
+            f"{place}.labels.y": "--label",
+            f"{place}.features.x": "--features",
+            place: "--nodes" if table.labels else "--features",
+        }
+    for key in sorted(names, key=len, reverse=True):
+        message = message.replace(key, names[key])
+    return message
+
+
+def _undirected(nodes: NodeRows, rows: EdgeRows) -> tuple[EdgeRows, str]:
+    ids = nodes.table.column(nodes.id).combine_chunks()
+    source, target = (
+        pc.index_in(rows.table.column(name).combine_chunks(), ids).to_numpy().astype(np.int64)
+        for name in (rows.source, rows.target)
+    )
+    edges = undirected_edges(source, target, len(ids))
     return edge_rows(ids.take(edges.source), ids.take(edges.target)), edges.note
-
-
-def _positions(column: pa.Array, ids: pa.Array) -> np.ndarray:
-    return pc.index_in(column, ids).to_numpy().astype(np.int64)
-
-
-def _place_labels(labels: _Rows, rows: np.ndarray, num_nodes: int, notes: list[str]) -> pa.Array:
-    position = np.full(num_nodes, -1)
-    position[rows] = np.arange(len(rows))
-    num_missing = int((position < 0).sum())
-    if num_missing:
-        notes.append(f"{num_missing:,} nodes have no row in {labels.where}: no label")
-    return labels.values.take(pa.array(position, mask=position < 0))
 
 
 def _class_codes(labels: pa.Array) -> np.ndarray | None:
@@ -200,23 +211,3 @@ def _class_codes(labels: pa.Array) -> np.ndarray | None:
         return None
     codes = labels.dictionary_encode().indices if pa.types.is_large_string(labels.type) else labels
     return pc.fill_null(codes, -1).to_numpy().astype(np.int64)
-
-
-def _place_features(features: _Rows, rows: np.ndarray, ids: pa.Array, notes: list[str]) -> Features:
-    """The feature rows in the order of the nodes."""
-    position = np.full(len(ids), -1)
-    position[rows] = np.arange(len(rows))
-    missing = np.flatnonzero(position < 0)
-    values = features.values
-    if isinstance(values, SparseRows):
-        if len(missing):
-            notes.append(f"{len(missing):,} nodes have no row in {features.where}: no features set")
-        return values.take(position)
-    if len(missing):
-        examples = ", ".join(str(ids[int(row)].as_py()) for row in missing[:5])
-        raise DataError(
-            f"{features.where}: {len(missing):,} nodes have no row, such as {examples}. Add a row "
-            "of numbers for each id of the edges and labels.",
-            id="prepare-features-incomplete",
-        )
-    return values[position]

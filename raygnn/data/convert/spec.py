@@ -2,39 +2,56 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from raygnn.data.convert.clean_up import normalize_rows
+from raygnn.data.convert.spec_features import read_feature
 from raygnn.data.convert.spec_tables import (
     SourceTable,
     empty_rows,
-    feature_rows,
     ids,
-    labels,
+    joined,
     numbers,
     read_files,
     times,
+    typed_values,
 )
 from raygnn.data.edge_types import EdgeType, edge_type_name
 from raygnn.data.hashing import splitmix64_array
 from raygnn.data.links.split import node_hashes
 from raygnn.data.splits import hash_split, split_bounds
-from raygnn.data.tables.columns import Features, split_column
+from raygnn.data.tables.columns import FeatureColumns, Features, SparseRows, split_column
 from raygnn.data.tables.graph_tables import EdgeRows, GraphTables, NodeRows, edge_rows, node_rows
 from raygnn.data.tables.spec import (
     Column,
     EdgeSpec,
     HashShares,
     LabelEdgeSpec,
+    NodeColumns,
     NodeSpec,
     RelationColumn,
     TablesSpec,
 )
 from raygnn.errors import DataError
+
+
+@dataclass
+class _NodeTable:
+    """A table of nodes: its files, and the ids in each."""
+
+    spec: NodeColumns
+    files: list[SourceTable]
+    ids: list[pa.Array]
+
+    @property
+    def where(self) -> str:
+        """Its first file."""
+        return self.files[0].where
 
 
 @dataclass
@@ -51,7 +68,7 @@ class _Ends:
 class _Tables:
     """All tables of a spec, read, and the ids that each node type is named by."""
 
-    nodes: dict[str, list[tuple[SourceTable, pa.Array]]] = field(default_factory=dict)
+    nodes: dict[str, list[_NodeTable]] = field(default_factory=dict)
     edges: list[list[_Ends]] = field(default_factory=list)
     label_edges: list[list[_Ends]] = field(default_factory=list)
 
@@ -66,18 +83,18 @@ def spec_tables(spec: TablesSpec, folder: str) -> GraphTables:
             table does not have, or two entries make one edge type.
     """
     read = _read_all(spec, folder)
-    nodes, notes = {}, []
+    nodes: dict[str, NodeRows] = {}
+    notes: list[str] = []
     kinds: dict[str, bool] = {}
     for name, node in spec.node_types.items():
-        found = [column for _, column in read.nodes.get(name, [])]
-        named = [*found, *_named(read, name)]
+        tables = read.nodes[name]
+        named = [*(column for table in tables for column in table.ids), *_named(read, name)]
         kinds[name] = all(pa.types.is_integer(column.type) for column in named)
-        if node.files is not None:
-            nodes[name] = _node_rows(spec, name, read.nodes[name], kinds[name])
-            continue
-        known = _implied_ids(name, node, named, kinds[name])
-        nodes[name] = node_rows(known)
-        if node.count is None:
+        for table in tables:
+            table.ids = [_in_kind(column, kinds[name]) for column in table.ids]
+        known = _node_ids(name, node, tables, named, kinds[name])
+        nodes[name] = _node_rows(node, known, tables, notes)
+        if node.files is None and node.count is None:
             notes.append(f"node type {name}: its {len(known):,} nodes are the ids that edges name")
     known_ids = {name: rows.table.column(rows.id).combine_chunks() for name, rows in nodes.items()}
     edges: dict[EdgeType, EdgeRows] = {}
@@ -102,18 +119,21 @@ def spec_tables(spec: TablesSpec, folder: str) -> GraphTables:
                     id="graph-label-edges-twice",
                 )
             label_edges[edge_type, sign] = rows
-    return GraphTables(nodes, edges, tuple(notes), label_edges)
+    return GraphTables(nodes, edges, (*notes, *_unread(read)), label_edges)
 
 
 def _read_all(spec: TablesSpec, folder: str) -> _Tables:
     read = _Tables()
     for name, node in spec.node_types.items():
-        if node.files is not None and node.id is not None:
-            place = f"node_types.{name}"
-            read.nodes[name] = [
-                (table, ids(table, node.id, "id"))
-                for table in read_files(folder, node.files, node, spec, place)
-            ]
+        read.nodes[name] = []
+        places = [f"node_types.{name}"]
+        places += [f"node_types.{name}.more.{i}" for i in range(len(node.more))]
+        for place, table in zip(places, [node, *node.more], strict=True):
+            if table.files is None or table.id is None:
+                continue
+            files = list(read_files(folder, table.files, table, spec, place))
+            columns = [ids(file, table.id, "id") for file in files]
+            read.nodes[name].append(_NodeTable(table, files, columns))
     groups: list[tuple[str, Sequence[EdgeSpec | LabelEdgeSpec], list[list[_Ends]]]] = [
         ("edge_types", spec.edge_types, read.edges),
         ("label_edges", spec.label_edges, read.label_edges),
@@ -143,19 +163,55 @@ def _named(read: _Tables, node_type: str) -> Iterator[pa.Array]:
                 yield part.target
 
 
-def _implied_ids(
-    name: str, node: NodeSpec, named: Sequence[pa.Array], is_integer: bool
+def _unread(read: _Tables) -> Iterator[str]:
+    """A line for each table that has columns which are not written."""
+    tables = [table.files for group in read.nodes.values() for table in group]
+    tables += [[part.table for part in parts] for parts in (*read.edges, *read.label_edges)]
+    for files in tables:
+        left = next((file for file in files if file.unread), None)
+        if left is not None:
+            yield f"{left.where}: columns not written: {left.unread}"
+
+
+def _node_ids(
+    name: str,
+    node: NodeSpec,
+    tables: Sequence[_NodeTable],
+    named: Sequence[pa.Array],
+    is_integer: bool,
 ) -> pa.Array:
+    """The ids of a node type, in the order of its table, else of numbers, else of appearance."""
+    if node.more or node.add_unlisted:
+        for table in tables:
+            _check_distinct(table)
     if node.count is not None:
-        return pa.array(np.arange(node.first_id, node.first_id + node.count))
-    if not named:
+        known = pa.array(np.arange(node.first_id, node.first_id + node.count))
+    elif node.files is not None and not node.add_unlisted:
+        known = pa.chunked_array(tables[0].ids).combine_chunks()
+    elif named:
+        known = pc.unique(pa.chunked_array([_in_kind(column, is_integer) for column in named]))
+        return known.take(pc.array_sort_indices(known)) if is_integer else known
+    else:
         raise DataError(
             f"node_types.{name} is invalid: it has no table, and no edge names its nodes. Set "
             "files, or count, or take the type out.",
             id="spec-node-type-empty",
         )
-    found = pc.unique(pa.chunked_array([_in_kind(column, is_integer) for column in named]))
-    return found.take(pc.array_sort_indices(found)) if is_integer else found
+    for table in tables:
+        for file, column in zip(table.files, table.ids, strict=True):
+            _check_known(file, "id", column, name, known)
+    return known
+
+
+def _check_distinct(table: _NodeTable) -> None:
+    counts = pc.value_counts(pa.chunked_array(table.ids))
+    repeated = counts.field("values").filter(pc.greater(counts.field("counts"), 1))
+    if len(repeated):
+        raise DataError(
+            f"{table.where}: {len(repeated):,} ids are given more than once, such as "
+            f"{', '.join(map(str, repeated[:5].to_pylist()))}. Keep one row an id.",
+            id="prepare-ids-repeated",
+        )
 
 
 def _in_kind(column: pa.Array, is_integer: bool) -> pa.Array:
@@ -163,54 +219,98 @@ def _in_kind(column: pa.Array, is_integer: bool) -> pa.Array:
 
 
 def _node_rows(
-    spec: TablesSpec, name: str, read: Sequence[tuple[SourceTable, pa.Array]], is_integer: bool
+    node: NodeSpec, known: pa.Array, tables: Sequence[_NodeTable], notes: list[str]
 ) -> NodeRows:
-    node = spec.node_types[name]
-    tables = [table for table, _ in read]
-    columns = [_in_kind(column, is_integer) for _, column in read]
-    features: dict[str, Features] = {
-        feature: np.concatenate([feature_rows(t, specs, f"features.{feature}") for t in tables])
-        for feature, specs in node.features.items()
-    }
-    label_columns = {
-        label: _joined([labels(table, column, f"labels.{label}") for table in tables])
-        for label, column in node.labels.items()
-    }
-    rows = node_rows(_joined(columns), features, label_columns)
-    table = rows.table
-    if node.time is not None:
-        table = table.append_column("time", _joined([times(t, node.time, "time") for t in tables]))
-    if node.split is not None:
-        splits = []
-        for source, column in zip(tables, columns, strict=True):
-            shares = source.shares(node.split)
-            if shares is None:
-                splits.append(_split_text(source, node.split))
-            else:
-                splits.append(split_column(hash_split(column, shares.hash, shares.seed)))
-        table = table.append_column("split", _joined(splits))
+    """The rows of a node type: what each of its tables has, in the order of the ids."""
+    features: dict[str, Features | FeatureColumns] = {}
+    label_columns: dict[str, pa.Array] = {}
+    others: dict[str, pa.Array] = {}
+    for table in tables:
+        rows = _Placement(table, known)
+        for name, spec in table.spec.features.items():
+            feature = read_feature(name, spec, table.files, notes)
+            if node.normalize_features == "row" and not isinstance(feature, FeatureColumns):
+                feature = normalize_rows(feature)
+            features[name] = rows.place_feature(feature, notes)
+        for name, column in table.spec.labels.items():
+            values = typed_values(table.files, column, f"labels.{name}")
+            label_columns[name] = rows.place(values)
+            if rows.num_missing:
+                notes.append(f"{rows.num_missing:,} nodes have no row in {table.where}: no label")
+        if table.spec.time is not None:
+            found = joined(times(file, table.spec.time, "time") for file in table.files)
+            others["time"] = rows.place(found)
+        if table.spec.split is not None:
+            others["split"] = rows.place(_node_split(table, table.spec.split))
+    made = node_rows(known, features, label_columns)
+    columns = made.table
+    for name, values in others.items():
+        columns = columns.append_column(name, values)
     return NodeRows(
-        table,
-        rows.id,
-        rows.features,
-        rows.labels,
-        None if node.split is None else "split",
-        None if node.time is None else "time",
+        columns,
+        made.id,
+        made.features,
+        made.labels,
+        "split" if "split" in others else None,
+        "time" if "time" in others else None,
     )
 
 
-def _joined(columns: Iterable[pa.Array]) -> pa.Array:
-    """One array of the narrowest type that holds all: whole numbers, numbers, texts."""
-    parts = list(columns)
-    kinds = {part.type for part in parts if not pa.types.is_null(part.type)}
-    if len(kinds) > 1:
-        is_number = all(pa.types.is_integer(k) or pa.types.is_floating(k) for k in kinds)
-        is_whole = all(pa.types.is_integer(k) for k in kinds)
-        kind = pa.int64() if is_whole else pa.float64() if is_number else pa.large_string()
-        parts = [pc.cast(part, kind) for part in parts]
-    elif kinds:
-        parts = [pc.cast(part, next(iter(kinds))) for part in parts]
-    return pa.chunked_array(parts).combine_chunks()
+class _Placement:
+    """Where the nodes have their rows in one of their tables."""
+
+    def __init__(self, table: _NodeTable, known: pa.Array) -> None:
+        ids = pa.chunked_array(table.ids).combine_chunks()
+        self._table, self._known = table, known
+        self._is_same = ids.equals(known)
+        found = np.arange(len(known))
+        if not self._is_same:
+            found = pc.fill_null(pc.index_in(known, ids), -1).to_numpy().astype(np.int64)
+        self._position = found
+        self.num_missing = int((found < 0).sum())
+
+    def place(self, values: pa.Array) -> pa.Array:
+        """A column in the order of the nodes; null where a node has no row."""
+        if self._is_same:
+            return values
+        return values.take(pa.array(self._position, mask=self._position < 0))
+
+    def place_feature(
+        self, feature: Features | FeatureColumns, notes: list[str]
+    ) -> Features | FeatureColumns:
+        """A feature in the order of the nodes.
+
+        Raises:
+            DataError: a node has no row, and its numbers cannot be missing.
+        """
+        if isinstance(feature, FeatureColumns):
+            columns = {name: self.place(column) for name, column in feature.columns.items()}
+            return FeatureColumns(columns, feature.spec)
+        where = self._table.where
+        if isinstance(feature, SparseRows):
+            if self.num_missing:
+                notes.append(f"{self.num_missing:,} nodes have no row in {where}: no features set")
+            return feature.take(self._position)
+        if self.num_missing:
+            missing = np.flatnonzero(self._position < 0)[:5]
+            examples = ", ".join(str(self._known[int(row)].as_py()) for row in missing)
+            raise DataError(
+                f"{where}: {self.num_missing:,} nodes have no row, such as {examples}. Add a row "
+                "of numbers for each id that edges and other tables name.",
+                id="prepare-features-incomplete",
+            )
+        return feature[self._position]
+
+
+def _node_split(table: _NodeTable, spec: Column) -> pa.Array:
+    parts = []
+    for file, column in zip(table.files, table.ids, strict=True):
+        shares = file.shares(spec)
+        if shares is None:
+            parts.append(_split_text(file, spec))
+        else:
+            parts.append(split_column(hash_split(column, shares.hash, shares.seed)))
+    return joined(parts)
 
 
 def _split_text(table: SourceTable, spec: Column) -> pa.Array:
@@ -227,15 +327,15 @@ def _edge_types(
     for part in parts:
         part.source = _in_kind(part.source, kinds[source_type])
         part.target = _in_kind(part.target, kinds[target_type])
-        _check_known(part, "source", part.source, source_type, known[source_type])
-        _check_known(part, "target", part.target, target_type, known[target_type])
+        _check_known(part.table, "source", part.source, source_type, known[source_type])
+        _check_known(part.table, "target", part.target, target_type, known[target_type])
     rows = _edge_rows(parts)
     if not isinstance(relation, RelationColumn):
         yield (source_type, relation, target_type), rows
         return
     for part in parts:
         _check_named(part, relation)
-    values = _joined([part.table.column(relation, "type") for part in parts])
+    values = joined([part.table.column(relation, "type") for part in parts])
     encoded = pc.dictionary_encode(pc.cast(values, pa.string()))
     codes = encoded.indices.to_numpy(zero_copy_only=False)
     order = np.argsort(codes, kind="stable")
@@ -280,11 +380,10 @@ def _with_table(rows: EdgeRows, table: pa.Table) -> EdgeRows:
 def _edge_rows(parts: Sequence[_Ends]) -> EdgeRows:
     spec = parts[0].spec
     tables = [part.table for part in parts]
-    features: dict[str, Features] = {}
+    features: dict[str, Features | FeatureColumns] = {}
     if isinstance(spec, EdgeSpec):
         features = {
-            name: np.concatenate([feature_rows(t, specs, f"features.{name}") for t in tables])
-            for name, specs in spec.features.items()
+            name: read_feature(name, columns, tables, []) for name, columns in spec.features.items()
         }
     weight = None
     if spec.weight is not None:
@@ -297,9 +396,9 @@ def _edge_rows(parts: Sequence[_Ends]) -> EdgeRows:
     )
     table = rows.table
     if spec.time is not None:
-        table = table.append_column("time", _joined([times(t, spec.time, "time") for t in tables]))
+        table = table.append_column("time", joined([times(t, spec.time, "time") for t in tables]))
     if spec.split is not None:
-        table = table.append_column("split", _joined([_edge_split(part) for part in parts]))
+        table = table.append_column("split", joined([_edge_split(part) for part in parts]))
     directed, reverse_of = True, None
     if isinstance(spec, EdgeSpec):
         directed, reverse_of = spec.directed, spec.reverse_of
@@ -335,10 +434,12 @@ def _pair_split(part: _Ends, shares: HashShares) -> np.ndarray:
     return (codes & 3).astype(np.uint8)
 
 
-def _check_known(part: _Ends, role: str, column: pa.Array, node_type: str, known: pa.Array) -> None:
+def _check_known(
+    table: SourceTable, role: str, column: pa.Array, node_type: str, known: pa.Array
+) -> None:
     unknown = np.flatnonzero(pc.index_in(column, known).is_null().to_numpy(zero_copy_only=False))
     if len(unknown):
         example = column[int(unknown[0])].as_py()
         rule = f"{len(unknown):,} ids, such as {example!r}, are no nodes of type {node_type!r}"
-        remedy = "Add the nodes, or set offset, count or first_id right"
-        raise part.table.error(role, rule, unknown, remedy, id="edges-dangling")
+        remedy = "Add the nodes, set add_unlisted: true, or set offset, count or first_id right"
+        raise table.error(role, rule, unknown, remedy, id="edges-dangling")

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from raygnn.data.convert.text_files import read_text_table
+from raygnn.data.convert.text_files import TextFormat, read_ragged_features, read_text_table
 from raygnn.data.filesystem import redact
 from raygnn.data.tables.files import match_files, open_parquet, open_stream
-from raygnn.data.tables.spec import Column, ColumnRange, Files, HashShares, Reading, RelationColumn
+from raygnn.data.tables.spec import Column, Files, HashShares, Reading, RelationColumn
+from raygnn.data.transforms.values import is_text_type
 from raygnn.errors import DataError
 
 _EXAMPLES = 5
@@ -29,6 +30,7 @@ class SourceTable:
         first_line: line of the first row; null for Parquet, whose rows count from 0.
         added: columns that the spec adds.
         has_header: whether columns have names.
+        read: positions of the columns that were read.
     """
 
     where: str
@@ -37,6 +39,7 @@ class SourceTable:
     first_line: int | None
     added: Mapping[str, HashShares | str | int | float]
     has_header: bool
+    read: set[int] = field(default_factory=set)
 
     @property
     def num_rows(self) -> int:
@@ -58,11 +61,24 @@ class SourceTable:
                     id="spec-hash-shares",
                 )
             return pa.array([value] * self.num_rows)
-        column = self.table.column(self._position(spec.column, role)).combine_chunks()
+        position = self._position(spec.column, role)
+        self.read.add(position)
+        column = self.table.column(position).combine_chunks()
         if pa.types.is_dictionary(column.type):
             column = pc.cast(column, column.type.value_type)
-        is_text = pa.types.is_string(column.type) or pa.types.is_large_string(column.type)
-        return pc.utf8_trim_whitespace(column) if is_text else column
+        return pc.utf8_trim_whitespace(column) if is_text_type(column.type) else column
+
+    @property
+    def unread(self) -> str:
+        """The columns that were not read; empty where all were."""
+        names = enumerate(self.table.column_names)
+        left = [(i, name) for i, name in names if i not in self.read]
+        return ", ".join(name if self.has_header else str(i) for i, name in left)
+
+    def shown(self, spec: Column) -> str:
+        """A column as messages name it: by its name, where it has one."""
+        is_place = isinstance(spec.column, int) and self.has_header
+        return repr(self.table.column_names[spec.column] if is_place else spec.column)
 
     def shares(self, spec: Column) -> HashShares | None:
         """The shares that a column stands for, if it does."""
@@ -129,24 +145,35 @@ def read_files(
 
 def _read(uri: str, reading: Reading, entry: Files, place: str) -> SourceTable:
     where = redact(uri)
-    if uri.lower().endswith((".parquet", ".pq")):
+    first_line, has_header = None, True
+    if is_parquet(uri):
         with open_parquet(uri) as file:
             table = file.read()
-        first_line, has_header = None, True
+    elif is_json(uri):
+        table = read_ragged_features(uri)
     else:
         has_header = reading.header is not False
         num_skipped = (reading.skip_lines or 0) + (reading.count_line is True)
-        option = f"{place}.separator"
-        text = read_text_table(uri, reading.separator, has_header, num_skipped, option)
-        table, first_line = text.table, num_skipped + has_header + 1
+        form = TextFormat(reading.separator, has_header, num_skipped, f"{place}.separator")
+        table, first_line = read_text_table(uri, form), num_skipped + has_header + 1
         if reading.count_line:
             _check_count(uri, reading.skip_lines or 0, table.num_rows, where)
     if table.num_rows == 0:
         raise DataError(
-            f"{where}: {place}: the file has no rows. Take it out of the spec.",
+            f"{where}: {place}: the file has no rows. Leave it out.",
             id="spec-file-empty",
         )
     return SourceTable(where, place, table, first_line, entry.add, has_header)
+
+
+def is_parquet(uri: str) -> bool:
+    """Whether a file is read as Parquet."""
+    return uri.lower().endswith((".parquet", ".pq"))
+
+
+def is_json(uri: str) -> bool:
+    """Whether a file is read as ragged features."""
+    return uri.lower().removesuffix(".gz").endswith(".json")
 
 
 def _check_count(uri: str, skip_lines: int, num_rows: int, where: str) -> None:
@@ -169,7 +196,7 @@ def _check_count(uri: str, skip_lines: int, num_rows: int, where: str) -> None:
 def empty_rows(column: pa.Array) -> np.ndarray:
     """Positions of nulls and of empty texts."""
     empty = column.is_null().to_numpy(zero_copy_only=False)
-    if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
+    if is_text_type(column.type):
         is_blank = pc.fill_null(pc.equal(column, ""), True)
         empty = empty | is_blank.to_numpy(zero_copy_only=False)
     return np.flatnonzero(empty)
@@ -184,13 +211,13 @@ def ids(table: SourceTable, spec: Column, role: str) -> pa.Array:
     column = table.column(spec, role)
     empty = empty_rows(column)
     if len(empty):
-        rule = f"{len(empty):,} ids are missing"
+        rule = f"{len(empty):,} ids of column {table.shown(spec)} are missing"
         raise table.error(
             role, rule, empty, "Fill them in, or take these rows out", id="spec-values-missing"
         )
     if pa.types.is_integer(column.type):
         numbers: pa.Array | None = pc.cast(column, pa.int64())
-    elif _is_text(column):
+    elif is_text_type(column.type):
         column = pc.cast(column, pa.large_string())
         numbers = whole_numbers(column)
     else:
@@ -219,26 +246,25 @@ def whole_numbers(texts: pa.Array) -> pa.Array | None:
     return numbers if pc.cast(numbers, texts.type).equals(texts) else None
 
 
-def numbers(table: SourceTable, spec: Column, role: str) -> np.ndarray:
+def numbers(
+    table: SourceTable, spec: Column, role: str, remedy: str = "Fill them in"
+) -> np.ndarray:
     """A column of numbers as float64, offset added.
 
+    Args:
+        remedy: what to do about missing values.
     Raises:
         DataError: some are missing, or no numbers.
     """
     column = table.column(spec, role)
     empty = empty_rows(column)
     if len(empty):
-        raise table.error(
-            role,
-            f"{len(empty):,} values are missing",
-            empty,
-            "Fill them in",
-            id="spec-values-missing",
-        )
+        rule = f"{len(empty):,} values of column {table.shown(spec)} are missing"
+        raise table.error(role, rule, empty, remedy, id="spec-values-missing")
     try:
         values = pc.cast(column, pa.float64()).to_numpy(zero_copy_only=False)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-        raise _no_number(table, column, role) from error
+        raise _no_number(table, column, spec, role) from error
     return np.asarray(values + spec.offset if spec.offset else values)
 
 
@@ -258,7 +284,7 @@ def times(table: SourceTable, spec: Column, role: str) -> pa.Array:
             "Fill them in",
             id="spec-values-missing",
         )
-    if not _is_text(column):
+    if not is_text_type(column.type):
         return column
     for kind in (pa.int64(), pa.float64(), pa.timestamp("us")):
         try:
@@ -270,10 +296,24 @@ def times(table: SourceTable, spec: Column, role: str) -> pa.Array:
     raise table.error(role, rule, [0], remedy, id="spec-times")
 
 
-def labels(table: SourceTable, spec: Column, role: str) -> pa.Array:
-    """Labels: whole numbers where all are, else numbers, else texts; empty is unlabelled."""
-    column = table.column(spec, role)
-    if not _is_text(column):
+def joined(columns: Iterable[pa.Array]) -> pa.Array:
+    """One array of the narrowest type that holds all: whole numbers, numbers, texts."""
+    parts = list(columns)
+    kinds = {part.type for part in parts if not pa.types.is_null(part.type)}
+    if len(kinds) > 1:
+        is_number = all(pa.types.is_integer(k) or pa.types.is_floating(k) for k in kinds)
+        is_whole = all(pa.types.is_integer(k) for k in kinds)
+        kind = pa.int64() if is_whole else pa.float64() if is_number else pa.large_string()
+        parts = [pc.cast(part, kind) for part in parts]
+    elif kinds:
+        parts = [pc.cast(part, next(iter(kinds))) for part in parts]
+    return pa.chunked_array(parts).combine_chunks()
+
+
+def typed_values(tables: Sequence[SourceTable], spec: Column, role: str) -> pa.Array:
+    """A column over files: whole numbers where all are, else numbers, else texts; empty is null."""
+    column = joined(table.column(spec, role) for table in tables)
+    if not is_text_type(column.type):
         return column
     texts = pc.cast(column, pa.large_string())
     texts = pc.if_else(pc.equal(texts, ""), pa.scalar(None, texts.type), texts)
@@ -285,66 +325,11 @@ def labels(table: SourceTable, spec: Column, role: str) -> pa.Array:
     return texts
 
 
-def feature_rows(
-    table: SourceTable, specs: Sequence[Column | ColumnRange], role: str
-) -> np.ndarray:
-    """float32 [num_rows, width]: numbers, and lists of numbers of one width, concatenated.
-
-    Raises:
-        DataError: a value is missing or no number, or a list has another width.
-    """
-    parts: list[np.ndarray] = []
-    for spec in specs:
-        if isinstance(spec, ColumnRange):
-            if spec.last < spec.first:
-                raise DataError(
-                    f"{table.place}.{role} is invalid: columns {spec.first} to {spec.last} are "
-                    "none. Set first to the lower of the two.",
-                    id="spec-column-range",
-                )
-            for position in range(spec.first, spec.last + 1):
-                parts.append(numbers(table, Column(column=position), role).reshape(-1, 1))
-            continue
-        column = table.column(spec, role)
-        parts.append(
-            _list_rows(table, column, role)
-            if pa.types.is_nested(column.type)
-            else numbers(table, spec, role).reshape(-1, 1)
-        )
-    return np.concatenate(parts, axis=1).astype(np.float32)
-
-
-def _list_rows(table: SourceTable, column: pa.Array, role: str) -> np.ndarray:
-    if isinstance(column, pa.ExtensionArray):
-        column = column.storage
-    are_lists = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
-    if not any(is_list(column.type) for is_list in are_lists):
-        rule = f"the column is {column.type}, which holds no numbers"
-        raise table.error(
-            role, rule, [0], "Name a column of numbers, or of lists of them", id="spec-not-numbers"
-        )
-    lengths = pc.fill_null(pc.list_value_length(column), -1).to_numpy(zero_copy_only=False)
-    wrong = np.flatnonzero(lengths != max(int(lengths[0]), 1))
-    if len(wrong):
-        rule = f"lists have not one width ({int(lengths[0])} in the first row)"
-        raise table.error(role, rule, wrong, "Write rows of one width", id="spec-list-width")
-    flat = column.flatten()
-    if flat.null_count or not (pa.types.is_floating(flat.type) or pa.types.is_integer(flat.type)):
-        raise table.error(
-            role, "lists hold no numbers, or nulls", [0], "Write numbers", id="spec-not-numbers"
-        )
-    return flat.to_numpy(zero_copy_only=False).reshape(len(column), -1)
-
-
-def _is_text(column: pa.Array) -> bool:
-    return pa.types.is_string(column.type) or pa.types.is_large_string(column.type)
-
-
 def _is_whole(text: str) -> bool:
     return text.lstrip("-").isdigit() and str(int(text)) == text
 
 
-def _no_number(table: SourceTable, column: pa.Array, role: str) -> DataError:
+def _no_number(table: SourceTable, column: pa.Array, spec: Column, role: str) -> DataError:
     bad = []
     for i, value in enumerate(column.to_pylist()):
         try:
@@ -352,7 +337,7 @@ def _no_number(table: SourceTable, column: pa.Array, role: str) -> DataError:
         except (TypeError, ValueError):
             bad.append(i)
     rows = bad or [0]
-    rule = f"{column[rows[0]].as_py()!r} is no number"
+    rule = f"{column[rows[0]].as_py()!r} of column {table.shown(spec)} is not a number"
     return table.error(
         role, rule, rows, "Name a column of numbers, or repair the rows", id="spec-not-numbers"
     )

@@ -8,14 +8,11 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.csv as pacsv
 
 from raygnn.config.documents import DocumentError, parse_json
 from raygnn.data.filesystem import redact
-from raygnn.data.tables.columns import SparseRows
 from raygnn.data.tables.csv_tables import open_csv
 from raygnn.data.tables.files import open_stream
 from raygnn.errors import DataError
@@ -26,119 +23,75 @@ _QUOTED = re.compile(r'"[^"]*"')
 
 
 @dataclass(frozen=True)
-class TextTable:
-    """A file of separated columns, all of them still as text."""
+class TextFormat:
+    """How a file of separated columns is read.
 
-    where: str
-    table: pa.Table
-    has_header: bool
-
-    def column_name(self, wanted: str | None, position: int, option: str) -> str:
-        """The column that an option names, by header or by position; else the one at `position`.
-
-        Raises:
-            DataError: there is no such column.
-        """
-        names = self.table.column_names
-        if wanted is None and position < len(names):
-            return names[position]
-        if wanted in names and self.has_header:
-            return str(wanted)
-        if wanted is not None and not self.has_header and wanted.isdigit():
-            position = int(wanted)
-            if position < len(names):
-                return names[position]
-        choices = ", ".join(names) if self.has_header else f"0 to {len(names) - 1}"
-        given = f"{option}={wanted!r} is invalid" if wanted else f"{option} is needed"
-        raise DataError(
-            f"{self.where}: {given}: there is no such column. Choose from: {choices}.",
-            id="prepare-column-missing",
-        )
-
-    def texts(self, name: str) -> pa.Array:
-        """A column without surrounding blanks.
-
-        Raises:
-            DataError: some fields are empty.
-        """
-        column = pc.utf8_trim_whitespace(self.table.column(name)).combine_chunks()
-        empty = np.flatnonzero(pc.equal(column, "").to_numpy(zero_copy_only=False))
-        if len(empty):
-            raise DataError(
-                f"{self.where}: column {name!r} has {len(empty):,} empty fields, first in rows "
-                f"{empty[:5].tolist()}. Fill them in, or take these rows out.",
-                id="prepare-fields-empty",
-            )
-        return column
-
-    def numbers(self, names: Sequence[str]) -> np.ndarray:
-        """float32 [num_rows, len(names)].
-
-        Raises:
-            DataError: a field is no number.
-        """
-        columns = []
-        for name in names:
-            try:
-                columns.append(pc.cast(self.texts(name), pa.float64()).to_numpy())
-            except pa.ArrowInvalid as error:
-                raise DataError(
-                    f"{self.where}: column {name!r} is no feature: {error}. Keep only numbers "
-                    "beside the id column.",
-                    id="prepare-not-numbers",
-                ) from error
-        return np.stack(columns, axis=1).astype(np.float32)
-
-
-def read_text_table(
-    uri: str,
-    separator: str | None = None,
-    has_header: bool = True,
-    skip_lines: int = 0,
-    option: str = "--separator",
-) -> TextTable:
-    """Reads a CSV or TSV file (also .gz) as text columns.
-
-    Args:
+    Attributes:
         separator: None finds it among comma, tab, semicolon, bar and blank.
         has_header: false takes the first line as data too, after any lines that start with # or %.
         skip_lines: lines before all that.
         option: what messages call the separator.
+    """
+
+    separator: str | None = None
+    has_header: bool = True
+    skip_lines: int = 0
+    option: str = "--separator"
+
+
+def read_text_table(uri: str, form: TextFormat = TextFormat()) -> pa.Table:
+    """Reads a CSV or TSV file (also .gz) as text columns.
+
     Raises:
         DataError: the file is missing, its header has a name twice, or its rows do not have the
             same number of fields.
     """
+    read, parse, names = _opened(uri, form)
+    convert = pacsv.ConvertOptions(column_types=dict.fromkeys(names, pa.large_string()))
+    with _readable(uri, form), open_csv(uri, read, parse, convert) as reader:
+        return reader.read_all()
+
+
+def text_columns(uri: str, form: TextFormat) -> list[str]:
+    """The names of a text file's columns; see `read_text_table`."""
+    return _opened(uri, form)[2]
+
+
+def _opened(uri: str, form: TextFormat) -> tuple[pacsv.ReadOptions, pacsv.ParseOptions, list[str]]:
     where = redact(uri)
     with _open(uri, where) as stream:
         lines = stream.read(_SNIFFED_BYTES).decode("utf-8", "replace").splitlines()
-    num_skipped = skip_lines
-    if not has_header:
+    num_skipped = form.skip_lines
+    if not form.has_header:
         while num_skipped < len(lines) and lines[num_skipped][:1] in ("#", "%"):
             num_skipped += 1
     sample = lines[num_skipped : num_skipped + 2]
-    read = pacsv.ReadOptions(autogenerate_column_names=not has_header, skip_rows=num_skipped)
-    parse = pacsv.ParseOptions(delimiter=separator or _find_separator(sample, where, option))
+    read = pacsv.ReadOptions(autogenerate_column_names=not form.has_header, skip_rows=num_skipped)
+    separator = form.separator or _find_separator(sample, where, form.option)
+    parse = pacsv.ParseOptions(delimiter=separator)
+    with _readable(uri, form), open_csv(uri, read, parse) as reader:
+        names = reader.schema.names
+    _check_distinct(names, where)
+    return read, parse, list(names)
+
+
+@contextmanager
+def _readable(uri: str, form: TextFormat) -> Iterator[None]:
     try:
-        with open_csv(uri, read, parse) as reader:
-            names = reader.schema.names
-        _check_distinct(names, where)
-        convert = pacsv.ConvertOptions(column_types=dict.fromkeys(names, pa.large_string()))
-        with open_csv(uri, read, parse, convert) as reader:
-            table = reader.read_all()
+        yield
     except pa.ArrowInvalid as error:
         raise DataError(
-            f"{where} cannot be read as separated columns: {error}. Repair the file, or give the "
-            f"right {option}.",
+            f"{redact(uri)} cannot be read as separated columns: {error}. Repair the file, or give "
+            f"the right {form.option}.",
             id="prepare-csv-unreadable",
         ) from error
-    return TextTable(where, table, has_header)
 
 
-def read_ragged_features(uri: str) -> tuple[pa.Array, SparseRows, int]:
+def read_ragged_features(uri: str) -> pa.Table:
     """Reads JSON `{id: [feature indices]}`.
 
     Returns:
-        The ids as text, their binary feature rows, and how many repeated indices were dropped.
+        Columns `id` of texts and `indices` of lists.
     Raises:
         DataError: the file is missing, is no such JSON, or an index is no whole number >= 0.
     """
@@ -153,21 +106,15 @@ def read_ragged_features(uri: str) -> tuple[pa.Array, SparseRows, int]:
             f"{where} is invalid: must be an object {{id: [feature indices]}}.",
             id="prepare-ragged-features",
         )
-    lengths = []
     for key, row in content.items():
         if not isinstance(row, list) or not all(type(i) is int and i >= 0 for i in row):
             raise DataError(
                 f"{where}: the row of id {key!r} is invalid: must be a list of whole numbers of at "
-                "least 0, the indices of its features. Repair it, or give --features as CSV.",
+                "least 0, the indices of its features. Repair it, or give the features as CSV.",
                 id="prepare-ragged-features",
             )
-        lengths.append(len(row))
-    indptr = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
-    indices = np.fromiter((i for row in content.values() for i in row), np.int64, indptr[-1])
-    dim = int(indices.max(initial=-1)) + 1
-    rows = SparseRows(indptr, indices, None, dim).canonical()
-    ids = pa.array(list(content), pa.large_string())
-    return ids, SparseRows(rows.indptr, rows.indices, None, dim), len(indices) - len(rows.indices)
+    indices = pa.array(content.values(), pa.large_list(pa.int64()))
+    return pa.table({"id": pa.array(list(content), pa.large_string()), "indices": indices})
 
 
 @contextmanager

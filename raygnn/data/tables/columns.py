@@ -13,7 +13,7 @@ from raygnn.data.splits import SPLIT_NAMES
 SPARSE_BELOW = 0.1  # share of non-zeros under which list columns are smaller than dense rows
 SPARSE_MIN_DIM = 32  # narrower rows gain nothing worth a slower gather
 
-FeatureSpec = str | list[str] | dict[str, object]
+FeatureSpec = str | list[str] | list[str | dict[str, object]] | dict[str, object]
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,13 @@ from raygnn.data.bundle_record import label_edge_folder
 from raygnn.data.edge_types import EdgeType, edge_type_name
 from raygnn.data.filesystem import is_remote, join, open_fs, redact
 from raygnn.data.manifest import FORMAT, MANIFEST_NAME, Manifest
-from raygnn.data.tables.columns import Features, FeatureSpec, feature_columns, label_columns
+from raygnn.data.tables.columns import (
+    FeatureColumns,
+    Features,
+    FeatureSpec,
+    feature_columns,
+    label_columns,
+)
 from raygnn.errors import DataError
 
 _FOLDERS = ("nodes", "edges", "label_edges")
@@ -72,7 +78,7 @@ class GraphTables:
 
 def node_rows(
     ids: pa.Array | np.ndarray,
-    features: Mapping[str, Features] | None = None,
+    features: Mapping[str, Features | FeatureColumns] | None = None,
     labels: Mapping[str, pa.Array | np.ndarray] | None = None,
     time: np.ndarray | None = None,
     id_name: str = "id",
@@ -107,7 +113,7 @@ def node_rows(
 def edge_rows(
     source: pa.Array | np.ndarray,
     target: pa.Array | np.ndarray,
-    features: Mapping[str, Features] | None = None,
+    features: Mapping[str, Features | FeatureColumns] | None = None,
     weight: np.ndarray | None = None,
     time: np.ndarray | None = None,
 ) -> EdgeRows:
@@ -133,12 +139,14 @@ def edge_rows(
 
 def _add_features(
     columns: dict[str, pa.Array],
-    features: Mapping[str, Features] | None,
+    features: Mapping[str, Features | FeatureColumns] | None,
     may_be_sparse: bool = True,
 ) -> dict[str, FeatureSpec]:
     specs: dict[str, FeatureSpec] = {}
     for name, values in (features or {}).items():
-        made = feature_columns(name, values, may_be_sparse)
+        made = values
+        if not isinstance(made, FeatureColumns):
+            made = feature_columns(name, made, may_be_sparse)
         columns.update(made.columns)
         specs[name] = made.spec
     return specs

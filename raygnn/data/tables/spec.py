@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import BeforeValidator, Discriminator, Field, Tag, model_validator
 
 from raygnn.config.section import Section, did_you_mean, rule_error
 from raygnn.config.validation import validate_file
 from raygnn.data.edge_types import EdgeType
 from raygnn.data.filesystem import read_text, redact
+from raygnn.data.transforms.spec import TransformedColumn
 
 FORMAT: Literal["raygnn/tables-v1"] = "raygnn/tables-v1"
 
@@ -109,27 +110,67 @@ def _as_columns(value: Any) -> Any:
     return tuple(_as_column(item) for item in given)
 
 
+def _feature_column_kind(value: Any) -> str:
+    """Which of the three forms a column of a feature has, by its keys."""
+    if isinstance(value, dict):
+        keys = set(value)
+        if keys & {"first", "last"}:
+            return "range"
+        return "plain" if keys <= {"column", "offset"} else "transform"
+    if isinstance(value, ColumnRange):
+        return "range"
+    return "plain" if isinstance(value, Column) else "transform"
+
+
+def _feature_kind(value: Any) -> str:
+    is_sparse = isinstance(value, SparseColumns) or (isinstance(value, dict) and "indices" in value)
+    return "sparse" if is_sparse else "dense"
+
+
 ColumnSpec = Annotated[Column, BeforeValidator(_as_column)]
 FileSpecs = Annotated[tuple[Files, ...], BeforeValidator(_as_files), Field(min_length=1)]
-FeatureColumnSpecs = Annotated[
-    tuple[Column | ColumnRange, ...], BeforeValidator(_as_columns), Field(min_length=1)
+FeatureColumn = Annotated[
+    Annotated[Column, Tag("plain")]
+    | Annotated[ColumnRange, Tag("range")]
+    | Annotated[TransformedColumn, Tag("transform")],
+    Discriminator(_feature_column_kind),
+]
+DenseColumns = Annotated[
+    tuple[FeatureColumn, ...], BeforeValidator(_as_columns), Field(min_length=1)
 ]
 
 
-class NodeSpec(Reading):
-    """One node type. Without files its nodes are `count` ids, or the ids that edges name."""
+class SparseColumns(Section):
+    """A sparse feature: lists of the positions that are not zero.
+
+    Attributes:
+        values: lists of the values there; null means that all are 1.
+        dim: width of a row; null means the greatest index plus one.
+    """
+
+    indices: ColumnSpec
+    values: ColumnSpec | None = None
+    dim: Annotated[int, Field(gt=0)] | None = None
+
+
+FeatureSpecs = Annotated[
+    Annotated[DenseColumns, Tag("dense")] | Annotated[SparseColumns, Tag("sparse")],
+    Discriminator(_feature_kind),
+]
+
+
+class NodeColumns(Reading):
+    """The columns of a table of nodes."""
 
     files: FileSpecs | None = None
     id: ColumnSpec | None = None
-    features: dict[str, FeatureColumnSpecs] = Field(default={})
+    features: dict[str, FeatureSpecs] = Field(default={})
     labels: dict[str, ColumnSpec] = Field(default={})
     split: ColumnSpec | None = None
     time: ColumnSpec | None = None
-    count: Annotated[int, Field(gt=0)] | None = None
-    first_id: int = 0
 
     @model_validator(mode="after")
-    def _is_consistent(self) -> NodeSpec:
+    def _has_files_and_ids(self) -> NodeColumns:
         if self.files is not None and self.id is None:
             raise rule_error(
                 "a table of nodes needs a column of ids", "Set id", id="spec-id-missing"
@@ -140,6 +181,30 @@ class NodeSpec(Reading):
                 "there are columns, but no files",
                 "Set files, or take the columns out",
                 id="spec-files-missing",
+            )
+        return self
+
+
+class NodeSpec(NodeColumns):
+    """One node type. Without files its nodes are `count` ids, or the ids that edges name.
+
+    Attributes:
+        more: further tables of the same nodes, which are joined by id.
+        add_unlisted: ids that only `more` or edges name become nodes too; else they are errors.
+        normalize_features: row: divides each row of a feature without transforms by its sum.
+    """
+
+    count: Annotated[int, Field(gt=0)] | None = None
+    first_id: int = 0
+    more: Annotated[tuple[NodeColumns, ...], BeforeValidator(_as_tuple)] = Field(default=())
+    add_unlisted: bool = False
+    normalize_features: Literal["row"] | None = None
+
+    @model_validator(mode="after")
+    def _is_consistent(self) -> NodeSpec:
+        if any(table.files is None for table in self.more):
+            raise rule_error(
+                "a table of more has no files", "Set its files", id="spec-files-missing"
             )
         if self.files is not None and self.count is not None:
             raise rule_error(
@@ -159,7 +224,7 @@ class EdgeSpec(Reading):
     files: FileSpecs
     source: ColumnSpec
     target: ColumnSpec
-    features: dict[str, FeatureColumnSpecs] = Field(default={})
+    features: dict[str, DenseColumns] = Field(default={})
     weight: ColumnSpec | None = None
     time: ColumnSpec | None = None
     split: ColumnSpec | None = None

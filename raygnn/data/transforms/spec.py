@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import ConfigDict, Field, model_validator
 
@@ -36,10 +36,11 @@ _TAKEN_BY: dict[str, frozenset[str | None]] = {
 }
 
 
-class ColumnTransform(Section):
+class TransformedColumn(Section):
     """One column of a feature, and how its values become numbers.
 
     Attributes:
+        column: by its name, or in tables without names by its position.
         transform: null leaves numbers as they are.
         missing: what stands for nulls and NaN: the median of the training rows, 0, or the median
             and beside it an element that is 1. null refuses gaps.
@@ -52,7 +53,7 @@ class ColumnTransform(Section):
 
     model_config = ConfigDict(strict=False)
 
-    column: str
+    column: str | Annotated[int, Field(ge=0)]
     transform: TransformName | None = None
     missing: Missing | None = None
     n_bins: int | None = Field(default=None, ge=2)
@@ -62,7 +63,7 @@ class ColumnTransform(Section):
     unit: Literal["s", "ms", "us", "ns"] | None = None
 
     @model_validator(mode="after")
-    def _options_fit(self) -> ColumnTransform:
+    def _options_fit(self) -> TransformedColumn:
         for option, transforms in _TAKEN_BY.items():
             if getattr(self, option) is not None and self.transform not in transforms:
                 taken = ", ".join(sorted(name for name in transforms if name is not None))
@@ -79,3 +80,9 @@ class ColumnTransform(Section):
                 id="transform-missing-time",
             )
         return self
+
+
+class ColumnTransform(TransformedColumn):
+    """One column of a feature as `graph.yaml` has it, by name."""
+
+    column: str

@@ -18,7 +18,7 @@ from raygnn.data.ingest.build_bundle import ingest
 from raygnn.data.links.split import LinkSplit
 from raygnn.data.links.supervision import make_supervision
 from raygnn.data.manifest import Manifest
-from raygnn.data.tables.graph_tables import GraphTables
+from raygnn.data.tables.graph_tables import GraphTables, write_tables
 from raygnn.data.tables.spec import TablesSpec
 from tests.errors import raises
 
@@ -154,7 +154,8 @@ label_edges:
     labels = tables.label_edges[("a", "to", "b"), "negative"]
     assert _column(labels, "source") == ["z", "x"]
     assert _column(labels, "target") == [9, 7]
-    assert len(tables.notes) == 2
+    assert len(tables.notes) == 3
+    assert tables.notes[2].endswith("l1.csv: columns not written: 0")
     assert "node type a: its 3 nodes are the ids that edges name" in tables.notes[0]
 
 
@@ -434,3 +435,131 @@ def test_a_missing_relation_is_told(tmp_path: Path, form: str) -> None:
     pq.write_table(pa.table(columns), tmp_path / "e.parquet")
     with raises("spec-values-missing", "edge_types.0.type", 1):
         _tables(tmp_path, spec)
+
+
+_RAW = """
+node_types:
+  user:
+    files: "user*.csv"
+    id: key
+    features:
+      x: [age, {column: country, transform: category}, {first: 4, last: 5}]
+      late: {column: joined, transform: time}
+      gaps: [{column: income, missing: median}]
+    labels: {y: plan}
+edge_types:
+  - type: [user, follows, user]
+    files: e.csv
+    source: s
+    target: t
+    features: {edge_attr: [{column: how, transform: one_hot}]}
+"""
+_RAW_FILES = {
+    "user1": "key,age,country,joined,a,b,income,plan\n1,30,de,2024-01-01,1,2,10,p\n",
+    "user2": "key,age,country,joined,a,b,income,plan\n2,40,,2024-03-01,3,4,,q\n",
+    "e": "s,t,how\n1,2,mail\n2,1,phone\n",
+}
+
+
+def test_transforms_are_written_for_ingest(tmp_path: Path) -> None:
+    tables = _tables(tmp_path, _RAW, **_RAW_FILES)
+    user = tables.nodes["user"]
+    assert user.features == {
+        "x": ["x:age.0", {"column": "x:country", "transform": "category"}, "x:4.5"],
+        "late": [{"column": "late:joined", "transform": "time"}],
+        "gaps": [{"column": "gaps:income", "missing": "median"}],
+    }
+    assert _column(user, "x:country") == ["de", None]
+    assert _column(user, "gaps:income") == [10, None]
+    write_tables(tables, str(tmp_path / "out"))
+    bundle = ingest(str(tmp_path / "out"), cache_dir=tmp_path / "cache")
+    assert np.asarray(bundle.column("user", "gaps")).tolist() == [[10], [10]]
+    assert np.asarray(bundle.column("user", "x"))[:, [0, 2, 3]].tolist() == [[30, 1, 2], [40, 3, 4]]
+    edges = np.asarray(bundle.column(("user", "follows", "user"), "edge_attr"))
+    assert sorted(edges.tolist()) == [[0, 1], [1, 0]]
+
+
+def test_a_gap_without_a_transform_names_the_remedy(tmp_path: Path) -> None:
+    spec = "node_types: {user: {files: user2.csv, id: key, features: {x: income}}}"
+    with raises("spec-values-missing", "income", "missing: median"):
+        _tables(tmp_path, spec, **_RAW_FILES)
+
+
+def test_sparse_features(tmp_path: Path) -> None:
+    columns = {"id": [5, 6, 7], "i": [[2, 0], [], None], "v": [[0.5, 2.0], [], None]}
+    pq.write_table(pa.table(columns), tmp_path / "a.parquet")
+    spec = "node_types: {a: {files: a.parquet, id: id, features: {x: {indices: i, %s}}}}"
+    rows = _tables(tmp_path, spec % "values: v, dim: 40").nodes["a"]
+    assert rows.features == {"x": {"indices": "x_indices", "values": "x_values", "dim": 40}}
+    assert _column(rows, "x_indices") == [[0, 2], [], []]
+    assert _column(rows, "x_values") == [[2.0, 0.5], [], []]
+    with raises("spec-sparse-indices", "node_types.a.features.x", 1):
+        _tables(tmp_path, spec % "dim: 2")
+    with raises("spec-not-lists", "a.parquet", "int64"):
+        _tables(tmp_path, spec.replace("i, %s", "id"))
+    pq.write_table(pa.table(columns | {"v": [[0.5], [], None]}), tmp_path / "a.parquet")
+    with raises("spec-sparse-lengths", 0, 2, 1):
+        _tables(tmp_path, spec % "values: v")
+
+
+_JOINED = """
+node_types:
+  a:
+    files: a.csv
+    id: id
+    features: {x: f}
+    more:
+      - {files: b.csv, id: key, labels: {y: kind}, time: t, split: part}
+      - {files: b.csv, id: key, features: {z: {column: g, transform: auto}}}
+    normalize_features: row
+    %s
+edge_types: [{type: [a, to, a], files: e.csv, source: 0, target: 1}]
+"""
+_JOINED_FILES = {
+    "a": "id,f,o\n9,1,.\n3,2,.\n",
+    "b": "key,kind,t,part,g\n3,dog,5,train,0.5\n",
+    "e": "s,t\n3,9\n",
+}
+
+
+def test_tables_of_one_node_type_are_joined_by_id(tmp_path: Path) -> None:
+    a = _tables(tmp_path, _JOINED % "", **_JOINED_FILES).nodes["a"]
+    assert _column(a, "id") == [9, 3]
+    assert _column(a, "y") == [None, "dog"]
+    assert _column(a, "time") == [None, 5]
+    assert _column(a, "split") == [None, "train"]
+    assert _column(a, "z:g") == [None, 0.5]
+    assert np.frombuffer(b"".join(_column(a, "x")), np.float32).tolist() == [1, 1]
+
+
+def test_ids_that_the_first_table_lacks(tmp_path: Path) -> None:
+    files = _JOINED_FILES | {"b": "key,kind,t,part,g\n4,dog,5,train,0.5\n"}
+    with raises("edges-dangling", "b.csv", "node_types.a.more.0.id", 4):
+        _tables(tmp_path, _JOINED % "", **files)
+    with raises("prepare-features-incomplete", "a.csv", 4):
+        _tables(tmp_path, _JOINED % "add_unlisted: true", **files)
+    spec = (_JOINED % "add_unlisted: true").replace("x: f", "x: {column: f, transform: auto}")
+    assert _column(_tables(tmp_path, spec, **files).nodes["a"], "id") == [3, 4, 9]
+    with raises("prepare-ids-repeated", "a.csv", 1, 9):
+        _tables(tmp_path, _JOINED % "", **(files | {"a": "id,f,o\n9,1,.\n9,2,.\n"}))
+
+
+def test_a_table_of_more_needs_files() -> None:
+    with raises("spec-files-missing", "node_types.a"):
+        TablesSpec.parse(_HEAD + "node_types: {a: {count: 3, more: [{}]}}")
+
+
+@pytest.mark.parametrize(
+    ("feature", "match"),
+    [
+        (
+            "{column: f, transform: categry}",
+            ("config-choice", "features.x.transform", "Did you mean category?"),
+        ),
+        ("{column: f, transform: auto, offset: 1}", ("config-unknown-key", "offset")),
+        ("{column: f, n_bins: 3}", ("transform-option", "f", "bucket")),
+    ],
+)
+def test_bad_transforms_are_named(feature: str, match: tuple) -> None:
+    with raises(*match):
+        TablesSpec.parse(_HEAD + _NODE_TABLE % f"features: {{x: {feature}}}")
