@@ -171,8 +171,14 @@ class Config(Section):
 
 
 def config_json_schema() -> dict[str, Any]:
-    """The schema of a config file, in the dialect that pydantic writes."""
+    """The schema of a config file, in the dialect that pydantic writes.
+
+    It knows the arguments of raygnn's own components, whose classes it imports.
+    """
+    from raygnn.config.component_arguments import add_arguments
+
     schema = Config.model_json_schema()
+    add_arguments(schema)
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "raygnn config",

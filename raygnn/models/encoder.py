@@ -48,9 +48,10 @@ class StackOptions:
         num_layers: message passing layers, one for each of `sampling.fanouts`.
         dropout: on the input of each layer after the first; of a `HeteroEncoder`, of each layer.
         input_dropout: on the input features.
-        norm: "batch", "layer" or None.
-        activation: one of `ACTIVATIONS`.
-        jump: one of `jumps`, or None.
+        norm: after each layer but the last: "batch", "layer" or None.
+        activation: relu, elu, gelu, leaky_relu, prelu, silu or tanh.
+        jump: what a last linear layer reads of all layers: "cat", "max" or "lstm" (Jumping
+            Knowledge), of an encoder of one node type also "last"; None leaves it out.
         normalize_output: scales each output row to unit L2 norm.
     Raises:
         ConfigError: one is out of range or unknown.

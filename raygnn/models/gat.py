@@ -163,7 +163,9 @@ class AttentionEncoder(Encoder):
 
 
 class GAT(AttentionEncoder):
-    """Graph Attention Networks, arXiv:1710.10903. Takes the arguments of `AttentionOptions`."""
+    """Graph Attention Networks, arXiv:1710.10903.
+
+    Takes the arguments of `AttentionOptions`."""
 
     def build_attention(
         self, in_channels: int, head_channels: int, heads: int, *, concat: bool

@@ -30,7 +30,8 @@ class HeteroOptions(StackOptions):
     """Those of all encoders, and:
 
     Attributes:
-        sparse_embeddings: see `EmbeddingTable`.
+        sparse_embeddings: gradients of learned rows are sparse; SparseAdam, Adagrad and plain
+            SGD take them.
     """
 
     sparse_embeddings: bool = False

@@ -131,7 +131,9 @@ class HGTOptions(HeteroOptions):
 
 
 class HGT(HeteroEncoder):
-    """Heterogeneous Graph Transformer, arXiv:2003.01332. Takes the arguments of `HGTOptions`."""
+    """Heterogeneous Graph Transformer, arXiv:2003.01332.
+
+    Takes the arguments of `HGTOptions`."""
 
     Options = HGTOptions
     options: HGTOptions

@@ -205,6 +205,7 @@ class WandBLogger(MetricLogger):
     """Weights & Biases; needs the extra `raygnn[wandb]`. A resumed run goes on under its id.
 
     Args:
+        project: where the run is listed.
         settings: further arguments of `wandb.init`, such as entity, mode or tags.
     """
 
@@ -257,6 +258,7 @@ class MLflowLogger(MetricLogger):
     """MLflow; needs the extra `raygnn[mlflow]`. A resumed run goes on under its id.
 
     Args:
+        experiment: where the run is listed.
         tracking_uri: null takes `MLFLOW_TRACKING_URI`, or MLflow's default.
     """
 
