@@ -19,7 +19,7 @@ from raygnn.sampling import (
     NeighborSampler,
     hetero_blocks_of,
 )
-from tests.unit.sampling.memory_bundle import MemoryBundle
+from tests.small_graph import SmallGraph
 
 NUM_NODES = {"user": 40, "item": 30, "tag": 6}
 EDGE_TYPES: list[EdgeType] = [
@@ -30,7 +30,7 @@ EDGE_TYPES: list[EdgeType] = [
 ]
 
 
-def small_bundle() -> MemoryBundle:
+def small_graph() -> SmallGraph:
     """Tags have no features, and no edge leads to them."""
     rng = np.random.default_rng(0)
     edges: dict[EdgeType, tuple[np.ndarray, np.ndarray]] = {
@@ -45,7 +45,7 @@ def small_bundle() -> MemoryBundle:
         "user": {"x": rng.normal(size=(40, 5)).astype(np.float32)},
         "item": {"x": rng.normal(size=(30, 7)).astype(np.float32)},
     }
-    return MemoryBundle(NUM_NODES, edges, stored=stored)
+    return SmallGraph(NUM_NODES, edges, stored=stored)
 
 
 @pytest.mark.parametrize(
@@ -63,11 +63,11 @@ def small_bundle() -> MemoryBundle:
 def test_a_batch_with_all_neighbors_gives_exact_rows(
     build: Callable[..., HeteroEncoder], target: str
 ) -> None:
-    bundle = small_bundle()
-    graph = LocalGraphStore(bundle)
+    small = small_graph()
+    graph = LocalGraphStore(small.bundle)
     loader = NeighborLoader(
         graph,
-        LocalFeatureStore(bundle),
+        LocalFeatureStore(small.bundle),
         np.arange(0, NUM_NODES[target], 5),
         target,
         sampler=NeighborSampler(graph, [-1, -1]),
@@ -83,11 +83,11 @@ def test_a_batch_with_all_neighbors_gives_exact_rows(
     )
     in_edges = {}
     for edge_type in EDGE_TYPES:
-        csc = bundle.csc(edge_type)
+        csc = small.bundle.csc(edge_type)
         in_edges[edge_type] = TypedInEdges(indptr=csc.indptr, indices=csc.indices)
     exact = exact_hetero_inference(
         encoder,
-        identity_rows(encoder.embedded_types, lambda t, ids: bundle.column(t, "x")[ids]),
+        identity_rows(encoder.embedded_types, lambda t, ids: small.bundle.column(t, "x")[ids]),
         in_edges,
         NUM_NODES,
         chunk_size=20,

@@ -13,7 +13,7 @@ from raygnn.sampling.negatives import RandomNegatives
 from raygnn.sampling.pick import draw_below
 from raygnn.sampling.protocols import PickRequest
 from raygnn.sampling.rng import RNG_VERSION, batch_key, hop_key, mix, seed_order
-from tests.unit.sampling.memory_bundle import EDGE, NODE, MemoryBundle
+from tests.small_graph import EDGE, NODE, SmallGraph
 
 
 def test_version():
@@ -62,10 +62,10 @@ def test_seed_orders(arguments, expected):
     assert seed_order(*arguments).tolist() == expected
 
 
-def _bundle() -> MemoryBundle:
+def _small_graph() -> SmallGraph:
     source = [(7 * i + 3 * (i // 5)) % 12 for i in range(60)]
     target = [i % 12 if i < 24 else i % 4 for i in range(60)]
-    return MemoryBundle({NODE: 12}, {EDGE: (np.array(source), np.array(target))})
+    return SmallGraph({NODE: 12}, {EDGE: (np.array(source), np.array(target))})
 
 
 @pytest.mark.parametrize(
@@ -76,7 +76,7 @@ def _bundle() -> MemoryBundle:
     ],
 )
 def test_a_batch(replace, nodes, e_id):
-    sampler = NeighborSampler(LocalGraphStore(_bundle()), [3, 2], replace=replace)
+    sampler = NeighborSampler(LocalGraphStore(_small_graph().bundle), [3, 2], replace=replace)
     subgraph = sampler.sample({NODE: np.array([4, 1, 11])}, batch_key(0, "train", 0, 0))
     assert subgraph.node[NODE].tolist() == nodes
     assert subgraph.edge[EDGE].tolist() == e_id
@@ -91,9 +91,9 @@ def test_a_batch(replace, nodes, e_id):
     ],
 )
 def test_weighted_draws(replace, fanout, e_id):
-    bundle = _bundle()
-    bundle.stored = {EDGE: {"w": np.arange(60) % 7 * 1.0}}
-    graph = LocalGraphStore(bundle)
+    small = _small_graph()
+    small.stored = {EDGE: {"w": np.arange(60) % 7 * 1.0}}
+    graph = LocalGraphStore(small.bundle)
     picks = graph.pick(EDGE, PickRequest(np.arange(5), fanout, replace, 99, 1, weight="w"))
     assert picks.e_id.tolist() == e_id
 

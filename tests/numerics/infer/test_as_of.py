@@ -28,7 +28,7 @@ from tests.numerics.infer.conftest import (
     write_shop,
 )
 from tests.numerics.infer.test_nodes import EXACT, SAMPLED, _call, files_of, read
-from tests.unit.sampling.memory_bundle import EDGE, NODE, random_bundle
+from tests.small_graph import EDGE, NODE, random_graph
 
 ALL = ["--sampling.fanouts", "[-1, -1]"]
 
@@ -72,17 +72,17 @@ def test_what_is_later_is_not_there(temporal_links, tmp_path, timed_users):
 @pytest.mark.parametrize("kind", ["GraphSAGE", "GCN"])
 @pytest.mark.parametrize("timed", ["edges", "nodes", "both"])
 def test_exact_encoding_as_of_a_moment_is_sampling_all_neighbors(direction, kind, timed):
-    bundle = random_bundle(40, 250, 3)
+    small = random_graph(40, 250, 3)
     rng = np.random.default_rng(0)
-    bundle.roles = {"y": "label", "time": "time", "x": "feature"}
+    small.roles = {"y": "label", "time": "time", "x": "feature"}
     if timed != "nodes":
-        bundle.times = {EDGE: rng.integers(0, 20, 250)}
+        small.times = {EDGE: rng.integers(0, 20, 250)}
     if timed != "edges":
-        bundle.stored[NODE]["time"] = rng.random(40) * 20
-    bundle.stored[NODE]["x"] = rng.random((40, 3), dtype=np.float32)
-    bundle.stored[EDGE]["weight"] = rng.random(250, dtype=np.float32)
+        small.stored[NODE]["time"] = rng.random(40) * 20
+    small.stored[NODE]["x"] = rng.random((40, 3), dtype=np.float32)
+    small.stored[EDGE]["weight"] = rng.random(250, dtype=np.float32)
     columns = {"weight": "edge_weight"} if kind == "GCN" else {}
-    graph, features = LocalGraphStore(bundle, direction), LocalFeatureStore(bundle)
+    graph, features = LocalGraphStore(small.bundle, direction), LocalFeatureStore(small.bundle)
     torch.manual_seed(0)
     encoder = GraphEncoder({"GCN": GCN, "GraphSAGE": GraphSAGE}[kind](3, 4, 5, 2)).eval()
     loader = NeighborLoader(

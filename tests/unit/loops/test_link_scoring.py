@@ -12,7 +12,7 @@ from raygnn.losses import Candidates
 from raygnn.models.decoders import InnerProduct
 from raygnn.sampling import LocalFeatureStore, LocalGraphStore, NeighborSampler
 from raygnn.sampling.link_loader import LinkLoader, LinkPlan
-from tests.unit.sampling.memory_bundle import NODE, random_bundle
+from tests.small_graph import NODE, random_graph
 
 NUM_NODES = 40
 
@@ -46,12 +46,12 @@ def _links(num_relations: int) -> tuple[SupervisionEdges, KnownLinks]:
 
 
 def _loader(links: SupervisionEdges, known: KnownLinks, *, is_joint: bool) -> LinkLoader:
-    bundle = random_bundle(num_nodes=NUM_NODES, num_edges=100)
-    graph = LocalGraphStore(bundle)
+    small = random_graph(num_nodes=NUM_NODES, num_edges=100)
+    graph = LocalGraphStore(small.bundle)
     plan = LinkPlan(num_negatives=20, in_batch=True, known=known, is_joint=is_joint)
     return LinkLoader(
         graph,
-        LocalFeatureStore(bundle),
+        LocalFeatureStore(small.bundle),
         links,
         sampler=NeighborSampler(graph, [1]),
         columns={},

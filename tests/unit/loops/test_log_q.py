@@ -10,7 +10,7 @@ from raygnn.data.links.supervision import SupervisionEdges
 from raygnn.loops.tasks.link_prediction.scoring import LinkScoring
 from raygnn.sampling import LocalFeatureStore, LocalGraphStore, NeighborSampler
 from raygnn.sampling.link_loader import LinkLoader, LinkPlan
-from tests.unit.sampling.memory_bundle import NODE, random_bundle
+from tests.small_graph import NODE, random_graph
 
 NUM_NODES, NUM_ANCHORS, BATCH, NUM_RANDOM, EPOCHS = 12, 40, 8, 5, 200
 
@@ -30,11 +30,11 @@ def _supervision() -> SupervisionEdges:
 @pytest.mark.parametrize("limit", [None, 1])
 @pytest.mark.parametrize("seeds", ["links", "anchors"])
 def test_counts(negatives, limit, seeds):
-    bundle = random_bundle(num_nodes=NUM_ANCHORS, num_edges=200)
-    graph = LocalGraphStore(bundle)
+    small = random_graph(num_nodes=NUM_ANCHORS, num_edges=200)
+    graph = LocalGraphStore(small.bundle)
     loader = LinkLoader(
         graph,
-        LocalFeatureStore(bundle),
+        LocalFeatureStore(small.bundle),
         _supervision(),
         sampler=NeighborSampler(graph, [1]),
         columns={},

@@ -17,7 +17,7 @@ from raygnn.sampling import (
     hetero_blocks_of,
 )
 from tests.errors import raises
-from tests.unit.sampling.small_graph import EDGE, NODE, SmallGraph, random_graph
+from tests.small_graph import EDGE, NODE, SmallGraph, random_graph
 
 BUYS, SOLD_BY, KNOWS = ("user", "buys", "item"), ("item", "by", "user"), ("user", "knows", "user")
 

@@ -27,7 +27,7 @@ from raygnn.sampling import (
 from raygnn.sampling.temporal import Temporal
 from tests.batches import check_ids
 from tests.errors import raises
-from tests.unit.sampling.small_graph import EDGE, NODE, SmallGraph, random_graph
+from tests.small_graph import EDGE, NODE, SmallGraph, random_graph
 
 
 def _edges_of_seeds(subgraph: Any, num_seeds: int) -> list[Counter]:

@@ -11,7 +11,7 @@ from raygnn.data.bundle import SparseColumn
 from raygnn.data.standardization import ColumnScale
 from raygnn.sampling import LocalFeatureStore
 from tests.errors import raises
-from tests.unit.sampling.small_graph import NODE, SmallGraph
+from tests.small_graph import NODE, SmallGraph
 
 HALVES = ("float16", "bfloat16")
 

@@ -27,7 +27,7 @@ from raygnn.sampling.negatives import RandomNegatives
 from raygnn.sampling.rng import batch_key, seed_order
 from tests.batches import check_ids, is_same
 from tests.errors import raises
-from tests.unit.sampling.small_graph import EDGE, NODE, SmallGraph, random_graph
+from tests.small_graph import EDGE, NODE, SmallGraph, random_graph
 
 BUYS, BOUGHT_BY = ("user", "buys", "item"), ("item", "rev_buys", "user")
 KNOWS = ("user", "knows", "user")

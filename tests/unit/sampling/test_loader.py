@@ -22,7 +22,7 @@ from raygnn.sampling import (
 )
 from tests.batches import check_ids, is_same
 from tests.errors import raises
-from tests.unit.sampling.small_graph import EDGE, NODE, SmallGraph, random_graph
+from tests.small_graph import EDGE, NODE, SmallGraph, random_graph
 
 SEEDS = np.arange(3, 200, 4)  # 50 of 200 nodes, 7 batches of 8
 

@@ -9,8 +9,8 @@ from raygnn.data.links.supervision import KnownLinks, KnownPositives
 from raygnn.sampling import LocalGraphStore
 from raygnn.sampling.negatives import EvaluationCandidates, RandomNegatives
 from tests.errors import raises
+from tests.small_graph import EDGE, NODE, SmallGraph, random_graph
 from tests.unit.sampling import reference
-from tests.unit.sampling.small_graph import EDGE, NODE, SmallGraph, random_graph
 
 DEGREES = np.array([0, 1, 5, 0, 81, 16, 2, 0])
 

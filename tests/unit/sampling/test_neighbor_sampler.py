@@ -15,8 +15,8 @@ from raygnn.sampling import LocalGraphStore, NeighborSampler
 from raygnn.sampling.protocols import PickRequest, ends
 from raygnn.sampling.subgraph import SampledSubgraph
 from tests.errors import raises
+from tests.small_graph import EDGE, NODE, SmallGraph, random_graph
 from tests.unit.sampling import reference
-from tests.unit.sampling.small_graph import EDGE, NODE, SmallGraph, random_graph
 
 FOLLOWS, BUYS, SELLS = ("user", "follows", "user"), ("user", "buys", "item"), ("item", "by", "user")
 

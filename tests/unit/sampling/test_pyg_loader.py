@@ -13,7 +13,7 @@ from torch_geometric.sampler import BaseSampler, NegativeSampling, NodeSamplerIn
 
 from raygnn.sampling import LocalGraphStore, NeighborSampler
 from tests.errors import raises
-from tests.unit.sampling.small_graph import EDGE, NODE, SmallGraph, random_graph
+from tests.small_graph import EDGE, NODE, SmallGraph, random_graph
 
 
 def _edge_index(small: SmallGraph, edge_type: tuple[str, str, str]) -> torch.Tensor:

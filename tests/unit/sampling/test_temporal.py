@@ -23,7 +23,7 @@ from raygnn.sampling import (
 )
 from raygnn.sampling.temporal import Temporal
 from tests.errors import raises
-from tests.unit.sampling.small_graph import EDGE, NODE, SmallGraph, random_graph
+from tests.small_graph import EDGE, NODE, SmallGraph, random_graph
 
 TIMES = {"y": "label", "time": "time"}
 

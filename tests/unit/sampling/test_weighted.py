@@ -15,7 +15,7 @@ from raygnn.sampling import LocalGraphStore, NeighborSampler
 from raygnn.sampling.exclusion import Exclusion
 from raygnn.sampling.protocols import PickRequest
 from tests.errors import raises
-from tests.unit.sampling.small_graph import EDGE, NODE, SmallGraph, random_graph
+from tests.small_graph import EDGE, NODE, SmallGraph, random_graph
 
 NODE_0 = np.zeros(1, np.int64)
 
