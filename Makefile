@@ -4,13 +4,15 @@
 # some fifteen minutes on two idle cores.
 # make fuzz: thousands of damaged configs, tables and paths of classes, some four minutes.
 # make docs: build the site with its API reference into build/site; a broken link is an error.
+# make wheel: build sdist and wheel into dist/, and run the quickstart from the wheel alone, in an
+# environment and a folder of their own.
 # make bench: run the benchmarks of speed and memory at their smoke scale.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 BENCHMARKS := sampling training ingest memory scaling startup
 
-.PHONY: quickstart test test-slow test-cluster fuzz lint docs bench clean
+.PHONY: quickstart test test-slow test-cluster fuzz lint docs wheel bench clean
 
 quickstart: $(VENV)/.installed
 	$(BIN)/python examples/quickstart.py
@@ -36,6 +38,14 @@ lint: $(VENV)/.installed-dev
 
 docs: $(VENV)/.installed-docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
+wheel: $(VENV)/.installed-dev
+	rm -rf dist build/lib build/wheel
+	$(BIN)/python -m build --outdir dist
+	$(PYTHON) -m venv build/wheel
+	build/wheel/bin/python -m pip install -c constraints.txt dist/raygnn-*.whl
+	cp examples/quickstart.py examples/quickstart.yaml build/wheel
+	cd build/wheel && bin/python quickstart.py
 
 $(VENV)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
