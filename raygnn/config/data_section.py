@@ -92,7 +92,7 @@ class TemporalSplit(Section):
     ) = Field(default=None, description="Quantiles of time at which val and test begin.")
     timestamps: Annotated[list[Timestamp], Field(min_length=2, max_length=2)] | None = Field(
         default=None,
-        description="Times at which val and test begin: dates, or numbers in the column's unit.",
+        description="Times at which val and test begin: dates, or numbers as the column has.",
     )
 
     def broken_rules(self) -> Iterable[Problem]:

@@ -81,7 +81,7 @@ class LabelEdges:
         split: uint8 [num_edges], 0 none, 1 train, 2 validation, 3 test; null where not declared.
         time: int64 or float64 [num_edges], or null.
         weight: float32 [num_edges], or null.
-        time_unit: of times that were timestamps: "s", "ms", "us", "ns" or "D" since 1970.
+        time_unit: "us" of times that were dates: microseconds since 1970; else null.
     """
 
     edge_type: EdgeType

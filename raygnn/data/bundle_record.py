@@ -27,7 +27,7 @@ def column_path(folder: Path, name: str, part: str = "") -> Path:
 RECORD_NAME = "bundle.json"
 FORMAT = "raygnn/bundle"
 # Part of the fingerprint: bundles of another layout are never opened, only built anew beside.
-FORMAT_VERSION = 4
+FORMAT_VERSION = 5
 
 
 def label_edge_folder(edge_type: EdgeType, sign: str) -> str:
@@ -67,7 +67,7 @@ class ColumnInfo:
         num_classes: of a label with classes, one more than the greatest, or as the manifest says;
             of a multi-label, its width.
         class_names: of a label that was given as strings, sorted; class i is class_names[i].
-        unit: of a time column that held timestamps: "s", "ms", "us", "ns" or "D" since 1970.
+        unit: "us" of a time column that held dates: microseconds since 1970; else null.
         statistics: of a dense feature with at least one row.
         transforms: of a feature of which any column has one.
     """

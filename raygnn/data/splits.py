@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from raygnn.data.bundle import Bundle
 from raygnn.data.hashing import hash_ids
-from raygnn.data.time_units import date_in_unit
+from raygnn.data.time_units import date_as_time
 from raygnn.errors import DataError
 
 #: Of the codes 1, 2 and 3; 0 is no split.
@@ -233,7 +233,7 @@ def temporal_codes(
 
     Args:
         counted: bool mask of the times that quantiles are of; null means all.
-        unit: of timestamps, such as "us"; null where the times are plain numbers.
+        unit: of dates; null where the times are plain numbers.
     Returns:
         uint8 codes.
     Raises:
@@ -260,16 +260,16 @@ def _quantile(ordered: np.ndarray, share: float) -> int | float | None:
 
 
 def _bound(given: str | int | float, unit: str | None, rule: TemporalSplit) -> int | float:
-    """A time of the config in the column's unit, rounded up: earlier nodes stay earlier."""
+    """A time of the config in the column's unit."""
     if not isinstance(given, str):
         return given
     if unit is None:
         raise DataError(
             f"data.splits={_text(rule)} is invalid: the time column holds plain numbers, which no "
-            "date compares with. Give numbers in the column's unit, or write timestamps.",
+            "date compares with. Give such numbers, or write the column as dates.",
             id="split-date",
         )
-    return date_in_unit(given, unit, round_up=True)
+    return date_as_time(given)
 
 
 def _text(rule: SplitRule | None) -> str:

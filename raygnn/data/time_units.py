@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 #: In the unit of a graph's times.
 Time = int | float
 
-_MICROSECONDS = {"D": 86_400_000_000, "s": 1_000_000, "ms": 1_000, "us": 1}
+#: Of all dates and timestamps that ingest reads; bundles of plain numbers have none.
+TIME_UNIT = "us"
 
 
 class HasColumns(Protocol):
@@ -72,32 +73,27 @@ def check_time_units(
     found = {name: graph.columns(type_).get(column) for name, type_ in named.items()}
     units = {name: info.unit for name, info in found.items() if info is not None} | dict(others)
     if len(set(units.values())) > 1:
-        shown = ", ".join(f"{name} {unit or 'plain numbers'}" for name, unit in units.items())
+        words = {name: "plain numbers" if unit is None else "dates" for name, unit in units.items()}
+        shown = ", ".join(f"{name} {word}" for name, word in words.items())
         raise DataError(
             f"sampling.temporal.column={column!r} is invalid: times of different units would be "
-            f"compared ({shown}). Write all of them as timestamps of one unit, or as numbers.",
+            f"compared ({shown}). Write all of them as dates or timestamps, or all as numbers.",
             id="sampling-time-units",
         )
 
 
-def date_in_unit(text: str, unit: str, *, round_up: bool) -> int:
-    """A date in the unit of a time column.
+def date_as_time(text: str) -> int:
+    """A date in the unit of a time column, microseconds since 1970.
 
     Args:
         text: ISO 8601; without a zone it is in UTC, as in Arrow tables.
-        unit: "D", "s", "ms", "us" or "ns", since 1970.
-        round_up: of what lies within a unit gives the next one, else the one that it lies in.
     Raises:
         ValueError: the text is not a date.
     """
     moment = datetime.fromisoformat(text)
     moment = moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment
     since = moment - datetime(1970, 1, 1, tzinfo=UTC)
-    microseconds = (since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds
-    if unit == "ns":
-        return microseconds * 1_000
-    size = _MICROSECONDS[unit]
-    return -(-microseconds // size) if round_up else microseconds // size
+    return (since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds
 
 
 def time_unit(graph: HasColumns, column: str) -> str | None:

@@ -11,7 +11,7 @@ import numpy as np
 
 from raygnn.data.bundle import Bundle
 from raygnn.data.edge_types import EdgeType, edge_type_name
-from raygnn.data.time_units import AsOf, Time, date_in_unit, latest_time, time_unit
+from raygnn.data.time_units import AsOf, Time, date_as_time, latest_time, time_unit
 from raygnn.errors import ConfigError
 from raygnn.inference.output_folder import OutputFolder
 from raygnn.loops.model_spec import ModelSpec
@@ -198,11 +198,11 @@ def _parsed_time(text: str, unit: str | None) -> Time:
             id="infer-as-of-plain",
         )
     try:
-        return date_in_unit(text, unit, round_up=False)
+        return date_as_time(text)
     except ValueError as error:
         raise ConfigError(
             f"{key}: it is neither a date nor a number. Set such as 2024-03-01, "
-            f"'2024-03-01 12:00', or a number in the unit of the graph's times ({unit}).",
+            f"'2024-03-01 12:00', or a number of microseconds since 1970.",
             id="infer-as-of",
         ) from error
 

@@ -117,12 +117,15 @@ def test_what_shows_in_the_first_steps_is_told_in_words(tmp_path, changes, messa
         raygnn.train.fit(_config(tmp_path, uri, **changes))
 
 
-def test_times_of_different_units_are_not_compared(tmp_path):
+def test_dates_are_compared_with_timestamps_but_not_with_numbers(tmp_path):
     days = pa.array(np.arange(NUM_NODES), pa.int32()).cast(pa.date32())
     stamps = pa.array(np.arange(150)).cast(pa.timestamp("ms"))
     uri = _write(tmp_path, {"d": days}, {"time": "d"}, {"ts": stamps}, {"time": "ts"})
-    config = _config(tmp_path, uri, model={"type": "LightGCN"}, sampling__temporal={})
-    with raises("sampling-time-units", "n D, n__to__n ms"):
+    raygnn.train.fit(_config(tmp_path, uri, model={"type": "LightGCN"}, sampling__temporal={}))
+    numbers = np.arange(NUM_NODES)
+    uri = _write(tmp_path / "b", {"d": numbers}, {"time": "d"}, {"ts": stamps}, {"time": "ts"})
+    config = _config(tmp_path / "b", uri, model={"type": "LightGCN"}, sampling__temporal={})
+    with raises("sampling-time-units", "n plain numbers, n__to__n dates"):
         raygnn.train.fit(config)
     config["sampling"]["temporal"] = None
     raygnn.train.fit(config)  # each by itself is well
@@ -147,5 +150,5 @@ def test_label_edges_are_in_the_unit_of_the_graph(tmp_path):
         metrics=[],
         sampling__temporal={},
     )
-    with raises("sampling-time-units", "n__to__n ms, label edges n__likes__n plain numbers"):
+    with raises("sampling-time-units", "n__to__n dates, label edges n__likes__n plain numbers"):
         raygnn.train.fit(config)

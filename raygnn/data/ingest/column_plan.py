@@ -13,6 +13,7 @@ import pyarrow as pa
 from raygnn.data.ingest.pieces import cut_table, read_blocks
 from raygnn.data.ingest.scan import ScannedTable
 from raygnn.data.manifest import DenseFeature, FeatureSpec, Label, SparseFeature
+from raygnn.data.time_units import TIME_UNIT
 from raygnn.data.transforms.state import FittedColumn, FittedFeature, PlainColumn
 from raygnn.data.transforms.values import is_text_type
 from raygnn.errors import DataError
@@ -129,9 +130,6 @@ def _probe_width(table: ScannedTable, column: str, place: str) -> int:
 Role = Literal["feature", "label", "weight", "time", "split"]
 LabelKind = Literal["class", "class_name", "multilabel", "regression"]
 
-# What numpy can hold of the integers that pandas and Arrow write for times.
-_TIME_UNIT_OF_DATE = {"date32[day]": "D", "date64[ms]": "ms"}
-
 
 @dataclass(frozen=True)
 class DensePlan:
@@ -143,7 +141,7 @@ class DensePlan:
         shape: shape of a row; () for a scalar.
         label: how labels are checked; null for other roles.
         num_classes: given number of classes.
-        unit: of times, such as "us"; null where the table has plain numbers.
+        unit: of times that are dates; null where the table has plain numbers.
         transforms: of a feature of which any column has one.
     """
 
@@ -255,21 +253,19 @@ def plan_label(table: ScannedTable, name: str, spec: Label) -> DensePlan:
 
 
 def plan_time(table: ScannedTable, column: str) -> DensePlan:
-    """Plans the time column: integers and times stay exact, floats are float64.
+    """Plans the time column: dates become microseconds, integers stay, floats are float64.
 
-    Texts are read as ISO 8601, in UTC where they name no zone.
+    So dates, timestamps of any precision and ISO 8601 texts (in UTC where they name no zone) can be
+    compared with each other.
 
     Raises:
         DataError: the column holds neither numbers nor times.
     """
     kind = table.types[column]
-    if pa.types.is_timestamp(kind) or pa.types.is_date(kind):
-        unit = _TIME_UNIT_OF_DATE.get(str(kind)) or kind.unit
+    # Texts are of CSV files; those that are not ISO 8601 are found while decoding.
+    if pa.types.is_timestamp(kind) or pa.types.is_date(kind) or is_text_type(kind):
         source = SourceColumn(column, "time", "int64", ())
-        return DensePlan("time", "time", (source,), "int64", (), unit=unit)
-    if is_text_type(kind):  # of a CSV file; what is no ISO 8601 text is found while decoding
-        source = SourceColumn(column, "time", "int64", ())
-        return DensePlan("time", "time", (source,), "int64", (), unit="us")
+        return DensePlan("time", "time", (source,), "int64", (), unit=TIME_UNIT)
     source = inspect(table, column, f"{table.name}.time", None)
     element = np.dtype(source.dtype)
     if source.shape != () or element.kind not in "iuf":

@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 from raygnn.data.ingest.column_plan import DensePlan, SourceColumn, SparsePlan
 from raygnn.data.ingest.findings import FindingCollector
 from raygnn.data.splits import SPLIT_CODES
+from raygnn.data.time_units import TIME_UNIT
 from raygnn.data.transforms.state import GAP, FittedColumn
 from raygnn.data.transforms.values import is_text_type, parsed_times
 
@@ -144,17 +145,16 @@ def source_rows(
 
 def _flat_values(flat: pa.Array, source: SourceColumn, keep_nulls: bool) -> np.ndarray:
     if source.layout == "time":
-        flat = pc.cast(pc.cast(flat, _time_storage(flat.type)), pa.int64())
+        # Of nanoseconds the rest is cut off, as nothing else counts them.
+        is_fine = pa.types.is_timestamp(flat.type) and flat.type.unit == "ns"
+        moments = pc.cast(flat, pa.timestamp(TIME_UNIT), safe=not is_fine)
+        flat = pc.cast(moments, pa.int64())
     if flat.null_count:
         if keep_nulls:
             flat = pc.fill_null(pc.cast(flat, pa.float64()), np.nan)
         else:
             flat = pc.fill_null(flat, False if pa.types.is_boolean(flat.type) else 0)
     return flat.to_numpy(zero_copy_only=False)
-
-
-def _time_storage(kind: pa.DataType) -> pa.DataType:
-    return pa.int32() if pa.types.is_date32(kind) else pa.int64()
 
 
 def _binary_values(column: pa.Array, source: SourceColumn) -> np.ndarray:

@@ -10,6 +10,7 @@ import pytest
 import yaml
 
 from raygnn.data.bundle import Bundle
+from raygnn.data.bundle_record import FORMAT_VERSION
 from raygnn.data.ingest.build_bundle import IngestOptions, ingest
 from tests.errors import raises
 from tests.graph_writer import write_graph, write_shards
@@ -80,7 +81,7 @@ def test_damage_is_named(bundle: Bundle) -> None:
     ("content", "named"),
     [
         ("[1]", "bundle.json"),
-        ('{"format": "raygnn/bundle", "version": 4}', "KeyError"),
+        (f'{{"format": "raygnn/bundle", "version": {FORMAT_VERSION}}}', "KeyError"),
     ],
 )
 def test_a_record_of_something_else(bundle: Bundle, content: str, named: str) -> None:

@@ -178,18 +178,31 @@ def test_split_columns(column: pa.Array, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "unit"),
-    [(pa.timestamp("ms"), "ms"), (pa.timestamp("us", "UTC"), "us"), (pa.date32(), "D")],
+    ("kind", "microseconds"),
+    [
+        (pa.timestamp("s"), 1_000_000),
+        (pa.timestamp("ms"), 1_000),
+        (pa.timestamp("us", "UTC"), 1),
+        (pa.date32(), 86_400_000_000),
+    ],
 )
-def test_timestamps_are_integers_of_their_unit(
-    kind: pa.DataType, unit: str, tmp_path: Path
+def test_times_of_all_precisions_are_microseconds(
+    kind: pa.DataType, microseconds: int, tmp_path: Path
 ) -> None:
     storage = pa.int32() if kind == pa.date32() else pa.int64()
     column = pa.array([3, -1, 2, 0], storage).cast(kind)
     bundle = _ingest(tmp_path, {"when": column}, {"time": "when"})
-    assert np.asarray(bundle.column("n", "time")).tolist() == [3, -1, 2, 0]
+    assert np.asarray(bundle.column("n", "time")).tolist() == [
+        count * microseconds for count in (3, -1, 2, 0)
+    ]
     info = bundle.columns("n")["time"]
-    assert (info.dtype, info.unit) == ("int64", unit)
+    assert (info.dtype, info.unit) == ("int64", "us")
+
+
+def test_nanoseconds_are_cut_off(tmp_path: Path) -> None:
+    column = pa.array([1_999, 2_000, 0, 5_001], pa.timestamp("ns"))
+    bundle = _ingest(tmp_path, {"when": column}, {"time": "when"})
+    assert np.asarray(bundle.column("n", "time")).tolist() == [1, 2, 0, 5]
 
 
 @pytest.mark.parametrize(

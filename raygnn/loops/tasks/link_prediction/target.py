@@ -12,7 +12,7 @@ import numpy as np
 
 from raygnn.config.section import Component, Problem
 from raygnn.data.bundle import Bundle
-from raygnn.data.edge_types import EdgeType, edge_type_name, parse_edge_type
+from raygnn.data.edge_types import REVERSE_PREFIX, EdgeType, edge_type_name, parse_edge_type
 from raygnn.data.links.split import LinkSplit
 from raygnn.data.links.supervision import KnownLinks, SupervisionEdges, known_positives
 from raygnn.data.links.supervision import make_supervision as split_links
@@ -323,8 +323,9 @@ def _find_edge_types(bundle: Bundle, arguments: LinkTargetArguments) -> tuple[Ed
     shown = ", ".join(names[:10])
     shown += f" and {len(names) - 10} more" if names[10:] else ""
     if arguments.edge_type is None:
-        if len(available) == 1:
-            return (available[0],)
+        forward = _forward(bundle, available)
+        if len(forward) == 1:
+            return (forward[0],)
         raise ConfigError(
             f"task.args.edge_type=None is invalid: the graph has several. Set one of: {shown}.",
             id="task-edge-type-missing",
@@ -353,6 +354,18 @@ def _find_edge_types(bundle: Bundle, arguments: LinkTargetArguments) -> tuple[Ed
             id="task-edge-types-differ",
         )
     return found
+
+
+def _forward(bundle: Bundle, available: Sequence[EdgeType]) -> list[EdgeType]:
+    """The edge types without those that are the reverse of another."""
+    kept: list[EdgeType] = []
+    for edge_type in available:
+        reverse = bundle.reverse_of(edge_type) if edge_type in bundle.edge_types else None
+        is_named_so = reverse != edge_type and edge_type[1].startswith(REVERSE_PREFIX)
+        is_reverse = reverse in available and is_named_so
+        if reverse == edge_type or (reverse not in kept and not is_reverse):
+            kept.append(edge_type)
+    return kept
 
 
 def _one_direction(bundle: Bundle, links: Sequence[LinkSplit]) -> tuple[LinkSplit, ...]:
