@@ -55,6 +55,9 @@ FanoutsOfType = Annotated[
     list[Annotated[Whole, AfterValidator(_check_fanout_of_type)]], Field(min_length=1)
 ]
 
+#: `sampling.type` of training on the whole graph.
+FULL = "full"
+
 EdgeTypeName = Annotated[str, AfterValidator(_check_edge_type_name)]
 
 
@@ -87,7 +90,8 @@ class Sampling(Section):
     ] = Field(
         default=[15, 10],
         description="Neighbors per hop, the hop next to the seed first; -1 is all. "
-        "A map sets them by edge type (`src__rel__dst`), where 0 takes none.",
+        "A map sets them by edge type (`src__rel__dst`), where 0 takes none. On the whole graph "
+        "only their number counts, as layers of a model without `num_layers`, and zeros.",
     )
     replace: bool = Field(default=False, description="Draw neighbors with replacement.")
     weight: NonEmptyText | None = Field(
@@ -108,14 +112,23 @@ class Sampling(Section):
     )
     type: NonEmptyText | None = Field(
         default=None,
-        description="Dotted path of your own sampler (torch_geometric.sampler.BaseSampler).",
+        description="`full` computes each step on the whole graph, for all training seeds; or the "
+        "dotted path of your own sampler (torch_geometric.sampler.BaseSampler). Null samples "
+        "neighborhoods.",
     )
     args: dict[str, Any] = Field(default_factory=dict, description="Arguments of `type`.")
 
     @property
     def component(self) -> Component | None:
-        """`type` and `args` as a component of slot `sampler`."""
-        return None if self.type is None else Component(type=self.type, args=self.args)
+        """`type` and `args` as a component of slot `sampler`; None with raygnn's own sampling."""
+        if self.type is None or self.is_full:
+            return None
+        return Component(type=self.type, args=self.args)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether each step computes on the whole graph."""
+        return self.type == FULL
 
     @property
     def num_hops(self) -> int:
@@ -150,7 +163,16 @@ class Sampling(Section):
                     "Remove it, or set the strategy to uniform",
                     id="sampling-last-draws-nothing",
                 )
-        if self.type is not None:
+        if self.is_full:
+            drawn |= {"temporal": self.temporal is not None, "disjoint": self.disjoint}
+            for key in (key for key, is_set in drawn.items() if is_set):
+                yield Problem(
+                    (key,),
+                    "sampling.type is full, which takes all edges",
+                    "Remove it, or sampling.type",
+                    id="sampling-full-draws-nothing",
+                )
+        elif self.type is not None:
             drawn |= {"temporal": self.temporal is not None, "disjoint": self.disjoint}
             for key, is_set in drawn.items():
                 if is_set and key != "replace":
@@ -160,11 +182,11 @@ class Sampling(Section):
                         "Remove it, or sampling.type",
                         id="sampling-own-sampler",
                     )
-        if self.args and self.type is None:
+        if self.args and self.component is None:
             yield Problem(
                 ("args",),
-                "they are arguments of sampling.type, which is not set",
-                "Set it",
+                "they are arguments of an own sampler, and sampling.type names none",
+                "Remove them, or set it",
                 id="sampling-arguments-alone",
             )
 

@@ -146,7 +146,9 @@ class Config(Section):
 
     @property
     def batch(self) -> BatchPlan:
-        """The batch arithmetic, resolved."""
+        """The batch arithmetic, resolved; on the whole graph a step is one micro-batch."""
+        if self.sampling.is_full:
+            return plan_batches(self.loader.batch_size or 1, 1, 1, None)
         return plan_batches(
             self.loader.batch_size,
             self.training.accumulate_grad_batches,
@@ -228,12 +230,26 @@ Rule = Callable[["Config"], Iterable[Problem]]
 
 
 def _batch_triple(config: Config) -> Iterable[Problem]:
-    return broken_batch_rules(
+    if config.sampling.is_full:
+        yield from _full_batches(config)
+        return
+    yield from broken_batch_rules(
         config.loader.batch_size,
         config.training.accumulate_grad_batches,
         config.scaling.world_size,
         config.training.global_batch_size,
     )
+
+
+def _full_batches(config: Config) -> Iterable[Problem]:
+    for key in ("global_batch_size", "accumulate_grad_batches"):
+        if getattr(config.training, key) not in (None, 1):
+            yield Problem(
+                ("training", key),
+                "with sampling.type full each step takes all training seeds at once",
+                "Remove it, or sampling.type",
+                id="sampling-full-batches",
+            )
 
 
 def _layers_equal_hops(config: Config) -> Iterable[Problem]:
@@ -336,7 +352,7 @@ def _trials_have_workers(config: Config) -> Iterable[Problem]:
 _WORDS = {"min": "less", "max": "more"}
 
 _RULES: tuple[tuple[Rule, frozenset[str]], ...] = (
-    (_batch_triple, frozenset({"loader", "training", "scaling"})),
+    (_batch_triple, frozenset({"loader", "training", "scaling", "sampling"})),
     (_layers_equal_hops, frozenset({"model", "sampling"})),
     (_exact_evaluation_has_no_times, frozenset({"sampling", "training"})),
     (_sharding_fits, frozenset({"scaling", "model", "optimizer"})),

@@ -46,8 +46,12 @@ class Adjacency:
 
     @classmethod
     def of(cls, block: Block) -> Adjacency:
-        """The adjacency of a block; shares its tensors."""
-        return cls(block.edge_index[0], block.edge_index[1], block.dst_ptr, block.num_src)
+        """The adjacency of a block; shares its tensors, and is kept as long as the block is."""
+        if "adjacency" not in block.derived:
+            src, dst = block.edge_index
+            block.derived["adjacency"] = cls(src, dst, block.dst_ptr, block.num_src)
+        adjacency: Adjacency = block.derived["adjacency"]
+        return adjacency
 
     @property
     def num_edges(self) -> int:
@@ -67,8 +71,9 @@ class Adjacency:
         torch.cumsum(torch.bincount(self.src, minlength=self.num_src), 0, out=ptr[1:])
         return BySource(order, self.dst[order], ptr)
 
+    @cached_property
     def with_self_loops(self) -> Adjacency:
-        """Gives each destination exactly one edge from itself, its last.
+        """The edges with exactly one from each destination to itself, its last.
 
         Destination i is source i. Self-edges of the graph are dropped, so none is counted twice.
         """

@@ -97,7 +97,7 @@ def attended_edges(
     """
     adjacency = Adjacency.of(block)
     if conv.edge_dim is None:
-        return adjacency.with_self_loops() if conv.add_self_loops else adjacency, None
+        return adjacency.with_self_loops if conv.add_self_loops else adjacency, None
     edge_attr = edge_attr_of(block, conv.edge_dim, like)
     return with_self_loops(adjacency, edge_attr) if conv.add_self_loops else (adjacency, edge_attr)
 

@@ -46,6 +46,10 @@ class GraphEncoder(nn.Module):
             By node type, [num_seeds of the type, channels], in the order of the batch's nodes.
             Where a user's model gives several named outputs, a dictionary of such.
         """
+        found = self._encode(batch)
+        return {name: _of_seeds(rows, batch.nodes[name].seed_index) for name, rows in found.items()}
+
+    def _encode(self, batch: Batch) -> dict[str, Any]:
         module = self.module
         if isinstance(module, HeteroEncoder):
             rows = {name: self.embed(name, x) for name, x in module.inputs_of(batch).items()}
@@ -65,6 +69,15 @@ class GraphEncoder(nn.Module):
             return x
         out: Tensor = self.categories[node_type](x)
         return out
+
+
+def _of_seeds(rows: Any, seed_index: Tensor | None) -> Any:
+    """The rows of the seeds, where these are not the first nodes."""
+    if seed_index is None:
+        return rows
+    if isinstance(rows, Mapping):
+        return {name: _of_seeds(output, seed_index) for name, output in rows.items()}
+    return rows[seed_index]
 
 
 class NodePredictor(nn.Module):

@@ -26,12 +26,10 @@ class Progress(Callback):
 
     def on_train_start(self, engine: Engine) -> None:
         if engine.context.rank == 0:
-            batch = engine.config.batch
             say(
                 f"training on {engine.context.world_size} worker(s), {engine.context.device}: "
-                f"{num_parameters(engine):,} parameters, global batch {batch.global_batch_size} = "
-                f"{batch.batch_size} x {show_share(engine)}, {engine.steps_per_epoch:,} steps an "
-                "epoch"
+                f"{num_parameters(engine):,} parameters, {show_global_batch(engine)}, "
+                f"{engine.steps_per_epoch:,} steps an epoch"
             )
             if engine.task.loss_unit is not None:
                 say(f"losses are of {engine.task.loss_unit}")
@@ -84,6 +82,16 @@ def compact(value: float) -> str:
         if abs(value) >= 0.9995 * factor:  # what would round to 1000 of the prefix below
             return f"{value / factor:.3g}{prefix}"
     return f"{value:.3g}"
+
+
+def show_global_batch(engine: Engine) -> str:
+    """The seeds of a step, and who computes them."""
+    batch, num_workers = engine.config.batch, engine.context.world_size
+    if engine.config.sampling.is_full:
+        others = "" if num_workers == 1 else f", computed by one worker; {num_workers - 1} wait"
+        return f"all training seeds on the whole graph in each step{others}"
+    seeds = f"{batch.global_batch_size:,} = {batch.batch_size:,} x {show_share(engine)}"
+    return f"global batch {seeds}"
 
 
 def show_share(engine: Engine) -> str:

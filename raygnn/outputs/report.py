@@ -19,7 +19,7 @@ from raygnn.data.edge_types import edge_type_name
 from raygnn.outputs.advice import baselines_of, verdicts
 from raygnn.outputs.history import LogRows
 from raygnn.outputs.line_chart import NUM_COLORS, Chart, Series, label
-from raygnn.outputs.progress import show_share
+from raygnn.outputs.progress import show_global_batch
 
 if TYPE_CHECKING:
     from raygnn.data.bundle import Bundle
@@ -191,7 +191,7 @@ def _splits(engine: Engine) -> list[tuple[Any, ...]]:
 
 
 def _environment(engine: Engine) -> list[tuple[str, str]]:
-    device, batch = engine.context.device, engine.config.batch
+    device = engine.context.device
     gpu = torch.cuda.get_device_name(device) if device.type == "cuda" else "none"
     versions = [(package, _version(package)) for package in _PACKAGES]
     return [
@@ -200,10 +200,7 @@ def _environment(engine: Engine) -> list[tuple[str, str]]:
         ("CPUs", str(os.cpu_count())),
         ("GPU of rank 0", gpu),
         ("workers", str(engine.context.world_size)),
-        (
-            "global batch",
-            f"{batch.global_batch_size:,} = {batch.batch_size:,} x {show_share(engine)}",
-        ),
+        ("a step", show_global_batch(engine)),
         ("raygnn", __version__),
         ("Python", platform.python_version()),
         *[(package, version) for package, version in versions if version],

@@ -39,7 +39,7 @@ def check_schema(loaded: LoadedConfig, uri: str) -> None:
         assert isinstance(model_class, type)
         num_node_types = len(manifest.node_types)
         check_types(config.model.type, model_class, num_node_types, len(edge_types))
-    if config.sampling.type is None:
+    if config.sampling.component is None:
         resolve_fanouts(config.sampling.fanouts, edge_types)
 
 
@@ -63,7 +63,7 @@ def find_spec(loaded: LoadedConfig, bundle: Bundle) -> ModelSpec | None:
     config, kind = loaded.config, target_class(loaded.config.task.type)
     if kind is None:
         return None
-    if config.sampling.type is None:
+    if config.sampling.component is None:
         resolve_fanouts(config.sampling.fanouts, bundle.edge_types)
     target = kind.find(bundle, config, kind.Arguments.of(config.task.args))
     spec = None

@@ -4,19 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, fields, is_dataclass, replace
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import torch
 from torch import Tensor
 
 from raygnn.data.edge_types import EdgeType
 
+if TYPE_CHECKING:
+    from raygnn.sampling.blocks import HeteroBlock
+
 
 class TensorRecord:
     """Base of dataclasses that hold tensors, also in dictionaries and in further records."""
 
     def apply(self, change: Callable[[Tensor], Tensor]) -> Self:
-        """The record with each of its tensors changed; one that it holds twice is changed once."""
+        """The record with each of its tensors changed; one that it holds twice is changed once.
+
+        The record itself, where `change` gives each tensor as it is.
+        """
         changed: dict[int, Tensor] = {}
 
         def change_once(tensor: Tensor) -> Tensor:
@@ -38,7 +44,7 @@ class NodeRecord(TensorRecord):
 
     Attributes:
         n_id: int64 [num_nodes], dense ids.
-        num_seeds: distinct seeds of this type.
+        num_seeds: distinct seeds of this type; all nodes, where the batch is the whole graph.
         num_sampled: seeds, then nodes found in each hop; None where the sampler does not count.
         columns: by name, [num_nodes, ...] features; a type without features is known by its n_id
             alone.
@@ -46,6 +52,8 @@ class NodeRecord(TensorRecord):
             neighborhood a node is in.
         seed_time: [num_nodes], with temporal sampling only: the time of the seed whose neighborhood
             a node is in. A node is there once for each.
+        seed_index: int64 [num_seeds], where the batch is the whole graph, in which nodes keep their
+            order: local ids of the distinct seeds of this type.
     """
 
     n_id: Tensor
@@ -54,6 +62,7 @@ class NodeRecord(TensorRecord):
     columns: dict[str, Tensor]
     seed: Tensor | None = None
     seed_time: Tensor | None = None
+    seed_index: Tensor | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,12 +101,14 @@ class Batch(TensorRecord):
         nodes: by node type.
         edges: by edge type as messages go: against the edges (`out`), those of (src, rel, dst) are
             under (dst, rev_rel, src).
+        blocks: of a batch that is computed on again and again; else `blocks_of` makes them.
     """
 
     index: int
     input_id: Tensor
     nodes: dict[str, NodeRecord]
     edges: dict[EdgeType, EdgeRecord]
+    blocks: tuple[HeteroBlock, ...] | None = None
 
     @property
     def num_edges(self) -> int:
@@ -231,9 +242,15 @@ def _apply(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
     if isinstance(value, Tensor):
         return change(value)
     if isinstance(value, dict):
-        return {key: _apply(part, change) for key, part in value.items()}
+        parts = {key: _apply(part, change) for key, part in value.items()}
+        return value if all(parts[key] is value[key] for key in value) else parts
+    if isinstance(value, tuple):
+        members = tuple(_apply(part, change) for part in value)
+        return value if all(x is y for x, y in zip(members, value, strict=True)) else members
     if isinstance(value, TensorRecord):
         assert is_dataclass(value)
         names = [field.name for field in fields(value)]
-        return replace(value, **{name: _apply(getattr(value, name), change) for name in names})
+        changed = {name: _apply(getattr(value, name), change) for name in names}
+        is_same = all(changed[name] is getattr(value, name) for name in names)
+        return value if is_same else replace(value, **changed)
     return value

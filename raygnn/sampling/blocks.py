@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import accumulate
+from typing import Any
 
 from torch import Tensor
 
@@ -45,6 +47,11 @@ class Block(TensorRecord):
         """How many edges there are."""
         return self.edge_index.shape[1]
 
+    @cached_property
+    def derived(self) -> dict[str, Any]:
+        """What layers compute of the edges alone, by name; kept as long as the block is."""
+        return {}
+
 
 @dataclass(frozen=True, kw_only=True)
 class HeteroBlock(TensorRecord):
@@ -79,6 +86,8 @@ def blocks_of(batch: Batch) -> list[Block]:
 
 def hetero_blocks_of(batch: Batch) -> list[HeteroBlock]:
     """The blocks of a batch of any types; see `blocks_of`."""
+    if batch.blocks is not None:
+        return list(batch.blocks)
     nodes = {t: _up_to_each_hop(nodes.num_sampled) for t, nodes in batch.nodes.items()}
     edges = {t: _up_to_each_hop(edges.num_sampled) for t, edges in batch.edges.items()}
     num_hops = min(len(counts) for counts in nodes.values()) - 1

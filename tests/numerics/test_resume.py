@@ -55,16 +55,21 @@ def _config(folder: Path, world_size: int, kill_at: int, **changes: Any) -> dict
     return small_config(folder, **(settings | changes))
 
 
+FULL = {"sampling": {"type": "full"}, "training__max_epochs": 10}
+
+
 @pytest.mark.parametrize("world_size", [1, 2, 3])
-@pytest.mark.parametrize("kill_at", [2, 7])
+@pytest.mark.parametrize(
+    ("kill_at", "changes"), [(2, {}), (7, {}), pytest.param(7, FULL, id="whole graph")]
+)
 def test_resumed_and_straight_end_with_the_same_bits(
-    ranks, bundle_path, tmp_path, world_size, kill_at
+    ranks, bundle_path, tmp_path, world_size, kill_at, changes
 ):
-    straight = _config(tmp_path / "straight", world_size, kill_at)
+    straight = _config(tmp_path / "straight", world_size, kill_at, **changes)
     ranks.run(run_rank, world_size, straight, bundle_path)
 
     folder = tmp_path / "killed"
-    killed = _config(folder, world_size, kill_at)
+    killed = _config(folder, world_size, kill_at, **changes)
     folder.mkdir()
     (folder / "kill").touch()
     with pytest.raises(RuntimeError, match=f"killed after step {kill_at}"):
@@ -74,6 +79,26 @@ def test_resumed_and_straight_end_with_the_same_bits(
 
     expected = trained_weights(straight)
     for name, tensor in trained_weights(killed).items():
+        assert torch.equal(tensor, expected[name]), name
+    assert _history(folder) == _history(tmp_path / "straight")
+
+
+def test_another_world_size_goes_on_with_the_same_bits_on_the_whole_graph(
+    ranks, bundle_path, tmp_path
+):
+    straight = _config(tmp_path / "straight", 1, 7, **FULL)
+    ranks.run(run_rank, 1, straight, bundle_path)
+    folder = tmp_path / "killed"
+    folder.mkdir()
+    (folder / "kill").touch()
+    with pytest.raises(RuntimeError, match="killed after step 7"):
+        ranks.run(run_rank, 3, _config(folder, 3, 7, **FULL), bundle_path)
+    (folder / "kill").unlink()
+    resumed = _config(folder, 2, 7, **FULL)
+    ranks.run(run_rank, 2, resumed, bundle_path)
+
+    expected = trained_weights(straight)
+    for name, tensor in trained_weights(resumed).items():
         assert torch.equal(tensor, expected[name]), name
     assert _history(folder) == _history(tmp_path / "straight")
 

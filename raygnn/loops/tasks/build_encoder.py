@@ -13,13 +13,13 @@ from raygnn.data.edge_types import (
     EdgeType,
     edge_type_name,
     parse_edge_type,
-    resolve_fanouts,
     type_name,
 )
 from raygnn.data.standardization import ColumnScale, Standardization
 from raygnn.data.transforms.state import FittedFeature, Transforms
 from raygnn.errors import ConfigError, DataError
 from raygnn.loops.model_spec import ModelSpec, NodeInput, edge_widths
+from raygnn.loops.tasks.build_sampler import find_fanouts
 from raygnn.loops.tasks.target import TaskArguments, TaskTarget
 from raygnn.models.category_inputs import category_inputs
 from raygnn.models.encoder import Encoder
@@ -205,8 +205,8 @@ def _embedded_types(
 def _find_fanouts(config: Config, bundle: Bundle) -> dict[str, tuple[int, ...]]:
     """By name of edge type; as they are given, where a sampler of the user's own reads them."""
     fanouts = config.sampling.fanouts
-    if config.sampling.type is None:
-        resolved = resolve_fanouts(fanouts, bundle.edge_types)
+    if config.sampling.component is None:
+        resolved = find_fanouts(config, bundle.edge_types)
         return {edge_type_name(edge_type): tuple(hops) for edge_type, hops in resolved.items()}
     if isinstance(fanouts, Mapping):
         return {name: tuple(hops) for name, hops in fanouts.items()}

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
-from raygnn.config import LoadedConfig, build
+from raygnn.config import Config, LoadedConfig, build
+from raygnn.data.edge_types import EdgeType, resolve_fanouts
 from raygnn.sampling.neighbor_sampler import NeighborSampler
 from raygnn.sampling.protocols import GraphStore
 from raygnn.sampling.temporal import Temporal
 
 
 def build_sampler(loaded: LoadedConfig, graph: GraphStore) -> Any:
-    """raygnn's sampler, or the one of `sampling.type`.
+    """raygnn's sampler, or the user's own of `sampling.type`.
+
+    With `full` it takes all edges, which gives the rows of the whole graph batch by batch.
 
     Raises:
         ConfigError: the settings do not fit the graph.
@@ -24,9 +28,28 @@ def build_sampler(loaded: LoadedConfig, graph: GraphStore) -> Any:
     temporal = sampling.temporal
     return NeighborSampler(
         graph,
-        sampling.fanouts,
+        find_fanouts(loaded.config, graph.edge_types),
         replace=sampling.replace,
         weight=sampling.weight,
         temporal=None if temporal is None else Temporal(temporal.column, temporal.strategy),
         disjoint=sampling.disjoint,
     )
+
+
+def find_fanouts(config: Config, edge_types: Sequence[EdgeType]) -> dict[EdgeType, list[int]]:
+    """Fanouts by edge type, for raygnn's own sampling.
+
+    On the whole graph all edges for each layer, of types with fanouts other than 0. The number of
+    layers is `model.args.num_layers`, else that of the fanouts.
+
+    Raises:
+        ConfigError, DataError: as of `resolve_fanouts`.
+    """
+    sampling = config.sampling
+    resolved = resolve_fanouts(sampling.fanouts, edge_types)
+    if not sampling.is_full:
+        return resolved
+    num_layers = config.model.args.get("num_layers", sampling.num_hops)
+    return {
+        edge_type: [-1 if any(hops) else 0] * num_layers for edge_type, hops in resolved.items()
+    }

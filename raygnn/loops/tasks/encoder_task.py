@@ -16,7 +16,7 @@ from raygnn.data.bundle import Bundle
 from raygnn.loops.model_spec import ModelSpec
 from raygnn.loops.task import Task, TaskEnvironment
 from raygnn.loops.tasks.build_encoder import completed, make_spec
-from raygnn.loops.tasks.build_sampler import build_sampler
+from raygnn.loops.tasks.build_sampler import build_sampler, find_fanouts
 from raygnn.loops.tasks.exact_encoding import encode_exactly
 from raygnn.loops.tasks.target import TaskArguments, TaskTarget
 from raygnn.metrics import as_metric
@@ -25,6 +25,7 @@ from raygnn.parallel.shared_rows import computed_by_all
 from raygnn.sampling.batch_sequence import BatchSequence, BatchT
 from raygnn.sampling.loader import NeighborLoader
 from raygnn.sampling.stores import LocalFeatureStore, LocalGraphStore
+from raygnn.sampling.whole_graph import WholeGraph, WholeGraphLoader
 
 
 class EncoderTask(Task[BatchT]):
@@ -44,6 +45,7 @@ class EncoderTask(Task[BatchT]):
     def __init__(self, **args: Any) -> None:
         self.arguments: TaskArguments = self.target_class.Arguments.of(args)
         self._loaders: dict[str, Any] = {}
+        self._whole_graphs: dict[frozenset[tuple[str, str]], WholeGraph] = {}
 
     def setup(self, env: TaskEnvironment) -> None:
         """Takes what the driver, or a run before, has found."""
@@ -96,8 +98,8 @@ class EncoderTask(Task[BatchT]):
         seeds: np.ndarray,
         node_type: str,
         columns: Mapping[str, str] = MappingProxyType({}),
-    ) -> NeighborLoader | None:
-        """Batches of nodes with their neighborhoods; None without nodes.
+    ) -> NeighborLoader | WholeGraphLoader | None:
+        """Batches of nodes with their neighborhoods, or on the whole graph; None without nodes.
 
         Args:
             seeds: int64 [num_seeds], dense ids.
@@ -105,6 +107,11 @@ class EncoderTask(Task[BatchT]):
         """
         if len(seeds) == 0:
             return None
+        env, config = self.env, self.env.loaded.config
+        if config.sampling.is_full:
+            whole = self._whole_graph(frozenset({**self.spec.node_columns, **columns}.items()))
+            share = {"rank": env.rank, "world_size": env.world_size}
+            return WholeGraphLoader(whole, seeds, node_type, split=split, seed=config.seed, **share)
         return NeighborLoader(
             self.graph,
             self.features,
@@ -114,6 +121,19 @@ class EncoderTask(Task[BatchT]):
             columns={**self.spec.node_columns, **columns},
             **self.loader_options(split),
         )
+
+    def _whole_graph(self, columns: frozenset[tuple[str, str]]) -> WholeGraph:
+        """One for the loaders of all splits."""
+        if columns not in self._whole_graphs:
+            self._whole_graphs[columns] = WholeGraph(
+                self.graph,
+                self.features,
+                find_fanouts(self.env.loaded.config, self.graph.edge_types),
+                columns=dict(columns),
+                edge_columns=self.spec.edge_inputs,
+                device=self.env.device,
+            )
+        return self._whole_graphs[columns]
 
     def loader_options(self, split: str) -> dict[str, Any]:
         """Arguments of the loaders of a split: its batches, this rank's share, edge columns."""

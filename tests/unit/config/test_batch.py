@@ -44,6 +44,9 @@ _small = st.integers(1, 64)
             "training: {accumulate_grad_batches: 2}}",
             BatchPlan(8, 2, 4, 64),
         ),
+        # On the whole graph: one micro-batch a step, for any number of workers.
+        ("{sampling: {type: full}, scaling: {num_workers: 3}}", BatchPlan(1024, 1, 1, 1024)),
+        ("{sampling: {type: full}, loader: {batch_size: null}}", BatchPlan(1, 1, 1, 1)),
     ],
 )
 def test_the_third_follows_from_two(text: str, plan: BatchPlan) -> None:

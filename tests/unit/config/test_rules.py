@@ -171,6 +171,34 @@ _CASES = {
         "sampling: {disjoint: true, type: my.Sampler}",
         ("sampling-own-sampler", "sampling.disjoint=True"),
     ),
+    "weights on the whole graph": (
+        "sampling: {weight: w, type: full}",
+        ("sampling-full-draws-nothing", "sampling.weight='w'"),
+    ),
+    "replacement on the whole graph": (
+        "sampling: {replace: true, type: full}",
+        ("sampling-full-draws-nothing", "sampling.replace=True"),
+    ),
+    "times on the whole graph": (
+        "sampling: {temporal: {}, type: full}",
+        ("sampling-full-draws-nothing", "sampling.temporal={}"),
+    ),
+    "neighborhoods of the whole graph": (
+        "sampling: {disjoint: true, type: full}",
+        ("sampling-full-draws-nothing", "sampling.disjoint=True"),
+    ),
+    "arguments of the whole graph": (
+        "sampling: {type: full, args: {x: 1}}",
+        ("sampling-arguments-alone", "sampling.args="),
+    ),
+    "batches of the whole graph": (
+        "{sampling: {type: full}, training: {global_batch_size: 64}}",
+        ("sampling-full-batches", "training.global_batch_size=64"),
+    ),
+    "accumulation on the whole graph": (
+        "{sampling: {type: full}, training: {accumulate_grad_batches: 2}}",
+        ("sampling-full-batches", "training.accumulate_grad_batches=2"),
+    ),
     "exact in time": (
         "{sampling: {temporal: {column: t}}, training: {eval: exact}}",
         ("sampling-temporal-exact", "training.eval='exact'"),

@@ -109,6 +109,10 @@ def test_one_mistake_of_every_kind_is_one_answer() -> None:
             "{task: link_prediction, sampling: {disjoint: true}}",
             ("sampling-disjoint-links", "line 1", "sampling.disjoint=True"),
         ),
+        (
+            "{task: link_prediction, sampling: {type: full}}",
+            ("sampling-links-sampler", "line 1", "sampling.type='full'"),
+        ),
         ("task: {args: {feature: 3}}", ("config-type", "task.args.feature=3")),
         (
             "task: {type: link_prediction, args: {negatives: hard}}",

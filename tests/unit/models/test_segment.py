@@ -168,7 +168,7 @@ def test_self_loops_replace_self_edges(adjacency: Adjacency) -> None:
         if d < num_dst
     ]
     cut = adjacency_of([s for s, _ in pairs], [d for _, d in pairs], adjacency.num_src, num_dst)
-    looped = cut.with_self_loops()
+    looped = cut.with_self_loops
     for node in range(num_dst):
         start, stop = looped.ptr[node], looped.ptr[node + 1]
         expected = [s for s, d in pairs if d == node and s != node] + [node]

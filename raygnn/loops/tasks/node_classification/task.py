@@ -25,6 +25,7 @@ from raygnn.losses.seed_losses import in_units, standardized
 from raygnn.models.graph_encoder import NodePredictor
 from raygnn.sampling.batch import NodeBatch
 from raygnn.sampling.loader import NeighborLoader
+from raygnn.sampling.whole_graph import WholeGraphLoader
 
 _IMBALANCE = 10  # times as many nodes of one class as of another, or as have a label
 _MAX_GATHERED = 1 << 26  # predictions, which metrics of order bring together on every rank
@@ -174,7 +175,7 @@ class NodeClassification(EncoderTask[NodeBatch]):
                 output = self._loss(prediction, embeddings, moved.y, moved)
                 yield self._evaluated(moved.index, moved.input_id, prediction, moved.y, output)
 
-    def build_loader(self, split: str) -> NeighborLoader | None:
+    def build_loader(self, split: str) -> NeighborLoader | WholeGraphLoader | None:
         """See `EncoderTask`."""
         output, seeds = self.output, getattr(self.target.splits, split)
         return self.neighbor_loader(split, seeds, output.node_type, {output.label: "y"})

@@ -1,0 +1,165 @@
+"""The whole graph as one batch, made once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property
+
+import numpy as np
+import torch
+
+from raygnn.data.edge_types import EdgeType
+from raygnn.sampling.batch import EdgeRecord, NodeBatch, NodeRecord
+from raygnn.sampling.batch_assembler import BatchAssembler
+from raygnn.sampling.batch_sequence import BatchSequence
+from raygnn.sampling.blocks import HeteroBlock, hetero_blocks_of
+from raygnn.sampling.protocols import FeatureStore, ends
+from raygnn.sampling.seeds import check_seeds
+from raygnn.sampling.stores import LocalGraphStore
+from raygnn.sampling.subgraph import SampledSubgraph
+
+_NO_EDGES = np.empty(0, np.int64)
+
+
+class WholeGraph:
+    """All nodes in their order and all edges, for batches that differ in their seeds only.
+
+    Every layer reads and writes all nodes: one block serves all layers. Nothing is read before a
+    first batch asks for it; then features and edges lie in memory once, on the device.
+
+    Args:
+        fanouts: by edge type, one number per layer; a type of zeros only carries no messages.
+        columns: which columns of the nodes a batch has, and under what names.
+        edge_columns: the same of the edges.
+    """
+
+    def __init__(
+        self,
+        graph: LocalGraphStore,
+        features: FeatureStore,
+        fanouts: Mapping[EdgeType, Sequence[int]],
+        *,
+        columns: Mapping[str, str],
+        edge_columns: Mapping[str, str],
+        device: torch.device,
+    ) -> None:
+        self.graph = graph
+        self._used = {edge_type for edge_type, hops in fanouts.items() if any(hops)}
+        self._num_layers = max(len(hops) for hops in fanouts.values())
+        self._assembler = BatchAssembler(graph, features, columns, edge_columns)
+        self._device = device
+
+    def batch(self, node_type: str, seeds: np.ndarray) -> NodeBatch:
+        """The batch of distinct seeds of a type; it shares all but them with every other batch.
+
+        Args:
+            seeds: int64 [num_seeds], dense ids.
+        """
+        nodes, edges, blocks = self._parts
+        index = torch.from_numpy(seeds)
+        rest = NodeBatch(
+            index=0,
+            input_id=index,
+            nodes={node_type: replace(nodes[node_type], seed_index=index)},
+            edges={},
+            node_type=node_type,
+            seed_index=index,
+            labels=self._assembler.labels(node_type, seeds),
+        ).to(self._device)
+        return replace(rest, nodes=nodes | rest.nodes, edges=edges, blocks=blocks)
+
+    @cached_property
+    def _parts(
+        self,
+    ) -> tuple[dict[str, NodeRecord], dict[EdgeType, EdgeRecord], tuple[HeteroBlock, ...]]:
+        subgraph = self._subgraph()
+        empty = torch.empty(0, dtype=torch.int64)
+        batch = NodeBatch(
+            index=0,
+            input_id=empty,
+            nodes={
+                node_type: replace(nodes, num_seeds=len(nodes.n_id))
+                for node_type, nodes in self._assembler.nodes(subgraph).items()
+            },
+            edges=self._assembler.edges(subgraph),
+            node_type="",
+            seed_index=empty,
+            labels={},
+        ).to(self._device)
+        # Equal for all layers: what a layer derives of the edges, the others find.
+        blocks = (hetero_blocks_of(batch)[0],) * self._num_layers
+        return batch.nodes, batch.edges, blocks
+
+    def _subgraph(self) -> SampledSubgraph:
+        graph, no_more = self.graph, [0] * self._num_layers
+        num_nodes = {node_type: graph.num_nodes(node_type) for node_type in graph.node_types}
+        subgraph = SampledSubgraph(
+            node={node_type: np.arange(number) for node_type, number in num_nodes.items()},
+            edge_index={},
+            edge={},
+            dst_ptr={},
+            num_sampled_nodes={name: [number, *no_more] for name, number in num_nodes.items()},
+            num_sampled_edges={},
+            seed_index={},
+        )
+        for edge_type in graph.edge_types:
+            _, destination_type = ends(edge_type, graph.direction)
+            ptr = np.zeros(num_nodes[destination_type] + 1, np.int64)
+            sources = e_id = _NO_EDGES
+            if edge_type in self._used:
+                rows = graph.adjacency(edge_type)
+                ptr, sources = rows.indptr.astype(np.int64), rows.indices.astype(np.int64)
+                e_id = np.arange(len(sources)) if rows.e_id is None else rows.e_id.astype(np.int64)
+            destinations = np.repeat(np.arange(len(ptr) - 1), np.diff(ptr))
+            subgraph.edge_index[edge_type] = np.stack([sources, destinations])
+            subgraph.edge[edge_type] = e_id
+            subgraph.dst_ptr[edge_type] = ptr
+            subgraph.num_sampled_edges[edge_type] = [len(sources), *no_more[1:]]
+        return subgraph
+
+
+class WholeGraphLoader(BatchSequence[NodeBatch]):
+    """One batch an epoch: all seeds of a split, on the whole graph, the same in every epoch.
+
+    One rank has it, on the device; the others have none.
+
+    Args:
+        seeds: int64 [num_seeds], dense ids of distinct nodes, all of the split.
+        node_type: of the seeds.
+    Raises:
+        DataError: the graph has no such node type, or a seed is not one of its nodes.
+    """
+
+    def __init__(
+        self,
+        whole: WholeGraph,
+        seeds: np.ndarray,
+        node_type: str,
+        *,
+        split: str,
+        seed: int,
+        rank: int = 0,
+        world_size: int = 1,
+    ) -> None:
+        self._whole = whole
+        self.seeds = check_seeds(whole.graph, node_type, seeds)
+        self.node_type = node_type
+        super().__init__(
+            len(self.seeds),
+            batch_size=len(self.seeds),
+            split=split,
+            seed=seed,
+            shuffle=False,
+            rank=rank,
+            world_size=world_size,
+            num_threads=0,
+        )
+
+    def build(self, epoch: int, index: int) -> NodeBatch:
+        """The batch."""
+        return self._batch
+
+    @cached_property
+    def _batch(self) -> NodeBatch:
+        return self._whole.batch(self.node_type, self.seeds)
