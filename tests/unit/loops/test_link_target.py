@@ -25,7 +25,7 @@ def _find(folder: Path, *edge_types: EdgeType, reverse_edges: bool = False) -> l
     uri = write_tables(GraphTables(nodes, edges), str(folder / "graph"))
     splits = {"type": "hash", "fractions": [0.6, 0.2, 0.2]}
     task = {"type": "link_prediction"}
-    config = load_config({"data": {"uri": uri, "splits": splits}, "task": task})
+    config = load_config({"data": {"uri": uri, "splits": splits}, "task": task}).config
     options = IngestOptions(reverse_edges=reverse_edges)
     bundle = ingest(uri, options, cache_dir=folder / "cache")
     found = LinkTarget.find(bundle, config, LinkTargetArguments())
