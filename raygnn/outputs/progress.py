@@ -14,6 +14,7 @@ from raygnn.console import say
 from raygnn.loops.callbacks import Callback
 
 if TYPE_CHECKING:
+    from raygnn.config.training_section import Training
     from raygnn.loops.engine import Engine
     from raygnn.parallel.all_reduce import StepTotals
 
@@ -36,7 +37,8 @@ class Progress(Callback):
 
     def on_log(self, engine: Engine, metrics: dict[str, float]) -> None:
         if engine.context.rank == 0:
-            say(f"{_where(engine)} | {_show(metrics)} | {show_performance(metrics)}")
+            texts = [_show(metrics), show_performance(metrics), _left(engine)]
+            say(" | ".join([_where(engine), *filter(None, texts)]))
 
     def on_validation_end(self, engine: Engine, metrics: dict[str, float]) -> None:
         if engine.context.rank == 0:
@@ -107,7 +109,42 @@ def num_parameters(engine: Engine) -> int:
 
 
 def _where(engine: Engine) -> str:
-    return f"epoch {engine.position.epoch:>3} step {engine.position.step:>5}"
+    """The running epoch and the steps done, and of how many at most."""
+    now = engine.position
+    epoch = max(1, now.epoch + (now.batch_in_epoch > 0))
+    steps = planned_steps(engine.config.training, engine.steps_per_epoch)
+    epochs = None if steps is None else -(-steps // engine.steps_per_epoch)
+    return f"epoch {_of(epoch, epochs)}, step {_of(now.step, steps)}"
+
+
+def _of(number: int, total: int | None) -> str:
+    return f"{number:,}" if total is None else f"{number:>{len(f'{total:,}')},}/{total:,}"
+
+
+def planned_steps(limits: Training, steps_per_epoch: int) -> int | None:
+    """The optimizer steps until a limit in steps or epochs; None where there is neither."""
+    of_epochs = None if limits.max_epochs is None else limits.max_epochs * steps_per_epoch
+    return min((x for x in (limits.max_steps, of_epochs) if x is not None), default=None)
+
+
+def _left(engine: Engine) -> str:
+    """How long the run takes from here, at the pace so far; early stopping may end it before."""
+    done, limits = engine.position.step, engine.config.training
+    steps = planned_steps(limits, engine.steps_per_epoch)
+    if steps is None or done == 0:
+        return ""
+    left_s = engine.training_time_s / done * max(steps - done, 0)
+    if limits.max_time_s is not None:
+        left_s = min(left_s, max(limits.max_time_s - engine.training_time_s, 0.0))
+    most = "" if engine.early_stopper is None else "at most "
+    return f"{most}{show_duration(left_s)} left"
+
+
+def show_duration(seconds: float) -> str:
+    """A duration in one unit: 40 s, 12 min or 3.2 h."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 90 * 60 else f"{seconds / 3600:.1f} h"
 
 
 def _show(metrics: dict[str, float], first: str | None = None) -> str:

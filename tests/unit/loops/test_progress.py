@@ -7,8 +7,15 @@ import sys
 
 import pytest
 
+from raygnn.config.training_section import Training
 from raygnn.console import Pace, say, show
-from raygnn.outputs.progress import compact, show_performance, sparkline
+from raygnn.outputs.progress import (
+    compact,
+    planned_steps,
+    show_duration,
+    show_performance,
+    sparkline,
+)
 
 
 def test_a_curve_spans_the_bars():
@@ -44,6 +51,27 @@ def test_performance_takes_few_words():
     shown = "12.3k seeds/s  1.5M edges/s  loader wait 3%  2.25GB"
     assert show_performance(metrics) == shown
     assert show_performance({**metrics, "perf/cuda_memory_bytes": 8e6}) == f"{shown}  GPU 8MB"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0.2, "0 s"), (89.4, "89 s"), (90, "2 min"), (5000, "83 min"), (11520, "3.2 h")],
+)
+def test_durations_have_one_unit(seconds, text):
+    assert show_duration(seconds) == text
+
+
+@pytest.mark.parametrize(
+    ("limits", "steps"),
+    [
+        ({"max_epochs": 3}, 21),
+        ({"max_epochs": 3, "max_steps": 20}, 20),
+        ({"max_epochs": 3, "max_steps": 30}, 21),
+        ({"max_epochs": None, "max_samples": 5}, None),
+    ],
+)
+def test_the_first_limit_is_planned(limits, steps):
+    assert planned_steps(Training(**limits), steps_per_epoch=7) == steps
 
 
 def test_pace_says_how_far_it_is_now_and_then(capsys):

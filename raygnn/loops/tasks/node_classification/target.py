@@ -130,8 +130,8 @@ class NodeTarget(TaskTarget):
         output, splits = self.output, self.splits
         width = bundle.feature_widths(self.arguments.feature).get(output.node_type, 0)
         return [
-            f"{bundle.num_nodes(output.node_type):,} {output.node_type} nodes, {width} features, "
-            f"{output.problem} with {output.num_outputs} outputs; "
+            f"{bundle.num_nodes(output.node_type):,} nodes of type {output.node_type}, "
+            f"{width} features, {output.problem} with {output.num_outputs} outputs; "
             f"train {len(splits.train):,}, val {len(splits.val):,}, test {len(splits.test):,}"
         ]
 
