@@ -1,7 +1,8 @@
 """Drafts `graph.yaml` from a folder of tables: keys, references, roles, transforms; to be edited.
 
 A column is a key where each row has another value. A column refers to a key where its values are
-among the key's; of numbers, which are among those of many keys, the names have to agree too.
+among the key's; of numbers, which are among those of many keys, the names have to agree too, or the
+keys have gaps that the numbers would hit by chance.
 """
 
 from __future__ import annotations
@@ -38,6 +39,14 @@ _ENDS = (("source", "src", "from", "head", "sender"), ("target", "dst", "to", "t
 _KEYS = ("id", "key", "code", "sku", "uid", "uuid")
 _TIMES = ("time", "timestamp", "date", "day", "created", "created_at", "updated_at")
 _LABELS = ("label", "labels", "target", "class", "y")
+# What a column of a table is called that refers to another row of it.
+_OF_ITS_OWN = ("manager", "supervisor", "boss", "parent", "mentor", "referrer", "referred")
+# Where a draft writes tables; the next draft of the folder does not read them.
+_DRAFTED = "_drafted"
+_END_OF_KEY = re.compile(
+    r"(?i:[-_ ]?(id|key|code)|[-_ ](no|nr|num|number))$|(?<=[a-z])(No|Nr|Num|Number)$"
+)
+_BY_CHANCE = 1e-6  # of numbers to be among the keys
 _CONTAINED = 0.99  # share of the distinct values of a reference that are keys
 _MOST_CLASSES = 100
 
@@ -54,6 +63,16 @@ class Column:
         kind = self.values.type
         hashable = is_number_type(kind) or is_text_type(kind)
         self.distinct = self.values.unique().drop_null() if hashable else pa.array([], pa.null())
+
+    @cached_property
+    def as_reference(self) -> pa.Array:
+        """The distinct values as they refer: pandas writes whole numbers with gaps as floats."""
+        if not pa.types.is_floating(self.values.type):
+            return self.distinct
+        try:
+            return pc.cast(self.distinct, pa.int64())
+        except pa.ArrowInvalid:
+            return self.distinct
 
     @property
     def num_given(self) -> int:
@@ -105,6 +124,7 @@ class Table:
         pattern: of its files, relative to the folder.
         key: the column of ids, of a table of nodes.
         references: the table that a column refers to, by column.
+        edge_files: of a column with gaps, the file of its edges.
         unsure: what a person should look at.
     """
 
@@ -113,6 +133,7 @@ class Table:
     columns: dict[str, Column]
     key: str | None = None
     references: dict[str, str] = field(default_factory=dict)
+    edge_files: dict[str, str] = field(default_factory=dict)
     unsure: list[str] = field(default_factory=list)
 
     @property
@@ -140,11 +161,11 @@ def draft(folder: str) -> tuple[str, list[str], dict[str, pa.Table]]:
             id="prepare-no-tables",
         )
     for table in tables:
-        table.key = _own_key(table)
+        table.key = _own_key(table, tables)
     for table in tables:
         _find_references(table, tables)
     _keep_keys_of_nodes(tables)
-    made = _tables_of_missing_nodes(tables)
+    made = {**_tables_of_missing_nodes(tables), **_edges_without_gaps(tables)}
     nodes = [table for table in tables if table.key is not None]
     if not nodes:
         names = ", ".join(table.name for table in tables)
@@ -154,6 +175,8 @@ def draft(folder: str) -> tuple[str, list[str], dict[str, pa.Table]]:
             "docs/graph-format.md.",
             id="prepare-no-nodes",
         )
+    if not any(table.references for table in tables):
+        nodes[0].unsure.append("no column refers to another table or row, so there are no edges")
     text = "".join(_lines(tables))
     notes = [f"{table.name}: {note}" for table in tables for note in table.unsure]
     return text, notes, made
@@ -209,19 +232,23 @@ def _read(name: str, pattern: str, uris: Sequence[str]) -> Table:
     return Table(name, pattern, columns)
 
 
-def _own_key(table: Table) -> str | None:
-    """The column of a table's own ids, by name: `id`, or one of the table's name."""
+def _own_key(table: Table, tables: Sequence[Table]) -> str | None:
+    """The column of a table's own ids: by its name, or as another table has one of that name."""
     unique = [column.name for column in table.columns.values() if column.is_unique]
-    of_name = [name for name in unique if _plain(name) in (table.words, f"{table.words}id")]
+    of_name = [name for name in unique if table.words in (_plain(name), _plain(_node_name(name)))]
     plain = [name for name in unique if name.lower() in _KEYS]
     ending = [name for name in unique if _plain(name).endswith("id")]
-    found = [*of_name, *plain, *ending[:1]]
+    others = {name for other in tables if other is not table for name in other.columns}
+    shared = [name for name in unique if name in others and _node_name(name)]
+    found = [*of_name, *plain, *ending[:1], *shared]
     return found[0] if found else None
 
 
 def _find_references(table: Table, tables: Sequence[Table]) -> None:
     for column in table.columns.values():
-        if column.name == table.key or column.kind not in {"int", "text"}:
+        has_gaps = table.key is not None and column.as_reference is not column.distinct
+        is_id = column.kind in {"int", "text"} or has_gaps
+        if column.name == table.key or not is_id:
             continue
         fitting = [other for other in tables if other.key and _refers(table, column, other)]
         if not fitting:
@@ -236,15 +263,27 @@ def _find_references(table: Table, tables: Sequence[Table]) -> None:
 def _refers(table: Table, column: Column, other: Table) -> bool:
     assert other.key is not None
     key = other.columns[other.key]
-    if key.kind != column.kind or not len(column.distinct):
+    values = column.as_reference
+    is_number = pa.types.is_integer(values.type)
+    if is_number != (key.kind == "int") or not len(values):
         return False
     has_name = _names(column.name, other) or any(column.name.lower() in ends for ends in _ENDS)
-    if column.kind == "int" and not has_name:
+    if table is other:
+        has_name |= any(word in _plain(column.name) for word in _OF_ITS_OWN)
+        if not has_name and not is_number:
+            return False
+    if is_number and not has_name and not _is_sparse(values, key.distinct):
         return False
-    if table is other and not has_name:
-        return False
-    found = pc.sum(pc.is_in(column.distinct, value_set=key.distinct)).as_py() or 0
-    return bool(found >= _CONTAINED * len(column.distinct))
+    found = pc.sum(pc.is_in(values, value_set=key.distinct)).as_py() or 0
+    return bool(found >= _CONTAINED * len(values))
+
+
+def _is_sparse(values: pa.Array, keys: pa.Array) -> bool:
+    """Whether numbers of this range would hardly be among the keys unless they refer to them."""
+    low, high = pc.min_max(values).as_py().values()
+    is_within = pc.and_(pc.greater_equal(keys, low), pc.less_equal(keys, high))
+    share = (pc.sum(is_within).as_py() or 0) / (high - low + 1)
+    return bool(share ** len(values) < _BY_CHANCE)
 
 
 def _names(column: str, other: Table) -> bool:
@@ -283,7 +322,7 @@ def _tables_of_missing_nodes(tables: list[Table]) -> dict[str, pa.Table]:
         # ids of two tables may be of several integer types, or of numbers here and texts there
         kind = pa.string() if any(c.kind == "text" for _, c in users) else pa.int64()
         ids = pa.concat_arrays([pc.cast(column.distinct, kind) for _, column in users]).unique()
-        file = f"{name}_ids.parquet"
+        file = f"{_DRAFTED}/{name}_ids.parquet"
         made[file] = pa.table({"id": ids.take(pc.sort_indices(ids))})
         columns = {"id": Column("id", made[file].column("id"))}
         table = Table(name, file, columns, "id")
@@ -291,6 +330,26 @@ def _tables_of_missing_nodes(tables: list[Table]) -> dict[str, pa.Table]:
         tables.append(table)
         for user, column in users:
             user.references[column.name] = name
+    return made
+
+
+def _edges_without_gaps(tables: Sequence[Table]) -> dict[str, pa.Table]:
+    """Pairs of ids for columns of nodes that refer in some rows only: an edge has two ends."""
+    made: dict[str, pa.Table] = {}
+    for table in tables:
+        if table.key is None:
+            continue
+        for name in table.references:
+            column = table.columns[name]
+            is_whole = column.as_reference is column.distinct
+            if is_whole and not column.values.null_count:
+                continue
+            ids = column.values if is_whole else pc.cast(column.values, pa.int64())
+            pairs = pa.table({table.key: table.columns[table.key].values, name: ids})
+            file = f"{_DRAFTED}/{table.name}_{_type_name(name)}.parquet"
+            made[file] = pairs.filter(pc.is_valid(pairs.column(name)))
+            table.edge_files[name] = file
+            table.unsure.append(f"{name} has gaps; the others are written to {file}")
     return made
 
 
@@ -360,7 +419,8 @@ def _edge_lines(table: Table) -> Iterator[str]:
     if table.key is not None:
         for column, other in references:
             relation = _type_name(_node_name(column) or column)
-            yield from _edge(table, (table.name, relation, other), table.key, column)
+            edge_type = (table.name, relation, other)
+            yield from _edge(table, edge_type, table.key, column)
         return
     if len(references) < 2:
         return
@@ -386,7 +446,7 @@ def _edge(table: Table, edge_type: tuple[str, str, str], source: str, target: st
     if table.key is None:
         for note in table.unsure:
             yield f"    # ? {note}\n"
-    yield f"    files: {_quoted(table.pattern)}\n"
+    yield f"    files: {_quoted(table.edge_files.get(target, table.pattern))}\n"
     yield f"    source: {_quoted(source)}\n    target: {_quoted(target)}\n"
     if edge_type[0] == edge_type[2]:
         yield "    # ? directed: false, where a row stands for both directions\n"
@@ -404,7 +464,7 @@ def _ordered(references: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
 
 def _node_name(column: str) -> str:
     """`user_id` as `user`; nothing where a name does not end so."""
-    name = re.sub(r"(?i)[-_ ]?(id|key|code)$", "", column)
+    name = _END_OF_KEY.sub("", column)
     return _type_name(name) if name and name != column else ""
 
 
@@ -447,7 +507,9 @@ def write_draft(folder: str, overwrite: bool = False) -> tuple[str, list[str]]:
         )
     text, notes, made = draft(folder)
     for name, table in made.items():
-        with fs.open(open_fs(join(folder, name))[1], "wb") as file:
+        path = open_fs(join(folder, name))[1]
+        fs.makedirs(path.rpartition("/")[0], exist_ok=True)
+        with fs.open(path, "wb") as file:
             pq.write_table(table, file)
     write_text(uri, text)
     return uri, notes

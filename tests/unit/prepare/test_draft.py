@@ -110,10 +110,11 @@ def test_nodes_without_a_table_get_one(tmp_path: Path) -> None:
     uri, notes = write_draft(str(tmp_path))
     graph = Manifest.load(uri)
     assert [table.type for table in graph.edge_types] == [("user", "ratings", "movie")]
-    ids = pq.read_table(tmp_path / "user_ids.parquet").column("id").to_pylist()
+    ids = pq.read_table(tmp_path / "_drafted/user_ids.parquet").column("id").to_pylist()
     assert ids == [1, 5]
     assert any("user_ids.parquet" in note for note in notes)
     ingest(str(tmp_path), cache_dir=tmp_path / "cache")
+    assert Manifest.load(write_draft(str(tmp_path), overwrite=True)[0]) == graph
 
 
 @pytest.mark.parametrize("ends", [("src", "dst"), ("from", "to"), ("source", "target")])
@@ -144,13 +145,58 @@ def test_numbers_refer_to_keys_that_they_are_called_after(tmp_path: Path) -> Non
 
 
 def test_a_reference_within_a_table_is_an_edge(tmp_path: Path) -> None:
-    write(tmp_path, "people.csv", id=["a", "b", "c"], parent=["b", "c", None], size=[1, 2, 2])
+    write(tmp_path, "people.csv", id=["a", "b", "c"], grade=["b", "c", None], size=[1, 2, 2])
     graph = Manifest.parse(draft(str(tmp_path))[0])
-    assert not graph.edge_types  # `parent` says nothing of people
+    assert not graph.edge_types  # `grade` says nothing of people
     boss = ["b", "c", "c"]
     write(tmp_path, "people.csv", id=["a", "b", "c"], people_boss=boss, size=[1, 2, 2])
     graph = Manifest.parse(draft(str(tmp_path))[0])
     assert [table.type for table in graph.edge_types] == [("people", "people_boss", "people")]
+
+
+@pytest.mark.parametrize(
+    "managers",
+    [
+        [None, 1, 1, 2, 2],
+        [None, 1.0, 1.0, 2.0, 2.0],  # as pandas writes them
+        ["", "1", "1", "2", "2"],
+    ],
+)
+def test_a_column_with_gaps_gets_a_table_of_its_edges(tmp_path: Path, managers: list) -> None:
+    write(tmp_path, "employees.csv", employee_id=[1, 2, 3, 4, 5], manager_id=managers)
+    uri, notes = write_draft(str(tmp_path))
+    (edges,) = Manifest.load(uri).edge_types
+    assert edges.type == ("employees", "manager", "employees")
+    assert edges.files == ("_drafted/employees_manager_id.parquet",)
+    assert any("manager_id has gaps" in note for note in notes)
+    bundle = ingest(str(tmp_path), cache_dir=tmp_path / "cache")
+    csc = bundle.csc(edges.type)
+    assert csc.indptr.tolist() == [0, 2, 4, 4, 4, 4]
+    assert csc.indices.tolist() == [1, 2, 3, 4]
+
+
+def test_numbers_with_gaps_refer_whatever_they_are_called(tmp_path: Path) -> None:
+    keys = np.sort(RNG.choice(10**6, 100, replace=False))
+    write(tmp_path, "customers.csv", customer_no=keys, age=RNG.integers(18, 80, 100))
+    orders = {"order_no": RNG.choice(10**6, 300, replace=False), "buyer": RNG.choice(keys, 300)}
+    write(tmp_path, "orders.csv", **orders, level=RNG.integers(0, 9, 300))
+    rows = np.arange(600) % 300
+    items = {"order_no": orders["order_no"][rows], "sku": some(SKUS, 600), "qty": rows % 3}
+    write(tmp_path, "order_items_0.csv", **items)
+    write(tmp_path, "products.csv", sku=SKUS, price=RNG.random(50))
+    graph = Manifest.parse(draft(str(tmp_path))[0])
+    assert {table.id for table in graph.node_types.values()} == {"customer_no", "order_no", "sku"}
+    found = {(table.type[0], table.type[2]): table.target for table in graph.edge_types}
+    assert len(found) == 2
+    assert found["orders", "products"] == "sku"
+    assert found["orders", "customers"] == "buyer"
+
+
+def test_numbers_that_any_key_has_do_not_refer(tmp_path: Path) -> None:
+    write(tmp_path, "items.csv", id=list(range(100)), stock=[i % 40 for i in range(100)])
+    text, notes, _ = draft(str(tmp_path))
+    assert not Manifest.parse(text).edge_types
+    assert any("no edges" in note for note in notes)
 
 
 @pytest.mark.parametrize(
