@@ -12,7 +12,7 @@ from raygnn.runtime import preflight
 from raygnn.runtime.preflight import (
     count_fitting_runs,
     missing_places,
-    missing_places_told,
+    warn_of_missing_places,
     plan_resources,
 )
 from tests.errors import raises
@@ -99,7 +99,7 @@ def test_nodes_that_go_while_a_run_lasts_are_told_once(nodes, monkeypatch, capsy
     config = _config(num_workers=3)
     resources = plan_resources(config)
     told, end_s = "", time.monotonic() + 10
-    with missing_places_told(config, resources):
+    with warn_of_missing_places(config, resources):
         time.sleep(0.1)
         assert not capsys.readouterr().out
         nodes[0]["CPU"] = 2.0
