@@ -1,11 +1,31 @@
 """raygnn: distributed GNN training on Ray, from Parquet tables to an evaluated model."""
 
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
 from raygnn.early_interrupts import exit_on_early_interrupt
 from raygnn.kernel_cache import keep_kernels
 from raygnn.late_imports import install_lazy_imports
 
+__all__ = ["TrainedModel", "__version__", "load"]
+
 __version__ = "0.1.0"
+
+#: Imported when they are first used, since they need torch.
+_LATE = {"load": "raygnn.trained_model", "TrainedModel": "raygnn.trained_model"}
 
 exit_on_early_interrupt()
 keep_kernels()
 install_lazy_imports()
+
+
+def __getattr__(name: str) -> Any:
+    if name in _LATE:
+        return getattr(import_module(_LATE[name]), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *_LATE])

@@ -9,19 +9,16 @@ from os import PathLike, fspath
 from typing import TYPE_CHECKING, Any
 
 from raygnn.command_line import exit_process, exit_status_of
-from raygnn.data.tables.read_ids import dense_ids, read_ids
+from raygnn.data.tables.read_ids import read_ids
 from raygnn.errors import ConfigError
 from raygnn.inference.job import (
     SCORES,
     WHAT,
     NodeRequest,
+    TopKOptions,
     TopKRequest,
-    check_node_type,
     find_as_of,
-    known_types,
-    relation_of,
 )
-from raygnn.loops.model_spec import ModelSpec
 from raygnn.outputs.saved_model import SavedModel
 
 if TYPE_CHECKING:
@@ -143,26 +140,15 @@ def top_k(
     The other arguments and the errors are those of `predict`.
     """
 
+    chosen = TopKOptions(edge_type, anchor_type, target_type, filter_known, score)
+
     def ask(saved: SavedModel, bundle: Bundle) -> TopKRequest:
-        spec = saved.spec
-        relation = None if edge_type is None else relation_of(spec, edge_type)
-        anchor, target = _ends(spec, edge_type, anchor_type, target_type)
         given: Any = anchors
         if isinstance(given, str | PathLike):
-            kind = bundle.id_map(anchor).kind
+            kind = bundle.id_map(chosen.ends(saved.spec)[0]).kind
             given = read_ids(fspath(given), anchors_column, kind, "--anchors")
-        request = TopKRequest(
-            k,
-            dense_ids(bundle, anchor, given, "--anchors"),
-            anchor,
-            target,
-            known_types(spec, bundle, anchor, target, relation) if filter_known else (),
-            score or ("inner_product" if relation is None else "decoder"),  # type: ignore[arg-type]
-            relation,
-            find_as_of(saved, bundle, as_of),
-        )
-        request.check(spec, bundle)
-        return request
+        time = find_as_of(saved, bundle, as_of)
+        return TopKRequest.of(saved.spec, bundle, k, given, chosen, time)
 
     options = {"rows_per_file": rows_per_file, "chunk_size": chunk_size, "overwrite": overwrite}
     return _infer(model, out, overrides, allow_modules, data, options, ask)
@@ -182,23 +168,6 @@ def _infer(
     saved = SavedModel.open(fspath(model), overrides, allow_modules)
     output = OutputOptions(fspath(out), **options)
     return Written(output.uri, launch_inference(saved, output, ask, data))
-
-
-def _ends(
-    spec: ModelSpec, edge_type: str | None, anchor: str | None, target: str | None
-) -> tuple[str, str]:
-    """Node types of anchors and targets."""
-    ends = (anchor or spec.output.ends[0], target or spec.output.ends[1])
-    options = ("--anchor-type", "--targets")
-    for name, own, option in zip(ends, spec.output.ends, options, strict=True):
-        check_node_type(spec, name, option)
-        if edge_type is not None and name != own:
-            raise ConfigError(
-                f"{option}={name!r} is invalid: links of {edge_type} lead from "
-                f"{spec.output.ends[0]!r} to {spec.output.ends[1]!r}. Leave it out.",
-                id="infer-node-type-fixed",
-            )
-    return ends
 
 
 def main(argv: Sequence[str] | None = None) -> int:

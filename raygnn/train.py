@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Mapping, Sequence
+from functools import partial
 from os import PathLike
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +15,7 @@ from raygnn.console import show
 from raygnn.errors import ConfigError
 
 if TYPE_CHECKING:
-    from ray.train import Result
+    from raygnn.runtime.result import RunResult
 
 _USAGE = """\
 python -m raygnn.train CONFIG [--section.key value ...]
@@ -31,7 +32,7 @@ def fit(
     *,
     data: Any = None,
     allow_modules: Sequence[str] = (),
-) -> Result:
+) -> RunResult:
     """Trains, and returns Ray's `Result`.
 
     Args:
@@ -41,7 +42,8 @@ def fit(
         allow_modules: modules of yours, or of libraries, whose classes the config may name.
     Returns:
         `metrics` (final test metrics), `checkpoint`, `best_checkpoints`, `metrics_dataframe`
-        (a row for every validation), `path` (the run's folder).
+        (a row for every validation), `path` (the run's folder), and `model`: the trained model,
+        as `raygnn.load` loads it.
     Raises:
         ConfigError: the config is wrong; lists every problem.
         DataError: the tables are wrong.
@@ -54,7 +56,14 @@ def fit(
     from raygnn.runtime.result import build_result
 
     outcome = launch(load_config(config, overrides, allow_modules), data=data)
-    return build_result(outcome.folder, outcome.metrics)
+    load_model = partial(_load_model, outcome.folder.uri, tuple(allow_modules))
+    return build_result(outcome.folder, outcome.metrics, load_model)
+
+
+def _load_model(folder: str, allow_modules: Sequence[str]) -> Any:
+    from raygnn.trained_model import load
+
+    return load(folder, allow_modules=allow_modules)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any
@@ -32,6 +33,7 @@ from raygnn.outputs.profiler import Profiler
 from raygnn.outputs.progress import Progress, Throughput, num_parameters
 from raygnn.outputs.report import build_report
 from raygnn.outputs.run_folder import RunStatus
+from raygnn.outputs.usage import usage
 from raygnn.parallel import collectives
 from raygnn.parallel.agreement import agreement, describe, run_and_sync_errors
 from raygnn.parallel.sharding import own_part
@@ -206,6 +208,8 @@ def _write_outputs(
     folder.write_metrics({**finite, "raygnn": __version__})
     note = f"Stopped by {engine.stop_reason}."
     report = build_report(engine, logged, folder.name, finite, folder.read_starts(), note)
+    if spec is not None:
+        report = replace(report, usage=usage(folder.uri, loaded, spec))
     folder.write(folder.report_uri, report.html())
     folder.write_state(RunStatus.FINISHED, loaded, engine.stop_reason)
     shown = {k: v for k, v in metrics.items() if k.startswith("test/")}
@@ -218,6 +222,8 @@ def _write_outputs(
     say(f"report      {folder.report_uri}")
     say(f"logs        {folder.logs_uri}")
     say(f"checkpoints {folder.checkpoints_uri}")
+    if report.usage:
+        say("use it      " + report.usage.replace("\n", "; "))
 
 
 def _write_failure(

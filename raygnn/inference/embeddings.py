@@ -108,6 +108,9 @@ class SampledEmbeddings(Embeddings):
     """Rows of fixed batches of nodes in their order, computed when they are asked for.
 
     Of a user's model with several outputs it is the first one.
+
+    Args:
+        nodes: int64, dense ids by node type: rows are asked for by position in them.
     """
 
     def __init__(
@@ -115,7 +118,7 @@ class SampledEmbeddings(Embeddings):
         encoder: GraphEncoder,
         env: TaskEnvironment,
         spec: ModelSpec,
-        node_types: Sequence[str],
+        nodes: Mapping[str, np.ndarray],
         shared: SharedRows,
         as_of: AsOf | None,
     ) -> None:
@@ -138,9 +141,7 @@ class SampledEmbeddings(Embeddings):
             prefetch_batches=plan.prefetch_batches,
             device=env.device,
         )
-        self._loaders = {
-            name: build(np.arange(bundle.num_nodes(name)), name) for name in node_types
-        }
+        self._loaders = {name: build(ids, name) for name, ids in nodes.items()}
         self._encoder = encoder
         self._device = env.device
         self._shared = shared

@@ -11,6 +11,7 @@ import numpy as np
 
 from raygnn.data.bundle import Bundle
 from raygnn.data.edge_types import EdgeType, edge_type_name
+from raygnn.data.tables.read_ids import Ids, dense_ids
 from raygnn.data.time_units import AsOf, Time, date_as_time, latest_time, time_unit
 from raygnn.errors import ConfigError
 from raygnn.inference.output_folder import OutputFolder
@@ -70,6 +71,36 @@ class NodeRequest:
 
 
 @dataclass(frozen=True)
+class TopKOptions:
+    """What `raygnn.infer.top_k` lets a user choose of the links; see there."""
+
+    edge_type: str | None = None
+    anchor_type: str | None = None
+    target_type: str | None = None
+    filter_known: bool = False
+    score: str | None = None
+
+    def ends(self, spec: ModelSpec) -> tuple[str, str]:
+        """Node types of anchors and targets.
+
+        Raises:
+            ConfigError: the model does not embed one, or `edge_type` leads elsewhere.
+        """
+        own = spec.output.ends
+        ends = (self.anchor_type or own[0], self.target_type or own[1])
+        options = ("--anchor-type", "--targets")
+        for name, fixed, option in zip(ends, own, options, strict=True):
+            check_node_type(spec, name, option)
+            if self.edge_type is not None and name != fixed:
+                raise ConfigError(
+                    f"{option}={name!r} is invalid: links of {self.edge_type} lead from "
+                    f"{own[0]!r} to {own[1]!r}. Leave it out.",
+                    id="infer-node-type-fixed",
+                )
+        return ends
+
+
+@dataclass(frozen=True)
 class TopKRequest:
     """The targets of highest score for each anchor.
 
@@ -91,6 +122,41 @@ class TopKRequest:
     relation: int | None = None
     as_of: AsOf | None = None
 
+    @classmethod
+    def of(
+        cls,
+        spec: ModelSpec,
+        bundle: Bundle,
+        k: int,
+        anchors: Ids,
+        options: TopKOptions,
+        as_of: AsOf | None,
+    ) -> TopKRequest:
+        """Fills in what is left open, and checks the rest.
+
+        Args:
+            bundle: the part of the graph that the model reads.
+            anchors: original ids.
+        Raises:
+            ConfigError: the model does not give that.
+            DataError: an anchor is not in the graph.
+        """
+        edge_type = options.edge_type
+        relation = None if edge_type is None else relation_of(spec, edge_type)
+        anchor, target = options.ends(spec)
+        request = cls(
+            k,
+            dense_ids(bundle, anchor, anchors, "--anchors"),
+            anchor,
+            target,
+            known_types(spec, bundle, anchor, target, relation) if options.filter_known else (),
+            options.score or ("inner_product" if relation is None else "decoder"),  # type: ignore[arg-type]
+            relation,
+            as_of,
+        )
+        request.check(spec, bundle)
+        return request
+
     def check(self, spec: ModelSpec, bundle: Bundle) -> None:
         """Checks k and score against graph and model.
 
@@ -107,27 +173,7 @@ class TopKRequest:
                 f"type {self.target_type!r}. Set at least 1, and at most so many.",
                 id="infer-top-k",
             )
-        if self.score not in SCORES:
-            raise ConfigError(
-                f"--score={self.score!r} is invalid: there is no such score. Set one of: "
-                f"{', '.join(SCORES)}.",
-                id="infer-score-unknown",
-            )
-        if self.score != "decoder":
-            return
-        links = spec.output.links
-        if not links:
-            raise ConfigError(
-                "--score='decoder' is invalid: the model has no decoder of links. Set "
-                "inner_product.",
-                id="infer-score-no-decoder",
-            )
-        if self.relation is None and len(links) > 1:
-            raise ConfigError(
-                "--score='decoder' is invalid: it is another one for each edge type of the links. "
-                f"Set --edge-type to one of: {_listed(links)}.",
-                id="infer-score-edge-type",
-            )
+        check_score(spec, self.score, self.relation)
 
     @property
     def node_types(self) -> tuple[str, ...]:
@@ -236,6 +282,35 @@ def relation_of(spec: ModelSpec, name: str) -> int:
             id="infer-edge-type-unknown",
         )
     return names.index(name)
+
+
+def check_score(spec: ModelSpec, score: str, relation: int | None) -> None:
+    """Checks that a model gives such scores.
+
+    Raises:
+        ConfigError: there is no such score, or it is another one for each relation and none was
+            chosen.
+    """
+    if score not in SCORES:
+        raise ConfigError(
+            f"--score={score!r} is invalid: there is no such score. Set one of: "
+            f"{', '.join(SCORES)}.",
+            id="infer-score-unknown",
+        )
+    if score != "decoder":
+        return
+    links = spec.output.links
+    if not links:
+        raise ConfigError(
+            "--score='decoder' is invalid: the model has no decoder of links. Set inner_product.",
+            id="infer-score-no-decoder",
+        )
+    if relation is None and len(links) > 1:
+        raise ConfigError(
+            "--score='decoder' is invalid: it is another one for each edge type of the links. "
+            f"Set --edge-type to one of: {_listed(links)}.",
+            id="infer-score-edge-type",
+        )
 
 
 def known_types(

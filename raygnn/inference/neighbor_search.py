@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from functools import partial
 
 import numpy as np
@@ -100,9 +101,14 @@ class NeighborSearch:
 
 
 def _scores(request: TopKRequest, model: nn.Module) -> Scores:
-    decoder = InnerProduct(1) if request.score == "inner_product" else model.decoder
-    assert isinstance(decoder, Decoder)
-    return partial(decoder.double().score_all, relation=request.relation or 0)
+    decoder = InnerProduct(1) if request.score == "inner_product" else precise_decoder(model)
+    return partial(decoder.score_all, relation=request.relation or 0)
+
+
+def precise_decoder(model: nn.Module) -> Decoder:
+    """A copy of a model's decoder in float64."""
+    assert isinstance(model.decoder, Decoder)
+    return copy.deepcopy(model.decoder).double()
 
 
 def _known(request: TopKRequest, bundle: Bundle) -> list[KnownPositives]:

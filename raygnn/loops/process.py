@@ -5,6 +5,8 @@ from __future__ import annotations
 import ctypes
 import os
 import random
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -78,6 +80,25 @@ def keep_freed_memory() -> bool:
         return False
     settings = ((_TRIM_THRESHOLD, _NEVER), (_MMAP_THRESHOLD, _LARGEST_FROM_HEAP_BYTES))
     return all(mallopt(name, value) == 1 for name, value in settings)
+
+
+@contextmanager
+def process_prepared(loaded: LoadedConfig) -> Iterator[None]:
+    """While it lasts, this process is as the config wants it; see `prepare_process`.
+
+    For what is called in the middle of a user's program: random states, determinism and the number
+    of threads are put back.
+    """
+    state, num_threads = random_state(), torch.get_num_threads()
+    deterministic = torch.are_deterministic_algorithms_enabled()
+    warn_only = torch.is_deterministic_algorithms_warn_only_enabled()
+    try:
+        prepare_process(loaded)
+        yield
+    finally:
+        torch.use_deterministic_algorithms(deterministic, warn_only=warn_only)
+        torch.set_num_threads(num_threads)
+        restore_random_state(state)
 
 
 def prepare_process(loaded: LoadedConfig) -> None:

@@ -42,6 +42,7 @@ class Report:
         metrics: by name the final value, and that of each guess.
         tables: by heading.
         facts: (what, value) of the environment.
+        usage: how to use the model, in Python; empty where inference cannot.
     """
 
     title: str
@@ -54,6 +55,7 @@ class Report:
     facts: list[tuple[str, str]]
     config_yaml: str
     notes: list[str] = field(default_factory=list)
+    usage: str = ""
 
     def html(self) -> str:
         """The page. All that comes from users is escaped."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import pandas as pd
@@ -12,7 +14,26 @@ from raygnn.outputs.checkpoints.store import CheckpointStore
 from raygnn.outputs.run_folder import RunFolder
 
 
-def build_result(folder: RunFolder, metrics: dict[str, Any]) -> Result:
+@dataclass
+class RunResult(Result):
+    """Ray's `Result`, and the model.
+
+    Attributes:
+        load_model: loads it; `model` calls it.
+    """
+
+    load_model: Callable[[], Any] | None = None
+
+    @property
+    def model(self) -> Any:
+        """The trained model, as `raygnn.load` loads it: with the best weights, without a graph."""
+        assert self.load_model is not None
+        return self.load_model()
+
+
+def build_result(
+    folder: RunFolder, metrics: dict[str, Any], load_model: Callable[[], Any]
+) -> RunResult:
     """The `Result` of a finished run.
 
     `metrics` are the final test metrics, `metrics_dataframe` has a row for every validation,
@@ -28,7 +49,7 @@ def build_result(folder: RunFolder, metrics: dict[str, Any]) -> Result:
 
     best = checkpoint("best")
     best_metrics = {name: value for name, value in metrics.items() if name.startswith("val/")}
-    return Result(
+    return RunResult(
         metrics=metrics,
         checkpoint=checkpoint("last"),
         best_checkpoints=[] if best is None else [(best, best_metrics)],
@@ -37,4 +58,5 @@ def build_result(folder: RunFolder, metrics: dict[str, Any]) -> Result:
         path=path,
         return_value=metrics,
         _storage_filesystem=filesystem,
+        load_model=load_model,
     )

@@ -22,6 +22,20 @@ def test_heavy_packages_wait(module, heavy):
     assert not heavy & set(done.stdout.split())
 
 
+def test_the_package_itself_is_light_and_loads_what_it_offers_when_used():
+    code = """if True:
+        import sys
+        import raygnn
+        assert not {"torch", "numba", "pyarrow", "ray", "numpy"} & set(sys.modules)
+        assert {"load", "TrainedModel", "__version__"} <= set(dir(raygnn)) & set(raygnn.__all__)
+        assert raygnn.load.__module__ == raygnn.TrainedModel.__module__ == "raygnn.trained_model"
+        assert "ray" not in sys.modules
+        print(hasattr(raygnn, "no_such_name"))
+    """
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["False"]
+
+
 def test_a_worker_starts_without_them_and_pygs_datasets_come_when_used():
     code = """if True:
         import sys

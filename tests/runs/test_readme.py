@@ -6,6 +6,7 @@ import json
 import re
 import shlex
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -76,6 +77,10 @@ def test_your_own_graph_trains_as_described(folder):
     assert raygnn.infer.main([*first, *here]) == 0
     written = pq.read_table(folder / "out" / "predictions" / "paper")
     assert sorted(written["id"].to_pylist()) == sorted(papers["paper_id"].to_pylist())
+    loading, predicting = _block("model = raygnn.load(").strip().splitlines()
+    scope: dict[str, Any] = {"raygnn": raygnn}
+    exec(f"{loading}\nshown = {predicting}", scope)
+    assert scope["shown"]["id"].tolist() == written["id"].to_pylist()
     links = json.loads((folder / "runs" / "links" / "metrics.json").read_text())
     assert 0 <= links["test/mrr"] <= 1
     result = raygnn.train.fit("train.yaml", [*short, "--seed", "1", "--run.name", "again"])

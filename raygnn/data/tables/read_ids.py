@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -16,6 +17,9 @@ from raygnn.data.tables.files import TableFile, list_files, open_parquet
 from raygnn.errors import DataError
 
 _EXAMPLES = 5
+
+#: Original ids in memory.
+Ids: TypeAlias = pa.Array | np.ndarray | Sequence[int] | Sequence[str]
 
 
 def read_ids(uri: str, column: str | None, kind: IdKind, option: str) -> pa.Array:
@@ -34,13 +38,24 @@ def read_ids(uri: str, column: str | None, kind: IdKind, option: str) -> pa.Arra
     return pa.chunked_array([_read(file, column, kind, option) for file in files]).combine_chunks()
 
 
-def dense_ids(
-    bundle: Bundle, node_type: str, ids: pa.Array | np.ndarray | Sequence[int | str], option: str
-) -> np.ndarray:
+def dense_ids(bundle: Bundle, node_type: str, ids: Ids, option: str) -> np.ndarray:
     """Looks original ids up.
 
     Returns:
         int64 dense ids, each once, in the order given.
+    Raises:
+        DataError: there are none, or some are not in the graph.
+    """
+    dense = look_up_ids(bundle, node_type, ids, option)
+    _, first = np.unique(dense, return_index=True)
+    return dense[np.sort(first)]
+
+
+def look_up_ids(bundle: Bundle, node_type: str, ids: Ids, option: str) -> np.ndarray:
+    """Looks original ids up.
+
+    Returns:
+        int64 dense ids, as often and in the order given.
     Raises:
         DataError: there are none, or some are not in the graph.
     """
@@ -60,8 +75,7 @@ def dense_ids(
             f"{node_type!r}, such as {shown}. Give ids of the node table.",
             id="infer-ids-unknown",
         )
-    _, first = np.unique(dense, return_index=True)
-    return dense[np.sort(first)]
+    return dense
 
 
 def _read(file: TableFile, column: str | None, kind: IdKind, option: str) -> pa.Array:

@@ -39,12 +39,17 @@ def check_exact(
     Raises:
         ConfigError: the encoder does not go layer by layer.
     """
-    if not isinstance(encoder.module, Encoder | HeteroEncoder):
+    if not is_layerwise(encoder):
         raise ConfigError(
             f"{key}={value!r} is invalid: model.type={name!r} does not go layer by layer, as "
             f"raygnn's own models do. {remedy}",
             id="model-not-layerwise",
         )
+
+
+def is_layerwise(encoder: GraphEncoder) -> bool:
+    """Whether an encoder can be applied layer by layer to a whole graph."""
+    return isinstance(encoder.module, Encoder | HeteroEncoder)
 
 
 def encode_exactly(

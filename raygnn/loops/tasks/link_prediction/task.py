@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -90,7 +91,6 @@ class LinkPrediction(EncoderTask[LinkBatch]):
     def __init__(self, **args: Any) -> None:
         super().__init__(**args)
         self._every: dict[str, Tensor] = {}  # embeddings of all nodes, of an exact evaluation
-        self._ranking: FullRankingEvaluation | None = None
         self._graphs: dict[str, LocalGraphStore] = {}
 
     def setup(self, env: TaskEnvironment) -> None:
@@ -101,10 +101,14 @@ class LinkPrediction(EncoderTask[LinkBatch]):
         self.step_metrics = (*self.step_metrics, *self.objective.step_metrics)
         self.joint_loss = self if self.objective.is_joint else None
         self._scoring = LinkScoring(self.node_types)
+
+    @cached_property
+    def _ranking(self) -> FullRankingEvaluation | None:
         asked = self.arguments.full_ranking
-        if asked:
-            ks = None if isinstance(asked, bool) else asked
-            self._ranking = FullRankingEvaluation(env.bundle.num_nodes(self.node_types[1]), ks)
+        if not asked:
+            return None
+        ks = None if isinstance(asked, bool) else asked
+        return FullRankingEvaluation(self.env.bundle.num_nodes(self.node_types[1]), ks)
 
     @property
     def output(self) -> LinkOutput:
@@ -121,8 +125,7 @@ class LinkPrediction(EncoderTask[LinkBatch]):
         encoder = build_encoder(loaded, self.env.bundle, self.spec, chosen)
         if config.training.eval == "exact":
             check_exact(encoder, config.model.type)
-        if self._ranking is not None:
-            asked = self.arguments.full_ranking
+        if asked := self.arguments.full_ranking:
             check_exact(
                 encoder, config.model.type, "task.args.full_ranking", asked, "Set it to false."
             )

@@ -1,0 +1,87 @@
+"""Tables of what a model gives of nodes: their original ids, and embeddings or predictions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import torch
+from torch import Tensor, nn
+
+from raygnn.errors import DataError
+from raygnn.inference.embeddings import Embeddings
+from raygnn.loops.task import Task
+
+# Rows that pass through the head at a time.
+_ROWS_AT_A_TIME = 1 << 14
+
+
+class NodeTables:
+    """Makes tables of nodes.
+
+    Args:
+        what: embeddings, predictions or probabilities.
+    """
+
+    def __init__(self, what: str, task: Task, model: nn.Module) -> None:
+        self._what = what
+        self._task = task
+        self._model = model
+
+    def range(self, embeddings: Embeddings, node_type: str, first: int, last: int) -> pa.Table:
+        """The nodes of a range of dense ids, which begins at a multiple of the alignment."""
+        ids = self._task.env.bundle.ids(node_type).slice(first, last - first)
+        return self.of_rows(ids, embeddings.rows(node_type, first, last))
+
+    def of_rows(self, ids: pa.Array, rows: Tensor) -> pa.Table:
+        """Nodes with these original ids and embeddings.
+
+        Raises:
+            DataError: the model gives values that are not finite.
+        """
+        if pa.types.is_large_string(ids.type):
+            ids = ids.cast(pa.string())
+        columns: Mapping[str, Any] = {"embedding": rows.float().numpy()}
+        if self._what != "embeddings":
+            rows = self._outputs(rows)
+            columns = self._task.output_columns(self._what, rows)
+        check_finite(rows, ids)
+        return pa.table({"id": ids, **{name: _arrow(c) for name, c in columns.items()}})
+
+    @torch.no_grad()
+    def _outputs(self, rows: Tensor) -> Tensor:
+        predictor: Any = self._model
+        device = self._task.env.device
+        parts = rows.split(_ROWS_AT_A_TIME)
+        return torch.cat([predictor.readout(part.to(device)).cpu() for part in parts])
+
+
+def _arrow(column: np.ndarray | pa.Array) -> pa.Array:
+    """A column of a table; rows of several numbers are lists of one length."""
+    if isinstance(column, pa.Array) or column.ndim == 1:
+        return pa.array(column)
+    return pa.FixedSizeListArray.from_arrays(pa.array(column.reshape(-1)), column.shape[1])
+
+
+def check_finite(rows: Tensor, ids: pa.Array) -> None:
+    """Checks that a model gives numbers.
+
+    Raises:
+        DataError: it does not, for some node.
+    """
+    wrong = np.flatnonzero(~rows.isfinite().all(dim=1).numpy())
+    if len(wrong):
+        raise DataError(
+            f"the model gives values that are not finite for {len(wrong):,} nodes, such as "
+            f"{ids[int(wrong[0])].as_py()!r}. Check their features for extreme values, and the "
+            "metrics of the model.",
+            id="infer-not-finite",
+        )
+
+
+def cut(num_rows: int, size: int, alignment: int = 1) -> list[tuple[int, int]]:
+    """Ranges (first, last + 1) of `size` rows, rounded up to a multiple of `alignment`."""
+    size = -(-size // alignment) * alignment
+    return [(first, min(first + size, num_rows)) for first in range(0, num_rows, size)]

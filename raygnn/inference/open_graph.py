@@ -1,0 +1,325 @@
+"""A trained model on an open graph: predictions, embeddings, scores and neighbors, in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import torch
+from torch import Tensor, nn
+
+from raygnn.config import LoadedConfig
+from raygnn.data.bundle import Bundle
+from raygnn.data.tables.read_ids import Ids, look_up_ids
+from raygnn.data.time_units import Time
+from raygnn.errors import ConfigError, DataError
+from raygnn.inference.embeddings import Embeddings, ExactEmbeddings, SampledEmbeddings
+from raygnn.inference.job import (
+    NodeRequest,
+    TopKOptions,
+    TopKRequest,
+    check_node_type,
+    check_score,
+    find_as_of,
+    relation_of,
+)
+from raygnn.inference.neighbor_search import NeighborSearch, precise_decoder
+from raygnn.inference.node_tables import NodeTables, check_finite, cut
+from raygnn.inference.pyg_graph import pyg_graph
+from raygnn.inference.set_up import set_up_task
+from raygnn.inference.table import Table
+from raygnn.loops.model_spec import ModelSpec
+from raygnn.loops.process import process_prepared
+from raygnn.loops.task import TaskEnvironment
+from raygnn.loops.tasks.exact_encoding import is_layerwise
+from raygnn.models.decoders import InnerProduct
+from raygnn.models.graph_encoder import GraphEncoder
+from raygnn.outputs.saved_model import SavedModel
+from raygnn.parallel.shared_rows import SharedRows
+
+_ROWS_PER_PART = 65_536  # as `raygnn.infer` cuts its files
+_CHUNK_SIZE = 100_000
+
+
+class OpenGraph:
+    """A graph that fits a trained model, and what the model gives of it, under original ids.
+
+    Exact embeddings of all nodes are computed when they are first needed, and kept. After a change
+    of the model's weights or device, open the graph again. Collective in a process group of
+    torch.distributed: all ranks must call, and all get all rows.
+
+    Attributes:
+        bundle: the part of the graph that the model reads.
+    """
+
+    def __init__(
+        self,
+        saved: SavedModel,
+        model: nn.Module,
+        bundle: Bundle,
+        *,
+        exact: bool = True,
+        as_of: str | Time | None = None,
+    ) -> None:
+        device = next(model.parameters(), torch.empty(0)).device
+        self.bundle = saved.spec.fitted(bundle)
+        self._task = set_up_task(saved, self.bundle, device)
+        self._as_of = find_as_of(saved, self.bundle, as_of)
+        self._model = model
+        self._loaded = saved.loaded
+        self._is_exact = exact
+        self._kept: tuple[frozenset[str], ExactEmbeddings] | None = None
+
+    def predict(self, nodes: Ids | None = None, *, what: str | None = None) -> Table:
+        """What the model predicts of nodes of its type.
+
+        Args:
+            nodes: original ids, in any order; None takes all nodes.
+            what: predictions or probabilities.
+        Returns:
+            Columns `id`, `prediction` and of classes `probability`; of probabilities `id` and
+            `probability`, [num_nodes, num_classes]. Rows in the order of `nodes`.
+        Raises:
+            ConfigError: the model does not give that.
+            DataError: an id is not in the graph, or the model gives values that are not finite.
+        """
+        chosen = what or next(iter(self._spec.output.predictions), "predictions")
+        if chosen == "embeddings":
+            return self.embed(nodes)
+        request = NodeRequest.of(self._spec, chosen, ())
+        return self._node_table(request.what, request.node_types[0], nodes)
+
+    def embed(self, nodes: Ids | None = None, *, node_type: str | None = None) -> Table:
+        """The encoder's output.
+
+        Args:
+            nodes: as of `predict`.
+            node_type: any that the model knows; None takes that of its predictions or links.
+        Returns:
+            Columns `id` and `embedding`, [num_nodes, channels].
+        Raises:
+            ConfigError: the model does not know the node type, or links have two.
+            DataError: as of `predict`.
+        """
+        ends = dict.fromkeys(self._spec.output.ends)
+        if node_type is None and len(ends) > 1:
+            raise ConfigError(
+                "node_type=None is invalid: the links of the model have two. Set one of: "
+                f"{', '.join(ends)}.",
+                id="model-node-type-open",
+            )
+        chosen = next(iter(ends)) if node_type is None else node_type
+        check_node_type(self._spec, chosen, "node_type")
+        return self._node_table("embeddings", chosen, nodes)
+
+    def score(self, pairs: Any, *, edge_type: str | None = None, score: str | None = None) -> Table:
+        """Scores of links between given nodes; a larger one is a likelier link.
+
+        Args:
+            pairs: original ids of anchors and targets: a list of pairs, an array [num_pairs, 2],
+                or a DataFrame of two columns.
+            edge_type: `src__rel__dst`, for a model of several relations.
+            score: decoder or inner_product of the embeddings; None takes the decoder of a model of
+                links, else the inner product.
+        Returns:
+            Columns `anchor_id`, `target_id` and `score`, computed in float64, in the order of
+            `pairs`.
+        Raises:
+            ConfigError: the model has no such score or relation.
+            DataError: an id is not in the graph, or `pairs` are not pairs.
+        """
+        links, ends = self._spec.output.links, self._spec.output.ends
+        chosen = score or ("decoder" if links else "inner_product")
+        relation = None if edge_type is None else relation_of(self._spec, edge_type)
+        check_score(self._spec, chosen, relation)
+        given = [
+            look_up_ids(self.bundle, name, ids, "pairs")
+            for name, ids in zip(ends, _columns_of(pairs), strict=True)
+        ]
+        decoder = InnerProduct(1) if chosen == "inner_product" else precise_decoder(self._model)
+        with self._prepared():
+            device = self._task.env.device
+            anchor_rows, target_rows = (
+                self._aligned_rows(name, dense).double().to(device)
+                for name, dense in zip(ends, given, strict=True)
+            )
+            found = decoder.score_pairs(anchor_rows, target_rows, relation or 0)
+        scores = found.float().cpu()
+        anchors, targets = (self._ids(*end) for end in zip(ends, given, strict=True))
+        check_finite(scores.unsqueeze(1), anchors)
+        names = ("anchor_id", "target_id", "score")
+        return Table(pa.table([anchors, targets, pa.array(scores.numpy())], names=names))
+
+    def top_k(
+        self,
+        anchors: Ids,
+        k: int = 10,
+        *,
+        edge_type: str | None = None,
+        anchor_type: str | None = None,
+        target_type: str | None = None,
+        filter_known: bool = False,
+        score: str | None = None,
+    ) -> Table:
+        """The k nodes of highest score among all nodes, for each anchor; see `raygnn.infer.top_k`.
+
+        Returns:
+            Columns `anchor_id`, `neighbor_id`, `score` and `rank`, from 1.
+        """
+        options = TopKOptions(edge_type, anchor_type, target_type, filter_known, score)
+        request = TopKRequest.of(self._spec, self.bundle, k, anchors, options, self._as_of)
+        with self._prepared(), self._encoded(request.node_types) as embeddings:
+            device = self._task.env.device
+            search = NeighborSearch(request, self.bundle, self._model, embeddings, device)
+            return Table(search.table(0, len(request.anchors)))
+
+    def to_pyg(self) -> Any:
+        """The graph as PyG's modules take it, with features as the model reads them.
+
+        Returns:
+            `Data`, or `HeteroData` of several types: `x` (standardised; numbers of categories as
+            they are), `edge_index` of all edges along which messages pass, and `edge_attr` or
+            `edge_weight` where the model reads it. Node i has the i-th id of `embed()`.
+        """
+        return pyg_graph(self.bundle, self._spec, self._loaded.config.sampling.direction)
+
+    @property
+    def _spec(self) -> ModelSpec:
+        assert self._task.spec is not None
+        return self._task.spec
+
+    @property
+    def _encoder(self) -> GraphEncoder:
+        assert isinstance(self._model.encoder, GraphEncoder)
+        return self._model.encoder
+
+    @contextmanager
+    def _prepared(self) -> Iterator[None]:
+        """While it lasts, process and model are as inference wants them."""
+        training = self._model.training
+        self._model.eval()
+        try:
+            with process_prepared(self._loaded), torch.no_grad():
+                yield
+        finally:
+            self._model.train(training)
+
+    def _node_table(self, what: str, node_type: str, nodes: Ids | None) -> Table:
+        tables = NodeTables(what, self._task, self._model)
+        with self._prepared():
+            if nodes is None:
+                with self._encoded([node_type]) as embeddings:
+                    num_nodes = self.bundle.num_nodes(node_type)
+                    ranges = cut(num_nodes, _ROWS_PER_PART, embeddings.alignment)
+                    parts = [tables.range(embeddings, node_type, *part) for part in ranges]
+                    return Table(pa.concat_tables(parts))
+            dense = look_up_ids(self.bundle, node_type, nodes, "nodes")
+            rows = self._aligned_rows(node_type, dense)
+            return Table(tables.of_rows(self._ids(node_type, dense), rows))
+
+    def _ids(self, node_type: str, dense: np.ndarray) -> pa.Array:
+        ids = self.bundle.ids(node_type).take(pa.array(dense))
+        return ids.cast(pa.string()) if pa.types.is_large_string(ids.type) else ids
+
+    def _aligned_rows(self, node_type: str, dense: np.ndarray) -> Tensor:
+        """[num_ids, channels] of nodes that may repeat, each encoded once."""
+        ids, places = np.unique(dense, return_inverse=True)
+        return self._rows_of(node_type, ids)[torch.from_numpy(places)]
+
+    def _rows_of(self, node_type: str, ids: np.ndarray) -> Tensor:
+        if self._takes_neighborhoods(node_type, len(ids)):
+            embeddings = self._sampled({node_type: ids})
+            try:
+                return embeddings.rows(node_type, 0, len(ids))
+            finally:
+                embeddings.close()
+        with self._encoded([node_type]) as every:
+            return every.rows_of(node_type, ids)
+
+    def _takes_neighborhoods(self, node_type: str, num_ids: int) -> bool:
+        """Whether nodes are encoded from their own full neighborhoods, not with all nodes."""
+        if not self._is_exact:
+            return False
+        if not is_layerwise(self._encoder):
+            return True
+        config = self._loaded.config
+        is_few = num_ids <= config.loader_plan("test").batch_size and config.sampling.type is None
+        return is_few and not (self._kept and node_type in self._kept[0])
+
+    @contextmanager
+    def _encoded(self, node_types: Sequence[str]) -> Iterator[Embeddings]:
+        """Embeddings of all nodes of some types."""
+        if self._is_exact and is_layerwise(self._encoder):
+            yield self._every(node_types)
+            return
+        nodes = {name: np.arange(self.bundle.num_nodes(name)) for name in node_types}
+        embeddings = self._sampled(nodes)
+        try:
+            yield embeddings
+        finally:
+            embeddings.close()
+
+    def _every(self, node_types: Sequence[str]) -> ExactEmbeddings:
+        before = self._kept[0] if self._kept else frozenset(self._spec.output.ends)
+        wanted = before | set(node_types)
+        if self._kept is None or wanted != before:
+            env, order = self._task.env, [t for t in self.bundle.node_types if t in wanted]
+            given = (env, self._spec, order, SharedRows(env.scratch), self._as_of, _CHUNK_SIZE)
+            self._kept = frozenset(wanted), ExactEmbeddings(self._encoder, *given)
+        return self._kept[1]
+
+    def _sampled(self, nodes: Mapping[str, np.ndarray]) -> SampledEmbeddings:
+        """By the model's fanouts; where they are to be exact, from full neighborhoods."""
+        env: TaskEnvironment = self._task.env
+        if self._is_exact:
+            env = replace(env, loaded=_with_all_neighbors(env.loaded))
+        shared = SharedRows(env.scratch)
+        return SampledEmbeddings(self._encoder, env, self._spec, nodes, shared, self._as_of)
+
+
+def _with_all_neighbors(loaded: LoadedConfig) -> LoadedConfig:
+    """The same config, with fanouts that take all neighbors along the edge types that it samples.
+
+    Raises:
+        ConfigError: a sampler of the user's own draws neighbors.
+    """
+    sampling = loaded.config.sampling
+    if sampling.type is not None:
+        raise ConfigError(
+            f"exact=True is invalid: sampling.type={sampling.type!r} draws the neighborhoods, and "
+            "the model does not go layer by layer. Set exact to False.",
+            id="model-exact-sampler",
+        )
+
+    def whole(hops: Sequence[int]) -> list[int]:
+        return [-1] * len(hops) if any(hops) else list(hops)
+
+    given = sampling.fanouts
+    fanouts: Any = whole(given) if isinstance(given, list) else {}
+    if isinstance(given, dict):
+        fanouts = {name: whole(hops) for name, hops in given.items()}
+    changed = {"fanouts": fanouts, "replace": False, "weight": None}
+    config = loaded.config.model_copy(update={"sampling": sampling.model_copy(update=changed)})
+    return replace(loaded, config=config)
+
+
+def _columns_of(pairs: Any) -> list[Any]:
+    """Anchors and targets of pairs."""
+    if hasattr(pairs, "columns"):
+        columns = [pairs[name] for name in pairs.columns]
+    elif isinstance(pairs, np.ndarray | Tensor):
+        columns = list(np.asarray(pairs).T) if pairs.ndim == 2 else []
+    else:
+        rows = [tuple(pair) for pair in pairs]
+        columns = list(zip(*rows, strict=True)) if {len(row) for row in rows} == {2} else []
+    if len(columns) != 2:
+        raise DataError(
+            "pairs is invalid: it is not a list of pairs. Give [(anchor, target), ...], an array "
+            "[num_pairs, 2], or a DataFrame of two columns.",
+            id="model-pairs",
+        )
+    return columns

@@ -1,0 +1,58 @@
+"""A saved model's task and module, for the part of a graph that the model reads."""
+
+from __future__ import annotations
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load
+from torch import nn
+
+from raygnn.config import build
+from raygnn.data.bundle import Bundle
+from raygnn.data.filesystem import read_bytes, redact
+from raygnn.errors import CheckpointError, ConfigError
+from raygnn.loops.task import Task, TaskEnvironment
+from raygnn.models.graph_encoder import GraphEncoder
+from raygnn.outputs.saved_model import SavedModel
+from raygnn.parallel import collectives
+
+
+def set_up_task(saved: SavedModel, bundle: Bundle, device: torch.device) -> Task:
+    """The task that a model was trained with.
+
+    Args:
+        bundle: a graph that fits the model, or `schema_bundle`.
+    """
+    loaded, spec = saved.loaded, saved.spec
+    rank, world_size = collectives.rank(), collectives.world_size()
+    env = TaskEnvironment(loaded, bundle, rank, world_size, device, spec)
+    task: Task = build(loaded.config.task, "task", loaded.allow_modules)
+    task.setup(env)
+    return task
+
+
+def load_module(saved: SavedModel, task: Task) -> nn.Module:
+    """The trained model, in float32 and evaluation mode, on the task's device.
+
+    Raises:
+        CheckpointError: the weights are damaged, or of another model than the config's.
+        ConfigError: the model has no encoder.
+    """
+    model = task.build_model()
+    weights = read_bytes(saved.weights_uri)
+    try:
+        model.load_state_dict(load(weights))
+    except (RuntimeError, SafetensorError) as error:  # torch raises the former
+        raise CheckpointError(
+            f"{redact(saved.weights_uri)} does not fit the config beside it: {error}. Take the "
+            "three files of one run: model.safetensors, model.json and config.yaml.",
+            id="model-weights-mismatch",
+        ) from error
+    if not isinstance(getattr(model, "encoder", None), GraphEncoder):
+        raise ConfigError(
+            f"task.type={task.env.loaded.config.task.type!r} is invalid: its model has no "
+            "`encoder` of class GraphEncoder, so there are no embeddings. Build it as "
+            "NodeClassification does.",
+            id="infer-no-encoder",
+        )
+    return model.float().eval().to(task.env.device)

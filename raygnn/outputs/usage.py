@@ -1,0 +1,26 @@
+"""How to use a trained model: the lines of Python that a run prints and its report shows."""
+
+from __future__ import annotations
+
+from raygnn.config import LoadedConfig
+from raygnn.data.filesystem import redact
+from raygnn.loops.model_spec import ModelSpec
+
+
+def usage(uri: str, loaded: LoadedConfig, spec: ModelSpec) -> str:
+    """Three lines that load a model and use it on the graph of its training.
+
+    Args:
+        uri: the run's folder.
+    """
+    allowed = list(loaded.allow_modules)
+    options = f", allow_modules={allowed!r}" if allowed else ""
+    named = loaded.saved["data"]["uri"]
+    graph = repr(redact(named)) if named else "graph"
+    if spec.output.predictions:
+        call = f"predict({graph}).to_pandas()"
+    elif spec.output.links:
+        call = f"top_k({graph}, anchors, k=10).to_pandas()"
+    else:
+        call = f"embed({graph}).to_pandas()"
+    return f"import raygnn\nmodel = raygnn.load({redact(uri)!r}{options})\nmodel.{call}"

@@ -1,0 +1,172 @@
+"""A trained model in Python: `raygnn.load(RUN)`, then predictions for any graph that fits."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from os import PathLike, fspath
+from typing import Any
+
+from torch import nn
+
+from raygnn.data.bundle import Bundle
+from raygnn.data.tables.read_ids import Ids
+from raygnn.data.time_units import Time
+from raygnn.errors import ConfigError
+from raygnn.inference.open_graph import OpenGraph
+from raygnn.inference.set_up import load_module, set_up_task
+from raygnn.inference.table import Table
+from raygnn.loops.context import local_device
+from raygnn.loops.model_spec import ModelSpec
+from raygnn.loops.process import process_prepared
+from raygnn.loops.schema_bundle import schema_bundle
+from raygnn.models.graph_encoder import GraphEncoder
+from raygnn.models.to_pyg import to_pyg
+from raygnn.outputs.saved_model import SavedModel
+from raygnn.runtime.data_source import open_bundle, open_tables
+
+
+def load(
+    model: str | PathLike[str],
+    overrides: Sequence[str] = (),
+    *,
+    allow_modules: Sequence[str] = (),
+) -> TrainedModel:
+    """Loads a trained model, without a graph and without Ray.
+
+    Args:
+        model: folder or URI of a finished run, or of an exported model.
+        overrides: of the config, as on the command line of `raygnn.infer`: keys of `data`,
+            `sampling`, `loader` and `training`.
+        allow_modules: modules of yours, or of libraries, whose classes the model's config may name.
+    Raises:
+        ConfigError: an override is wrong, or the model names a class that is not allowed.
+        RunError: there is no trained model.
+        CheckpointError: the model's files are damaged or do not fit each other.
+    """
+    return TrainedModel(SavedModel.open(fspath(model), overrides, allow_modules))
+
+
+class TrainedModel(nn.Module):
+    """A trained model with its transforms; `raygnn.load` makes it.
+
+    It reads tables as training did: its transforms, standardisation and units are the model's own,
+    and nothing is fitted to a new graph. Each method takes a graph: the folder or URI of a graph,
+    a PyG `Data` or `HeteroData`, whose nodes are numbered from 0, or a `Bundle`; None takes the one
+    that the overrides of `load` name. `open` keeps a graph for several calls.
+
+    Attributes:
+        module: encoder with head or decoder, in evaluation mode; its weights have the names of
+            `model.safetensors`.
+        spec: what it reads and gives, as `model.json` says.
+    """
+
+    def __init__(self, saved: SavedModel) -> None:
+        super().__init__()
+        self._saved = saved
+        config = saved.loaded.config
+        device = local_device("auto" if config.scaling.use_gpu else False)
+        with process_prepared(saved.loaded):
+            task = set_up_task(saved, schema_bundle(saved.spec), device)
+            self.module = load_module(saved, task)
+        assert task.spec is not None
+        self.spec: ModelSpec = task.spec
+        self.eval()
+
+    def forward(self, batch: Any) -> Any:
+        """What the module gives of a batch of raygnn's loaders."""
+        return self.module(batch)
+
+    def open(
+        self, data: Any = None, *, exact: bool = True, as_of: str | Time | None = None
+    ) -> OpenGraph:
+        """Opens a graph for several calls of `predict`, `embed`, `score` and `top_k`.
+
+        Args:
+            data: see the class.
+            exact: encodes nodes from all of their edges: all nodes layer by layer, a few from
+                their full neighborhoods. False samples neighborhoods by the model's fanouts.
+            as_of: for a model with `sampling.temporal`, the moment as of which nodes are encoded:
+                a date, or a number in the unit of the graph's times; None takes the latest time.
+        Raises:
+            ConfigError: there is no graph, or `as_of` is wrong.
+            DataError: the graph is wrong, or does not fit the model; lists all problems.
+        """
+        return OpenGraph(self._saved, self.module, self._bundle(data), exact=exact, as_of=as_of)
+
+    def predict(
+        self,
+        data: Any = None,
+        nodes: Ids | None = None,
+        *,
+        what: str | None = None,
+        exact: bool = True,
+        as_of: str | Time | None = None,
+    ) -> Table:
+        """Predictions of nodes; see `open` and `OpenGraph.predict`."""
+        return self.open(data, exact=exact, as_of=as_of).predict(nodes, what=what)
+
+    def embed(
+        self,
+        data: Any = None,
+        nodes: Ids | None = None,
+        *,
+        node_type: str | None = None,
+        exact: bool = True,
+        as_of: str | Time | None = None,
+    ) -> Table:
+        """Embeddings of nodes; see `open` and `OpenGraph.embed`."""
+        return self.open(data, exact=exact, as_of=as_of).embed(nodes, node_type=node_type)
+
+    def score(
+        self,
+        data: Any,
+        pairs: Any,
+        *,
+        exact: bool = True,
+        as_of: str | Time | None = None,
+        **options: Any,
+    ) -> Table:
+        """Scores of links; see `open` and `OpenGraph.score`, which takes the options."""
+        return self.open(data, exact=exact, as_of=as_of).score(pairs, **options)
+
+    def top_k(
+        self,
+        data: Any,
+        anchors: Ids,
+        k: int = 10,
+        *,
+        exact: bool = True,
+        as_of: str | Time | None = None,
+        **options: Any,
+    ) -> Table:
+        """Best neighbors; see `open` and `OpenGraph.top_k`, which takes the options."""
+        return self.open(data, exact=exact, as_of=as_of).top_k(anchors, k, **options)
+
+    def to_pyg(self) -> nn.Module:
+        """The encoder as PyG's own module, with a copy of the weights.
+
+        It gives what `embed` gives, of features as the model reads them (`OpenGraph.to_pyg`). Equal
+        on graphs without self-edges and repeated edges.
+
+        Raises:
+            ConfigError: PyG has no module of this kind.
+        """
+        encoder = self.module.encoder
+        assert isinstance(encoder, GraphEncoder)
+        name = self._saved.loaded.config.model.type
+        return to_pyg(encoder, name, list(self.spec.edge_inputs.values()))
+
+    def _bundle(self, data: Any) -> Bundle:
+        loaded, transforms = self._saved.loaded, self.spec.transforms
+        if isinstance(data, Bundle):
+            return data
+        if isinstance(data, str | PathLike):
+            return open_tables(loaded, fspath(data), transforms=transforms)
+        section = loaded.config.data
+        if data is None and not (section.uri or section.synthetic or section.type):
+            raise ConfigError(
+                "data=None is invalid: a model brings no graph. Name one, as in "
+                f"model.predict('GRAPH') (that of training is {self._saved.graph}).",
+                id="data-source-missing",
+            )
+        return open_bundle(loaded, data, transforms=transforms)
