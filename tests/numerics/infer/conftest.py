@@ -15,7 +15,7 @@ from raygnn.data.synthetic.generators import synthetic_tables
 from raygnn.data.tables.graph_tables import GraphTables, edge_rows, node_rows, write_tables
 from tests.small_runs import small_config
 
-DAY = 86_400_000  # ms, in which Parquet keeps dates of whole seconds
+DAY = 86_400_000_000  # us, in which ingest keeps dates
 NUM_USERS, NUM_ITEMS, NUM_TASTES, NUM_BUYS = 300, 60, 3, 3_000
 
 
@@ -153,7 +153,7 @@ def timed_shop(seed: int = 0) -> tuple[GraphTables, dict[str, np.ndarray]]:
 
 
 def dates(days: np.ndarray) -> np.ndarray:
-    return (days * DAY).astype("datetime64[ms]")
+    return (days * DAY).astype("datetime64[us]")
 
 
 def write_shop(folder: Path, until: int | None = None, *, timed_users: bool = True) -> str:

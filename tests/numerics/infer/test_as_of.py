@@ -64,7 +64,7 @@ def test_what_is_later_is_not_there(temporal_links, tmp_path, timed_users):
     )
     # Users that are there later are neighbors to a model that does not read their times.
     assert _same(exact, static) != timed_users
-    assert (exact.manifest["as_of"], exact.manifest["time_unit"]) == (day * DAY, "ms")
+    assert (exact.manifest["as_of"], exact.manifest["time_unit"]) == (day * DAY, "us")
     assert "as_of" not in static.manifest
 
 
