@@ -176,7 +176,9 @@ def draft(folder: str) -> tuple[str, list[str], dict[str, pa.Table]]:
             id="prepare-no-nodes",
         )
     if not any(table.references for table in tables):
-        nodes[0].unsure.append("no column refers to another table or row, so there are no edges")
+        nodes[0].unsure.append(
+            "no column refers to another table or row: there are no edges, which training needs"
+        )
     text = "".join(_lines(tables))
     notes = [f"{table.name}: {note}" for table in tables for note in table.unsure]
     return text, notes, made
