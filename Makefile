@@ -45,7 +45,7 @@ wheel: $(VENV)/.installed-dev
 	$(PYTHON) -m venv build/wheel
 	build/wheel/bin/python -m pip install -c constraints.txt dist/raygnn-*.whl
 	cp examples/quickstart.py examples/quickstart.yaml build/wheel
-	cd build/wheel && bin/python quickstart.py
+	cd build/wheel && bin/raygnn version && bin/python quickstart.py
 
 $(VENV)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)

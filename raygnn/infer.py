@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from os import PathLike, fspath
 from typing import TYPE_CHECKING, Any
 
 from raygnn.command_line import exit_process, exit_status_of
+from raygnn.console import show
 from raygnn.data.tables.read_ids import read_ids
 from raygnn.errors import ConfigError
 from raygnn.inference.job import (
@@ -31,7 +33,8 @@ Writes embeddings or predictions of every node, or the top-k neighbors of some, 
 the original ids. MODEL is the folder of a finished run or of an exported model, --out a new folder;
 both may be any fsspec URI. --data.uri, or another key of data, names the graph. The keys of data,
 sampling, loader, training and scaling are set as in raygnn.train: --scaling.num_workers 2,
---loader.eval_batch_size 4096, --training.eval exact. See docs/inference.md.
+--loader.eval_batch_size 4096, --training.eval exact. --metrics all judges the model on a labelled
+graph instead. See docs/inference.md.
 """
 
 
@@ -191,6 +194,13 @@ def _run(options: argparse.Namespace, rest: Sequence[str]) -> None:
         "allow_modules": options.allow_module,
     }
     _check_together(options)
+    if options.metrics is not None:
+        from raygnn.trained_model import load
+
+        trained = load(model, overrides, allow_modules=options.allow_module)
+        split = None if options.metrics == "all" else options.metrics
+        show(json.dumps(trained.evaluate(split=split)) + "\n")
+        return
     if options.top_k is None:
         nodes = {"what": options.what, "node_types": options.node_type}
         predict(model, options.out, overrides, **nodes, **shared)
@@ -223,6 +233,17 @@ def _check_together(options: argparse.Namespace) -> None:
             ),
         )
     )
+    if options.metrics is not None:
+        others = [*of_nodes, *of_neighbors, *(["--top-k"] if options.top_k is not None else [])]
+        others += ["--out"] if options.out is not None else []
+        others += ["--as-of"] if options.as_of is not None else []
+        if others:
+            raise ConfigError(
+                f"{others[0]} is invalid with --metrics, which prints and writes nothing. Leave "
+                "out one of them.",
+                id="infer-options-clash",
+            )
+        return
     if options.out is None:
         raise ConfigError(
             "--out is missing. Name a folder or URI to write.", id="infer-out-missing"
@@ -257,6 +278,11 @@ def _parser() -> argparse.ArgumentParser:
         default=[],
         metavar="TYPE",
         help="repeatable",
+    )
+    add(
+        "--metrics",
+        metavar="SPLIT",
+        help="print metrics as JSON instead, of all labelled nodes (all), or of train, val or test",
     )
     add("--top-k", type=int, metavar="K", help="write the K best targets of each anchor instead")
     add("--anchors", metavar="FILE", help="Parquet or CSV file of ids, any fsspec URI")

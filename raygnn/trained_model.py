@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from os import PathLike, fspath
 from typing import Any
 
@@ -12,6 +13,7 @@ from raygnn.data.bundle import Bundle
 from raygnn.data.tables.read_ids import Ids
 from raygnn.data.time_units import Time
 from raygnn.errors import ConfigError
+from raygnn.inference.evaluate import evaluate_model
 from raygnn.inference.open_graph import OpenGraph
 from raygnn.inference.set_up import load_module, set_up_task
 from raygnn.inference.table import Table
@@ -43,7 +45,7 @@ def load(
         RunError: there is no trained model.
         CheckpointError: the model's files are damaged or do not fit each other.
     """
-    return TrainedModel(SavedModel.open(fspath(model), overrides, allow_modules))
+    return TrainedModel(partial(SavedModel.open, fspath(model), overrides, allow_modules))
 
 
 class TrainedModel(nn.Module):
@@ -60,9 +62,10 @@ class TrainedModel(nn.Module):
         spec: what it reads and gives, as `model.json` says.
     """
 
-    def __init__(self, saved: SavedModel) -> None:
+    def __init__(self, open_saved: Callable[..., SavedModel]) -> None:
         super().__init__()
-        self._saved = saved
+        self._open_saved = open_saved
+        self._saved = saved = open_saved()
         config = saved.loaded.config
         device = local_device("auto" if config.scaling.use_gpu else False)
         with process_prepared(saved.loaded):
@@ -141,6 +144,28 @@ class TrainedModel(nn.Module):
     ) -> Table:
         """Best neighbors; see `open` and `OpenGraph.top_k`, which takes the options."""
         return self.open(data, exact=exact, as_of=as_of).top_k(anchors, k, **options)
+
+    def evaluate(
+        self, data: Any = None, *, split: str | None = None, exact: bool | None = None
+    ) -> dict[str, float]:
+        """Judges the model on a labelled graph, by the metrics of its training.
+
+        Args:
+            data: see the class.
+            split: train, val or test: by the graph's split column, or the model's `data.splits`.
+                None takes all labelled nodes; of a model of links it is test.
+            exact: as of `open`; None evaluates as the training did (`training.eval`). Seeds with
+                times are each encoded as of its own.
+        Returns:
+            Values by name, without the loss, which the files of a model do not have.
+        Raises:
+            ConfigError: there is no such split, or a metric's class is not allowed.
+            DataError: the graph does not fit, has no labels or other classes, or the split is
+                empty.
+        """
+        saved = self._open_saved(with_metrics=True)
+        is_exact = saved.loaded.config.training.eval == "exact" if exact is None else exact
+        return evaluate_model(saved, self.module, self._bundle(data), split, exact=is_exact)
 
     def to_pyg(self) -> nn.Module:
         """The encoder as PyG's own module, with a copy of the weights.

@@ -12,7 +12,6 @@ import pyarrow as pa
 import torch
 from torch import Tensor, nn
 
-from raygnn.config import LoadedConfig
 from raygnn.data.bundle import Bundle
 from raygnn.data.tables.read_ids import Ids, look_up_ids
 from raygnn.data.time_units import Time
@@ -30,7 +29,7 @@ from raygnn.inference.job import (
 from raygnn.inference.neighbor_search import NeighborSearch, precise_decoder
 from raygnn.inference.node_tables import NodeTables, check_finite, cut
 from raygnn.inference.pyg_graph import pyg_graph
-from raygnn.inference.set_up import set_up_task
+from raygnn.inference.set_up import set_up_task, with_all_neighbors
 from raygnn.inference.table import Table
 from raygnn.loops.model_spec import ModelSpec
 from raygnn.loops.process import process_prepared
@@ -247,8 +246,9 @@ class OpenGraph:
         if not is_layerwise(self._encoder):
             return True
         config = self._loaded.config
-        is_few = num_ids <= config.loader_plan("test").batch_size and config.sampling.type is None
-        return is_few and not (self._kept and node_type in self._kept[0])
+        if config.sampling.component is not None or num_ids > config.loader_plan("test").batch_size:
+            return False
+        return not (self._kept and node_type in self._kept[0])
 
     @contextmanager
     def _encoded(self, node_types: Sequence[str]) -> Iterator[Embeddings]:
@@ -276,35 +276,9 @@ class OpenGraph:
         """By the model's fanouts; where they are to be exact, from full neighborhoods."""
         env: TaskEnvironment = self._task.env
         if self._is_exact:
-            env = replace(env, loaded=_with_all_neighbors(env.loaded))
+            env = replace(env, loaded=with_all_neighbors(env.loaded))
         shared = SharedRows(env.scratch)
         return SampledEmbeddings(self._encoder, env, self._spec, nodes, shared, self._as_of)
-
-
-def _with_all_neighbors(loaded: LoadedConfig) -> LoadedConfig:
-    """The same config, with fanouts that take all neighbors along the edge types that it samples.
-
-    Raises:
-        ConfigError: a sampler of the user's own draws neighbors.
-    """
-    sampling = loaded.config.sampling
-    if sampling.type is not None:
-        raise ConfigError(
-            f"exact=True is invalid: sampling.type={sampling.type!r} draws the neighborhoods, and "
-            "the model does not go layer by layer. Set exact to False.",
-            id="model-exact-sampler",
-        )
-
-    def whole(hops: Sequence[int]) -> list[int]:
-        return [-1] * len(hops) if any(hops) else list(hops)
-
-    given = sampling.fanouts
-    fanouts: Any = whole(given) if isinstance(given, list) else {}
-    if isinstance(given, dict):
-        fanouts = {name: whole(hops) for name, hops in given.items()}
-    changed = {"fanouts": fanouts, "replace": False, "weight": None}
-    config = loaded.config.model_copy(update={"sampling": sampling.model_copy(update=changed)})
-    return replace(loaded, config=config)
 
 
 def _columns_of(pairs: Any) -> list[Any]:

@@ -1,13 +1,17 @@
-"""A saved model's task and module, for the part of a graph that the model reads."""
+"""A saved model's task and module, and how its config is changed for exact encoding."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
 
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load
 from torch import nn
 
-from raygnn.config import build
+from raygnn.config import LoadedConfig, build
 from raygnn.data.bundle import Bundle
 from raygnn.data.filesystem import read_bytes, redact
 from raygnn.errors import CheckpointError, ConfigError
@@ -56,3 +60,29 @@ def load_module(saved: SavedModel, task: Task) -> nn.Module:
             id="infer-no-encoder",
         )
     return model.float().eval().to(task.env.device)
+
+
+def with_all_neighbors(loaded: LoadedConfig) -> LoadedConfig:
+    """The same config, with fanouts that take all neighbors along the edge types that it samples.
+
+    Raises:
+        ConfigError: a sampler of the user's own draws neighbors.
+    """
+    sampling = loaded.config.sampling
+    if sampling.component is not None:
+        raise ConfigError(
+            f"exact=True is invalid: sampling.type={sampling.type!r} draws the neighborhoods, and "
+            "the model does not go layer by layer. Set exact to False.",
+            id="model-exact-sampler",
+        )
+
+    def whole(hops: Sequence[int]) -> list[int]:
+        return [-1] * len(hops) if any(hops) else list(hops)
+
+    given = sampling.fanouts
+    fanouts: Any = whole(given) if isinstance(given, list) else {}
+    if isinstance(given, dict):
+        fanouts = {name: whole(hops) for name, hops in given.items()}
+    changed = {"fanouts": fanouts, "replace": False, "weight": None}
+    config = loaded.config.model_copy(update={"sampling": sampling.model_copy(update=changed)})
+    return replace(loaded, config=config)

@@ -97,6 +97,14 @@ class Output(ABC):
                 id="infer-node-type-other",
             )
 
+    def check_labels(self, bundle: Bundle) -> None:
+        """Checks that the labels of a graph mean what the model's outputs do.
+
+        Raises:
+            DataError: they do not.
+        """
+        return
+
     def manifest(self) -> Mapping[str, Any]:
         """What the manifest of predictions says of them, as JSON."""
         return {}

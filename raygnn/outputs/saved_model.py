@@ -26,6 +26,8 @@ _SECTIONS = (
 )  # fmt: skip
 # The arithmetic of a training step, which a number of workers may not fit.
 _NO_STEP = ("--training.global_batch_size", "null", "--training.accumulate_grad_batches", "null")
+# What is read beside it where the model is to be judged.
+_METRICS = ("metrics",)
 _BATCH_SIZE = 1024  # where training's followed from its number of workers
 
 
@@ -47,13 +49,19 @@ class SavedModel:
 
     @classmethod
     def open(
-        cls, uri: str, overrides: Sequence[str] = (), allow_modules: Sequence[str] = ()
+        cls,
+        uri: str,
+        overrides: Sequence[str] = (),
+        allow_modules: Sequence[str] = (),
+        *,
+        with_metrics: bool = False,
     ) -> SavedModel:
         """Reads everything but the weights.
 
         Args:
             uri: folder of a finished run, or of an exported model.
             overrides: of the config, as on the command line.
+            with_metrics: reads the config's metrics too, which may need `allow_modules`.
         Raises:
             ConfigError: an override is wrong, or of a section that training has fixed.
             RunError: no trained model is there, or one that inference cannot use, or `model.json`
@@ -67,7 +75,8 @@ class SavedModel:
                 id="model-config-missing",
             )
         written = parse_source(read_text(config_uri), redact(config_uri))
-        loaded = _load(written, overrides, allow_modules)
+        read = (*_READ, *_METRICS) if with_metrics else _READ
+        loaded = _load(written, read, overrides, allow_modules)
         folder = uri
         if not exists(join(folder, MODEL_FILE)):
             folder = _model_uri(written) or uri
@@ -94,7 +103,12 @@ class SavedModel:
         return join(self.uri, MODEL_FILE)
 
 
-def _load(written: Source, overrides: Sequence[str], allow_modules: Sequence[str]) -> LoadedConfig:
+def _load(
+    written: Source,
+    wanted: Sequence[str],
+    overrides: Sequence[str],
+    allow_modules: Sequence[str],
+) -> LoadedConfig:
     keys = [token[2:].partition("=")[0] for token in overrides if token.startswith("--")]
     fixed = [key for key in keys if key.partition(".")[0].rstrip("!") not in _SECTIONS]
     if fixed:
@@ -106,7 +120,7 @@ def _load(written: Source, overrides: Sequence[str], allow_modules: Sequence[str
     changes = [*_NO_STEP]
     if value_at(written.value, ("loader", "batch_size")) in (None, MISSING):
         changes += ["--loader.batch_size", str(_BATCH_SIZE)]
-    read = {key: value for key, value in written.value.items() if key in _READ}
+    read = {key: value for key, value in written.value.items() if key in wanted}
     if isinstance(data := read.get("data"), dict):
         read["data"] = {key: value for key, value in data.items() if key not in PLACES}
     source = replace(written, value=read)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -306,8 +307,6 @@ def test_what_a_model_brings_along_is_not_read(node_model, tmp_path):
 
 
 def test_older_models_load(node_model, tmp_path):
-    import json
-
     model = tmp_path / "model"
     shutil.copytree(node_model.run, model)
     spec = json.loads((model / "model.json").read_text())
@@ -329,3 +328,48 @@ def test_the_lines_that_a_report_shows_work(node_model, link_model):
         scope: dict[str, Any] = dict(names)
         exec("\n".join([*lines[:2], f"found = {lines[2]}"]), scope)
         assert len(scope["found"]) == (150 if trained is node_model else 20)
+
+
+def test_the_test_split_gives_the_metrics_of_the_run(node_model, link_model, temporal_links):
+    for trained in (node_model, link_model, temporal_links):
+        found = raygnn.load(trained.run).evaluate(trained.graph, split="test")
+        expected = {
+            name.partition("/")[2]: value
+            for name, value in trained.metrics.items()
+            if name.startswith("test/") and name != "test/loss"
+        }
+        assert found == {name: value for name, value in expected.items() if name in found}
+        assert set(found) <= set(expected)
+        assert found
+
+
+def test_all_labelled_nodes_of_another_graph_are_judged(node_model, capsys):
+    model = raygnn.load(node_model.run)
+    found = model.evaluate(node_model.graph)
+    table = pq.read_table(Path(node_model.graph) / "nodes" / "node")
+    labels = dict(zip(table["id"].to_pylist(), table["y"].to_pylist(), strict=True))
+    predicted = model.predict(node_model.graph).to_pandas()
+    right = np.mean([labels[i] == p for i, p in predicted[["id", "prediction"]].values])
+    assert found == {"accuracy": pytest.approx(right, abs=1e-12)}
+    arguments = [node_model.run, "--data.uri", node_model.graph, "--metrics", "all"]
+    assert raygnn.infer.main(arguments) == 0
+    assert json.loads(capsys.readouterr().out.splitlines()[-1]) == found
+    assert raygnn.infer.main([*arguments, "--out", "x"]) == 2
+    assert "infer-options-clash" in capsys.readouterr().err
+
+
+def test_what_cannot_be_judged_is_told(node_model, link_model, tmp_path):
+    model = raygnn.load(node_model.run)
+    with raises("model-split", "dev"):
+        model.evaluate(node_model.graph, split="dev")
+    with raises("graph-column-unknown", "y"):
+        model.evaluate(node_model.plain_graph)
+    other = tmp_path / "other"
+    shutil.copytree(node_model.graph, other)
+    for path in (other / "nodes" / "node").iterdir():
+        table = pq.read_table(path)
+        names = pa.array([f"other-{text}" for text in table["y"].to_pylist()])
+        place = table.column_names.index("y")
+        pq.write_table(table.set_column(place, "y", names), path)
+    with raises("model-classes-differ", "other-class-000", "class-000"):
+        model.evaluate(other)

@@ -6,9 +6,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
+from raygnn.data.bundle import Bundle
 from raygnn.data.standardization import ColumnScale
-from raygnn.errors import ConfigError
+from raygnn.errors import ConfigError, DataError
 from raygnn.loops.model_spec import Output
+
+_MAX_NAMED = 10
 
 
 @dataclass(frozen=True)
@@ -54,7 +59,33 @@ class NodeOutput(Output):
                 id="infer-what-regression",
             )
 
+    def check_labels(self, bundle: Bundle) -> None:
+        """See `Output`."""
+        info = bundle.columns(self.node_type).get(self.label)
+        if info is None or self.problem != "multi_class":
+            return
+        here = info.class_names
+        if here is None and self.class_names is None:
+            labels = bundle.column(self.node_type, self.label)
+            assert isinstance(labels, np.ndarray)
+            fits, here = labels.max(initial=-1) < self.num_outputs, ("numbers",)
+        else:
+            fits = here == self.class_names
+        if not fits:
+            names = self.class_names or [f"0 to {self.num_outputs - 1}"]
+            raise DataError(
+                f"label {self.label!r} of node type {self.node_type!r} is invalid: the graph has "
+                f"the classes {_few(here or ['numbers'])}, and the model {_few(names)}. Give the "
+                "labels the names or numbers of training, each class at least once.",
+                id="model-classes-differ",
+            )
+
     def manifest(self) -> Mapping[str, Any]:
         """The label, and the names of its classes."""
         names = None if self.class_names is None else list(self.class_names)
         return {"label": self.label, "classes": names}
+
+
+def _few(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _MAX_NAMED} more" if len(names) > _MAX_NAMED else ""
+    return ", ".join(map(str, names[:_MAX_NAMED])) + more

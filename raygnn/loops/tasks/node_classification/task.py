@@ -141,6 +141,8 @@ class NodeClassification(EncoderTask[NodeBatch]):
         watched = {config.checkpoint.monitor, None if stopping is None else stopping.monitor}
         if watched & {f"val/{name}" for name in METRICS_OF_ORDER}:
             return every
+        if not len(splits.train):  # as where all labelled nodes of a graph are test nodes
+            return every
         if output.num_outputs * max(len(splits.val), len(splits.test)) > _MAX_GATHERED:
             return names
         counts = self._label_counts()

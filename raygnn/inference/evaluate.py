@@ -1,0 +1,87 @@
+"""Metrics of a saved model on a labelled graph, by the evaluation of its task."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+from torch import nn
+
+from raygnn.config import LoadedConfig
+from raygnn.config.data_section import HashSplit
+from raygnn.data.bundle import Bundle
+from raygnn.data.splits import SPLIT_NAMES
+from raygnn.errors import ConfigError, DataError
+from raygnn.inference.set_up import set_up_task, with_all_neighbors
+from raygnn.loops.evaluation import evaluate
+from raygnn.loops.process import process_prepared
+from raygnn.loops.tasks.exact_encoding import is_layerwise
+from raygnn.models.graph_encoder import GraphEncoder
+from raygnn.outputs.saved_model import SavedModel
+
+# Not a split to train by, so the check of configs refuses it.
+_ALL_ARE_TEST = HashSplit(type="hash").model_copy(update={"fractions": [0.0, 0.0, 1.0]})
+
+
+def evaluate_model(
+    saved: SavedModel, model: nn.Module, bundle: Bundle, split: str | None, *, exact: bool
+) -> dict[str, float]:
+    """Judges a model by the metrics of its config, else those of its task.
+
+    Collective: all ranks must call.
+
+    Args:
+        saved: opened with its metrics.
+        split: train, val or test, by the graph's split column or the model's `data.splits`. None
+            takes all labelled nodes; of links it is test.
+        exact: see `TrainedModel.open`. Seeds with times are sampled, each as of its own, and take
+            all neighbors.
+    Returns:
+        By name of the metric. The loss is not among them: it may need modules of training.
+    Raises:
+        ConfigError: there is no such split.
+        DataError: the graph does not fit, has no labels or other classes, or the split is empty.
+    """
+    if split is not None and split not in SPLIT_NAMES:
+        raise ConfigError(
+            f"split={split!r} is invalid: there is no such split. Set one of: "
+            f"{', '.join(SPLIT_NAMES)}, or None for all labelled nodes.",
+            id="model-split",
+        )
+    fitted = saved.spec.fitted(bundle)
+    saved.spec.output.check_labels(fitted)
+    takes_all = split is None and not saved.spec.output.links
+    assert isinstance(model.encoder, GraphEncoder)
+    loaded = _as_asked(saved.loaded, model.encoder, exact=exact, takes_all=takes_all)
+    device = next(model.parameters(), torch.empty(0)).device
+    name = "test" if split is None else split
+    with process_prepared(loaded):
+        task = set_up_task(replace(saved, loaded=loaded), fitted, device)
+        try:
+            task.model = model
+            found = evaluate(task, name, None, task.build_metrics())
+        finally:
+            task.close()
+    if not found:
+        raise DataError(
+            f"split={name!r} is invalid: it is empty in this graph. Declare it in the tables, or "
+            "set another.",
+            id="model-split-empty",
+        )
+    left_out = {"loss", *task.step_metrics}
+    plain = {key.partition("/")[2]: value for key, value in found.items()}
+    return {key: value for key, value in plain.items() if key not in left_out}
+
+
+def _as_asked(
+    loaded: LoadedConfig, encoder: GraphEncoder, *, exact: bool, takes_all: bool
+) -> LoadedConfig:
+    """The config, with this way of encoding, and all labelled nodes as test nodes if asked."""
+    config = loaded.config
+    by_layers = exact and is_layerwise(encoder) and config.sampling.temporal is None
+    how = {"eval": "exact" if by_layers else "sampled"}
+    changes: dict[str, object] = {"training": config.training.model_copy(update=how)}
+    if takes_all:
+        changes["data"] = config.data.model_copy(update={"splits": _ALL_ARE_TEST})
+    changed = replace(loaded, config=config.model_copy(update=changes))
+    return with_all_neighbors(changed) if exact and not by_layers else changed
