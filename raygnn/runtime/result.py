@@ -14,7 +14,7 @@ from raygnn.outputs.checkpoints.store import CheckpointStore
 from raygnn.outputs.run_folder import RunFolder
 
 
-@dataclass
+@dataclass(repr=False)  # Ray's own shows what matters
 class RunResult(Result):
     """Ray's `Result`, and the model.
 

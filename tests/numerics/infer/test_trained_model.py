@@ -150,6 +150,7 @@ def test_graphs_of_pyg_are_read(tmp_path):
     graph = random_data(120)
     config = small_config(tmp_path, scaling__num_workers=0, data__splits={"type": "hash"})
     result = raygnn.train.fit(config, data=graph)
+    assert "load_model" not in repr(result)
     model = result.model
     found = model.predict(graph, [5, 0])
     assert found["id"].tolist() == [5, 0]
