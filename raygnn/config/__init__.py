@@ -1,10 +1,11 @@
 """The config: loading, checking, and building what it names."""
 
+from raygnn.config.component_arguments import config_json_schema
 from raygnn.config.component_checks import check_component
 from raygnn.config.components import build, resolve
 from raygnn.config.loader_section import BatchPlan
 from raygnn.config.loading import LoadedConfig, load_config
-from raygnn.config.schema import Config, config_json_schema
+from raygnn.config.schema import Config
 from raygnn.config.section import Component, Period
 from raygnn.config.training_section import LossTerm
 from raygnn.errors import ConfigError

@@ -1,4 +1,4 @@
-"""The arguments of raygnn's own components, from their signatures and docstrings."""
+"""The arguments of raygnn's own components, and the JSON Schema of a config that knows them."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from pydantic import PydanticUserError, TypeAdapter
 from pydantic_core import PydanticUndefined, to_jsonable_python
 
 from raygnn.config.components import import_dotted
+from raygnn.config.schema import Config
 from raygnn.config.section import Component
 from raygnn.config.slots import SLOTS, TASK_TARGETS
 
@@ -87,13 +88,21 @@ def describe(slot: str) -> Iterator[Described]:
         yield Described(name, summary, arguments, is_open)
 
 
-def add_arguments(schema: dict[str, Any]) -> None:
-    """Lets the JSON Schema of a config know the arguments of raygnn's own components."""
-    places = schema["properties"]
+def config_json_schema() -> dict[str, Any]:
+    """The schema of a config file, in the dialect that pydantic writes.
+
+    It knows the arguments of raygnn's own components, whose classes it imports.
+    """
+    schema = Config.model_json_schema()
     for slot in ("task", "model", "metric", "logger"):
-        place = places[SLOTS[slot].path]
+        place = schema["properties"][SLOTS[slot].path]
         _add_types(place.get("items", place), slot)
     _add_types(schema["$defs"]["LossTerm"], "loss")
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "raygnn config",
+        **{key: value for key, value in schema.items() if key != "title"},
+    }
 
 
 def _add_types(place: dict[str, Any], slot: str) -> None:

@@ -172,22 +172,6 @@ class Config(Section):
         return fill_dependent_defaults(value) if isinstance(value, dict) else value
 
 
-def config_json_schema() -> dict[str, Any]:
-    """The schema of a config file, in the dialect that pydantic writes.
-
-    It knows the arguments of raygnn's own components, whose classes it imports.
-    """
-    from raygnn.config.component_arguments import add_arguments
-
-    schema = Config.model_json_schema()
-    add_arguments(schema)
-    return {
-        "$schema": "https://json-schema.org/draft/2020-12/schema",
-        "title": "raygnn config",
-        **{key: value for key, value in schema.items() if key != "title"},
-    }
-
-
 #: Components whose type may be left out: args given without a type join the default's.
 DEFAULT_COMPONENTS: Mapping[str, Mapping[str, Any]] = {
     "task": {"type": "node_classification", "args": {}},

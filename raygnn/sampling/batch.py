@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, fields, is_dataclass, replace
-from typing import TYPE_CHECKING, Any, Self
+from functools import cached_property
+from typing import Any, Self
 
 import torch
 from torch import Tensor
 
 from raygnn.data.edge_types import EdgeType
-
-if TYPE_CHECKING:
-    from raygnn.sampling.blocks import HeteroBlock
 
 
 class TensorRecord:
@@ -89,6 +87,63 @@ class EdgeRecord(TensorRecord):
     src_degree: Tensor
     dst_degree: Tensor
     columns: dict[str, Tensor]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Block(TensorRecord):
+    """The edges of one layer. Its destinations are the first of its sources.
+
+    Not so in a `HeteroBlock` where the two are of different node types.
+
+    Attributes:
+        edge_index: int64 [2, num_edges], (source, destination), by ascending destination.
+        num_src: rows that the layer reads.
+        num_dst: rows that the layer writes, at most `num_src`.
+        dst_ptr: int64 [num_dst + 1]: the edges into destination i are `dst_ptr[i]` to
+            `dst_ptr[i + 1]`.
+        src_degree: float32 [num_src], in-degrees in the whole graph (out-degrees where messages go
+            against the edges).
+        dst_degree: float32 [num_dst], the same of the destinations.
+        edge_attr: [num_edges, ...] or None.
+        edge_weight: [num_edges] or None.
+    """
+
+    edge_index: Tensor
+    num_src: int
+    num_dst: int
+    dst_ptr: Tensor
+    src_degree: Tensor
+    dst_degree: Tensor
+    edge_attr: Tensor | None = None
+    edge_weight: Tensor | None = None
+
+    @property
+    def num_edges(self) -> int:
+        """How many edges there are."""
+        return self.edge_index.shape[1]
+
+    @cached_property
+    def derived(self) -> dict[str, Any]:
+        """What layers compute of the edges alone, by name; kept as long as the block is."""
+        return {}
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeteroBlock(TensorRecord):
+    """The edges of one layer, of every edge type. Destinations of a type are its first sources.
+
+    Attributes:
+        blocks: by edge type (source type, relation, destination type), those without an edge too.
+            Local ids are positions among the rows of the source and of the destination type.
+            Degrees are along the edge type, in the whole graph: edges into a destination
+            (`dst_degree`), edges out of a source (`src_degree`).
+        num_src: rows that the layer reads, by node type.
+        num_dst: rows that the layer writes, by node type.
+    """
+
+    blocks: dict[EdgeType, Block]
+    num_src: dict[str, int]
+    num_dst: dict[str, int]
 
 
 @dataclass(frozen=True, kw_only=True)

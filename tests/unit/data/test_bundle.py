@@ -63,7 +63,7 @@ def test_unknown_version_is_refused(bundle: Bundle) -> None:
     record = bundle.path / "bundle.json"
     content = json.loads(record.read_text())
     record.write_text(json.dumps({**content, "version": 99}))
-    with raises("bundle-format", 99, "raygnn/bundle", 4):
+    with raises("bundle-format", 99, "raygnn/bundle", FORMAT_VERSION):
         Bundle.open(bundle.path)
 
 

@@ -12,8 +12,8 @@ from raygnn.runtime import preflight
 from raygnn.runtime.preflight import (
     count_fitting_runs,
     missing_places,
-    warn_of_missing_places,
     plan_resources,
+    warn_of_missing_places,
 )
 from tests.errors import raises
 
