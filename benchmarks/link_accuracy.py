@@ -129,7 +129,7 @@ CASES = (
         grid=(
             {
                 "softmax": (),
-                "bpr": ("--losses", "[{type: bpr}]", "--model.args.normalize_output", "false"),
+                "bpr": ("--losses", "[{type: bpr}]", "--optimizer.args.weight_decay", "2.0e-6"),
             },
             {"trust": (), "no trust": ("--sampling.fanouts", NO_TRUST)},
             values("optimizer.args.lr", "0.02", "0.05"),

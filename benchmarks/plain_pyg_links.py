@@ -124,14 +124,17 @@ class PlainRun:
 def train_links(graph: LinkGraph, config: Config) -> PlainRun:
     """Trains on the whole graph until validation has not improved for the config's patience.
 
-    Loss, width, dropout, learning rate and seed are the config's.
+    Loss, width, dropout, learning rate, weight decay and seed are the config's.
 
     Raises:
         ValueError: the config has a model or a loss that has no counterpart here.
     """
     seed_everything(config.seed)
     model = _PlainModel(graph, config)
-    optimizer = torch.optim.Adam(model.parameters(), lr=config.optimizer.args["lr"])
+    given = dict(config.optimizer.args)
+    if config.losses[0].type == "bpr":
+        given.pop("weight_decay", None)  # its penalty is LAMBDA_REG
+    optimizer = torch.optim.Adam(model.parameters(), **given)
     loss_of = _LOSSES[config.losses[0].type]
     judge = _judge(graph, config)
     assert config.early_stopping is not None

@@ -6,6 +6,7 @@ A class says so in attributes, which `Encoder` and `HeteroEncoder` declare and s
     reads_edge_weight: a factor on each message, as `edge_weight`.
     learns_node_rows: a learned row per node stands for features that a node type does not have.
     reads_node_features: of encoders that learn rows; False where they do so for all node types.
+    keeps_links: the links of a training batch stay among its messages, unless sampling is temporal.
 
 A module without these attributes reads the edge columns that its `forward` has parameters for.
 """
@@ -18,7 +19,7 @@ from typing import Any, TypeGuard
 
 from torch import nn
 
-from raygnn.config import Component, resolve
+from raygnn.config import Component, Config, resolve
 from raygnn.config.slots import SLOTS
 from raygnn.data.bundle import Bundle
 from raygnn.data.edge_types import EdgeType, edge_type_name
@@ -121,6 +122,16 @@ def check_types(name: str, model_class: type, num_node_types: int, num_edge_type
         "HGT, RGCN, SimpleHGN or LightGCN.",
         id="model-one-type",
     )
+
+
+def keeps_links(config: Config, allow_modules: Sequence[str] = ()) -> bool:
+    """Whether the links of a training batch stay among its messages.
+
+    Never with temporal sampling: a batch is encoded as of its earliest links, which it would see.
+    """
+    if config.sampling.temporal is not None:
+        return False
+    return bool(getattr(resolve(config.model, "model", allow_modules), "keeps_links", False))
 
 
 def is_encoder(model_class: type[nn.Module]) -> TypeGuard[type[Encoder] | type[HeteroEncoder]]:

@@ -52,8 +52,8 @@ class HeteroEncoder(nn.Module, ABC):
     beside those of all encoders; it finds them in `self.options`.
 
     Attributes:
-        reads_edge_features, reads_edge_weight, learns_node_rows, reads_node_features: see
-            `raygnn.models.graph_inputs`.
+        reads_edge_features, reads_edge_weight, learns_node_rows, reads_node_features, keeps_links:
+            see `raygnn.models.graph_inputs`.
         row_biases: see `Encoder`.
 
     Args:
@@ -72,6 +72,7 @@ class HeteroEncoder(nn.Module, ABC):
     reads_edge_weight = False
     learns_node_rows = True
     reads_node_features = True
+    keeps_links = False
     row_biases: ClassVar[str] = ""
 
     def __init_subclass__(cls) -> None:

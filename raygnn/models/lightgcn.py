@@ -61,7 +61,7 @@ class LightGCN(HeteroEncoder):
 
     Every node has a learned row of width `out_channels`; features are not read. The output is the
     mean of these rows and of what each layer makes of them. With all edges in the blocks of a step
-    this is full-graph propagation.
+    this is full-graph propagation. As in the paper, the links of a training batch are among them.
 
     Args:
         in_channels: not read; there so that all models are built alike.
@@ -78,6 +78,7 @@ class LightGCN(HeteroEncoder):
 
     reads_edge_weight = True
     reads_node_features = False
+    keeps_links = True
 
     def __init__(
         self,

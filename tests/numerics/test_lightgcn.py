@@ -14,6 +14,7 @@ from raygnn.data.synthetic.generators import synthetic_tables
 from raygnn.data.tables.graph_tables import write_tables
 from raygnn.loops.task import TaskEnvironment
 from raygnn.loops.tasks.link_prediction.task import LinkPrediction
+from raygnn.models import LightGCN
 from raygnn.runtime.data_source import open_bundle
 from tests.small_runs import run_rank, small_config, trained_weights
 
@@ -93,15 +94,21 @@ def test_exact_rows_are_the_papers_and_pygs(task: LinkPrediction) -> None:
     torch.testing.assert_close(both, of_pyg, rtol=1e-5, atol=1e-6)
 
 
-def test_a_training_step_propagates_over_all_but_its_own_links(task: LinkPrediction) -> None:
-    """Of what is left of a node's edges, the sum is scaled to the number that it has."""
+@pytest.mark.parametrize("keeps_links", [True, False])
+def test_a_training_step_propagates_over_all_training_links(
+    task: LinkPrediction, monkeypatch: pytest.MonkeyPatch, keeps_links: bool
+) -> None:
+    """Where its own are left out, the sum over a node's other edges is scaled to all of them."""
+    assert LightGCN.keeps_links
+    monkeypatch.setattr(LightGCN, "keeps_links", keeps_links)
     matrix, rows = _dense(task, "train")
     scale = 1 / np.sqrt(np.maximum(matrix.sum(1), 1))
     for batch in task.loader("train").iterate(0):
         users, items = batch.links.id.numpy()
         kept = matrix.copy()
-        kept[users, items + NUM_USERS] = kept[items + NUM_USERS, users] = 0
-        assert matrix.sum() - kept.sum() == 2 * len(users)
+        if not keeps_links:
+            kept[users, items + NUM_USERS] = kept[items + NUM_USERS, users] = 0
+            assert matrix.sum() - kept.sum() == 2 * len(users)
         factor = matrix.sum(1) / np.maximum(kept.sum(1), 1)
         layers = [rows]
         for _ in range(3):

@@ -64,7 +64,7 @@ def _task(folder: str, tables: GraphTables, args: dict[str, Any], direction: str
         task={"type": "link_prediction", "args": args},
         metrics=[],
         sampling={"fanouts": [-1, 4], "direction": direction},
-        model={"type": "LightGCN", "args": {"out_channels": 2}},
+        model={"type": "RGCN", "args": {"hidden_channels": 2}},
         loader={"batch_size": 3, "eval_batch_size": 3},
     )
     loaded = load_config(config)

@@ -220,13 +220,15 @@ def test_a_score_that_is_no_number_names_the_step(tmp_path, graph, metric):
 
 
 def test_anchors_that_keep_no_message_are_warned_of(tmp_path, graph, capsys):
-    for args, is_warned in (
-        ({"seeds": "anchors"}, True),
-        ({"seeds": "anchors", "max_labels_per_anchor": 1}, False),
-        ({"seeds": "anchors", "disjoint_train_ratio": 0.3}, False),
-        ({"seeds": "links"}, False),
+    lightgcn = {"model": {"type": "LightGCN", "args": {"out_channels": 8}}}
+    for args, model, is_warned in (
+        ({"seeds": "anchors"}, {}, True),
+        ({"seeds": "anchors"}, lightgcn, False),  # it keeps the links of a batch
+        ({"seeds": "anchors", "max_labels_per_anchor": 1}, {}, False),
+        ({"seeds": "anchors", "disjoint_train_ratio": 0.3}, {}, False),
+        ({"seeds": "links"}, {}, False),
     ):
-        loaded = load_config(_config(tmp_path, graph, task=_task(**args)))
+        loaded = load_config(_config(tmp_path, graph, task=_task(**args), **model))
         find_spec(loaded, open_bundle(loaded, None))
         said = capsys.readouterr().out
         assert ("keeps all links of" in said) == is_warned, (args, said)

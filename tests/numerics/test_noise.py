@@ -24,6 +24,10 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "hash": ({}, {"splits": HASH}),
     "several relations, two types": (TWO_TYPES | SEVERAL, {"splits": HASH}),
     "hard negatives": ({"num_hard_negatives": 200}, {"splits": HASH}),
+    "learned rows, batches' links kept": (
+        TWO_TYPES,
+        {"splits": HASH, "model": {"type": "LightGCN", "args": {"out_channels": 16}}},
+    ),
     "negatives by degree": ({}, {"splits": HASH, "negatives": "degree"}),
     "several relations, two types, by degree": (
         TWO_TYPES | SEVERAL,
@@ -47,6 +51,7 @@ def _config(folder: Path, graph: dict[str, Any], seed: int, how: dict[str, Any])
     }
     has_types = graph.get("num_targets") or graph.get("num_relations", 1) > 1
     model = {"type": "Hetero" if has_types else "GraphSAGE", "args": {"hidden_channels": 16}}
+    model = how.get("model", model)
     sampling = {"fanouts": [5, 5]} | ({"temporal": how["temporal"]} if "temporal" in how else {})
     return small_config(
         folder,

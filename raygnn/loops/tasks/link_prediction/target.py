@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from raygnn.config.section import Component, Problem
+from raygnn.config.slots import SLOTS
 from raygnn.data.bundle import Bundle
 from raygnn.data.edge_types import REVERSE_PREFIX, EdgeType, edge_type_name, parse_edge_type
 from raygnn.data.links.split import LinkSplit
@@ -115,6 +116,8 @@ class LinkTarget(TaskTarget):
         known: all links of the types, of all splits, from anchor to target: what a full ranking
             leaves out.
         reverse_types: edge types and their reverses.
+        has_own_messages: the links of a training batch are among its messages, as a model of
+            raygnn says; of a user's own it is not known here.
     """
 
     Arguments = LinkTargetArguments
@@ -128,6 +131,7 @@ class LinkTarget(TaskTarget):
     splits: dict[str, SupervisionEdges]
     known: KnownLinks
     reverse_types: dict[EdgeType, EdgeType]
+    has_own_messages: bool = False
 
     @classmethod
     def problems(cls, args: Mapping[str, Any]) -> list[tuple[str, int]]:
@@ -232,6 +236,7 @@ class LinkTarget(TaskTarget):
                 is_one_type=edge_types[0][0] == edge_types[0][2],
             ),
             reverse_types={et: other for et, other in reverses.items() if other is not None},
+            has_own_messages=_has_own_messages(config),
         )
 
     def summary(self, bundle: Bundle) -> Iterator[str]:
@@ -269,7 +274,7 @@ class LinkTarget(TaskTarget):
         """A warning of anchors whose links are all in the batch that they are in."""
         arguments = self.arguments
         carry_messages = not arguments.labels and not arguments.disjoint_train_ratio
-        if arguments.seeds == "links" or not carry_messages:
+        if arguments.seeds == "links" or not carry_messages or self.has_own_messages:
             return
         num_links = np.diff(self.splits["train"].indptr)
         cap = arguments.max_labels_per_anchor
@@ -280,6 +285,14 @@ class LinkTarget(TaskTarget):
                 f"{len(num_links):,} anchors out of their own messages in training. Set seeds: "
                 "links, or a smaller max_labels_per_anchor"
             )
+
+
+def _has_own_messages(config: Config) -> bool:
+    if config.model.type not in SLOTS["model"].names:
+        return False
+    from raygnn.models.graph_inputs import keeps_links
+
+    return keeps_links(config)
 
 
 def most_candidates(bundle: Bundle, output: LinkOutput) -> int:

@@ -33,6 +33,7 @@ from raygnn.loops.tasks.link_prediction.target import (
 from raygnn.losses import Candidates, LinkScores
 from raygnn.losses.seed_losses import in_full_precision
 from raygnn.models.graph_encoder import LinkPredictor
+from raygnn.models.graph_inputs import keeps_links
 from raygnn.sampling.batch import LinkBatch
 from raygnn.sampling.link_loader import LinkLoader, LinkPlan
 from raygnn.sampling.stores import LocalGraphStore
@@ -46,9 +47,9 @@ class LinkPrediction(EncoderTask[LinkBatch]):
 
     A batch is links, hard negatives of their anchors where the graph declares any, and random
     negatives, in one sampled subgraph: each node is encoded once. Message edges that repeat the
-    links of the batch are left out of it; edges of validation and test carry no messages in
-    training. `data.splits` splits the links (hash on the unordered pair, or temporal); without it
-    the split column of the edges does.
+    links of the batch are left out of it, unless the model's class says `keeps_links`; edges of
+    validation and test carry no messages in training. `data.splits` splits the links (hash on the
+    unordered pair, or temporal); without it the split column of the edges does.
 
     Args:
         edge_type: `src__rel__dst` of the links, or several, as a list or a pattern with `*`, all
@@ -284,6 +285,7 @@ class LinkPrediction(EncoderTask[LinkBatch]):
                 is_joint=self.objective.is_joint,
                 log_q=args.logq_correction,
                 cold_share=_cold_share(args, self.env.loaded),
+                exclude=not keeps_links(self.env.loaded.config, self.env.loaded.allow_modules),
             )
         return LinkLoader(
             graph,
