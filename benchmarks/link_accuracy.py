@@ -135,7 +135,7 @@ CASES = (
             values("optimizer.args.lr", "0.02", "0.05"),
         ),
         chosen="softmax, trust, lr 0.02",
-        plain=(),
+        plain=("--early_stopping.patience", "6"),  # 120 steps, as the example's
         plain_chosen="bpr, trust, lr 0.02",
         aims={},
     ),
@@ -339,13 +339,16 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _announce(case: Case, args: argparse.Namespace) -> None:
     config = load_config(EXAMPLES / case.config, []).config
     stopping, every = config.early_stopping, config.training.validate_every
+    of_plain = load_config(EXAMPLES / case.config, [*case.plain]).config.early_stopping
     assert stopping is not None
+    assert of_plain is not None
     num_epochs = every.epochs if every is not None else 1
     if args.grid == "small":
         _say(f"{case.dataset}, grid of both sides: {'; '.join(case.points)}")
     _say(
         f"{case.dataset}, stopping rule of both sides: {stopping.monitor} has not improved for "
-        f"{stopping.patience} validations; the best weights are tested. raygnn validates every "
+        f"{stopping.patience} validations (plain PyG: {of_plain.patience}); the best weights are "
+        f"tested. raygnn validates every "
         f"{num_epochs} epochs, at most {config.training.max_epochs}; plain PyG every "
         f"{VALIDATE_EVERY} steps, each over all links, at most {MAX_STEPS}"
     )
