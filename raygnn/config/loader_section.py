@@ -210,6 +210,11 @@ class TrainLoader(Section):
         default=None, description="Sampler threads per worker."
     )
     prefetch_batches: PositiveWhole | None = Field(default=None, description="Batches made ahead.")
+    balanced_seeds: bool = Field(
+        default=False,
+        description="Draw seeds so that all classes come equally often in an epoch: of small "
+        "classes nodes repeat, of large ones an epoch takes a part. For node classification.",
+    )
 
 
 class Loader(Section):
@@ -240,6 +245,11 @@ class Loader(Section):
         default=None, description="Settings that differ for validation."
     )
     test: SplitLoader | None = Field(default=None, description="Settings that differ for the test.")
+
+    @property
+    def balances_seeds(self) -> bool:
+        """Whether training draws all classes equally often."""
+        return self.train is not None and self.train.balanced_seeds
 
 
 @dataclass(frozen=True)

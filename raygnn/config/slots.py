@@ -80,6 +80,8 @@ _SCHEDULERS = (
 _LOSSES = {
     "cross_entropy": "CrossEntropy",
     "binary_cross_entropy": "BinaryCrossEntropy",
+    "focal": "Focal",
+    "binary_focal": "BinaryFocal",
     "mse": "MeanSquaredError",
     "retrieval": "Retrieval",
     "softmax": "SoftmaxOwnNegatives",
@@ -91,6 +93,7 @@ _LOSSES = {
 }
 _METRICS = {
     "accuracy": "Accuracy",
+    "balanced_accuracy": "BalancedAccuracy",
     "f1_macro": "F1Macro",
     "f1_micro": "F1Micro",
     "auroc": "AUROC",
@@ -145,6 +148,7 @@ SLOTS: Mapping[str, Slot] = MappingProxyType(
             "losses",
             ("torch.nn.Module",),
             {name: f"raygnn.losses.{loss}" for name, loss in _LOSSES.items()},
+            frozenset({"label_counts", "class_names"}),
             takes_functions=True,
         ),
         "metric": Slot(

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from raygnn.metrics import (
     Accuracy,
+    BalancedAccuracy,
     ComparedMetric,
     ComparedScores,
     F1Macro,
@@ -193,7 +194,7 @@ def _expected_metrics(
                 rows = labels.reshape(num_rows, len(shares)).astype(bool)
                 right = float(np.where(rows, shares, 1 - shares).prod(axis=1).sum())
             found |= metric.compute(torch.tensor([right, num_rows], dtype=torch.float64))
-        elif isinstance(metric, F1Macro | F1Micro):
+        elif isinstance(metric, BalancedAccuracy | F1Macro | F1Micro):
             counts = np.concatenate([of_split * shares, num_rows * shares, of_split])
             found |= metric.compute(torch.from_numpy(counts.astype(np.float64)))
     return found

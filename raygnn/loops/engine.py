@@ -6,7 +6,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 from torch import nn
@@ -93,6 +93,7 @@ class Engine:
         self.interrupted_by: str | None = None
         self.resumed_from: str | None = None
         self.best = BestWeights(_best_tracker(self))
+        self.class_figures: dict[str, dict[str, dict[str, Any]]] = {}  # by split and class
         self.early_stopper = _early_stopper(self)
         self._save = save
         self._log_window, self._validation_window = RunningMean(), RunningMean()
@@ -175,11 +176,23 @@ class Engine:
             raise
 
     def test(self) -> dict[str, float]:
-        """Loads the best weights back and evaluates the test split with them."""
+        """Loads the best weights back and evaluates the test split with them.
+
+        `class_figures` then has those of the test, or of the validation where there is no test.
+        """
         self.best.restore(self.optimization.module)
-        limit = self.config.training.num_test_batches
+        figures, limits = self.task.class_figures(), self.config.training
+        of_classes = [] if figures is None else [figures]
+        evaluated = partial(evaluate, self.task, moment=self._moment())
         with self.optimization.gathered(), self.optimization.autocast():
-            metrics = evaluate(self.task, "test", limit, self.metrics, moment=self._moment())
+            metrics = evaluated("test", limits.num_test_batches, [*self.metrics, *of_classes])
+            again = {}
+            if of_classes and not metrics:
+                again = evaluated("val", limits.num_val_batches, of_classes)
+        if figures is not None:
+            found = {"test": figures.take_from(metrics, "test")}
+            found["val"] = figures.take_from(again, "val")
+            self.class_figures = {split: rows for split, rows in found.items() if rows}
         self.callbacks.call("on_test_end", metrics)
         return metrics
 

@@ -16,6 +16,7 @@ from raygnn.data.bundle import Bundle
 from raygnn.loops.baselines import Baselines
 from raygnn.loops.model_spec import ModelSpec
 from raygnn.losses import Candidates
+from raygnn.metrics import ClassFigures
 from raygnn.sampling.batch import LinkBatch
 from raygnn.sampling.batch_sequence import BatchSequence, BatchT
 
@@ -176,6 +177,10 @@ class Task(ABC, Generic[BatchT]):
     def build_metrics(self) -> Sequence[Any]:
         """The metrics of evaluation (`raygnn.metrics`)."""
         return ()
+
+    def class_figures(self) -> ClassFigures | None:
+        """Figures by class or label of the last evaluation; None of a task without classes."""
+        return None
 
     def baselines(
         self, split: str, num_batches: int | None, metrics: Sequence[Any]

@@ -1,5 +1,6 @@
 """Losses that add: a sum over seeds or links, and the weight that the sum is divided by."""
 
+from raygnn.losses.class_losses import BinaryCrossEntropy, BinaryFocal, CrossEntropy, Focal
 from raygnn.losses.link_losses import (
     BPR,
     LinkBinaryCrossEntropy,
@@ -9,8 +10,6 @@ from raygnn.losses.link_losses import (
 )
 from raygnn.losses.link_scores import Candidates, LinkLoss, LinkScores, score_links
 from raygnn.losses.seed_losses import (
-    BinaryCrossEntropy,
-    CrossEntropy,
     EmbeddingL2,
     Loss,
     MeanSquaredError,
@@ -20,9 +19,11 @@ from raygnn.losses.seed_losses import (
 __all__ = [
     "BPR",
     "BinaryCrossEntropy",
+    "BinaryFocal",
     "Candidates",
     "CrossEntropy",
     "EmbeddingL2",
+    "Focal",
     "LinkBinaryCrossEntropy",
     "LinkLoss",
     "LinkScores",

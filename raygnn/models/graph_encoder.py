@@ -15,7 +15,7 @@ from raygnn.models.decoders import Decoder
 from raygnn.models.encoder import Encoder
 from raygnn.models.hetero_encoder import HeteroEncoder, keep_in_graph
 from raygnn.models.wrap import SubgraphModule
-from raygnn.sampling.batch import Batch
+from raygnn.sampling.batch import Batch, NodeBatch
 from raygnn.sampling.blocks import blocks_of, hetero_blocks_of
 
 
@@ -96,20 +96,29 @@ class NodePredictor(nn.Module):
         self.head = nn.Identity() if head_channels is None else nn.Linear(*head_channels)
         self._target = target
 
-    def forward(self, batch: Batch, *, with_embeddings: bool = False) -> Any:
-        """Predicts the seeds of a batch.
+    def forward(self, batch: NodeBatch, *, with_embeddings: bool = False) -> Any:
+        """Predicts the seeds of a batch, which may repeat.
 
         Returns:
             [num_seeds, num_outputs], or a dictionary of such where a user's model gives one; with
             the embeddings that it was read from, as a pair, where they are wanted.
         """
-        embeddings = self.encoder(batch)[self._target]
+        embeddings = _of_seeds(self.encoder(batch)[self._target], batch)
         prediction = self.readout(embeddings)
         return (prediction, embeddings) if with_embeddings else prediction
 
     def readout(self, embedding: Any) -> Any:
         """[num_nodes, width of the encoder] to [num_nodes, num_outputs]."""
         return self.head(embedding)
+
+
+def _of_seeds(rows: Any, batch: NodeBatch) -> Any:
+    """Rows of distinct seeds as rows of all seeds; a dictionary of such, too."""
+    if isinstance(rows, dict):
+        return {name: _of_seeds(output, batch) for name, output in rows.items()}
+    if batch.nodes[batch.node_type].num_seeds == len(batch.seed_index):
+        return rows  # none repeats
+    return rows[batch.seed_index]
 
 
 class LinkPredictor(nn.Module):

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 _PACKAGES = ("torch", "torch_geometric", "ray", "numpy", "numba", "pyarrow")
 _SPLITS = {"train": "training", "val": "validation", "test": "test"}
+_MAX_CLASSES = 200  # in a table
 
 #: A table: its heads, and its rows.
 Table = tuple[tuple[str, ...], list[tuple[Any, ...]]]
@@ -94,7 +95,7 @@ def build_report(
             for name, value in metrics.items()
             if name.startswith(("test/", "val/"))
         },
-        tables=_tables(engine, starts),
+        tables={**_class_tables(metrics.get("per_class", {})), **_tables(engine, starts)},
         facts=_environment(engine),
         config_yaml=engine.loaded.saved_yaml(),
         notes=[note, *filter(None, [metrics["warnings"]]), *verdicts(metrics)],
@@ -166,6 +167,19 @@ def _tables(engine: Engine, starts: list[dict[str, Any]]) -> dict[str, Table]:
         ),
         "Splits": (("split", "seeds", "batches"), _splits(engine)),
     }
+
+
+def _class_tables(per_class: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> dict[str, Table]:
+    """A table for each split: the rarest classes first."""
+    tables = {}
+    for split, figures in per_class.items():
+        by_support = sorted(figures.items(), key=lambda item: item[1]["support"])
+        heading = f"Classes, {_SPLITS[split]}"
+        if len(figures) > _MAX_CLASSES:
+            heading += f": the rarest {_MAX_CLASSES} of {len(figures):,}"
+        heads = ("class", *by_support[0][1])
+        tables[heading] = heads, [(name, *row.values()) for name, row in by_support[:_MAX_CLASSES]]
+    return tables
 
 
 def _label_edges(bundle: Bundle) -> dict[str, Table]:

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 
 from raygnn.errors import ConfigError
+from raygnn.sampling.balanced_order import BalancedOrder
 from raygnn.sampling.batch import Batch
 from raygnn.sampling.prefetch import DeviceCopies, map_ahead
 from raygnn.sampling.rng import BatchKey, batch_key, seed_order
@@ -30,6 +31,7 @@ class SequenceOptions(TypedDict):
     split: str
     seed: int
     shuffle: bool
+    classes: NotRequired[np.ndarray | None]
     rank: NotRequired[int]
     world_size: NotRequired[int]
     num_threads: NotRequired[int | None]
@@ -51,6 +53,8 @@ class BatchSequence(ABC, Generic[BatchT]):
         batch_size: examples per micro-batch; the last one of an epoch may have fewer.
         split: a name; loaders of other names draw otherwise.
         shuffle: whether the order of examples is another in each epoch; else it is as given.
+        classes: integers [num_examples], with `shuffle`: examples are drawn so that all classes
+            come equally often in an epoch, see `BalancedOrder`. None takes each example once.
         num_threads: that make batches beside training; 0 makes each when it is asked for. None is
             one, but where training keeps all cores busy: there as many as torch has make
             `prefetch_batches` while training waits, then training has the cores to itself.
@@ -70,6 +74,7 @@ class BatchSequence(ABC, Generic[BatchT]):
         split: str,
         seed: int,
         shuffle: bool,
+        classes: np.ndarray | None = None,
         rank: int = 0,
         world_size: int = 1,
         num_threads: int | None = None,
@@ -83,6 +88,7 @@ class BatchSequence(ABC, Generic[BatchT]):
         self.split = split
         self.seed = seed
         self.shuffle = shuffle
+        self._balanced = None if classes is None else BalancedOrder(classes, seed)
         self.rank = rank
         self.world_size = world_size
         self.num_threads = num_threads
@@ -159,6 +165,8 @@ class BatchSequence(ABC, Generic[BatchT]):
         stop = min(start + self.batch_size, self.num_examples)
         if not self.shuffle:
             return np.arange(start, stop)
+        if self._balanced is not None:
+            return self._balanced.places(epoch, start, stop)
         return seed_order(self.num_examples, self.seed, epoch, start, stop)
 
     def close(self) -> None:

@@ -32,8 +32,9 @@ class NeighborLoader(BatchSequence[NodeBatch]):
         edge_columns: the same of the edges.
         as_of: the time of all seeds, of a sampler that samples in time; None takes the times of
             the seeds from the sampler's column of their node type.
-        options: batch_size, split, seed, shuffle, rank, world_size, num_threads, prefetch_batches,
-            device: how seeds are cut into batches and who makes them; see `BatchSequence`.
+        options: batch_size, split, seed, shuffle, classes, rank, world_size, num_threads,
+            prefetch_batches, device: how seeds are cut into batches and who makes them; see
+            `BatchSequence`.
     Raises:
         ConfigError: a number is out of range.
         DataError: the graph has no such node type or column, or a seed is not one of its nodes.

@@ -78,25 +78,33 @@ def seed_order(num_seeds: int, seed: int, epoch: int, start: int, stop: int) -> 
     Source: Black and Rogaway, Ciphers with Arbitrary Finite Domains, 2002.
     """
     assert 0 <= start <= stop <= num_seeds
-    half_bits = max(1, (max(num_seeds - 1, 0).bit_length() + 1) // 2)
     key = chain_key(RNG_VERSION, seed, text_key("seed order"), epoch)
     out = np.empty(stop - start, np.int64)
-    _permute(np.uint64(num_seeds), start, np.uint64(half_bits), np.uint64(key), out)
+    _permute(np.uint64(num_seeds), start, np.uint64(half_bits(num_seeds)), np.uint64(key), out)
     return out
+
+
+def half_bits(num: int) -> int:
+    """Bits of a half of the Feistel network that permutes range(num)."""
+    return max(1, (max(num - 1, 0).bit_length() + 1) // 2)
 
 
 @njit(nogil=True, cache=True)
 def _permute(num_seeds, start, half_bits, key, out):  # type: ignore[no-untyped-def]
-    mask = (np.uint64(1) << half_bits) - np.uint64(1)
     for i in range(len(out)):
-        value = np.uint64(start + i)
-        while True:
-            left, right = value >> half_bits, value & mask
-            for number in range(_NUM_ROUNDS):
-                # right has at most 32 bits, so the round's number does not touch it
-                mixed = splitmix64(key ^ (np.uint64(number) << np.uint64(32)) ^ right)
-                left, right = right, left ^ (mixed & mask)
-            value = (left << half_bits) | right
-            if value < num_seeds:
-                break
-        out[i] = np.int64(value)
+        out[i] = permuted(np.uint64(start + i), num_seeds, half_bits, key)
+
+
+@njit(nogil=True, cache=True)
+def permuted(value, num, half_bits, key):  # type: ignore[no-untyped-def]
+    """Where a permutation of range(num), given by a key, takes a value; all are uint64."""
+    mask = (np.uint64(1) << half_bits) - np.uint64(1)
+    while True:
+        left, right = value >> half_bits, value & mask
+        for number in range(_NUM_ROUNDS):
+            # right has at most 32 bits, so the round's number does not touch it
+            mixed = splitmix64(key ^ (np.uint64(number) << np.uint64(32)) ^ right)
+            left, right = right, left ^ (mixed & mask)
+        value = (left << half_bits) | right
+        if value < num:
+            return np.int64(value)

@@ -126,10 +126,11 @@ def test_rare_classes_are_named(tmp_path, capsys, off):
     )
     metrics = raygnn.train.fit(config).metrics
     text = metrics["warnings"]
-    assert text.startswith("classes of under 1 % of the ")
+    assert text.startswith("classes of under 3.3 % of the ")
     assert "'rare' (0." in text
     assert ("elements of feature 'x' of 'n' spread from 0.2" in text) == off
     out = capsys.readouterr().out
-    assert "warning: classes of under 1 %" in out
+    assert "warning: classes of under 3.3 %" in out
     assert "warning: elements of feature 'x'" in out
     assert "test/average_precision" in metrics
+    assert list(metrics["per_class"]["test"]) == ["a", "b", "rare"]

@@ -17,6 +17,10 @@ from raygnn.data.tables.graph_tables import GraphTables, NodeRows, edge_rows, no
 def planted_partition(
     num_nodes: Annotated[int, field("the number of nodes", low=2)] = 5000,
     num_classes: Annotated[int, field("the number of communities, the labels", low=2)] = 8,
+    rare: Annotated[
+        float | None,
+        field("the share of nodes in the last community (default: as others)", low=0, high=0.5),
+    ] = None,
     avg_degree: Annotated[float, field("the mean number of neighbors of a node", low=0)] = 12.0,
     homophily: Annotated[
         float, field("the share of edges that stay within a community", low=0, high=1)
@@ -33,11 +37,15 @@ def planted_partition(
 
     Each edge's first end is uniform; the other is, with probability `homophily`, uniform in the
     same community and otherwise uniform among the others. A feature row is its community's center,
-    a random unit vector, plus Gaussian noise of expected norm `noise`. Loops and repeated edges
+    a random unit vector, plus Gaussian noise of expected norm `noise`. With `rare` the last
+    community has that share of the nodes, and the others are equal. Loops and repeated edges
     are dropped, so that the mean degree comes out slightly lower in small dense graphs.
     """
     num_classes = min(num_classes, num_nodes)
-    labels = draw_permutation(seed, "labels", num_nodes) % num_classes
+    order = draw_permutation(seed, "labels", num_nodes)
+    labels = order % num_classes
+    if rare is not None:
+        labels = np.where(order < rare * num_nodes, num_classes - 1, order % (num_classes - 1))
     source, target = _draw_edges(labels, num_classes, avg_degree, homophily, seed)
     features = class_features(labels, num_classes, num_features, noise, seed)
     nodes = node_rows(np.arange(num_nodes), {"x": features}, {"y": labels})

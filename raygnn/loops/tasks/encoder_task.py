@@ -13,6 +13,7 @@ from torch import Tensor
 
 from raygnn.config import Component, LoadedConfig, build
 from raygnn.data.bundle import Bundle
+from raygnn.errors import ConfigError
 from raygnn.loops.model_spec import ModelSpec
 from raygnn.loops.task import Task, TaskEnvironment
 from raygnn.loops.tasks.build_encoder import completed, make_spec
@@ -139,18 +140,32 @@ class EncoderTask(Task[BatchT]):
         """Arguments of the loaders of a split: its batches, this rank's share, edge columns."""
         env, config = self.env, self.env.loaded.config
         settings = config.loader_plan(split)
+        is_balanced = split == "train" and config.loader.balances_seeds
         return {
             "edge_columns": self.spec.edge_inputs,
             "batch_size": settings.batch_size,
             "split": split,
             "seed": config.seed,
             "shuffle": split == "train",
+            "classes": self.seed_classes() if is_balanced else None,
             "rank": env.rank,
             "world_size": env.world_size,
             "num_threads": settings.num_threads,
             "prefetch_batches": settings.prefetch_batches,
             "device": env.device,
         }
+
+    def seed_classes(self) -> np.ndarray:
+        """Classes of the training seeds, integers [num_seeds], for `loader.train.balanced_seeds`.
+
+        Raises:
+            ConfigError: the task has none, which is so unless it overrides this method.
+        """
+        raise ConfigError(
+            f"loader.train.balanced_seeds=True is invalid: {self.env.loaded.config.task.type} has "
+            "no classes of seeds. Set it to false.",
+            id="loader-balanced-classes",
+        )
 
     def encode_exactly(
         self, encoder: GraphEncoder, graph: LocalGraphStore, node_types: Sequence[str]

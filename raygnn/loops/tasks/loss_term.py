@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from raygnn.config import Component, LoadedConfig, build, resolve
+from raygnn.config.components import parameters_of
 from raygnn.config.slots import SLOTS
 from raygnn.config.training_section import LossTerm
 from raygnn.errors import ConfigError
@@ -77,19 +78,26 @@ class BoundTerm:
 
 
 def bind_term(
-    term: LossTerm, name: str, loaded: LoadedConfig, provided: Collection[str], device: torch.device
+    term: LossTerm,
+    name: str,
+    loaded: LoadedConfig,
+    provided: Collection[str],
+    device: torch.device,
+    known: Mapping[str, Any],
 ) -> BoundTerm:
     """Builds a term and finds out what to call it with.
 
     Args:
         provided: names of the inputs that the task gives.
+        known: what the constructor of a loss gets as far as it has parameters for it.
     Raises:
         ConfigError: it takes an input that there is not, or its reduction cannot be exact.
     """
     target = resolve(Component(type=term.type, args=term.args), "loss", loaded.allow_modules)
     if isinstance(target, type):
         component = Component(type=term.type, args=term.args)
-        loss = build(component, "loss", loaded.allow_modules).to(device)
+        injected = {key: known[key] for key in known if key in parameters_of(target)}
+        loss = build(component, "loss", loaded.allow_modules, **injected).to(device)
         _check_reduction(loss)
     else:
         loss = partial(target, **term.args)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -27,17 +28,23 @@ class Objective:
     Args:
         default: short name of the loss without any under `losses`.
         provided: names of the inputs that each call gives.
+        known: of the labels; constructors of losses get those that they have parameters for.
     Raises:
         ConfigError: a term takes other inputs.
     """
 
     def __init__(
-        self, loaded: LoadedConfig, default: str, provided: Collection[str], device: torch.device
+        self,
+        loaded: LoadedConfig,
+        default: str,
+        provided: Collection[str],
+        device: torch.device,
+        known: Mapping[str, Any] = MappingProxyType({}),
     ) -> None:
         configured = loaded.config.losses or [LossTerm(type=default)]
         names = term_names(configured)
         self._terms = [
-            bind_term(term, name, loaded, provided, device)
+            bind_term(term, name, loaded, provided, device, known)
             for term, name in zip(configured, names, strict=True)
         ]
 

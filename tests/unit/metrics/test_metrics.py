@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 
 import numpy as np
 import pytest
@@ -19,6 +20,8 @@ from raygnn.metrics import (
     R2,
     Accuracy,
     AveragePrecision,
+    BalancedAccuracy,
+    ClassFigures,
     ComparedMetric,
     F1Macro,
     F1Micro,
@@ -71,6 +74,43 @@ def test_multi_class_counts_are_scikit_learns(rows: tuple[Tensor, Tensor]) -> No
     for metric, average in ((F1Macro, "macro"), (F1Micro, "micro")):
         theirs = sk.f1_score(target, predicted, average=average, zero_division=0)
         assert value_of(metric(width, "multi_class"), prediction, target) == pytest.approx(theirs)
+
+
+@settings(max_examples=40, deadline=None)
+@given(multi_class())
+def test_balanced_accuracy_is_scikit_learns(rows: tuple[Tensor, Tensor]) -> None:
+    prediction, target = rows
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of classes that are predicted and do not occur
+        theirs = sk.balanced_accuracy_score(target, prediction.argmax(1))
+    ours = value_of(BalancedAccuracy(prediction.shape[1], "multi_class"), prediction, target)
+    assert ours == pytest.approx(theirs)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.one_of(multi_class(), multi_label()))
+def test_figures_of_classes_are_scikit_learns(rows: tuple[Tensor, Tensor]) -> None:
+    prediction, target = rows
+    width, is_classes = prediction.shape[1], target.dim() == 1
+    predicted = prediction.argmax(1) if is_classes else (prediction > 0).long()
+    if not is_classes and width == 1:
+        return  # scikit-learn takes one column for a binary problem, not for one label
+    names = [f"a/{i}" for i in range(width)]
+    figures = ClassFigures(width, "multi_class" if is_classes else "multi_label", names)
+    metrics = {"test/loss": 1.0, "val/class/a/0/f1": 2.0}
+    for name, value in figures.compute(figures.update(prediction, target)).items():
+        metrics[f"test/{name}"] = value
+    found = figures.take_from(metrics, "test")
+    assert metrics == {"test/loss": 1.0, "val/class/a/0/f1": 2.0}
+    theirs = sk.precision_recall_fscore_support(
+        target, predicted, labels=range(width), zero_division=np.nan
+    )
+    assert list(found) == names
+    for name, *expected in zip(names, *theirs, strict=True):
+        assert list(found[name]) == ["precision", "recall", "f1", "support"]
+        ours = [math.nan if v is None else v for v in found[name].values()]
+        assert ours == pytest.approx(expected, nan_ok=True)
+        assert isinstance(found[name]["support"], int)
 
 
 @settings(max_examples=40, deadline=None)

@@ -106,6 +106,16 @@ def test_planted_partition_has_the_homophily_and_degree_asked_for(homophily: flo
     assert abs(len(source) / 3000 - 10) < 0.3
 
 
+@pytest.mark.parametrize(("num_classes", "rare"), [(2, 0.02), (4, 0.1), (3, 0.0), (2, 0.5)])
+def test_planted_partition_has_a_rare_community(num_classes: int, rare: float) -> None:
+    tables = synthetic_tables(
+        "planted_partition", num_nodes=1000, num_classes=num_classes, rare=rare
+    )
+    counts = np.bincount(tables.nodes["node"].table["y"], minlength=num_classes)
+    assert counts[-1] == round(1000 * rare)
+    assert counts[:-1].max() - counts[:-1].min() <= num_classes
+
+
 def test_planted_partition_needs_the_graph() -> None:
     """Features alone classify 55-75 %; averaged over neighbors, the same model is far better."""
     tables = synthetic_tables("planted_partition", num_nodes=2000)

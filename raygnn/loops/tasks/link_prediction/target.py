@@ -157,6 +157,14 @@ class LinkTarget(TaskTarget):
                 id="sampling-links-sampler",
             )
 
+        if config.loader.balances_seeds:
+            yield Problem(
+                ("loader", "train", "balanced_seeds"),
+                "links have no classes",
+                "Set it to false",
+                id="loader-balanced-classes",
+            )
+
     @property
     def edge_types(self) -> tuple[EdgeType, ...]:
         """Those of the relations, in the decoder's order."""

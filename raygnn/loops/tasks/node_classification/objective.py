@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from raygnn.config import LoadedConfig
+from raygnn.loops.tasks.node_classification.output import NodeOutput
 from raygnn.loops.tasks.objective import Objective
 
 _LOSS_OF = {
@@ -21,8 +22,10 @@ class NodeObjective(Objective):
     """Weighted sum of the terms under `losses`; by default the usual loss of the problem."""
 
     def __init__(
-        self, loaded: LoadedConfig, problem: str, device: torch.device | None = None
+        self, loaded: LoadedConfig, output: NodeOutput, device: torch.device | None = None
     ) -> None:
         exact = loaded.config.training.eval == "exact"
         inputs = _INPUTS - {"batch"} if exact else _INPUTS  # exact evaluation has no batches
-        super().__init__(loaded, _LOSS_OF[problem], inputs, device or torch.device("cpu"))
+        known = {"label_counts": output.label_counts, "class_names": output.class_names}
+        default = _LOSS_OF[output.problem]
+        super().__init__(loaded, default, inputs, device or torch.device("cpu"), known)

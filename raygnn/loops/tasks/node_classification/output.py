@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from raygnn.data.bundle import Bundle
+from raygnn.data.label_counts import LabelCounts
 from raygnn.data.standardization import ColumnScale
 from raygnn.errors import ConfigError, DataError
 from raygnn.loops.model_spec import Output
@@ -26,6 +27,8 @@ class NodeOutput(Output):
         class_names: of classes that the tables give as strings; class i is class_names[i].
         scale: of regression targets that the model gives in standard deviations from their mean;
             None where it gives them as they are.
+        label_counts: of the training nodes, by class or label; None of a regression, and in files
+            of older versions.
     """
 
     key = "nodes"
@@ -37,6 +40,13 @@ class NodeOutput(Output):
     num_outputs: int
     class_names: tuple[str, ...] | None = None
     scale: ColumnScale | None = None
+    label_counts: LabelCounts | None = None
+
+    @property
+    def shown_classes(self) -> list[str]:
+        """The names of classes or labels; numbers where they have none."""
+        names = self.class_names or ()
+        return [*names, *map(str, range(len(names), self.num_outputs))]
 
     @property
     def ends(self) -> tuple[str, str]:

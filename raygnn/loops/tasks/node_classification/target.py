@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from raygnn.config.section import Problem
 from raygnn.data.bundle import Bundle
+from raygnn.data.label_counts import BALANCED, LabelCounts
 from raygnn.data.splits import Splits, make_splits
 from raygnn.data.standardization import ColumnScale
 from raygnn.data.time_units import check_time_units
@@ -77,6 +79,27 @@ class NodeTarget(TaskTarget):
         return [(problem, _ANY_NUMBER) for problem in PROBLEMS if chosen in (None, problem)]
 
     @classmethod
+    def broken_rules(cls, config: Config) -> Iterator[Problem]:
+        """See `TaskTarget`."""
+        place = ("loader", "train", "balanced_seeds")
+        if not config.loader.balances_seeds:
+            return
+        if any(BALANCED in term.args.values() for term in config.losses):
+            yield Problem(
+                place,
+                f"losses have {BALANCED} weights, which make up for the same imbalance again",
+                "Set it to false, or remove these weights",
+                id="loader-balanced-twice",
+            )
+        if config.sampling.type is not None:
+            yield Problem(
+                place,
+                "seeds of small classes repeat in a batch, which PyG's samplers cannot express",
+                "Set it to false, or remove sampling.type",
+                id="loader-balanced-sampler",
+            )
+
+    @classmethod
     def find(cls, bundle: Bundle, config: Config, arguments: NodeTargetArguments) -> NodeTarget:
         """See `TaskTarget`."""
         node_type = _find_type(bundle, arguments.target)
@@ -104,11 +127,14 @@ class NodeTarget(TaskTarget):
         return cls(arguments, output, labels, splits)
 
     def trained_output(self, loaded: LoadedConfig) -> NodeOutput:
-        """With how the targets of a regression are standardised, where they are.
+        """With how the targets of a regression are standardised, or the counts of labels.
 
         Raises:
-            ConfigError: it was asked for, and the targets are classes.
+            ConfigError: targets that are classes are to be standardised, a loss does not fit, or
+                seeds are to be balanced that have no classes.
         """
+        from raygnn.loops.tasks.node_classification.objective import NodeObjective
+
         asked, output = self.arguments.standardize_target, self.output
         if output.problem != "regression":
             if asked:
@@ -117,13 +143,21 @@ class NodeTarget(TaskTarget):
                     "number to be regressed, but a class. Leave it out.",
                     id="task-standardize-class",
                 )
+            output = replace(output, label_counts=self._label_counts())
+            NodeObjective(loaded, output)  # checks weights of classes
+        _check_balanced_seeds(loaded.config, output)
+        if output.problem != "regression":
             return output
         if asked is None:
-            from raygnn.loops.tasks.node_classification.objective import NodeObjective
-
-            asked = NodeObjective(loaded, output.problem).measures_distance
+            asked = NodeObjective(loaded, output).measures_distance
         scale = ColumnScale.of_rows(self.labels[self.splits.train]) if asked else None
         return replace(output, scale=scale)
+
+    def _label_counts(self) -> LabelCounts:
+        output, labels = self.output, self.labels[self.splits.train]
+        if output.problem == "multi_class":
+            return LabelCounts.of_classes(labels, output.num_outputs)
+        return LabelCounts.of_labels(labels, output.num_outputs)
 
     def summary(self, bundle: Bundle) -> list[str]:
         """See `TaskTarget`."""
@@ -134,6 +168,15 @@ class NodeTarget(TaskTarget):
             f"{width} features, {output.problem} with {output.num_outputs} outputs; "
             f"train {len(splits.train):,}, val {len(splits.val):,}, test {len(splits.test):,}"
         ]
+
+
+def _check_balanced_seeds(config: Config, output: NodeOutput) -> None:
+    if config.loader.balances_seeds and output.problem != "multi_class":
+        raise ConfigError(
+            f"loader.train.balanced_seeds=True is invalid: {output.label!r} is not a class of each "
+            f"node, but {output.problem}. Set it to false.",
+            id="loader-balanced-classes",
+        )
 
 
 def _find_type(bundle: Bundle, target: str | None) -> str:

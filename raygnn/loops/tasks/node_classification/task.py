@@ -22,6 +22,7 @@ from raygnn.loops.tasks.node_classification.objective import NodeObjective
 from raygnn.loops.tasks.node_classification.output import NodeOutput
 from raygnn.loops.tasks.node_classification.target import METRICS_OF_ORDER, NodeTarget
 from raygnn.losses.seed_losses import in_units, standardized
+from raygnn.metrics import ClassFigures
 from raygnn.models.graph_encoder import NodePredictor
 from raygnn.sampling.batch import NodeBatch
 from raygnn.sampling.loader import NeighborLoader
@@ -60,7 +61,7 @@ class NodeClassification(EncoderTask[NodeBatch]):
     def setup(self, env: TaskEnvironment) -> None:
         """Builds the losses."""
         super().setup(env)
-        self.objective = NodeObjective(env.loaded, self.output.problem, env.device)
+        self.objective = NodeObjective(env.loaded, self.output, env.device)
         self.step_metrics = (*self.step_metrics, *self.objective.step_metrics)
         if self.output.scale is not None:
             self.loss_unit = _unit(self.output.label, self.output.scale)
@@ -70,6 +71,12 @@ class NodeClassification(EncoderTask[NodeBatch]):
         """What is predicted."""
         assert isinstance(self.spec.output, NodeOutput)
         return self.spec.output
+
+    @property
+    def _counts(self) -> np.ndarray:
+        """Training nodes of each class, or with each label."""
+        assert self.output.label_counts is not None
+        return np.array(self.output.label_counts.counts)
 
     def build_model(self) -> nn.Module:
         """The encoder; with `model.args.out_channels` set, a linear head follows it."""
@@ -91,6 +98,14 @@ class NodeClassification(EncoderTask[NodeBatch]):
         """See `EncoderTask`."""
         return self.output.num_outputs, self.output.problem
 
+    def class_figures(self) -> ClassFigures | None:
+        """Of classes and labels."""
+        output = self.output
+        if output.problem == "regression":
+            return None
+        problem: Any = output.problem
+        return ClassFigures(output.num_outputs, problem, output.shown_classes)
+
     def baselines(
         self, split: str, num_batches: int | None, metrics: Sequence[Any]
     ) -> Baselines | None:
@@ -108,27 +123,33 @@ class NodeClassification(EncoderTask[NodeBatch]):
         """Names the classes that are rare in training."""
         if self.output.problem != "multi_class":
             return []
-        counts = self._label_counts()
-        rare = np.flatnonzero((counts > 0) & (counts < _RARE * counts.sum()))
+        counts = self._counts
+        share = max(_RARE, 1 / (_IMBALANCE * len(counts)))
+        rare = np.flatnonzero((counts > 0) & (counts < share * counts.sum()))
         if not len(rare):
             return []
-        names = self.output.class_names
+        names = self.output.shown_classes
         shown = [
-            f"{c if names is None else names[c]!r} ({counts[c] / counts.sum():.2%}, {counts[c]:,})"
+            f"{names[c]!r} ({counts[c] / counts.sum():.2%}, {counts[c]:,})"
             for c in rare[:_MAX_NAMED]
         ]
         more = f" and {len(rare) - _MAX_NAMED} more" if len(rare) > _MAX_NAMED else ""
         return [
-            f"classes of under 1 % of the {counts.sum():,} training labels: {', '.join(shown)}"
-            f"{more}. Accuracy hardly counts them; see f1_macro and average_precision."
+            f"classes of under {100 * share:.2g} % of the {counts.sum():,} training labels: "
+            f"{', '.join(shown)}{more}. Accuracy hardly counts them; see f1_macro, "
+            f"average_precision, and per_class in metrics.json.{self._remedy()}"
         ]
 
-    def _label_counts(self) -> np.ndarray:
-        """Training nodes of each class, or of each label."""
-        output, labels = self.output, self.target.labels[self.target.splits.train]
-        if output.problem == "multi_class":
-            return np.bincount(labels.reshape(-1).astype(np.int64), minlength=output.num_outputs)
-        return labels.reshape(len(labels), output.num_outputs).astype(bool).sum(axis=0)
+    def _remedy(self) -> str:
+        """What to set for rare classes, where nothing is set."""
+        config = self.env.loaded.config
+        weighs = any({"class_weights", "alpha"} & set(term.args) for term in config.losses)
+        if weighs or config.loader.balances_seeds:
+            return ""
+        return (
+            " To weigh them more, set losses to [{type: cross_entropy, args: {class_weights: "
+            "balanced}}], or loader.train.balanced_seeds to true."
+        )
 
     def metric_names(self) -> Sequence[str]:
         """Of two classes, or of classes or labels far from balance, metrics of order too."""
@@ -145,7 +166,7 @@ class NodeClassification(EncoderTask[NodeBatch]):
             return every
         if output.num_outputs * max(len(splits.val), len(splits.test)) > _MAX_GATHERED:
             return names
-        counts = self._label_counts()
+        counts = self._counts
         if output.problem == "multi_class":
             present = counts[counts > 0]
             is_even = output.num_outputs > 2 and present.max() <= _IMBALANCE * present.min()
@@ -181,6 +202,12 @@ class NodeClassification(EncoderTask[NodeBatch]):
         """See `EncoderTask`."""
         output, seeds = self.output, getattr(self.target.splits, split)
         return self.neighbor_loader(split, seeds, output.node_type, {output.label: "y"})
+
+    def seed_classes(self) -> np.ndarray:
+        """See `EncoderTask`."""
+        if self.output.problem != "multi_class":
+            return super().seed_classes()
+        return self.target.labels[self.target.splits.train].reshape(-1)
 
     def _evaluate_exactly(self, split: str, num_batches: int) -> Iterator[EvalOutput]:
         """Judges this rank's share of the batches by what `prepare_evaluation` computed."""

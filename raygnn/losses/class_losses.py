@@ -1,0 +1,280 @@
+"""Losses of classes and labels, with weights and focal terms against imbalance."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from raygnn.data.label_counts import LabelCounts
+from raygnn.errors import ConfigError, DataError
+from raygnn.losses.class_weights import (
+    ClassWeights,
+    balanced_labels,
+    check_count,
+    class_weights,
+    numbers,
+    unknown_counts,
+)
+from raygnn.losses.seed_losses import Loss, entries, in_full_precision
+
+_LEAST_REST = 1e-12  # of a probability, see `_focal`
+
+
+class _ClassLoss(Loss):
+    """A loss over classes that exclude each other, which may have weights.
+
+    Args:
+        argument: name of the weights in the config.
+        weights: None where all weigh the same; see `class_weights`.
+    """
+
+    class_weights: Tensor | None
+
+    def __init__(
+        self,
+        argument: str,
+        weights: ClassWeights | None,
+        label_counts: LabelCounts | None,
+        class_names: Sequence[str] | None,
+    ) -> None:
+        super().__init__()
+        self._argument = argument
+        found = (
+            None if weights is None else class_weights(argument, weights, label_counts, class_names)
+        )
+        self._is_unknown = weights is not None and found is None
+        self.register_buffer("class_weights", found)
+
+    def _checked(self, prediction: Tensor, target: Tensor, loss: str) -> tuple[Tensor, Tensor]:
+        """Gives logits in full precision and classes, int64 [num_seeds].
+
+        Raises:
+            DataError: the target is not a class for each seed.
+        """
+        num_seeds = len(prediction)
+        if target.dim() == 2 and target.shape[1] == 1:
+            target = target.squeeze(1)
+        if target.shape != (num_seeds,) or target.is_floating_point():
+            raise DataError(
+                f"loss {loss}: labels are {target.dtype} of shape {list(target.shape)}, "
+                f"expected integers of shape {[num_seeds]}, a class per node. Use "
+                f"binary_{loss} for several labels per node, mse for regression.",
+                id="loss-label-type",
+            )
+        return in_full_precision(prediction), target.long()
+
+    def _weights(self, prediction: Tensor) -> Tensor | None:
+        """The weight of each class, on the prediction's device."""
+        if self._is_unknown:
+            raise unknown_counts(self._argument)
+        return _on(prediction, self.class_weights, self._argument)
+
+
+class CrossEntropy(_ClassLoss):
+    """Cross-entropy over classes that exclude each other.
+
+    Args:
+        label_smoothing: share of each target that is spread evenly over all classes, in [0, 1].
+        class_weights: `balanced`, a weight per class, or weights by class. The loss is divided by
+            the sum of the seeds' weights over the whole step, as `torch.nn.CrossEntropyLoss` does.
+        label_counts, class_names: of the training nodes; raygnn sets them.
+    Raises:
+        ConfigError: an argument is out of range.
+    """
+
+    def __init__(
+        self,
+        label_smoothing: float = 0.0,
+        class_weights: ClassWeights | None = None,
+        label_counts: LabelCounts | None = None,
+        class_names: Sequence[str] | None = None,
+    ) -> None:
+        super().__init__("class_weights", class_weights, label_counts, class_names)
+        if not 0.0 <= label_smoothing <= 1.0:
+            raise ConfigError(
+                f"losses.args.label_smoothing={label_smoothing!r} is invalid: it must lie in "
+                f"[0, 1]. Set 0.0 to switch it off.",
+                id="loss-argument",
+            )
+        self.label_smoothing = label_smoothing
+
+    def forward(self, prediction: Tensor, target: Tensor) -> tuple[Tensor, Tensor | float]:
+        """Takes classes as target, integers [num_seeds] or [num_seeds, 1]; see `Loss`."""
+        logits, classes = self._checked(prediction, target, "cross_entropy")
+        weights = self._weights(prediction)
+        loss_sum = functional.cross_entropy(
+            logits,
+            classes,
+            weight=weights,
+            reduction="sum",
+            label_smoothing=self.label_smoothing,
+        )
+        return loss_sum, float(len(classes)) if weights is None else weights[classes].sum()
+
+
+class Focal(_ClassLoss):
+    """Focal loss over classes that exclude each other: -alpha (1 - p)^gamma log p of the class.
+
+    It is divided by the number of seeds, whatever alpha is.
+
+    Args:
+        gamma: how little well classified seeds count; 0 is cross-entropy.
+        alpha: of two classes, the weight of the second one in [0, 1], of which the first has the
+            rest; or `balanced`, a weight per class, or weights by class.
+        label_counts, class_names: of the training nodes; raygnn sets them.
+    Raises:
+        ConfigError: an argument is out of range.
+    Source: Lin et al., Focal Loss for Dense Object Detection, arXiv:1708.02002, equation 5.
+    """
+
+    def __init__(
+        self,
+        gamma: float = 2.0,
+        alpha: float | ClassWeights | None = None,
+        label_counts: LabelCounts | None = None,
+        class_names: Sequence[str] | None = None,
+    ) -> None:
+        if isinstance(alpha, int | float):
+            alpha = _shares("alpha", alpha)
+        super().__init__("alpha", alpha, label_counts, class_names)
+        self.gamma = _exponent(gamma)
+
+    def forward(self, prediction: Tensor, target: Tensor) -> tuple[Tensor, Tensor | float]:
+        """Takes classes as target, integers [num_seeds] or [num_seeds, 1]; see `Loss`."""
+        logits, classes = self._checked(prediction, target, "focal")
+        log_p = logits.log_softmax(dim=1).gather(1, classes.unsqueeze(1)).squeeze(1)
+        losses = _focal(log_p, -log_p.expm1(), self.gamma)
+        weights = self._weights(prediction)
+        if weights is not None:
+            losses = losses * weights[classes]
+        return losses.sum(), float(len(classes))
+
+
+class BinaryCrossEntropy(Loss):
+    """Binary cross-entropy per label on logits, averaged over the labels of a seed.
+
+    Args:
+        pos_weight: a factor on the positive term of each label, against imbalance: one number, one
+            for each label, or `balanced`: of each label, training nodes without it over those with
+            it (1 of a label that all or none have).
+        label_counts: of the training nodes; raygnn sets them.
+    Raises:
+        ConfigError: a weight is out of range.
+    """
+
+    pos_weight: Tensor | None
+
+    def __init__(
+        self,
+        pos_weight: Sequence[float] | float | str | None = None,
+        label_counts: LabelCounts | None = None,
+    ) -> None:
+        super().__init__()
+        found = None
+        if isinstance(pos_weight, str):
+            pairs = balanced_labels("pos_weight", pos_weight, label_counts)
+            found = None if pairs is None else pairs[:, 1] / pairs[:, 0]
+        elif pos_weight is not None:
+            if isinstance(pos_weight, int | float):
+                pos_weight = [pos_weight]
+            found = numbers("pos_weight", pos_weight)
+        self._is_unknown = pos_weight is not None and found is None
+        self.register_buffer("pos_weight", found)
+
+    def forward(self, prediction: Tensor, target: Tensor) -> tuple[Tensor, Tensor | float]:
+        """Takes zeros and ones as target, [num_seeds, num_labels]; see `Loss`."""
+        if self._is_unknown:
+            raise unknown_counts("pos_weight")
+        prediction = in_full_precision(prediction)
+        target = entries("binary_cross_entropy", prediction, target)
+        num_seeds, num_labels = prediction.shape
+        pos_weight = self.pos_weight
+        if pos_weight is not None and len(pos_weight) == 1:
+            pos_weight = pos_weight.expand(num_labels)
+        pos_weight = _on(prediction, pos_weight, "pos_weight")
+        total = functional.binary_cross_entropy_with_logits(
+            prediction, target, pos_weight=pos_weight, reduction="sum"
+        )
+        return total / num_labels, float(num_seeds)
+
+
+class BinaryFocal(Loss):
+    """Focal loss per label on logits, averaged over the labels of a seed.
+
+    Args:
+        gamma: how little well classified labels count; 0 is binary cross-entropy.
+        alpha: weight of a label where a seed has it, in [0, 1]; where it has not, the rest. Or
+            `balanced`: of each label by itself, as of two classes.
+        label_counts: of the training nodes; raygnn sets them.
+    Raises:
+        ConfigError: an argument is out of range.
+    Source: arXiv:1708.02002, equation 5.
+    """
+
+    alpha: Tensor | None
+
+    def __init__(
+        self,
+        gamma: float = 2.0,
+        alpha: float | str | None = None,
+        label_counts: LabelCounts | None = None,
+    ) -> None:
+        super().__init__()
+        self.gamma = _exponent(gamma)
+        found = None
+        if isinstance(alpha, str):
+            found = balanced_labels("alpha", alpha, label_counts)
+        elif alpha is not None:
+            found = torch.tensor([_shares("alpha", alpha)])
+        self._is_unknown = alpha is not None and found is None
+        self.register_buffer("alpha", found)  # [num_labels or 1, 2], of seeds without and with it
+
+    def forward(self, prediction: Tensor, target: Tensor) -> tuple[Tensor, Tensor | float]:
+        """Takes zeros and ones as target, [num_seeds, num_labels]; see `Loss`."""
+        if self._is_unknown:
+            raise unknown_counts("alpha")
+        prediction = in_full_precision(prediction)
+        has_label = entries("binary_focal", prediction, target) > 0
+        margin = torch.where(has_label, prediction, -prediction)
+        losses = _focal(functional.logsigmoid(margin), (-margin).sigmoid(), self.gamma)
+        if self.alpha is not None:
+            without, with_label = self.alpha.to(losses.device).T
+            losses = losses * torch.where(has_label, with_label, without)
+        return losses.sum() / prediction.shape[1], float(len(prediction))
+
+
+def _on(prediction: Tensor, weights: Tensor | None, name: str) -> Tensor | None:
+    if weights is None:
+        return None
+    check_count(name, weights, prediction.shape[1])
+    return weights.to(prediction.device)
+
+
+def _focal(log_p: Tensor, rest: Tensor, gamma: float) -> Tensor:
+    """-rest^gamma log_p, where rest is 1 - p."""
+    # Below 1 the power has an infinite slope at 0, where log_p is 0 too.
+    return -log_p * rest.clamp(min=_LEAST_REST).pow(gamma)
+
+
+def _exponent(gamma: float) -> float:
+    if not isinstance(gamma, int | float) or not 0 <= gamma < float("inf"):
+        raise ConfigError(
+            f"losses.args.gamma={gamma!r} is invalid: it must be at least 0. Set 2.0, or 0.0 for "
+            "cross-entropy.",
+            id="loss-argument",
+        )
+    return float(gamma)
+
+
+def _shares(name: str, value: float) -> list[float]:
+    """The weights of the first and the second class, or of seeds without and with a label."""
+    if not isinstance(value, int | float) or isinstance(value, bool) or not 0 <= value <= 1:
+        raise ConfigError(
+            f"losses.args.{name}={value!r} is invalid: the weight of the second class, or of a "
+            "label, lies in [0, 1]. Set 0.25, balanced, or null for equal weights.",
+            id="loss-argument",
+        )
+    return [1 - value, float(value)]

@@ -1,0 +1,231 @@
+"""Weights of classes and focal losses against scikit-learn, torch and the formulas."""
+
+from __future__ import annotations
+
+import math
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sklearn.utils.class_weight import compute_class_weight
+from torch import Tensor
+from torch.nn import functional
+
+from raygnn.data.label_counts import LabelCounts
+from raygnn.losses import BinaryCrossEntropy, BinaryFocal, CrossEntropy, Focal, Loss
+from tests.errors import raises
+
+LABELS = st.lists(st.integers(0, 4), min_size=1, max_size=40).map(np.array)
+
+
+def mean_of(loss: Loss, prediction: Tensor, target: Tensor) -> Tensor:
+    loss_sum, weight = loss(prediction, target)
+    return loss_sum / weight
+
+
+def rows(num_seeds: int = 30, num_classes: int = 3) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(num_seeds)
+    logits = 3 * torch.randn(num_seeds, num_classes, generator=generator)
+    return logits, torch.randint(num_classes, (num_seeds,), generator=generator)
+
+
+@settings(max_examples=60, deadline=None)
+@given(LABELS)
+def test_balanced_classes_are_scikit_learns(labels: np.ndarray) -> None:
+    present = np.unique(labels)
+    weights = LabelCounts.of_classes(labels, 6).class_weights()
+    expected = np.ones(6)
+    expected[present] = compute_class_weight("balanced", classes=present, y=labels)
+    np.testing.assert_allclose(weights, expected)
+    assert weights[labels].mean() == pytest.approx(1.0)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(1, 30), st.integers(0, 2**16))
+def test_balanced_labels_are_those_of_two_classes_each(num_nodes: int, seed: int) -> None:
+    labels = np.random.default_rng(seed).random((num_nodes, 4)) < [0.0, 0.2, 0.5, 1.0]
+    weights = LabelCounts.of_labels(labels, 4).binary_weights()
+    for column, pair in zip(labels.T, weights, strict=True):
+        expected = np.ones(2)
+        present = np.unique(column)
+        expected[present.astype(int)] = compute_class_weight("balanced", classes=present, y=column)
+        np.testing.assert_allclose(pair, expected)
+
+
+@pytest.mark.parametrize("loss", [CrossEntropy, Focal])
+def test_weights_are_given_as_balanced_or_by_class(loss: type[Loss]) -> None:
+    logits, target = rows()
+    argument = "class_weights" if loss is CrossEntropy else "alpha"
+    counts, names = LabelCounts(10, (6, 0, 4)), ("a", "b", "c")
+
+    def value(weights: object, class_names: object = None) -> float:
+        built = loss(**{argument: weights}, label_counts=counts, class_names=class_names)
+        return float(mean_of(built, logits, target))
+
+    assert value("balanced") == pytest.approx(value([10 / 12, 1.0, 10 / 8]))
+    assert value({"c": 3, "a": 0.5}, names) == pytest.approx(value([0.5, 1.0, 3.0]))
+    assert value({2: 3}) == pytest.approx(value([1.0, 1.0, 3.0]))
+    assert value({"1": 0}) == pytest.approx(value([1.0, 0.0, 1.0]))
+
+
+def test_balanced_cross_entropy_is_torchs_weighted_mean() -> None:
+    logits, target = rows()
+    counts = LabelCounts.of_classes(target.numpy(), 3)
+    weight = compute_class_weight("balanced", classes=np.arange(3), y=target.numpy())
+    expected = functional.cross_entropy(logits, target, weight=torch.tensor(weight).float())
+    ours = mean_of(CrossEntropy(class_weights="balanced", label_counts=counts), logits, target)
+    torch.testing.assert_close(ours, expected)
+
+
+def test_balanced_positives_are_weighed_by_the_ratio() -> None:
+    logits, _ = rows()
+    labels = (logits.roll(1, 0) > 1).long()
+    counts = LabelCounts.of_labels(labels.numpy(), 3)
+    positives = labels.sum(dim=0)
+    expected = functional.binary_cross_entropy_with_logits(
+        logits, labels.float(), pos_weight=(len(labels) - positives) / positives
+    )
+    loss = BinaryCrossEntropy("balanced", counts)
+    torch.testing.assert_close(mean_of(loss, logits, labels), expected)
+    unknown = BinaryCrossEntropy("balanced", LabelCounts(5, (0, 5, 1)))
+    assert unknown.pos_weight is not None
+    assert unknown.pos_weight.tolist() == [1.0, 1.0, 4.0]
+
+
+@pytest.mark.parametrize("gamma", [0.0, 0.5, 1, 2.0, 5.0])
+@pytest.mark.parametrize("alpha", [None, [0.5, 1.0, 2.0]])
+def test_focal_is_the_formula(gamma: float, alpha: list[float] | None) -> None:
+    logits, target = rows()
+    p = logits.double().softmax(1)[torch.arange(len(target)), target]
+    factor = 1.0 if alpha is None else torch.tensor(alpha).double()[target]
+    expected = (-factor * (1 - p) ** gamma * p.log()).mean()
+    assert float(mean_of(Focal(gamma, alpha), logits, target)) == pytest.approx(float(expected))
+
+
+@pytest.mark.parametrize("alpha", [None, 0.25])
+def test_focal_of_two_classes_is_binary_focal(alpha: float | None) -> None:
+    logits, target = rows(num_classes=2)
+    margin = (logits[:, 1] - logits[:, 0]).unsqueeze(1)
+    two, one = Focal(2.0, alpha), BinaryFocal(2.0, alpha)
+    torch.testing.assert_close(mean_of(two, logits, target), mean_of(one, margin, target))
+
+
+@pytest.mark.parametrize("gamma", [0.0, 0.5, 2.0])
+@pytest.mark.parametrize("alpha", [None, 0.25, 0.0, 1])
+def test_binary_focal_is_the_formula(gamma: float, alpha: float | None) -> None:
+    logits, _ = rows()
+    labels = (logits.roll(1, 0) > 1).long()
+    p = logits.double().sigmoid()
+    p_t = torch.where(labels == 1, p, 1 - p)
+    a_t = 1.0 if alpha is None else torch.where(labels == 1, float(alpha), 1.0 - alpha)
+    expected = (-a_t * (1 - p_t) ** gamma * p_t.log()).mean()
+    ours = mean_of(BinaryFocal(gamma, alpha), logits, labels)
+    assert float(ours) == pytest.approx(float(expected), rel=1e-5)
+
+
+def test_balanced_binary_focal_weighs_both_sides_of_a_label() -> None:
+    logits, _ = rows(num_classes=1)
+    labels = (torch.arange(30) < 3).long()
+    counts = LabelCounts.of_labels(labels.numpy(), 1)
+    ours = mean_of(BinaryFocal(0.0, "balanced", counts), logits, labels)
+    weight = torch.tensor([30 / 54, 5.0])[labels].unsqueeze(1)
+    expected = functional.binary_cross_entropy_with_logits(
+        logits, labels.float().unsqueeze(1), weight=weight
+    )
+    torch.testing.assert_close(ours, expected)
+
+
+def test_without_gamma_focal_is_cross_entropy() -> None:
+    logits, target = rows()
+    torch.testing.assert_close(
+        mean_of(Focal(0.0), logits, target), functional.cross_entropy(logits, target)
+    )
+
+
+@pytest.mark.parametrize("gamma", [0.0, 0.3, 1.0, 2.0])
+def test_extreme_logits_have_finite_gradients(gamma: float) -> None:
+    logits = torch.tensor([[200.0, -200.0], [-200.0, 200.0], [0.0, 0.0]], requires_grad=True)
+    target = torch.tensor([0, 0, 1])
+    (two,) = torch.autograd.grad(Focal(gamma)(logits, target)[0], logits)
+    (labels,) = torch.autograd.grad(
+        BinaryFocal(gamma)(logits, functional.one_hot(target))[0], logits
+    )
+    assert bool(two.isfinite().all())
+    assert bool(labels.isfinite().all())
+    assert two[0].abs().max() == 0
+    assert two[1, 0] == pytest.approx(-1.0)  # as of cross-entropy, where p is 0
+
+
+@settings(max_examples=40, deadline=None)
+@given(cuts=st.lists(st.integers(0, 30), max_size=4))
+@pytest.mark.parametrize(
+    "loss",
+    [
+        CrossEntropy(class_weights="balanced", label_counts=LabelCounts(100, (90, 8, 2))),
+        Focal(2.0, "balanced", LabelCounts(100, (90, 8, 2))),
+        BinaryFocal(2.0, 0.25),
+        BinaryCrossEntropy("balanced", LabelCounts(100, (90, 8, 2))),
+    ],
+)
+def test_sums_and_weights_add_over_any_cut(loss: Loss, cuts: list[int]) -> None:
+    logits, target = rows()
+    if isinstance(loss, BinaryFocal | BinaryCrossEntropy):
+        target = functional.one_hot(target)
+    whole_sum, whole_weight = loss(logits, target)
+    parts = [loss(logits[a:b], target[a:b]) for a, b in pairwise([0, *sorted(cuts), len(logits)])]
+    assert float(sum(part[0] for part in parts)) == pytest.approx(float(whole_sum), rel=1e-5)
+    assert float(sum(part[1] for part in parts)) == pytest.approx(float(whole_weight))
+
+
+COUNTS = LabelCounts(10, (6, 4))
+
+
+@pytest.mark.parametrize("loss", [CrossEntropy, Focal])
+def test_wrong_weights_are_named(loss: type[Loss]) -> None:
+    argument = "class_weights" if loss is CrossEntropy else "alpha"
+
+    def build(weights: object, **known: object) -> Loss:
+        return loss(**{argument: weights}, **known)
+
+    for wrong in ("balance", [1.0, "x"], [1.0, -1.0], [True, 2.0], [math.nan, 1.0]):
+        with raises("loss-class-weights", argument):
+            build(wrong)
+    with raises("loss-class-weights-class", argument, "ok", "fraud"):
+        build({"frauds": 2}, label_counts=COUNTS, class_names=("ok", "fraud"))
+    with raises("loss-class-weights-class", 2):
+        build({2: 2}, label_counts=COUNTS)
+    with raises("loss-class-weights", argument):
+        build({0: 0, 1: 0}, label_counts=COUNTS)
+    with raises("loss-class-weights-count", argument, 2):
+        build([1.0, 2.0, 3.0], label_counts=COUNTS)
+    for unknown in ("balanced", {"fraud": 2}):
+        with raises("loss-class-weights-unknown", argument):
+            build(unknown)(*rows(num_classes=2))
+
+
+def test_wrong_arguments_of_focal_losses_are_named() -> None:
+    for loss in (Focal, BinaryFocal):
+        for gamma in (-1.0, math.inf, "2"):
+            with raises("loss-argument", "gamma"):
+                loss(gamma=gamma)
+        for alpha in (-0.1, 1.5, True):
+            with raises("loss-argument", "alpha"):
+                loss(alpha=alpha)
+    with raises("loss-argument", "alpha"):
+        BinaryFocal(alpha=[0.5, 0.5])
+    with raises("loss-class-weights", "alpha"):
+        BinaryFocal(alpha="most")
+    for loss in (BinaryFocal(alpha="balanced"), BinaryCrossEntropy("balanced")):
+        with raises("loss-class-weights-unknown"):
+            loss(torch.zeros(2, 1), torch.zeros(2))
+
+
+def test_wrong_targets_of_focal_losses_are_named() -> None:
+    logits, target = rows()
+    with raises("loss-label-type", "binary_focal"):
+        Focal()(logits, functional.one_hot(target))
+    with raises("loss-label-shape", "binary_focal"):
+        BinaryFocal()(logits, target)
