@@ -72,7 +72,7 @@ class GraphEncoder(nn.Module):
 
 
 def _of_seeds(rows: Any, seed_index: Tensor | None) -> Any:
-    """The rows of the seeds, where these are not the first nodes."""
+    """The rows of the seeds, where these are not the first nodes, each once."""
     if seed_index is None:
         return rows
     if isinstance(rows, Mapping):
@@ -103,22 +103,16 @@ class NodePredictor(nn.Module):
             [num_seeds, num_outputs], or a dictionary of such where a user's model gives one; with
             the embeddings that it was read from, as a pair, where they are wanted.
         """
-        embeddings = _of_seeds(self.encoder(batch)[self._target], batch)
+        nodes = batch.nodes[self._target]
+        repeats = nodes.seed_index is None and nodes.num_seeds < len(batch.seed_index)
+        rows = self.encoder(batch)[self._target]
+        embeddings = _of_seeds(rows, batch.seed_index if repeats else None)
         prediction = self.readout(embeddings)
         return (prediction, embeddings) if with_embeddings else prediction
 
     def readout(self, embedding: Any) -> Any:
         """[num_nodes, width of the encoder] to [num_nodes, num_outputs]."""
         return self.head(embedding)
-
-
-def _of_seeds(rows: Any, batch: NodeBatch) -> Any:
-    """Rows of distinct seeds as rows of all seeds; a dictionary of such, too."""
-    if isinstance(rows, dict):
-        return {name: _of_seeds(output, batch) for name, output in rows.items()}
-    if batch.nodes[batch.node_type].num_seeds == len(batch.seed_index):
-        return rows  # none repeats
-    return rows[batch.seed_index]
 
 
 class LinkPredictor(nn.Module):

@@ -111,6 +111,12 @@ def test_samplers_of_others_take_distinct_seeds(tmp_path):
         _check(tmp_path, **sampler)
 
 
+def test_a_step_on_the_whole_graph_has_each_seed_once(tmp_path):
+    full = {"sampling": {"type": "full", "fanouts": [-1, -1]}, **BALANCED_SEEDS}
+    with raises("loader-balanced-full", "loader.train.balanced_seeds"):
+        _check(tmp_path, **full)
+
+
 def test_balanced_seeds_define_the_result(tmp_path):
     plain, other = (
         load_config(small_config(tmp_path, loader__train=train))

@@ -91,7 +91,14 @@ class NodeTarget(TaskTarget):
                 "Set it to false, or remove these weights",
                 id="loader-balanced-twice",
             )
-        if config.sampling.type is not None:
+        if config.sampling.is_full:
+            yield Problem(
+                place,
+                "a step of sampling.type=full has all seeds, each once",
+                "Set it to false, and class_weights of the loss to balanced",
+                id="loader-balanced-full",
+            )
+        elif config.sampling.type is not None:
             yield Problem(
                 place,
                 "seeds of small classes repeat in a batch, which PyG's samplers cannot express",
