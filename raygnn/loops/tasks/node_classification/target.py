@@ -150,7 +150,7 @@ class NodeTarget(TaskTarget):
                     "number to be regressed, but a class. Leave it out.",
                     id="task-standardize-class",
                 )
-            output = replace(output, label_counts=self._label_counts())
+            output = replace(output, label_counts=self.label_counts())
             NodeObjective(loaded, output)  # checks weights of classes
         _check_balanced_seeds(loaded.config, output)
         if output.problem != "regression":
@@ -160,7 +160,8 @@ class NodeTarget(TaskTarget):
         scale = ColumnScale.of_rows(self.labels[self.splits.train]) if asked else None
         return replace(output, scale=scale)
 
-    def _label_counts(self) -> LabelCounts:
+    def label_counts(self) -> LabelCounts:
+        """Training nodes of each class, or with each label."""
         output, labels = self.output, self.labels[self.splits.train]
         if output.problem == "multi_class":
             return LabelCounts.of_classes(labels, output.num_outputs)

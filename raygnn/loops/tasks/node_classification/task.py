@@ -75,8 +75,8 @@ class NodeClassification(EncoderTask[NodeBatch]):
     @property
     def _counts(self) -> np.ndarray:
         """Training nodes of each class, or with each label."""
-        assert self.output.label_counts is not None
-        return np.array(self.output.label_counts.counts)
+        counts = self.output.label_counts or self.target.label_counts()  # of an older model
+        return np.array(counts.counts)
 
     def build_model(self) -> nn.Module:
         """The encoder; with `model.args.out_channels` set, a linear head follows it."""
