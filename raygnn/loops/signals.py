@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -14,6 +15,9 @@ _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 #: Seconds in which signals are one request: Ctrl-C reaches torchrun and its processes, and torchrun
 #: passes its own on to them.
 _ONE_REQUEST_S = 1.0
+
+#: Finalizers and callbacks are over by then.
+_SEND_AGAIN_AFTER_S = 0.05
 
 
 class Terminated(KeyboardInterrupt):
@@ -33,42 +37,38 @@ def signal_handlers_kept() -> Iterator[None]:
                 signal.signal(number, signal.SIG_DFL if handler is None else handler)
 
 
-class _Raise:
-    """A handler that raises, and keeps what it has raised.
-
-    Code that calls back into Python, as compilers do, may drop the exception.
-    """
-
-    def __init__(self) -> None:
-        self.raised: KeyboardInterrupt | None = None
-
-    def __call__(self, number: int, frame: FrameType | None) -> None:
-        self.raised = Terminated() if number == signal.SIGTERM else KeyboardInterrupt()
-        raise self.raised
-
-
 @contextmanager
 def signals_as_interrupts() -> Iterator[None]:
     """Lets SIGTERM raise `Terminated`, so that it cleans up what Ctrl-C does.
 
-    Outside of the main thread, which is the only one that Python gives signals to, nothing changes.
+    Python drops what a handler raises within a finalizer or a callback from C, which compilers
+    run; such a signal is sent once more. Outside of the main thread, which is the only one that
+    Python gives signals to, nothing changes.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
+    usual_hook = sys.unraisablehook
+
+    def send_again(dropped: sys.UnraisableHookArgs) -> None:
+        if not isinstance(dropped.exc_value, KeyboardInterrupt):
+            usual_hook(dropped)
+            return
+        is_terminated = isinstance(dropped.exc_value, Terminated)
+        number = signal.SIGTERM if is_terminated else signal.SIGINT
+        threading.Timer(_SEND_AGAIN_AFTER_S, signal.raise_signal, [number]).start()
+
     with signal_handlers_kept():
-        handler = _Raise()
-        signal.signal(signal.SIGTERM, handler)
-        if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-            signal.signal(signal.SIGINT, handler)
-        yield
+        signal.signal(signal.SIGTERM, _terminate)
+        sys.unraisablehook = send_again
+        try:
+            yield
+        finally:
+            sys.unraisablehook = usual_hook
 
 
-def raise_dropped_interrupt() -> None:
-    """Raises the interrupt that ended nothing since `signals_as_interrupts` began."""
-    handler = signal.getsignal(signal.SIGTERM)
-    if isinstance(handler, _Raise) and handler.raised is not None:
-        raise handler.raised
+def _terminate(number: int, frame: FrameType | None) -> None:
+    raise Terminated
 
 
 @contextmanager
@@ -77,14 +77,10 @@ def signals_as_notices(notify: Callable[[str], None]) -> Iterator[None]:
 
     A later one ends the process at once, by KeyboardInterrupt or `Terminated`. Outside of the main
     thread, which is the only one that Python gives signals to, nothing changes.
-
-    Raises:
-        KeyboardInterrupt: an earlier one was dropped, see `raise_dropped_interrupt`.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    raise_dropped_interrupt()
     first_s: float | None = None
 
     def handle(number: int, frame: FrameType | None) -> None:

@@ -14,12 +14,7 @@ from typing import TYPE_CHECKING, Any
 import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from raygnn.loops.signals import (
-    Terminated,
-    raise_dropped_interrupt,
-    signal_handlers_kept,
-    signals_as_notices,
-)
+from raygnn.loops.signals import Terminated, signal_handlers_kept, signals_as_notices
 
 if TYPE_CHECKING:
     from ray.actor import ActorHandle
@@ -90,7 +85,6 @@ def fit_until_signal(trainer: Any) -> Result:
     """
     if threading.current_thread() is not threading.main_thread():
         return trainer.fit()
-    raise_dropped_interrupt()
     was_terminated = False
 
     def as_ctrl_c(number: int, frame: FrameType | None) -> None:

@@ -1,22 +1,59 @@
 from __future__ import annotations
 
 import signal
+import sys
+import time
 
 import pytest
 
 from raygnn.loops.signals import Terminated, signals_as_interrupts, signals_as_notices
 
 
+class _Finalized:
+    """Gets a signal while Python finalizes it, where nothing that is raised goes anywhere."""
+
+    def __init__(self, number: signal.Signals) -> None:
+        self._number = number
+
+    def __del__(self) -> None:
+        signal.raise_signal(self._number)
+
+
 @pytest.mark.parametrize(
     ("number", "error"), [(signal.SIGINT, KeyboardInterrupt), (signal.SIGTERM, Terminated)]
 )
-def test_an_interrupt_that_other_code_dropped_ends_the_command_before_training(number, error):
+def test_a_signal_that_a_finalizer_drops_comes_again(number, error, capsys):
+    hook = sys.unraisablehook
+
+    def command() -> None:
+        _Finalized(number)
+        time.sleep(10)
+
+    with pytest.raises(error), signals_as_interrupts():
+        command()
+    assert sys.unraisablehook is hook
+    assert capsys.readouterr().err == ""
+
+
+def test_a_signal_that_a_finalizer_drops_is_a_notice_of_the_training_that_has_begun():
+    causes: list[str] = []
     with signals_as_interrupts():
-        with pytest.raises(error):
-            signal.raise_signal(number)
-        with pytest.raises(error), signals_as_notices(lambda cause: None):
-            pytest.fail("training starts")
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+        _Finalized(signal.SIGINT)
+        with signals_as_notices(causes.append):
+            time.sleep(0.3)
+    assert causes == ["SIGINT"]
+
+
+def test_other_errors_of_finalizers_are_shown(monkeypatch):
+    class Broken:
+        def __del__(self) -> None:
+            raise ValueError("broken")
+
+    shown = []
+    monkeypatch.setattr(sys, "unraisablehook", lambda args: shown.append(args.exc_type))
+    with signals_as_interrupts():
+        Broken()
+    assert shown == [ValueError]
 
 
 def test_an_ignored_ctrl_c_stays_ignored_in_a_command():
@@ -26,10 +63,3 @@ def test_an_ignored_ctrl_c_stays_ignored_in_a_command():
             signal.raise_signal(signal.SIGINT)
     finally:
         signal.signal(signal.SIGINT, before)
-
-
-def test_a_notice_is_no_interrupt():
-    causes: list[str] = []
-    with signals_as_interrupts(), signals_as_notices(causes.append):
-        signal.raise_signal(signal.SIGINT)
-    assert causes == ["SIGINT"]
