@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 from torch_geometric.nn import (
     GATConv,
     GATv2Conv,
@@ -216,6 +217,35 @@ def test_residuals_are_added_before_the_norm(
     expected = second(inner, graph.block) + inner @ encoder.residuals[1].weight.T
     torch.testing.assert_close(encoder(graph.x, [graph.block] * 2), expected)
     assert encoder.residuals[0].in_features == 16
+
+
+@pytest.mark.parametrize("norm", ["batch", "layer", None])
+@pytest.mark.parametrize(
+    ("encoder_type", "args", "conv"),
+    [(GCN, {}, GCNConv), (GraphSAGE, {}, SAGEConv), (GAT, {"num_heads": 1}, GATConv)],
+)
+def test_a_tuned_encoder_is_that_of_classic_gnns_are_strong_baselines(
+    encoder_type: type[Encoder],
+    args: dict[str, Any],
+    conv: Callable[[int, int], nn.Module],
+    norm: str | None,
+    make_graph: Callable[..., Any],
+) -> None:
+    """In training, with the same draws of dropout: arXiv:2406.08993, equation 3 and its code."""
+    graph, rate = make_graph(), 0.4
+    options = {"residual": True, "input_projection": True, "jump": "last", "dropout": rate}
+    encoder = encoder_type(8, 3, 16, 3, norm=norm, **options, **args)
+    convs = [conv(16, 16) for _ in range(3)]
+    for plain, layer in zip(convs, encoder.layers, strict=True):
+        plain.load_state_dict(layer.state_dict())
+    torch.manual_seed(0)
+    x = functional.dropout(encoder.input_projection(graph.x), rate)
+    for plain, residual, normalize in zip(convs, encoder.residuals, encoder.norms, strict=True):
+        x = normalize(plain(x, graph.edge_index) + residual(x)).relu()
+        x = functional.dropout(x, rate)
+    torch.manual_seed(0)
+    found = encoder(graph.x, [graph.block] * 3)
+    torch.testing.assert_close(found, encoder.head(x), rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize(("norm", "kind"), [("batch", nn.BatchNorm1d), ("layer", nn.LayerNorm)])
