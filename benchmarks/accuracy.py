@@ -7,6 +7,8 @@ plain run (`plain_pyg.py`) is the same model on the whole graph in one process: 
 hyperparameters, splits, number of steps and early stopping. DIR holds the graphs as published;
 benchmarks/README.md says where they come from.
 
+With `--tuned` it trains tuned models on whole graphs (`tuned_gnns.py`).
+
 Exit status: 0 if every data set reaches its aim (with at least one model, where it has two) and
 every row is within half a point of the plain run; else 1.
 """
@@ -24,6 +26,7 @@ from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
 
+import tuned_gnns
 from harness import markdown
 from plain_pyg import FullGraph, train_full_graph
 from real_graphs import EXAMPLES, make_tables, mean_and_spread, parser, start_ray
@@ -149,7 +152,11 @@ class Row:
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the benchmark; returns the exit status."""
     args = _parser().parse_args(argv)
+    if args.tuned:
+        return tuned_gnns.run(args)
     cases = [case for case in CASES if args.only is None or case.name in args.only]
+    if not cases:
+        _parser().error(f"--only {' '.join(args.only)}: these are configs of --tuned")
     if args.num_workers > 0:
         start_ray()
     started = time.perf_counter()
@@ -254,7 +261,16 @@ def _say(text: str) -> None:
 
 def _parser() -> argparse.ArgumentParser:
     names = [case.name for case in CASES]
+    names += tuned_gnns.NAMES
     options = parser("accuracy", "Test accuracy of the examples.", names, num_seeds=5)
+    options.add_argument(
+        "--tuned",
+        action="store_true",
+        help="train benchmarks/tuned on whole graphs instead, beside published figures",
+    )
+    options.add_argument(
+        "--epochs", type=_at_least_one, metavar="N", help="epochs with --tuned (default: as tuned)"
+    )
     options.add_argument(
         "--full-graph-seeds",
         type=_at_least_one,
@@ -268,7 +284,7 @@ def _parser() -> argparse.ArgumentParser:
 def _at_least_one(text: str) -> int:
     if not text.isdecimal() or int(text) == 0:
         raise argparse.ArgumentTypeError(
-            f"{text!r} is no number of seeds: each row is held against a plain run. Give 1 or more"
+            f"{text!r} is not a number that counts from 1. Give 1 or more"
         )
     return int(text)
 

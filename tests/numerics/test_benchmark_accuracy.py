@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 import yaml
 
 from raygnn.config import load_config
@@ -166,3 +167,66 @@ def test_examples_train_on_any_number_of_workers(accuracy: ModuleType) -> None:
             for n in (0, 1, 2)
         }
         assert len({batch.global_batch_size for batch in sizes}) == 1
+
+
+@pytest.fixture
+def tuned(accuracy: ModuleType) -> ModuleType:
+    return importlib.import_module("tuned_gnns")
+
+
+def test_tuned_configs_train_on_the_whole_graph(tuned):
+    for name in tuned.NAMES:
+        config = load_config(tuned.CONFIGS / f"{name}.yaml").config
+        assert config.sampling.is_full
+        assert config.model.args["jump"] == "last"
+        metric = {graph.name: graph.metric for graph in tuned.GRAPHS}[name.split("_")[0]]
+        assert config.checkpoint.monitor == f"val/{metric}"
+    assert len(list(tuned.CONFIGS.glob("*.yaml"))) == len(tuned.NAMES)
+
+
+def test_the_random_split_has_20_nodes_of_each_class(tuned):
+    labels = np.random.default_rng(0).integers(0, 7, 2708)
+    split = tuned.random_split(labels)
+    assert np.bincount(labels[split["train"]]).tolist() == [20] * 7
+    assert (len(split["valid"]), len(split["test"])) == (500, 1000)
+    assert len(np.unique(np.concatenate(list(split.values())))) == 1640
+    # The first draw is of the first class, the last one of all other nodes.
+    generator = torch.Generator().manual_seed(123)
+    of_class = np.flatnonzero(labels == 0)
+    first = of_class[torch.randperm(len(of_class), generator=generator).numpy()[:20]]
+    assert split["train"][:20].tolist() == first.tolist()
+
+
+def test_tuned_rows_are_held_against_what_was_published(tuned, source, tmp_path, monkeypatch):
+    with np.load(source / "small.npz") as arrays:
+        codes = np.random.default_rng(0).permutation(NUM_NODES) % 3
+        masks = {name: codes == i for i, name in enumerate(("train_mask", "val_mask", "test_mask"))}
+        np.savez(source / "masked.npz", **arrays, **masks)
+    prepare = ("npz", "{data}/masked.npz")
+    graph = tuned.TunedGraph("cora", "small", prepare, {"gcn": (99.0, 2.0)})
+    monkeypatch.setattr(tuned, "GRAPHS", (graph,))
+    monkeypatch.setattr(tuned, "random_split", lambda labels: {})
+    np.savez(source / "cora_planetoid.npz", labels=np.zeros(1))
+    args = ["--tuned", "--data", str(source), "--work", str(tmp_path / "work"), "--seeds", "0", "1"]
+    accuracy = importlib.import_module("accuracy")
+    out = tmp_path / "rows.json"
+    assert accuracy.main([*args, "--num-workers", "0", "--epochs", "3", "--json", str(out)]) in (
+        0,
+        1,
+    )
+    (record,) = json.loads(out.read_text())
+    assert (record["name"], record["epochs"], len(record["values"])) == ("cora_gcn", 3, 2)
+
+
+@pytest.mark.parametrize(("values", "verdict"), [((97.0,), "pass"), ((96.9, 97.0), "FAIL")])
+def test_a_mean_within_one_published_deviation_passes(tuned, values, verdict):
+    graph = tuned.TunedGraph("cora", "small", (), {"gcn": (99.0, 2.0)})
+    row = tuned.TunedRow(graph, "gcn", values, 500, 12.0)
+    assert row.reaches_published == (verdict == "pass")
+    assert verdict in tuned.table([row])
+
+
+def test_names_of_tuned_configs_need_the_option(accuracy, capsys):
+    with pytest.raises(SystemExit):
+        accuracy.main(["--data", "x", "--only", "cs_gcn"])
+    assert "--tuned" in capsys.readouterr().err
