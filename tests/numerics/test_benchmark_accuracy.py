@@ -197,7 +197,9 @@ def test_the_random_split_has_20_nodes_of_each_class(tuned):
     assert split["train"][:20].tolist() == first.tolist()
 
 
-def test_tuned_rows_are_held_against_what_was_published(tuned, source, tmp_path, monkeypatch):
+def test_tuned_rows_are_held_against_what_was_published(
+    tuned, source, tmp_path, monkeypatch, capsys
+):
     with np.load(source / "small.npz") as arrays:
         codes = np.random.default_rng(0).permutation(NUM_NODES) % 3
         masks = {name: codes == i for i, name in enumerate(("train_mask", "val_mask", "test_mask"))}
@@ -216,6 +218,11 @@ def test_tuned_rows_are_held_against_what_was_published(tuned, source, tmp_path,
     )
     (record,) = json.loads(out.read_text())
     assert (record["name"], record["epochs"], len(record["values"])) == ("cora_gcn", 3, 2)
+
+    full_graph = importlib.import_module("full_graph")
+    timed = ["--data", str(source), "--work", str(tmp_path / "work"), "--rounds", "1"]
+    assert full_graph.main([*timed, "--only", "cora_gcn"]) in (0, 1)
+    assert "| cora_gcn |" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(("values", "verdict"), [((97.0,), "pass"), ((96.9, 97.0), "FAIL")])
