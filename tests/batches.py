@@ -7,7 +7,8 @@ from typing import Any
 
 import torch
 
-from raygnn.sampling.batch import Batch, EdgeRecord, NodeBatch, NodeRecord, TensorRecord
+from raygnn.sampling.batch import Batch, EdgeRecord, NodeBatch, NodeRecord
+from raygnn.sampling.tensor_record import TensorRecord
 
 
 def is_same(one: Any, other: Any) -> bool:

@@ -14,12 +14,13 @@ from torch import Tensor
 from raygnn.data.time_units import AsOf
 from raygnn.loops.model_spec import ModelSpec
 from raygnn.loops.task import TaskEnvironment
+from raygnn.loops.tasks.build_encoder import feature_store
 from raygnn.loops.tasks.build_sampler import build_sampler
 from raygnn.loops.tasks.exact_encoding import check_exact, encode_exactly
 from raygnn.models.graph_encoder import GraphEncoder
 from raygnn.parallel.shared_rows import SharedRows
 from raygnn.sampling.loader import NeighborLoader
-from raygnn.sampling.stores import LocalFeatureStore, LocalGraphStore
+from raygnn.sampling.stores import LocalGraphStore
 
 # Sampled batches that are made one after the other, so that making the next overlaps.
 _BATCHES_PER_CHUNK = 16
@@ -81,7 +82,7 @@ class ExactEmbeddings(Embeddings):
         self._rows = encode_exactly(
             encoder,
             LocalGraphStore(env.bundle, config.sampling.direction),
-            LocalFeatureStore(env.bundle, spec.standardization),
+            feature_store(env.loaded, env.bundle, spec),
             spec.feature,
             node_types,
             edge_columns=spec.edge_inputs,
@@ -128,7 +129,7 @@ class SampledEmbeddings(Embeddings):
         build = partial(
             NeighborLoader,
             graph,
-            LocalFeatureStore(bundle, spec.standardization),
+            feature_store(env.loaded, bundle, spec),
             sampler=build_sampler(env.loaded, graph),
             columns={spec.feature: "x"} if bundle.feature_widths(spec.feature) else {},
             edge_columns=spec.edge_inputs,

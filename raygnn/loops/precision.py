@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from raygnn.config.training_section import PrecisionMap
 from raygnn.sampling.batch import Batch
+from raygnn.sampling.sparse_features import SparseFeatures
 
 _DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 #: Autocast runs matrix products in this type; weights stay in float32.
@@ -48,10 +49,18 @@ class Precision:
 
     def _cast_batch(self, module: nn.Module, inputs: tuple[Any, ...]) -> None:
         batch: Batch = inputs[0]
-        of_nodes = [nodes.columns for nodes in batch.nodes.values()]
-        for columns in (*of_nodes, *(edges.columns for edges in batch.edges.values())):
-            for name in _INPUTS & columns.keys():
-                columns[name] = _cast(columns[name], _DTYPES[self._map.input])
+        dtype = _DTYPES[self._map.input]
+        for nodes in batch.nodes.values():
+            for name in _INPUTS & nodes.columns.keys():
+                column = nodes.columns[name]
+                nodes.columns[name] = (
+                    column.apply(lambda tensor: _cast(tensor, dtype))
+                    if isinstance(column, SparseFeatures)
+                    else _cast(column, dtype)
+                )
+        for edges in batch.edges.values():
+            for name in _INPUTS & edges.columns.keys():
+                edges.columns[name] = _cast(edges.columns[name], dtype)
 
 
 def _cast(tensor: Tensor, dtype: torch.dtype) -> Tensor:

@@ -21,6 +21,8 @@ from raygnn.models.arguments import (
     check_probability,
     signature_with_options,
 )
+from raygnn.models.sparse_input import Features, apply_linear, dropout
+from raygnn.sampling.sparse_features import SparseFeatures
 
 if TYPE_CHECKING:
     from raygnn.sampling.blocks import Block
@@ -108,7 +110,7 @@ class Encoder(nn.Module, ABC):
     beside those of all encoders; it finds them in `self.options`.
 
     Attributes:
-        reads_edge_features, reads_edge_weight, learns_node_rows, keeps_links: see
+        reads_edge_features, reads_edge_weight, learns_node_rows, keeps_links, takes_sparse_input: see
             `raygnn.models.graph_inputs`.
         overwrites_layer_outputs: whether ReLU may write over what a layer returns, which saves
             memory and time. A subclass says so where no layer's backward pass reads its output.
@@ -128,6 +130,7 @@ class Encoder(nn.Module, ABC):
     reads_edge_weight = False
     learns_node_rows = False
     keeps_links = False
+    takes_sparse_input = False
     overwrites_layer_outputs = False
     row_biases: ClassVar[str] = ""
 
@@ -197,26 +200,27 @@ class Encoder(nn.Module, ABC):
             is_output: the layer's output is the encoder's.
         """
 
-    def forward_layer(self, i: int, x_src: Tensor, num_dst: int, block: Block) -> Tensor:
+    def forward_layer(self, i: int, x_src: Features, num_dst: int, block: Block) -> Tensor:
         """Applies layer i, counted from the input.
 
         Args:
-            x_src: [num_src, channels], rows of the block's sources, the destinations' first.
+            x_src: [num_src, channels], rows of the block's sources, the destinations' first; sparse
+                ones of layer 0 only.
             num_dst: how many rows to return; the block's number of destinations.
         Returns:
             [num_dst, channels of the layer].
         """
         rate = self.options.dropout if i else self.options.input_dropout
-        x_src = functional.dropout(x_src, rate, self.training)
+        x_src = dropout(x_src, rate, self.training)
         if i == 0 and self.input_projection is not None:
-            x_src = self.input_projection(x_src)
+            x_src = apply_linear(self.input_projection, x_src)
             x_src = functional.dropout(x_src, self.options.dropout, self.training)
         norm = self.norms[i] if i < len(self.norms) else None
         x: Tensor = call_before_norm(self.layers[i], norm, self.row_biases, x_src, block)
         if x.shape[0] > num_dst:
             x = x[:num_dst]
         if self.options.residual:
-            x = x + self.residuals[i](x_src[:num_dst])
+            x = x + apply_linear(self.residuals[i], x_src[:num_dst])
         return x if norm is None else self.activations[i](norm(x))
 
     def readout(self, layer_outputs: Sequence[Tensor]) -> Tensor:
@@ -235,15 +239,19 @@ class Encoder(nn.Module, ABC):
             x = self.head(functional.dropout(x, self.options.dropout, self.training))
         return functional.normalize(x, dim=-1) if self.options.normalize_output else x
 
-    def cast_input(self, x: Tensor) -> Tensor:
-        """Gives features, which may be stored in another type, in that of the parameters."""
-        return x.to(next(self.parameters()).dtype)
+    def cast_input(self, x: Features) -> Features:
+        """Gives features, which may be stored in another type, in that of the parameters.
 
-    def forward(self, x: Tensor, blocks: Sequence[Block]) -> Tensor:
+        A product with sparse ones is in that type anyway.
+        """
+        return x if isinstance(x, SparseFeatures) else x.to(next(self.parameters()).dtype)
+
+    def forward(self, x: Features, blocks: Sequence[Block]) -> Tensor:
         """Encodes the seeds of a batch.
 
         Args:
-            x: [num_nodes, in_channels], rows of the batch's nodes, the seeds' first.
+            x: [num_nodes, in_channels], rows of the batch's nodes, the seeds' first; sparse ones
+                where `takes_sparse_input`.
             blocks: one per layer; blocks[0] is the deepest, read by the first layer.
         Returns:
             [num_seeds, out_channels].
@@ -258,11 +266,11 @@ class Encoder(nn.Module, ABC):
                 id="model-layers-hops",
             )
         num_seeds = blocks[-1].num_dst
-        x = self.cast_input(x)
+        rows = self.cast_input(x)
         outputs = []
         for i, block in enumerate(blocks):
-            x = self.forward_layer(i, x, block.num_dst, block)
-            outputs.append(x[:num_seeds])
+            rows = self.forward_layer(i, rows, block.num_dst, block)
+            outputs.append(rows[:num_seeds])
         return self.readout(outputs)
 
 
@@ -273,21 +281,21 @@ class _NodeLinear(nn.Module):
         super().__init__()
         self.lin = nn.Linear(in_channels, out_channels)
 
-    def forward(self, x_src: Tensor, block: Block) -> Tensor:
-        out: Tensor = self.lin(x_src[: block.num_dst])
-        return out
+    def forward(self, x_src: Features, block: Block) -> Tensor:
+        return apply_linear(self.lin, x_src[: block.num_dst])
 
 
 class MLP(Encoder):
     """A perceptron on the features alone: the baseline that a GNN has to beat."""
 
+    takes_sparse_input = True
     row_biases = r"lin\.bias"
 
     def build_layer(self, in_channels: int, out_channels: int, *, is_output: bool) -> nn.Module:
         """A linear layer."""
         return _NodeLinear(in_channels, out_channels)
 
-    def forward(self, x: Tensor, blocks: Sequence[Block]) -> Tensor:
+    def forward(self, x: Features, blocks: Sequence[Block]) -> Tensor:
         """Encodes the seeds; reads no other row."""
         return super().forward(x[: blocks[-1].num_dst], blocks)
 

@@ -12,9 +12,12 @@ from torch import Tensor
 
 from raygnn.errors import ConfigError
 from raygnn.models.encoder import Encoder
+from raygnn.models.sparse_input import Features
 from raygnn.sampling.blocks import Block
+from raygnn.sampling.sparse_features import SparseFeatures
 
-RowSource = Callable[[np.ndarray], np.ndarray | Tensor]
+#: int64 ids -> features of these nodes.
+RowSource = Callable[[np.ndarray], np.ndarray | Features]
 
 
 class RowComputation(Protocol):
@@ -148,12 +151,17 @@ def _apply_layer(
     """Rows of a range of nodes after layer i; after the last one, the encoder's output."""
     rows_of = x_source if i == 0 else _rows_of(outputs[-1])
     sources, block = builder.block(first, last)
-    x_src = encoder.cast_input(torch.as_tensor(rows_of(sources)).to(builder.device))
+    x_src = encoder.cast_input(rows_on(builder.device, rows_of(sources)))
     x = encoder.forward_layer(i, x_src, block.num_dst, block)
     if is_last:
         before = [h[first:last].to(builder.device) for h in outputs if encoder.jump]
         x = encoder.readout([*before, x])
     return x.cpu()
+
+
+def rows_on(device: torch.device, rows: np.ndarray | Features) -> Features:
+    """What a row source gave, on the device."""
+    return (rows if isinstance(rows, SparseFeatures) else torch.as_tensor(rows)).to(device)
 
 
 def destination_chunks(indptr: np.ndarray, chunk_size: int) -> Iterator[tuple[int, int]]:

@@ -11,12 +11,19 @@ from torch import Tensor
 
 from raygnn.data.edge_types import EdgeType
 from raygnn.errors import ConfigError
-from raygnn.models.exact import EdgeValues, RowComputation, compute_here, destination_chunks
+from raygnn.models.exact import (
+    EdgeValues,
+    RowComputation,
+    compute_here,
+    destination_chunks,
+    rows_on,
+)
 from raygnn.models.hetero_encoder import HeteroEncoder
+from raygnn.models.sparse_input import Features
 from raygnn.sampling.blocks import Block, HeteroBlock
 
 #: (node type, int64 ids) -> what `HeteroEncoder.encode_inputs` takes of these nodes.
-TypedRowSource = Callable[[str, np.ndarray], np.ndarray | Tensor]
+TypedRowSource = Callable[[str, np.ndarray], np.ndarray | Features]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,7 +127,7 @@ class _LayerwiseInference:
 
     def _inputs(self, name: str, x_source: TypedRowSource) -> Tensor:
         def rows_of(first: int, last: int) -> Tensor:
-            rows = torch.as_tensor(x_source(name, np.arange(first, last))).to(self._builder.device)
+            rows = rows_on(self._builder.device, x_source(name, np.arange(first, last)))
             return self._encoder.encode_inputs({name: rows})[name].cpu()
 
         num_nodes, size = self._builder.num_nodes[name], self._chunk_size

@@ -22,6 +22,7 @@ from raygnn.models.attention import (
 )
 from raygnn.models.edge_features import edge_attr_of, with_self_loops
 from raygnn.models.encoder import Encoder, EncoderOptions
+from raygnn.models.sparse_input import Features, apply_linear
 
 if TYPE_CHECKING:
     from raygnn.sampling.blocks import Block
@@ -35,17 +36,17 @@ class BlockGATConv(GATConv):
     dropped. Edge features of a self-loop are the mean of the destination's other edges.
     """
 
-    def forward(self, x_src: Tensor, block: Block, x_dst: Tensor | None = None) -> Tensor:
+    def forward(self, x_src: Features, block: Block, x_dst: Features | None = None) -> Tensor:
         """Returns [num_dst, heads * out_channels], or [num_dst, out_channels] of averaged heads.
 
         x_dst are the destinations' rows, if not the sources'.
         """
         if x_dst is None:
-            values = self.lin(x_src).view(-1, self.heads, self.out_channels)
+            values = apply_linear(self.lin, x_src).view(-1, self.heads, self.out_channels)
             queries = values[: block.num_dst]
         else:
-            values = self.lin_src(x_src).view(-1, self.heads, self.out_channels)
-            queries = self.lin_dst(x_dst).view(-1, self.heads, self.out_channels)
+            values = apply_linear(self.lin_src, x_src).view(-1, self.heads, self.out_channels)
+            queries = apply_linear(self.lin_dst, x_dst).view(-1, self.heads, self.out_channels)
         adjacency, edge_attr = attended_edges(self, block, values)
         of_src = (values * self.att_src).sum(dim=-1)
         of_dst = (queries * self.att_dst).sum(dim=-1)
@@ -67,14 +68,14 @@ class BlockGATv2Conv(GATv2Conv):
     Self-loops are added as in `BlockGATConv`.
     """
 
-    def forward(self, x_src: Tensor, block: Block, x_dst: Tensor | None = None) -> Tensor:
+    def forward(self, x_src: Features, block: Block, x_dst: Features | None = None) -> Tensor:
         """Returns [num_dst, heads * out_channels], or [num_dst, out_channels] of averaged heads.
 
         x_dst are the destinations' rows, if not the sources'.
         """
         x_dst = x_src[: block.num_dst] if x_dst is None else x_dst
-        values = self.lin_l(x_src).view(-1, self.heads, self.out_channels)
-        queries = self.lin_r(x_dst).view(-1, self.heads, self.out_channels)
+        values = apply_linear(self.lin_l, x_src).view(-1, self.heads, self.out_channels)
+        queries = apply_linear(self.lin_r, x_dst).view(-1, self.heads, self.out_channels)
         adjacency, edge_attr = attended_edges(self, block, values)
         att = self.att[0].to(values.dtype)
         lin_edge = None if edge_attr is None else self.lin_edge.weight.to(values.dtype)
@@ -145,6 +146,7 @@ class AttentionEncoder(Encoder):
     Options = AttentionOptions
     options: AttentionOptions
     reads_edge_features = True
+    takes_sparse_input = True
     row_biases = "bias"
 
     def build_layer(self, in_channels: int, out_channels: int, *, is_output: bool) -> nn.Module:

@@ -11,6 +11,7 @@ from torch_geometric.nn.dense.linear import Linear
 from raygnn.models.adjacency import Adjacency
 from raygnn.models.encoder import Encoder
 from raygnn.models.segment import scale_sampled, segment_sum, transform_first
+from raygnn.models.sparse_input import Features, apply_linear
 
 if TYPE_CHECKING:
     from raygnn.sampling.blocks import Block
@@ -39,10 +40,12 @@ class GCNLayer(nn.Module):
         self.lin = Linear(in_channels, out_channels, bias=False, weight_initializer="glorot")
         self.bias = nn.Parameter(torch.zeros(out_channels))
 
-    def forward(self, x_src: Tensor, block: Block) -> Tensor:
+    def forward(self, x_src: Features, block: Block) -> Tensor:
         """Returns [num_dst, out_channels]."""
-        if transform_first(block, self.in_channels, self.out_channels):
-            return self._propagate(self.lin(x_src), block) + self.bias
+        if not isinstance(x_src, Tensor) or transform_first(
+            block, self.in_channels, self.out_channels
+        ):
+            return self._propagate(apply_linear(self.lin, x_src), block) + self.bias
         out: Tensor = self.lin(self._propagate(x_src, block)) + self.bias
         return out
 
@@ -63,6 +66,7 @@ class GCN(Encoder):
     """Semi-Supervised Classification with Graph Convolutional Networks, arXiv:1609.02907."""
 
     reads_edge_weight = True
+    takes_sparse_input = True
     overwrites_layer_outputs = True
     row_biases = "bias"
 

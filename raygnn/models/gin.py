@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -20,31 +20,53 @@ from raygnn.models.encoder import (
     call_before_norm,
 )
 from raygnn.models.segment import scale_sampled, segment_sum
+from raygnn.models.sparse_input import Features, linear
 
 if TYPE_CHECKING:
     from raygnn.sampling.blocks import Block
 
 
 class BlockGINConv(GINConv):
-    """PyG's `GINConv`, parameters and result, over a destination-sorted block."""
+    """PyG's `GINConv`, parameters and result, over a destination-sorted block.
 
-    def forward(self, x_src: Tensor, block: Block, x_dst: Tensor | None = None) -> Tensor:
+    Sparse rows are summed after the first layer of an `_MLP`.
+    """
+
+    def forward(self, x_src: Features, block: Block, x_dst: Tensor | None = None) -> Tensor:
         """Returns [num_dst, out_channels]; x_dst: the destinations' rows, if not the sources'."""
-        x_dst = x_src[: block.num_dst] if x_dst is None else x_dst
-        neighbors = scale_sampled(segment_sum(x_src, Adjacency.of(block)), block)
-        out: Tensor = self.nn(neighbors + (1 + self.eps) * x_dst)
+
+        def summed(rows: Tensor) -> Tensor:
+            own = rows[: block.num_dst] if x_dst is None else x_dst
+            neighbors = scale_sampled(segment_sum(rows, Adjacency.of(block)), block)
+            return neighbors + (1 + self.eps) * own
+
+        out: Tensor = (
+            self.nn(summed(x_src)) if isinstance(x_src, Tensor) else self.nn(x_src, summed)
+        )
         return out
+
+
+class _SummedLinear(nn.Linear):
+    """A linear layer, of rows or of sums of sparse rows."""
+
+    def forward(self, x: Features, summed: Callable[[Tensor], Tensor] | None = None) -> Tensor:
+        """W x + b, or W summed(x) + b, computed as summed(W x) + b."""
+        if summed is None:
+            return super().forward(x)  # type: ignore[arg-type]
+        out = summed(linear(x, self.weight))
+        return out + self.bias.to(out.dtype)
 
 
 class _MLP(nn.Sequential):
     """A linear layer, its norm, and what follows."""
 
-    def forward(self, x: Tensor) -> Tensor:
-        linear, norm, *others = self
-        x = norm(call_before_norm(linear, norm, "bias", x))
+    def forward(self, x: Features, summed: Callable[[Tensor], Tensor] | None = None) -> Tensor:
+        """The arguments are those of `_SummedLinear`."""
+        first, norm, *others = self
+        rows: Tensor = norm(call_before_norm(first, norm, "bias", x, summed))
         for module in others:
-            x = module(x)
-        return x
+            rows = module(rows)
+        return rows
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,12 +91,13 @@ class GIN(Encoder):
 
     Options: ClassVar[type[GINOptions]] = GINOptions
     options: GINOptions
+    takes_sparse_input = True
     row_biases = r"nn\.3\.bias"
 
     def build_layer(self, in_channels: int, out_channels: int, *, is_output: bool) -> nn.Module:
         """A `GINConv` with its MLP."""
         mlp = _MLP(
-            nn.Linear(in_channels, self.hidden_channels),
+            _SummedLinear(in_channels, self.hidden_channels),
             build_norm(self.options.norm, self.hidden_channels),
             ACTIVATIONS[self.options.activation](),
             nn.Linear(self.hidden_channels, out_channels),
@@ -124,6 +147,7 @@ class GINE(GIN):
     Options = GINEOptions
     options: GINEOptions
     reads_edge_features = True
+    takes_sparse_input = False  # what is between sum and rows is not linear
 
     @classmethod
     def needs_edge_features(cls, args: Mapping[str, Any]) -> bool:

@@ -14,6 +14,7 @@ from raygnn.models.category_inputs import CategoryInputs
 from raygnn.models.decoders import Decoder
 from raygnn.models.encoder import Encoder
 from raygnn.models.hetero_encoder import HeteroEncoder, keep_in_graph
+from raygnn.models.sparse_input import Features, dense
 from raygnn.models.wrap import SubgraphModule
 from raygnn.sampling.batch import Batch, NodeBatch
 from raygnn.sampling.blocks import blocks_of, hetero_blocks_of
@@ -63,11 +64,11 @@ class GraphEncoder(nn.Module):
         (edges,) = batch.edges.values()
         return {node_type: module(replace(nodes, columns={**nodes.columns, "x": x}), edges)}
 
-    def embed(self, node_type: str, x: Tensor) -> Tensor:
+    def embed(self, node_type: str, x: Features) -> Features:
         """The rows that the encoder reads, of a feature's rows."""
         if node_type not in self.categories:
             return x
-        out: Tensor = self.categories[node_type](x)
+        out: Tensor = self.categories[node_type](dense(x))
         return out
 
 

@@ -19,6 +19,7 @@ from raygnn.errors import ConfigError
 from raygnn.models.arguments import check_positive, signature_with_options
 from raygnn.models.encoder import ACTIVATIONS, StackOptions, build_norm, call_before_norm
 from raygnn.models.node_inputs import NodeInputs
+from raygnn.models.sparse_input import Features, dropout
 from raygnn.sampling.batch import Batch
 from raygnn.sampling.blocks import Block, HeteroBlock
 
@@ -52,8 +53,8 @@ class HeteroEncoder(nn.Module, ABC):
     beside those of all encoders; it finds them in `self.options`.
 
     Attributes:
-        reads_edge_features, reads_edge_weight, learns_node_rows, reads_node_features, keeps_links:
-            see `raygnn.models.graph_inputs`.
+        reads_edge_features, reads_edge_weight, learns_node_rows, reads_node_features, keeps_links,
+            takes_sparse_input: see `raygnn.models.graph_inputs`.
         row_biases: see `Encoder`.
 
     Args:
@@ -73,6 +74,7 @@ class HeteroEncoder(nn.Module, ABC):
     learns_node_rows = True
     reads_node_features = True
     keeps_links = False
+    takes_sparse_input = True
     row_biases: ClassVar[str] = ""
 
     def __init_subclass__(cls) -> None:
@@ -142,12 +144,12 @@ class HeteroEncoder(nn.Module, ABC):
         """Whether `readout` reads more than the last layer's rows."""
         return self.jump is not None
 
-    def encode_inputs(self, x: Mapping[str, Tensor]) -> Rows:
+    def encode_inputs(self, x: Mapping[str, Features]) -> Rows:
         """Gives the rows that the first layer reads; see `NodeInputs.forward`."""
         return self.inputs(
             {
-                name: functional.dropout(rows, self.options.input_dropout, self.training)
-                if rows.is_floating_point()
+                name: dropout(rows, self.options.input_dropout, self.training)
+                if rows.dtype.is_floating_point
                 else rows
                 for name, rows in x.items()
             }
@@ -194,21 +196,22 @@ class HeteroEncoder(nn.Module, ABC):
         }
 
     def forward(
-        self, x: Mapping[str, Tensor] | Tensor, blocks: Sequence[HeteroBlock] | Sequence[Block]
+        self, x: Mapping[str, Features] | Features, blocks: Sequence[HeteroBlock] | Sequence[Block]
     ) -> Any:
         """Encodes the seeds of a batch.
 
         Args:
-            x: by node type, features or dense ids of the batch's nodes, the seeds' first; see
-                `NodeInputs.forward`. A tensor where the graph has one node type and one edge type.
+            x: by node type, features (sparse ones too) or dense ids of the batch's nodes, the
+                seeds' first; see `NodeInputs.forward`. Rows alone where the graph has one node type
+                and one edge type.
             blocks: one per layer; blocks[0] is the deepest, read by the first layer.
         Returns:
-            By node type, [num_seeds, out_channels]; a tensor where x is one.
+            By node type, [num_seeds, out_channels]; a tensor where x is rows alone.
         Raises:
-            ConfigError: there is not one block per layer, or x is a tensor and there are several
+            ConfigError: there is not one block per layer, or x is rows alone and there are several
                 types.
         """
-        if isinstance(x, Tensor):
+        if isinstance(x, Features):
             return self._forward_one_type(x, blocks)
         if len(blocks) != self.num_layers:
             raise ConfigError(
@@ -227,7 +230,7 @@ class HeteroEncoder(nn.Module, ABC):
             outputs.append(self._first(rows, last.num_dst))
         return keep_in_graph(self.readout(outputs), self._dense_parameters())
 
-    def inputs_of(self, batch: Batch, feature: str = "x") -> Rows:
+    def inputs_of(self, batch: Batch, feature: str = "x") -> dict[str, Features]:
         """What `forward` takes of a batch: features, or n_id of embedded types."""
         embedded = self.embedded_types
         return {
@@ -236,7 +239,7 @@ class HeteroEncoder(nn.Module, ABC):
             if name in batch.nodes and (name in embedded or feature in batch.nodes[name].columns)
         }
 
-    def _forward_one_type(self, x: Tensor, blocks: Sequence[Any]) -> Tensor:
+    def _forward_one_type(self, x: Features, blocks: Sequence[Any]) -> Tensor:
         if len(self.node_types) != 1 or len(self.edge_types) != 1:
             raise ConfigError(
                 f"model.type={type(self).__name__!r} is invalid: it was built for node types "

@@ -10,6 +10,7 @@ from torch_geometric.nn.module_dict import ModuleDict
 
 from raygnn.errors import DataError
 from raygnn.models.arguments import check_positive
+from raygnn.models.sparse_input import Features, apply_linear
 
 
 class EmbeddingTable(nn.Module):
@@ -89,12 +90,12 @@ class NodeInputs(nn.Module):
             }
         )
 
-    def forward(self, x: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    def forward(self, x: Mapping[str, Features]) -> dict[str, Tensor]:
         """Projects features and looks up ids.
 
         Args:
-            x: by node type, [num_nodes, in_channels] features, or int64 [num_nodes] dense ids of a
-                type with a table. A type may be left out.
+            x: by node type, [num_nodes, in_channels] features, also sparse ones, or int64
+                [num_nodes] dense ids of a type with a table. A type may be left out.
         Returns:
             By node type, [num_nodes, channels], of all types.
         Raises:
@@ -104,17 +105,18 @@ class NodeInputs(nn.Module):
             self._check(name, rows)
         return {name: self._rows(name, x.get(name)) for name in self.node_types}
 
-    def _rows(self, name: str, rows: Tensor | None) -> Tensor:
+    def _rows(self, name: str, rows: Features | None) -> Tensor:
         if rows is None:
             return next(self.parameters()).new_zeros(0, self.channels)
         if name in self.tables:
             out: Tensor = self.tables[name](rows)
             return out
         projection = self.projections[name]
-        out = projection(rows.to(projection.weight.dtype))
-        return out
+        if isinstance(rows, Tensor):
+            rows = rows.to(projection.weight.dtype)
+        return apply_linear(projection, rows)
 
-    def _check(self, name: str, rows: Tensor) -> None:
+    def _check(self, name: str, rows: Features) -> None:
         if name not in self.node_types:
             raise DataError(
                 f"node type {name!r} is unknown to the model. It was built for "
@@ -123,13 +125,13 @@ class NodeInputs(nn.Module):
             )
         got = f"{rows.dtype} of shape {list(rows.shape)}"
         if name in self.tables:
-            if rows.dim() != 1 or rows.dtype != torch.int64:
+            if len(rows.shape) != 1 or rows.dtype != torch.int64:
                 raise DataError(
                     f"node type {name!r} has no features in this model: it needs the nodes' dense "
                     f"ids (n_id), int64 of one dimension, and was given {got}.",
                     id="model-node-input",
                 )
-        elif rows.dim() != 2 or rows.shape[1] != self.in_channels[name]:
+        elif len(rows.shape) != 2 or rows.shape[1] != self.in_channels[name]:
             raise DataError(
                 f"node type {name!r} needs features [num_nodes, {self.in_channels[name]}] and was "
                 f"given {got}.",

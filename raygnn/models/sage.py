@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from torch import Tensor, nn
-from torch.nn import functional
 from torch_geometric.nn import SAGEConv
 
 from raygnn.models.adjacency import Adjacency
@@ -20,6 +19,7 @@ from raygnn.models.segment import (
     segment_sum_and_rows,
     transform_first,
 )
+from raygnn.models.sparse_input import Features, dense, linear
 
 if TYPE_CHECKING:
     from raygnn.sampling.blocks import Block
@@ -30,15 +30,18 @@ AGGREGATIONS = ("mean", "max", "sum")
 class BlockSAGEConv(SAGEConv):
     """PyG's `SAGEConv`, parameters and result, over a destination-sorted block."""
 
-    def forward(self, x_src: Tensor, block: Block, x_dst: Tensor | None = None) -> Tensor:
+    def forward(self, x_src: Features, block: Block, x_dst: Tensor | None = None) -> Tensor:
         """Returns [num_dst, out_channels]; x_dst: the destinations' rows, if not the sources'."""
         adjacency = Adjacency.of(block)
         rows = x_src[: block.num_dst] if x_dst is None else x_dst
         out: Tensor
         if self.aggr == "max":
-            out = self.lin_l(segment_max(x_src, adjacency))
-        elif transform_first(block, x_src.shape[1], self.out_channels):
-            transformed = functional.linear(x_src, self.lin_l.weight)
+            rows_of_all = dense(x_src, self.lin_l.weight.dtype)
+            out = self.lin_l(segment_max(rows_of_all, adjacency))
+        elif not isinstance(x_src, Tensor) or transform_first(
+            block, x_src.shape[1], self.out_channels
+        ):
+            transformed = linear(x_src, self.lin_l.weight)
             out = self._reduced(segment_sum(transformed, adjacency), block)
             out = out if self.lin_l.bias is None else out + self.lin_l.bias.to(out.dtype)
         elif x_dst is None:
@@ -47,6 +50,8 @@ class BlockSAGEConv(SAGEConv):
         else:
             out = self.lin_l(self._reduced(segment_sum(x_src, adjacency), block))
         if self.root_weight:
+            if not isinstance(rows, Tensor):
+                return out + linear(rows, self.lin_r.weight)
             # Into the first product: no second one in memory, and no sum of the two. Autocast does
             # not see what happens in place.
             out = out.addmm_(rows.to(out.dtype), self.lin_r.weight.t().to(out.dtype))
@@ -84,6 +89,7 @@ class GraphSAGE(Encoder):
 
     Options = SAGEOptions
     options: SAGEOptions
+    takes_sparse_input = True
     overwrites_layer_outputs = True
     row_biases = r"lin_l\.bias"
 

@@ -14,6 +14,7 @@ from raygnn.models.adjacency import Adjacency
 from raygnn.models.attention import dot_scores, segment_softmax, weighted_segment_sum
 from raygnn.models.edge_features import edge_attr_of, edge_dot, weighted_edge_sum
 from raygnn.models.gat import AttentionEncoder, join_heads
+from raygnn.models.sparse_input import Features, apply_linear
 
 if TYPE_CHECKING:
     from raygnn.sampling.blocks import Block
@@ -25,16 +26,16 @@ class BlockTransformerConv(TransformerConv):
     A node does not attend to itself; its own row comes in through a linear skip connection.
     """
 
-    def forward(self, x_src: Tensor, block: Block, x_dst: Tensor | None = None) -> Tensor:
+    def forward(self, x_src: Features, block: Block, x_dst: Features | None = None) -> Tensor:
         """Returns [num_dst, heads * out_channels], or [num_dst, out_channels] of averaged heads.
 
         x_dst are the destinations' rows, if not the sources'.
         """
         adjacency = Adjacency.of(block)
         x_dst = x_src[: block.num_dst] if x_dst is None else x_dst
-        query = self.lin_query(x_dst).view(-1, self.heads, self.out_channels)
-        key = self.lin_key(x_src).view(-1, self.heads, self.out_channels)
-        value = self.lin_value(x_src).view(-1, self.heads, self.out_channels)
+        query = apply_linear(self.lin_query, x_dst).view(-1, self.heads, self.out_channels)
+        key = apply_linear(self.lin_key, x_src).view(-1, self.heads, self.out_channels)
+        value = apply_linear(self.lin_value, x_src).view(-1, self.heads, self.out_channels)
         scores = dot_scores(query, key, adjacency)
         edge_attr, lin_edge = None, None
         if self.edge_dim is not None:
@@ -50,7 +51,7 @@ class BlockTransformerConv(TransformerConv):
             edge_sum = weighted_edge_sum(weights, edge_attr, adjacency)
             summed = summed + torch.einsum("nhe,hce->nhc", edge_sum, lin_edge)
         out = join_heads(summed, self.concat)
-        return out + self.lin_skip(x_dst) if self.root_weight else out
+        return out + apply_linear(self.lin_skip, x_dst) if self.root_weight else out
 
 
 class Transformer(AttentionEncoder):

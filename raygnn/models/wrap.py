@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from raygnn.errors import ConfigError, DataError
 from raygnn.sampling.batch import EdgeRecord, NodeRecord
+from raygnn.sampling.sparse_features import SparseFeatures
 
 #: What blocks and PyG's modules call the columns of edges.
 EDGE_ATTR, EDGE_WEIGHT = "edge_attr", "edge_weight"
@@ -22,7 +23,8 @@ class SubgraphModule(nn.Module):
 
     The module sees one graph for all of its layers. It is called with x and edge_index by position,
     and with `edge_weight` and `edge_attr` by name where its `forward` has such a parameter and the
-    batch has the column.
+    batch has the column. x is a sparse tensor of torch where the features are sparse and the
+    module's class sets `takes_sparse_input`.
 
     Args:
         module: its `forward` takes (x, edge_index, ...) and returns a row per node of the subgraph,
@@ -57,7 +59,9 @@ class SubgraphModule(nn.Module):
                     f"graph.yaml, or give the parameter a default.",
                     id="model-edge-input-missing",
                 )
-        out = self.module(nodes.columns["x"], edges.edge_index, **inputs)
+        x = nodes.columns["x"]
+        x = x.to_coo() if isinstance(x, SparseFeatures) else x
+        out = self.module(x, edges.edge_index, **inputs)
         if isinstance(out, Mapping):
             return {name: self._seeds(rows, nodes) for name, rows in out.items()}
         return self._seeds(out, nodes)

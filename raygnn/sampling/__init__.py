@@ -8,6 +8,7 @@ from raygnn.sampling.link_loader import LinkLoader, LinkPlan
 from raygnn.sampling.loader import NeighborLoader
 from raygnn.sampling.neighbor_sampler import NeighborSampler
 from raygnn.sampling.protocols import FeatureStore, GraphStore
+from raygnn.sampling.sparse_features import SparseFeatures
 from raygnn.sampling.stores import LocalFeatureStore, LocalGraphStore
 
 __all__ = [
@@ -24,6 +25,7 @@ __all__ = [
     "NeighborLoader",
     "NeighborSampler",
     "NodeBatch",
+    "SparseFeatures",
     "blocks_of",
     "hetero_blocks_of",
 ]

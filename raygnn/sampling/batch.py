@@ -2,38 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, fields, is_dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Self
+from typing import Any
 
-import torch
 from torch import Tensor
 
 from raygnn.data.edge_types import EdgeType
-
-
-class TensorRecord:
-    """Base of dataclasses that hold tensors, also in dictionaries and in further records."""
-
-    def apply(self, change: Callable[[Tensor], Tensor]) -> Self:
-        """The record with each of its tensors changed; one that it holds twice is changed once.
-
-        The record itself, where `change` gives each tensor as it is.
-        """
-        changed: dict[int, Tensor] = {}
-
-        def change_once(tensor: Tensor) -> Tensor:
-            if id(tensor) not in changed:
-                changed[id(tensor)] = change(tensor)
-            return changed[id(tensor)]
-
-        done: Self = _apply(self, change_once)
-        return done
-
-    def to(self, device: torch.device | str, *, non_blocking: bool = False) -> Self:
-        """The record with its tensors on a device."""
-        return self.apply(lambda tensor: tensor.to(device, non_blocking=non_blocking))
+from raygnn.sampling.sparse_features import SparseFeatures
+from raygnn.sampling.tensor_record import TensorRecord
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,7 +22,7 @@ class NodeRecord(TensorRecord):
         num_seeds: distinct seeds of this type; all nodes, where the batch is the whole graph.
         num_sampled: seeds, then nodes found in each hop; None where the sampler does not count.
         columns: by name, [num_nodes, ...] features; a type without features is known by its n_id
-            alone.
+            alone. Sparse features stay sparse where the model takes them so.
         seed: int64 [num_nodes], with disjoint sampling only: the number of the seed whose
             neighborhood a node is in.
         seed_time: [num_nodes], with temporal sampling only: the time of the seed whose neighborhood
@@ -57,7 +34,7 @@ class NodeRecord(TensorRecord):
     n_id: Tensor
     num_seeds: int
     num_sampled: list[int] | None
-    columns: dict[str, Tensor]
+    columns: dict[str, Tensor | SparseFeatures]
     seed: Tensor | None = None
     seed_time: Tensor | None = None
     seed_index: Tensor | None = None
@@ -291,21 +268,3 @@ class LinkBatch(Batch):
     """
 
     links: BatchLinks
-
-
-def _apply(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
-    if isinstance(value, Tensor):
-        return change(value)
-    if isinstance(value, dict):
-        parts = {key: _apply(part, change) for key, part in value.items()}
-        return value if all(parts[key] is value[key] for key in value) else parts
-    if isinstance(value, tuple):
-        members = tuple(_apply(part, change) for part in value)
-        return value if all(x is y for x, y in zip(members, value, strict=True)) else members
-    if isinstance(value, TensorRecord):
-        assert is_dataclass(value)
-        names = [field.name for field in fields(value)]
-        changed = {name: _apply(getattr(value, name), change) for name in names}
-        is_same = all(changed[name] is getattr(value, name) for name in names)
-        return value if is_same else replace(value, **changed)
-    return value

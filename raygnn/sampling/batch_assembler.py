@@ -15,6 +15,7 @@ from raygnn.errors import DataError
 from raygnn.sampling.batch import EdgeRecord, NodeRecord
 from raygnn.sampling.protocols import FeatureStore, GraphStore, ends, message_type
 from raygnn.sampling.scratch import BufferPool
+from raygnn.sampling.sparse_features import SparseFeatures
 from raygnn.sampling.subgraph import SampledSubgraph
 
 
@@ -68,7 +69,7 @@ class BatchAssembler:
             # distinct seeds have the local ids 0, 1, 2...
             num_seeds=int(seed_index.max(initial=-1)) + 1,
             num_sampled=subgraph.num_sampled_nodes.get(node_type),
-            columns=self._columns_of(node_type, self._wanted(node_type, labels=False), nodes),
+            columns=self._features_of(node_type, nodes),
             seed=None if of_seed is None else torch.from_numpy(of_seed[node_type]),
             seed_time=None if times is None else torch.from_numpy(times[node_type]),
         )
@@ -110,6 +111,15 @@ class BatchAssembler:
             for column, name in self._columns.items()
             if column in have and (have[column].role == "label") == labels
         }
+
+    def _features_of(self, node_type: str, nodes: np.ndarray) -> dict[str, Tensor | SparseFeatures]:
+        found: dict[str, Tensor | SparseFeatures] = {}
+        for column, name in self._wanted(node_type, labels=False).items():
+            sparse = self._features.gather_sparse(node_type, column, nodes)
+            found[name] = (
+                torch.from_numpy(self._rows(node_type, column, nodes)) if sparse is None else sparse
+            )
+        return found
 
     def _columns_of(
         self, type_: str | EdgeType, wanted: Mapping[str, str], ids: np.ndarray

@@ -127,6 +127,14 @@ def _fill_dense_halves(indptr, indices, values, floats, ids, out):  # type: igno
             out[i, indices[j]] += floats[values[j]]
 
 
+@njit(nogil=True, cache=True)
+def _copy_entries(indptr, ids, offsets, entries, out):  # type: ignore[no-untyped-def]
+    for i in range(len(ids)):
+        first = indptr[ids[i]]
+        for j in range(offsets[i + 1] - offsets[i]):
+            out[offsets[i] + j] = entries[first + j]
+
+
 @cache
 def _float_of_half(dtype: np.dtype) -> np.ndarray:
     """float32 [2^16], the value of each two bytes as a float of this type."""
@@ -199,6 +207,30 @@ def gather_sparse_rows(
         _fill_dense_halves(indptr, indices, values.view(np.uint16), floats, ids, out)
     else:
         _fill_dense_values(indptr, indices, values, ids, out)
+
+
+def copy_sparse_rows(
+    indptr: np.ndarray, indices: np.ndarray, values: np.ndarray | None, ids: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
+    """Copies CSR rows; the same three of these rows, int64 and float32.
+
+    Args:
+        values: None stands for ones, in the result too.
+        ids: int64, which rows.
+    """
+    offsets = np.zeros(len(ids) + 1, np.int64)
+    np.cumsum(indptr[ids + 1] - indptr[ids], out=offsets[1:])
+    columns = np.empty(offsets[-1], np.int64)
+    _copy_entries(indptr, ids, offsets, indices, columns)
+    if values is None:
+        return offsets, columns, None
+    if is_half(values.dtype):  # types that numba does not compile
+        halves = np.empty(offsets[-1], np.uint16)
+        _copy_entries(indptr, ids, offsets, values.view(np.uint16), halves)
+        return offsets, columns, _float_of_half(values.dtype)[halves]
+    copied = np.empty(offsets[-1], np.float32)
+    _copy_entries(indptr, ids, offsets, values, copied)
+    return offsets, columns, copied
 
 
 def _words(array: np.ndarray, dtype: np.dtype) -> np.ndarray:

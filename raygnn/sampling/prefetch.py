@@ -11,7 +11,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from raygnn.sampling.batch import TensorRecord
+from raygnn.sampling.tensor_record import TensorRecord
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")

@@ -13,6 +13,7 @@ from raygnn.data.edge_types import EdgeType, reversed_edge_type
 from raygnn.sampling.exclusion import Exclusion
 from raygnn.sampling.rng import BatchKey
 from raygnn.sampling.scratch import Scratch
+from raygnn.sampling.sparse_features import SparseFeatures
 from raygnn.sampling.temporal import Horizon
 
 
@@ -134,6 +135,15 @@ class FeatureStore(Protocol):
             out: [n, ...], C-contiguous and of the type that is given; None makes a new array.
         Returns:
             [n, ...]; `out` if given.
+        """
+
+    def gather_sparse(
+        self, type_: str | EdgeType, column: str, ids: np.ndarray
+    ) -> SparseFeatures | None:
+        """The rows of a column as sparse ones; None of a column whose rows only `gather` gives.
+
+        Args:
+            ids: as of `gather`.
         """
 
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from types import MappingProxyType
 
 import numpy as np
+import torch
 
 from raygnn.data.bundle import Bundle, SparseColumn
 from raygnn.data.bundle_record import ColumnInfo
@@ -15,12 +17,22 @@ from raygnn.data.edge_types import EdgeType, edge_type_name, type_name
 from raygnn.data.standardization import Affine, ColumnScale, Standardization
 from raygnn.errors import ConfigError, DataError
 from raygnn.sampling import pick as kernels
-from raygnn.sampling.gather import gather_float_rows, gather_rows, gather_sparse_rows, is_half
+from raygnn.sampling.gather import (
+    copy_sparse_rows,
+    gather_float_rows,
+    gather_rows,
+    gather_sparse_rows,
+    is_half,
+)
 from raygnn.sampling.local_pick import LocalPicker, NeighborRows
 from raygnn.sampling.protocols import PickRequest, Picks
 from raygnn.sampling.rng import hop_key
 from raygnn.sampling.scratch import Scratch
+from raygnn.sampling.sparse_features import SparseFeatures
 from raygnn.sampling.temporal import Horizon
+
+# Where more of the elements are held, dense rows are made and multiplied in less time.
+_MAX_SPARSE_SHARE = 1 / 8
 
 
 class LocalGraphStore:
@@ -160,14 +172,21 @@ class LocalFeatureStore:
 
     Args:
         standardization: the columns whose rows come out standardised, as float32.
+        keeps_sparse: whether the features of nodes that are stored sparse stay so, for a model that
+            takes them; columns of which more than an eighth is held come out dense all the same.
     Raises:
         DataError: the rows of such a column are of another width.
     """
 
     def __init__(
-        self, bundle: Bundle, standardization: Standardization = MappingProxyType({})
+        self,
+        bundle: Bundle,
+        standardization: Standardization = MappingProxyType({}),
+        *,
+        keeps_sparse: bool = False,
     ) -> None:
         self._bundle = bundle
+        self._keeps_sparse = keeps_sparse
         self._standardization = standardization
         types: list[str | EdgeType] = [*bundle.node_types, *bundle.edge_types]
         self._affine = {
@@ -176,8 +195,10 @@ class LocalFeatureStore:
             for column, scale in standardization.get(type_name(type_), {}).items()
         }
 
-    def __reduce__(self) -> tuple[type[LocalFeatureStore], tuple[Bundle, Standardization]]:
-        return LocalFeatureStore, (self._bundle, dict(self._standardization))
+    def __reduce__(self) -> tuple[Callable[[], LocalFeatureStore], tuple[()]]:
+        scales = dict(self._standardization)
+        build = partial(LocalFeatureStore, self._bundle, scales, keeps_sparse=self._keeps_sparse)
+        return build, ()
 
     def columns(self, type_: str | EdgeType) -> Mapping[str, ColumnInfo]:
         """What columns a type has."""
@@ -226,6 +247,29 @@ class LocalFeatureStore:
         else:
             gather_rows(rows, ids, out)
         return out
+
+    def gather_sparse(
+        self, type_: str | EdgeType, column: str, ids: np.ndarray
+    ) -> SparseFeatures | None:
+        """The rows of a column that stay sparse; see `FeatureStore.gather_sparse`.
+
+        Raises:
+            DataError: there is no such column.
+        """
+        if not self._keeps_sparse or (type_, column) in self._affine:
+            return None
+        rows = self._bundle.column(type_, column)
+        if not isinstance(rows, SparseColumn):
+            return None
+        if len(rows.indices) > _MAX_SPARSE_SHARE * (len(rows.indptr) - 1) * rows.dim:
+            return None
+        indptr, indices, values = copy_sparse_rows(rows.indptr, rows.indices, rows.values, ids)
+        return SparseFeatures(
+            indptr=torch.from_numpy(indptr),
+            indices=torch.from_numpy(indices),
+            values=None if values is None else torch.from_numpy(values),
+            width=rows.dim,
+        )
 
 
 def _checked_affine(

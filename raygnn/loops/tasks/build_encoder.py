@@ -33,6 +33,7 @@ from raygnn.models.graph_inputs import (
 from raygnn.models.hetero_encoder import HeteroEncoder
 from raygnn.models.wrap import EDGE_ATTR, EDGE_WEIGHT
 from raygnn.sampling.protocols import message_type
+from raygnn.sampling.stores import LocalFeatureStore
 
 
 def check_inputs(loaded: LoadedConfig, bundle: Bundle, target: TaskTarget) -> dict[str, str]:
@@ -92,6 +93,13 @@ def completed(
         return spec
     edge_inputs = _edge_inputs(loaded, bundle, arguments)
     return replace(spec, edge_inputs=edge_inputs, fanouts=_find_fanouts(loaded.config, bundle))
+
+
+def feature_store(loaded: LoadedConfig, bundle: Bundle, spec: ModelSpec) -> LocalFeatureStore:
+    """The features of a graph as the model reads them: standardised, sparse or dense."""
+    model_class = resolve(loaded.config.model, "model", loaded.allow_modules)
+    keeps_sparse = bool(getattr(model_class, "takes_sparse_input", False))
+    return LocalFeatureStore(bundle, spec.standardization, keeps_sparse=keeps_sparse)
 
 
 def build_encoder(

@@ -16,7 +16,7 @@ from raygnn.data.bundle import Bundle
 from raygnn.errors import ConfigError
 from raygnn.loops.model_spec import ModelSpec
 from raygnn.loops.task import Task, TaskEnvironment
-from raygnn.loops.tasks.build_encoder import completed, make_spec
+from raygnn.loops.tasks.build_encoder import completed, feature_store, make_spec
 from raygnn.loops.tasks.build_sampler import build_sampler, find_fanouts
 from raygnn.loops.tasks.exact_encoding import encode_exactly
 from raygnn.loops.tasks.target import TaskArguments, TaskTarget
@@ -76,8 +76,8 @@ class EncoderTask(Task[BatchT]):
 
     @cached_property
     def features(self) -> LocalFeatureStore:
-        """The features of the graph, standardised as the model reads them."""
-        return LocalFeatureStore(self.env.bundle, self.spec.standardization)
+        """The features of the graph as the model reads them."""
+        return feature_store(self.env.loaded, self.env.bundle, self.spec)
 
     @cached_property
     def _sampler(self) -> Any:

@@ -15,10 +15,17 @@ from raygnn.data.edge_types import EdgeType
 from raygnn.data.time_units import AsOf
 from raygnn.errors import ConfigError
 from raygnn.models.encoder import Encoder
-from raygnn.models.exact import EdgeValues, RowComputation, compute_here, exact_inference
+from raygnn.models.exact import (
+    EdgeValues,
+    RowComputation,
+    compute_here,
+    exact_inference,
+    rows_on,
+)
 from raygnn.models.exact_hetero import TypedInEdges, exact_hetero_inference, identity_rows
 from raygnn.models.graph_encoder import GraphEncoder
 from raygnn.models.hetero_encoder import HeteroEncoder
+from raygnn.models.sparse_input import Features
 from raygnn.models.wrap import EDGE_ATTR, EDGE_WEIGHT
 from raygnn.sampling.protocols import PickRequest, Picks, ends, message_type
 from raygnn.sampling.stores import LocalFeatureStore, LocalGraphStore
@@ -78,11 +85,12 @@ def encode_exactly(
     """
     module = encoder.module
 
-    def rows_of(name: str, ids: np.ndarray) -> np.ndarray | Tensor:
-        rows = features.gather(name, feature, ids)
+    def rows_of(name: str, ids: np.ndarray) -> np.ndarray | Features:
+        sparse = features.gather_sparse(name, feature, ids)
+        rows = features.gather(name, feature, ids) if sparse is None else sparse
         if name not in encoder.categories:
             return rows
-        return encoder.embed(name, torch.from_numpy(rows).to(device))
+        return encoder.embed(name, rows_on(device, rows))
 
     def edges_of(edge_type: EdgeType) -> TypedInEdges:
         edges = _InEdges(graph, edge_type, as_of)

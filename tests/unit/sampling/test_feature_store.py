@@ -1,9 +1,11 @@
 from __future__ import annotations
 
+import pickle
 import tracemalloc
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -116,6 +118,59 @@ def test_sparse_halves_are_read_where_they_are_asked_for(dtype):
     tracemalloc.stop()
     assert found.tolist() == [[0, 0, 0, 0, 4, 5, 6, 7], [0, 1, 2, 3, 0, 0, 0, 0]]
     assert peak < values.nbytes
+
+
+SPARSE_DTYPES = [None, "float32", "float64", "float16", "bfloat16", "int8"]
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    dtype=st.sampled_from(SPARSE_DTYPES),
+    counts=st.lists(st.integers(0, 4), min_size=1, max_size=12),
+    ids=st.lists(st.integers(0, 11), max_size=20),
+)
+def test_sparse_rows_stay_sparse_for_a_model_that_takes_them(dtype, counts, ids):
+    rng = np.random.default_rng(0)
+    indptr = np.concatenate([[0], np.cumsum(counts)])
+    indices = rng.integers(0, 40, indptr[-1]).astype(np.int32)
+    values = None if dtype is None else rng.integers(-9, 9, len(indices)).astype(dtype)
+    store = _sparse_store(SparseColumn(indptr, indices, values, 40))
+    chosen = np.array([i for i in ids if i < len(counts)], np.int64)
+    found = store.gather_sparse(NODE, "x", chosen)
+    assert (found.values is None) == (values is None)
+    assert found.dtype == torch.float32
+    assert found.shape == (len(chosen), 40)
+    assert np.array_equal(found.to_dense(), store.gather(NODE, "x", chosen))
+
+
+def test_rows_are_dense_where_that_is_less_work_or_a_model_wants_them():
+    few = SparseColumn(np.array([0, 1, 2]), np.array([1, 0]), None, 8)
+    many = SparseColumn(np.array([0, 1, 2]), np.array([1, 0]), None, 7)
+    ids = np.arange(2)
+    assert _sparse_store(few).gather_sparse(NODE, "x", ids) is not None
+    assert _sparse_store(many).gather_sparse(NODE, "x", ids) is None
+    assert _store(few, 2).gather_sparse(NODE, "x", ids) is None
+    assert _sparse_store(np.zeros((2, 8))).gather_sparse(NODE, "x", ids) is None
+    scale = ColumnScale((0.0,) * 8, (1.0,) * 8)
+    assert _sparse_store(few, scale).gather_sparse(NODE, "x", ids) is None
+
+
+def test_a_pickled_store_keeps_rows_sparse():
+    bundle = MemoryBundle({NODE: 1}, {}, stored={NODE: {"x": SparseColumn(*_EMPTY_ROW)}})
+    store = pickle.loads(pickle.dumps(LocalFeatureStore(bundle, keeps_sparse=True)))
+    assert store.gather_sparse(NODE, "x", np.array([0, 0])).to_dense().tolist() == [[0.0] * 8] * 2
+
+
+_EMPTY_ROW = (np.array([0, 0]), np.zeros(0, np.int32), None, 8)
+
+
+def _sparse_store(
+    column: np.ndarray | SparseColumn, scale: ColumnScale | None = None
+) -> LocalFeatureStore:
+    num_nodes = len(column) if isinstance(column, np.ndarray) else len(column.indptr) - 1
+    bundle = MemoryBundle({NODE: num_nodes}, {}, stored={NODE: {"x": column}})
+    scales = {} if scale is None else {NODE: {"x": scale}}
+    return LocalFeatureStore(bundle, scales, keeps_sparse=True)
 
 
 def test_columns_are_those_of_the_bundle():

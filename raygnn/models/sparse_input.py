@@ -1,0 +1,80 @@
+"""The first linear map of an encoder, of dense rows and of sparse ones.
+
+A linear map of a sparse row is the sum of the weights of its columns, times its values: a sum over
+neighbors, with columns in their place. So it runs through `bag_sum`, and so does its gradient, in
+an order that does not depend on the number of threads.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+from torch.nn import functional
+
+from raygnn.models.segment import apply_eagerly, bag_sum
+from raygnn.sampling.sparse_features import SparseFeatures
+
+#: What an encoder takes as the features of nodes: [num_nodes, channels].
+Features = Tensor | SparseFeatures
+
+
+def apply_linear(module: nn.Module, x: Features) -> Tensor:
+    """Applies a linear layer, torch's or PyG's: [num_rows, in_channels] to [.., out_channels]."""
+    if isinstance(x, Tensor):
+        out: Tensor = module(x)
+        return out
+    assert isinstance(module.weight, Tensor)
+    bias: Any = module.bias
+    return linear(x, module.weight, bias)
+
+
+def linear(x: Features, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """`torch.nn.functional.linear`, also of sparse rows, without making them dense.
+
+    Autocast holds for these too.
+
+    Args:
+        weight: [out_channels, in_channels].
+        bias: [out_channels].
+    Returns:
+        [num_rows, out_channels].
+    """
+    if isinstance(x, Tensor):
+        return functional.linear(x, weight, bias)
+    device, dtype = weight.device.type, weight.dtype
+    if torch.is_autocast_enabled(device) and dtype != torch.float64:
+        dtype = torch.get_autocast_dtype(device)
+    out: Tensor = apply_eagerly(_SparseLinear, weight, x, dtype)
+    return out if bias is None else out + bias.to(dtype)
+
+
+def dropout(x: Features, rate: float, training: bool) -> Features:
+    """Dropout of elements; those that a sparse row does not hold are 0 with it and without."""
+    if isinstance(x, Tensor):
+        return functional.dropout(x, rate, training)
+    if not training or rate == 0:
+        return x
+    return replace(x, values=functional.dropout(x.values_or_ones(), rate))
+
+
+def dense(x: Features, dtype: torch.dtype = torch.float32) -> Tensor:
+    """The rows with all of their zeros; those of sparse rows are of the type."""
+    return x if isinstance(x, Tensor) else x.to_dense().to(dtype)
+
+
+class _SparseLinear(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, weight: Tensor, x: SparseFeatures, dtype: torch.dtype) -> Tensor:
+        ctx.x, ctx.dtype = x, weight.dtype
+        return bag_sum(weight.t().to(dtype), x.indices, x.indptr, x.values)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
+        order, row, ptr = ctx.x.by_column
+        values = None if ctx.x.values is None else ctx.x.values[order]
+        return bag_sum(grad, row, ptr, values).t().to(ctx.dtype), None, None

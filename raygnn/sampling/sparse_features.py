@@ -1,0 +1,100 @@
+"""Rows of a batch that are mostly zeros, held by their other elements."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from raygnn.sampling.tensor_record import TensorRecord
+
+
+class ByColumn(NamedTuple):
+    """The entries of some rows, ordered by column.
+
+    Attributes:
+        order: int64 [num_entries], positions in the order of the rows.
+        row: int64 [num_entries], their rows.
+        ptr: int64 [width + 1], where the entries of each column begin.
+    """
+
+    order: Tensor
+    row: Tensor
+    ptr: Tensor
+
+
+@dataclass(frozen=True, kw_only=True)
+class SparseFeatures(TensorRecord):
+    """Sparse rows in the layout of a CSR matrix; `raygnn.models.sparse_input` multiplies them.
+
+    Attributes:
+        indptr: int64 [num_rows + 1], where the entries of each row begin.
+        indices: int64 [num_entries], column of each entry; equal ones of a row add up.
+        values: floats [num_entries]; None stands for ones.
+        width: number of columns.
+    """
+
+    indptr: Tensor
+    indices: Tensor
+    values: Tensor | None
+    width: int
+
+    def __len__(self) -> int:
+        return len(self.indptr) - 1
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Number of rows and of columns."""
+        return len(self), self.width
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Type of the elements."""
+        return torch.float32 if self.values is None else self.values.dtype
+
+    def __getitem__(self, rows: slice) -> SparseFeatures:
+        """The first rows: `x[:count]` is the only way to index."""
+        assert rows.start is None
+        assert rows.step is None
+        if rows.stop is None or rows.stop >= len(self):
+            return self
+        indptr = self.indptr[: rows.stop + 1]
+        end = int(indptr[-1])
+        values = None if self.values is None else self.values[:end]
+        return replace(self, indptr=indptr, indices=self.indices[:end], values=values)
+
+    @cached_property
+    def row(self) -> Tensor:
+        """int64 [num_entries], the row of each entry."""
+        rows = torch.arange(len(self), device=self.indptr.device)
+        return rows.repeat_interleave(self.indptr.diff(), output_size=len(self.indices))
+
+    @cached_property
+    def by_column(self) -> ByColumn:
+        """The transpose. A stable sort, so that sums keep one order from run to run."""
+        order = self.indices.sort(stable=True).indices
+        ptr = self.indptr.new_zeros(self.width + 1)
+        torch.cumsum(torch.bincount(self.indices, minlength=self.width), 0, out=ptr[1:])
+        return ByColumn(order, self.row[order], ptr)
+
+    def values_or_ones(self) -> Tensor:
+        """[num_entries], also where all are 1."""
+        if self.values is not None:
+            return self.values
+        return torch.ones(len(self.indices), device=self.indices.device)
+
+    def to_dense(self) -> Tensor:
+        """[num_rows, width], with all zeros."""
+        values = self.values_or_ones()
+        dense = values.new_zeros(len(self) * self.width)
+        return dense.index_add_(0, self.row * self.width + self.indices, values).view(self.shape)
+
+    def to_coo(self) -> Tensor:
+        """The same as a sparse tensor of torch, for modules that take one."""
+        places = torch.stack([self.row, self.indices])
+        return torch.sparse_coo_tensor(
+            places, self.values_or_ones(), self.shape, check_invariants=False
+        )
