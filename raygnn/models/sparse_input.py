@@ -76,5 +76,5 @@ class _SparseLinear(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
         order, row, ptr = ctx.x.by_column
-        values = None if ctx.x.values is None else ctx.x.values[order]
+        values = None if ctx.x.values is None else ctx.x.values.index_select(0, order)
         return bag_sum(grad, row, ptr, values).t().to(ctx.dtype), None, None

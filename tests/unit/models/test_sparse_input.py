@@ -66,9 +66,7 @@ def grads_of(out: Tensor, parameters: Sequence[Tensor]) -> list[Tensor]:
 
 def assert_same(sparse: Tensor, full: Tensor, parameters: Sequence[Tensor]) -> None:
     torch.testing.assert_close(sparse, full, rtol=1e-5, atol=1e-5)
-    for one, other in zip(
-        grads_of(sparse, parameters), grads_of(full, parameters), strict=True
-    ):
+    for one, other in zip(grads_of(sparse, parameters), grads_of(full, parameters), strict=True):
         torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-5)
 
 

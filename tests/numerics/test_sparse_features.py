@@ -1,0 +1,153 @@
+"""Whole runs on sparse features: those of dense rows, for any number of workers, also resumed."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from raygnn.data.bundle import Bundle
+from raygnn.data.ingest.build_bundle import IngestOptions, ingest
+from raygnn.data.synthetic.generators import synthetic_tables
+from raygnn.data.tables.columns import sparse_rows
+from raygnn.data.tables.graph_tables import node_rows, write_tables
+from raygnn.models import GraphSAGE
+from tests.small_runs import run_rank, small_config, trained_weights
+
+WIDTH = 64
+
+
+class DenseSAGE(GraphSAGE):
+    """The same model, which does not say that it takes sparse input."""
+
+    takes_sparse_input = False
+
+
+class Recorder(nn.Module):
+    """A user's module; keeps whether x was sparse."""
+
+    takes_sparse_input = True
+    was_sparse: bool | None = None
+
+    def __init__(self, in_channels: int, out_channels: int) -> None:
+        super().__init__()
+        self.lin = nn.Linear(in_channels, out_channels)
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        type(self).was_sparse = x.is_sparse
+        out: Tensor = self.lin(x)
+        return out
+
+
+@pytest.fixture(scope="module")
+def bundle(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
+    """300 nodes of three classes, each with three words, two of which tell of its class."""
+    folder = tmp_path_factory.mktemp("graph")
+    tables = synthetic_tables(
+        "planted_partition", num_nodes=300, num_classes=3, num_features=1, seed=1
+    )
+    (name,), (nodes,) = tables.nodes.keys(), tables.nodes.values()
+    rng = np.random.default_rng(0)
+    ids = nodes.table[nodes.id].to_numpy()
+    label = nodes.table[next(iter(nodes.labels))].to_numpy()
+    words = rng.integers(0, WIDTH, (len(ids), 3))
+    words[:, :2] = words[:, :2] // 3 * 3 % 60 + label[:, None]
+    x = np.zeros((len(ids), WIDTH), np.float32)
+    x[np.arange(len(ids))[:, None], words] = [0.5, 1.5, 2.0]
+    rows = node_rows(ids, {"x": sparse_rows(x)}, {"y": label}, id_name=nodes.id)
+    if nodes.split is not None:
+        table = rows.table.append_column(nodes.split, nodes.table[nodes.split])
+        rows = replace(rows, table=table, split=nodes.split)
+    uri = write_tables(replace(tables, nodes={name: rows}), str(folder / "tables"))
+    made = ingest(uri, IngestOptions(), str(folder / "cache"))
+    assert made.columns(name)["x"].sparse
+    return made
+
+
+def _run(
+    ranks: Any, bundle: Bundle, folder: Path, world_size: int = 1, **changes: Any
+) -> tuple[dict[str, Any], dict[str, Tensor], list[dict[str, Any]]]:
+    settings = {
+        "scaling__num_workers": world_size,
+        "training__global_batch_size": 96,
+        "training__max_epochs": 6,
+        "optimizer": {"type": "Adam", "args": {"lr": 0.05}},
+    }
+    config = small_config(folder, **{**settings, **changes})
+    metrics = ranks.run(run_rank, world_size, config, str(bundle.path))
+    history = (folder / "run" / "history.jsonl").read_text().splitlines()
+    return metrics[0], trained_weights(config), [json.loads(row) for row in history]
+
+
+@pytest.mark.parametrize("eval_mode", ["sampled", "exact"])
+def test_a_run_is_that_of_dense_rows(ranks, bundle, tmp_path, eval_mode):
+    args = {"hidden_channels": 8, "norm": "batch", "residual": True}
+    runs = [
+        _run(
+            ranks,
+            bundle,
+            tmp_path / name,
+            training__eval=eval_mode,
+            model__type=name,
+            model__args=args,
+        )
+        for name in ("GraphSAGE", f"{__name__}.DenseSAGE")
+    ]
+    (metrics, weights, history), (of_dense, dense_weights, dense_history) = runs
+    for name, weight in weights.items():
+        torch.testing.assert_close(weight, dense_weights[name], rtol=1e-4, atol=1e-5)
+    for row, other in zip(history, dense_history, strict=True):
+        assert row["train/loss"] == pytest.approx(other["train/loss"], rel=1e-4)
+    assert metrics["test/accuracy"] == pytest.approx(of_dense["test/accuracy"], abs=0.02)
+    assert metrics["test/accuracy"] > 0.6
+
+
+@pytest.mark.parametrize("model", ["GraphSAGE", "GIN"])
+def test_any_number_of_workers_trains_the_same(ranks, bundle, tmp_path, model):
+    changes = {
+        "model__type": model,
+        "model__args": {"hidden_channels": 8, "dropout": 0.3, "input_dropout": 0.3},
+    }
+    runs = [_run(ranks, bundle, tmp_path / str(size), size, **changes) for size in (1, 2, 3)]
+    for _, weights, _ in runs[1:]:
+        for name, weight in runs[0][1].items():
+            torch.testing.assert_close(weights[name], weight, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("precision", ["bf16-mixed", "bf16-true"])
+def test_mixed_precision_trains(ranks, bundle, tmp_path, precision):
+    metrics, _, _ = _run(ranks, bundle, tmp_path, training__precision=precision)
+    assert metrics["test/accuracy"] > 0.6
+
+
+def test_a_module_of_ones_own_takes_a_sparse_tensor(bundle, tmp_path, monkeypatch):
+    monkeypatch.setattr(Recorder, "was_sparse", None)
+    config = small_config(tmp_path, model__type=f"{__name__}.Recorder", model__args={})
+    run_rank(config, str(bundle.path))
+    assert Recorder.was_sparse
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")  # what torch says of its own way to trace
+@pytest.mark.skipif(shutil.which("g++") is None, reason="no C++ compiler")
+@pytest.mark.parametrize("model", ["MLP", "GraphSAGE"])
+def test_a_compiled_run_equals_an_eager_one(bundle, tmp_path, model):
+    runs = []
+    for compiled in (False, True):
+        config = small_config(
+            tmp_path / str(compiled),
+            scaling__num_workers=0,
+            training={"max_epochs": 2, "compile": compiled},
+            model={"type": model, "args": {"hidden_channels": 8, "residual": True}},
+        )
+        run_rank(config, str(bundle.path))
+        runs.append(trained_weights(config))
+    for name, weight in runs[0].items():
+        torch.testing.assert_close(runs[1][name], weight, rtol=1e-3, atol=1e-5)
