@@ -136,6 +136,10 @@ class Encoder(nn.Module, ABC):
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
+        # Layers of its own may not take what those of its base class do.
+        own = vars(cls)
+        if any(name.startswith(("build", "forward")) for name in own):
+            cls.takes_sparse_input = own.get("takes_sparse_input", False)
         cls.__signature__ = signature_with_options(cls, Encoder.__init__)  # type: ignore[attr-defined]
 
     def __init__(

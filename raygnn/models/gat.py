@@ -146,7 +146,6 @@ class AttentionEncoder(Encoder):
     Options = AttentionOptions
     options: AttentionOptions
     reads_edge_features = True
-    takes_sparse_input = True
     row_biases = "bias"
 
     def build_layer(self, in_channels: int, out_channels: int, *, is_output: bool) -> nn.Module:
@@ -169,6 +168,8 @@ class GAT(AttentionEncoder):
 
     Takes the arguments of `AttentionOptions`."""
 
+    takes_sparse_input = True
+
     def build_attention(
         self, in_channels: int, head_channels: int, heads: int, *, concat: bool
     ) -> nn.Module:
@@ -188,6 +189,8 @@ class GATv2(AttentionEncoder):
 
     Takes the arguments of `AttentionOptions`.
     """
+
+    takes_sparse_input = True
 
     def build_attention(
         self, in_channels: int, head_channels: int, heads: int, *, concat: bool

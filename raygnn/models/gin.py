@@ -147,7 +147,6 @@ class GINE(GIN):
     Options = GINEOptions
     options: GINEOptions
     reads_edge_features = True
-    takes_sparse_input = False  # what is between sum and rows is not linear
 
     @classmethod
     def needs_edge_features(cls, args: Mapping[str, Any]) -> bool:

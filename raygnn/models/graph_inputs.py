@@ -8,7 +8,8 @@ A class says so in attributes, which `Encoder` and `HeteroEncoder` declare and s
     reads_node_features: of encoders that learn rows; False where they do so for all node types.
     keeps_links: the links of a training batch stay among its messages, unless sampling is temporal.
     takes_sparse_input: features that are stored sparse come as `SparseFeatures`, of which the first
-        linear map is `raygnn.models.sparse_input.linear`; else as dense rows.
+        linear map is `raygnn.models.sparse_input.linear`; else as dense rows. An encoder that
+        overrides how a layer is built or applied does not inherit it.
 
 A module without these attributes reads the edge columns that its `forward` has parameters for. With
 `takes_sparse_input = True` it is given sparse features as a sparse tensor of torch.

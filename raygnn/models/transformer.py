@@ -60,6 +60,7 @@ class Transformer(AttentionEncoder):
     Takes the arguments of `AttentionOptions`.
     """
 
+    takes_sparse_input = True
     # Attention sums to 1: the values' bias is added to every row but those without in-edges.
     row_biases = r"lin_(skip|value)\.bias"
 

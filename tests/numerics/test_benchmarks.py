@@ -82,6 +82,15 @@ def test_training(harness, work):
     assert rows["PyG's layers, cached"]["ratio"] > 0
 
 
+def test_sparse_features(harness, work, monkeypatch):
+    module = importlib.import_module("sparse_features")
+    monkeypatch.setitem(module._NODES_AND_EDGES, "smoke", (300, 3000))
+    module.main(["--work", str(work)])
+    rows = rows_of(work, "sparse_features")
+    both = rows["batch, sparse"]["value"] + rows["step, sparse"]["value"]
+    assert rows["both, sparse"]["value"] == pytest.approx(both)
+
+
 def test_a_worker_of_the_memory_benchmark_trains_and_counts_its_own_pages(harness, work):
     worker = importlib.import_module("memory_worker")
     rmat_graph = importlib.import_module("rmat_graph")

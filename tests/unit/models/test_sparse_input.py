@@ -14,8 +14,22 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.nn import functional
 
-from raygnn.models import GAT, GCN, GIN, HGT, MLP, RGCN, GATv2, GraphSAGE, Hetero, SimpleHGN
-from raygnn.models import GINE, Encoder, HeteroEncoder, Transformer
+from raygnn.models import (
+    GAT,
+    GCN,
+    GIN,
+    GINE,
+    HGT,
+    MLP,
+    RGCN,
+    Encoder,
+    GATv2,
+    GraphSAGE,
+    Hetero,
+    HeteroEncoder,
+    SimpleHGN,
+    Transformer,
+)
 from raygnn.models.exact import exact_inference
 from raygnn.models.exact_hetero import exact_hetero_inference, identity_rows
 from raygnn.models.sparse_input import apply_linear, dropout, linear
@@ -198,6 +212,22 @@ def test_input_dropout_is_reproducible(make_graph: Callable[..., Any]) -> None:
 def test_what_does_not_begin_with_a_linear_map_takes_dense_rows():
     assert not GINE.takes_sparse_input
     assert not Encoder.takes_sparse_input
+
+
+def test_layers_of_ones_own_take_dense_rows_until_their_class_says_otherwise():
+    class Renamed(GraphSAGE):
+        pass
+
+    class OwnLayers(GraphSAGE):
+        def build_layer(self, in_channels: int, out_channels: int, *, is_output: bool) -> nn.Module:
+            return nn.Identity()
+
+    class OwnSparseLayers(OwnLayers):
+        takes_sparse_input = True
+
+    assert Renamed.takes_sparse_input
+    assert not OwnLayers.takes_sparse_input
+    assert OwnSparseLayers.takes_sparse_input
 
 
 @pytest.mark.parametrize("encoder_type", [Hetero, HGT, RGCN, SimpleHGN])

@@ -156,21 +156,18 @@ def test_rows_are_dense_where_that_is_less_work_or_a_model_wants_them():
 
 
 def test_a_pickled_store_keeps_rows_sparse():
-    bundle = MemoryBundle({NODE: 1}, {}, stored={NODE: {"x": SparseColumn(*_EMPTY_ROW)}})
-    store = pickle.loads(pickle.dumps(LocalFeatureStore(bundle, keeps_sparse=True)))
-    assert store.gather_sparse(NODE, "x", np.array([0, 0])).to_dense().tolist() == [[0.0] * 8] * 2
-
-
-_EMPTY_ROW = (np.array([0, 0]), np.zeros(0, np.int32), None, 8)
+    store = _sparse_store(SparseColumn(np.array([0, 0]), np.zeros(0, np.int32), None, 8))
+    copied = pickle.loads(pickle.dumps(store))
+    assert copied.gather_sparse(NODE, "x", np.array([0, 0])).to_dense().tolist() == [[0.0] * 8] * 2
 
 
 def _sparse_store(
     column: np.ndarray | SparseColumn, scale: ColumnScale | None = None
 ) -> LocalFeatureStore:
     num_nodes = len(column) if isinstance(column, np.ndarray) else len(column.indptr) - 1
-    bundle = MemoryBundle({NODE: num_nodes}, {}, stored={NODE: {"x": column}})
+    small = SmallGraph({NODE: num_nodes}, {}, stored={NODE: {"x": column}})
     scales = {} if scale is None else {NODE: {"x": scale}}
-    return LocalFeatureStore(bundle, scales, keeps_sparse=True)
+    return LocalFeatureStore(small.bundle, scales, keeps_sparse=True)
 
 
 def test_columns_are_those_of_the_bundle():
