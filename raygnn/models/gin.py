@@ -21,6 +21,7 @@ from raygnn.models.encoder import (
 )
 from raygnn.models.segment import scale_sampled, segment_sum
 from raygnn.models.sparse_input import Features, linear
+from raygnn.sampling.sparse_features import SparseFeatures
 
 if TYPE_CHECKING:
     from raygnn.sampling.blocks import Block
@@ -46,24 +47,28 @@ class BlockGINConv(GINConv):
         return out
 
 
-class _SummedLinear(nn.Linear):
-    """A linear layer, of rows or of sums of sparse rows."""
+class _LinearThenSum(nn.Module):
+    """W summed(x) + b of sparse rows, computed as summed(W x) + b."""
 
-    def forward(self, x: Features, summed: Callable[[Tensor], Tensor] | None = None) -> Tensor:
-        """W x + b, or W summed(x) + b, computed as summed(W x) + b."""
-        if summed is None:
-            return super().forward(x)  # type: ignore[arg-type]
-        out = summed(linear(x, self.weight))
-        return out + self.bias.to(out.dtype)
+    def __init__(self, first: nn.Linear, summed: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.first = first
+        self.summed = summed
+
+    def forward(self, x: SparseFeatures) -> Tensor:
+        out = self.summed(linear(x, self.first.weight))
+        return out + self.first.bias.to(out.dtype)
 
 
 class _MLP(nn.Sequential):
     """A linear layer, its norm, and what follows."""
 
     def forward(self, x: Features, summed: Callable[[Tensor], Tensor] | None = None) -> Tensor:
-        """The arguments are those of `_SummedLinear`."""
+        """Applies all to x, or to summed(x) of sparse rows."""
         first, norm, *others = self
-        rows: Tensor = norm(call_before_norm(first, norm, "bias", x, summed))
+        assert isinstance(first, nn.Linear)
+        layer = first if summed is None else _LinearThenSum(first, summed)
+        rows: Tensor = norm(call_before_norm(layer, norm, r"(first\.)?bias", x))
         for module in others:
             rows = module(rows)
         return rows
@@ -97,7 +102,7 @@ class GIN(Encoder):
     def build_layer(self, in_channels: int, out_channels: int, *, is_output: bool) -> nn.Module:
         """A `GINConv` with its MLP."""
         mlp = _MLP(
-            _SummedLinear(in_channels, self.hidden_channels),
+            nn.Linear(in_channels, self.hidden_channels),
             build_norm(self.options.norm, self.hidden_channels),
             ACTIVATIONS[self.options.activation](),
             nn.Linear(self.hidden_channels, out_channels),
