@@ -110,8 +110,8 @@ class Encoder(nn.Module, ABC):
     beside those of all encoders; it finds them in `self.options`.
 
     Attributes:
-        reads_edge_features, reads_edge_weight, learns_node_rows, keeps_links, takes_sparse_input: see
-            `raygnn.models.graph_inputs`.
+        reads_edge_features, reads_edge_weight, learns_node_rows, keeps_links,
+            takes_sparse_input: see `raygnn.models.graph_inputs`.
         overwrites_layer_outputs: whether ReLU may write over what a layer returns, which saves
             memory and time. A subclass says so where no layer's backward pass reads its output.
         row_biases: pattern of the parameters of a layer, by name, that are added to every row of
