@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, ConfigDict, Field, WithJsonSchema
+from pydantic import AfterValidator, ConfigDict, Field, WithJsonSchema, model_validator
 
 from raygnn.config.section import (
     Component,
@@ -89,18 +89,29 @@ class TemporalSplit(Section):
     quantiles: (
         Annotated[list[Annotated[float, Field(gt=0, le=1)]], Field(min_length=2, max_length=2)]
         | None
-    ) = Field(default=None, description="Quantiles of time at which val and test begin.")
+    ) = Field(
+        default=None,
+        description="Quantiles of time at which val and test begin; without timestamps [0.8, 0.9].",
+    )
     timestamps: Annotated[list[Timestamp], Field(min_length=2, max_length=2)] | None = Field(
         default=None,
         description="Times at which val and test begin: dates, or numbers as the column has.",
     )
 
+    @model_validator(mode="before")
+    @classmethod
+    def _fill_quantiles(cls, value: Any) -> Any:
+        is_open = isinstance(value, dict) and not {"quantiles", "timestamps"} & {
+            key for key, given in value.items() if given is not None
+        }
+        return {**value, "quantiles": [0.8, 0.9]} if is_open else value
+
     def broken_rules(self) -> Iterable[Problem]:
-        if (self.quantiles is None) == (self.timestamps is None):
+        if self.quantiles is not None and self.timestamps is not None:
             yield Problem(
                 ("quantiles",),
-                "exactly one of quantiles and timestamps says where val and test begin",
-                "Set one of them, as in quantiles: [0.8, 0.9]",
+                "quantiles and timestamps both say where val and test begin",
+                "Remove one of them",
                 id="split-bounds-source",
             )
         if self.timestamps is not None and len({isinstance(t, str) for t in self.timestamps}) > 1:

@@ -111,7 +111,6 @@ _CASES = {
         "data: {splits: {type: hash, fractions: [1.1, 0, 0]}}",
         ("config-range", "fractions.0=1.1", "at most 1"),
     ),
-    "temporal": ("data: {splits: {type: temporal}}", ("split-bounds-source",)),
     "temporal both": (
         "data: {splits: {type: temporal, quantiles: [0.1, 0.2], timestamps: [1, 2]}}",
         ("split-bounds-source",),
@@ -370,6 +369,7 @@ def test_rule(case: str) -> None:
         "data: {synthetic: {type: planted_partition, num_nodes: 100}}",
         "data: {splits: {type: hash, fractions: [0.7, 0.2, 0.1], seed: 3}}",
         "data: {splits: {type: per_class}}",
+        "data: {splits: {type: temporal}}",
         "data: {splits: {type: temporal, quantiles: [0.8, 0.9]}}",
         "data: {splits: {type: temporal, timestamps: [2024-01-01, 2024-02-01T10:00:00]}}",
         "data: {splits: {type: temporal, timestamps: [10, 20.5]}}",
@@ -483,3 +483,10 @@ def test_long_values_are_cut() -> None:
     with raises("config-type") as caught:
         load_config({"seed": "x" * 1000})
     assert len(str(caught.value)) < 300
+
+
+def test_a_temporal_split_without_bounds_is_by_quantiles():
+    section = load_config({"data": {"splits": {"type": "temporal"}}}).config.data
+    assert section.splits.quantiles == [0.8, 0.9]
+    dates = {"type": "temporal", "timestamps": [1, 2], "quantiles": None}
+    assert load_config({"data": {"splits": dates}}).config.data.splits.quantiles is None
