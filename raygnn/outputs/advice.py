@@ -94,8 +94,8 @@ def baseline_lines(metrics: Mapping[str, Any], split: str) -> list[str]:
 def verdicts(metrics: Mapping[str, Any]) -> list[str]:
     """The sentence on a model that is no better than its baselines; none where it is."""
     text = metrics["no_better_than_baseline"]
-    rule = "the model is no better than a baseline, by two standard errors"
-    return [f"warning: {rule}: {text}"] if text else []
+    rule = "the model is not better than a baseline by two standard errors in"
+    return [f"warning: {rule} {text}"] if text else []
 
 
 def _few_steps(engine: Engine) -> list[str]:
