@@ -14,6 +14,7 @@ from raygnn.errors import ConfigError
 from raygnn.models.encoder import Encoder
 from raygnn.models.sparse_input import Features
 from raygnn.sampling.blocks import Block
+from raygnn.sampling.protocols import EdgeValues
 from raygnn.sampling.sparse_features import SparseFeatures
 
 #: int64 ids -> features of these nodes.
@@ -45,13 +46,6 @@ def compute_here(
     """Computes all chunks in this process, and holds the rows in its memory."""
     parts = [rows_of(first, last) for first, last in chunks]
     return torch.cat(parts) if parts else torch.zeros(0, width)
-
-
-class EdgeValues(Protocol):
-    """Rows by edge: an array, or what reads them from one when they are asked for."""
-
-    def __getitem__(self, edges: slice, /) -> np.ndarray:
-        """The rows of consecutive edges."""
 
 
 class InEdges(NamedTuple):

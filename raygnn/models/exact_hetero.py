@@ -12,7 +12,6 @@ from torch import Tensor
 from raygnn.data.edge_types import EdgeType
 from raygnn.errors import ConfigError
 from raygnn.models.exact import (
-    EdgeValues,
     RowComputation,
     compute_here,
     destination_chunks,
@@ -21,6 +20,7 @@ from raygnn.models.exact import (
 from raygnn.models.hetero_encoder import HeteroEncoder
 from raygnn.models.sparse_input import Features
 from raygnn.sampling.blocks import Block, HeteroBlock
+from raygnn.sampling.protocols import EdgeValues
 
 #: (node type, int64 ids) -> what `HeteroEncoder.encode_inputs` takes of these nodes.
 TypedRowSource = Callable[[str, np.ndarray], np.ndarray | Features]

@@ -61,6 +61,29 @@ class Picks(NamedTuple):
     offsets: np.ndarray
 
 
+class EdgeValues(Protocol):
+    """Rows by edge: an array, or what reads them from one when they are asked for."""
+
+    def __getitem__(self, edges: slice, /) -> np.ndarray:
+        """The rows of consecutive edges."""
+
+
+class EdgesByNode(Protocol):
+    """All edges of a type, by the node that takes them."""
+
+    @property
+    def indptr(self) -> np.ndarray:
+        """int64 [num_nodes + 1], where the edges of each node begin."""
+
+    @property
+    def indices(self) -> EdgeValues:
+        """int32 or int64 [num_edges], neighbors."""
+
+    @property
+    def e_id(self) -> EdgeValues | None:
+        """CSC positions of the edges; None where these are the CSC itself."""
+
+
 class GraphStore(Protocol):
     """One-hop neighbors of nodes.
 
@@ -97,6 +120,13 @@ class GraphStore(Protocol):
         Args:
             scratch: where the store may keep its working arrays and the reply, which then is valid
                 until the next call with the same scratch.
+        """
+
+    def adjacency(self, edge_type: EdgeType) -> EdgesByNode:
+        """All edges of a type, for what reads them range by range.
+
+        Raises:
+            DataError: the graph has no such edge type.
         """
 
     def degrees(

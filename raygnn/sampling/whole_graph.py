@@ -14,9 +14,8 @@ from raygnn.sampling.batch import EdgeRecord, NodeBatch, NodeRecord
 from raygnn.sampling.batch_assembler import BatchAssembler
 from raygnn.sampling.batch_sequence import BatchSequence
 from raygnn.sampling.blocks import HeteroBlock, hetero_blocks_of
-from raygnn.sampling.protocols import FeatureStore, ends
+from raygnn.sampling.protocols import FeatureStore, GraphStore, PickRequest, ends
 from raygnn.sampling.seeds import check_seeds
-from raygnn.sampling.stores import LocalGraphStore
 from raygnn.sampling.subgraph import SampledSubgraph
 
 _NO_EDGES = np.empty(0, np.int64)
@@ -36,7 +35,7 @@ class WholeGraph:
 
     def __init__(
         self,
-        graph: LocalGraphStore,
+        graph: GraphStore,
         features: FeatureStore,
         fanouts: Mapping[EdgeType, Sequence[int]],
         *,
@@ -108,9 +107,11 @@ class WholeGraph:
             ptr = np.zeros(num_nodes[destination_type] + 1, np.int64)
             sources = e_id = _NO_EDGES
             if edge_type in self._used:
-                rows = graph.adjacency(edge_type)
-                ptr, sources = rows.indptr.astype(np.int64), rows.indices.astype(np.int64)
-                e_id = np.arange(len(sources)) if rows.e_id is None else rows.e_id.astype(np.int64)
+                nodes = np.arange(num_nodes[destination_type])
+                every = PickRequest(nodes, fanout=-1, replace=False, key=0, hop=0)
+                picks = graph.pick(edge_type, every)
+                ptr, sources = picks.offsets, picks.neighbors.astype(np.int64)
+                e_id = picks.e_id.astype(np.int64)
             destinations = np.repeat(np.arange(len(ptr) - 1), np.diff(ptr))
             subgraph.edge_index[edge_type] = np.stack([sources, destinations])
             subgraph.edge[edge_type] = e_id

@@ -25,6 +25,7 @@ from raygnn.models.graph_encoder import GraphEncoder
 from raygnn.parallel.shared_rows import computed_by_all
 from raygnn.sampling.batch_sequence import BatchSequence, BatchT
 from raygnn.sampling.loader import NeighborLoader
+from raygnn.sampling.protocols import GraphStore
 from raygnn.sampling.stores import LocalFeatureStore, LocalGraphStore
 from raygnn.sampling.whole_graph import WholeGraph, WholeGraphLoader
 
@@ -168,7 +169,7 @@ class EncoderTask(Task[BatchT]):
         )
 
     def encode_exactly(
-        self, encoder: GraphEncoder, graph: LocalGraphStore, node_types: Sequence[str]
+        self, encoder: GraphEncoder, graph: GraphStore, node_types: Sequence[str]
     ) -> dict[str, Tensor]:
         """Embeddings of all nodes of these types, [num_nodes, channels], layer by layer.
 

@@ -16,7 +16,6 @@ from raygnn.data.time_units import AsOf
 from raygnn.errors import ConfigError
 from raygnn.models.encoder import Encoder
 from raygnn.models.exact import (
-    EdgeValues,
     RowComputation,
     compute_here,
     exact_inference,
@@ -27,8 +26,15 @@ from raygnn.models.graph_encoder import GraphEncoder
 from raygnn.models.hetero_encoder import HeteroEncoder
 from raygnn.models.sparse_input import Features
 from raygnn.models.wrap import EDGE_ATTR, EDGE_WEIGHT
-from raygnn.sampling.protocols import PickRequest, Picks, ends, message_type
-from raygnn.sampling.stores import LocalFeatureStore, LocalGraphStore
+from raygnn.sampling.protocols import (
+    EdgeValues,
+    FeatureStore,
+    GraphStore,
+    PickRequest,
+    Picks,
+    ends,
+    message_type,
+)
 from raygnn.sampling.temporal import Horizon
 
 
@@ -61,8 +67,8 @@ def is_layerwise(encoder: GraphEncoder) -> bool:
 
 def encode_exactly(
     encoder: GraphEncoder,
-    graph: LocalGraphStore,
-    features: LocalFeatureStore,
+    graph: GraphStore,
+    features: FeatureStore,
     feature: str,
     node_types: Sequence[str],
     *,
@@ -141,7 +147,7 @@ class _InEdges:
     for each node, and no copy of the graph.
     """
 
-    def __init__(self, graph: LocalGraphStore, edge_type: EdgeType, as_of: AsOf | None) -> None:
+    def __init__(self, graph: GraphStore, edge_type: EdgeType, as_of: AsOf | None) -> None:
         self._graph, self._edge_type, self._as_of = graph, edge_type, as_of
         self._neighbor_type, destination_type = ends(edge_type, graph.direction)
         if as_of is None:
@@ -162,7 +168,7 @@ class _InEdges:
         horizon = Horizon.as_of(self._as_of, len(neighbors))
         return self._graph.neighbor_degrees(self._edge_type, neighbors, horizon)
 
-    def rows(self, features: LocalFeatureStore, column: str, edges: slice) -> np.ndarray:
+    def rows(self, features: FeatureStore, column: str, edges: slice) -> np.ndarray:
         """A column of consecutive edges, all that some nodes take."""
         if self._as_of is not None:
             ids = self._pick(edges).e_id
