@@ -1,4 +1,4 @@
-"""Whole runs on sparse features: those of dense rows, for any number of workers, also resumed."""
+"""Whole runs on sparse features: those of dense rows, for any number of workers."""
 
 from __future__ import annotations
 
