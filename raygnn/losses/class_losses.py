@@ -80,7 +80,8 @@ class CrossEntropy(_ClassLoss):
         label_smoothing: share of each target that is spread evenly over all classes, in [0, 1].
         class_weights: `balanced`, a weight per class, or weights by class. The loss is divided by
             the sum of the seeds' weights over the whole step, as `torch.nn.CrossEntropyLoss` does.
-        label_counts, class_names: of the training nodes; raygnn sets them.
+        label_counts: of the training nodes; raygnn sets them.
+        class_names: of a label that was given as texts; raygnn sets them.
     Raises:
         ConfigError: an argument is out of range.
     """
@@ -124,7 +125,8 @@ class Focal(_ClassLoss):
         gamma: how little well classified seeds count; 0 is cross-entropy.
         alpha: of two classes, the weight of the second one in [0, 1], of which the first has the
             rest; or `balanced`, a weight per class, or weights by class.
-        label_counts, class_names: of the training nodes; raygnn sets them.
+        label_counts: of the training nodes; raygnn sets them.
+        class_names: of a label that was given as texts; raygnn sets them.
     Raises:
         ConfigError: an argument is out of range.
     Source: Lin et al., Focal Loss for Dense Object Detection, arXiv:1708.02002, equation 5.
