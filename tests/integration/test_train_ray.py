@@ -215,4 +215,4 @@ def test_a_run_prints_its_own_lines_only_beside_another_ray(graph, tmp_path):
     lines = done.stdout.splitlines()
     assert [line for line in lines if not line.startswith("[raygnn] ")] == []
     # What workers have said last is there before the command ends.
-    assert lines[-1].startswith("[raygnn] checkpoints ")
+    assert lines[-1].startswith("[raygnn] use it ")
