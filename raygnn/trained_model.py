@@ -188,7 +188,7 @@ class TrainedModel(nn.Module):
         if isinstance(data, str | PathLike):
             return open_tables(loaded, fspath(data), transforms=transforms)
         section = loaded.config.data
-        if data is None and not (section.uri or section.synthetic or section.type):
+        if data is None and not section.names_a_graph:
             raise ConfigError(
                 "data=None is invalid: a model brings no graph. Name one, as in "
                 f"model.predict('GRAPH') (that of training is {self._saved.graph}).",

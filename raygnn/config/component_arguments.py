@@ -24,9 +24,6 @@ OWN_SLOTS = ("task", "model", "decoder", "loss", "metric", "logger")
 _SECTION = re.compile(r"^(Args|Attributes):$")
 _ENTRY = re.compile(r"^    (\w+(?:, \w+)*): (.*)$")
 
-#: What a task sets in its decoder, beside what the slot injects.
-_SET_BY_TASK = {"num_relations"}
-
 #: An object that raygnn builds, in the place of any value of `args`.
 _NESTED = {"type": "object", "required": ["__type"]}
 
@@ -73,12 +70,11 @@ def describe(slot: str) -> Iterator[Described]:
         if slot == "task" and record is not None:
             given = [(field.name, field.default) for field in fields_of(record)]
         else:
-            left_out = SLOTS[slot].injected | _SET_BY_TASK
             kinds = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
             given = [
                 (p.name, PydanticUndefined if p.default is p.empty else p.default)
                 for p in parameters
-                if p.kind not in kinds and p.name not in left_out
+                if p.kind not in kinds and p.name not in SLOTS[slot].injected
             ]
         arguments = tuple(
             Argument(key, hints.get(key), default, meanings.get(key, "")) for key, default in given

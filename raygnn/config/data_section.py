@@ -216,6 +216,11 @@ class Data(Section):
     )
 
     @property
+    def names_a_graph(self) -> bool:
+        """Whether one of `uri`, `synthetic` and `type` is set."""
+        return bool(self.uri or self.synthetic or self.type)
+
+    @property
     def component(self) -> Component | None:
         """`type` and `args` as a component of slot `dataset`."""
         return None if self.type is None else Component(type=self.type, args=self.args)

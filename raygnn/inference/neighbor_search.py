@@ -18,6 +18,7 @@ from raygnn.data.links.supervision import (
     known_positives,
     known_positives_as_of,
 )
+from raygnn.data.tables.read_ids import as_plain_texts
 from raygnn.inference.embeddings import Embeddings
 from raygnn.inference.job import TopKRequest
 from raygnn.inference.top_k import Scores, top_k
@@ -64,8 +65,8 @@ class NeighborSearch:
         neighbors = self._order[places[row, rank]]
         return pa.table(
             {
-                "anchor_id": _original(self._anchor_ids, anchors[row]),
-                "neighbor_id": _original(self._ids, neighbors),
+                "anchor_id": as_plain_texts(self._anchor_ids.take(pa.array(anchors[row]))),
+                "neighbor_id": as_plain_texts(self._ids.take(pa.array(neighbors))),
                 "score": scores[row, rank],
                 "rank": (rank + 1).astype(np.int32),
             }
@@ -121,8 +122,3 @@ def _known(request: TopKRequest, bundle: Bundle) -> list[KnownPositives]:
 
 def _has_labels(bundle: Bundle, edge_type: tuple[str, str, str]) -> bool:
     return find_label_edges(bundle, edge_type, "positive") is not None
-
-
-def _original(ids: pa.Array, dense: np.ndarray) -> pa.Array:
-    taken = ids.take(pa.array(dense))
-    return taken.cast(pa.string()) if pa.types.is_large_string(taken.type) else taken

@@ -10,6 +10,7 @@ import pyarrow as pa
 import torch
 from torch import Tensor, nn
 
+from raygnn.data.tables.read_ids import as_plain_texts
 from raygnn.errors import DataError
 from raygnn.inference.embeddings import Embeddings
 from raygnn.loops.task import Task
@@ -41,8 +42,7 @@ class NodeTables:
         Raises:
             DataError: the model gives values that are not finite.
         """
-        if pa.types.is_large_string(ids.type):
-            ids = ids.cast(pa.string())
+        ids = as_plain_texts(ids)
         columns: Mapping[str, Any] = {"embedding": rows.float().numpy()}
         if self._what != "embeddings":
             rows = self._outputs(rows)

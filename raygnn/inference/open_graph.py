@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from raygnn.data.bundle import Bundle
-from raygnn.data.tables.read_ids import Ids, look_up_ids
+from raygnn.data.tables.read_ids import Ids, look_up_ids, original_ids
 from raygnn.data.time_units import Time
 from raygnn.errors import ConfigError, DataError
 from raygnn.inference.embeddings import Embeddings, ExactEmbeddings, SampledEmbeddings
@@ -148,7 +148,7 @@ class OpenGraph:
             )
             found = decoder.score_pairs(anchor_rows, target_rows, relation or 0)
         scores = found.float().cpu()
-        anchors, targets = (self._ids(*end) for end in zip(ends, given, strict=True))
+        anchors, targets = (original_ids(self.bundle, *e) for e in zip(ends, given, strict=True))
         check_finite(scores.unsqueeze(1), anchors)
         names = ("anchor_id", "target_id", "score")
         return Table(pa.table([anchors, targets, pa.array(scores.numpy())], names=names))
@@ -218,11 +218,7 @@ class OpenGraph:
                     return Table(pa.concat_tables(parts))
             dense = look_up_ids(self.bundle, node_type, nodes, "nodes")
             rows = self._aligned_rows(node_type, dense)
-            return Table(tables.of_rows(self._ids(node_type, dense), rows))
-
-    def _ids(self, node_type: str, dense: np.ndarray) -> pa.Array:
-        ids = self.bundle.ids(node_type).take(pa.array(dense))
-        return ids.cast(pa.string()) if pa.types.is_large_string(ids.type) else ids
+            return Table(tables.of_rows(original_ids(self.bundle, node_type, dense), rows))
 
     def _aligned_rows(self, node_type: str, dense: np.ndarray) -> Tensor:
         """[num_ids, channels] of nodes that may repeat, each encoded once."""

@@ -131,7 +131,6 @@ class HadamardMLP(Decoder):
 
     Args:
         in_channels: width of an embedding.
-        num_relations: as of `Decoder`.
         hidden_channels: width of the hidden layer; None takes `in_channels`.
     """
 

@@ -166,7 +166,8 @@ class AttentionEncoder(Encoder):
 class GAT(AttentionEncoder):
     """Graph Attention Networks, arXiv:1710.10903.
 
-    Takes the arguments of `AttentionOptions`."""
+    Takes the arguments of `AttentionOptions`.
+    """
 
     takes_sparse_input = True
 

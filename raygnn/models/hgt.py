@@ -133,7 +133,8 @@ class HGTOptions(HeteroOptions):
 class HGT(HeteroEncoder):
     """Heterogeneous Graph Transformer, arXiv:2003.01332.
 
-    Takes the arguments of `HGTOptions`."""
+    Takes the arguments of `HGTOptions`.
+    """
 
     Options = HGTOptions
     options: HGTOptions

@@ -11,6 +11,7 @@ from raygnn.console import say
 from raygnn.loops.baselines import Baselines
 from raygnn.loops.callbacks import Callback
 from raygnn.loops.position import Position, is_due
+from raygnn.outputs.progress import planned_steps
 
 if TYPE_CHECKING:
     from raygnn.loops.engine import Engine
@@ -100,15 +101,12 @@ def verdicts(metrics: Mapping[str, Any]) -> list[str]:
 
 def _few_steps(engine: Engine) -> list[str]:
     """Says how soon early stopping may end the run, where that is very soon."""
-    stopper, limits = engine.early_stopper, engine.config.training
+    stopper = engine.early_stopper
     earliest = None if stopper is None else _earliest_stop(engine, stopper.patience)
     if stopper is None or earliest is None:
         return []
-    ends_before = (
-        (limits.max_steps is not None and limits.max_steps <= earliest.step)
-        or (limits.max_epochs is not None and limits.max_epochs <= earliest.epoch)
-    )  # fmt: skip
-    if ends_before:
+    planned = planned_steps(engine.config.training, engine.steps_per_epoch)
+    if planned is not None and planned <= earliest.step:
         return []
     return [
         f"{_count(engine.steps_per_epoch, 'step')} an epoch: early stopping may end the run after "

@@ -40,13 +40,12 @@ def check_source(loaded: LoadedConfig, data: Any) -> None:
         ConfigError: no source, or two.
     """
     section = loaded.config.data
-    is_named = bool(section.uri or section.synthetic or section.type)
-    if data is not None and is_named:
+    if data is not None and section.names_a_graph:
         raise ConfigError(
             "data is given twice: fit(data=...) and the config's data section. Take one away.",
             id="data-source-twice",
         )
-    if data is None and not is_named:
+    if data is None and not section.names_a_graph:
         raise ConfigError(
             "data.uri=None is invalid: the config names no graph. Set data.uri to a folder with "
             "graph.yaml, or data.synthetic, or data.type.",

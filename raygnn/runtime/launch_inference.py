@@ -65,7 +65,7 @@ def launch_inference(
     """
     options.check()
     source = model.loaded.config.data
-    if data is None and not (source.uri or source.synthetic or source.type):
+    if data is None and not source.names_a_graph:
         raise ConfigError(
             "data.uri=None is invalid: the config of a model brings no graph. Add --data.uri GRAPH "
             f"(that of training is {model.graph}).",

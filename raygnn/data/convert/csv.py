@@ -12,11 +12,11 @@ import pyarrow.compute as pc
 
 from raygnn.data.convert.clean_up import undirected_edges
 from raygnn.data.convert.spec import spec_tables
-from raygnn.data.convert.spec_tables import is_json, is_parquet
+from raygnn.data.convert.spec_tables import is_json
 from raygnn.data.convert.split_option import split_nodes
 from raygnn.data.convert.text_files import TextFormat, text_columns
 from raygnn.data.filesystem import redact
-from raygnn.data.tables.files import open_parquet
+from raygnn.data.tables.files import is_parquet, open_parquet
 from raygnn.data.tables.graph_tables import EdgeRows, GraphTables, NodeRows, edge_rows
 from raygnn.data.tables.spec import FORMAT, TablesSpec
 from raygnn.errors import DataError

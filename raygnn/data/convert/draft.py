@@ -29,7 +29,7 @@ from raygnn.data.tables.csv_tables import (
     sniff,
     unify,
 )
-from raygnn.data.tables.files import open_parquet, suffix_and_format
+from raygnn.data.tables.files import is_parquet, open_parquet, suffix_and_format
 from raygnn.data.transforms.fit import looks_like_ids
 from raygnn.data.transforms.values import is_number_type, is_text_type, looks_like_times
 from raygnn.errors import DataError
@@ -213,8 +213,7 @@ def _find_tables(folder: str) -> Iterator[tuple[str, str, list[str]]]:
 
 
 def _read(name: str, pattern: str, uris: Sequence[str]) -> Table:
-    found = suffix_and_format(pattern)
-    if found is not None and found[1] == "parquet":
+    if is_parquet(pattern):
         parts = []
         for uri in uris:
             with open_parquet(uri) as file:

@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 
 from raygnn.data.convert.text_files import TextFormat, read_ragged_features, read_text_table
 from raygnn.data.filesystem import redact
-from raygnn.data.tables.files import match_files, open_parquet, open_stream
+from raygnn.data.tables.files import is_parquet, match_files, open_parquet, open_stream
 from raygnn.data.tables.spec import Column, Files, HashShares, Reading, RelationColumn
 from raygnn.data.transforms.values import is_text_type
 from raygnn.errors import DataError
@@ -164,11 +164,6 @@ def _read(uri: str, reading: Reading, entry: Files, place: str) -> SourceTable:
             id="spec-file-empty",
         )
     return SourceTable(where, place, table, first_line, entry.add, has_header)
-
-
-def is_parquet(uri: str) -> bool:
-    """Whether a file is read as Parquet."""
-    return uri.lower().endswith((".parquet", ".pq"))
 
 
 def is_json(uri: str) -> bool:

@@ -197,6 +197,12 @@ def suffix_and_format(uri: str) -> tuple[str, TableFormat] | None:
     return next(((end, kind) for end, kind in _FORMATS.items() if name.endswith(end)), None)
 
 
+def is_parquet(uri: str) -> bool:
+    """Whether a table's file is Parquet, by its suffix."""
+    found = suffix_and_format(uri)
+    return found is not None and found[1] == "parquet"
+
+
 def _table_file(folder: str, uri: str, info: Mapping[str, Any], place: str) -> TableFile:
     found = suffix_and_format(uri)
     if found is None:

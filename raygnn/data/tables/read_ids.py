@@ -51,6 +51,20 @@ def dense_ids(bundle: Bundle, node_type: str, ids: Ids, option: str) -> np.ndarr
     return dense[np.sort(first)]
 
 
+def original_ids(bundle: Bundle, node_type: str, dense: np.ndarray) -> pa.Array:
+    """Original ids of nodes, texts as Arrow's `string`.
+
+    Args:
+        dense: int64 [num_nodes], dense ids, which may repeat.
+    """
+    return as_plain_texts(bundle.ids(node_type).take(pa.array(dense)))
+
+
+def as_plain_texts(ids: pa.Array) -> pa.Array:
+    """Ids as tables hold them: texts as Arrow's `string`, not `large_string`."""
+    return ids.cast(pa.string()) if pa.types.is_large_string(ids.type) else ids
+
+
 def look_up_ids(bundle: Bundle, node_type: str, ids: Ids, option: str) -> np.ndarray:
     """Looks original ids up.
 
