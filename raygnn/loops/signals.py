@@ -56,7 +56,7 @@ def signals_as_interrupts() -> Iterator[None]:
             return
         is_terminated = isinstance(dropped.exc_value, Terminated)
         number = signal.SIGTERM if is_terminated else signal.SIGINT
-        threading.Timer(_SEND_AGAIN_AFTER_S, signal.raise_signal, [number]).start()
+        threading.Timer(_SEND_AGAIN_AFTER_S, _interrupt_main_thread, [number]).start()
 
     with signal_handlers_kept():
         signal.signal(signal.SIGTERM, _terminate)
@@ -65,6 +65,13 @@ def signals_as_interrupts() -> Iterator[None]:
             yield
         finally:
             sys.unraisablehook = usual_hook
+
+
+def _interrupt_main_thread(number: int) -> None:
+    """Ends a wait of the main thread too, as a signal that another thread gets does not."""
+    identifier = threading.main_thread().ident
+    assert identifier is not None
+    signal.pthread_kill(identifier, number)
 
 
 def _terminate(number: int, frame: FrameType | None) -> None:
