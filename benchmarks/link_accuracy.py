@@ -285,14 +285,12 @@ def _standard_auc(loaded: LoadedConfig, folder: Path) -> dict[str, float]:
     task.model = task.build_model()
     load_model(task.model, folder / "model.safetensors")
     (node_type,) = set(task.node_types)
-    features, feature = LocalFeatureStore(bundle), "x"
     rows = encode_exactly(
         task.predictor().encoder,
         task.messages("test"),
-        features,
-        feature,
+        LocalFeatureStore(bundle),
+        task.spec,
         [node_type],
-        device=torch.device("cpu"),
     )
     graph = LinkGraph.of_bundle(bundle, loaded.config)
     return auc_and_ap(graph, rows[node_type], "test", loaded.config.seed)

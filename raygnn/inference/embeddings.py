@@ -17,6 +17,7 @@ from raygnn.loops.task import TaskEnvironment
 from raygnn.loops.tasks.build_encoder import feature_store
 from raygnn.loops.tasks.build_sampler import build_sampler
 from raygnn.loops.tasks.exact_encoding import check_exact, encode_exactly
+from raygnn.models.exact import ExactOptions
 from raygnn.models.graph_encoder import GraphEncoder
 from raygnn.parallel.shared_rows import SharedRows
 from raygnn.sampling.loader import NeighborLoader
@@ -83,13 +84,10 @@ class ExactEmbeddings(Embeddings):
             encoder,
             LocalGraphStore(env.bundle, config.sampling.direction),
             feature_store(env.loaded, env.bundle, spec),
-            spec.feature,
+            spec,
             node_types,
-            edge_columns=spec.edge_inputs,
             as_of=as_of,
-            device=env.device,
-            chunk_size=chunk_size,
-            compute=shared,
+            options=ExactOptions(device=env.device, chunk_size=chunk_size, compute=shared),
         )
 
     def rows(self, node_type: str, first: int, last: int) -> Tensor:

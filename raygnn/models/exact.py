@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -16,6 +17,8 @@ from raygnn.models.sparse_input import Features
 from raygnn.sampling.blocks import Block
 from raygnn.sampling.protocols import EdgeValues
 from raygnn.sampling.sparse_features import SparseFeatures
+
+_CPU = torch.device("cpu")
 
 #: int64 ids -> features of these nodes.
 RowSource = Callable[[np.ndarray], np.ndarray | Features]
@@ -48,30 +51,74 @@ def compute_here(
     return torch.cat(parts) if parts else torch.zeros(0, width)
 
 
-class InEdges(NamedTuple):
-    """The in-edges of all nodes: rows of a CSC matrix, by destination.
+@dataclass(frozen=True, kw_only=True)
+class InEdges:
+    """All in-edges of one edge type: rows of a CSC matrix, by destination.
 
     Attributes:
-        indptr: int64 [num_nodes + 1].
+        indptr: int64 [num_dst_nodes + 1].
         indices: int32 or int64 [num_edges], sources.
+        src_degree: [num_src_nodes], edges out of each source; None counts `indices`. Not read where
+            the graph has one type of edges, whose sources have the in-degrees of destinations.
+        dst_degree: [num_dst_nodes], edges into each destination; None counts `indptr`.
+        edge_weight: [num_edges] or None, for encoders that read it.
+        edge_attr: [num_edges, edge_dim] or None, for encoders that read it.
     """
 
     indptr: np.ndarray
     indices: EdgeValues
+    src_degree: np.ndarray | None = None
+    dst_degree: np.ndarray | None = None
+    edge_weight: EdgeValues | None = None
+    edge_attr: EdgeValues | None = None
+
+    def columns(self, first: int, last: int, device: torch.device) -> dict[str, Tensor]:
+        """What encoders read of the edges into some destinations, on the device."""
+        edges = slice(int(self.indptr[first]), int(self.indptr[last]))
+        columns = {"edge_weight": self.edge_weight, "edge_attr": self.edge_attr}
+        return {
+            name: torch.tensor(rows[edges], device=device)
+            for name, rows in columns.items()
+            if rows is not None
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExactOptions:
+    """Where and in what portions a whole graph is encoded.
+
+    Attributes:
+        device: where the layers are computed; the encoder is there already.
+        chunk_size: rows on the device at a time, destinations and in-edges together. A node with
+            more in-edges is a chunk of its own.
+        compute: cuts the work among ranks, where there are several.
+    Raises:
+        ConfigError: `chunk_size` is less than 1.
+    """
+
+    device: torch.device = _CPU
+    chunk_size: int = 100_000
+    compute: RowComputation = compute_here
+
+    def __post_init__(self) -> None:
+        if self.chunk_size < 1:
+            raise ConfigError(
+                f"exact_inference.chunk_size={self.chunk_size!r} is invalid: it must be at least "
+                "1. Set it to the number of rows that fit the device.",
+                id="model-chunk-size",
+            )
+
+
+#: On the CPU, by one process.
+IN_THIS_PROCESS = ExactOptions()
 
 
 @torch.no_grad()
 def exact_inference(
     encoder: Encoder,
     x_source: RowSource,
-    csc: tuple[np.ndarray, EdgeValues],
-    degrees: np.ndarray | Tensor | None = None,
-    *,
-    edge_weight: EdgeValues | None = None,
-    edge_attr: EdgeValues | None = None,
-    device: torch.device | str = "cpu",
-    chunk_size: int = 100_000,
-    compute: RowComputation = compute_here,
+    in_edges: InEdges,
+    options: ExactOptions = IN_THIS_PROCESS,
 ) -> Tensor:
     """Encodes every node from all of its in-edges.
 
@@ -82,75 +129,53 @@ def exact_inference(
     Args:
         x_source: gives the feature rows of int64 node ids; called for a chunk at a time, so the
             features may be larger than memory.
-        csc: (indptr, indices) of all in-edges by destination.
-        degrees: [num_nodes], in-degrees as the blocks of batches carry them; None counts `csc`.
-        edge_weight: [num_edges] in the order of `csc`, for encoders that read it.
-        edge_attr: [num_edges, edge_dim] in the order of `csc`, for encoders that read it.
-        device: where the layers are computed; the encoder is there already.
-        chunk_size: rows on the device at a time, destinations and in-edges together. A node with
-            more in-edges is a chunk of its own.
-        compute: cuts the work among ranks, where there are several.
     Returns:
         [num_nodes, out_channels] on the CPU.
-    Raises:
-        ConfigError: `chunk_size` is less than 1.
     """
-    if chunk_size < 1:
-        raise ConfigError(
-            f"exact_inference.chunk_size={chunk_size!r} is invalid: it must be at least 1. Set it "
-            f"to the number of rows that fit the device.",
-            id="model-chunk-size",
-        )
-    edges = InEdges(*csc)
-    degree = torch.as_tensor(np.diff(edges.indptr) if degrees is None else degrees).float()
-    columns = {"edge_weight": edge_weight, "edge_attr": edge_attr}
-    builder = _BlockBuilder(edges, degree, columns, torch.device(device))
+    builder = _BlockBuilder(in_edges, options.device)
+    chunks = list(destination_chunks(in_edges.indptr, options.chunk_size))
     was_training = encoder.training
     encoder.eval()
     try:
-        return _encode_all(encoder, x_source, builder, chunk_size, compute)
+        outputs: list[Tensor] = []
+        for i in range(encoder.num_layers):
+            layer = _Layer(encoder, i, _rows_of(outputs[-1]) if outputs else x_source, outputs)
+            rows = options.compute(chunks, partial(layer.rows, builder), layer.width)
+            if encoder.jump is None:
+                outputs.clear()
+            outputs.append(rows)
+        return outputs[-1]
     finally:
         encoder.train(was_training)
 
 
-def _encode_all(
-    encoder: Encoder,
-    x_source: RowSource,
-    builder: _BlockBuilder,
-    chunk_size: int,
-    compute: RowComputation,
-) -> Tensor:
-    chunks = list(destination_chunks(builder.edges.indptr, chunk_size))
-    outputs: list[Tensor] = []
-    for i in range(encoder.num_layers):
-        is_last = i == encoder.num_layers - 1
-        apply = partial(_apply_layer, encoder, x_source, builder, outputs, i, is_last)
-        rows = compute(chunks, apply, encoder.out_channels if is_last else encoder.hidden_channels)
-        if encoder.jump is None:
-            outputs.clear()
-        outputs.append(rows)
-    return outputs[-1]
+@dataclass(frozen=True)
+class _Layer:
+    """A layer of an encoder, with what the layers before it gave for all nodes."""
 
+    encoder: Encoder
+    index: int
+    x_source: RowSource
+    outputs: Sequence[Tensor]
 
-def _apply_layer(
-    encoder: Encoder,
-    x_source: RowSource,
-    builder: _BlockBuilder,
-    outputs: Sequence[Tensor],
-    i: int,
-    is_last: bool,
-    first: int,
-    last: int,
-) -> Tensor:
-    """Rows of a range of nodes after layer i; after the last one, the encoder's output."""
-    rows_of = x_source if i == 0 else _rows_of(outputs[-1])
-    sources, block = builder.block(first, last)
-    x_src = encoder.cast_input(rows_on(builder.device, rows_of(sources)))
-    x = encoder.forward_layer(i, x_src, block.num_dst, block)
-    if is_last:
-        before = [h[first:last].to(builder.device) for h in outputs if encoder.jump]
-        x = encoder.readout([*before, x])
-    return x.cpu()
+    @property
+    def is_last(self) -> bool:
+        return self.index == self.encoder.num_layers - 1
+
+    @property
+    def width(self) -> int:
+        return self.encoder.out_channels if self.is_last else self.encoder.hidden_channels
+
+    def rows(self, builder: _BlockBuilder, first: int, last: int) -> Tensor:
+        """Rows of a range of nodes after this layer; after the last one, the encoder's output."""
+        encoder, device = self.encoder, builder.device
+        sources, block = builder.block(first, last)
+        x_src = encoder.cast_input(rows_on(device, self.x_source(sources)))
+        x = encoder.forward_layer(self.index, x_src, block.num_dst, block)
+        if self.is_last:
+            before = [h[first:last].to(device) for h in self.outputs if encoder.jump]
+            x = encoder.readout([*before, x])
+        return x.cpu()
 
 
 def rows_on(device: torch.device, rows: np.ndarray | Features) -> Features:
@@ -183,24 +208,18 @@ def _rows_of(rows: Tensor) -> RowSource:
 class _BlockBuilder:
     """Builds the block of all in-edges of a range of nodes."""
 
-    def __init__(
-        self,
-        edges: InEdges,
-        degree: Tensor,
-        columns: Mapping[str, EdgeValues | None],
-        device: torch.device,
-    ) -> None:
-        self.edges = edges
+    def __init__(self, edges: InEdges, device: torch.device) -> None:
         self.device = device
-        self._degree = degree
-        self._columns = {name: rows for name, rows in columns.items() if rows is not None}
+        self._edges = edges
+        degree = np.diff(edges.indptr) if edges.dst_degree is None else edges.dst_degree
+        self._degree = torch.as_tensor(degree).float()
         self._local = np.empty(len(edges.indptr) - 1, dtype=np.int64)
 
     def block(self, first: int, last: int) -> tuple[np.ndarray, Block]:
         """Gives the sources' node ids, the destinations' first, and the block."""
-        indptr = self.edges.indptr
+        indptr = self._edges.indptr
         start, stop = int(indptr[first]), int(indptr[last])
-        neighbors = np.asarray(self.edges.indices[start:stop], dtype=np.int64)
+        neighbors = np.asarray(self._edges.indices[start:stop], dtype=np.int64)
         outside = np.unique(neighbors[(neighbors < first) | (neighbors >= last)])
         sources = np.concatenate([np.arange(first, last), outside])
         self._local[sources] = np.arange(len(sources))
@@ -208,10 +227,6 @@ class _BlockBuilder:
         edge_index = np.stack(
             [self._local[neighbors], np.repeat(np.arange(last - first), num_in_edges)]
         )
-        columns = {
-            name: torch.tensor(rows[start:stop], device=self.device)
-            for name, rows in self._columns.items()
-        }
         block = Block(
             edge_index=torch.from_numpy(edge_index).to(self.device),
             dst_ptr=torch.from_numpy(indptr[first : last + 1] - start).to(self.device),
@@ -219,6 +234,6 @@ class _BlockBuilder:
             num_dst=last - first,
             src_degree=self._degree[torch.from_numpy(sources)].to(self.device),
             dst_degree=self._degree[first:last].to(self.device),
-            **columns,
+            **self._edges.columns(first, last, self.device),
         )
         return sources, block

@@ -3,61 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from raygnn.data.edge_types import EdgeType
-from raygnn.errors import ConfigError
 from raygnn.models.exact import (
-    RowComputation,
-    compute_here,
+    IN_THIS_PROCESS,
+    ExactOptions,
+    InEdges,
     destination_chunks,
     rows_on,
 )
 from raygnn.models.hetero_encoder import HeteroEncoder
 from raygnn.models.sparse_input import Features
 from raygnn.sampling.blocks import Block, HeteroBlock
-from raygnn.sampling.protocols import EdgeValues
 
 #: (node type, int64 ids) -> what `HeteroEncoder.encode_inputs` takes of these nodes.
 TypedRowSource = Callable[[str, np.ndarray], np.ndarray | Features]
-
-
-@dataclass(frozen=True, kw_only=True)
-class TypedInEdges:
-    """All in-edges of one edge type: rows of a CSC matrix, by destination.
-
-    Attributes:
-        indptr: int64 [num_dst_nodes + 1].
-        indices: int32 or int64 [num_edges], sources.
-        src_degree: [num_src_nodes], edges out of each source; None counts `indices`.
-        dst_degree: [num_dst_nodes], edges into each destination; None counts `indptr`.
-        edge_weight: [num_edges] or None, for encoders that read it.
-        edge_attr: [num_edges, edge_dim] or None, for encoders that read it.
-    """
-
-    indptr: np.ndarray
-    indices: EdgeValues
-    src_degree: np.ndarray | None = None
-    dst_degree: np.ndarray | None = None
-    edge_weight: EdgeValues | None = None
-    edge_attr: EdgeValues | None = None
 
 
 @torch.no_grad()
 def exact_hetero_inference(
     encoder: HeteroEncoder,
     x_source: TypedRowSource,
-    in_edges: Mapping[EdgeType, TypedInEdges],
+    in_edges: Mapping[EdgeType, InEdges],
     num_nodes: Mapping[str, int],
     node_types: Sequence[str] | None = None,
-    *,
-    device: torch.device | str = "cpu",
-    chunk_size: int = 100_000,
-    compute: RowComputation = compute_here,
+    options: ExactOptions = IN_THIS_PROCESS,
 ) -> dict[str, Tensor]:
     """Encodes every node of some types from all of its in-edges.
 
@@ -71,27 +45,15 @@ def exact_hetero_inference(
         in_edges: of each edge type of the encoder that the graph has.
         num_nodes: of each node type.
         node_types: whose outputs are wanted; None takes all.
-        device: where the layers are computed; the encoder is there already.
-        chunk_size: rows on the device at a time, destinations and in-edges together. A node with
-            more in-edges is a chunk of its own.
-        compute: cuts the work among ranks, where there are several.
     Returns:
         By node type, [num_nodes, out_channels] on the CPU.
-    Raises:
-        ConfigError: `chunk_size` is less than 1.
     """
-    if chunk_size < 1:
-        raise ConfigError(
-            f"exact_inference.chunk_size={chunk_size!r} is invalid: it must be at least 1. Set it "
-            f"to the number of rows that fit the device.",
-            id="model-chunk-size",
-        )
     wanted = list(encoder.node_types if node_types is None else node_types)
     used = {t: edges for t, edges in in_edges.items() if t in encoder.edge_types}
     builder = _HeteroBlockBuilder(
-        used, {name: num_nodes[name] for name in encoder.node_types}, torch.device(device)
+        used, {name: num_nodes[name] for name in encoder.node_types}, options.device
     )
-    inference = _LayerwiseInference(encoder, builder, chunk_size, compute)
+    inference = _LayerwiseInference(encoder, builder, options)
     was_training = encoder.training
     encoder.eval()
     try:
@@ -102,16 +64,11 @@ def exact_hetero_inference(
 
 class _LayerwiseInference:
     def __init__(
-        self,
-        encoder: HeteroEncoder,
-        builder: _HeteroBlockBuilder,
-        chunk_size: int,
-        compute: RowComputation,
+        self, encoder: HeteroEncoder, builder: _HeteroBlockBuilder, options: ExactOptions
     ) -> None:
         self._encoder = encoder
         self._builder = builder
-        self._chunk_size = chunk_size
-        self._compute = compute
+        self._options = options
 
     def run(self, x_source: TypedRowSource, wanted: Sequence[str]) -> dict[str, Tensor]:
         """Outputs of all nodes of the wanted types."""
@@ -130,9 +87,9 @@ class _LayerwiseInference:
             rows = rows_on(self._builder.device, x_source(name, np.arange(first, last)))
             return self._encoder.encode_inputs({name: rows})[name].cpu()
 
-        num_nodes, size = self._builder.num_nodes[name], self._chunk_size
+        num_nodes, size = self._builder.num_nodes[name], self._options.chunk_size
         chunks = [(first, min(first + size, num_nodes)) for first in range(0, num_nodes, size)]
-        return self._compute(chunks, rows_of, self._encoder.hidden_channels)
+        return self._options.compute(chunks, rows_of, self._encoder.hidden_channels)
 
     def _apply(
         self, i: int, name: str, layers: Sequence[Mapping[str, Tensor]], *, is_last: bool
@@ -152,9 +109,9 @@ class _LayerwiseInference:
                 x = encoder.readout([*({name: rows} for rows in own), {name: x}])[name]
             return x.cpu()
 
-        chunks = list(destination_chunks(self._builder.rows_before(name), self._chunk_size))
+        chunks = list(destination_chunks(self._builder.rows_before(name), self._options.chunk_size))
         width = encoder.out_channels if is_last else encoder.hidden_channels
-        return self._compute(chunks, rows_of, width)
+        return self._options.compute(chunks, rows_of, width)
 
 
 class _HeteroBlockBuilder:
@@ -162,7 +119,7 @@ class _HeteroBlockBuilder:
 
     def __init__(
         self,
-        in_edges: Mapping[EdgeType, TypedInEdges],
+        in_edges: Mapping[EdgeType, InEdges],
         num_nodes: Mapping[str, int],
         device: torch.device,
     ) -> None:
@@ -221,11 +178,6 @@ class _HeteroBlockBuilder:
         edge_index = np.stack(
             [self._local[edge_type[0]][neighbors], np.repeat(np.arange(last - first), num_in_edges)]
         )
-        columns = {
-            name: torch.tensor(rows[int(indptr[0]) : int(indptr[-1])], device=self.device)
-            for name, rows in (("edge_weight", edges.edge_weight), ("edge_attr", edges.edge_attr))
-            if rows is not None
-        }
         return Block(
             edge_index=torch.from_numpy(edge_index).to(self.device),
             dst_ptr=torch.from_numpy(indptr - indptr[0]).to(self.device),
@@ -233,7 +185,7 @@ class _HeteroBlockBuilder:
             num_dst=last - first,
             src_degree=self._float(self._src_degrees[edge_type][sources]),
             dst_degree=self._float(degree),
-            **columns,
+            **edges.columns(first, last, self.device),
         )
 
     def _block_without_edges(self, edge_type: EdgeType, sources: np.ndarray) -> Block:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +18,7 @@ from raygnn.loops.tasks.build_encoder import find_standardization
 from raygnn.loops.tasks.exact_encoding import encode_exactly
 from raygnn.loops.tasks.link_prediction.task import LinkPrediction
 from raygnn.loops.tasks.node_classification.task import NodeClassification
+from raygnn.models.exact import ExactOptions
 from raygnn.runtime.data_source import open_bundle
 from raygnn.sampling import LocalFeatureStore, LocalGraphStore
 from tests.errors import raises
@@ -99,10 +101,10 @@ def _set_up(config, task_type) -> tuple[NodeClassification | LinkPrediction, Bun
 def _encode(task, bundle, direction, node_type, columns) -> torch.Tensor:
     scales = find_standardization(task.env.loaded.config, bundle, "x", columns, bundle.node_types)
     graph, features = LocalGraphStore(bundle, direction), LocalFeatureStore(bundle, scales)
-    options = {"edge_columns": columns, "device": torch.device("cpu"), "chunk_size": 200}
-    return encode_exactly(task.model.encoder, graph, features, "x", [node_type], **options)[
-        node_type
-    ]
+    spec = replace(task.spec, edge_inputs=columns)
+    options = ExactOptions(chunk_size=200)
+    encoder = task.model.encoder
+    return encode_exactly(encoder, graph, features, spec, [node_type], options=options)[node_type]
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,8 @@ import torch
 
 from raygnn.data.edge_types import EdgeType
 from raygnn.models import HGT, RGCN, Hetero, HeteroEncoder, LightGCN, SimpleHGN
-from raygnn.models.exact_hetero import TypedInEdges, exact_hetero_inference, identity_rows
+from raygnn.models.exact import ExactOptions, InEdges
+from raygnn.models.exact_hetero import exact_hetero_inference, identity_rows
 from raygnn.sampling import (
     LocalFeatureStore,
     LocalGraphStore,
@@ -84,13 +85,13 @@ def test_a_batch_with_all_neighbors_gives_exact_rows(
     in_edges = {}
     for edge_type in EDGE_TYPES:
         csc = small.bundle.csc(edge_type)
-        in_edges[edge_type] = TypedInEdges(indptr=csc.indptr, indices=csc.indices)
+        in_edges[edge_type] = InEdges(indptr=csc.indptr, indices=csc.indices)
     exact = exact_hetero_inference(
         encoder,
         identity_rows(encoder.embedded_types, lambda t, ids: small.bundle.column(t, "x")[ids]),
         in_edges,
         NUM_NODES,
-        chunk_size=20,
+        options=ExactOptions(chunk_size=20),
     )
     encoder.eval()
     with loader:

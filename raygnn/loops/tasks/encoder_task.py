@@ -21,6 +21,7 @@ from raygnn.loops.tasks.build_sampler import build_sampler, find_fanouts
 from raygnn.loops.tasks.exact_encoding import encode_exactly
 from raygnn.loops.tasks.target import TaskArguments, TaskTarget
 from raygnn.metrics import as_metric
+from raygnn.models.exact import ExactOptions
 from raygnn.models.graph_encoder import GraphEncoder
 from raygnn.parallel.shared_rows import computed_by_all
 from raygnn.sampling.batch_sequence import BatchSequence, BatchT
@@ -177,16 +178,9 @@ class EncoderTask(Task[BatchT]):
         """
         env = self.env
         in_fp32 = env.loaded.config.training.precision == "fp32"
-        return encode_exactly(
-            encoder,
-            graph,
-            self.features,
-            self.spec.feature,
-            node_types,
-            edge_columns=self.spec.edge_inputs,
-            device=env.device,
-            compute=computed_by_all(env.scratch, in_fp32),
-        )
+        compute = computed_by_all(env.scratch, in_fp32)
+        options = ExactOptions(device=env.device, compute=compute)
+        return encode_exactly(encoder, graph, self.features, self.spec, node_types, options=options)
 
     def build_metrics(self) -> Sequence[Any]:
         """Those under `metrics`, else the task's own."""

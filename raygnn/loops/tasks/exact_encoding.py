@@ -2,26 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from types import MappingProxyType
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from raygnn.data.edge_types import EdgeType
 from raygnn.data.time_units import AsOf
 from raygnn.errors import ConfigError
+from raygnn.loops.model_spec import ModelSpec
 from raygnn.models.encoder import Encoder
-from raygnn.models.exact import (
-    RowComputation,
-    compute_here,
-    exact_inference,
-    rows_on,
-)
-from raygnn.models.exact_hetero import TypedInEdges, exact_hetero_inference, identity_rows
+from raygnn.models.exact import IN_THIS_PROCESS, ExactOptions, InEdges, exact_inference, rows_on
+from raygnn.models.exact_hetero import exact_hetero_inference, identity_rows
 from raygnn.models.graph_encoder import GraphEncoder
 from raygnn.models.hetero_encoder import HeteroEncoder
 from raygnn.models.sparse_input import Features
@@ -69,43 +63,38 @@ def encode_exactly(
     encoder: GraphEncoder,
     graph: GraphStore,
     features: FeatureStore,
-    feature: str,
+    spec: ModelSpec,
     node_types: Sequence[str],
     *,
-    edge_columns: Mapping[str, str] = MappingProxyType({}),
     as_of: AsOf | None = None,
-    device: torch.device,
-    chunk_size: int = 100_000,
-    compute: RowComputation = compute_here,
+    options: ExactOptions = IN_THIS_PROCESS,
 ) -> dict[str, Tensor]:
     """Embeds every node of some types from all of its edges, along the graph's direction.
 
     Args:
         encoder: one that `check_exact` takes.
-        feature: column of the input.
-        edge_columns: edge columns that the encoder reads; see `find_edge_columns`.
+        spec: says which columns of nodes and edges the encoder reads.
         as_of: leaves out edges that are later, and edges from neighbors that are; None takes all.
-        chunk_size, compute: as in `exact_inference`.
     Returns:
         By node type, [num_nodes, channels] on the CPU.
     """
     module = encoder.module
 
     def rows_of(name: str, ids: np.ndarray) -> np.ndarray | Features:
-        sparse = features.gather_sparse(name, feature, ids)
-        rows = features.gather(name, feature, ids) if sparse is None else sparse
+        sparse = features.gather_sparse(name, spec.feature, ids)
+        rows = features.gather(name, spec.feature, ids) if sparse is None else sparse
         if name not in encoder.categories:
             return rows
-        return encoder.embed(name, rows_on(device, rows))
+        return encoder.embed(name, rows_on(options.device, rows))
 
-    def edges_of(edge_type: EdgeType) -> TypedInEdges:
-        edges = _InEdges(graph, edge_type, as_of)
+    def edges_of(edge_type: EdgeType) -> InEdges:
+        edges = _MessageEdges(graph, edge_type, as_of)
         columns = {
             called: _LazyRows(partial(edges.rows, features, column))
-            for column, called in edge_columns.items()
+            for column, called in spec.edge_inputs.items()
             if column in features.columns(edge_type)
         }
-        return TypedInEdges(
+        return InEdges(
             indptr=edges.indptr,
             indices=edges.indices,
             src_degree=edges.src_degrees() if isinstance(module, HeteroEncoder) else None,
@@ -115,17 +104,7 @@ def encode_exactly(
 
     if isinstance(module, Encoder):
         (name,), (edge_type,) = graph.node_types, graph.edge_types
-        edges = edges_of(edge_type)
-        rows = exact_inference(
-            module,
-            lambda ids: rows_of(name, ids),
-            (edges.indptr, edges.indices),
-            edge_weight=edges.edge_weight,
-            edge_attr=edges.edge_attr,
-            device=device,
-            chunk_size=chunk_size,
-            compute=compute,
-        )
+        rows = exact_inference(module, lambda ids: rows_of(name, ids), edges_of(edge_type), options)
         return {name: rows}
     assert isinstance(module, HeteroEncoder)
     return exact_hetero_inference(
@@ -134,13 +113,11 @@ def encode_exactly(
         {message_type(t, graph.direction): edges_of(t) for t in graph.edge_types},
         {name: graph.num_nodes(name) for name in graph.node_types},
         list(dict.fromkeys(node_types)),
-        device=device,
-        chunk_size=chunk_size,
-        compute=compute,
+        options,
     )
 
 
-class _InEdges:
+class _MessageEdges:
     """The edges of a type by the node that takes them, all or those as of a moment.
 
     The latter are picked anew for each range of nodes that is asked for: a worker holds a number

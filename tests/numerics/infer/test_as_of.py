@@ -12,8 +12,11 @@ import torch
 import raygnn.infer
 import raygnn.train
 from raygnn.data.time_units import AsOf
+from raygnn.loops.model_spec import ModelSpec
 from raygnn.loops.tasks.exact_encoding import encode_exactly
+from raygnn.loops.tasks.link_prediction.output import LinkOutput
 from raygnn.models import GCN, GraphSAGE
+from raygnn.models.exact import ExactOptions
 from raygnn.models.graph_encoder import GraphEncoder
 from raygnn.sampling import LocalFeatureStore, LocalGraphStore, NeighborLoader, NeighborSampler
 from raygnn.sampling.temporal import Temporal
@@ -101,20 +104,15 @@ def test_exact_encoding_as_of_a_moment_is_sampling_all_neighbors(direction, kind
     )
     (batch,) = loader.iterate(0)
     loader.close()
-    device = torch.device("cpu")
-    given = (encoder, graph, features, "x", [NODE])
+    spec = ModelSpec("x", {}, (EDGE,), {}, LinkOutput((EDGE,)), edge_inputs=columns)
+    given = (encoder, graph, features, spec, [NODE])
     for chunk_size in (1, 7, 1000):
-        rows = encode_exactly(
-            *given,
-            edge_columns=columns,
-            as_of=AsOf("time", 9),
-            device=device,
-            chunk_size=chunk_size,
-        )[NODE]
+        options = ExactOptions(chunk_size=chunk_size)
+        rows = encode_exactly(*given, as_of=AsOf("time", 9), options=options)[NODE]
         with torch.no_grad():
             expected = encoder(batch)[NODE][batch.seed_index]
         torch.testing.assert_close(rows, expected, atol=1e-5, rtol=1e-4)
-    later = encode_exactly(*given, edge_columns=columns, device=device)[NODE]
+    later = encode_exactly(*given)[NODE]
     assert not torch.allclose(rows, later, atol=1e-3)
 
 

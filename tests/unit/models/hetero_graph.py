@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from raygnn.data.edge_types import EdgeType
-from raygnn.models.exact_hetero import TypedInEdges
+from raygnn.models.exact import InEdges
 from raygnn.sampling.blocks import Block, HeteroBlock
 
 NUM_NODES = {"user": 12, "item": 9, "tag": 5}
@@ -66,11 +66,11 @@ class HeteroGraph:
         """What encoders take of nodes."""
         return {name: self.x[name][ids] for name, ids in nodes.items()}
 
-    def in_edges(self) -> dict[EdgeType, TypedInEdges]:
+    def in_edges(self) -> dict[EdgeType, InEdges]:
         every = {name: torch.arange(num) for name, num in NUM_NODES.items()}
         _, whole = self.block(every)
         return {
-            t: TypedInEdges(
+            t: InEdges(
                 indptr=block.dst_ptr.numpy(),
                 indices=block.edge_index[0].numpy().astype(np.int32),
                 edge_attr=None if block.edge_attr is None else block.edge_attr.numpy(),

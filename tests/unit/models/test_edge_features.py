@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch_geometric.nn import GATConv, GATv2Conv, GINEConv, TransformerConv
 
 from raygnn.models import GAT, GINE, Encoder, GATv2, Transformer, segment
-from raygnn.models.exact import exact_inference
+from raygnn.models.exact import ExactOptions, InEdges, exact_inference
 from tests.errors import raises
 
 EDGE_DIM = 3
@@ -85,9 +85,12 @@ def test_encoding_layer_by_layer_reads_them_too(name: str, make_graph: Callable[
     got = exact_inference(
         encoder,
         lambda ids: graph.x[ids],
-        (graph.block.dst_ptr.numpy(), graph.edge_index[0].numpy()),
-        edge_attr=graph.block.edge_attr.numpy(),
-        chunk_size=40,
+        InEdges(
+            indptr=graph.block.dst_ptr.numpy(),
+            indices=graph.edge_index[0].numpy(),
+            edge_attr=graph.block.edge_attr.numpy(),
+        ),
+        ExactOptions(chunk_size=40),
     )
     torch.testing.assert_close(got, encoder(graph.x, [graph.block] * 2))
 

@@ -12,14 +12,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from raygnn.models import GAT, GCN, GIN, MLP, Encoder, GATv2, GraphSAGE, Transformer
-from raygnn.models.exact import destination_chunks, exact_inference
+from raygnn.models.exact import ExactOptions, InEdges, destination_chunks, exact_inference
 from tests.errors import raises
 
 ENCODERS: list[type[Encoder]] = [GCN, GraphSAGE, GAT, GATv2, GIN, Transformer, MLP]
 
 
-def csc_of(graph: Any, dtype: type[np.integer] = np.int64) -> tuple[np.ndarray, np.ndarray]:
-    return graph.block.dst_ptr.numpy(), graph.edge_index[0].numpy().astype(dtype)
+def in_edges_of(graph: Any, dtype: type[np.integer] = np.int64, **columns: np.ndarray) -> InEdges:
+    indices = graph.edge_index[0].numpy().astype(dtype)
+    return InEdges(indptr=graph.block.dst_ptr.numpy(), indices=indices, **columns)
 
 
 @pytest.mark.parametrize("jump", [None, "last", "cat", "max", "lstm"])
@@ -39,7 +40,9 @@ def test_it_is_the_full_graph_forward_pass(
         asked.append(ids)
         return graph.x.numpy()[ids]
 
-    got = exact_inference(encoder, rows_of, csc_of(graph, np.int32), chunk_size=40)
+    got = exact_inference(
+        encoder, rows_of, in_edges_of(graph, np.int32), ExactOptions(chunk_size=40)
+    )
     assert encoder.training
     encoder.eval()
     torch.testing.assert_close(got, encoder(graph.x, [graph.block] * 3))
@@ -52,7 +55,9 @@ def test_it_is_the_full_graph_forward_pass(
 def test_any_chunk_size_gives_the_same(chunk_size: int, make_graph: Callable[..., Any]) -> None:
     graph = make_graph()
     encoder = GCN(8, 3, 16).eval()
-    got = exact_inference(encoder, lambda ids: graph.x[ids], csc_of(graph), chunk_size=chunk_size)
+    got = exact_inference(
+        encoder, lambda ids: graph.x[ids], in_edges_of(graph), ExactOptions(chunk_size=chunk_size)
+    )
     torch.testing.assert_close(got, encoder(graph.x, [graph.block] * 2))
     assert not encoder.training
 
@@ -61,7 +66,7 @@ def test_features_may_be_stored_in_half_precision(make_graph: Callable[..., Any]
     graph = make_graph()
     x = graph.x.half().numpy()
     encoder = GraphSAGE(8, 3, 16).eval()
-    got = exact_inference(encoder, lambda ids: x[ids], csc_of(graph))
+    got = exact_inference(encoder, lambda ids: x[ids], in_edges_of(graph))
     torch.testing.assert_close(got, encoder(torch.from_numpy(x), [graph.block] * 2))
     assert got.dtype == torch.float32
 
@@ -84,10 +89,8 @@ def test_given_degrees_and_weights_take_part(make_graph: Callable[..., Any]) -> 
     got = exact_inference(
         encoder,
         lambda ids: graph.x[ids],
-        csc_of(graph),
-        degrees,
-        edge_weight=weight,
-        chunk_size=25,
+        in_edges_of(graph, dst_degree=degrees, edge_weight=weight),
+        ExactOptions(chunk_size=25),
     )
     torch.testing.assert_close(got, encoder(graph.x, [block] * 2))
 
@@ -102,7 +105,6 @@ def test_chunks_cover_all_nodes_within_their_size(degrees: list[int], chunk_size
         assert last - first + indptr[last] - indptr[first] <= chunk_size or last - first == 1
 
 
-def test_a_chunk_size_below_one_is_refused(make_graph: Callable[..., Any]) -> None:
-    graph = make_graph()
+def test_a_chunk_size_below_one_is_refused() -> None:
     with raises("model-chunk-size", 0):
-        exact_inference(GCN(8, 3), lambda ids: graph.x[ids], csc_of(graph), chunk_size=0)
+        ExactOptions(chunk_size=0)

@@ -15,6 +15,7 @@ from torch_geometric.nn import HGTConv, LGConv, RGCNConv
 
 from raygnn.models import HGT, RGCN, Hetero, HeteroEncoder, LightGCN, SimpleHGN
 from raygnn.models.adjacency import merge_edges
+from raygnn.models.exact import ExactOptions
 from raygnn.models.exact_hetero import exact_hetero_inference, identity_rows
 from raygnn.models.hgt import HGTLayer
 from raygnn.models.rgcn import RGCNLayer
@@ -118,7 +119,9 @@ def test_exact_inference_is_the_full_graph_forward_pass(name: str, jump: str | N
 
     source = identity_rows(encoder.embedded_types, features)
     edges = GRAPH.in_edges()
-    got = exact_hetero_inference(encoder, source, edges, NUM_NODES, chunk_size=15)
+    got = exact_hetero_inference(
+        encoder, source, edges, NUM_NODES, options=ExactOptions(chunk_size=15)
+    )
     assert encoder.training
     encoder.eval()
     expected = encoder(rows_for(encoder, every_node()), GRAPH.whole(3))
@@ -128,11 +131,6 @@ def test_exact_inference_is_the_full_graph_forward_pass(name: str, jump: str | N
     (only,) = exact_hetero_inference(encoder, source, edges, NUM_NODES, ["item"]).values()
     torch.testing.assert_close(only, expected["item"])
     assert not encoder.training
-
-
-def test_exact_inference_refuses_a_chunk_size_below_one() -> None:
-    with raises("model-chunk-size", 0):
-        exact_hetero_inference(build("rgcn"), lambda *_: GRAPH.x["user"], {}, {}, chunk_size=0)
 
 
 @pytest.mark.parametrize("name", [name for name in ENCODERS if name != "lightgcn"])

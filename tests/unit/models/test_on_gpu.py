@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from raygnn.models import GAT, GCN, GIN, MLP, Encoder, GATv2, GraphSAGE, Transformer
-from raygnn.models.exact import exact_inference
+from raygnn.models.exact import ExactOptions, InEdges, exact_inference
 
 pytestmark = [
     pytest.mark.gpu,
@@ -47,8 +47,7 @@ def test_exact_inference_runs_there(make_graph: Callable[..., Any]) -> None:
     graph = make_graph()
     encoder = GCN(8, 3, 16).eval()
     expected = encoder(graph.x, [graph.block] * 2)
-    csc = (graph.block.dst_ptr.numpy(), graph.edge_index[0].numpy())
-    got = exact_inference(
-        encoder.cuda(), lambda ids: graph.x[ids], csc, device="cuda", chunk_size=40
-    )
+    edges = InEdges(indptr=graph.block.dst_ptr.numpy(), indices=graph.edge_index[0].numpy())
+    options = ExactOptions(device=torch.device("cuda"), chunk_size=40)
+    got = exact_inference(encoder.cuda(), lambda ids: graph.x[ids], edges, options)
     torch.testing.assert_close(got, expected, rtol=1e-3, atol=1e-3)

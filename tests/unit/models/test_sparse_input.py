@@ -30,7 +30,7 @@ from raygnn.models import (
     SimpleHGN,
     Transformer,
 )
-from raygnn.models.exact import exact_inference
+from raygnn.models.exact import ExactOptions, InEdges, exact_inference
 from raygnn.models.exact_hetero import exact_hetero_inference, identity_rows
 from raygnn.models.sparse_input import apply_linear, dropout, linear
 from raygnn.sampling import SparseFeatures
@@ -192,8 +192,9 @@ def test_encoders_are_exact_on_the_whole_graph(
 ) -> None:
     graph, x = make_graph(), random_rows(30)
     encoder = encoder_type(WIDTH, 3, 8, residual=True, **args)
-    csc = graph.block.dst_ptr.numpy(), graph.block.edge_index[0].numpy()
-    found = exact_inference(encoder, lambda ids: _taken(x, ids), csc, chunk_size=20)
+    edges = InEdges(indptr=graph.block.dst_ptr.numpy(), indices=graph.block.edge_index[0].numpy())
+    options = ExactOptions(chunk_size=20)
+    found = exact_inference(encoder, lambda ids: _taken(x, ids), edges, options)
     expected = encoder.eval()(x.to_dense(), [graph.block] * 2)
     torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
 
@@ -251,7 +252,7 @@ def test_hetero_encoders(encoder_type: type[HeteroEncoder]) -> None:
             identity_rows(encoder.embedded_types, lambda name, ids, x=x: _taken(x[name], ids)),
             in_edges,
             NUM_NODES,
-            chunk_size=7,
+            options=ExactOptions(chunk_size=7),
         )
         for x in (sparse, full)
     ]
