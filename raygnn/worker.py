@@ -51,6 +51,11 @@ def run_worker(
     Returns:
         The final metrics, equal on all ranks.
     """
+    with collectives.group_held():
+        return _run(job, context, callbacks)
+
+
+def _run(job: TrainJob, context: WorkerContext, callbacks: Sequence[Callback]) -> dict[str, Any]:
     loaded, config = job.loaded, job.loaded.config
     prepare_process(loaded)
     task = run_and_sync_errors(lambda: _set_up_task(job, context), "setting up the task")

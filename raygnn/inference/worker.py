@@ -40,6 +40,11 @@ def run_inference(job: InferenceJob, context: WorkerContext) -> dict[str, Any]:
     Raises:
         TrainingError: a rank failed; raised on all ranks.
     """
+    with collectives.group_held():
+        return _run(job, context)
+
+
+def _run(job: InferenceJob, context: WorkerContext) -> dict[str, Any]:
     loaded = job.model.loaded
     task, model = run_and_sync_errors(lambda: _set_up(job, context), "setting up inference")
     env, bundle, encoder = task.env, task.env.bundle, model.encoder

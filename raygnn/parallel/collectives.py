@@ -1,6 +1,7 @@
 """The few collectives that the loops use; each is the identity in a world of one.
 
-Each raises LostRankError where another rank died, or did not come within `scaling.timeout_s`.
+Each raises LostRankError where another rank died, or did not come within `scaling.timeout_s`, or
+where somebody has ended the process group.
 """
 
 from __future__ import annotations
@@ -15,18 +16,47 @@ from torch import Tensor
 
 from raygnn.errors import LostRankError
 
+#: The rank and the number of ranks that `group_held` found.
+_held: tuple[int, int] | None = None
+
+
+@contextmanager
+def group_held() -> Iterator[None]:
+    """While it lasts, rank and number of ranks are those at its start.
+
+    Ray destroys the process group of workers that it is about to end, in another thread than theirs
+    and seconds before. A rank that asked torch would find itself alone in the world, rank 0, and go
+    on by itself with its share of the data.
+    """
+    global _held
+    before, _held = _held, (rank(), world_size())
+    try:
+        yield
+    finally:
+        _held = before
+
 
 def world_size() -> int:
+    if _held is not None:
+        return _held[1]
     return dist.get_world_size() if dist.is_initialized() else 1
 
 
 def rank() -> int:
+    if _held is not None:
+        return _held[0]
     return dist.get_rank() if dist.is_initialized() else 0
 
 
 def communication_device() -> torch.device:
-    """The device whose tensors the process group can carry."""
-    if dist.is_initialized() and dist.get_backend() == "nccl":
+    """The device whose tensors the process group can carry.
+
+    Raises:
+        LostRankError: somebody has ended the group.
+    """
+    with _exchange():
+        is_nccl = world_size() > 1 and dist.get_backend() == "nccl"
+    if is_nccl:
         return torch.device("cuda", torch.cuda.current_device())
     return torch.device("cpu")
 
@@ -116,7 +146,16 @@ def _exchange() -> Iterator[None]:
     """Says what it means when a collective fails: backends tell of sockets and buffers."""
     try:
         yield
-    except RuntimeError as error:
+    except (RuntimeError, ValueError) as error:
+        if not dist.is_initialized():
+            raise LostRankError(
+                f"Rank {rank()} has lost the process group: Ray, or whoever started these workers, "
+                "has ended it to stop them. A run that starts again goes on from its last "
+                "checkpoint.",
+                id="run-group-ended",
+            ) from error
+        if isinstance(error, ValueError):
+            raise
         raise LostRankError(
             f"Rank {rank()} lost another rank, which died or did not come within "
             f"scaling.timeout_s; what that one wrote last says why. ({_first_line(error)})",

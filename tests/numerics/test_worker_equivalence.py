@@ -16,7 +16,7 @@ from torchmetrics.classification import MulticlassCohenKappa
 from raygnn.loops.evaluation import EvaluationTable
 from raygnn.loops.task import EvalOutput
 from raygnn.metrics import as_metric
-from raygnn.models import exact
+from raygnn.models.encoder import Encoder
 from raygnn.parallel import collectives
 from tests.small_runs import run_rank, small_bundle, small_config, trained_weights
 
@@ -171,13 +171,14 @@ def test_a_summed_loss_is_the_mean_times_the_seeds(ranks, bundle_path, tmp_path)
 def _first_validation(config: dict[str, Any], bundle_path: str) -> tuple[dict[str, float], int]:
     """One rank of a run that evaluates exactly before its first step, and how much it encoded."""
     computed = []
-    apply_layer = exact._apply_layer
+    forward_layer = Encoder.forward_layer
 
-    def counted(*args: Any) -> torch.Tensor:
-        computed.append(args[-2:])
-        return apply_layer(*args)
+    def counted(encoder: Encoder, *args: Any) -> torch.Tensor:
+        if not encoder.training:
+            computed.append(args[0])
+        return forward_layer(encoder, *args)
 
-    with patch.object(exact, "_apply_layer", counted):
+    with patch.object(Encoder, "forward_layer", counted):
         run_rank(config, bundle_path)
     history = Path(config["run"]["storage_path"]) / "run" / "history.jsonl"
     first = json.loads(history.read_text().splitlines()[0])
