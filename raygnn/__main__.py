@@ -15,6 +15,7 @@ COMMANDS = {
     "train": "train and test what a config describes",
     "tune": "search hyperparameters",
     "infer": "write predictions, embeddings or neighbors of a trained model",
+    "serve": "answer predictions, embeddings, scores and neighbors over HTTP",
     "prepare": "make graph tables from files of others, or a draft of graph.yaml",
     "doctor": "check this machine, its packages, a cluster, a folder or bucket",
     "version": "print the version",
@@ -30,6 +31,7 @@ examples:
   raygnn train train.yaml --model.args.hidden_channels 64
   raygnn train --print-schema
   raygnn infer runs/papers --data.uri graph --out out/predictions
+  raygnn serve runs/papers --graph graph
   raygnn tune sweep.yaml
 
 `raygnn COMMAND --help` lists the options of a command. In Python: raygnn.train.fit, raygnn.load.

@@ -80,7 +80,12 @@ class TrainedModel(nn.Module):
         return self.module(batch)
 
     def open(
-        self, data: Any = None, *, exact: bool = True, as_of: str | Time | None = None
+        self,
+        data: Any = None,
+        *,
+        exact: bool = True,
+        own_batches: bool = False,
+        as_of: str | Time | None = None,
     ) -> OpenGraph:
         """Opens a graph for several calls of `predict`, `embed`, `score` and `top_k`.
 
@@ -94,7 +99,8 @@ class TrainedModel(nn.Module):
             ConfigError: there is no graph, or `as_of` is wrong.
             DataError: the graph is wrong, or does not fit the model; lists all problems.
         """
-        return OpenGraph(self._saved, self.module, self._bundle(data), exact=exact, as_of=as_of)
+        how: dict[str, Any] = {"exact": exact, "own_batches": own_batches, "as_of": as_of}
+        return OpenGraph(self._saved, self.module, self._bundle(data), **how)
 
     def predict(
         self,

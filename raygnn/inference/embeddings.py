@@ -56,7 +56,30 @@ class Embeddings(ABC):
         """Frees loaders and threads."""
 
 
-class ExactEmbeddings(Embeddings):
+class KeptEmbeddings(Embeddings):
+    """Rows of all nodes that were computed before.
+
+    Args:
+        rows: [num_nodes, channels] on the CPU, by node type.
+    """
+
+    def __init__(self, rows: Mapping[str, Tensor]) -> None:
+        self._rows = rows
+
+    def rows(self, node_type: str, first: int, last: int) -> Tensor:
+        """A view."""
+        return self._rows[node_type][first:last]
+
+    def all_rows(self, node_type: str) -> Tensor:
+        """See `Embeddings`."""
+        return self._rows[node_type]
+
+    def rows_of(self, node_type: str, ids: np.ndarray) -> Tensor:
+        """See `Embeddings`."""
+        return self._rows[node_type][torch.from_numpy(ids)]
+
+
+class ExactEmbeddings(KeptEmbeddings):
     """All rows, computed layer by layer by all ranks together.
 
     Collective: all ranks must build it.
@@ -80,27 +103,17 @@ class ExactEmbeddings(Embeddings):
     ) -> None:
         config = env.loaded.config
         check_exact(encoder, config.model.type)
-        self._rows = encode_exactly(
-            encoder,
-            LocalGraphStore(env.bundle, config.sampling.direction),
-            feature_store(env.loaded, env.bundle, spec),
-            spec,
-            node_types,
-            as_of=as_of,
-            options=ExactOptions(device=env.device, chunk_size=chunk_size, compute=shared),
+        super().__init__(
+            encode_exactly(
+                encoder,
+                LocalGraphStore(env.bundle, config.sampling.direction),
+                feature_store(env.loaded, env.bundle, spec),
+                spec,
+                node_types,
+                as_of=as_of,
+                options=ExactOptions(device=env.device, chunk_size=chunk_size, compute=shared),
+            )
         )
-
-    def rows(self, node_type: str, first: int, last: int) -> Tensor:
-        """A view."""
-        return self._rows[node_type][first:last]
-
-    def all_rows(self, node_type: str) -> Tensor:
-        """See `Embeddings`."""
-        return self._rows[node_type]
-
-    def rows_of(self, node_type: str, ids: np.ndarray) -> Tensor:
-        """See `Embeddings`."""
-        return self._rows[node_type][torch.from_numpy(ids)]
 
 
 class SampledEmbeddings(Embeddings):

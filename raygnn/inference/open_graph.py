@@ -16,7 +16,12 @@ from raygnn.data.bundle import Bundle
 from raygnn.data.tables.read_ids import Ids, look_up_ids, original_ids
 from raygnn.data.time_units import Time
 from raygnn.errors import ConfigError, DataError
-from raygnn.inference.embeddings import Embeddings, ExactEmbeddings, SampledEmbeddings
+from raygnn.inference.embeddings import (
+    Embeddings,
+    ExactEmbeddings,
+    KeptEmbeddings,
+    SampledEmbeddings,
+)
 from raygnn.inference.job import (
     NodeRequest,
     TopKOptions,
@@ -62,6 +67,7 @@ class OpenGraph:
         bundle: Bundle,
         *,
         exact: bool = True,
+        own_batches: bool = False,
         as_of: str | Time | None = None,
     ) -> None:
         device = next(model.parameters(), torch.empty(0)).device
@@ -71,7 +77,25 @@ class OpenGraph:
         self._model = model
         self._loaded = saved.loaded
         self._is_exact = exact
-        self._kept: tuple[frozenset[str], ExactEmbeddings] | None = None
+        self._has_own_batches = own_batches
+        self._kept: tuple[frozenset[str], KeptEmbeddings] | None = None
+
+    @property
+    def is_precomputed(self) -> bool:
+        """Whether the rows of all nodes of the model's ends are kept."""
+        return self._keeps(self._spec.output.ends)
+
+    def precompute(self) -> None:
+        """Encodes all nodes of the types that the model predicts or links, and keeps the rows.
+
+        Later calls read them, also those of a model that does not go layer by layer, or with
+        `exact=False`.
+        """
+        ends = list(dict.fromkeys(self._spec.output.ends))
+        with self._prepared(), self._encoded(ends) as embeddings:
+            rows = {name: embeddings.all_rows(name) for name in ends}
+        if not self._keeps(ends):
+            self._kept = frozenset(ends), KeptEmbeddings(rows)
 
     def predict(self, nodes: Ids | None = None, *, what: str | None = None) -> Table:
         """What the model predicts of nodes of its type.
@@ -236,19 +260,27 @@ class OpenGraph:
             return every.rows_of(node_type, ids)
 
     def _takes_neighborhoods(self, node_type: str, num_ids: int) -> bool:
-        """Whether nodes are encoded from their own full neighborhoods, not with all nodes."""
-        if not self._is_exact:
+        """Whether nodes are encoded from their own neighborhoods, not with all nodes."""
+        if self._keeps([node_type]):
             return False
+        if not self._is_exact:
+            return self._has_own_batches
         if not is_layerwise(self._encoder):
             return True
         config = self._loaded.config
-        if config.sampling.component is not None or num_ids > config.loader_plan("test").batch_size:
-            return False
-        return not (self._kept and node_type in self._kept[0])
+        return (
+            config.sampling.component is None and num_ids <= config.loader_plan("test").batch_size
+        )
+
+    def _keeps(self, node_types: Sequence[str]) -> bool:
+        return self._kept is not None and set(node_types) <= self._kept[0]
 
     @contextmanager
     def _encoded(self, node_types: Sequence[str]) -> Iterator[Embeddings]:
         """Embeddings of all nodes of some types."""
+        if self._kept and self._keeps(node_types):
+            yield self._kept[1]
+            return
         if self._is_exact and is_layerwise(self._encoder):
             yield self._every(node_types)
             return
@@ -259,7 +291,7 @@ class OpenGraph:
         finally:
             embeddings.close()
 
-    def _every(self, node_types: Sequence[str]) -> ExactEmbeddings:
+    def _every(self, node_types: Sequence[str]) -> KeptEmbeddings:
         before = self._kept[0] if self._kept else frozenset(self._spec.output.ends)
         wanted = before | set(node_types)
         if self._kept is None or wanted != before:

@@ -1,0 +1,188 @@
+"""Serving on Ray Serve: replicas of a model, and before them the app that takes requests."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import ray
+from ray import serve
+from ray.exceptions import RayActorError
+from ray.serve.exceptions import BackPressureError, DeploymentUnavailableError
+
+from raygnn.errors import ConfigError, ResourceError
+
+APP = "raygnn"
+_MODEL = "Model"
+_GATEWAY = "Gateway"
+_MAX_BATCH_SIZE = 32
+_BATCH_WAIT_S = 0.002
+# Of the app, which only passes requests on; what it holds waits for replicas.
+_MAX_OPEN_REQUESTS = 10_000
+# A replica that died is replaced within it; a graph that is opened anew is in the page cache.
+_ANSWERED_WITHIN_S = 120.0
+_RETRY_AFTER_S = 0.1
+
+
+class Answering(Protocol):
+    """What a replica holds."""
+
+    def answer(self, questions: Sequence[Any], /) -> Sequence[Any]:
+        """An answer to each question, in their order."""
+
+
+#: Makes the ASGI app from what asks a replica, and what returns when one has answered.
+BuildApp = Callable[[Callable[[Any], Awaitable[Any]], Callable[[], Awaitable[Any]]], Any]
+
+
+@dataclass(frozen=True)
+class ServeOptions:
+    """Where and how a model is served.
+
+    Attributes:
+        port: where the app takes requests.
+        num_replicas: processes that each hold the model.
+        num_cpus: of each replica.
+        num_gpus: of each replica.
+        max_queued: requests that wait for a replica; further ones are refused as overload.
+    """
+
+    host: str = "127.0.0.1"
+    port: int = 8000
+    num_replicas: int = 1
+    num_cpus: float = 1.0
+    num_gpus: float = 0.0
+    max_queued: int = 200
+
+    def check(self) -> None:
+        """Checks the numbers.
+
+        Raises:
+            ConfigError: one is out of its range.
+        """
+        for option, value, low, high in (
+            ("--port", self.port, 1, 65_535),
+            ("--replicas", self.num_replicas, 1, 10_000),
+            ("--cpus", self.num_cpus, 0.01, 10_000),
+            ("--max-queued", self.max_queued, 1, 1_000_000),
+        ):
+            if not low <= value <= high:
+                raise ConfigError(
+                    f"{option}={value!r} is invalid: it must be from {low} to {high}. Set it so, "
+                    "or leave it out.",
+                    id="serve-option",
+                )
+
+
+def start_serving(
+    make: Callable[[], Answering], build_app: BuildApp, options: ServeOptions
+) -> None:
+    """Starts the replicas, and returns when they answer. Ray must be connected.
+
+    Raises:
+        ResourceError: the cluster has no room for the replicas, or Serve cannot start them.
+    """
+    _check_room(options)
+    logging.getLogger("ray.serve").setLevel(logging.WARNING)
+    serve.start(
+        http_options={"host": options.host, "port": options.port},
+        logging_config={"log_level": "WARNING", "enable_access_log": False},
+    )
+    model = serve.deployment(
+        _Model,
+        name=_MODEL,
+        num_replicas=options.num_replicas,
+        ray_actor_options={"num_cpus": options.num_cpus, "num_gpus": options.num_gpus},
+        # A batch is answered while the next one gathers.
+        max_ongoing_requests=2 * _MAX_BATCH_SIZE,
+        max_queued_requests=options.max_queued,
+        health_check_period_s=2.0,
+    ).bind(make)
+
+    def build() -> Any:
+        handle = serve.get_deployment_handle(_MODEL, app_name=APP)
+
+        async def ask(question: Any) -> Any:
+            return await _ask(handle, question)
+
+        async def is_alive() -> None:
+            await handle.ping.remote()
+
+        return build_app(ask, is_alive)
+
+    gateway = serve.deployment(
+        serve.ingress(build)(),
+        name=_GATEWAY,
+        ray_actor_options={"num_cpus": 0},
+        max_ongoing_requests=_MAX_OPEN_REQUESTS,
+    ).bind(model)
+    try:
+        serve.run(gateway, name=APP, route_prefix="/")
+    except RuntimeError as error:
+        stop_serving()
+        raise ResourceError(
+            f"the model cannot be served: {error}. See the log of the replica in Ray's dashboard.",
+            id="serve-start",
+        ) from error
+
+
+def stop_serving() -> None:
+    """Stops what `start_serving` started."""
+    serve.delete(APP)
+
+
+class _Model:
+    """A replica: it answers what comes within a short time together."""
+
+    def __init__(self, make: Callable[[], Answering]) -> None:
+        self._answers = make()
+
+    @serve.batch(max_batch_size=_MAX_BATCH_SIZE, batch_wait_timeout_s=_BATCH_WAIT_S)
+    async def __call__(self, questions: list[Any]) -> list[Any]:
+        return list(await asyncio.to_thread(self._answers.answer, questions))
+
+    async def ping(self) -> None:
+        """Returns at once."""
+
+
+async def _ask(handle: Any, question: Any) -> Any:
+    """Asks a replica, and another one where it dies, since a question changes nothing.
+
+    Raises:
+        ResourceError: too many requests wait, or no replica answers.
+    """
+    end_s = time.monotonic() + _ANSWERED_WITHIN_S
+    while True:
+        try:
+            return await handle.remote(question)
+        except BackPressureError as error:
+            raise ResourceError(
+                "the server is overloaded: as many requests as --max-queued wait. Ask again later, "
+                "or start it with more --replicas.",
+                id="serve-overloaded",
+            ) from error
+        except (RayActorError, DeploymentUnavailableError) as error:
+            if time.monotonic() > end_s:
+                raise ResourceError(
+                    f"no replica of the model answers: {error}. See the log of the replica in "
+                    "Ray's dashboard.",
+                    id="serve-no-replica",
+                ) from error
+            await asyncio.sleep(_RETRY_AFTER_S)
+
+
+def _check_room(options: ServeOptions) -> None:
+    """Checks that the replicas fit the cluster: Serve would wait for ever."""
+    for name, each in (("CPU", options.num_cpus), ("GPU", options.num_gpus)):
+        there = ray.cluster_resources().get(name, 0.0)
+        if each * options.num_replicas > there:
+            raise ResourceError(
+                f"--replicas={options.num_replicas} is invalid: they take "
+                f"{each * options.num_replicas:g} {name}s, and the cluster has {there:g}. Set "
+                "fewer, or fewer --cpus.",
+                id="serve-no-room",
+            )

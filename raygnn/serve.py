@@ -1,0 +1,191 @@
+"""Command line and Python entry of serving: `python -m raygnn.serve RUN --graph URI`."""
+
+from __future__ import annotations
+
+import argparse
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from os import PathLike, fspath
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from raygnn.command_line import exit_process, exit_status_of
+from raygnn.console import say
+from raygnn.errors import ConfigError
+
+if TYPE_CHECKING:
+    from raygnn.serving.answers import Answers
+
+_USAGE = """\
+python -m raygnn.serve MODEL --graph URI [options] [--section.key value ...]
+
+Answers predictions, embeddings, scores of pairs and top-k neighbors over HTTP until it is stopped.
+MODEL is the folder of a finished run or of an exported model; it and the graph may be any fsspec
+URI. The keys of data, sampling, loader and training are set as in raygnn.infer. The page
+http://HOST:PORT/docs lists the requests. See docs/serving.md.
+"""
+
+
+@dataclass(frozen=True)
+class Server:
+    """A served model; `with raygnn.serve.start(...) as server` stops it at the end.
+
+    Attributes:
+        url: where it answers.
+    """
+
+    url: str
+
+    def stop(self) -> None:
+        """Stops the replicas. Ray goes on."""
+        from raygnn.runtime.serving import stop_serving
+
+        stop_serving()
+
+    def __enter__(self) -> Server:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+
+def start(
+    model: str | PathLike[str],
+    graph: str | PathLike[str],
+    overrides: Sequence[str] = (),
+    *,
+    precomputed: bool = False,
+    as_of: str | int | float | None = None,
+    allow_modules: Sequence[str] = (),
+    **options: Any,
+) -> Server:
+    """Serves a model on Ray Serve, and returns when it answers.
+
+    Joins the cluster of the environment, or starts a local Ray.
+
+    Args:
+        model: folder or URI of a finished run, or of an exported model.
+        graph: folder or URI of the graph whose nodes are asked for.
+        overrides: of the config, as on the command line.
+        precomputed: encodes all nodes before it answers, exactly; otherwise each from a
+            neighborhood that is sampled by the model's fanouts.
+        as_of: see `raygnn.infer.predict`.
+        allow_modules: modules of yours, or of libraries, whose classes the config may name.
+        options: `host`, `port`, `num_replicas`, `num_cpus`, `num_gpus` and `max_queued`; see
+            `raygnn.runtime.serving.ServeOptions`.
+    Raises:
+        ConfigError: an argument or override is wrong, or packages of the extra are missing.
+        DataError: the graph is wrong, or the model cannot read it.
+        RunError: there is no trained model.
+        CheckpointError: the model's files are damaged or do not fit each other.
+        ResourceError: the cluster has no room for the replicas, or they do not start.
+    """
+    try:
+        from raygnn.runtime.serving import ServeOptions, start_serving
+        from raygnn.serving.app import build_app
+    except ImportError as error:
+        raise ConfigError(
+            f"raygnn.serve cannot be used: {error}. Install `pip install 'raygnn[serve]'`.",
+            id="serve-extra-missing",
+        ) from error
+    from raygnn.runtime.connection import connect
+    from raygnn.trained_model import load
+
+    chosen = ServeOptions(**options)
+    chosen.check()
+    keys = [*overrides, "--data.uri", fspath(graph)]
+    # Reports what is wrong here, and leaves the graph in the cache, where replicas map it.
+    load(model, keys, allow_modules=allow_modules).open(as_of=as_of)
+    connect()
+    make = partial(_answers, fspath(model), keys, tuple(allow_modules), precomputed, as_of)
+    start_serving(make, build_app, chosen)
+    return Server(f"http://{chosen.host}:{chosen.port}")
+
+
+def _answers(
+    model: str,
+    overrides: Sequence[str],
+    allow_modules: Sequence[str],
+    precomputed: bool,
+    as_of: str | int | float | None,
+) -> Answers:
+    """What a replica holds."""
+    from raygnn.serving.answers import Answers
+    from raygnn.trained_model import load
+
+    loaded = load(model, overrides, allow_modules=allow_modules)
+    return Answers(loaded, precomputed=precomputed, as_of=as_of)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs the command line and returns its exit status, as `raygnn.train` does."""
+    options, rest = _parser().parse_known_args(argv)
+    return exit_status_of(lambda: _run(options, rest), interrupted="the server is stopped")
+
+
+def _run(options: argparse.Namespace, rest: Sequence[str]) -> None:
+    if not rest or rest[0].startswith("--"):
+        raise ConfigError(
+            f"MODEL={rest[:1]} is invalid: the model comes first. {_USAGE}",
+            id="command-model-missing",
+        )
+    if options.graph is None:
+        raise ConfigError(
+            "--graph is missing. Name the folder or URI of a graph.", id="serve-graph-missing"
+        )
+    server = start(
+        rest[0],
+        options.graph,
+        rest[1:],
+        precomputed=options.precomputed,
+        as_of=options.as_of,
+        allow_modules=options.allow_module,
+        host=options.host,
+        port=options.port,
+        num_replicas=options.replicas,
+        num_cpus=options.cpus,
+        max_queued=options.max_queued,
+    )
+    with server:
+        say(f"serves {rest[0]} at {server.url}; its page is {server.url}/docs")
+        threading.Event().wait()  # until a signal
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m raygnn.serve", usage=_USAGE, allow_abbrev=False
+    )
+    add = parser.add_argument
+    add("--graph", metavar="URI", help="graph whose nodes are asked for, any fsspec URI")
+    add("--host", default="127.0.0.1", help="default: 127.0.0.1; 0.0.0.0 answers other machines")
+    add("--port", type=int, default=8000, help="default: 8000")
+    add("--replicas", type=int, default=1, metavar="N", help="processes with a model (default: 1)")
+    add("--cpus", type=float, default=1.0, metavar="N", help="of each replica (default: 1)")
+    add(
+        "--max-queued",
+        type=int,
+        default=200,
+        metavar="N",
+        help="requests that wait; further ones get status 429 (default: 200)",
+    )
+    add("--precomputed", action="store_true", help="encode all nodes first, exactly")
+    add("--as-of", metavar="TIME", help="date or number, for temporal models (default: latest)")
+    add(
+        "--allow-module",
+        action="append",
+        default=[],
+        metavar="MODULE",
+        help="a module whose classes the config may name; repeatable",
+    )
+    return parser
+
+
+if __name__ == "__main__":
+    exit_process(main)

@@ -1,0 +1,1 @@
+"""A trained model behind HTTP: what is asked and answered. `raygnn.runtime.serving` runs it."""

@@ -1,0 +1,107 @@
+"""Answers of a trained model on one graph: questions of one kind go through the model together."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from itertools import accumulate, pairwise
+from typing import Any
+
+from raygnn.data.time_units import Time
+from raygnn.errors import ConfigError, DataError
+from raygnn.inference.open_graph import OpenGraph
+from raygnn.serving.messages import Answer, Embed, Predict, Question, Refused, Score, TopK
+from raygnn.trained_model import TrainedModel
+
+
+class Answers:
+    """A model with an open graph, which answers several questions at a time.
+
+    Top-k compares all nodes: their exact embeddings are computed at its first question, and kept.
+
+    Args:
+        precomputed: encodes all nodes exactly now, so that questions only look rows up; otherwise
+            each node is encoded from a neighborhood of its own, sampled by the model's fanouts.
+        as_of: see `TrainedModel.open`.
+    Raises:
+        ConfigError: there is no graph, or `as_of` is wrong.
+        DataError: the graph is wrong, or does not fit the model.
+    """
+
+    def __init__(
+        self,
+        model: TrainedModel,
+        graph: Any = None,
+        *,
+        precomputed: bool = False,
+        as_of: str | Time | None = None,
+    ) -> None:
+        self._every = model.open(graph, as_of=as_of)
+        self._near = self._every
+        if precomputed:
+            self._every.precompute()
+        else:
+            self._near = model.open(graph, exact=False, own_batches=True, as_of=as_of)
+        ends = dict.fromkeys(model.spec.output.ends)
+        for node_type in ends:  # compiles what the first question would wait for
+            self._near.embed(self._near.bundle.ids(node_type).slice(0, 1), node_type=node_type)
+
+    def answer(self, questions: Sequence[Question]) -> list[Answer]:
+        """Answers questions, each as if it had come alone.
+
+        Returns:
+            In the order of the questions.
+        """
+        alike: dict[Any, list[int]] = defaultdict(list)
+        for place, question in enumerate(questions):
+            kind = tuple(question.options().items())
+            alike[type(question), type(question.items[0]), kind].append(place)
+        answers: list[Answer] = [[]] * len(questions)
+        for places in alike.values():
+            found = self._answer_alike([questions[place] for place in places])
+            for place, answer in zip(places, found, strict=True):
+                answers[place] = answer
+        return answers
+
+    def _answer_alike(self, questions: Sequence[Question]) -> list[Answer]:
+        """Answers questions with the same options, of which one may name an unknown node."""
+        try:
+            return self._answer_together(questions)
+        except (ConfigError, DataError) as error:
+            if len(questions) == 1:
+                return [Refused(str(error), error.id or "")]
+        return [self._answer_alike([question])[0] for question in questions]
+
+    def _answer_together(self, questions: Sequence[Question]) -> list[Answer]:
+        items = [item for question in questions for item in question.items]
+        first = questions[0]
+        if isinstance(first, TopK):
+            return self._neighbors(questions, items)
+        rows = _rows(self._near, first, items)
+        ends = accumulate((len(question.items) for question in questions), initial=0)
+        return [rows[begin:end] for begin, end in pairwise(ends)]
+
+    def _neighbors(self, questions: Sequence[Question], anchors: list[Any]) -> list[Answer]:
+        if not self._every.is_precomputed:
+            self._every.precompute()
+        table = self._every.top_k(anchors, **questions[0].options())
+        by_anchor: dict[Any, list[dict[str, Any]]] = {anchor: [] for anchor in anchors}
+        for row in table.arrow.to_pylist():
+            by_anchor[row["anchor_id"]].append(row)
+        return [
+            [row for anchor in dict.fromkeys(question.items) for row in by_anchor[anchor]]
+            for question in questions
+        ]
+
+
+def _rows(graph: OpenGraph, question: Question, items: list[Any]) -> list[dict[str, Any]]:
+    options = question.options()
+    if isinstance(question, Predict):
+        table = graph.predict(items, **options)
+    elif isinstance(question, Embed):
+        table = graph.embed(items, **options)
+    else:
+        assert isinstance(question, Score)
+        table = graph.score(items, **options)
+    rows: list[dict[str, Any]] = table.arrow.to_pylist()
+    return rows

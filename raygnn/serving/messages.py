@@ -1,0 +1,159 @@
+"""What clients ask a served model, and what it answers: the JSON schema of the server."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar, Literal, TypeAlias
+
+from pydantic import BaseModel, ConfigDict, Field, StrictInt, StrictStr
+
+#: Ids of one request; clients send more in several requests.
+MAX_IDS = 10_000
+
+NodeId: TypeAlias = StrictInt | StrictStr
+NodeIds: TypeAlias = Annotated[
+    list[StrictInt] | list[StrictStr],
+    Field(min_length=1, max_length=MAX_IDS, description="Original ids of the graph's tables."),
+]
+
+
+class Question(BaseModel):
+    """What a client asks. Questions that differ in `ITEMS` alone are answered in one batch."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    ITEMS: ClassVar[str]
+
+    @property
+    def items(self) -> list[Any]:
+        """The ids or pairs that are asked for."""
+        return list(getattr(self, self.ITEMS))
+
+    def options(self) -> dict[str, Any]:
+        """All else."""
+        return self.model_dump(exclude={self.ITEMS})
+
+
+class Predict(Question):
+    """Predictions of nodes of the type that the model predicts."""
+
+    ITEMS: ClassVar[str] = "nodes"
+
+    nodes: NodeIds
+    what: Literal["predictions", "probabilities"] | None = Field(
+        None, description="Null is predictions; probabilities gives one of each class or label."
+    )
+
+
+class Embed(Question):
+    """Embeddings of nodes."""
+
+    ITEMS: ClassVar[str] = "nodes"
+
+    nodes: NodeIds
+    node_type: str | None = Field(
+        None, description="Null takes the type that is predicted, or of both ends of the links."
+    )
+
+
+class Score(Question):
+    """Scores of links between given nodes."""
+
+    ITEMS: ClassVar[str] = "pairs"
+
+    pairs: Annotated[list[tuple[NodeId, NodeId]], Field(min_length=1, max_length=MAX_IDS)] = Field(
+        description="Original ids of anchor and target."
+    )
+    edge_type: str | None = Field(None, description="src__rel__dst, of several relations.")
+    score: Literal["decoder", "inner_product"] | None = Field(
+        None, description="Null takes the decoder of a model of links, else the inner product."
+    )
+
+
+class TopK(Question):
+    """The k nodes of highest score for each anchor, by exact embeddings of all nodes."""
+
+    ITEMS: ClassVar[str] = "anchors"
+
+    anchors: NodeIds
+    k: int = Field(10, ge=1, description="Neighbors of each anchor.")
+    edge_type: str | None = Field(None, description="src__rel__dst: the relation to score.")
+    anchor_type: str | None = Field(None, description="Null takes the task's.")
+    target_type: str | None = Field(None, description="Null takes the task's.")
+    filter_known: bool = Field(False, description="Leaves out known links of the anchor.")
+    score: Literal["decoder", "inner_product"] | None = Field(
+        None, description="Null takes the decoder with edge_type, else the inner product."
+    )
+
+
+class Prediction(BaseModel):
+    """A node's prediction; `probability` of classes, and a list with `what: probabilities`."""
+
+    id: NodeId
+    prediction: int | float | str | list[int] | list[float] | None = None
+    probability: float | list[float] | None = None
+
+
+class Embedding(BaseModel):
+    """A node's embedding."""
+
+    id: NodeId
+    embedding: list[float]
+
+
+class PairScore(BaseModel):
+    """A pair's score; a larger one is a likelier link."""
+
+    anchor_id: NodeId
+    target_id: NodeId
+    score: float
+
+
+class Neighbor(BaseModel):
+    """A neighbor of an anchor; `rank` counts from 1."""
+
+    anchor_id: NodeId
+    neighbor_id: NodeId
+    score: float
+    rank: int
+
+
+class Predictions(BaseModel):
+    """Rows in the order of `nodes`."""
+
+    rows: list[Prediction]
+
+
+class EmbeddingRows(BaseModel):
+    """Rows in the order of `nodes`."""
+
+    rows: list[Embedding]
+
+
+class PairScores(BaseModel):
+    """Rows in the order of `pairs`."""
+
+    rows: list[PairScore]
+
+
+class Neighbors(BaseModel):
+    """Rows anchor by anchor, each anchor once, best neighbor first."""
+
+    rows: list[Neighbor]
+
+
+@dataclass(frozen=True)
+class Refused:
+    """Why a question has no answer. Crosses process boundaries.
+
+    Attributes:
+        message: of the error.
+        id: of the error.
+    """
+
+    message: str
+    id: str
+
+
+#: Rows as JSON has them, or why there are none.
+Answer: TypeAlias = list[dict[str, Any]] | Refused

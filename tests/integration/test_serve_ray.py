@@ -1,0 +1,117 @@
+"""A model on Ray Serve answers as in memory, and loses no request when a replica is killed."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("ray.serve")  # an extra
+import requests
+from ray.util.state import list_actors
+
+import raygnn
+import raygnn.serve
+import raygnn.train
+from tests.errors import raises
+from tests.small_runs import small_bundle, small_config
+from tests.wait_until import wait_until
+
+pytestmark = [pytest.mark.ray, pytest.mark.slow, pytest.mark.usefixtures("ray_session")]
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("served")
+    small_bundle(folder)
+    uri = str(folder / "tables")
+    raygnn.train.fit(small_config(folder, scaling__num_workers=0, data__uri=uri))
+    return folder / "run"
+
+
+@pytest.fixture(scope="module")
+def url(run) -> Iterator[str]:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    options = {"port": port, "num_replicas": 2, "num_cpus": 0.5, "max_queued": 10}
+    graph = run.with_name("tables")
+    with raygnn.serve.start(run, graph, precomputed=True, **options) as server:
+        yield server.url
+    from ray import serve
+
+    serve.shutdown()
+
+
+def test_answers_over_http_are_those_in_memory(url, run):
+    graph = raygnn.load(run).open(run.with_name("tables"))
+    every = graph.predict().arrow.to_pylist()
+    found = requests.post(f"{url}/predict", json={"nodes": [7, 1]}, timeout=60)
+    assert found.json() == {"rows": [every[7], every[1]]}
+    found = requests.post(f"{url}/top_k", json={"anchors": [7], "k": 3}, timeout=60)
+    assert found.json() == {"rows": graph.top_k([7], 3).arrow.to_pylist()}
+    unknown = requests.post(f"{url}/predict", json={"nodes": [7, 100_000]}, timeout=60)
+    assert unknown.status_code == 422
+    assert "100000" in unknown.json()["detail"][0]["msg"]
+    assert requests.get(f"{url}/health", timeout=60).json() == {"status": "ok"}
+    assert requests.get(f"{url}/docs", timeout=60).status_code == 200
+    assert 'status="200"' in requests.get(f"{url}/metrics", timeout=60).text
+
+
+def test_a_killed_replica_loses_no_request(url, run):
+    every = raygnn.load(run).predict(run.with_name("tables")).arrow.to_pylist()
+    enough = threading.Event()
+    answered: Counter[int] = Counter()
+
+    def keep_asking(first: int) -> None:
+        number = 0
+        while not enough.is_set():
+            node = (first + number) % 300
+            found = requests.post(f"{url}/predict", json={"nodes": [node]}, timeout=120)
+            answered[found.status_code] += 1
+            assert found.json() == {"rows": [every[node]]}, found.text
+            number += 1
+
+    with ThreadPoolExecutor(8) as clients:
+        asking = [clients.submit(keep_asking, 30 * number) for number in range(8)]
+        try:
+            for _ in range(2):
+                before = answered[200]
+                wait_until(lambda before=before: answered[200] > before + 50)
+                killed = _replicas()[0]
+                os.kill(killed, signal.SIGKILL)
+                wait_until(lambda killed=killed: len(set(_replicas()) - {killed}) == 2)
+        finally:
+            enough.set()
+        for done in asking:
+            done.result()
+    assert set(answered) == {200}
+
+
+def test_more_than_waits_is_refused(url):
+    with ThreadPoolExecutor(250) as clients:
+        ask = {"anchors": list(range(300)), "k": 200}
+        asked = [
+            clients.submit(requests.post, f"{url}/top_k", json=ask, timeout=120) for _ in range(250)
+        ]
+        statuses = Counter(done.result().status_code for done in asked)
+    assert set(statuses) == {200, 429}
+    assert requests.get(f"{url}/health", timeout=60).status_code == 200
+
+
+def test_replicas_without_room_are_refused(run):
+    with raises("serve-no-room", 64):
+        raygnn.serve.start(run, run.with_name("tables"), num_replicas=64)
+
+
+def _replicas() -> list[int]:
+    """Process ids of the model's replicas."""
+    actors = list_actors(filters=[("state", "=", "ALIVE")], detail=True)
+    return [actor.pid for actor in actors if "#Model#" in (actor.name or "")]

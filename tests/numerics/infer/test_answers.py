@@ -1,0 +1,142 @@
+"""A server's answers are those of the model in memory, however requests are batched."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from pydantic import BaseModel
+
+import raygnn
+from raygnn.serving.answers import Answers
+from raygnn.serving.messages import (
+    Embed,
+    EmbeddingRows,
+    Neighbors,
+    PairScores,
+    Predict,
+    Predictions,
+    Question,
+    Refused,
+    Score,
+    TopK,
+)
+
+#: Of float32 sums in another order.
+CLOSE = {"rel": 1e-4, "abs": 1e-5}
+
+
+@pytest.fixture(scope="module")
+def papers(node_model) -> Answers:
+    return Answers(raygnn.load(node_model.run), node_model.plain_graph, precomputed=True)
+
+
+@pytest.fixture(scope="module")
+def shop(link_model) -> Answers:
+    return Answers(raygnn.load(link_model.run), link_model.graph, precomputed=True)
+
+
+def rows(answers: Answers, question: Question, schema: type[BaseModel]) -> list[dict[str, Any]]:
+    (answer,) = answers.answer([question])
+    assert not isinstance(answer, Refused), answer
+    schema.model_validate({"rows": answer})
+    return answer
+
+
+def test_precomputed_answers_are_those_of_all_nodes(papers, node_model):
+    graph = raygnn.load(node_model.run).open(node_model.plain_graph)
+    every = {row["id"]: row for row in graph.predict().arrow.to_pylist()}
+    nodes = ["n007", "n001", "n007"]
+    assert rows(papers, Predict(nodes=nodes), Predictions) == [every[node] for node in nodes]
+    found = rows(papers, Predict(nodes=nodes, what="probabilities"), Predictions)
+    assert [max(row["probability"]) for row in found] == pytest.approx(
+        [every[node]["probability"] for node in nodes]
+    )
+    table = graph.embed().arrow.to_pylist()
+    assert rows(papers, Embed(nodes=["n001"]), EmbeddingRows) == [
+        row for row in table if row["id"] == "n001"
+    ]
+
+
+def test_links_are_scored_and_ranked_as_in_memory(shop, link_model):
+    graph = raygnn.load(link_model.run).open(link_model.graph)
+    graph.precompute()
+    pairs = [(0, 3), (5, 1)]
+    expected = graph.score(pairs).arrow.to_pylist()
+    assert rows(shop, Score(pairs=pairs), PairScores) == expected
+    question = TopK(anchors=[4, 0, 4], k=3, filter_known=True)
+    found = rows(shop, question, Neighbors)
+    assert found == graph.top_k([4, 0], 3, filter_known=True).arrow.to_pylist()
+    assert [row["anchor_id"] for row in found] == [4, 4, 4, 0, 0, 0]
+
+
+def test_each_question_of_a_batch_is_answered_as_alone(shop):
+    questions = [
+        TopK(anchors=[1, 2], k=2),
+        Score(pairs=[(0, 3)]),
+        TopK(anchors=[2, 3], k=2),
+        TopK(anchors=[2], k=1),
+        Embed(nodes=[1, 0], node_type="item"),
+        Score(pairs=[(5, 1), (0, 3)]),
+        Embed(nodes=[0], node_type="user"),
+        Score(pairs=[(0, 3)], score="inner_product"),
+    ]
+    together = shop.answer(questions)
+    assert together == [shop.answer([question])[0] for question in questions]
+
+
+def test_a_wrong_question_spoils_no_other_of_its_batch(papers):
+    questions = [Predict(nodes=nodes) for nodes in (["n001"], ["n002", "nobody"], [7], ["n003"])]
+    good, unknown, kind, last = papers.answer(questions)
+    assert [good, last] == [papers.answer([questions[place]])[0] for place in (0, 3)]
+    assert isinstance(unknown, Refused)
+    assert unknown.id == "infer-ids-unknown"
+    assert "'nobody'" in unknown.message
+    assert isinstance(kind, Refused)
+    assert kind.id == "nodes-id-kind"
+
+
+def test_what_the_model_does_not_give_is_refused(papers, shop):
+    asked = [
+        (papers, TopK(anchors=["n001"], k=150), "infer-top-k"),
+        (papers, Score(pairs=[("n001", "n002")], score="decoder"), "infer-score-no-decoder"),
+        (papers, Embed(nodes=["n001"], node_type="author"), "infer-node-type-unknown"),
+        (shop, Predict(nodes=[1]), "infer-what-links"),
+        (shop, Score(pairs=[("a", 1)]), "nodes-id-kind"),
+    ]
+    for answers, question, id in asked:
+        (found,) = answers.answer([question])
+        assert isinstance(found, Refused), question
+        assert found.id == id
+
+
+def test_sampled_answers_with_fanouts_that_take_all_are_exact(node_model, papers):
+    model = raygnn.load(node_model.run, ["--sampling.fanouts", "[-1, -1]"])
+    sampled = Answers(model, node_model.plain_graph)
+    nodes = ["n007", "n001"]
+    found = rows(sampled, Embed(nodes=nodes), EmbeddingRows)
+    exact = rows(papers, Embed(nodes=nodes), EmbeddingRows)
+    for got, expected in zip(found, exact, strict=True):
+        assert got["embedding"] == pytest.approx(expected["embedding"], **CLOSE)
+    question = TopK(anchors=nodes, k=4)
+    assert rows(sampled, question, Neighbors) == rows(papers, question, Neighbors)
+
+
+def test_a_sampled_answer_encodes_the_nodes_that_are_asked_for_alone(node_model, monkeypatch):
+    model = raygnn.load(node_model.run)
+    answers = Answers(model, node_model.plain_graph)
+    encoder, seeds = model.module.encoder, []
+    encoder.register_forward_hook(lambda _, batch, out: seeds.append(len(batch[0].seed_index)))
+    rows(answers, Predict(nodes=["n007", "n001", "n007"]), Predictions)
+    assert seeds == [2]
+
+
+def test_a_model_in_time_answers_as_of_a_moment(temporal_links):
+    model = raygnn.load(temporal_links.run)
+    graph = model.open(temporal_links.graph, as_of="1970-02-20")
+    answers = Answers(model, temporal_links.graph, precomputed=True, as_of="1970-02-20")
+    expected = graph.top_k([3], 5, filter_known=True).arrow.to_pylist()
+    found = rows(answers, TopK(anchors=[3], k=5, filter_known=True), Neighbors)
+    assert found == expected
+    every = graph.embed(node_type="item").arrow.to_pylist()
+    assert rows(answers, Embed(nodes=[2], node_type="item"), EmbeddingRows) == [every[2]]

@@ -1,0 +1,83 @@
+"""Every command and request of docs/serving.md works as it stands."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("ray.serve")  # an extra
+from fastapi.testclient import TestClient
+
+import raygnn
+import raygnn.serve
+from raygnn.serving.answers import Answers
+from raygnn.serving.app import build_app
+from raygnn.serving.messages import Answer, Question
+from tests.errors import assert_reports
+
+PAGE = (Path(__file__).parents[3] / "docs" / "serving.md").read_text("utf-8")
+
+
+def test_each_command_starts_a_server(monkeypatch):
+    started = []
+
+    def start(*given: Any, **options: Any) -> raygnn.serve.Server:
+        started.append((given, options))
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(raygnn.serve, "start", start)
+    commands = re.findall(r"^python -m raygnn\.serve (\S.*)$", PAGE, re.MULTILINE)
+    assert [raygnn.serve.main(shlex.split(command)) for command in commands] == [130, 130]
+    (first, _), (second, options) = started
+    assert first == ("runs/papers", "graph", [])
+    assert second == ("runs/shop", "shop", [])
+    assert options["precomputed"]
+    assert (options["num_replicas"], options["port"]) == (2, 8080)
+
+
+def test_each_request_is_answered(node_model):
+    answers = Answers(raygnn.load(node_model.run), node_model.plain_graph, precomputed=True)
+
+    async def ask(question: Question) -> Answer:
+        return answers.answer([question])[0]
+
+    async def is_alive() -> None:
+        pass
+
+    client = TestClient(build_app(ask, is_alive))
+    requests = re.findall(r"^curl http://127\.0\.0\.1:8000(\S+)(?: --json '(.*)')?$", PAGE, re.M)
+    assert len(requests) == PAGE.count("\ncurl ") == 7
+    for path, body in requests:
+        if body:
+            content = json.loads(body.replace("paper-7", "n007").replace("paper-1", "n001"))
+            found = client.post(path, json=content)
+            assert found.json()["rows"], path
+        else:
+            found = client.get(path)
+        assert found.status_code == 200, path
+
+
+def test_the_page_names_every_option():
+    options = {name for action in raygnn.serve._parser()._actions for name in action.option_strings}
+    missing = [name for name in options - {"-h", "--help", "--allow-module"} if name not in PAGE]
+    assert not missing
+
+
+@pytest.mark.parametrize(
+    ("command", "id"),
+    [
+        ("--graph graph", "command-model-missing"),
+        ("run", "serve-graph-missing"),
+        ("run --graph graph --port 0", "serve-option"),
+        ("run --graph graph --replicas 0", "serve-option"),
+        ("nosuch --graph graph", "model-config-missing"),
+    ],
+)
+def test_wrong_commands_are_refused_before_ray_starts(command, id, capsys):
+    assert raygnn.serve.main(shlex.split(command)) == 2
+    assert_reports(capsys.readouterr().err.strip(), id)

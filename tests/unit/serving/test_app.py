@@ -1,0 +1,120 @@
+"""The HTTP side of a server, without a model and without Ray: schema, statuses, metrics."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+pytest.importorskip("fastapi")  # an extra
+from fastapi.testclient import TestClient
+
+from raygnn.errors import ResourceError
+from raygnn.serving.app import build_app
+from raygnn.serving.messages import MAX_IDS, Predict, Question, Refused, Score, TopK
+
+
+def client(answer: Callable[[Question], Any], alive: Exception | None = None) -> TestClient:
+    async def ask(question: Question) -> Any:
+        found = answer(question)
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+    async def is_alive() -> None:
+        if alive is not None:
+            raise alive
+
+    return TestClient(build_app(ask, is_alive))
+
+
+def test_a_request_becomes_a_question_and_its_answer_the_rows():
+    asked = []
+
+    def answer(question: Question) -> Any:
+        asked.append(question)
+        return [{"id": 1, "prediction": "a", "probability": 0.5}]
+
+    found = client(answer).post("/predict", json={"nodes": [1]})
+    assert found.status_code == 200
+    assert found.json() == {"rows": [{"id": 1, "prediction": "a", "probability": 0.5}]}
+    assert asked == [Predict(nodes=[1])]
+    client(answer).post("/score", json={"pairs": [["a", 1]], "score": "inner_product"})
+    client(answer).post("/top_k", json={"anchors": ["a"], "k": 3, "filter_known": True})
+    assert asked[1:] == [
+        Score(pairs=[("a", 1)], score="inner_product"),
+        TopK(anchors=["a"], k=3, filter_known=True),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/predict", {}),
+        ("/predict", {"nodes": []}),
+        ("/predict", {"nodes": [1, "a"]}),
+        ("/predict", {"nodes": [1.5]}),
+        ("/predict", {"nodes": [True]}),
+        ("/predict", {"nodes": list(range(MAX_IDS + 1))}),
+        ("/predict", {"nodes": [1], "what": "guesses"}),
+        ("/predict", {"nodes": [1], "node": [2]}),
+        ("/score", {"pairs": [[1]]}),
+        ("/score", {"pairs": [[1, 2, 3]]}),
+        ("/top_k", {"anchors": [1], "k": 0}),
+    ],
+)
+def test_what_does_not_fit_the_schema_is_refused_before_it_is_asked(path, body):
+    def answer(question: Question) -> Any:
+        raise AssertionError("asked")
+
+    found = client(answer).post(path, json=body)
+    assert found.status_code == 422
+    assert found.json()["detail"][0]["loc"][0] == "body"
+
+
+def test_a_refusal_has_the_reason_and_the_id_of_the_error():
+    refused = Refused("ids are not nodes, such as ['x'] [infer-ids-unknown]", "infer-ids-unknown")
+    found = client(lambda question: refused).post("/embed", json={"nodes": ["x"]})
+    assert found.status_code == 422
+    (problem,) = found.json()["detail"]
+    assert problem == {"loc": ["body"], "msg": refused.message, "type": "infer-ids-unknown"}
+
+
+@pytest.mark.parametrize(("id", "status"), [("serve-overloaded", 429), ("serve-no-replica", 503)])
+def test_overload_and_outage_have_their_status(id, status):
+    found = client(lambda question: ResourceError("busy", id=id)).post(
+        "/predict", json={"nodes": [1]}
+    )
+    assert found.status_code == status
+    assert id in found.json()["detail"]
+    assert int(found.headers["retry-after"]) >= 1
+
+
+def test_health_asks_a_replica():
+    assert client(lambda question: []).get("/health").json() == {"status": "ok"}
+    dead = client(lambda question: [], ResourceError("gone", id="serve-no-replica")).get("/health")
+    assert dead.status_code == 503
+    assert "serve-no-replica" in dead.json()["detail"]
+
+
+def test_the_page_shows_schema_and_statuses_of_each_route():
+    asking = client(lambda question: [])
+    assert asking.get("/docs").status_code == 200
+    schema = asking.get("/openapi.json").json()
+    for path in ("/predict", "/embed", "/score", "/top_k"):
+        responses = schema["paths"][path]["post"]["responses"]
+        assert {"200", "422", "429", "503"} <= set(responses)
+        assert "$ref" in responses["200"]["content"]["application/json"]["schema"]
+    assert schema["components"]["schemas"]["TopK"]["properties"]["k"]["minimum"] == 1
+
+
+def test_metrics_count_requests_by_route_and_status():
+    asking = client(lambda question: Refused("no", "infer-ids-unknown"))
+    for _ in range(3):
+        asking.post("/predict", json={"nodes": [1]})
+    asking.get("/nowhere")
+    lines = asking.get("/metrics").text.splitlines()
+    assert 'raygnn_requests_total{route="/predict",status="422"} 3.0' in lines
+    assert 'raygnn_requests_total{route="other",status="404"} 1.0' in lines
+    assert 'raygnn_request_seconds_count{route="/predict"} 3.0' in lines
