@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from raygnn.command_line import exit_process, exit_status_of
 from raygnn.console import say
+from raygnn.data.filesystem import absolute
 from raygnn.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -100,11 +101,12 @@ def start(
 
     chosen = ServeOptions(**options)
     chosen.check()
-    keys = [*overrides, "--data.uri", fspath(graph)]
+    uri = absolute(fspath(model))  # replicas run elsewhere
+    keys = [*overrides, "--data.uri", absolute(fspath(graph))]
     # Reports what is wrong here, and leaves the graph in the cache, where replicas map it.
-    load(model, keys, allow_modules=allow_modules).open(as_of=as_of)
+    load(uri, keys, allow_modules=allow_modules).open(as_of=as_of)
     connect()
-    make = partial(_answers, fspath(model), keys, tuple(allow_modules), precomputed, as_of)
+    make = partial(_answers, uri, keys, tuple(allow_modules), precomputed, as_of)
     start_serving(make, build_app, chosen)
     return Server(f"http://{chosen.host}:{chosen.port}")
 

@@ -83,6 +83,8 @@ def start_serving(
 ) -> None:
     """Starts the replicas, and returns when they answer. Ray must be connected.
 
+    They take the place of what the cluster served before.
+
     Raises:
         ResourceError: the cluster has no room for the replicas, or Serve cannot start them.
     """
@@ -92,6 +94,7 @@ def start_serving(
         http_options={"host": options.host, "port": options.port},
         logging_config={"log_level": "WARNING", "enable_access_log": False},
     )
+    stop_serving()
     model = serve.deployment(
         _Model,
         name=_MODEL,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import socket
 import threading
@@ -14,6 +15,7 @@ from pathlib import Path
 import pytest
 
 pytest.importorskip("ray.serve")  # an extra
+import ray
 import requests
 from ray.util.state import list_actors
 
@@ -106,6 +108,28 @@ def test_more_than_waits_is_refused(url):
     assert requests.get(f"{url}/health", timeout=60).status_code == 200
 
 
+def test_the_python_example_of_the_page_runs(url, run, monkeypatch):
+    """It takes the place of the server of the tests before it."""
+    page = (Path(__file__).parents[2] / "docs" / "serving.md").read_text("utf-8")
+    (code,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    monkeypatch.chdir(run.parent)
+    (run.parent / "runs").mkdir()
+    (run.parent / "runs" / "papers").symlink_to(run)
+    (run.parent / "graph").symlink_to(run.with_name("tables"))
+    answered = []
+    post = requests.post
+    monkeypatch.setattr(
+        requests, "post", lambda *a, **k: answered.append(post(*a, **k)) or answered[-1]
+    )
+    exec(
+        code.replace('"paper-7"', "7").replace(
+            '"graph",', f'"graph", port={url.rpartition(":")[2]},'
+        ),
+        {},
+    )
+    assert answered[0].json()["rows"][0]["id"] == 7
+
+
 def test_replicas_without_room_are_refused(run):
     with raises("serve-no-room", 64):
         raygnn.serve.start(run, run.with_name("tables"), num_replicas=64)
@@ -113,5 +137,6 @@ def test_replicas_without_room_are_refused(run):
 
 def _replicas() -> list[int]:
     """Process ids of the model's replicas."""
-    actors = list_actors(filters=[("state", "=", "ALIVE")], detail=True)
+    head = ray.get_runtime_context().gcs_address  # of this Ray, where a machine has several
+    actors = list_actors(head, filters=[("state", "=", "ALIVE")], detail=True)
     return [actor.pid for actor in actors if "#Model#" in (actor.name or "")]
