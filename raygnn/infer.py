@@ -5,13 +5,15 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from os import PathLike, fspath
 from typing import TYPE_CHECKING, Any
 
 from raygnn.command_line import exit_process, exit_status_of
 from raygnn.console import show
-from raygnn.data.tables.read_ids import read_ids
+from raygnn.data.appended_tables import AppendedTables, append_tables
+from raygnn.data.tables.files import list_files
+from raygnn.data.tables.read_ids import dense_ids, read_id_files, read_ids
 from raygnn.errors import ConfigError
 from raygnn.inference.job import (
     SCORES,
@@ -63,6 +65,7 @@ def predict(
     data: Any = None,
     what: str | None = None,
     node_types: Sequence[str] = (),
+    new_nodes: str | PathLike[str] | None = None,
     as_of: str | int | float | None = None,
     rows_per_file: int = 65_536,
     chunk_size: int = 100_000,
@@ -79,6 +82,8 @@ def predict(
         what: embeddings, predictions or probabilities; None is predictions of a node task, else
             embeddings.
         node_types: by default the type that is predicted, or both ends of the links.
+        new_nodes: tables of nodes and edges that are appended to the graph of `data.uri`: only the
+            new nodes are encoded, from their own neighborhoods.
         as_of: for a model with `sampling.temporal`, the moment as of which nodes are encoded: a
             date (UTC without a zone), or a number in the unit of the graph's times; None takes the
             latest time in the graph.
@@ -97,10 +102,14 @@ def predict(
 
     def ask(saved: SavedModel, bundle: Bundle) -> NodeRequest:
         time = find_as_of(saved, bundle, as_of)
-        return NodeRequest.of(saved.spec, what, tuple(node_types), time)
+        request = NodeRequest.of(saved.spec, what, tuple(node_types), time)
+        return request if appended is None else _of_new_nodes(request, bundle, appended)
 
     options = {"rows_per_file": rows_per_file, "chunk_size": chunk_size, "overwrite": overwrite}
-    return _infer(model, out, overrides, allow_modules, data, options, ask)
+    saved, appended = SavedModel.open(fspath(model), overrides, allow_modules), None
+    if new_nodes is not None:
+        saved, appended = _with_appended(saved, fspath(new_nodes), data)
+    return _infer(saved, out, data, options, ask)
 
 
 def top_k(
@@ -154,21 +163,62 @@ def top_k(
         return TopKRequest.of(saved.spec, bundle, k, given, chosen, time)
 
     options = {"rows_per_file": rows_per_file, "chunk_size": chunk_size, "overwrite": overwrite}
-    return _infer(model, out, overrides, allow_modules, data, options, ask)
+    saved = SavedModel.open(fspath(model), overrides, allow_modules)
+    return _infer(saved, out, data, options, ask)
+
+
+def _with_appended(saved: SavedModel, new: str, data: Any) -> tuple[SavedModel, AppendedTables]:
+    """The model with the graph of its `data.uri` and what is appended to it as its data.
+
+    Raises:
+        ConfigError: there is no `data.uri`.
+    """
+    section = saved.loaded.config.data
+    if data is not None or section.uri is None:
+        raise ConfigError(
+            "--new-nodes is invalid without --data.uri: rows are appended to graph tables. Name "
+            "the folder or URI of the graph.",
+            id="append-no-tables",
+        )
+    appended = append_tables(section.uri, new, section.cache_dir, section.allow_outside)
+    changed = {"uri": appended.uri, "allow_outside": list(appended.roots)}
+    data_section = section.model_copy(update=changed)
+    config = saved.loaded.config.model_copy(update={"data": data_section})
+    return replace(saved, loaded=replace(saved.loaded, config=config)), appended
+
+
+def _of_new_nodes(request: NodeRequest, bundle: Bundle, appended: AppendedTables) -> NodeRequest:
+    """The request, of the new nodes alone.
+
+    Raises:
+        ConfigError: no node type of the request has new ones.
+    """
+    wanted = tuple(name for name in request.node_types if name in appended.new_nodes)
+    if not wanted:
+        raise ConfigError(
+            f"--new-nodes is invalid: its tables have no nodes of type "
+            f"{' or '.join(request.node_types)}. Set --node-type to one of: "
+            f"{', '.join(appended.new_nodes)}.",
+            id="append-no-nodes",
+        )
+    nodes = {}
+    for name in wanted:
+        patterns, column = appended.new_nodes[name]
+        files = list_files("/", patterns, "--new-nodes", appended.roots)
+        ids = read_id_files(files, column, bundle.id_map(name).kind, "--new-nodes")
+        nodes[name] = dense_ids(bundle, name, ids, "--new-nodes")
+    return replace(request, node_types=wanted, nodes=nodes)
 
 
 def _infer(
-    model: str | PathLike[str],
+    saved: SavedModel,
     out: str | PathLike[str],
-    overrides: Sequence[str],
-    allow_modules: Sequence[str],
     data: Any,
     options: dict[str, Any],
     ask: Any,
 ) -> Written:
     from raygnn.runtime.launch_inference import OutputOptions, launch_inference
 
-    saved = SavedModel.open(fspath(model), overrides, allow_modules)
     output = OutputOptions(fspath(out), **options)
     return Written(output.uri, launch_inference(saved, output, ask, data))
 
@@ -202,7 +252,11 @@ def _run(options: argparse.Namespace, rest: Sequence[str]) -> None:
         show(json.dumps(trained.evaluate(split=split)) + "\n")
         return
     if options.top_k is None:
-        nodes = {"what": options.what, "node_types": options.node_type}
+        nodes = {
+            "what": options.what,
+            "node_types": options.node_type,
+            "new_nodes": options.new_nodes,
+        }
         predict(model, options.out, overrides, **nodes, **shared)
         return
     top_k(
@@ -226,7 +280,7 @@ def _check_together(options: argparse.Namespace) -> None:
     of_nodes, of_neighbors = (
         [f"--{name.replace('_', '-')}" for name in names if getattr(options, name)]
         for names in (
-            ("what", "node_type"),
+            ("what", "node_type", "new_nodes"),
             (
                 *("anchors", "anchors_column", "edge_type", "anchor_type", "targets"),
                 *("filter_known", "score"),
@@ -279,6 +333,7 @@ def _parser() -> argparse.ArgumentParser:
         metavar="TYPE",
         help="repeatable",
     )
+    add("--new-nodes", metavar="URI", help="tables to append: write rows of their nodes alone")
     add(
         "--metrics",
         metavar="SPLIT",

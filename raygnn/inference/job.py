@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -31,11 +31,13 @@ class NodeRequest:
         what: the columns beside `id`.
         node_types: a table each.
         as_of: when nodes are encoded; None of a model that does not read times.
+        nodes: int64, dense ids, by node type; None takes all nodes.
     """
 
     what: What
     node_types: tuple[str, ...]
     as_of: AsOf | None = None
+    nodes: Mapping[str, np.ndarray] | None = None
 
     @classmethod
     def of(

@@ -24,16 +24,28 @@ class NodeTables:
 
     Args:
         what: embeddings, predictions or probabilities.
+        nodes: int64, dense ids, by node type: `range` counts in them; None counts in all nodes.
     """
 
-    def __init__(self, what: str, task: Task, model: nn.Module) -> None:
+    def __init__(
+        self,
+        what: str,
+        task: Task,
+        model: nn.Module,
+        nodes: Mapping[str, np.ndarray] | None = None,
+    ) -> None:
         self._what = what
+        self._nodes = nodes
         self._task = task
         self._model = model
 
     def range(self, embeddings: Embeddings, node_type: str, first: int, last: int) -> pa.Table:
-        """The nodes of a range of dense ids, which begins at a multiple of the alignment."""
-        ids = self._task.env.bundle.ids(node_type).slice(first, last - first)
+        """The nodes of a range, which begins at a multiple of the alignment."""
+        ids = self._task.env.bundle.ids(node_type)
+        if self._nodes is None:
+            ids = ids.slice(first, last - first)
+        else:
+            ids = ids.take(pa.array(self._nodes[node_type][first:last]))
         return self.of_rows(ids, embeddings.rows(node_type, first, last))
 
     def of_rows(self, ids: pa.Array, rows: Tensor) -> pa.Table:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -15,10 +16,10 @@ from raygnn.data.edge_types import edge_type_name
 from raygnn.data.filesystem import redact
 from raygnn.errors import FAILURES
 from raygnn.inference.embeddings import Embeddings, ExactEmbeddings, SampledEmbeddings
-from raygnn.inference.job import InferenceJob, TopKRequest
+from raygnn.inference.job import InferenceJob, NodeRequest, TopKRequest
 from raygnn.inference.neighbor_search import NeighborSearch
 from raygnn.inference.node_tables import NodeTables, cut
-from raygnn.inference.set_up import load_module, set_up_task
+from raygnn.inference.set_up import load_module, set_up_task, with_all_neighbors
 from raygnn.loops.context import WorkerContext
 from raygnn.loops.process import prepare_process
 from raygnn.loops.task import Task
@@ -55,11 +56,16 @@ def _run(job: InferenceJob, context: WorkerContext) -> dict[str, Any]:
     node_types = job.request.node_types
     embeddings: Embeddings
     if context.rank == 0:
-        counts = ", ".join(f"{bundle.num_nodes(t):,} {t}" for t in job.request.node_types)
+        counts = ", ".join(f"{_num_nodes(job, bundle, t):,} {t}" for t in job.request.node_types)
         how = loaded.config.training.eval
         when = "" if as_of is None else f", as of {as_of}"
         say(f"encoding {counts}: {how}{when}, {context.world_size} worker(s), {context.device}")
-    if loaded.config.training.eval == "exact":
+    chosen = job.request.nodes if isinstance(job.request, NodeRequest) else None
+    if chosen is not None:
+        if loaded.config.training.eval == "exact":
+            env = replace(env, loaded=with_all_neighbors(loaded))
+        embeddings = SampledEmbeddings(encoder, env, task.spec, chosen, shared, as_of)
+    elif loaded.config.training.eval == "exact":
         given = (encoder, env, task.spec, node_types, shared, as_of)
         embeddings = ExactEmbeddings(*given, job.chunk_size)
     else:
@@ -70,6 +76,12 @@ def _run(job: InferenceJob, context: WorkerContext) -> dict[str, Any]:
     finally:
         embeddings.close()
     return _manifest(job, bundle, tables)
+
+
+def _num_nodes(job: InferenceJob, bundle: Bundle, node_type: str) -> int:
+    """How many nodes of a type are encoded."""
+    nodes = job.request.nodes if isinstance(job.request, NodeRequest) else None
+    return bundle.num_nodes(node_type) if nodes is None else len(nodes[node_type])
 
 
 def _set_up(job: InferenceJob, context: WorkerContext) -> tuple[Task, nn.Module]:
@@ -94,10 +106,10 @@ def _write(
         rows = max(job.rows_per_file // job.request.k, 1)
         parts = {"neighbors": (cut(len(job.request.anchors), rows), search.table)}
     else:
-        tables = NodeTables(job.request.what, task, model)
+        tables = NodeTables(job.request.what, task, model, job.request.nodes)
         parts = {
             name: (
-                cut(bundle.num_nodes(name), job.rows_per_file, embeddings.alignment),
+                cut(_num_nodes(job, bundle, name), job.rows_per_file, embeddings.alignment),
                 partial(tables.range, embeddings, name),
             )
             for name in job.request.node_types

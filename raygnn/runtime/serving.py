@@ -26,6 +26,8 @@ _MAX_OPEN_REQUESTS = 10_000
 # A replica that died is replaced within it; a graph that is opened anew is in the page cache.
 _ANSWERED_WITHIN_S = 120.0
 _RETRY_AFTER_S = 0.1
+# A line for each request costs more than a precomputed answer.
+_LOGGING = {"log_level": "WARNING", "enable_access_log": False}
 
 
 class Answering(Protocol):
@@ -92,7 +94,7 @@ def start_serving(
     logging.getLogger("ray.serve").setLevel(logging.WARNING)
     serve.start(
         http_options={"host": options.host, "port": options.port},
-        logging_config={"log_level": "WARNING", "enable_access_log": False},
+        logging_config=_LOGGING,
     )
     stop_serving()
     model = serve.deployment(
@@ -104,6 +106,7 @@ def start_serving(
         max_ongoing_requests=2 * _MAX_BATCH_SIZE,
         max_queued_requests=options.max_queued,
         health_check_period_s=2.0,
+        logging_config=_LOGGING,
     ).bind(make)
 
     def build() -> Any:
@@ -122,6 +125,7 @@ def start_serving(
         name=_GATEWAY,
         ray_actor_options={"num_cpus": 0},
         max_ongoing_requests=_MAX_OPEN_REQUESTS,
+        logging_config=_LOGGING,
     ).bind(model)
     try:
         serve.run(gateway, name=APP, route_prefix="/")

@@ -34,7 +34,13 @@ def read_ids(uri: str, column: str | None, kind: IdKind, option: str) -> pa.Arra
         DataError: there is no such file or column, or it cannot be read.
     """
     folder, slash, name = uri.rpartition("/")
-    files = list_files(folder or slash or ".", [name], option)
+    return read_id_files(list_files(folder or slash or ".", [name], option), column, kind, option)
+
+
+def read_id_files(
+    files: Sequence[TableFile], column: str | None, kind: IdKind, option: str
+) -> pa.Array:
+    """Reads a column of ids from files, one after the other; the arguments are of `read_ids`."""
     return pa.chunked_array([_read(file, column, kind, option) for file in files]).combine_chunks()
 
 

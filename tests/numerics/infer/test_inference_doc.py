@@ -10,6 +10,7 @@ import shlex
 import shutil
 from pathlib import Path
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
@@ -35,10 +36,25 @@ def folder(node_model, link_model, temporal_links, tmp_path, monkeypatch) -> Pat
     shutil.copytree(node_model.graph, tmp_path / "papers-2024")
     shutil.copytree(link_model.graph, tmp_path / "shop")
     shutil.copytree(temporal_links.graph, tmp_path / "orders")
+    write_arrivals(node_model.plain_graph, tmp_path / "arrivals")
     (tmp_path / "ids.csv").write_text("id\nn001\nn002\n")
     users = pq.read_table(Path(link_model.graph) / "nodes" / "user", columns=["id"])
     pq.write_table(users.slice(0, 3), tmp_path / "users.parquet")
     return tmp_path
+
+
+def write_arrivals(graph: str, folder: Path) -> None:
+    """Two papers that the graph lacks, which cite and are cited as its first two."""
+    shutil.copytree(graph, folder)
+    for kind in ("nodes", "edges"):
+        for table in (folder / kind).iterdir():
+            rows = pq.read_table(table).slice(0, 2)
+            ids = rows.column_names[:1]  # of an edge, where it begins
+            for name in ids:
+                rows = rows.set_column(0, name, pa.array(["new-1", "new-2"]))
+            shutil.rmtree(table)
+            table.mkdir()
+            pq.write_table(rows, table / "rows.parquet")
 
 
 @pytest.mark.parametrize("text", [PAGE, README], ids=["page", "readme"])

@@ -1,0 +1,129 @@
+"""Rows of new nodes are those of a run on the whole tables, and only they are written."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import pytest
+
+import raygnn.infer
+import raygnn.train
+from raygnn.data.synthetic.generators import synthetic_tables
+from raygnn.data.tables.graph_tables import EdgeRows, GraphTables, write_tables
+from tests.errors import raises
+from tests.numerics.infer.conftest import Trained, plain
+from tests.small_runs import small_config
+
+NUM_OLD = 130
+LOCAL = ["--scaling.num_workers", "0"]
+
+
+def cut(tables: GraphTables) -> tuple[GraphTables, GraphTables]:
+    """The graph of the first nodes, and the other nodes with all edges that touch them."""
+
+    def is_old(table: pa.Table, *columns: str) -> pa.Array:
+        old = [pc.less(table.column(column), NUM_OLD) for column in columns]
+        return old[0] if len(old) == 1 else pc.and_(*old)
+
+    parts = []
+    for keeps in (lambda mask: mask, pc.invert):
+        nodes = {
+            name: replace(rows, table=rows.table.filter(keeps(is_old(rows.table, rows.id))))
+            for name, rows in tables.nodes.items()
+        }
+        edges: dict[Any, EdgeRows] = {
+            key: replace(
+                rows, table=rows.table.filter(keeps(is_old(rows.table, rows.source, rows.target)))
+            )
+            for key, rows in tables.edges.items()
+        }
+        parts.append(GraphTables(nodes, edges))
+    return parts[0], parts[1]
+
+
+@pytest.fixture(scope="module", params=["GraphSAGE", "GCN", "GAT"])
+def grown(request, tmp_path_factory) -> tuple[Trained, str, str]:
+    """A model of the first nodes, the tables of the new ones, and those of all."""
+    folder = tmp_path_factory.mktemp("new-nodes")
+    tables = synthetic_tables(
+        "planted_partition", num_nodes=150, num_classes=3, num_features=6, seed=3
+    )
+    old, new = cut(tables)
+    uris = [
+        str(Path(write_tables(part, str(folder / name), num_shards=2)).parent)
+        for name, part in (("old", old), ("new", plain(new)), ("whole", plain(tables)))
+    ]
+    config = small_config(
+        folder,
+        scaling__num_workers=0,
+        data__uri=uris[0],
+        data__cache_dir=str(folder / "cache"),
+        model={"type": request.param, "args": {"hidden_channels": 8}},
+        training__eval="exact",
+    )
+    metrics = raygnn.train.fit(config).metrics
+    return Trained(str(folder / "run"), uris[0], uris[0], metrics), uris[1], uris[2]
+
+
+def table(written: raygnn.infer.Written) -> pa.Table:
+    return pq.read_table(written.table_uri("node"))
+
+
+@pytest.mark.parametrize("what", ["embeddings", "probabilities"])
+def test_rows_of_new_nodes_are_those_of_a_run_on_all_tables(grown, tmp_path, what):
+    trained, new, whole = grown
+    args = {"what": what, "rows_per_file": 7}
+    overrides = ["--data.uri", trained.graph, "--loader.eval_batch_size", "6", *LOCAL]
+    written = raygnn.infer.predict(trained.run, tmp_path / "new", overrides, new_nodes=new, **args)
+    found = table(written)
+    overrides = ["--data.uri", whole, *LOCAL]
+    every = table(raygnn.infer.predict(trained.run, tmp_path / "whole", overrides, **args))
+    expected = every.filter(pc.greater_equal(every["id"], NUM_OLD))
+    assert found["id"].to_pylist() == list(range(NUM_OLD, 150))
+    column = found.column_names[1]
+    values, wanted = (np.array(rows[column].to_pylist()) for rows in (found, expected))
+    assert np.abs(values).max() > 0.01
+    assert values == pytest.approx(wanted, rel=1e-4, abs=1e-5)
+
+
+def test_only_new_nodes_are_encoded(grown, tmp_path, monkeypatch):
+    from raygnn.inference import worker
+
+    trained, new, _ = grown
+    seeds = []
+    original = worker.SampledEmbeddings
+
+    def sampled(encoder: Any, env: Any, spec: Any, nodes: Any, *rest: Any) -> Any:
+        seeds.append({name: len(ids) for name, ids in nodes.items()})
+        return original(encoder, env, spec, nodes, *rest)
+
+    monkeypatch.setattr(worker, "SampledEmbeddings", sampled)
+    overrides = ["--data.uri", trained.graph, "--training.eval", "sampled", *LOCAL]
+    raygnn.infer.predict(trained.run, tmp_path / "out", overrides, new_nodes=new)
+    assert seeds == [{"node": 20}]
+
+
+def test_new_rows_of_a_known_id_are_refused(grown, tmp_path):
+    trained, _, whole = grown
+    with raises("nodes-id-repeated"):
+        raygnn.infer.predict(
+            trained.run,
+            tmp_path / "out",
+            ["--data.uri", trained.graph, *LOCAL],
+            new_nodes=whole,
+        )
+
+
+def test_wrong_uses_are_refused(grown, link_model, tmp_path):
+    trained, new, _ = grown
+    with raises("append-no-tables"):
+        raygnn.infer.predict(trained.run, tmp_path / "out", LOCAL, new_nodes=new)
+    with raises("append-type-unknown", "user"):
+        overrides = ["--data.uri", trained.graph, *LOCAL]
+        raygnn.infer.predict(trained.run, tmp_path / "out", overrides, new_nodes=link_model.graph)
