@@ -17,6 +17,7 @@ COMMANDS = {
     "infer": "write predictions, embeddings or neighbors of a trained model",
     "serve": "answer predictions, embeddings, scores and neighbors over HTTP",
     "prepare": "make graph tables from files of others, or a draft of graph.yaml",
+    "partition": "write graph tables as parts of a partitioned graph",
     "doctor": "check this machine, its packages, a cluster, a folder or bucket",
     "version": "print the version",
 }
@@ -43,7 +44,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     given = list(sys.argv[1:] if argv is None else argv)
     command, rest = (given[0], given[1:]) if given else ("--help", [])
     if command in ("--help", "-h", "help"):
-        lines = "\n".join(f"  {name:<9}{what}" for name, what in COMMANDS.items())
+        lines = "\n".join(f"  {name:<10}{what}" for name, what in COMMANDS.items())
         print(HELP.format(commands=lines), end="")
         return 0
     if command in ("version", "--version"):

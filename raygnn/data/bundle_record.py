@@ -157,6 +157,17 @@ class BundleRecord:
         write_text(str(folder / RECORD_NAME), json.dumps(content, indent=1))
 
     @classmethod
+    def of_content(cls, content: Mapping[str, Any]) -> BundleRecord:
+        """The record of what `asdict` has made of one, and JSON of that."""
+        return cls(
+            content["fingerprint"],
+            {name: _node_record(node) for name, node in content["nodes"].items()},
+            tuple(_edge_record(edge) for edge in content["edges"]),
+            tuple(_label_edge_record(edges) for edges in content["label_edges"]),
+            dict(content["file_sizes"]),
+        )
+
+    @classmethod
     def load(cls, folder: Path) -> BundleRecord:
         """Reads bundle.json and checks that every file is there in full.
 
@@ -165,13 +176,7 @@ class BundleRecord:
         """
         content = _read(folder)
         try:
-            record = cls(
-                content["fingerprint"],
-                {name: _node_record(node) for name, node in content["nodes"].items()},
-                tuple(_edge_record(edge) for edge in content["edges"]),
-                tuple(_label_edge_record(edges) for edges in content["label_edges"]),
-                dict(content["file_sizes"]),
-            )
+            record = cls.of_content(content)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise DataError(
                 f"bundle {folder} is damaged: {RECORD_NAME} is no record of one: "

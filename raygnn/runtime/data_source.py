@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 _NOTE = "written.json"
 
 # What one process converts in less time than Ray Data takes to start.
-_MIN_SCHEDULED_BYTES = 256 << 20
+MIN_SCHEDULED_BYTES = 256 << 20
 
 
 def check_source(loaded: LoadedConfig, data: Any) -> None:
@@ -137,7 +137,7 @@ def open_tables(
         return ingest(uri, options, section.cache_dir, progress=say)
     from raygnn.runtime.ingest import ingest_on_cluster
 
-    return ingest_on_cluster(uri, options, section.cache_dir, _MIN_SCHEDULED_BYTES)
+    return ingest_on_cluster(uri, options, section.cache_dir, MIN_SCHEDULED_BYTES)
 
 
 def _ingest_options(loaded: LoadedConfig) -> IngestOptions:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -43,18 +44,35 @@ MAX_INT32_NODES = np.iinfo(np.int32).max
 
 
 @dataclass(frozen=True)
-class _EdgeBuild:
-    """One edge type or set of label edges under construction: where its parts lie."""
+class EdgeBuild:
+    """One edge type or set of label edges under construction: where its parts lie.
+
+    Attributes:
+        row_starts: first row of each run of rows whose destinations are counted together, and the
+            number of rows.
+        num_src: of the whole graph; sources are dense ids below it.
+        num_dst: destinations are dense ids below it.
+        rows: work folder with SRC, DST and the columns in input order.
+        buckets: work folder for the same by bucket.
+        folder: gets the finished arrays.
+        has_copies: the reverse copies of an undirected edge type are among the rows already, with
+            the complement of their source.
+    """
 
     plan: EdgePlan
-    pieces: Sequence[Piece]
-    num_rows: int
+    row_starts: Sequence[int]
     num_src: int
     num_dst: int
     ranges: DestinationRanges
     rows: Path
     buckets: Path
     folder: Path
+    has_copies: bool = False
+
+    @property
+    def num_rows(self) -> int:
+        """Rows in input order."""
+        return self.row_starts[-1]
 
     @property
     def index_dtype(self) -> np.dtype:
@@ -86,7 +104,8 @@ def build_edges(
     Raises:
         DataError: rows break rules (all of them are listed), or none would be left.
     """
-    builds = [_prepare(plan, tables[plan.table], nodes, context) for plan in plans]
+    pieces = [cut_table(tables[plan.table]) for plan in plans]
+    builds = [_prepare(plan, cut, nodes, context) for plan, cut in zip(plans, pieces, strict=True)]
     if not builds:
         return []
     context.progress(
@@ -95,13 +114,25 @@ def build_edges(
     )
     if empty := [build.plan.table for build in builds if not build.num_rows]:
         context.progress(f"ingest: no rows in {', '.join(empty)}")
-    results = _convert(builds, nodes, context)
+    results = _convert(builds, pieces, nodes, context)
     _report(builds, results, context)
     counts = [[result.counts for result in found] for found in results]
     for build, found in zip(tuple(builds), results, strict=True):
         if build.plan.reverse is not None:
             builds.append(_reversed(build, context))
             counts.append([r.reverse_counts for r in found if r.reverse_counts is not None])
+    context.progress("ingest: sorting edges by destination")
+    return sort_edges(builds, counts, context.schedule)
+
+
+def sort_edges(
+    builds: Sequence[EdgeBuild], counts: Sequence[Sequence[np.ndarray]], schedule: Schedule
+) -> list[BuiltEdges]:
+    """Makes CSCs of rows in input order, and removes the rows.
+
+    Args:
+        counts: of each build, edges per destination range, by run of rows.
+    """
     bucket_plans = [
         _scatter_plan(build, found) for build, found in zip(builds, counts, strict=True)
     ]
@@ -110,27 +141,25 @@ def build_edges(
         for build, plan, found in zip(builds, bucket_plans, counts, strict=True)
         for task in _scatter_tasks(build, plan, found)
     ]
-    context.progress("ingest: sorting edges by destination")
-    context.schedule(scatter_edges, scatters, "moving edges to buckets")
+    schedule(scatter_edges, scatters, "moving edges to buckets")
     for rows in {build.rows for build in builds}:
         shutil.rmtree(rows)
-    kept = _finish_directed(builds, bucket_plans, context.schedule)
-    kept |= _finish_undirected(builds, bucket_plans, context.schedule)
+    kept = _finish_directed(builds, bucket_plans, schedule)
+    kept |= _finish_undirected(builds, bucket_plans, schedule)
     return [_built(build, kept[build.plan.folder]) for build in builds]
 
 
 def _prepare(
     plan: EdgePlan,
-    table: ScannedTable,
+    pieces: Sequence[Piece],
     nodes: Mapping[str, NodeRecord],
     context: BuildContext,
-) -> _EdgeBuild:
+) -> EdgeBuild:
     source, _, target = plan.edge_type
     num_dst = nodes[target].num_nodes
-    build = _EdgeBuild(
+    build = EdgeBuild(
         plan,
-        cut_table(table),
-        table.num_rows,
+        (0, *(piece.row_start + piece.num_rows for piece in pieces)),
         nodes[source].num_nodes,
         num_dst,
         destination_ranges(num_dst),
@@ -138,13 +167,18 @@ def _prepare(
         context.work / "buckets" / plan.folder,
         context.folder / plan.folder,
     )
-    for name in (SRC, DST):
-        create_array(build.rows / name, (table.num_rows,), build.index_dtype)
-    _create_columns(plan, build.rows, table.num_rows)
+    create_rows(build)
     return build
 
 
-def _reversed(build: _EdgeBuild, context: BuildContext) -> _EdgeBuild:
+def create_rows(build: EdgeBuild) -> None:
+    """Creates the arrays of the rows in input order."""
+    for name in (SRC, DST):
+        create_array(build.rows / name, (build.num_rows,), build.index_dtype)
+    _create_columns(build.plan, build.rows, build.num_rows)
+
+
+def _reversed(build: EdgeBuild, context: BuildContext) -> EdgeBuild:
     """The build of the reverse type, from the same rows."""
     plan = plan_reverse(build.plan)
     return replace(
@@ -164,7 +198,8 @@ def _create_columns(plan: EdgePlan, folder: Path, num_rows: int) -> None:
 
 
 def _convert(
-    builds: Sequence[_EdgeBuild],
+    builds: Sequence[EdgeBuild],
+    pieces: Sequence[Sequence[Piece]],
     nodes: Mapping[str, NodeRecord],
     context: BuildContext,
 ) -> list[list[EdgeResult]]:
@@ -181,15 +216,15 @@ def _convert(
             None if build.plan.reverse is None else destination_ranges(build.num_src),
             build.rows,
         )
-        for build in builds
-        for piece in build.pieces
+        for build, cut in zip(builds, pieces, strict=True)
+        for piece in cut
     ]
     results = iter(context.schedule(convert_edges, tasks, "reading edges"))
-    return [[next(results) for _ in build.pieces] for build in builds]
+    return [[next(results) for _ in cut] for cut in pieces]
 
 
 def _report(
-    builds: Sequence[_EdgeBuild],
+    builds: Sequence[EdgeBuild],
     results: Sequence[Sequence[EdgeResult]],
     context: BuildContext,
 ) -> None:
@@ -210,7 +245,7 @@ def _report(
             context.progress(f"ingest: dropped {num_dropped:,} edges of type {build.plan.name}")
 
 
-def _scatter_plan(build: _EdgeBuild, piece_counts: Sequence[np.ndarray]) -> BucketPlan:
+def _scatter_plan(build: EdgeBuild, piece_counts: Sequence[np.ndarray]) -> BucketPlan:
     counts = sum(piece_counts, np.zeros(build.ranges.num_ranges, np.int64))
     column_bytes = sum(c.width * np.dtype(c.dtype).itemsize for c in build.plan.columns)
     bytes_per_edge = 3 * build.index_dtype.itemsize + column_bytes
@@ -227,24 +262,17 @@ def _scatter_plan(build: _EdgeBuild, piece_counts: Sequence[np.ndarray]) -> Buck
 
 
 def _scatter_tasks(
-    build: _EdgeBuild, plan: BucketPlan, piece_counts: Sequence[np.ndarray]
+    build: EdgeBuild, plan: BucketPlan, piece_counts: Sequence[np.ndarray]
 ) -> list[ScatterTask]:
-    cursors = piece_cursors(plan, piece_counts)
+    edges = replace(build.plan, undirected=False) if build.has_copies else build.plan
+    spans = pairwise(build.row_starts)
     return [
-        ScatterTask(
-            piece.row_start,
-            piece.row_start + piece.num_rows,
-            build.plan,
-            plan,
-            start,
-            build.rows,
-            build.buckets,
-        )
-        for piece, start in zip(build.pieces, cursors, strict=True)
+        ScatterTask(start, stop, edges, plan, cursors, build.rows, build.buckets)
+        for (start, stop), cursors in zip(spans, piece_cursors(plan, piece_counts), strict=True)
     ]
 
 
-def _bucket_tasks(build: _EdgeBuild, plan: BucketPlan) -> list[BucketTask]:
+def _bucket_tasks(build: EdgeBuild, plan: BucketPlan) -> list[BucketTask]:
     return [
         BucketTask(
             int(plan.edge_starts[i]),
@@ -260,7 +288,7 @@ def _bucket_tasks(build: _EdgeBuild, plan: BucketPlan) -> list[BucketTask]:
 
 
 def _finish_directed(
-    builds: Sequence[_EdgeBuild], plans: Sequence[BucketPlan], schedule: Schedule
+    builds: Sequence[EdgeBuild], plans: Sequence[BucketPlan], schedule: Schedule
 ) -> dict[str, int]:
     tasks: list[BucketTask] = []
     kept = {}
@@ -280,7 +308,7 @@ def _finish_directed(
 
 
 def _finish_undirected(
-    builds: Sequence[_EdgeBuild], plans: Sequence[BucketPlan], schedule: Schedule
+    builds: Sequence[EdgeBuild], plans: Sequence[BucketPlan], schedule: Schedule
 ) -> dict[str, int]:
     chosen = [
         (build, _bucket_tasks(build, plan))
@@ -304,17 +332,22 @@ def _finish_undirected(
     return kept
 
 
-def _create_result(build: _EdgeBuild, num_edges: int) -> None:
+def _create_result(build: EdgeBuild, num_edges: int) -> None:
     fits = build.num_src <= MAX_INT32_NODES
     create_array(build.folder / INDICES, (num_edges,), np.int32 if fits else np.int64)
     _create_columns(build.plan, build.folder, num_edges)
 
 
-def _built(build: _EdgeBuild, num_edges: int) -> BuiltEdges:
+def _built(build: EdgeBuild, num_edges: int) -> BuiltEdges:
     indptr = open_array(build.folder / INDPTR, "r+")
     np.cumsum(indptr, out=indptr)
     shutil.rmtree(build.buckets)
-    columns = tuple(
+    return BuiltEdges(build.plan, num_edges, edge_infos(build.plan))
+
+
+def edge_infos(plan: EdgePlan) -> tuple[ColumnInfo, ...]:
+    """The records of the columns of an edge type or set of label edges."""
+    return tuple(
         ColumnInfo(
             column.name,
             column.role,
@@ -323,6 +356,5 @@ def _built(build: _EdgeBuild, num_edges: int) -> BuiltEdges:
             unit=column.unit,
             transforms=column.transforms,
         )
-        for column in build.plan.columns
+        for column in plan.columns
     )
-    return BuiltEdges(build.plan, num_edges, columns)

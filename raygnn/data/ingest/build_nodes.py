@@ -11,7 +11,7 @@ import numpy as np
 from raygnn.data.arrays import create_array, join_parts, keep_ragged_rows, keep_rows, open_array
 from raygnn.data.bundle_record import SPLIT, ColumnInfo, NodeRecord, column_path
 from raygnn.data.id_map import BYTES, IDS, OFFSETS, IdIndex, build_index
-from raygnn.data.ingest.column_plan import DensePlan
+from raygnn.data.ingest.column_plan import DensePlan, SparsePlan
 from raygnn.data.ingest.decode import sparse_index_dtype
 from raygnn.data.ingest.findings import MAX_EXAMPLES, Finding, merge
 from raygnn.data.ingest.node_tasks import (
@@ -24,7 +24,7 @@ from raygnn.data.ingest.node_tasks import (
     id_files,
     part_path,
 )
-from raygnn.data.ingest.pieces import cut_table
+from raygnn.data.ingest.pieces import Piece, cut_table
 from raygnn.data.ingest.scan import ScannedTable
 from raygnn.data.ingest.schedule import BuildContext
 from raygnn.errors import DataError
@@ -62,18 +62,8 @@ def create_node_arrays(plan: NodePlan, folder: Path, num_rows: int) -> None:
         create_array(column_path(folder, dense.name), (num_rows, *dense.shape), dense.dtype)
 
 
-def assemble_nodes(
-    plan: NodePlan,
-    folder: Path,
-    tasks: Sequence[NodeTask],
-    results: Sequence[NodeResult],
-    drop: bool,
-) -> AssembledNodes:
-    """Joins string ids and sparse rows, and indexes the ids; finds those that come twice.
-
-    Args:
-        drop: bad rows will go, so that an id in one of them does not count as an earlier one.
-    """
+def join_ragged_rows(plan: NodePlan, folder: Path, tasks: Sequence[NodeTask]) -> None:
+    """Joins the string ids and sparse rows that the tasks of a node type have written."""
     if plan.id_kind == "string":
         lengths = [part_path(task, "id.lengths") for task in tasks]
         parts = [part_path(task, "id.bytes") for task in tasks]
@@ -93,6 +83,21 @@ def assemble_nodes(
             },
             column_path(folder, sparse.name, "indptr"),
         )
+
+
+def assemble_nodes(
+    plan: NodePlan,
+    folder: Path,
+    tasks: Sequence[NodeTask],
+    results: Sequence[NodeResult],
+    drop: bool,
+) -> AssembledNodes:
+    """Joins string ids and sparse rows, and indexes the ids; finds those that come twice.
+
+    Args:
+        drop: bad rows will go, so that an id in one of them does not count as an earlier one.
+    """
+    join_ragged_rows(plan, folder, tasks)
     bad = open_array(folder / BAD)
     index, duplicate = build_index(folder, bad > 0 if drop else bad == NO_ID, plan.id_kind)
     findings = [finding for result in results for finding in result.findings]
@@ -142,10 +147,7 @@ def finish_nodes(nodes: AssembledNodes, num_dropped: int) -> NodeRecord:
         _number_classes(nodes)
     (folder / BAD).unlink()
     columns = [_column_info(nodes, dense) for dense in plan.dense]
-    columns.extend(
-        ColumnInfo(sparse.name, "feature", sparse.dtype, (sparse.dim,), sparse=True)
-        for sparse in plan.sparse
-    )
+    columns.extend(map(describe_sparse, plan.sparse))
     return NodeRecord(nodes.index.num_ids, nodes.index, tuple(columns), plan.split is not None)
 
 
@@ -156,37 +158,54 @@ def _duplicate_findings(
     for task in tasks:
         piece = task.piece
         rows = np.flatnonzero(duplicate[piece.row_start : piece.row_start + piece.num_rows])
-        if len(rows) == 0:
-            continue
-        shown = rows[:MAX_EXAMPLES]
-        findings.append(
-            Finding(
-                plan.table,
-                piece.name,
-                plan.id_column,
-                "ids that an earlier row has",
-                "Give each node one row, or set data.on_error=drop to keep the first.",
-                len(rows),
-                tuple(int(row) + piece.file_row_start for row in shown),
-                tuple(_id_text(plan, folder, int(row) + piece.row_start) for row in shown),
-                id="nodes-id-repeated",
-            )
-        )
+        if len(rows):
+            shown = [id_text(plan, folder, int(r) + piece.row_start) for r in rows[:MAX_EXAMPLES]]
+            findings.append(duplicate_finding(plan, piece, rows, shown))
     return findings
 
 
-def _id_text(plan: NodePlan, folder: Path, row: int) -> str:
+def duplicate_finding(
+    plan: NodePlan, piece: Piece, rows: np.ndarray, values: Sequence[str]
+) -> Finding:
+    """The finding of ids that an earlier row has.
+
+    Args:
+        rows: of the piece, ascending.
+        values: the first of these ids, as `id_text`.
+    """
+    return Finding(
+        plan.table,
+        piece.name,
+        plan.id_column,
+        "ids that an earlier row has",
+        "Give each node one row, or set data.on_error=drop to keep the first.",
+        len(rows),
+        tuple(int(row) + piece.file_row_start for row in rows[:MAX_EXAMPLES]),
+        tuple(values),
+        id="nodes-id-repeated",
+    )
+
+
+def id_text(plan: NodePlan, folder: Path, row: int) -> str:
+    """How messages show the id of a row of the ids in `folder`."""
     if plan.id_kind == "int":
         return str(open_array(folder / IDS)[row])
     offsets, data = (open_array(folder / name) for name in id_files("string"))
     return repr(bytes(data[offsets[row] : offsets[row + 1]]).decode("utf-8", "replace"))
 
 
-def _class_names(nodes: AssembledNodes, label: str) -> tuple[str, ...]:
+def class_names(results: Sequence[NodeResult], label: str) -> tuple[str, ...]:
+    """The names of a string label, sorted: a name's place is its class."""
     names: set[str] = set()
-    for result in nodes.results:
+    for result in results:
         names.update(result.class_names.get(label, ()))
     return tuple(sorted(names))
+
+
+def class_numbers(result: NodeResult, label: str, names: Sequence[str]) -> np.ndarray:
+    """int64: the class by the code that a piece has written; the last, of code -1, is -1."""
+    place = {name: i for i, name in enumerate(names)}
+    return np.array([*(place[name] for name in result.class_names.get(label, ())), -1], np.int64)
 
 
 def _number_classes(nodes: AssembledNodes) -> None:
@@ -194,37 +213,59 @@ def _number_classes(nodes: AssembledNodes) -> None:
     for dense in nodes.plan.dense:
         if dense.label != "class_name":
             continue
-        place = {name: i for i, name in enumerate(_class_names(nodes, dense.name))}
+        names = class_names(nodes.results, dense.name)
         column = open_array(column_path(nodes.folder, dense.name), "r+")
         for task, result in zip(nodes.tasks, nodes.results, strict=True):
             piece = task.piece
-            own = result.class_names.get(dense.name, ())
-            table = np.array([*(place[name] for name in own), -1], np.int64)
             rows = slice(piece.row_start, piece.row_start + piece.num_rows)
-            column[rows] = table[column[rows]]
+            column[rows] = class_numbers(result, dense.name, names)[column[rows]]
 
 
 def _column_info(nodes: AssembledNodes, plan: DensePlan) -> ColumnInfo:
-    names, num_classes = None, None
+    greatest = -1
+    if plan.label == "class":
+        greatest = greatest_class(open_array(column_path(nodes.folder, plan.name)))
+    names = class_names(nodes.results, plan.name)
+    return describe_column(nodes.plan.table, plan, nodes.index.num_ids, greatest, names)
+
+
+def describe_sparse(plan: SparsePlan) -> ColumnInfo:
+    """The record of a sparse feature."""
+    return ColumnInfo(plan.name, "feature", plan.dtype, (plan.dim,), sparse=True)
+
+
+def greatest_class(column: np.ndarray) -> int:
+    """The greatest class of a label; -1 where none is labelled."""
+    starts = range(0, len(column), _CHUNK_ROWS)
+    return max((int(column[start : start + _CHUNK_ROWS].max()) for start in starts), default=-1)
+
+
+def describe_column(
+    table: str, plan: DensePlan, num_nodes: int, greatest: int, names: Sequence[str]
+) -> ColumnInfo:
+    """The record of a dense column of nodes.
+
+    Args:
+        greatest: class of a label with class numbers.
+        names: of a label of strings.
+    Raises:
+        DataError: there are more classes than the manifest says, or they have gaps.
+    """
+    num_classes = None
     if plan.label == "multilabel":
         num_classes = plan.width
     elif plan.label in {"class", "class_name"}:
-        column = open_array(column_path(nodes.folder, plan.name))
-        starts = range(0, len(column), _CHUNK_ROWS)
-        found = max(int(column[start : start + _CHUNK_ROWS].max()) for start in starts) + 1
-        if plan.label == "class_name":
-            names = _class_names(nodes, plan.name)
-            found = len(names)
+        found = len(names) if plan.label == "class_name" else greatest + 1
         if plan.num_classes is not None and found > plan.num_classes:
             raise DataError(
-                f"{nodes.plan.table}.labels.{plan.name}.num_classes={plan.num_classes} is "
+                f"{table}.labels.{plan.name}.num_classes={plan.num_classes} is "
                 f"invalid: the column holds {found} classes. Set {found}, or leave it out.",
                 id="labels-num-classes",
             )
-        if plan.num_classes is None and found > max(len(column), _ALWAYS_CLASSES):
+        if plan.num_classes is None and found > max(num_nodes, _ALWAYS_CLASSES):
             raise DataError(
-                f"{nodes.plan.table}.labels.{plan.name} is invalid: classes are 0 and up, and its "
-                f"greatest is {found - 1:,}, of {len(column):,} nodes. Number the classes without "
+                f"{table}.labels.{plan.name} is invalid: classes are 0 and up, and its "
+                f"greatest is {found - 1:,}, of {num_nodes:,} nodes. Number the classes without "
                 "gaps, write them as strings, or set num_classes.",
                 id="labels-class-gaps",
             )
@@ -235,7 +276,7 @@ def _column_info(nodes: AssembledNodes, plan: DensePlan) -> ColumnInfo:
         plan.dtype,
         plan.shape,
         num_classes=num_classes,
-        class_names=names,
+        class_names=tuple(names) if plan.label == "class_name" else None,
         unit=plan.unit,
         transforms=plan.transforms,
     )

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -117,6 +118,26 @@ class Endpoints:
     folder: Path
     index: IdIndex
 
+    def open(self) -> IdMap:
+        """Maps the tables."""
+        return IdMap(self.folder, self.index)
+
+
+class LooksUpIds(Protocol):
+    """Finds dense ids of original ids, as `IdMap`."""
+
+    def lookup(self, ids: pa.Array) -> np.ndarray:
+        """int64 [n]; -1 where no node has the id, and for nulls."""
+        ...
+
+
+class OpensIds(Protocol):
+    """A picklable place of the ids of a node type."""
+
+    def open(self) -> LooksUpIds:
+        """Maps the tables."""
+        ...
+
 
 @dataclass(frozen=True)
 class EdgeTask:
@@ -129,8 +150,8 @@ class EdgeTask:
 
     piece: Piece
     plan: EdgePlan
-    source: Endpoints
-    target: Endpoints
+    source: OpensIds
+    target: OpensIds
     ranges: DestinationRanges
     reverse_ranges: DestinationRanges | None
     rows: Path
@@ -198,8 +219,8 @@ def convert_edges(task: EdgeTask) -> EdgeResult:
     """First pass: maps the endpoints of one piece, checks its rows, counts destinations."""
     plan, piece = task.plan, task.piece
     findings = FindingCollector(plan.table, piece.name)
-    source = IdMap(task.source.folder, task.source.index)
-    target = source if task.target == task.source else IdMap(task.target.folder, task.target.index)
+    source = task.source.open()
+    target = source if task.target == task.source else task.target.open()
     src, dst = open_array(task.rows / SRC, "r+"), open_array(task.rows / DST, "r+")
     out = {c.name: open_array(column_path(task.rows, c.name), "r+") for c in plan.columns}
     counts = np.zeros(task.ranges.num_ranges, np.int64)
@@ -241,7 +262,7 @@ def _values(
 
 
 def _lookup(
-    ids: IdMap,
+    ids: LooksUpIds,
     name: str,
     node_type: str,
     columns: Mapping[str, pa.Array],

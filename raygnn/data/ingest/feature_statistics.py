@@ -19,11 +19,16 @@ _TASK_ELEMENTS = 1 << 25
 
 @dataclass(frozen=True)
 class MeasureTask:
-    """Some rows of a column."""
+    """Some rows of a column.
+
+    Attributes:
+        origin: see `Moments`; null takes the first row in the file.
+    """
 
     path: Path
     start: int
     stop: int
+    origin: np.ndarray | None = None
 
 
 @dataclass(frozen=True)
@@ -90,8 +95,8 @@ def measure_features(
         task
         for folder, infos in columns.items()
         for info in infos
-        if _is_measured(info)
-        for task in _cut(column_path(folder, info.name))
+        if is_measured(info)
+        for task in cut_column(column_path(folder, info.name))
     ]
     measured: dict[Path, list[Moments]] = {}
     if tasks:
@@ -102,7 +107,7 @@ def measure_features(
     return {
         folder: tuple(
             replace(info, statistics=found.get(column_path(folder, info.name)))
-            if _is_measured(info)
+            if is_measured(info)
             else info
             for info in infos
         )
@@ -114,16 +119,19 @@ def measure_rows(task: MeasureTask) -> Moments:
     """The moments of some rows of a column, block by block."""
     rows = open_array(task.path)
     rows = rows.reshape(len(rows), -1)
-    origin, step = rows[0].astype(np.float64), _block_rows(rows.shape[1])
+    step = _block_rows(rows.shape[1])
+    origin = rows[0].astype(np.float64) if task.origin is None else task.origin
     blocks = (rows[i : min(i + step, task.stop)] for i in range(task.start, task.stop, step))
     return reduce(Moments.merged, (_moments(block, origin) for block in blocks))
 
 
-def _is_measured(info: ColumnInfo) -> bool:
+def is_measured(info: ColumnInfo) -> bool:
+    """Whether a column has statistics, once it has rows."""
     return info.role == "feature" and not info.sparse
 
 
-def _cut(path: Path) -> list[MeasureTask]:
+def cut_column(path: Path) -> list[MeasureTask]:
+    """The tasks that measure a column, in the order of its rows."""
     rows = open_array(path)
     width = int(np.prod(rows.shape[1:], dtype=np.int64))
     step = _block_rows(width) * (_TASK_ELEMENTS // _BLOCK_ELEMENTS)

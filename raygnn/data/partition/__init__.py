@@ -1,0 +1,1 @@
+"""From graph tables to the parts of a partitioned graph, and from parts to a bundle."""

@@ -1,0 +1,111 @@
+"""The tasks of a partition, each done once: an interrupted partition resumes with what is whole."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from raygnn.data.arrays import sync_entry, sync_folder
+from raygnn.data.filesystem import write_text
+from raygnn.data.ingest.schedule import Schedule
+
+Item = TypeVar("Item")
+#: A task fills a folder and returns what can be written as JSON.
+TaskFunction = Callable[[Item, Path], dict[str, Any]]
+
+_RESULT = "result.json"
+_BUILDING = ".building-"
+_ROUNDS = 20  # of a step: between them its progress is reported
+_REPORT_EVERY_S = 5.0
+
+
+@dataclass(frozen=True)
+class StepTask:
+    """One task of a step: `fn(item, folder)`."""
+
+    fn: TaskFunction[Any]
+    item: Any
+    folder: Path
+
+
+@dataclass(frozen=True)
+class Done:
+    """What a task has left.
+
+    Attributes:
+        folder: its files.
+        result: what it returned.
+    """
+
+    folder: Path
+    result: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Steps:
+    """Runs the steps of a partition in a work folder.
+
+    Attributes:
+        work: outlives an interruption.
+        schedule: runs the tasks, in this process or on a cluster that sees the work folder.
+        progress: receives lines, with an estimate of the time that a long step still takes.
+    """
+
+    work: Path
+    schedule: Schedule
+    progress: Callable[[str], None]
+
+    def run(
+        self, name: str, fn: TaskFunction[Item], items: Sequence[Item], what: str
+    ) -> list[Done]:
+        """Runs the tasks of a step that are not whole yet.
+
+        Args:
+            name: folder of the step, in the work folder.
+            what: what the tasks do, for progress.
+        Returns:
+            What each task has left, in the order of the items.
+        """
+        folders = [self.work / name / f"{number:06d}" for number in range(len(items))]
+        tasks = [
+            StepTask(fn, item, folder)
+            for item, folder in zip(items, folders, strict=True)
+            if not (folder / _RESULT).exists()
+        ]
+        if tasks and len(tasks) < len(items):
+            whole = len(items) - len(tasks)
+            self.progress(f"partition: {what}: {whole:,} of {len(items):,} tasks are whole already")
+        self._run(tasks, what)
+        return [Done(folder, json.loads((folder / _RESULT).read_bytes())) for folder in folders]
+
+    def _run(self, tasks: Sequence[StepTask], what: str) -> None:
+        size = max(len(os.sched_getaffinity(0)), -(-len(tasks) // _ROUNDS))
+        started = reported = time.monotonic()
+        for start in range(0, len(tasks), size):
+            self.schedule(run_task, tasks[start : start + size], what)
+            num_done, now = min(start + size, len(tasks)), time.monotonic()
+            if now - reported >= _REPORT_EVERY_S and num_done < len(tasks):
+                left_s = (now - started) / num_done * (len(tasks) - num_done)
+                self.progress(
+                    f"partition: {what}: {num_done:,} of {len(tasks):,} tasks, "
+                    f"about {left_s:,.0f} s left"
+                )
+                reported = now
+
+
+def run_task(task: StepTask) -> None:
+    """Runs a task; its folder appears when it is complete and on the disk."""
+    building = task.folder.with_name(f"{_BUILDING}{task.folder.name}")
+    shutil.rmtree(building, ignore_errors=True)
+    building.mkdir(parents=True)
+    result = task.fn(task.item, building)
+    write_text(building / _RESULT, json.dumps(result))
+    sync_folder(building)
+    building.rename(task.folder)
+    sync_entry(task.folder.parent)

@@ -1,0 +1,101 @@
+"""Command line that partitions graph tables: `raygnn partition SOURCE --parts P --out DIR`."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from typing import get_args
+
+from raygnn.command_line import exit_process, exit_status_of
+from raygnn.data.edge_types import edge_type_name
+from raygnn.data.ingest.plan_bundle import IngestOptions
+from raygnn.data.partition.build import Partitioning
+from raygnn.data.partition.node_steps import Method
+from raygnn.data.partition.record import PartitionRecord
+
+_DESCRIPTION = """\
+Writes graph tables as parts of a partitioned graph: each part has its nodes and the edges into
+them. Tables of 256 MB and more are read by Ray, on this node. The same command resumes a partition
+that was interrupted. See docs/partitions.md.
+"""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs the command line and returns its exit status.
+
+    0, 1 (failed), 2 (wrong input), or 130 and 143: Ctrl-C or SIGTERM stopped it, and a second start
+    resumes it.
+    """
+    args = _parser().parse_args(argv)
+    return exit_status_of(
+        lambda: _run(args), interrupted="the same command resumes with the tasks that are left"
+    )
+
+
+def _run(args: argparse.Namespace) -> None:
+    from raygnn.runtime.partition import partition_tables
+
+    options = IngestOptions(
+        on_error=args.on_error,
+        undirected=args.undirected,
+        reverse_edges=args.reverse_edges,
+        allow_outside=tuple(args.allow_outside),
+        feature_dtype=args.feature_dtype,
+    )
+    how = Partitioning(args.parts, args.method)
+    for line in report_lines(partition_tables(args.source, args.out, how, options)):
+        print(line)
+
+
+def report_lines(record: PartitionRecord) -> list[str]:
+    """Cut and balance by type; balance is the largest part over the mean of all."""
+    lines = [
+        f"{record.num_parts} parts by {record.method}, {record.fingerprint}",
+        f"  {'type':<40} {'rows':>15} {'balance':>8} {'cut':>7}",
+    ]
+    for name, counts in record.nodes.items():
+        lines.append(f"  {name:<40} {sum(counts):>15,} {_balance(counts):>8}")
+    for edge, found in zip(record.whole.edges, record.edges, strict=True):
+        num_edges = sum(found.counts)
+        cut = f"{sum(found.cut) / num_edges:.1%}" if num_edges else "-"
+        name = edge_type_name(edge.type)
+        lines.append(f"  {name:<40} {num_edges:>15,} {_balance(found.counts):>8} {cut:>7}")
+    return lines
+
+
+def _balance(counts: Sequence[int]) -> str:
+    total = sum(counts)
+    return f"{max(counts) * len(counts) / total:.2f}" if total else "-"
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m raygnn.partition", description=_DESCRIPTION, allow_abbrev=False
+    )
+    parser.add_argument("source", metavar="SOURCE", help="folder with graph.yaml, any fsspec URI")
+    parser.add_argument("--parts", type=int, required=True, metavar="P", help="number of parts")
+    parser.add_argument("--out", required=True, metavar="DIR", help="folder on a disk")
+    parser.add_argument(
+        "--method",
+        choices=get_args(Method),
+        default="hash",
+        help="hash of the original id (default), or runs of rows of each node table",
+    )
+    parser.add_argument("--on-error", choices=["fail", "drop"], default="fail", help="of bad rows")
+    parser.add_argument("--undirected", action="store_true", help="as data.undirected")
+    parser.add_argument("--reverse-edges", action="store_true", help="as data.reverse_edges")
+    parser.add_argument(
+        "--feature-dtype", choices=["float32", "float16", "bfloat16"], help="as data.feature_dtype"
+    )
+    parser.add_argument(
+        "--allow-outside",
+        action="append",
+        default=[],
+        metavar="ROOT",
+        help="as data.allow_outside; repeatable",
+    )
+    return parser
+
+
+if __name__ == "__main__":
+    exit_process(main)

@@ -1,0 +1,484 @@
+"""Partitioned graphs against ingests of the same tables with the nodes in the partition's order."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Callable
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from raygnn.data.bundle import Bundle
+from raygnn.data.bundle_record import BundleRecord
+from raygnn.data.hashing import hash_ids
+from raygnn.data.ingest import edge_tasks, pieces
+from raygnn.data.ingest.build_bundle import IngestOptions, ingest
+from raygnn.data.partition.build import Partitioning, partition
+from raygnn.data.partition.record import PART_NAME, RECORD_NAME, PartitionRecord
+from raygnn.data.partition.whole import open_partitioned
+from raygnn.errors import DataError
+from raygnn.sampling import LocalFeatureStore, LocalGraphStore, NeighborLoader, NeighborSampler
+from tests.errors import raises
+from tests.graph_writer import cut, write_shards
+
+_METHODS = ["hash", "range"]
+
+_MANIFEST = {
+    "node_types": {
+        "user": {
+            "files": "user/*.parquet",
+            "id": "id",
+            "split": "split",
+            "time": "since",
+            "features": {
+                "x": {"columns": ["age", "height"]},
+                "z": {"columns": [{"column": "age", "transform": "standard"}]},
+                "words": {"indices": "word", "values": "weight", "dim": 9},
+            },
+            "labels": {"group": "group", "kind": "kind"},
+        },
+        "item": {"files": "item/*.parquet", "id": "id", "features": {"x": "x"}},
+    },
+    "edge_types": [
+        {
+            "type": ["user", "knows", "user"],
+            "files": "knows/*.parquet",
+            "source": "s",
+            "target": "t",
+            "time": "time",
+            "weight": "w",
+            "features": {"row": "row"},
+            "directed": False,
+        },
+        {
+            "type": ["user", "buys", "item"],
+            "files": "buys/*.parquet",
+            "source": "s",
+            "target": "t",
+            "features": {"row": "row"},
+        },
+    ],
+    "label_edges": [
+        {
+            "type": ["user", "likes", "item"],
+            "files": "likes/*.parquet",
+            "source": "s",
+            "target": "t",
+            "split": "split",
+        }
+    ],
+}  # fmt: skip
+
+Tables = dict[str, pa.Table]
+
+
+def _tables(num_users: int, num_items: int, seed: int) -> Tables:
+    """Users with text ids and items with integer ids that have gaps, and edges among them."""
+    rng = np.random.default_rng(seed)
+    users = np.array([f"ü{i * 7}" for i in rng.permutation(num_users)])
+    items = rng.permutation(np.unique(rng.integers(-(2**40), 2**40, num_items)))
+    split = ["train", *rng.choice(["train", "val", "test", None], num_users - 1)]
+    lengths = rng.integers(0, 4, num_users)
+    words = [rng.choice(9, n, replace=False).tolist() for n in lengths]
+
+    def edges(sources: np.ndarray, targets: np.ndarray, count: int) -> dict[str, Any]:
+        chosen = {"s": rng.choice(sources, count), "t": rng.choice(targets, count)}
+        return {**chosen, "row": np.arange(count, dtype="f4")}
+
+    knows = edges(users, users, 5 * num_users)
+    knows["time"] = rng.integers(0, 4, len(knows["s"]))
+    knows["w"] = rng.random(len(knows["s"]), np.float32)
+    likes = edges(users, items, num_users)
+    likes["split"] = rng.integers(0, 4, num_users)
+    return {
+        "user": pa.table(
+            {
+                "id": users,
+                "split": pa.array(split),
+                "since": rng.integers(0, 9, num_users),
+                "age": rng.random(num_users, np.float32),
+                "height": rng.random(num_users, np.float32),
+                "word": pa.array(words, pa.list_(pa.int32())),
+                "weight": pa.array([[float(i) for i in row] for row in words]),
+                "group": rng.choice(["b", "a", "ç"], num_users),
+                "kind": rng.integers(-1, 5, num_users),
+            }
+        ),
+        "item": pa.table({"id": items, "x": rng.random(len(items), np.float32)}),
+        "knows": pa.table(knows),
+        "buys": pa.table(edges(users, items, 3 * num_users)),
+        "likes": pa.table(likes),
+    }
+
+
+def _write(folder: Path, tables: Tables, num_shards: int = 2) -> Path:
+    folder.mkdir()
+    for name, table in tables.items():
+        write_shards(folder / name, cut(table, num_shards))
+    (folder / "graph.yaml").write_text(json.dumps({"format": "raygnn/graph-v1", **_MANIFEST}))
+    return folder
+
+
+def _renumbered(tables: Tables, bundle: Bundle) -> Tables:
+    """The tables with the nodes in the order of a bundle's dense ids."""
+    ordered = dict(tables)
+    for name in bundle.node_types:
+        row_of = {id_: row for row, id_ in enumerate(tables[name]["id"].to_pylist())}
+        ordered[name] = tables[name].take([row_of[id_] for id_ in bundle.ids(name).to_pylist()])
+    return ordered
+
+
+def _arrays(bundle: Bundle) -> dict[str, bytes]:
+    return {
+        path.relative_to(bundle.path).as_posix(): path.read_bytes()
+        for path in bundle.path.rglob("*.npy")
+    }
+
+
+def _record(bundle: Bundle) -> dict[str, Any]:
+    """What bundle.json says, without what is only nearly equal: the moments of features."""
+    record = asdict(BundleRecord.load(bundle.path))
+    for column in _columns(record):
+        if column["statistics"] is not None:
+            for name in ("mean", "std"):
+                column["statistics"][name] = None
+        if column["transforms"] is not None:
+            column["transforms"] = repr(column["transforms"])
+    return {**record, "fingerprint": ""}
+
+
+def _columns(record: dict[str, Any]) -> list[dict[str, Any]]:
+    edges = [*record["edges"], *record["label_edges"]]
+    return [c for one in [*record["nodes"].values(), *edges] for c in one["columns"]]
+
+
+@pytest.fixture
+def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Several pieces and buckets of few rows."""
+    monkeypatch.setattr(pieces, "PIECE_BYTES", 400)
+    monkeypatch.setattr(edge_tasks, "BUCKET_EDGES", 7)
+    # Hundreds of small tasks would wait for the disk.
+    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
+
+
+@settings(
+    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(
+    sizes=st.tuples(st.integers(3, 30), st.integers(1, 12)),
+    seed=st.integers(0, 99),
+    num_parts=st.sampled_from([1, 2, 4, 3]),
+    method=st.sampled_from(_METHODS),
+    reverse_edges=st.booleans(),
+)
+@pytest.mark.usefixtures("small_pieces")
+def test_opened_whole_it_is_the_bundle_of_the_renumbered_tables(
+    sizes: tuple[int, int], seed: int, num_parts: int, method: Any, reverse_edges: bool
+) -> None:
+    """Every array byte for byte: so features, labels, times, splits and edges of each node."""
+    tables = _tables(*sizes, seed)
+    options = IngestOptions(reverse_edges=reverse_edges)
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary)
+        _write(folder / "graph", tables)
+        how = Partitioning(num_parts, method)
+        partition(folder / "graph", folder / "parts", how, options)
+        whole = open_partitioned(folder / "parts", folder / "cache")
+        again = _write(folder / "again", _renumbered(tables, whole))
+        expected = ingest(again, options, folder / "cache")
+        assert _arrays(whole) == _arrays(expected)
+        found, wanted = _record(whole), _record(expected)
+        assert found == wanted
+        for one, other in zip(
+            _columns(asdict(BundleRecord.load(whole.path))),
+            _columns(asdict(BundleRecord.load(expected.path))),
+            strict=True,
+        ):
+            for name in ("mean", "std"):
+                if one["statistics"] is not None:
+                    np.testing.assert_allclose(
+                        one["statistics"][name], other["statistics"][name], rtol=1e-9, atol=1e-12
+                    )
+
+
+@pytest.mark.usefixtures("small_pieces")
+def test_range_keeps_the_dense_ids_of_an_ingest(tmp_path: Path) -> None:
+    graph = _write(tmp_path / "graph", _tables(40, 9, 3))
+    partition(graph, tmp_path / "parts", Partitioning(4, "range"))
+    whole = open_partitioned(tmp_path / "parts", tmp_path / "cache")
+    assert _arrays(whole) == _arrays(ingest(graph, None, tmp_path / "cache"))
+
+
+def test_hash_follows_from_the_original_id_alone(tmp_path: Path) -> None:
+    tables = _tables(40, 9, 3)
+    record = partition(
+        _write(tmp_path / "graph", tables), tmp_path / "parts", Partitioning(4, "hash")
+    )
+    whole = open_partitioned(tmp_path / "parts", tmp_path / "cache")
+    for name in ("user", "item"):
+        ids = whole.ids(name)
+        part = (hash_ids(ids, 0) % np.uint64(4)).astype(int)
+        assert np.array_equal(part, np.repeat(np.arange(4), record.nodes[name]))
+        # In a part the order of the table stays.
+        row_of = {id_: row for row, id_ in enumerate(tables[name]["id"].to_pylist())}
+        rows = np.array([row_of[id_] for id_ in ids.to_pylist()])
+        assert np.array_equal(np.lexsort([rows, part]), np.arange(len(rows)))
+
+
+@pytest.mark.parametrize("method", _METHODS)
+def test_counts_and_cut_are_those_of_the_edges(tmp_path: Path, method: Any) -> None:
+    graph = _write(tmp_path / "graph", _tables(40, 9, 4))
+    record = partition(graph, tmp_path / "parts", Partitioning(3, method))
+    whole = open_partitioned(tmp_path / "parts", tmp_path / "cache")
+    for edge_type in whole.edge_types:
+        part_of = {
+            name: np.repeat(np.arange(3), record.nodes[name])
+            for name in (edge_type[0], edge_type[2])
+        }
+        csc = whole.csc(edge_type)
+        targets = np.repeat(np.arange(len(csc.indptr) - 1), np.diff(csc.indptr))
+        into, source = part_of[edge_type[2]][targets], part_of[edge_type[0]][csc.indices]
+        counts = record.counts_of(edge_type)
+        assert counts.counts == tuple(np.bincount(into, minlength=3))
+        assert counts.cut == tuple(np.bincount(into[into != source], minlength=3))
+
+
+def test_samples_are_those_of_the_bundle_with_the_same_dense_ids(tmp_path: Path) -> None:
+    tables = _tables(60, 20, 5)
+    partition(_write(tmp_path / "graph", tables), tmp_path / "parts", Partitioning(4, "hash"))
+    whole = open_partitioned(tmp_path / "parts", tmp_path / "cache")
+    same = ingest(_write(tmp_path / "again", _renumbered(tables, whole)), None, tmp_path / "cache")
+    one, other = (_sampled(bundle) for bundle in (whole, same))
+    assert len(one) == len(other) > 0
+    for a, b in zip(one, other, strict=True):
+        assert np.array_equal(a, b)
+
+
+def _sampled(bundle: Bundle) -> list[np.ndarray]:
+    loader = NeighborLoader(
+        LocalGraphStore(bundle),
+        LocalFeatureStore(bundle),
+        np.arange(bundle.num_nodes("item")),
+        "item",
+        sampler=NeighborSampler(LocalGraphStore(bundle), [3, 2]),
+        columns={"x": "x"},
+        batch_size=8,
+        split="train",
+        seed=0,
+        shuffle=True,
+        num_threads=1,
+    )
+    found = []
+    for batch in loader.iterate(0):
+        for nodes in batch.nodes.values():
+            found += [nodes.n_id.numpy(), *(value.numpy() for value in nodes.columns.values())]
+        for edges in batch.edges.values():
+            found += [edges.e_id.numpy(), edges.edge_index.numpy()]
+    return found
+
+
+def _drawn_errors(kind: str, tables: Tables) -> Tables:
+    if kind == "dangling":
+        buys = tables["buys"].to_pydict()
+        buys["t"][3:5] = [2**50, 2**51]
+        return {**tables, "buys": pa.table(buys)}
+    users = tables["user"].to_pydict()
+    if kind == "repeated":
+        users["id"][7:9] = [users["id"][0], users["id"][1]]
+    else:
+        users["age"][5] = float("nan")
+    schema = tables["user"].schema
+    return {**tables, "user": pa.table(users, schema)}
+
+
+@pytest.mark.parametrize("method", _METHODS)
+@pytest.mark.parametrize("kind", ["dangling", "repeated", "nan"])
+@pytest.mark.usefixtures("small_pieces")
+def test_bad_rows_are_reported_as_by_ingest(tmp_path: Path, kind: str, method: Any) -> None:
+    """File, column, row, value and remedy: the same text."""
+    graph = _write(tmp_path / "graph", _drawn_errors(kind, _tables(30, 9, 6)))
+    with pytest.raises(DataError) as of_ingest:
+        ingest(graph, None, tmp_path / "cache")
+    with pytest.raises(DataError) as of_partition:
+        partition(graph, tmp_path / "parts", Partitioning(3, method))
+    assert str(of_partition.value) == str(of_ingest.value)
+
+
+@pytest.mark.parametrize("kind", ["dangling", "repeated", "nan"])
+@pytest.mark.usefixtures("small_pieces")
+def test_dropped_rows_are_those_that_ingest_drops(tmp_path: Path, kind: str) -> None:
+    tables = _drawn_errors(kind, _tables(30, 9, 6))
+    if kind != "dangling":  # edges of dropped users would dangle
+        users = _tables(30, 9, 6)["user"]["id"].to_pylist()
+        gone = pa.array([users[row] for row in (5, 7, 8)])
+        for name, ends in (("knows", "st"), ("buys", "s"), ("likes", "s")):
+            for end in ends:
+                table = tables[name]
+                tables[name] = table.filter(pc.invert(pc.is_in(table[end], gone)))
+    graph, options = _write(tmp_path / "graph", tables), IngestOptions(on_error="drop")
+    said: list[str] = []
+    partition(graph, tmp_path / "parts", Partitioning(3, "range"), options, progress=said.append)
+    whole = open_partitioned(tmp_path / "parts", tmp_path / "cache")
+    assert _arrays(whole) == _arrays(ingest(graph, options, tmp_path / "cache"))
+    assert any("dropped" in line for line in said)
+
+
+class _InterruptedError(Exception):
+    pass
+
+
+def _stopping(after: int) -> Callable[..., list[Any]]:
+    """A schedule that stops when it has run some tasks."""
+    left = [after]
+
+    def schedule(fn: Callable[[Any], Any], items: list[Any], label: str) -> list[Any]:
+        results = []
+        for item in items:
+            if hasattr(item, "folder") and hasattr(item, "fn"):
+                if not left[0]:
+                    raise _InterruptedError
+                left[0] -= 1
+            results.append(fn(item))
+        return results
+
+    return schedule
+
+
+def _files(folder: Path) -> dict[str, bytes]:
+    return {
+        path.relative_to(folder).as_posix(): path.read_bytes()
+        for path in folder.rglob("*")
+        if path.is_file() and path.name != ".lock"
+    }
+
+
+@pytest.mark.parametrize("method", _METHODS)
+@pytest.mark.usefixtures("small_pieces")
+def test_interrupted_and_resumed_is_as_straight(tmp_path: Path, method: Any) -> None:
+    graph = _write(tmp_path / "graph", _tables(12, 5, 7), num_shards=1)
+    how = Partitioning(2, method)
+    ran: list[str] = []
+
+    def counting(fn: Callable[[Any], Any], items: list[Any], label: str) -> list[Any]:
+        ran.extend(str(i.folder) for i in items if hasattr(i, "folder") and hasattr(i, "fn"))
+        return [fn(item) for item in items]
+
+    partition(graph, tmp_path / "straight", how, schedule=counting)
+    num_tasks = len(ran)
+    stops = 0
+    while not (tmp_path / "resumed" / RECORD_NAME).exists():
+        try:
+            partition(graph, tmp_path / "resumed", how, schedule=_stopping(9))
+        except _InterruptedError:
+            stops += 1
+    # No task ran twice: each start but the last has run nine new ones.
+    assert stops == num_tasks // 9
+    assert _files(tmp_path / "resumed") == _files(tmp_path / "straight")
+
+
+def test_a_finished_partition_is_left_as_it_is(tmp_path: Path) -> None:
+    graph = _write(tmp_path / "graph", _tables(12, 5, 7))
+    first = partition(graph, tmp_path / "parts", Partitioning(2))
+    before = _files(tmp_path / "parts")
+
+    def never(fn: Callable[[Any], Any], items: list[Any], label: str) -> list[Any]:
+        raise AssertionError(label)
+
+    assert partition(graph, tmp_path / "parts", Partitioning(2), schedule=never) == first
+    assert _files(tmp_path / "parts") == before
+    with raises("partition-out-taken"):
+        partition(graph, tmp_path / "parts", Partitioning(3))
+
+
+def _part(folder: Path, number: int) -> Path:
+    return folder / f"part-{number:05d}"
+
+
+def _remove(folder: Path) -> None:
+    shutil.rmtree(_part(folder, 1))
+
+
+def _cut_off(folder: Path) -> None:
+    path = _part(folder, 1) / "nodes" / "item" / "columns" / "x.npy"
+    path.write_bytes(path.read_bytes()[:-1])
+
+
+def _swap(folder: Path) -> None:
+    _part(folder, 0).rename(folder / "other")
+    _part(folder, 1).rename(_part(folder, 0))
+    (folder / "other").rename(_part(folder, 1))
+
+
+def _garble_part(folder: Path) -> None:
+    (_part(folder, 1) / PART_NAME).write_text("{")
+
+
+def _garble_record(folder: Path) -> None:
+    record = json.loads((folder / RECORD_NAME).read_text())
+    (folder / RECORD_NAME).write_text(json.dumps({**record, "edges": 3}))
+
+
+def _raise_version(folder: Path) -> None:
+    record = json.loads((folder / RECORD_NAME).read_text())
+    (folder / RECORD_NAME).write_text(json.dumps({**record, "version": 99}))
+
+
+@pytest.mark.parametrize(
+    ("damage", "id", "values"),
+    [
+        (_remove, "partition-missing", [1]),
+        (_cut_off, "partition-damaged", [1, "columns/x.npy"]),
+        (_swap, "partition-part-foreign", [0, 1]),
+        (_garble_part, "partition-damaged", [1, PART_NAME]),
+        (_garble_record, "partition-damaged", [RECORD_NAME]),
+        (_raise_version, "partition-format", [99]),
+    ],
+)
+def test_damage_is_reported(
+    tmp_path: Path, damage: Callable[[Path], None], id: str, values: list[Any]
+) -> None:
+    graph = _write(tmp_path / "graph", _tables(12, 5, 7))
+    partition(graph, tmp_path / "parts", Partitioning(2))
+    damage(tmp_path / "parts")
+    with raises(id, *values):
+        open_partitioned(tmp_path / "parts", tmp_path / "cache")
+
+
+def test_a_part_of_another_partition_is_refused(tmp_path: Path) -> None:
+    for seed, name in enumerate(("one", "other")):
+        graph = _write(tmp_path / f"graph-{name}", _tables(12, 5, seed))
+        partition(graph, tmp_path / name, Partitioning(2))
+    shutil.rmtree(_part(tmp_path / "one", 1))
+    shutil.copytree(_part(tmp_path / "other", 1), _part(tmp_path / "one", 1))
+    with raises("partition-part-foreign", 1):
+        open_partitioned(tmp_path / "one", tmp_path / "cache")
+
+
+def test_wrong_arguments(tmp_path: Path) -> None:
+    graph = _write(tmp_path / "graph", _tables(3, 1, 7))
+    with raises("partition-too-many-parts", 5, 4):
+        partition(graph, tmp_path / "parts", Partitioning(5))
+    with raises("partition-parts", 0):
+        partition(graph, tmp_path / "parts", Partitioning(0))
+    with raises("partition-out-remote"):
+        partition(graph, "gs://bucket/parts", Partitioning(2))
+    with raises("partition-missing"):
+        open_partitioned(tmp_path / "nothing")
+
+
+def test_the_record_says_what_was_written(tmp_path: Path) -> None:
+    graph = _write(tmp_path / "graph", _tables(12, 5, 7))
+    record = partition(graph, tmp_path / "parts", Partitioning(2))
+    assert PartitionRecord.load(tmp_path / "parts") == record
+    assert replace(record.whole, nodes={}) != record.whole
+    assert not (tmp_path / "parts" / "work").exists()
