@@ -172,7 +172,7 @@ def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @settings(
-    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(
     sizes=st.tuples(st.integers(3, 30), st.integers(1, 12)),
