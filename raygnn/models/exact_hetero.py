@@ -19,6 +19,7 @@ from raygnn.models.exact import (
 from raygnn.models.hetero_encoder import HeteroEncoder
 from raygnn.models.sparse_input import Features
 from raygnn.sampling.blocks import Block, HeteroBlock
+from raygnn.sampling.local_ids import LocalIds
 
 #: (node type, int64 ids) -> what `HeteroEncoder.encode_inputs` takes of these nodes.
 TypedRowSource = Callable[[str, np.ndarray], np.ndarray | Features]
@@ -100,7 +101,7 @@ class _LayerwiseInference:
         def rows_of(first: int, last: int) -> Tensor:
             ids, block = self._builder.block(name, first, last)
             x_src = {
-                source: layers[-1][source][torch.from_numpy(of_source)].to(device)
+                source: layers[-1][source].index_select(0, torch.from_numpy(of_source)).to(device)
                 for source, of_source in ids.items()
             }
             x = encoder.forward_layer(i, x_src, block.num_dst, block)[name]
@@ -126,7 +127,7 @@ class _HeteroBlockBuilder:
         self._in_edges = in_edges
         self.num_nodes = num_nodes
         self.device = device
-        self._local = {name: np.empty(num, dtype=np.int64) for name, num in num_nodes.items()}
+        self._local = {name: LocalIds() for name in num_nodes}
         self._src_degrees = {
             t: np.bincount(np.asarray(e.indices), minlength=num_nodes[t[0]])
             if e.src_degree is None
@@ -147,20 +148,15 @@ class _HeteroBlockBuilder:
     ) -> tuple[dict[str, np.ndarray], HeteroBlock]:
         """Gives the sources' ids by node type, the destinations' first, and the blocks."""
         edges_of = {t: e for t, e in self._in_edges.items() if t[2] == node_type}
-        neighbors = {
-            t: np.asarray(e.indices[e.indptr[first] : e.indptr[last]], dtype=np.int64)
-            for t, e in edges_of.items()
+        sources = dict.fromkeys([node_type, *(t[0] for t in edges_of)])
+        for source in sources:
+            self._local[source].clear()
+        self._local[node_type].add(np.arange(first, last), np.empty(last - first, np.int64))
+        edge_index = {t: self._edge_index(t, first, last) for t in edges_of}
+        ids = {source: self._local[source].nodes.copy() for source in sources}
+        blocks = {
+            t: self._block_of_type(t, edge_index[t], ids[t[0]], first, last) for t in edges_of
         }
-        ids = {node_type: np.arange(first, last)}
-        for source in dict.fromkeys(t[0] for t in edges_of):
-            found = np.unique(np.concatenate([n for t, n in neighbors.items() if t[0] == source]))
-            if source == node_type:
-                found = found[(found < first) | (found >= last)]
-                found = np.concatenate([ids[node_type], found])
-            ids[source] = found
-        for source, of_source in ids.items():
-            self._local[source][of_source] = np.arange(len(of_source))
-        blocks = {t: self._block_of_type(t, neighbors[t], ids[t[0]], first, last) for t in edges_of}
         # Of a source, degrees along all of its edge types are read, those that lead elsewhere too.
         for t in self._in_edges:
             if t not in blocks and t[0] in ids:
@@ -168,16 +164,28 @@ class _HeteroBlockBuilder:
         num_src = {name: len(of_type) for name, of_type in ids.items()}
         return ids, HeteroBlock(blocks=blocks, num_src=num_src, num_dst={node_type: last - first})
 
+    def _edge_index(self, edge_type: EdgeType, first: int, last: int) -> np.ndarray:
+        """int64 [2, num_edges], local ids of the sources, which get them here, and destinations."""
+        edges = self._in_edges[edge_type]
+        start, stop = int(edges.indptr[first]), int(edges.indptr[last])
+        edge_index = np.empty((2, stop - start), np.int64)
+        self._local[edge_type[0]].add(np.asarray(edges.indices[start:stop]), edge_index[0])
+        num_in_edges = np.diff(edges.indptr[first : last + 1])
+        edge_index[1] = np.repeat(np.arange(last - first), num_in_edges)
+        return edge_index
+
     def _block_of_type(
-        self, edge_type: EdgeType, neighbors: np.ndarray, sources: np.ndarray, first: int, last: int
+        self,
+        edge_type: EdgeType,
+        edge_index: np.ndarray,
+        sources: np.ndarray,
+        first: int,
+        last: int,
     ) -> Block:
         edges = self._in_edges[edge_type]
         indptr = edges.indptr[first : last + 1]
         num_in_edges = np.diff(indptr)
         degree = num_in_edges if edges.dst_degree is None else edges.dst_degree[first:last]
-        edge_index = np.stack(
-            [self._local[edge_type[0]][neighbors], np.repeat(np.arange(last - first), num_in_edges)]
-        )
         return Block(
             edge_index=torch.from_numpy(edge_index).to(self.device),
             dst_ptr=torch.from_numpy(indptr - indptr[0]).to(self.device),
