@@ -1,0 +1,71 @@
+"""What a task of a partition holds in memory is of the size of a part, not of the graph."""
+
+from __future__ import annotations
+
+import gc
+import os
+import tracemalloc
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from raygnn.data.partition.build import Partitioning, partition
+from raygnn.data.partition.steps import StepTask
+from raygnn.data.synthetic.generators import synthetic_tables
+from raygnn.data.tables.graph_tables import write_tables
+
+_NODES_OF_PART = 2_000
+
+
+#: Bytes of what is no array: objects of Python, of a task and its paths.
+_OBJECTS = 60_000
+
+
+def _largest_tasks(folder: Path, num_parts: int) -> dict[str, int]:
+    """Bytes of the arrays that the largest task of each step holds at once.
+
+    Mapped files are not in it, nor the block of a table that Arrow has read. The tables have a file
+    for each part.
+    """
+    tables = synthetic_tables(
+        "planted_partition",
+        num_nodes=num_parts * _NODES_OF_PART,
+        num_classes=3,
+        avg_degree=10,
+        num_features=16,
+    )
+    graph = write_tables(tables, str(folder / "tables"), num_shards=num_parts)
+    peaks: dict[str, int] = {}
+
+    def measured(fn: Callable[[Any], Any], items: list[Any], label: str) -> list[Any]:
+        results = []
+        for item in items:
+            gc.collect()
+            before = tracemalloc.get_traced_memory()[0]
+            tracemalloc.reset_peak()
+            results.append(fn(item))
+            if isinstance(item, StepTask):
+                held = tracemalloc.get_traced_memory()[1] - before
+                peaks[label] = max(peaks.get(label, 0), held)
+        return results
+
+    tracemalloc.start()
+    try:
+        partition(graph, folder / "parts", Partitioning(num_parts), schedule=measured)
+    finally:
+        tracemalloc.stop()
+    return peaks
+
+
+@pytest.mark.slow
+def test_four_times_the_graph_in_four_times_the_parts_takes_the_same_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
+    _largest_tasks(tmp_path / "warm", 1)  # compiles
+    small = _largest_tasks(tmp_path / "small", 2)
+    large = _largest_tasks(tmp_path / "large", 8)
+    assert max(small.values()) > 4 * _OBJECTS  # arrays are what is measured
+    assert {step: held for step, held in large.items() if held > 1.2 * small[step] + _OBJECTS} == {}
