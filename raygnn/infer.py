@@ -18,10 +18,14 @@ from raygnn.errors import ConfigError
 from raygnn.inference.job import (
     SCORES,
     WHAT,
+    EdgeRequest,
     NodeRequest,
     TopKOptions,
     TopKRequest,
+    check_no_new_nodes,
     find_as_of,
+    predicts_edges,
+    time_of_edges,
 )
 from raygnn.outputs.saved_model import SavedModel
 
@@ -74,6 +78,8 @@ def predict(
 ) -> Written:
     """Writes a row for each node: its id, and its embedding or prediction.
 
+    Of a model of edges, predictions are a row for each edge, by the ids of its ends.
+
     Args:
         model: folder of a finished run or of an exported model.
         out: folder to write, with a table for each node type.
@@ -100,8 +106,13 @@ def predict(
         TrainingError: a worker failed.
     """
 
-    def ask(saved: SavedModel, bundle: Bundle) -> NodeRequest:
+    def ask(saved: SavedModel, bundle: Bundle) -> NodeRequest | EdgeRequest:
         time = find_as_of(saved, bundle, as_of)
+        if predicts_edges(saved.spec, what):
+            check_no_new_nodes(new_nodes)
+            asked = what or "predictions"
+            time = time_of_edges(saved.spec, bundle, time, is_given=as_of is not None)
+            return EdgeRequest.of(saved.spec, asked, tuple(node_types), time)
         request = NodeRequest.of(saved.spec, what, tuple(node_types), time)
         return request if appended is None else _of_new_nodes(request, bundle, appended)
 

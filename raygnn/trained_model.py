@@ -105,13 +105,13 @@ class TrainedModel(nn.Module):
     def predict(
         self,
         data: Any = None,
-        nodes: Ids | None = None,
+        nodes: Any = None,
         *,
         what: str | None = None,
         exact: bool = True,
         as_of: str | Time | None = None,
     ) -> Table:
-        """Predictions of nodes; see `open` and `OpenGraph.predict`."""
+        """Predictions of nodes or edges; see `open` and `OpenGraph.predict`."""
         return self.open(data, exact=exact, as_of=as_of).predict(nodes, what=what)
 
     def embed(
@@ -159,7 +159,7 @@ class TrainedModel(nn.Module):
         Args:
             data: see the class.
             split: train, val or test: by the graph's split column, or the model's `data.splits`.
-                None takes all labelled nodes; of a model of links it is test.
+                None takes all labelled nodes; of a model of links or edges it is test.
             exact: as of `open`; None evaluates as the training did (`training.eval`). Seeds with
                 times are each encoded as of its own.
         Returns:

@@ -151,9 +151,9 @@ class Synthetic(Section):
 
     model_config = ConfigDict(extra="allow")
 
-    type: Literal["planted_partition", "rmat", "bipartite", "shop", "houses", "noise"] = Field(
-        description="Generator; its arguments are the other keys of the section."
-    )
+    type: Literal[
+        "planted_partition", "rmat", "bipartite", "shop", "houses", "ratings", "noise"
+    ] = Field(description="Generator; its arguments are the other keys of the section.")
 
     @property
     def args(self) -> dict[str, Any]:

@@ -42,6 +42,7 @@ _MODELS = (
 _TASKS = {
     "node_classification": ("NodeClassification", "NodeTarget"),
     "link_prediction": ("LinkPrediction", "LinkTarget"),
+    "edge_prediction": ("EdgePrediction", "EdgeTarget"),
 }
 #: By short name of a task, the dotted path of its target; see `raygnn.loops.tasks.target`.
 TASK_TARGETS: Mapping[str, str] = MappingProxyType(
@@ -99,6 +100,7 @@ _METRICS = {
     "auroc": "AUROC",
     "average_precision": "AveragePrecision",
     "mae": "MeanAbsoluteError",
+    "rmse": "RootMeanSquaredError",
     "r2": "R2",
     "mrr": "MeanReciprocalRank",
     "hits": "Hits",

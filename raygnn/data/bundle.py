@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -25,6 +25,7 @@ from raygnn.data.bundle_record import (
     LabelEdgeRecord,
     NodeRecord,
     column_path,
+    label_edge_folder,
 )
 from raygnn.data.cache import build_once
 from raygnn.data.edge_types import EdgeType, edge_type_name, type_name
@@ -82,6 +83,7 @@ class LabelEdges:
         time: int64 or float64 [num_edges], or null.
         weight: float32 [num_edges], or null.
         time_unit: "us" of times that were dates: microseconds since 1970; else null.
+        columns: all columns of the set, by name; see `Bundle.label_column`.
     """
 
     edge_type: EdgeType
@@ -92,6 +94,7 @@ class LabelEdges:
     time: np.ndarray | None
     weight: np.ndarray | None
     time_unit: str | None = None
+    columns: Mapping[str, ColumnInfo] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -296,7 +299,13 @@ class Bundle:
             time,
             weight,
             columns["time"].unit if "time" in columns else None,
+            columns,
         )
+
+    def label_column(self, edges: LabelEdges, name: str) -> np.ndarray:
+        """A column of one of `label_edges`: [num_edges, ...], in the order of its targets."""
+        folder = self._path / label_edge_folder(edges.edge_type, edges.sign)
+        return self._open(column_path(folder, name))
 
     def declared_split(self, node_type: str) -> np.ndarray | None:
         """uint8 [num_nodes] of the split column: 0 none, 1 train, 2 validation, 3 test."""

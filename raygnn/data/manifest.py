@@ -140,6 +140,7 @@ FeatureSpec = Annotated[
     BeforeValidator(_read_columns),
 ]
 LabelSpec = Annotated[Label, BeforeValidator(_read_columns)]
+EdgeLabels = dict[str, LabelSpec]
 
 
 def _check_column_names(features: dict[str, Any], labels: dict[str, Any]) -> None:
@@ -197,6 +198,7 @@ class EdgeTable(_Section):
     source: str
     target: str
     features: dict[str, FeatureSpec] = Field(default={})
+    labels: EdgeLabels = Field(default={})
     weight: str | None = None
     time: str | None = None
     split: str | None = None
@@ -205,7 +207,7 @@ class EdgeTable(_Section):
 
     @model_validator(mode="after")
     def _is_consistent(self) -> EdgeTable:
-        _check_column_names(self.features, {})
+        _check_column_names(self.features, self.labels)
         sparse = sorted(k for k, spec in self.features.items() if isinstance(spec, SparseFeature))
         if sparse:
             raise rule_error(
@@ -223,7 +225,7 @@ class EdgeTable(_Section):
 
 
 class LabelEdgeTable(_Section):
-    """Supervision edges of link prediction; sampling never walks them.
+    """Edges to learn from, as links or by their labels; sampling never walks them.
 
     Attributes:
         type: where it is an edge type as well, that type's edges are the same links as messages.
@@ -236,9 +238,15 @@ class LabelEdgeTable(_Section):
     source: str
     target: str
     sign: Literal["positive", "negative"] = "positive"
+    labels: EdgeLabels = Field(default={})
     split: str | None = None
     weight: str | None = None
     time: str | None = None
+
+    @model_validator(mode="after")
+    def _names_are_usable(self) -> LabelEdgeTable:
+        _check_column_names({}, self.labels)
+        return self
 
     @property
     def name(self) -> str:

@@ -140,22 +140,17 @@ def make_splits(
     """
     labelled = _labelled(bundle, node_type, label)
     if rule is None:
-        codes, wanted = _declared(bundle, node_type), (True, False, False)
+        codes = _declared(bundle, node_type)
     elif rule.type == "hash":
         codes = hash_split(bundle.ids(node_type), rule.fractions, _seed(rule, seed))
-        wanted = (rule.fractions[0] > 0, rule.fractions[1] > 0, rule.fractions[2] > 0)
     elif rule.type == "per_class":
         codes = _per_class(bundle, node_type, rule, label, seed)
-        wanted = (True, rule.val > 0, False)
     else:
         codes = _temporal(bundle, node_type, rule, labelled)
-        reaches_end = rule.quantiles is not None and rule.quantiles[1] >= 1
-        wanted = (True, True, not reaches_end)
     parts = [np.flatnonzero((codes == code) & labelled) for code in (1, 2, 3)]
+    wanted = is_wanted(rule)
     empty = [
-        name
-        for name, ids, is_wanted in zip(SPLIT_NAMES, parts, wanted, strict=True)
-        if is_wanted and len(ids) == 0
+        name for name, ids in zip(SPLIT_NAMES, parts, strict=True) if wanted[name] and len(ids) == 0
     ]
     if empty:
         raise DataError(
@@ -165,6 +160,20 @@ def make_splits(
             id="split-empty",
         )
     return Splits(*parts)
+
+
+def is_wanted(rule: SplitRule | None) -> dict[str, bool]:
+    """By split, whether a rule makes it, so that it may not be empty."""
+    if rule is None:
+        wanted = (True, False, False)
+    elif rule.type == "hash":
+        wanted = (rule.fractions[0] > 0, rule.fractions[1] > 0, rule.fractions[2] > 0)
+    elif rule.type == "per_class":
+        wanted = (True, rule.val > 0, False)
+    else:
+        reaches_end = rule.quantiles is not None and rule.quantiles[1] >= 1
+        wanted = (True, True, not reaches_end)
+    return dict(zip(SPLIT_NAMES, wanted, strict=True))
 
 
 def _labelled(bundle: Bundle, node_type: str, label: str | None) -> np.ndarray:
@@ -177,6 +186,11 @@ def _labelled(bundle: Bundle, node_type: str, label: str | None) -> np.ndarray:
             "Name a column under its labels in graph.yaml.",
             id="labels-unknown",
         )
+    return has_label(labels)
+
+
+def has_label(labels: np.ndarray) -> np.ndarray:
+    """bool [num_rows]: which rows of a label column have a value."""
     mask = ~np.isnan(labels) if labels.dtype.kind == "f" else labels >= 0
     return np.asarray(mask.reshape(len(labels), -1).all(axis=1))
 

@@ -11,6 +11,7 @@ import numpy as np
 
 from raygnn.data.bundle import Bundle
 from raygnn.data.edge_types import EdgeType, edge_type_name
+from raygnn.data.links.split import find_label_edges
 from raygnn.data.tables.read_ids import Ids, dense_ids
 from raygnn.data.time_units import AsOf, Time, date_as_time, latest_time, time_unit
 from raygnn.errors import ConfigError
@@ -70,6 +71,47 @@ class NodeRequest:
         if chosen != "embeddings":
             output.check_predicts(chosen, wanted)
         return cls(chosen, wanted, as_of)  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True)
+class EdgeRequest:
+    """A row for each edge of the type that a model predicts.
+
+    Attributes:
+        what: predictions or probabilities.
+        as_of: when all edges are encoded; None takes each at its own time, or times are not read.
+    """
+
+    what: What
+    as_of: AsOf | None = None
+
+    @classmethod
+    def of(
+        cls, spec: ModelSpec, what: str, node_types: tuple[str, ...], as_of: AsOf | None = None
+    ) -> EdgeRequest:
+        """Checks what is asked for.
+
+        Raises:
+            ConfigError: the model does not give that.
+        """
+        if node_types:
+            raise ConfigError(
+                f"--node-type={node_types[0]!r} is invalid: the model predicts edges. Leave it "
+                "out, or add --what embeddings.",
+                id="infer-node-type-other",
+            )
+        spec.output.check_predicts(what, ())
+        return cls(what, as_of)  # type: ignore[arg-type]
+
+    @property
+    def node_types(self) -> tuple[str, ...]:
+        """None: no table is of nodes."""
+        return ()
+
+
+def predicts_edges(spec: ModelSpec, what: str | None) -> bool:
+    """Whether what is asked for is of edges; None asks for predictions where there are any."""
+    return spec.output.predicted_edges is not None and what != "embeddings"
 
 
 @dataclass(frozen=True)
@@ -193,7 +235,7 @@ class InferenceJob:
 
     model: SavedModel
     bundle_path: str
-    request: NodeRequest | TopKRequest
+    request: NodeRequest | EdgeRequest | TopKRequest
     output: OutputFolder
     rows_per_file: int
     chunk_size: int
@@ -225,6 +267,39 @@ def find_as_of(saved: SavedModel, bundle: Bundle, given: str | Time | None) -> A
         return AsOf(temporal.column, _parsed_time(str(given), unit), unit)
     latest = latest_time(bundle, temporal.column)
     return AsOf(temporal.column, 0 if latest is None else latest, unit)
+
+
+def check_no_new_nodes(new_nodes: object) -> None:
+    """Checks that predictions of edges are not asked of appended nodes.
+
+    Raises:
+        ConfigError: they are.
+    """
+    if new_nodes is not None:
+        raise ConfigError(
+            f"--new-nodes={str(new_nodes)!r} is invalid: the model predicts edges, and new nodes "
+            "alone have none that it was asked for. Add --what embeddings, or write the edges into "
+            "the graph.",
+            id="infer-new-nodes-edges",
+        )
+
+
+def time_of_edges(
+    spec: ModelSpec, bundle: Bundle, as_of: AsOf | None, *, is_given: bool
+) -> AsOf | None:
+    """When all edges that are predicted are encoded; None takes each at its own time.
+
+    Args:
+        as_of: of the graph.
+        is_given: whether the moment was asked for.
+    """
+    edge_type = spec.output.predicted_edges
+    if as_of is None or is_given or edge_type is None:
+        return as_of
+    labelled = find_label_edges(bundle, edge_type, "positive")
+    if labelled is not None and not spec.output.own_columns:
+        return as_of if labelled.time is None else None
+    return as_of if as_of.column not in bundle.columns(edge_type) else None
 
 
 def _parsed_time(text: str, unit: str | None) -> Time:

@@ -60,7 +60,7 @@ class NodeTables:
             rows = self._outputs(rows)
             columns = self._task.output_columns(self._what, rows)
         check_finite(rows, ids)
-        return pa.table({"id": ids, **{name: _arrow(c) for name, c in columns.items()}})
+        return pa.table({"id": ids, **{name: arrow_column(c) for name, c in columns.items()}})
 
     @torch.no_grad()
     def _outputs(self, rows: Tensor) -> Tensor:
@@ -70,23 +70,25 @@ class NodeTables:
         return torch.cat([predictor.readout(part.to(device)).cpu() for part in parts])
 
 
-def _arrow(column: np.ndarray | pa.Array) -> pa.Array:
+def arrow_column(column: np.ndarray | pa.Array) -> pa.Array:
     """A column of a table; rows of several numbers are lists of one length."""
     if isinstance(column, pa.Array) or column.ndim == 1:
         return pa.array(column)
     return pa.FixedSizeListArray.from_arrays(pa.array(column.reshape(-1)), column.shape[1])
 
 
-def check_finite(rows: Tensor, ids: pa.Array) -> None:
+def check_finite(rows: Tensor, ids: pa.Array, what: str = "nodes") -> None:
     """Checks that a model gives numbers.
 
+    Args:
+        ids: of the rows' nodes, or of the sources of their edges.
     Raises:
-        DataError: it does not, for some node.
+        DataError: it does not, for some row.
     """
     wrong = np.flatnonzero(~rows.isfinite().all(dim=1).numpy())
     if len(wrong):
         raise DataError(
-            f"the model gives values that are not finite for {len(wrong):,} nodes, such as "
+            f"the model gives values that are not finite for {len(wrong):,} {what}, such as "
             f"{ids[int(wrong[0])].as_py()!r}. Check their features for extreme values, and the "
             "metrics of the model.",
             id="infer-not-finite",

@@ -16,6 +16,7 @@ from raygnn.data.bundle import Bundle
 from raygnn.data.tables.read_ids import Ids, look_up_ids, original_ids
 from raygnn.data.time_units import Time
 from raygnn.errors import ConfigError, DataError
+from raygnn.inference.edge_tables import EdgeTables, edges_to_predict, pairs_to_predict
 from raygnn.inference.embeddings import (
     Embeddings,
     ExactEmbeddings,
@@ -23,13 +24,16 @@ from raygnn.inference.embeddings import (
     SampledEmbeddings,
 )
 from raygnn.inference.job import (
+    EdgeRequest,
     NodeRequest,
     TopKOptions,
     TopKRequest,
     check_node_type,
     check_score,
     find_as_of,
+    predicts_edges,
     relation_of,
+    time_of_edges,
 )
 from raygnn.inference.neighbor_search import NeighborSearch, precise_decoder
 from raygnn.inference.node_tables import NodeTables, check_finite, cut
@@ -74,6 +78,7 @@ class OpenGraph:
         self.bundle = saved.spec.fitted(bundle)
         self._task = set_up_task(saved, self.bundle, device)
         self._as_of = find_as_of(saved, self.bundle, as_of)
+        self._as_of_is_given = as_of is not None
         self._model = model
         self._loaded = saved.loaded
         self._is_exact = exact
@@ -97,22 +102,27 @@ class OpenGraph:
         if not self._keeps(ends):
             self._kept = frozenset(ends), KeptEmbeddings(rows)
 
-    def predict(self, nodes: Ids | None = None, *, what: str | None = None) -> Table:
-        """What the model predicts of nodes of its type.
+    def predict(self, nodes: Any = None, *, what: str | None = None) -> Table:
+        """What the model predicts of nodes of its type, or of edges of its type.
 
         Args:
-            nodes: original ids, in any order; None takes all nodes.
+            nodes: original ids, in any order; None takes all nodes. Of a model of edges, pairs of
+                ids as of `score`; None takes all label edges of its type where the graph has such,
+                else all edges.
             what: predictions or probabilities.
         Returns:
-            Columns `id`, `prediction` and of classes `probability`; of probabilities `id` and
-            `probability`, [num_nodes, num_classes]. Rows in the order of `nodes`.
+            Columns `id` (of edges `source_id` and `target_id`), `prediction` and of classes
+            `probability`; of probabilities the ids and `probability`, [num_nodes, num_classes].
+            Rows in the order of `nodes`.
         Raises:
-            ConfigError: the model does not give that.
+            ConfigError: the model does not give that, or pairs lack features that it reads.
             DataError: an id is not in the graph, or the model gives values that are not finite.
         """
         chosen = what or next(iter(self._spec.output.predictions), "predictions")
         if chosen == "embeddings":
             return self.embed(nodes)
+        if predicts_edges(self._spec, chosen):
+            return self._edge_table(EdgeRequest.of(self._spec, chosen, ()).what, nodes)
         request = NodeRequest.of(self._spec, chosen, ())
         return self._node_table(request.what, request.node_types[0], nodes)
 
@@ -244,6 +254,25 @@ class OpenGraph:
             rows = self._aligned_rows(node_type, dense)
             return Table(tables.of_rows(original_ids(self.bundle, node_type, dense), rows))
 
+    def _edge_table(self, what: str, pairs: Any) -> Table:
+        spec = self._spec
+        if pairs is None:
+            edges = edges_to_predict(spec, self.bundle)
+            is_given = self._as_of_is_given
+            as_of = time_of_edges(spec, self.bundle, self._as_of, is_given=is_given)
+        else:
+            given = zip(spec.output.ends, _columns_of(pairs), strict=True)
+            ends = [look_up_ids(self.bundle, name, ids, "pairs") for name, ids in given]
+            edges, as_of = pairs_to_predict(spec, *ends), self._as_of
+        exact = self._is_exact
+        tables = EdgeTables(what, self._task, self._model, edges, as_of, exact=exact)
+        try:
+            with self._prepared():
+                ranges = cut(edges.num_edges, _ROWS_PER_PART, tables.alignment)
+                return Table(pa.concat_tables([tables.range(*part) for part in ranges]))
+        finally:
+            tables.close()
+
     def _aligned_rows(self, node_type: str, dense: np.ndarray) -> Tensor:
         """[num_ids, channels] of nodes that may repeat, each encoded once."""
         ids, places = np.unique(dense, return_inverse=True)
@@ -316,7 +345,7 @@ def _columns_of(pairs: Any) -> list[Any]:
     elif isinstance(pairs, np.ndarray | Tensor):
         columns = list(np.asarray(pairs).T) if pairs.ndim == 2 else []
     else:
-        rows = [tuple(pair) for pair in pairs]
+        rows = [tuple(pair) if isinstance(pair, list | tuple) else () for pair in pairs]
         columns = list(zip(*rows, strict=True)) if {len(row) for row in rows} == {2} else []
     if len(columns) != 2:
         raise DataError(

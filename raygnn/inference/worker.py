@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 from torch import nn
 
 from raygnn import __version__
@@ -15,8 +17,9 @@ from raygnn.data.bundle import Bundle
 from raygnn.data.edge_types import edge_type_name
 from raygnn.data.filesystem import redact
 from raygnn.errors import FAILURES
+from raygnn.inference.edge_tables import EdgeTables, edges_to_predict
 from raygnn.inference.embeddings import Embeddings, ExactEmbeddings, SampledEmbeddings
-from raygnn.inference.job import InferenceJob, NodeRequest, TopKRequest
+from raygnn.inference.job import EdgeRequest, InferenceJob, NodeRequest, TopKRequest
 from raygnn.inference.neighbor_search import NeighborSearch
 from raygnn.inference.node_tables import NodeTables, cut
 from raygnn.inference.set_up import load_module, set_up_task, with_all_neighbors
@@ -29,6 +32,9 @@ from raygnn.parallel.agreement import raise_if_any_failed, run_and_sync_errors
 from raygnn.parallel.shared_rows import SharedRows
 
 FORMAT = "raygnn/inference-v1"
+
+#: Ranges of the rows of a table, and what makes one.
+_Part = tuple[list[tuple[int, int]], Callable[[int, int], pa.Table]]
 
 
 def run_inference(job: InferenceJob, context: WorkerContext) -> dict[str, Any]:
@@ -50,9 +56,11 @@ def _run(job: InferenceJob, context: WorkerContext) -> dict[str, Any]:
     task, model = run_and_sync_errors(lambda: _set_up(job, context), "setting up inference")
     env, bundle, encoder = task.env, task.env.bundle, model.encoder
     assert isinstance(encoder, GraphEncoder)
+    assert task.spec is not None
+    if isinstance(job.request, EdgeRequest):
+        return _manifest(job, bundle, _write_edges(job, job.request, task, model, context))
     shared = SharedRows(env.scratch)
     as_of = job.request.as_of
-    assert task.spec is not None
     node_types = job.request.node_types
     embeddings: Embeddings
     if context.rank == 0:
@@ -104,8 +112,9 @@ def _write(
     if isinstance(job.request, TopKRequest):
         search = NeighborSearch(job.request, bundle, model, embeddings, context.device)
         rows = max(job.rows_per_file // job.request.k, 1)
-        parts = {"neighbors": (cut(len(job.request.anchors), rows), search.table)}
+        parts: dict[str, _Part] = {"neighbors": (cut(len(job.request.anchors), rows), search.table)}
     else:
+        assert isinstance(job.request, NodeRequest)
         tables = NodeTables(job.request.what, task, model, job.request.nodes)
         parts = {
             name: (
@@ -114,6 +123,35 @@ def _write(
             )
             for name in job.request.node_types
         }
+    return _write_parts(job, parts, context)
+
+
+def _write_edges(
+    job: InferenceJob, request: EdgeRequest, task: Task, model: nn.Module, context: WorkerContext
+) -> dict[str, list[dict[str, Any]]]:
+    """Writes the table of edges; every rank takes every world-size-th file."""
+    env, spec = task.env, task.spec
+    assert spec is not None
+    edges = edges_to_predict(spec, env.bundle)
+    name, how = edge_type_name(edges.edge_type), env.loaded.config.training.eval
+    if context.rank == 0:
+        when = "" if request.as_of is None else f", as of {request.as_of}"
+        say(
+            f"predicting {edges.num_edges:,} {name}: {how}{when}, {context.world_size} worker(s), "
+            f"{context.device}"
+        )
+    exact = how == "exact"
+    tables = EdgeTables(request.what, task, model, edges, request.as_of, exact=exact)
+    ranges = cut(edges.num_edges, job.rows_per_file, tables.alignment)
+    try:
+        return _write_parts(job, {name: (ranges, tables.range)}, context)
+    finally:
+        tables.close()
+
+
+def _write_parts(
+    job: InferenceJob, parts: Mapping[str, _Part], context: WorkerContext
+) -> dict[str, list[dict[str, Any]]]:
     written: dict[str, list[dict[str, Any]]] = {}
     for table, (ranges, make) in parts.items():
         mine, failure, pace = [], None, Pace(f"writing {table}", ranges[-1][1])

@@ -24,7 +24,7 @@ from raygnn.metrics import (
     compare,
 )
 
-_LESS_IS_BETTER = ("mae",)
+_LESS_IS_BETTER = ("mae", "rmse")
 _NUM_STANDARD_ERRORS = 2
 
 
@@ -86,6 +86,8 @@ class Baselines:
             return spread / math.sqrt(self.num_rows)
         if metric == "mae":  # errors spread about as much as they are large
             return value / math.sqrt(self.num_rows)
+        if metric == "rmse":  # of normal errors
+            return value / math.sqrt(2 * self.num_rows)
         if metric == "r2":
             share = max(value, 0.0) + 1 / self.num_rows  # noise explains about 1 / n
             return 2 * math.sqrt(share / self.num_rows) * (1 - value)

@@ -76,6 +76,21 @@ class Output(ABC):
         """The relations that the model's decoder scores, in its order; empty without a decoder."""
         return ()
 
+    @property
+    def predicted_edges(self) -> EdgeType | None:
+        """The edge type whose edges `predictions` are of; None where they are of nodes."""
+        return None
+
+    @property
+    def own_columns(self) -> tuple[str, ...]:
+        """Feature columns of predicted edges that the head reads beside the embeddings."""
+        return ()
+
+    @property
+    def splits_edges(self) -> bool:
+        """Whether `data.splits` is of edges, of which those held out carry no messages."""
+        return bool(self.links or self.predicted_edges)
+
     def check_predicts(self, what: str, node_types: Sequence[str]) -> None:
         """Checks that a table other than `embeddings` may be made for these node types.
 

@@ -23,6 +23,7 @@ from raygnn.metrics.seed_metrics import (
     F1Macro,
     F1Micro,
     MeanAbsoluteError,
+    RootMeanSquaredError,
 )
 
 __all__ = [
@@ -46,6 +47,7 @@ __all__ = [
     "MeanReciprocalRank",
     "Metric",
     "Problem",
+    "RootMeanSquaredError",
     "SumMetric",
     "TorchMetric",
     "as_metric",

@@ -177,6 +177,24 @@ class MeanAbsoluteError(SumMetric):
         return {self.name: total / count if count else math.nan}
 
 
+class RootMeanSquaredError(SumMetric):
+    """Root of the mean squared error over rows and outputs."""
+
+    name = "rmse"
+    problems = ("regression",)
+
+    def update(self, prediction: Tensor, target: Tensor) -> Tensor:
+        """Sums the squared errors, and counts them."""
+        predicted, actual = _float64(prediction, target)
+        total = (predicted - actual).square().sum()
+        return torch.stack([total, total.new_tensor(float(actual.numel()))])
+
+    def compute(self, state: Tensor) -> dict[str, float]:
+        """Gives `rmse`."""
+        total, count = state.tolist()
+        return {self.name: math.sqrt(total / count) if count else math.nan}
+
+
 class R2(SumMetric):
     """Share of the variance explained, averaged over outputs; scikit-learn's `r2_score`.
 

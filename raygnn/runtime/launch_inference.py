@@ -11,7 +11,7 @@ from raygnn.console import say
 from raygnn.data.bundle import Bundle
 from raygnn.data.filesystem import join, redact
 from raygnn.errors import ConfigError
-from raygnn.inference.job import InferenceJob, NodeRequest, TopKRequest
+from raygnn.inference.job import EdgeRequest, InferenceJob, NodeRequest, TopKRequest
 from raygnn.inference.output_folder import OutputFolder
 from raygnn.outputs.saved_model import SavedModel
 from raygnn.runtime.data_source import open_bundle
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from raygnn.loops.context import WorkerContext
 
 #: Makes the request for a model and a graph that fit each other.
-Ask = Callable[[SavedModel, Bundle], NodeRequest | TopKRequest]
+Ask = Callable[[SavedModel, Bundle], NodeRequest | EdgeRequest | TopKRequest]
 
 
 @dataclass(frozen=True)

@@ -169,6 +169,27 @@ class NodeBatch(Batch):
 
 
 @dataclass(frozen=True, kw_only=True)
+class EdgeBatch(Batch):
+    """Seed edges, and the neighborhoods of their ends without these edges.
+
+    Attributes:
+        end_index: int64 [2, num_edges], local ids of sources and targets; `input_id` are positions
+            of the edges.
+        inputs: float32 [num_edges, width], features of the edges themselves; None without any.
+        labels: by name, [num_edges, ...].
+    """
+
+    end_index: Tensor
+    inputs: Tensor | None
+    labels: dict[str, Tensor]
+
+    @property
+    def y(self) -> Tensor:
+        """[num_edges, ...], the labels that the task is about."""
+        return self.labels["y"]
+
+
+@dataclass(frozen=True, kw_only=True)
 class HardNegatives(TensorRecord):
     """Declared negatives of the anchors of a batch.
 

@@ -54,7 +54,7 @@ class DisjointIds:
 
     def encoded(self, seeds: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """The codes of the seeds."""
-        return {t: self._code(t, ids, self._numbers[t]) for t, ids in seeds.items()}
+        return {t: self.code(t, ids, self._numbers[t]) for t, ids in seeds.items()}
 
     def split(self, node_type: str, codes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Dense ids and numbers of codes."""
@@ -72,7 +72,7 @@ class DisjointIds:
     def joined(self, node_type: str, picks: Picks, numbers: np.ndarray) -> Picks:
         """Picks with codes of the neighbors, each of the number of the node that took it."""
         taken = np.repeat(numbers, np.diff(picks.offsets))
-        return picks._replace(neighbors=self._code(node_type, picks.neighbors, taken))
+        return picks._replace(neighbors=self.code(node_type, picks.neighbors, taken))
 
     def decoded(self, subgraph: SampledSubgraph) -> SampledSubgraph:
         """A sample of codes as one of nodes, their seeds and their times."""
@@ -89,7 +89,8 @@ class DisjointIds:
             temporal=self._temporal,
         )
 
-    def _code(self, node_type: str, nodes: np.ndarray, numbers: np.ndarray) -> np.ndarray:
+    def code(self, node_type: str, nodes: np.ndarray, numbers: np.ndarray) -> np.ndarray:
+        """What stands for nodes in the neighborhoods of these numbers."""
         return nodes + numbers * self._graph.num_nodes(node_type)
 
 

@@ -93,6 +93,7 @@ class Exclusion:
         Args:
             indices: neighbors by edge.
             is_sorted: whether each node's neighbors ascend; else all of a node's edges are read.
+            nodes: int64 [num_nodes], as destinations were given to `of`.
             starts: int64 [num_nodes], each node's first edge.
             degrees: int64 [num_nodes], how many of them to look at.
         Returns:

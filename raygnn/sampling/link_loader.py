@@ -135,12 +135,7 @@ class LinkLoader(BatchSequence[LinkBatch]):
         plan: LinkPlan,
         **options: Unpack[SequenceOptions],
     ) -> None:
-        if not isinstance(sampler, NeighborSampler):
-            raise ConfigError(
-                f"sampling.type={type(sampler).__name__!r} is invalid: links are kept out of their "
-                "own messages by raygnn's sampler, and PyG's cannot leave edges out. Use raygnn's.",
-                id="sampling-links-sampler",
-            )
+        sampler = check_link_sampler(sampler)
         if sampler.disjoint:
             raise ConfigError(DISJOINT_LINKS, id="sampling-disjoint-links")
         _check_edge_types(graph, supervision, plan.reverse_types)
@@ -375,6 +370,21 @@ class LinkLoader(BatchSequence[LinkBatch]):
             draw_probability=torch.from_numpy(probability),
             link_share=torch.from_numpy(self.link_share[offered]),
         )
+
+
+def check_link_sampler(sampler: NeighborSampler | BaseSampler) -> NeighborSampler:
+    """Checks that a sampler can keep links out of their own messages.
+
+    Raises:
+        ConfigError: it is not raygnn's.
+    """
+    if not isinstance(sampler, NeighborSampler):
+        raise ConfigError(
+            f"sampling.type={type(sampler).__name__!r} is invalid: links are kept out of their "
+            "own messages by raygnn's sampler, and PyG's cannot leave edges out. Use raygnn's.",
+            id="sampling-links-sampler",
+        )
+    return sampler
 
 
 def _optional(values: np.ndarray | None) -> Tensor | None:

@@ -75,7 +75,8 @@ class LocalPicker:
         if horizon is not None:
             skips = self._find_late(horizon, starts, degrees)
         if request.exclude is not None:
-            excluded = request.exclude.skips(indices, is_sorted, nodes, starts, degrees, scratch)
+            keys = nodes if request.exclude_keys is None else request.exclude_keys
+            excluded = request.exclude.skips(indices, is_sorted, keys, starts, degrees, scratch)
             skips = merged(skips, excluded) if skips and excluded else skips or excluded
         weight = request.weight
         if weight is not None and weight in self._bundle.columns(self._edge_type):

@@ -92,6 +92,7 @@ class NeighborSampler(BaseSampler):
         key: BatchKey,
         *,
         exclude: Mapping[EdgeType, np.ndarray] | None = None,
+        exclude_for: Mapping[EdgeType, np.ndarray] | None = None,
         times: Mapping[str, np.ndarray] | None = None,
         isolated: Mapping[str, np.ndarray] | None = None,
     ) -> SampledSubgraph:
@@ -103,6 +104,9 @@ class NeighborSampler(BaseSampler):
             exclude: by edge type, integer [2, num_pairs], (source, destination) dense ids, in any
                 order. No edge between the two of a pair is taken, parallel ones included: the
                 sample is that of the graph without them.
+            exclude_for: by edge type, int64 [num_pairs], with `disjoint` only: each pair is left
+                out of the neighborhood of the seed of this number, counted over the types in their
+                order, and of no other; None leaves it out of all.
             times: by node type, int64 or float64, the time of each seed, with `temporal` only.
             isolated: by node type, dense ids of seeds that take no edge, as if they had none.
         Raises:
@@ -113,8 +117,9 @@ class NeighborSampler(BaseSampler):
         ids = None
         if self.disjoint or self.temporal is not None:
             ids = DisjointIds(self.graph, checked, self.temporal, times, disjoint=self.disjoint)
-        excluded = exclusions(self.graph, exclude or {})
-        given = _Given(key, excluded, isolated or {}, ids)
+        code_of = None if ids is None or exclude_for is None else ids.code
+        excluded = exclusions(self.graph, exclude or {}, exclude_for or {}, code_of)
+        given = _Given(key, excluded, isolated or {}, ids, by_code=code_of is not None)
         with self._workspaces.lend() as growing:
             growing.start(checked if ids is None else ids.encoded(checked))
             for hop in range(self.num_hops):
@@ -190,6 +195,7 @@ class NeighborSampler(BaseSampler):
             key=given.key,
             hop=hop,
             exclude=given.excluded.get(edge_type),
+            exclude_keys=codes if given.by_code else None,
             weight=self.weight,
             horizon=horizon,
             salts=salts,
@@ -212,9 +218,11 @@ class _Given(NamedTuple):
         excluded: by edge type, edges that are not there.
         isolated: by node type, dense ids of seeds that take no edge.
         ids: what tells nodes of several neighborhoods apart; None where seeds share nodes.
+        by_code: edges are left out of the neighborhoods of single seeds.
     """
 
     key: BatchKey
     excluded: dict[EdgeType, Exclusion]
     isolated: Mapping[str, np.ndarray]
     ids: DisjointIds | None
+    by_code: bool = False

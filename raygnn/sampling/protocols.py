@@ -30,6 +30,7 @@ class PickRequest:
         hop: 0 next to the seeds.
         exclude: edges that are not there: what is taken is what the graph without them, all else in
             its order, would give.
+        exclude_keys: int64 [num_nodes], what stands for each node in `exclude`; None is the node.
         weight: a column of weights: edges are taken in proportion to it, those of weight 0 never;
             along edge types without the column all weigh the same.
         horizon: how late an edge may be for each node; nodes of other times draw otherwise.
@@ -42,6 +43,7 @@ class PickRequest:
     key: BatchKey
     hop: int
     exclude: Exclusion | None = None
+    exclude_keys: np.ndarray | None = None
     weight: str | None = None
     horizon: Horizon | None = None
     salts: np.ndarray | None = None

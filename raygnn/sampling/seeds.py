@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 
 import numpy as np
 
@@ -10,7 +11,7 @@ from raygnn.data.edge_types import EdgeType, edge_type_name
 from raygnn.data.time_units import check_time_units
 from raygnn.errors import ConfigError, DataError
 from raygnn.sampling.exclusion import Exclusion
-from raygnn.sampling.protocols import GraphStore
+from raygnn.sampling.protocols import GraphStore, ends
 from raygnn.sampling.temporal import LAST, UNIFORM, Temporal
 
 
@@ -26,12 +27,17 @@ def check_seeds(graph: GraphStore, node_type: str, seeds: np.ndarray) -> np.ndar
 
 
 def exclusions(
-    graph: GraphStore, pairs: Mapping[EdgeType, np.ndarray]
+    graph: GraphStore,
+    pairs: Mapping[EdgeType, np.ndarray],
+    numbers: Mapping[EdgeType, np.ndarray] = MappingProxyType({}),
+    code: Callable[[str, np.ndarray, np.ndarray], np.ndarray] | None = None,
 ) -> dict[EdgeType, Exclusion]:
     """Gives excluded pairs by the node that would take the edge.
 
     Args:
         pairs: by edge type, integers [2, num_pairs], (source, destination) dense ids.
+        numbers: by edge type, int64 [num_pairs], of the neighborhood that each pair is left out of.
+        code: with numbers, what stands for nodes of a type in neighborhoods; see `DisjointIds`.
     Raises:
         DataError: the graph has no such edge type, or an end is not one of its nodes.
     """
@@ -52,6 +58,9 @@ def exclusions(
         source = _check_ids(graph, edge_type[0], both[0], where)
         target = _check_ids(graph, edge_type[2], both[1], where)
         destination, neighbor = (target, source) if graph.direction == "in" else (source, target)
+        if code is not None:
+            taker = ends(edge_type, graph.direction)[1]
+            destination = code(taker, destination, numbers[edge_type])
         found[edge_type] = Exclusion.of(destination, neighbor)
     return found
 

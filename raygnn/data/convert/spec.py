@@ -22,15 +22,13 @@ from raygnn.data.convert.spec_tables import (
     typed_values,
 )
 from raygnn.data.edge_types import EdgeType, edge_type_name
-from raygnn.data.hashing import splitmix64_array
-from raygnn.data.links.split import node_hashes
-from raygnn.data.splits import hash_split, split_bounds
+from raygnn.data.links.split import pair_split
+from raygnn.data.splits import hash_split
 from raygnn.data.tables.columns import FeatureColumns, Features, SparseRows, split_column
 from raygnn.data.tables.graph_tables import EdgeRows, GraphTables, NodeRows, edge_rows, node_rows
 from raygnn.data.tables.spec import (
     Column,
     EdgeSpec,
-    HashShares,
     LabelEdgeSpec,
     NodeColumns,
     NodeSpec,
@@ -374,6 +372,7 @@ def _with_table(rows: EdgeRows, table: pa.Table) -> EdgeRows:
         rows.directed,
         rows.split,
         rows.reverse_of,
+        rows.labels,
     )
 
 
@@ -393,6 +392,10 @@ def _edge_rows(parts: Sequence[_Ends]) -> EdgeRows:
         pa.chunked_array([part.target for part in parts]).combine_chunks(),
         features,
         weight,
+        labels={
+            name: typed_values(tables, column, f"labels.{name}")
+            for name, column in spec.labels.items()
+        },
     )
     table = rows.table
     if spec.time is not None:
@@ -412,6 +415,7 @@ def _edge_rows(parts: Sequence[_Ends]) -> EdgeRows:
         directed,
         None if spec.split is None else "split",
         reverse_of,
+        rows.labels,
     )
 
 
@@ -420,18 +424,9 @@ def _edge_split(part: _Ends) -> pa.Array:
     shares = part.table.shares(part.spec.split)
     if shares is None:
         return _split_text(part.table, part.spec.split)
-    return split_column(_pair_split(part, shares))
-
-
-def _pair_split(part: _Ends, shares: HashShares) -> np.ndarray:
-    """By the hash of (seed, unordered pair of ids), as data.splits of type hash has it."""
-    source = node_hashes(part.source, part.spec.type[0], shares.seed)
-    target = node_hashes(part.target, part.spec.type[2], shares.seed)
-    low, high = np.minimum(source, target), np.maximum(source, target)
-    hashed = splitmix64_array(splitmix64_array(low) + high)
-    position = (hashed >> np.uint64(11)) * 2.0**-53
-    codes = np.searchsorted(split_bounds(shares.hash), position, side="right") + 1
-    return (codes & 3).astype(np.uint8)
+    source_type, _, target_type = part.spec.type
+    source, target = (source_type, part.source), (target_type, part.target)
+    return split_column(pair_split(source, target, shares.hash, shares.seed))
 
 
 def _check_known(

@@ -12,6 +12,12 @@ import numpy as np
 
 from raygnn.data.arrays import create_array, open_array
 from raygnn.data.bundle_record import INDICES, INDPTR, ColumnInfo, NodeRecord, column_path
+from raygnn.data.ingest.build_nodes import (
+    class_names,
+    class_numbers,
+    describe_column,
+    greatest_class,
+)
 from raygnn.data.ingest.edge_plan import EdgePlan, plan_reverse
 from raygnn.data.ingest.edge_tasks import (
     DST,
@@ -116,13 +122,19 @@ def build_edges(
         context.progress(f"ingest: no rows in {', '.join(empty)}")
     results = _convert(builds, pieces, nodes, context)
     _report(builds, results, context)
+    names = [_number_classes(*given) for given in zip(builds, pieces, results, strict=True)]
     counts = [[result.counts for result in found] for found in results]
-    for build, found in zip(tuple(builds), results, strict=True):
+    for build, found, of_build in zip(tuple(builds), results, tuple(names), strict=True):
         if build.plan.reverse is not None:
             builds.append(_reversed(build, context))
+            names.append(of_build)
             counts.append([r.reverse_counts for r in found if r.reverse_counts is not None])
     context.progress("ingest: sorting edges by destination")
-    return sort_edges(builds, counts, context.schedule)
+    built = sort_edges(builds, counts, context.schedule)
+    return [
+        _with_classes(build.folder, made, of_build)
+        for build, made, of_build in zip(builds, built, names, strict=True)
+    ]
 
 
 def sort_edges(
@@ -336,6 +348,37 @@ def _create_result(build: EdgeBuild, num_edges: int) -> None:
     fits = build.num_src <= MAX_INT32_NODES
     create_array(build.folder / INDICES, (num_edges,), np.int32 if fits else np.int64)
     _create_columns(build.plan, build.folder, num_edges)
+
+
+def _number_classes(
+    build: EdgeBuild, pieces: Sequence[Piece], results: Sequence[EdgeResult]
+) -> dict[str, tuple[str, ...]]:
+    """Numbers the classes of string labels; returns their names by label."""
+    found = {}
+    for plan in build.plan.columns:
+        if plan.label != "class_name":
+            continue
+        found[plan.name] = names = class_names(results, plan.name)
+        column = open_array(column_path(build.rows, plan.name), "r+")
+        for piece, result in zip(pieces, results, strict=True):
+            rows = slice(piece.row_start, piece.row_start + piece.num_rows)
+            column[rows] = class_numbers(result, plan.name, names)[column[rows]]
+    return found
+
+
+def _with_classes(
+    folder: Path, built: BuiltEdges, names: Mapping[str, tuple[str, ...]]
+) -> BuiltEdges:
+    """With the classes of its labels."""
+    columns = []
+    for plan, info in zip(built.plan.columns, built.columns, strict=True):
+        if plan.label is not None:
+            column = open_array(column_path(folder, plan.name))
+            greatest = greatest_class(column) if plan.label == "class" else -1
+            given = (built.num_edges, greatest, names.get(plan.name, ()))
+            info = describe_column(built.plan.table, plan, *given)
+        columns.append(info)
+    return replace(built, columns=tuple(columns))
 
 
 def _built(build: EdgeBuild, num_edges: int) -> BuiltEdges:

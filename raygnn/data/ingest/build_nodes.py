@@ -13,6 +13,7 @@ from raygnn.data.bundle_record import SPLIT, ColumnInfo, NodeRecord, column_path
 from raygnn.data.id_map import BYTES, IDS, OFFSETS, IdIndex, build_index
 from raygnn.data.ingest.column_plan import DensePlan, SparsePlan
 from raygnn.data.ingest.decode import sparse_index_dtype
+from raygnn.data.ingest.edge_tasks import EdgeResult
 from raygnn.data.ingest.findings import MAX_EXAMPLES, Finding, merge
 from raygnn.data.ingest.node_tasks import (
     BAD,
@@ -30,7 +31,7 @@ from raygnn.data.ingest.schedule import BuildContext
 from raygnn.errors import DataError
 
 _CHUNK_ROWS = 1 << 20
-# Class numbers up to here may have gaps, however few nodes there are.
+# Class numbers up to here may have gaps, however few rows there are.
 _ALWAYS_CLASSES = 1000
 
 
@@ -194,7 +195,7 @@ def id_text(plan: NodePlan, folder: Path, row: int) -> str:
     return repr(bytes(data[offsets[row] : offsets[row + 1]]).decode("utf-8", "replace"))
 
 
-def class_names(results: Sequence[NodeResult], label: str) -> tuple[str, ...]:
+def class_names(results: Sequence[NodeResult | EdgeResult], label: str) -> tuple[str, ...]:
     """The names of a string label, sorted: a name's place is its class."""
     names: set[str] = set()
     for result in results:
@@ -202,7 +203,7 @@ def class_names(results: Sequence[NodeResult], label: str) -> tuple[str, ...]:
     return tuple(sorted(names))
 
 
-def class_numbers(result: NodeResult, label: str, names: Sequence[str]) -> np.ndarray:
+def class_numbers(result: NodeResult | EdgeResult, label: str, names: Sequence[str]) -> np.ndarray:
     """int64: the class by the code that a piece has written; the last, of code -1, is -1."""
     place = {name: i for i, name in enumerate(names)}
     return np.array([*(place[name] for name in result.class_names.get(label, ())), -1], np.int64)
@@ -241,9 +242,9 @@ def greatest_class(column: np.ndarray) -> int:
 
 
 def describe_column(
-    table: str, plan: DensePlan, num_nodes: int, greatest: int, names: Sequence[str]
+    table: str, plan: DensePlan, num_rows: int, greatest: int, names: Sequence[str]
 ) -> ColumnInfo:
-    """The record of a dense column of nodes.
+    """The record of a dense column of nodes, or of a label of edges.
 
     Args:
         greatest: class of a label with class numbers.
@@ -262,10 +263,10 @@ def describe_column(
                 f"invalid: the column holds {found} classes. Set {found}, or leave it out.",
                 id="labels-num-classes",
             )
-        if plan.num_classes is None and found > max(num_nodes, _ALWAYS_CLASSES):
+        if plan.num_classes is None and found > max(num_rows, _ALWAYS_CLASSES):
             raise DataError(
                 f"{table}.labels.{plan.name} is invalid: classes are 0 and up, and its "
-                f"greatest is {found - 1:,}, of {num_nodes:,} nodes. Number the classes without "
+                f"greatest is {found - 1:,}, of {num_rows:,} rows. Number the classes without "
                 "gaps, write them as strings, or set num_classes.",
                 id="labels-class-gaps",
             )

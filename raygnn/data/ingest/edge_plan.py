@@ -13,6 +13,7 @@ from raygnn.data.ingest.column_plan import (
     DensePlan,
     needed_columns,
     plan_feature,
+    plan_label,
     plan_split,
     plan_time,
     plan_weight,
@@ -59,7 +60,7 @@ def edge_columns(table: EdgeTable | LabelEdgeTable) -> list[str]:
     """The table columns that an edge type or a set of label edges needs."""
     features = table.features if isinstance(table, EdgeTable) else {}
     return needed_columns(
-        features, {}, [table.source, table.target, table.weight, table.time, table.split]
+        features, table.labels, [table.source, table.target, table.weight, table.time, table.split]
     )
 
 
@@ -139,6 +140,8 @@ def edge_folder(edge_type: EdgeType) -> str:
 
 
 def _plan_roles(table: EdgeTable | LabelEdgeTable, scanned: ScannedTable) -> Iterator[DensePlan]:
+    for name, spec in table.labels.items():
+        yield plan_label(scanned, name, spec)
     if table.weight is not None:
         yield plan_weight(scanned, table.weight)
     if table.time is not None:

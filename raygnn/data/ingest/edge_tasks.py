@@ -19,7 +19,13 @@ from raygnn.data.arrays import open_array
 from raygnn.data.bundle_record import INDICES, INDPTR, column_path
 from raygnn.data.id_map import IdIndex, IdMap
 from raygnn.data.ingest.column_plan import DensePlan
-from raygnn.data.ingest.decode import dense_rows, null_mask, split_rows
+from raygnn.data.ingest.decode import (
+    class_name_rows,
+    dense_rows,
+    label_rows,
+    null_mask,
+    split_rows,
+)
 from raygnn.data.ingest.edge_plan import EdgePlan
 from raygnn.data.ingest.findings import Finding, FindingCollector
 from raygnn.data.ingest.pieces import Piece, read_blocks
@@ -165,12 +171,14 @@ class EdgeResult:
         counts: edges per destination range, reverse copies included.
         reverse_counts: edges per range of sources, where the reverse type is made too.
         num_dropped: rows that break some rule.
+        class_names: per string label, the names in the order of the codes that were written.
     """
 
     findings: tuple[Finding, ...]
     counts: np.ndarray
     reverse_counts: np.ndarray | None
     num_dropped: int
+    class_names: Mapping[str, tuple[str, ...]]
 
 
 @dataclass(frozen=True)
@@ -228,6 +236,7 @@ def convert_edges(task: EdgeTask) -> EdgeResult:
     if task.reverse_ranges is not None:
         reverse_counts = np.zeros(task.reverse_ranges.num_ranges, np.int64)
     num_dropped = 0
+    class_names: dict[str, dict[str, int]] = {}
     for offset, columns in read_blocks(piece, plan.types):
         num_rows = len(columns[plan.source])
         start = piece.row_start + offset
@@ -238,7 +247,7 @@ def convert_edges(task: EdgeTask) -> EdgeResult:
         for column in plan.columns:
             # Each column is checked by itself, so that one bad column hides no other.
             earlier, findings.bad = findings.bad, np.zeros(num_rows, bool)
-            out[column.name][rows] = _values(column, columns, findings)
+            out[column.name][rows] = _values(column, columns, findings, class_names)
             findings.bad |= earlier
         src_ids[findings.bad] = edge_kernels.DROPPED
         dst_ids[findings.bad] = edge_kernels.DROPPED
@@ -249,15 +258,23 @@ def convert_edges(task: EdgeTask) -> EdgeResult:
         if task.reverse_ranges is not None and reverse_counts is not None:
             shift = task.reverse_ranges.shift
             edge_kernels.count_ranges(dst_ids, src_ids, False, shift, reverse_counts)
-    return EdgeResult(tuple(findings.findings()), counts, reverse_counts, num_dropped)
+    names = {label: tuple(codes) for label, codes in class_names.items()}
+    return EdgeResult(tuple(findings.findings()), counts, reverse_counts, num_dropped, names)
 
 
 def _values(
-    column: DensePlan, columns: Mapping[str, pa.Array], findings: FindingCollector
+    column: DensePlan,
+    columns: Mapping[str, pa.Array],
+    findings: FindingCollector,
+    class_names: dict[str, dict[str, int]],
 ) -> np.ndarray:
+    name = column.sources[0].column
     if column.role == "split":
-        name = column.sources[0].column
         return split_rows(columns[name], name, findings)
+    if column.label == "class_name":
+        return class_name_rows(columns[name], class_names.setdefault(column.name, {}))
+    if column.label is not None:
+        return label_rows(column, columns, findings)
     return dense_rows(column, columns, findings)
 
 

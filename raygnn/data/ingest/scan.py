@@ -243,7 +243,7 @@ def fingerprint(
         marks = list(pool.map(content_mark, [file for _, file in flat]))
     content = {
         "bundle_version": format_version,
-        "manifest": manifest.model_dump(mode="json"),
+        "manifest": _content(manifest),
         "options": dict(options),
         "files": [
             [table, file.name, file.size, mark]
@@ -253,6 +253,15 @@ def fingerprint(
     # Keys keep their order: types and columns are listed in the manifest's.
     text = json.dumps(content, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+
+def _content(manifest: Manifest) -> dict[str, Any]:
+    """The manifest as JSON, without keys of edges that bundles of older versions did not have."""
+    content = manifest.model_dump(mode="json")
+    for table in (*content["edge_types"], *content["label_edges"]):
+        if not table["labels"]:
+            del table["labels"]
+    return content
 
 
 def content_mark(file: TableFile) -> str:

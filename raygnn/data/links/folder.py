@@ -64,6 +64,15 @@ def rows_of(folder: Path) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarra
     return anchors, indptr, targets, open_array(times) if times.exists() else None
 
 
+def labelled_positions(folder: Path, split: str) -> np.ndarray:
+    """int64, positions in the table of the labelled edges of a split, ascending, mapped."""
+    return open_array(_positions_path(folder, split))
+
+
+def _positions_path(folder: Path, split: str) -> Path:
+    return folder / f"{split}.npy"
+
+
 def _codes_path(folder: Path, edge_type: EdgeType) -> Path:
     return folder / "codes" / f"{edge_type_name(edge_type)}.npy"
 
@@ -80,6 +89,12 @@ def _build(bundle: Bundle, link: LinkSplit, folder: Path) -> None:
         else:
             found = _followers(bundle, link, table, codes, edge_type, work)
             np.save(_codes_path(folder, edge_type), found)
+    if link.label is not None:
+        for split, name in enumerate(SPLIT_NAMES, start=1):
+            is_seed = (codes >> link_kernels.SUPERVISION_SHIFT & 3) == split
+            np.save(_positions_path(folder, name), np.flatnonzero(is_seed))
+        shutil.rmtree(work)
+        return
     by_anchor, codes = (table, codes) if link.labels else _by_anchor(bundle, link, codes, work)
     for split, name in enumerate(SPLIT_NAMES, start=1):
         anchors = _write_supervision(by_anchor, codes, split, folder / name)
@@ -101,7 +116,7 @@ def _followers(
         csr = bundle.csr(link.edge_type)
         if np.array_equal(csr.indptr, csc.indptr) and np.array_equal(csr.indices, csc.indices):
             return codes[csr.e_id] & _MESSAGE_BITS
-        if link.rule is not None and link.rule.type == "hash":
+        if link.rule is not None and link.rule.type == "hash" and link.label is None:
             reverse = message_table(bundle, edge_type)
             found = np.zeros(len(csc.indices), np.uint8)
             hash_links(bundle, link, reverse, found)

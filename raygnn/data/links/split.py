@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,7 +17,7 @@ from raygnn.data.bundle import Bundle, LabelEdges
 from raygnn.data.edge_types import EdgeType, edge_type_name
 from raygnn.data.hashing import hash_ids, splitmix64_array
 from raygnn.data.links import kernels as link_kernels
-from raygnn.data.splits import split_bounds, temporal_codes
+from raygnn.data.splits import has_label, split_bounds, temporal_codes
 from raygnn.errors import DataError
 
 if TYPE_CHECKING:
@@ -39,6 +40,8 @@ class LinkSplit:
         seed: of the rule, where it sets none, and of the disjoint share.
         disjoint_train_ratio: this share of the pairs of training is for supervision only, and the
             rest for messages only; 0 makes every edge of training both.
+        label: a label column: each edge that has a value there is supervision by its own split,
+            parallel edges and reverses too, and no other edge is. Null makes a link of each pair.
     """
 
     edge_type: EdgeType
@@ -46,6 +49,7 @@ class LinkSplit:
     rule: HashSplit | TemporalSplit | None = None
     seed: int = 0
     disjoint_train_ratio: float = 0.0
+    label: str | None = None
 
     @property
     def fingerprint(self) -> str:
@@ -58,6 +62,7 @@ class LinkSplit:
             self.seed,
             self.disjoint_train_ratio,
         ]
+        content += [] if self.label is None else [self.label]  # older folders keep their names
         return hashlib.sha256(json.dumps(content).encode()).hexdigest()[:20]
 
 
@@ -152,29 +157,61 @@ def split_links(bundle: Bundle, link: LinkSplit, table: LinkTable, folder: Path)
         DataError: the table has no column that the rule needs.
     """
     codes = np.zeros(len(table.indices), np.uint8)
+    if link.label is not None:
+        splits = _splits_of_labelled(bundle, link, table)
+        stages = _resolved(table, splits, folder, earliest=False) & link_kernels.STAGE_MASK
+        return stages | splits << link_kernels.SUPERVISION_SHIFT
     if link.rule is not None and link.rule.type == "hash":
         hash_links(bundle, link, table, codes)
         codes |= codes << link_kernels.SUPERVISION_SHIFT
     else:
         splits = own_splits(bundle, link, table)
-        order = column_order(table, folder / "order.npy")
-        columns = table.indices if order is None else table.indices[order]
-        ordered = splits if order is None else splits[order]
-        is_symmetric = table.row_type == table.column_type
-        resolved = codes if order is None else np.zeros_like(codes)
-        link_kernels.resolve_pairs(
-            table.indptr, columns, ordered, is_symmetric, link.rule is not None, resolved
-        )
-        if order is not None:
-            codes[order] = resolved
+        codes = _resolved(table, splits, folder, earliest=link.rule is not None)
     if link.disjoint_train_ratio:
         hold_disjoint(bundle, link, table, codes)
     return codes
 
 
-def own_splits(bundle: Bundle, link: LinkSplit, table: LinkTable) -> np.ndarray:
+def _resolved(table: LinkTable, splits: np.ndarray, folder: Path, *, earliest: bool) -> np.ndarray:
+    """Codes of the edges of a table from their own splits; see `link_kernels.resolve_pairs`."""
+    codes = np.zeros_like(splits)
+    order = column_order(table, folder / "order.npy")
+    columns = table.indices if order is None else table.indices[order]
+    ordered = splits if order is None else splits[order]
+    is_symmetric = table.row_type == table.column_type
+    resolved = codes if order is None else np.zeros_like(codes)
+    link_kernels.resolve_pairs(table.indptr, columns, ordered, is_symmetric, earliest, resolved)
+    if order is not None:
+        codes[order] = resolved
+    return codes
+
+
+def label_values(bundle: Bundle, link: LinkSplit) -> np.ndarray:
+    """The label of each edge: [num_edges, ...], in the order of the table."""
+    assert link.label is not None
+    if not link.labels:
+        values = bundle.column(link.edge_type, link.label)
+        assert isinstance(values, np.ndarray)
+        return values
+    edges = find_label_edges(bundle, link.edge_type, "positive")
+    assert edges is not None
+    return bundle.label_column(edges, link.label)
+
+
+def _splits_of_labelled(bundle: Bundle, link: LinkSplit, table: LinkTable) -> np.ndarray:
+    """The split of every edge with a label, 0 of the others."""
+    is_labelled = has_label(label_values(bundle, link))
+    splits = own_splits(bundle, link, table, is_labelled)
+    return np.where(is_labelled, splits, 0).astype(np.uint8)
+
+
+def own_splits(
+    bundle: Bundle, link: LinkSplit, table: LinkTable, counted: np.ndarray | None = None
+) -> np.ndarray:
     """The split of every edge by its own column, time or pair, whatever others of its pair have.
 
+    Args:
+        counted: bool mask of the edges that quantiles of times are of; null means all.
     Raises:
         DataError: the table has no column that the rule needs.
     """
@@ -199,7 +236,7 @@ def own_splits(bundle: Bundle, link: LinkSplit, table: LinkTable) -> np.ndarray:
             f"with time under {where} in graph.yaml, or set a rule of type hash.",
             id="links-no-times",
         )
-    return temporal_codes(table.time, None, table.unit, link.rule)
+    return temporal_codes(table.time, counted, table.unit, link.rule)
 
 
 def hash_links(bundle: Bundle, link: LinkSplit, table: LinkTable, out: np.ndarray) -> None:
@@ -240,3 +277,26 @@ def node_hashes(ids: pa.Array, node_type: str, seed: int) -> np.ndarray:
     """uint64 hashes of (seed, node type, original id); user 5 and item 5 are not alike."""
     key = int(hash_ids(pa.array([node_type]), 0)[0])
     return splitmix64_array(hash_ids(ids, seed), key)
+
+
+def pair_split(
+    source: tuple[str, pa.Array],
+    target: tuple[str, pa.Array],
+    fractions: Sequence[float],
+    seed: int,
+) -> np.ndarray:
+    """Splits by the hash of (seed, unordered pair of ids), as `data.splits` of type hash does.
+
+    Args:
+        source, target: node type and original ids of an end of each edge.
+        fractions: shares of train, val and test.
+    Returns:
+        uint8 codes [num_edges].
+    Raises:
+        DataError: the fractions are not shares.
+    """
+    one, other = (node_hashes(ids, node_type, seed) for node_type, ids in (source, target))
+    hashed = splitmix64_array(splitmix64_array(np.minimum(one, other)) + np.maximum(one, other))
+    position = (hashed >> np.uint64(11)) * 2.0**-53
+    codes = np.searchsorted(split_bounds(fractions), position, side="right") + 1
+    return (codes & 3).astype(np.uint8)

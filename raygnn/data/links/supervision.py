@@ -16,7 +16,7 @@ from raygnn.data.links import kernels as link_kernels
 from raygnn.data.links.folder import link_folder, rows_of
 from raygnn.data.links.message_graph import message_graph
 from raygnn.data.links.split import LinkSplit, label_table, message_table
-from raygnn.data.splits import SPLIT_NAMES
+from raygnn.data.splits import SPLIT_NAMES, is_wanted
 from raygnn.data.time_units import AsOf
 from raygnn.errors import DataError
 
@@ -169,18 +169,8 @@ def make_supervision(bundle: Bundle, *links: LinkSplit) -> dict[str, Supervision
         name: _joined([_read(bundle, *each, name) for each in zip(links, folders, strict=True)])
         for name in SPLIT_NAMES
     }
-    link = links[0]
-    wanted = (True, False, False)
-    if link.rule is not None:
-        wanted = (True, True, link.rule.type == "hash" or _has_test(link))
-        if link.rule.type == "hash":
-            fractions = link.rule.fractions
-            wanted = (fractions[0] > 0, fractions[1] > 0, fractions[2] > 0)
-    empty = [
-        name
-        for name, is_wanted in zip(SPLIT_NAMES, wanted, strict=True)
-        if is_wanted and not found[name].num_links
-    ]
+    link, wanted = links[0], is_wanted(links[0].rule)
+    empty = [name for name in SPLIT_NAMES if wanted[name] and not found[name].num_links]
     if empty:
         sizes = ", ".join(f"{name} {edges.num_links:,}" for name, edges in found.items())
         raise DataError(
@@ -321,12 +311,6 @@ def _without_links(edges: SupervisionEdges) -> SupervisionEdges:
     return replace(
         edges, indptr=np.zeros_like(edges.indptr), targets=empty, times=None, hard_negatives=None
     )
-
-
-def _has_test(link: LinkSplit) -> bool:
-    assert link.rule is not None
-    assert link.rule.type == "temporal"
-    return link.rule.quantiles is None or link.rule.quantiles[1] < 1
 
 
 def _label_rows(bundle: Bundle, link: LinkSplit, in_training: bool) -> _Rows:

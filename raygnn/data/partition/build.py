@@ -202,6 +202,7 @@ class _Build:
     fingerprint: str
 
     def run(self, folder: Path) -> PartitionRecord:
+        self._check_no_labels_of_edges()
         nodes = self._number(self._read_nodes())
         gathered = {name: self._gather(name, found) for name, found in nodes.items()}
         reads = [self._read_edges(plan, nodes) for plan in self._tables_of_edges]
@@ -219,6 +220,17 @@ class _Build:
         for part in range(self.how.num_parts):
             self._place_part(folder, part, gathered, edges)
         return record
+
+    def _check_no_labels_of_edges(self) -> None:
+        labelled = [
+            plan.table for plan in self._tables_of_edges if any(c.label for c in plan.columns)
+        ]
+        if labelled:
+            raise DataError(
+                f"{labelled[0]}.labels is invalid: parts have no labels of edges. Leave the labels "
+                "out of graph.yaml, or do not partition the graph.",
+                id="partition-edge-labels",
+            )
 
     @property
     def _tables_of_edges(self) -> list[EdgePlan]:

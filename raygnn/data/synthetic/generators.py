@@ -9,6 +9,7 @@ from raygnn.config.section import Problem, choose_from
 from raygnn.data.synthetic.arguments import argument_problems
 from raygnn.data.synthetic.link_graphs import bipartite, noise, shop
 from raygnn.data.synthetic.node_graphs import houses, planted_partition
+from raygnn.data.synthetic.rating_graphs import ratings
 from raygnn.data.synthetic.rmat import rmat
 from raygnn.data.tables.graph_tables import GraphTables
 from raygnn.errors import ConfigError
@@ -19,6 +20,7 @@ __all__ = [
     "houses",
     "noise",
     "planted_partition",
+    "ratings",
     "rmat",
     "shop",
     "synthetic_tables",
@@ -30,6 +32,7 @@ GENERATORS: dict[str, Callable[..., GraphTables]] = {
     "bipartite": bipartite,
     "shop": shop,
     "houses": houses,
+    "ratings": ratings,
     "noise": noise,
 }
 

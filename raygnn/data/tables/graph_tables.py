@@ -59,6 +59,7 @@ class EdgeRows:
     directed: bool = True
     split: str | None = None
     reverse_of: EdgeType | None = None
+    labels: Mapping[str, FeatureSpec] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -90,15 +91,7 @@ def node_rows(
     """
     columns = {id_name: ids if isinstance(ids, pa.Array) else pa.array(ids)}
     feature_specs = _add_features(columns, features)
-    label_specs: dict[str, FeatureSpec] = {}
-    for name, values in (labels or {}).items():
-        if isinstance(values, np.ndarray):
-            made = label_columns(name, values)
-            columns.update(made.columns)
-            label_specs[name] = made.spec
-        else:
-            columns[name] = values
-            label_specs[name] = name
+    label_specs = _add_labels(columns, labels)
     if time is not None:
         columns["time"] = pa.array(time)
     return NodeRows(
@@ -116,13 +109,19 @@ def edge_rows(
     features: Mapping[str, Features | FeatureColumns] | None = None,
     weight: np.ndarray | None = None,
     time: np.ndarray | None = None,
+    labels: Mapping[str, pa.Array | np.ndarray] | None = None,
 ) -> EdgeRows:
-    """Builds an edge table from arrays of original ids and of what the edges carry."""
+    """Builds an edge table from arrays of original ids and of what the edges carry.
+
+    Args:
+        labels: as of `node_rows`.
+    """
     columns = {
         name: ids if isinstance(ids, pa.Array) else pa.array(ids)
         for name, ids in (("source", source), ("target", target))
     }
     specs = _add_features(columns, features, may_be_sparse=False)
+    label_specs = _add_labels(columns, labels)
     if weight is not None:
         columns["weight"] = pa.array(weight)
     if time is not None:
@@ -134,7 +133,23 @@ def edge_rows(
         features=specs,
         weight=None if weight is None else "weight",
         time=None if time is None else "time",
+        labels=label_specs,
     )
+
+
+def _add_labels(
+    columns: dict[str, pa.Array], labels: Mapping[str, pa.Array | np.ndarray] | None
+) -> dict[str, FeatureSpec]:
+    specs: dict[str, FeatureSpec] = {}
+    for name, values in (labels or {}).items():
+        if isinstance(values, np.ndarray):
+            made = label_columns(name, values)
+            columns.update(made.columns)
+            specs[name] = made.spec
+        else:
+            columns[name] = values
+            specs[name] = name
+    return specs
 
 
 def _add_features(
@@ -334,6 +349,7 @@ def _manifest(tables: GraphTables, folders: Mapping[str | EdgeType, str]) -> str
             "source": edge.source,
             "target": edge.target,
             "features": dict(edge.features),
+            "labels": dict(edge.labels),
             "weight": edge.weight,
             "time": edge.time,
             "split": edge.split,
@@ -349,6 +365,7 @@ def _manifest(tables: GraphTables, folders: Mapping[str | EdgeType, str]) -> str
             "source": edge.source,
             "target": edge.target,
             "sign": sign,
+            "labels": dict(edge.labels),
             "weight": edge.weight,
             "time": edge.time,
             "split": edge.split,

@@ -225,6 +225,7 @@ class EdgeSpec(Reading):
     source: ColumnSpec
     target: ColumnSpec
     features: dict[str, DenseColumns] = Field(default={})
+    labels: dict[str, ColumnSpec] = Field(default={})
     weight: ColumnSpec | None = None
     time: ColumnSpec | None = None
     split: ColumnSpec | None = None
@@ -240,6 +241,7 @@ class LabelEdgeSpec(Reading):
     source: ColumnSpec
     target: ColumnSpec
     sign: Literal["positive", "negative"] = "positive"
+    labels: dict[str, ColumnSpec] = Field(default={})
     weight: ColumnSpec | None = None
     time: ColumnSpec | None = None
     split: ColumnSpec | None = None

@@ -66,6 +66,7 @@ def make_spec(loaded: LoadedConfig, bundle: Bundle, target: TaskTarget) -> Model
     """
     config, feature = loaded.config, target.arguments.feature
     edge_inputs = check_inputs(loaded, bundle, target)
+    edge_columns = {**dict.fromkeys(target.output.own_columns, EDGE_ATTR), **edge_inputs}
     widths = bundle.feature_widths(feature)
     embedded = _embedded_types(loaded, bundle, widths)
     with_rows = [name for name in bundle.node_types if name not in embedded]
@@ -76,10 +77,10 @@ def make_spec(loaded: LoadedConfig, bundle: Bundle, target: TaskTarget) -> Model
             for name in bundle.node_types
         },
         edge_types=tuple(bundle.edge_types),
-        edge_columns={name: edge_widths(bundle, name, bundle.edge_types) for name in edge_inputs},
+        edge_columns={name: edge_widths(bundle, name, bundle.edge_types) for name in edge_columns},
         output=target.trained_output(loaded),
-        standardization=find_standardization(config, bundle, feature, edge_inputs, with_rows),
-        transforms=_find_transforms(bundle, feature, edge_inputs, with_rows),
+        standardization=find_standardization(config, bundle, feature, edge_columns, with_rows),
+        transforms=_find_transforms(bundle, feature, edge_columns, with_rows),
         edge_inputs=edge_inputs,
         fanouts=_find_fanouts(config, bundle),
     )

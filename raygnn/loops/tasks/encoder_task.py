@@ -11,8 +11,10 @@ from typing import Any, ClassVar
 import numpy as np
 from torch import Tensor
 
-from raygnn.config import Component, LoadedConfig, build
+from raygnn.config import Component, Config, LoadedConfig, build
 from raygnn.data.bundle import Bundle
+from raygnn.data.links.message_graph import message_graph
+from raygnn.data.links.split import LinkSplit
 from raygnn.errors import ConfigError
 from raygnn.loops.model_spec import ModelSpec
 from raygnn.loops.task import Task, TaskEnvironment
@@ -29,6 +31,14 @@ from raygnn.sampling.loader import NeighborLoader
 from raygnn.sampling.protocols import GraphStore
 from raygnn.sampling.stores import LocalFeatureStore, LocalGraphStore
 from raygnn.sampling.whole_graph import WholeGraph, WholeGraphLoader
+
+_DEFAULT_WIDTH = 256  # of embeddings, where the config says none
+
+
+def embedding_width(config: Config) -> int:
+    """The width of an encoder's output for tasks that leave it to the config."""
+    args = config.model.args
+    return int(args.get("out_channels") or args.get("hidden_channels") or _DEFAULT_WIDTH)
 
 
 class EncoderTask(Task[BatchT]):
@@ -48,6 +58,7 @@ class EncoderTask(Task[BatchT]):
     def __init__(self, **args: Any) -> None:
         self.arguments: TaskArguments = self.target_class.Arguments.of(args)
         self._loaders: dict[str, Any] = {}
+        self._message_graphs: dict[str, LocalGraphStore] = {}
         self._whole_graphs: dict[frozenset[tuple[str, str]], WholeGraph] = {}
 
     def setup(self, env: TaskEnvironment) -> None:
@@ -75,6 +86,16 @@ class EncoderTask(Task[BatchT]):
     def graph(self) -> LocalGraphStore:
         """The graph that messages pass along."""
         return LocalGraphStore(self.env.bundle, self.env.loaded.config.sampling.direction)
+
+    def message_store(
+        self, links: Sequence[LinkSplit], split: str, *, inductive: bool = False
+    ) -> LocalGraphStore:
+        """The graph that messages pass along in a split of links; see `message_graph`."""
+        if split not in self._message_graphs:
+            graph = message_graph(self.env.bundle, links, split, inductive)  # type: ignore[arg-type]
+            direction = self.env.loaded.config.sampling.direction
+            self._message_graphs[split] = LocalGraphStore(graph, direction)
+        return self._message_graphs[split]
 
     @cached_property
     def features(self) -> LocalFeatureStore:

@@ -19,7 +19,7 @@ import raygnn.infer
 from raygnn.data.bundle import Bundle
 from raygnn.data.ingest.build_bundle import IngestOptions, ingest
 from raygnn.data.tables.graph_tables import EdgeRows, GraphTables, NodeRows, write_tables
-from raygnn.loops.tasks.node_classification.columns import prediction_columns, probability_columns
+from raygnn.loops.tasks.labels.columns import prediction_columns, probability_columns
 from raygnn.loops.tasks.node_classification.output import NodeOutput
 from raygnn.models import GraphSAGE
 from raygnn.sampling.blocks import Block
@@ -199,18 +199,23 @@ def test_outputs_may_go_to_any_store(node_model, tmp_path):
     assert written.table_uri("node") == "memory://infer/out/node"
 
 
+def _output(problem: str, num_outputs: int, names: tuple[str, ...] | None = None) -> NodeOutput:
+    named = {"problem": problem, "num_outputs": num_outputs, "class_names": names}
+    return NodeOutput("n", label="y", **named)
+
+
 def test_columns_of_other_problems():
     logits = torch.tensor([[1.0, -2.0], [-0.5, 3.0]])
-    labels = NodeOutput("n", "y", "multi_label", 2)
+    labels = _output("multi_label", 2)
     columns = prediction_columns(logits, labels)
     assert columns["prediction"].tolist() == [[1, 0], [0, 1]]
     shares = probability_columns(logits, labels)["probability"]
     assert np.allclose(shares, 1 / (1 + np.exp(-logits.numpy())))
-    numbers = prediction_columns(logits[:, :1], NodeOutput("n", "y", "regression", 1))
+    numbers = prediction_columns(logits[:, :1], _output("regression", 1))
     assert numbers["prediction"].tolist() == [1.0, -0.5]
-    numbers = prediction_columns(logits, NodeOutput("n", "y", "regression", 2))
+    numbers = prediction_columns(logits, _output("regression", 2))
     assert numbers["prediction"].tolist() == logits.tolist()
-    classes = prediction_columns(logits, NodeOutput("n", "y", "multi_class", 2))
+    classes = prediction_columns(logits, _output("multi_class", 2))
     assert classes["prediction"].to_pylist() == [0, 1]
-    single = prediction_columns(logits, NodeOutput("n", "y", "multi_class", 2, ("a",)))
+    single = prediction_columns(logits, _output("multi_class", 2, ("a",)))
     assert single["prediction"].to_pylist() == ["a", None]

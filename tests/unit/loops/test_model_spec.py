@@ -80,7 +80,9 @@ def spec(folder: Path) -> ModelSpec:
 
 def test_it_reads_back_as_written(spec):
     assert _read(spec.to_json()) == spec
-    output = NodeOutput("user", "y", "multi_class", 2, ("a", "b"))
+    output = NodeOutput(
+        "user", label="y", problem="multi_class", num_outputs=2, class_names=("a", "b")
+    )
     other = ModelSpec("x", spec.node_types, (BUYS,), {}, output)
     assert _read(other.to_json()) == other
 
@@ -117,7 +119,9 @@ def test_a_file_of_an_older_version_is_read():
     nodes |= {"class_names": ["a", "b"], "scale": None}
     text = _OLD_FILE.replace('"nodes": null', f'"nodes": {json.dumps(nodes)}')
     spec = _read(text.replace(links, '"links": null'))
-    assert spec.output == NodeOutput("item", "y", "multi_class", 2, ("a", "b"))
+    assert spec.output == NodeOutput(
+        "item", label="y", problem="multi_class", num_outputs=2, class_names=("a", "b")
+    )
 
 
 def test_it_crosses_processes(spec):

@@ -265,4 +265,12 @@ def test_every_command_is_documented() -> None:
     found = {tuple(shlex.split(command)[3:5]) for command in documented_commands()}
     assert {first for first, _ in found} == {"draft", "npz", "pyg", "csv", "synthetic"}
     generators = {second for first, second in found if first == "synthetic"}
-    assert generators == {"planted-partition", "rmat", "bipartite", "shop", "houses", "noise"}
+    assert generators == {
+        "planted-partition",
+        "rmat",
+        "bipartite",
+        "shop",
+        "houses",
+        "ratings",
+        "noise",
+    }

@@ -563,3 +563,19 @@ def test_a_table_of_more_needs_files() -> None:
 def test_bad_transforms_are_named(feature: str, match: tuple) -> None:
     with raises(*match):
         TablesSpec.parse(_HEAD + _NODE_TABLE % f"features: {{x: {feature}}}")
+
+
+def test_labels_of_edges(tmp_path: Path) -> None:
+    spec = """
+node_types: {user: {}, film: {}}
+edge_types:
+  - {type: [user, rates, film], files: rates.csv, source: user, target: film, labels: {y: stars}}
+label_edges:
+  - {type: [user, rates, film], files: asked.csv, source: user, target: film, labels: {y: word}}
+"""
+    rates, asked = "user,film,stars\n1,5,4.5\n2,6,\n", "user,film,word\n1,6,good\n"
+    tables = _tables(tmp_path, spec, rates=rates, asked=asked)
+    edge_type = ("user", "rates", "film")
+    assert _column(tables.edges[edge_type], "y") == [4.5, None]
+    assert dict(tables.edges[edge_type].labels) == {"y": "y"}
+    assert _column(tables.label_edges[edge_type, "positive"], "y") == ["good"]

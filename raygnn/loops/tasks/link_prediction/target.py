@@ -13,13 +13,19 @@ import numpy as np
 from raygnn.config.section import Component, Problem
 from raygnn.config.slots import SLOTS
 from raygnn.data.bundle import Bundle
-from raygnn.data.edge_types import REVERSE_PREFIX, EdgeType, edge_type_name, parse_edge_type
+from raygnn.data.edge_types import EdgeType, edge_type_name, parse_edge_type
 from raygnn.data.links.split import LinkSplit
 from raygnn.data.links.supervision import KnownLinks, SupervisionEdges, known_positives
 from raygnn.data.links.supervision import make_supervision as split_links
 from raygnn.data.time_units import check_time_units
 from raygnn.errors import ConfigError, DataError
 from raygnn.loops.tasks.link_prediction.output import LinkOutput
+from raygnn.loops.tasks.link_rules import (
+    forward_types,
+    reverse_types,
+    sampler_rules,
+    split_rule,
+)
 from raygnn.loops.tasks.target import TaskArguments, TaskTarget
 
 if TYPE_CHECKING:
@@ -149,14 +155,7 @@ class LinkTarget(TaskTarget):
                 "Set it to false",
                 id="sampling-disjoint-links",
             )
-        if config.sampling.type is not None:
-            yield Problem(
-                ("sampling", "type"),
-                "links are kept out of their own messages by raygnn's sampler only",
-                "Remove it",
-                id="sampling-links-sampler",
-            )
-
+        yield from sampler_rules(config)
         if config.loader.balances_seeds:
             yield Problem(
                 ("loader", "train", "balanced_seeds"),
@@ -207,13 +206,7 @@ class LinkTarget(TaskTarget):
         if broken := cls.broken_texts(config):
             raise ConfigError([text for _, text in broken])
         edge_types = output.edge_types
-        rule = config.data.splits
-        if rule is not None and rule.type == "per_class":
-            raise ConfigError(
-                "data.splits.type='per_class' is invalid: links have no classes. Set hash or "
-                "temporal, or declare a split column of the edges.",
-                id="split-links-per-class",
-            )
+        rule = split_rule(config)
         links = tuple(
             LinkSplit(
                 edge_type,
@@ -233,7 +226,6 @@ class LinkTarget(TaskTarget):
                 if label.edge_type in edge_types and arguments.labels
             }
             check_time_units(bundle, config.sampling.temporal.column, labels)
-        reverses = {et: bundle.reverse_of(et) for et in bundle.edge_types}
         return cls(
             arguments=arguments,
             output=output,
@@ -243,7 +235,7 @@ class LinkTarget(TaskTarget):
                 tuple(known_positives(bundle, link) for link in links),
                 is_one_type=edge_types[0][0] == edge_types[0][2],
             ),
-            reverse_types={et: other for et, other in reverses.items() if other is not None},
+            reverse_types=reverse_types(bundle),
             has_own_messages=_has_own_messages(config),
         )
 
@@ -344,7 +336,7 @@ def _find_edge_types(bundle: Bundle, arguments: LinkTargetArguments) -> tuple[Ed
     shown = ", ".join(names[:10])
     shown += f" and {len(names) - 10} more" if names[10:] else ""
     if arguments.edge_type is None:
-        forward = _forward(bundle, available)
+        forward = forward_types(bundle, available)
         if len(forward) == 1:
             return (forward[0],)
         raise ConfigError(
@@ -375,18 +367,6 @@ def _find_edge_types(bundle: Bundle, arguments: LinkTargetArguments) -> tuple[Ed
             id="task-edge-types-differ",
         )
     return found
-
-
-def _forward(bundle: Bundle, available: Sequence[EdgeType]) -> list[EdgeType]:
-    """The edge types without those that are the reverse of another."""
-    kept: list[EdgeType] = []
-    for edge_type in available:
-        reverse = bundle.reverse_of(edge_type) if edge_type in bundle.edge_types else None
-        is_named_so = reverse != edge_type and edge_type[1].startswith(REVERSE_PREFIX)
-        is_reverse = reverse in available and is_named_so
-        if reverse == edge_type or (reverse not in kept and not is_reverse):
-            kept.append(edge_type)
-    return kept
 
 
 def _one_direction(bundle: Bundle, links: Sequence[LinkSplit]) -> tuple[LinkSplit, ...]:

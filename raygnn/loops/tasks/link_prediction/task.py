@@ -12,13 +12,12 @@ import torch
 from torch import Tensor, nn
 
 from raygnn.config import LoadedConfig, build
-from raygnn.data.links.message_graph import message_graph
 from raygnn.errors import ConfigError
 from raygnn.loops.baselines import Baselines
 from raygnn.loops.task import EvalOutput, StepOutput, TaskEnvironment
 from raygnn.loops.tasks.build_encoder import build_encoder
 from raygnn.loops.tasks.build_sampler import build_sampler
-from raygnn.loops.tasks.encoder_task import EncoderTask
+from raygnn.loops.tasks.encoder_task import EncoderTask, embedding_width
 from raygnn.loops.tasks.exact_encoding import check_exact
 from raygnn.loops.tasks.link_prediction.full_ranking import FullRankingEvaluation
 from raygnn.loops.tasks.link_prediction.objective import LinkObjective
@@ -92,7 +91,6 @@ class LinkPrediction(EncoderTask[LinkBatch]):
     def __init__(self, **args: Any) -> None:
         super().__init__(**args)
         self._every: dict[str, Tensor] = {}  # embeddings of all nodes, of an exact evaluation
-        self._graphs: dict[str, LocalGraphStore] = {}
 
     def setup(self, env: TaskEnvironment) -> None:
         """Builds the losses."""
@@ -119,10 +117,8 @@ class LinkPrediction(EncoderTask[LinkBatch]):
 
     def build_model(self) -> nn.Module:
         loaded, config = self.env.loaded, self.env.loaded.config
-        width = config.model.args.get("out_channels")
-        chosen = None
-        if width is None:
-            width = chosen = int(config.model.args.get("hidden_channels", 256))
+        width = embedding_width(config)
+        chosen = width if config.model.args.get("out_channels") is None else None
         encoder = build_encoder(loaded, self.env.bundle, self.spec, chosen)
         if config.training.eval == "exact":
             check_exact(encoder, config.model.type)
@@ -214,12 +210,8 @@ class LinkPrediction(EncoderTask[LinkBatch]):
 
     def messages(self, split: str) -> LocalGraphStore:
         """The graph that messages flow along in a split."""
-        if split not in self._graphs:
-            inductive = self.arguments.test_messages == "inductive"
-            direction = self.env.loaded.config.sampling.direction
-            graph = message_graph(self.env.bundle, self.target.links, split, inductive)  # type: ignore[arg-type]
-            self._graphs[split] = LocalGraphStore(graph, direction)
-        return self._graphs[split]
+        inductive = self.arguments.test_messages == "inductive"
+        return self.message_store(self.target.links, split, inductive=inductive)
 
     def _judge(self, batch: LinkBatch, rows: Mapping[str, Tensor]) -> EvalOutput:
         scores = self._scoring.evaluation_scores(self.predictor().decoder, batch.links, rows)

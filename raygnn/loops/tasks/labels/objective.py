@@ -1,11 +1,11 @@
-"""The configured losses of nodes as one loss of a batch."""
+"""The configured losses of labels as one loss of a batch."""
 
 from __future__ import annotations
 
 import torch
 
 from raygnn.config import LoadedConfig
-from raygnn.loops.tasks.node_classification.output import NodeOutput
+from raygnn.loops.tasks.labels.output import LabelOutput
 from raygnn.loops.tasks.objective import Objective
 
 _LOSS_OF = {
@@ -14,15 +14,15 @@ _LOSS_OF = {
     "regression": "mse",
 }
 #: What a term of the loss may take: the model's output (that of `on`) and all of them, the labels,
-#: [num_seeds, channels] of the encoder, the module, and the batch.
+#: [num_seeds, channels] of the encoder (of edges: of both ends), the module, and the batch.
 _INPUTS = frozenset({"prediction", "outputs", "target", "embeddings", "model", "batch"})
 
 
-class NodeObjective(Objective):
+class LabelObjective(Objective):
     """Weighted sum of the terms under `losses`; by default the usual loss of the problem."""
 
     def __init__(
-        self, loaded: LoadedConfig, output: NodeOutput, device: torch.device | None = None
+        self, loaded: LoadedConfig, output: LabelOutput, device: torch.device | None = None
     ) -> None:
         exact = loaded.config.training.eval == "exact"
         inputs = _INPUTS - {"batch"} if exact else _INPUTS  # exact evaluation has no batches

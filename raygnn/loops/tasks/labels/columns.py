@@ -1,4 +1,4 @@
-"""From what a model gives of nodes to columns of predictions, in the words of the input tables."""
+"""From what a model gives to columns of predictions, in the words of the input tables."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import numpy as np
 import pyarrow as pa
 from torch import Tensor
 
-from raygnn.loops.tasks.node_classification.output import NodeOutput
+from raygnn.loops.tasks.labels.output import LabelOutput
 from raygnn.losses.seed_losses import in_units
 
 
-def prediction_columns(outputs: Tensor, of: NodeOutput) -> dict[str, np.ndarray | pa.Array]:
+def prediction_columns(outputs: Tensor, of: LabelOutput) -> dict[str, np.ndarray | pa.Array]:
     """What is predicted, as the label's column has it.
 
     Args:
@@ -35,7 +35,7 @@ def prediction_columns(outputs: Tensor, of: NodeOutput) -> dict[str, np.ndarray 
     return {"prediction": targets[:, 0] if targets.shape[1] == 1 else targets}
 
 
-def probability_columns(outputs: Tensor, of: NodeOutput) -> dict[str, np.ndarray | pa.Array]:
+def probability_columns(outputs: Tensor, of: LabelOutput) -> dict[str, np.ndarray | pa.Array]:
     """`probability`: of each class, or of each label.
 
     Args:

@@ -1,0 +1,92 @@
+"""Edges with labels: which are of which split, and the ends of each."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from raygnn.data.bundle import Bundle
+from raygnn.data.edge_types import EdgeType, edge_type_name
+from raygnn.data.links.folder import labelled_positions, link_folder
+from raygnn.data.links.split import LinkSplit, label_table, message_table
+from raygnn.data.splits import SPLIT_NAMES, Splits, is_wanted
+from raygnn.errors import DataError
+
+
+@dataclass(frozen=True)
+class SeedEdges:
+    """Edges of one type, known by position: message edges by `e_id`, label edges in their order.
+
+    Attributes:
+        edge_type: (source type, relation, target type).
+        indptr: int64 [num_rows + 1], where the edges of each row begin: a row is a target of
+            message edges, a source of label edges. Null of pairs, which are not in the graph.
+        others: [num_edges], dense ids of the other end.
+        by_target: rows are targets.
+        rows: int64 [num_edges], dense ids of the rows, where `indptr` is null.
+        times: int64 or float64 [num_edges], or null.
+    """
+
+    edge_type: EdgeType
+    indptr: np.ndarray | None
+    others: np.ndarray
+    by_target: bool = False
+    rows: np.ndarray | None = None
+    times: np.ndarray | None = None
+
+    @classmethod
+    def of_bundle(cls, bundle: Bundle, edge_type: EdgeType, *, label_edges: bool) -> SeedEdges:
+        """All edges of a type, or its positive label edges.
+
+        Raises:
+            DataError: the graph has no such edges.
+        """
+        link = LinkSplit(edge_type, labels=label_edges)
+        table = label_table(bundle, link) if label_edges else message_table(bundle, edge_type)
+        given = (table.indptr, table.indices)
+        return cls(edge_type, *given, by_target=not label_edges, times=table.time)
+
+    @classmethod
+    def of_pairs(cls, edge_type: EdgeType, sources: np.ndarray, targets: np.ndarray) -> SeedEdges:
+        """Pairs of nodes, int64 dense ids; the graph need not have such edges."""
+        return cls(edge_type, None, targets, rows=sources)
+
+    @property
+    def num_edges(self) -> int:
+        """Number of edges."""
+        return len(self.others)
+
+    def ends(self, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """int64, dense ids of the sources and of the targets of some edges."""
+        others = self.others[positions].astype(np.int64)
+        if self.rows is not None:
+            return self.rows[positions].astype(np.int64), others
+        assert self.indptr is not None
+        rows = np.searchsorted(self.indptr, positions, side="right") - 1
+        return (others, rows) if self.by_target else (rows, others)
+
+
+def split_labelled_edges(bundle: Bundle, link: LinkSplit) -> Splits:
+    """Positions of the labelled edges of each split, ascending.
+
+    The first call on a node splits all edges and keeps the result in the bundle's folder.
+
+    Args:
+        link: with a label.
+    Raises:
+        DataError: the edges cannot be split so, or none falls into a split that the rule makes.
+    """
+    folder = link_folder(bundle, link)
+    found = {name: labelled_positions(folder, name) for name in SPLIT_NAMES}
+    wanted = is_wanted(link.rule)
+    empty = [name for name, is_made in wanted.items() if is_made and not len(found[name])]
+    if empty:
+        sizes = ", ".join(f"{name} {len(edges):,}" for name, edges in found.items())
+        raise DataError(
+            f"the edges of {edge_type_name(link.edge_type)} with a label {link.label!r} are split "
+            f"badly: {' and '.join(empty)} would be empty ({sizes}). Set other shares or bounds, "
+            "or label edges of that split.",
+            id="edges-split-empty",
+        )
+    return Splits(**found)

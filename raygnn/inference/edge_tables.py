@@ -1,0 +1,170 @@
+"""Tables of what a model predicts of edges: the original ids of both ends, and predictions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import closing
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import torch
+from torch import nn
+
+from raygnn.data.bundle import Bundle
+from raygnn.data.edge_types import EdgeType, edge_type_name
+from raygnn.data.links.labelled_edges import SeedEdges
+from raygnn.data.links.split import find_label_edges
+from raygnn.data.tables.read_ids import original_ids
+from raygnn.data.time_units import AsOf
+from raygnn.errors import ConfigError, DataError
+from raygnn.inference.node_tables import arrow_column, check_finite
+from raygnn.inference.set_up import with_all_neighbors
+from raygnn.loops.model_spec import ModelSpec
+from raygnn.loops.task import Task
+from raygnn.loops.tasks.build_encoder import feature_store
+from raygnn.loops.tasks.build_sampler import build_sampler
+from raygnn.loops.tasks.link_rules import reverse_types
+from raygnn.sampling.edge_loader import EdgeLoader, EdgePlan
+from raygnn.sampling.stores import LocalGraphStore
+
+# With all neighbors the two neighborhoods of an edge may be large.
+_MOST_EXACT = 64
+
+
+class EdgeTables:
+    """Makes tables of edges, each encoded without the messages of its own edge.
+
+    Each edge has neighborhoods of its own, so that its row does not depend on the others.
+
+    Args:
+        exact: takes all neighbors; else as many as the model's fanouts say.
+        model: encodes the ends of a batch of edges and predicts the edges.
+        edges: those that are predicted, in the order of their positions.
+        as_of: when all edges are encoded; None takes each at its own time.
+
+    Attributes:
+        alignment: tables begin at multiples of it.
+    """
+
+    def __init__(
+        self,
+        what: str,
+        task: Task,
+        model: nn.Module,
+        edges: SeedEdges,
+        as_of: AsOf | None,
+        *,
+        exact: bool,
+    ) -> None:
+        assert task.spec is not None
+        env = task.env
+        loaded = with_all_neighbors(env.loaded) if exact else env.loaded
+        spec, bundle, config = task.spec, env.bundle, loaded.config
+        plan = config.loader_plan("test")
+        batch_size = min(plan.batch_size, _MOST_EXACT) if exact else plan.batch_size
+        disjoint = config.sampling.model_copy(update={"disjoint": True})
+        loaded = replace(loaded, config=config.model_copy(update={"sampling": disjoint}))
+        graph = LocalGraphStore(bundle, config.sampling.direction)
+        self._what, self._task, self._model = what, task, model
+        self._edges, self._device = edges, env.device
+        self._loader = EdgeLoader(
+            graph,
+            feature_store(loaded, bundle, spec),
+            EdgePlan(
+                edges=edges,
+                seeds=np.arange(edges.num_edges),
+                reverse_types=reverse_types(bundle),
+                inputs=spec.output.own_columns,
+                as_of=None if as_of is None else as_of.time,
+            ),
+            sampler=build_sampler(loaded, graph),
+            columns=spec.node_columns,
+            edge_columns=spec.edge_inputs,
+            batch_size=batch_size,
+            split="infer",
+            seed=config.seed,
+            shuffle=False,
+            num_threads=plan.num_threads,
+            prefetch_batches=plan.prefetch_batches,
+            device=env.device,
+        )
+        self.alignment = batch_size
+
+    @torch.no_grad()
+    def range(self, first: int, last: int) -> pa.Table:
+        """The edges of a range of positions, which begins at a multiple of the alignment.
+
+        Raises:
+            DataError: the model gives values that are not finite.
+        """
+        size, parts = self.alignment, []
+        assert first % size == 0
+        with closing(self._loader.iterate(0, first // size, -(-last // size))) as batches:
+            for batch in batches:
+                prediction, _ = self._model(batch.to(self._device))
+                parts.append(prediction.float().cpu())
+        outputs = torch.cat(parts)
+        columns: Mapping[str, Any] = self._task.output_columns(self._what, outputs)
+        sources, targets = self._ids(np.arange(first, last))
+        check_finite(outputs, sources, "edges")
+        made = {name: arrow_column(column) for name, column in columns.items()}
+        return pa.table({"source_id": sources, "target_id": targets, **made})
+
+    def close(self) -> None:
+        """Frees the loader's threads."""
+        self._loader.close()
+
+    def _ids(self, positions: np.ndarray) -> tuple[pa.Array, pa.Array]:
+        """Original ids of sources and targets."""
+        source_type, _, target_type = self._edges.edge_type
+        sources, targets = self._edges.ends(positions)
+        bundle = self._task.env.bundle
+        return (
+            original_ids(bundle, source_type, sources),
+            original_ids(bundle, target_type, targets),
+        )
+
+
+def edges_to_predict(spec: ModelSpec, bundle: Bundle) -> SeedEdges:
+    """The label edges of a model's edge type where a graph has such, else its message edges.
+
+    A model that reads features of the edges takes message edges: label edges have none.
+
+    Raises:
+        DataError: there are none.
+    """
+    edge_type = _edge_type(spec)
+    labelled = find_label_edges(bundle, edge_type, "positive")
+    is_label = labelled is not None and not spec.output.own_columns
+    edges = SeedEdges.of_bundle(bundle, edge_type, label_edges=is_label)
+    if not edges.num_edges:
+        raise DataError(
+            f"the graph has no edges {edge_type_name(edge_type)} to predict. Write some into its "
+            "tables, or give pairs.",
+            id="infer-no-edges",
+        )
+    return edges
+
+
+def pairs_to_predict(spec: ModelSpec, sources: np.ndarray, targets: np.ndarray) -> SeedEdges:
+    """Pairs of nodes, int64 dense ids.
+
+    Raises:
+        ConfigError: the model reads features of the edges, which pairs do not have.
+    """
+    edge_type = _edge_type(spec)
+    if spec.output.own_columns:
+        raise ConfigError(
+            f"pairs is invalid: the model reads {list(spec.output.own_columns)} of the edges "
+            f"{edge_type_name(edge_type)}, which pairs do not have. Write them as edges of the "
+            "graph, and predict all edges.",
+            id="model-pairs-features",
+        )
+    return SeedEdges.of_pairs(edge_type, sources, targets)
+
+
+def _edge_type(spec: ModelSpec) -> EdgeType:
+    assert spec.output.predicted_edges is not None
+    return spec.output.predicted_edges

@@ -1,0 +1,243 @@
+"""What a task of edges learns: edge type, label, splits, and which of their columns it reads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from raygnn.config.section import Problem
+from raygnn.data.bundle import Bundle
+from raygnn.data.bundle_record import ColumnInfo
+from raygnn.data.edge_types import EdgeType, edge_type_name
+from raygnn.data.links.labelled_edges import SeedEdges, split_labelled_edges
+from raygnn.data.links.split import LinkSplit, find_label_edges, label_values
+from raygnn.data.splits import has_label
+from raygnn.data.time_units import check_time_units
+from raygnn.errors import ConfigError, DataError
+from raygnn.loops.tasks.edge_prediction.output import EdgeOutput
+from raygnn.loops.tasks.labels.target import (
+    METRICS_OF_ORDER,
+    LabelArguments,
+    LabelTarget,
+    choose_label,
+    label_shape,
+)
+from raygnn.loops.tasks.link_rules import forward_types, sampler_rules, split_rule
+
+if TYPE_CHECKING:
+    from raygnn.config import Config
+
+_Columns = Mapping[str, ColumnInfo]
+
+
+@dataclass(frozen=True)
+class EdgeTargetArguments(LabelArguments):
+    """`task.args` of edge prediction; see `EdgePrediction` for their meaning."""
+
+    task = "edge_prediction"
+
+    edge_type: str | None = None
+    label_edges: bool | None = None
+    inputs: list[str] | None = None
+
+
+@dataclass(frozen=True)
+class EdgeTarget(LabelTarget):
+    """The answer to "predict what, of which edges".
+
+    Attributes:
+        edges: all edges of the type, or its label edges; rows of `labels` and `splits` are
+            positions among them.
+        link: how they are split.
+    """
+
+    Arguments = EdgeTargetArguments
+    output_class = EdgeOutput
+    default_metrics = MappingProxyType(
+        {
+            "multi_class": ("accuracy", "f1_macro", *METRICS_OF_ORDER),
+            "multi_label": ("f1_micro", "f1_macro", *METRICS_OF_ORDER),
+            "regression": ("mae", "rmse", "r2"),
+        }
+    )
+    rows = "edges"
+
+    arguments: EdgeTargetArguments
+    output: EdgeOutput
+    edges: SeedEdges
+    link: LinkSplit
+
+    @classmethod
+    def broken_rules(cls, config: Config) -> Iterator[Problem]:
+        """See `TaskTarget`."""
+        yield from super().broken_rules(config)
+        yield from sampler_rules(config)
+
+    @classmethod
+    def find(cls, bundle: Bundle, config: Config, arguments: EdgeTargetArguments) -> EdgeTarget:
+        """See `TaskTarget`."""
+        edge_type, label_edges = _find_edges(bundle, arguments)
+        columns = _labels_of(bundle, edge_type, label_edges=label_edges)
+        what = "label edges" if label_edges else "edge type"
+        where = f"{what} {edge_type_name(edge_type)!r}"
+        label = choose_label(columns, arguments.label, where)
+        values = _values(bundle, edge_type, label, label_edges=label_edges)
+        found: dict[str, Any] = label_shape(values, columns[label], arguments.problem)
+        inputs: tuple[str, ...] = ()
+        if not label_edges:
+            inputs = _find_inputs(bundle, edge_type, values, arguments.inputs)
+        elif arguments.inputs:
+            raise ConfigError(
+                f"task.args.inputs={arguments.inputs!r} is invalid: label edges have no features. "
+                "Leave it out.",
+                id="task-edge-inputs",
+            )
+        output = EdgeOutput(edge_type, label_edges, inputs, label=label, **found)
+        return cls.of(bundle, config, arguments, output)
+
+    @classmethod
+    def of(
+        cls, bundle: Bundle, config: Config, arguments: EdgeTargetArguments, output: EdgeOutput
+    ) -> EdgeTarget:
+        """See `TaskTarget`. Splits the edges by `data.splits`."""
+        if broken := cls.broken_texts(config):
+            raise ConfigError([text for _, text in broken])
+        edge_type, is_label = output.edge_type, output.label_edges
+        edges = SeedEdges.of_bundle(bundle, edge_type, label_edges=is_label)
+        temporal = config.sampling.temporal
+        if temporal is not None:
+            if edges.times is None:
+                raise DataError(
+                    f"sampling.temporal is invalid: the edges {edge_type_name(edge_type)} have no "
+                    "times. Declare their time in graph.yaml, or leave it out.",
+                    id="links-no-times",
+                )
+            label_edges = find_label_edges(bundle, edge_type, "positive") if is_label else None
+            units = {} if label_edges is None else {output.of: label_edges.time_unit}
+            check_time_units(bundle, temporal.column, units)
+        link = LinkSplit(
+            edge_type,
+            labels=is_label,
+            rule=split_rule(config),
+            seed=config.seed,
+            label=output.label,
+        )
+        values = _values(bundle, edge_type, output.label, label_edges=is_label)
+        return cls(arguments, output, values, split_labelled_edges(bundle, link), edges, link)
+
+    def summary(self, bundle: Bundle) -> Iterator[str]:
+        """See `TaskTarget`."""
+        output, splits = self.output, self.splits
+        inputs = f", inputs {', '.join(output.inputs)}" if output.inputs else ""
+        yield (
+            f"{len(self.labels):,} edges, label {output.label!r} of {output.of}, "
+            f"{output.problem} with {output.num_outputs} outputs{inputs}; "
+            f"train {len(splits.train):,}, val {len(splits.val):,}, test {len(splits.test):,}"
+        )
+        if output.label_edges or self.arguments.inputs is not None:
+            return
+        left_out = sorted(set(_features_of(bundle, output.edge_type)) - set(output.inputs))
+        if left_out:
+            yield f"not read beside both ends, as they hold the label: {', '.join(left_out)}"
+
+
+def _find_edges(bundle: Bundle, arguments: EdgeTargetArguments) -> tuple[EdgeType, bool]:
+    """The edge type that is learned, and whether its label edges have the labels."""
+    asked = arguments.edge_type
+    available = forward_types(bundle, bundle.edge_types) if asked is None else bundle.edge_types
+    labelled = [
+        (edge_type, False)
+        for edge_type in available
+        if _labels_of(bundle, edge_type, label_edges=False)
+    ]
+    declared = [edges.edge_type for edges in bundle.label_edges if edges.sign == "positive"]
+    labelled += [(t, True) for t in declared if _labels_of(bundle, t, label_edges=True)]
+    if arguments.label_edges is not None:
+        labelled = [found for found in labelled if found[1] == arguments.label_edges]
+    if not labelled:
+        kind = "label edges have" if arguments.label_edges else "edges have"
+        raise DataError(
+            f"task.type='edge_prediction' is invalid: no {kind} labels in this graph. Name a label "
+            "column under `labels` of an edge type or of label_edges in graph.yaml.",
+            id="task-no-labels",
+        )
+    names = [edge_type_name(found[0]) for found in labelled]
+    shown = ", ".join(dict.fromkeys(names))
+    chosen = [found for found, name in zip(labelled, names, strict=True) if asked in (None, name)]
+    if not chosen:
+        raise ConfigError(
+            f"task.args.edge_type={asked!r} is invalid: the graph has no such edges with labels. "
+            f"Set one of: {shown}.",
+            id="task-edge-type-unknown",
+        )
+    if asked is None and len({edge_type for edge_type, _ in chosen}) > 1:
+        raise ConfigError(
+            f"task.args.edge_type=None is invalid: several have labels. Set one of: {shown}.",
+            id="task-edge-type-missing",
+        )
+    return chosen[0]
+
+
+def _labels_of(bundle: Bundle, edge_type: EdgeType, *, label_edges: bool) -> _Columns:
+    columns: _Columns = {}
+    if label_edges:
+        edges = find_label_edges(bundle, edge_type, "positive")
+        columns = {} if edges is None else edges.columns
+    elif edge_type in bundle.edge_types:
+        columns = bundle.columns(edge_type)
+    return {name: info for name, info in columns.items() if info.role == "label"}
+
+
+def _values(bundle: Bundle, edge_type: EdgeType, label: str, *, label_edges: bool) -> np.ndarray:
+    """The label of each edge."""
+    return label_values(bundle, LinkSplit(edge_type, labels=label_edges, label=label))
+
+
+def _features_of(bundle: Bundle, edge_type: EdgeType) -> list[str]:
+    return [n for n, info in bundle.columns(edge_type).items() if info.role == "feature"]
+
+
+def _find_inputs(
+    bundle: Bundle, edge_type: EdgeType, labels: np.ndarray, asked: list[str] | None
+) -> tuple[str, ...]:
+    """The feature columns of the edges that the head reads.
+
+    Raises:
+        ConfigError: there is no such feature, or it holds the label.
+    """
+    features = _features_of(bundle, edge_type)
+    telling = [name for name in features if _holds(bundle, edge_type, name, labels)]
+    if asked is None:
+        return tuple(name for name in features if name not in telling)
+    for name in asked:
+        if name not in features:
+            raise ConfigError(
+                f"task.args.inputs={asked!r} is invalid: {edge_type_name(edge_type)} has the "
+                f"features {features}. Name some of these.",
+                id="task-edge-inputs",
+            )
+        if name in telling:
+            raise ConfigError(
+                f"task.args.inputs={asked!r} is invalid: {name!r} holds the label itself, which "
+                "the model would read off. Leave it out; as task.args.edge_feature it may be read "
+                "from other edges.",
+                id="task-edge-input-label",
+            )
+    return tuple(asked)
+
+
+def _holds(bundle: Bundle, edge_type: EdgeType, feature: str, labels: np.ndarray) -> bool:
+    """Whether an element of a feature is the label, on all edges that have one."""
+    labelled, rows = has_label(labels), bundle.column(edge_type, feature)
+    assert isinstance(rows, np.ndarray)
+    elements = rows.reshape(len(rows), -1)[labelled].astype(np.float32)
+    wanted = labels.reshape(len(labels), -1)[labelled].astype(np.float32)
+    return bool(labelled.any()) and any(
+        np.array_equal(elements[:, i], wanted[:, j])
+        for i in range(elements.shape[1])
+        for j in range(wanted.shape[1])
+    )

@@ -1,0 +1,144 @@
+"""Classification and regression of edges."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+
+import numpy as np
+import torch
+from torch import nn
+
+from raygnn.data.edge_types import edge_type_name
+from raygnn.loops.task import EvalOutput, StepOutput
+from raygnn.loops.tasks.build_encoder import build_encoder
+from raygnn.loops.tasks.build_sampler import build_sampler
+from raygnn.loops.tasks.edge_prediction.output import EdgeOutput
+from raygnn.loops.tasks.edge_prediction.target import EdgeTarget
+from raygnn.loops.tasks.encoder_task import embedding_width
+from raygnn.loops.tasks.exact_encoding import check_exact
+from raygnn.loops.tasks.labels.task import LabelTask
+from raygnn.loops.tasks.link_rules import reverse_types
+from raygnn.models.edge_head import EdgeHead, EdgePredictor
+from raygnn.sampling.batch import EdgeBatch
+from raygnn.sampling.edge_loader import EdgeLoader, EdgePlan
+
+
+class EdgePrediction(LabelTask[EdgeBatch]):
+    """Learns a label of each edge from the sampled neighborhoods of both ends.
+
+    The head reads the embeddings of both ends, their product, and the edge's own features. Neither
+    the edges of a batch nor their reverses and parallel edges are among its messages. Edges of
+    validation and test carry no messages in training. `data.splits` splits the labelled edges (hash
+    on the unordered pair, or temporal); without it the split column of the edges does.
+
+    Args:
+        edge_type: `src__rel__dst` of the edges; null takes the only one that has labels.
+        label_edges: the labels are those of label edges; null takes those of message edges where
+            the type has them.
+        label: label column; null takes the only one.
+        inputs: features of the edge that the head reads; null takes all, but those that hold the
+            label; an empty list none.
+        feature: feature column of the nodes.
+        problem: multi_class (cross-entropy), multi_label (binary cross-entropy) or regression
+            (squared error); null goes by the labels: integers, several columns, or floats.
+        edge_feature: edge column that the encoder reads as `edge_attr`, of the edges that carry
+            messages; null takes `edge_attr` where a model of raygnn reads edge features.
+        edge_weight: edge column of a factor on each message, for GCN, LightGCN and modules of one's
+            own; null takes none.
+        standardize_target: as of node classification.
+    """
+
+    target_class = EdgeTarget
+
+    @property
+    def output(self) -> EdgeOutput:
+        """What is predicted."""
+        assert isinstance(self.spec.output, EdgeOutput)
+        return self.spec.output
+
+    def build_model(self) -> nn.Module:
+        loaded, output = self.env.loaded, self.output
+        config = loaded.config
+        width = embedding_width(config)
+        chosen = width if config.model.args.get("out_channels") is None else None
+        encoder = build_encoder(loaded, self.env.bundle, self.spec, chosen)
+        if config.training.eval == "exact":
+            check_exact(encoder, config.model.type)
+        name = edge_type_name(output.edge_type)
+        num_inputs = sum(self.spec.edge_columns[column][name] for column in output.inputs)
+        head = EdgeHead(width, num_inputs, output.num_outputs)
+        return EdgePredictor(encoder, head, output.ends)
+
+    def training_step(self, batch: EdgeBatch) -> StepOutput:
+        prediction, embeddings = self.model(batch)
+        return self._loss(prediction, embeddings, batch.y, batch)
+
+    def prepare_evaluation(self, split: str) -> None:
+        """Embeds the whole graph without held-out edges, where evaluation is exact."""
+        if self._is_exact(split):
+            predictor, graph = self._predictor(), self.message_store([self.target.link], split)
+            self._every = self.encode_exactly(predictor.encoder, graph, self.output.ends)
+
+    def evaluate(self, split: str, num_batches: int) -> Iterator[EvalOutput]:
+        loader, device = self.loader(split), self.env.device
+        assert loader is not None
+        if self._is_exact(split):
+            yield from self._evaluate_exactly(loader, num_batches)
+            return
+        with closing(loader.iterate(0, stop=num_batches)) as batches:
+            for batch in batches:
+                moved = batch.to(device)
+                prediction, embeddings = self.model(moved)
+                output = self._loss(prediction, embeddings, moved.y, moved)
+                yield self._evaluated(moved.index, moved.input_id, prediction, moved.y, output)
+
+    def build_loader(self, split: str) -> EdgeLoader | None:
+        """See `EncoderTask`."""
+        target, output = self.target, self.output
+        seeds = getattr(target.splits, split)
+        if not len(seeds):
+            return None
+        graph = self.message_store([target.link], split)
+        return EdgeLoader(
+            graph,
+            self.features,
+            EdgePlan(
+                edges=target.edges,
+                seeds=seeds,
+                reverse_types=reverse_types(self.env.bundle),
+                inputs=output.inputs,
+                labels={"y": target.labels},
+            ),
+            sampler=build_sampler(self.env.loaded, graph),
+            columns=self.spec.node_columns,
+            **self.loader_options(split),
+        )
+
+    def _evaluate_exactly(self, loader: EdgeLoader, num_batches: int) -> Iterator[EvalOutput]:
+        """Judges this rank's share of the batches by what `prepare_evaluation` computed."""
+        every, env, size = self._every, self.env, loader.batch_size
+        del self._every
+        for index in range(env.rank, num_batches, env.world_size):
+            positions = np.asarray(loader.plan.seeds[index * size : (index + 1) * size])
+            source, target = (
+                every[name][torch.from_numpy(ids)].to(env.device)
+                for name, ids in zip(
+                    self.output.ends, loader.plan.edges.ends(positions), strict=True
+                )
+            )
+            inputs = loader.inputs(positions)
+            own = None if inputs is None else inputs.to(env.device)
+            prediction, embeddings = self._predictor().of_ends(source, target, own)
+            labels = torch.from_numpy(self.target.labels[positions]).to(env.device)
+            output = self._loss(prediction, embeddings, labels, batch=None)
+            ids = torch.from_numpy(positions)
+            yield self._evaluated(index, ids, prediction, labels, output)
+
+    def _is_exact(self, split: str) -> bool:
+        """Not of training edges, which carry messages: of a batch its own edges are left out."""
+        return self.env.loaded.config.training.eval == "exact" and split != "train"
+
+    def _predictor(self) -> EdgePredictor:
+        assert isinstance(self.model, EdgePredictor)
+        return self.model

@@ -1,0 +1,190 @@
+"""Training and evaluation by labels, of nodes or of edges."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+from torch import Tensor
+
+from raygnn.data.standardization import ColumnScale
+from raygnn.errors import ConfigError
+from raygnn.loops.baselines import Baselines, label_baselines
+from raygnn.loops.task import EvalOutput, StepOutput, TaskEnvironment
+from raygnn.loops.tasks.encoder_task import EncoderTask
+from raygnn.loops.tasks.labels.columns import prediction_columns, probability_columns
+from raygnn.loops.tasks.labels.objective import LabelObjective
+from raygnn.loops.tasks.labels.output import LabelOutput
+from raygnn.loops.tasks.labels.target import METRICS_OF_ORDER, LabelTarget
+from raygnn.losses.seed_losses import in_units, standardized
+from raygnn.metrics import ClassFigures
+from raygnn.sampling.batch import Batch
+from raygnn.sampling.batch_sequence import BatchT
+
+_IMBALANCE = 10  # times as many rows of one class as of another, or as have a label
+_MAX_GATHERED = 1 << 26  # predictions, which metrics of order bring together on every rank
+_RARE, _MAX_NAMED = 0.01, 5
+
+
+class LabelTask(EncoderTask[BatchT]):
+    """A task that learns a label: its losses, metrics, baselines and tables."""
+
+    target_class: ClassVar[type[LabelTarget]]
+
+    def setup(self, env: TaskEnvironment) -> None:
+        """Builds the losses."""
+        super().setup(env)
+        self.objective = LabelObjective(env.loaded, self.output, env.device)
+        self.step_metrics = (*self.step_metrics, *self.objective.step_metrics)
+        if self.output.scale is not None:
+            self.loss_unit = _unit(self.output.label, self.output.scale, self.target_class.rows)
+
+    @property
+    def output(self) -> LabelOutput:
+        """What is predicted."""
+        assert isinstance(self.spec.output, LabelOutput)
+        return self.spec.output
+
+    @property
+    def _counts(self) -> np.ndarray:
+        """Training rows of each class, or with each label."""
+        counts = self.output.label_counts or self.target.label_counts()  # of an older model
+        return np.array(counts.counts)
+
+    def output_columns(self, what: str, outputs: Tensor) -> Mapping[str, Any]:
+        """Predictions, or probabilities of classes or labels."""
+        make = prediction_columns if what == "predictions" else probability_columns
+        return make(outputs, self.output)
+
+    def metric_problem(self) -> tuple[int, str]:
+        """See `EncoderTask`."""
+        return self.output.num_outputs, self.output.problem
+
+    def class_figures(self) -> ClassFigures | None:
+        """Of classes and labels."""
+        output = self.output
+        if output.problem == "regression":
+            return None
+        problem: Any = output.problem
+        return ClassFigures(output.num_outputs, problem, output.shown_classes)
+
+    def baselines(
+        self, split: str, num_batches: int | None, metrics: Sequence[Any]
+    ) -> Baselines | None:
+        """Guesses from the labels of training alone; see `label_baselines`."""
+        loader, target = self.loader(split), self.target
+        if loader is None or not len(target.splits.train):
+            return None
+        last = None if num_batches is None else num_batches * loader.batch_size
+        train = target.labels[target.splits.train]
+        labels = target.labels[getattr(target.splits, split)[:last]]
+        output = self.output
+        return label_baselines(output.problem, output.num_outputs, train, labels, metrics)
+
+    def warnings(self) -> list[str]:
+        """Names the classes that are rare in training."""
+        if self.output.problem != "multi_class":
+            return []
+        counts = self._counts
+        share = max(_RARE, 1 / (_IMBALANCE * len(counts)))
+        rare = np.flatnonzero((counts > 0) & (counts < share * counts.sum()))
+        if not len(rare):
+            return []
+        names = self.output.shown_classes
+        shown = [
+            f"{names[c]!r} ({counts[c] / counts.sum():.2%}, {counts[c]:,})"
+            for c in rare[:_MAX_NAMED]
+        ]
+        more = f" and {len(rare) - _MAX_NAMED} more" if len(rare) > _MAX_NAMED else ""
+        return [
+            f"classes of under {100 * share:.2g} % of the {counts.sum():,} training labels: "
+            f"{', '.join(shown)}{more}. Accuracy hardly counts them; see f1_macro, "
+            f"average_precision, and per_class in metrics.json.{self._remedy()}"
+        ]
+
+    def _remedy(self) -> str:
+        """What to set for rare classes, where nothing is set."""
+        config = self.env.loaded.config
+        weighs = any({"class_weights", "alpha"} & set(term.args) for term in config.losses)
+        if weighs or config.loader.balances_seeds:
+            return ""
+        return (
+            " To weigh them more, set losses to [{type: cross_entropy, args: {class_weights: "
+            "balanced}}], or loader.train.balanced_seeds to true."
+        )
+
+    def metric_names(self) -> Sequence[str]:
+        """Of two classes, or of classes or labels far from balance, metrics of order too."""
+        every, output = super().metric_names(), self.output
+        names = [name for name in every if name not in METRICS_OF_ORDER]
+        splits, config = self.target.splits, self.env.loaded.config
+        if output.problem == "regression":
+            return names
+        stopping = config.early_stopping
+        watched = {config.checkpoint.monitor, None if stopping is None else stopping.monitor}
+        if watched & {f"val/{name}" for name in METRICS_OF_ORDER}:
+            return every
+        if not len(splits.train):  # as where all labelled nodes of a graph are test nodes
+            return every
+        if output.num_outputs * max(len(splits.val), len(splits.test)) > _MAX_GATHERED:
+            return names
+        counts = self._counts
+        if output.problem == "multi_class":
+            present = counts[counts > 0]
+            is_even = output.num_outputs > 2 and present.max() <= _IMBALANCE * present.min()
+        else:
+            is_even = output.num_outputs > 1 and (_IMBALANCE * counts >= len(splits.train)).all()
+        return names if is_even else every
+
+    def seed_classes(self) -> np.ndarray:
+        """See `EncoderTask`."""
+        if self.output.problem != "multi_class":
+            return super().seed_classes()
+        return self.target.labels[self.target.splits.train].reshape(-1)
+
+    def _checked(self, prediction: Any) -> Any:
+        output, is_one = self.output, isinstance(prediction, Tensor) and prediction.dim() == 2
+        if is_one and output.problem == "multi_class" and prediction.shape[1] != output.num_outputs:
+            raise ConfigError(
+                f"model.type={self.env.loaded.config.model.type!r} is invalid: it gives "
+                f"{prediction.shape[1]} outputs for {output.num_outputs} classes. Let it give as "
+                "many as the out_channels that it is built with.",
+                id="model-output-width",
+            )
+        return prediction
+
+    def _loss(
+        self, prediction: Any, embeddings: Tensor | None, target: Tensor, batch: Batch | None
+    ) -> StepOutput:
+        if self.output.scale is not None:
+            target = standardized(target, self.output.scale)
+        return self.objective(
+            len(target),
+            prediction=prediction,
+            outputs=prediction,
+            target=target,
+            embeddings=embeddings,
+            model=self.model,
+            batch=batch,
+        )
+
+    def _evaluated(
+        self, index: int, ids: Tensor, prediction: Any, target: Tensor, output: StepOutput
+    ) -> EvalOutput:
+        shown = prediction if isinstance(prediction, Tensor) else next(iter(prediction.values()))
+        if self.output.scale is not None:
+            shown = in_units(shown, self.output.scale)
+        loss_sum, weight = float(output.loss_sum), output.weight
+        return EvalOutput(index, ids, loss_sum, weight, shown, target, output.metrics)
+
+
+def _unit(label: str, scale: ColumnScale, rows: str) -> str:
+    """What a loss of standardised targets is of."""
+    if len(scale.mean) > 1:
+        return f"{label} in standard deviations from its means over the training {rows}"
+    (mean,), (std,) = scale.mean, scale.std
+    return (
+        f"{label} in standard deviations ({std:,.6g}) from its mean ({mean:,.6g}) over the "
+        f"training {rows}; metrics and predictions are of {label} itself"
+    )

@@ -1,0 +1,60 @@
+"""What tasks have in common whose seeds are links or edges."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from raygnn.config.section import Problem
+from raygnn.data.bundle import Bundle
+from raygnn.data.edge_types import REVERSE_PREFIX, EdgeType
+from raygnn.errors import ConfigError
+
+if TYPE_CHECKING:
+    from raygnn.config import Config
+    from raygnn.config.data_section import HashSplit, TemporalSplit
+
+
+def sampler_rules(config: Config) -> Iterator[Problem]:
+    """Settings of sampling under which edges cannot be kept out of their own messages."""
+    if config.sampling.type is not None:
+        yield Problem(
+            ("sampling", "type"),
+            "links are kept out of their own messages by raygnn's sampler only",
+            "Remove it",
+            id="sampling-links-sampler",
+        )
+
+
+def split_rule(config: Config) -> HashSplit | TemporalSplit | None:
+    """`data.splits`, as links and edges take it.
+
+    Raises:
+        ConfigError: it is of nodes.
+    """
+    rule = config.data.splits
+    if rule is not None and rule.type == "per_class":
+        raise ConfigError(
+            "data.splits.type='per_class' is invalid: links have no classes. Set hash or "
+            "temporal, or declare a split column of the edges.",
+            id="split-links-per-class",
+        )
+    return rule
+
+
+def forward_types(bundle: Bundle, available: Sequence[EdgeType]) -> list[EdgeType]:
+    """The edge types without those that are the reverse of another."""
+    kept: list[EdgeType] = []
+    for edge_type in available:
+        reverse = bundle.reverse_of(edge_type) if edge_type in bundle.edge_types else None
+        is_named_so = reverse != edge_type and edge_type[1].startswith(REVERSE_PREFIX)
+        is_reverse = reverse in available and is_named_so
+        if reverse == edge_type or (reverse not in kept and not is_reverse):
+            kept.append(edge_type)
+    return kept
+
+
+def reverse_types(bundle: Bundle) -> dict[EdgeType, EdgeType]:
+    """Edge types of a graph and their reverses."""
+    found = {edge_type: bundle.reverse_of(edge_type) for edge_type in bundle.edge_types}
+    return {edge_type: other for edge_type, other in found.items() if other is not None}

@@ -1,0 +1,164 @@
+"""Batches of seed edges and the sampled neighborhoods of their ends."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Unpack
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch_geometric.sampler import BaseSampler
+
+from raygnn.data.edge_types import EdgeType
+from raygnn.data.links.labelled_edges import SeedEdges
+from raygnn.errors import DataError
+from raygnn.sampling.batch import EdgeBatch
+from raygnn.sampling.batch_assembler import BatchAssembler
+from raygnn.sampling.batch_sequence import BatchSequence, SequenceOptions
+from raygnn.sampling.link_loader import check_link_sampler
+from raygnn.sampling.links import edges_of_links
+from raygnn.sampling.neighbor_sampler import NeighborSampler
+from raygnn.sampling.protocols import FeatureStore, GraphStore
+from raygnn.sampling.seeds import check_seeds
+
+
+@dataclass(frozen=True, kw_only=True)
+class EdgePlan:
+    """Which edges are cut into batches, and what a batch has of them.
+
+    Attributes:
+        edges: all edges of the type.
+        seeds: int64 [num_seeds], positions of those that are cut into batches.
+        reverse_types: edge types of the graph and their reverses, either way round.
+        inputs: feature columns of the edges' type, which are concatenated.
+        labels: by name, [num_edges, ...] of all edges.
+        as_of: the time of all seeds, with temporal sampling; None takes the edges' own.
+    """
+
+    edges: SeedEdges
+    seeds: np.ndarray
+    reverse_types: Mapping[EdgeType, EdgeType] = field(default_factory=dict)
+    inputs: Sequence[str] = ()
+    labels: Mapping[str, np.ndarray] = field(default_factory=dict)
+    as_of: int | float | None = None
+
+
+class EdgeLoader(BatchSequence[EdgeBatch]):
+    """Batches of edges of one type, each with one neighborhood for all ends.
+
+    The message edges that repeat the edges of the batch are kept out of the sample, as in
+    `LinkLoader`: those of the type and of its reverse types, in both directions where the two are
+    of one node type, parallel ones included. With a disjoint sampler each edge is left out of the
+    neighborhoods of its own ends alone, so that what it is encoded from does not depend on the
+    other edges of the batch. With temporal sampling each edge is encoded as of its own time.
+
+    Args:
+        plan: which edges there are, and what a batch has of them.
+        sampler: raygnn's.
+        columns: which columns of the nodes a batch has, and under what names.
+        edge_columns: the same of the edges.
+        options: batch_size, split, seed, shuffle, classes, rank, world_size, num_threads,
+            prefetch_batches, device; see `BatchSequence`.
+    Raises:
+        ConfigError: a number is out of range, or the sampler is not raygnn's.
+        DataError: the graph has no such node type or column, or temporal edges have no times.
+    """
+
+    def __init__(
+        self,
+        graph: GraphStore,
+        features: FeatureStore,
+        plan: EdgePlan,
+        *,
+        sampler: NeighborSampler | BaseSampler,
+        columns: Mapping[str, str],
+        edge_columns: Mapping[str, str],
+        **options: Unpack[SequenceOptions],
+    ) -> None:
+        self._sampler = check_link_sampler(sampler)
+        if self._sampler.temporal is not None and plan.as_of is None and plan.edges.times is None:
+            raise DataError(
+                "sampling.temporal is set, and the edges have no times. Declare the time of their "
+                "edge type or label edges in graph.yaml, or leave it out.",
+                id="links-no-times",
+            )
+        super().__init__(len(plan.seeds), **options)
+        self.plan = plan
+        self._graph, self._features = graph, features
+        self._assembler = BatchAssembler(graph, features, columns, edge_columns)
+
+    def build(self, epoch: int, index: int) -> EdgeBatch:
+        """The batch of the seeds at `places(epoch, index)`."""
+        positions = np.asarray(self.plan.seeds[self.places(epoch, index)], np.int64)
+        ends = self.plan.edges.ends(positions)
+        source_type, _, target_type = self.plan.edges.edge_type
+        for node_type, ids in zip((source_type, target_type), ends, strict=True):
+            check_seeds(self._graph, node_type, ids)
+        times = self._times(positions)
+        excluded = self._excluded(np.stack(ends))
+        exclude_for = None
+        if self._sampler.disjoint:
+            # Of seed i the source is number i, and the target comes after all sources.
+            both = np.arange(2 * len(positions)).reshape(2, -1)
+            exclude_for = {t: _repeated(both, pairs) for t, pairs in excluded.items()}
+            excluded = {t: np.concatenate([pairs, pairs], axis=1) for t, pairs in excluded.items()}
+        subgraph = self._sampler.sample(
+            self._by_type(*ends),
+            self.key(epoch, index),
+            exclude=excluded,
+            exclude_for=exclude_for,
+            times=None if times is None else self._by_type(times, times),
+        )
+        sources = subgraph.seed_index[source_type][: len(positions)]
+        targets = subgraph.seed_index[target_type][-len(positions) :]
+        return EdgeBatch(
+            index=index,
+            input_id=torch.from_numpy(positions),
+            nodes=self._assembler.nodes(subgraph),
+            edges=self._assembler.edges(subgraph),
+            end_index=torch.from_numpy(np.stack([sources, targets])),
+            inputs=self.inputs(positions),
+            labels={
+                name: torch.from_numpy(values[positions])
+                for name, values in self.plan.labels.items()
+            },
+        )
+
+    def inputs(self, positions: np.ndarray) -> Tensor | None:
+        """float32 [num_edges, width], the features of some edges; None without any."""
+        edge_type, names = self.plan.edges.edge_type, self.plan.inputs
+        if not names:
+            return None
+        rows = [self._features.gather(edge_type, name, positions) for name in names]
+        flat = [part.reshape(len(positions), -1).astype(np.float32) for part in rows]
+        return torch.from_numpy(np.concatenate(flat, axis=1))
+
+    def _times(self, positions: np.ndarray) -> np.ndarray | None:
+        if self._sampler.temporal is None:
+            return None
+        if self.plan.as_of is not None:
+            return np.full(len(positions), self.plan.as_of)
+        assert self.plan.edges.times is not None
+        times = self.plan.edges.times[positions]
+        return times.astype(np.int64 if times.dtype.kind in "iu" else np.float64)
+
+    def _by_type(self, of_sources: np.ndarray, of_targets: np.ndarray) -> dict[str, np.ndarray]:
+        source_type, _, target_type = self.plan.edges.edge_type
+        if source_type == target_type:
+            return {source_type: np.concatenate([of_sources, of_targets])}
+        return {source_type: of_sources, target_type: of_targets}
+
+    def _excluded(self, pairs: np.ndarray) -> dict[EdgeType, np.ndarray]:
+        edge_type = self.plan.edges.edge_type
+        if edge_type not in self._graph.edge_types:
+            return {}
+        source_type, _, target_type = edge_type
+        return edges_of_links(edge_type, self.plan.reverse_types, source_type, target_type, pairs)
+
+
+def _repeated(numbers: np.ndarray, pairs: np.ndarray) -> np.ndarray:
+    """Numbers of the sources, then of the targets, for pairs that come once or both ways."""
+    num_ways = pairs.shape[1] // numbers.shape[1]
+    return np.tile(numbers, (1, num_ways)).reshape(-1)

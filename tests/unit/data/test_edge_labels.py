@@ -1,0 +1,119 @@
+"""Labels of edges and of label edges, from tables to the bundle."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from raygnn.data.bundle import Bundle
+from raygnn.data.ingest.build_bundle import IngestOptions, ingest
+from raygnn.data.ingest.scan import fingerprint
+from raygnn.data.manifest import Manifest
+from raygnn.data.partition.build import Partitioning, partition
+from raygnn.data.tables.graph_tables import (
+    EdgeRows,
+    GraphTables,
+    edge_rows,
+    node_rows,
+    write_tables,
+)
+from tests.errors import raises
+
+RATES = ("user", "rates", "film")
+PAIRS = [("u1", 7), ("u0", 5), ("u1", 5), ("u0", 6), ("u1", 5)]
+
+
+def _bundle(
+    folder: Path, edges: EdgeRows, options: IngestOptions | None = None, *, as_labels: bool = False
+) -> Bundle:
+    nodes = {
+        "user": node_rows(np.array(["u0", "u1"])),
+        "film": node_rows(np.array([5, 6, 7])),
+    }
+    message = edge_rows(np.array(["u0"]), np.array([5]))
+    tables = GraphTables(nodes, {RATES: message if as_labels else edges})
+    if as_labels:
+        tables = GraphTables(nodes, {RATES: message}, label_edges={(RATES, "positive"): edges})
+    uri = write_tables(tables, str(folder / "tables"), num_shards=2)
+    return ingest(uri, options or IngestOptions(), str(folder / "cache"))
+
+
+def _edges(**labels: pa.Array | np.ndarray) -> EdgeRows:
+    users, films = zip(*PAIRS, strict=True)
+    return edge_rows(np.array(users), np.array(films), labels=labels)
+
+
+def test_labels_follow_their_edges_into_both_directions(tmp_path):
+    stars = np.array([1.0, 2.0, 3.0, np.nan, 5.0], np.float32)
+    names = pa.array(["good", "bad", None, "good", "awful"])
+    bundle = _bundle(tmp_path, _edges(stars=stars, word=names), IngestOptions(reverse_edges=True))
+    # In-edges of film 5: u0 (2), u1 (3), u1 (5); of film 6: u0 (nan); of film 7: u1 (1).
+    np.testing.assert_array_equal(bundle.column(RATES, "stars"), [2, 3, 5, np.nan, 1])
+    info = bundle.columns(RATES)["word"]
+    assert (info.role, info.class_names, info.num_classes) == ("label", ("awful", "bad", "good"), 3)
+    np.testing.assert_array_equal(bundle.column(RATES, "word"), [1, -1, 0, 2, 2])
+    reverse = ("film", "rev_rates", "user")
+    np.testing.assert_array_equal(bundle.column(reverse, "stars"), [2, np.nan, 3, 5, 1])
+    np.testing.assert_array_equal(bundle.column(reverse, "word"), [1, 2, -1, 0, 2])
+    assert bundle.columns(reverse)["word"] == info
+
+
+def test_a_label_is_not_an_input(tmp_path):
+    bundle = _bundle(tmp_path, _edges(edge_attr=np.ones(5, np.float32)))
+    assert bundle.edge_widths("edge_attr") == {}
+
+
+def test_label_edges_have_labels(tmp_path):
+    bundle = _bundle(tmp_path, _edges(kind=np.array([0, 1, 2, -1, 3])), as_labels=True)
+    (edges,) = bundle.label_edges
+    assert edges.columns["kind"].num_classes == 4
+    # By anchor: u0 with 5 and 6, u1 with 5, 5 and 7.
+    np.testing.assert_array_equal(edges.targets, [0, 1, 0, 0, 2])
+    np.testing.assert_array_equal(bundle.label_column(edges, "kind"), [1, -1, 2, 3, 0])
+
+
+def test_dropped_edges_leave_the_classes_of_others(tmp_path):
+    edges = edge_rows(
+        np.array(["u0", "nobody", "u1"]),
+        np.array([5, 6, 7]),
+        labels={"word": pa.array(["b", "a", "c"])},
+    )
+    bundle = _bundle(tmp_path, edges, IngestOptions(on_error="drop"))
+    names = bundle.columns(RATES)["word"].class_names
+    assert names is not None
+    assert [names[c] for c in bundle.column(RATES, "word")] == ["b", "c"]
+
+
+def test_wrong_labels_are_listed(tmp_path):
+    with raises("labels-not-finite", "stars", 1):
+        _bundle(tmp_path, _edges(stars=np.array([1, 2, 3, np.inf, 5], np.float32)))
+
+
+def test_graphs_without_labels_of_edges_keep_their_fingerprint():
+    text = """
+format: raygnn/graph-v1
+node_types: {n: {files: n.csv, id: id}}
+edge_types: [{type: [n, to, n], files: e.csv, source: s, target: t}]
+label_edges: [{type: [n, to, n], files: l.csv, source: s, target: t}]
+"""
+    golden = "928c29074d93d3c9286dcb051a857956"  # of the release before edges could have labels
+    assert fingerprint(Manifest.parse(text), {}, {}, 5) == golden
+    labelled = text.replace("target: t}", "target: t, labels: {y: stars}}", 1)
+    assert fingerprint(Manifest.parse(labelled), {}, {}, 5) != golden
+
+
+@pytest.mark.parametrize("name", ["time", "bad name"])
+def test_names_of_labels_are_checked(tmp_path, name):
+    edges = edge_rows(np.array(["u0"]), np.array([5]), labels={name: np.array([1.0])})
+    with raises("graph-column-reserved" if name == "time" else "graph-column-name", name):
+        _bundle(tmp_path, edges, as_labels=name == "time")
+
+
+def test_graphs_with_labels_of_edges_are_not_partitioned(tmp_path):
+    edges = _edges(stars=np.ones(5, np.float32))
+    _bundle(tmp_path, edges)
+    with raises("partition-edge-labels", "edge_types.user__rates__film.labels"):
+        partition(str(tmp_path / "tables"), str(tmp_path / "parts"), Partitioning(2, "hash"))

@@ -1,0 +1,132 @@
+"""What edge prediction finds to learn in a graph, and what it refuses."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from raygnn.config import load_config
+from raygnn.data.bundle import Bundle
+from raygnn.data.edge_types import EdgeType
+from raygnn.data.ingest.build_bundle import IngestOptions, ingest
+from raygnn.data.tables.graph_tables import (
+    EdgeRows,
+    GraphTables,
+    edge_rows,
+    node_rows,
+    write_tables,
+)
+from raygnn.loops.tasks.edge_prediction.output import EdgeOutput
+from raygnn.loops.tasks.edge_prediction.target import EdgeTarget, EdgeTargetArguments
+from tests.errors import raises
+
+RATES, TAGS, PAYS = ("user", "rates", "film"), ("user", "tags", "film"), ("user", "pays", "user")
+STARS = np.array([1, 2, 3, 4, 5, 1, 2, 3, 4, 5], np.float32)
+WORDS = pa.array(["yes", "no", "yes", "no", "yes", "no", "yes", "no", None, "yes"])
+
+
+def _edges(**given: Any) -> EdgeRows:
+    return edge_rows(np.arange(10) % 5, np.arange(10) % 4, **given)
+
+
+def _bundle(
+    folder: Path,
+    edges: dict[EdgeType, EdgeRows],
+    label_edges: dict[tuple[EdgeType, str], EdgeRows] | None = None,
+) -> Bundle:
+    nodes = {
+        name: node_rows(np.arange(6), {"x": np.ones((6, 2), np.float32)})
+        for name in ("user", "film")
+    }
+    tables = GraphTables(nodes, edges, label_edges=label_edges or {})
+    options = IngestOptions(reverse_edges=True)
+    return ingest(write_tables(tables, str(folder / "t")), options, str(folder / "cache"))
+
+
+def _find(bundle: Bundle, **args: Any) -> EdgeTarget:
+    split = {"type": "hash", "fractions": [1.0, 0.0, 0.0]}
+    content = {"data": {"uri": "unread", "splits": split}, "task": "edge_prediction"}
+    config = load_config(content).config
+    return EdgeTarget.find(bundle, config, EdgeTargetArguments.of(args))
+
+
+def test_the_only_labelled_edges_are_found_and_read(tmp_path):
+    features = {"price": np.arange(10, dtype=np.float32), "copy": np.stack([STARS * 0, STARS], 1)}
+    rates = _edges(features=features, labels={"stars": STARS})
+    bundle = _bundle(tmp_path, {RATES: rates, TAGS: _edges()})
+    target = _find(bundle)
+    # `copy` holds the label, so no default reads it.
+    assert target.output == EdgeOutput(
+        RATES, inputs=("price",), label="stars", problem="regression", num_outputs=1
+    )
+    lines = list(target.summary(bundle))
+    assert "copy" in lines[1]
+    assert _find(bundle, inputs=[]).output.inputs == ()
+    with raises("task-edge-input-label", "copy"):
+        _find(bundle, inputs=["price", "copy"])
+    with raises("task-edge-inputs", "cost"):
+        _find(bundle, inputs=["cost"])
+    reverse = _find(bundle, edge_type="film__rev_rates__user").output
+    assert reverse.ends == ("film", "user")
+
+
+def test_classes_and_unlabelled_edges(tmp_path):
+    bundle = _bundle(tmp_path, {PAYS: _edges(labels={"ok": WORDS})})
+    target = _find(bundle)
+    assert (target.output.problem, target.output.class_names) == ("multi_class", ("no", "yes"))
+    assert len(target.splits.train) == 9
+    assert target.label_counts().counts == (4, 5)
+
+
+def test_label_edges_are_found_too(tmp_path):
+    labels = {(RATES, "positive"): _edges(labels={"stars": STARS})}
+    bundle = _bundle(tmp_path, {RATES: _edges()}, labels)
+    output = _find(bundle).output
+    assert (output.edge_type, output.label_edges) == (RATES, True)
+    with raises("task-no-labels"):
+        _find(bundle, label_edges=False)
+    with raises("task-edge-inputs", "label edges"):
+        _find(bundle, inputs=["price"])
+
+
+def test_message_edges_come_before_label_edges(tmp_path):
+    labels = {(RATES, "positive"): _edges(labels={"stars": STARS})}
+    bundle = _bundle(tmp_path, {RATES: _edges(labels={"stars": STARS})}, labels)
+    assert not _find(bundle).output.label_edges
+    assert _find(bundle, label_edges=True).output.label_edges
+
+
+def test_what_is_open_is_named(tmp_path):
+    both = {RATES: _edges(labels={"stars": STARS, "ok": WORDS}), TAGS: _edges(labels={"ok": WORDS})}
+    bundle = _bundle(tmp_path, both)
+    with raises("task-edge-type-missing", "user__rates__film", "user__tags__film"):
+        _find(bundle)
+    with raises("labels-unknown", "stars", "ok"):
+        _find(bundle, edge_type="user__rates__film")
+    assert _find(bundle, edge_type="user__rates__film", label="ok").output.label == "ok"
+    with raises("task-edge-type-unknown", "user__sees__film"):
+        _find(bundle, edge_type="user__sees__film")
+
+
+def test_graphs_without_labels_of_edges_are_refused(tmp_path):
+    with raises("task-no-labels"):
+        _find(_bundle(tmp_path, {RATES: _edges()}))
+
+
+@pytest.mark.parametrize(
+    ("section", "id"),
+    [
+        ({"sampling": {"type": "full", "fanouts": [-1]}}, "sampling-links-sampler"),
+        ({"data": {"uri": "g", "splits": {"type": "per_class"}}}, "split-links-per-class"),
+        ({"sampling": {"temporal": {}}}, "links-no-times"),
+    ],
+)
+def test_settings_that_do_not_fit_are_refused(tmp_path, section, id):
+    bundle = _bundle(tmp_path, {RATES: _edges(labels={"stars": STARS})})
+    with raises(id):
+        content = {"data": {"uri": "g"}, "task": "edge_prediction", **section}
+        EdgeTarget.find(bundle, load_config(content).config, EdgeTargetArguments())
