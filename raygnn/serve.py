@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from os import PathLike, fspath
@@ -35,15 +35,11 @@ class Server:
 
     Attributes:
         url: where it answers.
+        stop: stops it; Ray goes on.
     """
 
     url: str
-
-    def stop(self) -> None:
-        """Stops the replicas. Ray goes on."""
-        from raygnn.runtime.serving import stop_serving
-
-        stop_serving()
+    stop: Callable[[], None]
 
     def __enter__(self) -> Server:
         return self
@@ -107,8 +103,8 @@ def start(
     load(uri, keys, allow_modules=allow_modules).open(as_of=as_of)
     connect()
     make = partial(_answers, uri, keys, tuple(allow_modules), precomputed, as_of)
-    start_serving(make, build_app, chosen)
-    return Server(f"http://{chosen.host}:{chosen.port}")
+    stop = start_serving(make, build_app, chosen)
+    return Server(f"http://{chosen.host}:{chosen.port}", stop)
 
 
 def _answers(

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import socket
+import threading
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import ray
+import uvicorn
 from ray import serve
 from ray.exceptions import RayActorError
 from ray.serve.exceptions import BackPressureError, DeploymentUnavailableError
@@ -18,11 +21,8 @@ from raygnn.errors import ConfigError, ResourceError
 
 APP = "raygnn"
 _MODEL = "Model"
-_GATEWAY = "Gateway"
 _MAX_BATCH_SIZE = 32
 _BATCH_WAIT_S = 0.002
-# Of the app, which only passes requests on; what it holds waits for replicas.
-_MAX_OPEN_REQUESTS = 10_000
 # A replica that died is replaced within it; a graph that is opened anew is in the page cache.
 _ANSWERED_WITHIN_S = 120.0
 _RETRY_AFTER_S = 0.1
@@ -82,21 +82,24 @@ class ServeOptions:
 
 def start_serving(
     make: Callable[[], Answering], build_app: BuildApp, options: ServeOptions
-) -> None:
-    """Starts the replicas, and returns when they answer. Ray must be connected.
+) -> Callable[[], None]:
+    """Starts the replicas, and an app in a thread of this process that passes requests to them.
 
-    They take the place of what the cluster served before.
+    Returns when the replicas answer; they take the place of what the cluster served before. Ray
+    must be connected.
+
+    Returns:
+        Stops app and replicas.
 
     Raises:
-        ResourceError: the cluster has no room for the replicas, or Serve cannot start them.
+        ResourceError: the cluster has no room for the replicas, they do not start, or the port is
+            taken.
     """
     _check_room(options)
     logging.getLogger("ray.serve").setLevel(logging.WARNING)
-    serve.start(
-        http_options={"host": options.host, "port": options.port},
-        logging_config=_LOGGING,
-    )
-    stop_serving()
+    listening = _listen(options)
+    serve.start(proxy_location="Disabled", logging_config=_LOGGING)
+    serve.delete(APP)
     model = serve.deployment(
         _Model,
         name=_MODEL,
@@ -108,38 +111,50 @@ def start_serving(
         health_check_period_s=2.0,
         logging_config=_LOGGING,
     ).bind(make)
-
-    def build() -> Any:
-        handle = serve.get_deployment_handle(_MODEL, app_name=APP)
-
-        async def ask(question: Any) -> Any:
-            return await _ask(handle, question)
-
-        async def is_alive() -> None:
-            await handle.ping.remote()
-
-        return build_app(ask, is_alive)
-
-    gateway = serve.deployment(
-        serve.ingress(build)(),
-        name=_GATEWAY,
-        ray_actor_options={"num_cpus": 0},
-        max_ongoing_requests=_MAX_OPEN_REQUESTS,
-        logging_config=_LOGGING,
-    ).bind(model)
     try:
-        serve.run(gateway, name=APP, route_prefix="/")
+        handle = serve.run(model, name=APP, route_prefix=None)
     except RuntimeError as error:
-        stop_serving()
+        listening.close()
+        serve.delete(APP)
         raise ResourceError(
             f"the model cannot be served: {error}. See the log of the replica in Ray's dashboard.",
             id="serve-start",
         ) from error
 
+    async def ask(question: Any) -> Any:
+        return await _ask(handle, question)
 
-def stop_serving() -> None:
-    """Stops what `start_serving` started."""
-    serve.delete(APP)
+    async def is_alive() -> None:
+        await handle.ping.remote()
+
+    config = uvicorn.Config(
+        build_app(ask, is_alive), loop="asyncio", lifespan="off", log_level="warning"
+    )
+    server = uvicorn.Server(config)
+    thread = threading.Thread(target=server.run, args=([listening],), daemon=True)
+    thread.start()
+
+    def stop() -> None:
+        server.should_exit = True
+        thread.join()
+        serve.delete(APP)
+
+    return stop
+
+
+def _listen(options: ServeOptions) -> socket.socket:
+    """Takes the port, before anything is started.
+
+    Raises:
+        ResourceError: it is taken, or the address is not this machine's.
+    """
+    try:
+        return socket.create_server((options.host, options.port), backlog=2048)
+    except OSError as error:
+        raise ResourceError(
+            f"--host={options.host} --port={options.port} is invalid: {error}. Set another one.",
+            id="serve-address",
+        ) from error
 
 
 class _Model:

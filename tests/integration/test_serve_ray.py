@@ -40,10 +40,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def url(run) -> Iterator[str]:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    options = {"port": port, "num_replicas": 2, "num_cpus": 0.5, "max_queued": 10}
+    options = {"port": _free_port(), "num_replicas": 2, "num_cpus": 0.5, "max_queued": 10}
     graph = run.with_name("tables")
     with raygnn.serve.start(run, graph, precomputed=True, **options) as server:
         yield server.url
@@ -109,7 +106,7 @@ def test_more_than_waits_is_refused(url):
 
 
 def test_the_python_example_of_the_page_runs(url, run, monkeypatch):
-    """It takes the place of the server of the tests before it."""
+    """On a port beside that of the other tests, whose replicas it replaces."""
     page = (Path(__file__).parents[2] / "docs" / "serving.md").read_text("utf-8")
     (code,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
     monkeypatch.chdir(run.parent)
@@ -122,9 +119,7 @@ def test_the_python_example_of_the_page_runs(url, run, monkeypatch):
         requests, "post", lambda *a, **k: answered.append(post(*a, **k)) or answered[-1]
     )
     exec(
-        code.replace('"paper-7"', "7").replace(
-            '"graph",', f'"graph", port={url.rpartition(":")[2]},'
-        ),
+        code.replace('"paper-7"', "7").replace('"graph",', f'"graph", port={_free_port()},'),
         {},
     )
     assert answered[0].json()["rows"][0]["id"] == 7
@@ -133,6 +128,18 @@ def test_the_python_example_of_the_page_runs(url, run, monkeypatch):
 def test_replicas_without_room_are_refused(run):
     with raises("serve-no-room", 64):
         raygnn.serve.start(run, run.with_name("tables"), num_replicas=64)
+
+
+def test_a_port_that_is_taken_is_refused(url, run):
+    port = int(url.rpartition(":")[2])
+    with raises("serve-address", port):
+        raygnn.serve.start(run, run.with_name("tables"), port=port)
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
 
 
 def _replicas() -> list[int]:
