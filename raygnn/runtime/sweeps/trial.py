@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 from ray import tune
+from ray.exceptions import ActorDiedError
 from ray.train import Checkpoint
 from ray.tune.integration.ray_train import TuneReportCallback
 
@@ -25,7 +27,11 @@ class ReportValidations(TuneReportCallback):
     def after_report(
         self, run_context: Any, metrics: list[dict[str, Any]], checkpoint: Checkpoint | None
     ) -> None:
-        if metrics[0]:
+        if not metrics[0]:
+            return
+        # A sweep that is stopped ends trials, and with each the queue that it owns, before the
+        # controller that calls here, which Ray ends as well: nobody waits for this validation.
+        with suppress(ActorDiedError):
             super().after_report(run_context, metrics, checkpoint)
 
 
