@@ -20,6 +20,7 @@ from raygnn.data.tables.graph_tables import (
     node_rows,
     write_tables,
 )
+from raygnn.inference.job import check_no_new_nodes
 from raygnn.loops.tasks.edge_prediction.output import EdgeOutput
 from raygnn.loops.tasks.edge_prediction.target import EdgeTarget, EdgeTargetArguments
 from tests.errors import raises
@@ -130,3 +131,9 @@ def test_settings_that_do_not_fit_are_refused(tmp_path, section, id):
     with raises(id):
         content = {"data": {"uri": "g"}, "task": "edge_prediction", **section}
         EdgeTarget.find(bundle, load_config(content).config, EdgeTargetArguments())
+
+
+def test_predictions_of_edges_are_not_of_new_nodes():
+    check_no_new_nodes(None)
+    with raises("infer-new-nodes-edges", "rows"):
+        check_no_new_nodes("rows")
