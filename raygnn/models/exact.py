@@ -33,19 +33,24 @@ class RowComputation(Protocol):
         chunks: Sequence[tuple[int, int]],
         rows_of: Callable[[int, int], Tensor],
         width: int,
+        what: str,
     ) -> Tensor:
         """Gives the rows of all chunks together.
 
         Args:
             chunks: (first, last + 1) row, in order and without gaps.
             rows_of: computes [last - first, width] on the CPU.
+            what: they are, for who waits: "layer 1 of 2".
         Returns:
             [num_rows, width] on the CPU.
         """
 
 
 def compute_here(
-    chunks: Sequence[tuple[int, int]], rows_of: Callable[[int, int], Tensor], width: int
+    chunks: Sequence[tuple[int, int]],
+    rows_of: Callable[[int, int], Tensor],
+    width: int,
+    what: str = "",
 ) -> Tensor:
     """Computes all chunks in this process, and holds the rows in its memory."""
     out = torch.zeros(0, width)
@@ -146,7 +151,8 @@ def exact_inference(
         outputs: list[Tensor] = []
         for i in range(encoder.num_layers):
             layer = _Layer(encoder, i, _rows_of(outputs[-1]) if outputs else x_source, outputs)
-            rows = options.compute(chunks, partial(layer.rows, builder), layer.width)
+            what = f"layer {i + 1} of {encoder.num_layers}"
+            rows = options.compute(chunks, partial(layer.rows, builder), layer.width, what)
             if encoder.jump is None:
                 outputs.clear()
             outputs.append(rows)

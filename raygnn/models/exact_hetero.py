@@ -90,7 +90,8 @@ class _LayerwiseInference:
 
         num_nodes, size = self._builder.num_nodes[name], self._options.chunk_size
         chunks = [(first, min(first + size, num_nodes)) for first in range(0, num_nodes, size)]
-        return self._options.compute(chunks, rows_of, self._encoder.hidden_channels)
+        width, what = self._encoder.hidden_channels, f"inputs of {name}"
+        return self._options.compute(chunks, rows_of, width, what)
 
     def _apply(
         self, i: int, name: str, layers: Sequence[Mapping[str, Tensor]], *, is_last: bool
@@ -112,7 +113,8 @@ class _LayerwiseInference:
 
         chunks = list(destination_chunks(self._builder.rows_before(name), self._options.chunk_size))
         width = encoder.out_channels if is_last else encoder.hidden_channels
-        return self._options.compute(chunks, rows_of, width)
+        what = f"layer {i + 1} of {encoder.num_layers} of {name}"
+        return self._options.compute(chunks, rows_of, width, what)
 
 
 class _HeteroBlockBuilder:

@@ -47,12 +47,14 @@ class SharedRows:
         chunks: Sequence[tuple[int, int]],
         rows_of: Callable[[int, int], Tensor],
         width: int,
+        what: str = "",
     ) -> Tensor:
         """Computes the rows of all chunks. Collective: all ranks must call.
 
         Args:
             chunks: (first, last + 1) row, in order and without gaps.
             rows_of: computes float32 [last - first, width] on the CPU.
+            what: they are, as progress lines have it: "layer 1 of 2".
         Returns:
             float32 [num_rows, width] on the CPU, mapped.
         Raises:
@@ -63,7 +65,7 @@ class SharedRows:
             return torch.zeros(num_rows, width)
         out = self._map(num_rows, width)
         fill = self._fill_own if self._is_one_host else self._fill_and_exchange
-        fill(out, chunks, rows_of)
+        fill(out, chunks, rows_of, Pace(f"encoding {what}".strip(), num_rows))
         return torch.from_numpy(out)
 
     def _fill_own(
@@ -71,8 +73,9 @@ class SharedRows:
         out: np.ndarray,
         chunks: Sequence[tuple[int, int]],
         rows_of: Callable[[int, int], Tensor],
+        pace: Pace,
     ) -> None:
-        failure, pace = None, Pace("encoding", len(out))
+        failure = None
         try:
             for first, last in chunks[self._rank :: self._world_size]:
                 out[first:last] = rows_of(first, last).numpy()
@@ -87,8 +90,8 @@ class SharedRows:
         out: np.ndarray,
         chunks: Sequence[tuple[int, int]],
         rows_of: Callable[[int, int], Tensor],
+        pace: Pace,
     ) -> None:
-        pace = Pace("encoding", len(out))
         for start in range(0, len(chunks), self._world_size):
             turn = chunks[start : start + self._world_size]
             rows, failure = torch.zeros(0, out.shape[1]), None

@@ -12,7 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from raygnn.models import GAT, GCN, GIN, MLP, Encoder, GATv2, GraphSAGE, Transformer
-from raygnn.models.exact import ExactOptions, InEdges, destination_chunks, exact_inference
+from raygnn.models.exact import (
+    ExactOptions,
+    InEdges,
+    compute_here,
+    destination_chunks,
+    exact_inference,
+)
 from tests.errors import raises
 
 ENCODERS: list[type[Encoder]] = [GCN, GraphSAGE, GAT, GATv2, GIN, Transformer, MLP]
@@ -108,3 +114,17 @@ def test_chunks_cover_all_nodes_within_their_size(degrees: list[int], chunk_size
 def test_a_chunk_size_below_one_is_refused() -> None:
     with raises("model-chunk-size", 0):
         ExactOptions(chunk_size=0)
+
+
+def test_each_computation_says_which_layer_it_is(make_graph: Callable[..., Any]) -> None:
+    graph, asked = make_graph(), []
+
+    def compute(chunks: Any, rows_of: Any, width: int, what: str) -> torch.Tensor:
+        asked.append(what)
+        return compute_here(chunks, rows_of, width)
+
+    encoder = GCN(8, 3, 16, 3)
+    exact_inference(
+        encoder, lambda ids: graph.x[ids], in_edges_of(graph), ExactOptions(compute=compute)
+    )
+    assert asked == ["layer 1 of 3", "layer 2 of 3", "layer 3 of 3"]
