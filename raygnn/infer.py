@@ -35,12 +35,12 @@ if TYPE_CHECKING:
 _USAGE = """\
 python -m raygnn.infer MODEL --out URI [options] [--section.key value ...]
 
-Writes embeddings or predictions of every node, or the top-k neighbors of some, to Parquet under
-the original ids. MODEL is the folder of a finished run or of an exported model, --out a new folder;
-both may be any fsspec URI. --data.uri, or another key of data, names the graph. The keys of data,
-sampling, loader, training and scaling are set as in raygnn.train: --scaling.num_workers 2,
---loader.eval_batch_size 4096, --training.eval exact. --metrics all judges the model on a labelled
-graph instead. See docs/inference.md.
+Writes embeddings or predictions of every node or edge, or the top-k neighbors of some nodes, to
+Parquet under the original ids. MODEL is the folder of a finished run or of an exported model, --out
+a new folder; both may be any fsspec URI. --data.uri, or another key of data, names the graph. The
+keys of data, sampling, loader, training and scaling are set as in raygnn.train:
+--scaling.num_workers 2, --loader.eval_batch_size 4096, --training.eval exact. --metrics all judges
+the model on a labelled graph instead. See docs/inference.md.
 """
 
 
