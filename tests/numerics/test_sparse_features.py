@@ -121,6 +121,19 @@ def test_any_number_of_workers_trains_the_same(ranks, bundle, tmp_path, model):
             torch.testing.assert_close(weights[name], weight, rtol=1e-4, atol=1e-5)
 
 
+def test_resumed_and_straight_end_with_the_same_bits(ranks, bundle, tmp_path):
+    args = {"hidden_channels": 8, "dropout": 0.3, "input_dropout": 0.3, "norm": "batch"}
+    changes = {"model__args": args, "training__validate_every": {"steps": 1}}
+    _, straight, history = _run(ranks, bundle, tmp_path / "straight", 2, **changes)
+    _run(ranks, bundle, tmp_path / "stopped", 2, training__max_steps=5, **changes)
+    _, resumed, resumed_history = _run(ranks, bundle, tmp_path / "stopped", 2, **changes)
+    for name, weight in straight.items():
+        assert torch.equal(resumed[name], weight), name
+    losses, resumed_losses = ([row["val/loss"] for row in h] for h in (history, resumed_history))
+    assert len(losses) == len(resumed_losses) > 6
+    assert losses == resumed_losses
+
+
 @pytest.mark.parametrize("precision", ["bf16-mixed", "bf16-true"])
 def test_mixed_precision_trains(ranks, bundle, tmp_path, precision):
     metrics, _, _ = _run(ranks, bundle, tmp_path, training__precision=precision)
