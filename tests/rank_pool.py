@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import tempfile
 import traceback
@@ -22,6 +23,7 @@ class RankPool:
         spawn = get_context("spawn")
         self._pipes: list[Connection] = []
         self._processes = []
+        self._folder, self._numbers = tempfile.TemporaryDirectory(), itertools.count()
         for rank in range(size):
             ours, theirs = spawn.Pipe()
             process = spawn.Process(target=_serve, args=(theirs, rank), daemon=True)
@@ -35,11 +37,11 @@ class RankPool:
         Raises:
             RuntimeError: with the traceback of the first rank that raised.
         """
-        with tempfile.TemporaryDirectory() as folder:
-            store = os.path.join(folder, "store")
-            for pipe in self._pipes[:world_size]:
-                pipe.send((function, world_size, store, args))
-            answers = [pipe.recv() for pipe in self._pipes[:world_size]]
+        # A rank opens the file once more as it leaves the group, after its answer.
+        store = os.path.join(self._folder.name, str(next(self._numbers)))
+        for pipe in self._pipes[:world_size]:
+            pipe.send((function, world_size, store, args))
+        answers = [pipe.recv() for pipe in self._pipes[:world_size]]
         for rank, (failure, _) in enumerate(answers):
             if failure is not None:
                 raise RuntimeError(f"rank {rank}:\n{failure}")
@@ -50,6 +52,7 @@ class RankPool:
         for process in self._processes:
             process.kill()
             process.join()
+        self._folder.cleanup()
 
 
 def _serve(pipe: Connection, rank: int) -> None:
