@@ -54,8 +54,15 @@ def _write(stream: TextIO, text: str) -> None:
             os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
+def show_duration(seconds: float) -> str:
+    """A duration in one unit: 40 s, 12 min or 3.2 h."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 90 * 60 else f"{seconds / 3600:.1f} h"
+
+
 class Pace:
-    """Says how far a long piece of work has come, at most every few seconds.
+    """Says how far a long piece of work has come and how long it takes, at most every few seconds.
 
     Args:
         what: is done, as in "encoding".
@@ -64,10 +71,14 @@ class Pace:
 
     def __init__(self, what: str, total: int, every_s: float = 10.0) -> None:
         self._what, self._total, self._every_s = what, total, every_s
-        self._next_s = time.monotonic() + every_s
+        self._begun_s = time.monotonic()
+        self._next_s = self._begun_s + every_s
 
     def reached(self, row: int) -> None:
         """Called after each part; ranks are about as far as each other."""
-        if time.monotonic() >= self._next_s:
-            self._next_s = time.monotonic() + self._every_s
-            say(f"{self._what}: {row:,} of {self._total:,} rows, {row / self._total:.0%}")
+        now_s = time.monotonic()
+        if now_s >= self._next_s:
+            self._next_s = now_s + self._every_s
+            left = show_duration((now_s - self._begun_s) * (self._total - row) / row)
+            done = f"{row:,} of {self._total:,} rows, {row / self._total:.0%}"
+            say(f"{self._what}: {done}, {left} left")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import psutil
 import torch
 
-from raygnn.console import say
+from raygnn.console import say, show_duration
 from raygnn.loops.callbacks import Callback
 
 if TYPE_CHECKING:
@@ -138,13 +138,6 @@ def _left(engine: Engine) -> str:
         left_s = min(left_s, max(limits.max_time_s - engine.training_time_s, 0.0))
     most = "" if engine.early_stopper is None else "at most "
     return f"{most}{show_duration(left_s)} left"
-
-
-def show_duration(seconds: float) -> str:
-    """A duration in one unit: 40 s, 12 min or 3.2 h."""
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 90 * 60 else f"{seconds / 3600:.1f} h"
 
 
 def _show(metrics: dict[str, float], first: str | None = None) -> str:

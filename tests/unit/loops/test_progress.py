@@ -8,11 +8,10 @@ import sys
 import pytest
 
 from raygnn.config.training_section import Training
-from raygnn.console import Pace, say, show
+from raygnn.console import Pace, say, show, show_duration
 from raygnn.outputs.progress import (
     compact,
     planned_steps,
-    show_duration,
     show_performance,
     sparkline,
 )
@@ -77,7 +76,7 @@ def test_the_first_limit_is_planned(limits, steps):
 def test_pace_says_how_far_it_is_now_and_then(capsys):
     pace = Pace("encoding", 2000, every_s=0.0)
     pace.reached(500)
-    assert capsys.readouterr().out == "[raygnn] encoding: 500 of 2,000 rows, 25%\n"
+    assert capsys.readouterr().out == "[raygnn] encoding: 500 of 2,000 rows, 25%, 0 s left\n"
     pace = Pace("encoding", 2000, every_s=1000.0)
     pace.reached(500)
     assert capsys.readouterr().out == ""
