@@ -61,15 +61,20 @@ def _serve(pipe: Connection, rank: int) -> None:
 
     torch.set_num_threads(1)
     while (message := pipe.recv()) is not None:
-        function, world_size, store, args = message
+        function, world_size, path, args = message
         try:
+            store = dist.FileStore(path, world_size)
             dist.init_process_group(
                 "gloo",
-                init_method=f"file://{store}",
+                store=store,
                 rank=rank,
                 world_size=world_size,
                 timeout=timedelta(seconds=60),
             )
+            # A function that fails at once must not leave the group while another rank connects:
+            # after a failed start, torch names that rank's next groups unlike the others'.
+            store.set(f"connected/{rank}", "")
+            store.wait([f"connected/{other}" for other in range(world_size)])
             pipe.send((None, function(*args)))
         except BaseException:  # noqa: BLE001 - sent to the parent, which raises
             pipe.send((traceback.format_exc(), None))

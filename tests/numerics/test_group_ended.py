@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -40,8 +39,6 @@ class EndsGroup(Callback):
 def call_after_the_end(name: str) -> tuple[str | None, int, int]:
     """The id of the error, the rank and the number of ranks."""
     with collectives.group_held():
-        collectives.barrier()  # the other rank may still be connecting
-        time.sleep(0.5)  # or about to leave the barrier
         dist.destroy_process_group()
         try:
             COLLECTIVES[name]()
