@@ -38,7 +38,7 @@ def _run(args: argparse.Namespace) -> None:
     options = IngestOptions(
         on_error=args.on_error,
         undirected=args.undirected,
-        reverse_edges=args.reverse_edges,
+        reverse_edges=None if args.reverse_edges is None else args.reverse_edges == "true",
         allow_outside=tuple(args.allow_outside),
         feature_dtype=args.feature_dtype,
     )
@@ -83,7 +83,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--on-error", choices=["fail", "drop"], default="fail", help="of bad rows")
     parser.add_argument("--undirected", action="store_true", help="as data.undirected")
-    parser.add_argument("--reverse-edges", action="store_true", help="as data.reverse_edges")
+    parser.add_argument("--reverse-edges", choices=["true", "false"], help="as data.reverse_edges")
     parser.add_argument(
         "--feature-dtype", choices=["float32", "float16", "bfloat16"], help="as data.feature_dtype"
     )

@@ -197,9 +197,10 @@ class Data(Section):
     undirected: bool = Field(
         default=False, description="Add the reverse of each edge within one node type."
     )
-    reverse_edges: bool = Field(
-        default=False,
-        description="Add an edge type (d, rev_r, s) for each directed edge type (s, r, d).",
+    reverse_edges: bool | None = Field(
+        default=None,
+        description="Add an edge type (d, rev_r, s) for each directed edge type (s, r, d), so that "
+        "messages flow both ways; null adds it where no edge type leads from d to s.",
     )
     splits: SplitRule | None = Field(
         default=None,

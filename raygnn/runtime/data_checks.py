@@ -6,10 +6,11 @@ from raygnn.config import Component, LoadedConfig, LossTerm, resolve
 from raygnn.config.slots import SLOTS
 from raygnn.console import say
 from raygnn.data.bundle import Bundle
-from raygnn.data.edge_types import resolve_fanouts, reversed_edge_type
-from raygnn.data.manifest import Manifest, reverses
+from raygnn.data.edge_types import resolve_fanouts
+from raygnn.data.manifest import Manifest
 from raygnn.loops.model_spec import ModelSpec
 from raygnn.loops.tasks.target import target_class
+from raygnn.runtime.data_source import ingest_options
 
 
 def check_schema(loaded: LoadedConfig, uri: str) -> None:
@@ -24,14 +25,8 @@ def check_schema(loaded: LoadedConfig, uri: str) -> None:
     config, manifest = loaded.config, Manifest.load(uri)
     if config.task.type not in SLOTS["task"].names:
         return
-    edge_types = [table.type for table in manifest.edge_types]
-    if config.data.reverse_edges:
-        declared = reverses(manifest.edge_types)
-        for table in manifest.edge_types:
-            is_within = table.type[0] == table.type[2]
-            undirected = not table.directed or (config.data.undirected and is_within)
-            if not undirected and table.type not in declared:
-                edge_types.append(reversed_edge_type(table.type))
+    added = ingest_options(loaded).added_reverses(manifest.edge_types)
+    edge_types = [*(table.type for table in manifest.edge_types), *added.values()]
     if is_of_raygnn(config.model):
         from raygnn.models.graph_inputs import check_types
 

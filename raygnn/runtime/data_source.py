@@ -131,7 +131,7 @@ def open_tables(
         DataError: the tables are wrong.
     """
     section = loaded.config.data
-    options = replace(_ingest_options(loaded), transforms=dict(transforms))
+    options = replace(ingest_options(loaded), transforms=dict(transforms))
     say(f"graph {redact(uri)}")
     if not on_cluster:
         return ingest(uri, options, section.cache_dir, progress=say)
@@ -140,7 +140,8 @@ def open_tables(
     return ingest_on_cluster(uri, options, section.cache_dir, MIN_SCHEDULED_BYTES)
 
 
-def _ingest_options(loaded: LoadedConfig) -> IngestOptions:
+def ingest_options(loaded: LoadedConfig) -> IngestOptions:
+    """What a config says of how tables become a bundle."""
     section = loaded.config.data
     return IngestOptions(
         on_error=section.on_error,
@@ -154,7 +155,7 @@ def _ingest_options(loaded: LoadedConfig) -> IngestOptions:
 def _ingested(loaded: LoadedConfig) -> tuple[Any, ...]:
     """What of a config makes the bundle; what only selects from it, as splits, is not in it."""
     section = loaded.config.data
-    return section.uri, section.synthetic, section.component, _ingest_options(loaded)
+    return section.uri, section.synthetic, section.component, ingest_options(loaded)
 
 
 def _write_synthetic(generator: str, arguments: dict[str, Any], cache_dir: str | None) -> str:

@@ -40,15 +40,13 @@ def train(graphs: Path, name: str, folder: Path, **sections: Any) -> dict[str, A
 @pytest.mark.parametrize("model", ["Hetero", "HGT"])
 def test_taste_is_learned_from_raw_columns(graphs: Path, tmp_path: Path, model: str) -> None:
     """0.17 is chance; on the columns as they are it was 0.39 (Hetero) and 0.25 (HGT)."""
-    data = {"reverse_edges": True}
-    task = {"args": {"target": "user"}}
-    metrics = train(graphs, "shop", tmp_path, data=data, task=task, model=model)
+    metrics = train(graphs, "shop", tmp_path, task={"args": {"target": "user"}}, model=model)
     assert metrics["test/accuracy"] >= 0.95
     assert metrics["step"] >= 60  # a patience of 3 validations, 20 steps apart
 
 
 def test_columns_as_they_are_drown_each_other(graphs: Path, tmp_path: Path) -> None:
-    data = {"reverse_edges": True, "standardize": False}
+    data = {"standardize": False}
     task = {"args": {"target": "user"}}
     metrics = train(graphs, "shop", tmp_path, data=data, task=task, model="Hetero")
     assert metrics["test/accuracy"] < 0.6
@@ -81,7 +79,7 @@ def test_prices_are_learned_and_told_in_their_own_unit(
 @pytest.mark.parametrize("model", ["Hetero", pytest.param("HGT", marks=pytest.mark.slow)])
 def test_links_of_the_raw_shop_are_learned(graphs: Path, tmp_path: Path, model: str) -> None:
     """Of top-10 items, 0.17 are in the user's category by chance, and an AUC of 0.5 is."""
-    data = {"reverse_edges": True, "splits": {"type": "temporal", "quantiles": [0.8, 0.9]}}
+    data = {"splits": {"type": "temporal", "quantiles": [0.8, 0.9]}}
     task = {"type": "link_prediction", "args": {"edge_type": "user__buys__item"}}
     # Three epochs show it; with none set, early stopping ends after some ten.
     training = {"max_epochs": 3}
@@ -98,7 +96,7 @@ def test_links_of_the_raw_shop_are_learned(graphs: Path, tmp_path: Path, model: 
         str(tmp_path / "out"),
         10,
         anchors,
-        overrides=[*graph, "--data.reverse_edges", "true", "--scaling.num_workers", "0"],
+        overrides=[*graph, "--scaling.num_workers", "0"],
     )
     found = pq.read_table(written.table_uri("neighbors"))
     taste = dict(zip(*(users.column(n).to_pylist() for n in ("user_id", "taste")), strict=True))

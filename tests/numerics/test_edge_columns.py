@@ -113,6 +113,7 @@ def _encode(task, bundle, direction, node_type, columns) -> torch.Tensor:
 def test_what_is_not_sampled_carries_no_messages(tmp_path, graphs, model, args):
     config = _config(tmp_path, graphs["two"], model)
     config["model"]["args"] = {**args, "out_channels": 4}
+    config["data"]["reverse_edges"] = False
     config["sampling"]["fanouts"] = {"item__of__user": [-1, -1], "user__knows__user": [0, 0]}
     task, bundle = _set_up(config, NodeClassification)
     encoder, node_type = task.model.encoder, task.output.node_type

@@ -31,7 +31,7 @@ class IngestOptions:
         on_error: `fail` raises with all bad rows; `drop` leaves them out and says so.
         undirected: edge types within one node type are taken as `directed: false`.
         reverse_edges: for each directed edge type (s, r, d) that has no reverse, (d, rev_r, s) is
-            added, with the same columns.
+            added, with the same columns; null does so where no edge type leads from d to s.
         allow_outside: roots outside of the graph's folder that its files may lie in. They do not
             change what a bundle holds, which is named without them.
         feature_dtype: storage type of floating-point features; null keeps the table's, but
@@ -41,7 +41,7 @@ class IngestOptions:
 
     on_error: Literal["fail", "drop"] = "fail"
     undirected: bool = False
-    reverse_edges: bool = False
+    reverse_edges: bool | None = None
     feature_dtype: Literal["float32", "float16", "bfloat16"] | None = None
     allow_outside: tuple[str, ...] = ()
     transforms: Transforms = field(default_factory=dict)
@@ -52,6 +52,27 @@ class IngestOptions:
         if not self.transforms:
             del content["transforms"]
         return content
+
+    def doubles(self, table: EdgeTable) -> bool:
+        """Whether each edge of a table stands for its reverse as well, in the same edge type."""
+        return not table.directed or (self.undirected and table.type[0] == table.type[2])
+
+    def added_reverses(self, tables: Sequence[EdgeTable]) -> dict[EdgeType, EdgeType]:
+        """The edge types that are added, by the edge type of a table whose reverse they are."""
+        declared, linked = reverses(tables), {(table.type[0], table.type[2]) for table in tables}
+
+        def is_wanted(source: str, target: str) -> bool:
+            if self.reverse_edges is None:
+                return source != target and (target, source) not in linked
+            return self.reverse_edges
+
+        return {
+            table.type: reversed_edge_type(table.type)
+            for table in tables
+            if is_wanted(table.type[0], table.type[2])
+            and not self.doubles(table)
+            and table.type not in declared
+        }
 
 
 @dataclass(frozen=True)
@@ -92,6 +113,9 @@ def plan_graph(
     tables = _scan(manifest, files, schedule)
     tables |= _fit(manifest, options, tables, schedule, progress)
     nodes, edges, label_edges = _plan(manifest, options, tables)
+    if added := options.added_reverses(manifest.edge_types):
+        names = ", ".join(map(edge_type_name, added.values()))
+        progress(f"ingest: adding reverse edges: {names} (data.reverse_edges: false adds none)")
     if options.undirected and all(plan.edge_type[0] != plan.edge_type[2] for plan in edges):
         progress("ingest: data.undirected changes nothing: no edge type is within one node type")
     return GraphPlan(manifest, tables, nodes, edges, label_edges)
@@ -205,7 +229,7 @@ def _plan(
     nodes: dict[str, NodePlan] = {}
     edges: list[EdgePlan] = []
     label_edges: list[EdgePlan] = []
-    declared = reverses(manifest.edge_types)
+    added = options.added_reverses(manifest.edge_types)
     for node_type, table in manifest.node_types.items():
         try:
             scanned = tables[_node_table_name(node_type)]
@@ -214,14 +238,12 @@ def _plan(
             problems.append(str(error))
     kinds = {node_type: plan.id_kind for node_type, plan in nodes.items()}
     for edge_table in manifest.edge_types:
-        undirected = not edge_table.directed or (
-            options.undirected and edge_table.type[0] == edge_table.type[2]
-        )
+        undirected, reverse = options.doubles(edge_table), added.get(edge_table.type)
         try:
             name = _edge_table_name(edge_table.type)
             tables[name] = _with_endpoint_types(edge_table, tables[name], kinds)
-            wanted = options.reverse_edges and not undirected and edge_table.type not in declared
-            reverse = _new_reverse(manifest, edge_table.type) if wanted else None
+            if reverse is not None:
+                _check_is_new(manifest, reverse, edge_table.type)
             edges.append(
                 plan_edges(edge_table, tables[name], undirected, reverse, options.feature_dtype)
             )
@@ -239,16 +261,15 @@ def _plan(
     return nodes, edges, label_edges
 
 
-def _new_reverse(manifest: Manifest, edge_type: EdgeType) -> EdgeType:
-    reverse = reversed_edge_type(edge_type)
+def _check_is_new(manifest: Manifest, reverse: EdgeType, edge_type: EdgeType) -> None:
     if any(table.type == reverse for table in manifest.edge_types):
         raise DataError(
-            f"data.reverse_edges=True is invalid: {edge_type_name(reverse)} is the reverse of "
+            f"data.reverse_edges is invalid: {edge_type_name(reverse)} is the reverse of "
             f"another edge type than {edge_type_name(edge_type)}. Rename its relation in "
-            "graph.yaml, or say with reverse_of which types are each other's reverse.",
+            "graph.yaml, or say with reverse_of which types are each other's reverse, or set "
+            "data.reverse_edges to false.",
             id="graph-reverse-taken",
         )
-    return reverse
 
 
 def _with_endpoint_types(

@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import pickle
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -11,7 +12,9 @@ import yaml
 
 from raygnn.data.bundle import Bundle
 from raygnn.data.bundle_record import FORMAT_VERSION
+from raygnn.data.edge_types import EdgeType
 from raygnn.data.ingest.build_bundle import IngestOptions, ingest
+from raygnn.data.manifest import EdgeTable
 from tests.errors import raises
 from tests.graph_writer import write_graph, write_shards
 
@@ -145,6 +148,38 @@ def test_several_node_and_edge_types(tmp_path: Path) -> None:
     split = bundle.declared_split("item")
     assert split is not None
     assert split.tolist() == [1, 3]
+
+
+def _edge_table(*edge_type: str, **keys: Any) -> EdgeTable:
+    source, _, target = edge_type
+    table = {"type": edge_type, "files": "e.csv", "source": source, "target": target, **keys}
+    return EdgeTable.model_validate(table)
+
+
+_BUYS, _REV_BUYS = ("user", "buys", "item"), ("item", "rev_buys", "user")
+_VIEWS, _REV_VIEWS = ("user", "views", "item"), ("item", "rev_views", "user")
+_LIKES, _REV_LIKES = ("user", "likes", "user"), ("user", "rev_likes", "user")
+_SOLD = ("item", "sold_to", "user")
+
+
+@pytest.mark.parametrize(
+    ("edge_types", "by_default", "all_"),
+    [
+        ([_BUYS, _VIEWS], [_REV_BUYS, _REV_VIEWS], [_REV_BUYS, _REV_VIEWS]),
+        ([_BUYS, _LIKES], [_REV_BUYS], [_REV_BUYS, _REV_LIKES]),
+        ([_BUYS, _REV_BUYS, _VIEWS], [], [_REV_VIEWS]),
+        ([_BUYS, _SOLD], [], [_REV_BUYS, ("user", "rev_sold_to", "item")]),
+    ],
+)
+def test_reverses_are_added_where_no_message_would_come_back(
+    edge_types: list[EdgeType], by_default: list[EdgeType], all_: list[EdgeType]
+) -> None:
+    tables = [_edge_table(*edge_type) for edge_type in edge_types]
+    assert list(IngestOptions().added_reverses(tables).values()) == by_default
+    assert list(IngestOptions(reverse_edges=True).added_reverses(tables).values()) == all_
+    assert IngestOptions(reverse_edges=False).added_reverses(tables) == {}
+    undirected = IngestOptions(undirected=True, reverse_edges=True)
+    assert _REV_LIKES not in undirected.added_reverses(tables).values()
 
 
 def test_undirected_without_effect_is_said(tmp_path: Path) -> None:
