@@ -19,14 +19,21 @@ def config_parser(prog: str, usage: str) -> argparse.ArgumentParser:
     """A parser of the options; unknown arguments are CONFIG and its overrides."""
     parser = argparse.ArgumentParser(prog=prog, usage=usage, allow_abbrev=False)
     parser.add_argument("--print-config", action="store_true", help="print all keys and stop")
+    add_allow_module(parser)
+    return parser
+
+
+def add_allow_module(
+    parser: argparse.ArgumentParser, what: str = "a module whose classes the config may name"
+) -> None:
+    """Adds `--allow-module`, whose help says what is allowed."""
     parser.add_argument(
         "--allow-module",
         action="append",
         default=[],
         metavar="MODULE",
-        help="a module whose classes the config may name; repeatable",
+        help=f"{what}; repeatable",
     )
-    return parser
 
 
 def load_from_arguments(

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from os import PathLike, fspath
 from typing import TYPE_CHECKING, Any
 
-from raygnn.command_line import exit_process, exit_status_of
+from raygnn.command_line import add_allow_module, exit_process, exit_status_of
 from raygnn.console import show
 from raygnn.data.appended_tables import AppendedTables, append_tables
 from raygnn.data.tables.files import list_files
@@ -368,13 +368,7 @@ def _parser() -> argparse.ArgumentParser:
         help="rows on the device at a time, in exact encoding (default: 100000)",
     )
     add("--overwrite", action="store_true", help="replace the output of an earlier call")
-    add(
-        "--allow-module",
-        action="append",
-        default=[],
-        metavar="MODULE",
-        help="a module whose classes the config may name; repeatable",
-    )
+    add_allow_module(parser)
     return parser
 
 

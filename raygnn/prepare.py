@@ -11,7 +11,7 @@ import typing
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from raygnn.command_line import exit_process
+from raygnn.command_line import add_allow_module, exit_process
 from raygnn.config.components import build
 from raygnn.config.documents import DocumentError, parse_scalar
 from raygnn.config.section import Component
@@ -248,13 +248,7 @@ def _add_pyg(commands: Any) -> None:
     command.add_argument("--dataset", metavar="CLASS", help="dotted path of a dataset class")
     command.add_argument("--args", default="{}", metavar="YAML", help="arguments of the dataset")
     command.add_argument("--index", type=int, help="index of one graph in a dataset of several")
-    command.add_argument(
-        "--allow-module",
-        action="append",
-        default=[],
-        metavar="MODULE",
-        help="module that --dataset may also come from; repeatable",
-    )
+    add_allow_module(command, "module that --dataset may also come from")
     _add_split_and_features(command, "default: the data's masks, else none")
 
 

@@ -11,7 +11,7 @@ from os import PathLike, fspath
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from raygnn.command_line import exit_process, exit_status_of
+from raygnn.command_line import add_allow_module, exit_process, exit_status_of
 from raygnn.console import say
 from raygnn.data.filesystem import absolute
 from raygnn.errors import ConfigError
@@ -175,13 +175,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     add("--precomputed", action="store_true", help="encode all nodes first, exactly")
     add("--as-of", metavar="TIME", help="date or number, for temporal models (default: latest)")
-    add(
-        "--allow-module",
-        action="append",
-        default=[],
-        metavar="MODULE",
-        help="a module whose classes the config may name; repeatable",
-    )
+    add_allow_module(parser)
     return parser
 
 

@@ -93,6 +93,8 @@ class TrainedModel(nn.Module):
             data: see the class.
             exact: encodes nodes from all of their edges: all nodes layer by layer, a few from
                 their full neighborhoods. False samples neighborhoods by the model's fanouts.
+            own_batches: each node, edge or anchor is a batch of its own, so that what is given of
+                it does not depend on what is asked with it.
             as_of: for a model with `sampling.temporal`, the moment as of which nodes are encoded:
                 a date, or a number in the unit of the graph's times; None takes the latest time.
         Raises:

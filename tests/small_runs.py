@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 from safetensors.torch import load_file
 
@@ -19,6 +21,7 @@ from raygnn.loops.context import ProcessContext
 from raygnn.outputs.run_start import open_run_folder
 from raygnn.parallel import collectives
 from raygnn.worker import run_worker
+from tests.rank_pool import RankPool
 
 CONFIG: dict[str, Any] = {
     "sampling": {"fanouts": [4, 3]},
@@ -48,6 +51,34 @@ def small_config(storage_path: Path | str, **changes: Any) -> dict[str, Any]:
             section = section.setdefault(parent, {})
         section[leaf] = value
     return config
+
+
+def check_resumed_bits(
+    ranks: RankPool, config: Callable[..., dict[str, Any]], folder: Path, bundle_path: str
+) -> None:
+    """Checks that 2 ranks killed after step 4 resume to the weights of a straight run.
+
+    Args:
+        config: gives the config of a run in a folder, with changes as of `small_config`.
+    """
+    straight = config(folder / "straight", training__max_epochs=3)
+    ranks.run(run_rank, 2, straight, bundle_path)
+    marker = folder / "kill"
+    args = {"step": 4, "marker": str(marker)}
+    killed = config(
+        folder / "killed",
+        training__max_epochs=3,
+        callbacks=[{"type": "tests.numerics.test_resume.KillAt", "args": args}],
+        checkpoint__every={"steps": 3},
+    )
+    marker.touch()
+    with pytest.raises(RuntimeError, match="killed after step 4"):
+        ranks.run(run_rank, 2, killed, bundle_path)
+    marker.unlink()
+    ranks.run(run_rank, 2, killed, bundle_path)
+    expected = trained_weights(straight)
+    for name, tensor in trained_weights(killed).items():
+        assert torch.equal(tensor, expected[name]), name
 
 
 def small_bundle(folder: Path, **arguments: Any) -> Bundle:

@@ -147,13 +147,8 @@ class BundleRecord:
 
     def save(self, folder: Path) -> None:
         """Notes the sizes of all files in the folder and writes bundle.json beside them."""
-        sizes = {
-            path.relative_to(folder).as_posix(): path.stat().st_size
-            for path in sorted(folder.rglob("*"))
-            if path.is_file()
-        }
         content = {"format": FORMAT, "version": FORMAT_VERSION, **asdict(self)}
-        content["file_sizes"] = sizes
+        content["file_sizes"] = file_sizes(folder)
         write_text(str(folder / RECORD_NAME), json.dumps(content, indent=1))
 
     @classmethod
@@ -184,17 +179,33 @@ class BundleRecord:
                 "again.",
                 id="bundle-damaged",
             ) from error
-        for name, size in record.file_sizes.items():
-            path = folder / name
-            found = path.stat().st_size if path.exists() else None
-            if found != size:
-                what = "is missing" if found is None else f"has {found:,} bytes instead of {size:,}"
-                raise DataError(
-                    f"bundle {folder} is damaged: {name} {what}. "
-                    "Remove the folder; the next run builds it again.",
-                    id="bundle-damaged",
-                )
+        if damage := find_damage(folder, record.file_sizes):
+            raise DataError(
+                f"bundle {folder} is damaged: {damage}. "
+                "Remove the folder; the next run builds it again.",
+                id="bundle-damaged",
+            )
         return record
+
+
+def file_sizes(folder: Path) -> dict[str, int]:
+    """Bytes of each file of a folder, by path below it."""
+    return {
+        path.relative_to(folder).as_posix(): path.stat().st_size
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+    }
+
+
+def find_damage(folder: Path, sizes: Mapping[str, int]) -> str | None:
+    """Says of the first file that is not there in full what is wrong with it."""
+    for name, size in sizes.items():
+        path = folder / name
+        found = path.stat().st_size if path.exists() else None
+        if found != size:
+            what = "is missing" if found is None else f"has {found:,} bytes instead of {size:,}"
+            return f"{name} {what}"
+    return None
 
 
 def _read(folder: Path) -> dict[str, Any]:

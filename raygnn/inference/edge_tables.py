@@ -20,7 +20,7 @@ from raygnn.data.tables.read_ids import original_ids
 from raygnn.data.time_units import AsOf
 from raygnn.errors import ConfigError, DataError
 from raygnn.inference.node_tables import arrow_column, check_finite
-from raygnn.inference.set_up import with_all_neighbors
+from raygnn.inference.set_up import loader_options, with_all_neighbors
 from raygnn.loops.model_spec import ModelSpec
 from raygnn.loops.task import Task
 from raygnn.loops.tasks.build_encoder import feature_store
@@ -62,8 +62,9 @@ class EdgeTables:
         env = task.env
         loaded = with_all_neighbors(env.loaded) if exact else env.loaded
         spec, bundle, config = task.spec, env.bundle, loaded.config
-        plan = config.loader_plan("test")
-        batch_size = min(plan.batch_size, _MOST_EXACT) if exact else plan.batch_size
+        options = loader_options(env)
+        if exact:
+            options["batch_size"] = min(options["batch_size"], _MOST_EXACT)
         disjoint = config.sampling.model_copy(update={"disjoint": True})
         loaded = replace(loaded, config=config.model_copy(update={"sampling": disjoint}))
         graph = LocalGraphStore(bundle, config.sampling.direction)
@@ -82,15 +83,9 @@ class EdgeTables:
             sampler=build_sampler(loaded, graph),
             columns=spec.node_columns,
             edge_columns=spec.edge_inputs,
-            batch_size=batch_size,
-            split="infer",
-            seed=config.seed,
-            shuffle=False,
-            num_threads=plan.num_threads,
-            prefetch_batches=plan.prefetch_batches,
-            device=env.device,
+            **options,
         )
-        self.alignment = batch_size
+        self.alignment = options["batch_size"]
 
     @torch.no_grad()
     def range(self, first: int, last: int) -> pa.Table:

@@ -5,13 +5,13 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
-from functools import partial
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from raygnn.data.time_units import AsOf
+from raygnn.inference.set_up import loader_options
 from raygnn.loops.model_spec import ModelSpec
 from raygnn.loops.task import TaskEnvironment
 from raygnn.loops.tasks.build_encoder import feature_store
@@ -135,29 +135,27 @@ class SampledEmbeddings(Embeddings):
         as_of: AsOf | None,
     ) -> None:
         config, bundle = env.loaded.config, env.bundle
-        plan = config.loader_plan("test")
+        options = loader_options(env)
         graph = LocalGraphStore(bundle, config.sampling.direction)
-        build = partial(
-            NeighborLoader,
-            graph,
-            feature_store(env.loaded, bundle, spec),
-            sampler=build_sampler(env.loaded, graph),
-            columns={spec.feature: "x"} if bundle.feature_widths(spec.feature) else {},
-            edge_columns=spec.edge_inputs,
-            as_of=None if as_of is None else as_of.time,
-            batch_size=plan.batch_size,
-            split="infer",
-            seed=config.seed,
-            shuffle=False,
-            num_threads=plan.num_threads,
-            prefetch_batches=plan.prefetch_batches,
-            device=env.device,
-        )
-        self._loaders = {name: build(ids, name) for name, ids in nodes.items()}
+        store, sampler = feature_store(env.loaded, bundle, spec), build_sampler(env.loaded, graph)
+        self._loaders = {
+            name: NeighborLoader(
+                graph,
+                store,
+                ids,
+                name,
+                sampler=sampler,
+                columns={spec.feature: "x"} if bundle.feature_widths(spec.feature) else {},
+                edge_columns=spec.edge_inputs,
+                as_of=None if as_of is None else as_of.time,
+                **options,
+            )
+            for name, ids in nodes.items()
+        }
         self._encoder = encoder
         self._device = env.device
         self._shared = shared
-        self.alignment = plan.batch_size
+        self.alignment = options["batch_size"]
 
     @torch.no_grad()
     def rows(self, node_type: str, first: int, last: int) -> Tensor:

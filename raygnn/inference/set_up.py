@@ -62,6 +62,21 @@ def load_module(saved: SavedModel, task: Task) -> nn.Module:
     return model.float().eval().to(task.env.device)
 
 
+def loader_options(env: TaskEnvironment) -> dict[str, Any]:
+    """What each loader of inference is made with: it reads examples once, in order."""
+    config = env.loaded.config
+    plan = config.loader_plan("test")
+    return {
+        "batch_size": plan.batch_size,
+        "split": "infer",
+        "seed": config.seed,
+        "shuffle": False,
+        "num_threads": plan.num_threads,
+        "prefetch_batches": plan.prefetch_batches,
+        "device": env.device,
+    }
+
+
 def with_all_neighbors(loaded: LoadedConfig) -> LoadedConfig:
     """The same config, with fanouts that take all neighbors along the edge types that it samples.
 

@@ -83,6 +83,18 @@ class InEdges:
     edge_weight: EdgeValues | None = None
     edge_attr: EdgeValues | None = None
 
+    def edge_index(self, first: int, last: int, local: LocalIds) -> np.ndarray:
+        """int64 [2, num_edges], of the edges into some destinations.
+
+        Args:
+            local: numbers the sources; new ones get their numbers here. Destinations count from 0.
+        """
+        start, stop = int(self.indptr[first]), int(self.indptr[last])
+        edge_index = np.empty((2, stop - start), np.int64)
+        local.add(np.asarray(self.indices[start:stop]), edge_index[0])
+        edge_index[1] = np.repeat(np.arange(last - first), np.diff(self.indptr[first : last + 1]))
+        return edge_index
+
     def columns(self, first: int, last: int, device: torch.device) -> dict[str, Tensor]:
         """What encoders read of the edges into some destinations, on the device."""
         edges = slice(int(self.indptr[first]), int(self.indptr[last]))
@@ -230,17 +242,14 @@ class _BlockBuilder:
 
     def block(self, first: int, last: int) -> tuple[np.ndarray, Block]:
         """Gives the sources' node ids, the destinations' first, and the block."""
-        indptr = self._edges.indptr
-        start, stop = int(indptr[first]), int(indptr[last])
-        edge_index = np.empty((2, stop - start), np.int64)
-        edge_index[1] = np.repeat(np.arange(last - first), np.diff(indptr[first : last + 1]))
+        indptr = self._edges.indptr[first : last + 1]
         self._local.clear()
         self._local.add(np.arange(first, last), np.empty(last - first, np.int64))
-        self._local.add(np.asarray(self._edges.indices[start:stop]), edge_index[0])
+        edge_index = self._edges.edge_index(first, last, self._local)
         sources = self._local.nodes.copy()
         block = Block(
             edge_index=torch.from_numpy(edge_index).to(self.device),
-            dst_ptr=torch.from_numpy(indptr[first : last + 1] - start).to(self.device),
+            dst_ptr=torch.from_numpy(indptr - indptr[0]).to(self.device),
             num_src=len(sources),
             num_dst=last - first,
             src_degree=self._degree[torch.from_numpy(sources)].to(self.device),

@@ -154,7 +154,9 @@ class _HeteroBlockBuilder:
         for source in sources:
             self._local[source].clear()
         self._local[node_type].add(np.arange(first, last), np.empty(last - first, np.int64))
-        edge_index = {t: self._edge_index(t, first, last) for t in edges_of}
+        edge_index = {
+            t: edges.edge_index(first, last, self._local[t[0]]) for t, edges in edges_of.items()
+        }
         ids = {source: self._local[source].nodes.copy() for source in sources}
         blocks = {
             t: self._block_of_type(t, edge_index[t], ids[t[0]], first, last) for t in edges_of
@@ -165,16 +167,6 @@ class _HeteroBlockBuilder:
                 blocks[t] = self._block_without_edges(t, ids[t[0]])
         num_src = {name: len(of_type) for name, of_type in ids.items()}
         return ids, HeteroBlock(blocks=blocks, num_src=num_src, num_dst={node_type: last - first})
-
-    def _edge_index(self, edge_type: EdgeType, first: int, last: int) -> np.ndarray:
-        """int64 [2, num_edges], local ids of the sources, which get them here, and destinations."""
-        edges = self._in_edges[edge_type]
-        start, stop = int(edges.indptr[first]), int(edges.indptr[last])
-        edge_index = np.empty((2, stop - start), np.int64)
-        self._local[edge_type[0]].add(np.asarray(edges.indices[start:stop]), edge_index[0])
-        num_in_edges = np.diff(edges.indptr[first : last + 1])
-        edge_index[1] = np.repeat(np.arange(last - first), num_in_edges)
-        return edge_index
 
     def _block_of_type(
         self,

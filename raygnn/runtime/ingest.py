@@ -37,10 +37,7 @@ def ingest_on_cluster(
         DataError: the tables break a rule.
         RunError: the node that ingests fails.
     """
-    import ray
-
-    here = ray.get_runtime_context().get_node_id()
-    cpus = {n["NodeID"]: n["Resources"].get("CPU", 0) for n in ray.nodes() if n["Alive"]}
+    here, cpus = lent_cpus()
     schedule: Schedule = ray_data_schedule
     elsewhere: Callable[[Path], None] | None = None
     if cpus.get(here, 0) < 1:
@@ -57,6 +54,14 @@ def ingest_on_cluster(
         min_scheduled_bytes=min_scheduled_bytes,
         elsewhere=elsewhere,
     )
+
+
+def lent_cpus() -> tuple[str, dict[str, float]]:
+    """The id of this node, and the CPUs that each living node lends Ray, by its id."""
+    import ray
+
+    cpus = {n["NodeID"]: n["Resources"].get("CPU", 0) for n in ray.nodes() if n["Alive"]}
+    return ray.get_runtime_context().get_node_id(), cpus
 
 
 def _build_on(

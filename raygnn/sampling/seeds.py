@@ -59,8 +59,8 @@ def exclusions(
         target = _check_ids(graph, edge_type[2], both[1], where)
         destination, neighbor = (target, source) if graph.direction == "in" else (source, target)
         if code is not None:
-            taker = ends(edge_type, graph.direction)[1]
-            destination = code(taker, destination, numbers[edge_type])
+            destination_type = ends(edge_type, graph.direction)[1]
+            destination = code(destination_type, destination, numbers[edge_type])
         found[edge_type] = Exclusion.of(destination, neighbor)
     return found
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from raygnn.data.ingest.build_bundle import IngestOptions, ingest
 from raygnn.data.synthetic.generators import synthetic_tables
 from raygnn.data.tables.graph_tables import GraphTables, edge_rows, node_rows, write_tables
 from tests.errors import raises
-from tests.small_runs import run_rank, small_config, trained_weights
+from tests.small_runs import check_resumed_bits, run_rank, small_config, trained_weights
 
 EDGE = "user__rates__film"
 MODEL = {"type": "Hetero", "args": {"hidden_channels": 8, "dropout": 0.3}}
@@ -90,22 +91,8 @@ def test_metrics_of_one_model_are_equal_bits_for_any_number_of_workers(
 
 
 def test_resumed_and_straight_end_with_the_same_bits(ranks, graph, bundle_path, tmp_path):
-    straight = _config(tmp_path / "straight", graph, 2, training__max_epochs=3)
-    ranks.run(run_rank, 2, straight, bundle_path)
-    killer = {
-        "type": "tests.numerics.test_resume.KillAt",
-        "args": {"step": 4, "marker": str(tmp_path / "kill")},
-    }
-    (tmp_path / "kill").touch()
-    changes = {"training__max_epochs": 3, "callbacks": [killer], "checkpoint__every": {"steps": 3}}
-    killed = _config(tmp_path / "killed", graph, 2, **changes)
-    with pytest.raises(RuntimeError, match="killed after step 4"):
-        ranks.run(run_rank, 2, killed, bundle_path)
-    (tmp_path / "kill").unlink()
-    ranks.run(run_rank, 2, killed, bundle_path)
-    expected = trained_weights(straight)
-    for name, tensor in trained_weights(killed).items():
-        assert torch.equal(tensor, expected[name]), name
+    config = partial(_config, graph=graph, world_size=2)
+    check_resumed_bits(ranks, config, tmp_path, bundle_path)
 
 
 def test_exact_evaluation_is_that_of_full_neighborhoods(tmp_path, graph):

@@ -26,6 +26,7 @@ from raygnn.data.ingest.plan_bundle import (
     IngestOptions,
     check_unchanged,
     list_tables,
+    num_bytes,
     plan_graph,
     records_of_edges,
 )
@@ -68,7 +69,7 @@ def ingest(
     manifest = Manifest.load(manifest_uri, options.allow_outside)
     roots = (manifest_folder(manifest_uri), *options.allow_outside)
     files = list_tables(manifest, roots)
-    if sum(file.size for table in files.values() for file in table) < min_scheduled_bytes:
+    if num_bytes(files) < min_scheduled_bytes:
         schedule, elsewhere = in_process, None
     name = fingerprint(manifest, options.of_the_content(), files, FORMAT_VERSION)
 

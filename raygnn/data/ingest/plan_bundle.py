@@ -152,6 +152,11 @@ def list_tables(manifest: Manifest, roots: Sequence[str]) -> dict[str, list[Tabl
     return files
 
 
+def num_bytes(files: Mapping[str, Sequence[TableFile]]) -> int:
+    """Bytes of all tables, as they are stored."""
+    return sum(file.size for table in files.values() for file in table)
+
+
 def check_unchanged(
     before: Mapping[str, Sequence[TableFile]], after: Mapping[str, Sequence[TableFile]]
 ) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from raygnn.data.arrays import open_array, sync_entry, sync_folder
+from raygnn.data.arrays import open_array
 from raygnn.data.bundle_record import (
     FORMAT_VERSION as BUNDLE_VERSION,
 )
@@ -46,6 +46,7 @@ from raygnn.data.ingest.plan_bundle import (
     IngestOptions,
     check_unchanged,
     list_tables,
+    num_bytes,
     plan_graph,
     records_of_edges,
 )
@@ -64,7 +65,7 @@ from raygnn.data.partition.record import (
     part_folder,
     save_part,
 )
-from raygnn.data.partition.steps import Done, Steps
+from raygnn.data.partition.steps import Done, Steps, building
 from raygnn.errors import DataError
 
 _WORK = "work"
@@ -91,6 +92,8 @@ def partition(
     options: IngestOptions | None = None,
     schedule: Schedule = in_process,
     progress: Callable[[str], None] = lambda _: None,
+    *,
+    min_scheduled_bytes: int = 0,
 ) -> PartitionRecord:
     """Writes the parts of a graph, each node with the edges into it, and partition.json last.
 
@@ -102,6 +105,7 @@ def partition(
         out: a folder on a disk that all tasks see.
         schedule: runs the tasks.
         progress: receives a line for each step, and what was dropped.
+        min_scheduled_bytes: tables of fewer bytes than that are read in this process.
     Raises:
         DataError: the manifest or the tables break a rule, or `out` cannot be written into.
     """
@@ -111,6 +115,8 @@ def partition(
     manifest = Manifest.load(manifest_uri, options.allow_outside)
     roots = (manifest_folder(manifest_uri), *options.allow_outside)
     files = list_tables(manifest, roots)
+    if num_bytes(files) < min_scheduled_bytes:
+        schedule = in_process
     tables = fingerprint(manifest, options.of_the_content(), files, BUNDLE_VERSION)
     name = _fingerprint(tables, partitioning)
     with locked(str(folder / ".lock"), progress):
@@ -479,18 +485,12 @@ class _Build:
         edges: Sequence[_Sorted],
     ) -> None:
         """Links the files of a part into its folder, which appears when it is complete."""
-        target = part_folder(folder, part)
-        building = target.with_name(f".building-{target.name}")
-        for left in (target, building):
-            shutil.rmtree(left, ignore_errors=True)
-        for name, done in gathered.items():
-            _link(done[part].folder, building / "nodes" / name)
-        for one in edges:
-            _link(one.parts[part].folder / ARRAYS, building / one.plan.folder)
-        save_part(building, self.fingerprint, part)
-        sync_folder(building)
-        building.rename(target)
-        sync_entry(folder)
+        with building(part_folder(folder, part)) as target:
+            for name, done in gathered.items():
+                _link(done[part].folder, target / "nodes" / name)
+            for one in edges:
+                _link(one.parts[part].folder / ARRAYS, target / one.plan.folder)
+            save_part(target, self.fingerprint, part)
 
 
 def _link(source: Path, target: Path) -> None:

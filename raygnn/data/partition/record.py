@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from raygnn.data.bundle_record import BundleRecord
+from raygnn.data.bundle_record import BundleRecord, file_sizes, find_damage
 from raygnn.data.edge_types import EdgeType
 from raygnn.data.filesystem import write_text
 from raygnn.errors import DataError
@@ -107,17 +107,12 @@ class PartitionRecord:
 
 def save_part(folder: Path, fingerprint: str, part: int) -> None:
     """Notes the sizes of all files of a part and writes part.json beside them."""
-    sizes = {
-        path.relative_to(folder).as_posix(): path.stat().st_size
-        for path in sorted(folder.rglob("*"))
-        if path.is_file()
-    }
     content = {
         "format": _PART_FORMAT,
         "version": FORMAT_VERSION,
         "partition": fingerprint,
         "part": part,
-        "file_sizes": sizes,
+        "file_sizes": file_sizes(folder),
     }
     write_text(folder / PART_NAME, json.dumps(content, indent=1))
 
@@ -137,16 +132,12 @@ def check_part(folder: Path, fingerprint: str, part: int) -> None:
             "was written with partition.json, or partition again.",
             id="partition-part-foreign",
         )
-    for name, size in content["file_sizes"].items():
-        path = folder / name
-        found = path.stat().st_size if path.exists() else None
-        if found != size:
-            what = "is missing" if found is None else f"has {found:,} bytes instead of {size:,}"
-            raise DataError(
-                f"part {part} in {folder} is damaged: {name} {what}. Remove the folder of the "
-                "partitioned graph and partition again.",
-                id="partition-damaged",
-            )
+    if damage := find_damage(folder, content["file_sizes"]):
+        raise DataError(
+            f"part {part} in {folder} is damaged: {damage}. Remove the folder of the "
+            "partitioned graph and partition again.",
+            id="partition-damaged",
+        )
 
 
 def _counts(content: Mapping[str, Any]) -> EdgeCounts:

@@ -6,7 +6,8 @@ import json
 import os
 import shutil
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -20,7 +21,6 @@ Item = TypeVar("Item")
 TaskFunction = Callable[[Item, Path], dict[str, Any]]
 
 _RESULT = "result.json"
-_BUILDING = ".building-"
 _ROUNDS = 20  # of a step: between them its progress is reported
 _REPORT_EVERY_S = 5.0
 
@@ -101,11 +101,19 @@ class Steps:
 
 def run_task(task: StepTask) -> None:
     """Runs a task; its folder appears when it is complete and on the disk."""
-    building = task.folder.with_name(f"{_BUILDING}{task.folder.name}")
-    shutil.rmtree(building, ignore_errors=True)
-    building.mkdir(parents=True)
-    result = task.fn(task.item, building)
-    write_text(building / _RESULT, json.dumps(result))
-    sync_folder(building)
-    building.rename(task.folder)
-    sync_entry(task.folder.parent)
+    with building(task.folder) as folder:
+        result = task.fn(task.item, folder)
+        write_text(folder / _RESULT, json.dumps(result))
+
+
+@contextmanager
+def building(folder: Path) -> Iterator[Path]:
+    """Gives a folder to fill, which takes its name when it is complete and on the disk."""
+    beside = folder.with_name(f".building-{folder.name}")
+    for left in (folder, beside):
+        shutil.rmtree(left, ignore_errors=True)
+    beside.mkdir(parents=True)
+    yield beside
+    sync_folder(beside)
+    beside.rename(folder)
+    sync_entry(folder.parent)

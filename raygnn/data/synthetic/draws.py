@@ -12,6 +12,8 @@ import numpy as np
 
 from raygnn.data.hashing import seed_key, splitmix64_array
 
+FIRST_TIME_S = 1_700_000_000  # Unix time of the earliest event of a graph (November 2023)
+YEAR_S = 365 * 24 * 3600  # in which they all lie
 _CHUNK = 1 << 18  # draws at a time, so that temporaries stay within the caches
 _TWO_PI = 2 * np.pi
 

@@ -10,12 +10,16 @@ import pyarrow as pa
 from raygnn.data.convert.split_option import SPLIT_HELP, declare_split
 from raygnn.data.edge_types import EdgeType
 from raygnn.data.synthetic.arguments import checked, field
-from raygnn.data.synthetic.draws import draw_integers, draw_normal, draw_permutation, draw_uniform
+from raygnn.data.synthetic.draws import (
+    FIRST_TIME_S,
+    YEAR_S,
+    draw_integers,
+    draw_normal,
+    draw_permutation,
+    draw_uniform,
+)
 from raygnn.data.synthetic.node_graphs import class_features
 from raygnn.data.tables.graph_tables import EdgeRows, GraphTables, NodeRows, edge_rows, node_rows
-
-_FIRST_TIME_S = 1_700_000_000  # Unix time of the earliest purchase possible (November 2023)
-_YEAR_S = 365 * 24 * 3600
 
 
 @checked
@@ -54,7 +58,7 @@ def bipartite(
     users = node_rows(np.arange(num_users), {"x": features[:num_users]}, {"y": user_labels})
     users = declare_split(users, split, seed if split_seed is None else split_seed, user_labels)
     items = node_rows(np.arange(num_items), {"x": features[num_users:]})
-    time = _FIRST_TIME_S + draw_integers(seed, "time", len(user), _YEAR_S) if timestamps else None
+    time = FIRST_TIME_S + draw_integers(seed, "time", len(user), YEAR_S) if timestamps else None
     return GraphTables(
         {"user": users, "item": items},
         {("user", "buys", "item"): edge_rows(user, item, time=time)},
@@ -136,7 +140,7 @@ def shop(
     items = _rows("item", centers[category] + _NOISE * noise, seed)
     users = _with_label(users, "taste", taste)
     users = declare_split(users, split, seed if split_seed is None else split_seed, taste)
-    seconds = _FIRST_TIME_S + (time * _YEAR_S).astype(np.int64)
+    seconds = FIRST_TIME_S + (time * YEAR_S).astype(np.int64)
     return GraphTables(
         {"user": users, "item": _with_label(items, "category", category)},
         {
@@ -241,7 +245,7 @@ def _pairs(
         target = (source + step) % sizes[1]
     else:
         target = draw_integers(seed, f"{stream} targets", num, sizes[1])
-    seconds = _FIRST_TIME_S + draw_integers(seed, f"{stream} times", num, _YEAR_S)
+    seconds = FIRST_TIME_S + draw_integers(seed, f"{stream} times", num, YEAR_S)
     return edge_rows(
         _ids(nodes[first], source),
         _ids(nodes[second], target),

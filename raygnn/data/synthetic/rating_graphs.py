@@ -11,13 +11,17 @@ import pyarrow as pa
 from raygnn.data.convert.split_option import parse_split
 from raygnn.data.links.split import pair_split
 from raygnn.data.synthetic.arguments import checked, field
-from raygnn.data.synthetic.draws import draw_integers, draw_normal, draw_uniform
+from raygnn.data.synthetic.draws import (
+    FIRST_TIME_S,
+    YEAR_S,
+    draw_integers,
+    draw_normal,
+    draw_uniform,
+)
 from raygnn.data.tables.columns import split_column
 from raygnn.data.tables.graph_tables import EdgeRows, GraphTables, edge_rows, node_rows
 from raygnn.errors import ConfigError
 
-_FIRST_TIME_S = 1_700_000_000  # Unix time of the earliest rating possible (November 2023)
-_YEAR_S = 365 * 24 * 3600
 _MEAN, _LEAST, _MOST = 3.4, 1, 5
 _ID_STEP, _FIRST_ID = 7, 1001
 _SHOWN = 0.5  # share of the variance of a taste that the features of its user show
@@ -61,7 +65,7 @@ def ratings(
     of_film[:, -1] += goodness
     users = node_rows(_ids(np.arange(num_users)), {"x": shown})
     films = node_rows(_ids(np.arange(num_films)), {"x": of_film})
-    time = _FIRST_TIME_S + draw_integers(seed, "time", len(user), _YEAR_S)
+    time = FIRST_TIME_S + draw_integers(seed, "time", len(user), YEAR_S)
     given = pa.array(stars.astype(np.int64)).cast(pa.string()) if classes else stars
     rates = edge_rows(_ids(user), _ids(film), time=time, labels={"rating": given})
     rates = _with_split(rates, split, seed if split_seed is None else split_seed)

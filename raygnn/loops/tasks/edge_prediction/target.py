@@ -20,7 +20,6 @@ from raygnn.data.time_units import check_time_units
 from raygnn.errors import ConfigError, DataError
 from raygnn.loops.tasks.edge_prediction.output import EdgeOutput
 from raygnn.loops.tasks.labels.target import (
-    METRICS_OF_ORDER,
     LabelArguments,
     LabelTarget,
     choose_label,
@@ -58,11 +57,7 @@ class EdgeTarget(LabelTarget):
     Arguments = EdgeTargetArguments
     output_class = EdgeOutput
     default_metrics = MappingProxyType(
-        {
-            "multi_class": ("accuracy", "f1_macro", *METRICS_OF_ORDER),
-            "multi_label": ("f1_micro", "f1_macro", *METRICS_OF_ORDER),
-            "regression": ("mae", "rmse", "r2"),
-        }
+        {**LabelTarget.default_metrics, "regression": ("mae", "rmse", "r2")}
     )
     rows = "edges"
 
