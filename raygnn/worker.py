@@ -178,13 +178,12 @@ def _callbacks(job: TrainJob) -> list[Callback]:
 
 def _final_metrics(job: TrainJob, engine: Engine, measured: dict[str, float]) -> dict[str, Any]:
     best, position = engine.best, engine.position
-    of_classes = engine.class_figures
     starts = job.folder.read_starts()
     began = datetime.fromisoformat(starts[0]["time"])
     return {
         **{name: value for name, value in best.metrics.items() if not name.startswith("train/")},
         **measured,
-        **({"per_class": of_classes} if of_classes else {}),
+        **engine.diagnostics,
         "best_step": best.position.step,
         "best_epoch": best.position.epoch,
         "step": position.step,

@@ -93,7 +93,7 @@ class Engine:
         self.interrupted_by: str | None = None
         self.resumed_from: str | None = None
         self.best = BestWeights(_best_tracker(self))
-        self.class_figures: dict[str, dict[str, dict[str, Any]]] = {}  # by split and class
+        self.diagnostics: dict[str, dict[str, Any]] = {}  # by name and split
         self.early_stopper = _early_stopper(self)
         self._save = save
         self._log_window, self._validation_window = RunningMean(), RunningMean()
@@ -178,21 +178,19 @@ class Engine:
     def test(self) -> dict[str, float]:
         """Loads the best weights back and evaluates the test split with them.
 
-        `class_figures` then has those of the test, or of the validation where there is no test.
+        `diagnostics` then are of the test, or of the validation where there is no test.
         """
         self.best.restore(self.optimization.module)
-        figures, limits = self.task.class_figures(), self.config.training
-        of_classes = [] if figures is None else [figures]
+        described, limits = self.task.diagnostics(), self.config.training
         evaluated = partial(evaluate, self.task, moment=self._moment())
+        split = "test"
         with self.optimization.gathered(), self.optimization.autocast():
-            metrics = evaluated("test", limits.num_test_batches, [*self.metrics, *of_classes])
-            again = {}
-            if of_classes and not metrics:
-                again = evaluated("val", limits.num_val_batches, of_classes)
-        if figures is not None:
-            found = {"test": figures.take_from(metrics, "test")}
-            found["val"] = figures.take_from(again, "val")
-            self.class_figures = {split: rows for split, rows in found.items() if rows}
+            metrics = evaluated("test", limits.num_test_batches, [*self.metrics, *described])
+            if described and not metrics:
+                split = "val"
+                evaluated("val", limits.num_val_batches, described)
+        found = {diagnostic.name: diagnostic.describe() for diagnostic in described}
+        self.diagnostics = {k: {split: value} for k, value in found.items() if value is not None}
         self.callbacks.call("on_test_end", metrics)
         return metrics
 

@@ -16,7 +16,7 @@ from raygnn.data.bundle import Bundle
 from raygnn.loops.baselines import Baselines
 from raygnn.loops.model_spec import ModelSpec
 from raygnn.losses import Candidates
-from raygnn.metrics import ClassFigures
+from raygnn.metrics import Diagnostic
 from raygnn.sampling.batch import LinkBatch
 from raygnn.sampling.batch_sequence import BatchSequence, BatchT
 
@@ -178,9 +178,9 @@ class Task(ABC, Generic[BatchT]):
         """The metrics of evaluation (`raygnn.metrics`)."""
         return ()
 
-    def class_figures(self) -> ClassFigures | None:
-        """Figures by class or label of the last evaluation; None of a task without classes."""
-        return None
+    def diagnostics(self) -> Sequence[Diagnostic]:
+        """What else to describe of the last evaluation, for `metrics.json` and the report."""
+        return ()
 
     def baselines(
         self, split: str, num_batches: int | None, metrics: Sequence[Any]

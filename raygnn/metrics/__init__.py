@@ -10,6 +10,14 @@ from raygnn.metrics.base import (
     as_metric,
 )
 from raygnn.metrics.compared_scores import ComparedScores, compare
+from raygnn.metrics.diagnostics import (
+    MAX_CONFUSED,
+    Calibration,
+    ClassFigures,
+    Confusion,
+    Diagnostic,
+    ErrorsByValue,
+)
 from raygnn.metrics.full_ranking import FullRanking, Links
 from raygnn.metrics.link_classification import LinkAUC, LinkAveragePrecision
 from raygnn.metrics.sampled_ranking import Hits, MeanReciprocalRank
@@ -19,7 +27,6 @@ from raygnn.metrics.seed_metrics import (
     Accuracy,
     AveragePrecision,
     BalancedAccuracy,
-    ClassFigures,
     F1Macro,
     F1Micro,
     MeanAbsoluteError,
@@ -28,13 +35,18 @@ from raygnn.metrics.seed_metrics import (
 
 __all__ = [
     "AUROC",
+    "MAX_CONFUSED",
     "R2",
     "Accuracy",
     "AveragePrecision",
     "BalancedAccuracy",
+    "Calibration",
     "ClassFigures",
     "ComparedMetric",
     "ComparedScores",
+    "Confusion",
+    "Diagnostic",
+    "ErrorsByValue",
     "F1Macro",
     "F1Micro",
     "FullRanking",

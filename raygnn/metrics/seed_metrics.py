@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -37,7 +35,7 @@ class Accuracy(SumMetric):
         return {self.name: right / total if total else math.nan}
 
 
-class _ClassCounts(SumMetric):
+class ClassCounts(SumMetric):
     """A metric of counts by class or label: true positives, predicted and actual rows."""
 
     problems: tuple[Problem, ...] = ("multi_class", "multi_label")
@@ -56,7 +54,7 @@ class _ClassCounts(SumMetric):
         return torch.cat(counts).double()
 
 
-class _F1(_ClassCounts):
+class _F1(ClassCounts):
     def compute(self, state: Tensor) -> dict[str, float]:
         """Gives the score under the metric's name."""
         true_positive, predicted, actual = state.view(3, self.num_outputs)
@@ -93,7 +91,7 @@ class F1Micro(_F1):
         return 2 * float(true_positive.sum()) / total if total else 0.0
 
 
-class BalancedAccuracy(_ClassCounts):
+class BalancedAccuracy(ClassCounts):
     """Mean of the recalls of the classes that occur; scikit-learn's `balanced_accuracy_score`."""
 
     name = "balanced_accuracy"
@@ -104,54 +102,6 @@ class BalancedAccuracy(_ClassCounts):
         true_positive, _, actual = state.view(3, self.num_outputs)
         is_present = actual > 0
         return {self.name: float((true_positive[is_present] / actual[is_present]).mean())}
-
-
-class ClassFigures(_ClassCounts):
-    """Precision, recall, F1 and support of each class or label.
-
-    Equal to scikit-learn's `precision_recall_fscore_support(zero_division=nan)`.
-
-    Args:
-        names: of the classes or labels.
-    """
-
-    name = "class"
-
-    def __init__(self, num_outputs: int, problem: Problem, names: Sequence[str]) -> None:
-        super().__init__(num_outputs, problem)
-        self._names = names
-
-    def compute(self, state: Tensor) -> dict[str, float]:
-        """Gives `class/<name>/<figure>`; NaN where a figure is 0 of 0."""
-        true_positive, predicted, actual = state.view(3, self.num_outputs)
-        columns = {
-            "precision": true_positive / predicted,
-            "recall": true_positive / actual,
-            "f1": 2 * true_positive / (predicted + actual),
-            "support": actual,
-        }
-        figures = {figure: column.tolist() for figure, column in columns.items()}
-        return {
-            f"{self.name}/{name}/{figure}": values[label]
-            for label, name in enumerate(self._names)
-            for figure, values in figures.items()
-        }
-
-    def take_from(self, metrics: dict[str, float], split: str) -> dict[str, dict[str, Any]]:
-        """Moves the figures out of the metrics of an evaluation.
-
-        Args:
-            metrics: by `<split>/<metric>`.
-        Returns:
-            By class, its figures by name: numbers, support a whole one, or None.
-        """
-        prefix, found = f"{split}/{self.name}/", dict[str, dict[str, Any]]()
-        for key in [key for key in metrics if key.startswith(prefix)]:
-            name, _, figure = key.removeprefix(prefix).rpartition("/")
-            value = metrics.pop(key)
-            shown = None if math.isnan(value) else int(value) if figure == "support" else value
-            found.setdefault(name, {})[figure] = shown
-        return found
 
 
 def _labels(prediction: Tensor, target: Tensor) -> Tensor:

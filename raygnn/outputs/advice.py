@@ -29,6 +29,7 @@ class Advice(Callback):
         self._metrics: dict[str, float] = {}
         self._steps_per_epoch: int | None = None
         self._verdict: list[str] = []
+        self._standard_errors: dict[str, float] = {}
 
     def on_train_start(self, engine: Engine) -> None:
         self._steps_per_epoch = engine.steps_per_epoch
@@ -48,17 +49,21 @@ class Advice(Callback):
                 f"test/{name} {of_model[name]:.4f} ({guess}: {found.metrics[guess][name]:.4f})"
                 for name, guess in found.not_beaten(of_model).items()
             ]
+            errors = {k: found.standard_error(k, value) for k, value in of_model.items()}
+            self._standard_errors = {f"test/{k}": e for k, e in errors.items() if e is not None}
 
     def metrics(self) -> dict[str, Any]:
         """For `metrics.json`.
 
         Returns:
-            `baseline/<guess>/<split>/<metric>`; `steps_per_epoch`; `warnings`, those of the start;
+            `baseline/<guess>/<split>/<metric>`; `standard_errors` of test metrics, by their names;
+            `steps_per_epoch`; `warnings`, those of the start;
             and `no_better_than_baseline`, the metrics by which the model is not. Both are texts,
             empty where there is nothing to say.
         """
         return {
             **self._metrics,
+            "standard_errors": self._standard_errors,
             "steps_per_epoch": self._steps_per_epoch,
             "warnings": " ".join(self._warnings),
             "no_better_than_baseline": ", ".join(self._verdict),

@@ -38,7 +38,7 @@ class Chart:
     Attributes:
         marked_x: where to draw a vertical line, or null.
         mark: what that line says.
-        from_zero: whether the y axis begins at 0; the x axis always does.
+        from_zero, x_from_zero: whether the axes begin at 0.
     """
 
     title: str
@@ -47,11 +47,12 @@ class Chart:
     mark: str = ""
     from_zero: bool = False
     x_label: str = "step"
+    x_from_zero: bool = True
 
     def svg(self) -> Markup:
         """The drawing. Lines carry their names in `data-metric`, points theirs in tooltips."""
         points = [point for line in self.series for point in line.points]
-        scale = _Scale.of(points, from_zero=self.from_zero)
+        scale = _Scale.of(points, self.from_zero, self.x_from_zero)
         names = ", ".join(line.name for line in self.series)
         parts = [
             Markup('<svg viewBox="0 0 {} {}" role="img" aria-label="{}">').format(
@@ -92,9 +93,11 @@ class _Scale:
     y_high: float
 
     @classmethod
-    def of(cls, points: Sequence[Point], *, from_zero: bool) -> _Scale:
+    def of(cls, points: Sequence[Point], from_zero: bool, x_from_zero: bool) -> _Scale:
         finite = [y for _, y in points if math.isfinite(y)]
         y_low, y_high = _spread([0.0, *finite] if from_zero else finite)
+        if not x_from_zero:
+            return cls(*_spread([x for x, _ in points]), y_low, y_high)
         return cls(0.0, max([x for x, _ in points], default=0.0) or 1.0, y_low, y_high)
 
     def x(self, value: float) -> float:

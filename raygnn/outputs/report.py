@@ -28,9 +28,42 @@ if TYPE_CHECKING:
 _PACKAGES = ("torch", "torch_geometric", "ray", "numpy", "numba", "pyarrow")
 _SPLITS = {"train": "training", "val": "validation", "test": "test"}
 _MAX_CLASSES = 200  # in a table
+_MAX_PAIRS = 10  # of classes, listed as most often confused
+_95_PERCENT = 1.96  # standard errors on either side
 
 #: A table: its heads, and its rows.
 Table = tuple[tuple[str, ...], list[tuple[Any, ...]]]
+
+
+@dataclass(frozen=True)
+class ConfusionTable:
+    """Which classes are predicted as which.
+
+    Attributes:
+        rows: of each actual class its name, and of each predicted class the count, with the share
+            of the row in whole percent.
+    """
+
+    title: str
+    classes: list[str]
+    rows: list[tuple[str, list[tuple[int, int]]]]
+
+
+@dataclass(frozen=True)
+class Errors:
+    """Where the predictions are wrong.
+
+    Attributes:
+        confusion: null of a task without classes, or with many.
+        charts, tables: beside it, the latter by heading.
+    """
+
+    confusion: ConfusionTable | None = None
+    charts: list[Chart] = field(default_factory=list)
+    tables: dict[str, Table] = field(default_factory=dict)
+
+    def __bool__(self) -> bool:
+        return bool(self.confusion or self.charts or self.tables)
 
 
 @dataclass(frozen=True)
@@ -40,7 +73,8 @@ class Report:
     Attributes:
         tiles: (what, value) of the few numbers that matter most.
         guesses: names of the baselines.
-        metrics: by name the final value, and that of each guess.
+        metrics: by name the final value, half of its 95 % interval, and the value of each guess.
+        errors: where predictions are wrong.
         tables: by heading.
         facts: (what, value) of the environment.
         usage: how to use the model, in Python; empty where inference cannot.
@@ -52,6 +86,7 @@ class Report:
     charts: list[Chart]
     guesses: list[str]
     metrics: dict[str, list[Any]]
+    errors: Errors
     tables: dict[str, Table]
     facts: list[tuple[str, str]]
     config_yaml: str
@@ -91,11 +126,16 @@ def build_report(
         charts=run_charts(engine.history, logged.rows, best.tracker.monitor, marked),
         guesses=list(guesses),
         metrics={
-            name: [value, *(of_guess.get(name) for of_guess in guesses.values())]
+            name: [
+                value,
+                interval(metrics, name),
+                *(of_guess.get(name) for of_guess in guesses.values()),
+            ]
             for name, value in metrics.items()
             if name.startswith(("test/", "val/"))
         },
-        tables={**_class_tables(metrics.get("per_class", {})), **_tables(engine, starts)},
+        errors=find_errors(metrics),
+        tables=_tables(engine, starts),
         facts=_environment(engine),
         config_yaml=engine.loaded.saved_yaml(),
         notes=[note, *filter(None, [metrics["warnings"]]), *verdicts(metrics)],
@@ -122,7 +162,11 @@ def duration(seconds: float) -> str:
 
 
 def _tiles(engine: Engine, metrics: dict[str, Any]) -> list[tuple[str, str]]:
-    test = [(k, show(v)) for k, v in metrics.items() if k.startswith("test/") and k != "test/loss"]
+    test = [
+        (k, " ".join(filter(None, [show(v), interval(metrics, k)])))
+        for k, v in metrics.items()
+        if k.startswith("test/") and k != "test/loss"
+    ]
     tracker = engine.best.tracker
     tiles = test[:3]
     if engine.best.metrics:
@@ -167,6 +211,65 @@ def _tables(engine: Engine, starts: list[dict[str, Any]]) -> dict[str, Table]:
         ),
         "Splits": (("split", "seeds", "batches"), _splits(engine)),
     }
+
+
+def interval(metrics: Mapping[str, Any], name: str) -> str | None:
+    """Half of a metric's 95 % interval as "± 0.012"; None where it is not known.
+
+    By the standard error of `raygnn.loops.baselines`, which is rather too large than too small.
+    """
+    error = metrics.get("standard_errors", {}).get(name)
+    return None if error is None else f"± {float(f'{_95_PERCENT * error:.2g}'):g}"
+
+
+def find_errors(metrics: Mapping[str, Any]) -> Errors:
+    """Where predictions are wrong, from what `metrics.json` has by name and split."""
+    confusion, charts, tables = None, list[Chart](), dict[str, Table]()
+    for split, found in metrics.get("confusion", {}).items():
+        confusion = _confusion(f"Actual and predicted classes, {_SPLITS[split]}", found)
+        tables |= _most_confused(f"Most often confused, {_SPLITS[split]}", found)
+    for split, found in metrics.get("calibration", {}).items():
+        title = f"Calibration, {_SPLITS[split]}: expected error {found['error']:.3f}"
+        points = list(zip(found["confidence"], found["accuracy"], strict=True))
+        charts.append(_against_identity(title, "accuracy", points, "probability of the prediction"))
+    for split, found in metrics.get("errors_by_value", {}).items():
+        points = list(zip(found["actual"], found["predicted"], strict=True))
+        title = f"Predicted against actual values, {_SPLITS[split]}"
+        charts.append(_against_identity(title, "mean prediction", points, "actual value"))
+        columns = (found[name] for name in ("actual", "predicted", "mae", "rows"))
+        rows = list(zip(*columns, strict=True))
+        heads = ("mean actual value", "mean prediction", "mean absolute error", "rows")
+        tables[f"Errors by value, {_SPLITS[split]}"] = heads, rows
+    return Errors(confusion, charts, tables | _class_tables(metrics.get("per_class", {})))
+
+
+def _confusion(title: str, found: Mapping[str, Any]) -> ConfusionTable:
+    rows = [
+        (name, [(count, round(100 * count / max(sum(counts), 1))) for count in counts])
+        for name, counts in zip(found["classes"], found["counts"], strict=True)
+    ]
+    return ConfusionTable(title, found["classes"], rows)
+
+
+def _most_confused(title: str, found: Mapping[str, Any]) -> dict[str, Table]:
+    """The pairs of classes with most rows; nothing of two classes, whose matrix shows it."""
+    classes, pairs = found["classes"], list[tuple[str, str, int, float]]()
+    for actual, counts in zip(classes, found["counts"], strict=True):
+        for predicted, count in zip(classes, counts, strict=True):
+            if count and actual != predicted:
+                pairs.append((actual, predicted, count, count / sum(counts)))
+    if len(classes) < 3 or not pairs:
+        return {}
+    pairs.sort(key=lambda pair: -pair[2])
+    return {title: (("actual", "predicted", "rows", "share of the class"), pairs[:_MAX_PAIRS])}
+
+
+def _against_identity(
+    title: str, name: str, points: list[tuple[float, float]], x_label: str
+) -> Chart:
+    ends = [points[0][0], points[-1][0]]
+    lines = [Series(name, points, 0), Series("perfect", [(x, x) for x in ends], NUM_COLORS - 1)]
+    return Chart(title, lines, x_label=x_label, x_from_zero=False)
 
 
 def _class_tables(per_class: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> dict[str, Table]:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
+import numpy as np
 import pytest
 import torch
 
@@ -51,13 +52,15 @@ def test_steps_are_the_same_however_they_are_cut(ranks, bundle_path, tmp_path, c
     model = {"type": "GraphSAGE", "args": {"hidden_channels": 8}}  # dropout draws by micro-batch
     changes = {**changes, "model": model, "sampling__fanouts": [-1, -1]}
     whole, metrics = _run(ranks, bundle_path, tmp_path / "one", 1, loader__batch_size=96, **changes)
-    figures = metrics["per_class"]["test"]
-    assert list(figures) == ["0", "1", "2"]
+    described = {name: metrics[name]["test"] for name in ("per_class", "confusion")}
+    assert list(described["per_class"]) == described["confusion"]["classes"] == ["0", "1", "2"]
     for size in (1, 2, 3):
         weights, found = _run(ranks, bundle_path, tmp_path / str(size), size, **changes)
         for name, tensor in whole.items():
             torch.testing.assert_close(weights[name], tensor, rtol=1e-4, atol=1e-5)
-        assert found["per_class"]["test"] == figures
+        assert {name: found[name]["test"] for name in described} == described
+        error = metrics["calibration"]["test"]["error"]
+        assert found["calibration"]["test"]["error"] == pytest.approx(error, abs=1e-4)
 
 
 @pytest.mark.parametrize("world_size", [1, 2])
@@ -132,6 +135,27 @@ def test_figures_of_classes_are_those_of_the_report(bundle_path, tmp_path):
     assert shown == {name: list(map(show, row.values())) for name, row in figures["test"].items()}
     supports = [int(row[-1]) for row in shown.values()]
     assert supports == sorted(supports)
+
+
+def test_the_report_answers_in_order_and_shows_what_is_confused(bundle_path, tmp_path):
+    metrics = run_rank(small_config(tmp_path, scaling__num_workers=0), bundle_path)
+    counts = np.array(metrics["confusion"]["test"]["counts"])
+    assert np.trace(counts) / counts.sum() == pytest.approx(metrics["test/accuracy"])
+    page = ElementTree.fromstring((tmp_path / "run" / "report.html").read_text("utf-8"))
+    assert [heading.text for heading in page.iter("h2")] == [
+        "How good it is", "Where it is wrong", "How it went", "Graph and run", "Use the model",
+        "Config",
+    ]  # fmt: skip
+    (table,) = (t for t in page.iter("table") if t.get("class") == "confusion")
+    shown = [[int(cell.text or "") for cell in row.iter("td")] for row in table.iter("tr")]
+    assert shown[1:] == counts.tolist()
+    (rows,) = (c for c in page.iter("tr") if c[0].text == "test/accuracy")
+    error = metrics["standard_errors"]["test/accuracy"]
+    assert float(str(rows[2].text).removeprefix("± ")) == pytest.approx(1.96 * error, rel=0.05)
+    pairs = [[cell.text for cell in row] for row in page.iter("tr")]
+    most = max(n for i, row in enumerate(counts.tolist()) for j, n in enumerate(row) if i != j)
+    start = pairs.index(["actual", "predicted", "rows", "share of the class"])
+    assert pairs[start + 1][2] == str(most)
 
 
 def test_without_a_test_split_figures_are_of_validation(tmp_path):

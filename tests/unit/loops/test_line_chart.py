@@ -31,6 +31,16 @@ def test_every_point_lies_in_the_drawing(values, from_zero):
 
 
 @settings(max_examples=60, deadline=None)
+@given(st.lists(st.tuples(_FINITE, _FINITE), min_size=1, max_size=30))
+def test_every_point_of_any_x_lies_in_the_drawing(points):
+    chart = Chart("any", [Series("a", sorted(points))], x_from_zero=False)
+    drawing = ElementTree.fromstring(chart.svg())
+    dots = [(float(e.get("cx", "")), float(e.get("cy", ""))) for e in drawing.iter("circle")]
+    assert len(dots) == len(points)
+    assert all(58 <= x <= 546 and 20 <= y <= 210 for x, y in dots)
+
+
+@settings(max_examples=60, deadline=None)
 @given(_FINITE, st.floats(1e-6, 1e12))
 def test_ticks_are_few_and_inside(low, width):
     high = low + width

@@ -21,8 +21,11 @@ from raygnn.metrics import (
     Accuracy,
     AveragePrecision,
     BalancedAccuracy,
+    Calibration,
     ClassFigures,
     ComparedMetric,
+    Confusion,
+    ErrorsByValue,
     F1Macro,
     F1Micro,
     MeanAbsoluteError,
@@ -97,11 +100,9 @@ def test_figures_of_classes_are_scikit_learns(rows: tuple[Tensor, Tensor]) -> No
         return  # scikit-learn takes one column for a binary problem, not for one label
     names = [f"a/{i}" for i in range(width)]
     figures = ClassFigures(width, "multi_class" if is_classes else "multi_label", names)
-    metrics = {"test/loss": 1.0, "val/class/a/0/f1": 2.0}
-    for name, value in figures.compute(figures.update(prediction, target)).items():
-        metrics[f"test/{name}"] = value
-    found = figures.take_from(metrics, "test")
-    assert metrics == {"test/loss": 1.0, "val/class/a/0/f1": 2.0}
+    assert figures.describe() is None
+    assert figures.compute(figures.update(prediction, target)) == {}
+    found = figures.describe()
     theirs = sk.precision_recall_fscore_support(
         target, predicted, labels=range(width), zero_division=np.nan
     )
@@ -111,6 +112,60 @@ def test_figures_of_classes_are_scikit_learns(rows: tuple[Tensor, Tensor]) -> No
         ours = [math.nan if v is None else v for v in found[name].values()]
         assert ours == pytest.approx(expected, nan_ok=True)
         assert isinstance(found[name]["support"], int)
+
+
+@settings(max_examples=40, deadline=None)
+@given(multi_class())
+def test_confusion_is_scikit_learns(rows: tuple[Tensor, Tensor]) -> None:
+    prediction, target = rows
+    names = [f"class {i}" for i in range(prediction.shape[1])]
+    confusion = Confusion(len(names), "multi_class", names)
+    confusion.compute(confusion.update(prediction, target))
+    theirs = sk.confusion_matrix(target, prediction.argmax(1), labels=range(len(names)))
+    assert confusion.describe() == {"classes": names, "counts": theirs.tolist()}
+
+
+@settings(max_examples=40, deadline=None)
+@given(multi_class())
+def test_calibration_is_that_of_each_bin(rows: tuple[Tensor, Tensor]) -> None:
+    prediction, target = rows
+    calibration = Calibration(prediction.shape[1], "multi_class")
+    calibration.compute(calibration.update(prediction, target))
+    found = calibration.describe()
+    probability, predicted = prediction.double().softmax(1).max(1)
+    bins: dict[int, list[tuple[float, bool]]] = {}
+    for p, right in zip(probability.tolist(), (predicted == target).tolist(), strict=True):
+        bins.setdefault(min(int(p * 10), 9), []).append((p, right))
+    ordered = [bins[number] for number in sorted(bins)]
+    assert found["rows"] == [len(pairs) for pairs in ordered]
+    assert found["confidence"] == pytest.approx([np.mean([p for p, _ in b]) for b in ordered])
+    assert found["accuracy"] == pytest.approx([np.mean([r for _, r in b]) for b in ordered])
+    gaps = [abs(sum(p - r for p, r in pairs)) for pairs in ordered]
+    assert found["error"] == pytest.approx(sum(gaps) / len(target), abs=1e-12)
+
+
+def test_probabilities_drawn_as_they_say_are_calibrated() -> None:
+    draw = torch.Generator().manual_seed(0)
+    probability = 0.5 + torch.rand(20_000, generator=draw) / 2
+    target = (torch.rand(20_000, generator=draw) < probability).long()
+    calibration = Calibration(2, "multi_class")
+    for factor, low, high in ((1, 0.0, 0.02), (3, 0.1, 0.5)):  # three times the logit: too sure
+        logit = factor * probability.logit()
+        state = calibration.update(torch.stack([torch.zeros_like(logit), logit], 1), target)
+        calibration.compute(state)
+        assert low <= calibration.describe()["error"] <= high
+
+
+def test_errors_by_value_are_means_of_bins() -> None:
+    errors = ErrorsByValue(1, "regression", torch.tensor([1.0, 2.0]).double())
+    actual = torch.tensor([0.5, 1.0, 1.5, 9.0])
+    errors.compute(errors.update(torch.tensor([[0.0], [2.0], [1.5], [6.0]]), actual))
+    assert errors.describe() == {
+        "rows": [1, 2, 1], "actual": [0.5, 1.25, 9.0],
+        "predicted": [0.0, 1.75, 6.0], "mae": [0.5, 0.5, 3.0],
+    }  # fmt: skip
+    errors.compute(errors.update(torch.tensor([[3.0]]), torch.tensor([4.0])))
+    assert errors.describe()["rows"] == [1]  # bins without rows are left out
 
 
 @settings(max_examples=40, deadline=None)

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from raygnn.data.standardization import ColumnScale
@@ -18,13 +19,21 @@ from raygnn.loops.tasks.labels.objective import LabelObjective
 from raygnn.loops.tasks.labels.output import LabelOutput
 from raygnn.loops.tasks.labels.target import METRICS_OF_ORDER, LabelTarget
 from raygnn.losses.seed_losses import in_units, standardized
-from raygnn.metrics import ClassFigures
+from raygnn.metrics import (
+    MAX_CONFUSED,
+    Calibration,
+    ClassFigures,
+    Confusion,
+    Diagnostic,
+    ErrorsByValue,
+)
 from raygnn.sampling.batch import Batch
 from raygnn.sampling.batch_sequence import BatchT
 
 _IMBALANCE = 10  # times as many rows of one class as of another, or as have a label
 _MAX_GATHERED = 1 << 26  # predictions, which metrics of order bring together on every rank
 _RARE, _MAX_NAMED = 0.01, 5
+_NUM_VALUE_BINS = 10  # of the errors of a regression
 
 
 class LabelTask(EncoderTask[BatchT]):
@@ -61,13 +70,28 @@ class LabelTask(EncoderTask[BatchT]):
         """See `EncoderTask`."""
         return self.output.num_outputs, self.output.problem
 
-    def class_figures(self) -> ClassFigures | None:
-        """Of classes and labels."""
+    def diagnostics(self) -> Sequence[Diagnostic]:
+        """Figures of classes or labels, and which are taken for which; errors of numbers."""
         output = self.output
-        if output.problem == "regression":
-            return None
         problem: Any = output.problem
-        return ClassFigures(output.num_outputs, problem, output.shown_classes)
+        width, names = output.num_outputs, output.shown_classes
+        if problem == "regression":
+            bounds = self._value_bounds() if width == 1 else None
+            return [] if bounds is None else [ErrorsByValue(width, problem, bounds)]
+        found: list[Diagnostic] = [ClassFigures(width, problem, names)]
+        if problem == "multi_class":
+            found.append(Calibration(width, problem))
+            if width <= MAX_CONFUSED:
+                found.append(Confusion(width, problem, names))
+        return found
+
+    def _value_bounds(self) -> Tensor | None:
+        """Between the tenths of the training targets; None without any."""
+        values = self.target.labels[self.target.splits.train]
+        if not len(values):
+            return None
+        tenths = np.quantile(values, np.arange(1, _NUM_VALUE_BINS) / _NUM_VALUE_BINS)
+        return torch.from_numpy(np.unique(tenths))
 
     def baselines(
         self, split: str, num_batches: int | None, metrics: Sequence[Any]
