@@ -134,3 +134,53 @@ def test_rare_classes_are_named(tmp_path, capsys, off):
     assert ("warning: elements of feature 'x'" in out) == off
     assert "test/average_precision" in metrics
     assert list(metrics["per_class"]["test"]) == ["a", "b", "rare"]
+
+
+SILENT = "take no messages: no edge leads to them."
+AWAY = "100% of these have edges that lead away"
+FLOW = f"{AWAY}; data.reverse_edges: true lets messages flow both ways."
+
+
+@pytest.mark.parametrize(
+    ("changes", "warning"),
+    [
+        ({}, f"95% of the training nodes of type 'account' {SILENT} {FLOW}"),
+        ({"data__undirected": True}, None),
+        ({"data__reverse_edges": True, "model__type": "RGCN"}, None),
+        ({"sampling__direction": "out"}, None),
+    ],
+)
+def test_nodes_that_take_no_messages_are_named(tmp_path, changes, warning):
+    """All accounts pay one of 30, which pay nobody."""
+    source = np.arange(30, NUM_ACCOUNTS)
+    nodes = node_rows(
+        np.arange(NUM_ACCOUNTS),
+        {"x": np.ones((NUM_ACCOUNTS, 2), np.float32)},
+        labels={"y": np.arange(NUM_ACCOUNTS) % 2},
+    )
+    edges = {("account", "pays", "account"): edge_rows(source, source % 30)}
+    uri = write_tables(GraphTables({"account": nodes}, edges), str(tmp_path / "graph"))
+    data = {"uri": uri, "splits": {"type": "hash", "fractions": [0.9, 0.05, 0.05]}}
+    config = small_config(tmp_path, data=data, scaling__num_workers=0, **changes)
+    told = raygnn.train.fit(config).metrics["warnings"]
+    assert (warning in told) if warning else (SILENT not in told), told
+
+
+@pytest.mark.parametrize("reverse_edges", [None, False])
+def test_users_that_take_no_messages_are_named(tmp_path, reverse_edges):
+    config = small_config(
+        tmp_path,
+        data={
+            "synthetic": {"type": "bipartite", "num_users": 60, "num_items": 20},
+            "reverse_edges": reverse_edges,
+            "splits": {"type": "hash"},
+        },
+        task={"type": "link_prediction", "args": {"edge_type": "user__buys__item"}},
+        model={"type": "Hetero", "args": {"hidden_channels": 8}},
+        scaling__num_workers=0,
+        metrics=[],
+        training__max_epochs=1,
+    )
+    told = raygnn.train.fit(config).metrics["warnings"]
+    assert (f"100% of the nodes of type 'user' {SILENT} {FLOW}" in told) == (reverse_edges is False)
+    assert "of type 'item'" not in told

@@ -28,10 +28,12 @@ from raygnn.models.graph_encoder import GraphEncoder
 from raygnn.parallel.shared_rows import computed_by_all
 from raygnn.sampling.batch_sequence import BatchSequence, BatchT
 from raygnn.sampling.loader import NeighborLoader
-from raygnn.sampling.protocols import GraphStore
+from raygnn.sampling.protocols import GraphStore, ends
 from raygnn.sampling.stores import LocalFeatureStore, LocalGraphStore
 from raygnn.sampling.whole_graph import WholeGraph, WholeGraphLoader
 
+_MAX_CHECKED = 100_000  # nodes whose edges are counted for a warning
+_MANY = 0.3  # of the nodes, that take no messages
 _DEFAULT_WIDTH = 256  # of embeddings, where the config says none
 
 
@@ -96,6 +98,38 @@ class EncoderTask(Task[BatchT]):
             direction = self.env.loaded.config.sampling.direction
             self._message_graphs[split] = LocalGraphStore(graph, direction)
         return self._message_graphs[split]
+
+    def silent_nodes(self, node_type: str, nodes: np.ndarray, what: str) -> list[str]:
+        """A warning where many nodes of a type can take no edge, and so no message.
+
+        Args:
+            nodes: dense ids; of very many some are looked at.
+            what: the nodes are, for the warning.
+        """
+        config, graph = self.env.loaded.config, self.graph
+        if config.sampling.component is not None or not len(nodes):
+            return []
+        fanouts = find_fanouts(config, graph.edge_types)
+        along = {t: ends(t, graph.direction) for t, hops in fanouts.items() if any(hops)}
+        looked_at = nodes[:: -(-len(nodes) // _MAX_CHECKED)]
+        degrees = [graph.degrees(t, looked_at) for t, (_, by) in along.items() if by == node_type]
+        silent = looked_at[sum(degrees, np.zeros(len(looked_at), np.int64)) == 0]
+        share = len(silent) / len(looked_at)
+        if share <= _MANY:
+            return []
+        away = [
+            graph.neighbor_degrees(t, silent) for t, (of, _) in along.items() if of == node_type
+        ]
+        share_away = np.count_nonzero(sum(away, np.zeros(len(silent), np.int64))) / len(silent)
+        text = (
+            f"{share:.0%} of {what} of type {node_type!r} take no messages: no edge leads to them."
+        )
+        if share_away:
+            text += (
+                f" {share_away:.0%} of these have edges that lead away; data.reverse_edges: true lets "
+                "messages flow both ways."
+            )
+        return [text]
 
     @cached_property
     def features(self) -> LocalFeatureStore:

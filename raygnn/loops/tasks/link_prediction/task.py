@@ -8,6 +8,7 @@ from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -159,6 +160,17 @@ class LinkPrediction(EncoderTask[LinkBatch]):
         bundle = self.env.bundle
         num_nodes = (bundle.num_nodes(anchor_type), bundle.num_nodes(target_type))
         return link_baselines(self.target, loader, num_nodes, split, num_batches, metrics)
+
+    def warnings(self) -> list[str]:
+        """Names the types of the links' ends whose nodes take no messages."""
+        bundle = self.env.bundle
+        return [
+            text
+            for node_type in dict.fromkeys(self.node_types)
+            for text in self.silent_nodes(
+                node_type, np.arange(bundle.num_nodes(node_type)), "the nodes"
+            )
+        ]
 
     def training_step(self, batch: LinkBatch) -> StepOutput:
         rows = self.encode(batch)

@@ -63,6 +63,12 @@ class NodeClassification(LabelTask[NodeBatch]):
         head = None if width is None else (width, output.num_outputs)
         return NodePredictor(encoder, output.node_type, head)
 
+    def warnings(self) -> list[str]:
+        """With training nodes that take no messages."""
+        seeds = self.target.splits.train
+        silent = self.silent_nodes(self.output.node_type, seeds, "the training nodes")
+        return [*super().warnings(), *silent]
+
     def training_step(self, batch: NodeBatch) -> StepOutput:
         prediction, embeddings = self._predict(batch)
         return self._loss(prediction, embeddings, batch.y, batch)
