@@ -126,8 +126,8 @@ class EncoderTask(Task[BatchT]):
         )
         if share_away:
             text += (
-                f" {share_away:.0%} of these have edges that lead away; data.reverse_edges: true lets "
-                "messages flow both ways."
+                f" {share_away:.0%} of these have edges that lead away; data.reverse_edges: true "
+                "lets messages flow both ways."
             )
         return [text]
 
