@@ -41,6 +41,8 @@ from harness import (
 from rmat_graph import EDGE, HETERO_EDGES, NODE, RmatGraph
 
 from raygnn.data.bundle import Bundle
+from raygnn.data.ingest.build_bundle import IngestOptions, ingest
+from raygnn.data.standardization import ColumnScale
 from raygnn.sampling import LocalFeatureStore, LocalGraphStore, NeighborSampler
 from raygnn.sampling.prefetch import map_ahead
 from raygnn.sampling.rng import batch_key
@@ -114,6 +116,7 @@ class Batches:
         per_type = [-(-fanout // 2) for fanout in fanouts]
         self.typed = NeighborSampler(hetero, dict.fromkeys(HETERO_EDGES, per_type))
 
+        self.stores = _feature_stores(RmatGraph(scale.num_nodes, 1, scale.num_features), work)
         self._seeds = [self._draw_seeds(number) for number in range(scale.rounds + 1)]
         self._links = [self._draw_links(number) for number in range(scale.rounds + 1)]
 
@@ -140,6 +143,19 @@ class Batches:
         """One uniform batch; returns its number of edges."""
         found = self.uniform.sample({NODE: self.seeds(number)}, key(number))
         return len(found.edge[EDGE])
+
+
+def _feature_stores(graph: RmatGraph, work: Path) -> dict[str, LocalFeatureStore]:
+    """The same rows by storage, as they are and standardised."""
+    stores = {}
+    for dtype in ("float32", "float16", "int8"):
+        bundle = ingest(graph.tables(work), IngestOptions(feature_dtype=dtype), work / "cache")
+        scale = ColumnScale.of(bundle.columns(NODE)["x"])
+        assert scale is not None
+        if dtype != "float32":  # which is measured on the graph itself
+            stores[dtype] = LocalFeatureStore(bundle)
+        stores[f"{dtype} standardised"] = LocalFeatureStore(bundle, {NODE: {"x": scale}})
+    return stores
 
 
 def key(number: int) -> int:
@@ -218,8 +234,12 @@ def gather_cases(batches: Batches, device: str) -> tuple[dict[str, Case], int]:
     def copied() -> None:
         ours[...] = theirs
 
+    def gathered(features: LocalFeatureStore) -> Case:
+        return lambda: (features.gather(NODE, "x", nodes, ours), None)[1]
+
     cases: dict[str, Case] = {
-        "gather": lambda: (store.gather(NODE, "x", nodes, ours), None)[1],
+        "gather": gathered(store),
+        **{f"gather, {name}": gathered(features) for name, features in batches.stores.items()},
         "torch": lambda: (torch.index_select(rows, 0, ids, out=out), None)[1],
         "memcpy": copied,
     }
@@ -282,7 +302,9 @@ def gather_rows(seconds: Mapping[str, float], num_bytes: int) -> list[Row]:
     rows = []
     for name, value in seconds.items():
         ratio = value / seconds["memcpy"]
-        label = {"gather": "gather of features", "torch": "torch.index_select"}.get(name, name)
+        label = {"torch": "torch.index_select"}.get(
+            name, name.replace("gather", "gather of features")
+        )
         rows.append(Row(label, 1e3 * value, "ms", ratio, "memcpy", note=note))
         note = ""
     return rows

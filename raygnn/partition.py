@@ -8,7 +8,7 @@ from typing import get_args
 
 from raygnn.command_line import exit_process, exit_status_of
 from raygnn.data.edge_types import edge_type_name
-from raygnn.data.ingest.plan_bundle import IngestOptions
+from raygnn.data.ingest.plan_bundle import FeatureDtype, IngestOptions
 from raygnn.data.partition.build import Partitioning
 from raygnn.data.partition.node_steps import Method
 from raygnn.data.partition.record import PartitionRecord
@@ -85,7 +85,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--undirected", action="store_true", help="as data.undirected")
     parser.add_argument("--reverse-edges", choices=["true", "false"], help="as data.reverse_edges")
     parser.add_argument(
-        "--feature-dtype", choices=["float32", "float16", "bfloat16"], help="as data.feature_dtype"
+        "--feature-dtype", choices=get_args(FeatureDtype), help="as data.feature_dtype"
     )
     parser.add_argument(
         "--allow-outside",

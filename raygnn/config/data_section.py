@@ -206,8 +206,10 @@ class Data(Section):
         default=None,
         description="Splits of nodes or links; null takes the split column of the tables.",
     )
-    feature_dtype: Literal["float32", "float16", "bfloat16"] | None = Field(
-        default=None, description="How features are stored; null keeps the tables' type."
+    feature_dtype: Literal["float32", "float16", "bfloat16", "int8"] | None = Field(
+        default=None,
+        description="How features are stored; null keeps the tables' type. int8 stores dense ones "
+        "in 254 steps from the least to the greatest value of each element.",
     )
 
     standardize: bool = Field(

@@ -201,7 +201,9 @@ class Bundle:
         return {t: info.width for t, info in found.items() if info and info.role in _EDGE_INPUTS}
 
     def column(self, type_: str | EdgeType, name: str) -> np.ndarray | SparseColumn:
-        """A column's values: [n, *shape] by dense node id or by `e_id`.
+        """A column as it is stored: [n, *shape] by dense node id or by `e_id`.
+
+        Features that are stored as int8 are codes: see `values` and `ColumnInfo.quantization`.
 
         Raises:
             DataError: there is no such column.
@@ -224,6 +226,14 @@ class Bundle:
             self._open(values) if values.exists() else None,
             info.shape[0],
         )
+
+    def values(self, type_: str | EdgeType, name: str) -> np.ndarray | SparseColumn:
+        """A column's values, as `column`; of codes what they stand for, float32, in memory."""
+        stored, quantization = self.column(type_, name), self.columns(type_)[name].quantization
+        if quantization is None:
+            return stored
+        assert isinstance(stored, np.ndarray)
+        return quantization.values(stored).astype(np.float32)
 
     def csc(self, edge_type: EdgeType) -> Csc:
         """In-neighbors; the edges of a row are in the order of (time, source, input row)."""
@@ -262,7 +272,7 @@ class Bundle:
         edges = self.csc(edge_type) if direction == "in" else self.csr(edge_type)
 
         def build(folder: Path) -> None:
-            weights = edge_weights(self.column(edge_type, column), edge_type, column)
+            weights = edge_weights(self.values(edge_type, column), edge_type, column)
             create_array(folder / "table.npy", (len(edges.indices),), np.int64)
             table = open_array(folder / "table.npy", "r+")
             fill_alias(edges.indptr, edges.e_id, weights, table)

@@ -11,6 +11,7 @@ from typing import Any, Literal
 from raygnn.data.edge_types import EdgeType, edge_type_name
 from raygnn.data.filesystem import write_text
 from raygnn.data.id_map import IdIndex
+from raygnn.data.quantization import Quantization
 from raygnn.data.transforms.state import FittedFeature
 from raygnn.errors import DataError
 
@@ -70,6 +71,7 @@ class ColumnInfo:
         unit: "us" of a time column that held dates: microseconds since 1970; else null.
         statistics: of a dense feature with at least one row.
         transforms: of a feature of which any column has one.
+        quantization: of floats that are stored as int8.
     """
 
     name: str
@@ -82,6 +84,7 @@ class ColumnInfo:
     unit: str | None = None
     statistics: ColumnStatistics | None = None
     transforms: FittedFeature | None = None
+    quantization: Quantization | None = None
 
     @property
     def width(self) -> int:
@@ -244,12 +247,16 @@ def _columns(content: list[dict[str, Any]]) -> tuple[ColumnInfo, ...]:
             count = measured.pop("count")
             rows = {name: tuple(row) for name, row in measured.items()}
             measured = ColumnStatistics(count, **rows)
+        quantization = given.pop("quantization", None)  # as of transforms
+        if quantization is not None:
+            quantization = Quantization(**{k: tuple(row) for k, row in quantization.items()})
         columns.append(
             ColumnInfo(
                 **{**given, "shape": tuple(given["shape"])},
                 class_names=None if names is None else tuple(names),
                 statistics=measured,
                 transforms=transforms,
+                quantization=quantization,
             )
         )
     return tuple(columns)

@@ -9,6 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from raygnn.data.bundle_record import ColumnInfo
+from raygnn.data.quantization import Quantization
 
 _LEAST_STD = float(np.finfo(np.float32).tiny)  # below it 1 / std is beyond float32
 _MANY_ZEROS = 0.1  # share of rows
@@ -77,11 +78,20 @@ class ColumnScale:
         A mean far from 0 is no float32: `offset` holds what `shift` leaves of it, so that elements
         close together, at whatever distance from 0, lose nothing.
         """
-        mean, std = np.array(self.mean), np.array(self.std)
+        mean, factor = np.array(self.mean), self._factor()
         shift = mean.astype(np.float32)
-        factor = np.divide(1.0, std, out=np.zeros_like(std), where=std > _LEAST_STD)
         offset = (shift - mean) * factor
         return Affine(shift, factor.astype(np.float32), offset.astype(np.float32))
+
+    def affine_of_codes(self, codes: Quantization) -> Affine:
+        """The same of rows that are stored as int8: from a code to the standardised value."""
+        factor, step = self._factor(), np.array(codes.step)
+        offset = (np.array(codes.offset) - np.array(self.mean)) * factor
+        return Affine(*(part.astype(np.float32) for part in (0 * step, step * factor, offset)))
+
+    def _factor(self) -> np.ndarray:
+        std = np.array(self.std)
+        return np.divide(1.0, std, out=np.zeros_like(std), where=std > _LEAST_STD)
 
 
 #: By name of the node or edge type and by column.

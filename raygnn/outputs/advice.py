@@ -8,16 +8,19 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from raygnn.console import say
+from raygnn.data.edge_types import EdgeType, type_name
 from raygnn.loops.baselines import Baselines
 from raygnn.loops.callbacks import Callback
 from raygnn.loops.position import Position, is_due
 from raygnn.outputs.progress import planned_steps
 
 if TYPE_CHECKING:
+    from raygnn.data.bundle import Bundle
     from raygnn.loops.engine import Engine
 
 _VERY_DIFFERENT = 1_000  # times as far as another element of the rows
 _PREFIX = "baseline/"
+_MOST_NOISE = 0.01  # share of an element's variance that rounding to int8 may be
 _FEW_STEPS = 50  # a run that may end before so many has hardly begun to learn
 
 
@@ -33,7 +36,9 @@ class Advice(Callback):
 
     def on_train_start(self, engine: Engine) -> None:
         self._steps_per_epoch = engine.steps_per_epoch
+        bundle = engine.task.env.bundle
         self._warnings = [*_few_steps(engine), *engine.task.warnings(), *_scales(engine)]
+        self._warnings += coarse_steps(bundle)
         self._find_baselines(engine, "val", engine.config.training.num_val_batches)
         if engine.context.rank == 0:
             for text in self._warnings:
@@ -138,6 +143,29 @@ def _scales(engine: Engine) -> list[str]:
                     f"elements of feature {column.name!r} of {node_type!r} spread from "
                     f"{min(spreads):.3g} to {max(spreads):.3g}; data.standardize is off: true puts "
                     "them on one scale."
+                )
+    return texts
+
+
+def coarse_steps(bundle: Bundle) -> list[str]:
+    """Names features whose int8 steps are wide against the spread of their elements."""
+    types: list[str | EdgeType] = [*bundle.node_types, *bundle.edge_types]
+    texts = []
+    for type_ in types:
+        for name, info in bundle.columns(type_).items():
+            if info.quantization is None or info.statistics is None:
+                continue
+            step, std = np.array(info.quantization.step), np.array(info.statistics.std)
+            # Rounding is off by anything within a step: a variance of a twelfth of its square.
+            coarse = np.flatnonzero(np.square(step) / 12 > _MOST_NOISE * np.square(std))
+            coarse = coarse[step[coarse] != 1]  # whole numbers, which are exact
+            if len(coarse):
+                texts.append(
+                    f"int8 stores {_count(len(coarse), 'element')} of feature {name!r} of "
+                    f"{type_name(type_)!r} (the first is number {coarse[0]}) in steps of more than "
+                    "a third of a standard deviation: single values lie far from the others. "
+                    "Set transform: log1p or rank_gauss in graph.yaml, or data.feature_dtype: "
+                    "float16."
                 )
     return texts
 

@@ -14,6 +14,7 @@ import torch
 from raygnn.data.bundle import Bundle, SparseColumn
 from raygnn.data.bundle_record import ColumnInfo
 from raygnn.data.edge_types import EdgeType, edge_type_name, type_name
+from raygnn.data.quantization import Quantization
 from raygnn.data.standardization import Affine, ColumnScale, Standardization
 from raygnn.errors import ConfigError, DataError
 from raygnn.sampling import pick as kernels
@@ -167,8 +168,8 @@ class LocalGraphStore:
 class LocalFeatureStore:
     """The columns of a bundle on this machine; a `FeatureStore`.
 
-    float16 and bfloat16 are forms of storage only: their rows come out as float32, as models
-    compute in it.
+    float16, bfloat16 and int8 with a quantization are forms of storage only: their rows come out
+    as float32, as models compute in it.
 
     Args:
         standardization: the columns whose rows come out standardised, as float32.
@@ -190,6 +191,12 @@ class LocalFeatureStore:
         self._standardization = standardization
         types: list[str | EdgeType] = [*bundle.node_types, *bundle.edge_types]
         self._affine = {
+            (type_, name): _affine_of_codes(info.quantization)
+            for type_ in types
+            for name, info in bundle.columns(type_).items()
+            if info.quantization is not None
+        }
+        self._affine |= {
             (type_, column): _checked_affine(bundle, type_, column, scale)
             for type_ in types
             for column, scale in standardization.get(type_name(type_), {}).items()
@@ -275,7 +282,8 @@ class LocalFeatureStore:
 def _checked_affine(
     bundle: Bundle, type_: str | EdgeType, column: str, scale: ColumnScale
 ) -> Affine:
-    width = math.prod(bundle.columns(type_)[column].shape)
+    info = bundle.columns(type_)[column]
+    width = math.prod(info.shape)
     if width != len(scale.mean):
         raise DataError(
             f"feature {column!r} of {type_name(type_)!r} is invalid: its rows have {width} "
@@ -283,4 +291,9 @@ def _checked_affine(
             "was in training.",
             id="model-feature-width",
         )
-    return scale.affine()
+    return scale.affine() if info.quantization is None else scale.affine_of_codes(info.quantization)
+
+
+def _affine_of_codes(quantization: Quantization) -> Affine:
+    width = len(quantization.step)
+    return ColumnScale((0.0,) * width, (1.0,) * width).affine_of_codes(quantization)

@@ -180,14 +180,20 @@ def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     num_parts=st.sampled_from([1, 2, 4, 3]),
     method=st.sampled_from(_METHODS),
     reverse_edges=st.booleans(),
+    feature_dtype=st.sampled_from([None, "int8"]),
 )
 @pytest.mark.usefixtures("small_pieces")
 def test_opened_whole_it_is_the_bundle_of_the_renumbered_tables(
-    sizes: tuple[int, int], seed: int, num_parts: int, method: Any, reverse_edges: bool
+    sizes: tuple[int, int],
+    seed: int,
+    num_parts: int,
+    method: Any,
+    reverse_edges: bool,
+    feature_dtype: Any,
 ) -> None:
     """Every array byte for byte: so features, labels, times, splits and edges of each node."""
     tables = _tables(*sizes, seed)
-    options = IngestOptions(reverse_edges=reverse_edges)
+    options = IngestOptions(reverse_edges=reverse_edges, feature_dtype=feature_dtype)
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
         _write(folder / "graph", tables)

@@ -114,6 +114,7 @@ VARIANTS = {
     "no checkpoints": {"checkpoint__policy": "none"},
     "all checkpoints": {"checkpoint__policy": "all"},
     "half-precision features": {"data__feature_dtype": "float16"},
+    "int8 features": {"data__feature_dtype": "int8"},
 }
 
 

@@ -398,6 +398,7 @@ def edge_infos(plan: EdgePlan) -> tuple[ColumnInfo, ...]:
             column.shape,
             unit=column.unit,
             transforms=column.transforms,
+            quantization=column.quantization,
         )
         for column in plan.columns
     )

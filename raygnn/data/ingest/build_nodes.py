@@ -280,6 +280,7 @@ def describe_column(
         class_names=tuple(names) if plan.label == "class_name" else None,
         unit=plan.unit,
         transforms=plan.transforms,
+        quantization=plan.quantization,
     )
 
 

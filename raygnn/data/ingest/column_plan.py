@@ -13,6 +13,7 @@ import pyarrow as pa
 from raygnn.data.ingest.pieces import cut_table, read_blocks
 from raygnn.data.ingest.scan import ScannedTable
 from raygnn.data.manifest import DenseFeature, FeatureSpec, Label, SparseFeature
+from raygnn.data.quantization import Quantization
 from raygnn.data.time_units import TIME_UNIT
 from raygnn.data.transforms.state import FittedColumn, FittedFeature, PlainColumn
 from raygnn.data.transforms.values import is_text_type
@@ -143,6 +144,7 @@ class DensePlan:
         num_classes: given number of classes.
         unit: of times that are dates; null where the table has plain numbers.
         transforms: of a feature of which any column has one.
+        quantization: of floats that become int8.
     """
 
     name: str
@@ -154,6 +156,7 @@ class DensePlan:
     num_classes: int | None = None
     unit: str | None = None
     transforms: FittedFeature | None = None
+    quantization: Quantization | None = None
 
     @property
     def width(self) -> int:

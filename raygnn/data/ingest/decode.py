@@ -53,7 +53,7 @@ def dense_rows(
             id="table-width",
         )
         parts.append(values)
-    dtype = np.dtype(plan.dtype)
+    dtype = np.dtype(plan.dtype if plan.quantization is None else np.float32)
     with np.errstate(over="ignore", invalid="ignore"):
         if len(parts) == 1:
             rows = parts[0].astype(dtype, copy=False)
@@ -73,6 +73,11 @@ def dense_rows(
             rows,
             id="edges-negative-weights",
         )
+    if plan.quantization is not None:
+        if findings.bad.any():  # these rows may hold anything, NaN too
+            rows = rows.copy()
+            rows[findings.bad] = 0
+        rows = plan.quantization.codes(rows)
     return rows
 
 

@@ -12,6 +12,7 @@ import numpy as np
 from raygnn.data.arrays import open_array
 from raygnn.data.bundle_record import ColumnInfo, ColumnStatistics, column_path
 from raygnn.data.ingest.schedule import Schedule
+from raygnn.data.quantization import Quantization
 
 _BLOCK_ELEMENTS = 1 << 17  # 1 MiB of float64: what is worked on stays within a core's cache
 _TASK_ELEMENTS = 1 << 25
@@ -23,12 +24,14 @@ class MeasureTask:
 
     Attributes:
         origin: see `Moments`; null takes the first row in the file.
+        quantization: of rows that are codes; measured is what they stand for.
     """
 
     path: Path
     start: int
     stop: int
     origin: np.ndarray | None = None
+    quantization: Quantization | None = None
 
 
 @dataclass(frozen=True)
@@ -96,7 +99,7 @@ def measure_features(
         for folder, infos in columns.items()
         for info in infos
         if is_measured(info)
-        for task in cut_column(column_path(folder, info.name))
+        for task in cut_column(column_path(folder, info.name), info.quantization)
     ]
     measured: dict[Path, list[Moments]] = {}
     if tasks:
@@ -120,9 +123,15 @@ def measure_rows(task: MeasureTask) -> Moments:
     rows = open_array(task.path)
     rows = rows.reshape(len(rows), -1)
     step = _block_rows(rows.shape[1])
-    origin = rows[0].astype(np.float64) if task.origin is None else task.origin
+    origin = first_row(task) if task.origin is None else task.origin
     blocks = (rows[i : min(i + step, task.stop)] for i in range(task.start, task.stop, step))
-    return reduce(Moments.merged, (_moments(block, origin) for block in blocks))
+    moments = (_moments(block, origin, task.quantization) for block in blocks)
+    return reduce(Moments.merged, moments)
+
+
+def first_row(task: MeasureTask) -> np.ndarray:
+    """float64 [width], the first row in the file of a task."""
+    return _as_values(open_array(task.path, "r")[:1].reshape(1, -1), task.quantization)[0]
 
 
 def is_measured(info: ColumnInfo) -> bool:
@@ -130,22 +139,32 @@ def is_measured(info: ColumnInfo) -> bool:
     return info.role == "feature" and not info.sparse
 
 
-def cut_column(path: Path) -> list[MeasureTask]:
+def cut_column(path: Path, quantization: Quantization | None = None) -> list[MeasureTask]:
     """The tasks that measure a column, in the order of its rows."""
     rows = open_array(path)
     width = int(np.prod(rows.shape[1:], dtype=np.int64))
     step = _block_rows(width) * (_TASK_ELEMENTS // _BLOCK_ELEMENTS)
     if width == 0:
         return []
-    return [MeasureTask(path, i, min(i + step, len(rows))) for i in range(0, len(rows), step)]
+    return [
+        MeasureTask(path, i, min(i + step, len(rows)), quantization=quantization)
+        for i in range(0, len(rows), step)
+    ]
 
 
 def _block_rows(width: int) -> int:
     return max(1, _BLOCK_ELEMENTS // width)
 
 
-def _moments(block: np.ndarray, origin: np.ndarray) -> Moments:
-    values = block.astype(np.float64)
+def _as_values(rows: np.ndarray, quantization: Quantization | None) -> np.ndarray:
+    """float64, a copy."""
+    return rows.astype(np.float64) if quantization is None else quantization.values(rows)
+
+
+def _moments(
+    block: np.ndarray, origin: np.ndarray, quantization: Quantization | None = None
+) -> Moments:
+    values = _as_values(block, quantization)
     low, high = values.min(axis=0), values.max(axis=0)
     num_zeros, num_ones = (values == 0).sum(axis=0), (values == 1).sum(axis=0)
     values -= origin

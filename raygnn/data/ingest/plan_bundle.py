@@ -15,12 +15,15 @@ from raygnn.data.ingest.build_edges import BuiltEdges
 from raygnn.data.ingest.edge_plan import EdgePlan, edge_columns, plan_edges, plan_label_edges
 from raygnn.data.ingest.fit_features import FeatureTable, fit_features
 from raygnn.data.ingest.node_tasks import NodePlan, node_columns, plan_nodes
+from raygnn.data.ingest.quantize_features import quantize_features
 from raygnn.data.ingest.scan import ScannedTable, scan_tables
 from raygnn.data.ingest.schedule import Schedule
 from raygnn.data.manifest import EdgeTable, LabelEdgeTable, Manifest, reverses
 from raygnn.data.tables.files import TableFile, list_files
 from raygnn.data.transforms.state import Transforms
 from raygnn.errors import DataError
+
+FeatureDtype = Literal["float32", "float16", "bfloat16", "int8"]
 
 
 @dataclass(frozen=True)
@@ -35,14 +38,14 @@ class IngestOptions:
         allow_outside: roots outside of the graph's folder that its files may lie in. They do not
             change what a bundle holds, which is named without them.
         feature_dtype: storage type of floating-point features; null keeps the table's, but
-            float64 becomes float32.
+            float64 becomes float32. int8 is of dense ones: see `Quantization`.
         transforms: of features that are transformed as in an earlier training. Others are fitted.
     """
 
     on_error: Literal["fail", "drop"] = "fail"
     undirected: bool = False
     reverse_edges: bool | None = None
-    feature_dtype: Literal["float32", "float16", "bfloat16"] | None = None
+    feature_dtype: FeatureDtype | None = None
     allow_outside: tuple[str, ...] = ()
     transforms: Transforms = field(default_factory=dict)
 
@@ -113,6 +116,13 @@ def plan_graph(
     tables = _scan(manifest, files, schedule)
     tables |= _fit(manifest, options, tables, schedule, progress)
     nodes, edges, label_edges = _plan(manifest, options, tables)
+    if options.feature_dtype == "int8":
+        progress("ingest: measuring the range of features")
+        columns = {plan.table: plan.dense for plan in nodes.values()}
+        columns |= {plan.table: plan.columns for plan in edges}
+        narrow = quantize_features(columns, tables, schedule)
+        nodes = {name: replace(plan, dense=narrow[plan.table]) for name, plan in nodes.items()}
+        edges = [replace(plan, columns=narrow[plan.table]) for plan in edges]
     if added := options.added_reverses(manifest.edge_types):
         names = ", ".join(map(edge_type_name, added.values()))
         progress(f"ingest: adding reverse edges: {names} (data.reverse_edges: false adds none)")
@@ -235,10 +245,12 @@ def _plan(
     edges: list[EdgePlan] = []
     label_edges: list[EdgePlan] = []
     added = options.added_reverses(manifest.edge_types)
+    # What becomes int8 is planned as its table holds it: steps follow from the values.
+    dtype = None if options.feature_dtype == "int8" else options.feature_dtype
     for node_type, table in manifest.node_types.items():
         try:
             scanned = tables[_node_table_name(node_type)]
-            nodes[node_type] = plan_nodes(table, scanned, options.feature_dtype)
+            nodes[node_type] = plan_nodes(table, scanned, dtype)
         except DataError as error:
             problems.append(str(error))
     kinds = {node_type: plan.id_kind for node_type, plan in nodes.items()}
@@ -249,9 +261,7 @@ def _plan(
             tables[name] = _with_endpoint_types(edge_table, tables[name], kinds)
             if reverse is not None:
                 _check_is_new(manifest, reverse, edge_table.type)
-            edges.append(
-                plan_edges(edge_table, tables[name], undirected, reverse, options.feature_dtype)
-            )
+            edges.append(plan_edges(edge_table, tables[name], undirected, reverse, dtype))
         except DataError as error:
             problems.append(str(error))
     for label_table in manifest.label_edges:

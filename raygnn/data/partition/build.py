@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 
-from raygnn.data.arrays import open_array
 from raygnn.data.bundle_record import (
     FORMAT_VERSION as BUNDLE_VERSION,
 )
@@ -35,6 +34,7 @@ from raygnn.data.ingest.feature_statistics import (
     MeasureTask,
     Moments,
     cut_column,
+    first_row,
     is_measured,
     measure_rows,
 )
@@ -467,10 +467,10 @@ class _Build:
         self, name: str, column: ColumnInfo, parts: Sequence[Done]
     ) -> ColumnStatistics | None:
         paths = [column_path(part.folder, column.name) for part in parts]
-        cut = [task for path in paths for task in cut_column(path)]
+        cut = [task for path in paths for task in cut_column(path, column.quantization)]
         if not cut:
             return None
-        first = open_array(cut[0].path, "r")[0].astype(np.float64).reshape(-1)
+        first = first_row(cut[0])
         tasks = [replace(task, origin=first) for task in cut]
         done = self.steps.run(
             f"measure/{name}/{column.name}", _measure, tasks, f"measuring {column.name}"

@@ -38,13 +38,14 @@ def _bundle(
     folder: Path,
     edges: dict[EdgeType, EdgeRows],
     label_edges: dict[tuple[EdgeType, str], EdgeRows] | None = None,
+    feature_dtype: Any = None,
 ) -> Bundle:
     nodes = {
         name: node_rows(np.arange(6), {"x": np.ones((6, 2), np.float32)})
         for name in ("user", "film")
     }
     tables = GraphTables(nodes, edges, label_edges=label_edges or {})
-    options = IngestOptions(reverse_edges=True)
+    options = IngestOptions(reverse_edges=True, feature_dtype=feature_dtype)
     return ingest(write_tables(tables, str(folder / "t")), options, str(folder / "cache"))
 
 
@@ -53,6 +54,16 @@ def _find(bundle: Bundle, **args: Any) -> EdgeTarget:
     content = {"data": {"uri": "unread", "splits": split}, "task": "edge_prediction"}
     config = load_config(content).config
     return EdgeTarget.find(bundle, config, EdgeTargetArguments.of(args))
+
+
+def test_a_copy_of_the_label_is_found_where_it_is_stored_as_int8(tmp_path):
+    labels = STARS + np.linspace(0, 0.4, 10, dtype=np.float32)
+    features = {"price": labels[::-1].copy(), "copy": np.stack([STARS * 0, labels], 1)}
+    rates = _edges(features=features, labels={"stars": labels})
+    bundle = _bundle(tmp_path, {RATES: rates}, feature_dtype="int8")
+    assert bundle.columns(RATES)["copy"].quantization is not None
+    assert not np.array_equal(bundle.values(RATES, "copy")[:, 1], bundle.column(RATES, "stars"))
+    assert _find(bundle).output.inputs == ("price",)
 
 
 def test_the_only_labelled_edges_are_found_and_read(tmp_path):

@@ -226,13 +226,18 @@ def _find_inputs(
 
 
 def _holds(bundle: Bundle, edge_type: EdgeType, feature: str, labels: np.ndarray) -> bool:
-    """Whether an element of a feature is the label, on all edges that have one."""
-    labelled, rows = has_label(labels), bundle.column(edge_type, feature)
+    """Whether an element of a feature is the label, on all edges that have one.
+
+    One that is stored as int8 is where it is nowhere further off than it may be by that.
+    """
+    labelled, rows = has_label(labels), bundle.values(edge_type, feature)
     assert isinstance(rows, np.ndarray)
     elements = rows.reshape(len(rows), -1)[labelled].astype(np.float32)
     wanted = labels.reshape(len(labels), -1)[labelled].astype(np.float32)
+    codes = bundle.columns(edge_type)[feature].quantization
+    error = np.zeros(elements.shape[1]) if codes is None else 0.51 * np.array(codes.step)
     return bool(labelled.any()) and any(
-        np.array_equal(elements[:, i], wanted[:, j])
+        np.abs(elements[:, i] - wanted[:, j]).max() <= error[i]
         for i in range(elements.shape[1])
         for j in range(wanted.shape[1])
     )

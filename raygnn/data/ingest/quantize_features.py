@@ -1,0 +1,133 @@
+"""The range pass of an ingest: finds how dense features become int8, before any row is written."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import reduce
+
+import numpy as np
+import pyarrow as pa
+
+from raygnn.data.ingest.column_plan import DensePlan
+from raygnn.data.ingest.decode import dense_rows
+from raygnn.data.ingest.findings import FindingCollector
+from raygnn.data.ingest.pieces import Piece, cut_table, read_blocks
+from raygnn.data.ingest.scan import ScannedTable
+from raygnn.data.ingest.schedule import Schedule
+from raygnn.data.quantization import Quantization
+
+_LABEL = "measuring ranges"
+
+
+@dataclass(frozen=True)
+class RangeTask:
+    """One piece of a table, and the features whose range is measured."""
+
+    table: str
+    piece: Piece
+    types: Mapping[str, pa.DataType]
+    plans: tuple[DensePlan, ...]
+
+
+@dataclass(frozen=True)
+class ValueRange:
+    """What can be merged of each element of some rows; [width] each.
+
+    Attributes:
+        is_whole: whether all values are whole numbers.
+    """
+
+    low: np.ndarray
+    high: np.ndarray
+    is_whole: np.ndarray
+
+    @classmethod
+    def of_rows(cls, rows: np.ndarray) -> ValueRange:
+        """The range of floats [n, width]; of none, an empty one."""
+        low = rows.min(axis=0, initial=np.inf).astype(np.float64)
+        high = rows.max(axis=0, initial=-np.inf).astype(np.float64)
+        return cls(low, high, (rows == np.rint(rows)).all(axis=0))
+
+    def merged(self, other: ValueRange) -> ValueRange:
+        """Of both sets of rows."""
+        return ValueRange(
+            np.minimum(self.low, other.low),
+            np.maximum(self.high, other.high),
+            self.is_whole & other.is_whole,
+        )
+
+    def quantization(self) -> Quantization:
+        """The steps that cover it; without rows there is nothing to cover."""
+        is_empty = self.low > self.high
+        low, high = (np.where(is_empty, 0.0, end) for end in (self.low, self.high))
+        return Quantization.of_range(low, high, self.is_whole)
+
+
+def quantize_features(
+    plans: Mapping[str, Sequence[DensePlan]],
+    tables: Mapping[str, ScannedTable],
+    schedule: Schedule,
+) -> dict[str, tuple[DensePlan, ...]]:
+    """Plans dense features of floating point as int8, by the range of their values.
+
+    All rows with good values count, also those that are dropped for another column or as
+    duplicates. Numbers of categories stay float32.
+
+    Args:
+        plans: of each table, by its name.
+    Returns:
+        The same, in the same order.
+    """
+    chosen = {name: tuple(filter(_is_quantized, given)) for name, given in plans.items()}
+    tasks = [
+        RangeTask(name, piece, _types(tables[name], chosen[name]), chosen[name])
+        for name in plans
+        if chosen[name]
+        for piece in cut_table(tables[name])
+    ]
+    none = np.zeros((0, 1), np.float32)
+    found = {
+        (name, plan.name): ValueRange.of_rows(np.broadcast_to(none, (0, plan.width)))
+        for name in plans
+        for plan in chosen[name]
+    }
+    for task, ranges in zip(tasks, schedule(measure_ranges, tasks, _LABEL), strict=True):
+        for plan, measured in zip(task.plans, ranges, strict=True):
+            key = task.table, plan.name
+            found[key] = found[key].merged(measured)
+    return {
+        name: tuple(
+            replace(plan, dtype="int8", quantization=found[name, plan.name].quantization())
+            if plan in chosen[name]
+            else plan
+            for plan in given
+        )
+        for name, given in plans.items()
+    }
+
+
+def measure_ranges(task: RangeTask) -> list[ValueRange]:
+    """The ranges of the features of one piece, in the order of the plans."""
+    found: list[list[ValueRange]] = [[] for _ in task.plans]
+    findings = FindingCollector(task.table, task.piece.name)  # reported when rows are converted
+    for offset, columns in read_blocks(task.piece, task.types):
+        for plan, ranges in zip(task.plans, found, strict=True):
+            findings.start_block(offset, len(next(iter(columns.values()))))
+            rows = dense_rows(plan, columns, findings)
+            rows = rows.reshape(len(rows), plan.width)
+            if findings.bad.any():
+                rows = rows[~findings.bad]
+            ranges.append(ValueRange.of_rows(rows))
+    return [reduce(ValueRange.merged, ranges) for ranges in found]
+
+
+def _is_quantized(plan: DensePlan) -> bool:
+    if plan.role != "feature" or (plan.transforms is not None and plan.transforms.num_codes):
+        return False
+    return np.dtype(plan.dtype).kind == "f"
+
+
+def _types(table: ScannedTable, plans: Sequence[DensePlan]) -> dict[str, pa.DataType]:
+    columns = [source.column for plan in plans for source in plan.sources]
+    return {column: table.types[column] for column in columns}
