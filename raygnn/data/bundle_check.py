@@ -36,6 +36,20 @@ def check_arrays(bundle: Bundle) -> None:
         ) from error
 
 
+def check_part_arrays(bundle: Bundle, edge_type: EdgeType, num_targets: int) -> None:
+    """As `check_arrays`, of the edges of one type that a part has.
+
+    Args:
+        num_targets: nodes of the destination type in the part.
+    Raises:
+        ValueError, OSError: an array is damaged.
+    """
+    csc = bundle.csc(edge_type)
+    _check_rows(csc.indptr, num_targets, len(csc.indices))
+    _check_below(csc.indices, bundle.num_nodes(edge_type[0]))
+    _check_columns(bundle, edge_type, len(csc.indices))
+
+
 def _check_nodes(bundle: Bundle, node_type: str) -> None:
     num_nodes = bundle.num_nodes(node_type)
     _check_columns(bundle, node_type, num_nodes)

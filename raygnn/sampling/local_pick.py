@@ -38,9 +38,15 @@ class NeighborRows(NamedTuple):
 
 
 class LocalPicker:
-    """The edges of one type, and how nodes take them."""
+    """The edges of one type, and how nodes take them.
 
-    def __init__(self, bundle: Bundle, edge_type: EdgeType, direction: str) -> None:
+    Args:
+        first_node: dense id of the node that the first row of `indptr` is of: 0, but in a part.
+    """
+
+    def __init__(
+        self, bundle: Bundle, edge_type: EdgeType, direction: str, first_node: int = 0
+    ) -> None:
         is_sorted = all(c.role != "time" for c in bundle.columns(edge_type).values())
         if direction == "in":
             csc = bundle.csc(edge_type)
@@ -49,6 +55,7 @@ class LocalPicker:
             csr = bundle.csr(edge_type)
             self.adjacency = NeighborRows(csr.indptr, csr.indices, csr.e_id, is_sorted)
         self._bundle = bundle
+        self._first_node = first_node
         self._edge_type, self._direction = edge_type, direction
         self._neighbor_type = edge_type[0] if direction == "in" else edge_type[2]
         self._alias: dict[str, np.ndarray] = {}
@@ -70,7 +77,8 @@ class LocalPicker:
         offsets = scratch.array("offsets", len(nodes) + 1, np.int64)
         rows = kernels.Rows(nodes, salts, starts, degrees, offsets)
         draws = kernels.Draws(request.fanout, request.replace, key)
-        kernels.find_rows(indptr, nodes, draws.fanout, draws.replace, starts, degrees, offsets)
+        found = (starts, degrees, offsets)
+        kernels.find_rows(indptr, self._rows_of(nodes), draws.fanout, draws.replace, *found)
         skips = None
         if horizon is not None:
             skips = self._find_late(horizon, starts, degrees)
@@ -103,16 +111,19 @@ class LocalPicker:
         """int64 [num_nodes], how many edges each node could take up to its horizon."""
         starts, degrees = np.empty(len(nodes), np.int64), np.empty(len(nodes), np.int64)
         if horizon is None:
-            kernels.load_degrees(self.adjacency.indptr, nodes, degrees)
+            kernels.load_degrees(self.adjacency.indptr, self._rows_of(nodes), degrees)
             return degrees
-        offsets = np.empty(len(nodes) + 1, np.int64)
-        kernels.find_rows(
-            self.adjacency.indptr, nodes, kernels.ALL, False, starts, degrees, offsets
-        )
+        found = (starts, degrees, np.empty(len(nodes) + 1, np.int64))
+        rows = self._rows_of(nodes)
+        kernels.find_rows(self.adjacency.indptr, rows, kernels.ALL, False, *found)
         skips = self._find_late(horizon, starts, degrees)
         if skips is not None:
             degrees[skips.rows] -= np.diff(skips.ptr)
         return degrees
+
+    def _rows_of(self, nodes: np.ndarray) -> np.ndarray:
+        """Rows of `indptr`."""
+        return nodes - self._first_node if self._first_node else nodes
 
     def _weighting(self, column: str, *, has_alias: bool) -> Weighting:
         """The weights by CSC position, and the alias table where it is of use."""

@@ -189,18 +189,7 @@ class LocalFeatureStore:
         self._bundle = bundle
         self._keeps_sparse = keeps_sparse
         self._standardization = standardization
-        types: list[str | EdgeType] = [*bundle.node_types, *bundle.edge_types]
-        self._affine = {
-            (type_, name): _affine_of_codes(info.quantization)
-            for type_ in types
-            for name, info in bundle.columns(type_).items()
-            if info.quantization is not None
-        }
-        self._affine |= {
-            (type_, column): _checked_affine(bundle, type_, column, scale)
-            for type_ in types
-            for column, scale in standardization.get(type_name(type_), {}).items()
-        }
+        self._affine = find_affines(bundle, standardization)
 
     def __reduce__(self) -> tuple[Callable[[], LocalFeatureStore], tuple[()]]:
         scales = dict(self._standardization)
@@ -218,13 +207,8 @@ class LocalFeatureStore:
             DataError: there is no such column.
         """
         rows = self._bundle.column(type_, column)
-        if isinstance(rows, SparseColumn):
-            return (rows.dim,), np.dtype(np.float32)
-        shape: tuple[int, ...] = rows.shape[1:]
-        if not shape and isinstance(type_, str) and self.columns(type_)[column].role == "feature":
-            shape = (1,)  # x is [num_nodes, width] for any model
-        is_float32 = is_half(rows.dtype) or (type_, column) in self._affine
-        return shape, np.dtype(np.float32) if is_float32 else rows.dtype
+        is_feature = isinstance(type_, str) and self.columns(type_)[column].role == "feature"
+        return layout_of(rows, is_feature, self._affine.get((type_, column)))
 
     def gather(
         self, type_: str | EdgeType, column: str, ids: np.ndarray, out: np.ndarray | None = None
@@ -234,6 +218,7 @@ class LocalFeatureStore:
         Raises:
             DataError: there is no such column.
         """
+        rows = self._bundle.column(type_, column)
         shape, dtype = self.row_layout(type_, column)
         if out is None:
             out = np.empty((len(ids), *shape), dtype)
@@ -241,18 +226,7 @@ class LocalFeatureStore:
         assert out.shape == (len(ids), *shape)
         assert out.dtype == dtype
         assert out.flags.c_contiguous
-        rows = self._bundle.column(type_, column)
-        affine = self._affine.get((type_, column))
-        if isinstance(rows, SparseColumn):
-            gather_sparse_rows(rows.indptr, rows.indices, rows.values, ids, out)
-            if affine is not None:  # a model of dense rows, on a graph that holds them sparse
-                out -= affine.shift
-                out *= affine.factor
-                out += affine.offset
-        elif is_half(rows.dtype) or affine is not None:
-            gather_float_rows(rows, ids, out, affine)
-        else:
-            gather_rows(rows, ids, out)
+        read_rows(rows, ids, out, self._affine.get((type_, column)))
         return out
 
     def gather_sparse(
@@ -268,15 +242,82 @@ class LocalFeatureStore:
         rows = self._bundle.column(type_, column)
         if not isinstance(rows, SparseColumn):
             return None
-        if len(rows.indices) > _MAX_SPARSE_SHARE * (len(rows.indptr) - 1) * rows.dim:
+        if not is_sparse_enough(len(rows.indices), len(rows.indptr) - 1, rows.dim):
             return None
-        indptr, indices, values = copy_sparse_rows(rows.indptr, rows.indices, rows.values, ids)
-        return SparseFeatures(
-            indptr=torch.from_numpy(indptr),
-            indices=torch.from_numpy(indices),
-            values=None if values is None else torch.from_numpy(values),
-            width=rows.dim,
-        )
+        return read_sparse_rows(rows, ids)
+
+
+def layout_of(
+    rows: np.ndarray | SparseColumn, is_node_feature: bool, affine: Affine | None
+) -> tuple[tuple[int, ...], np.dtype]:
+    """Shape and type of a row of a stored column, as models read it."""
+    if isinstance(rows, SparseColumn):
+        return (rows.dim,), np.dtype(np.float32)
+    shape: tuple[int, ...] = rows.shape[1:]
+    if not shape and is_node_feature:
+        shape = (1,)  # x is [num_nodes, width] for any model
+    is_float32 = is_half(rows.dtype) or affine is not None
+    return shape, np.dtype(np.float32) if is_float32 else rows.dtype
+
+
+def read_rows(
+    rows: np.ndarray | SparseColumn, ids: np.ndarray, out: np.ndarray, affine: Affine | None
+) -> None:
+    """Fills `out` with rows of a stored column.
+
+    Args:
+        ids: int64, rows of `rows`.
+        out: C-contiguous, laid out as `layout_of` says.
+        affine: how the rows are standardised; None leaves them.
+    """
+    if isinstance(rows, SparseColumn):
+        gather_sparse_rows(rows.indptr, rows.indices, rows.values, ids, out)
+        if affine is not None:  # a model of dense rows, on a graph that holds them sparse
+            out -= affine.shift
+            out *= affine.factor
+            out += affine.offset
+    elif is_half(rows.dtype) or affine is not None:
+        gather_float_rows(rows, ids, out, affine)
+    else:
+        gather_rows(rows, ids, out)
+
+
+def is_sparse_enough(num_values: int, num_rows: int, width: int) -> bool:
+    """Whether the rows of a sparse column stay sparse, for a model that takes them."""
+    return num_values <= _MAX_SPARSE_SHARE * num_rows * width
+
+
+def read_sparse_rows(rows: SparseColumn, ids: np.ndarray) -> SparseFeatures:
+    """Copies rows of a sparse column."""
+    indptr, indices, values = copy_sparse_rows(rows.indptr, rows.indices, rows.values, ids)
+    return SparseFeatures(
+        indptr=torch.from_numpy(indptr),
+        indices=torch.from_numpy(indices),
+        values=None if values is None else torch.from_numpy(values),
+        width=rows.dim,
+    )
+
+
+def find_affines(
+    bundle: Bundle, standardization: Standardization
+) -> dict[tuple[str | EdgeType, str], Affine]:
+    """How the stored rows of a graph's columns become those that models read, by type and name.
+
+    Raises:
+        DataError: the rows of such a column are of another width.
+    """
+    types: list[str | EdgeType] = [*bundle.node_types, *bundle.edge_types]
+    of_codes = {
+        (type_, name): _affine_of_codes(info.quantization)
+        for type_ in types
+        for name, info in bundle.columns(type_).items()
+        if info.quantization is not None
+    }
+    return of_codes | {
+        (type_, column): _checked_affine(bundle, type_, column, scale)
+        for type_ in types
+        for column, scale in standardization.get(type_name(type_), {}).items()
+    }
 
 
 def _checked_affine(

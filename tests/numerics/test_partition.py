@@ -29,104 +29,9 @@ from raygnn.data.partition.whole import open_partitioned
 from raygnn.errors import DataError
 from raygnn.sampling import LocalFeatureStore, LocalGraphStore, NeighborLoader, NeighborSampler
 from tests.errors import raises
-from tests.graph_writer import cut, write_shards
+from tests.social_tables import Tables, social_tables, write_social
 
 _METHODS = ["hash", "range"]
-
-_MANIFEST = {
-    "node_types": {
-        "user": {
-            "files": "user/*.parquet",
-            "id": "id",
-            "split": "split",
-            "time": "since",
-            "features": {
-                "x": {"columns": ["age", "height"]},
-                "z": {"columns": [{"column": "age", "transform": "standard"}]},
-                "words": {"indices": "word", "values": "weight", "dim": 9},
-            },
-            "labels": {"group": "group", "kind": "kind"},
-        },
-        "item": {"files": "item/*.parquet", "id": "id", "features": {"x": "x"}},
-    },
-    "edge_types": [
-        {
-            "type": ["user", "knows", "user"],
-            "files": "knows/*.parquet",
-            "source": "s",
-            "target": "t",
-            "time": "time",
-            "weight": "w",
-            "features": {"row": "row"},
-            "directed": False,
-        },
-        {
-            "type": ["user", "buys", "item"],
-            "files": "buys/*.parquet",
-            "source": "s",
-            "target": "t",
-            "features": {"row": "row"},
-        },
-    ],
-    "label_edges": [
-        {
-            "type": ["user", "likes", "item"],
-            "files": "likes/*.parquet",
-            "source": "s",
-            "target": "t",
-            "split": "split",
-        }
-    ],
-}  # fmt: skip
-
-Tables = dict[str, pa.Table]
-
-
-def _tables(num_users: int, num_items: int, seed: int) -> Tables:
-    """Users with text ids and items with integer ids that have gaps, and edges among them."""
-    rng = np.random.default_rng(seed)
-    users = np.array([f"ü{i * 7}" for i in rng.permutation(num_users)])
-    items = rng.permutation(np.unique(rng.integers(-(2**40), 2**40, num_items)))
-    split = ["train", *rng.choice(["train", "val", "test", None], num_users - 1)]
-    lengths = rng.integers(0, 4, num_users)
-    words = [rng.choice(9, n, replace=False).tolist() for n in lengths]
-
-    def edges(sources: np.ndarray, targets: np.ndarray, count: int) -> dict[str, Any]:
-        chosen = {"s": rng.choice(sources, count), "t": rng.choice(targets, count)}
-        return {**chosen, "row": np.arange(count, dtype="f4")}
-
-    knows = edges(users, users, 5 * num_users)
-    knows["time"] = rng.integers(0, 4, len(knows["s"]))
-    knows["w"] = rng.random(len(knows["s"]), np.float32)
-    likes = edges(users, items, num_users)
-    likes["split"] = rng.integers(0, 4, num_users)
-    return {
-        "user": pa.table(
-            {
-                "id": users,
-                "split": pa.array(split),
-                "since": rng.integers(0, 9, num_users),
-                "age": rng.random(num_users, np.float32),
-                "height": rng.random(num_users, np.float32),
-                "word": pa.array(words, pa.list_(pa.int32())),
-                "weight": pa.array([[float(i) for i in row] for row in words]),
-                "group": rng.choice(["b", "a", "ç"], num_users),
-                "kind": rng.integers(-1, 5, num_users),
-            }
-        ),
-        "item": pa.table({"id": items, "x": rng.random(len(items), np.float32)}),
-        "knows": pa.table(knows),
-        "buys": pa.table(edges(users, items, 3 * num_users)),
-        "likes": pa.table(likes),
-    }
-
-
-def _write(folder: Path, tables: Tables, num_shards: int = 2) -> Path:
-    folder.mkdir()
-    for name, table in tables.items():
-        write_shards(folder / name, cut(table, num_shards))
-    (folder / "graph.yaml").write_text(json.dumps({"format": "raygnn/graph-v1", **_MANIFEST}))
-    return folder
 
 
 def _renumbered(tables: Tables, bundle: Bundle) -> Tables:
@@ -192,15 +97,15 @@ def test_opened_whole_it_is_the_bundle_of_the_renumbered_tables(
     feature_dtype: Any,
 ) -> None:
     """Every array byte for byte: so features, labels, times, splits and edges of each node."""
-    tables = _tables(*sizes, seed)
+    tables = social_tables(*sizes, seed)
     options = IngestOptions(reverse_edges=reverse_edges, feature_dtype=feature_dtype)
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
-        _write(folder / "graph", tables)
+        write_social(folder / "graph", tables)
         how = Partitioning(num_parts, method)
         partition(folder / "graph", folder / "parts", how, options)
         whole = open_partitioned(folder / "parts", folder / "cache")
-        again = _write(folder / "again", _renumbered(tables, whole))
+        again = write_social(folder / "again", _renumbered(tables, whole))
         expected = ingest(again, options, folder / "cache")
         assert _arrays(whole) == _arrays(expected)
         found, wanted = _record(whole), _record(expected)
@@ -219,16 +124,16 @@ def test_opened_whole_it_is_the_bundle_of_the_renumbered_tables(
 
 @pytest.mark.usefixtures("small_pieces")
 def test_range_keeps_the_dense_ids_of_an_ingest(tmp_path: Path) -> None:
-    graph = _write(tmp_path / "graph", _tables(40, 9, 3))
+    graph = write_social(tmp_path / "graph", social_tables(40, 9, 3))
     partition(graph, tmp_path / "parts", Partitioning(4, "range"))
     whole = open_partitioned(tmp_path / "parts", tmp_path / "cache")
     assert _arrays(whole) == _arrays(ingest(graph, None, tmp_path / "cache"))
 
 
 def test_hash_follows_from_the_original_id_alone(tmp_path: Path) -> None:
-    tables = _tables(40, 9, 3)
+    tables = social_tables(40, 9, 3)
     record = partition(
-        _write(tmp_path / "graph", tables), tmp_path / "parts", Partitioning(4, "hash")
+        write_social(tmp_path / "graph", tables), tmp_path / "parts", Partitioning(4, "hash")
     )
     whole = open_partitioned(tmp_path / "parts", tmp_path / "cache")
     for name in ("user", "item"):
@@ -243,7 +148,7 @@ def test_hash_follows_from_the_original_id_alone(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("method", _METHODS)
 def test_counts_and_cut_are_those_of_the_edges(tmp_path: Path, method: Any) -> None:
-    graph = _write(tmp_path / "graph", _tables(40, 9, 4))
+    graph = write_social(tmp_path / "graph", social_tables(40, 9, 4))
     record = partition(graph, tmp_path / "parts", Partitioning(3, method))
     whole = open_partitioned(tmp_path / "parts", tmp_path / "cache")
     for edge_type in whole.edge_types:
@@ -260,10 +165,11 @@ def test_counts_and_cut_are_those_of_the_edges(tmp_path: Path, method: Any) -> N
 
 
 def test_samples_are_those_of_the_bundle_with_the_same_dense_ids(tmp_path: Path) -> None:
-    tables = _tables(60, 20, 5)
-    partition(_write(tmp_path / "graph", tables), tmp_path / "parts", Partitioning(4, "hash"))
+    tables = social_tables(60, 20, 5)
+    partition(write_social(tmp_path / "graph", tables), tmp_path / "parts", Partitioning(4, "hash"))
     whole = open_partitioned(tmp_path / "parts", tmp_path / "cache")
-    same = ingest(_write(tmp_path / "again", _renumbered(tables, whole)), None, tmp_path / "cache")
+    again = write_social(tmp_path / "again", _renumbered(tables, whole))
+    same = ingest(again, None, tmp_path / "cache")
     one, other = (_sampled(bundle) for bundle in (whole, same))
     assert len(one) == len(other) > 0
     for a, b in zip(one, other, strict=True):
@@ -312,7 +218,7 @@ def _drawn_errors(kind: str, tables: Tables) -> Tables:
 @pytest.mark.usefixtures("small_pieces")
 def test_bad_rows_are_reported_as_by_ingest(tmp_path: Path, kind: str, method: Any) -> None:
     """File, column, row, value and remedy: the same text."""
-    graph = _write(tmp_path / "graph", _drawn_errors(kind, _tables(30, 9, 6)))
+    graph = write_social(tmp_path / "graph", _drawn_errors(kind, social_tables(30, 9, 6)))
     with pytest.raises(DataError) as of_ingest:
         ingest(graph, None, tmp_path / "cache")
     with pytest.raises(DataError) as of_partition:
@@ -323,15 +229,15 @@ def test_bad_rows_are_reported_as_by_ingest(tmp_path: Path, kind: str, method: A
 @pytest.mark.parametrize("kind", ["dangling", "repeated", "nan"])
 @pytest.mark.usefixtures("small_pieces")
 def test_dropped_rows_are_those_that_ingest_drops(tmp_path: Path, kind: str) -> None:
-    tables = _drawn_errors(kind, _tables(30, 9, 6))
+    tables = _drawn_errors(kind, social_tables(30, 9, 6))
     if kind != "dangling":  # edges of dropped users would dangle
-        users = _tables(30, 9, 6)["user"]["id"].to_pylist()
+        users = social_tables(30, 9, 6)["user"]["id"].to_pylist()
         gone = pa.array([users[row] for row in (5, 7, 8)])
         for name, ends in (("knows", "st"), ("buys", "s"), ("likes", "s")):
             for end in ends:
                 table = tables[name]
                 tables[name] = table.filter(pc.invert(pc.is_in(table[end], gone)))
-    graph, options = _write(tmp_path / "graph", tables), IngestOptions(on_error="drop")
+    graph, options = write_social(tmp_path / "graph", tables), IngestOptions(on_error="drop")
     said: list[str] = []
     partition(graph, tmp_path / "parts", Partitioning(3, "range"), options, progress=said.append)
     whole = open_partitioned(tmp_path / "parts", tmp_path / "cache")
@@ -371,7 +277,7 @@ def _files(folder: Path) -> dict[str, bytes]:
 @pytest.mark.parametrize("method", _METHODS)
 @pytest.mark.usefixtures("small_pieces")
 def test_interrupted_and_resumed_is_as_straight(tmp_path: Path, method: Any) -> None:
-    graph = _write(tmp_path / "graph", _tables(12, 5, 7), num_shards=1)
+    graph = write_social(tmp_path / "graph", social_tables(12, 5, 7), num_shards=1)
     how = Partitioning(2, method)
     ran: list[str] = []
 
@@ -393,7 +299,7 @@ def test_interrupted_and_resumed_is_as_straight(tmp_path: Path, method: Any) -> 
 
 
 def test_a_finished_partition_is_left_as_it_is(tmp_path: Path) -> None:
-    graph = _write(tmp_path / "graph", _tables(12, 5, 7))
+    graph = write_social(tmp_path / "graph", social_tables(12, 5, 7))
     first = partition(graph, tmp_path / "parts", Partitioning(2))
     before = _files(tmp_path / "parts")
 
@@ -453,7 +359,7 @@ def _raise_version(folder: Path) -> None:
 def test_damage_is_reported(
     tmp_path: Path, damage: Callable[[Path], None], id: str, values: list[Any]
 ) -> None:
-    graph = _write(tmp_path / "graph", _tables(12, 5, 7))
+    graph = write_social(tmp_path / "graph", social_tables(12, 5, 7))
     partition(graph, tmp_path / "parts", Partitioning(2))
     damage(tmp_path / "parts")
     with raises(id, *values):
@@ -462,7 +368,7 @@ def test_damage_is_reported(
 
 def test_a_part_of_another_partition_is_refused(tmp_path: Path) -> None:
     for seed, name in enumerate(("one", "other")):
-        graph = _write(tmp_path / f"graph-{name}", _tables(12, 5, seed))
+        graph = write_social(tmp_path / f"graph-{name}", social_tables(12, 5, seed))
         partition(graph, tmp_path / name, Partitioning(2))
     shutil.rmtree(_part(tmp_path / "one", 1))
     shutil.copytree(_part(tmp_path / "other", 1), _part(tmp_path / "one", 1))
@@ -471,7 +377,7 @@ def test_a_part_of_another_partition_is_refused(tmp_path: Path) -> None:
 
 
 def test_wrong_arguments(tmp_path: Path) -> None:
-    graph = _write(tmp_path / "graph", _tables(3, 1, 7))
+    graph = write_social(tmp_path / "graph", social_tables(3, 1, 7))
     with raises("partition-too-many-parts", 5, 4):
         partition(graph, tmp_path / "parts", Partitioning(5))
     with raises("partition-parts", 0):
@@ -483,7 +389,7 @@ def test_wrong_arguments(tmp_path: Path) -> None:
 
 
 def test_the_record_says_what_was_written(tmp_path: Path) -> None:
-    graph = _write(tmp_path / "graph", _tables(12, 5, 7))
+    graph = write_social(tmp_path / "graph", social_tables(12, 5, 7))
     record = partition(graph, tmp_path / "parts", Partitioning(2))
     assert PartitionRecord.load(tmp_path / "parts") == record
     assert replace(record.whole, nodes={}) != record.whole

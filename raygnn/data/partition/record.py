@@ -70,6 +70,13 @@ class PartitionRecord:
             first.append(first[-1] + count)
         return first
 
+    def first_edges(self, edge_type: EdgeType) -> list[int]:
+        """CSC position of the first edge of each part, and the number of edges."""
+        first = [0]
+        for count in self.counts_of(edge_type).counts:
+            first.append(first[-1] + count)
+        return first
+
     def counts_of(self, edge_type: EdgeType) -> EdgeCounts:
         """The edges of a type by part."""
         return self.edges[[edge.type for edge in self.whole.edges].index(edge_type)]
@@ -115,6 +122,18 @@ def save_part(folder: Path, fingerprint: str, part: int) -> None:
         "file_sizes": file_sizes(folder),
     }
     write_text(folder / PART_NAME, json.dumps(content, indent=1))
+
+
+def check_parts(folder: Path) -> PartitionRecord:
+    """Reads the record of a partitioned graph, and checks that all of its parts are there.
+
+    Raises:
+        DataError: a part is missing, damaged, or of another partition.
+    """
+    record = PartitionRecord.load(folder)
+    for part in range(record.num_parts):
+        check_part(part_folder(folder, part), record.fingerprint, part)
+    return record
 
 
 def check_part(folder: Path, fingerprint: str, part: int) -> None:

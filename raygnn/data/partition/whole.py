@@ -18,7 +18,7 @@ from raygnn.data.cache import build_once
 from raygnn.data.id_map import BYTES, IDS, OFFSETS, IdKind, build_index
 from raygnn.data.ingest.build_bundle import bundle_folder
 from raygnn.data.ingest.edge_plan import edge_folder
-from raygnn.data.partition.record import PartitionRecord, check_part, part_folder
+from raygnn.data.partition.record import PartitionRecord, check_parts, part_folder
 from raygnn.errors import DataError
 
 
@@ -37,11 +37,9 @@ def open_partitioned(
     Raises:
         DataError: a part is missing, damaged, or of another partition.
     """
-    place = Path(os.fspath(folder)).expanduser().absolute()
-    record = PartitionRecord.load(place)
+    place = absolute_folder(folder)
+    record = check_parts(place)
     parts = [part_folder(place, part) for part in range(record.num_parts)]
-    for number, part in enumerate(parts):
-        check_part(part, record.fingerprint, number)
 
     def build(target: Path) -> None:
         progress(f"joining {record.num_parts} parts of {place}")
@@ -50,6 +48,11 @@ def open_partitioned(
     path = bundle_folder(cache_dir) / record.fingerprint
     build_once(path, build, is_whole=_is_whole)
     return Bundle.open(path)
+
+
+def absolute_folder(folder: str | os.PathLike[str]) -> Path:
+    """The folder of a partitioned graph, as it was named."""
+    return Path(os.fspath(folder)).expanduser().absolute()
 
 
 def _is_whole(path: Path) -> bool:
@@ -64,7 +67,7 @@ def _is_whole(path: Path) -> bool:
 
 def _join(record: PartitionRecord, parts: Sequence[Path], target: Path) -> None:
     nodes = {
-        name: _join_nodes(found, [part / "nodes" / name for part in parts], target / "nodes" / name)
+        name: join_nodes(found, [part / "nodes" / name for part in parts], target / "nodes" / name)
         for name, found in record.whole.nodes.items()
     }
     for edge in record.whole.edges:
@@ -76,7 +79,13 @@ def _join(record: PartitionRecord, parts: Sequence[Path], target: Path) -> None:
     check_arrays(Bundle.open(target))
 
 
-def _join_nodes(record: NodeRecord, parts: Sequence[Path], target: Path) -> NodeRecord:
+def join_nodes(record: NodeRecord, parts: Sequence[Path], target: Path) -> NodeRecord:
+    """Joins the columns, splits and ids of the nodes of one type.
+
+    Args:
+        record: of all its nodes, with the columns to join.
+        parts: the type's folder in each part.
+    """
     kind: IdKind = "string" if record.ids.kind == "strings" else "int"
     _join_columns(record.columns, parts, target)
     if record.has_split:

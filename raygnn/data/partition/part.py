@@ -1,0 +1,137 @@
+"""A partitioned graph without opening it whole: the outline that all read, and single parts."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from raygnn.data.arrays import sync_folder
+from raygnn.data.bundle import Bundle, SparseColumn
+from raygnn.data.bundle_check import check_part_arrays
+from raygnn.data.bundle_record import RECORD_NAME, BundleRecord
+from raygnn.data.cache import build_once
+from raygnn.data.edge_types import EdgeType
+from raygnn.data.ingest.build_bundle import bundle_folder
+from raygnn.data.partition.record import PartitionRecord, check_part, check_parts, part_folder
+from raygnn.data.partition.whole import absolute_folder, join_nodes
+from raygnn.errors import DataError
+
+
+class Outline(Bundle):
+    """A graph without its edges and features: ids, splits, labels and times of all nodes.
+
+    Its record is that of the whole graph, without label edges.
+    """
+
+    @classmethod
+    def build(
+        cls, folder: str | os.PathLike[str], cache_dir: str | os.PathLike[str] | None = None
+    ) -> Outline:
+        """Gives the outline of a partitioned graph, which is kept in the cache.
+
+        Raises:
+            DataError: a part is missing, damaged, or of another partition.
+        """
+        place = absolute_folder(folder)
+        record = check_parts(place)
+        parts = [part_folder(place, part) for part in range(record.num_parts)]
+
+        def build(target: Path) -> None:
+            nodes = {}
+            for name, found in record.whole.nodes.items():
+                held = tuple(c for c in found.columns if c.role != "feature")
+                folders = [part / "nodes" / name for part in parts]
+                joined = join_nodes(replace(found, columns=held), folders, target / "nodes" / name)
+                nodes[name] = replace(joined, columns=found.columns)
+            sync_folder(target)
+            replace(record.whole, nodes=nodes, label_edges=()).save(target)
+
+        path = bundle_folder(cache_dir) / f"{record.fingerprint}-outline"
+        build_once(path, build, "the outline of the graph", is_whole=_is_whole)
+        return cls.open(path)
+
+    @classmethod
+    def open(cls, path: str | os.PathLike[str]) -> Outline:
+        """Opens the folder of an outline.
+
+        Raises:
+            DataError: it is none, of an unknown version, or a file is cut off.
+        """
+        folder = Path(path).absolute()
+        return cls(folder, BundleRecord.load(folder))
+
+    def __reduce__(self) -> tuple[Callable[..., Bundle], tuple[Any, ...]]:
+        return Outline.open, (str(self.path),)
+
+    def holds(self, type_: str | EdgeType, column: str) -> bool:
+        """Whether a column is here, and not in the parts alone."""
+        return isinstance(type_, str) and self.columns(type_)[column].role != "feature"
+
+    def _open(self, path: Path) -> np.ndarray:
+        name = path.relative_to(self.path).as_posix()
+        if name not in self._record.file_sizes:
+            raise DataError(
+                f"data.mode='partitioned' is invalid: something reads {name} of the whole graph, "
+                "which only its parts have. Set data.mode to in_memory, and data.uri to the "
+                "tables of the graph.",
+                id="partition-not-whole",
+            )
+        return super()._open(path)
+
+
+class Part(Bundle):
+    """One part of a graph: the edges into its nodes, and the columns of both.
+
+    Rows of `csc` and of columns are those of the part; neighbors are dense ids of the whole graph.
+    Columns of nodes that the outline holds are of all nodes.
+
+    Args:
+        folder: of the partitioned graph.
+    Raises:
+        DataError: the part is missing, damaged, or of another partition.
+    """
+
+    def __init__(self, folder: Path, number: int, outline: Outline) -> None:
+        self.record = PartitionRecord.load(folder)
+        self.number = number
+        path = part_folder(folder, number)
+        check_part(path, self.record.fingerprint, number)
+        super().__init__(path, self.record.whole)
+        self._outline = outline
+        try:
+            for edge_type in self.edge_types:
+                num_targets = self.record.nodes[edge_type[2]][number]
+                check_part_arrays(self, edge_type, num_targets)
+        except (ValueError, OSError) as error:
+            raise DataError(
+                f"part {number} in {path} is damaged: {error}. Remove the folder of the "
+                "partitioned graph and partition again.",
+                id="partition-damaged",
+            ) from error
+
+    def column(self, type_: str | EdgeType, name: str) -> np.ndarray | SparseColumn:
+        """See `Bundle.column`; of the part's rows, or of all nodes where the outline holds it."""
+        if name in self.columns(type_) and self._outline.holds(type_, name):
+            return self._outline.column(type_, name)
+        return super().column(type_, name)
+
+    def first_row(self, type_: str | EdgeType) -> int:
+        """Dense id of the part's first node of a type, or CSC position of its first edge."""
+        if isinstance(type_, str):
+            return self.record.first_ids(type_)[self.number]
+        return self.record.first_edges(type_)[self.number]
+
+
+def _is_whole(path: Path) -> bool:
+    if not (path / RECORD_NAME).exists():
+        return False
+    try:
+        BundleRecord.load(path)
+    except DataError:
+        return False
+    return True

@@ -1,0 +1,339 @@
+"""A graph spread over parts as graph store and feature store: asks those that have the nodes."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from functools import partial
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from raygnn.data.bundle import SparseColumn
+from raygnn.data.bundle_record import ColumnInfo
+from raygnn.data.edge_types import EdgeType, edge_type_name
+from raygnn.data.partition.part import Outline
+from raygnn.data.standardization import Standardization
+from raygnn.errors import ConfigError
+from raygnn.sampling.parts import PartitionedGraph, PartService, Question
+from raygnn.sampling.protocols import EdgesByNode, PickRequest, Picks
+from raygnn.sampling.scratch import Scratch
+from raygnn.sampling.sparse_features import SparseFeatures
+from raygnn.sampling.stores import (
+    LocalFeatureStore,
+    find_affines,
+    is_sparse_enough,
+    layout_of,
+    read_rows,
+    read_sparse_rows,
+)
+from raygnn.sampling.temporal import Horizon
+
+
+class _Share(NamedTuple):
+    """What one part is asked for: the positions of its ids among all that were given."""
+
+    part: int
+    positions: np.ndarray
+
+
+class PartitionedGraphStore:
+    """The edges of a partitioned graph; a `GraphStore` in direction `in`.
+
+    Picks are those of a `LocalGraphStore` on the graph opened whole, edge for edge.
+    """
+
+    direction = "in"
+
+    def __init__(self, outline: Outline, graph: PartitionedGraph) -> None:
+        self._outline, self._graph = outline, graph
+        self._first = {t: np.array(graph.record.first_ids(t)) for t in outline.node_types}
+        self._num_out_edges: dict[EdgeType, np.ndarray] = {}
+        self._lock = threading.Lock()
+
+    def __reduce__(self) -> tuple[type[PartitionedGraphStore], tuple[Outline, PartitionedGraph]]:
+        return PartitionedGraphStore, (self._outline, self._graph)
+
+    @property
+    def node_types(self) -> list[str]:
+        """Node types, in the order of the graph."""
+        return list(self._outline.node_types)
+
+    @property
+    def edge_types(self) -> list[EdgeType]:
+        """Edge types, in the order of the graph."""
+        return list(self._outline.edge_types)
+
+    def num_nodes(self, node_type: str) -> int:
+        """Number of nodes of a type."""
+        return self._outline.num_nodes(node_type)
+
+    def num_edges(self, edge_type: EdgeType) -> int:
+        """Number of edges of a type."""
+        return self._outline.num_edges(edge_type)
+
+    def columns(self, type_: str | EdgeType) -> Mapping[str, ColumnInfo]:
+        """What columns a type has."""
+        return self._outline.columns(type_)
+
+    def pick(
+        self, edge_type: EdgeType, request: PickRequest, scratch: Scratch | None = None
+    ) -> Picks:
+        """Takes edges of each node, asking all parts at once; see `GraphStore.pick`."""
+        services = self._graph.services
+        shares = list(_shares(self._first[edge_type[2]], request.nodes))
+        if len(shares) == 1:
+            return _ask(services, shares, "pick", lambda _: (edge_type, request))[0]
+        found: list[Picks] = _ask(
+            services,
+            shares,
+            "pick",
+            lambda share: (edge_type, _restricted(request, share.positions)),
+        )
+        return _merged(shares, found, len(request.nodes))
+
+    def degrees(
+        self, edge_type: EdgeType, nodes: np.ndarray, horizon: Horizon | None = None
+    ) -> np.ndarray:
+        """int64 [num_nodes], in-degrees; see `GraphStore.degrees`."""
+        shares = list(_shares(self._first[edge_type[2]], nodes))
+        found = _ask(
+            self._graph.services,
+            shares,
+            "degrees",
+            lambda share: (edge_type, nodes[share.positions], _at(horizon, share.positions)),
+        )
+        degrees = np.empty(len(nodes), np.int64)
+        for share, counts in zip(shares, found, strict=True):
+            degrees[share.positions] = counts
+        return degrees
+
+    def neighbor_degrees(
+        self, edge_type: EdgeType, nodes: np.ndarray, horizon: Horizon | None = None
+    ) -> np.ndarray:
+        """int64 [num_nodes], out-degrees; see `GraphStore.neighbor_degrees`.
+
+        Sources of an edge type without a reverse are counted by all parts at the first call.
+
+        Raises:
+            ConfigError: there is a horizon: no part has all edges out of a node.
+        """
+        if horizon is not None:
+            raise ConfigError(
+                f"sampling.temporal={horizon.temporal.column!r} is invalid: with data.mode "
+                "partitioned a graph of several types is not sampled with timestamps, since no "
+                "part has all edges out of a node. Set data.mode to in_memory.",
+                id="partition-temporal-types",
+            )
+        reverse = self._outline.reverse_of(edge_type)
+        if reverse is not None:
+            return self.degrees(reverse, nodes)
+        return self._counts_of_sources(edge_type)[nodes]
+
+    def adjacency(self, edge_type: EdgeType) -> EdgesByNode:
+        """Is refused: no process has all edges of a type.
+
+        Raises:
+            ConfigError: always.
+        """
+        raise ConfigError(
+            f"data.mode='partitioned' is invalid: something reads all edges of "
+            f"{edge_type_name(edge_type)} at once, and no process has them. Set data.mode to "
+            "in_memory.",
+            id="partition-adjacency",
+        )
+
+    def _counts_of_sources(self, edge_type: EdgeType) -> np.ndarray:
+        with self._lock:
+            if edge_type not in self._num_out_edges:
+                services = self._graph.services
+                asked = [service.ask("count_sources", edge_type) for service in services]
+                counts = np.zeros(self.num_nodes(edge_type[0]), np.int64)
+                for answer in asked:
+                    counts += answer.result()
+                self._num_out_edges[edge_type] = counts
+            return self._num_out_edges[edge_type]
+
+
+class PartitionedFeatureStore:
+    """The columns of a partitioned graph; a `FeatureStore`.
+
+    Columns that the outline holds are read here, others by the parts. Rows are those of a
+    `LocalFeatureStore` on the graph opened whole.
+
+    Args:
+        standardization, keeps_sparse: as of `LocalFeatureStore`.
+    """
+
+    def __init__(
+        self,
+        outline: Outline,
+        graph: PartitionedGraph,
+        standardization: Standardization = MappingProxyType({}),
+        *,
+        keeps_sparse: bool = False,
+    ) -> None:
+        self._outline, self._graph = outline, graph
+        self._standardization, self._keeps_sparse = standardization, keeps_sparse
+        self._held = LocalFeatureStore(outline)
+        self._affine = find_affines(outline, standardization)
+        self._stays_sparse: dict[tuple[str | EdgeType, str], bool] = {}
+        self._layouts: dict[tuple[str | EdgeType, str], tuple[tuple[int, ...], np.dtype]] = {}
+        types: list[str | EdgeType] = [*outline.node_types, *outline.edge_types]
+        first = graph.record.first_ids, graph.record.first_edges
+        self._first = {
+            t: np.array(first[0](t) if isinstance(t, str) else first[1](t)) for t in types
+        }
+
+    def __reduce__(self) -> tuple[Callable[[], PartitionedFeatureStore], tuple[()]]:
+        given = (self._outline, self._graph, dict(self._standardization))
+        return partial(PartitionedFeatureStore, *given, keeps_sparse=self._keeps_sparse), ()
+
+    def columns(self, type_: str | EdgeType) -> Mapping[str, ColumnInfo]:
+        """What columns a type has."""
+        return self._outline.columns(type_)
+
+    def row_layout(self, type_: str | EdgeType, column: str) -> tuple[tuple[int, ...], np.dtype]:
+        """Shape and type of a row as `gather` gives it; a part is asked once for each column."""
+        if not self._is_in_parts(type_, column):
+            return self._held.row_layout(type_, column)
+        key = (type_, column)
+        if key not in self._layouts:
+            none = np.empty(0, np.int64)
+            rows = self._graph.services[0].ask("rows", type_, column, none).result()
+            is_feature = isinstance(type_, str)
+            self._layouts[key] = layout_of(rows, is_feature, self._affine.get(key))
+        return self._layouts[key]
+
+    def gather(
+        self, type_: str | EdgeType, column: str, ids: np.ndarray, out: np.ndarray | None = None
+    ) -> np.ndarray:
+        """The rows of a column, asking all parts at once; see `FeatureStore.gather`."""
+        if not self._is_in_parts(type_, column):
+            return self._held.gather(type_, column, ids, out)
+        shape, dtype = self.row_layout(type_, column)
+        if out is None:
+            out = np.empty((len(ids), *shape), dtype)
+        assert out.shape == (len(ids), *shape)
+        assert out.dtype == dtype
+        assert out.flags.c_contiguous
+        for share, rows in self._fetched(type_, column, ids):
+            own = np.arange(len(share.positions))
+            part = np.empty((len(own), *shape), dtype)
+            read_rows(rows, own, part, self._affine.get((type_, column)))
+            out[share.positions] = part
+        return out
+
+    def gather_sparse(
+        self, type_: str | EdgeType, column: str, ids: np.ndarray
+    ) -> SparseFeatures | None:
+        """The rows of a column that stay sparse; see `FeatureStore.gather_sparse`."""
+        if not self._is_sparse(type_, column):
+            return None
+        fetched = list(self._fetched(type_, column, ids))
+        position = np.empty(len(ids), np.int64)
+        position[np.concatenate([share.positions for share, _ in fetched])] = np.arange(len(ids))
+        return read_sparse_rows(_joined([rows for _, rows in fetched]), position)
+
+    def _is_in_parts(self, type_: str | EdgeType, column: str) -> bool:
+        # An unknown column is refused by the store of what is held.
+        return column in self.columns(type_) and not self._outline.holds(type_, column)
+
+    def _is_sparse(self, type_: str | EdgeType, column: str) -> bool:
+        """Whether rows stay sparse; the parts are asked once how many entries they hold."""
+        key = (type_, column)
+        if not self._keeps_sparse or key in self._affine or not self._is_in_parts(type_, column):
+            return False
+        info = self.columns(type_)[column]
+        if not info.sparse:
+            return False
+        if key not in self._stays_sparse:
+            asked = [service.ask("num_values", type_, column) for service in self._graph.services]
+            num_values = sum(answer.result() for answer in asked)
+            num_rows = int(self._first[type_][-1])
+            self._stays_sparse[key] = is_sparse_enough(num_values, num_rows, info.width)
+        return self._stays_sparse[key]
+
+    def _fetched(
+        self, type_: str | EdgeType, column: str, ids: np.ndarray
+    ) -> Iterator[tuple[_Share, Any]]:
+        shares = list(_shares(self._first[type_], ids))
+        rows = _ask(
+            self._graph.services,
+            shares,
+            "rows",
+            lambda share: (type_, column, ids[share.positions]),
+        )
+        return zip(shares, rows, strict=True)
+
+
+def _shares(first: np.ndarray, ids: np.ndarray) -> Iterator[_Share]:
+    """The ids of each part that has any; none of part 0 where there are no ids.
+
+    Args:
+        first: int64 [num_parts + 1], the first id of each part.
+    """
+    if not len(ids):
+        yield _Share(0, np.empty(0, np.int64))
+    part = np.searchsorted(first, ids, side="right") - 1
+    # A part without rows begins where the next one does: the last of them has the row.
+    for number in np.unique(part).tolist():
+        yield _Share(number, np.flatnonzero(part == number))
+
+
+def _ask(
+    services: tuple[PartService, ...],
+    shares: list[_Share],
+    question: Question,
+    given: Callable[[_Share], tuple[Any, ...]],
+) -> list[Any]:
+    """Asks all parts at once, and waits for all of them."""
+    asked = [services[share.part].ask(question, *given(share)) for share in shares]
+    return [answer.result() for answer in asked]
+
+
+def _restricted(request: PickRequest, positions: np.ndarray) -> PickRequest:
+    """The same of only some nodes."""
+    keys, salts = request.exclude_keys, request.salts
+    return replace(
+        request,
+        nodes=request.nodes[positions],
+        exclude_keys=None if keys is None else keys[positions],
+        horizon=_at(request.horizon, positions),
+        salts=None if salts is None else salts[positions],
+    )
+
+
+def _at(horizon: Horizon | None, positions: np.ndarray) -> Horizon | None:
+    return None if horizon is None else horizon._replace(latest=horizon.latest[positions])
+
+
+def _merged(shares: list[_Share], found: list[Picks], num_nodes: int) -> Picks:
+    """Picks of several parts in the order of the nodes."""
+    counts = np.zeros(num_nodes, np.int64)
+    for share, picks in zip(shares, found, strict=True):
+        counts[share.positions] = np.diff(picks.offsets)
+    offsets = np.zeros(num_nodes + 1, np.int64)
+    np.cumsum(counts, out=offsets[1:])
+    neighbors = np.empty(offsets[-1], found[0].neighbors.dtype)
+    e_id = np.empty(offsets[-1], np.int64)
+    for share, picks in zip(shares, found, strict=True):
+        moved = offsets[share.positions] - picks.offsets[:-1]
+        place = np.repeat(moved, np.diff(picks.offsets)) + np.arange(len(picks.neighbors))
+        neighbors[place], e_id[place] = picks.neighbors, picks.e_id
+    return Picks(neighbors, e_id, offsets)
+
+
+def _joined(parts: list[SparseColumn]) -> SparseColumn:
+    """Sparse rows one after another."""
+    ends = np.cumsum([0, *(len(rows.indices) for rows in parts)])
+    starts = [rows.indptr[:-1] + end for rows, end in zip(parts, ends[:-1], strict=True)]
+    values = [rows.values for rows in parts if rows.values is not None]
+    return SparseColumn(
+        np.append(np.concatenate(starts), ends[-1]),
+        np.concatenate([rows.indices for rows in parts]),
+        np.concatenate(values) if values else None,
+        parts[0].dim,
+    )

@@ -1,0 +1,148 @@
+"""Questions that the parts of a graph answer, each for its own nodes and edges."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+import numpy as np
+
+from raygnn.data.bundle import SparseColumn
+from raygnn.data.edge_types import EdgeType
+from raygnn.data.partition.part import Outline, Part
+from raygnn.data.partition.record import PartitionRecord
+from raygnn.sampling import pick as kernels
+from raygnn.sampling.gather import copy_sparse_rows, gather_rows
+from raygnn.sampling.local_pick import LocalPicker
+from raygnn.sampling.protocols import PickRequest, Picks
+from raygnn.sampling.rng import hop_key
+from raygnn.sampling.scratch import Pool, Scratch
+from raygnn.sampling.temporal import Horizon
+
+Question = Literal["pick", "degrees", "count_sources", "rows", "num_values"]
+
+
+class Answer(Protocol):
+    """What a part has been asked for."""
+
+    def result(self) -> Any:
+        """The answer, once it is there.
+
+        Raises:
+            RaygnnError: the part could not answer, or not in time.
+        """
+
+
+class PartService(Protocol):
+    """Whoever answers for a part. Safe to share by threads; crosses process boundaries."""
+
+    def ask(self, question: Question, *given: Any) -> Answer:
+        """Asks for a method of `PartAnswers`, and does not wait for it."""
+
+
+@dataclass(frozen=True)
+class PartitionedGraph:
+    """The parts of a graph, as a worker reaches them. Crosses process boundaries.
+
+    Attributes:
+        services: one for each part, in their order.
+    """
+
+    record: PartitionRecord
+    services: tuple[PartService, ...]
+
+
+class PartAnswers:
+    """Answers from the files of one part: pure, so that a question may be asked again.
+
+    Ids, of nodes and of edges, are those of the whole graph, in what is given and in answers.
+    """
+
+    def __init__(self, part: Part) -> None:
+        self._part = part
+        self._pickers: dict[EdgeType, LocalPicker] = {}
+        self._scratches = Pool(Scratch)
+        self._lock = threading.Lock()
+
+    def pick(self, edge_type: EdgeType, request: PickRequest) -> Picks:
+        """See `GraphStore.pick`; of nodes of this part."""
+        key = np.uint64(hop_key(request.key, request.hop, edge_type))
+        picker, first_edge = self._picker(edge_type), self._part.first_row(edge_type)
+        with self._scratches.lend() as scratch:
+            picks = picker.pick(request, key, scratch)
+            return Picks(picks.neighbors.copy(), picks.e_id + first_edge, picks.offsets.copy())
+
+    def degrees(
+        self, edge_type: EdgeType, nodes: np.ndarray, horizon: Horizon | None
+    ) -> np.ndarray:
+        """See `GraphStore.degrees`; of nodes of this part."""
+        return self._picker(edge_type).degrees(nodes, horizon)
+
+    def count_sources(self, edge_type: EdgeType) -> np.ndarray:
+        """int64 [num_source_nodes], edges of this part by their source."""
+        counts = np.zeros(self._part.num_nodes(edge_type[0]), np.int64)
+        kernels.count_neighbors(self._part.csc(edge_type).indices, counts)
+        return counts
+
+    def rows(
+        self, type_: str | EdgeType, column: str, ids: np.ndarray
+    ) -> np.ndarray | SparseColumn:
+        """Rows of a column as they are stored; of a sparse one as float32.
+
+        Args:
+            ids: int64 [n], nodes or edges of this part.
+        """
+        stored, ids = self._part.column(type_, column), ids - self._part.first_row(type_)
+        if isinstance(stored, SparseColumn):
+            rows = copy_sparse_rows(stored.indptr, stored.indices, stored.values, ids)
+            return SparseColumn(*rows, stored.dim)
+        found = np.empty((len(ids), *stored.shape[1:]), stored.dtype)
+        gather_rows(stored, ids, found)
+        return found
+
+    def num_values(self, type_: str | EdgeType, column: str) -> int:
+        """Entries of a sparse column in this part."""
+        stored = self._part.column(type_, column)
+        assert isinstance(stored, SparseColumn)
+        return len(stored.indices)
+
+    def _picker(self, edge_type: EdgeType) -> LocalPicker:
+        with self._lock:
+            if edge_type not in self._pickers:
+                first = self._part.first_row(edge_type[2])
+                self._pickers[edge_type] = LocalPicker(self._part, edge_type, "in", first)
+            return self._pickers[edge_type]
+
+
+@dataclass(frozen=True)
+class _Known:
+    """An answer that is there."""
+
+    value: Any
+
+    def result(self) -> Any:
+        return self.value
+
+
+class MappedPart:
+    """A part whose files this process maps; a `PartService`.
+
+    Args:
+        folder: of the partitioned graph.
+        outline_path: its outline.
+    Raises:
+        DataError: the part is missing, damaged, or of another partition.
+    """
+
+    def __init__(self, folder: Path, number: int, outline_path: Path) -> None:
+        self._given = (folder, number, outline_path)
+        self._answers = PartAnswers(Part(folder, number, Outline.open(outline_path)))
+
+    def __reduce__(self) -> tuple[type[MappedPart], tuple[Path, int, Path]]:
+        return MappedPart, self._given
+
+    def ask(self, question: Question, *given: Any) -> Answer:
+        """See `PartService`; answers at once."""
+        return _Known(getattr(self._answers, question)(*given))

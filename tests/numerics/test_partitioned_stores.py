@@ -1,0 +1,237 @@
+"""Batches of a partitioned graph against those of the same graph opened whole."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from raygnn.data.bundle import Bundle
+from raygnn.data.ingest.build_bundle import IngestOptions
+from raygnn.data.partition.build import Partitioning, partition
+from raygnn.data.partition.part import Outline
+from raygnn.data.partition.record import PART_NAME
+from raygnn.data.partition.whole import open_partitioned
+from raygnn.data.standardization import ColumnScale
+from raygnn.sampling import LocalFeatureStore, LocalGraphStore, NeighborLoader, NeighborSampler
+from raygnn.sampling.partitioned_stores import PartitionedFeatureStore, PartitionedGraphStore
+from raygnn.sampling.parts import MappedPart, PartitionedGraph
+from raygnn.sampling.temporal import Horizon, Temporal
+from tests.errors import raises
+from tests.social_tables import social_tables, write_social
+
+KNOWS = ("user", "knows", "user")
+NUM_USERS, NUM_ITEMS = 40, 15
+
+
+@dataclass(frozen=True)
+class Both:
+    """A graph opened whole, and its parts."""
+
+    folder: Path
+    whole: Bundle
+    outline: Outline
+    parts: PartitionedGraph
+
+
+@pytest.fixture(scope="module")
+def graphs(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Both]:
+    @cache
+    def make(
+        seed: int, num_parts: int, reverse_edges: bool = False, feature_dtype: Any = None
+    ) -> Both:
+        folder = tmp_path_factory.mktemp("graph")
+        tables = write_social(folder / "tables", social_tables(NUM_USERS, NUM_ITEMS, seed))
+        options = IngestOptions(reverse_edges=reverse_edges, feature_dtype=feature_dtype)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(os, "fsync", lambda descriptor: None)
+            record = partition(tables, folder / "parts", Partitioning(num_parts), options)
+            outline = Outline.build(folder / "parts", folder / "cache")
+            whole = open_partitioned(folder / "parts", folder / "cache")
+        services = tuple(
+            MappedPart(folder / "parts", number, outline.path) for number in range(num_parts)
+        )
+        return Both(folder, whole, outline, PartitionedGraph(record, services))
+
+    return make
+
+
+def _assert_same(found: Any, expected: Any) -> None:
+    """Of records of arrays, tensors and dictionaries, to any depth."""
+    if isinstance(expected, dict):
+        assert list(found) == list(expected)
+        for key, value in expected.items():
+            _assert_same(found[key], value)
+    elif hasattr(expected, "__dataclass_fields__"):
+        for name in expected.__dataclass_fields__:
+            _assert_same(getattr(found, name), getattr(expected, name))
+    elif hasattr(expected, "dtype"):
+        assert found.dtype == expected.dtype
+        assert np.array_equal(np.asarray(found), np.asarray(expected))
+    else:
+        assert found == expected
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    graph=st.tuples(st.integers(0, 1), st.sampled_from([1, 2, 4]), st.booleans()),
+    fanouts=st.lists(st.sampled_from([-1, 1, 3, 6]), min_size=1, max_size=3),
+    draws=st.sampled_from(["uniform", "replace", "weighted", "uniform in time", "last in time"]),
+    disjoint=st.booleans(),
+    excluded=st.floats(0, 0.5),
+    seed=st.integers(0, 99),
+)
+def test_samples_are_those_of_the_graph_opened_whole(
+    graphs: Callable[..., Both],
+    graph: tuple[int, int, bool],
+    fanouts: list[int],
+    draws: str,
+    disjoint: bool,
+    excluded: float,
+    seed: int,
+) -> None:
+    both, rng = graphs(*graph), np.random.default_rng(seed)
+    settings_: dict[str, Any] = {
+        "replace": draws == "replace",
+        "weight": "weight" if draws == "weighted" else None,
+        "disjoint": disjoint,
+    }
+    seeds = {"user": rng.integers(0, NUM_USERS, 5), "item": rng.integers(0, NUM_ITEMS, 3)}
+    given_: dict[str, Any] = {}
+    if draws.endswith("in time"):
+        strategy = draws.split()[0]
+        settings_["temporal"] = Temporal(strategy=strategy)
+        given_["times"] = {t: rng.integers(0, 9, len(ids)) for t, ids in seeds.items()}
+    csc = both.whole.csc(KNOWS)
+    targets = np.repeat(np.arange(NUM_USERS), np.diff(csc.indptr))
+    out = rng.random(len(targets)) < excluded
+    pairs = np.stack([csc.indices[out], targets[out]]).astype(np.int64)
+    given_["exclude"] = {KNOWS: pairs}
+    if disjoint:
+        given_["exclude_for"] = {KNOWS: rng.integers(0, 8, pairs.shape[1])}
+    found, expected = (
+        NeighborSampler(store, fanouts, **settings_).sample(seeds, seed, **given_)
+        for store in (
+            PartitionedGraphStore(both.outline, both.parts),
+            LocalGraphStore(both.whole),
+        )
+    )
+    assert sum(len(edges) for edges in expected.edge.values()) > 0
+    _assert_same(found, expected)
+
+
+@pytest.mark.parametrize("keeps_sparse", [False, True])
+@pytest.mark.parametrize("reverse_edges", [False, True])
+@pytest.mark.parametrize(
+    ("num_parts", "feature_dtype"), [(1, None), (2, "int8"), (2, "bfloat16"), (4, None)]
+)
+def test_batches_have_the_same_columns_and_degrees(
+    graphs: Callable[..., Both],
+    num_parts: int,
+    feature_dtype: str | None,
+    reverse_edges: bool,
+    keeps_sparse: bool,
+) -> None:
+    both = graphs(0, num_parts, reverse_edges, feature_dtype)
+    scales = {"user": {"x": ColumnScale.of(both.whole.columns("user")["x"])}}
+    options: Any = {"standardization": scales, "keeps_sparse": keeps_sparse}
+
+    def batches(graph: Any, features: Any) -> list[Any]:
+        loader = NeighborLoader(
+            graph,
+            features,
+            np.arange(NUM_ITEMS),
+            "item",
+            sampler=NeighborSampler(graph, [3, 2]),
+            columns={"x": "x", "z": "z", "words": "words", "group": "group"},
+            edge_columns={"row": "row", "weight": "weight"},
+            batch_size=4,
+            split="train",
+            seed=0,
+            shuffle=True,
+            num_threads=1,
+        )
+        return list(loader.iterate(0))
+
+    found = batches(
+        PartitionedGraphStore(both.outline, both.parts),
+        PartitionedFeatureStore(both.outline, both.parts, **options),
+    )
+    expected = batches(LocalGraphStore(both.whole), LocalFeatureStore(both.whole, **options))
+    assert len(found) == len(expected) == 4
+    for one, other in zip(found, expected, strict=True):
+        _assert_same(one, other)
+
+
+def test_rows_keep_their_order_and_may_repeat(graphs: Callable[..., Both]) -> None:
+    both = graphs(1, 4)
+    store = PartitionedFeatureStore(both.outline, both.parts)
+    ids = np.array([39, 0, 17, 17, 3, 39])
+    for column in ("x", "words", "group", "time"):
+        expected = LocalFeatureStore(both.whole).gather("user", column, ids)
+        assert np.array_equal(store.gather("user", column, ids), expected)
+        assert store.gather("user", column, ids[:0]).shape == expected[:0].shape
+    with raises("graph-column-unknown", "height"):
+        store.gather("user", "height", ids)
+
+
+def test_what_no_part_has_is_refused(graphs: Callable[..., Both]) -> None:
+    both = graphs(0, 2)
+    store = PartitionedGraphStore(both.outline, both.parts)
+    with raises("partition-adjacency", "user__knows__user"):
+        store.adjacency(KNOWS)
+    with raises("partition-not-whole", "edges/user__knows__user/indptr.npy"):
+        both.outline.csc(KNOWS)
+    with raises("partition-not-whole", "nodes/user/columns/x.npy"):
+        both.outline.column("user", "x")
+    horizon = Horizon(Temporal(), np.zeros(1, np.int64))
+    with raises("partition-temporal-types", "time"):
+        store.neighbor_degrees(KNOWS, np.zeros(1, np.int64), horizon)
+
+
+def test_outline_has_neither_edges_nor_features(graphs: Callable[..., Both]) -> None:
+    both = graphs(0, 2)
+    files = {
+        path.relative_to(both.outline.path).as_posix() for path in both.outline.path.rglob("*.npy")
+    }
+    assert files
+    assert not [name for name in files if name.startswith(("edges/", "label_edges/"))]
+    held = {name.split("/")[-1].split(".")[0] for name in files if "/columns/" in name}
+    assert held == {"group", "kind", "time"}
+    for name in ("user", "item"):
+        assert both.outline.ids(name).equals(both.whole.ids(name))
+    assert np.array_equal(both.outline.declared_split("user"), both.whole.declared_split("user"))
+
+
+@pytest.mark.parametrize("damage", ["missing", "cut", "index", "foreign"])
+def test_bad_parts_are_refused(graphs: Callable[..., Both], tmp_path: Path, damage: str) -> None:
+    both, folder = graphs(0, 2), tmp_path / "parts"
+    shutil.copytree(both.folder / "parts", folder)
+    indices = folder / "part-00001/edges/user__knows__user/indices.npy"
+    if damage == "missing":
+        shutil.rmtree(folder / "part-00001")
+    elif damage == "cut":
+        indices.write_bytes(indices.read_bytes()[:-4])
+    elif damage == "index":
+        indices.write_bytes(indices.read_bytes()[:-4] + b"\xff\xff\xff\x7f")
+    else:
+        other = graphs(1, 2).folder / "parts/part-00001"
+        shutil.copyfile(other / PART_NAME, folder / "part-00001" / PART_NAME)
+    error = {
+        "missing": "partition-missing",
+        "foreign": "partition-part-foreign",
+    }.get(damage, "partition-damaged")
+    with raises(error, "part-00001"):
+        MappedPart(folder, 1, both.outline.path)
+    if damage != "index":
+        with raises(error, "part-00001"):
+            Outline.build(folder, tmp_path / "cache")
