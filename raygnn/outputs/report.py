@@ -163,7 +163,7 @@ def duration(seconds: float) -> str:
 
 def _tiles(engine: Engine, metrics: dict[str, Any]) -> list[tuple[str, str]]:
     test = [
-        (k, " ".join(filter(None, [show(v), interval(metrics, k)])))
+        (" ".join(filter(None, [k, interval(metrics, k)])), show(v))
         for k, v in metrics.items()
         if k.startswith("test/") and k != "test/loss"
     ]
@@ -219,7 +219,7 @@ def interval(metrics: Mapping[str, Any], name: str) -> str | None:
     By the standard error of `raygnn.loops.baselines`, which is rather too large than too small.
     """
     error = metrics.get("standard_errors", {}).get(name)
-    return None if error is None else f"± {float(f'{_95_PERCENT * error:.2g}'):g}"
+    return None if error is None else f"± {label(float(f'{_95_PERCENT * error:.2g}'))}"
 
 
 def find_errors(metrics: Mapping[str, Any]) -> Errors:
@@ -253,11 +253,11 @@ def _confusion(title: str, found: Mapping[str, Any]) -> ConfusionTable:
 
 def _most_confused(title: str, found: Mapping[str, Any]) -> dict[str, Table]:
     """The pairs of classes with most rows; nothing of two classes, whose matrix shows it."""
-    classes, pairs = found["classes"], list[tuple[str, str, int, float]]()
+    classes, pairs = found["classes"], list[tuple[str, str, int, str]]()
     for actual, counts in zip(classes, found["counts"], strict=True):
         for predicted, count in zip(classes, counts, strict=True):
             if count and actual != predicted:
-                pairs.append((actual, predicted, count, count / sum(counts)))
+                pairs.append((actual, predicted, count, f"{count / sum(counts):.0%}"))
     if len(classes) < 3 or not pairs:
         return {}
     pairs.sort(key=lambda pair: -pair[2])
