@@ -10,6 +10,7 @@ from raygnn.outputs.run_folder import RunFolder
 
 if TYPE_CHECKING:
     from raygnn.loops.model_spec import ModelSpec
+    from raygnn.sampling.parts import PartitionedGraph
 
 
 @dataclass(frozen=True)
@@ -19,6 +20,7 @@ class TrainJob:
     Attributes:
         spec: what the model reads and gives; None where the task finds it in the workers, as one
             of the user's own.
+        parts: of a partitioned graph, whose outline then is the bundle.
         dry_run: after the first checkpoint, restore it and compare.
     """
 
@@ -27,3 +29,4 @@ class TrainJob:
     bundle_path: str
     spec: ModelSpec | None = None
     dry_run: bool = False
+    parts: PartitionedGraph | None = None

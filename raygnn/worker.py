@@ -17,6 +17,7 @@ from raygnn.config import LoadedConfig, build, resolve
 from raygnn.console import say
 from raygnn.data.bundle import Bundle
 from raygnn.data.filesystem import absolute, is_storage_error, join
+from raygnn.data.partition.part import Outline
 from raygnn.errors import CheckpointError, ConfigError, PreemptedError, RunError
 from raygnn.job import TrainJob
 from raygnn.loops.callbacks import Callback, FunctionCallback
@@ -103,9 +104,9 @@ def _run(job: TrainJob, context: WorkerContext, callbacks: Sequence[Callback]) -
 def _set_up_task(job: TrainJob, context: WorkerContext) -> Task:
     loaded = job.loaded
     task: Task = build(loaded.config.task, "task", loaded.allow_modules)
-    bundle = Bundle.open(job.bundle_path)
+    bundle = (Bundle if job.parts is None else Outline).open(job.bundle_path)
     given = (bundle, context.rank, context.world_size, context.device)
-    task.setup(TaskEnvironment(loaded, *given, job.spec))
+    task.setup(TaskEnvironment(loaded, *given, job.spec, job.parts))
     return task
 
 

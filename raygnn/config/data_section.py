@@ -163,7 +163,7 @@ class Synthetic(Section):
 
 #: Keys of `data` that say what is opened, built or written, not how tables are read. They are the
 #: user's: what came with a trained model does not set them.
-PLACES = ("uri", "synthetic", "type", "args", "cache_dir", "allow_outside")
+PLACES = ("mode", "uri", "synthetic", "type", "args", "cache_dir", "allow_outside")
 
 
 class Data(Section):
@@ -184,8 +184,10 @@ class Data(Section):
         description="Folders or URIs outside the graph's folder from which graph.yaml may name "
         "files.",
     )
-    mode: Literal["in_memory"] = Field(
-        default="in_memory", description="Each node of the cluster maps the whole graph."
+    mode: Literal["in_memory", "partitioned"] = Field(
+        default="in_memory",
+        description="in_memory: each node of the cluster maps the whole graph. partitioned: `uri` "
+        "is a folder of raygnn.partition, and an actor for each part answers the workers.",
     )
     cache_dir: NonEmptyText | None = Field(
         default=None,
@@ -238,6 +240,8 @@ class Data(Section):
                 f"delete it (--data.{given[0]}!)",
                 id="data-source-twice",
             )
+        if self.mode == "partitioned":
+            yield from self._broken_partitioned()
         if self.args and self.type is None:
             yield Problem(
                 ("args",),
@@ -245,3 +249,21 @@ class Data(Section):
                 "Set it",
                 id="data-arguments-alone",
             )
+
+    def _broken_partitioned(self) -> Iterable[Problem]:
+        if self.uri is None or "://" in self.uri:
+            yield Problem(
+                ("uri",),
+                "data.mode is partitioned, which reads a folder of raygnn.partition on a disk that "
+                "all nodes share",
+                "Set it to that folder",
+                id="partition-uri",
+            )
+        for name in ("on_error", "undirected", "reverse_edges", "feature_dtype", "allow_outside"):
+            if getattr(self, name) not in (None, False, "fail", []):
+                yield Problem(
+                    (name,),
+                    "the parts of a graph are as raygnn.partition has written them",
+                    "Remove it, and give it to raygnn.partition",
+                    id="partition-written",
+                )

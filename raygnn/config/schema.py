@@ -319,6 +319,47 @@ def _sharding_fits(config: Config) -> Iterable[Problem]:
         )
 
 
+def _parts_suffice(config: Config) -> Iterable[Problem]:
+    if config.data.mode != "partitioned":
+        return
+    rule, in_memory = "data.mode is partitioned, and {}", "data.mode to in_memory"
+    if config.task.type != "node_classification":
+        yield Problem(
+            ("task", "type"),
+            rule.format("of tasks it trains node_classification"),
+            f"Set {in_memory}",
+            id="partition-task",
+        )
+    if config.sampling.direction != "in":
+        yield Problem(
+            ("sampling", "direction"),
+            rule.format("a part has the edges into its nodes only"),
+            f"Set it to in, or {in_memory}",
+            id="partition-direction",
+        )
+    if config.sampling.type is not None:
+        yield Problem(
+            ("sampling", "type"),
+            rule.format("parts answer raygnn's own sampling only"),
+            f"Remove it, or set {in_memory}",
+            id="partition-sampler",
+        )
+    if config.training.eval == "exact":
+        yield Problem(
+            ("training", "eval"),
+            rule.format("no process has all edges, which exact evaluation reads"),
+            f"Set it to sampled, or {in_memory}",
+            id="partition-exact",
+        )
+    if config.tune is not None:
+        yield Problem(
+            ("data", "mode"),
+            "trials of a sweep train in memory",
+            "Set it to in_memory, and data.uri to the tables of the graph",
+            id="partition-sweep",
+        )
+
+
 def _space_exists(config: Config) -> Iterable[Problem]:
     return () if config.tune is None else broken_space(config.tune, Config)
 
@@ -341,6 +382,7 @@ _RULES: tuple[tuple[Rule, frozenset[str]], ...] = (
     (_exact_evaluation_has_no_times, frozenset({"sampling", "training"})),
     (_sharding_fits, frozenset({"scaling", "model", "optimizer"})),
     (_plateau_has_monitor, frozenset({"lr_scheduler", "early_stopping", "checkpoint"})),
+    (_parts_suffice, frozenset({"data", "task", "sampling", "training", "tune"})),
     (_space_exists, frozenset({"tune"})),
     (_trials_have_workers, frozenset({"tune", "scaling"})),
 )

@@ -19,6 +19,7 @@ from raygnn.losses import Candidates
 from raygnn.metrics import Diagnostic
 from raygnn.sampling.batch import LinkBatch
 from raygnn.sampling.batch_sequence import BatchSequence, BatchT
+from raygnn.sampling.parts import PartitionedGraph
 
 
 @dataclass(frozen=True)
@@ -64,6 +65,8 @@ class TaskEnvironment:
         spec: what the model reads and gives, as the driver has found it, or as `model.json` says;
             None where a task finds it by itself, as one of the user's own, which the driver does
             not import.
+        parts: who has the edges and features of a partitioned graph; then the bundle is its
+            outline.
     """
 
     loaded: LoadedConfig
@@ -72,6 +75,7 @@ class TaskEnvironment:
     world_size: int
     device: torch.device
     spec: ModelSpec | None = None
+    parts: PartitionedGraph | None = None
 
     @property
     def scratch(self) -> Path:

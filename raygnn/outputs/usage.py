@@ -16,7 +16,8 @@ def usage(uri: str, loaded: LoadedConfig, spec: ModelSpec) -> str:
     allowed = list(loaded.allow_modules)
     options = f", allow_modules={allowed!r}" if allowed else ""
     named = loaded.saved["data"]["uri"]
-    graph = repr(redact(named)) if named else "graph"
+    is_whole = loaded.config.data.mode == "in_memory"  # inference does not read parts
+    graph = repr(redact(named)) if named and is_whole else "graph"
     if spec.output.predictions:
         call = f"predict({graph}).to_pandas()"
     elif spec.output.links:

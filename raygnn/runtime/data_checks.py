@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from raygnn.config import Component, LoadedConfig, LossTerm, resolve
+from raygnn.config import Component, Config, LoadedConfig, LossTerm, resolve
 from raygnn.config.slots import SLOTS
 from raygnn.console import say
 from raygnn.data.bundle import Bundle
@@ -36,6 +36,19 @@ def check_schema(loaded: LoadedConfig, uri: str) -> None:
         check_types(config.model.type, model_class, num_node_types, len(edge_types))
     if config.sampling.component is None:
         resolve_fanouts(config.sampling.fanouts, edge_types)
+
+
+def check_parts_suffice(config: Config, outline: Bundle) -> None:
+    """Checks what of a config needs more of a partitioned graph than its parts answer.
+
+    Raises:
+        ConfigError: neighborhoods are sampled with timestamps on a graph of several types.
+    """
+    from raygnn.sampling.partitioned_stores import no_times_of_types
+
+    is_one_graph = len(outline.node_types) == 1 and len(outline.edge_types) == 1
+    if config.sampling.temporal is not None and not is_one_graph:
+        raise no_times_of_types(config.sampling.temporal.column)
 
 
 def is_of_raygnn(component: Component | LossTerm) -> bool:

@@ -101,6 +101,12 @@ def tables_uri(loaded: LoadedConfig, data: Any) -> str:
     """
     check_source(loaded, data)
     section = loaded.config.data
+    if section.mode == "partitioned":
+        raise ConfigError(
+            "data.mode='partitioned' is invalid: only training reads the parts of a graph. Set it "
+            "to in_memory, and data.uri to the tables of the graph.",
+            id="partition-training-only",
+        )
     cache_dir = section.cache_dir
     uri = section.uri or ""
     if data is not None:

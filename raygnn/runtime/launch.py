@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import tempfile
 import time
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import Any
 
 from raygnn.config import LoadedConfig
 from raygnn.console import say
+from raygnn.data.bundle import Bundle
+from raygnn.data.partition.part import Outline
 from raygnn.errors import ConfigError, RunError
 from raygnn.job import TrainJob
 from raygnn.outputs.run_folder import RunFolder
 from raygnn.outputs.run_start import check_run_folder, check_writable, open_run_folder
 from raygnn.runtime.connection import connect
-from raygnn.runtime.data_checks import check_schema, find_spec
+from raygnn.runtime.data_checks import check_parts_suffice, check_schema, find_spec
 from raygnn.runtime.data_source import check_source, open_tables, tables_uri
 
 
@@ -63,14 +66,16 @@ def _run_in_process(loaded: LoadedConfig, name: str, data: Any, *, dry_run: bool
     from raygnn.loops.context import ProcessContext
     from raygnn.parallel import collectives
     from raygnn.parallel.agreement import agreement
+    from raygnn.sampling.parts import map_parts
     from raygnn.worker import run_worker
 
     loaded.check_arguments()
     scaling = loaded.config.scaling
-    uri = tables_uri(loaded, data)
-    check_schema(loaded, uri)
-    bundle = open_tables(loaded, uri)
+    bundle = _open_graph(loaded, data)
     spec = find_spec(loaded, bundle)
+    parts = None
+    if isinstance(bundle, Outline):
+        parts = map_parts(loaded.config.data.uri or "", bundle)
     context = ProcessContext(use_gpu=scaling.use_gpu, timeout_s=scaling.timeout_s)
     try:
         folder = None
@@ -78,7 +83,8 @@ def _run_in_process(loaded: LoadedConfig, name: str, data: Any, *, dry_run: bool
             if context.rank == 0:
                 folder = open_run_folder(loaded, name)
         folder = collectives.broadcast_object(folder)
-        metrics = run_worker(TrainJob(loaded, folder, str(bundle.path), spec, dry_run), context)
+        job = TrainJob(loaded, folder, str(bundle.path), spec, dry_run, parts)
+        metrics = run_worker(job, context)
         return Outcome(folder, metrics)
     finally:
         context.close()
@@ -90,15 +96,33 @@ def _run_on_ray(loaded: LoadedConfig, name: str, data: Any, *, dry_run: bool) ->
     from raygnn.runtime.ray_train import train_on_ray
 
     resources = plan_resources(loaded.config)
-    uri = tables_uri(loaded, data)
-    check_schema(loaded, uri)
-    bundle = open_tables(loaded, uri, on_cluster=True)
+    bundle = _open_graph(loaded, data, on_cluster=True)
     spec = find_spec(loaded, bundle)
     folder = open_run_folder(loaded, name)
     warn_of_vanishing(folder)
-    job = TrainJob(loaded, folder, str(bundle.path), spec, dry_run)
-    metrics = train_on_ray(job, resources)
+    with ExitStack() as running:
+        parts = None
+        if isinstance(bundle, Outline):
+            from raygnn.runtime.part_actors import part_actors
+
+            parts = running.enter_context(part_actors(bundle, loaded.config))
+        job = TrainJob(loaded, folder, str(bundle.path), spec, dry_run, parts)
+        metrics = train_on_ray(job, resources)
     return Outcome(folder, metrics)
+
+
+def _open_graph(loaded: LoadedConfig, data: Any, on_cluster: bool = False) -> Bundle:
+    """The bundle of the configured graph, or the outline of a partitioned one."""
+    section = loaded.config.data
+    if section.mode == "partitioned":
+        assert section.uri is not None
+        say(f"parts of {section.uri}")
+        outline = Outline.build(section.uri, section.cache_dir)
+        check_parts_suffice(loaded.config, outline)
+        return outline
+    uri = tables_uri(loaded, data)
+    check_schema(loaded, uri)
+    return open_tables(loaded, uri, on_cluster=on_cluster)
 
 
 def warn_of_vanishing(folder: RunFolder) -> None:

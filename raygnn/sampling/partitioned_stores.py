@@ -32,6 +32,16 @@ from raygnn.sampling.stores import (
 from raygnn.sampling.temporal import Horizon
 
 
+def no_times_of_types(column: str) -> ConfigError:
+    """The refusal of timestamps on a partitioned graph of several types."""
+    return ConfigError(
+        f"sampling.temporal.column={column!r} is invalid: with data.mode partitioned a graph of "
+        "several types is not sampled with timestamps, since no part has all edges out of a node. "
+        "Set data.mode to in_memory.",
+        id="partition-temporal-types",
+    )
+
+
 class _Share(NamedTuple):
     """What one part is asked for: the positions of its ids among all that were given."""
 
@@ -84,8 +94,6 @@ class PartitionedGraphStore:
         """Takes edges of each node, asking all parts at once; see `GraphStore.pick`."""
         services = self._graph.services
         shares = list(_shares(self._first[edge_type[2]], request.nodes))
-        if len(shares) == 1:
-            return _ask(services, shares, "pick", lambda _: (edge_type, request))[0]
         found: list[Picks] = _ask(
             services,
             shares,
@@ -121,12 +129,7 @@ class PartitionedGraphStore:
             ConfigError: there is a horizon: no part has all edges out of a node.
         """
         if horizon is not None:
-            raise ConfigError(
-                f"sampling.temporal={horizon.temporal.column!r} is invalid: with data.mode "
-                "partitioned a graph of several types is not sampled with timestamps, since no "
-                "part has all edges out of a node. Set data.mode to in_memory.",
-                id="partition-temporal-types",
-            )
+            raise no_times_of_types(horizon.temporal.column)
         reverse = self._outline.reverse_of(edge_type)
         if reverse is not None:
             return self.degrees(reverse, nodes)
@@ -222,7 +225,7 @@ class PartitionedFeatureStore:
         for share, rows in self._fetched(type_, column, ids):
             own = np.arange(len(share.positions))
             part = np.empty((len(own), *shape), dtype)
-            read_rows(rows, own, part, self._affine.get((type_, column)))
+            read_rows(_writable(rows), own, part, self._affine.get((type_, column)))
             out[share.positions] = part
         return out
 
@@ -304,6 +307,13 @@ def _restricted(request: PickRequest, positions: np.ndarray) -> PickRequest:
         horizon=_at(request.horizon, positions),
         salts=None if salts is None else salts[positions],
     )
+
+
+def _writable(rows: np.ndarray | SparseColumn) -> np.ndarray | SparseColumn:
+    """Copies what lies in Ray's object store, for which kernels would be compiled once more."""
+    if isinstance(rows, SparseColumn):
+        return _joined([rows])
+    return rows if rows.flags.writeable else rows.copy()
 
 
 def _at(horizon: Horizon | None, positions: np.ndarray) -> Horizon | None:

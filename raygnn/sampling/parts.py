@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +14,7 @@ from raygnn.data.bundle import SparseColumn
 from raygnn.data.edge_types import EdgeType
 from raygnn.data.partition.part import Outline, Part
 from raygnn.data.partition.record import PartitionRecord
+from raygnn.data.partition.whole import absolute_folder
 from raygnn.sampling import pick as kernels
 from raygnn.sampling.gather import copy_sparse_rows, gather_rows
 from raygnn.sampling.local_pick import LocalPicker
@@ -124,6 +126,18 @@ class _Known:
 
     def result(self) -> Any:
         return self.value
+
+
+def map_parts(folder: str | os.PathLike[str], outline: Outline) -> PartitionedGraph:
+    """A partitioned graph of which this process maps all parts.
+
+    Raises:
+        DataError: a part is missing, damaged, or of another partition.
+    """
+    place = absolute_folder(folder)
+    record = PartitionRecord.load(place)
+    parts = (MappedPart(place, part, outline.path) for part in range(record.num_parts))
+    return PartitionedGraph(record, tuple(parts))
 
 
 class MappedPart:

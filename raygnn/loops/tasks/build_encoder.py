@@ -15,6 +15,7 @@ from raygnn.data.edge_types import (
     parse_edge_type,
     type_name,
 )
+from raygnn.data.partition.part import Outline
 from raygnn.data.standardization import ColumnScale, Standardization
 from raygnn.data.transforms.state import FittedFeature, Transforms
 from raygnn.errors import ConfigError, DataError
@@ -32,7 +33,9 @@ from raygnn.models.graph_inputs import (
 )
 from raygnn.models.hetero_encoder import HeteroEncoder
 from raygnn.models.wrap import EDGE_ATTR, EDGE_WEIGHT
-from raygnn.sampling.protocols import message_type
+from raygnn.sampling.partitioned_stores import PartitionedFeatureStore
+from raygnn.sampling.parts import PartitionedGraph
+from raygnn.sampling.protocols import FeatureStore, message_type
 from raygnn.sampling.stores import LocalFeatureStore
 
 
@@ -96,11 +99,21 @@ def completed(
     return replace(spec, edge_inputs=edge_inputs, fanouts=_find_fanouts(loaded.config, bundle))
 
 
-def feature_store(loaded: LoadedConfig, bundle: Bundle, spec: ModelSpec) -> LocalFeatureStore:
-    """The features of a graph as the model reads them: standardised, sparse or dense."""
+def feature_store(
+    loaded: LoadedConfig, bundle: Bundle, spec: ModelSpec, parts: PartitionedGraph | None = None
+) -> FeatureStore:
+    """The features of a graph as the model reads them: standardised, sparse or dense.
+
+    Args:
+        parts: of a partitioned graph, of which the bundle is the outline.
+    """
     model_class = resolve(loaded.config.model, "model", loaded.allow_modules)
     keeps_sparse = bool(getattr(model_class, "takes_sparse_input", False))
-    return LocalFeatureStore(bundle, spec.standardization, keeps_sparse=keeps_sparse)
+    scales = spec.standardization
+    if parts is not None:
+        assert isinstance(bundle, Outline)
+        return PartitionedFeatureStore(bundle, parts, scales, keeps_sparse=keeps_sparse)
+    return LocalFeatureStore(bundle, scales, keeps_sparse=keeps_sparse)
 
 
 def build_encoder(

@@ -15,6 +15,7 @@ from raygnn.config import Component, Config, LoadedConfig, build
 from raygnn.data.bundle import Bundle
 from raygnn.data.links.message_graph import message_graph
 from raygnn.data.links.split import LinkSplit
+from raygnn.data.partition.part import Outline
 from raygnn.errors import ConfigError
 from raygnn.loops.model_spec import ModelSpec
 from raygnn.loops.task import Task, TaskEnvironment
@@ -28,8 +29,9 @@ from raygnn.models.graph_encoder import GraphEncoder
 from raygnn.parallel.shared_rows import computed_by_all
 from raygnn.sampling.batch_sequence import BatchSequence, BatchT
 from raygnn.sampling.loader import NeighborLoader
-from raygnn.sampling.protocols import GraphStore, ends
-from raygnn.sampling.stores import LocalFeatureStore, LocalGraphStore
+from raygnn.sampling.partitioned_stores import PartitionedGraphStore
+from raygnn.sampling.protocols import FeatureStore, GraphStore, ends
+from raygnn.sampling.stores import LocalGraphStore
 from raygnn.sampling.whole_graph import WholeGraph, WholeGraphLoader
 
 _MAX_CHECKED = 100_000  # nodes whose edges are counted for a warning
@@ -85,8 +87,11 @@ class EncoderTask(Task[BatchT]):
         return self.target_class.of(self.env.bundle, config, self.arguments, self.spec.output)
 
     @cached_property
-    def graph(self) -> LocalGraphStore:
+    def graph(self) -> GraphStore:
         """The graph that messages pass along."""
+        if self.env.parts is not None:
+            assert isinstance(self.env.bundle, Outline)
+            return PartitionedGraphStore(self.env.bundle, self.env.parts)
         return LocalGraphStore(self.env.bundle, self.env.loaded.config.sampling.direction)
 
     def message_store(
@@ -132,9 +137,9 @@ class EncoderTask(Task[BatchT]):
         return [text]
 
     @cached_property
-    def features(self) -> LocalFeatureStore:
+    def features(self) -> FeatureStore:
         """The features of the graph as the model reads them."""
-        return feature_store(self.env.loaded, self.env.bundle, self.spec)
+        return feature_store(self.env.loaded, self.env.bundle, self.spec, self.env.parts)
 
     @cached_property
     def _sampler(self) -> Any:

@@ -57,6 +57,38 @@ _CASES = {
         "scaling: {shard: weights}",
         ("config-choice", "shard='weights'"),
     ),
+    "parts without a folder": (
+        "data: {mode: partitioned}",
+        ("partition-uri", "data.uri", "raygnn.partition"),
+    ),
+    "parts in a bucket": (
+        "data: {mode: partitioned, uri: 's3://bucket/parts'}",
+        ("partition-uri", "s3://bucket/parts"),
+    ),
+    "parts written otherwise": (
+        "data: {mode: partitioned, uri: parts, undirected: true}",
+        ("partition-written", "data.undirected=True"),
+    ),
+    "links of parts": (
+        "{data: {mode: partitioned, uri: parts}, task: link_prediction}",
+        ("partition-task", "task.type='link_prediction'"),
+    ),
+    "parts against the edges": (
+        "{data: {mode: partitioned, uri: parts}, sampling: {direction: out}}",
+        ("partition-direction", "sampling.direction='out'"),
+    ),
+    "parts at once": (
+        "{data: {mode: partitioned, uri: parts}, sampling: {type: full}}",
+        ("partition-sampler", "sampling.type='full'"),
+    ),
+    "parts exactly": (
+        "{data: {mode: partitioned, uri: parts}, training: {eval: exact}}",
+        ("partition-exact", "training.eval='exact'"),
+    ),
+    "parts of a sweep": (
+        "{data: {mode: partitioned, uri: parts}, tune: {space: {seed: {choice: [1, 2]}}}}",
+        ("partition-sweep", "data.mode='partitioned'"),
+    ),
     "shared sparse rows": (
         "{scaling: {shard: optimizer}, model: {type: LightGCN, args: {sparse_embeddings: true}}}",
         ("shard-sparse-gradients", "scaling.shard='optimizer'"),

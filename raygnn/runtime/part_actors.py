@@ -1,0 +1,150 @@
+"""The parts of a graph, each served by an actor that maps it."""
+
+from __future__ import annotations
+
+import pickle
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import ray
+from ray.exceptions import GetTimeoutError, RayActorError, RayTaskError
+
+from raygnn.config import Config
+from raygnn.console import say
+from raygnn.data.partition.part import Outline, Part
+from raygnn.data.partition.record import PartitionRecord
+from raygnn.data.partition.whole import absolute_folder
+from raygnn.errors import DataError, RaygnnError, TrainingError
+from raygnn.runtime.node_bundle import BundlePlace, bundle_on_this_node
+from raygnn.sampling.parts import Answer, PartAnswers, PartitionedGraph, Question
+
+if TYPE_CHECKING:
+    from ray import ObjectRef
+    from ray.actor import ActorHandle
+
+_NUM_THREADS = 8  # questions that an actor works on at a time; kernels release the GIL
+
+
+class PartActor:
+    """Maps one part and answers questions about it.
+
+    It holds no state: Ray starts it again where it dies, and asks again what was open.
+    """
+
+    def __init__(self, folder: Path, number: int, outline: BundlePlace) -> None:
+        self._folder, self._number, self._outline = folder, number, outline
+        self._opened: PartAnswers | None = None
+        self._lock = threading.Lock()
+
+    def node(self) -> str:
+        """Opens the part, and gives the id of the node that it is on.
+
+        Raises:
+            DataError: this node does not see the part, or it is damaged.
+        """
+        node = ray.get_runtime_context().get_node_id()
+        if not self._folder.exists():
+            raise DataError(
+                f"data.uri={str(self._folder)!r} is invalid: node "
+                f"{ray.util.get_node_ip_address()} ({node[:8]}), which is to serve part "
+                f"{self._number}, does not see the folder. Set a folder of a file system that all "
+                "nodes share.",
+                id="partition-not-shared",
+            )
+        self._answers()
+        return node
+
+    def answer(self, question: Question, given: bytes) -> Any:
+        """The answer of `PartAnswers`.
+
+        Args:
+            given: arguments, pickled: what Ray unpickles cannot be written to, and kernels would be
+                compiled once more for it.
+        """
+        return getattr(self._answers(), question)(*pickle.loads(given))
+
+    def _answers(self) -> PartAnswers:
+        with self._lock:
+            if self._opened is None:
+                outline = Outline.open(bundle_on_this_node(self._outline))
+                self._opened = PartAnswers(Part(self._folder, self._number, outline))
+            return self._opened
+
+
+@dataclass(frozen=True)
+class _Awaited:
+    """An answer that an actor makes."""
+
+    reply: ObjectRef
+    number: int
+    timeout_s: float
+
+    def result(self) -> Any:
+        try:
+            return ray.get(self.reply, timeout=self.timeout_s)
+        except GetTimeoutError as error:
+            raise TrainingError(
+                f"Part {self.number} of the graph has not answered for {self.timeout_s:g} s. See "
+                "in Ray's dashboard what its PartActor does, or set a larger scaling.timeout_s.",
+                id="partition-slow",
+            ) from error
+        except RayTaskError as error:
+            if isinstance(error.cause, RaygnnError):
+                raise error.cause from None
+            raise
+        except RayActorError as error:
+            raise TrainingError(
+                f"Part {self.number} of the graph has lost its actor, and Ray cannot start it "
+                f"again: {error}. Start the run again to resume.",
+                id="partition-lost",
+            ) from error
+
+
+@dataclass(frozen=True)
+class _PartClient:
+    """Asks the actor of a part; a `PartService`."""
+
+    actor: ActorHandle
+    number: int
+    timeout_s: float
+
+    def ask(self, question: Question, *given: Any) -> Answer:
+        """See `PartService`."""
+        reply = self.actor.answer.remote(question, pickle.dumps(given))
+        return _Awaited(reply, self.number, self.timeout_s)
+
+
+@contextmanager
+def part_actors(outline: Outline, config: Config) -> Iterator[PartitionedGraph]:
+    """Starts an actor for each part of the configured graph, spread over the nodes, and ends them.
+
+    Raises:
+        DataError: a node does not see its part, or the part is damaged.
+        TrainingError: an actor does not start in `scaling.timeout_s`.
+    """
+    assert config.data.uri is not None
+    folder, timeout_s = absolute_folder(config.data.uri), config.scaling.timeout_s
+    record = PartitionRecord.load(folder)
+    place = BundlePlace.here(str(outline.path), config.data.cache_dir)
+    # Of no CPU: workers may hold all of them. Processes that wait for parts do not compute.
+    start = ray.remote(
+        num_cpus=0,
+        max_concurrency=_NUM_THREADS,
+        max_restarts=-1,
+        max_task_retries=-1,
+        scheduling_strategy="SPREAD",
+    )(PartActor).remote
+    actors = [start(folder, number, place) for number in range(record.num_parts)]
+    try:
+        asked = [_Awaited(a.node.remote(), i, timeout_s) for i, a in enumerate(actors)]
+        nodes = {answer.result() for answer in asked}
+        say(f"{record.num_parts} parts, each of an actor, on {len(nodes)} node(s)")
+        clients = (_PartClient(actor, i, timeout_s) for i, actor in enumerate(actors))
+        yield PartitionedGraph(record, tuple(clients))
+    finally:
+        for actor in actors:
+            ray.kill(actor)

@@ -1,0 +1,153 @@
+"""Training over Ray with an actor for each part of the graph: results, what is mapped, deaths."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+import ray
+
+import raygnn.train
+from raygnn.config import load_config
+from raygnn.data.partition.part import Outline
+from raygnn.data.partition.whole import open_partitioned
+from raygnn.loops.callbacks import Callback
+from raygnn.loops.engine import Engine
+from raygnn.runtime.node_bundle import BundlePlace
+from raygnn.runtime.part_actors import PartActor, part_actors
+from tests.errors import raises
+from tests.faults.outcome import assert_equal_outcomes
+from tests.partitioned_runs import parts_config, planted_parts
+from tests.rank_pool import RankPool
+from tests.small_runs import run_rank
+from tests.wait_until import wait_until
+
+pytestmark = [
+    pytest.mark.ray,
+    pytest.mark.timeout(600),
+    pytest.mark.usefixtures("ray_session"),
+]
+
+
+def mapped_parts(parts: Path) -> dict[int, list[str]]:
+    """The parts of which each process of this machine maps files, by process id."""
+    found: dict[int, list[str]] = {}
+    for maps in Path("/proc").glob("[0-9]*/maps"):
+        try:
+            text = maps.read_text()
+        except OSError:  # the process has ended
+            continue
+        numbers = re.findall(rf"{re.escape(str(parts))}/part-(\d+)/(?:edges|nodes)", text)
+        if numbers:
+            found[int(maps.parent.name)] = sorted(set(numbers))
+    return found
+
+
+class Look(Callback):
+    """Notes at a step of rank 0 what each process maps, and ends the owner of a part if asked."""
+
+    def __init__(self, parts: str, note: str, kills: str | None = None) -> None:
+        self._parts, self._note, self._kills = Path(parts), Path(note), kills
+
+    def on_train_step_start(self, engine: Engine) -> None:
+        if engine.context.rank == 0 and not self._note.exists():
+            found = mapped_parts(self._parts)
+            self._note.write_text(json.dumps({**found, "worker": os.getpid()}))
+            for process, numbers in found.items():
+                if numbers == [self._kills]:
+                    os.kill(process, signal.SIGKILL)
+
+
+@pytest.fixture(scope="module")
+def parts(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return planted_parts(tmp_path_factory.mktemp("graph"), 2)
+
+
+def _run(parts: Path, folder: Path, num_workers: int, **look: Any) -> dict[str, Any]:
+    note = folder / "note"
+    args = {"parts": str(parts), "note": str(note), **look}
+    config = parts_config(
+        folder / "parted",
+        parts,
+        scaling__num_workers=num_workers,
+        callbacks=[{"type": "tests.integration.test_partitioned_ray.Look", "args": args}],
+    )
+    raygnn.train.fit(config, allow_modules=["tests"])
+    noted: dict[str, Any] = json.loads(note.read_text())
+    return noted
+
+
+def _assert_as_in_memory(parts: Path, folder: Path, num_workers: int, ranks: RankPool) -> None:
+    plain = parts_config(folder / "whole", parts, scaling__num_workers=num_workers)
+    ranks.run(run_rank, num_workers, plain, str(open_partitioned(parts).path))
+    assert_equal_outcomes(folder / "parted" / "run", folder / "whole" / "run")
+
+
+@pytest.mark.parametrize("num_workers", [1, 2])
+def test_workers_get_the_bits_of_memory_and_map_no_part(
+    ranks: RankPool, parts: Path, tmp_path: Path, num_workers: int
+) -> None:
+    noted = _run(parts, tmp_path, num_workers)
+    worker = noted.pop("worker")
+    assert str(worker) not in noted
+    assert str(os.getpid()) not in noted
+    assert sorted(noted.values()) == [["00000"], ["00001"]]
+    _assert_as_in_memory(parts, tmp_path, num_workers, ranks)
+    wait_until(lambda: not mapped_parts(parts), 30)  # the actors end with the run
+
+
+def test_a_part_that_is_killed_comes_back_and_no_step_is_lost(
+    ranks: RankPool, parts: Path, tmp_path: Path
+) -> None:
+    noted = _run(parts, tmp_path, 2, kills="00001")
+    assert ["00001"] in noted.values()
+    metrics = json.loads((tmp_path / "parted" / "run" / "metrics.json").read_text())
+    assert metrics["restarts"] == 0  # of workers
+    _assert_as_in_memory(parts, tmp_path, 2, ranks)
+
+
+def test_a_part_that_does_not_answer_is_named(parts: Path, tmp_path: Path) -> None:
+    loaded = load_config(parts_config(tmp_path, parts, scaling__timeout_s=20))
+    outline = Outline.build(parts, tmp_path / "cache")
+    with part_actors(outline, loaded.config) as graph:
+        edge_type = outline.edge_types[0]
+        (owner,) = [p for p, numbers in mapped_parts(parts).items() if numbers == ["00001"]]
+        os.kill(owner, signal.SIGSTOP)
+        try:
+            asked = [service.ask("count_sources", edge_type) for service in graph.services]
+            counts = asked[0].result()
+            with raises("partition-slow", "Part 1", "20 s"):
+                asked[1].result()
+        finally:
+            os.kill(owner, signal.SIGCONT)
+        counts = counts + asked[1].result()
+        assert counts.sum() == outline.num_edges(edge_type)
+    with raises("partition-lost", "Part 1"):  # the actors have ended
+        graph.services[1].ask("count_sources", edge_type).result()
+
+
+def test_a_node_that_does_not_see_the_folder_is_named(parts: Path, tmp_path: Path) -> None:
+    outline = Outline.build(parts, tmp_path / "cache")
+    place = BundlePlace.here(str(outline.path), None)
+    actor = ray.remote(num_cpus=0)(PartActor).remote(tmp_path / "elsewhere", 1, place)
+    with raises("partition-not-shared", tmp_path / "elsewhere", "part 1"):
+        ray.get(actor.node.remote())
+    ray.kill(actor)
+
+
+def test_a_damaged_part_is_refused_before_a_worker_starts(parts: Path, tmp_path: Path) -> None:
+    """By its actor, as the record says nothing of what is in a file."""
+    damaged = tmp_path / "parts"
+    shutil.copytree(parts, damaged)
+    (indices,) = damaged.glob("part-00001/edges/*/indices.npy")
+    indices.write_bytes(indices.read_bytes()[:-4] + b"\xff\xff\xff\x7f")
+    with raises("partition-damaged", "part 1"):
+        raygnn.train.fit(parts_config(tmp_path, damaged, scaling__num_workers=1))
+    assert not ray.util.list_named_actors()
+    wait_until(lambda: not mapped_parts(damaged), 30)

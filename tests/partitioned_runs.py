@@ -1,0 +1,30 @@
+"""Runs on a partitioned graph, and the runs in memory that they must equal."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from raygnn.data.partition.build import Partitioning, partition
+from raygnn.data.synthetic.generators import synthetic_tables
+from raygnn.data.tables.graph_tables import write_tables
+from tests.small_runs import small_config
+
+
+def planted_parts(folder: Path, num_parts: int) -> Path:
+    """A graph of 300 nodes and 3 classes, in parts."""
+    tables = synthetic_tables(
+        "planted_partition", num_nodes=300, num_classes=3, num_features=8, seed=1
+    )
+    partition(
+        write_tables(tables, str(folder / "tables"), num_shards=2),
+        folder / "parts",
+        Partitioning(num_parts),
+    )
+    return folder / "parts"
+
+
+def parts_config(storage_path: Path, parts: Path, **changes: Any) -> dict[str, Any]:
+    """A run on the parts, in this process unless the changes say otherwise."""
+    given = {"data": {"mode": "partitioned", "uri": str(parts)}, "scaling__num_workers": 0}
+    return small_config(storage_path, **{**given, **changes})

@@ -1,0 +1,67 @@
+"""Training over a partitioned graph in one process: the bits of the graph opened whole."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import raygnn.train
+from raygnn.config import load_config
+from raygnn.data.partition.build import Partitioning, partition
+from raygnn.data.partition.record import RECORD_NAME
+from raygnn.data.partition.whole import open_partitioned
+from raygnn.runtime.data_source import tables_uri
+from tests.errors import raises
+from tests.faults.outcome import assert_equal_outcomes
+from tests.partitioned_runs import parts_config, planted_parts
+from tests.small_runs import run_rank
+from tests.social_tables import social_tables, write_social
+
+
+def _assert_equals_in_memory(folder: Path, parts: Path, **changes: Any) -> None:
+    raygnn.train.fit(parts_config(folder / "parted", parts, **changes))
+    whole = open_partitioned(parts)
+    run_rank(parts_config(folder / "whole", parts, **changes), str(whole.path))
+    assert_equal_outcomes(folder / "parted" / "run", folder / "whole" / "run")
+
+
+@pytest.mark.parametrize("num_parts", [1, 4])
+def test_a_run_has_the_bits_of_one_in_memory(tmp_path: Path, num_parts: int) -> None:
+    _assert_equals_in_memory(tmp_path, planted_parts(tmp_path / "graph", num_parts))
+
+
+def test_a_graph_of_several_types_with_weights(tmp_path: Path) -> None:
+    tables = write_social(tmp_path / "tables", social_tables(60, 20, 1))
+    partition(tables, tmp_path / "parts", Partitioning(2))
+    _assert_equals_in_memory(
+        tmp_path,
+        tmp_path / "parts",
+        task={"type": "node_classification", "args": {"label": "group"}},
+        model={"type": "RGCN", "args": {"hidden_channels": 8}},
+        sampling={"fanouts": [4, 3], "weight": "weight"},
+        metrics=[{"type": "accuracy"}],
+    )
+    config = parts_config(tmp_path, tmp_path / "parts", sampling__temporal={"column": "time"})
+    with raises("partition-temporal-types", "time"):
+        raygnn.train.fit(config)
+
+
+def test_bad_parts_are_refused_before_training(tmp_path: Path) -> None:
+    parts = planted_parts(tmp_path / "graph", 2)
+    (parts / RECORD_NAME).rename(parts / "hidden")
+    with raises("partition-missing", RECORD_NAME):
+        raygnn.train.fit(parts_config(tmp_path, parts))
+    (parts / "hidden").rename(parts / RECORD_NAME)
+    shutil.rmtree(parts / "part-00001")
+    with raises("partition-missing", "part-00001"):
+        raygnn.train.fit(parts_config(tmp_path, parts))
+    assert not (tmp_path / "run").exists()
+
+
+def test_only_training_reads_parts(tmp_path: Path) -> None:
+    loaded = load_config(parts_config(tmp_path, tmp_path / "parts"))
+    with raises("partition-training-only", "data.mode='partitioned'"):
+        tables_uri(loaded, None)
