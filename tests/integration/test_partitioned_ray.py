@@ -99,7 +99,7 @@ def test_workers_get_the_bits_of_memory_and_map_no_part(
     assert str(os.getpid()) not in noted
     assert sorted(noted.values()) == [["00000"], ["00001"]]
     _assert_as_in_memory(parts, tmp_path, num_workers, ranks)
-    wait_until(lambda: not mapped_parts(parts), 30)  # the actors end with the run
+    wait_until(lambda: not mapped_parts(parts), limit_s=30)  # the actors end with the run
 
 
 def test_a_part_that_is_killed_comes_back_and_no_step_is_lost(
@@ -128,7 +128,8 @@ def test_a_part_that_does_not_answer_is_named(parts: Path, tmp_path: Path) -> No
             os.kill(owner, signal.SIGCONT)
         counts = counts + asked[1].result()
         assert counts.sum() == outline.num_edges(edge_type)
-    with raises("partition-lost", "Part 1"):  # the actors have ended
+    wait_until(lambda: not mapped_parts(parts), limit_s=30)  # the actors end
+    with raises("partition-lost", "Part 1"):
         graph.services[1].ask("count_sources", edge_type).result()
 
 
@@ -149,5 +150,4 @@ def test_a_damaged_part_is_refused_before_a_worker_starts(parts: Path, tmp_path:
     indices.write_bytes(indices.read_bytes()[:-4] + b"\xff\xff\xff\x7f")
     with raises("partition-damaged", "part 1"):
         raygnn.train.fit(parts_config(tmp_path, damaged, scaling__num_workers=1))
-    assert not ray.util.list_named_actors()
-    wait_until(lambda: not mapped_parts(damaged), 30)
+    wait_until(lambda: not mapped_parts(damaged), limit_s=30)
