@@ -1,7 +1,7 @@
 # make quickstart: install and train on a generated graph. make test: install and run the tests.
-# make test-slow: tests that kill processes again and again, some twelve minutes on two cores.
+# make test-slow: tests that kill processes again and again, some half an hour on two cores.
 # make test-cluster: nodes, drivers, jobs, notebooks and sweeps on real Ray clusters that come and go,
-# some fifteen minutes on two idle cores.
+# some half an hour, most of it waiting.
 # make fuzz: thousands of damaged configs, tables and paths of classes, some four minutes.
 # make docs: build the site with its API reference into build/site; a broken link is an error.
 # make wheel: build sdist and wheel into dist/, and run the quickstart from the wheel alone, in an
