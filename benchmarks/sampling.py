@@ -146,16 +146,15 @@ class Batches:
 
 
 def _feature_stores(graph: RmatGraph, work: Path) -> dict[str, LocalFeatureStore]:
-    """The same rows by storage, as they are and standardised."""
-    stores = {}
+    """The same rows by storage, as they are and standardised; no storage twice in a row."""
+    plain, standardised = {}, {}
     for dtype in ("float32", "float16", "int8"):
         bundle = ingest(graph.tables(work), IngestOptions(feature_dtype=dtype), work / "cache")
         scale = ColumnScale.of(bundle.columns(NODE)["x"])
         assert scale is not None
-        if dtype != "float32":  # which is measured on the graph itself
-            stores[dtype] = LocalFeatureStore(bundle)
-        stores[f"{dtype} standardised"] = LocalFeatureStore(bundle, {NODE: {"x": scale}})
-    return stores
+        plain[dtype] = LocalFeatureStore(bundle)
+        standardised[f"{dtype} standardised"] = LocalFeatureStore(bundle, {NODE: {"x": scale}})
+    return plain | standardised
 
 
 def key(number: int) -> int:
