@@ -87,6 +87,11 @@ class Scaling(Section):
         description="What is sharded over the workers: nothing, the optimizer's state, or also "
         "the weights between steps.",
     )
+    gradients: Literal["flat", "ddp"] = Field(
+        default="flat",
+        description="How gradients are summed over the workers: in one all-reduce after the "
+        "backward pass, or in buckets of 25 MiB while it runs, as DistributedDataParallel does.",
+    )
     max_failures: Annotated[Whole, Field(ge=-1)] = Field(
         default=2, description="Restarts after a failure; -1 is without limit."
     )

@@ -317,6 +317,13 @@ def _sharding_fits(config: Config) -> Iterable[Problem]:
             "Set it to optimizer or none, or optimizer.type to Adam",
             id="shard-optimizer",
         )
+    if shard == "full" and config.scaling.gradients == "ddp":
+        yield Problem(
+            ("scaling", "gradients"),
+            "with scaling.shard: full the weights of a step are not those that have hooks",
+            "Set it to flat, or scaling.shard to optimizer or none",
+            id="shard-gradients",
+        )
 
 
 def _parts_suffice(config: Config) -> Iterable[Problem]:

@@ -11,7 +11,7 @@ from typing import Any
 
 from torch import nn
 
-from raygnn.config import LoadedConfig, Period
+from raygnn.config import Config, LoadedConfig, Period
 from raygnn.errors import ConfigError, PreemptedError, TrainingError
 from raygnn.loops.callback_list import CallbackBase, CallbackList
 from raygnn.loops.context import WorkerContext
@@ -28,6 +28,7 @@ from raygnn.loops.task import EvalOutput, Task
 from raygnn.parallel import collectives
 from raygnn.parallel.agreement import agreement, raise_if_any_failed, run_and_sync_errors
 from raygnn.parallel.all_reduce import GradientReducer, LocalTotals, StepTotals
+from raygnn.parallel.overlap import OverlappingReducer
 from raygnn.sampling.batch import Batch
 
 #: Seconds between two questions to the host; Ray looks for nodes that go away as often.
@@ -74,7 +75,7 @@ class Engine:
         decay = self.config.training.ema_decay
         self.average = None if decay is None else WeightAverage(module, decay)
         with self.optimization.gathered():
-            self.reducer = GradientReducer(
+            self.reducer = _reducer_class(self.config)(
                 module, task.step_metrics, context.device, self.optimization.statistics.sums
             )
         self.callbacks = CallbackList(self, [*self._own_callbacks(), *callbacks])
@@ -86,6 +87,7 @@ class Engine:
             self.grad_reduction,
             context.device,
             self.callbacks,
+            self.reducer,
         )
         self.position = Position()
         self.history: list[dict[str, float]] = []
@@ -444,6 +446,11 @@ class Engine:
         self.history = list(state["history"])
         self._spent_s = float(state["training_time_s"])
         self.stop_reason = self._still_stopped_by(state["stop_reason"])
+
+
+def _reducer_class(config: Config) -> type[GradientReducer]:
+    overlaps = config.scaling.gradients == "ddp" and collectives.world_size() > 1
+    return OverlappingReducer if overlaps else GradientReducer
 
 
 def _best_tracker(engine: Engine) -> BestTracker:

@@ -110,6 +110,9 @@ class GradientReducer:
         self._beside = torch.zeros(0) if beside is None else beside
         self._sizes = [*(p.numel() for p in self._parameters), self._beside.numel(), num_totals]
 
+    def begin_last_backward(self) -> None:
+        """Says that this rank's last backward pass before `reduce` comes next."""
+
     def reduce(self, local: LocalTotals) -> StepTotals:
         """Leaves in every `.grad` the sum over all ranks, and returns the summed totals.
 
@@ -117,12 +120,7 @@ class GradientReducer:
         """
         self._sparse.reduce(zero=local.failed)
         if collectives.world_size() > 1:
-            buffer = collectives.all_reduce_sum(self._pack(local))
-            *parts, beside, last = buffer.split(self._sizes)
-            self._beside.copy_(beside)
-            for parameter, part in zip(self._parameters, parts, strict=True):
-                parameter.grad = part.view(parameter.shape).to(parameter.dtype)
-            totals = last.tolist()
+            totals = self._sum_over_ranks(local)
         else:
             for parameter in self._parameters:
                 if parameter.grad is None:
@@ -137,17 +135,21 @@ class GradientReducer:
             if parameter.grad is not None:
                 parameter.grad.mul_(factor)
 
-    def _pack(self, local: LocalTotals) -> Tensor:
-        """What this rank adds, in one row; its gradients are freed as they are copied."""
-        buffer = torch.empty(sum(self._sizes), dtype=self._dtype, device=self._device)
+    def _sum_over_ranks(self, local: LocalTotals) -> list[float]:
+        """Leaves the sums in every `.grad`, and returns the totals, as `_totals_of` has them."""
+        buffer = collectives.all_reduce_sum(self._pack(local))
         *parts, beside, last = buffer.split(self._sizes)
-        beside.copy_(self._beside)
+        self._beside.copy_(beside)
         for parameter, part in zip(self._parameters, parts, strict=True):
-            if parameter.grad is None or local.failed:
-                part.zero_()
-            else:
-                part.copy_(parameter.grad.reshape(-1))
-            parameter.grad = None
+            parameter.grad = part.view(parameter.shape).to(parameter.dtype)
+        return last.tolist()
+
+    def _pack(self, local: LocalTotals) -> Tensor:
+        """What this rank adds, in one row."""
+        buffer = torch.empty(sum(self._sizes), dtype=self._dtype, device=self._device)
+        beside, last = buffer.split(self._sizes)[-2:]
+        take_gradients(self._parameters, buffer[: -len(beside) - len(last)], failed=local.failed)
+        beside.copy_(self._beside)
         last.copy_(torch.tensor(self._totals_of(local), dtype=self._dtype))
         return buffer
 
@@ -179,6 +181,21 @@ class GradientReducer:
             ask_host=ask_host,
             failed_ranks=tuple(rank for rank, flag in enumerate(failed) if flag > 0),
         )
+
+
+def take_gradients(parameters: Sequence[nn.Parameter], buffer: Tensor, *, failed: bool) -> None:
+    """Fills a buffer with gradients one after the other, each freed as it is copied.
+
+    Args:
+        failed: they do not count.
+    """
+    parts = buffer.split([p.numel() for p in parameters])
+    for parameter, part in zip(parameters, parts, strict=True):
+        if parameter.grad is None or failed:
+            part.zero_()
+        else:
+            part.copy_(parameter.grad.reshape(-1))
+        parameter.grad = None
 
 
 class SparseGradients:

@@ -6,7 +6,7 @@ where somebody has ended the process group.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -72,6 +72,23 @@ def all_reduce_sum(tensor: Tensor) -> Tensor:
     with _exchange():
         dist.all_reduce(carried)
     return carried.to(tensor.device)
+
+
+def start_all_reduce_sum(tensor: Tensor) -> Callable[[], Tensor]:
+    """Begins to sum a tensor over all ranks; what it returns waits for the sum and gives it.
+
+    Collective: all ranks must call with equal shapes and dtypes, and in the same order.
+    """
+    carried = tensor.to(communication_device())
+    with _exchange():
+        work = dist.all_reduce(carried, async_op=True)
+
+    def arrive() -> Tensor:
+        with _exchange():
+            work.wait()
+        return carried.to(tensor.device)
+
+    return arrive
 
 
 def broadcast(tensor: Tensor) -> Tensor:

@@ -82,6 +82,14 @@ def test_training(harness, work):
     assert rows["PyG's layers, cached"]["ratio"] > 0
 
 
+def test_gradients(harness, work):
+    importlib.import_module("gradients").main(["--work", str(work), "--rounds", "1"])
+    rows = rows_of(work, "gradients")
+    flat = rows["0.1 M parameters, flat"]["value"]
+    ours = rows["0.1 M parameters, ddp"]
+    assert ours["ratio"] == pytest.approx(ours["value"] / flat)
+
+
 def test_sparse_features(harness, work, monkeypatch):
     module = importlib.import_module("sparse_features")
     monkeypatch.setitem(module._NODES_AND_EDGES, "smoke", (300, 3000))

@@ -14,7 +14,7 @@ from raygnn.loops.gradients.reduction import GradReduction
 from raygnn.loops.optimization import Optimization
 from raygnn.loops.process import seed_micro_batch
 from raygnn.loops.task import StepOutput, Task
-from raygnn.parallel.all_reduce import LocalTotals
+from raygnn.parallel.all_reduce import GradientReducer, LocalTotals
 from raygnn.sampling.batch import Batch
 
 
@@ -33,6 +33,7 @@ class Accumulation:
         reduction: GradReduction,
         device: torch.device,
         callbacks: CallbackList,
+        reducer: GradientReducer,
     ) -> None:
         self._task = task
         self._config = config
@@ -40,6 +41,7 @@ class Accumulation:
         self._reduction = reduction
         self._device = device
         self._callbacks = callbacks
+        self._reducer = reducer
         self.wait_s = 0.0
 
     def run(
@@ -58,6 +60,8 @@ class Accumulation:
                 batch = self._next(batches, epoch, index)
                 with self._optimization.autocast():
                     output = self._task.training_step(batch)
+                if index == indices[-1]:
+                    self._reducer.begin_last_backward()
                 divisor = self._backward(output)
                 self._count(batch, output, divisor, local)
         except FAILURES as error:  # flagged to all ranks, which then raise

@@ -97,6 +97,10 @@ _CASES = {
         "{scaling: {shard: full}, optimizer: {type: torch.optim.Adafactor}}",
         ("shard-optimizer", "scaling.shard='full'", "Adafactor"),
     ),
+    "buckets of shards": (
+        "scaling: {shard: full, gradients: ddp}",
+        ("shard-gradients", "scaling.gradients='ddp'", "flat"),
+    ),
     "failures": ("scaling: {max_failures: -2}", ("config-range", "max_failures=-2", "at least -1")),
     "placement": ("scaling: {placement_strategy: pack}", ("config-choice", "PACK, SPREAD")),
     "no limit": (
