@@ -172,6 +172,24 @@ def test_batches_have_the_same_columns_and_degrees(
         _assert_same(one, other)
 
 
+@pytest.mark.parametrize("reverse_edges", [False, True])
+def test_degrees_are_those_of_the_whole_graph(
+    graphs: Callable[..., Both], reverse_edges: bool
+) -> None:
+    both = graphs(0, 4, reverse_edges)
+    parted, whole = PartitionedGraphStore(both.outline, both.parts), LocalGraphStore(both.whole)
+    rng = np.random.default_rng(0)
+    for edge_type in whole.edge_types:
+        sources = rng.integers(0, whole.num_nodes(edge_type[0]), 30)
+        targets = rng.integers(0, whole.num_nodes(edge_type[2]), 30)
+        horizon = Horizon(Temporal(), rng.integers(-1, 9, 30))
+        for when in (None, horizon):
+            found = parted.degrees(edge_type, targets, when)
+            assert np.array_equal(found, whole.degrees(edge_type, targets, when))
+        found = parted.neighbor_degrees(edge_type, sources)
+        assert np.array_equal(found, whole.neighbor_degrees(edge_type, sources))
+
+
 def test_rows_keep_their_order_and_may_repeat(graphs: Callable[..., Both]) -> None:
     both = graphs(1, 4)
     store = PartitionedFeatureStore(both.outline, both.parts)
