@@ -10,10 +10,12 @@ from typing import Any
 from torch import nn
 
 from raygnn.data.bundle import Bundle
+from raygnn.data.filesystem import write_bytes
 from raygnn.data.tables.read_ids import Ids
 from raygnn.data.time_units import Time
 from raygnn.errors import ConfigError
 from raygnn.inference.evaluate import evaluate_model
+from raygnn.inference.export import export_program
 from raygnn.inference.open_graph import OpenGraph
 from raygnn.inference.set_up import load_module, set_up_task
 from raygnn.inference.table import Table
@@ -188,6 +190,22 @@ class TrainedModel(nn.Module):
         assert isinstance(encoder, GraphEncoder)
         name = self._saved.loaded.config.model.type
         return to_pyg(encoder, name, list(self.spec.edge_inputs.values()))
+
+    def export(self, uri: str | PathLike[str]) -> None:
+        """Writes the model as a program that `torch.export.load` reads, without raygnn.
+
+        The program takes `x`, float32 [num_nodes, width], features before standardisation, and
+        `edge_index`, int64 [2, num_edges], of a graph of any size. It gives a row for each node:
+        logits, values of a regression in their unit, or embeddings of a model of links. The extra
+        file `raygnn.json` names feature, width, output and classes.
+
+        Raises:
+            ConfigError: the model reads more than features and edges of one type, or PyG has no
+                module of this kind.
+            RunError: the program gives other values than the model.
+        """
+        name = self._saved.loaded.config.model.type
+        write_bytes(fspath(uri), export_program(self.module, self.spec, name))
 
     def _bundle(self, data: Any) -> Bundle:
         loaded, transforms = self._saved.loaded, self.spec.transforms

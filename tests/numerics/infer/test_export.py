@@ -1,0 +1,105 @@
+"""A model as a program: the same values, from torch alone."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch_geometric.data import Data
+
+import raygnn
+import raygnn.train
+from tests.errors import raises
+from tests.small_runs import small_config
+
+RUNS_ALONE = """
+import json, sys
+import torch
+
+note = {"raygnn.json": ""}
+program = torch.export.load(sys.argv[1], extra_files=note).module()
+graph = torch.load(sys.argv[2])
+torch.save(program(graph["x"], graph["edge_index"]), sys.argv[3])
+assert not {"raygnn", "torch_geometric"} & set(sys.modules)
+print(note["raygnn.json"])
+"""
+
+
+def random_graph(num_nodes: int, num_edges: int, target: str = "class") -> Data:
+    draw = torch.Generator().manual_seed(num_nodes)
+    edges = torch.randint(num_nodes, (2, num_edges), generator=draw)
+    edges = torch.unique(edges[:, edges[0] != edges[1]], dim=1)
+    x = 100 * torch.randn(num_nodes, 4, generator=draw) + 30
+    y = torch.randint(3, (num_nodes,), generator=draw) if target == "class" else 1e4 + 9 * x[:, 0]
+    return Data(x=x, y=y, edge_index=edges)
+
+
+def trained(tmp_path: Path, graph: Data, **changes) -> raygnn.TrainedModel:
+    config = small_config(
+        tmp_path,
+        scaling__num_workers=0,
+        metrics=[],
+        data__splits={"type": "hash"},
+        **{"model__args": {"hidden_channels": 8}, **changes},
+    )
+    return raygnn.train.fit(config, data=graph).model
+
+
+@pytest.mark.parametrize(
+    ("model", "args"),
+    [
+        ("GraphSAGE", {"norm": "batch", "jump": "cat"}),
+        ("GCN", {"out_channels": 5}),
+        ("GAT", {"num_heads": 2}),
+        ("GIN", {}),
+        ("MLP", {}),
+    ],
+)
+def test_programs_give_what_models_predict(tmp_path, model, args):
+    args = {"hidden_channels": 8, **args}
+    found = trained(tmp_path, random_graph(120, 600), model__type=model, model__args=args)
+    found.export(tmp_path / "model.pt2")
+    program = torch.export.load(tmp_path / "model.pt2").module()
+    for size in (33, 7):
+        other = random_graph(size, 4 * size)
+        expected = found.open(other).predict(what="probabilities")["probability"]
+        probability = program(other.x, other.edge_index).detach().softmax(1)
+        np.testing.assert_allclose(probability.numpy(), expected, atol=1e-5)
+
+
+def test_a_program_needs_torch_alone_and_says_what_it_gives(tmp_path):
+    model = trained(tmp_path, random_graph(120, 600))
+    model.export(tmp_path / "model.pt2")
+    other = random_graph(20, 60)
+    torch.save({"x": other.x, "edge_index": other.edge_index}, tmp_path / "graph.pt")
+    files = [str(tmp_path / name) for name in ("model.pt2", "graph.pt", "rows.pt")]
+    done = subprocess.run(
+        [sys.executable, "-c", RUNS_ALONE, *files], capture_output=True, text=True, check=True
+    )
+    assert json.loads(done.stdout) == {
+        "node_type": "node", "feature": "x", "width": 4, "output": "logits", "label": "y",
+        "classes": ["0", "1", "2"],
+    }  # fmt: skip
+    expected = model.predict(other)["prediction"]
+    assert torch.load(tmp_path / "rows.pt").argmax(1).tolist() == expected.tolist()
+
+
+def test_values_are_in_the_unit_of_the_target(tmp_path):
+    model = trained(tmp_path, random_graph(120, 600, "value"))
+    model.export(tmp_path / "model.pt2")
+    other = random_graph(30, 90)
+    found = torch.export.load(tmp_path / "model.pt2").module()(other.x, other.edge_index)
+    expected = model.predict(other)["prediction"]
+    np.testing.assert_allclose(found.detach().numpy().reshape(-1), expected, rtol=1e-5)
+    assert expected.min() > 5_000
+
+
+def test_what_a_program_cannot_take_is_refused(link_model, tmp_path):
+    with raises("model-export-inputs", "HGT"):
+        raygnn.load(link_model.run).export(tmp_path / "model.pt2")
+    assert not list(tmp_path.iterdir())
