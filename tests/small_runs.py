@@ -6,6 +6,7 @@ import copy
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -19,7 +20,7 @@ from raygnn.data.tables.graph_tables import write_tables
 from raygnn.job import TrainJob
 from raygnn.loops.context import ProcessContext
 from raygnn.outputs.run_start import open_run_folder
-from raygnn.parallel import collectives
+from raygnn.parallel import collectives, overlap
 from raygnn.worker import run_worker
 from tests.rank_pool import RankPool
 
@@ -98,6 +99,12 @@ def run_rank(config: dict[str, Any], bundle_path: str, **callbacks: Any) -> dict
         folder = open_run_folder(loaded, config["run"]["name"])
     folder = collectives.broadcast_object(folder)
     return run_worker(TrainJob(loaded, folder, bundle_path), ProcessContext(use_gpu=False))
+
+
+def run_rank_in_small_buckets(config: dict[str, Any], bundle_path: str) -> dict[str, Any]:
+    """As `run_rank`, with several buckets of gradients where `scaling.gradients` is ddp."""
+    with patch.object(overlap, "_BUCKET_BYTES", 256):
+        return run_rank(config, bundle_path)
 
 
 def trained_weights(config: dict[str, Any]) -> dict[str, torch.Tensor]:

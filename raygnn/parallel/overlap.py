@@ -84,9 +84,10 @@ class OverlappingReducer(GradientReducer):
 
     def _cut_buckets(self) -> list[_Bucket]:
         limit = _BUCKET_BYTES // self._dtype.itemsize
-        buckets, size = [_Bucket()], 0
+        buckets: list[_Bucket] = []
+        size = 0
         for parameter in reversed(self._parameters):
-            if size and size + parameter.numel() > limit:
+            if not buckets or size + parameter.numel() > limit:
                 buckets.append(_Bucket())
                 size = 0
             buckets[-1].parameters.append(parameter)

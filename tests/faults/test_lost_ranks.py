@@ -12,14 +12,18 @@ from tests.faults.rank_processes import run_ranks
 pytestmark = pytest.mark.slow
 
 
+@pytest.mark.parametrize("gradients", ["flat", "ddp"])
 @pytest.mark.parametrize(("fault", "status"), [("Die", -9), ("Sleep", 1)])
-def test_it_is_told_without_a_traceback(graph_uri, tmp_path: Path, fault: str, status: int):
+def test_it_is_told_without_a_traceback(
+    graph_uri, tmp_path: Path, fault: str, status: int, gradients: str
+):
     arm(tmp_path / "ranks")
     callback = {
         "type": f"tests.faults.deaths.{fault}",
         "args": {"folder": str(tmp_path / "ranks"), "rank": 1, "batch": 2},
     }
-    config = write_config(tmp_path, graph_uri, {"callbacks": [callback]}, scaling__timeout_s=10)
+    scaling = {"scaling__timeout_s": 10, "scaling__gradients": gradients}
+    config = write_config(tmp_path, graph_uri, {"callbacks": [callback]}, **scaling)
     command = [str(config), "--allow-module", "tests"]
     ended = run_ranks(command, 3, tmp_path / "ranks", timeout_s=150)
     assert ended.statuses == [1, status, 1], ended

@@ -20,7 +20,7 @@ from raygnn.loops.tasks.link_prediction.task import LinkPrediction
 from raygnn.runtime.data_checks import find_spec
 from raygnn.runtime.data_source import open_bundle
 from tests.errors import raises
-from tests.small_runs import run_rank, small_config, trained_weights
+from tests.small_runs import run_rank_in_small_buckets, small_config, trained_weights
 
 LIKES = ("user", "likes", "item")
 
@@ -99,15 +99,17 @@ MODELS = {
 }
 
 
+@pytest.mark.parametrize("gradients", ["flat", "ddp"])
 @pytest.mark.parametrize("name", MODELS)
-def test_ranks_whose_batches_lack_types_agree_with_one(ranks, graph, tmp_path, name):
+def test_ranks_whose_batches_lack_types_agree_with_one(ranks, graph, tmp_path, name, gradients):
     found = {}
     for size in (1, 3):
-        config = _config(tmp_path / str(size), graph, size, model=MODELS[name])
+        changes = {"model": MODELS[name], "scaling__gradients": gradients}
+        config = _config(tmp_path / str(size), graph, size, **changes)
         # Not one that divides by the gradient: of parameters that do not matter it is noise.
         config["optimizer"] = {"type": "SGD", "args": {"lr": 0.05}}
         bundle = open_bundle(load_config(config), None)
-        metrics = ranks.run(run_rank, size, config, str(bundle.path))[0]
+        metrics = ranks.run(run_rank_in_small_buckets, size, config, str(bundle.path))[0]
         found[size] = metrics, trained_weights(config)
     for key in ("val/mrr", "test/full_mrr", "val/loss"):
         assert found[3][0][key] == pytest.approx(found[1][0][key], rel=1e-2)

@@ -18,6 +18,7 @@ from raygnn.parallel.overlap import OverlappingReducer
 from tests.small_runs import (
     check_resumed_bits,
     run_rank,
+    run_rank_in_small_buckets,
     small_bundle,
     small_config,
     trained_weights,
@@ -176,7 +177,7 @@ def test_whole_runs_train_the_same_weights(ranks, bundle_path, tmp_path, shard):
         config = _config(
             tmp_path / str(world_size), scaling__num_workers=world_size, scaling__shard=shard
         )
-        ranks.run(run_rank, world_size, config, bundle_path)
+        ranks.run(run_rank_in_small_buckets, world_size, config, bundle_path)
         for name, weight in trained_weights(config).items():
             assert world_size > 2 or torch.equal(weight, expected[name])
             torch.testing.assert_close(weight, expected[name], rtol=1e-4, atol=1e-5)
