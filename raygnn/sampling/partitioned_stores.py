@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -20,6 +20,7 @@ from raygnn.errors import ConfigError
 from raygnn.sampling.parts import PartitionedGraph, PartService, Question
 from raygnn.sampling.protocols import EdgesByNode, PickRequest, Picks
 from raygnn.sampling.scratch import Scratch
+from raygnn.sampling.shares import Share, merged_picks, scatter_rows, shares_of
 from raygnn.sampling.sparse_features import SparseFeatures
 from raygnn.sampling.stores import (
     LocalFeatureStore,
@@ -40,13 +41,6 @@ def no_times_of_types(column: str) -> ConfigError:
         "Set data.mode to in_memory.",
         id="partition-temporal-types",
     )
-
-
-class _Share(NamedTuple):
-    """What one part is asked for: the positions of its ids among all that were given."""
-
-    part: int
-    positions: np.ndarray
 
 
 class PartitionedGraphStore:
@@ -93,20 +87,20 @@ class PartitionedGraphStore:
     ) -> Picks:
         """Takes edges of each node, asking all parts at once; see `GraphStore.pick`."""
         services = self._graph.services
-        shares = list(_shares(self._first[edge_type[2]], request.nodes))
+        shares = list(shares_of(self._first[edge_type[2]], request.nodes))
         found: list[Picks] = _ask(
             services,
             shares,
             "pick",
             lambda share: (edge_type, _restricted(request, share.positions)),
         )
-        return _merged(shares, found, len(request.nodes))
+        return merged_picks(shares, found, len(request.nodes))
 
     def degrees(
         self, edge_type: EdgeType, nodes: np.ndarray, horizon: Horizon | None = None
     ) -> np.ndarray:
         """int64 [num_nodes], in-degrees; see `GraphStore.degrees`."""
-        shares = list(_shares(self._first[edge_type[2]], nodes))
+        shares = list(shares_of(self._first[edge_type[2]], nodes))
         found = _ask(
             self._graph.services,
             shares,
@@ -226,7 +220,7 @@ class PartitionedFeatureStore:
             own = np.arange(len(share.positions))
             part = np.empty((len(own), *shape), dtype)
             read_rows(_writable(rows), own, part, self._affine.get((type_, column)))
-            out[share.positions] = part
+            scatter_rows(part, share.positions, out)
         return out
 
     def gather_sparse(
@@ -261,8 +255,8 @@ class PartitionedFeatureStore:
 
     def _fetched(
         self, type_: str | EdgeType, column: str, ids: np.ndarray
-    ) -> Iterator[tuple[_Share, Any]]:
-        shares = list(_shares(self._first[type_], ids))
+    ) -> Iterator[tuple[Share, Any]]:
+        shares = list(shares_of(self._first[type_], ids))
         rows = _ask(
             self._graph.services,
             shares,
@@ -272,25 +266,11 @@ class PartitionedFeatureStore:
         return zip(shares, rows, strict=True)
 
 
-def _shares(first: np.ndarray, ids: np.ndarray) -> Iterator[_Share]:
-    """The ids of each part that has any; none of part 0 where there are no ids.
-
-    Args:
-        first: int64 [num_parts + 1], the first id of each part.
-    """
-    if not len(ids):
-        yield _Share(0, np.empty(0, np.int64))
-    part = np.searchsorted(first, ids, side="right") - 1
-    # A part without rows begins where the next one does: the last of them has the row.
-    for number in np.unique(part).tolist():
-        yield _Share(number, np.flatnonzero(part == number))
-
-
 def _ask(
     services: tuple[PartService, ...],
-    shares: list[_Share],
+    shares: list[Share],
     question: Question,
-    given: Callable[[_Share], tuple[Any, ...]],
+    given: Callable[[Share], tuple[Any, ...]],
 ) -> list[Any]:
     """Asks all parts at once, and waits for all of them."""
     asked = [services[share.part].ask(question, *given(share)) for share in shares]
@@ -318,22 +298,6 @@ def _writable(rows: np.ndarray | SparseColumn) -> np.ndarray | SparseColumn:
 
 def _at(horizon: Horizon | None, positions: np.ndarray) -> Horizon | None:
     return None if horizon is None else horizon._replace(latest=horizon.latest[positions])
-
-
-def _merged(shares: list[_Share], found: list[Picks], num_nodes: int) -> Picks:
-    """Picks of several parts in the order of the nodes."""
-    counts = np.zeros(num_nodes, np.int64)
-    for share, picks in zip(shares, found, strict=True):
-        counts[share.positions] = np.diff(picks.offsets)
-    offsets = np.zeros(num_nodes + 1, np.int64)
-    np.cumsum(counts, out=offsets[1:])
-    neighbors = np.empty(offsets[-1], found[0].neighbors.dtype)
-    e_id = np.empty(offsets[-1], np.int64)
-    for share, picks in zip(shares, found, strict=True):
-        moved = offsets[share.positions] - picks.offsets[:-1]
-        place = np.repeat(moved, np.diff(picks.offsets)) + np.arange(len(picks.neighbors))
-        neighbors[place], e_id[place] = picks.neighbors, picks.e_id
-    return Picks(neighbors, e_id, offsets)
 
 
 def _joined(parts: list[SparseColumn]) -> SparseColumn:

@@ -1,0 +1,106 @@
+"""Ids cut by the parts that have them, and what the parts give put together again.
+
+Kernels release the GIL, so that threads which make batches do not hold up the one that trains.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numba import njit
+
+from raygnn.sampling.protocols import Picks
+
+
+class Share(NamedTuple):
+    """What one part is asked for: the positions of its ids among all that were given.
+
+    Attributes:
+        positions: int64, ascending.
+    """
+
+    part: int
+    positions: np.ndarray
+
+
+def shares_of(first: np.ndarray, ids: np.ndarray) -> Iterator[Share]:
+    """The ids of each part that has any; none of part 0 where there are no ids.
+
+    Args:
+        first: int64 [num_parts + 1], the first id of each part.
+        ids: int64 [n].
+    """
+    if not len(ids):
+        yield Share(0, np.empty(0, np.int64))
+        return
+    starts = np.zeros(len(first), np.int64)
+    positions = np.empty(len(ids), np.int64)
+    _cut(first, ids, np.empty(len(ids), np.int32), starts, positions)
+    for part in range(len(first) - 1):
+        if starts[part] < starts[part + 1]:
+            yield Share(part, positions[starts[part] : starts[part + 1]])
+
+
+def merged_picks(shares: Sequence[Share], found: Sequence[Picks], num_nodes: int) -> Picks:
+    """Picks of several parts in the order of the nodes."""
+    offsets = np.zeros(num_nodes + 1, np.int64)
+    for share, picks in zip(shares, found, strict=True):
+        offsets[1:][share.positions] = np.diff(picks.offsets)
+    np.cumsum(offsets, out=offsets)
+    neighbors = np.empty(offsets[-1], found[0].neighbors.dtype)
+    e_id = np.empty(offsets[-1], np.int64)
+    for share, picks in zip(shares, found, strict=True):
+        _place(picks.neighbors, picks.offsets, share.positions, offsets, neighbors)
+        _place(picks.e_id, picks.offsets, share.positions, offsets, e_id)
+    return Picks(neighbors, e_id, offsets)
+
+
+def scatter_rows(rows: np.ndarray, positions: np.ndarray, out: np.ndarray) -> None:
+    """Copies each row to its position in `out`.
+
+    Args:
+        rows: C-contiguous, of the type of `out`.
+        positions: int64 [num_rows].
+        out: C-contiguous.
+    """
+    if rows.size:
+        _scatter(rows.reshape(len(rows), -1), positions, out.reshape(len(out), -1))
+
+
+@njit(nogil=True, cache=True)
+def _cut(first, ids, part_of, starts, positions):  # type: ignore[no-untyped-def]
+    """Fills `positions`, part by part, and `starts` [num_parts + 1] with where each part begins."""
+    num_parts = len(first) - 1
+    for i in range(len(ids)):
+        low, high = 0, num_parts - 1
+        while low < high:  # the last part that does not begin after the id: others may be empty
+            middle = (low + high + 1) >> 1
+            if first[middle] <= ids[i]:
+                low = middle
+            else:
+                high = middle - 1
+        part_of[i] = low
+        starts[low + 1] += 1
+    for part in range(num_parts):
+        starts[part + 1] += starts[part]
+    next_ = starts[:-1].copy()
+    for i in range(len(ids)):
+        positions[next_[part_of[i]]] = i
+        next_[part_of[i]] += 1
+
+
+@njit(nogil=True, cache=True)
+def _place(values, own_offsets, positions, offsets, out):  # type: ignore[no-untyped-def]
+    for i in range(len(positions)):
+        start = offsets[positions[i]]
+        for j in range(own_offsets[i], own_offsets[i + 1]):
+            out[start + j - own_offsets[i]] = values[j]
+
+
+@njit(nogil=True, cache=True)
+def _scatter(rows, positions, out):  # type: ignore[no-untyped-def]
+    for i in range(len(positions)):
+        for j in range(rows.shape[1]):
+            out[positions[i], j] = rows[i, j]
