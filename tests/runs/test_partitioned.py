@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+import raygnn.infer
 import raygnn.train
 from raygnn.config import load_config
 from raygnn.data.partition.build import Partitioning, partition
@@ -31,6 +32,19 @@ def _assert_equals_in_memory(folder: Path, parts: Path, **changes: Any) -> None:
 @pytest.mark.parametrize("num_parts", [1, 4])
 def test_a_run_has_the_bits_of_one_in_memory(tmp_path: Path, num_parts: int) -> None:
     _assert_equals_in_memory(tmp_path, planted_parts(tmp_path / "graph", num_parts))
+
+
+def test_a_model_of_parts_predicts_for_the_tables_of_its_graph(tmp_path: Path) -> None:
+    parts = planted_parts(tmp_path / "graph", 2)
+    raygnn.train.fit(parts_config(tmp_path, parts, training__max_steps=1))
+    table = raygnn.load(str(tmp_path / "run")).predict(str(tmp_path / "graph" / "tables"))
+    assert len(table) == 300
+    with raises("partition-training-only", "data.mode='partitioned'"):
+        raygnn.infer.predict(
+            str(tmp_path / "run"),
+            str(tmp_path / "out"),
+            overrides=["--data.mode", "partitioned", "--data.uri", str(parts)],
+        )
 
 
 def test_a_graph_of_several_types_with_weights(tmp_path: Path) -> None:
