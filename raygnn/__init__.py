@@ -8,6 +8,7 @@ from typing import Any
 from raygnn.early_interrupts import exit_on_early_interrupt
 from raygnn.kernel_cache import keep_kernels
 from raygnn.late_imports import install_lazy_imports
+from raygnn.openmp import wait_briefly
 
 __all__ = ["TrainedModel", "__version__", "load"]
 
@@ -19,6 +20,7 @@ _LATE = {"load": "raygnn.trained_model", "TrainedModel": "raygnn.trained_model"}
 exit_on_early_interrupt()
 keep_kernels()
 install_lazy_imports()
+wait_briefly()
 
 
 def __getattr__(name: str) -> Any:
