@@ -134,7 +134,9 @@ def _model_uri(written: Source) -> str | None:
 
 
 def _graph(written: Source) -> str:
-    """The override that names the graph of training."""
+    """The override that names the graph of training; of one in parts, its tables are not known."""
+    if value_at(written.value, ("data", "mode")) == "partitioned":
+        return "--data.uri TABLES"
     for key in ("uri", "synthetic", "type"):
         value = value_at(written.value, ("data", key))
         if value not in (None, MISSING):
