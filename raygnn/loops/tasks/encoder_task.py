@@ -104,7 +104,7 @@ class EncoderTask(Task[BatchT]):
             self._message_graphs[split] = LocalGraphStore(graph, direction)
         return self._message_graphs[split]
 
-    def silent_nodes(self, node_type: str, nodes: np.ndarray, what: str) -> list[str]:
+    def silent_nodes(self, node_type: str, nodes: np.ndarray | range, what: str) -> list[str]:
         """A warning where many nodes of a type can take no edge, and so no message.
 
         Args:
@@ -116,7 +116,7 @@ class EncoderTask(Task[BatchT]):
             return []
         fanouts = find_fanouts(config, graph.edge_types)
         along = {t: ends(t, graph.direction) for t, hops in fanouts.items() if any(hops)}
-        looked_at = nodes[:: -(-len(nodes) // _MAX_CHECKED)]
+        looked_at = np.asarray(nodes[:: -(-len(nodes) // _MAX_CHECKED)])
         degrees = [graph.degrees(t, looked_at) for t, (_, by) in along.items() if by == node_type]
         silent = looked_at[sum(degrees, np.zeros(len(looked_at), np.int64)) == 0]
         share = len(silent) / len(looked_at)

@@ -8,7 +8,6 @@ from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -168,7 +167,7 @@ class LinkPrediction(EncoderTask[LinkBatch]):
             text
             for node_type in dict.fromkeys(self.node_types)
             for text in self.silent_nodes(
-                node_type, np.arange(bundle.num_nodes(node_type)), "the nodes"
+                node_type, range(bundle.num_nodes(node_type)), "the nodes"
             )
         ]
 
