@@ -54,6 +54,11 @@ def _write(stream: TextIO, text: str) -> None:
             os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
+def count(number: int, what: str) -> str:
+    """A number of things: 1 step, 1,200 steps."""
+    return f"{number:,} {what}{'' if number == 1 else 's'}"
+
+
 def show_duration(seconds: float) -> str:
     """A duration in one unit: 40 s, 12 min or 3.2 h."""
     if seconds < 90:

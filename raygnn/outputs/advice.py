@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from raygnn.console import say
+from raygnn.console import count, say
 from raygnn.data.edge_types import EdgeType, type_name
 from raygnn.loops.baselines import Baselines
 from raygnn.loops.callbacks import Callback
@@ -119,9 +119,9 @@ def _few_steps(engine: Engine) -> list[str]:
     if planned is not None and planned <= earliest.step:
         return []
     return [
-        f"{_count(engine.steps_per_epoch, 'step')} an epoch: early stopping may end the run after "
-        f"{_count(earliest.step, 'step')} ({_count(earliest.epoch, 'epoch')}), at "
-        f"{_count(stopper.patience, 'validation')} without improvement. Set a smaller "
+        f"{count(engine.steps_per_epoch, 'step')} an epoch: early stopping may end the run after "
+        f"{count(earliest.step, 'step')} ({count(earliest.epoch, 'epoch')}), at "
+        f"{count(stopper.patience, 'validation')} without improvement. Set a smaller "
         "loader.batch_size, or a larger early_stopping.patience."
     ]
 
@@ -161,7 +161,7 @@ def coarse_steps(bundle: Bundle) -> list[str]:
             coarse = coarse[step[coarse] != 1]  # whole numbers, which are exact
             if len(coarse):
                 texts.append(
-                    f"int8 stores {_count(len(coarse), 'element')} of feature {name!r} of "
+                    f"int8 stores {count(len(coarse), 'element')} of feature {name!r} of "
                     f"{type_name(type_)!r} (the first is number {coarse[0]}) in steps of more than "
                     "a third of a standard deviation: single values lie far from the others. "
                     "Set transform: log1p or rank_gauss in graph.yaml, or data.feature_dtype: "
@@ -184,7 +184,3 @@ def _earliest_stop(engine: Engine, patience: int) -> Position | None:
         now = before.advance(num_batches=num_batches, num_samples=num_samples, epoch_batches=total)
         num_left -= is_due(engine.validate_every, before, now)
     return None if num_left else now
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number:,} {what}{'' if number == 1 else 's'}"

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import psutil
 import torch
 
-from raygnn.console import say, show_duration
+from raygnn.console import count, say, show_duration
 from raygnn.loops.callbacks import Callback
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ class Progress(Callback):
             say(
                 f"training on {engine.context.world_size} worker(s), {engine.context.device}: "
                 f"{num_parameters(engine):,} parameters, {show_global_batch(engine)}, "
-                f"{engine.steps_per_epoch:,} steps an epoch"
+                f"{count(engine.steps_per_epoch, 'step')} an epoch"
             )
             if engine.task.loss_unit is not None:
                 say(f"losses are of {engine.task.loss_unit}")
