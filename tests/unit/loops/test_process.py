@@ -18,11 +18,13 @@ _PAGES = 4 * NUM_ELEMENTS // resource.getpagesize()
 def test_memory_that_is_taken_again_is_not_faulted_in_again():
     assert keep_freed_memory()
     torch.ones(NUM_ELEMENTS)
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-    for _ in range(10):
-        torch.ones(NUM_ELEMENTS)
-    faults = resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
-    assert faults < 5 * _PAGES  # else all ten are faulted in, page by page
+    faults = []
+    for _ in range(3):  # a busy system may take pages back meanwhile, hardly in each round
+        before = resource.getrusage(resource.RUSAGE_THREAD).ru_minflt
+        for _ in range(10):
+            torch.ones(NUM_ELEMENTS)
+        faults.append(resource.getrusage(resource.RUSAGE_THREAD).ru_minflt - before)
+    assert min(faults) < 5 * _PAGES  # else all ten are faulted in, page by page
 
 
 def test_a_c_library_without_such_settings_is_left_alone(monkeypatch):
