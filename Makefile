@@ -2,7 +2,7 @@
 # make test-slow: tests that kill processes again and again, some half an hour on two cores.
 # make test-cluster: nodes, drivers, jobs, notebooks and sweeps on real Ray clusters that come and go,
 # some half an hour, most of it waiting.
-# make fuzz: thousands of damaged configs, tables and paths of classes, some four minutes.
+# make fuzz: thousands of damaged configs, tables and paths of classes, a minute on two idle cores.
 # make docs: build the site with its API reference into build/site; a broken link is an error.
 # make wheel: build sdist and wheel into dist/, and run the quickstart from the wheel alone, in an
 # environment and a folder of their own.
