@@ -180,7 +180,7 @@ class Engine:
     def test(self) -> dict[str, float]:
         """Loads the best weights back and evaluates the test split with them.
 
-        `diagnostics` then are of the test, or of the validation where there is no test.
+        `diagnostics` then are of the test split, or of the validation split in its absence.
         """
         self.best.restore(self.optimization.module)
         described, limits = self.task.diagnostics(), self.config.training

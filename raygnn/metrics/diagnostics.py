@@ -107,12 +107,7 @@ class Calibration(Diagnostic):
         probability, predicted = prediction.double().softmax(dim=-1).max(dim=-1)
         is_right = (predicted == target.flatten()).double()
         bins = (probability * _NUM_BINS).long().clamp(0, _NUM_BINS - 1)
-        sums = probability.new_zeros((3, _NUM_BINS))
-        for row, values in zip(
-            sums, (torch.ones_like(is_right), is_right, probability), strict=True
-        ):
-            row.index_add_(0, bins, values)
-        return sums.flatten()
+        return _sums_by_bin(bins, _NUM_BINS, is_right, probability)
 
     def _of_state(self, state: Tensor) -> dict[str, Any]:
         """`error`, and by bin that has rows `rows`, `accuracy` and `confidence`."""
@@ -146,11 +141,8 @@ class ErrorsByValue(Diagnostic):
         """Sums, by bin: rows, actual and predicted values, absolute errors."""
         predicted, actual = prediction.flatten().double(), target.flatten().double()
         bins = torch.bucketize(actual, self._bounds.to(actual.device), right=True)
-        sums = actual.new_zeros((4, len(self._bounds) + 1))
-        columns = (torch.ones_like(actual), actual, predicted, (predicted - actual).abs())
-        for row, values in zip(sums, columns, strict=True):
-            row.index_add_(0, bins, values)
-        return sums.flatten()
+        errors = (predicted - actual).abs()
+        return _sums_by_bin(bins, len(self._bounds) + 1, actual, predicted, errors)
 
     def _of_state(self, state: Tensor) -> dict[str, Any]:
         """By bin that has rows: `rows`, the means `actual` and `predicted`, and `mae`."""
@@ -163,3 +155,16 @@ class ErrorsByValue(Diagnostic):
             "predicted": predicted,
             "mae": error,
         }
+
+
+def _sums_by_bin(bins: Tensor, num_bins: int, *columns: Tensor) -> Tensor:
+    """float64 [(1 + num_columns) * num_bins], by bin the number of rows and the columns' sums.
+
+    Args:
+        bins: int64 [num_rows].
+        columns: float64 [num_rows], at least one.
+    """
+    sums = columns[0].new_zeros((1 + len(columns), num_bins))
+    for row, values in zip(sums, (torch.ones_like(columns[0]), *columns), strict=True):
+        row.index_add_(0, bins, values)
+    return sums.flatten()

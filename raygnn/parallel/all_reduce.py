@@ -138,10 +138,9 @@ class GradientReducer:
     def _sum_over_ranks(self, local: LocalTotals) -> list[float]:
         """Leaves the sums in every `.grad`, and returns the totals, as `_totals_of` has them."""
         buffer = collectives.all_reduce_sum(self._pack(local))
-        *parts, beside, last = buffer.split(self._sizes)
+        beside, last = buffer.split(self._sizes)[-2:]
         self._beside.copy_(beside)
-        for parameter, part in zip(self._parameters, parts, strict=True):
-            parameter.grad = part.view(parameter.shape).to(parameter.dtype)
+        give_gradients(self._parameters, buffer[: -len(beside) - len(last)])
         return last.tolist()
 
     def _pack(self, local: LocalTotals) -> Tensor:
@@ -196,6 +195,13 @@ def take_gradients(parameters: Sequence[nn.Parameter], buffer: Tensor, *, failed
         else:
             part.copy_(parameter.grad.reshape(-1))
         parameter.grad = None
+
+
+def give_gradients(parameters: Sequence[nn.Parameter], buffer: Tensor) -> None:
+    """Makes a buffer that `take_gradients` has filled the gradients again."""
+    parts = buffer.split([p.numel() for p in parameters])
+    for parameter, part in zip(parameters, parts, strict=True):
+        parameter.grad = part.view(parameter.shape).to(parameter.dtype)
 
 
 class SparseGradients:

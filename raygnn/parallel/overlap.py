@@ -10,7 +10,13 @@ from torch import Tensor, nn
 
 from raygnn.errors import TrainingError
 from raygnn.parallel import collectives
-from raygnn.parallel.all_reduce import GradientReducer, LocalTotals, StepTotals, take_gradients
+from raygnn.parallel.all_reduce import (
+    GradientReducer,
+    LocalTotals,
+    StepTotals,
+    give_gradients,
+    take_gradients,
+)
 
 #: As of torch's DistributedDataParallel: large against what a collective costs, small against all.
 _BUCKET_BYTES = 25 << 20
@@ -77,9 +83,7 @@ class OverlappingReducer(GradientReducer):
         self._beside.copy_(last[: len(beside)])
         for bucket in self._buckets:
             assert bucket.arrive is not None
-            parts = bucket.arrive().split([p.numel() for p in bucket.parameters])
-            for parameter, part in zip(bucket.parameters, parts, strict=True):
-                parameter.grad = part.view(parameter.shape).to(parameter.dtype)
+            give_gradients(bucket.parameters, bucket.arrive())
         return last[len(beside) :].tolist()
 
     def _cut_buckets(self) -> list[_Bucket]:

@@ -13,12 +13,12 @@ import numpy as np
 from raygnn.data.arrays import sync_folder
 from raygnn.data.bundle import Bundle, SparseColumn
 from raygnn.data.bundle_check import check_part_arrays
-from raygnn.data.bundle_record import RECORD_NAME, BundleRecord
+from raygnn.data.bundle_record import BundleRecord
 from raygnn.data.cache import build_once
 from raygnn.data.edge_types import EdgeType
 from raygnn.data.ingest.build_bundle import bundle_folder
 from raygnn.data.partition.record import PartitionRecord, check_part, check_parts, part_folder
-from raygnn.data.partition.whole import absolute_folder, join_nodes
+from raygnn.data.partition.whole import absolute_folder, is_whole, join_nodes
 from raygnn.errors import DataError
 
 
@@ -38,8 +38,7 @@ class Outline(Bundle):
             DataError: a part is missing, damaged, or of another partition.
         """
         place = absolute_folder(folder)
-        record = check_parts(place)
-        parts = [part_folder(place, part) for part in range(record.num_parts)]
+        record, parts = check_parts(place)
 
         def build(target: Path) -> None:
             nodes = {}
@@ -52,7 +51,12 @@ class Outline(Bundle):
             replace(record.whole, nodes=nodes, label_edges=()).save(target)
 
         path = bundle_folder(cache_dir) / f"{record.fingerprint}-outline"
-        build_once(path, build, "the outline of the graph", is_whole=_is_whole)
+        build_once(
+            path,
+            build,
+            "the outline of the graph",
+            is_whole=lambda built: is_whole(built, BundleRecord.load),
+        )
         return cls.open(path)
 
     @classmethod
@@ -125,13 +129,3 @@ class Part(Bundle):
         if isinstance(type_, str):
             return self.record.first_ids(type_)[self.number]
         return self.record.first_edges(type_)[self.number]
-
-
-def _is_whole(path: Path) -> bool:
-    if not (path / RECORD_NAME).exists():
-        return False
-    try:
-        BundleRecord.load(path)
-    except DataError:
-        return False
-    return True

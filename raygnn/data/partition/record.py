@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -65,17 +66,11 @@ class PartitionRecord:
 
     def first_ids(self, node_type: str) -> list[int]:
         """First dense id of each part, and the number of nodes."""
-        first = [0]
-        for count in self.nodes[node_type]:
-            first.append(first[-1] + count)
-        return first
+        return list(accumulate(self.nodes[node_type], initial=0))
 
     def first_edges(self, edge_type: EdgeType) -> list[int]:
         """CSC position of the first edge of each part, and the number of edges."""
-        first = [0]
-        for count in self.counts_of(edge_type).counts:
-            first.append(first[-1] + count)
-        return first
+        return list(accumulate(self.counts_of(edge_type).counts, initial=0))
 
     def counts_of(self, edge_type: EdgeType) -> EdgeCounts:
         """The edges of a type by part."""
@@ -124,16 +119,19 @@ def save_part(folder: Path, fingerprint: str, part: int) -> None:
     write_text(folder / PART_NAME, json.dumps(content, indent=1))
 
 
-def check_parts(folder: Path) -> PartitionRecord:
+def check_parts(folder: Path) -> tuple[PartitionRecord, list[Path]]:
     """Reads the record of a partitioned graph, and checks that all of its parts are there.
 
+    Returns:
+        The record, and the folders of the parts.
     Raises:
         DataError: a part is missing, damaged, or of another partition.
     """
     record = PartitionRecord.load(folder)
-    for part in range(record.num_parts):
-        check_part(part_folder(folder, part), record.fingerprint, part)
-    return record
+    parts = [part_folder(folder, part) for part in range(record.num_parts)]
+    for number, part in enumerate(parts):
+        check_part(part, record.fingerprint, number)
+    return record, parts
 
 
 def check_part(folder: Path, fingerprint: str, part: int) -> None:

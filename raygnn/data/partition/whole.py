@@ -18,7 +18,7 @@ from raygnn.data.cache import build_once
 from raygnn.data.id_map import BYTES, IDS, OFFSETS, IdKind, build_index
 from raygnn.data.ingest.build_bundle import bundle_folder
 from raygnn.data.ingest.edge_plan import edge_folder
-from raygnn.data.partition.record import PartitionRecord, check_parts, part_folder
+from raygnn.data.partition.record import PartitionRecord, check_parts
 from raygnn.errors import DataError
 
 
@@ -38,15 +38,14 @@ def open_partitioned(
         DataError: a part is missing, damaged, or of another partition.
     """
     place = absolute_folder(folder)
-    record = check_parts(place)
-    parts = [part_folder(place, part) for part in range(record.num_parts)]
+    record, parts = check_parts(place)
 
     def build(target: Path) -> None:
         progress(f"joining {record.num_parts} parts of {place}")
         _join(record, parts, target)
 
     path = bundle_folder(cache_dir) / record.fingerprint
-    build_once(path, build, is_whole=_is_whole)
+    build_once(path, build, is_whole=lambda built: is_whole(built, _check_bundle))
     return Bundle.open(path)
 
 
@@ -55,14 +54,23 @@ def absolute_folder(folder: str | os.PathLike[str]) -> Path:
     return Path(os.fspath(folder)).expanduser().absolute()
 
 
-def _is_whole(path: Path) -> bool:
+def is_whole(path: Path, check: Callable[[Path], object]) -> bool:
+    """Whether a folder of the cache has its record, and is as it was built.
+
+    Args:
+        check: raises a DataError where it is not.
+    """
     if not (path / BUNDLE_NAME).exists():
         return False
     try:
-        check_arrays(Bundle.open(path))
+        check(path)
     except DataError:
         return False
     return True
+
+
+def _check_bundle(path: Path) -> None:
+    check_arrays(Bundle.open(path))
 
 
 def _join(record: PartitionRecord, parts: Sequence[Path], target: Path) -> None:
@@ -76,7 +84,7 @@ def _join(record: PartitionRecord, parts: Sequence[Path], target: Path) -> None:
         _join_edges(labels.columns, parts, labels.folder, target)
     sync_folder(target)
     replace(record.whole, nodes=nodes).save(target)
-    check_arrays(Bundle.open(target))
+    _check_bundle(target)
 
 
 def join_nodes(record: NodeRecord, parts: Sequence[Path], target: Path) -> NodeRecord:
