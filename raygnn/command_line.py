@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import argparse
+import os
 import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import NoReturn
 
 from raygnn.config import LoadedConfig, load_config
+from raygnn.console import print_json, print_nothing, printing
 from raygnn.data.filesystem import is_storage_error, redact
 from raygnn.early_interrupts import exit_normally
 from raygnn.errors import ConfigError, RaygnnError
@@ -20,7 +23,46 @@ def config_parser(prog: str, usage: str) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog=prog, usage=usage, allow_abbrev=False)
     parser.add_argument("--print-config", action="store_true", help="print all keys and stop")
     add_allow_module(parser)
+    add_output_options(parser)
     return parser
+
+
+def add_output_options(parser: argparse.ArgumentParser) -> None:
+    """Adds `--quiet` and `--log-format`."""
+    parser.add_argument("--quiet", action="store_true", help="print warnings and errors only")
+    parser.add_argument(
+        "--log-format",
+        choices=["text", "json"],
+        help="text: a line for each event, on a terminal too, where training else shows a live "
+        "view; json: a JSON object on each line, docs/training.md lists its keys",
+    )
+
+
+@contextmanager
+def printing_as(options: argparse.Namespace, *, live: bool = False) -> Iterator[None]:
+    """Prints for the length of a block what `--quiet` and `--log-format` ask for.
+
+    Args:
+        live: where nothing is asked for, shows a live view on a terminal.
+    """
+    if options.quiet:
+        with printing(print_nothing):
+            yield
+    elif options.log_format == "json":
+        with printing(print_json):
+            yield
+    elif live and options.log_format is None and shows_live_view():
+        from raygnn.live_view import live_view
+
+        with live_view() as printer, printing(printer):
+            yield
+    else:
+        yield
+
+
+def shows_live_view() -> bool:
+    """Whether stdout is a terminal that can move its cursor."""
+    return sys.stdout is not None and sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
 
 
 def add_allow_module(

@@ -1,26 +1,128 @@
-"""The lines that raygnn prints: short, one event each, readable in a terminal and in a log."""
+"""What raygnn prints: short lines, one event each, for a terminal, a log or a program."""
 
 from __future__ import annotations
 
+import json
+import math
 import os
 import sys
 import time
-from contextlib import suppress
-from typing import TextIO
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from typing import Any, TextIO
 
-#: How each line begins.
+#: How each line begins, and how an event that a worker sends to its driver does.
 LINE_START = "[raygnn"
+EVENT_START = "[raygnn-event] "
 
 _label = ""
 
 
-def say(text: str) -> None:
-    """Prints one line at once, also where the output is a file.
+@dataclass(frozen=True)
+class Event:
+    """One thing that raygnn says.
+
+    Attributes:
+        kind: `message`, or what `values` are of: docs/training.md lists the kinds.
+        text: the line of it; empty where only `values` change, which a live view shows.
+        label: what it is of, as the name of a trial.
+        values: JSON values by name.
+    """
+
+    kind: str
+    text: str
+    label: str = ""
+    values: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def line(self) -> str:
+        """As a log shows it."""
+        start = f"{LINE_START} {self.label}" if self.label else LINE_START
+        return f"{start}] {self.text}"
+
+
+def print_text(event: Event) -> None:
+    """Prints an event as a line."""
+    if event.text:
+        say_line(event.line)
+
+
+def print_json(event: Event) -> None:
+    """Prints an event as a JSON object on a line; numbers that are not finite become null."""
+    if not event.text:
+        return
+    now = datetime.now(UTC).isoformat(timespec="milliseconds")
+    label = {"label": event.label} if event.label else {}
+    found = {"time": now, "event": event.kind, **label, "text": event.text, **event.values}
+    say_line(json.dumps(_finite(found)))
+
+
+def print_nothing(event: Event) -> None:
+    """Prints warnings only."""
+    if event.kind == "warning":
+        print_text(event)
+
+
+def send_to_driver(event: Event) -> None:
+    """Prints an event as `pass_on` reads it, in a worker whose driver does not print lines."""
+    say_line(EVENT_START + json.dumps(_finite(asdict(event))))
+
+
+Printer = Callable[[Event], None]
+
+_printer: Printer = print_text
+
+
+def print_with(printer: Printer) -> None:
+    """Sets how this process prints what it and its workers say; `print_text` at first."""
+    global _printer
+    _printer = printer
+
+
+@contextmanager
+def printing(printer: Printer) -> Iterator[None]:
+    """Prints in another way for the length of a block."""
+    before = _printer
+    print_with(printer)
+    try:
+        yield
+    finally:
+        print_with(before)
+
+
+def prints_lines() -> bool:
+    """Whether this process prints events as lines, so that its workers may do so too."""
+    return _printer is print_text
+
+
+def prints_json() -> bool:
+    """Whether this process prints nothing on stdout but JSON."""
+    return _printer is print_json
+
+
+def say(text: str, kind: str = "message", **values: Any) -> None:
+    """Prints an event at once, also where the output is a file.
 
     No output is worth a run: letters that it cannot take become question marks, and lines that it
     does not take, as of a full disk or a closed pipe, are lost.
     """
-    say_line(f"{LINE_START} {_label}] {text}" if _label else f"{LINE_START}] {text}")
+    _printer(Event(kind, text, _label, values))
+
+
+def warn(text: str) -> None:
+    """Prints what may make a result worthless, or costs much."""
+    say(f"warning: {text}", "warning")
+
+
+def pass_on(line: str) -> None:
+    """Prints what a worker has said, whose line begins with `LINE_START`."""
+    if line.startswith(EVENT_START):
+        _printer(Event(**json.loads(line.removeprefix(EVENT_START))))
+        return
+    label, _, text = line.removeprefix(LINE_START).partition("] ")
+    _printer(Event("message", text, label.strip()))
 
 
 def label_lines(label: str) -> None:
@@ -38,6 +140,15 @@ def say_line(line: str) -> None:
     encoding = stream.encoding or "utf-8"
     with suppress(OSError):
         _write(stream, f"{line}\n".encode(encoding, "replace").decode(encoding))
+
+
+def _finite(value: Any) -> Any:
+    """A JSON value with null for each number that is not finite."""
+    if isinstance(value, Mapping):
+        return {name: _finite(entry) for name, entry in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(entry) for entry in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def show(text: str) -> None:
@@ -64,6 +175,26 @@ def show_duration(seconds: float) -> str:
     if seconds < 90:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 90 * 60 else f"{seconds / 3600:.1f} h"
+
+
+def show_performance(metrics: Mapping[str, float]) -> str:
+    """The `perf/...` of a log window in a few words."""
+    texts = {
+        "perf/seeds_per_s": lambda value: f"{compact(value)} seeds/s",
+        "perf/edges_per_s": lambda value: f"{compact(value)} edges/s",
+        "perf/loader_wait_share": lambda value: f"loader wait {value:.0%}",
+        "perf/memory_bytes": lambda value: f"{compact(value)}B",
+        "perf/cuda_memory_bytes": lambda value: f"GPU {compact(value)}B",
+    }
+    return "  ".join(text(metrics[name]) for name, text in texts.items() if name in metrics)
+
+
+def compact(value: float) -> str:
+    """Three digits and a decimal prefix: 12345 is 12.3k."""
+    for factor, prefix in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if abs(value) >= 0.9995 * factor:  # what would round to 1000 of the prefix below
+            return f"{value / factor:.3g}{prefix}"
+    return f"{value:.3g}"
 
 
 class Pace:

@@ -9,7 +9,13 @@ from dataclasses import dataclass, replace
 from os import PathLike, fspath
 from typing import TYPE_CHECKING, Any
 
-from raygnn.command_line import add_allow_module, exit_process, exit_status_of
+from raygnn.command_line import (
+    add_allow_module,
+    add_output_options,
+    exit_process,
+    exit_status_of,
+    printing_as,
+)
 from raygnn.console import show
 from raygnn.data.appended_tables import AppendedTables, append_tables
 from raygnn.data.tables.files import list_files
@@ -237,7 +243,8 @@ def _infer(
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command line and returns its exit status, as `raygnn.train` does."""
     options, rest = _parser().parse_known_args(argv)
-    return exit_status_of(lambda: _run(options, rest), interrupted="nothing was written")
+    with printing_as(options):
+        return exit_status_of(lambda: _run(options, rest), interrupted="nothing was written")
 
 
 def _run(options: argparse.Namespace, rest: Sequence[str]) -> None:
@@ -369,6 +376,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     add("--overwrite", action="store_true", help="replace the output of an earlier call")
     add_allow_module(parser)
+    add_output_options(parser)
     return parser
 
 

@@ -9,6 +9,7 @@ from raygnn.config import LoadedConfig
 from raygnn.outputs.run_folder import RunFolder
 
 if TYPE_CHECKING:
+    from raygnn.config.training_section import Training
     from raygnn.loops.model_spec import ModelSpec
     from raygnn.sampling.parts import PartitionedGraph
 
@@ -21,12 +22,13 @@ class TrainJob:
         spec: what the model reads and gives; None where the task finds it in the workers, as one
             of the user's own.
         parts: of a partitioned graph, whose outline then is the bundle.
-        dry_run: after the first checkpoint, restore it and compare.
+        tried: of a dry run, the limits of the run that it tries. It restores its checkpoint and
+            compares, and estimates what the whole run takes.
     """
 
     loaded: LoadedConfig
     folder: RunFolder
     bundle_path: str
     spec: ModelSpec | None = None
-    dry_run: bool = False
+    tried: Training | None = None
     parts: PartitionedGraph | None = None

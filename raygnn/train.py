@@ -9,7 +9,13 @@ from functools import partial
 from os import PathLike
 from typing import TYPE_CHECKING, Any
 
-from raygnn.command_line import config_parser, exit_process, exit_status_of, load_from_arguments
+from raygnn.command_line import (
+    config_parser,
+    exit_process,
+    exit_status_of,
+    load_from_arguments,
+    printing_as,
+)
 from raygnn.config import config_json_schema, load_config
 from raygnn.console import show
 from raygnn.errors import ConfigError
@@ -73,6 +79,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     start resumes it.
     """
     options, rest = _parser().parse_known_args(argv)
+    with printing_as(options, live=True):
+        return _exit_status(options, rest)
+
+
+def _exit_status(options: argparse.Namespace, rest: Sequence[str]) -> int:
     return exit_status_of(
         lambda: _run(options, rest),
         interrupted="the same command resumes from the last checkpoint, if there is one",
@@ -109,8 +120,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--dry-run",
         action="store_true",
-        help="run one batch of training, validation and test, write and restore a checkpoint; keep "
-        "nothing",
+        help="run some steps, validation and test, write and restore a checkpoint, keep nothing, "
+        "and estimate time and memory of the whole run",
     )
     parser.add_argument(
         "--export",

@@ -7,7 +7,13 @@ from collections.abc import Mapping, Sequence
 from os import PathLike
 from typing import TYPE_CHECKING, Any
 
-from raygnn.command_line import config_parser, exit_process, exit_status_of, load_from_arguments
+from raygnn.command_line import (
+    config_parser,
+    exit_process,
+    exit_status_of,
+    load_from_arguments,
+    printing_as,
+)
 from raygnn.console import show
 
 if TYPE_CHECKING:
@@ -55,10 +61,11 @@ def sweep(
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command line and returns its exit status, as `raygnn.train` does."""
     options, rest = config_parser("python -m raygnn.tune", _USAGE).parse_known_args(argv)
-    return exit_status_of(
-        lambda: _run(options, rest),
-        interrupted="started again under the same run.name, the sweep resumes",
-    )
+    with printing_as(options):
+        return exit_status_of(
+            lambda: _run(options, rest),
+            interrupted="started again under the same run.name, the sweep resumes",
+        )
 
 
 def _run(options: argparse.Namespace, rest: Sequence[str]) -> None:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from raygnn import __version__
 from raygnn.config import LoadedConfig, build, resolve
-from raygnn.console import say
+from raygnn.console import say, warn
 from raygnn.data.bundle import Bundle
 from raygnn.data.filesystem import absolute, is_storage_error, join
 from raygnn.data.partition.part import Outline
@@ -25,15 +25,16 @@ from raygnn.loops.context import WorkerContext
 from raygnn.loops.engine import Engine
 from raygnn.loops.process import prepare_process
 from raygnn.loops.task import Task, TaskEnvironment
-from raygnn.outputs.advice import Advice, baseline_lines, verdicts
+from raygnn.outputs.advice import Advice, say_baselines, verdicts
 from raygnn.outputs.checkpoints.checkpointer import Checkpointer
 from raygnn.outputs.checkpoints.warm_start import warm_start
+from raygnn.outputs.estimate import Estimate
 from raygnn.outputs.history import HistoryWriter, LogRows
 from raygnn.outputs.model_export import write_model
 from raygnn.outputs.profiler import Profiler
 from raygnn.outputs.progress import Progress, Throughput, num_parameters
 from raygnn.outputs.report import build_report
-from raygnn.outputs.run_folder import RunStatus
+from raygnn.outputs.run_folder import RunFolder, RunStatus
 from raygnn.outputs.usage import usage
 from raygnn.parallel import collectives
 from raygnn.parallel.agreement import agreement, describe, run_and_sync_errors
@@ -67,12 +68,14 @@ def _run(job: TrainJob, context: WorkerContext, callbacks: Sequence[Callback]) -
         saver = None if config.checkpoint.policy == "none" else checkpointer
         throughput, logged, advice = Throughput(), LogRows(), Advice()
         watching = [throughput, logged, *callbacks, *_callbacks(job), checkpointer, advice]
+        estimate = None if job.tried is None else Estimate(job.tried)
+        watching += [] if estimate is None else [estimate]
         engine = Engine(task, loaded, context, watching, saver, _initialization(loaded))
         try:
             checkpointer.restore(engine, _resume(loaded))
             _record_start(job, context, engine.resumed_from, engine.position.step)
             engine.train()
-            if job.dry_run:
+            if job.tried is not None:
                 _check_restore(engine, checkpointer)
             test = engine.test()
             # From rank 0, since clocks differ between ranks, and it is the one that reads files.
@@ -81,6 +84,8 @@ def _run(job: TrainJob, context: WorkerContext, callbacks: Sequence[Callback]) -
                 if context.rank == 0:
                     measured = {**test, **throughput.totals(), **advice.metrics()}
                     metrics = _final_metrics(job, engine, measured)
+                    if estimate is not None:
+                        metrics["estimate"] = estimate.values(engine)
             metrics = collectives.broadcast_object(metrics)
         except PreemptedError:
             raise
@@ -186,7 +191,7 @@ def _final_metrics(job: TrainJob, engine: Engine, measured: dict[str, float]) ->
         **measured,
         **engine.diagnostics,
         "best_step": best.position.step,
-        "best_epoch": best.position.epoch,
+        "best_epoch": best.position.current_epoch,
         "step": position.step,
         "epoch": position.epoch,
         "samples": position.samples,
@@ -219,18 +224,30 @@ def _write_outputs(
         report = replace(report, usage=usage(folder.uri, loaded, spec))
     folder.write(folder.report_uri, report.html())
     folder.write_state(RunStatus.FINISHED, loaded, engine.stop_reason)
+    if job.tried is not None:  # what was learned in a few steps, and files that are deleted
+        return
     shown = {k: v for k, v in metrics.items() if k.startswith("test/")}
-    say("test: " + "  ".join(f"{name} {value:.4f}" for name, value in shown.items()))
-    for line in (*baseline_lines(metrics, "test"), *verdicts(metrics)):
-        say(line)
-    say(f"model       {model_uri}")
-    say(f"metrics     {folder.metrics_uri}")
-    say(f"history     {folder.history_uri}")
-    say(f"report      {folder.report_uri}")
-    say(f"logs        {folder.logs_uri}")
-    say(f"checkpoints {folder.checkpoints_uri}")
-    if report.usage:
-        say("use it      " + report.usage.replace("\n", "; "))
+    text = "  ".join(f"{name} {value:.4f}" for name, value in shown.items())
+    say(f"test: {text}", "test", metrics=shown)
+    say_baselines(metrics, "test")
+    for line in verdicts(metrics):
+        warn(line)
+    _say_outputs(folder, model_uri, report.usage)
+
+
+def _say_outputs(folder: RunFolder, model_uri: str, usage: str) -> None:
+    outputs = {
+        "model": model_uri,
+        "metrics": folder.metrics_uri,
+        "history": folder.history_uri,
+        "report": folder.report_uri,
+        "logs": folder.logs_uri,
+        "checkpoints": folder.checkpoints_uri,
+    }
+    for what, uri in outputs.items():
+        say(f"{what:<12}{uri}", "output", what=what, uri=uri)
+    if usage:
+        say("use it      " + usage.replace("\n", "; "))
 
 
 def _write_failure(
@@ -251,11 +268,11 @@ def _write_failure(
             folder.write(folder.report_uri, report.html())
             folder.write_state(RunStatus.FAILED, job.loaded)
     except RunError as second:
-        say(f"the failure is not written into the run folder: {second}")
+        warn(f"the failure is not written into the run folder: {second}")
     except Exception as second:
         if not is_storage_error(second):
             raise
-        say(f"the failure cannot be written into the run folder: {describe(second)}")
+        warn(f"the failure cannot be written into the run folder: {describe(second)}")
 
 
 def _is_nan(value: Any) -> bool:

@@ -253,7 +253,7 @@ class Engine:
         local.failed = failure is not None
         totals = self.reducer.reduce(local)
         if totals.failed_ranks:
-            where = f"training, epoch {epoch}, batches {indices[0]} to {indices[-1]}"
+            where = f"training, epoch {epoch + 1}, batches {indices[0]} to {indices[-1]}"
             raise_if_any_failed(failure, where)
         if self.grad_reduction.divides and totals.divisor:
             self.reducer.scale(1.0 / totals.divisor)
@@ -315,7 +315,7 @@ class Engine:
                 self.task, "val", limit, self.metrics, self._watch_validation, self._moment()
             )
         metrics = {**means, **reduced}
-        where = {"step": self.position.step, "epoch": self.position.epoch}
+        where = {"step": self.position.step, "epoch": self.position.current_epoch}
         rates = self.optimization.learning_rates()
         record = {**where, "samples": self.position.samples, **rates, **metrics}
         self.history.append({**record, "time_s": round(self.training_time_s, 3)})
@@ -323,7 +323,7 @@ class Engine:
         return metrics
 
     def _moment(self) -> str:
-        return f"epoch {self.position.epoch}, step {self.position.step}"
+        return f"epoch {self.position.current_epoch}, step {self.position.step}"
 
     def _watch_validation(
         self, outputs: Iterator[EvalOutput], num_batches: int
@@ -395,7 +395,7 @@ class Engine:
         then = "Started again, the run goes on from there."
         if self._save is None:
             then = "No checkpoint is kept (checkpoint.policy: none): it would start from scratch."
-        where = f"step {self.position.step}, epoch {self.position.epoch}"
+        where = f"step {self.position.step}, epoch {self.position.current_epoch}"
         return f"The run was stopped by {self.interrupted_by} after {where}. {then}"
 
     def _check_finite(self, totals: StepTotals) -> None:

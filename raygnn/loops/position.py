@@ -38,6 +38,11 @@ class Position:
             batch_in_epoch=0 if finished else in_epoch,
         )
 
+    @property
+    def current_epoch(self) -> int:
+        """The epoch of the last step, counted from 1; 1 before the first step."""
+        return max(1, self.epoch + (self.batch_in_epoch > 0))
+
     def state_dict(self) -> dict[str, int]:
         return asdict(self)
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from raygnn.console import count, say
+from raygnn.console import count, say, warn
 from raygnn.data.edge_types import EdgeType, type_name
 from raygnn.loops.baselines import Baselines
 from raygnn.loops.callbacks import Callback
@@ -42,9 +42,8 @@ class Advice(Callback):
         self._find_baselines(engine, "val", engine.config.training.num_val_batches)
         if engine.context.rank == 0:
             for text in self._warnings:
-                say(f"warning: {text}")
-            for line in baseline_lines(self._metrics, "val"):
-                say(line)
+                warn(text)
+            say_baselines(self._metrics, "val")
 
     def on_test_end(self, engine: Engine, metrics: dict[str, float]) -> None:
         found = self._find_baselines(engine, "test", engine.config.training.num_test_batches)
@@ -94,19 +93,18 @@ def baselines_of(metrics: Mapping[str, Any], split: str = "") -> dict[str, dict[
     return found
 
 
-def baseline_lines(metrics: Mapping[str, Any], split: str) -> list[str]:
-    """A line for each guess."""
-    return [
-        f"baseline {guess}: " + "  ".join(f"{name} {value:.4f}" for name, value in of_guess.items())
-        for guess, of_guess in baselines_of(metrics, f"{split}/").items()
-    ]
+def say_baselines(metrics: Mapping[str, Any], split: str) -> None:
+    """Prints a line for each guess."""
+    for guess, of_guess in baselines_of(metrics, f"{split}/").items():
+        shown = "  ".join(f"{name} {value:.4f}" for name, value in of_guess.items())
+        say(f"baseline {guess}: {shown}", "baseline", baseline=guess, metrics=of_guess)
 
 
 def verdicts(metrics: Mapping[str, Any]) -> list[str]:
     """The sentence on a model that is no better than its baselines; none where it is."""
     text = metrics["no_better_than_baseline"]
     rule = "the model is not better than a baseline by two standard errors in"
-    return [f"warning: {rule} {text}"] if text else []
+    return [f"{rule} {text}"] if text else []
 
 
 def _few_steps(engine: Engine) -> list[str]:

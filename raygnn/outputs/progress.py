@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import psutil
 import torch
 
-from raygnn.console import count, say, show_duration
+from raygnn.console import count, prints_lines, say, show_duration, show_performance
 from raygnn.loops.callbacks import Callback
 
 if TYPE_CHECKING:
@@ -22,37 +22,76 @@ _MAX_SHOWN = 6
 _BARS = "▁▂▃▄▅▆▇█"
 
 
+#: Between two pictures of how far training is, which only a live view shows.
+_SHOW_EVERY_S = 0.5
+
+
 class Progress(Callback):
-    """Prints on rank 0: a line per log period and one per validation, with the curve so far."""
+    """Says on rank 0 how training goes: an event per log period and one per validation.
+
+    Where nobody reads lines but a live view, it also says how far it is, twice a second.
+    """
+
+    def __init__(self) -> None:
+        self._shown_s = 0.0
 
     def on_train_start(self, engine: Engine) -> None:
         if engine.context.rank == 0:
+            where = f"{engine.context.world_size} worker(s), {engine.context.device}"
             say(
-                f"training on {engine.context.world_size} worker(s), {engine.context.device}: "
-                f"{num_parameters(engine):,} parameters, {show_global_batch(engine)}, "
-                f"{count(engine.steps_per_epoch, 'step')} an epoch"
+                f"training on {where}: {num_parameters(engine):,} parameters, "
+                f"{show_global_batch(engine)}, {count(engine.steps_per_epoch, 'step')} an epoch",
+                "start",
+                workers=engine.context.world_size,
+                device=str(engine.context.device),
+                parameters=num_parameters(engine),
+                steps_per_epoch=engine.steps_per_epoch,
+                monitor=engine.best.tracker.monitor,
+                mode=engine.best.tracker.mode,
+                **_position(engine),
             )
             if engine.task.loss_unit is not None:
                 say(f"losses are of {engine.task.loss_unit}")
 
+    def on_train_step_end(self, engine: Engine, totals: StepTotals) -> None:
+        if engine.context.rank == 0 and not prints_lines():
+            self._show(engine)
+
+    def on_validation_start(self, engine: Engine) -> None:
+        if engine.context.rank == 0 and not prints_lines():
+            say("", "progress", phase="validation", **_position(engine))
+
+    def _show(self, engine: Engine) -> None:
+        now_s = time.monotonic()
+        if now_s - self._shown_s >= _SHOW_EVERY_S:
+            self._shown_s = now_s
+            say("", "progress", phase="training", **_position(engine))
+
     def on_log(self, engine: Engine, metrics: dict[str, float]) -> None:
         if engine.context.rank == 0:
             texts = [_show(metrics), show_performance(metrics), _left(engine)]
-            say(" | ".join([_where(engine), *filter(None, texts)]))
+            text = " | ".join([_where(engine), *filter(None, texts)])
+            say(text, "step", **_position(engine), metrics=metrics)
 
     def on_validation_end(self, engine: Engine, metrics: dict[str, float]) -> None:
         if engine.context.rank == 0:
-            tracker = engine.best.tracker
-            curve = [row[tracker.monitor] for row in engine.history if tracker.monitor in row]
-            values = _show(metrics, tracker.monitor)
-            say(f"{_where(engine)} | {values} | {tracker.monitor} {sparkline(curve)}")
+            monitor = engine.best.tracker.monitor
+            curve = [row[monitor] for row in engine.history if monitor in row]
+            text = f"{_where(engine)} | {_show(metrics, monitor)} | {monitor} {sparkline(curve)}"
+            say(text, "validation", **_position(engine), metrics=metrics)
 
     def on_train_end(self, engine: Engine) -> None:
         if engine.context.rank == 0:
             best = engine.best
             say(
                 f"stopped by {engine.stop_reason}; best {best.tracker.monitor} "
-                f"{best.tracker.best:.4f} at step {best.position.step}"
+                f"{best.tracker.best:.4f} in epoch {best.position.current_epoch}, step "
+                f"{best.position.step}",
+                "end",
+                **_position(engine),
+                reason=engine.stop_reason,
+                best_epoch=best.position.current_epoch,
+                best_step=best.position.step,
             )
 
 
@@ -64,26 +103,6 @@ def sparkline(values: Sequence[float], width: int = 24) -> str:
     low, high = min(shown), max(shown)
     scale = (len(_BARS) - 1) / (high - low) if high > low else 0.0
     return "".join(_BARS[round((value - low) * scale)] for value in shown)
-
-
-def show_performance(metrics: dict[str, float]) -> str:
-    """The `perf/...` of a log window in a few words."""
-    texts = {
-        "perf/seeds_per_s": lambda value: f"{compact(value)} seeds/s",
-        "perf/edges_per_s": lambda value: f"{compact(value)} edges/s",
-        "perf/loader_wait_share": lambda value: f"loader wait {value:.0%}",
-        "perf/memory_bytes": lambda value: f"{compact(value)}B",
-        "perf/cuda_memory_bytes": lambda value: f"GPU {compact(value)}B",
-    }
-    return "  ".join(text(metrics[name]) for name, text in texts.items() if name in metrics)
-
-
-def compact(value: float) -> str:
-    """Three digits and a decimal prefix: 12345 is 12.3k."""
-    for factor, prefix in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
-        if abs(value) >= 0.9995 * factor:  # what would round to 1000 of the prefix below
-            return f"{value / factor:.3g}{prefix}"
-    return f"{value:.3g}"
 
 
 def show_global_batch(engine: Engine) -> str:
@@ -108,13 +127,31 @@ def num_parameters(engine: Engine) -> int:
     return sum(p.numel() for p in engine.optimization.module.parameters() if p.requires_grad)
 
 
+def _position(engine: Engine) -> dict[str, Any]:
+    """Where training is: what events on it have in common.
+
+    Returns:
+        `epoch` (from 1) and `step`, `epochs` and `steps` (at most; None without a limit),
+        `epoch_step` (steps done of the epoch), `time_s` (of training), and `left_s` (None without
+        a limit).
+    """
+    now, per_epoch = engine.position, engine.steps_per_epoch
+    steps = planned_steps(engine.config.training, per_epoch)
+    return {
+        "epoch": now.current_epoch,
+        "epochs": None if steps is None else -(-steps // per_epoch),
+        "step": now.step,
+        "steps": steps,
+        "epoch_step": now.step - (now.current_epoch - 1) * per_epoch,
+        "time_s": round(engine.training_time_s, 3),
+        "left_s": _left_s(engine),
+    }
+
+
 def _where(engine: Engine) -> str:
     """The running epoch and the steps done, and of how many at most."""
-    now = engine.position
-    epoch = max(1, now.epoch + (now.batch_in_epoch > 0))
-    steps = planned_steps(engine.config.training, engine.steps_per_epoch)
-    epochs = None if steps is None else -(-steps // engine.steps_per_epoch)
-    return f"epoch {_of(epoch, epochs)}, step {_of(now.step, steps)}"
+    at = _position(engine)
+    return f"epoch {_of(at['epoch'], at['epochs'])}, step {_of(at['step'], at['steps'])}"
 
 
 def _of(number: int, total: int | None) -> str:
@@ -127,17 +164,22 @@ def planned_steps(limits: Training, steps_per_epoch: int) -> int | None:
     return min((x for x in (limits.max_steps, of_epochs) if x is not None), default=None)
 
 
-def _left(engine: Engine) -> str:
+def _left_s(engine: Engine) -> float | None:
     """How long the run takes from here, at the pace so far; early stopping may end it before."""
     done, limits = engine.position.step, engine.config.training
     steps = planned_steps(limits, engine.steps_per_epoch)
     if steps is None or done == 0:
-        return ""
+        return None
     left_s = engine.training_time_s / done * max(steps - done, 0)
     if limits.max_time_s is not None:
         left_s = min(left_s, max(limits.max_time_s - engine.training_time_s, 0.0))
+    return round(left_s, 1)
+
+
+def _left(engine: Engine) -> str:
+    left_s = _left_s(engine)
     most = "" if engine.early_stopper is None else "at most "
-    return f"{most}{show_duration(left_s)} left"
+    return "" if left_s is None else f"{most}{show_duration(left_s)} left"
 
 
 def _show(metrics: dict[str, float], first: str | None = None) -> str:

@@ -117,7 +117,8 @@ def build_report(
     best = engine.best
     saved = engine.loaded.saved  # not the config itself: it may hold secrets
     validated = bool(best.metrics)
-    marked = (best.position.step, f"best: epoch {best.position.epoch}") if validated else None
+    at = best.position
+    marked = (at.step, f"best: epoch {at.current_epoch}") if validated else None
     guesses = baselines_of(metrics)
     return Report(
         title=saved["job_name"] or name,
@@ -138,7 +139,7 @@ def build_report(
         tables=_tables(engine, starts),
         facts=_environment(engine),
         config_yaml=engine.loaded.saved_yaml(),
-        notes=[note, *filter(None, [metrics["warnings"]]), *verdicts(metrics)],
+        notes=[note, *filter(None, [metrics["warnings"], *verdicts(metrics)])],
     )
 
 

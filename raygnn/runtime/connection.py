@@ -32,6 +32,8 @@ def connect(meanwhile: Callable[[], None] = lambda: None) -> None:
     # The controller asks workers for reports at this interval; its default of 2 s would make
     # every validation wait. It is read when Ray Train starts.
     os.environ.setdefault("RAY_TRAIN_HEALTH_CHECK_INTERVAL_S", "0.1")
+    # Ray Train also logs what its workers print, and each line would come twice.
+    os.environ.setdefault("RAY_TRAIN_ENABLE_PRINT_PATCH", "0")
     import ray
 
     from raygnn.runtime.worker_lines import show_worker_lines

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from raygnn.config import LoadedConfig
+from raygnn.config.training_section import Training
 from raygnn.console import say
 from raygnn.data.bundle import Bundle
 from raygnn.data.partition.part import Outline
@@ -37,17 +38,22 @@ def launch(loaded: LoadedConfig, *, data: Any = None, dry_run: bool = False) -> 
 
     Args:
         data: a PyG `Data` or `HeteroData` in place of the config's source.
-        dry_run: one batch of everything, in a temporary folder that is then deleted.
+        dry_run: a few batches of everything, in a temporary folder that is then deleted.
     """
     if dry_run:
+        from raygnn.outputs.estimate import describe_estimate
+
         with tempfile.TemporaryDirectory(prefix="raygnn-dry-run-") as scratch:
-            outcome = _launch(_shortened(loaded, scratch), data, dry_run=True)
-        say("dry run: one batch each of training, validation and test, checkpoint restored: fine")
+            outcome = _launch(_shortened(loaded, scratch), data, loaded.config.training)
+        say("dry run: some steps, a validation and a test, checkpoint restored: fine")
+        estimate = outcome.metrics.get("estimate")
+        if estimate is not None:  # not of a loop of the user's own
+            say(describe_estimate(estimate), "estimate", **estimate)
         return outcome
-    return _launch(loaded, data, dry_run=False)
+    return _launch(loaded, data)
 
 
-def _launch(loaded: LoadedConfig, data: Any, *, dry_run: bool) -> Outcome:
+def _launch(loaded: LoadedConfig, data: Any, tried: Training | None = None) -> Outcome:
     if loaded.config.tune is not None:
         raise ConfigError(
             "tune is invalid: a sweep is no single run. Run python -m raygnn.tune, or take the "
@@ -58,11 +64,11 @@ def _launch(loaded: LoadedConfig, data: Any, *, dry_run: bool) -> Outcome:
     name = loaded.config.run.name or default_name(loaded)
     check_writable(check_run_folder(loaded, name), loaded.config.run)
     if loaded.config.scaling.max_workers == 0:
-        return _run_in_process(loaded, name, data, dry_run=dry_run)
-    return _run_on_ray(loaded, name, data, dry_run=dry_run)
+        return _run_in_process(loaded, name, data, tried)
+    return _run_on_ray(loaded, name, data, tried)
 
 
-def _run_in_process(loaded: LoadedConfig, name: str, data: Any, *, dry_run: bool) -> Outcome:
+def _run_in_process(loaded: LoadedConfig, name: str, data: Any, tried: Training | None) -> Outcome:
     from raygnn.loops.context import ProcessContext
     from raygnn.parallel import collectives
     from raygnn.parallel.agreement import agreement
@@ -83,14 +89,14 @@ def _run_in_process(loaded: LoadedConfig, name: str, data: Any, *, dry_run: bool
             if context.rank == 0:
                 folder = open_run_folder(loaded, name)
         folder = collectives.broadcast_object(folder)
-        job = TrainJob(loaded, folder, str(bundle.path), spec, dry_run, parts)
+        job = TrainJob(loaded, folder, str(bundle.path), spec, tried, parts)
         metrics = run_worker(job, context)
         return Outcome(folder, metrics)
     finally:
         context.close()
 
 
-def _run_on_ray(loaded: LoadedConfig, name: str, data: Any, *, dry_run: bool) -> Outcome:
+def _run_on_ray(loaded: LoadedConfig, name: str, data: Any, tried: Training | None) -> Outcome:
     connect(loaded.check_arguments)
     from raygnn.runtime.preflight import plan_resources
     from raygnn.runtime.ray_train import train_on_ray
@@ -106,7 +112,7 @@ def _run_on_ray(loaded: LoadedConfig, name: str, data: Any, *, dry_run: bool) ->
             from raygnn.runtime.part_actors import part_actors
 
             parts = running.enter_context(part_actors(bundle, loaded.config))
-        job = TrainJob(loaded, folder, str(bundle.path), spec, dry_run, parts)
+        job = TrainJob(loaded, folder, str(bundle.path), spec, tried, parts)
         metrics = train_on_ray(job, resources)
     return Outcome(folder, metrics)
 
@@ -139,9 +145,16 @@ def default_name(loaded: LoadedConfig) -> str:
 
 
 def _shortened(loaded: LoadedConfig, scratch: str) -> LoadedConfig:
-    """The same config for one batch of everything, writing to a scratch folder only."""
+    """The same config for a few batches of everything, writing to a scratch folder only."""
+    from raygnn.outputs.estimate import NUM_EVAL_BATCHES, NUM_STEPS
+
     config = loaded.config
-    training = {"max_steps": 1, "num_val_batches": 1, "num_test_batches": 1}
+    limits, num_batches = config.training, NUM_EVAL_BATCHES * max(config.scaling.max_workers, 1)
+    training = {
+        "max_steps": min(NUM_STEPS, limits.max_steps or NUM_STEPS),
+        "num_val_batches": min(num_batches, limits.num_val_batches or num_batches),
+        "num_test_batches": 1,
+    }
     return replace(
         loaded,
         config=config.model_copy(

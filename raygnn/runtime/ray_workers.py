@@ -14,7 +14,7 @@ from ray.train import FailureConfig, LoggingConfig, RunConfig, ScalingConfig, Tr
 from ray.train.torch import TorchConfig, TorchTrainer
 
 from raygnn.config import Config
-from raygnn.console import label_lines
+from raygnn.console import label_lines, print_with, prints_lines, send_to_driver
 from raygnn.data.filesystem import arrow_filesystem
 from raygnn.errors import LostRankError, RaygnnError, TrainingError
 from raygnn.runtime.connection import ADDRESS_VARIABLE
@@ -75,7 +75,7 @@ def run_on_workers(
     bundle = BundlePlace.here(work.job.bundle_path, config.data.cache_dir)
     trainer = TorchTrainer(
         _run_worker,
-        train_loop_config={"work": work, "bundle": bundle},
+        train_loop_config={"work": work, "bundle": bundle, "sends_events": not prints_lines()},
         torch_config=TorchConfig(timeout_s=int(scaling.timeout_s)),
         scaling_config=ScalingConfig(
             num_workers=num_workers,
@@ -148,6 +148,8 @@ def _run_worker(config: dict[str, Any]) -> Any:
         logging.getLogger(name).setLevel(logging.WARNING)
     work: Work = config["work"]
     label_lines(work.label)
+    if config["sends_events"]:
+        print_with(send_to_driver)
     try:
         path = run_and_sync_errors(
             lambda: bundle_on_this_node(config["bundle"]), "fetching the graph"

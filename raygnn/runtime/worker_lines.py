@@ -9,9 +9,9 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
-from raygnn.console import LINE_START, say_line
+from raygnn.console import LINE_START, pass_on, prints_json, say
 from raygnn.runtime.ray_internals import attribute, internal
 
 if TYPE_CHECKING:
@@ -33,6 +33,8 @@ _MANY_PROCESSES = re.compile(r"WARNING: \d+ \w+ worker processes have been start
 _REQUEST = re.compile(r"Failed to (send|cancel) resource request for ")
 _TIMEOUT = "GetTimeoutError"  # a busy machine; any other error is shown
 _IN_TRACEBACK = re.compile(r"\s|$|Traceback |The above exception |During handling of the above ")
+
+_COLOR = re.compile(r"\x1b\[[0-9;]*m")
 
 #: Lines that were not shown, for a run that fails.
 _HELD: deque[str] = deque(maxlen=60)
@@ -116,13 +118,35 @@ def _print_batch(printer: Printer, batch: dict[str, Any], **options: Any) -> Non
             if line in _marks:
                 _marks[line].set()
         elif not batch["is_err"] and line.startswith(LINE_START):
-            say_line(line)
+            pass_on(line)
         elif _is_noise(batch, line):
             _HELD.append(_with_source(batch, line))
         else:
             others.append(line)
     if others:
-        printer({**batch, "lines": others}, **options)
+        _print_others(printer, {**batch, "lines": others}, options)
+
+
+def _print_others(printer: Printer, batch: dict[str, Any], options: dict[str, Any]) -> None:
+    """Prints what a program in a worker prints: as Ray does on a terminal, plainly in a file."""
+    stream = sys.stderr if batch["is_err"] else sys.stdout
+    if _is_terminal(stream):
+        printer(batch, **options)
+        return
+    source = f"{batch.get('actor_name') or batch.get('task_name') or 'pid'} {batch.get('pid')}"
+    lines = batch["lines"]
+    if batch.get("pid") == "autoscaler":  # its log, of which Ray shows what concerns users
+        lines = internal("ray._private.worker", "filter_autoscaler_events")(lines)
+    for line in lines:
+        plain = _COLOR.sub("", line)
+        if not batch["is_err"] and prints_json():
+            say(plain, "print", source=source)
+        else:
+            print(plain, file=stream, flush=True)
+
+
+def _is_terminal(stream: TextIO | None) -> bool:
+    return stream is None or stream.isatty()
 
 
 def _is_noise(batch: dict[str, Any], line: str) -> bool:

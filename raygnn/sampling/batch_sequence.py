@@ -148,7 +148,7 @@ class BatchSequence(ABC, Generic[BatchT]):
         try:
             return self.build(epoch, index)
         except Exception as error:
-            error.add_note(f"while making batch {index} of split {self.split!r}, epoch {epoch}")
+            error.add_note(f"while making batch {index} of split {self.split!r}, epoch {epoch + 1}")
             raise
 
     def _make_on_device(self, epoch: int, index: int) -> Any:

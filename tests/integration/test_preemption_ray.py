@@ -74,7 +74,7 @@ def test_notice_and_signal_stop_a_run_that_goes_on(ranks, tmp_path, capfd):
         raygnn.train.fit(config, allow_modules=["tests"])
     assert stopped.value.exit_status == 143
     told = capfd.readouterr().out
-    assert "stopped by the preemption of a node after step 3, epoch 0" in told
+    assert "stopped by the preemption of a node after step 3, epoch 1" in told
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
     result = raygnn.train.fit(config, allow_modules=["tests"])
     assert result.metrics["restarts"] == 2

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import itertools
 import json
 import os
 import re
@@ -353,8 +354,12 @@ def test_a_dry_run_comes_through_everything_and_keeps_nothing(capsys, config, tm
     CALLS.clear()
     note = ["--callbacks", f"[{{type: {__name__}.Note}}]", "--allow-module", "tests"]
     assert raygnn.train.main([str(config), *note, *overrides, "--dry-run"]) == 0
-    assert "checkpoint restored" in capsys.readouterr().out
-    assert CALLS == ["batch", "validation", "checkpoint", "restore", "test"]
+    out = capsys.readouterr().out
+    assert "checkpoint restored" in out
+    assert re.search(r"takes about .* steps? of .* ms, .*B of memory in this process\n$", out)
+    assert "raygnn-dry-run" not in out  # a folder that is deleted
+    kinds = [kind for kind, _ in itertools.groupby(CALLS)]
+    assert kinds[-5:] == ["batch", "validation", "checkpoint", "restore", "test"]
     assert not (tmp_path / "runs").exists()
 
 

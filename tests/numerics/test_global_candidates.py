@@ -131,5 +131,5 @@ def test_a_rank_that_fails_before_or_after_the_gather_stops_all(
 ):
     failing = {"type": "tests.user_code.FailOnRank", "args": {"rank": 1, "hook": hook}}
     config = _config(tmp_path, 3, callbacks=[failing], scaling__gradients=gradients)
-    with pytest.raises(RuntimeError, match="Rank 1 failed in training, epoch 0, batches 0 to 5"):
+    with pytest.raises(RuntimeError, match="Rank 1 failed in training, epoch 1, batches 0 to 5"):
         ranks.run(run_rank, 3, config, str(bundle.path))

@@ -9,7 +9,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 from raygnn.config.training_section import Checkpoint
-from raygnn.console import say
+from raygnn.console import say, warn
 from raygnn.data.filesystem import exists, join, redact
 from raygnn.errors import CheckpointError, PreemptedError
 from raygnn.loops.callbacks import Callback
@@ -168,7 +168,7 @@ class Checkpointer(Callback):
                 self._take_back(name, state["checkpoints"])
         engine.resumed_from = name
         if self._context.rank == 0:
-            say(f"resumed from {name} (epoch {engine.position.epoch})")
+            say(f"resumed from {name} (epoch {engine.position.current_epoch})")
         return True
 
     def _names(self) -> list[str]:
@@ -293,7 +293,7 @@ class Checkpointer(Callback):
     def _newest_valid(self, names: list[str]) -> str | None:
         name, self._passed_over = self._store.newest_valid(names)
         for text, reason in self._passed_over.items():
-            say(f"skipping checkpoint {text}: {reason}")
+            warn(f"skipping checkpoint {text}: {reason}")
             if not self._store.is_finished(text):
                 with self._folder.held():
                     self._store.remove(text)  # it never counted, and takes space

@@ -8,13 +8,8 @@ import sys
 import pytest
 
 from raygnn.config.training_section import Training
-from raygnn.console import Pace, say, show, show_duration
-from raygnn.outputs.progress import (
-    compact,
-    planned_steps,
-    show_performance,
-    sparkline,
-)
+from raygnn.console import Pace, compact, say, show, show_duration, show_performance
+from raygnn.outputs.progress import planned_steps, sparkline
 
 
 def test_a_curve_spans_the_bars():

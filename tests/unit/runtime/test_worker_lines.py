@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import logging
 import threading
 from types import SimpleNamespace
@@ -12,8 +13,9 @@ import pytest
 import ray._private.worker
 import ray.exceptions
 from ray._private import ray_logging
+from ray._private.ray_constants import LOG_PREFIX_EVENT_SUMMARY
 
-from raygnn.console import label_lines, say
+from raygnn.console import label_lines, print_json, printing, say
 from raygnn.runtime.worker_lines import drain_worker_lines, show_held_lines, show_worker_lines
 
 _CORE = "[2026-11-22 08:09:40,903 E 19512 19539] core_worker.cc:2465: Actor with class name: "
@@ -21,7 +23,8 @@ _CORE = "[2026-11-22 08:09:40,903 E 19512 19539] core_worker.cc:2465: Actor with
 
 @pytest.fixture
 def printed(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
-    """What is left to Ray's own printing."""
+    """What is left to Ray's own printing, on a terminal."""
+    monkeypatch.setattr("raygnn.runtime.worker_lines._is_terminal", lambda stream: True)
     dispatcher = ray_logging.WorkerStandardStreamDispatcher()
     monkeypatch.setattr(ray_logging, "global_worker_stdstream_dispatcher", dispatcher)
     left: list[dict[str, Any]] = []
@@ -152,3 +155,33 @@ def test_lines_carry_the_name_of_their_trial(capsys) -> None:
         label_lines("")
     say("epoch 2")
     assert capsys.readouterr().out == "[raygnn trial-00003] epoch 1\n[raygnn] epoch 2\n"
+
+
+@pytest.fixture
+def in_file(printed: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("raygnn.runtime.worker_lines._is_terminal", lambda stream: False)
+
+
+def test_in_a_file_lines_of_workers_have_no_prefix_and_no_colors(in_file, printed, capsys) -> None:
+    _emit("\x1b[32mgreen\x1b[0m words [repeated 2x]")
+    with printing(print_json):
+        _emit("of the user's")
+    first, second = capsys.readouterr().out.splitlines()
+    assert first == "green words [repeated 2x]"
+    found = json.loads(second)
+    assert (found["event"], found["text"]) == ("print", "of the user's")
+    assert found["source"] == "RayTrainWorker 7"
+    _emit("worker 3 died", actor="TrainController", is_err=True)
+    assert capsys.readouterr().err == "worker 3 died\n"
+    assert printed == []
+
+
+def test_the_log_of_the_autoscaler_is_not_shown(in_file, capsys, monkeypatch) -> None:
+    monkeypatch.setattr("ray.autoscaler.v2.utils.cached_is_autoscaler_v2", False)
+    text = f"2026-11-23 INFO -- {LOG_PREFIX_EVENT_SUMMARY}Adding 1 node(s)."
+    lines = ["======== Autoscaler status", text]
+    batch = {"lines": lines, "pid": "autoscaler", "is_err": False}
+    ray_logging.global_worker_stdstream_dispatcher.emit(batch)
+    shown = capsys.readouterr().out
+    assert shown.endswith("Adding 1 node(s).\n")
+    assert "Autoscaler status" not in shown

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from raygnn.console import count
 from raygnn.data.bundle import Bundle
 from raygnn.data.bundle_record import ColumnInfo
 from raygnn.data.label_counts import LabelCounts
@@ -50,6 +51,13 @@ class LabelOutput(Output):
     @abstractmethod
     def label_in(self, bundle: Bundle) -> tuple[ColumnInfo, np.ndarray] | None:
         """The label's column in a graph, and its values; None where the graph has none."""
+
+    @property
+    def words(self) -> str:
+        """What is predicted: 5 classes, 3 labels, 1 value."""
+        if self.problem == "multi_class":
+            return f"{self.num_outputs:,} classes"
+        return count(self.num_outputs, "label" if self.problem == "multi_label" else "value")
 
     @property
     def shown_classes(self) -> list[str]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from raygnn.config.section import Problem
+from raygnn.console import count
 from raygnn.data.bundle import Bundle
 from raygnn.data.splits import make_splits
 from raygnn.data.time_units import check_time_units
@@ -97,9 +98,10 @@ class NodeTarget(LabelTarget):
         """See `TaskTarget`."""
         output, splits = self.output, self.splits
         width = bundle.feature_widths(self.arguments.feature).get(output.node_type, 0)
+        type_ = f" of type {output.node_type}" if bundle.node_types[1:] else ""
         return [
-            f"{bundle.num_nodes(output.node_type):,} nodes of type {output.node_type}, "
-            f"{width} features, {output.problem} with {output.num_outputs} outputs; "
+            f"{count(bundle.num_nodes(output.node_type), 'node')}{type_}, "
+            f"{count(width, 'feature')}, {output.words}; "
             f"train {len(splits.train):,}, val {len(splits.val):,}, test {len(splits.test):,}"
         ]
 

@@ -1,0 +1,183 @@
+"""How training goes, drawn on a terminal and drawn again as it goes on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from raygnn.console import Event, show_duration, show_performance
+
+_BAR_WIDTH = 32
+_MAX_METRICS = 8
+_MAX_BASELINES = 3
+
+
+@contextmanager
+def live_view(console: Console | None = None) -> Iterator[Callable[[Event], None]]:
+    """Draws the training that events report below the lines of all other events.
+
+    Yields:
+        What prints an event. Threads may call it.
+    """
+    view = LiveView(console or Console())
+    try:
+        yield view.print
+    finally:
+        view.close()
+
+
+class LiveView:
+    """Lines, and below them, while training goes on, its bars and a table of metrics.
+
+    Each validation leaves its line; the lines of log periods are not printed, as the view has them.
+    """
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._live: Live | None = None
+        self._state = TrainingState()
+
+    def print(self, event: Event) -> None:
+        """Prints an event, and draws what it changes."""
+        if event.kind == "start":
+            self._state = TrainingState()
+        self._state.add(event)
+        in_picture = event.kind == "baseline" and self._state.is_running
+        if event.text and event.kind != "step" and not in_picture:
+            self._print_line(event)
+        if event.kind == "start" and self._live is None:
+            # What others print, as Ray or a program of the user's, goes above the view too.
+            self._live = Live(
+                console=self._console,
+                get_renderable=lambda: self._state.draw(),  # of another state after a restart
+                refresh_per_second=4,
+            )
+            self._live.start()
+        elif event.kind == "end":
+            self.close()
+
+    def close(self) -> None:
+        """Leaves the last picture, and draws no more."""
+        if self._live is not None:
+            live, self._live = self._live, None
+            live.stop()
+
+    def _print_line(self, event: Event) -> None:
+        style = "yellow" if event.kind == "warning" else ""
+        start = f"{event.label} " if event.label else ""
+        self._console.print(
+            Text(start + event.text, style), soft_wrap=True, highlight=False, markup=False
+        )
+
+
+class TrainingState:
+    """What is known of a training so far, from its events.
+
+    A thread draws it while another one adds: what is drawn is replaced, never changed.
+    """
+
+    def __init__(self) -> None:
+        self.is_running = False
+        self._at: dict[str, Any] = {}
+        self._start: Mapping[str, Any] = {}
+        self._phase = "training"
+        self._last: dict[str, float] = {}
+        self._best: dict[str, float] = {}
+        self._best_epoch: int | None = None
+        self._baselines: dict[str, Mapping[str, float]] = {}
+
+    def add(self, event: Event) -> None:
+        """Takes over what an event says."""
+        values = event.values
+        if event.kind == "start":
+            self._start, self.is_running = values, True
+        elif event.kind == "end":
+            self.is_running = False
+        elif event.kind == "baseline":
+            self._baselines = {**self._baselines, values["baseline"]: values["metrics"]}
+        elif event.kind in ("step", "validation"):
+            self._last = {**self._last, **values["metrics"]}
+        if event.kind == "validation":
+            self._judge(values)
+        if "epoch_step" in values:
+            self._at = dict(values)
+            self._phase = values.get("phase", "training")
+
+    def _judge(self, values: Mapping[str, Any]) -> None:
+        monitor, metrics = self._start.get("monitor"), values["metrics"]
+        value = metrics.get(monitor)
+        if value is None:
+            return
+        before, sign = self._best.get(str(monitor)), 1 if self._start["mode"] == "max" else -1
+        if before is None or sign * (value - before) > 0:
+            self._best, self._best_epoch = dict(metrics), values["epoch"]
+
+    def draw(self) -> RenderableType:
+        """Bars, speed, and a table of metrics."""
+        if not self._at:
+            return Text("training starts")
+        speed = Text(show_performance(self._last), "dim")
+        return Group(self._bars(), *([speed] if speed else []), *self._metrics())
+
+    def _bars(self) -> Table:
+        at, bars = self._at, Table.grid(padding=(0, 1))
+        bars.add_column(justify="right")
+        bars.add_column(justify="right")
+        bars.add_column(width=_BAR_WIDTH)
+        bars.add_column()
+        per_epoch = self._start.get("steps_per_epoch") or 1
+        time = f"{show_duration(at['time_s'])} so far"
+        if at["left_s"] is not None:
+            total = show_duration(at["time_s"] + at["left_s"])
+            time += f", {show_duration(at['left_s'])} left of {total}"
+        epochs = at["epochs"] or None
+        done = at["step"] / (epochs * per_epoch) if epochs else None
+        bars.add_row("epoch", _of(at["epoch"], epochs), _bar(done), time)
+        phase = "validation" if self._phase == "validation" else ""
+        step = _of(at["epoch_step"], per_epoch)
+        bars.add_row("step", step, _bar(at["epoch_step"] / per_epoch), phase)
+        return bars
+
+    def _metrics(self) -> list[Table]:
+        """A row for each metric; nothing before the first."""
+        table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
+        best = "best" if self._best_epoch is None else f"best (epoch {self._best_epoch})"
+        guesses = list(self._baselines)[:_MAX_BASELINES]
+        table.add_column("metric")
+        for head in ("last", best, *guesses):
+            table.add_column(head, justify="right")
+        monitor = self._start.get("monitor")
+        names = [n for n in self._last if not n.startswith("perf/")]
+        names.sort(key=lambda name: (name != monitor, not name.startswith("val/")))
+        for name in names[:_MAX_METRICS]:
+            of_guesses = (self._baselines[guess].get(name) for guess in guesses)
+            cells = (self._last[name], self._best.get(name), *of_guesses)
+            style = "bold" if name == monitor else ""
+            table.add_row(name, *map(_number, cells), style=style)
+        return [table] if names else []
+
+
+def _bar(done: float | None) -> ProgressBar:
+    """A bar of a share; one that moves to and fro where the whole is not known."""
+    return ProgressBar(
+        total=None if done is None else 1.0,
+        completed=done or 0.0,
+        width=_BAR_WIDTH,
+        complete_style="cyan",
+        finished_style="green",
+    )
+
+
+def _of(number: int, total: int | None) -> str:
+    return f"{number:,}" if total is None else f"{number:,}/{total:,}"
+
+
+def _number(value: float | None) -> str:
+    return "" if value is None else f"{value:.4g}"

@@ -1,0 +1,105 @@
+"""What a run prints on a real terminal, and in a file."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from raygnn.data.synthetic.generators import synthetic_tables
+from raygnn.data.tables.graph_tables import write_tables
+from tests.small_runs import small_config
+
+ROOT = Path(__file__).parents[2]
+_CODE = re.compile(r"\x1b\[[0-9;?]*[a-zA-Z]")
+
+
+@pytest.fixture
+def command(tmp_path: Path) -> list[str]:
+    tables = synthetic_tables("planted_partition", num_nodes=120, num_classes=3, num_features=4)
+    uri = write_tables(tables, str(tmp_path / "graph"))
+    content = small_config(tmp_path / "runs", scaling__num_workers=0, data__uri=uri)
+    path = tmp_path / "config.yaml"
+    path.write_text(yaml.safe_dump(content))
+    return [sys.executable, "-m", "raygnn.train", str(path)]
+
+
+def _on_terminal(command: list[str], **environment: str) -> str:
+    """What a command writes to a terminal, and that it succeeds."""
+    ours, theirs = pty.openpty()
+    env = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "100", **environment}
+    process = subprocess.Popen(command, stdout=theirs, stderr=theirs, cwd=ROOT, env=env)
+    os.close(theirs)
+    parts = []
+    while True:
+        try:
+            part = os.read(ours, 65_536)
+        except OSError:  # how Linux says that the other end is closed
+            break
+        if not part:
+            break
+        parts.append(part)
+    os.close(ours)
+    text = b"".join(parts).decode()
+    assert process.wait() == 0, text
+    return text
+
+
+def test_on_a_terminal_a_view_is_drawn_and_drawn_again(command):
+    text = _on_terminal(command)
+    assert "\x1b[?25l" in text  # hides the cursor, and shows it again
+    assert text.rindex("\x1b[?25h") > text.rindex("\x1b[?25l")
+    assert "\x1b[1A" in text  # goes up, to draw over what is there
+    plain = _CODE.sub("", text)
+    assert "[raygnn" not in plain
+    last = plain[[found.start() for found in re.finditer(r"epoch +\d/", plain)][-1] :]
+    assert re.search(r"epoch +2/2 .*0 s left of", last)
+    assert re.search(r"metric +last +best \(epoch \d\) +majority +stratified", last)
+    assert re.search(r"val/accuracy +\d", last)
+    assert "test: test/loss" in last
+    assert "report " in last
+
+
+def test_a_terminal_that_moves_no_cursor_gets_lines(command):
+    text = _on_terminal(command, TERM="dumb")
+    assert "\x1b" not in text.removesuffix("\x1b[0m")  # which colorama prints at exit
+    assert re.search(r"\[raygnn\] epoch 1/2, step +2/\d+ \| train/loss", text)
+
+
+def test_a_file_gets_lines_without_codes(command, tmp_path):
+    with open(tmp_path / "log", "w") as log:
+        subprocess.run(command, stdout=log, stderr=log, cwd=ROOT, check=True)
+    lines = (tmp_path / "log").read_text().splitlines()
+    assert all(line.startswith("[raygnn] ") for line in lines)
+    assert any(re.search(r"epoch 1/2, step +2/\d+ \| .* left$", line) for line in lines)
+    assert any("120 nodes, 4 features, 3 classes; train" in line for line in lines)
+
+
+def test_json_holds_every_event(command):
+    done = subprocess.run(
+        [*command, "--log-format", "json"], capture_output=True, text=True, cwd=ROOT, check=True
+    )
+    events = [json.loads(line) for line in done.stdout.splitlines()]
+    kinds = {event["event"] for event in events}
+    assert {"message", "start", "step", "validation", "end", "test", "output"} <= kinds
+    last = [event for event in events if event["event"] == "validation"][-1]
+    assert (last["epoch"], last["epochs"], last["left_s"]) == (2, 2, 0.0)
+    assert 0 <= last["metrics"]["val/accuracy"] <= 1
+    documented = (ROOT / "docs" / "training.md").read_text()
+    for event in events:
+        assert f"| `{event['event']}` |" in documented
+        assert all(f"`{name}`" in documented for name in event)
+
+
+def test_quiet_prints_nothing_but_warnings(command):
+    done = subprocess.run([*command, "--quiet"], capture_output=True, text=True, cwd=ROOT)
+    assert done.returncode == 0
+    assert all(line.startswith("[raygnn] warning: ") for line in done.stdout.splitlines())
+    assert done.stderr == ""
