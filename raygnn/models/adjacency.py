@@ -98,39 +98,37 @@ class Adjacency:
 
 
 class MergedEdges(NamedTuple):
-    """Edges of several blocks with the same destinations.
+    """The edges of several blocks with the same destinations, by destination.
 
     Attributes:
-        adjacency: of all edges, by destination.
-        order: int64 [num_edges]: where each edge is among the blocks' edges one after the other.
+        dst: int64 [num_edges], ascending.
+        ptr: int64 [num_dst + 1], where each destination's edges begin.
+        position: int64 [num_edges]: of the blocks' edges one after the other, where each is here.
+        order: int64 [num_edges], the inverse of `position`.
     """
 
-    adjacency: Adjacency
+    dst: Tensor
+    ptr: Tensor
+    position: Tensor
     order: Tensor
 
 
-def merge_edges(blocks: Sequence[Block], src_offsets: Sequence[int], num_src: int) -> MergedEdges:
+def merge_edges(blocks: Sequence[Block]) -> MergedEdges:
     """Merges by destination, without a sort: each block's edges are by destination already.
+
+    Of each destination, the edges of the first block come first.
 
     Args:
         blocks: at least one, all with the same destinations.
-        src_offsets: by block, what is added to its sources.
-        num_src: sources of all blocks together.
     """
     ptr = torch.stack([block.dst_ptr for block in blocks])
     counts = ptr.diff(dim=1)
-    merged_ptr = torch.cat([ptr.new_zeros(1), counts.sum(dim=0).cumsum(0)])
-    # Of each destination, the edges of the first block come first.
-    start = merged_ptr[:-1] + counts.cumsum(0) - counts
-    shift = start - ptr[:, :-1]
-    positions, sources, targets = [], [], []
-    for i, (block, offset) in enumerate(zip(blocks, src_offsets, strict=True)):
-        src, dst = block.edge_index
-        positions.append(shift[i][dst] + torch.arange(block.num_edges, device=dst.device))
-        sources.append(src + offset)
-        targets.append(dst)
-    position = torch.cat(positions)
+    merged_ptr = functional.pad(counts.sum(dim=0).cumsum(0), (1, 0))
+    shift = merged_ptr[:-1] + counts.cumsum(0) - counts - ptr[:, :-1]
+    targets = [block.edge_index[1] for block in blocks]
+    position = torch.cat(
+        [shift[i][dst] + torch.arange(len(dst), device=dst.device) for i, dst in enumerate(targets)]
+    )
     order = torch.empty_like(position)
     order[position] = torch.arange(len(position), device=position.device)
-    adjacency = Adjacency(torch.cat(sources)[order], torch.cat(targets)[order], merged_ptr, num_src)
-    return MergedEdges(adjacency, order)
+    return MergedEdges(torch.cat(targets)[order], merged_ptr, position, order)

@@ -6,15 +6,19 @@ and every sum has one order. Only scores, [num_edges, heads], are kept for the b
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
-from raygnn.models.adjacency import Adjacency
+from raygnn.models.adjacency import Adjacency, MergedEdges, merge_edges
 from raygnn.models.segment import apply_eagerly, bag_sum, row_sum, segment_chunks
+
+if TYPE_CHECKING:
+    from raygnn.sampling.blocks import Block
 
 leaky_relu_backward = torch.ops.aten.leaky_relu_backward
 
@@ -31,7 +35,7 @@ def gather_dst(values: Tensor, adjacency: Adjacency) -> Tensor:
     return out
 
 
-def segment_softmax(scores: Tensor, adjacency: Adjacency) -> Tensor:
+def segment_softmax(scores: Tensor, adjacency: Adjacency | MergedEdges) -> Tensor:
     """Normalises scores over the in-edges of each destination, per head, in float32 at least.
 
     Args:
@@ -43,11 +47,25 @@ def segment_softmax(scores: Tensor, adjacency: Adjacency) -> Tensor:
     return out
 
 
+def softmax_over_blocks(scores: Sequence[Tensor], blocks: Sequence[Block]) -> Sequence[Tensor]:
+    """`segment_softmax` over the in-edges that a destination has in all blocks together.
+
+    Args:
+        scores: by block, [num_edges, heads].
+        blocks: at least one, all with the same destinations.
+    Returns:
+        By block, [num_edges, heads].
+    """
+    merged = merge_edges(blocks)
+    weights = segment_softmax(torch.cat(list(scores)).index_select(0, merged.order), merged)
+    return weights.index_select(0, merged.position).split([block.num_edges for block in blocks])
+
+
 def weighted_segment_sum(x: Tensor, weight: Tensor, adjacency: Adjacency) -> Tensor:
     """Sums the sources' rows into their destinations, weighted by edge and head.
 
     Args:
-        x: [num_src, heads, channels].
+        x: [num_src, heads, channels], or [num_src, 1, channels], rows that all heads share.
         weight: [num_edges, heads].
     Returns:
         [num_dst, heads, channels].
@@ -157,6 +175,8 @@ class _WeightedSegmentSum(torch.autograd.Function):
         if ctx.needs_input_grad[0]:
             order, dst, ptr = ctx.adjacency.by_source
             grad_x = _sum_heads(grad, weight[order], dst, ptr)
+            if x.shape[1] == 1:
+                grad_x = grad_x.sum(dim=1, keepdim=True)
         if ctx.needs_input_grad[1]:
             grad_weight = _dot(grad, x, ctx.adjacency)
         return grad_x, grad_weight, None
@@ -252,6 +272,7 @@ def _row_sum_heads(rows: Tensor, ptr: Tensor) -> Tensor:
 
 
 def _dot(query: Tensor, key: Tensor, adjacency: Adjacency) -> Tensor:
+    # `key` may have one head that all share.
     out = query.new_empty(adjacency.num_edges, query.shape[1])
     for _, edges, _ in segment_chunks(adjacency.ptr, adjacency.num_edges):
         product = query.index_select(0, adjacency.dst[edges])
@@ -261,10 +282,12 @@ def _dot(query: Tensor, key: Tensor, adjacency: Adjacency) -> Tensor:
 
 
 def _sum_heads(x: Tensor, weight: Tensor, index: Tensor, ptr: Tensor) -> Tensor:
-    # Rows of one head lie `heads` apart in the flattened tensor: no copy per head is needed.
-    _, heads, channels = x.shape
+    # Rows of one head lie `stride` apart in the flattened tensor: no copy per head is needed.
+    _, stride, channels = x.shape
+    heads = weight.shape[1]
     rows = x.reshape(-1, channels)
     out = x.new_empty(ptr.numel() - 1, heads, channels)
     for head in range(heads):
-        out[:, head] = bag_sum(rows, index * heads + head, ptr, weight[:, head])
+        at = index * stride + head if stride > 1 else index
+        out[:, head] = bag_sum(rows, at, ptr, weight[:, head])
     return out

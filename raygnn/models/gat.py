@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -22,7 +22,8 @@ from raygnn.models.attention import (
 )
 from raygnn.models.edge_features import edge_attr_of, with_self_loops
 from raygnn.models.encoder import Encoder, EncoderOptions
-from raygnn.models.sparse_input import Features, apply_linear
+from raygnn.models.segment import transform_first
+from raygnn.models.sparse_input import Features, apply_linear, linear
 
 if TYPE_CHECKING:
     from raygnn.sampling.blocks import Block
@@ -41,15 +42,11 @@ class BlockGATConv(GATConv):
 
         x_dst are the destinations' rows, if not the sources'.
         """
-        if x_dst is None:
-            values = apply_linear(self.lin, x_src).view(-1, self.heads, self.out_channels)
-            queries = values[: block.num_dst]
-        else:
-            values = apply_linear(self.lin_src, x_src).view(-1, self.heads, self.out_channels)
-            queries = apply_linear(self.lin_dst, x_dst).view(-1, self.heads, self.out_channels)
-        adjacency, edge_attr = attended_edges(self, block, values)
-        of_src = (values * self.att_src).sum(dim=-1)
-        of_dst = (queries * self.att_dst).sum(dim=-1)
+        lin_src, lin_dst = (self.lin, self.lin) if x_dst is None else (self.lin_src, self.lin_dst)
+        queries = x_src[: block.num_dst] if x_dst is None else x_dst
+        of_src = self._scores(lin_src, self.att_src, x_src)
+        of_dst = self._scores(lin_dst, self.att_dst, queries)
+        adjacency, edge_attr = attended_edges(self, block, of_src)
         scores = gather_src(of_src, adjacency) + gather_dst(of_dst, adjacency)
         if edge_attr is not None:
             lin_edge = self.lin_edge.weight.unflatten(0, (self.heads, -1))
@@ -58,8 +55,27 @@ class BlockGATConv(GATConv):
         scores = functional.leaky_relu(scores, self.negative_slope)
         weights = segment_softmax(scores, adjacency)
         weights = functional.dropout(weights, self.dropout, self.training)
-        out = join_heads(weighted_segment_sum(values, weights, adjacency), self.concat)
+        out = join_heads(self._sums(lin_src, x_src, weights, adjacency), self.concat)
         return out if self.bias is None else out + self.bias
+
+    def _scores(self, lin: nn.Module, att: Tensor, x: Features) -> Tensor:
+        """att . W x by head, [num_rows, heads], without the rows W x."""
+        return linear(x, torch.einsum("hci,hc->hi", self._by_head(lin), att[0]))
+
+    def _sums(
+        self, lin: nn.Module, x: Features, weights: Tensor, adjacency: Adjacency
+    ) -> Tensor:
+        """Weighted sums over in-edges of W x, [num_dst, heads, out_channels]."""
+        width = self.heads * self.out_channels
+        if not isinstance(x, Tensor) or transform_first(adjacency, x.shape[1], width, self.heads):
+            values = apply_linear(lin, x).view(-1, self.heads, self.out_channels)
+            return weighted_segment_sum(values, weights, adjacency)
+        sums = weighted_segment_sum(x.unsqueeze(1), weights, adjacency)
+        return torch.einsum("nhi,hci->nhc", sums, self._by_head(lin).to(sums.dtype))
+
+    def _by_head(self, lin: Any) -> Tensor:
+        weight: Tensor = lin.weight
+        return weight.unflatten(0, (self.heads, self.out_channels))
 
 
 class BlockGATv2Conv(GATv2Conv):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -13,9 +13,9 @@ from torch.nn import functional
 from torch_geometric.nn.module_dict import ModuleDict
 
 from raygnn.data.edge_types import EdgeType
-from raygnn.models.adjacency import merge_edges
+from raygnn.models.adjacency import Adjacency
 from raygnn.models.arguments import check_attention, check_heads
-from raygnn.models.attention import dot_scores, segment_softmax, weighted_segment_sum
+from raygnn.models.attention import dot_scores, softmax_over_blocks, weighted_segment_sum
 from raygnn.models.hetero_encoder import HeteroEncoder, HeteroOptions, Rows, block_of
 
 if TYPE_CHECKING:
@@ -64,50 +64,71 @@ class HGTLayer(nn.Module):
 
     def forward(self, x_src: Mapping[str, Tensor], block: HeteroBlock) -> Rows:
         """Returns [num_dst, channels] by node type."""
-        parts = {name: self._keys_queries_values(name, x_src[name]) for name in self.node_types}
+        sources = {s for s, _, t in self.edge_types if block.num_dst.get(t, 0)}
+        parts = {s: self._keys_values(s, x_src[s]) for s in self.node_types if s in sources}
         out: Rows = {}
         for i, name in enumerate(self.node_types):
             x_dst = x_src[name][: block.num_dst.get(name, 0)]
             if not len(x_dst):
                 out[name] = x_dst
                 continue
-            messages = self._attend(name, parts, block)
+            messages = self._attend(name, x_dst, parts, block)
             new = self.lin_out[name](functional.gelu(messages))
             share = self.skip[i].sigmoid()
             out[name] = share * new + (1 - share) * x_dst
         return out
 
-    def _keys_queries_values(self, name: str, x: Tensor) -> tuple[Tensor, ...]:
-        parts = self.lin_kqv[name](x).chunk(3, dim=1)
-        return tuple(part.unflatten(1, (self.num_heads, -1)) for part in parts)
+    def _keys_values(self, name: str, x: Tensor) -> tuple[Tensor, ...]:
+        """Of the sources, [num_src, num_heads, D] each, before any edge type's matrices."""
+        (key, _, value), biases = self._projections(name)
+        both = functional.linear(
+            x, torch.cat([key, value]), torch.cat([biases[0], biases[2]])
+        )
+        return tuple(part.unflatten(1, (self.num_heads, -1)) for part in both.chunk(2, dim=1))
+
+    def _queries(self, name: str, x_dst: Tensor) -> Tensor:
+        weights, biases = self._projections(name)
+        return functional.linear(x_dst, weights[1], biases[1]).unflatten(1, (self.num_heads, -1))
+
+    def _projections(self, name: str) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
+        """Weights and biases of keys, queries and values."""
+        lin: Any = self.lin_kqv[name]
+        return lin.weight.chunk(3), lin.bias.chunk(3)
 
     def _attend(
-        self, name: str, parts: Mapping[str, tuple[Tensor, ...]], block: HeteroBlock
+        self,
+        name: str,
+        x_dst: Tensor,
+        parts: Mapping[str, tuple[Tensor, ...]],
+        block: HeteroBlock,
     ) -> Tensor:
-        """[num_dst, channels], the weighted sum over all in-edges; zeros without any."""
-        num_dst = block.num_dst[name]
-        query = parts[name][1][:num_dst]
-        blocks, offsets, keys, values, num_src = [], [], [], [], 0
-        for i, edge_type in enumerate(self.edge_types):
-            if edge_type[2] != name:
-                continue
-            of_type = block_of(block, edge_type, query)
-            if not of_type.num_edges:
-                continue
-            key, _, value = parts[edge_type[0]]
+        """[num_dst, channels], the weighted sum over all in-edges; zeros without any.
+
+        q . (k R) is (q R^T) . k, and the sum of values v R that of v, times R. So an edge type's
+        matrices multiply rows of destinations, which are fewer than the sources.
+        """
+        into = [
+            (i, edge_type[0], of_type)
+            for i, edge_type in enumerate(self.edge_types)
+            if edge_type[2] == name
+            and (of_type := block_of(block, edge_type, x_dst)).num_edges
+        ]
+        if not into:
+            return x_dst.new_zeros(len(x_dst), self.channels)
+        query = self._queries(name, x_dst) / math.sqrt(self.channels // self.num_heads)
+        scores = []
+        for i, source, of_type in into:
             relation = self.key_relation[i] * self.prior[i].view(-1, 1, 1)
-            keys.append(torch.einsum("nhd,hde->nhe", key, relation.to(key.dtype)))
-            values.append(torch.einsum("nhd,hde->nhe", value, self.value_relation[i].to(key.dtype)))
-            blocks.append(of_type)
-            offsets.append(num_src)
-            num_src += len(key)
-        if not blocks:
-            return query.new_zeros(num_dst, self.channels)
-        adjacency = merge_edges(blocks, offsets, num_src).adjacency
-        scores = dot_scores(query, torch.cat(keys), adjacency) / math.sqrt(query.shape[-1])
-        weights = segment_softmax(scores, adjacency)
-        weights = functional.dropout(weights, self.attn_dropout, self.training)
-        return weighted_segment_sum(torch.cat(values), weights, adjacency).flatten(1)
+            of_query = torch.einsum("nhe,hde->nhd", query, relation.to(query.dtype))
+            scores.append(dot_scores(of_query, parts[source][0], Adjacency.of(of_type)))
+        out = torch.zeros_like(query)
+        weights = softmax_over_blocks(scores, [of_type for *_, of_type in into])
+        for (i, source, of_type), weight in zip(into, weights, strict=True):
+            weight = functional.dropout(weight, self.attn_dropout, self.training)
+            sums = weighted_segment_sum(parts[source][1], weight, Adjacency.of(of_type))
+            relation = self.value_relation[i].to(sums.dtype)
+            out = out + torch.einsum("nhd,hde->nhe", sums, relation)
+        return out.flatten(1)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -91,15 +91,19 @@ def scale_sampled(neighbor_sum: Tensor, block: Block) -> Tensor:
     return neighbor_sum * factor.to(neighbor_sum.dtype).unsqueeze(-1)
 
 
-def transform_first(block: Block, in_channels: int, out_channels: int) -> bool:
+def transform_first(block: Block, in_channels: int, out_channels: int, heads: int = 1) -> bool:
     """Whether A (x W) takes less time than (A x) W, the same up to rounding.
 
     The first sums narrower rows where W narrows them, the second multiplies fewer: those of
     the destinations, not those of all sources.
+
+    Args:
+        out_channels: of all heads together.
+        heads: of attention; each has an A of its own, which the second applies to whole rows.
     """
     weights = in_channels * out_channels
     first = block.num_src * weights + _EDGE_COST * block.num_edges * out_channels
-    last = block.num_dst * weights + _EDGE_COST * block.num_edges * in_channels
+    last = block.num_dst * weights + _EDGE_COST * block.num_edges * in_channels * heads
     return first < last
 
 

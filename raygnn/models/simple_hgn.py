@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from raygnn.data.edge_types import EdgeType
-from raygnn.models.adjacency import merge_edges
+from raygnn.models.adjacency import Adjacency, merge_edges
 from raygnn.models.arguments import check_positive
 from raygnn.models.attention import (
     gather_dst,
@@ -103,13 +103,12 @@ class SimpleHGNLayer(nn.Module):
         for source in sources:
             offsets[source] = num_src
             num_src += len(values[source])
-        merged = merge_edges(
-            [of_type for _, of_type in blocks], [offsets[source] for source, _ in blocks], num_src
-        )
+        merged = merge_edges([of_type for _, of_type in blocks])
+        src = torch.cat([of_type.edge_index[0] + offsets[source] for source, of_type in blocks])
+        adjacency = Adjacency(src[merged.order], merged.dst, merged.ptr, num_src)
         value = torch.cat([values[source] for source in sources])
         of_src = (value * self.att_src).sum(dim=-1)
         of_dst = (values[name][:num_dst] * self.att_dst).sum(dim=-1)
-        adjacency = merged.adjacency
         score = gather_src(of_src, adjacency) + gather_dst(of_dst, adjacency)
         score = score + torch.cat(scores).index_select(0, merged.order)
         score = functional.leaky_relu(score, self.negative_slope)

@@ -402,14 +402,13 @@ def test_merged_edges_are_sorted_by_destination_and_stable() -> None:
     (whole,) = GRAPH.whole(1)
     into_users = [t for t in EDGE_TYPES if t[2] == "user"]
     blocks = [whole.blocks[t] for t in into_users]
-    merged = merge_edges(blocks, [0, 12, 0], 21)
-    src = torch.cat([b.edge_index[0] + o for b, o in zip(blocks, [0, 12, 0], strict=True)])
+    merged = merge_edges(blocks)
     dst = torch.cat([block.edge_index[1] for block in blocks])
     order = dst.argsort(stable=True)
     assert torch.equal(merged.order, order)
-    assert torch.equal(merged.adjacency.src, src[order])
-    assert torch.equal(merged.adjacency.dst, dst[order])
-    assert torch.equal(merged.adjacency.num_in_edges, torch.bincount(dst, minlength=12))
+    assert torch.equal(merged.position, order.argsort())
+    assert torch.equal(merged.dst, dst[order])
+    assert torch.equal(merged.ptr.diff(), torch.bincount(dst, minlength=12))
 
 
 def test_embedding_rows_start_with_unit_length_on_average() -> None:
