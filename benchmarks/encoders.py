@@ -2,9 +2,9 @@
 
     python benchmarks/encoders.py --scale reference --clock cpu
 
-One thread. PyG's models are trimmed (`num_sampled_nodes_per_hop`, `trim_to_layer`): no layer computes
-rows that the next one does not read. Forward pass, backward pass and Adam; batches are made beforehand.
-SimpleHGN has no model in PyG.
+One thread. PyG's models are trimmed (`num_sampled_nodes_per_hop`, `trim_to_layer`): no layer
+computes rows that the next one does not read. Forward pass, backward pass and Adam; batches are
+made beforehand. SimpleHGN has no model in PyG.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import accumulate
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -27,10 +26,10 @@ from torch_geometric import nn as pyg
 from torch_geometric.nn import models as pyg_models
 from torch_geometric.utils import trim_to_layer
 
+from raygnn import models
 from raygnn.data.bundle import Bundle
 from raygnn.data.edge_types import EdgeType
 from raygnn.loops.process import keep_freed_memory
-from raygnn import models
 from raygnn.sampling import (
     LocalFeatureStore,
     LocalGraphStore,
@@ -188,9 +187,7 @@ class Flattened(nn.Module):
         """Rows by type."""
         sizes = [len(rows) for rows in x.values()]
         first = dict(zip(x, accumulate(sizes, initial=0), strict=False))
-        index = [
-            edges[t] + torch.tensor([[first[t[0]]], [first[t[2]]]]) for t in HETERO_EDGES
-        ]
+        index = [edges[t] + torch.tensor([[first[t[0]]], [first[t[2]]]]) for t in HETERO_EDGES]
         kinds = [torch.full((e.shape[1],), i) for i, e in enumerate(index)]
         more = [torch.cat(kinds)] if self.takes_types else []
         out = self.layer(torch.cat(list(x.values())), torch.cat(index, dim=1), *more)
@@ -230,7 +227,8 @@ def _trimmed_layers(
         yield layer, trimmed, edges
 
 
-def _pyg_layer(name: str, width: int) -> nn.Module:
+def pyg_layer(name: str, width: int) -> nn.Module:
+    """PyG's layer of an encoder of several types, as `PygHetero` takes it."""
     if name == "Hetero":
         convs = {edge_type: pyg.SAGEConv(width, width) for edge_type in HETERO_EDGES}
         return pyg.HeteroConv(convs)
@@ -248,18 +246,25 @@ def heterogeneous_steps(name: str, graph: Graph) -> list[Step]:
     num_layers, width = len(scale.fanouts), scale.hidden_channels
     if name == "LightGCN":
         ours = models.LightGCN(
-            {}, scale.num_classes, num_layers=num_layers, edge_types=HETERO_EDGES,
-            num_nodes=num_nodes, sparse_embeddings=True,
+            {},
+            scale.num_classes,
+            num_layers=num_layers,
+            edge_types=HETERO_EDGES,
+            num_nodes=num_nodes,
+            sparse_embeddings=True,
         )
         sgd = partial(torch.optim.SGD, lr=0.1)
-        return [Step(ours, _of_hetero_blocks, sgd), Step(PygLightGCN(scale, num_nodes), _whole, sgd)]
+        return [
+            Step(ours, _of_hetero_blocks, sgd),
+            Step(PygLightGCN(scale, num_nodes), _whole, sgd),
+        ]
     in_channels = dict.fromkeys(_TYPES, scale.num_features)
     heads = {"num_heads": _NUM_HEADS} if name in ("HGT", "SimpleHGN") else {}
     kind = getattr(models, name)
     ours = kind(in_channels, scale.num_classes, width, num_layers, edge_types=HETERO_EDGES, **heads)
     steps = [Step(ours, _of_hetero_blocks)]
     if name != "SimpleHGN":
-        steps.append(Step(PygHetero(partial(_pyg_layer, name, width), scale), _whole))
+        steps.append(Step(PygHetero(partial(pyg_layer, name, width), scale), _whole))
     return steps
 
 

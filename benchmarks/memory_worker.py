@@ -27,7 +27,7 @@ _NUM_STEPS = 3
 def train_raygnn(scale: Scale, bundle: Bundle) -> Any:
     """Trains on the mapped bundle; returns what has to stay in memory."""
     keep_freed_memory()
-    trainer = Trainer(build_raygnn(scale), "cpu", over_blocks=True)
+    trainer = Trainer(build_raygnn(scale), "cpu", "blocks")
     loader = make_loader(scale, bundle, "cpu", 1)
     for batch in loader.iterate(0, stop=_NUM_STEPS):
         trainer.step(batch)
@@ -56,7 +56,7 @@ def train_pyg(scale: Scale, bundle: Bundle) -> Any:
         torch.from_numpy(np.array(csc.indices, np.int64)),
         torch.from_numpy(np.array(x)),
     ]
-    trainer = Trainer(build_pyg(scale), "cpu", over_blocks=False)
+    trainer = Trainer(build_pyg(scale), "cpu", "whole")
     loader = make_loader(scale, bundle, "cpu", 0)
     for batch in loader.iterate(0, stop=_NUM_STEPS):
         nodes = batch.nodes[NODE]

@@ -1,8 +1,8 @@
-"""PyG as its examples use it: `NeighborLoader`, `GraphSAGE` and DDP, for torchrun to start.
+"""PyG's `NeighborLoader` over pyg-lib, `GraphSAGE` and DDP, for torchrun to start.
 
-Needs torch, torch_geometric and a compiled sampler (torch-sparse or pyg-lib), not raygnn. Takes the
-folder of the arrays and a scale as JSON; rank 0 prints a line of JSON, the seeds of all ranks a
-second.
+Needs torch, torch_geometric and pyg-lib, not raygnn. Takes the folder of the arrays, a scale as
+JSON and whether layers are trimmed to the rows that the next one reads; rank 0 prints a line of
+JSON, the seeds of all ranks a second.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def make_loader(folder: Path, scale: dict[str, Any], rank: int, world_size: int)
 
 def main() -> None:
     """Trains a few steps and says how fast."""
-    folder, scale = Path(sys.argv[1]), json.loads(sys.argv[2])
+    folder, scale, is_trimmed = Path(sys.argv[1]), json.loads(sys.argv[2]), sys.argv[3] == "trimmed"
     torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
     dist.init_process_group("gloo")
     rank, world_size = dist.get_rank(), dist.get_world_size()
@@ -68,7 +68,12 @@ def main() -> None:
             began = time.perf_counter()
         batch = next(batches)
         optimizer.zero_grad()
-        scores = model(batch.x, batch.edge_index)[: batch.batch_size]
+        hops = {
+            "num_sampled_nodes_per_hop": batch.num_sampled_nodes,
+            "num_sampled_edges_per_hop": batch.num_sampled_edges,
+        }
+        scores = model(batch.x, batch.edge_index, **(hops if is_trimmed else {}))
+        scores = scores[: batch.batch_size]
         functional.cross_entropy(scores, batch.y[: batch.batch_size]).backward()
         optimizer.step()
     dist.barrier()

@@ -1,27 +1,16 @@
 """Speed of neighbor sampling and of feature gathering, on one and on two threads.
 
-    python benchmarks/sampling.py --scale reference [--peer-python PYTHON]
+    python benchmarks/sampling.py --scale reference
 
-Every row takes the same batches of random seeds, in turns. Peers: PyG's sampler of torch-sparse
-where PYTHON (default: this one) has it, else at reference scale the figure that was measured for it
-on such a machine; a torch gather and a memcpy. pyg-lib, which is not on PyPI, is not measured:
-docs/performance.md has its figure of another machine.
+Every row takes the same batches of random seeds, in turns. Peers: the sampler of pyg-lib where this
+Python finds it (benchmarks/README.md says how to build it); a torch gather and a memcpy.
 """
 
 from __future__ import annotations
 
-import argparse
-import importlib.util
-import json
-import subprocess
-import sys
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
 
 import numpy as np
 import torch
@@ -39,6 +28,7 @@ from harness import (
     timed,
 )
 from rmat_graph import EDGE, HETERO_EDGES, NODE, RmatGraph
+from torch_geometric.typing import WITH_PYG_LIB
 
 from raygnn.data.bundle import Bundle
 from raygnn.data.ingest.build_bundle import IngestOptions, ingest
@@ -48,50 +38,23 @@ from raygnn.sampling.prefetch import map_ahead
 from raygnn.sampling.rng import batch_key
 from raygnn.sampling.temporal import Temporal
 
-#: Milliseconds a batch of torch-sparse 0.6.18 at reference scale, one thread of a 2-core machine.
-STATED_TORCH_SPARSE_MS = 490.0
 _BATCHES_ON_THREADS = 64
 
 
-class SparsePeer:
-    """torch-sparse's sampler in another process, on the same seeds."""
+class PygLib:
+    """pyg-lib's sampler on one thread, over the same graph."""
 
-    def __init__(self, python: str, clock: str, bundle: Bundle, fanouts: Sequence[int]) -> None:
+    def __init__(self, bundle: Bundle, fanouts: Sequence[int]) -> None:
+        csc = bundle.csc(EDGE)
+        self._colptr = torch.from_numpy(np.asarray(csc.indptr, np.int64))
+        self._row = torch.from_numpy(np.asarray(csc.indices, np.int64))  # it takes int64 only
         self._fanouts = list(fanouts)
-        script = Path(__file__).with_name("torch_sparse_peer.py")
-        pipe = subprocess.PIPE
-        self._process = subprocess.Popen([python, script], stdin=pipe, stdout=pipe, text=True)
-        with tempfile.TemporaryDirectory() as folder:
-            csc = bundle.csc(EDGE)
-            paths = {n: f"{folder}/{n}.npy" for n in ("indptr", "indices")}
-            np.save(paths["indptr"], csc.indptr)
-            np.save(paths["indices"], csc.indices)
-            opened = self._ask(kind="open", clock=clock, **paths)
-        if not opened["opened"]:
-            raise RuntimeError(f"{python} has no torch-sparse: {opened['why']}")
 
-    def sample(self, seeds: np.ndarray) -> float:
-        """Seconds for a batch."""
-        answer = self._ask(kind="sample", seeds=seeds.tolist(), fanouts=self._fanouts)
-        return float(answer["seconds"])
-
-    def _ask(self, **request: Any) -> dict[str, Any]:
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        print(json.dumps(request), file=self._process.stdin, flush=True)
-        answer: dict[str, Any] = json.loads(self._process.stdout.readline())
-        return answer
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self._process.communicate()
+    def sample(self, seeds: np.ndarray) -> None:
+        """Samples the neighborhood of seeds, as PyG's `NeighborLoader` does."""
+        torch.ops.pyg.neighbor_sample(
+            self._colptr, self._row, torch.from_numpy(seeds), self._fanouts, csc=True
+        )
 
 
 class Batches:
@@ -162,7 +125,7 @@ def key(number: int) -> int:
     return batch_key(0, "benchmark", 0, number)
 
 
-def sampling_cases(batches: Batches, peer: SparsePeer | None) -> dict[str, Case]:
+def sampling_cases(batches: Batches) -> dict[str, Case]:
     """A function for each way to sample; each call takes the next batch."""
 
     def numbered(run: Callable[[int], object]) -> Case:
@@ -199,14 +162,10 @@ def sampling_cases(batches: Batches, peer: SparsePeer | None) -> dict[str, Case]
         "link": numbered(partial(link, excludes=False)),
         "link, links excluded": numbered(partial(link, excludes=True)),
     }
-    if peer is not None:
-        cases["torch-sparse"] = _timed_by_itself(peer, seeds)
+    if WITH_PYG_LIB:
+        peer = PygLib(batches.bundle, batches.scale.fanouts)
+        cases["pyg-lib"] = numbered(lambda n: peer.sample(seeds(n)))
     return cases
-
-
-def _timed_by_itself(peer: SparsePeer, seeds: Callable[[int], np.ndarray]) -> Case:
-    count = iter(range(1_000_000))
-    return lambda: peer.sample(seeds(next(count)))
 
 
 def _on_threads(batches: Batches, clock: Clock, num_threads: int) -> float:
@@ -250,11 +209,6 @@ def gather_cases(batches: Batches, device: str) -> tuple[dict[str, Case], int]:
 def sampling_rows(scale: Scale, seconds: Mapping[str, float], num_edges: float) -> list[Row]:
     """The rows about sampling, from the median of each case."""
     ms = {name: 1e3 * value for name, value in seconds.items()}
-    peer, source = None, ""
-    if "torch-sparse" in seconds:
-        peer, source = 1e3 * seconds["torch-sparse"], "measured in this run"
-    elif scale.name == "reference":
-        peer, source = STATED_TORCH_SPARSE_MS, "measured elsewhere: it is not installed here"
 
     def against_uniform(name: str, aim: str = "") -> Row:
         return Row(f"sample, {name}", ms[name], "ms", ms[name] / ms["uniform"], "uniform", aim)
@@ -263,8 +217,8 @@ def sampling_rows(scale: Scale, seconds: Mapping[str, float], num_edges: float) 
     uniform = ms["uniform"]
     aim = "<= 7 ms" if scale.name == "reference" else ""
     rows = [Row("sample, uniform, 1 thread", uniform, "ms", aim=aim, note=edges)]
-    if peer is not None:
-        rows.append(Row("torch-sparse", peer, "ms", peer / uniform, "ours", note=source))
+    if "pyg-lib" in ms:
+        rows.append(Row("pyg-lib", ms["pyg-lib"], "ms", ms["pyg-lib"] / uniform, "ours"))
     rows += [
         Row("sample, thread pool of 1", ms["threads 1"], "ms"),
         Row(
@@ -311,41 +265,23 @@ def gather_rows(seconds: Mapping[str, float], num_bytes: int) -> list[Row]:
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Runs the benchmark."""
-    options = _options(argv)
+    options = parser(__doc__, in_rounds=True).parse_args(argv)
     scale = chosen_scale(options)
     torch.set_num_threads(1)  # gathers too are per thread: batches are made side by side
     batches = Batches(scale, Path(options.work))
-    with ExitStack() as stack:
-        peer = None
-        if options.peer_python is not None:
-            given = (options.clock, batches.bundle, scale.fanouts)
-            peer = stack.enter_context(SparsePeer(options.peer_python, *given))
-        clock = CLOCKS[options.clock]
-        sampled = interleaved(sampling_cases(batches, peer), scale.rounds, clock)
-        pools: dict[str, Case] = {}
-        for n in (1, 2):
-            pools[f"threads {n}"] = partial(_on_threads, batches, CLOCKS["wall"], n)
-            pools[f"threads {n}, cpu"] = partial(_on_threads, batches, CLOCKS["cpu"], n)
-        pooled = interleaved(pools, scale.rounds)
-    sampled |= pooled
+    clock = CLOCKS[options.clock]
+    sampled = interleaved(sampling_cases(batches), scale.rounds, clock)
+    pools: dict[str, Case] = {}
+    for n in (1, 2):
+        pools[f"threads {n}"] = partial(_on_threads, batches, CLOCKS["wall"], n)
+        pools[f"threads {n}, cpu"] = partial(_on_threads, batches, CLOCKS["cpu"], n)
+    sampled |= interleaved(pools, scale.rounds)
     gathers, num_bytes = gather_cases(batches, options.device)
     gathered = interleaved(gathers, scale.rounds, clock)
     num_edges = float(np.mean([batches.sample(number) for number in range(scale.rounds)]))
     rows = sampling_rows(scale, medians(sampled), num_edges)
     rows += gather_rows(medians(gathered), num_bytes)
     publish("sampling", options, rows, seconds={**sampled, **gathered})
-
-
-def _options(argv: Sequence[str] | None) -> argparse.Namespace:
-    options = parser(__doc__, in_rounds=True)
-    has_peer = importlib.util.find_spec("torch_sparse") is not None
-    options.add_argument(
-        "--peer-python",
-        default=sys.executable if has_peer else None,
-        metavar="PYTHON",
-        help="a Python that has torch-sparse; default: this one, if it has",
-    )
-    return options.parse_args(argv)
 
 
 if __name__ == "__main__":

@@ -96,7 +96,7 @@ def measure(num_edges: int, scale: Scale, work: Path, *, keeps_tables: bool) -> 
 
 def _train(scale: Scale, bundle: Bundle) -> dict[str, float]:
     """Milliseconds of live training steps, and edges of a batch."""
-    trainer = Trainer(raygnn_model(scale), "cpu", over_blocks=True)
+    trainer = Trainer(raygnn_model(scale), "cpu", "blocks")
     loader = make_loader(scale, bundle, "cpu", None)
     steps: list[tuple[float, float]] = []
     num_edges = []

@@ -4,9 +4,10 @@
 
 A step is batch, forward, backward and Adam of a 3-layer GraphSAGE. "live" samples while it trains;
 "cached" takes the same batches from a list, made beforehand. The PyG rows train PyG's own layers
-on the same cached batches, over the whole sampled subgraph as PyG's examples do. The engine rows
-run `raygnn.train` in processes of their own, with all that it does around a step; beside them, with
-`--peer-python`, PyG's `NeighborLoader` and DDP, in processes of that Python.
+on the same cached batches: trimmed to the rows that the next layer reads, and over the whole
+sampled subgraph as PyG's examples do. The engine rows run `raygnn.train` in processes of their own,
+with all that it does around a step; beside them PyG's `NeighborLoader` and DDP, where this Python
+finds pyg-lib (benchmarks/README.md says how to build it).
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -31,6 +32,7 @@ from rmat_graph import EDGE, NODE, RmatGraph
 from torch import Tensor, nn
 from torch.nn import functional
 from torch_geometric.nn.models import GraphSAGE as PygGraphSAGE
+from torch_geometric.typing import WITH_PYG_LIB
 
 from raygnn.data.bundle import Bundle
 from raygnn.data.standardization import ColumnScale
@@ -55,13 +57,15 @@ class Trainer:
     """A model and its optimizer, and what they do to a batch.
 
     Args:
-        over_blocks: whether the model takes blocks, one a layer, or the whole subgraph.
+        over: what the model takes: blocks, one a layer, or the subgraph, trimmed or whole.
     """
 
-    def __init__(self, model: nn.Module, device: str, *, over_blocks: bool) -> None:
+    def __init__(
+        self, model: nn.Module, device: str, over: Literal["blocks", "trimmed", "whole"]
+    ) -> None:
         self._model = model.to(device)
         self._device = device
-        self._over_blocks = over_blocks
+        self._over = over
         self._optimizer = torch.optim.Adam(model.parameters(), lr=0.005)
 
     def step(self, batch: NodeBatch) -> None:
@@ -75,11 +79,16 @@ class Trainer:
 
     def _scores(self, batch: NodeBatch) -> Tensor:
         nodes, edges = batch.nodes[NODE], batch.edges[EDGE]
-        if self._over_blocks:
-            scores: Tensor = self._model(nodes.columns["x"], blocks_of(batch))
-        else:
-            scores = self._model(nodes.columns["x"], edges.edge_index)[: nodes.num_seeds]
-        return scores
+        x = nodes.columns["x"]
+        if self._over == "blocks":
+            scores: Tensor = self._model(x, blocks_of(batch))
+            return scores
+        hops = {
+            "num_sampled_nodes_per_hop": nodes.num_sampled,
+            "num_sampled_edges_per_hop": edges.num_sampled,
+        }
+        scores = self._model(x, edges.edge_index, **(hops if self._over == "trimmed" else {}))
+        return scores[: nodes.num_seeds]
 
 
 def make_loader(
@@ -110,8 +119,9 @@ def make_loader(
 def step_cases(scale: Scale, loader: NeighborLoader, device: str) -> tuple[dict[str, Case], float]:
     """What is timed, `_STEPS_A_ROUND` steps each, and the mean number of edges of a batch."""
     cached = [loader.make(0, number) for number in range(_STEPS_A_ROUND)]
-    ours = Trainer(raygnn_model(scale), device, over_blocks=True)
-    plain = Trainer(pyg_model(scale), device, over_blocks=False)
+    ours = Trainer(raygnn_model(scale), device, "blocks")
+    trimmed = Trainer(pyg_model(scale), device, "trimmed")
+    plain = Trainer(pyg_model(scale), device, "whole")
     live = _endless(loader)
 
     def train(trainer: Trainer, batches: Iterator[NodeBatch]) -> None:
@@ -121,6 +131,7 @@ def step_cases(scale: Scale, loader: NeighborLoader, device: str) -> tuple[dict[
     cases: dict[str, Case] = {
         "live": partial(train, ours, live),
         "cached": lambda: train(ours, iter(cached)),
+        "PyG trimmed, cached": lambda: train(trimmed, iter(cached)),
         "PyG, cached": lambda: train(plain, iter(cached)),
         "load": lambda: _load(loader),
     }
@@ -183,10 +194,10 @@ def engine_rate(
 
 
 class PygPeer:
-    """PyG's `NeighborLoader`, `GraphSAGE` and DDP on the same graph, in another Python."""
+    """PyG's `NeighborLoader` over pyg-lib, `GraphSAGE` and DDP on the same graph."""
 
-    def __init__(self, python: str, scale: Scale, bundle: Bundle, folder: Path) -> None:
-        self._python, self._folder = python, folder
+    def __init__(self, scale: Scale, bundle: Bundle, folder: Path) -> None:
+        self._folder = folder
         self._scale = json.dumps({**vars(scale), "steps": _PEER_STEPS[scale.name]})
         csc, declared = bundle.csc(EDGE), bundle.declared_split(NODE)
         assert declared is not None
@@ -199,12 +210,12 @@ class PygPeer:
         for name, array in arrays.items():
             np.save(folder / f"{name}.npy", array)
 
-    def rate(self, *, workers: int, threads: int) -> float:
+    def rate(self, how: Literal["trimmed", "whole"], *, workers: int, threads: int) -> float:
         """Seeds a second of all workers."""
         launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={workers}"]
         script = str(Path(__file__).with_name("pyg_ddp_peer.py"))
-        command = [self._python, *launcher, script, str(self._folder), self._scale]
-        printed = _output(command, {"OMP_NUM_THREADS": str(threads), "PYTHONPATH": ""})
+        command = [sys.executable, *launcher, script, str(self._folder), self._scale, how]
+        printed = _output(command, {"OMP_NUM_THREADS": str(threads)})
         return float(json.loads(printed.splitlines()[-1])["seeds_per_s"])
 
 
@@ -224,17 +235,20 @@ def step_rows(
     ms = {name: 1e3 * value / _STEPS_A_ROUND for name, value in seconds.items()}
     aim = "<= 160 ms" if scale.name == "reference" else ""
     edges = f"{num_edges:,.0f} edges, {num_threads} threads"
-    pyg = ms["PyG, cached"]
+    trimmed, pyg = ms["PyG trimmed, cached"], ms["PyG, cached"]
     return [
         Row("step, live", ms["live"], "ms", ms["live"] / ms["cached"], "cached", "<= 1.2", edges),
         Row("step, cached", ms["cached"], "ms", aim=aim),
+        Row("PyG's layers, trimmed, cached", trimmed, "ms", trimmed / ms["cached"], "ours, cached"),
         Row("PyG's layers, cached", pyg, "ms", pyg / ms["cached"], "ours, cached"),
         Row("batch, 1 thread", ms["load"], "ms", note="sampling, gather, assembly"),
     ]
 
 
 def engine_rows(
-    batch_size: int, rates: tuple[float, float], peer_rates: tuple[float, float] | None = None
+    batch_size: int,
+    rates: tuple[float, float],
+    peer_rates: Mapping[str, tuple[float, float]],
 ) -> list[Row]:
     """The rows about the engine, from seeds a second of 1 x 2 and of 2 x 1 threads."""
     single, double = rates
@@ -243,12 +257,12 @@ def engine_rows(
         Row("engine, 1 worker x 2 threads", single, "seeds/s", note=_step_text(batch_size, single)),
         Row("engine, 2 workers x 1 thread", double, "seeds/s", double / single, against, ">= 0.9"),
     ]
-    for how, ours, theirs in zip(
-        ("1 process x 2 threads", "2 processes x 1 thread"), rates, peer_rates or (), strict=False
-    ):
-        note = _step_text(batch_size, theirs)
-        name = f"PyG's NeighborLoader and DDP, {how}"
-        rows.append(Row(name, theirs, "seeds/s", ours / theirs, "ours", note=note))
+    processes = ("1 process x 2 threads", "2 processes x 1 thread")
+    for peer, found in peer_rates.items():
+        for how, ours, theirs in zip(processes, rates, found, strict=True):
+            note = _step_text(batch_size, theirs)
+            name = f"PyG's NeighborLoader and DDP, {peer}, {how}"
+            rows.append(Row(name, theirs, "seeds/s", ours / theirs, "ours", note=note))
     return rows
 
 
@@ -275,11 +289,12 @@ def main(argv: Sequence[str] | None = None) -> None:
     if not options.steps_only:
         run = partial(engine_rate, scale, graph.tables(work), work, options.device)
         rates = _best_rates(run, _ENGINE_RUNS[scale.name])
-        peer_rates = None
-        if options.peer_python is not None:
+        peer_rates = {}
+        if WITH_PYG_LIB:
             with tempfile.TemporaryDirectory(dir=work) as folder:
-                peer = PygPeer(options.peer_python, scale, bundle, Path(folder))
-                peer_rates = _best_rates(peer.rate, 1)
+                peer = PygPeer(scale, bundle, Path(folder))
+                for how in ("trimmed", "whole"):
+                    peer_rates[how] = _best_rates(partial(peer.rate, how), 1)
         rows += engine_rows(scale.batch_size, rates, peer_rates)
     publish("training", options, rows, seconds=seconds)
 
@@ -296,9 +311,6 @@ def _options(argv: Sequence[str] | None) -> argparse.Namespace:
     options.add_argument("--threads", type=int, default=2, help="of torch")
     options.add_argument("--sampler-threads", type=int, help="default: as in training")
     options.add_argument("--steps-only", action="store_true", help="leaves the engine out")
-    options.add_argument(
-        "--peer-python", metavar="PYTHON", help="a Python that has PyG and torch-sparse or pyg-lib"
-    )
     return options.parse_args(argv)
 
 

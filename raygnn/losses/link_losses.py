@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import Any
+
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
 from raygnn.errors import ConfigError
@@ -15,6 +19,11 @@ from raygnn.losses.link_scores import (
     precise_scores,
 )
 from raygnn.losses.seed_losses import in_full_precision
+
+# 0.5 MB of float32: two such stay in a cache of 2 MB.
+_ELEMENTS_AT_A_TIME = 1 << 17
+# exp(-80) is 2e-35: nothing beside the largest of a sum, 1, and still a normal float32.
+_LEAST_EXPONENT = -80.0
 
 
 class LinkBinaryCrossEntropy(LinkLoss):
@@ -99,13 +108,14 @@ class _SampledSoftmax(LinkLoss):
         """See `LinkLoss`."""
         if not self.in_batch:
             scores = scores.without_in_batch()
-        positive = in_full_precision(scores.positive).unsqueeze(1) / self.temperature
-        candidate = in_full_precision(scores.candidate) / self.temperature
-        if scores.log_q is not None:
-            candidate = candidate - scores.log_q.to(candidate.dtype)
-        candidate = candidate.masked_fill(scores.mask, -torch.inf)
-        total = torch.cat([positive, candidate], dim=1).logsumexp(dim=1, keepdim=True)
-        return (total - positive).sum(), float(len(positive))
+        losses: Tensor = _SoftmaxCrossEntropy.apply(
+            in_full_precision(scores.positive),
+            in_full_precision(scores.candidate),
+            scores.mask,
+            scores.log_q,
+            self.temperature,
+        )
+        return losses.sum(), float(len(losses))
 
 
 class Retrieval(_SampledSoftmax):
@@ -143,3 +153,64 @@ class SoftmaxOwnNegatives(_SampledSoftmax):
     Raises:
         ConfigError: it is out of range.
     """
+
+
+class _SoftmaxCrossEntropy(torch.autograd.Function):
+    """-log of each positive's share in the softmax over itself and its candidates, [num_positives].
+
+    On a CPU a few rows at a time, so that what is between scores and losses stays in a cache; the
+    backward pass makes it again. Takes positive, candidate, mask and log_q of `LinkScores`, and the
+    temperature.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        positive: Tensor,
+        candidate: Tensor,
+        mask: Tensor,
+        log_q: Tensor | None,
+        temperature: float,
+    ) -> Tensor:
+        own = positive / temperature
+        total = torch.empty_like(own)
+        for rows in _chunks(candidate):
+            logits = _logits(candidate[rows], log_q, temperature)
+            logits = torch.where(mask[rows], -torch.inf, logits)
+            largest = own[rows].maximum(logits.amax(dim=1)) if logits.shape[1] else own[rows]
+            sums = _exp(logits.sub_(largest.unsqueeze(1))).sum(dim=1) + (own[rows] - largest).exp()
+            total[rows] = sums.log_() + largest
+        ctx.temperature = temperature
+        ctx.save_for_backward(own, candidate, mask, log_q, total)
+        return total - own
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        own, candidate, mask, log_q, total = ctx.saved_tensors
+        grad = grad / ctx.temperature
+        grad_candidate = torch.empty_like(candidate)
+        for rows in _chunks(candidate):
+            logits = _logits(candidate[rows], log_q, ctx.temperature)
+            shares = _exp(logits.sub_(total[rows].unsqueeze(1))).mul_(grad[rows].unsqueeze(1))
+            grad_candidate[rows] = torch.where(mask[rows], 0.0, shares)
+        return ((own - total).exp() - 1) * grad, grad_candidate, None, None, None
+
+
+def _chunks(candidate: Tensor) -> Iterator[slice]:
+    num_rows, num_candidates = candidate.shape
+    step = num_rows
+    if candidate.device.type == "cpu":
+        step = _ELEMENTS_AT_A_TIME // max(1, num_candidates)
+    step = max(1, step)
+    return (slice(first, first + step) for first in range(0, num_rows, step))
+
+
+def _logits(candidate: Tensor, log_q: Tensor | None, temperature: float) -> Tensor:
+    logits = candidate / temperature
+    return logits if log_q is None else logits.sub_(log_q.to(logits.dtype))
+
+
+def _exp(logits: Tensor) -> Tensor:
+    """exp in place; torch's takes ten times as long where its result is too small for a float32."""
+    return logits.clamp_(min=_LEAST_EXPONENT).exp_()

@@ -62,9 +62,7 @@ class BlockGATConv(GATConv):
         """att . W x by head, [num_rows, heads], without the rows W x."""
         return linear(x, torch.einsum("hci,hc->hi", self._by_head(lin), att[0]))
 
-    def _sums(
-        self, lin: nn.Module, x: Features, weights: Tensor, adjacency: Adjacency
-    ) -> Tensor:
+    def _sums(self, lin: nn.Module, x: Features, weights: Tensor, adjacency: Adjacency) -> Tensor:
         """Weighted sums over in-edges of W x, [num_dst, heads, out_channels]."""
         width = self.heads * self.out_channels
         if not isinstance(x, Tensor) or transform_first(adjacency, x.shape[1], width, self.heads):

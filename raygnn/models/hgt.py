@@ -65,41 +65,34 @@ class HGTLayer(nn.Module):
     def forward(self, x_src: Mapping[str, Tensor], block: HeteroBlock) -> Rows:
         """Returns [num_dst, channels] by node type."""
         sources = {s for s, _, t in self.edge_types if block.num_dst.get(t, 0)}
-        parts = {s: self._keys_values(s, x_src[s]) for s in self.node_types if s in sources}
+        keys_values = {
+            s: (self._projected(s, 0, x_src[s]), self._projected(s, 2, x_src[s]))
+            for s in self.node_types
+            if s in sources
+        }
         out: Rows = {}
         for i, name in enumerate(self.node_types):
             x_dst = x_src[name][: block.num_dst.get(name, 0)]
             if not len(x_dst):
                 out[name] = x_dst
                 continue
-            messages = self._attend(name, x_dst, parts, block)
+            messages = self._attend(name, x_dst, keys_values, block)
             new = self.lin_out[name](functional.gelu(messages))
             share = self.skip[i].sigmoid()
             out[name] = share * new + (1 - share) * x_dst
         return out
 
-    def _keys_values(self, name: str, x: Tensor) -> tuple[Tensor, ...]:
-        """Of the sources, [num_src, num_heads, D] each, before any edge type's matrices."""
-        (key, _, value), biases = self._projections(name)
-        both = functional.linear(
-            x, torch.cat([key, value]), torch.cat([biases[0], biases[2]])
-        )
-        return tuple(part.unflatten(1, (self.num_heads, -1)) for part in both.chunk(2, dim=1))
-
-    def _queries(self, name: str, x_dst: Tensor) -> Tensor:
-        weights, biases = self._projections(name)
-        return functional.linear(x_dst, weights[1], biases[1]).unflatten(1, (self.num_heads, -1))
-
-    def _projections(self, name: str) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
-        """Weights and biases of keys, queries and values."""
+    def _projected(self, name: str, which: int, x: Tensor) -> Tensor:
+        """Keys (0), queries (1) or values (2) of rows of a node type, [num_rows, num_heads, D]."""
         lin: Any = self.lin_kqv[name]
-        return lin.weight.chunk(3), lin.bias.chunk(3)
+        weight, bias = lin.weight.chunk(3)[which], lin.bias.chunk(3)[which]
+        return functional.linear(x, weight, bias).unflatten(1, (self.num_heads, -1))
 
     def _attend(
         self,
         name: str,
         x_dst: Tensor,
-        parts: Mapping[str, tuple[Tensor, ...]],
+        keys_values: Mapping[str, tuple[Tensor, Tensor]],
         block: HeteroBlock,
     ) -> Tensor:
         """[num_dst, channels], the weighted sum over all in-edges; zeros without any.
@@ -110,22 +103,21 @@ class HGTLayer(nn.Module):
         into = [
             (i, edge_type[0], of_type)
             for i, edge_type in enumerate(self.edge_types)
-            if edge_type[2] == name
-            and (of_type := block_of(block, edge_type, x_dst)).num_edges
+            if edge_type[2] == name and (of_type := block_of(block, edge_type, x_dst)).num_edges
         ]
         if not into:
             return x_dst.new_zeros(len(x_dst), self.channels)
-        query = self._queries(name, x_dst) / math.sqrt(self.channels // self.num_heads)
+        query = self._projected(name, 1, x_dst) / math.sqrt(self.channels // self.num_heads)
         scores = []
         for i, source, of_type in into:
             relation = self.key_relation[i] * self.prior[i].view(-1, 1, 1)
             of_query = torch.einsum("nhe,hde->nhd", query, relation.to(query.dtype))
-            scores.append(dot_scores(of_query, parts[source][0], Adjacency.of(of_type)))
+            scores.append(dot_scores(of_query, keys_values[source][0], Adjacency.of(of_type)))
         out = torch.zeros_like(query)
         weights = softmax_over_blocks(scores, [of_type for *_, of_type in into])
         for (i, source, of_type), weight in zip(into, weights, strict=True):
             weight = functional.dropout(weight, self.attn_dropout, self.training)
-            sums = weighted_segment_sum(parts[source][1], weight, Adjacency.of(of_type))
+            sums = weighted_segment_sum(keys_values[source][1], weight, Adjacency.of(of_type))
             relation = self.value_relation[i].to(sums.dtype)
             out = out + torch.einsum("nhd,hde->nhe", sums, relation)
         return out.flatten(1)

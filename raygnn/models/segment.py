@@ -91,7 +91,9 @@ def scale_sampled(neighbor_sum: Tensor, block: Block) -> Tensor:
     return neighbor_sum * factor.to(neighbor_sum.dtype).unsqueeze(-1)
 
 
-def transform_first(block: Block, in_channels: int, out_channels: int, heads: int = 1) -> bool:
+def transform_first(
+    block: Block | Adjacency, in_channels: int, out_channels: int, heads: int = 1
+) -> bool:
     """Whether A (x W) takes less time than (A x) W, the same up to rounding.
 
     The first sums narrower rows where W narrows them, the second multiplies fewer: those of

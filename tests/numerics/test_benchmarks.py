@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import importlib
 import json
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from raygnn.data.edge_types import edge_type_name
 
@@ -79,7 +81,38 @@ def test_training(harness, work):
     rows = rows_of(work, "training")
     cached = rows["step, cached"]["value"]
     assert rows["step, live"]["ratio"] == pytest.approx(rows["step, live"]["value"] / cached)
-    assert rows["PyG's layers, cached"]["ratio"] > 0
+    assert rows["PyG's layers, trimmed, cached"]["ratio"] > 0
+
+
+def test_encoders(harness, work):
+    encoders = importlib.import_module("encoders")
+    encoders.main(["--work", str(work)])
+    rows = rows_of(work, "encoders")
+    for name in (*encoders.HOMOGENEOUS, *encoders.HETEROGENEOUS):
+        ours, theirs = rows[name], rows.get(f"{name}, PyG trimmed")
+        if name != "SimpleHGN":
+            assert theirs["ratio"] == pytest.approx(theirs["value"] / ours["value"])
+
+
+def test_trimmed_layers_of_pyg_give_the_scores_of_the_whole_subgraph(harness, work):
+    """The peer computes what it would without trimming: an honest one."""
+    encoders = importlib.import_module("encoders")
+    scale = harness.SCALES["smoke"]
+    graph = encoders.Graph.drawn(scale, work, is_hetero=True)
+    for name in ("Hetero", "HGT", "RGCN"):
+        model = encoders.PygHetero(partial(encoders.pyg_layer, name, 8), scale).eval()
+        batch = graph.batches[0]
+        x = {t: model.inputs[t](nodes.columns["x"]) for t, nodes in batch.nodes.items()}
+        edges = {t: e.edge_index for t, e in batch.edges.items()}
+        for layer in model.layers:
+            x = {t: rows.relu() for t, rows in layer(x, edges).items()}
+        whole = model.head(x[batch.node_type][: len(batch.y)])
+        torch.testing.assert_close(model(batch), whole, rtol=1e-4, atol=1e-4)
+
+
+def test_link_steps(harness, work):
+    importlib.import_module("link_steps").main(["--work", str(work)])
+    assert rows_of(work, "link_steps")["step of links"]["value"] > 0
 
 
 def test_gradients(harness, work):

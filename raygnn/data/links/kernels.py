@@ -248,18 +248,33 @@ def mark_known(
     order: np.ndarray,
     out: np.ndarray,
 ) -> None:
-    """`out[i, order[j]] = True` where (rows[i], sorted_wanted[j]) is in a table."""
+    """`out[i, order[j]] = True` where (rows[i], sorted_wanted[j]) is in a table.
+
+    The last bits of a column say where it may be among those wanted: most columns of a row are not
+    wanted, and few need a search.
+    """
     num_wanted = len(sorted_wanted)
+    size = 64
+    while size < 8 * num_wanted:
+        size *= 2
+    first_with_bits = np.full(size, -1, np.int32)
+    for j in range(num_wanted - 1, -1, -1):
+        first_with_bits[sorted_wanted[j] & (size - 1)] = j
     for i in range(len(rows)):
         start, stop = indptr[rows[i]], indptr[rows[i] + 1]
-        if stop - start > num_wanted:
+        if stop - start > 16 * num_wanted:
             for j in range(num_wanted):
                 start = first_at_least(columns, start, stop, sorted_wanted[j])
                 out[i, order[j]] = start < stop and columns[start] == sorted_wanted[j]
             continue
         for k in range(start, stop):
-            j = first_at_least(sorted_wanted, 0, num_wanted, columns[k])
-            while j < num_wanted and sorted_wanted[j] == columns[k]:
+            column = columns[k]
+            j = first_with_bits[column & (size - 1)]
+            if j < 0:
+                continue
+            if sorted_wanted[j] != column:
+                j = first_at_least(sorted_wanted, j, num_wanted, column)
+            while j < num_wanted and sorted_wanted[j] == column:
                 out[i, order[j]] = True
                 j += 1
 

@@ -188,6 +188,32 @@ def test_log_q_takes_the_bias_of_drawing_from_the_sum_over_candidates() -> None:
     assert float(torch.stack(totals).mean()) == pytest.approx(float(logits.exp().sum()), rel=0.02)
 
 
+@pytest.mark.parametrize("scale", [1.0, 300.0])
+def test_softmax_of_many_chunks_is_that_of_torch_whatever_the_scale(scale: float) -> None:
+    generator = torch.Generator().manual_seed(0)
+    shape = (300, 1000)  # more than two chunks
+    mask = torch.rand(shape, generator=generator) < 0.1
+    mask[7] = True
+    log_q = torch.randn(shape[1], generator=generator)
+    inputs = [
+        (scale * torch.randn(size, generator=generator)).requires_grad_()
+        for size in (shape[:1], shape)
+    ]
+    weight = torch.rand((), generator=generator)
+    scores = LinkScores(positive=inputs[0], candidate=inputs[1], mask=mask, log_q=log_q)
+    loss_sum, _ = Retrieval(temperature=0.5)(scores)
+    (weight * loss_sum).backward()
+    plain = [each.detach().double().requires_grad_() for each in inputs]
+    logits = (plain[1] / 0.5 - log_q).masked_fill(mask, -math.inf)
+    every = torch.cat([plain[0].unsqueeze(1) / 0.5, logits], dim=1)
+    expected = functional.cross_entropy(every, torch.zeros(300, dtype=torch.int64), reduction="sum")
+    (weight * expected).backward()
+    assert loss_sum.item() == pytest.approx(expected.item(), rel=1e-5)
+    for ours, theirs in zip(inputs, plain, strict=True):
+        torch.testing.assert_close(ours.grad, theirs.grad.float(), rtol=1e-4, atol=1e-6)
+    assert torch.equal(inputs[1].grad[mask], torch.zeros(int(mask.sum())))
+
+
 def test_wrong_arguments_are_named() -> None:
     for wrong in (0.0, -1.0, math.inf, "a"):
         with raises("loss-argument"):

@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 import torch
-from torch_geometric.nn import SAGEConv
+from torch_geometric.nn import GATConv, SAGEConv
 
-from raygnn.models import sage
+from raygnn.models import gat, sage
+from raygnn.models.gat import BlockGATConv
 from raygnn.models.sage import BlockSAGEConv
 from raygnn.models.segment import transform_first
 from raygnn.sampling.blocks import Block
@@ -40,6 +41,36 @@ def test_both_orders_are_pygs_layer(
     torch.testing.assert_close(inputs[0].grad, inputs[1].grad)
     for mine, other in zip(ours.parameters(), plain.parameters(), strict=True):
         torch.testing.assert_close(mine.grad, other.grad)
+
+
+@pytest.mark.parametrize("order", [True, False])
+@pytest.mark.parametrize("between_types", [False, True])
+def test_both_orders_of_attention_are_pygs_layer(
+    make_graph: Callable[..., Any],
+    monkeypatch: pytest.MonkeyPatch,
+    order: bool,
+    between_types: bool,
+) -> None:
+    graph = make_graph()
+    taken = []
+    monkeypatch.setattr(gat, "transform_first", lambda *_: taken.append(order) or order)
+    widths = (8, 6) if between_types else 8
+    ours = BlockGATConv(widths, 4, heads=3, add_self_loops=not between_types)
+    plain = GATConv(widths, 4, heads=3, add_self_loops=not between_types)
+    plain.load_state_dict(ours.state_dict())
+    given = [graph.x, *([torch.randn(graph.block.num_dst, 6)] if between_types else [])]
+    mine, others = ([x.clone().requires_grad_() for x in given] for _ in range(2))
+    rows = (
+        ours(mine[0], graph.block, *mine[1:]),
+        plain(tuple(others) if between_types else others[0], graph.edge_index),
+    )
+    assert taken == [order]
+    torch.testing.assert_close(*rows)
+    for out in rows:
+        (out * torch.arange(12)).sum().backward()
+    pairs = zip([*mine, *ours.parameters()], [*others, *plain.parameters()], strict=True)
+    for our, their in pairs:
+        torch.testing.assert_close(our.grad, their.grad, rtol=1e-4, atol=1e-5)
 
 
 def _block(num_src: int, num_dst: int, num_edges: int) -> Block:
