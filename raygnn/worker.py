@@ -190,6 +190,7 @@ def _final_metrics(job: TrainJob, engine: Engine, measured: dict[str, float]) ->
         **{name: value for name, value in best.metrics.items() if not name.startswith("train/")},
         **measured,
         **engine.diagnostics,
+        "intervals": engine.intervals,
         "best_step": best.position.step,
         "best_epoch": best.position.current_epoch,
         "step": position.step,

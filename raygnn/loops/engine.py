@@ -95,6 +95,7 @@ class Engine:
         self.interrupted_by: str | None = None
         self.resumed_from: str | None = None
         self.best = BestWeights(_best_tracker(self))
+        self.intervals: dict[str, tuple[float, float]] = {}  # of test metrics, by name
         self.diagnostics: dict[str, dict[str, Any]] = {}  # by name and split
         self.early_stopper = _early_stopper(self)
         self._save = save
@@ -187,7 +188,8 @@ class Engine:
         evaluated = partial(evaluate, self.task, moment=self._moment())
         split = "test"
         with self.optimization.gathered(), self.optimization.autocast():
-            metrics = evaluated("test", limits.num_test_batches, [*self.metrics, *described])
+            limit, judged = limits.num_test_batches, [*self.metrics, *described]
+            metrics = evaluated("test", limit, judged, intervals=self.intervals)
             if described and not metrics:
                 split = "val"
                 evaluated("val", limits.num_val_batches, described)

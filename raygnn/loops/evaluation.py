@@ -10,6 +10,8 @@ from torch import Tensor
 
 from raygnn.errors import FAILURES, DataError, RaygnnError
 from raygnn.loops.task import EvalOutput, Task
+from raygnn.metrics.bootstrap import batch_intervals
+from raygnn.metrics.diagnostics import Diagnostic
 from raygnn.metrics import ComparedMetric, ComparedScores, GatheredMetric, SumMetric, compare
 from raygnn.parallel import collectives
 from raygnn.parallel.agreement import raise_if_any_failed, run_and_sync_errors
@@ -24,10 +26,16 @@ class EvaluationTable:
     A batch's row is written by the one rank that has it and is 0 elsewhere, so summing over the
     ranks only moves rows, without rounding. Columns are then summed in batch order on every
     rank: the result does not depend on how many ranks there were.
+
+    Args:
+        with_intervals: also find `intervals`, 95 % intervals by name, from the spread of batches.
     """
 
-    def __init__(self, num_batches: int, metrics: Sequence[Any]) -> None:
-        self._num_batches = num_batches
+    def __init__(
+        self, num_batches: int, metrics: Sequence[Any], with_intervals: bool = False
+    ) -> None:
+        self._num_batches, self._with_intervals = num_batches, with_intervals
+        self.intervals: dict[str, tuple[float, float]] = {}
         self._sums = [m for m in metrics if isinstance(m, SumMetric)]
         self._gathered = [m for m in metrics if isinstance(m, GatheredMetric)]
         self._compared = [m for m in metrics if isinstance(m, ComparedMetric)]
@@ -63,7 +71,8 @@ class EvaluationTable:
         table = torch.zeros((self._num_batches, num_sums + sum(widths)), dtype=torch.float64)
         for index, row in self._rows.items():
             table[index] = row
-        sums, *states = collectives.all_reduce_sum(table).sum(0).split([num_sums, *widths])
+        table = collectives.all_reduce_sum(table)
+        sums, *states = table.sum(0).split([num_sums, *widths])
         loss_sum, weight, *others = sums.tolist()
         if not weight:
             raise DataError(
@@ -75,9 +84,22 @@ class EvaluationTable:
         }
         for metric, state in zip(self._sums, states, strict=True):
             results.update(metric.compute(state))
+        if self._with_intervals:
+            self.intervals = self._find_intervals(table, num_sums, widths)
         results.update(self._reduce_compared())
         results.update(self._reduce_gathered())
         return results
+
+    def _find_intervals(
+        self, table: Tensor, num_sums: int, widths: list[int]
+    ) -> dict[str, tuple[float, float]]:
+        """Of the loss and of metrics of sums; diagnostics give no numbers."""
+        found = batch_intervals(table[:, :2], lambda sums: {"loss": float(sums[0] / sums[1])})
+        columns = table[:, num_sums:].split(widths, dim=1)
+        for metric, of_metric in zip(self._sums, columns, strict=True):
+            if not isinstance(metric, Diagnostic):
+                found |= batch_intervals(of_metric, metric.compute)
+        return found
 
     def _reduce_compared(self) -> dict[str, float]:
         columns = self._scores.columns(collectives.gather_rows, collectives.all_reduce_sum)
@@ -118,6 +140,7 @@ def evaluate(
     metrics: Sequence[Any],
     watch: Watch | None = None,
     moment: str = "",
+    intervals: dict[str, tuple[float, float]] | None = None,
 ) -> dict[str, float]:
     """Evaluates a split on its fixed batches.
 
@@ -128,6 +151,7 @@ def evaluate(
         limit: batches over all workers; None takes all.
         watch: is given this rank's outputs and the number of batches, and passes the outputs on.
         moment: when in training, for errors.
+        intervals: is filled with 95 % intervals of metrics, by their names, where batches suffice.
     Returns:
         `<split>/loss` and `<split>/<metric>`; empty if the split has no loader.
     Raises:
@@ -137,7 +161,7 @@ def evaluate(
     if loader is None:
         return {}
     num_batches = loader.num_batches if limit is None else min(limit, loader.num_batches)
-    table = EvaluationTable(num_batches, metrics)
+    table = EvaluationTable(num_batches, metrics, intervals is not None)
     failure: BaseException | None = None
     training = task.model.training
     task.model.eval()
@@ -154,6 +178,9 @@ def evaluate(
     where = f"evaluation of the {split} split" + (f", {moment}" if moment else "")
     raise_if_any_failed(failure, where)
     try:
-        return {f"{split}/{name}": value for name, value in table.reduce().items()}
+        found = {f"{split}/{name}": value for name, value in table.reduce().items()}
     except RaygnnError as error:  # of all rows together, so on every rank
         raise type(error)(f"In {where}: {error}") from error
+    if intervals is not None:
+        intervals |= {f"{split}/{name}": ends for name, ends in table.intervals.items()}
+    return found

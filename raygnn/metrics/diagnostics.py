@@ -107,7 +107,7 @@ class Calibration(Diagnostic):
         probability, predicted = prediction.double().softmax(dim=-1).max(dim=-1)
         is_right = (predicted == target.flatten()).double()
         bins = (probability * _NUM_BINS).long().clamp(0, _NUM_BINS - 1)
-        return _sums_by_bin(bins, _NUM_BINS, is_right, probability)
+        return sums_by_bin(bins, _NUM_BINS, is_right, probability)
 
     def _of_state(self, state: Tensor) -> dict[str, Any]:
         """`error`, and by bin that has rows `rows`, `accuracy` and `confidence`."""
@@ -142,7 +142,7 @@ class ErrorsByValue(Diagnostic):
         predicted, actual = prediction.flatten().double(), target.flatten().double()
         bins = torch.bucketize(actual, self._bounds.to(actual.device), right=True)
         errors = (predicted - actual).abs()
-        return _sums_by_bin(bins, len(self._bounds) + 1, actual, predicted, errors)
+        return sums_by_bin(bins, len(self._bounds) + 1, actual, predicted, errors)
 
     def _of_state(self, state: Tensor) -> dict[str, Any]:
         """By bin that has rows: `rows`, the means `actual` and `predicted`, and `mae`."""
@@ -157,7 +157,7 @@ class ErrorsByValue(Diagnostic):
         }
 
 
-def _sums_by_bin(bins: Tensor, num_bins: int, *columns: Tensor) -> Tensor:
+def sums_by_bin(bins: Tensor, num_bins: int, *columns: Tensor) -> Tensor:
     """float64 [(1 + num_columns) * num_bins], by bin the number of rows and the columns' sums.
 
     Args:

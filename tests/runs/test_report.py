@@ -12,7 +12,8 @@ import pytest
 
 from raygnn.loops.callbacks import Callback
 from raygnn.outputs.history import MAX_ROWS, LogRows
-from raygnn.outputs.report import duration, run_charts, show
+from raygnn.outputs.report import duration, show
+from raygnn.outputs.run_charts import run_charts
 from tests.errors import raises
 from tests.small_runs import run_rank, small_config
 

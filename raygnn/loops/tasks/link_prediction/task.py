@@ -29,8 +29,10 @@ from raygnn.loops.tasks.link_prediction.target import (
     LinkTargetArguments,
     most_candidates,
 )
+from raygnn.loops.tasks.link_prediction.ranks_by_group import ranks_by_group
 from raygnn.losses import Candidates, LinkScores
 from raygnn.losses.seed_losses import in_full_precision
+from raygnn.metrics.diagnostics import Diagnostic
 from raygnn.models.graph_encoder import LinkPredictor
 from raygnn.models.graph_inputs import keeps_links
 from raygnn.sampling.batch import LinkBatch
@@ -147,6 +149,12 @@ class LinkPrediction(EncoderTask[LinkBatch]):
         """With `full_ranking`, that too."""
         built = super().build_metrics()
         return built if self._ranking is None else [*built, self._ranking]
+
+    def diagnostics(self) -> Sequence[Diagnostic]:
+        """Ranks by how often a target is linked to in training, and of cold and warm ends."""
+        splits = self.target.splits
+        judged = splits["test"] if splits["test"].num_links else splits["val"]
+        return ranks_by_group(self.metric_problem()[0], splits["train"], judged)
 
     def baselines(
         self, split: str, num_batches: int | None, metrics: Sequence[Any]

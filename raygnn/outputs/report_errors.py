@@ -1,0 +1,120 @@
+"""Where the predictions of a run are wrong: tables and charts of what `metrics.json` describes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from raygnn.outputs.line_chart import NUM_COLORS, Chart, Series
+
+_SPLITS = {"train": "training", "val": "validation", "test": "test"}
+_MAX_CLASSES = 200  # in a table
+_RANKS = {
+    "ranks_by_degree": "training links of the target",
+    "ranks_by_warmth": "training links of both ends",
+}
+_MAX_PAIRS = 10  # of classes, listed as most often confused
+
+#: A table: its heads, and its rows.
+Table = tuple[tuple[str, ...], list[tuple[Any, ...]]]
+
+
+@dataclass(frozen=True)
+class ConfusionTable:
+    """Which classes are predicted as which.
+
+    Attributes:
+        rows: of each actual class its name, and of each predicted class the count, with the share
+            of the row in whole percent.
+    """
+
+    title: str
+    classes: list[str]
+    rows: list[tuple[str, list[tuple[int, int]]]]
+
+
+@dataclass(frozen=True)
+class Errors:
+    """Where the predictions are wrong.
+
+    Attributes:
+        confusion: null of a task without classes, or with many.
+        charts, tables: beside it, the latter by heading.
+    """
+
+    confusion: ConfusionTable | None = None
+    charts: list[Chart] = field(default_factory=list)
+    tables: dict[str, Table] = field(default_factory=dict)
+
+    def __bool__(self) -> bool:
+        return bool(self.confusion or self.charts or self.tables)
+
+
+def find_errors(metrics: Mapping[str, Any]) -> Errors:
+    """Where predictions are wrong, from what `metrics.json` has by name and split."""
+    confusion, charts, tables = None, list[Chart](), dict[str, Table]()
+    for split, found in metrics.get("confusion", {}).items():
+        confusion = _confusion(f"Actual and predicted classes, {_SPLITS[split]}", found)
+        tables |= _most_confused(f"Most often confused, {_SPLITS[split]}", found)
+    for split, found in metrics.get("calibration", {}).items():
+        title = f"Calibration, {_SPLITS[split]}: expected error {found['error']:.3f}"
+        points = list(zip(found["confidence"], found["accuracy"], strict=True))
+        charts.append(_against_identity(title, "accuracy", points, "probability of the prediction"))
+    for split, found in metrics.get("errors_by_value", {}).items():
+        points = list(zip(found["actual"], found["predicted"], strict=True))
+        title = f"Predicted against actual values, {_SPLITS[split]}"
+        charts.append(_against_identity(title, "mean prediction", points, "actual value"))
+        columns = (found[name] for name in ("actual", "predicted", "mae", "rows"))
+        rows = list(zip(*columns, strict=True))
+        heads = ("mean actual value", "mean prediction", "mean absolute error", "rows")
+        tables[f"Errors by value, {_SPLITS[split]}"] = heads, rows
+    for name, what in _RANKS.items():
+        for split, found in metrics.get(name, {}).items():
+            columns = [values for key, values in found.items() if key != "groups"]
+            heads = (what, *(key for key in found if key != "groups"))
+            rows = list(zip(found["groups"], *columns, strict=True))
+            tables[f"Ranks by {what}, {_SPLITS[split]}"] = heads, rows
+    return Errors(confusion, charts, tables | _class_tables(metrics.get("per_class", {})))
+
+
+def _confusion(title: str, found: Mapping[str, Any]) -> ConfusionTable:
+    rows = [
+        (name, [(count, round(100 * count / max(sum(counts), 1))) for count in counts])
+        for name, counts in zip(found["classes"], found["counts"], strict=True)
+    ]
+    return ConfusionTable(title, found["classes"], rows)
+
+
+def _most_confused(title: str, found: Mapping[str, Any]) -> dict[str, Table]:
+    """The pairs of classes with most rows; nothing of two classes, whose matrix shows it."""
+    classes, pairs = found["classes"], list[tuple[str, str, int, str]]()
+    for actual, counts in zip(classes, found["counts"], strict=True):
+        for predicted, count in zip(classes, counts, strict=True):
+            if count and actual != predicted:
+                pairs.append((actual, predicted, count, f"{count / sum(counts):.0%}"))
+    if len(classes) < 3 or not pairs:
+        return {}
+    pairs.sort(key=lambda pair: -pair[2])
+    return {title: (("actual", "predicted", "rows", "share of the class"), pairs[:_MAX_PAIRS])}
+
+
+def _against_identity(
+    title: str, name: str, points: list[tuple[float, float]], x_label: str
+) -> Chart:
+    ends = [points[0][0], points[-1][0]]
+    lines = [Series(name, points, 0), Series("perfect", [(x, x) for x in ends], NUM_COLORS - 1)]
+    return Chart(title, lines, x_label=x_label, x_from_zero=False)
+
+
+def _class_tables(per_class: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> dict[str, Table]:
+    """A table for each split: the rarest classes first."""
+    tables = {}
+    for split, figures in per_class.items():
+        by_support = sorted(figures.items(), key=lambda item: item[1]["support"])
+        heading = f"Classes, {_SPLITS[split]}"
+        if len(figures) > _MAX_CLASSES:
+            heading += f": the rarest {_MAX_CLASSES} of {len(figures):,}"
+        heads = ("class", *by_support[0][1])
+        tables[heading] = heads, [(name, *row.values()) for name, row in by_support[:_MAX_CLASSES]]
+    return tables
