@@ -10,9 +10,9 @@ from torch import Tensor
 
 from raygnn.errors import FAILURES, DataError, RaygnnError
 from raygnn.loops.task import EvalOutput, Task
+from raygnn.metrics import ComparedMetric, ComparedScores, GatheredMetric, SumMetric, compare
 from raygnn.metrics.bootstrap import batch_intervals
 from raygnn.metrics.diagnostics import Diagnostic
-from raygnn.metrics import ComparedMetric, ComparedScores, GatheredMetric, SumMetric, compare
 from raygnn.parallel import collectives
 from raygnn.parallel.agreement import raise_if_any_failed, run_and_sync_errors
 

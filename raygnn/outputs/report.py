@@ -1,4 +1,4 @@
-"""`report.html`: a run on one page, which needs no network, no server and no script."""
+"""`report.html`: a run on one page, which needs no network and no server."""
 
 from __future__ import annotations
 
@@ -8,27 +8,24 @@ import platform
 import socket
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
-import jinja2
 import torch
 
 from raygnn import __version__
-from raygnn.data.edge_types import edge_type_name
 from raygnn.outputs.advice import baselines_of, verdicts
+from raygnn.outputs.charts import Chart, label
 from raygnn.outputs.history import LogRows
-from raygnn.outputs.line_chart import Chart, label
+from raygnn.outputs.html_page import render, show
 from raygnn.outputs.progress import show_global_batch
+from raygnn.outputs.report_data import data_tables, degree_charts, split_chart
 from raygnn.outputs.report_errors import Errors, Table, find_errors
-from raygnn.outputs.run_charts import run_charts
+from raygnn.outputs.run_charts import run_charts, without_flat
 
 if TYPE_CHECKING:
-    from raygnn.data.bundle import Bundle
     from raygnn.loops.engine import Engine
 
 _PACKAGES = ("torch", "torch_geometric", "ray", "numpy", "numba", "pyarrow")
-_SPLITS = {"train": "training", "val": "validation", "test": "test"}
 _95_PERCENT = 1.96  # standard errors on either side
 
 
@@ -39,9 +36,12 @@ class Report:
     Attributes:
         tiles: (what, value) of the few numbers that matter most.
         guesses: names of the baselines.
-        metrics: by name the final value, half of its 95 % interval, and the value of each guess.
+        metrics: by name the final value, its 95 % interval, that of the last validation, and the
+            value of each guess.
         errors: where predictions are wrong.
-        tables: by heading.
+        data_tables, degrees: what the run saw: types, degrees and splits.
+        flat: the curves that are not drawn, since they have one value.
+        cost_tables: by heading.
         facts: (what, value) of the environment.
         usage: how to use the model, in Python; empty where inference cannot.
     """
@@ -53,7 +53,10 @@ class Report:
     guesses: list[str]
     metrics: dict[str, list[Any]]
     errors: Errors
-    tables: dict[str, Table]
+    data_tables: dict[str, Table]
+    degrees: list[Chart]
+    flat: dict[str, Table]
+    cost_tables: dict[str, Table]
     facts: list[tuple[str, str]]
     config_yaml: str
     notes: list[str] = field(default_factory=list)
@@ -61,10 +64,7 @@ class Report:
 
     def html(self) -> str:
         """The page. All that comes from users is escaped."""
-        environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined)
-        environment.filters["label"] = show
-        template = files("raygnn.outputs").joinpath("report.html.jinja").read_text("utf-8")
-        return environment.from_string(template).render(report=self)
+        return render("report.html.jinja", self)
 
 
 def build_report(
@@ -86,36 +86,34 @@ def build_report(
     at = best.position
     marked = (at.step, f"best: epoch {at.current_epoch}") if validated else None
     guesses = baselines_of(metrics)
+    last = engine.history[-1] if engine.history else {}
+    charts = run_charts(engine.history, logged.rows, best.tracker.monitor, marked)
+    charts, flat = without_flat(charts)
     return Report(
         title=saved["job_name"] or name,
         subtitle=f"{name}: {saved['model']['type']}, {saved['task']['type']}",
         tiles=_tiles(engine, metrics),
-        charts=run_charts(engine.history, logged.rows, best.tracker.monitor, marked),
+        charts=charts,
         guesses=list(guesses),
         metrics={
             name: [
                 value,
                 interval(metrics, name),
+                last.get(name),
                 *(of_guess.get(name) for of_guess in guesses.values()),
             ]
             for name, value in metrics.items()
             if name.startswith(("test/", "val/"))
         },
         errors=find_errors(metrics),
-        tables=_tables(engine, starts),
+        data_tables=data_tables(engine),
+        degrees=[*degree_charts(engine.task.env.bundle), split_chart(engine)],
+        flat={"Curves of one value": (("name", "value"), flat)} if flat else {},
+        cost_tables=_cost_tables(metrics, starts),
         facts=_environment(engine),
         config_yaml=engine.loaded.saved_yaml(),
         notes=[note, *filter(None, [metrics["warnings"], *verdicts(metrics)])],
     )
-
-
-def show(value: Any) -> str:
-    """A value in a table."""
-    if value is None:
-        return "-"
-    if isinstance(value, float):
-        return f"{value:.4f}" if 1e-3 <= abs(value) < 1e3 or value == 0 else label(value)
-    return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
 
 
 def duration(seconds: float) -> str:
@@ -149,35 +147,21 @@ def _tiles(engine: Engine, metrics: dict[str, Any]) -> list[tuple[str, str]]:
     return tiles
 
 
-def _tables(engine: Engine, starts: list[dict[str, Any]]) -> dict[str, Table]:
-    bundle = engine.task.env.bundle
-    return {
-        "Node types": (
-            ("type", "nodes", "columns"),
-            [(t, bundle.num_nodes(t), _columns(bundle, t)) for t in bundle.node_types],
-        ),
-        "Edge types": (
-            ("type", "edges", "per destination", "columns"),
-            [
-                (
-                    " → ".join(t),
-                    bundle.num_edges(t),
-                    bundle.num_edges(t) / max(bundle.num_nodes(t[2]), 1),
-                    _columns(bundle, t),
-                )
-                for t in bundle.edge_types
-            ],
-        ),
-        **_label_edges(bundle),
-        "Starts": (
-            ("time", "host", "workers", "at step", "resumed from"),
-            [
-                (s["time"], s["host"], s["num_workers"], s["step"], s["resumed_from"] or "-")
-                for s in starts
-            ],
-        ),
-        "Splits": (("split", "seeds", "batches"), _splits(engine)),
-    }
+def _cost_tables(metrics: Mapping[str, Any], starts: list[dict[str, Any]]) -> dict[str, Table]:
+    wall_s, num_workers = metrics["wall_time_s"], metrics["num_workers"]
+    rows = [
+        ("training time", duration(metrics["training_time_s"])),
+        ("wall time", duration(wall_s)),
+        ("worker hours", show(wall_s * num_workers / 3600)),
+        ("parameters", show(metrics["num_parameters"])),
+        ("seeds", show(metrics["samples"])),
+    ]
+    starts_ = [
+        (s["time"], s["host"], s["num_workers"], s["step"], s["resumed_from"] or "-")
+        for s in starts
+    ]
+    heads = ("time", "host", "workers", "at step", "resumed from")
+    return {"Cost": (("of", "value"), rows), "Starts": (heads, starts_)}
 
 
 def interval(metrics: Mapping[str, Any], name: str) -> str | None:
@@ -191,30 +175,6 @@ def interval(metrics: Mapping[str, Any], name: str) -> str | None:
         return f"{show(ends[0])} to {show(ends[1])}"
     error = metrics.get("standard_errors", {}).get(name)
     return None if error is None else f"± {label(float(f'{_95_PERCENT * error:.2g}'))}"
-
-
-def _label_edges(bundle: Bundle) -> dict[str, Table]:
-    rows = [(edge_type_name(e.edge_type), e.sign, len(e.targets)) for e in bundle.label_edges]
-    return {"Label edges": (("type", "sign", "edges"), rows)} if rows else {}
-
-
-def _columns(bundle: Bundle, type_: Any) -> str:
-    texts = []
-    for column in bundle.columns(type_).values():
-        shape = f" [{', '.join(map(str, column.shape))}]" if column.shape else ""
-        kind = f"{column.dtype}{shape}{', sparse' if column.sparse else ''}"
-        classes = f", {column.num_classes} classes" if column.num_classes else ""
-        texts.append(f"{column.name} ({column.role}, {kind}{classes})")
-    return "; ".join(texts) or "-"
-
-
-def _splits(engine: Engine) -> list[tuple[Any, ...]]:
-    rows = []
-    for split, name in _SPLITS.items():
-        loader = engine.task.loader(split)
-        if loader is not None:
-            rows.append((name, loader.num_examples, loader.num_batches))
-    return rows
 
 
 def _environment(engine: Engine) -> list[tuple[str, str]]:
@@ -239,5 +199,3 @@ def _version(package: str) -> str | None:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
         return None
-
-

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from raygnn.outputs.line_chart import NUM_COLORS, Chart, Series
+from raygnn.outputs.charts import NUM_COLORS, Chart, Series
 
-_SPLITS = {"train": "training", "val": "validation", "test": "test"}
+SPLITS = {"train": "training", "val": "validation", "test": "test"}
 _MAX_CLASSES = 200  # in a table
 _RANKS = {
     "ranks_by_degree": "training links of the target",
@@ -55,26 +55,25 @@ def find_errors(metrics: Mapping[str, Any]) -> Errors:
     """Where predictions are wrong, from what `metrics.json` has by name and split."""
     confusion, charts, tables = None, list[Chart](), dict[str, Table]()
     for split, found in metrics.get("confusion", {}).items():
-        confusion = _confusion(f"Actual and predicted classes, {_SPLITS[split]}", found)
-        tables |= _most_confused(f"Most often confused, {_SPLITS[split]}", found)
+        confusion = _confusion(f"Actual and predicted classes, {SPLITS[split]}", found)
+        tables |= _most_confused(f"Most often confused, {SPLITS[split]}", found)
     for split, found in metrics.get("calibration", {}).items():
-        title = f"Calibration, {_SPLITS[split]}: expected error {found['error']:.3f}"
+        title = f"Calibration, {SPLITS[split]}: expected error {found['error']:.3f}"
         points = list(zip(found["confidence"], found["accuracy"], strict=True))
         charts.append(_against_identity(title, "accuracy", points, "probability of the prediction"))
     for split, found in metrics.get("errors_by_value", {}).items():
         points = list(zip(found["actual"], found["predicted"], strict=True))
-        title = f"Predicted against actual values, {_SPLITS[split]}"
+        title = f"Predicted against actual values, {SPLITS[split]}"
         charts.append(_against_identity(title, "mean prediction", points, "actual value"))
         columns = (found[name] for name in ("actual", "predicted", "mae", "rows"))
         rows = list(zip(*columns, strict=True))
         heads = ("mean actual value", "mean prediction", "mean absolute error", "rows")
-        tables[f"Errors by value, {_SPLITS[split]}"] = heads, rows
+        tables[f"Errors by value, {SPLITS[split]}"] = heads, rows
     for name, what in _RANKS.items():
         for split, found in metrics.get(name, {}).items():
-            columns = [values for key, values in found.items() if key != "groups"]
             heads = (what, *(key for key in found if key != "groups"))
-            rows = list(zip(found["groups"], *columns, strict=True))
-            tables[f"Ranks by {what}, {_SPLITS[split]}"] = heads, rows
+            rows = list(zip(*found.values(), strict=True))  # the groups come first
+            tables[f"Ranks by {what}, {SPLITS[split]}"] = heads, rows
     return Errors(confusion, charts, tables | _class_tables(metrics.get("per_class", {})))
 
 
@@ -112,7 +111,7 @@ def _class_tables(per_class: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> d
     tables = {}
     for split, figures in per_class.items():
         by_support = sorted(figures.items(), key=lambda item: item[1]["support"])
-        heading = f"Classes, {_SPLITS[split]}"
+        heading = f"Classes, {SPLITS[split]}"
         if len(figures) > _MAX_CLASSES:
             heading += f": the rarest {_MAX_CLASSES} of {len(figures):,}"
         heads = ("class", *by_support[0][1])

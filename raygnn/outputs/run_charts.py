@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from raygnn.outputs.line_chart import NUM_COLORS, Chart, Series
+from raygnn.outputs.charts import NUM_COLORS, Chart, Series
 
 Row = Mapping[str, float]
 
@@ -45,9 +45,24 @@ def run_charts(
             best[0] if best and _is_metric(group) else None,
             best[1] if best else "",
             from_zero=group.startswith("perf/"),
+            wide=group == "loss",
         )
         for group in order
     ]
+
+
+def without_flat(charts: Sequence[Chart]) -> tuple[list[Chart], list[tuple[str, float]]]:
+    """The charts that show something; and of those whose lines have one value, name and value.
+
+    Of losses and metrics a chart stays, however flat.
+    """
+    drawn, flat = list[Chart](), list[tuple[str, float]]()
+    for chart in charts:
+        if chart.wide or chart.marked_x is not None or not all(s.is_flat for s in chart.series):
+            drawn.append(chart)
+        else:
+            flat += [(line.name, line.points[-1][1]) for line in chart.series]
+    return drawn, flat
 
 
 def _names(rows: Sequence[Row]) -> list[str]:

@@ -7,6 +7,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
+import matplotlib.image
 import pytest
 
 from tests.small_runs import run_rank, small_bundle, small_config
@@ -24,6 +25,11 @@ def _browse(*arguments: str) -> str:
     return done.stdout
 
 
+def _lightness(picture: Path) -> float:
+    """Mean of all pixels, 0 to 255."""
+    return float(255 * matplotlib.image.imread(picture)[..., :3].mean())
+
+
 @pytest.mark.skipif(BROWSER is None, reason="no Chromium is installed")
 def test_a_browser_draws_the_report(tmp_path: Path):
     config = small_config(tmp_path, scaling__num_workers=0, job_name="<i>slanted</i>")
@@ -37,6 +43,9 @@ def test_a_browser_draws_the_report(tmp_path: Path):
     assert len(content) > 50_000  # an empty page of that size takes 10 kB
     parsed = _browse(profile, "--dump-dom", page)
     source = (tmp_path / "run" / "report.html").read_text("utf-8")
-    assert parsed.count("<svg") == source.count("<svg") >= 6
-    assert parsed.count("<circle") == source.count("<circle")
+    assert parsed.count("<canvas") == source.count('class="plot"') >= 6
+    dark = tmp_path / "dark.png"
+    scheme = "--blink-settings=preferredColorScheme=0"
+    _browse(profile, scheme, "--window-size=1200,2400", f"--screenshot={dark}", page)
+    assert _lightness(dark) < 80 < 200 < _lightness(picture)
     assert re.search(r"<h1>&lt;i&gt;slanted&lt;/i&gt;</h1>", parsed)

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import raygnn.train
-from raygnn.outputs.report import show
+from raygnn.outputs.html_page import show
 from tests.numerics.test_resume import _config as killed_config
 from tests.small_runs import run_rank, small_bundle, small_config, trained_weights
 

@@ -23,13 +23,13 @@ from raygnn.loops.tasks.link_prediction.full_ranking import FullRankingEvaluatio
 from raygnn.loops.tasks.link_prediction.objective import LinkObjective
 from raygnn.loops.tasks.link_prediction.output import LinkOutput
 from raygnn.loops.tasks.link_prediction.popularity import link_baselines
+from raygnn.loops.tasks.link_prediction.ranks_by_group import ranks_by_group
 from raygnn.loops.tasks.link_prediction.scoring import LinkScoring
 from raygnn.loops.tasks.link_prediction.target import (
     LinkTarget,
     LinkTargetArguments,
     most_candidates,
 )
-from raygnn.loops.tasks.link_prediction.ranks_by_group import ranks_by_group
 from raygnn.losses import Candidates, LinkScores
 from raygnn.losses.seed_losses import in_full_precision
 from raygnn.metrics.diagnostics import Diagnostic
