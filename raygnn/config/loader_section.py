@@ -58,6 +58,9 @@ FanoutsOfType = Annotated[
 #: `sampling.type` of training on the whole graph.
 FULL = "full"
 
+#: `sampling.type` of draws that all nodes of a hop share.
+LABOR = "labor"
+
 EdgeTypeName = Annotated[str, AfterValidator(_check_edge_type_name)]
 
 
@@ -112,16 +115,17 @@ class Sampling(Section):
     )
     type: NonEmptyText | None = Field(
         default=None,
-        description="`full` computes each step on the whole graph, for all training seeds; or the "
-        "dotted path of your own sampler (torch_geometric.sampler.BaseSampler). Null samples "
-        "neighborhoods.",
+        description="Null samples neighborhoods, each node for itself. `labor` lets all nodes of a "
+        "hop draw by the same random numbers of their neighbors, which gives batches of fewer nodes "
+        "(layer-neighbor sampling). `full` computes each step on the whole graph, for all training "
+        "seeds. Or the dotted path of your own sampler (torch_geometric.sampler.BaseSampler).",
     )
     args: dict[str, Any] = Field(default_factory=dict, description="Arguments of `type`.")
 
     @property
     def component(self) -> Component | None:
         """`type` and `args` as a component of slot `sampler`; None with raygnn's own sampling."""
-        if self.type is None or self.is_full:
+        if self.type is None or self.type in (FULL, LABOR):
             return None
         return Component(type=self.type, args=self.args)
 
@@ -129,6 +133,16 @@ class Sampling(Section):
     def is_full(self) -> bool:
         """Whether each step computes on the whole graph."""
         return self.type == FULL
+
+    @property
+    def is_labor(self) -> bool:
+        """Whether all nodes of a hop draw by the same random numbers of their neighbors."""
+        return self.type == LABOR
+
+    @property
+    def draws_neighbors(self) -> bool:
+        """Whether raygnn's own sampler draws the neighborhoods."""
+        return self.component is None and not self.is_full
 
     @property
     def num_hops(self) -> int:
@@ -155,14 +169,22 @@ class Sampling(Section):
                     id="sampling-hop-empty",
                 )
         drawn = {"weight": self.weight is not None, "replace": self.replace}
+        draws = drawn | {"type": self.is_labor}
         if self.temporal is not None and self.temporal.strategy == "last":
-            for key in (key for key, is_set in drawn.items() if is_set):
+            for key in (key for key, is_set in draws.items() if is_set):
                 yield Problem(
                     (key,),
                     "sampling.temporal.strategy is last, which draws nothing",
                     "Remove it, or set the strategy to uniform",
                     id="sampling-last-draws-nothing",
                 )
+        if self.is_labor and self.replace:
+            yield Problem(
+                ("replace",),
+                "sampling.type is labor, which draws without replacement",
+                "Remove it, or sampling.type",
+                id="sampling-labor-replace",
+            )
         if self.is_full:
             drawn |= {"temporal": self.temporal is not None, "disjoint": self.disjoint}
             for key in (key for key, is_set in drawn.items() if is_set):
@@ -172,7 +194,7 @@ class Sampling(Section):
                     "Remove it, or sampling.type",
                     id="sampling-full-draws-nothing",
                 )
-        elif self.type is not None:
+        elif self.component is not None:
             drawn |= {"temporal": self.temporal is not None, "disjoint": self.disjoint}
             for key, is_set in drawn.items():
                 if is_set and key != "replace":

@@ -239,7 +239,7 @@ def _full_batches(config: Config) -> Iterable[Problem]:
 def _layers_equal_hops(config: Config) -> Iterable[Problem]:
     num_layers = config.model.args.get("num_layers")
     is_built_in = config.model.type in SLOTS["model"].names
-    if not is_built_in or config.sampling.type is not None or num_layers is None:
+    if not is_built_in or not config.sampling.draws_neighbors or num_layers is None:
         return
     hops = config.sampling.num_hops
     if num_layers != hops:
@@ -344,7 +344,7 @@ def _parts_suffice(config: Config) -> Iterable[Problem]:
             f"Set it to in, or {in_memory}",
             id="partition-direction",
         )
-    if config.sampling.type is not None:
+    if not config.sampling.draws_neighbors:
         yield Problem(
             ("sampling", "type"),
             rule.format("parts answer raygnn's own sampling only"),

@@ -12,6 +12,7 @@ from raygnn.data.bundle import Bundle
 from raygnn.data.edge_types import EdgeType
 from raygnn.sampling import pick as kernels
 from raygnn.sampling.exclusion import NO_SKIPS, Skips, merged, step_over
+from raygnn.sampling.pick_by_neighbor import copies_table, pick_by_neighbor
 from raygnn.sampling.pick_weighted import Weighting, first_draws, pick_weighted
 from raygnn.sampling.protocols import PickRequest, Picks
 from raygnn.sampling.scratch import Scratch
@@ -87,7 +88,12 @@ class LocalPicker:
             excluded = request.exclude.skips(indices, is_sorted, keys, starts, degrees, scratch)
             skips = merged(skips, excluded) if skips and excluded else skips or excluded
         weight = request.weight
-        if weight is not None and weight in self._bundle.columns(self._edge_type):
+        if weight is not None and weight not in self._bundle.columns(self._edge_type):
+            weight = None
+        if request.by_neighbor:
+            weights = None if weight is None else self._weighting(weight, has_alias=False)
+            positions = _pick_by_neighbor(rows, draws, self.adjacency, weights, skips, scratch)
+        elif weight is not None:
             weighting = self._weighting(weight, has_alias=horizon is None)
             positions = _pick_weighted(rows, draws, weighting, skips, scratch)
         else:
@@ -205,4 +211,26 @@ def _pick_weighted(
         first_draws(*given, weighting.alias, drawn, rests)
     stepped_over = tuple(NO_SKIPS if skips is None else skips)
     pick_weighted(*given, tuple(weighting), drawn, stepped_over, positions)
+    return positions[: rows.offsets[-1]]
+
+
+def _pick_by_neighbor(
+    rows: kernels.Rows,
+    draws: kernels.Draws,
+    adjacency: NeighborRows,
+    weighting: Weighting | None,
+    skips: Skips | None,
+    scratch: Scratch,
+) -> np.ndarray:
+    """Positions of the edges taken by the numbers of the neighbors."""
+    kernels.count_taken(rows.degrees, draws.fanout, False, rows.offsets)  # at most
+    positions = scratch.array("positions", int(rows.offsets[-1]), np.int64)
+    size = copies_table(rows.degrees, adjacency.is_sorted)
+    copies = (adjacency.is_sorted, scratch.zeros("copies", size, np.int64))
+    weights = (_NONE, _NONE) if weighting is None else (weighting.weights, weighting.e_id)
+    stepped_over = tuple(NO_SKIPS if skips is None else skips)
+    indices = adjacency.indices
+    pick_by_neighbor(
+        tuple(rows), tuple(draws), indices, weights, stepped_over, copies, positions
+    )
     return positions[: rows.offsets[-1]]

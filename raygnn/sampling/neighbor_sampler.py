@@ -56,6 +56,8 @@ class NeighborSampler(BaseSampler):
             `Temporal`. A node then is in the sample once for each time of a seed that it is near.
         disjoint: each seed has a neighborhood of its own, with draws of its own: a node is in the
             sample once for each seed that it is near. Of nodes, not of links.
+        labor: all nodes of a hop draw by the same random numbers of their neighbors: each node's
+            edges have the same law, and the sample has fewer nodes (LABOR, arXiv:2210.13339).
         seed: of `sample_from_nodes` and `sample_from_edges`.
     Raises:
         ConfigError: the fanouts do not fit the graph, or settings do not fit each other.
@@ -72,14 +74,16 @@ class NeighborSampler(BaseSampler):
         weight: str | None = None,
         temporal: Temporal | None = None,
         disjoint: bool = False,
+        labor: bool = False,
         seed: int = 0,
     ) -> None:
-        check_draws(graph, replace, weight, temporal)
+        check_draws(graph, replace, weight, temporal, labor=labor)
         self.graph = graph
         self.replace = replace
         self.weight = weight
         self.temporal = temporal
         self.disjoint = disjoint
+        self.labor = labor
         self.seed = seed
         self.fanouts = resolve_fanouts(fanouts, graph.edge_types)
         self.num_hops = max(len(hops) for hops in self.fanouts.values())
@@ -199,6 +203,7 @@ class NeighborSampler(BaseSampler):
             weight=self.weight,
             horizon=horizon,
             salts=salts,
+            by_neighbor=self.labor,
         )
         picks = self.graph.pick(edge_type, request, growing.scratch)
         if ids is not None:

@@ -35,6 +35,8 @@ class PickRequest:
             along edge types without the column all weigh the same.
         horizon: how late an edge may be for each node; nodes of other times draw otherwise.
         salts: uint64 [num_nodes], draws depend on these in place of the times.
+        by_neighbor: all nodes draw by the same numbers of their neighbors, without `replace`; see
+            `raygnn.sampling.pick_by_neighbor`.
     """
 
     nodes: np.ndarray
@@ -47,6 +49,7 @@ class PickRequest:
     weight: str | None = None
     horizon: Horizon | None = None
     salts: np.ndarray | None = None
+    by_neighbor: bool = False
 
 
 class Picks(NamedTuple):

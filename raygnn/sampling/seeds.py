@@ -66,7 +66,12 @@ def exclusions(
 
 
 def check_draws(
-    graph: GraphStore, replace: bool, weight: str | None, temporal: Temporal | None
+    graph: GraphStore,
+    replace: bool,
+    weight: str | None,
+    temporal: Temporal | None,
+    *,
+    labor: bool,
 ) -> None:
     """Checks the settings of a sampler.
 
@@ -79,6 +84,18 @@ def check_draws(
         raise ConfigError(
             f"sampling.{other} is invalid: sampling.temporal.strategy is {LAST}, which draws "
             f"nothing. Leave it out, or set the strategy to {UNIFORM}.",
+            id="sampling-last-draws-nothing",
+        )
+    if labor and replace:
+        raise ConfigError(
+            "sampling.replace=True is invalid: sampling.type is labor, which draws without "
+            "replacement. Set it to false, or remove the type.",
+            id="sampling-labor-replace",
+        )
+    if labor and temporal is not None and temporal.strategy == LAST:
+        raise ConfigError(
+            f"sampling.type='labor' is invalid: sampling.temporal.strategy is {LAST}, which draws "
+            f"nothing. Remove it, or set the strategy to {UNIFORM}.",
             id="sampling-last-draws-nothing",
         )
     edge_columns = {edge_type_name(t): sorted(graph.columns(t)) for t in graph.edge_types}

@@ -85,7 +85,9 @@ def _assert_same(found: Any, expected: Any) -> None:
 @given(
     graph=st.tuples(st.integers(0, 1), st.sampled_from([1, 2, 4]), st.booleans()),
     fanouts=st.lists(st.sampled_from([-1, 1, 3, 6]), min_size=1, max_size=3),
-    draws=st.sampled_from(["uniform", "replace", "weighted", "uniform in time", "last in time"]),
+    draws=st.sampled_from(
+        ["uniform", "replace", "weighted", "uniform in time", "last in time", "labor"]
+    ),
     disjoint=st.booleans(),
     excluded=st.floats(0, 0.5),
     seed=st.integers(0, 99),
@@ -104,6 +106,7 @@ def test_samples_are_those_of_the_graph_opened_whole(
         "replace": draws == "replace",
         "weight": "weight" if draws == "weighted" else None,
         "disjoint": disjoint,
+        "labor": draws == "labor",
     }
     seeds = {"user": rng.integers(0, NUM_USERS, 5), "item": rng.integers(0, NUM_ITEMS, 3)}
     given_: dict[str, Any] = {}

@@ -56,11 +56,12 @@ def _config(folder: Path, world_size: int, kill_at: int, **changes: Any) -> dict
 
 
 FULL = {"sampling": {"type": "full"}, "training__max_epochs": 10}
+LABOR = {"sampling": {"type": "labor", "fanouts": [3, 2]}}
 
 
 @pytest.mark.parametrize("world_size", [1, 2, 3])
 @pytest.mark.parametrize(
-    ("kill_at", "changes"), [(2, {}), (7, {}), pytest.param(7, FULL, id="whole graph")]
+    ("kill_at", "changes"), [(2, {}), (7, {}), pytest.param(7, FULL, id="whole graph"), (7, LABOR)]
 )
 def test_resumed_and_straight_end_with_the_same_bits(
     ranks, bundle_path, tmp_path, world_size, kill_at, changes

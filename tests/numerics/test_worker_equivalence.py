@@ -65,6 +65,19 @@ def test_losses_and_weights_are_equal(ranks, bundle_path, tmp_path, model, eval_
         assert other_metrics["test/accuracy"] == pytest.approx(metrics["test/accuracy"], abs=0.02)
 
 
+def test_draws_that_nodes_share_are_those_of_any_worker(ranks, bundle_path, tmp_path):
+    labor = {"sampling": {"type": "labor", "fanouts": [3, 2]}}
+    runs = [_run(ranks, bundle_path, tmp_path / str(size), size, **labor) for size in (1, 2, 3)]
+    _, weights, history = runs[0]
+    _, uniform, _ = _run(ranks, bundle_path, tmp_path / "uniform", 1, sampling={"fanouts": [3, 2]})
+    assert any(not torch.equal(uniform[name], tensor) for name, tensor in weights.items())
+    for _, other_weights, other_history in runs[1:]:
+        for name, tensor in weights.items():
+            torch.testing.assert_close(other_weights[name], tensor, rtol=1e-4, atol=1e-5)
+        for row, other_row in zip(history, other_history, strict=True):
+            assert other_row["train/loss"] == pytest.approx(row["train/loss"], rel=1e-4)
+
+
 def test_workers_that_come_and_go_train_the_same(ranks, bundle_path, tmp_path):
     # Three micro-batches a step, also where two workers share them.
     elastic = {"training__global_batch_size": 48, "scaling__num_workers": [1, 3]}

@@ -33,6 +33,7 @@ def build_sampler(loaded: LoadedConfig, graph: GraphStore) -> Any:
         weight=sampling.weight,
         temporal=None if temporal is None else Temporal(temporal.column, temporal.strategy),
         disjoint=sampling.disjoint,
+        labor=sampling.is_labor,
     )
 
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 def sampler_rules(config: Config) -> Iterator[Problem]:
     """Settings of sampling under which edges cannot be kept out of their own messages."""
-    if config.sampling.type is not None:
+    if not config.sampling.draws_neighbors:
         yield Problem(
             ("sampling", "type"),
             "links are kept out of their own messages by raygnn's sampler only",

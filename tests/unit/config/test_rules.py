@@ -194,6 +194,22 @@ _CASES = {
         "sampling: {replace: true, temporal: {strategy: last}}",
         ("sampling-last-draws-nothing", "sampling.replace=True"),
     ),
+    "labor with replacement": (
+        "sampling: {replace: true, type: labor}",
+        ("sampling-labor-replace", "sampling.replace=True"),
+    ),
+    "labor and the latest": (
+        "sampling: {type: labor, temporal: {strategy: last}}",
+        ("sampling-last-draws-nothing", "sampling.type='labor'"),
+    ),
+    "arguments of labor": (
+        "sampling: {type: labor, args: {x: 1}}",
+        ("sampling-arguments-alone", "sampling.args="),
+    ),
+    "layers of labor": (
+        "{sampling: {type: labor, fanouts: [5, 5]}, model: {args: {num_layers: 3}}}",
+        ("model-layers-hops", "model.args.num_layers=3"),
+    ),
     "weights of an own sampler": (
         "sampling: {weight: w, type: my.Sampler}",
         ("sampling-own-sampler", "sampling.weight='w'"),

@@ -45,7 +45,7 @@ def _small_graph(seed: int, dtype: str, edge_times: bool, node_times: bool) -> S
     dtypes=st.tuples(*[st.sampled_from(["int64", "float64"])] * 2),
     has=st.sampled_from([(True, False), (False, True), (True, True)]),
     direction=st.sampled_from(["in", "out"]),
-    strategy=st.sampled_from(["uniform", "last"]),
+    strategy=st.sampled_from(["uniform", "last", "labor"]),
     fanouts=st.lists(st.sampled_from([-1, 1, 3, 60]), min_size=1, max_size=3),
     weighted=st.booleans(),
     excluded=st.sampled_from([0.0, 0.4]),
@@ -56,9 +56,10 @@ def test_nothing_is_later_than_its_seed(
     small = _small_graph(seed, dtypes[0], *has)
     rng = np.random.default_rng(seed)
     small.stored[EDGE]["weight"] = np.where(rng.random(300) < 0.3, 0, rng.random(300))
-    weight = "weight" if weighted and strategy == "uniform" else None
+    weight = "weight" if weighted and strategy != "last" else None
     graph = LocalGraphStore(small.bundle, direction)
-    sampler = NeighborSampler(graph, fanouts, weight=weight, temporal=Temporal(strategy=strategy))
+    temporal, labor = Temporal(strategy=strategy.replace("labor", "uniform")), strategy == "labor"
+    sampler = NeighborSampler(graph, fanouts, weight=weight, temporal=temporal, labor=labor)
     seeds = rng.integers(0, 25, 6)
     times = rng.integers(-8, 18, 6).astype(dtypes[1]) + (0.5 if dtypes[1] == "float64" else 0)
     source, target = small.edges[EDGE]

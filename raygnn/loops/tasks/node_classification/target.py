@@ -60,7 +60,7 @@ class NodeTarget(LabelTarget):
                 "Set it to false, and class_weights of the loss to balanced",
                 id="loader-balanced-full",
             )
-        elif config.sampling.type is not None:
+        elif not config.sampling.draws_neighbors:
             yield Problem(
                 place,
                 "seeds of small classes repeat in a batch, which PyG's samplers cannot express",
