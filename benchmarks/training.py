@@ -47,7 +47,7 @@ from raygnn.sampling import (
     blocks_of,
 )
 
-_STEPS_A_ROUND = 4
+STEPS_A_ROUND = 4
 _ENGINE_STEPS = {"smoke": 10, "reference": 120}
 _PEER_STEPS = {"smoke": 10, "reference": 12}
 _ENGINE_RUNS = {"smoke": 1, "reference": 2}
@@ -92,7 +92,7 @@ class Trainer:
 
 
 def make_loader(
-    scale: Scale, bundle: Bundle, device: str, num_threads: int | None
+    scale: Scale, bundle: Bundle, device: str, num_threads: int | None, *, labor: bool = False
 ) -> NeighborLoader:
     """Batches of training nodes."""
     declared = bundle.declared_split(NODE)
@@ -105,7 +105,7 @@ def make_loader(
         LocalFeatureStore(bundle, {NODE: {"x": scale_of_x}}),  # as a run does by default
         np.flatnonzero(declared == 1),
         NODE,
-        sampler=NeighborSampler(graph, list(scale.fanouts)),
+        sampler=NeighborSampler(graph, list(scale.fanouts), labor=labor),
         columns={"x": "x", "y": "y"},
         batch_size=scale.batch_size,
         split="train",
@@ -117,33 +117,36 @@ def make_loader(
 
 
 def step_cases(scale: Scale, loader: NeighborLoader, device: str) -> tuple[dict[str, Case], float]:
-    """What is timed, `_STEPS_A_ROUND` steps each, and the mean number of edges of a batch."""
-    cached = [loader.make(0, number) for number in range(_STEPS_A_ROUND)]
+    """What is timed, `STEPS_A_ROUND` steps each, and the mean number of edges of a batch."""
+    cached = [loader.make(0, number) for number in range(STEPS_A_ROUND)]
     ours = Trainer(raygnn_model(scale), device, "blocks")
     trimmed = Trainer(pyg_model(scale), device, "trimmed")
     plain = Trainer(pyg_model(scale), device, "whole")
-    live = _endless(loader)
-
-    def train(trainer: Trainer, batches: Iterator[NodeBatch]) -> None:
-        for batch in itertools.islice(batches, _STEPS_A_ROUND):
-            trainer.step(batch)
+    live = endless(loader)
 
     cases: dict[str, Case] = {
-        "live": partial(train, ours, live),
-        "cached": lambda: train(ours, iter(cached)),
-        "PyG trimmed, cached": lambda: train(trimmed, iter(cached)),
-        "PyG, cached": lambda: train(plain, iter(cached)),
+        "live": partial(train_steps, ours, live),
+        "cached": lambda: train_steps(ours, iter(cached)),
+        "PyG trimmed, cached": lambda: train_steps(trimmed, iter(cached)),
+        "PyG, cached": lambda: train_steps(plain, iter(cached)),
         "load": lambda: _load(loader),
     }
     return cases, float(np.mean([batch.num_edges for batch in cached]))
 
 
+def train_steps(trainer: Trainer, batches: Iterator[NodeBatch]) -> None:
+    """Trains on the next `STEPS_A_ROUND` batches."""
+    for batch in itertools.islice(batches, STEPS_A_ROUND):
+        trainer.step(batch)
+
+
 def _load(loader: NeighborLoader) -> None:
-    for number in range(_STEPS_A_ROUND):
+    for number in range(STEPS_A_ROUND):
         loader.make(1, number)
 
 
-def _endless(loader: NeighborLoader) -> Iterator[Any]:
+def endless(loader: NeighborLoader) -> Iterator[Any]:
+    """Batches of one epoch after another."""
     for epoch in itertools.count():
         yield from loader.iterate(epoch)
 
@@ -232,7 +235,7 @@ def step_rows(
     scale: Scale, seconds: Mapping[str, float], num_edges: float, num_threads: int
 ) -> list[Row]:
     """The rows about single steps, from the median of each case."""
-    ms = {name: 1e3 * value / _STEPS_A_ROUND for name, value in seconds.items()}
+    ms = {name: 1e3 * value / STEPS_A_ROUND for name, value in seconds.items()}
     aim = "<= 160 ms" if scale.name == "reference" else ""
     edges = f"{num_edges:,.0f} edges, {num_threads} threads"
     trimmed, pyg = ms["PyG trimmed, cached"], ms["PyG, cached"]

@@ -18,6 +18,7 @@ from raygnn.config.loader_section import (
     plan_batches,
     plan_loader,
 )
+from raygnn.config.model_section import Model
 from raygnn.config.run_section import Run, Scaling, Tune, broken_space
 from raygnn.config.section import (
     Component,
@@ -93,8 +94,8 @@ class Config(Section):
     )
     sampling: Sampling = Field(default=Sampling(), description="The neighborhoods.")
     loader: Loader = Field(default=Loader(), description="The batches.")
-    model: Component = Field(
-        default=Component(type="GraphSAGE"),
+    model: Model = Field(
+        default=Model(type="GraphSAGE"),
         description=f"The encoder: {_names('model')}, or a torch.nn.Module.",
     )
     losses: list[LossTerm] = Field(

@@ -27,6 +27,7 @@ class PlainModel(nn.Module):
     """From tensors of a graph of one type to outputs for all of its nodes.
 
     Args:
+        interaction: from features to what the encoder reads.
         encoder: a module of PyG.
         head: from embeddings to outputs.
         features: how the features are standardised; None leaves them as they are.
@@ -39,12 +40,14 @@ class PlainModel(nn.Module):
 
     def __init__(
         self,
+        interaction: nn.Module,
         encoder: nn.Module,
         head: nn.Module,
         features: ColumnScale | None,
         target: ColumnScale | None,
     ) -> None:
         super().__init__()
+        self.interaction = interaction
         self.encoder, self.head, self._target = encoder, head, target
         self._has_scale = features is not None
         if features is not None:
@@ -63,6 +66,7 @@ class PlainModel(nn.Module):
         """
         if self._has_scale:
             x = (x - self.shift) * self.factor + self.offset
+        x = self.interaction(x)
         reads_no_edges = isinstance(self.encoder, MLP)
         rows = self.encoder(x) if reads_no_edges else self.encoder(x, edge_index)
         out: Tensor = self.head(rows)
@@ -91,7 +95,12 @@ def export_program(model: nn.Module, spec: ModelSpec, name: str) -> bytes:
     encoder: Any = model.encoder
     head = copy.deepcopy(getattr(model, "head", nn.Identity()))
     scale = spec.standardization.get(node_type, {}).get(spec.feature)
-    made = PlainModel(to_pyg(encoder, name), head, scale, getattr(spec.output, "scale", None))
+    interaction = nn.Identity()
+    if node_type in encoder.interactions:
+        interaction = copy.deepcopy(encoder.interactions[node_type])
+    module = to_pyg(encoder, name, after_interactions=True)
+    target = getattr(spec.output, "scale", None)
+    made = PlainModel(interaction, module, head, scale, target)
     plain = made.float().cpu().eval()
     width = spec.widths[node_type]
     sizes = {"x": {0: torch.export.Dim("num_nodes")}, "edge_index": {1: torch.export.Dim("edges")}}

@@ -13,6 +13,7 @@ from torch_geometric.nn.module_dict import ModuleDict
 from raygnn.models.category_inputs import CategoryInputs
 from raygnn.models.decoders import Decoder
 from raygnn.models.encoder import Encoder
+from raygnn.models.feature_interaction import FeatureInteraction
 from raygnn.models.hetero_encoder import HeteroEncoder, keep_in_graph
 from raygnn.models.sparse_input import Features, dense
 from raygnn.models.wrap import SubgraphModule
@@ -28,17 +29,20 @@ class GraphEncoder(nn.Module):
             `forward(x, edge_index)`, computed over the whole sampled subgraph.
         categories: input layers of node types whose features hold numbers of categories; the
             encoder reads what they give.
+        interactions: cross layers of node types, on their features or on what `categories` give.
     """
 
     def __init__(
         self,
         encoder: nn.Module,
         categories: Mapping[str, CategoryInputs] = MappingProxyType({}),
+        interactions: Mapping[str, FeatureInteraction] = MappingProxyType({}),
     ) -> None:
         super().__init__()
         is_ours = isinstance(encoder, Encoder | HeteroEncoder)
         self.module = encoder if is_ours else SubgraphModule(encoder)
         self.categories = ModuleDict(dict(categories))
+        self.interactions = ModuleDict(dict(interactions))
 
     def forward(self, batch: Batch) -> dict[str, Any]:
         """Embeds the distinct seeds of a batch.
@@ -56,7 +60,8 @@ class GraphEncoder(nn.Module):
             rows = {name: self.embed(name, x) for name, x in module.inputs_of(batch).items()}
             found: dict[str, Tensor] = module(rows, hetero_blocks_of(batch))
             # A batch may lack a node type.
-            return keep_in_graph(found, self.categories.parameters())
+            own = [*self.categories.parameters(), *self.interactions.parameters()]
+            return keep_in_graph(found, own)
         ((node_type, nodes),) = batch.nodes.items()
         x = self.embed(node_type, nodes.columns["x"])
         if isinstance(module, Encoder):
@@ -66,10 +71,14 @@ class GraphEncoder(nn.Module):
 
     def embed(self, node_type: str, x: Features) -> Features:
         """The rows that the encoder reads, of a feature's rows."""
-        if node_type not in self.categories:
-            return x
-        out: Tensor = self.categories[node_type](dense(x))
-        return out
+        for inputs in (self.categories, self.interactions):
+            if node_type in inputs:
+                x = inputs[node_type](dense(x))
+        return x
+
+    def reads_rows_as_they_are(self, node_type: str) -> bool:
+        """Whether `embed` gives the rows of a type back."""
+        return node_type not in self.categories and node_type not in self.interactions
 
 
 def _of_seeds(rows: Any, seed_index: Tensor | None) -> Any:

@@ -24,7 +24,13 @@ _NORMS = {"batch": "BatchNorm", "layer": "LayerNorm"}
 _UNKNOWN_TO_PYG = ("residual", "input_projection", "normalize_output")
 
 
-def to_pyg(encoder: GraphEncoder, name: str, edge_inputs: Collection[str] = ()) -> nn.Module:
+def to_pyg(
+    encoder: GraphEncoder,
+    name: str,
+    edge_inputs: Collection[str] = (),
+    *,
+    after_interactions: bool = False,
+) -> nn.Module:
     """PyG's `GCN`, `GraphSAGE`, `GAT`, `GIN`, `MLP` or `LightGCN`, or the module that is wrapped.
 
     The outputs are equal in evaluation mode on graphs without self-edges. `MLP` takes features
@@ -34,12 +40,16 @@ def to_pyg(encoder: GraphEncoder, name: str, edge_inputs: Collection[str] = ()) 
     Args:
         name: of the model in the config.
         edge_inputs: what it reads of edges: `edge_attr`, `edge_weight`.
+        after_interactions: the module takes what `encoder.interactions` give; else an encoder that
+            has such is refused.
     Raises:
         ConfigError: PyG has no model that computes the same.
     """
     module = encoder.module
     make = _MAKERS.get(type(module))
     reason = _reason_against(encoder, edge_inputs) if make else "PyG has no model of this kind"
+    if len(encoder.interactions) and not after_interactions:
+        reason = reason or "model.interaction crosses its features, which PyG's models do not"
     if reason:
         raise ConfigError(
             f"model.type={name!r} is invalid for to_pyg: {reason}. Use predict and embed, or "

@@ -230,7 +230,5 @@ def _pick_by_neighbor(
     weights = (_NONE, _NONE) if weighting is None else (weighting.weights, weighting.e_id)
     stepped_over = tuple(NO_SKIPS if skips is None else skips)
     indices = adjacency.indices
-    pick_by_neighbor(
-        tuple(rows), tuple(draws), indices, weights, stepped_over, copies, positions
-    )
+    pick_by_neighbor(tuple(rows), tuple(draws), indices, weights, stepped_over, copies, positions)
     return positions[: rows.offsets[-1]]

@@ -17,7 +17,7 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from raygnn.data.hashing import GOLDEN_GAMMA, splitmix64
+from raygnn.data.hashing import splitmix64
 from raygnn.data.intrinsics import prefetch
 from raygnn.sampling.pick import ALL
 

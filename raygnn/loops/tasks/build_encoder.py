@@ -24,6 +24,7 @@ from raygnn.loops.tasks.build_sampler import find_fanouts
 from raygnn.loops.tasks.target import TaskArguments, TaskTarget
 from raygnn.models.category_inputs import category_inputs
 from raygnn.models.encoder import Encoder
+from raygnn.models.feature_interaction import FeatureInteraction
 from raygnn.models.graph_encoder import GraphEncoder
 from raygnn.models.graph_inputs import (
     check_node_features,
@@ -130,6 +131,8 @@ def build_encoder(
     config = loaded.config
     categories = category_inputs(bundle, spec.feature)
     widths = spec.widths | {name: inputs.out_channels for name, inputs in categories.items()}
+    interactions = _interactions(config, spec, widths)
+    widths |= {name: inputs.out_channels for name, inputs in interactions.items()}
     injected: dict[str, Any] = {}
     if out_channels is not None:
         injected["out_channels"] = out_channels
@@ -157,7 +160,35 @@ def build_encoder(
             )
         for name in spec.embedded_types:
             categories.pop(name, None)
-    return GraphEncoder(encoder, categories)
+    return GraphEncoder(encoder, categories, interactions)
+
+
+def _interactions(
+    config: Config, spec: ModelSpec, widths: Mapping[str, int]
+) -> dict[str, FeatureInteraction]:
+    """The cross layers of node types of which the model reads features.
+
+    Raises:
+        ConfigError: there are none.
+    """
+    given = config.model.interaction
+    if given is None:
+        return {}
+    read = [name for name in widths if name not in spec.embedded_types]
+    if not read:
+        raise ConfigError(
+            f"model.interaction is invalid: it crosses features, and model.type="
+            f"{config.model.type!r} reads none of this graph. Remove it, or name features in "
+            "graph.yaml and choose a model that reads them.",
+            id="model-interaction-features",
+        )
+    is_parallel = given.structure == "parallel"
+    return {
+        name: FeatureInteraction(
+            widths[name], given.num_layers, given.rank, given.deep, is_parallel=is_parallel
+        )
+        for name in read
+    }
 
 
 def find_standardization(

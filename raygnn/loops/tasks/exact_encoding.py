@@ -83,7 +83,7 @@ def encode_exactly(
     def rows_of(name: str, ids: np.ndarray) -> np.ndarray | Features:
         sparse = features.gather_sparse(name, spec.feature, ids)
         rows = features.gather(name, spec.feature, ids) if sparse is None else sparse
-        if name not in encoder.categories:
+        if encoder.reads_rows_as_they_are(name):
             return rows
         return encoder.embed(name, rows_on(options.device, rows))
 

@@ -71,7 +71,9 @@ def test_nodes_take_the_edges_of_the_largest_ranks(
         small.times = {EDGE: rng.integers(0, 9, num_edges)}
     graph = LocalGraphStore(small.bundle, direction)
     adjacency, nodes = graph.adjacency(EDGE), rng.permutation(num_nodes)
-    pairs = set(zip(*(ids[rng.random(num_edges) < excluded] for ids in small.edges[EDGE]), strict=False))
+    pairs = set(
+        zip(*(ids[rng.random(num_edges) < excluded] for ids in small.edges[EDGE]), strict=False)
+    )
     taker = 1 if direction == "in" else 0
     exclude = None
     if pairs:

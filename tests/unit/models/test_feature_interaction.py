@@ -1,0 +1,103 @@
+"""Cross layers against their formula, and what an encoder makes of them."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import pytest
+import torch
+from torch import nn
+
+from raygnn.models.category_inputs import CategoryInputs
+from raygnn.models.encoder import MLP
+from raygnn.models.feature_interaction import CrossNetwork, FeatureInteraction
+from raygnn.models.graph_encoder import GraphEncoder
+from raygnn.models.to_pyg import to_pyg
+from tests.errors import raises
+
+
+def _crossed(x: list[float], weights: list[list[list[float]]], biases: list[list[float]]) -> list:
+    """Equation 1 of the paper for one row, element by element."""
+    row = list(x)
+    for weight, bias in zip(weights, biases, strict=True):
+        row = [
+            x[i] * (sum(weight[i][j] * row[j] for j in range(len(x))) + bias[i]) + row[i]
+            for i in range(len(x))
+        ]
+    return row
+
+
+@pytest.mark.parametrize(("num_layers", "rank"), [*product([1, 3], [None, 2])])
+def test_cross_layers_are_their_formula(num_layers, rank):
+    torch.manual_seed(0)
+    cross = CrossNetwork(4, num_layers, rank).double()
+    weights, biases = [], []
+    for layer in cross.layers:
+        last = layer if rank is None else layer[1]
+        weight = last.weight if rank is None else last.weight @ layer[0].weight
+        assert rank is None or layer[0].weight.shape == (rank, 4)
+        weights.append(weight.tolist())
+        biases.append(last.bias.tolist())
+    x = torch.randn(5, 4, dtype=torch.float64)
+    expected = torch.tensor([_crossed(row, weights, biases) for row in x.tolist()])
+    torch.testing.assert_close(cross(x), expected.double())
+
+
+def test_layers_raise_the_degree_by_one():
+    """Along a line through 0, n layers give a polynomial of degree n + 1."""
+    torch.manual_seed(0)
+    cross = CrossNetwork(3, 2).double()
+    line = torch.linspace(-2, 2, 9, dtype=torch.float64)[:, None]
+    values = cross(line * torch.tensor([[1.0, -0.7, 0.4]], dtype=torch.float64))
+    powers = line ** torch.arange(4)
+    found = torch.linalg.lstsq(powers, values).solution
+    torch.testing.assert_close(powers @ found, values)
+    assert found[3].abs().min() > 1e-6
+
+
+def test_deep_layers_are_behind_or_beside():
+    torch.manual_seed(0)
+    x = torch.randn(6, 3)
+    stacked = FeatureInteraction(3, 1, deep=[5, 4])
+    first, second = stacked.deep[0], stacked.deep[2]
+    hidden = torch.relu(second(torch.relu(first(stacked.cross(x)))))
+    torch.testing.assert_close(stacked(x), hidden)
+    assert stacked.out_channels == 4
+
+    parallel = FeatureInteraction(3, 1, deep=[5, 4], is_parallel=True)
+    out = parallel(x)
+    assert out.shape == (6, parallel.out_channels) == (6, 7)
+    torch.testing.assert_close(out[:, :3], parallel.cross(x))
+    torch.testing.assert_close(out[:, 3:], parallel.deep(x))
+
+    alone = FeatureInteraction(3)
+    assert alone.out_channels == 3
+    torch.testing.assert_close(alone(x), alone.cross(x))
+    assert len(alone.cross.layers) == 2
+
+
+def test_it_crosses_what_categories_give():
+    torch.manual_seed(0)
+    categories = CategoryInputs(3, {1: 5})
+    interaction = FeatureInteraction(categories.out_channels)
+    encoder = GraphEncoder(
+        MLP(interaction.out_channels, 2, 8), {"user": categories}, {"user": interaction}
+    )
+    x = torch.tensor([[0.5, 3.0, -1.0], [2.0, 0.0, 1.0]])
+    torch.testing.assert_close(encoder.embed("user", x), interaction(categories(x)))
+    assert not encoder.reads_rows_as_they_are("user")
+    assert encoder.embed("item", x) is x
+    assert encoder.reads_rows_as_they_are("item")
+
+
+def test_what_is_refused():
+    with raises("model-argument", "num_layers"):
+        CrossNetwork(3, 0)
+    with raises("model-argument", "rank"):
+        CrossNetwork(3, 1, 0)
+    with raises("model-argument", "deep.1"):
+        FeatureInteraction(3, deep=[4, 0])
+    encoder = GraphEncoder(MLP(3, 2, 8), interactions={"user": FeatureInteraction(3)})
+    with raises("model-to-pyg", "model.interaction"):
+        to_pyg(encoder, "MLP")
+    assert isinstance(to_pyg(encoder, "MLP", after_interactions=True), nn.Module)
