@@ -116,7 +116,7 @@ class Sampling(Section):
     type: NonEmptyText | None = Field(
         default=None,
         description="Null samples neighborhoods, each node for itself. `labor` lets all nodes of a "
-        "hop draw by the same random numbers of their neighbors, which gives batches of fewer nodes "
+        "hop draw by the same random numbers of their neighbors, for batches of fewer nodes "
         "(layer-neighbor sampling). `full` computes each step on the whole graph, for all training "
         "seeds. Or the dotted path of your own sampler (torch_geometric.sampler.BaseSampler).",
     )

@@ -46,6 +46,6 @@ class Model(Component):
 
     interaction: Interaction | None = Field(
         default=None,
-        description="Cross layers between the features of each node type and the encoder; `{}` sets "
-        "two. Null leaves features as they are.",
+        description="Cross layers between the features of each node type and the encoder; `{}` "
+        "sets two. Null leaves features as they are.",
     )
