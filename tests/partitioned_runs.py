@@ -24,6 +24,15 @@ def planted_parts(folder: Path, num_parts: int) -> Path:
     return folder / "parts"
 
 
+#: Changes to a run that make it learn the edges of the graph.
+LINKS: dict[str, Any] = {
+    "task": {"type": "link_prediction", "args": {"num_random_negatives": 16}},
+    "data__splits": {"type": "hash", "fractions": [0.8, 0.1, 0.1]},
+    "loader": {"batch_size": 64},
+    "metrics": [{"type": "mrr"}, {"type": "auc"}],
+}
+
+
 def parts_config(storage_path: Path, parts: Path, **changes: Any) -> dict[str, Any]:
     """A run on the parts, in this process unless the changes say otherwise."""
     given = {"data": {"mode": "partitioned", "uri": str(parts)}, "scaling__num_workers": 0}

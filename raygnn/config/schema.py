@@ -331,10 +331,10 @@ def _parts_suffice(config: Config) -> Iterable[Problem]:
     if config.data.mode != "partitioned":
         return
     rule, in_memory = "data.mode is partitioned, and {}", "data.mode to in_memory"
-    if config.task.type != "node_classification":
+    if config.task.type not in _TASKS_OF_PARTS:
         yield Problem(
             ("task", "type"),
-            rule.format("of tasks it trains node_classification"),
+            rule.format(f"of tasks it trains {' and '.join(_TASKS_OF_PARTS)}"),
             f"Set {in_memory}",
             id="partition-task",
         )
@@ -351,13 +351,6 @@ def _parts_suffice(config: Config) -> Iterable[Problem]:
             rule.format("parts answer raygnn's own sampling only"),
             f"Remove it, or set {in_memory}",
             id="partition-sampler",
-        )
-    if config.training.eval == "exact":
-        yield Problem(
-            ("training", "eval"),
-            rule.format("no process has all edges, which exact evaluation reads"),
-            f"Set it to sampled, or {in_memory}",
-            id="partition-exact",
         )
     if config.tune is not None:
         yield Problem(
@@ -381,6 +374,8 @@ def _trials_have_workers(config: Config) -> Iterable[Problem]:
             id="sweep-workers",
         )
 
+
+_TASKS_OF_PARTS = ("node_classification", "link_prediction")
 
 _WORDS = {"min": "less", "max": "more"}
 

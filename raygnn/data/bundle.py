@@ -123,6 +123,8 @@ class Bundle:
 
     def __init__(self, path: Path, record: BundleRecord) -> None:
         self._path = path
+        #: where what follows from the arrays is kept
+        self._derived = path
         self._record = record
         self._edges: dict[EdgeType, EdgeRecord] = {edge.type: edge for edge in record.edges}
         self._arrays: dict[Path, np.ndarray] = {}
@@ -251,7 +253,7 @@ class Bundle:
         """
         self._edge(edge_type)
         folder = build_once(
-            self._path / _CSR / edge_type_name(edge_type),
+            self._derived / _CSR / edge_type_name(edge_type),
             lambda building: self._build_csr(edge_type, building),
             f"the out-neighbors of {edge_type_name(edge_type)}",
         )
@@ -278,7 +280,7 @@ class Bundle:
             fill_alias(edges.indptr, edges.e_id, weights, table)
 
         folder = build_once(
-            self._path / _ALIAS / f"{self._edges_name(edge_type)}.{direction}.{column}",
+            self._derived / _ALIAS / f"{self._edges_name(edge_type)}.{direction}.{column}",
             build,
             f"the weights of {edge_type_name(edge_type)}",
         )
@@ -287,6 +289,11 @@ class Bundle:
     def reverse_of(self, edge_type: EdgeType) -> EdgeType | None:
         """The edge type with the same edges the other way round; itself where not directed."""
         return self._edge(edge_type).reverse
+
+    @property
+    def label_edge_types(self) -> list[EdgeType]:
+        """Edge types of the positive supervision edges, in the order of the manifest."""
+        return [found.type for found in self._record.label_edges if found.sign == "positive"]
 
     @property
     def label_edges(self) -> list[LabelEdges]:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from raygnn.config import Component, Config, LoadedConfig, LossTerm, resolve
 from raygnn.config.slots import SLOTS
 from raygnn.console import say
 from raygnn.data.bundle import Bundle
-from raygnn.data.edge_types import resolve_fanouts
+from raygnn.data.edge_types import EdgeType, resolve_fanouts
 from raygnn.data.manifest import Manifest
 from raygnn.loops.model_spec import ModelSpec
 from raygnn.loops.tasks.target import target_class
@@ -41,14 +43,32 @@ def check_schema(loaded: LoadedConfig, uri: str) -> None:
 def check_parts_suffice(config: Config, outline: Bundle) -> None:
     """Checks what of a config needs more of a partitioned graph than its parts answer.
 
+    Args:
+        outline: types and columns of the graph; it may be without rows.
+
     Raises:
-        ConfigError: neighborhoods are sampled with timestamps on a graph of several types.
+        ConfigError: neighborhoods are sampled with timestamps on a graph of several types, of which
+            one has no other as its reverse.
     """
     from raygnn.sampling.partitioned_stores import no_times_of_types
 
     is_one_graph = len(outline.node_types) == 1 and len(outline.edge_types) == 1
-    if config.sampling.temporal is not None and not is_one_graph:
+    has_reverses = all(outline.reverse_of(t) not in (None, t) for t in outline.edge_types)
+    if config.sampling.temporal is not None and not (is_one_graph or has_reverses):
         raise no_times_of_types(config.sampling.temporal.column)
+
+
+def pairs_read(config: Config, schema: Bundle) -> Sequence[EdgeType] | None:
+    """Edge types of a partitioned graph whose pairs each node has, for `Outline.build`.
+
+    Args:
+        schema: types and columns of the graph.
+    Raises:
+        ConfigError: `task.args` name something that the graph does not have.
+    """
+    kind = target_class(config.task.type)
+    assert kind is not None
+    return kind.pairs_read(schema, kind.Arguments.of(config.task.args))
 
 
 def is_of_raygnn(component: Component | LossTerm) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from types import MappingProxyType
 from typing import Any
@@ -13,12 +13,13 @@ import numpy as np
 
 from raygnn.data.bundle import SparseColumn
 from raygnn.data.bundle_record import ColumnInfo
-from raygnn.data.edge_types import EdgeType, edge_type_name
+from raygnn.data.edge_types import EdgeType
+from raygnn.data.links.message_graph import Messages
 from raygnn.data.partition.part import Outline
 from raygnn.data.standardization import Standardization
 from raygnn.errors import ConfigError
 from raygnn.sampling.parts import PartitionedGraph, PartService, Question
-from raygnn.sampling.protocols import EdgesByNode, PickRequest, Picks
+from raygnn.sampling.protocols import EdgesByNode, EdgeValues, LazyRows, PickRequest, Picks
 from raygnn.sampling.scratch import Scratch
 from raygnn.sampling.shares import Share, merged_picks, scatter_rows, shares_of
 from raygnn.sampling.sparse_features import SparseFeatures
@@ -37,8 +38,9 @@ def no_times_of_types(column: str) -> ConfigError:
     """The refusal of timestamps on a partitioned graph of several types."""
     return ConfigError(
         f"sampling.temporal.column={column!r} is invalid: with data.mode partitioned a graph of "
-        "several types is not sampled with timestamps, since no part has all edges out of a node. "
-        "Set data.mode to in_memory.",
+        "several types is sampled with timestamps only where each edge type has another as its "
+        "reverse, since no part has all edges out of a node. Partition it with --reverse-edges "
+        "true, or set data.mode to in_memory.",
         id="partition-temporal-types",
     )
 
@@ -47,18 +49,23 @@ class PartitionedGraphStore:
     """The edges of a partitioned graph; a `GraphStore` in direction `in`.
 
     Picks are those of a `LocalGraphStore` on the graph opened whole, edge for edge.
+
+    Args:
+        messages: the edges that carry these are there, as in `message_graph`; None takes all.
     """
 
     direction = "in"
 
-    def __init__(self, outline: Outline, graph: PartitionedGraph) -> None:
-        self._outline, self._graph = outline, graph
+    def __init__(
+        self, outline: Outline, graph: PartitionedGraph, messages: Messages | None = None
+    ) -> None:
+        self._outline, self._graph, self._messages = outline, graph, messages
         self._first = {t: np.array(graph.record.first_ids(t)) for t in outline.node_types}
         self._num_out_edges: dict[EdgeType, np.ndarray] = {}
         self._lock = threading.Lock()
 
-    def __reduce__(self) -> tuple[type[PartitionedGraphStore], tuple[Outline, PartitionedGraph]]:
-        return PartitionedGraphStore, (self._outline, self._graph)
+    def __reduce__(self) -> tuple[type[PartitionedGraphStore], tuple[Any, ...]]:
+        return PartitionedGraphStore, (self._outline, self._graph, self._messages)
 
     @property
     def node_types(self) -> list[str]:
@@ -75,8 +82,10 @@ class PartitionedGraphStore:
         return self._outline.num_nodes(node_type)
 
     def num_edges(self, edge_type: EdgeType) -> int:
-        """Number of edges of a type."""
-        return self._outline.num_edges(edge_type)
+        """Number of edges of a type; the parts count those that carry messages."""
+        if self._messages is None:
+            return self._outline.num_edges(edge_type)
+        return sum(self._ask_all("num_edges", edge_type))
 
     def columns(self, type_: str | EdgeType) -> Mapping[str, ColumnInfo]:
         """What columns a type has."""
@@ -92,7 +101,7 @@ class PartitionedGraphStore:
             services,
             shares,
             "pick",
-            lambda share: (edge_type, _restricted(request, share.positions)),
+            lambda share: (edge_type, _restricted(request, share.positions), self._messages),
         )
         return merged_picks(shares, found, len(request.nodes))
 
@@ -105,7 +114,12 @@ class PartitionedGraphStore:
             self._graph.services,
             shares,
             "degrees",
-            lambda share: (edge_type, nodes[share.positions], _at(horizon, share.positions)),
+            lambda share: (
+                edge_type,
+                nodes[share.positions],
+                _at(horizon, share.positions),
+                self._messages,
+            ),
         )
         degrees = np.empty(len(nodes), np.int64)
         for share, counts in zip(shares, found, strict=True):
@@ -120,38 +134,61 @@ class PartitionedGraphStore:
         Sources of an edge type without a reverse are counted by all parts at the first call.
 
         Raises:
-            ConfigError: there is a horizon: no part has all edges out of a node.
+            ConfigError: there is a horizon, and no other type is the reverse: no part has all edges
+                out of a node, and an undirected edge may have another time than its reverse.
         """
-        if horizon is not None:
-            raise no_times_of_types(horizon.temporal.column)
         reverse = self._outline.reverse_of(edge_type)
+        if horizon is not None and reverse in (None, edge_type):
+            raise no_times_of_types(horizon.temporal.column)
         if reverse is not None:
-            return self.degrees(reverse, nodes)
+            return self.degrees(reverse, nodes, horizon)
         return self._counts_of_sources(edge_type)[nodes]
 
     def adjacency(self, edge_type: EdgeType) -> EdgesByNode:
-        """Is refused: no process has all edges of a type.
+        """All edges of a type, which the parts are asked for range by range.
 
-        Raises:
-            ConfigError: always.
+        Ranges begin and end where the edges of a node do.
         """
-        raise ConfigError(
-            f"data.mode='partitioned' is invalid: something reads all edges of "
-            f"{edge_type_name(edge_type)} at once, and no process has them. Set data.mode to "
-            "in_memory.",
-            id="partition-adjacency",
+        nodes = np.arange(self.num_nodes(edge_type[2]))
+        indptr = np.concatenate([[0], np.cumsum(self.degrees(edge_type, nodes))])
+
+        def picked(edges: slice) -> Picks:
+            first = int(np.searchsorted(indptr, edges.start, side="right")) - 1
+            last = int(np.searchsorted(indptr, edges.stop, side="left"))
+            taken = nodes[first : max(first, last)]
+            picks = self.pick(edge_type, PickRequest(taken, fanout=-1, replace=False, key=0, hop=0))
+            assert picks.offsets[-1] == edges.stop - edges.start
+            return picks
+
+        return _EdgesOfParts(
+            indptr,
+            LazyRows(lambda edges: picked(edges).neighbors),
+            LazyRows(lambda edges: picked(edges).e_id),
         )
 
     def _counts_of_sources(self, edge_type: EdgeType) -> np.ndarray:
         with self._lock:
             if edge_type not in self._num_out_edges:
-                services = self._graph.services
-                asked = [service.ask("count_sources", edge_type) for service in services]
-                counts = np.zeros(self.num_nodes(edge_type[0]), np.int64)
-                for answer in asked:
-                    counts += answer.result()
-                self._num_out_edges[edge_type] = counts
+                self._num_out_edges[edge_type] = sum(
+                    self._ask_all("count_sources", edge_type),
+                    start=np.zeros(self.num_nodes(edge_type[0]), np.int64),
+                )
             return self._num_out_edges[edge_type]
+
+    def _ask_all(self, question: Question, edge_type: EdgeType) -> Iterator[Any]:
+        """What each part says of the edges of a type that are there."""
+        services = self._graph.services
+        asked = [service.ask(question, edge_type, self._messages) for service in services]
+        return (answer.result() for answer in asked)
+
+
+@dataclass(frozen=True)
+class _EdgesOfParts:
+    """`EdgesByNode` of which this process has the bounds alone."""
+
+    indptr: np.ndarray
+    indices: EdgeValues
+    e_id: EdgeValues
 
 
 class PartitionedFeatureStore:

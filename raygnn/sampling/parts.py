@@ -10,9 +10,10 @@ from typing import Any, Literal, Protocol
 
 import numpy as np
 
-from raygnn.data.bundle import SparseColumn
+from raygnn.data.bundle import Bundle, SparseColumn
 from raygnn.data.edge_types import EdgeType
-from raygnn.data.partition.part import Outline, Part
+from raygnn.data.links.message_graph import Messages
+from raygnn.data.partition.part import Outline, Part, PartMessages
 from raygnn.data.partition.record import PartitionRecord
 from raygnn.data.partition.whole import absolute_folder
 from raygnn.sampling import pick as kernels
@@ -23,7 +24,7 @@ from raygnn.sampling.rng import hop_key
 from raygnn.sampling.scratch import Pool, Scratch
 from raygnn.sampling.temporal import Horizon
 
-Question = Literal["pick", "degrees", "count_sources", "rows", "num_values"]
+Question = Literal["pick", "degrees", "count_sources", "num_edges", "rows", "num_values"]
 
 
 class Answer(Protocol):
@@ -59,34 +60,47 @@ class PartitionedGraph:
 class PartAnswers:
     """Answers from the files of one part: pure, so that a question may be asked again.
 
-    Ids, of nodes and of edges, are those of the whole graph, in what is given and in answers.
+    Ids, of nodes and of edges, are those of the whole graph, in what is given and in answers. Of
+    `messages` only the edges that carry these are there; None takes all.
     """
 
     def __init__(self, part: Part) -> None:
         self._part = part
-        self._pickers: dict[EdgeType, LocalPicker] = {}
+        self._graphs: dict[str, Bundle] = {}
+        self._pickers: dict[tuple[EdgeType, str], LocalPicker] = {}
         self._scratches = Pool(Scratch)
         self._lock = threading.Lock()
 
-    def pick(self, edge_type: EdgeType, request: PickRequest) -> Picks:
+    def pick(
+        self, edge_type: EdgeType, request: PickRequest, messages: Messages | None = None
+    ) -> Picks:
         """See `GraphStore.pick`; of nodes of this part."""
         key = np.uint64(hop_key(request.key, request.hop, edge_type))
-        picker, first_edge = self._picker(edge_type), self._part.first_row(edge_type)
+        picker, first_edge = self._picker(edge_type, messages), self._part.first_row(edge_type)
         with self._scratches.lend() as scratch:
             picks = picker.pick(request, key, scratch)
-            return Picks(picks.neighbors.copy(), picks.e_id + first_edge, picks.offsets.copy())
+            e_id = picks.e_id.astype(np.int64) + first_edge
+            return Picks(picks.neighbors.copy(), e_id, picks.offsets.copy())
 
     def degrees(
-        self, edge_type: EdgeType, nodes: np.ndarray, horizon: Horizon | None
+        self,
+        edge_type: EdgeType,
+        nodes: np.ndarray,
+        horizon: Horizon | None,
+        messages: Messages | None = None,
     ) -> np.ndarray:
         """See `GraphStore.degrees`; of nodes of this part."""
-        return self._picker(edge_type).degrees(nodes, horizon)
+        return self._picker(edge_type, messages).degrees(nodes, horizon)
 
-    def count_sources(self, edge_type: EdgeType) -> np.ndarray:
+    def count_sources(self, edge_type: EdgeType, messages: Messages | None = None) -> np.ndarray:
         """int64 [num_source_nodes], edges of this part by their source."""
         counts = np.zeros(self._part.num_nodes(edge_type[0]), np.int64)
-        kernels.count_neighbors(self._part.csc(edge_type).indices, counts)
+        kernels.count_neighbors(self._picker(edge_type, messages).adjacency.indices, counts)
         return counts
+
+    def num_edges(self, edge_type: EdgeType, messages: Messages | None = None) -> int:
+        """Number of edges of a type in this part."""
+        return len(self._picker(edge_type, messages).adjacency.indices)
 
     def rows(
         self, type_: str | EdgeType, column: str, ids: np.ndarray
@@ -110,12 +124,17 @@ class PartAnswers:
         assert isinstance(stored, SparseColumn)
         return len(stored.indices)
 
-    def _picker(self, edge_type: EdgeType) -> LocalPicker:
+    def _picker(self, edge_type: EdgeType, messages: Messages | None) -> LocalPicker:
+        name = "" if messages is None else messages.name
         with self._lock:
-            if edge_type not in self._pickers:
+            if (edge_type, name) not in self._pickers:
+                if name not in self._graphs:
+                    part = self._part
+                    self._graphs[name] = part if messages is None else PartMessages(part, messages)
                 first = self._part.first_row(edge_type[2])
-                self._pickers[edge_type] = LocalPicker(self._part, edge_type, "in", first)
-            return self._pickers[edge_type]
+                picker = LocalPicker(self._graphs[name], edge_type, "in", first)
+                self._pickers[edge_type, name] = picker
+            return self._pickers[edge_type, name]
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
@@ -71,6 +71,16 @@ class EdgeValues(Protocol):
 
     def __getitem__(self, edges: slice, /) -> np.ndarray:
         """The rows of consecutive edges."""
+
+
+@dataclass(frozen=True)
+class LazyRows:
+    """`EdgeValues` that are read when they are asked for."""
+
+    read: Callable[[slice], np.ndarray]
+
+    def __getitem__(self, edges: slice) -> np.ndarray:
+        return self.read(edges)
 
 
 class EdgesByNode(Protocol):

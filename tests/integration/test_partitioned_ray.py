@@ -7,7 +7,9 @@ import os
 import re
 import shutil
 import signal
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -23,7 +25,7 @@ from raygnn.runtime.node_bundle import BundlePlace
 from raygnn.runtime.part_actors import PartActor, part_actors
 from tests.errors import raises
 from tests.faults.outcome import assert_equal_outcomes
-from tests.partitioned_runs import parts_config, planted_parts
+from tests.partitioned_runs import LINKS, parts_config, planted_parts
 from tests.rank_pool import RankPool
 from tests.small_runs import run_rank
 from tests.wait_until import wait_until
@@ -69,22 +71,35 @@ def parts(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return planted_parts(tmp_path_factory.mktemp("graph"), 2)
 
 
-def _run(parts: Path, folder: Path, num_workers: int, **look: Any) -> dict[str, Any]:
+def _run(
+    parts: Path,
+    folder: Path,
+    num_workers: int,
+    changes: Mapping[str, Any] = MappingProxyType({}),
+    kills: str | None = None,
+) -> dict[str, Any]:
     note = folder / "note"
-    args = {"parts": str(parts), "note": str(note), **look}
+    args = {"parts": str(parts), "note": str(note), "kills": kills}
     config = parts_config(
         folder / "parted",
         parts,
         scaling__num_workers=num_workers,
         callbacks=[{"type": "tests.integration.test_partitioned_ray.Look", "args": args}],
+        **changes,
     )
     raygnn.train.fit(config, allow_modules=["tests"])
     noted: dict[str, Any] = json.loads(note.read_text())
     return noted
 
 
-def _assert_as_in_memory(parts: Path, folder: Path, num_workers: int, ranks: RankPool) -> None:
-    plain = parts_config(folder / "whole", parts, scaling__num_workers=num_workers)
+def _assert_as_in_memory(
+    parts: Path,
+    folder: Path,
+    num_workers: int,
+    ranks: RankPool,
+    changes: Mapping[str, Any] = MappingProxyType({}),
+) -> None:
+    plain = parts_config(folder / "whole", parts, scaling__num_workers=num_workers, **changes)
     ranks.run(run_rank, num_workers, plain, str(open_partitioned(parts).path))
     assert_equal_outcomes(folder / "parted" / "run", folder / "whole" / "run")
 
@@ -102,14 +117,16 @@ def test_workers_get_the_bits_of_memory_and_map_no_part(
     wait_until(lambda: not mapped_parts(parts), limit_s=30)  # the actors end with the run
 
 
+@pytest.mark.parametrize("changes", [{}, LINKS], ids=["nodes", "links"])
 def test_a_part_that_is_killed_comes_back_and_no_step_is_lost(
-    ranks: RankPool, parts: Path, tmp_path: Path
+    ranks: RankPool, parts: Path, tmp_path: Path, changes: dict[str, Any]
 ) -> None:
-    noted = _run(parts, tmp_path, 2, kills="00001")
-    assert ["00001"] in noted.values()
+    noted = _run(parts, tmp_path, 2, changes, kills="00001")
+    del noted["worker"]
+    assert sorted(noted.values()) == [["00000"], ["00001"]]
     metrics = json.loads((tmp_path / "parted" / "run" / "metrics.json").read_text())
     assert metrics["restarts"] == 0  # of workers
-    _assert_as_in_memory(parts, tmp_path, 2, ranks)
+    _assert_as_in_memory(parts, tmp_path, 2, ranks, changes)
 
 
 def test_a_part_that_does_not_answer_is_named(parts: Path, tmp_path: Path) -> None:

@@ -27,6 +27,7 @@ from raygnn.sampling.partitioned_stores import PartitionedFeatureStore, Partitio
 from raygnn.sampling.parts import MappedPart, PartitionedGraph
 from raygnn.sampling.temporal import Horizon, Temporal
 from tests.errors import raises
+from tests.partitioned_graphs import assert_same
 from tests.social_tables import social_tables, write_social
 
 KNOWS = ("user", "knows", "user")
@@ -63,22 +64,6 @@ def graphs(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Both]:
         return Both(folder, whole, outline, PartitionedGraph(record, services))
 
     return make
-
-
-def _assert_same(found: Any, expected: Any) -> None:
-    """Of records of arrays, tensors and dictionaries, to any depth."""
-    if isinstance(expected, dict):
-        assert list(found) == list(expected)
-        for key, value in expected.items():
-            _assert_same(found[key], value)
-    elif hasattr(expected, "__dataclass_fields__"):
-        for name in expected.__dataclass_fields__:
-            _assert_same(getattr(found, name), getattr(expected, name))
-    elif hasattr(expected, "dtype"):
-        assert found.dtype == expected.dtype
-        assert np.array_equal(np.asarray(found), np.asarray(expected))
-    else:
-        assert found == expected
 
 
 @settings(max_examples=60, deadline=None)
@@ -129,7 +114,7 @@ def test_samples_are_those_of_the_graph_opened_whole(
         )
     )
     assert sum(len(edges) for edges in expected.edge.values()) > 0
-    _assert_same(found, expected)
+    assert_same(found, expected)
 
 
 @pytest.mark.parametrize("keeps_sparse", [False, True])
@@ -172,7 +157,7 @@ def test_batches_have_the_same_columns_and_degrees(
     expected = batches(LocalGraphStore(both.whole), LocalFeatureStore(both.whole, **options))
     assert len(found) == len(expected) == 4
     for one, other in zip(found, expected, strict=True):
-        _assert_same(one, other)
+        assert_same(one, other)
 
 
 @pytest.mark.parametrize("reverse_edges", [False, True])
@@ -189,8 +174,22 @@ def test_degrees_are_those_of_the_whole_graph(
         for when in (None, horizon):
             found = parted.degrees(edge_type, targets, when)
             assert np.array_equal(found, whole.degrees(edge_type, targets, when))
-        found = parted.neighbor_degrees(edge_type, sources)
-        assert np.array_equal(found, whole.neighbor_degrees(edge_type, sources))
+            if when is None or both.whole.reverse_of(edge_type) not in (None, edge_type):
+                found = parted.neighbor_degrees(edge_type, sources, when)
+                assert np.array_equal(found, whole.neighbor_degrees(edge_type, sources, when))
+
+
+def test_all_edges_are_read_range_by_range(graphs: Callable[..., Both]) -> None:
+    both = graphs(0, 4)
+    for edge_type in both.whole.edge_types:
+        found = PartitionedGraphStore(both.outline, both.parts).adjacency(edge_type)
+        csc = both.whole.csc(edge_type)
+        assert np.array_equal(found.indptr, csc.indptr)
+        for first, last in ((0, 7), (3, 3), (5, len(csc.indptr) - 1)):
+            edges = slice(int(csc.indptr[first]), int(csc.indptr[last]))
+            assert np.array_equal(found.indices[edges], csc.indices[edges])
+            assert found.e_id is not None
+            assert np.array_equal(found.e_id[edges], np.arange(edges.start, edges.stop))
 
 
 def test_rows_keep_their_order_and_may_repeat(graphs: Callable[..., Both]) -> None:
@@ -208,8 +207,6 @@ def test_rows_keep_their_order_and_may_repeat(graphs: Callable[..., Both]) -> No
 def test_what_no_part_has_is_refused(graphs: Callable[..., Both]) -> None:
     both = graphs(0, 2)
     store = PartitionedGraphStore(both.outline, both.parts)
-    with raises("partition-adjacency", "user__knows__user"):
-        store.adjacency(KNOWS)
     with raises("partition-not-whole", "edges/user__knows__user/indptr.npy"):
         both.outline.csc(KNOWS)
     with raises("partition-not-whole", "nodes/user/columns/x.npy"):

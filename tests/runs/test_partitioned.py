@@ -11,13 +11,16 @@ import pytest
 import raygnn.infer
 import raygnn.train
 from raygnn.config import load_config
+from raygnn.data.ingest.build_bundle import IngestOptions
 from raygnn.data.partition.build import Partitioning, partition
 from raygnn.data.partition.record import RECORD_NAME
 from raygnn.data.partition.whole import open_partitioned
+from raygnn.data.tables.graph_tables import write_tables
 from raygnn.runtime.data_source import tables_uri
 from tests.errors import raises
 from tests.faults.outcome import assert_equal_outcomes
-from tests.partitioned_runs import parts_config, planted_parts
+from tests.partitioned_graphs import shop
+from tests.partitioned_runs import LINKS, parts_config, planted_parts
 from tests.small_runs import run_rank
 from tests.social_tables import social_tables, write_social
 
@@ -32,6 +35,47 @@ def _assert_equals_in_memory(folder: Path, parts: Path, **changes: Any) -> None:
 @pytest.mark.parametrize("num_parts", [1, 4])
 def test_a_run_has_the_bits_of_one_in_memory(tmp_path: Path, num_parts: int) -> None:
     _assert_equals_in_memory(tmp_path, planted_parts(tmp_path / "graph", num_parts))
+
+
+def test_a_run_of_links_has_the_bits_of_one_in_memory(tmp_path: Path) -> None:
+    parts = planted_parts(tmp_path / "graph", 3)
+    _assert_equals_in_memory(tmp_path, parts, **LINKS)
+
+
+def test_links_with_times_on_a_graph_of_several_types(tmp_path: Path) -> None:
+    uri = write_tables(shop(), str(tmp_path / "tables"))
+    partition(uri, tmp_path / "parts", Partitioning(2), IngestOptions(reverse_edges=True))
+    _assert_equals_in_memory(
+        tmp_path,
+        tmp_path / "parts",
+        task={"type": "link_prediction", "args": {"edge_type": "user__*__item"}},
+        data__splits={"type": "temporal", "quantiles": [0.7, 0.85]},
+        sampling={"fanouts": [4, 3], "temporal": {}, "weight": "weight"},
+        model={"type": "RGCN", "args": {"hidden_channels": 8}},
+        metrics=[{"type": "mrr"}],
+    )
+
+
+@pytest.mark.parametrize("model", ["GraphSAGE", "GCN"])
+def test_exact_evaluation_of_nodes(tmp_path: Path, model: str) -> None:
+    parts = planted_parts(tmp_path / "graph", 3)
+    changes = {"training__eval": "exact", "training__max_epochs": 1, "model__type": model}
+    _assert_equals_in_memory(tmp_path, parts, **changes)
+
+
+def test_exact_evaluation_and_full_ranking_of_links(tmp_path: Path) -> None:
+    uri = write_tables(shop(), str(tmp_path / "tables"))
+    partition(uri, tmp_path / "parts", Partitioning(3), IngestOptions(reverse_edges=True))
+    arguments = {"edge_type": "user__buys__item", "full_ranking": [5], "edge_weight": "weight"}
+    _assert_equals_in_memory(
+        tmp_path,
+        tmp_path / "parts",
+        task={"type": "link_prediction", "args": arguments},
+        data__splits={"type": "hash", "fractions": [0.7, 0.15, 0.15]},
+        training__eval="exact",
+        model={"type": "RGCN", "args": {"hidden_channels": 8}},
+        metrics=[{"type": "mrr"}],
+    )
 
 
 def test_a_model_of_parts_predicts_for_the_tables_of_its_graph(tmp_path: Path) -> None:

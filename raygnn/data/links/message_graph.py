@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 
 from raygnn.data.arrays import create_array, open_array
-from raygnn.data.bundle import Bundle, Csc, Csr
-from raygnn.data.bundle_record import BundleRecord
+from raygnn.data.bundle import Bundle, Csc, Csr, SparseColumn
 from raygnn.data.cache import build_once
 from raygnn.data.edge_types import EdgeType, edge_type_name
 from raygnn.data.links import kernels as link_kernels
@@ -21,6 +21,21 @@ from raygnn.errors import DataError
 Split = Literal["train", "val", "test"]
 
 _PARTS = ("indptr", "indices", "e_id")
+
+
+@dataclass(frozen=True)
+class Messages:
+    """Which edges carry messages: what `message_graph` takes. Crosses process boundaries."""
+
+    links: tuple[LinkSplit, ...]
+    split: Split
+    inductive: bool = False
+
+    @property
+    def name(self) -> str:
+        """Tells them from others of the same graph."""
+        names = (link.fingerprint for link in self.links)
+        return ".".join([*names, self.split, "inductive" if self.inductive else ""])
 
 
 def message_graph(
@@ -40,21 +55,20 @@ def message_graph(
     Raises:
         DataError: two link splits are about the same edges, or one cannot be made.
     """
-    return _MessageGraph(bundle, tuple(links), split, inductive)
+    for link in links:
+        link_folder(bundle, link)
+    return MessageGraph(bundle, Messages(tuple(links), split, inductive))
 
 
-class _MessageGraph(Bundle):
+class MessageGraph(Bundle):
     """See `message_graph`. Columns keep all edges; `e_id` says which of them are here."""
 
-    def __init__(
-        self, bundle: Bundle, links: tuple[LinkSplit, ...], split: Split, inductive: bool
-    ) -> None:
-        super().__init__(bundle.path, BundleRecord.load(bundle.path))
-        self._whole = bundle
-        self._links, self._split, self._inductive = links, split, inductive
+    def __init__(self, bundle: Bundle, messages: Messages) -> None:
+        super().__init__(bundle.path, bundle._record)
+        self._derived = bundle._derived
+        self._whole, self._messages = bundle, messages
         self._link_of: dict[EdgeType, LinkSplit] = {}
-        for link in links:
-            link_folder(bundle, link)
+        for link in messages.links:
             for edge_type in message_types(bundle, link):
                 other = self._link_of.setdefault(edge_type, link)
                 if other is not link:
@@ -66,7 +80,16 @@ class _MessageGraph(Bundle):
                     )
 
     def __reduce__(self) -> tuple[Callable[..., Bundle], tuple[Any, ...]]:
-        return message_graph, (self._whole, self._links, self._split, self._inductive)
+        given = self._messages
+        return message_graph, (self._whole, given.links, given.split, given.inductive)
+
+    def column(self, type_: str | EdgeType, name: str) -> np.ndarray | SparseColumn:
+        """See `Bundle.column`: rows of all edges."""
+        return self._whole.column(type_, name)
+
+    def codes(self, link: LinkSplit, edge_type: EdgeType) -> np.ndarray:
+        """Codes of all edges of a type by CSC position; see `link_kernels`."""
+        return message_codes(self._whole, link, edge_type)
 
     def num_edges(self, edge_type: EdgeType) -> int:
         """Number of edges that carry messages."""
@@ -101,7 +124,7 @@ class _MessageGraph(Bundle):
         name = edge_type_name(edge_type)
 
         def build(folder: Path) -> None:
-            codes = message_codes(self._whole, link, edge_type)
+            codes = self.codes(link, edge_type)
             if e_id is not None:
                 codes = codes[e_id]
             bounds = np.zeros_like(indptr)
@@ -118,7 +141,7 @@ class _MessageGraph(Bundle):
             link_kernels.keep_messages(indices, codes, positions, last_stage, held_too, *out)
 
         folder = build_once(
-            self._path / "messages" / f"{self._edges_name(edge_type)}.{direction}",
+            self._derived / "messages" / f"{self._edges_name(edge_type)}.{direction}",
             build,
             f"the message edges of {name}",
         )
@@ -135,6 +158,7 @@ class _MessageGraph(Bundle):
 
     def _stage(self, link: LinkSplit) -> tuple[int, bool]:
         """The last stage whose edges carry messages, and whether those held for the loss do."""
-        last_stage = 2 if self._split == "test" and not self._inductive else 1
+        split, inductive = self._messages.split, self._messages.inductive
+        last_stage = 2 if split == "test" and not inductive else 1
         # Without a disjoint share, training and validation have one graph.
-        return last_stage, self._split != "train" or not link.disjoint_train_ratio
+        return last_stage, split != "train" or not link.disjoint_train_ratio

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,25 +16,39 @@ from raygnn.data.bundle import Bundle, SparseColumn
 from raygnn.data.bundle_check import check_part_arrays
 from raygnn.data.bundle_record import BundleRecord
 from raygnn.data.cache import build_once
-from raygnn.data.edge_types import EdgeType
+from raygnn.data.edge_types import EdgeType, edge_type_name
 from raygnn.data.ingest.build_bundle import bundle_folder
+from raygnn.data.ingest.edge_plan import edge_folder
+from raygnn.data.links.folder import message_codes
+from raygnn.data.links.message_graph import MessageGraph, Messages
+from raygnn.data.links.split import LinkSplit
 from raygnn.data.partition.record import PartitionRecord, check_part, check_parts, part_folder
-from raygnn.data.partition.whole import absolute_folder, is_whole, join_nodes
+from raygnn.data.partition.whole import absolute_folder, is_whole, join_edges, join_nodes
 from raygnn.errors import DataError
+
+_OF_PAIRS = ("time", "split", "label")  # roles of columns that come with pairs
+_OF_TABLES = ("nodes/", "edges/", "label_edges/")
 
 
 class Outline(Bundle):
     """A graph without its edges and features: ids, splits, labels and times of all nodes.
 
-    Its record is that of the whole graph, without label edges.
+    For a task of links it has their pairs too: those of some edge types, and the label edges. Its
+    record is that of the whole graph, without label edges where it has no pairs.
     """
 
     @classmethod
     def build(
-        cls, folder: str | os.PathLike[str], cache_dir: str | os.PathLike[str] | None = None
+        cls,
+        folder: str | os.PathLike[str],
+        cache_dir: str | os.PathLike[str] | None = None,
+        pairs: Sequence[EdgeType] | None = None,
     ) -> Outline:
         """Gives the outline of a partitioned graph, which is kept in the cache.
 
+        Args:
+            pairs: edge types whose pairs it has, with their times, splits and labels; None is of a
+                task that reads no pairs and no label edges.
         Raises:
             DataError: a part is missing, damaged, or of another partition.
         """
@@ -47,10 +62,21 @@ class Outline(Bundle):
                 folders = [part / "nodes" / name for part in parts]
                 joined = join_nodes(replace(found, columns=held), folders, target / "nodes" / name)
                 nodes[name] = replace(joined, columns=found.columns)
+            for edge in record.whole.edges:
+                if edge.type in (pairs or ()):
+                    columns = [c for c in edge.columns if c.role in _OF_PAIRS]
+                    join_edges(columns, parts, edge_folder(edge.type), target)
+            labels = () if pairs is None else record.whole.label_edges
+            for each in labels:
+                join_edges(each.columns, parts, each.folder, target)
             sync_folder(target)
-            replace(record.whole, nodes=nodes, label_edges=()).save(target)
+            replace(record.whole, nodes=nodes, label_edges=labels).save(target)
 
-        path = bundle_folder(cache_dir) / f"{record.fingerprint}-outline"
+        name = f"{record.fingerprint}-outline"
+        if pairs is not None:
+            listed = "\n".join(sorted(map(edge_type_name, pairs)))
+            name += f"-{hashlib.sha256(listed.encode()).hexdigest()[:8]}"
+        path = bundle_folder(cache_dir) / name
         build_once(
             path,
             build,
@@ -78,7 +104,7 @@ class Outline(Bundle):
 
     def _open(self, path: Path) -> np.ndarray:
         name = path.relative_to(self.path).as_posix()
-        if name not in self._record.file_sizes:
+        if name.startswith(_OF_TABLES) and name not in self._record.file_sizes:
             raise DataError(
                 f"data.mode='partitioned' is invalid: something reads {name} of the whole graph, "
                 "which only its parts have. Set data.mode to in_memory, and data.uri to the "
@@ -106,7 +132,9 @@ class Part(Bundle):
         path = part_folder(folder, number)
         check_part(path, self.record.fingerprint, number)
         super().__init__(path, self.record.whole)
-        self._outline = outline
+        self.outline = outline
+        # On a disk of this node: that of the parts may be slow, and only read.
+        self._derived = outline.path.with_name(f"{self.record.fingerprint}-{path.name}")
         try:
             for edge_type in self.edge_types:
                 num_targets = self.record.nodes[edge_type[2]][number]
@@ -120,8 +148,8 @@ class Part(Bundle):
 
     def column(self, type_: str | EdgeType, name: str) -> np.ndarray | SparseColumn:
         """See `Bundle.column`; of the part's rows, or of all nodes where the outline holds it."""
-        if name in self.columns(type_) and self._outline.holds(type_, name):
-            return self._outline.column(type_, name)
+        if name in self.columns(type_) and self.outline.holds(type_, name):
+            return self.outline.column(type_, name)
         return super().column(type_, name)
 
     def first_row(self, type_: str | EdgeType) -> int:
@@ -129,3 +157,19 @@ class Part(Bundle):
         if isinstance(type_, str):
             return self.record.first_ids(type_)[self.number]
         return self.record.first_edges(type_)[self.number]
+
+
+class PartMessages(MessageGraph):
+    """The edges of a part that carry messages.
+
+    How links are split follows from the pairs of the outline, of which this node keeps the codes.
+    """
+
+    def __init__(self, part: Part, messages: Messages) -> None:
+        super().__init__(part, messages)
+        self._part = part
+
+    def codes(self, link: LinkSplit, edge_type: EdgeType) -> np.ndarray:
+        """Of the edges of the part; see `MessageGraph.codes`."""
+        first, num_edges = self._part.first_row(edge_type), len(self._part.csc(edge_type).indices)
+        return message_codes(self._part.outline, link, edge_type)[first : first + num_edges]

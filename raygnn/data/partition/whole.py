@@ -79,9 +79,9 @@ def _join(record: PartitionRecord, parts: Sequence[Path], target: Path) -> None:
         for name, found in record.whole.nodes.items()
     }
     for edge in record.whole.edges:
-        _join_edges(edge.columns, parts, edge_folder(edge.type), target)
+        join_edges(edge.columns, parts, edge_folder(edge.type), target)
     for labels in record.whole.label_edges:
-        _join_edges(labels.columns, parts, labels.folder, target)
+        join_edges(labels.columns, parts, labels.folder, target)
     sync_folder(target)
     replace(record.whole, nodes=nodes).save(target)
     _check_bundle(target)
@@ -107,9 +107,17 @@ def join_nodes(record: NodeRecord, parts: Sequence[Path], target: Path) -> NodeR
     return replace(record, ids=index)
 
 
-def _join_edges(
+def join_edges(
     columns: Sequence[ColumnInfo], parts: Sequence[Path], name: str, target: Path
 ) -> None:
+    """Joins the pairs and columns of one set of edges.
+
+    Args:
+        columns: those to join.
+        parts: their folders.
+        name: the set's folder in each part.
+        target: folder of the joined graph.
+    """
     folders = [part / name for part in parts]
     _join_offsets([folder / INDPTR for folder in folders], target / name / INDPTR)
     _join_rows([folder / INDICES for folder in folders], target / name / INDICES)

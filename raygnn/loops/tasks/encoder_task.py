@@ -13,7 +13,7 @@ from torch import Tensor
 
 from raygnn.config import Component, Config, LoadedConfig, build
 from raygnn.data.bundle import Bundle
-from raygnn.data.links.message_graph import message_graph
+from raygnn.data.links.message_graph import Messages, message_graph
 from raygnn.data.links.split import LinkSplit
 from raygnn.data.partition.part import Outline
 from raygnn.errors import ConfigError
@@ -62,7 +62,7 @@ class EncoderTask(Task[BatchT]):
     def __init__(self, **args: Any) -> None:
         self.arguments: TaskArguments = self.target_class.Arguments.of(args)
         self._loaders: dict[str, Any] = {}
-        self._message_graphs: dict[str, LocalGraphStore] = {}
+        self._message_graphs: dict[str, GraphStore] = {}
         self._whole_graphs: dict[frozenset[tuple[str, str]], WholeGraph] = {}
 
     def setup(self, env: TaskEnvironment) -> None:
@@ -89,20 +89,26 @@ class EncoderTask(Task[BatchT]):
     @cached_property
     def graph(self) -> GraphStore:
         """The graph that messages pass along."""
-        if self.env.parts is not None:
-            assert isinstance(self.env.bundle, Outline)
-            return PartitionedGraphStore(self.env.bundle, self.env.parts)
-        return LocalGraphStore(self.env.bundle, self.env.loaded.config.sampling.direction)
+        return self._store(None)
 
     def message_store(
         self, links: Sequence[LinkSplit], split: str, *, inductive: bool = False
-    ) -> LocalGraphStore:
+    ) -> GraphStore:
         """The graph that messages pass along in a split of links; see `message_graph`."""
         if split not in self._message_graphs:
-            graph = message_graph(self.env.bundle, links, split, inductive)  # type: ignore[arg-type]
-            direction = self.env.loaded.config.sampling.direction
-            self._message_graphs[split] = LocalGraphStore(graph, direction)
+            messages = Messages(tuple(links), split, inductive)  # type: ignore[arg-type]
+            self._message_graphs[split] = self._store(messages)
         return self._message_graphs[split]
+
+    def _store(self, messages: Messages | None) -> GraphStore:
+        """The edges that carry these messages; all where null."""
+        env, graph = self.env, self.env.bundle
+        if env.parts is not None:
+            assert isinstance(graph, Outline)
+            return PartitionedGraphStore(graph, env.parts, messages)
+        if messages is not None:
+            graph = message_graph(graph, messages.links, messages.split, messages.inductive)
+        return LocalGraphStore(graph, env.loaded.config.sampling.direction)
 
     def silent_nodes(self, node_type: str, nodes: np.ndarray | range, what: str) -> list[str]:
         """A warning where many nodes of a type can take no edge, and so no message.

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from functools import partial
 
 import numpy as np
@@ -24,6 +23,7 @@ from raygnn.sampling.protocols import (
     EdgeValues,
     FeatureStore,
     GraphStore,
+    LazyRows,
     PickRequest,
     Picks,
     ends,
@@ -90,7 +90,7 @@ def encode_exactly(
     def edges_of(edge_type: EdgeType) -> InEdges:
         edges = _MessageEdges(graph, edge_type, as_of)
         columns = {
-            called: _LazyRows(partial(edges.rows, features, column))
+            called: LazyRows(partial(edges.rows, features, column))
             for column, called in spec.edge_inputs.items()
             if column in features.columns(edge_type)
         }
@@ -135,14 +135,14 @@ class _MessageEdges:
         destinations = np.arange(graph.num_nodes(destination_type))
         degrees = graph.degrees(edge_type, destinations, Horizon.as_of(as_of, len(destinations)))
         self.indptr = np.concatenate([[0], np.cumsum(degrees)])
-        self.indices = _LazyRows(lambda edges: self._pick(edges).neighbors)
+        self.indices = LazyRows(lambda edges: self._pick(edges).neighbors)
 
     def src_degrees(self) -> np.ndarray | None:
-        """How many edges go out from each neighbor; None where `indices` says it."""
-        if self._as_of is None:
+        """How many edges go out from each neighbor; None where `indices` are in memory."""
+        if self._as_of is None and isinstance(self.indices, np.ndarray):
             return None
         neighbors = np.arange(self._graph.num_nodes(self._neighbor_type))
-        horizon = Horizon.as_of(self._as_of, len(neighbors))
+        horizon = None if self._as_of is None else Horizon.as_of(self._as_of, len(neighbors))
         return self._graph.neighbor_degrees(self._edge_type, neighbors, horizon)
 
     def rows(self, features: FeatureStore, column: str, edges: slice) -> np.ndarray:
@@ -163,13 +163,3 @@ class _MessageEdges:
         picks = self._graph.pick(self._edge_type, request)
         assert picks.offsets[-1] == edges.stop - edges.start
         return picks
-
-
-@dataclass(frozen=True)
-class _LazyRows:
-    """`EdgeValues` that are read when they are asked for."""
-
-    read: Callable[[slice], np.ndarray]
-
-    def __getitem__(self, edges: slice) -> np.ndarray:
-        return self.read(edges)

@@ -54,6 +54,15 @@ def forward_types(bundle: Bundle, available: Sequence[EdgeType]) -> list[EdgeTyp
     return kept
 
 
+def with_reverses(bundle: Bundle, edge_types: Sequence[EdgeType]) -> list[EdgeType]:
+    """The edge types among these that carry messages, and their reverses."""
+    found: dict[EdgeType, None] = {}
+    for edge_type in edge_types:
+        if edge_type in bundle.edge_types:
+            found |= dict.fromkeys([edge_type, bundle.reverse_of(edge_type) or edge_type])
+    return list(found)
+
+
 def reverse_types(bundle: Bundle) -> dict[EdgeType, EdgeType]:
     """Edge types of a graph and their reverses."""
     found = {edge_type: bundle.reverse_of(edge_type) for edge_type in bundle.edge_types}

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from raygnn.config import Config, LoadedConfig
     from raygnn.config.section import KeyPath, Problem
     from raygnn.data.bundle import Bundle
+    from raygnn.data.edge_types import EdgeType
 
 
 @dataclass(frozen=True)
@@ -100,6 +101,20 @@ class TaskTarget(ABC):
             value = reduce(getattr, map(str, problem.path), config)
             found.append((problem.path, problem.text(repr(value))))
         return found
+
+    @classmethod
+    def pairs_read(cls, bundle: Bundle, arguments: Any) -> Sequence[EdgeType] | None:
+        """Edge types of which the target reads all pairs, though a partitioned graph spreads them.
+
+        Args:
+            bundle: types and columns; it may be without rows.
+            arguments: `task.args`, as of `find`.
+        Returns:
+            Null of a target that reads neither pairs nor label edges.
+        Raises:
+            ConfigError: the arguments name something that the graph does not have.
+        """
+        return None
 
     @classmethod
     @abstractmethod

@@ -69,9 +69,9 @@ _CASES = {
         "data: {mode: partitioned, uri: parts, undirected: true}",
         ("partition-written", "data.undirected=True"),
     ),
-    "links of parts": (
-        "{data: {mode: partitioned, uri: parts}, task: link_prediction}",
-        ("partition-task", "task.type='link_prediction'"),
+    "edges of parts": (
+        "{data: {mode: partitioned, uri: parts}, task: edge_prediction}",
+        ("partition-task", "task.type='edge_prediction'"),
     ),
     "parts against the edges": (
         "{data: {mode: partitioned, uri: parts}, sampling: {direction: out}}",
@@ -80,10 +80,6 @@ _CASES = {
     "parts at once": (
         "{data: {mode: partitioned, uri: parts}, sampling: {type: full}}",
         ("partition-sampler", "sampling.type='full'"),
-    ),
-    "parts exactly": (
-        "{data: {mode: partitioned, uri: parts}, training: {eval: exact}}",
-        ("partition-exact", "training.eval='exact'"),
     ),
     "parts of a sweep": (
         "{data: {mode: partitioned, uri: parts}, tune: {space: {seed: {choice: [1, 2]}}}}",

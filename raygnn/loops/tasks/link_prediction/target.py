@@ -25,6 +25,7 @@ from raygnn.loops.tasks.link_rules import (
     reverse_types,
     sampler_rules,
     split_rule,
+    with_reverses,
 )
 from raygnn.loops.tasks.target import TaskArguments, TaskTarget
 
@@ -193,6 +194,13 @@ class LinkTarget(TaskTarget):
         return KnownLinks(tuple(known), is_one_type)
 
     @classmethod
+    def pairs_read(
+        cls, bundle: Bundle, arguments: LinkTargetArguments
+    ) -> Sequence[EdgeType] | None:
+        """See `TaskTarget`."""
+        return with_reverses(bundle, _find_edge_types(bundle, arguments))
+
+    @classmethod
     def find(cls, bundle: Bundle, config: Config, arguments: LinkTargetArguments) -> LinkTarget:
         """See `TaskTarget`."""
         output = LinkOutput(_find_edge_types(bundle, arguments), arguments.labels)
@@ -322,10 +330,7 @@ def _find_edge_types(bundle: Bundle, arguments: LinkTargetArguments) -> tuple[Ed
     Raises:
         ConfigError: it names none, or types between different node types.
     """
-    if arguments.labels:
-        available = [edges.edge_type for edges in bundle.label_edges if edges.sign == "positive"]
-    else:
-        available = list(bundle.edge_types)
+    available = bundle.label_edge_types if arguments.labels else list(bundle.edge_types)
     if arguments.labels and not available:
         raise ConfigError(
             "task.args.labels=True is invalid: there are no label edges in the graph. Declare "

@@ -37,7 +37,7 @@ from raygnn.models.graph_encoder import LinkPredictor
 from raygnn.models.graph_inputs import keeps_links
 from raygnn.sampling.batch import LinkBatch
 from raygnn.sampling.link_loader import LinkLoader, LinkPlan
-from raygnn.sampling.stores import LocalGraphStore
+from raygnn.sampling.protocols import GraphStore
 
 #: Of the nodes of a training batch, where links are split by time.
 _COLD_SHARE_IN_TIME = 0.1
@@ -227,7 +227,7 @@ class LinkPrediction(EncoderTask[LinkBatch]):
         assert isinstance(self.model, LinkPredictor)
         return self.model
 
-    def messages(self, split: str) -> LocalGraphStore:
+    def messages(self, split: str) -> GraphStore:
         """The graph that messages flow along in a split."""
         inductive = self.arguments.test_messages == "inductive"
         return self.message_store(self.target.links, split, inductive=inductive)

@@ -1,0 +1,97 @@
+"""Batches of links over the parts of a graph against those of the same graph opened whole."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import pytest
+
+from raygnn.data.ingest.build_bundle import IngestOptions
+from tests.partitioned_graphs import Parted, friends, shop
+
+HASH = {"type": "hash", "fractions": [0.6, 0.2, 0.2]}
+TEMPORAL = {"type": "temporal", "quantiles": [0.6, 0.8]}
+
+
+@pytest.fixture(scope="module")
+def graphs(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Parted]:
+    @cache
+    def make(name: str, num_parts: int) -> Parted:
+        tables = shop() if name == "shop" else friends()
+        options = {
+            "shop": IngestOptions(reverse_edges=True),
+            "friends": IngestOptions(),
+            "undirected": IngestOptions(undirected=True),
+        }[name]
+        return Parted.make(tmp_path_factory.mktemp("graph"), tables, num_parts, options)
+
+    return make
+
+
+def _links(splits: dict[str, Any], **changes: Any) -> dict[str, Any]:
+    args = changes.pop("args", {})
+    counts = {"num_random_negatives": 9, "num_random_negatives_eval": 9}
+    return {
+        "task": {"type": "link_prediction", "args": {**counts, **args}},
+        "data__splits": splits,
+        "metrics": [{"type": "mrr"}],
+        **changes,
+    }
+
+
+CASES: dict[str, tuple[str, dict[str, Any]]] = {
+    "hash": ("friends", _links(HASH)),
+    "undirected": ("undirected", _links(HASH, args={"negatives": "degree"})),
+    "share of its own for the loss": ("friends", _links(HASH, args={"disjoint_train_ratio": 0.3})),
+    "split by time": ("friends", _links(TEMPORAL, args={"test_messages": "inductive"})),
+    "weighted": (
+        "friends",
+        _links(HASH, sampling={"fanouts": [4, 3], "weight": "weight"}, args={"cold_share": 0.2}),
+    ),
+    "temporal": ("friends", _links(TEMPORAL, sampling={"fanouts": [4, 3], "temporal": {}})),
+    "several relations": (
+        "shop",
+        _links(
+            HASH,
+            args={
+                "edge_type": "user__*__item",
+                "decoder": {"type": "distmult"},
+                "logq_correction": True,
+            },
+            model__type="RGCN",
+        ),
+    ),
+    "label edges, hard negatives": (
+        "shop",
+        _links(
+            HASH,
+            args={
+                "edge_type": "user__likes__item",
+                "labels": True,
+                "seeds": "anchors",
+                "max_labels_per_anchor": 2,
+            },
+            model__type="RGCN",
+        ),
+    ),
+    "several types with times": (
+        "shop",
+        _links(
+            TEMPORAL,
+            args={"edge_type": "user__likes__item", "labels": True},
+            sampling={"fanouts": [4, 3], "temporal": {"strategy": "last"}},
+            model__type="RGCN",
+        ),
+    ),
+}
+
+
+@pytest.mark.parametrize("num_parts", [1, 2, 4])
+@pytest.mark.parametrize("case", CASES)
+def test_batches_are_those_of_the_graph_opened_whole(
+    graphs: Callable[..., Parted], case: str, num_parts: int
+) -> None:
+    name, settings = CASES[case]
+    graphs(name, num_parts).assert_same_batches(settings)
