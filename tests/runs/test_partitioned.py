@@ -19,7 +19,7 @@ from raygnn.data.tables.graph_tables import write_tables
 from raygnn.runtime.data_source import tables_uri
 from tests.errors import raises
 from tests.faults.outcome import assert_equal_outcomes
-from tests.partitioned_graphs import shop
+from tests.partitioned_graphs import friends, shop
 from tests.partitioned_runs import LINKS, parts_config, planted_parts
 from tests.small_runs import run_rank
 from tests.social_tables import social_tables, write_social
@@ -63,17 +63,25 @@ def test_exact_evaluation_of_nodes(tmp_path: Path, model: str) -> None:
     _assert_equals_in_memory(tmp_path, parts, **changes)
 
 
-def test_exact_evaluation_and_full_ranking_of_links(tmp_path: Path) -> None:
-    uri = write_tables(shop(), str(tmp_path / "tables"))
-    partition(uri, tmp_path / "parts", Partitioning(3), IngestOptions(reverse_edges=True))
-    arguments = {"edge_type": "user__buys__item", "full_ranking": [5], "edge_weight": "weight"}
+@pytest.mark.parametrize("graph", ["friends", "shop"])
+def test_exact_evaluation_and_full_ranking_of_links(tmp_path: Path, graph: str) -> None:
+    tables, arguments = friends(), {"edge_weight": "weight"}
+    if graph == "shop":
+        tables, arguments = shop(), {"edge_type": "user__buys__item"}
+    partition(
+        write_tables(tables, str(tmp_path / "tables")),
+        tmp_path / "parts",
+        Partitioning(3),
+        IngestOptions(reverse_edges=graph == "shop"),
+    )
     _assert_equals_in_memory(
         tmp_path,
         tmp_path / "parts",
-        task={"type": "link_prediction", "args": arguments},
+        task={"type": "link_prediction", "args": {**arguments, "full_ranking": [5]}},
         data__splits={"type": "hash", "fractions": [0.7, 0.15, 0.15]},
         training__eval="exact",
-        model={"type": "RGCN", "args": {"hidden_channels": 8}},
+        training__max_epochs=1,
+        model={"type": "RGCN" if graph == "shop" else "GCN", "args": {"hidden_channels": 8}},
         metrics=[{"type": "mrr"}],
     )
 
