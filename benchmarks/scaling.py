@@ -26,13 +26,13 @@ from typing import Any
 import numpy as np
 import torch
 from harness import SCALES, Row, Scale, parser, publish
+from raygnn.outputs.line_chart import Chart, Series
 from rmat_graph import EDGE, NODE, RmatGraph
 from training import Trainer, make_loader, raygnn_model
 
 from raygnn.data.bundle import Bundle
 from raygnn.data.ingest.build_bundle import ingest
 from raygnn.loops.process import keep_freed_memory
-from raygnn.outputs.line_chart import Chart, Series
 from raygnn.sampling import LocalGraphStore, NeighborSampler
 from raygnn.sampling.rng import batch_key
 

@@ -14,6 +14,7 @@ from raygnn.errors import ConfigError
 COMMANDS = {
     "train": "train and test what a config describes",
     "tune": "search hyperparameters",
+    "report": "compare runs, or the trials of a sweep, on one page",
     "infer": "write predictions, embeddings or neighbors of a trained model",
     "serve": "answer predictions, embeddings, scores and neighbors over HTTP",
     "prepare": "make graph tables from files of others, or a draft of graph.yaml",
@@ -34,6 +35,7 @@ examples:
   raygnn infer runs/papers --data.uri graph --out out/predictions
   raygnn serve runs/papers --graph graph
   raygnn tune sweep.yaml
+  raygnn report runs/sage runs/gat --out compared.html
 
 `raygnn COMMAND --help` lists the options of a command. In Python: raygnn.train.fit, raygnn.load.
 """

@@ -45,6 +45,7 @@ class Chart:
         x_names: what to write at x = 0, 1, ..., instead of numbers.
         bars: draws bars.
         wide: takes the whole width of the page.
+        texts: of each line what to show of it at each x, instead of its numbers.
     """
 
     title: str
@@ -57,6 +58,7 @@ class Chart:
     x_names: Sequence[str] = ()
     bars: bool = False
     wide: bool = False
+    texts: Sequence[Sequence[str]] = ()
 
     def data(self) -> dict[str, Any]:
         """What page/charts.js reads: columns over the union of all x, with null where none is."""
@@ -78,6 +80,7 @@ class Chart:
             "x_names": list(self.x_names),
             "bars": self.bars,
             "wide": self.wide,
+            "texts": [list(of_line) for of_line in self.texts],
         }
 
     def json(self) -> Markup:

@@ -16,7 +16,7 @@ from raygnn import __version__
 from raygnn.outputs.advice import baselines_of, verdicts
 from raygnn.outputs.charts import Chart, label
 from raygnn.outputs.history import LogRows
-from raygnn.outputs.html_page import render, show
+from raygnn.outputs.html_page import duration, interval, render, show
 from raygnn.outputs.progress import show_global_batch
 from raygnn.outputs.report_data import data_tables, degree_charts, split_chart
 from raygnn.outputs.report_errors import Errors, Table, find_errors
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from raygnn.loops.engine import Engine
 
 _PACKAGES = ("torch", "torch_geometric", "ray", "numpy", "numba", "pyarrow")
-_95_PERCENT = 1.96  # standard errors on either side
 
 
 @dataclass(frozen=True)
@@ -116,16 +115,6 @@ def build_report(
     )
 
 
-def duration(seconds: float) -> str:
-    """Seconds as people say them: 12.3 s, 4 min 5 s, 2 h 3 min."""
-    if seconds < 60:
-        return f"{seconds:.1f} s"
-    minutes, rest = divmod(round(seconds), 60)
-    if minutes < 60:
-        return f"{minutes} min {rest} s"
-    return f"{minutes // 60} h {minutes % 60} min"
-
-
 def _tiles(engine: Engine, metrics: dict[str, Any]) -> list[tuple[str, str]]:
     test = [
         (" ".join(filter(None, [k, interval(metrics, k)])), show(v))
@@ -162,19 +151,6 @@ def _cost_tables(metrics: Mapping[str, Any], starts: list[dict[str, Any]]) -> di
     ]
     heads = ("time", "host", "workers", "at step", "resumed from")
     return {"Cost": (("of", "value"), rows), "Starts": (heads, starts_)}
-
-
-def interval(metrics: Mapping[str, Any], name: str) -> str | None:
-    """A metric's 95 % interval as "0.71 to 0.74", or half of it as "± 0.012"; None if unknown.
-
-    From the spread of evaluation batches where these are many; else by the standard error of
-    `raygnn.loops.baselines`, which is rather too large than too small.
-    """
-    ends = metrics.get("intervals", {}).get(name)
-    if ends is not None:
-        return f"{show(ends[0])} to {show(ends[1])}"
-    error = metrics.get("standard_errors", {}).get(name)
-    return None if error is None else f"± {label(float(f'{_95_PERCENT * error:.2g}'))}"
 
 
 def _environment(engine: Engine) -> list[tuple[str, str]]:

@@ -13,8 +13,7 @@ import pytest
 
 from raygnn.loops.callbacks import Callback
 from raygnn.outputs.history import MAX_ROWS, LogRows
-from raygnn.outputs.html_page import show
-from raygnn.outputs.report import duration
+from raygnn.outputs.html_page import duration, show
 from raygnn.outputs.run_charts import run_charts
 from tests.errors import raises
 from tests.small_runs import run_rank, small_config

@@ -56,6 +56,13 @@ function draw(card) {
     if (chart.bars || named) return [low - 0.6, high + 0.6];
     return chart.x_from_zero ? [0, high || 1] : range(low, high, false);
   };
+  const named_below = chart.names.length > 20 || chart.texts.length > 0;
+  const below = document.createElement("p");
+  const focus = (plot, i) => {
+    const told = i ? chart.texts[i - 1] ?? [] : [];
+    const values = told.map((text, x) => `${chart.x_names[x].replace(/ \(.*/, "")} ${text}`);
+    below.textContent = i ? `${chart.names[i - 1]}  ${values.join("  ")}` : "Point at a line.";
+  };
   const few = chart.x.length <= 60;
   const series = chart.names.map((name, i) => ({
     label: name, scale: "y", spanGaps: true, width: chart.names.length > 20 ? 1 : 2,
@@ -68,17 +75,18 @@ function draw(card) {
   const plot = new uPlot({
     width: card.clientWidth, height: height(chart),
     cursor: { y: false, focus: { prox: 24 } }, focus: { alpha: 0.25 },
-    legend: { show: chart.names.length <= 20 },
+    legend: { show: !named_below },
     scales: { x: { time: false, range: xRange },
       y: { range: (plot, low, high) => range(low, high, chart.from_zero) } },
     axes: [
       axis({ label: chart.x_label, size: 30, values: (plot, splits) => splits.map(xText),
         splits: named ? () => chart.x : undefined }),
-      axis({ size: 56, values: (plot, splits) => splits.map(short) }),
+      axis({ size: 56, show: chart.texts.length === 0, values: (plot, s) => s.map(short) }),
     ],
     series: [{ label: chart.x_label, value: (plot, v) => (v === null ? "-" : xText(v)) }, ...series],
-    hooks: { draw: [mark(chart)] },
+    hooks: { draw: [mark(chart)], setSeries: named_below ? [focus] : [] },
   }, [chart.x, ...chart.columns], card);
+  if (named_below) { focus(plot, null); card.append(below); }
   plots.push([plot, card, chart]);
 }
 

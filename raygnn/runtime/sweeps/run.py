@@ -14,6 +14,7 @@ from raygnn.console import say
 from raygnn.data.filesystem import join, write_text
 from raygnn.errors import PreemptedError, TrainingError
 from raygnn.loops.signals import signals_as_notices
+from raygnn.outputs.comparison import compare
 from raygnn.outputs.run_folder import RunFolder, RunStatus
 from raygnn.outputs.run_start import check_run_folder, check_writable, open_run_folder
 from raygnn.runtime.connection import connect
@@ -164,7 +165,9 @@ def _conclude(plan: SweepPlan, folder: RunFolder, grid: ResultGrid, causes: list
     write_text(join(folder.uri, "trials.json"), as_json(ranked, section.metric, section.mode))
     for line in table(ranked, section.metric):
         say(line)
+    write_text(join(folder.uri, "report.html"), compare([folder.uri]).html())
     say(f"trials      {join(folder.uri, 'trials.json')}")
+    say(f"report      {join(folder.uri, 'report.html')}")
     if causes:
         raise PreemptedError(
             f"The sweep was stopped by {causes[0]}. Started again under --run.name {folder.name}, "

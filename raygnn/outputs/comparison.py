@@ -1,0 +1,191 @@
+"""Several runs, or the trials of a sweep, on one page."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import yaml
+
+from raygnn.data.filesystem import exists, join, read_text, redact
+from raygnn.errors import RunError
+from raygnn.outputs.charts import NUM_COLORS, Chart, Series
+from raygnn.outputs.html_page import duration, interval, render, show
+from raygnn.outputs.report_errors import Table
+from raygnn.outputs.sweep_charts import sweep_charts, sweep_tables
+
+#: Sections of the config that say where a run lies, not what it does.
+_NOT_COMPARED = ("run.", "job_name", "loggers", "tune.")
+_MAX_RUNS_IN_TABLES = 12
+
+
+@dataclass(frozen=True)
+class StoredRun:
+    """What a run has left in its folder; empty where it has not come that far.
+
+    Attributes:
+        metrics: of `metrics.json`.
+        history: a row for each validation.
+        config: all keys, by dotted path.
+    """
+
+    name: str
+    metrics: Mapping[str, Any]
+    history: Sequence[Mapping[str, Any]]
+    config: Mapping[str, Any]
+
+    @classmethod
+    def open(cls, uri: str) -> StoredRun:
+        """Reads the folder of a run.
+
+        Raises:
+            RunError: there is no run.
+        """
+        if not exists(join(uri, "run.json")):
+            raise RunError(
+                f"RUN={redact(uri)!r} is invalid: there is no run. Give the folders of runs, with "
+                "run.json in them, or of one sweep.",
+                id="report-no-run",
+            )
+        metrics = json.loads(_text(uri, "metrics.json") or "{}")
+        history = [json.loads(line) for line in _text(uri, "history.jsonl").splitlines()]
+        config = yaml.safe_load(_text(uri, "config.yaml")) or {}
+        return cls(uri.rstrip("/").rsplit("/", 1)[-1], metrics, history, dict(_paths(config)))
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What the page shows: tables by heading, and charts, in this order."""
+
+    title: str
+    subtitle: str
+    sweep_charts: list[Chart]
+    tables: dict[str, Table]
+    charts: list[Chart]
+
+    def html(self) -> str:
+        """The page. All that comes from users is escaped."""
+        return render("comparison.html.jinja", self)
+
+
+def compare(uris: Sequence[str]) -> Comparison:
+    """Compares runs: test metrics with their intervals, what their configs differ in, curves, cost.
+
+    Args:
+        uris: folders of runs, or of one sweep, whose trials are compared.
+    Raises:
+        RunError: there is no run in one of them.
+    """
+    if len(uris) == 1 and exists(join(uris[0], "trials.json")):
+        return _compare_trials(uris[0])
+    runs = [StoredRun.open(uri) for uri in uris]
+    named = {run.name: run for run in runs}
+    if len(named) < len(runs):  # equal names in different folders
+        named = {redact(uri): run for uri, run in zip(uris, runs, strict=True)}
+    title = f"{len(runs)} runs" if runs[1:] else runs[0].name
+    return Comparison(title, ", ".join(named), [], _tables(named), _curves(named))
+
+
+def _compare_trials(uri: str) -> Comparison:
+    """A sweep: parallel coordinates, importance, ranked trials, and their curves."""
+    sweep = json.loads(read_text(join(uri, "trials.json")))
+    found = {row["trial"]: join(uri, row["trial"]) for row in sweep["trials"]}
+    runs = {
+        name: StoredRun.open(folder)
+        for name, folder in found.items()
+        if exists(join(folder, "run.json"))
+    }
+    shown = dict(list(runs.items())[:_MAX_RUNS_IN_TABLES])
+    title, metric = redact(uri).rstrip("/").rsplit("/", 1)[-1], sweep["metric"]
+    subtitle = f"{len(sweep['trials'])} trials by {metric} ({sweep['mode']})"
+    tables = sweep_tables(sweep) | _tables(shown)
+    curves = [chart for chart in _curves(runs) if chart.title in (metric, "val/loss")]
+    return Comparison(title, subtitle, sweep_charts(sweep), tables, curves)
+
+
+def _tables(runs: Mapping[str, StoredRun]) -> dict[str, Table]:
+    """Test metrics, what the configs differ in, and cost: a column for each run."""
+    heads = tuple(runs)
+    found: dict[str, Table] = {}
+    names = _union(run.metrics for run in runs.values())
+    tested = [
+        (name, *(_with_interval(run.metrics, name) for run in runs.values()))
+        for name in names
+        if name.startswith("test/")
+    ]
+    if tested:
+        found["Test metrics, with 95 % intervals"] = ("metric", *heads), tested
+    differing = [
+        (path, *(_cell(run.config.get(path)) for run in runs.values()))
+        for path in _union(run.config for run in runs.values())
+        if not path.startswith(_NOT_COMPARED)
+        and len({_cell(run.config.get(path)) for run in runs.values()}) > 1
+    ]
+    if differing:
+        found["What the configs differ in"] = ("key", *heads), differing
+    costs = [
+        (what, *(shown(run.metrics[name]) if name in run.metrics else "-" for run in runs.values()))
+        for name, (what, shown) in _COSTS.items()
+    ]
+    found["How it ended, and what it cost"] = ("", *heads), costs
+    return found
+
+
+_COSTS: dict[str, tuple[str, Any]] = {
+    "stop_reason": ("stopped by", str),
+    "best_epoch": ("best epoch", show),
+    "step": ("steps", show),
+    "training_time_s": ("training time", duration),
+    "wall_time_s": ("wall time", duration),
+    "num_workers": ("workers", show),
+    "num_parameters": ("parameters", show),
+    "perf/seeds_per_s": ("seeds per second", lambda value: show(round(value))),
+}
+
+
+def _with_interval(metrics: Mapping[str, Any], name: str) -> str:
+    around = interval(metrics, name)
+    value = show(metrics.get(name))
+    return f"{value} ({around})" if around else value
+
+
+def _curves(runs: Mapping[str, StoredRun]) -> list[Chart]:
+    """A chart for each metric of validations, the losses first, with a line for each run."""
+    names = _union(row for run in runs.values() for row in run.history)
+    names = [n for n in names if n.startswith(("val/", "train/loss"))]
+    names.sort(key=lambda name: (not name.endswith("/loss"), not name.startswith("val/")))
+    charts = []
+    for name in names:
+        lines = []
+        for number, (run_name, run) in enumerate(runs.items()):
+            points = [(r["step"], r[name]) for r in run.history if r.get(name) is not None]
+            if points:
+                lines.append(Series(run_name, points, number % NUM_COLORS))
+        charts.append(Chart(name, lines, wide=name == "val/loss"))
+    return charts
+
+
+def _union(mappings: Any) -> list[str]:
+    return list(dict.fromkeys(name for mapping in mappings for name in mapping))
+
+
+def _paths(value: Any, start: str = "") -> list[tuple[str, Any]]:
+    """All leaves of a config by dotted path; lists are leaves."""
+    if isinstance(value, dict) and value:
+        return [
+            found
+            for key, entry in value.items()
+            for found in _paths(entry, f"{start}.{key}" if start else str(key))
+        ]
+    return [(start, value)]
+
+
+def _cell(value: Any) -> str:
+    return "-" if value is None else str(value)
+
+
+def _text(uri: str, name: str) -> str:
+    place = join(uri, name)
+    return read_text(place) if exists(place) else ""

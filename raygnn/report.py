@@ -1,0 +1,64 @@
+"""Command line and Python entry of comparisons: `python -m raygnn.report RUN RUN ...`."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from os import PathLike, fspath
+
+from raygnn.command_line import exit_process, exit_status_of
+from raygnn.console import say
+
+_EXAMPLES = """\
+examples:
+  raygnn report runs/sage runs/gat --out compared.html
+  raygnn report runs/sweep
+
+Compares runs on one page that needs no network: test metrics with intervals, what the configs
+differ in, curves, cost. Of a sweep also parallel coordinates and the importance of each key.
+"""
+
+
+def write_report(
+    runs: Sequence[str | PathLike[str]], out: str | PathLike[str] = "report.html"
+) -> str:
+    """Writes a page that compares runs, and gives its path.
+
+    Args:
+        runs: folders of runs, finished or not, or of one sweep; any fsspec URI.
+        out: file to write, replaced if it is there; any fsspec URI.
+    Raises:
+        RunError: there is no run in one of the folders.
+    """
+    from raygnn.data.filesystem import write_text
+    from raygnn.outputs.comparison import compare
+
+    page = compare([fspath(run) for run in runs]).html()
+    write_text(fspath(out), page)
+    return fspath(out)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs the command line and returns its exit status, as `raygnn.train` does."""
+    options = _parser().parse_args(argv)
+    return exit_status_of(lambda: _run(options), interrupted="nothing was written")
+
+
+def _run(options: argparse.Namespace) -> None:
+    say(f"report {write_report(options.runs, options.out)}")
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m raygnn.report",
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("runs", nargs="+", metavar="RUN", help="folder of a run, or of one sweep")
+    parser.add_argument("--out", default="report.html", metavar="FILE", help="default: report.html")
+    return parser
+
+
+if __name__ == "__main__":
+    exit_process(main)
