@@ -36,7 +36,7 @@ function mark(chart) {
     ctx.globalAlpha = 1;
     ctx.font = `${11 * ratio}px system-ui, sans-serif`;
     ctx.textAlign = left ? "right" : "left";
-    ctx.fillText(chart.mark, x + (left ? -6 : 6) * ratio, bbox.top + 12 * ratio);
+    ctx.fillText(chart.mark, x + (left ? -6 : 6) * ratio, bbox.top - 5 * ratio);
     ctx.restore();
   };
 }
@@ -73,7 +73,7 @@ function draw(card) {
     value: (plot, v) => (v === null || v === undefined ? "-" : String(+v.toPrecision(5))),
   }));
   const plot = new uPlot({
-    width: card.clientWidth, height: height(chart),
+    width: card.clientWidth, height: height(chart), padding: [18, 14, 0, 0],
     cursor: { y: false, focus: { prox: 24 } }, focus: { alpha: 0.25 },
     legend: { show: !named_below },
     scales: { x: { time: false, range: xRange },
