@@ -23,10 +23,10 @@ PAGE = Path(__file__).with_suffix(".md")
 _HEAD = """\
 # Arguments of components
 
-What `args` of each task, model, decoder, loss, metric and logger may hold, and the arguments of the
-generators of `data.synthetic`. Optimizers and learning rate schedules are those of `torch.optim`,
-with its arguments. `python -m raygnn.train --print-schema` has the same lists, so that an editor
-completes `model.args` by `model.type`.
+What `args` of each task, model, decoder, method, loss, metric and logger may hold, and the
+arguments of the generators of `data.synthetic`. Optimizers and learning rate schedules are those of
+`torch.optim`, with its arguments. `python -m raygnn.train --print-schema` has the same lists, so
+that an editor completes `model.args` by `model.type`.
 
 An argument without a default must be set, except where raygnn finds it: `out_channels` of a node
 classification, and `num_layers`, which is the number of `sampling.fanouts`. What a module of your
@@ -39,6 +39,7 @@ _TITLES = {
     "task": "Tasks: `task.args`",
     "model": "Models: `model.args`",
     "decoder": "Decoders: `task.args.decoder.args`",
+    "method": "Methods of self-supervised learning: `task.args.method.args`",
     "loss": "Losses: `losses[].args`",
     "metric": "Metrics: `metrics[].args`",
     "logger": "Loggers: `loggers[].args`",

@@ -46,7 +46,7 @@ Parquet under the original ids. MODEL is the folder of a finished run or of an e
 a new folder; both may be any fsspec URI. --data.uri, or another key of data, names the graph. The
 keys of data, sampling, loader, training and scaling are set as in raygnn.train:
 --scaling.num_workers 2, --loader.eval_batch_size 4096, --training.eval exact. --metrics all judges
-the model on a labelled graph instead. See docs/inference.md.
+the model on a labelled graph instead, --probe its embeddings. See docs/inference.md.
 """
 
 
@@ -269,6 +269,13 @@ def _run(options: argparse.Namespace, rest: Sequence[str]) -> None:
         split = None if options.metrics == "all" else options.metrics
         show(json.dumps(trained.evaluate(split=split)) + "\n")
         return
+    if options.probe:
+        from raygnn.trained_model import load
+
+        trained = load(model, overrides, allow_modules=options.allow_module)
+        node_type = next(iter(options.node_type), None)
+        show(json.dumps(trained.probe(label=options.label, node_type=node_type)) + "\n")
+        return
     if options.top_k is None:
         nodes = {
             "what": options.what,
@@ -305,17 +312,25 @@ def _check_together(options: argparse.Namespace) -> None:
             ),
         )
     )
-    if options.metrics is not None:
+    if options.metrics is not None or options.probe:
+        of_nodes = [name for name in of_nodes if not (options.probe and name == "--node-type")]
         others = [*of_nodes, *of_neighbors, *(["--top-k"] if options.top_k is not None else [])]
         others += ["--out"] if options.out is not None else []
         others += ["--as-of"] if options.as_of is not None else []
+        others += ["--metrics"] if options.metrics is not None and options.probe else []
         if others:
+            what = "--probe" if options.probe else "--metrics"
             raise ConfigError(
-                f"{others[0]} is invalid with --metrics, which prints and writes nothing. Leave "
-                "out one of them.",
+                f"{others[0]} is invalid with {what}, which prints and writes nothing. Leave out "
+                "one of them.",
                 id="infer-options-clash",
             )
         return
+    if options.label is not None:
+        raise ConfigError(
+            f"--label={options.label!r} is invalid without --probe. Add --probe, or leave it out.",
+            id="infer-options-clash",
+        )
     if options.out is None:
         raise ConfigError(
             "--out is missing. Name a folder or URI to write.", id="infer-out-missing"
@@ -357,6 +372,12 @@ def _parser() -> argparse.ArgumentParser:
         metavar="SPLIT",
         help="print metrics as JSON instead, of all labelled nodes (all), or of train, val or test",
     )
+    add(
+        "--probe",
+        action="store_true",
+        help="print metrics as JSON instead, of a linear probe of the embeddings",
+    )
+    add("--label", metavar="NAME", help="label column of --probe (default: the only one)")
     add("--top-k", type=int, metavar="K", help="write the K best targets of each anchor instead")
     add("--anchors", metavar="FILE", help="Parquet or CSV file of ids, any fsspec URI")
     add("--anchors-column", metavar="NAME", help="default: the only column, or id")

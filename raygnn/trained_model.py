@@ -17,6 +17,7 @@ from raygnn.errors import ConfigError
 from raygnn.inference.evaluate import evaluate_model
 from raygnn.inference.export import export_program
 from raygnn.inference.open_graph import OpenGraph
+from raygnn.inference.probe import probe_model
 from raygnn.inference.set_up import load_module, set_up_task
 from raygnn.inference.table import Table
 from raygnn.loops.context import local_device
@@ -176,6 +177,25 @@ class TrainedModel(nn.Module):
         saved = self._open_saved(with_metrics=True)
         is_exact = saved.loaded.config.training.eval == "exact" if exact is None else exact
         return evaluate_model(saved, self.module, self._bundle(data), split, exact=is_exact)
+
+    def probe(
+        self,
+        data: Any = None,
+        *,
+        label: str | None = None,
+        node_type: str | None = None,
+        exact: bool = True,
+    ) -> dict[str, float]:
+        """Judges the embeddings by a linear probe, of models of any task; see `probe_model`.
+
+        Args:
+            data: see the class; a graph with labels.
+            label: column of labels; None takes the only one.
+            node_type: of the nodes; None takes the only one that has labels.
+            exact: as of `open`.
+        """
+        opened = self.open(data, exact=exact)
+        return probe_model(opened, self._saved.loaded.config, label, node_type)
 
     def to_pyg(self) -> nn.Module:
         """The encoder as PyG's own module, with a copy of the weights.

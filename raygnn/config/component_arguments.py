@@ -19,7 +19,7 @@ from raygnn.config.section import Component
 from raygnn.config.slots import SLOTS, TASK_TARGETS
 
 #: The slots whose short names are classes of raygnn; those of others are documented by torch.
-OWN_SLOTS = ("task", "model", "decoder", "loss", "metric", "logger")
+OWN_SLOTS = ("task", "model", "decoder", "method", "loss", "metric", "logger")
 
 _SECTION = re.compile(r"^(Args|Attributes):$")
 _ENTRY = re.compile(r"^    (\w+(?:, \w+)*): (.*)$")
@@ -119,8 +119,8 @@ def _if_named(component: Described) -> dict[str, Any]:
 
 def _schema_of(argument: Argument) -> dict[str, Any]:
     found: dict[str, Any] = {}
-    if argument.annotation is Component:  # a decoder, the only one
-        _add_types(found, "decoder")
+    if argument.annotation is Component:  # its slot has the argument's name
+        _add_types(found, argument.name)
     elif kind := _schema_of_type(argument.annotation):
         found["anyOf"] = [kind, _NESTED]
     if argument.meaning:

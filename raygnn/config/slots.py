@@ -43,6 +43,7 @@ _TASKS = {
     "node_classification": ("NodeClassification", "NodeTarget"),
     "link_prediction": ("LinkPrediction", "LinkTarget"),
     "edge_prediction": ("EdgePrediction", "EdgeTarget"),
+    "self_supervised": ("SelfSupervised", "SelfSupervisedTarget"),
 }
 #: By short name of a task, the dotted path of its target; see `raygnn.loops.tasks.target`.
 TASK_TARGETS: Mapping[str, str] = MappingProxyType(
@@ -89,6 +90,7 @@ _LOSSES = {
     "margin": "Margin",
     "bpr": "BPR",
     "link_binary_cross_entropy": "LinkBinaryCrossEntropy",
+    "direct_au": "DirectAU",
     "embedding_l2": "EmbeddingL2",
     "weight_l1": "WeightL1",
 }
@@ -112,6 +114,14 @@ _DECODERS = {
     "cosine": "Cosine",
     "hadamard_mlp": "HadamardMLP",
     "distmult": "DistMult",
+}
+_METHODS = {
+    "barlow_twins": "BarlowTwins",
+    "cca_ssg": "CCASSG",
+    "bgrl": "BGRL",
+    "grace": "GRACE",
+    "graphmae": "GraphMAE",
+    "feature_reconstruction": "FeatureReconstruction",
 }
 _LOGGERS = {
     "tensorboard": "TensorBoard",
@@ -164,6 +174,15 @@ SLOTS: Mapping[str, Slot] = MappingProxyType(
             ("raygnn.models.decoders.Decoder",),
             {name: f"raygnn.models.decoders.{decoder}" for name, decoder in _DECODERS.items()},
             frozenset({"in_channels"}),
+        ),
+        "method": Slot(
+            "task.args.method",
+            ("raygnn.loops.tasks.self_supervised.methods.Method",),
+            {
+                name: f"raygnn.loops.tasks.self_supervised.methods.{method}"
+                for name, method in _METHODS.items()
+            },
+            frozenset({"setting"}),
         ),
         "callback": Slot("callbacks", ("raygnn.loops.callbacks.Callback",)),
         "hook": Slot("callbacks", takes_functions=True, functions_only=True),

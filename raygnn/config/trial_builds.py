@@ -21,7 +21,11 @@ if TYPE_CHECKING:
 
 #: What a model is given of the graph; which of it depends on the model.
 _OF_THE_GRAPH = ("in_channels", "out_channels", "edge_types", "num_nodes", "edge_dim", "edge_dims")
-_OF_A_DECODER = ("in_channels", "num_relations")
+#: By slot of a component inside of `task.args`, what it is given of the task.
+_INSIDE_TASKS: dict[str, tuple[str, ...]] = {
+    "decoder": ("in_channels", "num_relations"),
+    "method": ("setting",),
+}
 _WIDTH = 8  # any
 
 #: Are named, as components are: the rooms that the config is for import the config.
@@ -94,10 +98,10 @@ def _build(slot: str, component: Component, config: Config, allow_modules: Seque
         build(component, slot, allow_modules, optimizer=_optimizer(plain, allow_modules))
     elif slot == "task":
         build(component, slot, allow_modules)
-        given = component.args.get("decoder")
-        if given is not None:
-            decoder = Component.model_validate(given)
-            check_arguments(decoder, "decoder", allow_modules, _OF_A_DECODER)
+        for inner, of_task in _INSIDE_TASKS.items():
+            given = component.args.get(inner)
+            if given is not None:
+                check_arguments(Component.model_validate(given), inner, allow_modules, of_task)
     elif slot == "loss":
         if isinstance(resolve(component, slot, allow_modules), type):
             build(Component(type=component.type, args=component.args), slot, allow_modules)

@@ -33,7 +33,7 @@ def evaluate_model(
     Args:
         saved: opened with its metrics.
         split: train, val or test, by the graph's split column or the model's `data.splits`. None
-            takes all labelled nodes; of links and edges it is test.
+            takes all labelled nodes; of links, edges and probes it is test.
         exact: see `TrainedModel.open`. Seeds with times are sampled, each as of its own, and take
             all neighbors.
     Returns:
@@ -50,7 +50,7 @@ def evaluate_model(
         )
     fitted = saved.spec.fitted(bundle)
     saved.spec.output.check_labels(fitted)
-    takes_all = split is None and not saved.spec.output.splits_edges
+    takes_all = split is None and not saved.spec.output.judged_on_test
     assert isinstance(model.encoder, GraphEncoder)
     loaded = _as_asked(saved.loaded, model.encoder, exact=exact, takes_all=takes_all)
     device = next(model.parameters(), torch.empty(0)).device

@@ -91,6 +91,11 @@ class Output(ABC):
         """Whether `data.splits` is of edges, of which those held out carry no messages."""
         return bool(self.links or self.predicted_edges)
 
+    @property
+    def judged_on_test(self) -> bool:
+        """Whether the whole of a labelled graph is no test set: training is needed in it too."""
+        return self.splits_edges
+
     def check_predicts(self, what: str, node_types: Sequence[str]) -> None:
         """Checks that a table other than `embeddings` may be made for these node types.
 

@@ -17,7 +17,6 @@ from raygnn.loops.baselines import Baselines
 from raygnn.loops.model_spec import ModelSpec
 from raygnn.losses import Candidates
 from raygnn.metrics import Diagnostic
-from raygnn.sampling.batch import LinkBatch
 from raygnn.sampling.batch_sequence import BatchSequence, BatchT
 from raygnn.sampling.parts import PartitionedGraph
 
@@ -84,18 +83,16 @@ class TaskEnvironment:
 
 
 class JointLoss(Protocol):
-    """What a task computes of a micro-batch when candidates come from all of the step."""
+    """What a task computes of a micro-batch when its loss is of all micro-batches of the step."""
 
-    def encode(self, batch: LinkBatch) -> dict[str, Tensor]:
-        """Embeddings of the nodes of a batch, with gradient."""
+    def encode(self, batch: Any) -> dict[str, Tensor]:
+        """Embeddings that the loss is of, with gradient."""
 
-    def offer(self, batch: LinkBatch, rows: dict[str, Tensor]) -> Candidates:
-        """What the batch offers to the links of all batches of the step."""
+    def offer(self, batch: Any, rows: dict[str, Tensor]) -> Candidates:
+        """What the batch offers to the losses of all batches: candidates, or a row of sums."""
 
-    def loss_among(
-        self, batch: LinkBatch, rows: dict[str, Tensor], offered: Candidates
-    ) -> StepOutput:
-        """Loss of the links of a batch among what all batches of the step offer."""
+    def loss_among(self, batch: Any, rows: dict[str, Tensor], offered: Candidates) -> StepOutput:
+        """Loss of a batch among what all batches of the step offer, in any order."""
 
 
 class Task(ABC, Generic[BatchT]):

@@ -3,6 +3,7 @@
 from raygnn.losses.class_losses import BinaryCrossEntropy, BinaryFocal, CrossEntropy, Focal
 from raygnn.losses.link_losses import (
     BPR,
+    DirectAU,
     LinkBinaryCrossEntropy,
     Margin,
     Retrieval,
@@ -22,6 +23,7 @@ __all__ = [
     "BinaryFocal",
     "Candidates",
     "CrossEntropy",
+    "DirectAU",
     "EmbeddingL2",
     "Focal",
     "LinkBinaryCrossEntropy",

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
@@ -81,6 +82,52 @@ class BPR(LinkLoss):
         positive, candidate = precise_scores(scores)
         losses = functional.softplus(candidate - positive.unsqueeze(1))
         return mean_over_candidates(losses, scores.mask).sum(), float(len(positive))
+
+
+class DirectAU(nn.Module):
+    """Alignment and uniformity of embeddings of unit length, without negatives.
+
+    The squared distance of the two ends of a link, and the logarithm of the mean of exp(-2 distance
+    squared) over all pairs of anchors and of targets of a micro-batch, the mean of both.
+
+    Source: arXiv:2206.12811, equations 7 to 9.
+
+    Args:
+        uniformity: weight of the second part.
+    Raises:
+        ConfigError: it is out of range.
+    """
+
+    def __init__(self, uniformity: float = 1.0) -> None:
+        super().__init__()
+        if not isinstance(uniformity, int | float) or not 0 <= uniformity < float("inf"):
+            raise ConfigError(
+                f"losses.args.uniformity={uniformity!r} is invalid: it must be at least 0. Set 1, "
+                "or more where embeddings lie close together.",
+                id="loss-argument",
+            )
+        self.uniformity = float(uniformity)
+
+    def forward(self, anchor_embeddings: Tensor, target_embeddings: Tensor) -> Tensor:
+        """A scalar, the mean over the links.
+
+        Args:
+            anchor_embeddings, target_embeddings: [num_links, channels].
+        """
+        anchors, targets = (
+            functional.normalize(in_full_precision(rows))
+            for rows in (anchor_embeddings, target_embeddings)
+        )
+        alignment = (anchors - targets).square().sum(dim=1).mean()
+        return alignment + self.uniformity * (_uniformity(anchors) + _uniformity(targets)) / 2
+
+
+def _uniformity(rows: Tensor) -> Tensor:
+    """Of rows of unit length; 0 of a single one."""
+    if len(rows) < 2:
+        return rows.sum() * 0
+    cosines = (rows @ rows.T)[*torch.triu_indices(len(rows), len(rows), 1, device=rows.device)]
+    return torch.logsumexp(4 * cosines - 4, dim=0) - math.log(len(cosines))
 
 
 class _SampledSoftmax(LinkLoss):

@@ -134,6 +134,8 @@ class Batch(TensorRecord):
         edges: by edge type as messages go: against the edges (`out`), those of (src, rel, dst) are
             under (dst, rev_rel, src).
         blocks: of a batch that is computed on again and again; else `blocks_of` makes them.
+        key: what draws for this batch follow from, after those of its sampler; another one in
+            each epoch.
     """
 
     index: int
@@ -141,6 +143,7 @@ class Batch(TensorRecord):
     nodes: dict[str, NodeRecord]
     edges: dict[EdgeType, EdgeRecord]
     blocks: tuple[HeteroBlock, ...] | None = None
+    key: int = 0
 
     @property
     def num_edges(self) -> int:

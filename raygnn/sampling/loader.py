@@ -71,9 +71,11 @@ class NeighborLoader(BatchSequence[NodeBatch]):
         """The batch of the seeds at `places(epoch, index)`."""
         places = self.places(epoch, index)
         seeds = self.seeds[places]
-        subgraph = self._sample(seeds, places, self.key(epoch, index))
+        key = self.key(epoch, index)
+        subgraph = self._sample(seeds, places, key)
         return NodeBatch(
             index=index,
+            key=key,
             input_id=torch.from_numpy(seeds),
             nodes=self._assembler.nodes(subgraph),
             edges=self._assembler.edges(subgraph),

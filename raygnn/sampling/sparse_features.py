@@ -81,6 +81,12 @@ class SparseFeatures(TensorRecord):
         torch.cumsum(torch.bincount(self.indices, minlength=self.width), 0, out=ptr[1:])
         return ByColumn(order, self.row.index_select(0, order), ptr)
 
+    def with_values(self, values: Tensor) -> SparseFeatures:
+        """The same entries with other values; [num_entries]. The transpose is shared."""
+        changed = replace(self, values=values)
+        vars(changed).update({n: v for n, v in vars(self).items() if n in ("row", "by_column")})
+        return changed
+
     def values_or_ones(self) -> Tensor:
         """[num_entries], also where all are 1."""
         if self.values is not None:

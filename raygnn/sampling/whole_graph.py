@@ -121,7 +121,7 @@ class WholeGraph:
 
 
 class WholeGraphLoader(BatchSequence[NodeBatch]):
-    """One batch an epoch: all seeds of a split, on the whole graph, the same in every epoch.
+    """One batch an epoch: all seeds of a split, on the whole graph, the same but for its key.
 
     One rank has it, on the device; the others have none.
 
@@ -158,8 +158,8 @@ class WholeGraphLoader(BatchSequence[NodeBatch]):
         )
 
     def build(self, epoch: int, index: int) -> NodeBatch:
-        """The batch."""
-        return self._batch
+        """The batch, with the key of the epoch."""
+        return replace(self._batch, key=self.key(epoch, index))
 
     @cached_property
     def _batch(self) -> NodeBatch:

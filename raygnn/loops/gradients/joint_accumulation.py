@@ -15,14 +15,14 @@ from raygnn.loops.task import JointLoss
 from raygnn.losses import Candidates
 from raygnn.parallel import collectives
 from raygnn.parallel.all_reduce import LocalTotals
-from raygnn.sampling.batch import Batch, LinkBatch
+from raygnn.sampling.batch import Batch
 
 
 @dataclass
 class _Encoded:
     """A micro-batch between encoder and loss: embeddings, cut off from the graph behind them."""
 
-    batch: LinkBatch
+    batch: Batch
     rows: dict[str, Tensor]
     cut: dict[str, Tensor]
     offered: Candidates
@@ -66,7 +66,6 @@ class JointAccumulation(Accumulation):
 
     def _encode(self, batch: Batch) -> _Encoded:
         joint = self._joint
-        assert isinstance(batch, LinkBatch)
         with self._optimization.autocast():
             rows = joint.encode(batch)
             cut = {name: x.detach().requires_grad_() for name, x in rows.items()}

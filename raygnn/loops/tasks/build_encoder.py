@@ -6,7 +6,9 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from raygnn.config import Config, LoadedConfig, build, resolve
+from torch import nn
+
+from raygnn.config import Component, Config, LoadedConfig, build, resolve
 from raygnn.data.bundle import Bundle
 from raygnn.data.bundle_record import ColumnInfo
 from raygnn.data.edge_types import (
@@ -23,7 +25,7 @@ from raygnn.loops.model_spec import ModelSpec, NodeInput, edge_widths
 from raygnn.loops.tasks.build_sampler import find_fanouts
 from raygnn.loops.tasks.target import TaskArguments, TaskTarget
 from raygnn.models.category_inputs import category_inputs
-from raygnn.models.encoder import Encoder
+from raygnn.models.encoder import MLP, Encoder
 from raygnn.models.feature_interaction import FeatureInteraction
 from raygnn.models.graph_encoder import GraphEncoder
 from raygnn.models.graph_inputs import (
@@ -189,6 +191,45 @@ def _interactions(
         )
         for name in read
     }
+
+
+#: Arguments of an encoder that say nothing of a single layer.
+_OF_A_STACK = frozenset(
+    {
+        *("out_channels", "num_layers", "dropout", "input_dropout", "norm"),
+        *("jump", "input_projection", "normalize_output", "sparse_embeddings", "residual"),
+    }
+)
+
+
+def build_layer(
+    loaded: LoadedConfig, bundle: Bundle, spec: ModelSpec, in_channels: int, out_channels: int
+) -> nn.Module:
+    """One message passing layer of `model`, as an encoder of embeddings.
+
+    In the place of a module that is not an encoder of raygnn's, a linear layer.
+
+    Args:
+        in_channels: width of the embeddings of all node types.
+    """
+    config = loaded.config
+    model_class = resolve(config.model, "model", loaded.allow_modules)
+    assert isinstance(model_class, type)
+    if not is_encoder(model_class):
+        return MLP(in_channels, out_channels, num_layers=1)
+    args = {name: value for name, value in config.model.args.items() if name not in _OF_A_STACK}
+    injected: dict[str, Any] = {"out_channels": out_channels, "num_layers": 1}
+    if model_class.reads_edge_features:
+        injected.update(_edge_dims(config, spec, model_class))
+    if issubclass(model_class, HeteroEncoder):
+        injected["in_channels"] = dict.fromkeys(bundle.node_types, in_channels)
+        injected["edge_types"] = _message_types(config, spec)
+    else:
+        injected["in_channels"] = in_channels
+    layer: nn.Module = build(
+        Component(type=config.model.type, args=args), "model", loaded.allow_modules, **injected
+    )
+    return layer
 
 
 def find_standardization(

@@ -13,6 +13,7 @@ from torch.nn import functional
 
 from raygnn.losses import (
     BPR,
+    DirectAU,
     LinkBinaryCrossEntropy,
     LinkLoss,
     LinkScores,
@@ -236,3 +237,17 @@ def test_scores_have_to_fit_each_other() -> None:
         )
     with raises("loss-link-scores", "torch.int64"):
         LinkScores(positive=good.positive, candidate=good.candidate, mask=good.mask.long())
+
+
+def test_direct_au_is_alignment_plus_uniformity():
+    draw = torch.Generator().manual_seed(0)
+    anchors, targets = (torch.randn(7, 4, generator=draw) for _ in range(2))
+    one, other = functional.normalize(anchors), functional.normalize(targets)
+    uniform = [torch.pdist(x).square().mul(-2).exp().mean().log() for x in (one, other)]
+    expected = (one - other).square().sum(1).mean() + 0.5 * (uniform[0] + uniform[1]) / 2
+    found = DirectAU(uniformity=0.5)(3 * anchors, targets)
+    assert float(found) == pytest.approx(float(expected), rel=1e-5)
+    alone = DirectAU()(anchors[:1], targets[:1])
+    assert float(alone) == pytest.approx(float((one - other)[0].square().sum()), rel=1e-5)
+    with raises("loss-argument", "uniformity"):
+        DirectAU(uniformity=-1)

@@ -1,0 +1,1 @@
+"""Representations of nodes learned without labels, and judged by a linear probe."""

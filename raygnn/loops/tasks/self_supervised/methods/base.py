@@ -1,0 +1,168 @@
+"""What a method of self-supervised learning is, and what those with two views have in common."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch import Tensor, nn
+
+from raygnn.errors import ConfigError
+from raygnn.losses import Candidates
+from raygnn.models.graph_encoder import GraphEncoder
+from raygnn.sampling.batch import NodeBatch
+from raygnn.sampling.views import drop_edges, mask_features, view_key
+
+Share = float | list[float]
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What a method is built for.
+
+    Attributes:
+        node_type: of the seeds.
+        channels: width of their embeddings.
+        num_features: width of their features, without numbers of categories; 0 without any.
+        encoder: with its first weights.
+        build_layer: a message passing layer like the encoder's, from embeddings to a width.
+    """
+
+    node_type: str
+    channels: int
+    num_features: int
+    encoder: GraphEncoder
+    build_layer: Callable[[int], nn.Module]
+
+
+class Method(nn.Module, ABC):
+    """Views of a batch, heads behind the encoder, and the loss of what these give.
+
+    The heads are the module's own parameters; they train with the encoder.
+
+    Attributes:
+        is_joint: the loss of a micro-batch reads what all micro-batches of the step offer.
+        extra_hops: hops that training batches have beside those of the encoder.
+    """
+
+    is_joint: ClassVar[bool] = False
+    extra_hops: ClassVar[int] = 0
+
+    def __init__(self, setting: Setting) -> None:
+        super().__init__()
+        self.node_type = setting.node_type
+
+    @abstractmethod
+    def rows(self, encoder: GraphEncoder, batch: NodeBatch) -> dict[str, Tensor]:
+        """What the loss is of, [num_seeds, channels] each, with gradient.
+
+        `embeddings` among them are those of the encoder, by which a collapse shows.
+        """
+
+    def offer(self, batch: NodeBatch, rows: dict[str, Tensor]) -> Candidates:
+        """What a joint loss reads of a batch; see `JointLoss`."""
+        raise NotImplementedError(f"{type(self).__name__}.offer")
+
+    @abstractmethod
+    def loss(
+        self, batch: NodeBatch, rows: dict[str, Tensor], offered: Candidates | None
+    ) -> tuple[Tensor, float]:
+        """The loss summed over the seeds of a batch, and what it is divided by.
+
+        Args:
+            offered: by all batches of the step; None unless `is_joint`.
+        """
+
+    def on_start(self, encoder: GraphEncoder) -> None:
+        """Called before the first step, with the weights that training begins with."""
+
+    def after_step(self, encoder: GraphEncoder, progress: float) -> None:
+        """Called after each optimizer step.
+
+        Args:
+            progress: share of the planned steps that are done; 0 of a run without a limit.
+        """
+
+    def embed(self, encoder: GraphEncoder, batch: NodeBatch) -> Tensor:
+        """[num_seeds, channels], of distinct seeds."""
+        rows: Tensor = encoder(batch)[self.node_type]
+        return rows
+
+
+class TwoViews(Method):
+    """A method that compares the embeddings of a node in two views of its neighborhood.
+
+    Args:
+        drop_edges: share of the edges that a view leaves out; a list of two has one for each view.
+        mask_features: share of the feature columns that are 0 in a view, likewise.
+    Raises:
+        ConfigError: an argument is out of range.
+    """
+
+    def __init__(
+        self, setting: Setting, drop_edges: Share = 0.3, mask_features: Share = 0.3
+    ) -> None:
+        super().__init__(setting)
+        self._drop_edges = pair_of_shares("drop_edges", drop_edges)
+        self._mask_features = pair_of_shares("mask_features", mask_features)
+
+    def views(self, batch: NodeBatch) -> tuple[NodeBatch, NodeBatch]:
+        """Two views, drawn independently by the key of the batch."""
+        first, second = (
+            mask_features(
+                drop_edges(batch, self._drop_edges[i], view_key(batch, 2 * i)),
+                self._mask_features[i],
+                view_key(batch, 2 * i + 1),
+            )
+            for i in range(2)
+        )
+        return first, second
+
+
+def pair_of_shares(name: str, given: Share) -> tuple[float, float]:
+    """One share for each view.
+
+    Raises:
+        ConfigError: it is not a share, nor a list of two.
+    """
+    shares = given if isinstance(given, list) else [given, given]
+    if len(shares) != 2:
+        raise ConfigError(
+            f"task.args.method.args.{name}={given!r} is invalid: there are two views. Set one "
+            "share for both, or a list of two.",
+            id="method-views",
+        )
+    return check_share(name, shares[0]), check_share(name, shares[1])
+
+
+def check_share(name: str, given: float) -> float:
+    """A share in [0, 1), as a float.
+
+    Raises:
+        ConfigError: it is not one.
+    """
+    is_number = isinstance(given, int | float) and not isinstance(given, bool)
+    if not is_number or not 0 <= given < 1:
+        raise ConfigError(
+            f"task.args.method.args.{name}={given!r} is invalid: it is a share. Set at least 0, "
+            "below 1.",
+            id="method-argument-range",
+        )
+    return float(given)
+
+
+def check_above(name: str, given: float, least: float, *, inclusive: bool = False) -> float:
+    """A number above a bound, as a float.
+
+    Raises:
+        ConfigError: it is not.
+    """
+    if not (given > least or (inclusive and given == least)) or given == float("inf"):
+        raise ConfigError(
+            f"task.args.method.args.{name}={given!r} is invalid: it must be a number "
+            f"{'of at least' if inclusive else 'above'} {least:g}. Set it so.",
+            id="method-argument-range",
+        )
+    return float(given)

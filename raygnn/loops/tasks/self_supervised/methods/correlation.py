@@ -1,0 +1,175 @@
+"""CCA-SSG and Barlow Twins: losses of the correlations of two views over all seeds of a step."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import ClassVar, NamedTuple
+
+import torch
+from torch import Tensor
+
+from raygnn.loops.tasks.self_supervised.methods.base import Setting, Share, TwoViews, check_above
+from raygnn.losses import Candidates
+from raygnn.losses.seed_losses import in_full_precision
+from raygnn.models.graph_encoder import GraphEncoder
+from raygnn.sampling.batch import NodeBatch
+
+_LEAST_VARIANCE = 1e-8
+
+
+class _Product(NamedTuple):
+    """A sum over seeds of products of deviations: of which views, and of which columns.
+
+    Attributes:
+        is_diagonal: of equal columns only: [channels], not [channels, channels].
+    """
+
+    one: int
+    other: int
+    is_diagonal: bool
+
+
+class Correlations(TwoViews):
+    """A loss of the covariances within and between two views.
+
+    They are of all seeds of the step: each micro-batch offers its means and sums of products as one
+    row, from which those of the step follow. So the loss does not depend on how it is cut.
+
+    Source: of the sums, Chan, Golub and LeVeque, "Updating Formulae", 1979, equation 2.1b.
+    """
+
+    is_joint = True
+
+    products: ClassVar[tuple[_Product, ...]]
+
+    def __init__(
+        self, setting: Setting, drop_edges: Share = 0.3, mask_features: Share = 0.3
+    ) -> None:
+        super().__init__(setting, drop_edges, mask_features)
+        self.channels = setting.channels
+
+    def rows(self, encoder: GraphEncoder, batch: NodeBatch) -> dict[str, Tensor]:
+        """See `Method`."""
+        first, second = (self.embed(encoder, view) for view in self.views(batch))
+        return {"embeddings": first.detach(), "view_1": first, "view_2": second}
+
+    def offer(self, batch: NodeBatch, rows: dict[str, Tensor]) -> Candidates:
+        """One row: the number of seeds, the means of both views, and the products."""
+        views = [in_full_precision(rows[name]) for name in ("view_1", "view_2")]
+        with torch.autocast(views[0].device.type, enabled=False):
+            means = [view.mean(dim=0) for view in views]
+            centered = [view - mean for view, mean in zip(views, means, strict=True)]
+            sums = [
+                (centered[p.one] * centered[p.other]).sum(dim=0)
+                if p.is_diagonal
+                else centered[p.one].T @ centered[p.other]
+                for p in self.products
+            ]
+        number = views[0].new_tensor([len(views[0])])
+        row = torch.cat([number, *means, *(part.flatten() for part in sums)])
+        index = torch.tensor([batch.index], device=row.device)
+        return Candidates(rows=row.unsqueeze(0), ids=index)
+
+    def loss(
+        self, batch: NodeBatch, rows: dict[str, Tensor], offered: Candidates | None
+    ) -> tuple[Tensor, float]:
+        """The loss of the step, times the seeds of the batch."""
+        assert offered is not None
+        weight = float(len(rows["view_1"]))
+        with torch.autocast(offered.rows.device.type, enabled=False):
+            num_seeds, totals = self._of_step(offered)
+            return self.of_products(num_seeds, *totals) * weight, weight
+
+    @abstractmethod
+    def of_products(self, num_seeds: Tensor, *products: Tensor) -> Tensor:
+        """The loss, from the number of seeds and `products` over all of them; a scalar."""
+
+    def _of_step(self, offered: Candidates) -> tuple[Tensor, list[Tensor]]:
+        """The number of seeds, and the products over all of them."""
+        d = self.channels
+        rows = offered.rows[offered.ids.argsort()]  # the order of ranks changes no bit
+        widths = [d if p.is_diagonal else d * d for p in self.products]
+        number, *parts = rows.split([1, d, d, *widths], dim=1)
+        num_seeds = number.sum()
+        means, sums = parts[:2], parts[2:]
+        deviations = [mean - (number * mean).sum(dim=0) / num_seeds for mean in means]
+        totals = []
+        for product, part in zip(self.products, sums, strict=True):
+            one, other = number * deviations[product.one], deviations[product.other]
+            between = (one * other).sum(dim=0) if product.is_diagonal else one.T @ other
+            totals.append(part.sum(dim=0).view_as(between) + between)
+        return num_seeds, totals
+
+
+class CCASSG(Correlations):
+    """Canonical correlation analysis: equal embeddings in both views, uncorrelated columns.
+
+    With standardised columns: minus the trace of the correlations between the views, plus the
+    squared distance of those within each view from the identity.
+
+    Source: arXiv:2106.12484.
+
+    Args:
+        decorrelation: weight of the second part.
+    Raises:
+        ConfigError: an argument is out of range.
+    """
+
+    products = (_Product(0, 0, False), _Product(1, 1, False), _Product(0, 1, True))
+
+    def __init__(
+        self,
+        setting: Setting,
+        drop_edges: Share = 0.3,
+        mask_features: Share = 0.3,
+        decorrelation: float = 1e-3,
+    ) -> None:
+        super().__init__(setting, drop_edges, mask_features)
+        self.decorrelation = check_above("decorrelation", decorrelation, 0, inclusive=True)
+
+    def of_products(self, num_seeds: Tensor, *products: Tensor) -> Tensor:
+        """See `Correlations`."""
+        first, second, between = products
+        scale = (num_seeds - 1).clamp(min=1)
+        stds = [(p.diagonal() / scale).clamp(min=_LEAST_VARIANCE).sqrt() for p in (first, second)]
+        invariance = -(between / (stds[0] * stds[1])).sum() / num_seeds
+        identity = torch.eye(self.channels, device=first.device)
+        distances = [
+            (product / torch.outer(std, std) / num_seeds - identity).square().sum()
+            for product, std in zip((first, second), stds, strict=True)
+        ]
+        return invariance + self.decorrelation * (distances[0] + distances[1])
+
+
+class BarlowTwins(Correlations):
+    """Barlow Twins: the correlations of the columns of one view with the other's are the identity.
+
+    Source: Graph Barlow Twins, arXiv:2106.02466; without a projector, as there.
+
+    Args:
+        redundancy: weight of correlations of different columns; null is 1 over their number.
+    Raises:
+        ConfigError: an argument is out of range.
+    """
+
+    products = (_Product(0, 0, True), _Product(1, 1, True), _Product(0, 1, False))
+
+    def __init__(
+        self,
+        setting: Setting,
+        drop_edges: Share = 0.3,
+        mask_features: Share = 0.3,
+        redundancy: float | None = None,
+    ) -> None:
+        super().__init__(setting, drop_edges, mask_features)
+        chosen = 1 / setting.channels if redundancy is None else redundancy
+        self.redundancy = check_above("redundancy", chosen, 0, inclusive=True)
+
+    def of_products(self, num_seeds: Tensor, *products: Tensor) -> Tensor:
+        """See `Correlations`."""
+        first, second, between = products
+        variances = [(p / num_seeds).clamp(min=_LEAST_VARIANCE) for p in (first, second)]
+        correlation = between / num_seeds / torch.outer(variances[0], variances[1]).sqrt()
+        diagonal = correlation.diagonal()
+        others = correlation.square().sum() - diagonal.square().sum()
+        return (1 - diagonal).square().sum() + self.redundancy * others

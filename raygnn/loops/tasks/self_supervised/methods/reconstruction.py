@@ -1,0 +1,201 @@
+"""GraphMAE and feature reconstruction: learn to give back features that were hidden."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from raygnn.errors import ConfigError
+from raygnn.loops.tasks.self_supervised.methods.base import (
+    Method,
+    Setting,
+    check_above,
+    check_share,
+)
+from raygnn.losses import Candidates
+from raygnn.losses.seed_losses import in_full_precision
+from raygnn.models.arguments import check_positive
+from raygnn.models.graph_encoder import GraphEncoder
+from raygnn.models.hetero_encoder import HeteroEncoder
+from raygnn.models.sparse_input import dense
+from raygnn.sampling.batch import NodeBatch
+from raygnn.sampling.blocks import blocks_of, hetero_blocks_of
+from raygnn.sampling.views import (
+    drawn,
+    drop_edges,
+    mask_features,
+    places_drawn,
+    view_key,
+    with_hop_of_seeds,
+)
+
+# Added to the squared norm of what is decoded: a node whose neighbors are all masked has zeros,
+# where the gradient of a cosine has no bound.
+_LEAST_NORM = 1e-2
+
+
+class _Reconstruction(Method):
+    """A method whose loss compares features with what a decoder gives."""
+
+    def __init__(self, setting: Setting, drop_edges: float, alpha: float) -> None:
+        super().__init__(setting)
+        if not setting.num_features:
+            raise ConfigError(
+                f"task.args.method is invalid: it gives back features, and nodes of type "
+                f"{setting.node_type!r} have none that are numbers. Set barlow_twins, cca_ssg, "
+                "bgrl or grace.",
+                id="method-no-features",
+            )
+        self._drop_edges = check_share("drop_edges", drop_edges)
+        self.alpha = check_above("alpha", alpha, 1, inclusive=True)
+
+    def features(self, encoder: GraphEncoder, batch: NodeBatch) -> Tensor:
+        """[num_nodes, num_features] of all nodes of the seeds' type, without categories."""
+        x = dense(batch.nodes[self.node_type].columns["x"])
+        if self.node_type not in encoder.categories:
+            return x
+        numbers: Tensor = encoder.categories[self.node_type].numbers
+        return x[:, numbers]
+
+    def loss(
+        self, batch: NodeBatch, rows: dict[str, Tensor], offered: Candidates | None
+    ) -> tuple[Tensor, float]:
+        """The scaled cosine error: (1 - cosine) to the power of alpha."""
+        found, features = (in_full_precision(rows[name]) for name in ("found", "features"))
+        unit = found / (found.square().sum(dim=1, keepdim=True) + _LEAST_NORM**2).sqrt()
+        cosine = (unit * functional.normalize(features)).sum(dim=1)
+        error = (1 - cosine).clamp(min=0) ** self.alpha
+        return error.sum(), float(len(error))
+
+
+class GraphMAE(_Reconstruction):
+    """Masked autoencoder: gives back the features of masked nodes from their neighborhood.
+
+    The features of masked nodes are a learned token. Their embeddings are 0 when a message passing
+    layer like the encoder's decodes, so that it takes them from the neighbors' embeddings. In
+    sampled neighborhoods training batches have one hop more, with the first fanout.
+
+    Source: arXiv:2205.10803.
+
+    Args:
+        mask: share of the nodes whose features are masked; the loss is on the seeds among them.
+        replace: share of the masked nodes that have the features of another node in place of the
+            token.
+        alpha: power of the cosine error.
+        drop_edges: share of the edges that are left out.
+    Raises:
+        ConfigError: an argument is out of range, or the nodes have no features.
+    """
+
+    extra_hops = 1
+
+    def __init__(
+        self,
+        setting: Setting,
+        mask: float = 0.5,
+        replace: float = 0.05,
+        alpha: float = 3.0,
+        drop_edges: float = 0.0,
+    ) -> None:
+        super().__init__(setting, drop_edges, alpha)
+        self._mask = check_share("mask", mask)
+        check_above("mask", self._mask, 0)
+        self._replace = check_share("replace", replace)
+        width = self._input_width(setting)
+        self.token = nn.Parameter(torch.zeros(width))
+        self.to_decoder = nn.Linear(setting.channels, setting.channels, bias=False)
+        self.decoder = setting.build_layer(setting.num_features)
+
+    @staticmethod
+    def _input_width(setting: Setting) -> int:
+        categories = setting.encoder.categories
+        if setting.node_type not in categories:
+            return setting.num_features
+        layer = categories[setting.node_type]
+        return setting.num_features + layer.codes.numel()
+
+    def rows(self, encoder: GraphEncoder, batch: NodeBatch) -> dict[str, Tensor]:
+        """See `Method`; of the masked seeds."""
+        view = drop_edges(batch, self._drop_edges, view_key(batch, 0))
+        n_id = batch.nodes[self.node_type].n_id
+        is_masked = drawn(n_id, self._mask, view_key(batch, 1))
+        masked = self._with_masked(view, is_masked)
+        found = encoder(with_hop_of_seeds(masked))
+        embeddings = found[self.node_type]
+        inputs = {name: self.to_decoder(rows) for name, rows in found.items()}
+        hidden = is_masked[: len(embeddings)].unsqueeze(1)
+        inputs[self.node_type] = inputs[self.node_type].masked_fill(hidden, 0)
+        seeds = batch.seed_index
+        chosen = seeds[is_masked[seeds]]
+        return {
+            "embeddings": embeddings[chosen].detach(),
+            "found": self._decode(view, inputs)[chosen],
+            "features": self.features(encoder, batch)[chosen],
+        }
+
+    def _with_masked(self, batch: NodeBatch, is_masked: Tensor) -> NodeBatch:
+        """The batch with the token, or the features of others, in masked rows."""
+        nodes = batch.nodes[self.node_type]
+        x = dense(nodes.columns["x"])
+        shown = torch.where(is_masked.unsqueeze(1), self.token.to(x.dtype), x)
+        if self._replace:
+            swapped = is_masked & drawn(nodes.n_id, self._replace, view_key(batch, 2))
+            (rows,) = swapped.nonzero(as_tuple=True)
+            others = places_drawn(nodes.n_id[rows], len(x), view_key(batch, 3))
+            shown = shown.index_copy(0, rows, x[others].to(shown.dtype))
+        changed = {**batch.nodes}
+        changed[self.node_type] = replace(nodes, columns={**nodes.columns, "x": shown})
+        return replace(batch, nodes=changed)
+
+    def _decode(self, batch: NodeBatch, rows: dict[str, Tensor]) -> Tensor:
+        """Features of the seeds, or of all nodes of a whole graph."""
+        if isinstance(self.decoder, HeteroEncoder):
+            found: Tensor = self.decoder(rows, hetero_blocks_of(batch)[-1:])[self.node_type]
+            return found
+        out: Tensor = self.decoder(rows[self.node_type], blocks_of(batch)[-1:])
+        return out
+
+
+class FeatureReconstruction(_Reconstruction):
+    """Denoising: gives back the features of a node from its embedding in a view.
+
+    The view leaves out edges and hides columns of features. A perceptron decodes.
+
+    Args:
+        drop_edges: share of the edges that are left out.
+        mask_features: share of the feature columns that are 0.
+        hidden_channels: width of the decoder's hidden layer; null is that of the embeddings.
+        alpha: power of the cosine error.
+    Raises:
+        ConfigError: an argument is out of range, or the nodes have no features.
+    """
+
+    def __init__(
+        self,
+        setting: Setting,
+        drop_edges: float = 0.3,
+        mask_features: float = 0.5,
+        hidden_channels: int | None = None,
+        alpha: float = 3.0,
+    ) -> None:
+        super().__init__(setting, drop_edges, alpha)
+        self._mask_features = check_share("mask_features", mask_features)
+        width = setting.channels if hidden_channels is None else hidden_channels
+        check_positive(hidden_channels=width)
+        self.decoder = nn.Sequential(
+            nn.Linear(setting.channels, width), nn.PReLU(), nn.Linear(width, setting.num_features)
+        )
+
+    def rows(self, encoder: GraphEncoder, batch: NodeBatch) -> dict[str, Tensor]:
+        """See `Method`."""
+        view = drop_edges(batch, self._drop_edges, view_key(batch, 0))
+        view = mask_features(view, self._mask_features, view_key(batch, 1))
+        embeddings = self.embed(encoder, view)
+        return {
+            "embeddings": embeddings.detach(),
+            "found": self.decoder(embeddings),
+            "features": self.features(encoder, batch)[batch.seed_index],
+        }

@@ -1,0 +1,162 @@
+"""What self-supervised learning needs of a graph: nodes, and for the probe labels and splits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from raygnn.config.section import Component, Problem
+from raygnn.data.bundle import Bundle
+from raygnn.data.label_counts import LabelCounts
+from raygnn.data.splits import Splits, make_splits
+from raygnn.errors import ConfigError, DataError
+from raygnn.loops.tasks.labels.target import (
+    LabelArguments,
+    LabelTarget,
+    choose_label,
+    label_shape,
+)
+from raygnn.loops.tasks.node_classification.output import NodeOutput
+from raygnn.loops.tasks.self_supervised.output import EmbeddingOutput
+
+if TYPE_CHECKING:
+    from raygnn.config import Config, LoadedConfig
+
+_DEFAULT_METHOD = Component(type="barlow_twins")
+
+
+@dataclass(frozen=True)
+class SelfSupervisedArguments(LabelArguments):
+    """`task.args` of self-supervised learning; see `SelfSupervised` for their meaning."""
+
+    task = "self_supervised"
+
+    method: Component = _DEFAULT_METHOD
+    target: str | None = None
+
+
+@dataclass(frozen=True)
+class SelfSupervisedTarget(LabelTarget):
+    """Which nodes are embedded, and what the probe reads from their embeddings.
+
+    Attributes:
+        labels, splits: of the probe; without labels, splits are of all nodes.
+    """
+
+    Arguments = SelfSupervisedArguments
+    output_class = EmbeddingOutput
+    rows = "nodes"
+    own_metrics = ("embedding_std",)
+
+    arguments: SelfSupervisedArguments
+    output: EmbeddingOutput  # type: ignore[assignment]
+
+    @classmethod
+    def broken_rules(cls, config: Config) -> Iterator[Problem]:
+        """See `TaskTarget`."""
+        if config.losses:
+            yield Problem(
+                ("losses",),
+                "the loss is that of task.args.method",
+                "Remove it, and set task.args.method",
+                id="method-losses",
+            )
+        if config.loader.balances_seeds:
+            yield Problem(
+                ("loader", "train", "balanced_seeds"),
+                "labels are not read in training",
+                "Set it to false",
+                id="method-balanced",
+            )
+
+    @classmethod
+    def find(
+        cls, bundle: Bundle, config: Config, arguments: SelfSupervisedArguments
+    ) -> SelfSupervisedTarget:
+        """See `TaskTarget`."""
+        node_type = _find_type(bundle, arguments.target)
+        probe = _find_probe(bundle, node_type, config, arguments)
+        has_splits = config.data.splits is not None or bundle.declared_split(node_type) is not None
+        empty = np.empty(0, np.int64)
+        labels, splits = empty, Splits(empty, empty, empty)
+        label = None if probe is None else probe.label
+        if has_splits:
+            splits = make_splits(bundle, node_type, config.data.splits, label, config.seed)
+        if probe is not None:
+            found = bundle.column(node_type, probe.label)
+            assert isinstance(found, np.ndarray)
+            labels = found
+        elif config.metrics:
+            raise DataError(
+                f"metrics={[metric.type for metric in config.metrics]!r} is invalid: they judge a "
+                f"probe of labels, and node type {node_type!r} has no labels or no splits. Name "
+                "both in graph.yaml, or splits in data.splits, or remove the metrics.",
+                id="probe-no-labels",
+            )
+        return cls(arguments, EmbeddingOutput(node_type, probe), labels, splits)
+
+    def trained_output(self, loaded: LoadedConfig) -> EmbeddingOutput:  # type: ignore[override]
+        """See `TaskTarget`."""
+        return self.output
+
+    def label_counts(self) -> LabelCounts:
+        """See `LabelTarget`."""
+        probe = self.output.probe
+        assert probe is not None
+        labels = self.labels[self.splits.train]
+        if probe.problem == "multi_class":
+            return LabelCounts.of_classes(labels, probe.num_outputs)
+        return LabelCounts.of_labels(labels, probe.num_outputs)
+
+    def summary(self, bundle: Bundle) -> list[str]:
+        """See `TaskTarget`."""
+        node_type, probe = self.output.node_type, self.output.probe
+        lines = [
+            f"{bundle.num_nodes(node_type):,} nodes of type {node_type}, learned by "
+            f"{self.arguments.method.type}"
+        ]
+        if probe is None:
+            return [*lines, "no probe: there are no labels with splits"]
+        sizes = (len(part) for part in (self.splits.train, self.splits.val, self.splits.test))
+        counts = "train {:,}, val {:,}, test {:,}".format(*sizes)
+        return [*lines, f"probe of {probe.label!r} ({probe.problem}): {counts}"]
+
+
+def _find_type(bundle: Bundle, target: str | None) -> str:
+    node_types = bundle.node_types
+    if target is not None and target in node_types:
+        return target
+    labelled = [name for name in node_types if _labels(bundle, name)]
+    candidates = labelled if len(labelled) == 1 else node_types
+    if target is None and len(candidates) == 1:
+        return candidates[0]
+    raise ConfigError(
+        f"task.args.target={target!r} is invalid: it names the node type that is learned. Set one "
+        f"of: {', '.join(node_types)}.",
+        id="graph-node-type-unknown",
+    )
+
+
+def _find_probe(
+    bundle: Bundle, node_type: str, config: Config, arguments: SelfSupervisedArguments
+) -> NodeOutput | None:
+    """The label that is probed; None where there is none, or nothing says how to split."""
+    available = _labels(bundle, node_type)
+    if arguments.label is None and not available:
+        return None
+    label = choose_label(available, arguments.label, f"node type {node_type!r}")
+    if config.data.splits is None and bundle.declared_split(node_type) is None:
+        return None
+    labels = bundle.column(node_type, label)
+    assert isinstance(labels, np.ndarray)
+    found: Mapping[str, Any] = label_shape(
+        labels, bundle.columns(node_type)[label], arguments.problem
+    )
+    return NodeOutput(node_type, label=label, **found)
+
+
+def _labels(bundle: Bundle, node_type: str) -> list[str]:
+    return [name for name, info in bundle.columns(node_type).items() if info.role == "label"]

@@ -1,0 +1,329 @@
+"""Self-supervised learning: a method trains the encoder, a linear probe judges it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from raygnn.config import LoadedConfig, build
+from raygnn.console import say
+from raygnn.loops.baselines import Baselines
+from raygnn.loops.callbacks import Callback
+from raygnn.loops.task import EvalOutput, StepOutput, TaskEnvironment
+from raygnn.loops.tasks.build_encoder import build_encoder, build_layer
+from raygnn.loops.tasks.build_sampler import build_sampler
+from raygnn.loops.tasks.encoder_task import EncoderTask, embedding_width
+from raygnn.loops.tasks.exact_encoding import check_exact
+from raygnn.loops.tasks.labels.output import LabelOutput
+from raygnn.loops.tasks.labels.task import LabelTask
+from raygnn.loops.tasks.self_supervised.methods import Method, Setting
+from raygnn.loops.tasks.self_supervised.model import SelfSupervisedModel
+from raygnn.loops.tasks.self_supervised.output import EmbeddingOutput
+from raygnn.loops.tasks.self_supervised.probe import LinearProbe, ProbeRows, fit_probe
+from raygnn.loops.tasks.self_supervised.target import (
+    SelfSupervisedArguments,
+    SelfSupervisedTarget,
+)
+from raygnn.losses import Candidates
+from raygnn.losses.seed_losses import in_full_precision
+from raygnn.metrics import Diagnostic
+from raygnn.parallel import collectives
+from raygnn.parallel.agreement import run_and_sync_errors
+from raygnn.sampling.batch import NodeBatch
+from raygnn.sampling.loader import NeighborLoader
+from raygnn.sampling.rng import seed_order
+from raygnn.sampling.whole_graph import WholeGraphLoader
+
+if TYPE_CHECKING:
+    from raygnn.loops.engine import Engine
+
+# Nodes that a probe is fitted to, during training and after it.
+_MAX_IN_TRAINING, _MAX_AT_END = 5_000, 100_000
+_COLLAPSED = 0.01  # share of the spread of embeddings of all directions
+
+
+class SelfSupervised(LabelTask[NodeBatch], Callback):
+    """Learns embeddings of nodes without labels; a linear probe reads a label from them.
+
+    All nodes of the type are training seeds: labels and splits are the probe's alone. At each
+    validation, and after training, a logistic regression is fitted to the frozen embeddings of the
+    training nodes, its penalty chosen on the validation nodes. Metrics are those of the probe.
+
+    Args:
+        method: barlow_twins, cca_ssg, bgrl, grace, graphmae or feature_reconstruction.
+        target: node type to embed; null takes the only one, or the only one that has labels.
+        label: label column that the probe reads; null takes the only one. Without labels, or
+            without splits, there is no probe.
+        problem: of the probe: multi_class, multi_label or regression; null goes by the labels.
+        feature: feature column of the input.
+        edge_feature: edge column that the model reads as `edge_attr`; null takes `edge_attr` where
+            a model of raygnn reads edge features.
+        edge_weight: edge column of a factor on each message, for GCN, LightGCN and modules of one's
+            own; null takes none.
+        standardize_target: not read.
+    """
+
+    target_class = SelfSupervisedTarget
+    arguments: SelfSupervisedArguments
+    target: SelfSupervisedTarget
+
+    step_metrics = ("embedding_std",)
+
+    def __init__(self, **args: Any) -> None:
+        super().__init__(**args)
+        self._scores: tuple[np.ndarray, Tensor] | None = None  # nodes, ascending, and logits
+
+    def setup(self, env: TaskEnvironment) -> None:
+        """See `EncoderTask`; there are no losses of labels."""
+        EncoderTask.setup(self, env)
+
+    @property
+    def embedding(self) -> EmbeddingOutput:
+        """What the model gives."""
+        assert isinstance(self.spec.output, EmbeddingOutput)
+        return self.spec.output
+
+    @property
+    def output(self) -> LabelOutput:
+        """What the probe predicts; to be read where there is one."""
+        assert self.embedding.probe is not None
+        return self.embedding.probe
+
+    @property
+    def method(self) -> Method:
+        """The method of the model."""
+        assert isinstance(self.model, SelfSupervisedModel)
+        return self.model.method
+
+    def build_model(self) -> nn.Module:
+        env, loaded, config = self.env, self.env.loaded, self.env.loaded.config
+        width = embedding_width(config)
+        chosen = width if config.model.args.get("out_channels") is None else None
+        encoder = build_encoder(loaded, env.bundle, self.spec, chosen)
+        if config.training.eval == "exact":
+            check_exact(encoder, config.model.type)
+        node_type = self.embedding.node_type
+        num_features = self.spec.widths.get(node_type, 0)
+        if node_type in self.spec.embedded_types:
+            num_features = 0
+        if node_type in encoder.categories:
+            num_features = encoder.categories[node_type].numbers.numel()
+        setting = Setting(
+            node_type,
+            width,
+            num_features,
+            encoder,
+            lambda out: build_layer(loaded, env.bundle, self.spec, width, out),
+        )
+        method: Method = build(
+            self.arguments.method, "method", loaded.allow_modules, setting=setting
+        )
+        self.joint_loss = self if method.is_joint else None
+        return SelfSupervisedModel(encoder, method)
+
+    def build_loader(self, split: str) -> NeighborLoader | WholeGraphLoader | None:
+        """See `EncoderTask`."""
+        node_type = self.embedding.node_type
+        every = np.arange(self.env.bundle.num_nodes(node_type))
+        seeds = every if split == "train" else getattr(self.target.splits, split)
+        config = self.env.loaded.config
+        if not self.method_hops or config.sampling.is_full or not len(seeds):
+            return self.neighbor_loader(split, seeds, node_type)
+        return NeighborLoader(
+            self.graph,
+            self.features,
+            seeds,
+            node_type,
+            sampler=build_sampler(_with_hops(self.env.loaded, self.method_hops), self.graph),
+            columns=self.spec.node_columns,
+            **self.loader_options(split),
+        )
+
+    def encode(self, batch: NodeBatch) -> dict[str, Tensor]:
+        """What the loss is of; see `Method.rows`."""
+        assert isinstance(self.model, SelfSupervisedModel)
+        return self.method.rows(self.model.encoder, batch)
+
+    def offer(self, batch: NodeBatch, rows: dict[str, Tensor]) -> Candidates:
+        """See `JointLoss`."""
+        return self.method.offer(batch, rows)
+
+    def loss_among(
+        self, batch: NodeBatch, rows: dict[str, Tensor], offered: Candidates | None
+    ) -> StepOutput:
+        """The loss, and how far the embeddings spread."""
+        loss_sum, weight = self.method.loss(batch, rows, offered)
+        return StepOutput(loss_sum, weight, {"embedding_std": weight * spread(rows["embeddings"])})
+
+    def training_step(self, batch: NodeBatch) -> StepOutput:
+        return self.loss_among(batch, self.encode(batch), None)
+
+    def prepare_evaluation(self, split: str) -> None:
+        """Fits the probe, where there is one, and scores the nodes of the split."""
+        self._scores = None
+        if self.embedding.probe is None or self.loader(split) is None:
+            return
+        splits, most = self.target.splits, _MAX_IN_TRAINING if split == "val" else _MAX_AT_END
+        train, judged = splits.train, getattr(splits, split)
+        if len(train) > most:
+            chosen = seed_order(len(train), self.env.loaded.config.seed, 0, 0, most)
+            train = np.sort(train[chosen])
+        parts = [train, splits.val, judged]
+        ids = np.unique(np.concatenate(parts))
+        rows = self._embed(ids)
+        of_train, of_val, of_judged = (
+            ProbeRows(rows[torch.from_numpy(np.searchsorted(ids, part))], self.target.labels[part])
+            for part in parts
+        )
+
+        def fit() -> LinearProbe | None:
+            if self.env.rank != 0:
+                return None
+            val = of_val if len(splits.val) else None
+            return fit_probe(self.output.problem, self.output.num_outputs, of_train, val)
+
+        probe = collectives.broadcast_object(run_and_sync_errors(fit, "fitting the probe"))
+        self._scores = judged, probe(of_judged.rows)
+
+    def evaluate(self, split: str, num_batches: int) -> Iterator[EvalOutput]:
+        loader, method = self.loader(split), self.method
+        assert loader is not None
+        with closing(loader.iterate(0, stop=num_batches)) as batches:
+            for batch in batches:
+                moved = batch.to(self.env.device)
+                rows = self.encode(moved)
+                offered = method.offer(moved, rows) if method.is_joint else None
+                output = self.loss_among(moved, rows, offered)
+                ids = batch.input_id.cpu()
+                scores, labels = torch.zeros(len(ids), 1), torch.zeros(len(ids))
+                if self._scores is not None:
+                    nodes, every = self._scores
+                    scores = every[torch.from_numpy(np.searchsorted(nodes, ids.numpy()))]
+                    labels = torch.from_numpy(self.target.labels[ids.numpy()])
+                loss = float(output.loss_sum)
+                yield EvalOutput(
+                    moved.index, ids, loss, output.weight, scores, labels, output.metrics
+                )
+
+    def build_metrics(self) -> Sequence[Any]:
+        """Those of the probe."""
+        return super().build_metrics() if self.embedding.probe is not None else ()
+
+    def diagnostics(self) -> Sequence[Diagnostic]:
+        """Those of the probe."""
+        return super().diagnostics() if self.embedding.probe is not None else ()
+
+    def baselines(
+        self, split: str, num_batches: int | None, metrics: Sequence[Any]
+    ) -> Baselines | None:
+        """Guesses of the label that the probe reads."""
+        if self.embedding.probe is None:
+            return None
+        return super().baselines(split, num_batches, metrics)
+
+    def warnings(self) -> list[str]:
+        """With nodes that take no messages."""
+        node_type = self.embedding.node_type
+        nodes = range(self.env.bundle.num_nodes(node_type))
+        return self.silent_nodes(node_type, nodes, "the nodes")
+
+    def on_train_start(self, engine: Engine) -> None:
+        """Lets the method begin, unless a checkpoint was restored."""
+        if engine.position.step == 0:
+            assert isinstance(self.model, SelfSupervisedModel)
+            self.method.on_start(self.model.encoder)
+
+    def after_optimizer_step(self, engine: Engine) -> None:
+        """Lets the method follow the weights."""
+        assert isinstance(self.model, SelfSupervisedModel)
+        self.method.after_step(self.model.encoder, _progress(engine))
+
+    def on_validation_end(self, engine: Engine, metrics: dict[str, float]) -> None:
+        """Warns where all embeddings are alike."""
+        found = metrics.get("val/embedding_std", metrics.get("train/embedding_std", 1.0))
+        if found < _COLLAPSED and engine.context.rank == 0:
+            say(
+                f"warning: the embeddings have collapsed: they spread {found:.2g} as far as those "
+                "of all directions (embedding_std). Lower optimizer.args.lr, or set another "
+                "task.args.method."
+            )
+
+    @property
+    def method_hops(self) -> int:
+        """Hops of training batches beside those of the encoder."""
+        from raygnn.config import resolve
+
+        found: Any = resolve(self.arguments.method, "method", self.env.loaded.allow_modules)
+        return int(found.extra_hops)
+
+    def _embed(self, ids: np.ndarray) -> Tensor:
+        """Embeddings of nodes, [num_ids, channels], on the CPU of every rank.
+
+        Collective: all ranks must call.
+        """
+        node_type = self.embedding.node_type
+        if self.env.loaded.config.training.eval == "exact":
+            assert isinstance(self.model, SelfSupervisedModel)
+            every = self.encode_exactly(self.model.encoder, self.graph, [node_type])[node_type]
+            return every[torch.from_numpy(ids)].float()
+        own, places = run_and_sync_errors(lambda: self._embed_own(ids), "embedding nodes")
+        rows, order = collectives.gather_rows(own), collectives.gather_rows(places)
+        return rows[order.argsort()]
+
+    def _embed_own(self, ids: np.ndarray) -> tuple[Tensor, Tensor]:
+        """Embeddings of this rank's share of some nodes, and their places among all."""
+        loader = self.neighbor_loader("val", ids, self.embedding.node_type)
+        assert loader is not None
+        rows = [torch.empty(0, embedding_width(self.env.loaded.config))]
+        places = [torch.empty(0, dtype=torch.int64)]
+        with loader, closing(loader.iterate(0)) as batches:
+            for batch in batches:
+                rows.append(self.model(batch.to(self.env.device)).float().cpu())
+                places.append(torch.from_numpy(loader.places(0, batch.index)))
+        return torch.cat(rows), torch.cat(places)
+
+
+def spread(embeddings: Tensor) -> float:
+    """How far embeddings of unit length spread: 0 where all are alike, 1 in all directions alike.
+
+    The mean standard deviation of their columns, times the root of the number of columns.
+
+    Args:
+        embeddings: [num_seeds, channels].
+    Source: SimSiam, arXiv:2011.10566, section 4.1.
+    """
+    if len(embeddings) == 0:
+        return 0.0
+    rows = functional.normalize(in_full_precision(embeddings.detach()))
+    return float(rows.std(dim=0, correction=0).mean() * rows.shape[1] ** 0.5)
+
+
+def _with_hops(loaded: LoadedConfig, number: int) -> LoadedConfig:
+    """The config with more hops next to the seeds, of the first fanout."""
+    sampling = loaded.config.sampling
+    given: Any = sampling.fanouts
+
+    def longer(hops: list[int]) -> list[int]:
+        return [*hops[:1] * number, *hops]
+
+    fanouts = (
+        longer(given) if isinstance(given, list) else {n: longer(hops) for n, hops in given.items()}
+    )
+    changed = sampling.model_copy(update={"fanouts": fanouts})
+    return replace(loaded, config=loaded.config.model_copy(update={"sampling": changed}))
+
+
+def _progress(engine: Engine) -> float:
+    """Share of the planned steps that are done with the one that ends."""
+    limits = engine.config.training
+    planned = [limits.max_steps] if limits.max_steps is not None else []
+    if limits.max_epochs is not None:
+        planned.append(limits.max_epochs * engine.steps_per_epoch)
+    return min(1.0, (engine.position.step + 1) / min(planned)) if planned else 0.0

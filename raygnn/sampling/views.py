@@ -1,0 +1,173 @@
+"""Views of a batch: some of its edges left out, columns of features hidden, nodes chosen.
+
+Each draw is a hash of the view's key and of the edge, column or node that it is for. So a view is
+the same on every rank and device, and after a resume.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from raygnn.data.edge_types import edge_type_name
+from raygnn.sampling.batch import EdgeRecord, NodeBatch
+from raygnn.sampling.blocks import hetero_blocks_of
+from raygnn.sampling.rng import chain_key, text_key
+from raygnn.sampling.sparse_features import SparseFeatures
+
+
+def view_key(batch: NodeBatch, number: int) -> int:
+    """The key of one view of a batch; views of other numbers are independent of it."""
+    return chain_key(batch.key, text_key("view"), number)
+
+
+def drawn(ids: Tensor, share: float, key: int) -> Tensor:
+    """Which of some ids are drawn, each with the same probability; bool of their shape.
+
+    Args:
+        ids: int64, of any device.
+        share: in [0, 1].
+    """
+    uniform = (_splitmix64(ids ^ _signed(key)) >> 11) & ((1 << 53) - 1)
+    return uniform < int(share * (1 << 53))
+
+
+def places_drawn(ids: Tensor, number: int, key: int) -> Tensor:
+    """For each of some ids one of range(number), all alike; int64 of their shape."""
+    return (_splitmix64(ids ^ _signed(key)) >> 1 & ((1 << 62) - 1)) % number
+
+
+def drop_edges(batch: NodeBatch, share: float, key: int) -> NodeBatch:
+    """The batch without a share of its edges, each drawn by itself.
+
+    Degrees become those of the graph without the edges: counted where the batch has all edges of a
+    node, else estimated by the share that is left of those that it has.
+    """
+    if share == 0:
+        return batch
+    is_homogeneous = len(batch.nodes) == 1 and len(batch.edges) == 1
+    edges = {}
+    for edge_type, record in batch.edges.items():
+        ids = record.e_id
+        if ids is None:
+            ids = torch.arange(record.edge_index.shape[1], device=record.edge_index.device)
+        keep = ~drawn(ids, share, chain_key(key, text_key(edge_type_name(edge_type))))
+        edges[edge_type] = _kept(record, keep, share, is_homogeneous=is_homogeneous)
+    changed = replace(batch, edges=edges, blocks=None)
+    if batch.blocks is None:
+        return changed
+    return replace(changed, blocks=(hetero_blocks_of(changed)[0],) * len(batch.blocks))
+
+
+def mask_features(batch: NodeBatch, share: float, key: int) -> NodeBatch:
+    """The batch with a share of the columns of `x` set to 0, the same ones for all its nodes."""
+    if share == 0:
+        return batch
+    nodes = dict(batch.nodes)
+    for node_type, record in batch.nodes.items():
+        if "x" not in record.columns:
+            continue
+        x = record.columns["x"]
+        columns = torch.arange(x.shape[1], device=record.n_id.device)
+        keep = ~drawn(columns, share, chain_key(key, text_key(node_type)))
+        if isinstance(x, SparseFeatures):
+            kept = keep.index_select(0, x.indices)
+            shown: Tensor | SparseFeatures = x.with_values(x.values_or_ones() * kept)
+        else:
+            shown = x * keep
+        nodes[node_type] = replace(record, columns={**record.columns, "x": shown})
+    return replace(batch, nodes=nodes)
+
+
+def with_hop_of_seeds(batch: NodeBatch) -> NodeBatch:
+    """The batch whose seeds are the seeds and their neighbors of the first hop.
+
+    It has a hop less. On the whole graph all nodes become seeds.
+    """
+    if batch.blocks is not None:
+        every = {name: replace(record, seed_index=None) for name, record in batch.nodes.items()}
+        return replace(batch, nodes=every)
+    nodes = {
+        name: replace(
+            record,
+            num_seeds=sum((record.num_sampled or [record.num_seeds])[:2]),
+            num_sampled=_first_two_joined(record.num_sampled),
+        )
+        for name, record in batch.nodes.items()
+    }
+    edges = {
+        edge_type: replace(record, num_sampled=_first_two_joined(record.num_sampled))
+        for edge_type, record in batch.edges.items()
+    }
+    return replace(batch, nodes=nodes, edges=edges)
+
+
+def _first_two_joined(counts: list[int] | None) -> list[int] | None:
+    return None if counts is None else [sum(counts[:2]), *counts[2:]]
+
+
+def _kept(record: EdgeRecord, keep: Tensor, share: float, *, is_homogeneous: bool) -> EdgeRecord:
+    """The edges that stay, with the degrees of what stays."""
+    kept_before = functional.pad(keep.cumsum(0), (1, 0))
+    dst_ptr = kept_before[record.dst_ptr]
+    num_sampled = None
+    if record.num_sampled is not None:
+        num_sampled = [int(part.sum()) for part in keep.split(record.num_sampled)]
+    src, _ = record.edge_index
+    num_src = len(record.src_degree)
+    before, after = record.dst_ptr.diff(), dst_ptr.diff()
+    dst_degree = _degree_left(record.dst_degree, before, after, share, by_ratio=True)
+    if is_homogeneous:
+        src_degree = _degree_left(record.src_degree, before, after, share, by_ratio=True)
+    else:
+        before, after = (torch.bincount(s, minlength=num_src) for s in (src, src[keep]))
+        src_degree = _degree_left(record.src_degree, before, after, share, by_ratio=False)
+    return replace(
+        record,
+        edge_index=record.edge_index[:, keep],
+        dst_ptr=dst_ptr,
+        e_id=None if record.e_id is None else record.e_id[keep],
+        num_sampled=num_sampled,
+        src_degree=src_degree,
+        dst_degree=dst_degree,
+        columns={name: column[keep] for name, column in record.columns.items()},
+    )
+
+
+def _degree_left(
+    degree: Tensor, before: Tensor, after: Tensor, share: float, *, by_ratio: bool
+) -> Tensor:
+    """Degrees without dropped edges, by the edges that the batch has of the first nodes.
+
+    Args:
+        by_ratio: whether the edges of a node in the batch stand for all of its edges, also where
+            they are not all.
+    """
+    before, after = (
+        functional.pad(count, (0, len(degree) - len(count))).to(degree.dtype)
+        for count in (before, after)
+    )
+    expected = degree * (1 - share)
+    if by_ratio:
+        expected = expected.where(before == 0, degree * (after / before.clamp(min=1)))
+    return after.where(before == degree, expected)
+
+
+# splitmix64, as of `raygnn.data.hashing`, in the int64 arithmetic of torch: products wrap around,
+# and shifts, which copy the sign, are masked.
+def _splitmix64(value: Tensor) -> Tensor:
+    z = value + _signed(0x9E3779B97F4A7C15)
+    z = (z ^ _shifted(z, 30)) * _signed(0xBF58476D1CE4E5B9)
+    z = (z ^ _shifted(z, 27)) * _signed(0x94D049BB133111EB)
+    return z ^ _shifted(z, 31)
+
+
+def _shifted(value: Tensor, bits: int) -> Tensor:
+    return (value >> bits) & ((1 << (64 - bits)) - 1)
+
+
+def _signed(value: int) -> int:
+    return value - (1 << 64) if value >= 1 << 63 else value
