@@ -19,7 +19,7 @@ PAGE = (Path(__file__).parents[2] / "docs" / "self-supervised.md").read_text()
 
 
 def test_the_page_trains_judges_and_writes(tmp_path, capsys):
-    text, more = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
+    text, more, tuned = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
     load_config({**yaml.safe_load(text), **yaml.safe_load(more)}).check_arguments()
     config = yaml.safe_load(text)
     cache = str(tmp_path / "cache")
@@ -39,6 +39,12 @@ def test_the_page_trains_judges_and_writes(tmp_path, capsys):
     out = str(tmp_path / "out")
     assert infer.main([run, *write[:-1], out, *options, "--scaling.num_workers", "0"]) == 0
     assert pq.read_table(f"{out}/node").column_names == ["id", "embedding"]
+
+    further = {**config, **yaml.safe_load(tuned), "data": config["data"]}
+    further["checkpoint"]["init_from"] |= {"uri": run, "freeze": ["encoder.*"]}
+    further |= {"training": {"max_epochs": 5}, "run": {**config["run"], "name": "tuned"}}
+    del further["early_stopping"]
+    assert raygnn.train.fit(further).metrics["test/accuracy"] > 0.7
 
 
 def test_the_page_names_every_method():

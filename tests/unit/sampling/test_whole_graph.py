@@ -68,7 +68,9 @@ def test_it_is_made_once_for_all_splits_and_epochs():
     whole = _whole(random_graph())
     train, val = _loader(whole), _loader(whole, np.array([1, 2]))
     (first,), (second,), (other,) = train.iterate(0), train.iterate(1), val.iterate(0)
-    assert first is second
+    assert first.key != second.key
+    for name in ("nodes", "edges", "blocks", "labels", "seed_index"):
+        assert getattr(first, name) is getattr(second, name)
     assert first.to("cpu") is first
     assert other.nodes[NODE].columns["x"] is first.nodes[NODE].columns["x"]
     assert other.edges is first.edges
