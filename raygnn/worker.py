@@ -25,6 +25,7 @@ from raygnn.loops.context import WorkerContext
 from raygnn.loops.engine import Engine
 from raygnn.loops.process import prepare_process
 from raygnn.loops.task import Task, TaskEnvironment
+from raygnn.loops.tasks.neighborhood_graph import neighborhood_graph
 from raygnn.outputs.advice import Advice, say_baselines, verdicts
 from raygnn.outputs.checkpoints.checkpointer import Checkpointer
 from raygnn.outputs.checkpoints.warm_start import warm_start
@@ -109,7 +110,8 @@ def _run(job: TrainJob, context: WorkerContext, callbacks: Sequence[Callback]) -
 def _set_up_task(job: TrainJob, context: WorkerContext) -> Task:
     loaded = job.loaded
     task: Task = build(loaded.config.task, "task", loaded.allow_modules)
-    bundle = (Bundle if job.parts is None else Outline).open(job.bundle_path)
+    whole = (Bundle if job.parts is None else Outline).open(job.bundle_path)
+    bundle = neighborhood_graph(loaded.config, whole)
     given = (bundle, context.rank, context.world_size, context.device)
     task.setup(TaskEnvironment(loaded, *given, job.spec, job.parts))
     return task

@@ -81,6 +81,22 @@ class TemporalSampling(Section):
     )
 
 
+class PprSampling(Section):
+    """Takes the nodes of the most personalised PageRank as the neighbors of a node."""
+
+    top_k: PositiveWhole = Field(default=32, description="Neighbors of a node, at most.")
+    alpha: Annotated[float, Field(gt=0, lt=1)] = Field(
+        default=0.25,
+        description="Probability with which a walk starts again from its node at each step; "
+        "smaller walks further.",
+    )
+    epsilon: Annotated[float, Field(gt=0, lt=1)] = Field(
+        default=1e-4,
+        description="Precision: what is found falls short by at most this for each edge of a "
+        "neighbor. Ten times smaller takes up to ten times as long.",
+    )
+
+
 class Sampling(Section):
     """The sampled neighborhood of a batch."""
 
@@ -104,6 +120,12 @@ class Sampling(Section):
     )
     temporal: TemporalSampling | None = Field(
         default=None, description="Sample no neighbor that is later than the seed."
+    )
+    ppr: PprSampling | None = Field(
+        default=None,
+        description="Take neighbors by personalised PageRank in place of the edges: each node has "
+        "in-edges from its `top_k`, with the PageRank in their column `ppr`. `weight` and "
+        "exact evaluation are then of these, and `fanouts` are [-1] if not set.",
     )
     disjoint: bool = Field(
         default=False,
@@ -185,6 +207,8 @@ class Sampling(Section):
                 "Remove it, or sampling.type",
                 id="sampling-labor-replace",
             )
+        if self.ppr is not None:
+            yield from self._broken_ppr_rules()
         if self.is_full:
             drawn |= {"temporal": self.temporal is not None, "disjoint": self.disjoint}
             for key in (key for key, is_set in drawn.items() if is_set):
@@ -210,6 +234,22 @@ class Sampling(Section):
                 "they are arguments of an own sampler, and sampling.type names none",
                 "Remove them, or set it",
                 id="sampling-arguments-alone",
+            )
+
+    def _broken_ppr_rules(self) -> Iterable[Problem]:
+        if self.direction != "in":
+            yield Problem(
+                ("direction",),
+                "sampling.ppr makes in-edges",
+                "Set it to in, or remove sampling.ppr",
+                id="sampling-ppr-direction",
+            )
+        if self.temporal is not None:
+            yield Problem(
+                ("temporal",),
+                "sampling.ppr counts walks over edges of all times",
+                "Remove one of the two",
+                id="sampling-ppr-temporal",
             )
 
 

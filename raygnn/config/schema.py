@@ -188,6 +188,7 @@ def fill_dependent_defaults(raw: Mapping[str, Any]) -> dict[str, Any]:
     for key, default in DEFAULT_COMPONENTS.items():
         filled[key] = _fill_component(filled.get(key, dict(default)), default)
     _let_batch_size_follow(filled)
+    _let_fanouts_follow(filled)
     return filled
 
 
@@ -209,6 +210,13 @@ def _let_batch_size_follow(filled: dict[str, Any]) -> None:
         return
     if training.get("global_batch_size") and training.get("accumulate_grad_batches"):
         filled["loader"] = {**loader, "batch_size": None}
+
+
+def _let_fanouts_follow(filled: dict[str, Any]) -> None:
+    """Neighborhoods by PageRank are of one hop, unless fanouts say otherwise."""
+    sampling = filled.get("sampling")
+    if isinstance(sampling, dict) and sampling.get("ppr") is not None and "fanouts" not in sampling:
+        filled["sampling"] = {**sampling, "fanouts": [-1]}
 
 
 Rule = Callable[["Config"], Iterable[Problem]]
@@ -351,6 +359,13 @@ def _parts_suffice(config: Config) -> Iterable[Problem]:
             rule.format("parts answer raygnn's own sampling only"),
             f"Remove it, or set {in_memory}",
             id="partition-sampler",
+        )
+    if config.sampling.ppr is not None:
+        yield Problem(
+            ("sampling", "ppr"),
+            rule.format("no process has all edges, which walks go along"),
+            f"Remove it, or set {in_memory}",
+            id="partition-ppr",
         )
     if config.tune is not None:
         yield Problem(

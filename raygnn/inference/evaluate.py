@@ -48,7 +48,7 @@ def evaluate_model(
             f"{', '.join(SPLIT_NAMES)}, or None for all labelled nodes.",
             id="model-split",
         )
-    fitted = saved.spec.fitted(bundle)
+    fitted = saved.fitted(bundle)
     saved.spec.output.check_labels(fitted)
     takes_all = split is None and not saved.spec.output.judged_on_test
     assert isinstance(model.encoder, GraphEncoder)

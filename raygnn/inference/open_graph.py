@@ -75,7 +75,7 @@ class OpenGraph:
         as_of: str | Time | None = None,
     ) -> None:
         device = next(model.parameters(), torch.empty(0)).device
-        self.bundle = saved.spec.fitted(bundle)
+        self.bundle = saved.fitted(bundle)
         self._task = set_up_task(saved, self.bundle, device)
         self._as_of = find_as_of(saved, self.bundle, as_of)
         self._as_of_is_given = as_of is not None

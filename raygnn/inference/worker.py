@@ -95,7 +95,7 @@ def _num_nodes(job: InferenceJob, bundle: Bundle, node_type: str) -> int:
 def _set_up(job: InferenceJob, context: WorkerContext) -> tuple[Task, nn.Module]:
     """The task and the trained model, for the part of the graph that it reads."""
     prepare_process(job.model.loaded)
-    bundle = job.model.spec.fitted(Bundle.open(job.bundle_path))
+    bundle = job.model.fitted(Bundle.open(job.bundle_path))
     task = set_up_task(job.model, bundle, context.device)
     return task, load_module(job.model, task)
 

@@ -11,9 +11,11 @@ from raygnn.config import LoadedConfig, load_config
 from raygnn.config.data_section import PLACES
 from raygnn.config.section import MISSING, value_at
 from raygnn.config.source import Source, parse_source
+from raygnn.data.bundle import Bundle
 from raygnn.data.filesystem import absolute, exists, join, read_text, redact
 from raygnn.errors import ConfigError, RunError
 from raygnn.loops.model_spec import MODEL_FILE, SPEC_FILE, ModelSpec
+from raygnn.loops.tasks.neighborhood_graph import neighborhood_graph
 from raygnn.loops.tasks.target import output_classes
 
 # What inference reads of a model's config. Losses, loggers and the like may need what is not here.
@@ -46,6 +48,14 @@ class SavedModel:
     loaded: LoadedConfig
     spec: ModelSpec
     graph: str
+
+    def fitted(self, bundle: Bundle) -> Bundle:
+        """The part of a graph that the model reads, with the edges that neighborhoods are of.
+
+        Raises:
+            DataError: the graph does not fit; lists all problems.
+        """
+        return self.spec.fitted(neighborhood_graph(self.loaded.config, bundle))
 
     @classmethod
     def open(

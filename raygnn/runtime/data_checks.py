@@ -11,6 +11,7 @@ from raygnn.data.bundle import Bundle
 from raygnn.data.edge_types import EdgeType, resolve_fanouts
 from raygnn.data.manifest import Manifest
 from raygnn.loops.model_spec import ModelSpec
+from raygnn.loops.tasks.neighborhood_graph import neighborhood_graph
 from raygnn.loops.tasks.target import target_class
 from raygnn.runtime.data_source import ingest_options
 
@@ -91,6 +92,7 @@ def find_spec(loaded: LoadedConfig, bundle: Bundle) -> ModelSpec | None:
     config, kind = loaded.config, target_class(loaded.config.task.type)
     if kind is None:
         return None
+    bundle = neighborhood_graph(config, bundle)
     if config.sampling.component is None:
         resolve_fanouts(config.sampling.fanouts, bundle.edge_types)
     target = kind.find(bundle, config, kind.Arguments.of(config.task.args))

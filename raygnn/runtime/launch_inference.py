@@ -139,7 +139,7 @@ def _infer_worker(job: InferenceJob, context: WorkerContext) -> dict[str, Any]:
 def _job(
     model: SavedModel, bundle: Bundle, options: OutputOptions, ask: Ask, output: OutputFolder
 ) -> InferenceJob:
-    fitted = model.spec.fitted(bundle)
+    fitted = model.fitted(bundle)
     unread = model.spec.unread_types(bundle)
     if unread:
         say(f"not read, as the model does not know them: {', '.join(unread)}")

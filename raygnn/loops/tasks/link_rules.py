@@ -24,6 +24,13 @@ def sampler_rules(config: Config) -> Iterator[Problem]:
             "Remove it",
             id="sampling-links-sampler",
         )
+    if config.sampling.ppr is not None:
+        yield Problem(
+            ("sampling", "ppr"),
+            "walks go along the edges that are to be predicted",
+            "Remove it",
+            id="sampling-ppr-links",
+        )
 
 
 def split_rule(config: Config) -> HashSplit | TemporalSplit | None:

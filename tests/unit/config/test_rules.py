@@ -190,6 +190,18 @@ _CASES = {
         "sampling: {replace: true, temporal: {strategy: last}}",
         ("sampling-last-draws-nothing", "sampling.replace=True"),
     ),
+    "PageRank against the edges": (
+        "sampling: {ppr: {}, direction: out}",
+        ("sampling-ppr-direction", "sampling.direction='out'"),
+    ),
+    "PageRank with timestamps": (
+        "sampling: {ppr: {}, temporal: {}}",
+        ("sampling-ppr-temporal", "sampling.temporal={}"),
+    ),
+    "PageRank of parts": (
+        "{sampling: {ppr: {}}, data: {uri: parts, mode: partitioned}}",
+        ("partition-ppr", "sampling.ppr={}"),
+    ),
     "labor with replacement": (
         "sampling: {replace: true, type: labor}",
         ("sampling-labor-replace", "sampling.replace=True"),

@@ -1,32 +1,42 @@
-"""LABOR beside uniform sampling: nodes of a batch, time of a step, accuracy on real graphs.
+"""LABOR and personalised PageRank beside uniform sampling.
 
-    python benchmarks/labor.py --scale reference [--data DIR]
+    python benchmarks/neighborhoods.py --scale reference [--data DIR]
 
-Both samplers get the same seeds. A step is forward, backward and Adam of a 3-layer GraphSAGE;
-"live" samples while it trains. With `--data`, GraphSAGE of two layers is trained on Amazon
-Computers and Tolokers with either sampler, once per seed; DIR holds the graphs as published
+Nodes of a batch and the time of a step, forward, backward and Adam of a 3-layer GraphSAGE, "live"
+where it samples while it trains; and the time that the PageRank of all nodes takes. With `--data`,
+GraphSAGE is trained on Amazon Computers and Tolokers with each, once per seed: two layers of
+fanouts [10, 10], or one over the 32 nodes of the most PageRank. DIR holds the graphs as published
 (benchmarks/README.md).
 """
 
 from __future__ import annotations
 
 import argparse
+import shutil
 import statistics
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from harness import CLOCKS, Case, Row, Scale, chosen_scale, interleaved, medians, parser, publish
 from real_graphs import make_tables, mean_and_spread
-from rmat_graph import NODE, RmatGraph
+from rmat_graph import EDGE, NODE, RmatGraph
 from training import STEPS_A_ROUND, Trainer, endless, make_loader, raygnn_model, train_steps
 
 import raygnn.train
+from raygnn.config.loader_section import PprSampling
+from raygnn.data.pagerank_graph import PagerankSettings, pagerank_graph
 from raygnn.sampling import NeighborLoader
 
-SAMPLERS: dict[str, str | None] = {"uniform": None, "labor": "labor"}
+SAMPLERS: dict[str, dict[str, Any]] = {
+    "uniform": {"fanouts": [10, 10]},
+    "labor": {"type": "labor", "fanouts": [10, 10]},
+    "ppr": {"ppr": {}},
+}
 _NUM_BATCHES = 8
 
 
@@ -69,7 +79,7 @@ def step_rows(scale: Scale, options: argparse.Namespace, work: Path) -> list[Row
     bundle = RmatGraph(*size).bundle(work)
     cases: dict[str, Case] = {}
     sampled = {}
-    for name in SAMPLERS:
+    for name in ("uniform", "labor"):
         loader = make_loader(scale, bundle, options.device, None, labor=name == "labor")
         sampled[name] = _sampled(loader)
         trainer = Trainer(raygnn_model(scale), options.device, "blocks")
@@ -92,7 +102,7 @@ def step_rows(scale: Scale, options: argparse.Namespace, work: Path) -> list[Row
             Row(f"{what}, uniform", one, "ms", note=note),
             Row(f"{what}, labor", other, "ms", other / one, "uniform"),
         ]
-    rate = {name: 1e3 * scale.batch_size / ms[f"step, {name}"] for name in SAMPLERS}
+    rate = {name: 1e3 * scale.batch_size / ms[f"step, {name}"] for name in sampled}
     return [
         *rows,
         Row("seeds trained, uniform", rate["uniform"], "/s"),
@@ -107,26 +117,38 @@ def _load(loader: NeighborLoader, numbers: Sequence[int]) -> None:
         loader.make(1, next(numbers) % loader.num_batches)
 
 
+def pagerank_row(scale: Scale, work: Path) -> Row:
+    """Seconds for the PageRank neighborhoods of all nodes, by the default settings."""
+    bundle = RmatGraph(scale.num_nodes, scale.num_edges).bundle(work)
+    shutil.rmtree(bundle.path / "ppr", ignore_errors=True)
+    wanted = PprSampling()
+    started = time.perf_counter()
+    made = pagerank_graph(bundle, PagerankSettings(wanted.top_k, wanted.alpha, wanted.epsilon))
+    seconds = time.perf_counter() - started
+    note = f"{made.num_edges(EDGE):,} edges from {scale.num_nodes:,} nodes"
+    return Row("personalised PageRank", seconds, "s", aim="minutes", note=note)
+
+
 def accuracy_rows(graph: Graph, options: argparse.Namespace, work: Path) -> list[Row]:
     """A test metric by sampler, mean and spread over seeds."""
     tables = make_tables(graph, Path(options.data), work)
     found = {
-        name: [_trained(graph, tables, kind, seed, work) for seed in options.seeds]
-        for name, kind in SAMPLERS.items()
+        name: [_trained(graph, tables, sampling, seed, work) for seed in options.seeds]
+        for name, sampling in SAMPLERS.items()
     }
-    gains = np.subtract(found["labor"], found["uniform"])
     rows = []
     for name, values in found.items():
         percent = [100 * value for value in values]
         note = mean_and_spread(percent, 2)
-        if name == "labor":
-            note += f"; gain {mean_and_spread((100 * gains).tolist(), 2)}"
+        if name != "uniform":
+            gains = 100 * np.subtract(values, found["uniform"])
+            note += f"; gain {mean_and_spread(gains.tolist(), 2)}"
         what = f"{graph.dataset}, test {graph.metric}, {name}"
         rows.append(Row(what, statistics.mean(percent), "%", note=note))
     return rows
 
 
-def _trained(graph: Graph, tables: Path, kind: str | None, seed: int, work: Path) -> float:
+def _trained(graph: Graph, tables: Path, sampling: dict[str, Any], seed: int, work: Path) -> float:
     config = {
         "seed": seed,
         "data": {
@@ -134,11 +156,11 @@ def _trained(graph: Graph, tables: Path, kind: str | None, seed: int, work: Path
             "cache_dir": str(work / "cache"),
             "splits": {"type": "hash", "fractions": [0.6, 0.2, 0.2]},
         },
-        "sampling": {"type": kind, "fanouts": [10, 10]},
+        "sampling": sampling,
         "loader": {"batch_size": 512},
         "model": {"type": "GraphSAGE", "args": {"hidden_channels": 64, "dropout": 0.3}},
         "metrics": [{"type": graph.metric}],
-        "training": {"max_epochs": 20, "eval": "exact"},
+        "training": {"max_epochs": 10, "eval": "exact"},
         "loggers": [],
         "scaling": {"num_workers": 0},
         "run": {"name": graph.tables, "storage_path": str(work / "runs"), "overwrite": True},
@@ -153,11 +175,11 @@ def main(argv: Sequence[str] | None = None) -> None:
     options.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2, 3, 4], metavar="S")
     given = options.parse_args(argv)
     work = Path(given.work)
-    rows = step_rows(chosen_scale(given), given, work)
+    rows = [*step_rows(chosen_scale(given), given, work), pagerank_row(chosen_scale(given), work)]
     if given.data is not None:
         for graph in GRAPHS:
             rows += accuracy_rows(graph, given, work)
-    publish("labor", given, rows)
+    publish("neighborhoods", given, rows)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,146 @@
+"""A bundle whose edges lead from the nodes of the most personalised PageRank."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from raygnn.data.arrays import create_array, open_array
+from raygnn.data.bundle import Bundle
+from raygnn.data.bundle_record import INDICES, INDPTR, ColumnInfo, column_path
+from raygnn.data.cache import build_once
+from raygnn.data.edge_types import EdgeType, edge_type_name
+from raygnn.data.pagerank_kernels import push_all
+from raygnn.errors import DataError
+
+#: The column of the edges that holds the PageRank of the neighbor.
+PAGERANK = "ppr"
+_FOLDER = "ppr"
+_VERSION = 1  # of what is kept; goes up when the same settings give other edges
+_SOURCES_AT_A_TIME = 16_384
+
+
+@dataclass(frozen=True)
+class PagerankSettings:
+    """Which neighbors a node gets.
+
+    Attributes:
+        top_k: neighbors of a node, at most.
+        alpha: with which a walk starts again at each step.
+        epsilon: residual for each edge of a node below which it is not pushed on.
+    """
+
+    top_k: int
+    alpha: float
+    epsilon: float
+
+    @property
+    def name(self) -> str:
+        """Distinguishes what is kept of one graph."""
+        return f"{self.top_k}-{self.alpha!r}-{self.epsilon!r}-v{_VERSION}"
+
+
+def pagerank_graph(
+    bundle: Bundle,
+    settings: PagerankSettings,
+    progress: Callable[[str], None] = lambda line: None,
+) -> Bundle:
+    """The same nodes, each with in-edges from the nodes of the most personalised PageRank.
+
+    Walks go against the edges, from a node to those that it takes messages from, parallel edges as
+    often as they are. A node is not its own neighbor. The column `ppr` of the edges is the
+    neighbor's PageRank, short of it by what forward push has not pushed on.
+
+    Made once on a node, when they are first asked for, kept beside the bundle, and mapped.
+
+    Args:
+        progress: receives a line before the edges are made.
+    Raises:
+        DataError: the graph has several types of nodes or edges.
+        ResourceError: the edges cannot be kept.
+    Source: PPRGo, arXiv:2007.01570; GDC, arXiv:1911.05485.
+    """
+    if len(bundle.node_types) != 1 or len(bundle.edge_types) != 1:
+        shown = [edge_type_name(edge_type) for edge_type in bundle.edge_types]
+        raise DataError(
+            "sampling.ppr is invalid: a walk goes along one edge type within one node type, and "
+            f"the graph has node types {bundle.node_types} and edge types {shown}. Leave it out.",
+            id="sampling-ppr-types",
+        )
+    (edge_type,) = bundle.edge_types
+
+    def build(folder: Path) -> None:
+        progress(f"personalised PageRank of {bundle.num_nodes(edge_type[0]):,} nodes")
+        _build(bundle, edge_type, settings, folder)
+
+    folder = build_once(
+        bundle._derived / _FOLDER / f"{edge_type_name(edge_type)}.{settings.name}",
+        build,
+        "personalised PageRank",
+    )
+    return _PagerankGraph(bundle, settings, folder)
+
+
+class _PagerankGraph(Bundle):
+    """See `pagerank_graph`."""
+
+    def __init__(self, bundle: Bundle, settings: PagerankSettings, folder: Path) -> None:
+        self._whole, self._settings, self._edge_folder = bundle, settings, folder
+        (edge,) = bundle._edges.values()
+        info = ColumnInfo(PAGERANK, "weight", "float32", ())
+        num_edges = int(np.load(folder / INDPTR, mmap_mode="r")[-1])
+        made = replace(edge, num_edges=num_edges, directed=True, columns=(info,), reverse=None)
+        record = replace(bundle._record, edges=(made,))
+        super().__init__(bundle.path, record)
+        self._derived = folder
+
+    def __reduce__(self) -> tuple[Callable[..., Bundle], tuple[Any, ...]]:
+        return pagerank_graph, (self._whole, self._settings)
+
+    def of_types(self, node_types: Sequence[str], edge_types: Sequence[EdgeType]) -> Bundle:
+        """See `Bundle`; of a graph of one type there is only the whole."""
+        whole = self._whole.of_types(node_types, edge_types)
+        return _PagerankGraph(whole, self._settings, self._edge_folder)
+
+    def _folder(self, type_: str | EdgeType) -> Path:
+        return super()._folder(type_) if isinstance(type_, str) else self._edge_folder
+
+
+def _build(bundle: Bundle, edge_type: EdgeType, settings: PagerankSettings, folder: Path) -> None:
+    csc, num_nodes = bundle.csc(edge_type), bundle.num_nodes(edge_type[0])
+    given = (settings.top_k, settings.alpha, settings.epsilon)
+
+    def ranked(sources: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        neighbors = np.empty((len(sources), settings.top_k), csc.indices.dtype)
+        weights = np.empty(neighbors.shape, np.float32)
+        counts = np.empty(len(sources), np.int64)
+        slots = np.zeros(num_nodes, np.int32)
+        push_all(csc.indptr, csc.indices, sources, given, slots, neighbors, weights, counts)
+        kept = np.arange(settings.top_k) < counts[:, None]
+        return counts, neighbors[kept], weights[kept]
+
+    pieces = [
+        np.arange(first, min(first + _SOURCES_AT_A_TIME, num_nodes))
+        for first in range(0, num_nodes, _SOURCES_AT_A_TIME)
+    ]
+    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+        found = list(pool.map(ranked, pieces))
+    indptr = np.zeros(num_nodes + 1, np.int64)
+    np.cumsum(np.concatenate([np.empty(0, np.int64), *(part[0] for part in found)]), out=indptr[1:])
+    num_edges = int(indptr[-1])
+    create_array(folder / INDPTR, indptr.shape, np.int64)
+    open_array(folder / INDPTR, "r+")[:] = indptr
+    for path, number, dtype in (
+        (folder / INDICES, 1, csc.indices.dtype),
+        (column_path(folder, PAGERANK), 2, np.float32),
+    ):
+        create_array(path, (num_edges,), dtype)
+        out = open_array(path, "r+")
+        for part, start in zip(found, indptr[:-1:_SOURCES_AT_A_TIME], strict=True):
+            out[start : start + len(part[number])] = part[number]

@@ -1,0 +1,107 @@
+"""Runs whose neighborhoods are those of the most personalised PageRank."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import raygnn.train
+from raygnn.config import load_config
+from raygnn.data.synthetic.generators import synthetic_tables
+from raygnn.data.tables.graph_tables import write_tables
+from tests.errors import raises
+from tests.small_runs import (
+    check_resumed_bits,
+    run_rank,
+    small_bundle,
+    small_config,
+    trained_weights,
+)
+
+PPR = {"ppr": {"top_k": 8}}
+
+
+@pytest.fixture(scope="module")
+def bundle_path(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return str(small_bundle(tmp_path_factory.mktemp("graph")).path)
+
+
+@pytest.fixture(scope="module")
+def tables(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Classes that neighbors share, and hardly a feature shows."""
+    settings = {"num_nodes": 600, "num_classes": 3, "noise": 4, "homophily": 0.9, "seed": 1}
+    folder = tmp_path_factory.mktemp("graph")
+    return write_tables(synthetic_tables("planted_partition", **settings), str(folder / "tables"))
+
+
+def _config(folder: Path, **changes: Any) -> dict[str, Any]:
+    settings = {
+        "sampling": PPR,
+        "training__max_epochs": 15,
+        "optimizer": {"type": "Adam", "args": {"lr": 0.02}},
+        "metrics": [{"type": "accuracy"}],
+        "scaling__num_workers": 0,
+    }
+    return small_config(folder, **{**settings, **changes})
+
+
+def test_fanouts_follow_unless_they_are_set():
+    assert load_config({"sampling": {"ppr": {}}}).config.sampling.fanouts == [-1]
+    given = load_config({"sampling": {"ppr": {}, "fanouts": [5, 3]}}).config
+    assert given.sampling.fanouts == [5, 3]
+    assert load_config({"sampling": {}}).config.sampling.fanouts == [15, 10]
+
+
+def test_neighbors_of_neighbors_help_in_one_hop(tmp_path, tables):
+    alone = {"sampling": {"fanouts": [1]}, "model": {"type": "MLP", "args": {"num_layers": 1}}}
+    own = raygnn.train.fit(_config(tmp_path / "own", data__uri=tables, **alone)).metrics
+    ppr = raygnn.train.fit(_config(tmp_path / "ppr", data__uri=tables)).metrics
+    assert ppr["test/accuracy"] > own["test/accuracy"] + 0.1
+
+
+@pytest.mark.parametrize("kind", [None, "labor"])
+def test_models_are_saved_and_infer_over_the_same_neighborhoods(tmp_path, tables, kind):
+    sampling = {**PPR, "type": kind, "fanouts": [-1, 4], "weight": "ppr"}
+    changes = {"sampling": sampling, "training__max_epochs": 2, "training__eval": "exact"}
+    model = {"type": "GCN", "args": {"hidden_channels": 8}}
+    task = {"type": "node_classification", "args": {"edge_weight": "ppr"}}
+    config = _config(tmp_path, data__uri=tables, model=model, task=task, **changes)
+    result = raygnn.train.fit(config)
+    exact = raygnn.load(str(tmp_path / "run")).open(tables)
+    found = exact.predict(what="probabilities")["probability"]
+    again = result.model.open(tables).predict(what="probabilities")["probability"]
+    np.testing.assert_array_equal(found, again)
+    evaluated = result.model.evaluate(tables, split="test")
+    assert evaluated["accuracy"] == pytest.approx(result.metrics["test/accuracy"])
+
+
+def test_workers_agree(ranks, bundle_path, tmp_path):
+    runs = []
+    for size in (1, 2, 3):
+        changes = {"scaling__num_workers": size, "training__max_epochs": 2}
+        config = _config(tmp_path / str(size), training__global_batch_size=96, **changes)
+        ranks.run(run_rank, size, config, bundle_path)
+        history = (tmp_path / str(size) / "run" / "history.jsonl").read_text().splitlines()
+        runs.append((trained_weights(config), [json.loads(row)["train/loss"] for row in history]))
+    for weights, losses in runs[1:]:
+        for name, tensor in runs[0][0].items():
+            torch.testing.assert_close(weights[name], tensor, rtol=1e-4, atol=1e-5)
+        assert losses == pytest.approx(runs[0][1], rel=1e-4)
+
+
+def test_resumed_runs_end_with_the_same_bits(ranks, bundle_path, tmp_path):
+    def config(folder: Path, **changes: Any) -> dict[str, Any]:
+        return _config(folder, scaling__num_workers=2, **changes)
+
+    check_resumed_bits(ranks, config, tmp_path, bundle_path)
+
+
+def test_links_are_refused(tmp_path, tables):
+    task = {"type": "link_prediction"}
+    with raises("sampling-ppr-links", "sampling.ppr"):
+        raygnn.train.fit(_config(tmp_path, data__uri=tables, task=task, metrics=[]))
