@@ -67,7 +67,9 @@ def test_rmat_edges_drawn_in_pieces_are_those_drawn_at_once():
 def test_neighborhoods(harness, work):
     importlib.import_module("neighborhoods").main(["--work", str(work)])
     rows = rows_of(work, "neighborhoods")
-    assert 0 < rows["nodes of a batch, labor"]["value"] <= rows["nodes of a batch, uniform"]["value"]
+    assert (
+        0 < rows["nodes of a batch, labor"]["value"] <= rows["nodes of a batch, uniform"]["value"]
+    )
     assert rows["step, labor"]["value"] > 0
     assert rows["personalised PageRank"]["note"].endswith("from 400 nodes")
 
