@@ -79,7 +79,8 @@ def _parser() -> argparse.ArgumentParser:
         "--method",
         choices=get_args(Method),
         default="hash",
-        help="hash of the original id (default), or runs of rows of each node table",
+        help="hash of the original id (default), runs of rows of each node table, or ldg: where "
+        "neighbors are",
     )
     parser.add_argument("--on-error", choices=["fail", "drop"], default="fail", help="of bad rows")
     parser.add_argument("--undirected", action="store_true", help="as data.undirected")

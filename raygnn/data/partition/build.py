@@ -56,6 +56,7 @@ from raygnn.data.manifest import Manifest, manifest_folder
 from raygnn.data.partition import edge_steps, node_steps
 from raygnn.data.partition.edge_steps import ARRAYS, EdgePiece, ReadEdges, SortEdges
 from raygnn.data.partition.ids import Bucket, BucketedIds
+from raygnn.data.partition.ldg import AssignParts, assign_parts
 from raygnn.data.partition.node_steps import Method, PlacedPiece, ReadPiece, findings_of
 from raygnn.data.partition.record import (
     RECORD_NAME,
@@ -69,6 +70,7 @@ from raygnn.data.partition.steps import Done, Steps, building
 from raygnn.errors import DataError
 
 _WORK = "work"
+_Read = dict[str, list[tuple[ReadPiece, NodeResult]]]
 
 
 @dataclass(frozen=True)
@@ -78,7 +80,7 @@ class Partitioning:
     Attributes:
         num_parts: of each node type; a part may have no nodes of a small type.
         method: `hash` gives a node the part of the hash of its original id, `range` cuts each node
-            table into runs of rows.
+            table into runs of rows, `ldg` puts nodes where their neighbors are.
     """
 
     num_parts: int
@@ -174,12 +176,31 @@ class _Nodes:
 
     Attributes:
         first_ids: first dense id of each part, and the number of nodes.
+        dense: folders of the dense ids by row, of each piece.
     """
 
     plan: NodePlan
     pieces: tuple[PlacedPiece, ...]
     ids: BucketedIds
     first_ids: tuple[int, ...]
+    dense: tuple[Path, ...]
+
+
+@dataclass(frozen=True)
+class _Assigned:
+    """Parts that nodes have been given one by one.
+
+    Attributes:
+        parts: folder of `assign_parts`.
+        dense: by node type, folders of the dense ids that it knows nodes by, of each piece.
+    """
+
+    parts: Path
+    dense: Mapping[str, tuple[Path, ...]]
+
+    def of_piece(self, name: str, number: int) -> tuple[Path, Path]:
+        """See `PlaceNodes.assigned`."""
+        return self.parts, self.dense[name][number]
 
 
 @dataclass(frozen=True)
@@ -199,17 +220,23 @@ class _Sorted:
 
 @dataclass(frozen=True)
 class _Build:
-    """One run of all steps."""
+    """One run of all steps.
+
+    Attributes:
+        stage: folder of the steps that number nodes and read edges, where these are done twice.
+    """
 
     plan: GraphPlan
     how: Partitioning
     steps: Steps
     context: BuildContext
     fingerprint: str
+    stage: str = ""
 
     def run(self, folder: Path) -> PartitionRecord:
         self._check_no_labels_of_edges()
-        nodes = self._number(self._read_nodes())
+        read = self._read_nodes()
+        nodes = self._number(read, self._assigned(read) if self.how.method == "ldg" else None)
         gathered = {name: self._gather(name, found) for name, found in nodes.items()}
         reads = [self._read_edges(plan, nodes) for plan in self._tables_of_edges]
         self._report_edges(reads)
@@ -246,7 +273,7 @@ class _Build:
     def _parts(self) -> range:
         return range(self.how.num_parts)
 
-    def _read_nodes(self) -> dict[str, list[tuple[ReadPiece, NodeResult]]]:
+    def _read_nodes(self) -> _Read:
         pieces = {name: cut_table(table) for name, table in self.plan.node_tables.items()}
         num_rows = sum(table.num_rows for table in self.plan.node_tables.values())
         self.context.progress(f"partition: reading {num_rows:,} nodes of {len(pieces)} type(s)")
@@ -273,8 +300,22 @@ class _Build:
         tasks = [node_steps.IndexBucket(plan, pieces, b, self.context.drop) for b in self._parts]
         return self.steps.run(f"ids/{name}", node_steps.index_bucket, tasks, f"ids of {name}")
 
-    def _number(self, read: dict[str, list[tuple[ReadPiece, NodeResult]]]) -> dict[str, _Nodes]:
-        placed = {name: self._place(name, found) for name, found in read.items()}
+    def _assigned(self, read: _Read) -> _Assigned:
+        """The parts of all nodes by `ldg`, from the edges between nodes numbered by row."""
+        by_row = replace(self, how=replace(self.how, method="range"), stage="rows/")
+        nodes = by_row._number(read)
+        edges = tuple(
+            (plan.edge_type[0], plan.edge_type[2], tuple(one.folder for one in done))
+            for plan in self.plan.edges
+            for done in [by_row._read_edges(plan, nodes)]
+        )
+        num_nodes = {name: found.first_ids[-1] for name, found in nodes.items()}
+        task = AssignParts(num_nodes, edges, self.how.num_parts)
+        (done,) = self.steps.run("ldg", assign_parts, [task], "parts by neighbors")
+        return _Assigned(done.folder, {name: found.dense for name, found in nodes.items()})
+
+    def _number(self, read: _Read, assigned: _Assigned | None = None) -> dict[str, _Nodes]:
+        placed = {name: self._place(name, found, assigned) for name, found in read.items()}
         num_nodes = sum(piece.part_starts[-1] for found in placed.values() for piece in found)
         if num_nodes < self.how.num_parts:
             raise DataError(
@@ -284,15 +325,25 @@ class _Build:
             )
         return {name: self._join(name, found) for name, found in placed.items()}
 
-    def _place(self, name: str, read: Sequence[tuple[ReadPiece, NodeResult]]) -> list[PlacedPiece]:
+    def _place(
+        self,
+        name: str,
+        read: Sequence[tuple[ReadPiece, NodeResult]],
+        assigned: _Assigned | None,
+    ) -> list[PlacedPiece]:
         num_rows = self.plan.node_tables[name].num_rows
         indexed = self._index(name, read) if self.context.drop else []
         buckets = tuple(one.folder for one in indexed)
+        given = (self.how.method, self.how.num_parts, num_rows, buckets, name)
         tasks = [
-            node_steps.PlaceNodes(piece, self.how.method, self.how.num_parts, num_rows, buckets)
-            for piece, _ in read
+            node_steps.PlaceNodes(
+                piece, *given, None if assigned is None else assigned.of_piece(name, number)
+            )
+            for number, (piece, _) in enumerate(read)
         ]
-        done = self.steps.run(f"place/{name}", node_steps.place_nodes, tasks, f"parts of {name}")
+        done = self.steps.run(
+            f"{self.stage}place/{name}", node_steps.place_nodes, tasks, f"parts of {name}"
+        )
         num_dropped = sum(one.result["num_dropped"] for one in done)
         if num_dropped == num_rows:
             raise DataError(
@@ -300,7 +351,7 @@ class _Build:
                 f"{num_rows:,} rows.",
                 id="nodes-all-dropped",
             )
-        if num_dropped:
+        if num_dropped and not self.stage:
             self.context.progress(f"partition: dropped {num_dropped:,} nodes of type {name!r}")
         return [
             PlacedPiece(piece, one.folder, tuple(one.result["part_starts"]), result)
@@ -316,13 +367,16 @@ class _Build:
             for piece, first in zip(placed, first_of_piece.tolist(), strict=True)
         ]
         numbered = self.steps.run(
-            f"number/{name}", node_steps.number_nodes, numbering, f"dense ids of {name}"
+            f"{self.stage}number/{name}", node_steps.number_nodes, numbering, f"dense ids of {name}"
         )
         pieces = tuple(piece.read for piece in placed)
         dense = tuple(one.folder for one in numbered)
         joins = [node_steps.JoinBucket(pieces, dense, bucket) for bucket in self._parts]
         joined = self.steps.run(
-            f"join/{name}", node_steps.join_bucket, joins, f"dense ids of {name} by hash"
+            f"{self.stage}join/{name}",
+            node_steps.join_bucket,
+            joins,
+            f"dense ids of {name} by hash",
         )
         indexed = self._index(name, [(piece.read, piece.result) for piece in placed])
         buckets = tuple(
@@ -330,7 +384,8 @@ class _Build:
             for ids, one in zip(indexed, joined, strict=True)
         )
         plan = self.plan.nodes[name]
-        return _Nodes(plan, tuple(placed), BucketedIds(buckets), tuple(first_ids.tolist()))
+        first = tuple(first_ids.tolist())
+        return _Nodes(plan, tuple(placed), BucketedIds(buckets), first, dense)
 
     def _names(self, nodes: _Nodes) -> dict[str, tuple[str, ...]]:
         results = [piece.result for piece in nodes.pieces]
@@ -360,7 +415,7 @@ class _Build:
             for piece in cut_table(self.plan.tables[plan.table])
         ]
         return self.steps.run(
-            f"read/{plan.folder}", edge_steps.read_edges, tasks, f"reading {plan.name}"
+            f"{self.stage}read/{plan.folder}", edge_steps.read_edges, tasks, f"reading {plan.name}"
         )
 
     def _report_edges(self, reads: Sequence[Sequence[Done]]) -> None:

@@ -26,8 +26,9 @@ from raygnn.data.ingest.findings import MAX_EXAMPLES, Finding
 from raygnn.data.ingest.node_tasks import BAD, NO_ID, NodePlan, NodeResult, NodeTask, convert_nodes
 from raygnn.data.ingest.pieces import Piece
 from raygnn.data.partition.ids import DENSE, bucket_of, read_ids, write_ids
+from raygnn.data.partition.ldg import parts_path
 
-Method = Literal["hash", "range"]
+Method = Literal["hash", "range", "ldg"]
 
 # Rows in the order of their bucket or part; those of one follow each other, ascending.
 _BY_BUCKET = "by_bucket.npy"
@@ -132,6 +133,7 @@ class PlaceNodes:
     Attributes:
         num_rows: of the whole table.
         buckets: folders of the buckets, with their duplicates, where bad rows are dropped.
+        assigned: of `ldg`, folder of the parts by earlier dense id, and of these ids by row.
     """
 
     read: ReadPiece
@@ -139,6 +141,8 @@ class PlaceNodes:
     num_parts: int
     num_rows: int
     buckets: tuple[Path, ...]
+    node_type: str
+    assigned: tuple[Path, Path] | None = None
 
 
 def place_nodes(task: PlaceNodes, folder: Path) -> dict[str, Any]:
@@ -152,6 +156,10 @@ def place_nodes(task: PlaceNodes, folder: Path) -> dict[str, Any]:
     if task.method == "hash":
         for number in range(task.num_parts):
             part[task.read.rows_of_bucket(number)] = number
+    elif task.assigned is not None:
+        parts, dense = task.assigned
+        of_kept = open_array(dense / DENSE, "r")[kept]
+        part[kept] = open_array(parts_path(parts, task.node_type), "r")[of_kept]
     else:
         part = np.arange(rows.start, rows.stop) * task.num_parts // task.num_rows
     chosen = np.flatnonzero(kept)
