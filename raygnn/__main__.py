@@ -20,6 +20,7 @@ COMMANDS = {
     "prepare": "make graph tables from files of others, or a draft of graph.yaml",
     "partition": "write graph tables as parts of a partitioned graph",
     "doctor": "check this machine, its packages, a cluster, a folder or bucket",
+    "completion": "print what completes commands in bash or zsh",
     "version": "print the version",
 }
 HELP = """\
@@ -46,7 +47,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     given = list(sys.argv[1:] if argv is None else argv)
     command, rest = (given[0], given[1:]) if given else ("--help", [])
     if command in ("--help", "-h", "help"):
-        lines = "\n".join(f"  {name:<10}{what}" for name, what in COMMANDS.items())
+        lines = "\n".join(f"  {name:<12}{what}" for name, what in COMMANDS.items())
         print(HELP.format(commands=lines), end="")
         return 0
     if command in ("version", "--version"):

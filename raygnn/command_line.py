@@ -18,10 +18,28 @@ from raygnn.errors import ConfigError, RaygnnError
 from raygnn.loops.signals import Terminated, signals_as_interrupts
 
 
-def config_parser(prog: str, usage: str) -> argparse.ArgumentParser:
+def command_parser(prog: str, usage: str, examples: str) -> argparse.ArgumentParser:
+    """A parser whose help ends with examples; unknown arguments are keys of the config.
+
+    Args:
+        usage: arguments, an empty line, and what the command does.
+        examples: a command on each line.
+    """
+    lines = "".join(f"  {line}\n" for line in examples.strip().splitlines())
+    return argparse.ArgumentParser(
+        prog=prog,
+        usage=usage,
+        epilog=f"examples:\n{lines}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+
+
+def config_parser(prog: str, usage: str, examples: str) -> argparse.ArgumentParser:
     """A parser of the options; unknown arguments are CONFIG and its overrides."""
-    parser = argparse.ArgumentParser(prog=prog, usage=usage, allow_abbrev=False)
-    parser.add_argument("--print-config", action="store_true", help="print all keys and stop")
+    parser = command_parser(prog, usage, examples)
+    instead = parser.add_argument_group("instead of a run")
+    instead.add_argument("--print-config", action="store_true", help="print all keys and stop")
     add_allow_module(parser)
     add_output_options(parser)
     return parser
@@ -29,8 +47,9 @@ def config_parser(prog: str, usage: str) -> argparse.ArgumentParser:
 
 def add_output_options(parser: argparse.ArgumentParser) -> None:
     """Adds `--quiet` and `--log-format`."""
-    parser.add_argument("--quiet", action="store_true", help="print warnings and errors only")
-    parser.add_argument(
+    group = parser.add_argument_group("what is printed")
+    group.add_argument("--quiet", action="store_true", help="print warnings and errors only")
+    group.add_argument(
         "--log-format",
         choices=["text", "json"],
         help="text: a line for each event, on a terminal too, where training else shows a live "

@@ -161,13 +161,20 @@ def _place(uri: str) -> Finding:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Prints the findings; 1 where something fails."""
+    return _report(findings(build_parser().parse_args(argv).uri), show)
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The options of the command line."""
     parser = argparse.ArgumentParser(
         prog="raygnn doctor",
         description="Checks Python, packages, cores, memory, GPU, cache, cluster, and the places "
         "that are given, and says what to set.",
+        epilog="examples:\n  raygnn doctor\n  raygnn doctor gs://bucket/runs /mnt/shared/runs",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("uri", nargs="*", help="folder or bucket that runs are to write to")
-    return _report(findings(parser.parse_args(argv).uri), show)
+    return parser
 
 
 def _report(found: Iterator[Finding], write: Callable[[str], None]) -> int:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from raygnn.command_line import (
     add_allow_module,
     add_output_options,
+    command_parser,
     exit_process,
     exit_status_of,
     printing_as,
@@ -47,6 +48,12 @@ a new folder; both may be any fsspec URI. --data.uri, or another key of data, na
 keys of data, sampling, loader, training and scaling are set as in raygnn.train:
 --scaling.num_workers 2, --loader.eval_batch_size 4096, --training.eval exact. --metrics all judges
 the model on a labelled graph instead, --probe its embeddings. See docs/inference.md.
+"""
+_EXAMPLES = """
+raygnn infer runs/papers --data.uri graph --out out/predictions
+raygnn infer runs/papers --data.uri graph --metrics test
+raygnn infer runs/shop --data.uri graph --top-k 10 --anchors users.csv --out out/top
+raygnn infer runs/shop --data.uri graph --new-nodes today --out out/new
 """
 
 
@@ -242,7 +249,7 @@ def _infer(
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command line and returns its exit status, as `raygnn.train` does."""
-    options, rest = _parser().parse_known_args(argv)
+    options, rest = build_parser().parse_known_args(argv)
     with printing_as(options):
         return exit_status_of(lambda: _run(options, rest), interrupted="nothing was written")
 
@@ -352,11 +359,10 @@ def _check_together(options: argparse.Namespace) -> None:
         )
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m raygnn.infer", usage=_USAGE, allow_abbrev=False
-    )
-    add = parser.add_argument
+def build_parser() -> argparse.ArgumentParser:
+    """The options of the command line."""
+    parser = command_parser("python -m raygnn.infer", _USAGE, _EXAMPLES)
+    add = parser.add_argument_group("what to write").add_argument
     add("--out", metavar="URI", help="folder to write, any fsspec URI")
     add("--what", help=f"{', '.join(WHAT)} (default: by the task)")
     add(
@@ -378,6 +384,7 @@ def _parser() -> argparse.ArgumentParser:
         help="print metrics as JSON instead, of a linear probe of the embeddings",
     )
     add("--label", metavar="NAME", help="label column of --probe (default: the only one)")
+    add = parser.add_argument_group("neighbors").add_argument
     add("--top-k", type=int, metavar="K", help="write the K best targets of each anchor instead")
     add("--anchors", metavar="FILE", help="Parquet or CSV file of ids, any fsspec URI")
     add("--anchors-column", metavar="NAME", help="default: the only column, or id")
@@ -386,6 +393,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--targets", metavar="TYPE", help="node type of the neighbors (default: the task's)")
     add("--filter-known", action="store_true", help="leave out known links of the anchor")
     add("--score", help=f"{' or '.join(SCORES)} (default: decoder with --edge-type)")
+    add = parser.add_argument_group("how").add_argument
     add("--as-of", metavar="TIME", help="date or number, for temporal models (default: latest)")
     add("--rows-per-file", type=int, default=65_536, metavar="N", help="default: 65536")
     add(

@@ -26,7 +26,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     0, 1 (failed), 2 (wrong input), or 130 and 143: Ctrl-C or SIGTERM stopped it, and a second start
     resumes it.
     """
-    args = _parser().parse_args(argv)
+    args = build_parser().parse_args(argv)
     return exit_status_of(
         lambda: _run(args), interrupted="the same command resumes with the tasks that are left"
     )
@@ -68,9 +68,14 @@ def _balance(counts: Sequence[int]) -> str:
     return f"{max(counts) * len(counts) / total:.2f}" if total else "-"
 
 
-def _parser() -> argparse.ArgumentParser:
+def build_parser() -> argparse.ArgumentParser:
+    """The options of the command line."""
     parser = argparse.ArgumentParser(
-        prog="python -m raygnn.partition", description=_DESCRIPTION, allow_abbrev=False
+        prog="python -m raygnn.partition",
+        description=_DESCRIPTION,
+        epilog="example:\n  raygnn partition graph --parts 8 --out parts",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
     )
     parser.add_argument("source", metavar="SOURCE", help="folder with graph.yaml, any fsspec URI")
     parser.add_argument("--parts", type=int, required=True, metavar="P", help="number of parts")

@@ -39,9 +39,18 @@ _EDGE_LIST_OPTIONS = {
 }  # fmt: skip
 
 
+_EXAMPLES = """\
+examples:
+  raygnn prepare draft my_tables
+  raygnn prepare npz cora.npz --out graphs/cora
+  raygnn prepare csv --edges edges.csv --labels target.csv --label page_type --out graphs/pages
+  raygnn prepare synthetic shop --out graphs/shop
+"""
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command line; returns the exit status."""
-    args = _parser().parse_args(argv)
+    args = build_parser().parse_args(argv)
     try:
         args.run(args)
     except RaygnnError as error:
@@ -197,10 +206,13 @@ def _next_command(out_uri: str, tables: GraphTables) -> str:
     return f"python -m raygnn.train CONFIG.yaml --data.uri {shlex.quote(redact(out_uri))}{splits}"
 
 
-def _parser() -> argparse.ArgumentParser:
+def build_parser() -> argparse.ArgumentParser:
+    """The options of the command line."""
     parser = argparse.ArgumentParser(
         prog="python -m raygnn.prepare",
         description="Writes a graph as tables to train on: graph.yaml and Parquet shards.",
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")

@@ -40,7 +40,7 @@ def write_report(
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command line and returns its exit status, as `raygnn.train` does."""
-    options = _parser().parse_args(argv)
+    options = build_parser().parse_args(argv)
     return exit_status_of(lambda: _run(options), interrupted="nothing was written")
 
 
@@ -48,7 +48,8 @@ def _run(options: argparse.Namespace) -> None:
     say(f"report {write_report(options.runs, options.out)}")
 
 
-def _parser() -> argparse.ArgumentParser:
+def build_parser() -> argparse.ArgumentParser:
+    """The options of the command line."""
     parser = argparse.ArgumentParser(
         prog="python -m raygnn.report",
         epilog=_EXAMPLES,

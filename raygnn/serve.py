@@ -11,7 +11,7 @@ from os import PathLike, fspath
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from raygnn.command_line import add_allow_module, exit_process, exit_status_of
+from raygnn.command_line import add_allow_module, command_parser, exit_process, exit_status_of
 from raygnn.console import say
 from raygnn.data.filesystem import absolute
 from raygnn.errors import ConfigError
@@ -26,6 +26,10 @@ Answers predictions, embeddings, scores of pairs and top-k neighbors over HTTP u
 MODEL is the folder of a finished run or of an exported model; it and the graph may be any fsspec
 URI. The keys of data, sampling, loader and training are set as in raygnn.infer. The page
 http://HOST:PORT/docs lists the requests. See docs/serving.md.
+"""
+_EXAMPLES = """
+raygnn serve runs/papers --graph graph
+raygnn serve runs/shop --graph gs://bucket/graph --precomputed --replicas 4 --host 0.0.0.0
 """
 
 
@@ -124,7 +128,7 @@ def _answers(
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command line and returns its exit status, as `raygnn.train` does."""
-    options, rest = _parser().parse_known_args(argv)
+    options, rest = build_parser().parse_known_args(argv)
     return exit_status_of(lambda: _run(options, rest), interrupted="the server is stopped")
 
 
@@ -156,11 +160,10 @@ def _run(options: argparse.Namespace, rest: Sequence[str]) -> None:
         threading.Event().wait()  # until a signal
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m raygnn.serve", usage=_USAGE, allow_abbrev=False
-    )
-    add = parser.add_argument
+def build_parser() -> argparse.ArgumentParser:
+    """The options of the command line."""
+    parser = command_parser("python -m raygnn.serve", _USAGE, _EXAMPLES)
+    add = parser.add_argument_group("the server").add_argument
     add("--graph", metavar="URI", help="graph whose nodes are asked for, any fsspec URI")
     add("--host", default="127.0.0.1", help="default: 127.0.0.1; 0.0.0.0 answers other machines")
     add("--port", type=int, default=8000, help="default: 8000")
@@ -173,6 +176,7 @@ def _parser() -> argparse.ArgumentParser:
         metavar="N",
         help="requests that wait; further ones get status 429 (default: 200)",
     )
+    add = parser.add_argument_group("answers").add_argument
     add("--precomputed", action="store_true", help="encode all nodes first, exactly")
     add("--as-of", metavar="TIME", help="date or number, for temporal models (default: latest)")
     add_allow_module(parser)

@@ -30,6 +30,13 @@ Trains the GNN that CONFIG describes (a YAML file, local or on any fsspec URI). 
 set on the command line: --model.args.hidden_channels 64, --sampling.fanouts.0 5, --losses!
 (deletes). docs/config-reference.md and --print-config list all keys.
 """
+_EXAMPLES = """
+raygnn train train.yaml --model.args.hidden_channels 64
+raygnn train train.yaml --dry-run
+raygnn train train.yaml --log-format json > train.jsonl
+raygnn train --print-schema > schema.json
+raygnn train --export runs/papers --out models/papers
+"""
 
 
 def fit(
@@ -78,7 +85,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     0, 1 (failed), 2 (wrong input), or 130 and 143: Ctrl-C or SIGTERM stopped the run, and a second
     start resumes it.
     """
-    options, rest = _parser().parse_known_args(argv)
+    options, rest = build_parser().parse_known_args(argv)
     with printing_as(options, live=True):
         return _exit_status(options, rest)
 
@@ -114,21 +121,23 @@ def _run(options: argparse.Namespace, rest: Sequence[str]) -> None:
     launch(loaded, dry_run=options.dry_run)
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = config_parser("python -m raygnn.train", _USAGE)
-    parser.add_argument("--print-schema", action="store_true", help="print the JSON Schema")
+def build_parser() -> argparse.ArgumentParser:
+    """The options of the command line."""
+    parser = config_parser("python -m raygnn.train", _USAGE, _EXAMPLES)
     parser.add_argument(
         "--dry-run",
         action="store_true",
         help="run some steps, validation and test, write and restore a checkpoint, keep nothing, "
         "and estimate time and memory of the whole run",
     )
-    parser.add_argument(
+    instead = parser.add_argument_group("print or export, and stop")
+    instead.add_argument("--print-schema", action="store_true", help="print the JSON Schema")
+    instead.add_argument(
         "--export",
         metavar="RUN_OR_CHECKPOINT",
         help="write the model of a run (its best weights) or of a checkpoint to --out, and stop",
     )
-    parser.add_argument("--out", metavar="FOLDER", help="folder for --export, any fsspec URI")
+    instead.add_argument("--out", metavar="FOLDER", help="folder for --export, any fsspec URI")
     return parser
 
 

@@ -25,6 +25,10 @@ python -m raygnn.tune CONFIG [--section.key value ...]
 Searches hyperparameters. CONFIG is a training config with a `tune` section, which lists what
 varies. Every trial is a separate run with its own workers. See docs/sweeps.md.
 """
+_EXAMPLES = """
+raygnn tune sweep.yaml --tune.num_samples 8
+raygnn report runs/sweep
+"""
 
 
 def sweep(
@@ -60,7 +64,7 @@ def sweep(
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command line and returns its exit status, as `raygnn.train` does."""
-    options, rest = config_parser("python -m raygnn.tune", _USAGE).parse_known_args(argv)
+    options, rest = build_parser().parse_known_args(argv)
     with printing_as(options):
         return exit_status_of(
             lambda: _run(options, rest),
@@ -74,6 +78,11 @@ def _run(options: argparse.Namespace, rest: Sequence[str]) -> None:
         show(loaded.saved_yaml())
         return
     sweep(rest[0], rest[1:], allow_modules=options.allow_module)
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The options of the command line."""
+    return config_parser("python -m raygnn.tune", _USAGE, _EXAMPLES)
 
 
 if __name__ == "__main__":

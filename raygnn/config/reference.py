@@ -46,6 +46,15 @@ def reference() -> str:
     return "\n".join(parts)
 
 
+def config_keys() -> list[str]:
+    """Every key by dotted path, of lists and components without what is in them."""
+    found = list(Config.model_fields)
+    for path, section in _subsections("", Config):
+        if "[]" not in path:
+            found += [f"{path.partition(' ')[0]}.{name}" for name in section.model_fields]
+    return list(dict.fromkeys(found))
+
+
 def _intro(section: type[Section]) -> list[str]:
     return [line.strip() for line in (section.__doc__ or "").strip().splitlines()] + [""]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 import tomllib
@@ -44,6 +45,53 @@ def test_a_command_is_its_module(capsys):
         command.main(["prepare", "--help"])
     assert ended.value.code == 0
     assert "draft" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", [n for n in command.COMMANDS if n != "version"])
+def test_every_command_shows_examples(name, capsys):
+    with pytest.raises(SystemExit) as ended:
+        command.main([name, "--help"])
+    assert ended.value.code == 0
+    shown = capsys.readouterr().out
+    assert re.search(rf"\nexamples?:\n(  .*\n)*  (source <\()?raygnn {name}", shown)
+
+
+def test_options_of_training_stand_in_groups(capsys):
+    with pytest.raises(SystemExit):
+        command.main(["train", "--help"])
+    shown = capsys.readouterr().out
+    groups = ["options:", "instead of a run:", "what is printed:", "print or export, and stop:"]
+    places = [shown.index(f"\n{group}\n") for group in groups]
+    assert places == sorted(places)
+
+
+def _completed(line: str, tmp_path: Path) -> list[str]:
+    """What bash offers at the end of a line."""
+    words = line.split(" ")
+    listed = " ".join(f"'{word}'" for word in words)
+    code = (
+        f"source {tmp_path / 'raygnn.bash'}; COMP_WORDS=({listed}); "
+        f"COMP_CWORD={len(words) - 1}; _raygnn; printf '%s\\n' \"${{COMPREPLY[@]}}\""
+    )
+    done = subprocess.run(["bash", "-c", code], capture_output=True, text=True, check=True)
+    assert done.stderr == ""
+    return done.stdout.split()
+
+
+def test_bash_completes_commands_options_and_keys(capsys, tmp_path):
+    assert command.main(["completion", "bash"]) == 0
+    (tmp_path / "raygnn.bash").write_text(capsys.readouterr().out)
+    assert _completed("raygnn t", tmp_path) == ["train", "tune"]
+    assert _completed("raygnn train x.yaml --dry", tmp_path) == ["--dry-run"]
+    keys = _completed("raygnn train x.yaml --loader.b", tmp_path)
+    assert "--loader.batch_size" in keys
+    assert all(key.startswith("--loader.b") for key in keys)
+    assert _completed("raygnn partition graph --loader.b", tmp_path) == []
+    assert _completed("raygnn train con", tmp_path) == []  # bash completes files by itself
+    assert "csv" in _completed("raygnn prepare c", tmp_path)
+    assert "--edges" in _completed("raygnn prepare csv --e", tmp_path)
+    assert command.main(["completion", "zsh"]) == 0
+    assert "bashcompinit" in capsys.readouterr().out
 
 
 def test_what_is_no_command_is_refused(capsys):

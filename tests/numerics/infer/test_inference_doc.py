@@ -97,6 +97,8 @@ def test_the_python_examples_run(folder):
 
 
 def test_the_page_names_every_option():
-    options = {name for action in raygnn.infer._parser()._actions for name in action.option_strings}
+    options = {
+        name for action in raygnn.infer.build_parser()._actions for name in action.option_strings
+    }
     missing = [name for name in options - {"-h", "--help", "--allow-module"} if name not in PAGE]
     assert not missing

@@ -63,7 +63,9 @@ def test_each_request_is_answered(node_model):
 
 
 def test_the_page_names_every_option():
-    options = {name for action in raygnn.serve._parser()._actions for name in action.option_strings}
+    options = {
+        name for action in raygnn.serve.build_parser()._actions for name in action.option_strings
+    }
     missing = [name for name in options - {"-h", "--help", "--allow-module"} if name not in PAGE]
     assert not missing
 
