@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pickle
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +20,7 @@ from raygnn.data.partition.record import PartitionRecord
 from raygnn.data.partition.whole import absolute_folder
 from raygnn.errors import DataError, RaygnnError, TrainingError
 from raygnn.runtime.node_bundle import BundlePlace, bundle_on_this_node
-from raygnn.sampling.parts import Answer, PartAnswers, PartitionedGraph, Question
+from raygnn.sampling.parts import Answer, MappedPart, PartAnswers, PartitionedGraph, Question
 
 if TYPE_CHECKING:
     from ray import ObjectRef
@@ -106,16 +106,48 @@ class _Awaited:
 
 @dataclass(frozen=True)
 class _PartClient:
-    """Asks the actor of a part; a `PartService`."""
+    """Asks the actor of a part; a `PartService`.
+
+    Attributes:
+        folder: of the partitioned graph.
+        node_id: the node that the actor was placed on.
+    """
 
     actor: ActorHandle
     number: int
     timeout_s: float
+    folder: Path
+    node_id: str
 
     def ask(self, question: Question, *given: Any) -> Answer:
         """See `PartService`."""
         reply = self.actor.answer.remote(question, pickle.dumps(given))
         return _Awaited(reply, self.number, self.timeout_s)
+
+
+def parts_of_this_node(graph: PartitionedGraph, outline_path: str) -> PartitionedGraph:
+    """The same graph, with the parts whose actors are on this node mapped by this process.
+
+    They are in the node's memory already, so nothing is held twice, and no message is waited for.
+
+    Args:
+        outline_path: of the graph, on this node.
+    Raises:
+        DataError: such a part is damaged.
+    """
+    here = ray.get_runtime_context().get_node_id()
+    services = (
+        MappedPart(service.folder, service.number, Path(outline_path))
+        if isinstance(service, _PartClient) and service.node_id == here
+        else service
+        for service in graph.services
+    )
+    return replace(graph, services=tuple(services))
+
+
+def _nodes_of(asked: Sequence[_Awaited]) -> list[str]:
+    """The node of each actor that was asked."""
+    return [answer.result() for answer in asked]
 
 
 @contextmanager
@@ -141,9 +173,12 @@ def part_actors(outline: Outline, config: Config) -> Iterator[PartitionedGraph]:
     actors = [start(folder, number, place) for number in range(record.num_parts)]
     try:
         asked = [_Awaited(a.node.remote(), i, timeout_s) for i, a in enumerate(actors)]
-        nodes = {answer.result() for answer in asked}
-        say(f"{record.num_parts} parts, each of an actor, on {len(nodes)} node(s)")
-        clients = (_PartClient(actor, i, timeout_s) for i, actor in enumerate(actors))
+        nodes = _nodes_of(asked)
+        say(f"{record.num_parts} parts, each of an actor, on {len(set(nodes))} node(s)")
+        clients = (
+            _PartClient(actor, number, timeout_s, folder, node)
+            for number, (actor, node) in enumerate(zip(actors, nodes, strict=True))
+        )
         yield PartitionedGraph(record, tuple(clients))
     finally:
         for actor in actors:

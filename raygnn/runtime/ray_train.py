@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from raygnn.config.run_section import Scaling
@@ -94,6 +95,14 @@ def _train_worker(job: TrainJob, context: WorkerContext) -> dict[str, Any]:
     run_and_sync_errors(
         lambda: check_folder_is_seen(job.folder, storage_path), "opening the run's folder"
     )
+    if job.parts is not None:
+        from raygnn.runtime.part_actors import parts_of_this_node
+
+        given, outline = job.parts, job.bundle_path
+        parts = run_and_sync_errors(
+            lambda: parts_of_this_node(given, outline), "mapping the parts of this node"
+        )
+        job = replace(job, parts=parts)
     return run_worker(job, context, [DashboardMetrics(job.folder.name)])
 
 

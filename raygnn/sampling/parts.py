@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
@@ -138,13 +140,10 @@ class PartAnswers:
 
 
 @dataclass(frozen=True)
-class _Known:
-    """An answer that is there."""
+class _Computed:
+    """An answer that is computed when it is waited for: after all other parts are asked."""
 
-    value: Any
-
-    def result(self) -> Any:
-        return self.value
+    result: Callable[[], Any]
 
 
 def map_parts(folder: str | os.PathLike[str], outline: Outline) -> PartitionedGraph:
@@ -177,5 +176,5 @@ class MappedPart:
         return MappedPart, self._given
 
     def ask(self, question: Question, *given: Any) -> Answer:
-        """See `PartService`; answers at once."""
-        return _Known(getattr(self._answers, question)(*given))
+        """See `PartService`."""
+        return _Computed(partial(getattr(self._answers, question), *given))

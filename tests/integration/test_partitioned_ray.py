@@ -21,6 +21,7 @@ from raygnn.data.partition.part import Outline
 from raygnn.data.partition.whole import open_partitioned
 from raygnn.loops.callbacks import Callback
 from raygnn.loops.engine import Engine
+from raygnn.runtime import part_actors as part_actors_module
 from raygnn.runtime.node_bundle import BundlePlace
 from raygnn.runtime.part_actors import PartActor, part_actors
 from tests.errors import raises
@@ -71,6 +72,15 @@ def parts(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return planted_parts(tmp_path_factory.mktemp("graph"), 2)
 
 
+@pytest.fixture
+def _elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Workers take no actor to be on their node, as in a cluster of several."""
+    named = part_actors_module._nodes_of
+    monkeypatch.setattr(
+        part_actors_module, "_nodes_of", lambda asked: ["elsewhere" for _ in named(asked)]
+    )
+
+
 def _run(
     parts: Path,
     folder: Path,
@@ -104,8 +114,17 @@ def _assert_as_in_memory(
     assert_equal_outcomes(folder / "parted" / "run", folder / "whole" / "run")
 
 
+def test_workers_map_the_parts_of_their_node(ranks: RankPool, parts: Path, tmp_path: Path) -> None:
+    noted = _run(parts, tmp_path, 1, LINKS)
+    assert noted[str(noted.pop("worker"))] == ["00000", "00001"]
+    assert str(os.getpid()) not in noted
+    assert sorted(noted.values()) == [["00000"], ["00000", "00001"], ["00001"]]
+    _assert_as_in_memory(parts, tmp_path, 1, ranks, LINKS)
+
+
+@pytest.mark.usefixtures("_elsewhere")
 @pytest.mark.parametrize("num_workers", [1, 2])
-def test_workers_get_the_bits_of_memory_and_map_no_part(
+def test_workers_get_the_bits_of_memory_and_map_no_part_of_another_node(
     ranks: RankPool, parts: Path, tmp_path: Path, num_workers: int
 ) -> None:
     noted = _run(parts, tmp_path, num_workers)
@@ -117,6 +136,7 @@ def test_workers_get_the_bits_of_memory_and_map_no_part(
     wait_until(lambda: not mapped_parts(parts), limit_s=30)  # the actors end with the run
 
 
+@pytest.mark.usefixtures("_elsewhere")
 @pytest.mark.parametrize("changes", [{}, LINKS], ids=["nodes", "links"])
 def test_a_part_that_is_killed_comes_back_and_no_step_is_lost(
     ranks: RankPool, parts: Path, tmp_path: Path, changes: dict[str, Any]
