@@ -46,7 +46,6 @@ def check_parts_suffice(config: Config, outline: Bundle) -> None:
 
     Args:
         outline: types and columns of the graph; it may be without rows.
-
     Raises:
         ConfigError: neighborhoods are sampled with timestamps on a graph of several types, of which
             one has no other as its reverse.
