@@ -78,6 +78,29 @@ def test_workers_agree(ranks, bundle_path, tmp_path, method):
             assert other["val/accuracy"] == pytest.approx(row["val/accuracy"], abs=0.04)
 
 
+@pytest.mark.parametrize(
+    ("method", "how"),
+    [
+        ("bgrl", {"scaling__shard": "full"}),
+        ("graphmae", {"scaling__shard": "full"}),
+        ("cca_ssg", {"scaling__shard": "full"}),
+        ("bgrl", {"scaling__gradients": "ddp"}),
+        ("cca_ssg", {"scaling__gradients": "ddp"}),
+    ],
+)
+def test_sharded_weights_and_overlapped_sums_train_the_same(
+    ranks, bundle_path, tmp_path, method, how
+):
+    """Also the copy of BGRL, whose weights are sharded as the encoder's are."""
+    found = []
+    for size, changes in ((1, {}), (2, how)):
+        config = _config(tmp_path / str(size), method, size, **changes)
+        ranks.run(run_rank, size, config, bundle_path)
+        found.append(trained_weights(config))
+    for name, tensor in found[0].items():
+        torch.testing.assert_close(found[1][name], tensor, rtol=1e-3, atol=1e-4)
+
+
 @pytest.mark.parametrize("method", ["cca_ssg", "bgrl", "graphmae"])
 def test_any_number_of_workers_gives_the_same_bits_on_the_whole_graph(
     ranks, bundle_path, tmp_path, method
