@@ -124,8 +124,7 @@ class Sampling(Section):
     ppr: PprSampling | None = Field(
         default=None,
         description="Take neighbors by personalised PageRank in place of the edges: each node has "
-        "in-edges from its `top_k`, with the PageRank in their column `ppr`. `weight` and "
-        "exact evaluation are then of these, and `fanouts` are [-1] if not set.",
+        "in-edges from its `top_k`, which `fanouts`, `weight: ppr` and exact evaluation are then of.",
     )
     disjoint: bool = Field(
         default=False,

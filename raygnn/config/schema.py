@@ -188,7 +188,6 @@ def fill_dependent_defaults(raw: Mapping[str, Any]) -> dict[str, Any]:
     for key, default in DEFAULT_COMPONENTS.items():
         filled[key] = _fill_component(filled.get(key, dict(default)), default)
     _let_batch_size_follow(filled)
-    _let_fanouts_follow(filled)
     return filled
 
 
@@ -210,13 +209,6 @@ def _let_batch_size_follow(filled: dict[str, Any]) -> None:
         return
     if training.get("global_batch_size") and training.get("accumulate_grad_batches"):
         filled["loader"] = {**loader, "batch_size": None}
-
-
-def _let_fanouts_follow(filled: dict[str, Any]) -> None:
-    """Neighborhoods by PageRank are of one hop, unless fanouts say otherwise."""
-    sampling = filled.get("sampling")
-    if isinstance(sampling, dict) and sampling.get("ppr") is not None and "fanouts" not in sampling:
-        filled["sampling"] = {**sampling, "fanouts": [-1]}
 
 
 Rule = Callable[["Config"], Iterable[Problem]]

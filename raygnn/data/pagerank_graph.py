@@ -19,7 +19,7 @@ from raygnn.data.edge_types import EdgeType, edge_type_name
 from raygnn.data.pagerank_kernels import push_all
 from raygnn.errors import DataError
 
-#: The column of the edges that holds the PageRank of the neighbor.
+#: The column of the edges that holds the PageRank of the neighbor, over the node's mean.
 PAGERANK = "ppr"
 _FOLDER = "ppr"
 _VERSION = 1  # of what is kept; goes up when the same settings give other edges
@@ -55,7 +55,8 @@ def pagerank_graph(
 
     Walks go against the edges, from a node to those that it takes messages from, parallel edges as
     often as they are. A node is not its own neighbor. The column `ppr` of the edges is the
-    neighbor's PageRank, short of it by what forward push has not pushed on.
+    neighbor's PageRank over the mean of the node's neighbors, so that factors on messages are 1 on
+    average; short of it by what forward push has not pushed on.
 
     Made once on a node, when they are first asked for, kept beside the bundle, and mapped.
 
@@ -123,7 +124,9 @@ def _build(bundle: Bundle, edge_type: EdgeType, settings: PagerankSettings, fold
         slots = np.zeros(num_nodes, np.int32)
         push_all(csc.indptr, csc.indices, sources, given, slots, neighbors, weights, counts)
         kept = np.arange(settings.top_k) < counts[:, None]
-        return counts, neighbors[kept], weights[kept]
+        mean = weights.sum(1, where=kept, keepdims=True) / np.maximum(counts, 1)[:, None]
+        relative = np.divide(weights, mean, where=kept, out=weights)
+        return counts, neighbors[kept], relative[kept].astype(np.float32)
 
     pieces = [
         np.arange(first, min(first + _SOURCES_AT_A_TIME, num_nodes))

@@ -11,7 +11,6 @@ import pytest
 import torch
 
 import raygnn.train
-from raygnn.config import load_config
 from raygnn.data.synthetic.generators import synthetic_tables
 from raygnn.data.tables.graph_tables import write_tables
 from tests.errors import raises
@@ -23,7 +22,7 @@ from tests.small_runs import (
     trained_weights,
 )
 
-PPR = {"ppr": {"top_k": 8}}
+PPR = {"ppr": {"top_k": 8}, "fanouts": [-1]}
 
 
 @pytest.fixture(scope="module")
@@ -48,13 +47,6 @@ def _config(folder: Path, **changes: Any) -> dict[str, Any]:
         "scaling__num_workers": 0,
     }
     return small_config(folder, **{**settings, **changes})
-
-
-def test_fanouts_follow_unless_they_are_set():
-    assert load_config({"sampling": {"ppr": {}}}).config.sampling.fanouts == [-1]
-    given = load_config({"sampling": {"ppr": {}, "fanouts": [5, 3]}}).config
-    assert given.sampling.fanouts == [5, 3]
-    assert load_config({"sampling": {}}).config.sampling.fanouts == [15, 10]
 
 
 def test_neighbors_of_neighbors_help_in_one_hop(tmp_path, tables):
