@@ -124,7 +124,7 @@ class Sampling(Section):
     ppr: PprSampling | None = Field(
         default=None,
         description="Take neighbors by personalised PageRank in place of the edges: each node has "
-        "in-edges from its `top_k`, which `fanouts`, `weight: ppr` and exact evaluation are then of.",
+        "in-edges from its `top_k`, which fanouts, `weight: ppr` and exact evaluation then read.",
     )
     disjoint: bool = Field(
         default=False,
