@@ -6,9 +6,18 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any
 
+import numpy as np
 import pytest
 
+from raygnn.config.data_section import HashSplit
 from raygnn.data.ingest.build_bundle import IngestOptions
+from raygnn.data.links.message_graph import Messages, message_graph
+from raygnn.data.links.split import LinkSplit
+from raygnn.data.partition.part import Outline
+from raygnn.loops.tasks.link_rules import with_reverses
+from raygnn.sampling import LocalGraphStore
+from raygnn.sampling.partitioned_stores import PartitionedGraphStore
+from raygnn.sampling.parts import map_parts
 from tests.partitioned_graphs import Parted, friends, shop
 
 HASH = {"type": "hash", "fractions": [0.6, 0.2, 0.2]}
@@ -95,3 +104,28 @@ def test_batches_are_those_of_the_graph_opened_whole(
 ) -> None:
     name, settings = CASES[case]
     graphs(name, num_parts).assert_same_batches(settings)
+
+
+@pytest.mark.parametrize("split", ["train", "val", "test"])
+@pytest.mark.parametrize("name", ["friends", "shop", "undirected"])
+def test_message_edges_are_those_of_the_graph_opened_whole(
+    graphs: Callable[..., Parted], name: str, split: Any
+) -> None:
+    graph = graphs(name, 3 if name == "shop" else 2)
+    edge_type = graph.whole.edge_types[0]
+    links = (LinkSplit(edge_type, rule=HashSplit(**HASH), disjoint_train_ratio=0.3),)
+    pairs = with_reverses(graph.whole, [edge_type])
+    outline = Outline.build(graph.parts, graph.parts.parent / "cache", pairs)
+    parts = map_parts(graph.parts, outline)
+    found = PartitionedGraphStore(outline, parts, Messages(links, split))
+    expected = LocalGraphStore(message_graph(graph.whole, links, split))
+    assert expected.num_edges(edge_type) < graph.whole.num_edges(edge_type)
+    for each in graph.whole.edge_types:
+        assert found.num_edges(each) == expected.num_edges(each)
+        for end, count in ((0, "neighbor_degrees"), (2, "degrees")):
+            nodes = np.arange(graph.whole.num_nodes(each[end]))
+            one, other = (getattr(store, count)(each, nodes) for store in (found, expected))
+            assert np.array_equal(one, other)
+        edges, wanted = found.adjacency(each), expected.adjacency(each)
+        span = slice(0, int(wanted.indptr[-1]))
+        assert np.array_equal(edges.indices[span], wanted.indices)
