@@ -160,7 +160,7 @@ def _trained(graph: Graph, tables: Path, sampling: dict[str, Any], seed: int, wo
         "loader": {"batch_size": 512},
         "model": {"type": "GraphSAGE", "args": {"hidden_channels": 64, "dropout": 0.3}},
         "metrics": [{"type": graph.metric}],
-        "training": {"max_epochs": 10, "eval": "exact"},
+        "training": {"max_epochs": 20, "eval": "exact"},
         "loggers": [],
         "scaling": {"num_workers": 0},
         "run": {"name": graph.tables, "storage_path": str(work / "runs"), "overwrite": True},
