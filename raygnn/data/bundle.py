@@ -30,6 +30,7 @@ from raygnn.data.bundle_record import (
 from raygnn.data.cache import build_once
 from raygnn.data.edge_types import EdgeType, edge_type_name, type_name
 from raygnn.data.id_map import BYTES, IDS, OFFSETS, IdMap
+from raygnn.data.paging import expect_random_reads, outgrows_memory
 from raygnn.errors import DataError
 
 _CSR = "csr"
@@ -119,6 +120,9 @@ class Bundle:
 
     Arrays are copy-on-write: what a process writes into them, no other sees. A bundle pickles as
     its path.
+
+    Attributes:
+        is_larger_than_memory: whether arrays are mapped for random reads; see `data/paging.py`.
     """
 
     def __init__(self, path: Path, record: BundleRecord) -> None:
@@ -130,6 +134,7 @@ class Bundle:
         self._arrays: dict[Path, np.ndarray] = {}
         self._id_maps: dict[str, IdMap] = {}
         self._lock = threading.Lock()
+        self.is_larger_than_memory = outgrows_memory(self.num_bytes)
 
     @classmethod
     def open(cls, path: str | os.PathLike[str]) -> Bundle:
@@ -159,6 +164,11 @@ class Bundle:
     def path(self) -> Path:
         """The bundle's folder."""
         return self._path
+
+    @property
+    def num_bytes(self) -> int:
+        """Of the files that are mapped."""
+        return sum(file.stat().st_size for file in self._path.rglob("*.npy"))
 
     @property
     def fingerprint(self) -> str:
@@ -379,6 +389,8 @@ class Bundle:
         with self._lock:
             if path not in self._arrays:
                 self._arrays[path] = open_array(path)
+                if self.is_larger_than_memory:
+                    expect_random_reads(self._arrays[path])
             return self._arrays[path]
 
     def _build_csr(self, edge_type: EdgeType, folder: Path) -> None:

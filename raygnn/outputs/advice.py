@@ -9,6 +9,7 @@ import numpy as np
 
 from raygnn.console import count, say, warn
 from raygnn.data.edge_types import EdgeType, type_name
+from raygnn.data.paging import memory_bytes
 from raygnn.loops.baselines import Baselines
 from raygnn.loops.callbacks import Callback
 from raygnn.loops.position import Position, is_due
@@ -38,7 +39,7 @@ class Advice(Callback):
         self._steps_per_epoch = engine.steps_per_epoch
         bundle = engine.task.env.bundle
         self._warnings = [*_few_steps(engine), *engine.task.warnings(), *_scales(engine)]
-        self._warnings += coarse_steps(bundle)
+        self._warnings += [*coarse_steps(bundle), *too_large(bundle)]
         self._find_baselines(engine, "val", engine.config.training.num_val_batches)
         if engine.context.rank == 0:
             for text in self._warnings:
@@ -105,6 +106,18 @@ def verdicts(metrics: Mapping[str, Any]) -> list[str]:
     text = metrics["no_better_than_baseline"]
     rule = "the model is not better than a baseline by two standard errors in"
     return [f"{rule} {text}"] if text else []
+
+
+def too_large(bundle: Bundle) -> list[str]:
+    """Names the sizes of a graph that does not fit into memory."""
+    if not bundle.is_larger_than_memory:
+        return []
+    sizes = [f"{size / 1e9:,.1f} GB" for size in (bundle.num_bytes, memory_bytes())]
+    return [
+        f"the graph takes {sizes[0]} of the {sizes[1]} of memory, so most rows are read from disk when "
+        "they are needed. data.feature_dtype: int8 takes a quarter of the bytes of float32 features; "
+        "data.mode: partitioned spreads the graph over machines."
+    ]
 
 
 def _few_steps(engine: Engine) -> list[str]:

@@ -10,6 +10,7 @@ import numpy as np
 from raygnn.data.alias import edge_weights
 from raygnn.data.bundle import Bundle
 from raygnn.data.edge_types import EdgeType
+from raygnn.data.paging import ask_for_rows
 from raygnn.sampling import pick as kernels
 from raygnn.sampling.exclusion import NO_SKIPS, Skips, merged, step_over
 from raygnn.sampling.pick_by_neighbor import copies_table, pick_by_neighbor
@@ -79,6 +80,7 @@ class LocalPicker:
         rows = kernels.Rows(nodes, salts, starts, degrees, offsets)
         draws = kernels.Draws(request.fanout, request.replace, key)
         found = (starts, degrees, offsets)
+        self._ask_for(indptr, self._rows_of(nodes))
         kernels.find_rows(indptr, self._rows_of(nodes), draws.fanout, draws.replace, *found)
         skips = None
         if horizon is not None:
@@ -105,6 +107,7 @@ class LocalPicker:
             positions = _pick(rows, draws, scratch, takes_last=takes_last)
             if skips is not None:
                 step_over(*skips, starts, offsets, positions)
+        self._ask_for(indices, positions)
         neighbors = scratch.array("neighbors", len(positions), indices.dtype)
         kernels.load_neighbors(indices, positions, neighbors)
         if e_id is None:
@@ -126,6 +129,10 @@ class LocalPicker:
         if skips is not None:
             degrees[skips.rows] -= np.diff(skips.ptr)
         return degrees
+
+    def _ask_for(self, array: np.ndarray, ids: np.ndarray) -> None:
+        if self._bundle.is_larger_than_memory:
+            ask_for_rows(array, ids)
 
     def _rows_of(self, nodes: np.ndarray) -> np.ndarray:
         """Rows of `indptr`."""

@@ -14,6 +14,7 @@ import torch
 from raygnn.data.bundle import Bundle, SparseColumn
 from raygnn.data.bundle_record import ColumnInfo
 from raygnn.data.edge_types import EdgeType, edge_type_name, type_name
+from raygnn.data.paging import ask_for_rows
 from raygnn.data.quantization import Quantization
 from raygnn.data.standardization import Affine, ColumnScale, Standardization
 from raygnn.errors import ConfigError, DataError
@@ -226,6 +227,8 @@ class LocalFeatureStore:
         assert out.shape == (len(ids), *shape)
         assert out.dtype == dtype
         assert out.flags.c_contiguous
+        if self._bundle.is_larger_than_memory and isinstance(rows, np.ndarray):
+            ask_for_rows(rows, ids)
         read_rows(rows, ids, out, self._affine.get((type_, column)))
         return out
 
