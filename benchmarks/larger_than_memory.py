@@ -5,8 +5,8 @@
 The shape of ogbn-papers100M: 14.4 edges a node, 128 features, here drawn at random; `--nodes
 111000000` is its size. A machine with less memory than the bundle, or a limit as above, is up to
 the caller: the script says what it found. Each case trains GraphSAGE of two layers in a process of
-its own, first over files mapped as ever ("as mapped"), then as raygnn maps what is larger than
-memory.
+its own, first over files that are mapped in the usual way ("as-mapped"; a step may take minutes, so
+give it a small batch), then as raygnn maps what is larger than memory.
 """
 
 from __future__ import annotations
@@ -35,13 +35,14 @@ from raygnn.loops.process import keep_freed_memory
 _EDGES_PER_NODE = 14.4
 _STEPS = 20
 _STORAGES = ("float16", "int8")
+_HOW = ("as-mapped", "for-random-reads")
 
 
-def scale_of(num_nodes: int) -> Scale:
+def scale_of(num_nodes: int, batch_size: int) -> Scale:
     """Graph, model and batches."""
     edges = int(_EDGES_PER_NODE * num_nodes)
-    sizes = {"num_nodes": num_nodes, "num_edges": edges, "num_classes": 172, "fanouts": (15, 10)}
-    return replace(REFERENCE, **sizes)
+    sizes = {"num_nodes": num_nodes, "num_edges": edges, "batch_size": batch_size}
+    return replace(REFERENCE, **sizes, num_classes=172, fanouts=(15, 10))
 
 
 def open_bundle(scale: Scale, work: Path, storage: str) -> Bundle:
@@ -56,7 +57,7 @@ def open_bundle(scale: Scale, work: Path, storage: str) -> Bundle:
 
 def train(scale: Scale, work: Path, storage: str, how: str, max_s: float) -> dict[str, float]:
     """Figures of one case, of at most `_STEPS` steps after the first, in this process."""
-    if how == "as mapped":
+    if how == "as-mapped":
         paging.memory_bytes = lambda: 1 << 60
     bundle = open_bundle(scale, work, storage)
     keep_freed_memory()
@@ -92,7 +93,7 @@ def _bytes_read() -> int:
 def main(argv: Sequence[str] | None = None) -> None:
     """Runs the benchmark, or one case of it."""
     options = _options(argv)
-    scale, work = scale_of(options.nodes), Path(options.work)
+    scale, work = scale_of(options.nodes, options.batch_size), Path(options.work)
     if options.case:
         torch.set_num_threads(1)
         print(json.dumps(train(scale, work, *options.case, options.max_s)))
@@ -100,7 +101,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     rows = []
     for storage in _STORAGES:
         open_bundle(scale, work, storage)
-        for how in ("as mapped", "for random reads"):
+        for how in options.how:
             command = [sys.executable, *sys.argv, "--case", storage, how]
             done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
             found = json.loads(done.stdout.splitlines()[-1])
@@ -117,6 +118,8 @@ def _options(argv: Sequence[str] | None) -> argparse.Namespace:
     options = parser(__doc__)
     options.add_argument("--nodes", type=int, default=20_000)
     options.add_argument("--max-s", type=float, default=120, help="of a case")
+    options.add_argument("--batch-size", type=int, default=REFERENCE.batch_size)
+    options.add_argument("--how", nargs="+", choices=_HOW, default=_HOW, help="which to measure")
     options.add_argument("--case", nargs=2, metavar=("STORAGE", "HOW"), help=argparse.SUPPRESS)
     return options.parse_args(argv)
 
