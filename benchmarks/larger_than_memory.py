@@ -106,8 +106,8 @@ def main(argv: Sequence[str] | None = None) -> None:
             done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
             found = json.loads(done.stdout.splitlines()[-1])
             note = (
-                f"{found['faults']:,.0f} major faults and {found['read_bytes'] / 1e6:,.0f} MB read a "
-                f"step; bundle {found['bundle_bytes'] / 1e9:.1f} GB, memory "
+                f"{found['faults']:,.0f} major faults and {found['read_bytes'] / 1e6:,.0f} MB read "
+                f"a step; bundle {found['bundle_bytes'] / 1e9:.1f} GB, memory "
                 f"{found['memory_bytes'] / 1e9:.1f} GB"
             )
             rows.append(Row(f"{storage}, {how}", found["seeds_per_s"], "seeds/s", note=note))

@@ -114,9 +114,9 @@ def too_large(bundle: Bundle) -> list[str]:
         return []
     sizes = [f"{size / 1e9:,.1f} GB" for size in (bundle.num_bytes, memory_bytes())]
     return [
-        f"the graph takes {sizes[0]} of the {sizes[1]} of memory, so most rows are read from disk when "
-        "they are needed. data.feature_dtype: int8 takes a quarter of the bytes of float32 features; "
-        "data.mode: partitioned spreads the graph over machines."
+        f"the graph takes {sizes[0]} and memory is {sizes[1]}, so most rows are read from disk "
+        "when they are needed. data.feature_dtype: int8 takes a quarter of the bytes of float32 "
+        "features; data.mode: partitioned spreads the graph over machines."
     ]
 
 

@@ -125,6 +125,14 @@ def test_link_steps(harness, work):
     assert rows_of(work, "link_steps")["step of links"]["value"] > 0
 
 
+def test_larger_than_memory(harness, work):
+    module = importlib.import_module("larger_than_memory")
+    scale = module.scale_of(2000, 32)
+    found = module.train(scale, work, "int8", "for-random-reads", 60)
+    assert found["seeds_per_s"] > 0
+    assert found["bundle_bytes"] > 2000 * 128
+
+
 def test_gradients(harness, work):
     importlib.import_module("gradients").main(["--work", str(work), "--rounds", "1"])
     rows = rows_of(work, "gradients")

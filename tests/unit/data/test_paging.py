@@ -13,6 +13,7 @@ import pytest
 from raygnn.data import paging
 from raygnn.data.arrays import open_array
 from raygnn.data.bundle import Bundle
+from raygnn.outputs.advice import too_large
 from raygnn.sampling import LocalFeatureStore, LocalGraphStore, NeighborSampler
 from tests.small_runs import small_bundle
 
@@ -46,6 +47,8 @@ def test_only_files_larger_than_memory_are_mapped_for_random_reads(tmp_path, mon
     monkeypatch.setattr(paging, "memory_bytes", lambda: bundle.num_bytes)
     large = Bundle.open(bundle.path)
     assert large.is_larger_than_memory
+    assert "data.feature_dtype: int8" in too_large(large)[0]
+    assert not too_large(bundle)
     assert "rr" in mapping_flags(large.csc(edge_type).indices)
 
 
