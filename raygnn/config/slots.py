@@ -35,7 +35,7 @@ class Slot:
 
 _MODELS = (
     *("GCN", "GraphSAGE", "GAT", "GATv2", "GIN", "GINE", "Transformer", "MLP"),
-    *("HGT", "RGCN", "SimpleHGN", "Hetero", "LightGCN"),  # of several node types
+    *("HGT", "RGCN", "SimpleHGN", "Hetero", "LightGCN", "Embedding"),  # of several node types
 )
 #: One line registers a task: its folder in `raygnn/loops/tasks`, and the classes in its `task.py`
 #: and `target.py`.
@@ -92,6 +92,7 @@ _LOSSES = {
     "link_binary_cross_entropy": "LinkBinaryCrossEntropy",
     "direct_au": "DirectAU",
     "embedding_l2": "EmbeddingL2",
+    "n3": "N3",
     "weight_l1": "WeightL1",
 }
 _METRICS = {
@@ -110,10 +111,13 @@ _METRICS = {
     "ap": "LinkAveragePrecision",
 }
 _DECODERS = {
-    "inner_product": "InnerProduct",
-    "cosine": "Cosine",
-    "hadamard_mlp": "HadamardMLP",
-    "distmult": "DistMult",
+    "inner_product": "decoders.InnerProduct",
+    "cosine": "decoders.Cosine",
+    "hadamard_mlp": "decoders.HadamardMLP",
+    "distmult": "decoders.DistMult",
+    "complex": "complex_decoders.ComplEx",
+    "rotate": "complex_decoders.RotatE",
+    "transe": "complex_decoders.TransE",
 }
 _METHODS = {
     "barlow_twins": "BarlowTwins",
@@ -172,7 +176,7 @@ SLOTS: Mapping[str, Slot] = MappingProxyType(
         "decoder": Slot(
             "task.args.decoder",
             ("raygnn.models.decoders.Decoder",),
-            {name: f"raygnn.models.decoders.{decoder}" for name, decoder in _DECODERS.items()},
+            {name: f"raygnn.models.{decoder}" for name, decoder in _DECODERS.items()},
             frozenset({"in_channels"}),
         ),
         "method": Slot(

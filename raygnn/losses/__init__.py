@@ -4,6 +4,7 @@ from raygnn.losses.class_losses import BinaryCrossEntropy, BinaryFocal, CrossEnt
 from raygnn.losses.link_losses import (
     BPR,
     DirectAU,
+    N3,
     LinkBinaryCrossEntropy,
     Margin,
     Retrieval,
@@ -19,6 +20,7 @@ from raygnn.losses.seed_losses import (
 
 __all__ = [
     "BPR",
+    "N3",
     "BinaryCrossEntropy",
     "BinaryFocal",
     "Candidates",

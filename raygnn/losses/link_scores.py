@@ -28,6 +28,8 @@ class LinkScores:
         in_batch: bool [num_candidates], the targets of other links; None if none is.
         log_q: float [num_candidates] or None: logarithm of the number of times that the candidate
             is expected among the candidates of a batch, against the bias of drawing.
+        query: int64 [num_positives] or None: rows of `candidate` and `mask` are those of queries,
+            once each, and this is the row of each positive. All positives of a query are masked.
     Raises:
         DataError: the shapes do not fit each other.
     """
@@ -37,13 +39,16 @@ class LinkScores:
     mask: Tensor
     in_batch: Tensor | None = None
     log_q: Tensor | None = None
+    query: Tensor | None = None
 
     def __post_init__(self) -> None:
         num_positives, num_candidates = self.positive.shape[0], self.candidate.shape[-1]
+        num_rows = num_positives if self.query is None else self.mask.shape[0]
         expected = {
             "positive": (self.positive, (num_positives,)),
-            "candidate": (self.candidate, (num_positives, num_candidates)),
-            "mask": (self.mask, (num_positives, num_candidates)),
+            "candidate": (self.candidate, (num_rows, num_candidates)),
+            "mask": (self.mask, (num_rows, num_candidates)),
+            "query": (self.query, (num_positives,)),
             "in_batch": (self.in_batch, (num_candidates,)),
             "log_q": (self.log_q, (num_candidates,)),
         }
@@ -67,6 +72,15 @@ class LinkScores:
             return self
         return replace(self, mask=self.mask | self.in_batch, in_batch=None)
 
+    def of_positives(self, rows: Tensor) -> Tensor:
+        """Rows of `candidate`, or what was made of each, by positive; [num_positives, ...]."""
+        return rows if self.query is None else rows[self.query]
+
+    def by_positive(self) -> LinkScores:
+        """The same with a row of candidates for each positive."""
+        candidate, mask = self.of_positives(self.candidate), self.of_positives(self.mask)
+        return replace(self, candidate=candidate, mask=mask, query=None)
+
 
 class LinkLoss(nn.Module, ABC):
     """A loss on links.
@@ -80,10 +94,12 @@ class LinkLoss(nn.Module, ABC):
         candidates: `rank` takes the candidates of the micro-batch; `global` those of all the
             micro-batches of the optimizer step, on all ranks.
         reads_log_q: whether `LinkScores.log_q` changes anything.
+        by_query: it takes scores with `LinkScores.query`.
     """
 
     in_batch: bool = False
     reads_log_q: bool = False
+    by_query: bool = False
     candidates: CandidateScope = "rank"
 
     @abstractmethod

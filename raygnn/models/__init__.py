@@ -1,5 +1,6 @@
 """Encoders over per-layer blocks, and decoders of links."""
 
+from raygnn.models.embedding import Embedding
 from raygnn.models.encoder import MLP, Encoder
 from raygnn.models.gat import GAT, GATv2
 from raygnn.models.gcn import GCN
@@ -21,6 +22,7 @@ __all__ = [
     "HGT",
     "MLP",
     "RGCN",
+    "Embedding",
     "Encoder",
     "GATv2",
     "GraphSAGE",

@@ -61,6 +61,30 @@ class Decoder(nn.Module, ABC):
             [num_anchors, num_candidates].
         """
 
+    def squared_moduli(self, rows: Tensor) -> Tensor:
+        """Squares of the numbers in rows [num_rows, in_channels], or of complex numbers' moduli."""
+        return rows.square()
+
+    def relation_rows(self, relation: Tensor | int) -> Tensor | None:
+        """[num_pairs, in_channels] or [in_channels], the learned rows of relations.
+
+        None where there are none, or none whose length a penalty could change.
+        """
+        return None
+
+    def check_relation(self, relation: Tensor | int) -> None:
+        """Checks that there are parameters for a relation.
+
+        Raises:
+            ConfigError: there are not.
+        """
+        if isinstance(relation, int) and not 0 <= relation < self.num_relations:
+            raise ConfigError(
+                f"task.args.decoder.args.num_relations={self.num_relations!r} is invalid: relation "
+                f"{relation} was asked for. Set it to the number of relations.",
+                id="model-num-relations",
+            )
+
 
 class InnerProduct(Decoder):
     """The scalar product of the two embeddings."""
@@ -116,14 +140,13 @@ class DistMult(Decoder):
         """See `Decoder`."""
         return self._scaled(anchor_rows, relation) @ candidate_rows.T
 
+    def relation_rows(self, relation: Tensor | int) -> Tensor:
+        """See `Decoder`."""
+        self.check_relation(relation)
+        return self.relation[relation]
+
     def _scaled(self, anchor_rows: Tensor, relation: Tensor | int) -> Tensor:
-        if isinstance(relation, int) and not 0 <= relation < self.num_relations:
-            raise ConfigError(
-                f"task.args.decoder.args.num_relations={self.num_relations!r} is invalid: relation "
-                f"{relation} was asked for. Set it to the number of relations.",
-                id="model-num-relations",
-            )
-        return anchor_rows * self.relation[relation]
+        return anchor_rows * self.relation_rows(relation)
 
 
 class HadamardMLP(Decoder):

@@ -6,6 +6,7 @@ A class says so in attributes, which `Encoder` and `HeteroEncoder` declare and s
     reads_edge_weight: a factor on each message, as `edge_weight`.
     learns_node_rows: a learned row per node stands for features that a node type does not have.
     reads_node_features: of encoders that learn rows; False where they do so for all node types.
+    reads_messages: of encoders that learn rows; False where these are the output.
     keeps_links: the links of a training batch stay among its messages, unless sampling is temporal.
     takes_sparse_input: features that are stored sparse come as `SparseFeatures`, of which the first
         linear map is `raygnn.models.sparse_input.linear`; else as dense rows. An encoder that
@@ -136,6 +137,13 @@ def keeps_links(config: Config, allow_modules: Sequence[str] = ()) -> bool:
     if config.sampling.temporal is not None:
         return False
     return bool(getattr(resolve(config.model, "model", allow_modules), "keeps_links", False))
+
+
+def reads_messages(config: Config) -> bool:
+    """Whether the model is any but one of raygnn's own that reads no messages."""
+    if config.model.type not in SLOTS["model"].names:
+        return True
+    return bool(getattr(resolve(config.model, "model"), "reads_messages", True))
 
 
 def is_encoder(model_class: type[nn.Module]) -> TypeGuard[type[Encoder] | type[HeteroEncoder]]:

@@ -53,8 +53,8 @@ class HeteroEncoder(nn.Module, ABC):
     beside those of all encoders; it finds them in `self.options`.
 
     Attributes:
-        reads_edge_features, reads_edge_weight, learns_node_rows, reads_node_features, keeps_links,
-            takes_sparse_input: see `raygnn.models.graph_inputs`.
+        reads_edge_features, reads_edge_weight, learns_node_rows, reads_node_features,
+            reads_messages, keeps_links, takes_sparse_input: see `raygnn.models.graph_inputs`.
         row_biases: see `Encoder`.
 
     Args:
@@ -73,6 +73,7 @@ class HeteroEncoder(nn.Module, ABC):
     reads_edge_weight = False
     learns_node_rows = True
     reads_node_features = True
+    reads_messages = True
     keeps_links = False
     takes_sparse_input = True
     row_biases: ClassVar[str] = ""
@@ -97,7 +98,8 @@ class HeteroEncoder(nn.Module, ABC):
         given = self.Options(hidden_channels=hidden_channels, num_layers=num_layers, **options)
         self.options = given
         num_nodes = num_nodes or {}
-        check_types(edge_types, {*in_channels, *num_nodes})
+        if self.reads_messages:
+            check_types(edge_types, {*in_channels, *num_nodes})
         self.edge_types: list[EdgeType] = [(s, relation, d) for s, relation, d in edge_types]
         self.out_channels = out_channels
         self.hidden_channels = hidden_channels

@@ -263,7 +263,8 @@ class BatchLinks(TensorRecord):
         known: bool [num_links, num_candidates], in training: whether a candidate is a known link
             of the anchor. Candidates are random negatives, targets of the links where they compete,
             hard negatives. None where known links may compete.
-        known_pairs: in place of `known`, where candidates come from all batches of a step.
+        known_pairs: in place of `known`, where candidates come from all batches of a step, or are
+            all nodes.
         candidate: int64 [num_links, num_negatives], in evaluation: what each link competes with,
             positions among the random negatives.
         log_q: of the random negatives and targets, where the loss corrects for it.

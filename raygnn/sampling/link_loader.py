@@ -49,6 +49,8 @@ class LinkPlan:
         max_labels_per_anchor: links, and hard negatives, of an anchor in one epoch, drawn anew in
             each; None takes all.
         num_negatives: random negatives of a training batch; candidates of an evaluation link.
+        all_targets: all nodes of the target type stand in the place of random negatives, by dense
+            id. A batch has the known links of its queries, and no mask of them.
         negatives: how those of training are drawn: `uniform`, or `degree` for degree^0.75 in the
             message graph. Candidates of evaluation are drawn uniformly.
         is_evaluation: every link has the same number of candidates, in each evaluation the same
@@ -68,6 +70,7 @@ class LinkPlan:
     seeds: SeedKind = "links"
     max_labels_per_anchor: int | None = None
     num_negatives: int = 0
+    all_targets: bool = False
     negatives: str = UNIFORM
     is_evaluation: bool = False
     in_batch: bool = False
@@ -154,6 +157,9 @@ class LinkLoader(BatchSequence[LinkBatch]):
         self.plan = plan
         self._sampler = sampler
         self._assembler = BatchAssembler(graph, features, columns, edge_columns or {})
+        # Degrees of hundreds of edge types take longer than all else of a batch without messages.
+        several = len(graph.edge_types) > 1
+        self._has_edges = not several or any(map(any, sampler.fanouts.values()))
         ends = dict.fromkeys((supervision.anchor_type, supervision.target_type))
         #: types of which some nodes are cold; one without features would have nothing to read
         self._cold_types = [
@@ -175,7 +181,7 @@ class LinkLoader(BatchSequence[LinkBatch]):
 
     def _prepare_negatives(self, graph: GraphStore) -> None:
         links, plan = self.supervision, self.plan
-        num_targets = graph.num_nodes(links.target_type)
+        num_targets = self._num_targets = graph.num_nodes(links.target_type)
         #: the distribution of the random negatives of training; None where there are none
         self.negatives: RandomNegatives | None = None
         self._candidates: EvaluationCandidates | None = None
@@ -209,7 +215,7 @@ class LinkLoader(BatchSequence[LinkBatch]):
             index=index,
             input_id=torch.from_numpy(drawn.seeds),
             nodes=self._assembler.nodes(subgraph),
-            edges=self._assembler.edges(subgraph),
+            edges=self._assembler.edges(subgraph) if self._has_edges else {},
             links=self._links(drawn, local),
         )
 
@@ -256,7 +262,7 @@ class LinkLoader(BatchSequence[LinkBatch]):
             if group is not None:
                 candidate += (group * (len(random) // num_groups))[:, None]
         else:
-            random = np.empty(0, np.int64)
+            random = np.arange(self._num_targets if self.plan.all_targets else 0)
             if self.negatives is not None:
                 num_random = max(self.plan.num_negatives, num_groups)
                 random = self.negatives.draw(num_random, self.key(epoch, index))
@@ -331,7 +337,7 @@ class LinkLoader(BatchSequence[LinkBatch]):
         if self.plan.in_batch:
             offered = np.concatenate([offered, drawn.targets])
         known = known_pairs = log_q = None
-        if self.plan.known is not None and self.plan.is_joint:
+        if self.plan.known is not None and (self.plan.is_joint or self.plan.all_targets):
             known_pairs = _known_pairs(self.plan.known, drawn)
         elif self.plan.known is not None and not self.plan.is_evaluation:
             candidates = np.concatenate([offered, drawn.hard])

@@ -7,6 +7,7 @@ from typing import Any
 
 from raygnn.config import Config, LoadedConfig, build
 from raygnn.data.edge_types import EdgeType, resolve_fanouts
+from raygnn.models.graph_inputs import reads_messages
 from raygnn.sampling.neighbor_sampler import NeighborSampler
 from raygnn.sampling.protocols import GraphStore
 from raygnn.sampling.temporal import Temporal
@@ -41,13 +42,16 @@ def find_fanouts(config: Config, edge_types: Sequence[EdgeType]) -> dict[EdgeTyp
     """Fanouts by edge type, for raygnn's own sampling.
 
     On the whole graph all edges for each layer, of types with fanouts other than 0. The number of
-    layers is `model.args.num_layers`, else that of the fanouts.
+    layers is `model.args.num_layers`, else that of the fanouts. No edge for a model that reads no
+    messages.
 
     Raises:
         ConfigError, DataError: as of `resolve_fanouts`.
     """
     sampling = config.sampling
     resolved = resolve_fanouts(sampling.fanouts, edge_types)
+    if not reads_messages(config):
+        return {edge_type: [0] for edge_type in edge_types}
     if not sampling.is_full:
         return resolved
     num_layers = config.model.args.get("num_layers", sampling.num_hops)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -14,6 +16,7 @@ from torch.nn import functional
 from raygnn.losses import (
     BPR,
     DirectAU,
+    N3,
     LinkBinaryCrossEntropy,
     LinkLoss,
     LinkScores,
@@ -21,6 +24,8 @@ from raygnn.losses import (
     Retrieval,
     SoftmaxOwnNegatives,
 )
+from raygnn.models.complex_decoders import ComplEx, RotatE
+from raygnn.models.decoders import Decoder, DistMult, InnerProduct
 from tests.errors import raises
 
 LOSSES: dict[str, Callable[[], LinkLoss]] = {
@@ -251,3 +256,47 @@ def test_direct_au_is_alignment_plus_uniformity():
     assert float(alone) == pytest.approx(float((one - other)[0].square().sum()), rel=1e-5)
     with raises("loss-argument", "uniformity"):
         DirectAU(uniformity=-1)
+@pytest.mark.parametrize("loss_type", [partial(SoftmaxOwnNegatives, 0.7), LinkBinaryCrossEntropy])
+def test_scores_of_queries_give_what_those_of_each_link_give(loss_type) -> None:
+    scores, query = random_scores(), torch.tensor([3, 0, 2, 0, 5, 3, 1])
+    generator = torch.Generator().manual_seed(1)
+    positive = torch.randn(7, generator=generator, dtype=torch.float64).requires_grad_()
+    grouped = replace(scores, positive=positive, query=query)
+    loss, each = loss_type(), grouped.by_positive()
+    assert loss.by_query
+    assert each.query is None
+    assert each.candidate.shape == (7, 9)
+    found, expected = loss(grouped), loss(each)
+    assert found[1] == expected[1] == 7
+    torch.testing.assert_close(found[0], expected[0])
+    inputs = [positive, scores.candidate]
+    for mine, other in zip(
+        torch.autograd.grad(found[0], inputs),
+        torch.autograd.grad(expected[0], inputs),
+        strict=True,
+    ):
+        torch.testing.assert_close(mine, other)
+
+
+@pytest.mark.parametrize("decoder_type", [ComplEx, DistMult, RotatE, InnerProduct])
+def test_n3_is_the_mean_of_cubed_moduli(decoder_type: type[Decoder]) -> None:
+    decoder = decoder_type(4, 3).double()
+    model = SimpleNamespace(decoder=decoder)
+    anchors, targets = torch.randn(2, 5, 4, dtype=torch.float64)
+    relation = torch.tensor([0, 2, 2, 1, 0])
+    batch = SimpleNamespace(links=SimpleNamespace(relation=relation))
+    found = N3()(anchors, targets, model, batch)
+    expected = 0.0
+    for i in range(5):
+        factors = [anchors[i], targets[i]]
+        if decoder_type in (ComplEx, DistMult):
+            factors.append(decoder.relation[relation[i]].detach())
+        for row in factors:
+            if decoder_type in (ComplEx, RotatE):
+                row = torch.complex(row[:2], row[2:])
+            expected += float(row.abs().pow(3).sum())
+    assert found.item() == pytest.approx(expected / 5)
+    batch.links.relation = None  # one relation
+    alone = [N3()(anchors[i : i + 1], targets[i : i + 1], model, batch) for i in range(5)]
+    together = N3()(anchors, targets, model, batch)
+    assert together.item() == pytest.approx(sum(each.item() for each in alone) / 5)

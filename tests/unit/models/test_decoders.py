@@ -8,10 +8,19 @@ from torch import Tensor
 from torch.nn import functional
 
 from raygnn.models import decoders
+from raygnn.models.complex_decoders import ComplEx, RotatE, TransE
 from raygnn.models.decoders import Cosine, Decoder, DistMult, HadamardMLP, InnerProduct
 from tests.errors import raises
 
-DECODERS: list[type[Decoder]] = [InnerProduct, Cosine, HadamardMLP, DistMult]
+DECODERS: list[type[Decoder]] = [
+    InnerProduct,
+    Cosine,
+    HadamardMLP,
+    DistMult,
+    ComplEx,
+    RotatE,
+    TransE,
+]
 
 
 def rows(num_rows: int, seed: int) -> Tensor:
@@ -83,7 +92,40 @@ def test_distmult_has_a_diagonal_per_relation() -> None:
     )
 
 
+def as_complex(numbers: Tensor) -> Tensor:
+    return torch.complex(*numbers.chunk(2, dim=-1))
+
+
+def test_formulas_of_decoders_of_relations() -> None:
+    anchors, targets, relation = rows(4, 0), rows(4, 1), torch.tensor([2, 0, 1, 2])
+    of_complex, rotate, transe = (kind(6, 3).double() for kind in (ComplEx, RotatE, TransE))
+    a, b = as_complex(anchors), as_complex(targets)
+    r = as_complex(of_complex.relation[relation])
+    expected = {
+        of_complex: (a * r * b.conj()).real.sum(1),
+        rotate: 9 - (a * torch.exp(1j * rotate.phase[relation]) - b).abs().square().sum(1).sqrt(),
+        transe: 9 - (anchors + transe.relation[relation] - targets).norm(dim=1),
+    }
+    for decoder, scores in expected.items():
+        torch.testing.assert_close(decoder.score_pairs(anchors, targets, relation), scores)
+        every = decoder.score_all(anchors, targets, relation)
+        torch.testing.assert_close(every.diagonal(), scores)
+        with raises("model-num-relations", 3):
+            decoder.score_all(anchors, targets, 3)
+
+
+def test_a_distance_of_0_has_a_gradient() -> None:
+    decoder = TransE(6).double()
+    anchor = rows(1, 0)
+    scores = decoder.score_all(anchor, (anchor + decoder.relation).detach())
+    assert scores.item() == pytest.approx(9, abs=1e-5)
+    assert torch.autograd.grad(scores.sum(), anchor)[0].isfinite().all()
+
+
 def test_wrong_arguments_are_named() -> None:
+    for name, kind in {"complex": ComplEx, "rotate": RotatE}.items():
+        with raises("model-complex-channels", name, "7 channels"):
+            kind(7)
     with raises("model-num-relations", 2):
         DistMult(6, 2).score_pairs(rows(1, 0), rows(1, 0), 2)
     with raises("model-argument", "in_channels=0"):

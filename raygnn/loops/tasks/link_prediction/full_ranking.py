@@ -56,22 +56,28 @@ class FullRankingEvaluation(SumMetric):
         relations = self._positives.relations
         relations = None if relations is None else relations[rows]
         known = Links(*(torch.from_numpy(part) for part in self._known.rows(anchors, relations)))
-        if self._known.is_one_type:
+        if self._known.is_one_type and relations is None:
             known = _with_themselves(known, anchors)
         score_all = self._decoder.score_all
         if relations is not None:
             relation = torch.from_numpy(relations).to(self._candidates.device)
             score_all = partial(score_all, relation=relation)
-        return self._ranking.update(
-            self._anchors[torch.from_numpy(anchors)], self._candidates, positives, known, score_all
-        ).cpu()
+        queries = self._anchors[torch.from_numpy(anchors)]
+        # Scores in half precision would be tied where their order is what is measured.
+        with torch.autocast(queries.device.type, enabled=False):
+            state = self._ranking.update(queries, self._candidates, positives, known, score_all)
+        return state.cpu()
 
     def compute(self, state: Tensor) -> dict[str, float]:
         return self._ranking.compute(state)
 
 
 def _with_themselves(known: Links, anchors: np.ndarray) -> Links:
-    """Adds each anchor to its own row: nobody is asked to link to itself."""
+    """Adds each anchor to its own row: nobody is asked to link to itself.
+
+    Of several relations some may lead from a node to itself: there, as is usual for knowledge
+    graphs, all nodes compete.
+    """
     ends = known.indptr[1:].numpy()
     targets = np.insert(known.targets.numpy(), ends, anchors)
     indptr = known.indptr + torch.arange(len(known.indptr))

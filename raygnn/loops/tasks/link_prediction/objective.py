@@ -22,13 +22,18 @@ LINK_INPUTS = (
 
 
 class LinkObjective(Objective):
-    """Weighted sum of the terms under `losses`; retrieval by default.
+    """Weighted sum of the terms under `losses`.
 
     Every link loss weighs each link 1, so the sum of terms is exact over any cut into batches.
+
+    Args:
+        default: short name of the loss without any.
     """
 
-    def __init__(self, loaded: LoadedConfig, device: torch.device) -> None:
-        super().__init__(loaded, "retrieval", LINK_INPUTS, device)
+    def __init__(
+        self, loaded: LoadedConfig, device: torch.device, default: str = "retrieval"
+    ) -> None:
+        super().__init__(loaded, default, LINK_INPUTS, device)
         if len({loss.candidates for loss in self._of_links}) > 1:
             raise ConfigError(
                 "losses.args.candidates='global' is invalid: the other losses of links take the "
@@ -50,6 +55,12 @@ class LinkObjective(Objective):
     def in_batch(self) -> bool:
         """Whether a term takes the other anchors' targets as candidates."""
         return any(loss.in_batch for loss in self._of_links)
+
+    @property
+    def by_query(self) -> bool:
+        """Whether all terms that take scores take those of queries."""
+        taking = [term.loss for term in self._terms if "scores" in term.needs]
+        return all(isinstance(loss, LinkLoss) and loss.by_query for loss in taking)
 
     @property
     def _of_links(self) -> list[LinkLoss]:

@@ -80,6 +80,32 @@ class LinkScoring:
             _in_step(links.group, batch),
         )
 
+    def scores_among_all(
+        self, decoder: Decoder, batch: LinkBatch, rows: Mapping[str, Tensor]
+    ) -> LinkScores:
+        """Scores of a training batch among all nodes of the target type.
+
+        Links of one query (an anchor with a relation) share their candidates, so these are scored
+        once for each query, where known links are masked; else all but the link's own target are
+        candidates, and each link has its own.
+        """
+        links = batch.links
+        anchors, targets = self.ends(links, rows)
+        relation = 0 if links.relation is None else links.relation
+        every = rows[self._target_type][links.random.index]
+        positive = decoder.score_pairs(anchors, targets, relation)
+        known = links.known_pairs
+        if known is None:
+            candidate = decoder.score_all(anchors, every, relation)
+            mask = links.id[1].unsqueeze(1) == links.random.id
+            return LinkScores(positive=positive, candidate=candidate, mask=mask)
+        first = _first_of_each(links.query)
+        relation = relation if isinstance(relation, int) else relation[first]
+        candidate = decoder.score_all(anchors[first], every, relation)
+        mask = torch.zeros_like(candidate, dtype=torch.bool)
+        mask[known.query, known.id] = True
+        return LinkScores(positive=positive, candidate=candidate, mask=mask, query=links.query)
+
     def evaluation_scores(
         self, decoder: Decoder, links: BatchLinks, rows: Mapping[str, Tensor]
     ) -> LinkScores:
@@ -138,6 +164,15 @@ class LinkScoring:
         if self._anchor_type == self._target_type:
             mask |= links.id[0].unsqueeze(1) == candidate_ids
         return mask
+
+
+def _first_of_each(query: Tensor) -> Tensor:
+    """The first place of each query; int64 [number of queries], in the queries' order."""
+    order = query.argsort(stable=True)
+    ordered = query[order]
+    is_first = torch.ones_like(ordered, dtype=torch.bool)
+    is_first[1:] = ordered[1:] != ordered[:-1]
+    return order[is_first]
 
 
 def _in_step(group: Tensor | None, batch: LinkBatch) -> Tensor | None:

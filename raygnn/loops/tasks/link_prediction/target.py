@@ -6,7 +6,7 @@ import fnmatch
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -45,7 +45,7 @@ class LinkTargetArguments(TaskArguments):
     edge_type: str | list[str] | None = None
     labels: bool = False
     decoder: Component = _INNER_PRODUCT
-    num_random_negatives: int = 512
+    num_random_negatives: int | Literal["all"] = 512
     num_random_negatives_eval: int = 512
     negatives: str = "uniform"
     seeds: str = "links"
@@ -61,7 +61,7 @@ class LinkTargetArguments(TaskArguments):
         """See `TaskArguments`."""
         for name in _COUNTS:
             value = getattr(self, name)
-            if value < 0:
+            if value != "all" and value < 0:
                 raise ConfigError(
                     f"task.args.{name}={value!r} is invalid: it is a number of nodes. Set 0 or "
                     "more.",
@@ -91,6 +91,13 @@ class LinkTargetArguments(TaskArguments):
                 "the share of training links that carry no messages. Set at least 0, below 1.",
                 id="task-argument-range",
             )
+        if self.competes_with_all and (self.logq_correction or self.negatives != "uniform"):
+            raise ConfigError(
+                "task.args.num_random_negatives='all' is invalid: nothing is drawn, so "
+                "task.args.negatives and task.args.logq_correction change nothing. Leave these "
+                "out, or set a number.",
+                id="task-all-negatives",
+            )
         if self.cold_share is not None and not 0 <= self.cold_share < 1:
             raise ConfigError(
                 f"task.args.cold_share={self.cold_share!r} is invalid: it is the share of a "
@@ -103,6 +110,11 @@ class LinkTargetArguments(TaskArguments):
                 "the k of hits, recall and NDCG. Set a list as [10, 20].",
                 id="task-full-ranking",
             )
+
+    @property
+    def competes_with_all(self) -> bool:
+        """Whether a link of training competes with all nodes of the target type."""
+        return self.num_random_negatives == "all"
 
 
 def _are_ks(value: object) -> bool:
@@ -157,6 +169,14 @@ class LinkTarget(TaskTarget):
                 id="sampling-disjoint-links",
             )
         yield from sampler_rules(config)
+        is_all = config.task.args.get("num_random_negatives") == "all"
+        if is_all and config.sampling.temporal is not None:
+            yield Problem(
+                ("sampling", "temporal"),
+                "task.args.num_random_negatives='all' would encode all nodes for each group of links",
+                "Leave it out, or set a number of negatives",
+                id="task-all-temporal",
+            )
         if config.loader.balances_seeds:
             yield Problem(
                 ("loader", "train", "balanced_seeds"),
@@ -174,6 +194,12 @@ class LinkTarget(TaskTarget):
     def node_types(self) -> tuple[str, str]:
         """Types of the anchors and of the targets."""
         return self.output.ends
+
+    def training_links(self, bundle: Bundle) -> KnownLinks:
+        """Links of training, each in its own direction."""
+        links = [replace(self.links[0], edge_type=edge_type) for edge_type in self.edge_types]
+        known = (known_positives(bundle, link, in_training=True) for link in links)
+        return KnownLinks(tuple(known))
 
     def not_competing(self, bundle: Bundle, *, in_training: bool) -> KnownLinks:
         """Known links that are no negatives, or candidates, of sampled batches.
@@ -266,7 +292,13 @@ class LinkTarget(TaskTarget):
             num_others = np.sum(~has_links)
             yield f"{num_others:,} {anchor_type} nodes have no such links and are no anchors"
         num_targets = bundle.num_nodes(target_type)
-        if self.arguments.num_random_negatives > num_targets:
+        num_random = self.arguments.num_random_negatives
+        if num_random == "all":
+            yield (
+                "task.args.num_random_negatives=all: each batch encodes and scores all "
+                f"{num_targets:,} {target_type} nodes"
+            )
+        elif num_random > num_targets:
             yield (
                 f"task.args.num_random_negatives: there are {num_targets:,} {target_type} nodes, "
                 "so some repeat"

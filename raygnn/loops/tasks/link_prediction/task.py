@@ -34,7 +34,7 @@ from raygnn.losses import Candidates, LinkScores
 from raygnn.losses.seed_losses import in_full_precision
 from raygnn.metrics.diagnostics import Diagnostic
 from raygnn.models.graph_encoder import LinkPredictor
-from raygnn.models.graph_inputs import keeps_links
+from raygnn.models.graph_inputs import keeps_links, reads_messages
 from raygnn.sampling.batch import LinkBatch
 from raygnn.sampling.link_loader import LinkLoader, LinkPlan
 from raygnn.sampling.protocols import GraphStore
@@ -62,8 +62,10 @@ class LinkPrediction(EncoderTask[LinkBatch]):
             a model of raygnn reads edge features.
         edge_weight: edge column of a factor on each message, for GCN, LightGCN and modules of one's
             own; null takes none.
-        decoder: `{type, args}`: inner_product, cosine, hadamard_mlp or distmult.
-        num_random_negatives: per batch in training, drawn over all nodes of the target type.
+        decoder: `{type, args}`: inner_product, cosine, hadamard_mlp; distmult, complex, rotate or
+            transe, which tell relations apart.
+        num_random_negatives: per batch in training, drawn over all nodes of the target type; `all`
+            takes all of them (1-vs-all), each once.
         num_random_negatives_eval: candidates of each link in evaluation: distinct nodes, the first
             of one fixed order that are not known links of the anchor.
         negatives: how those of training are drawn: `uniform`, or `degree` for degree^0.75. Those of
@@ -98,7 +100,8 @@ class LinkPrediction(EncoderTask[LinkBatch]):
         """Builds the losses."""
         super().setup(env)
         self.node_types = self.output.ends
-        self.objective = LinkObjective(env.loaded, env.device)
+        default = "softmax" if self.arguments.competes_with_all else "retrieval"
+        self.objective = LinkObjective(env.loaded, env.device, default)
         self.step_metrics = (*self.step_metrics, *self.objective.step_metrics)
         self.joint_loss = self if self.objective.is_joint else None
         self._scoring = LinkScoring(self.node_types)
@@ -169,8 +172,10 @@ class LinkPrediction(EncoderTask[LinkBatch]):
         return link_baselines(self.target, loader, num_nodes, split, num_batches, metrics)
 
     def warnings(self) -> list[str]:
-        """Names the types of the links' ends whose nodes take no messages."""
+        """Names the types of the links' ends whose nodes take no messages, if the model reads any."""
         bundle = self.env.bundle
+        if not reads_messages(self.env.loaded.config):
+            return []
         return [
             text
             for node_type in dict.fromkeys(self.node_types)
@@ -181,6 +186,10 @@ class LinkPrediction(EncoderTask[LinkBatch]):
 
     def training_step(self, batch: LinkBatch) -> StepOutput:
         rows = self.encode(batch)
+        if self.arguments.competes_with_all:
+            scores = self._scoring.scores_among_all(self.predictor().decoder, batch, rows)
+            by_query = self.objective.by_query
+            return self._loss(batch, rows, scores if by_query else scores.by_positive())
         return self.loss_among(batch, rows, self.offer(batch, rows))
 
     def encode(self, batch: LinkBatch) -> dict[str, Tensor]:
@@ -255,6 +264,13 @@ class LinkPrediction(EncoderTask[LinkBatch]):
                 "retrieval, which compares with the other links of a batch.",
                 id="task-no-negatives",
             )
+        if self.arguments.competes_with_all and self.objective.in_batch:
+            raise ConfigError(
+                "task.args.num_random_negatives='all' is invalid: a retrieval loss adds the "
+                "targets of a batch's other links, which are among all nodes. Set losses.type to "
+                "softmax, or a number.",
+                id="task-all-negatives",
+            )
         if self.arguments.logq_correction and not self.objective.reads_log_q:
             raise ConfigError(
                 "task.args.logq_correction=True is invalid: no loss corrects for how candidates "
@@ -285,11 +301,16 @@ class LinkPrediction(EncoderTask[LinkBatch]):
         )
         if training:
             self._check_objective()
+            is_all = args.competes_with_all
+            if is_all and args.remove_accidental_hits and len(self.output.edge_types) > 1:
+                known = self.target.training_links(self.env.bundle)
             plan = replace(
                 plan,
+                known=known,
+                all_targets=is_all,
                 seeds=args.seeds,  # type: ignore[arg-type]
                 max_labels_per_anchor=args.max_labels_per_anchor,
-                num_negatives=args.num_random_negatives,
+                num_negatives=0 if is_all else int(args.num_random_negatives),
                 negatives=args.negatives,
                 is_evaluation=False,
                 in_batch=self.objective.in_batch,
