@@ -3,8 +3,8 @@
 from raygnn.losses.class_losses import BinaryCrossEntropy, BinaryFocal, CrossEntropy, Focal
 from raygnn.losses.link_losses import (
     BPR,
-    DirectAU,
     N3,
+    DirectAU,
     LinkBinaryCrossEntropy,
     Margin,
     Retrieval,

@@ -179,7 +179,7 @@ class _SampledSoftmax(LinkLoss):
         candidate = in_full_precision(scores.candidate)
         if self.temperature != 1:
             candidate = candidate / self.temperature
-        total: Tensor = _MaskedLogSumExp.apply(candidate, scores.mask)  # type: ignore[no-untyped-call]
+        total: Tensor = _MaskedLogSumExp.apply(candidate, scores.mask)
         others = scores.of_positives(total)
         return (torch.logaddexp(others, positive) - positive).sum(), float(len(positive))
 
@@ -327,10 +327,8 @@ class N3(nn.Module):
         relation = 0 if batch.links.relation is None else batch.links.relation
         of_relation = model.decoder.relation_rows(relation)
         num_links = len(anchor_embeddings)
-        total = sum(
-            in_full_precision(model.decoder.squared_moduli(rows)).pow(1.5).sum()
-            for rows in (anchor_embeddings, target_embeddings)
-        )
+        ends = model.decoder.squared_moduli(torch.cat([anchor_embeddings, target_embeddings]))
+        total = in_full_precision(ends).pow(1.5).sum()
         if of_relation is not None:
             moduli = in_full_precision(model.decoder.squared_moduli(of_relation)).pow(1.5)
             total = total + moduli.sum() * (1 if moduli.dim() == 2 else num_links)

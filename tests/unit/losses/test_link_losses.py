@@ -15,8 +15,8 @@ from torch.nn import functional
 
 from raygnn.losses import (
     BPR,
-    DirectAU,
     N3,
+    DirectAU,
     LinkBinaryCrossEntropy,
     LinkLoss,
     LinkScores,
@@ -256,6 +256,8 @@ def test_direct_au_is_alignment_plus_uniformity():
     assert float(alone) == pytest.approx(float((one - other)[0].square().sum()), rel=1e-5)
     with raises("loss-argument", "uniformity"):
         DirectAU(uniformity=-1)
+
+
 @pytest.mark.parametrize("loss_type", [partial(SoftmaxOwnNegatives, 0.7), LinkBinaryCrossEntropy])
 def test_scores_of_queries_give_what_those_of_each_link_give(loss_type) -> None:
     scores, query = random_scores(), torch.tensor([3, 0, 2, 0, 5, 3, 1])

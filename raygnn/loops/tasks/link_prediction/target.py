@@ -173,7 +173,7 @@ class LinkTarget(TaskTarget):
         if is_all and config.sampling.temporal is not None:
             yield Problem(
                 ("sampling", "temporal"),
-                "task.args.num_random_negatives='all' would encode all nodes for each group of links",
+                "num_random_negatives: all would encode all nodes for each group of links",
                 "Leave it out, or set a number of negatives",
                 id="task-all-temporal",
             )

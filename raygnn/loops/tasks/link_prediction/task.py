@@ -172,7 +172,7 @@ class LinkPrediction(EncoderTask[LinkBatch]):
         return link_baselines(self.target, loader, num_nodes, split, num_batches, metrics)
 
     def warnings(self) -> list[str]:
-        """Names the types of the links' ends whose nodes take no messages, if the model reads any."""
+        """Names types whose nodes take no messages, where the model reads any."""
         bundle = self.env.bundle
         if not reads_messages(self.env.loaded.config):
             return []
