@@ -192,7 +192,7 @@ def test_an_error_of_a_thread_is_raised_in_the_loop(num_threads):
     with pytest.raises(ZeroDivisionError, match="no such luck") as caught:
         seen.extend(batch.index for batch in loader.iterate(4))
     assert seen == [0, 1]
-    assert caught.value.__notes__ == ["while making batch 2 of split 'train', epoch 4"]
+    assert caught.value.__notes__ == ["while making batch 2 of split 'train', epoch 5"]
     assert _sampler_threads() == []
 
 
