@@ -3,27 +3,19 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import shlex
-import signal
-import socket
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
-import requests
 import yaml
 
 import raygnn.infer
 import raygnn.prepare
 import raygnn.train
-from tests.wait_until import wait_until
 
-BIN = Path(sys.executable).parent
 PAGE = (Path(__file__).parents[2] / "docs" / "own-tables.md").read_text()
 CATEGORIES = ("Shoes", "Books", "Toys", "Garden", "Music", "Kitchen")
 SEGMENTS = ("sport", "reader", "parent", "gardener", "musician", "cook")
@@ -45,7 +37,7 @@ def _days(rng: np.random.Generator, start: str, num_days: int, num: int) -> pd.S
     return pd.Series(np.datetime64(start) + rng.integers(0, num_days, num))
 
 
-def _write_shop(folder: Path) -> None:
+def write_shop(folder: Path) -> None:
     """Nine tenths of what a user buys is of one category, which the segment shows.
 
     So no model has an AUC above 0.875: the items of a category are alike.
@@ -103,7 +95,7 @@ def _write_shop(folder: Path) -> None:
     )
 
 
-def _blocks(language: str) -> list[str]:
+def blocks(language: str) -> list[str]:
     return re.findall(rf"```{language}\n(.*?)```", PAGE, re.DOTALL)
 
 
@@ -131,9 +123,9 @@ def test_the_page_goes_from_tables_to_recommendations(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    _write_shop(tmp_path / "shop")
+    write_shop(tmp_path / "shop")
     draft, train_links, recommend, _, train_segments, predict = _commands()
-    graph, links, users, segments = _blocks("yaml")
+    graph, links, users, segments = blocks("yaml")
     (tmp_path / "links.yaml").write_text(links)
     (tmp_path / "segments.yaml").write_text(segments)
 
@@ -145,7 +137,7 @@ def test_the_page_goes_from_tables_to_recommendations(
     assert _metric("shop", "auc") >= 0.8
     _run(recommend)
     capsys.readouterr()
-    (script,) = _blocks("python")
+    (script,) = blocks("python")
     exec(script, {})
     assert "title" in capsys.readouterr().out
     offers = pd.read_parquet("out/offers/neighbors")
@@ -165,45 +157,3 @@ def test_the_page_goes_from_tables_to_recommendations(
     found = pd.read_parquet("out/segments/users")
     assert len(found) == NUM_USERS
     assert set(found["prediction"]) == set(SEGMENTS)
-
-
-@pytest.mark.slow
-@pytest.mark.ray
-@pytest.mark.timeout(900)
-def test_a_new_user_comes_to_recommendations_over_http(tmp_path: Path) -> None:
-    """The page's commands as they stand, in a shell, on a local Ray."""
-    pytest.importorskip("ray.serve")  # an extra
-    _write_shop(tmp_path / "shop")
-    (tmp_path / "links.yaml").write_text(_blocks("yaml")[1])
-    lines = re.findall(r"^    (python -m .*|curl .*)$", PAGE.replace("\\\n", ""), re.MULTILINE)
-    draft, train, recommend, serve, ask = lines[:5]
-    shell = {"cwd": tmp_path, "env": {**os.environ, "PATH": f"{BIN}:{os.environ['PATH']}"}}
-    for command in (draft, train, recommend):
-        subprocess.run(shlex.split(command), check=True, **shell)
-    (_, url, _, body), port = shlex.split(ask), _free_port()
-    server = subprocess.Popen([*shlex.split(serve), "--port", str(port)], **shell)
-    try:
-        url = url.replace("8000", str(port))
-        user = int(pd.read_csv(tmp_path / "shop" / "users.csv")["user_id"][3])
-        wait_until(lambda: _answers(url), server)
-        answer = requests.post(url, json=json.loads(body) | {"anchors": [user]}, timeout=60)
-        offers = pd.read_parquet(tmp_path / "out" / "offers" / "neighbors")
-        expected = offers[offers["anchor_id"] == user].sort_values("rank")["neighbor_id"].tolist()
-        assert [row["neighbor_id"] for row in answer.json()["rows"]] == expected
-    finally:
-        server.send_signal(signal.SIGINT)
-        server.wait(timeout=120)
-
-
-def _answers(url: str) -> bool:
-    try:
-        return requests.get(url.replace("top_k", "health"), timeout=5).ok
-    except requests.RequestException:
-        return False
-
-
-def _free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        port: int = found.getsockname()[1]
-        return port
