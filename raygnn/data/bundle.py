@@ -167,8 +167,9 @@ class Bundle:
 
     @property
     def num_bytes(self) -> int:
-        """Of the files that are mapped."""
-        return sum(file.stat().st_size for file in self._path.rglob("*.npy"))
+        """Of the arrays of nodes and edges, without what is derived of them later."""
+        folders = (self._path / "nodes", self._path / "edges")
+        return sum(file.stat().st_size for each in folders for file in each.rglob("*.npy"))
 
     @property
     def fingerprint(self) -> str:
