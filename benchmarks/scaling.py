@@ -10,6 +10,7 @@ batches sampled and trained on. 20 edges a node; 32 features, 16 of float16 from
 from __future__ import annotations
 
 import argparse
+import io
 import itertools
 import json
 import resource
@@ -26,7 +27,7 @@ from typing import Any
 import numpy as np
 import torch
 from harness import SCALES, Row, Scale, parser, publish
-from raygnn.outputs.line_chart import Chart, Series
+from matplotlib.figure import Figure
 from rmat_graph import EDGE, NODE, RmatGraph
 from training import Trainer, make_loader, raygnn_model
 
@@ -40,14 +41,6 @@ _EDGES_PER_NODE = 20
 _SIZES = {"smoke": (20_000, 200_000), "reference": (10**5, 10**6, 10**7, 10**8)}
 _FANOUTS = ((5, 5, 5), (15, 10, 5), (25, 15, 10))
 _LARGE = 10**9
-# A page styles its charts; a file of its own has to do so itself.
-_STYLE = """<style>
-svg { background: white } text { font: 11px sans-serif; fill: #333 }
-.grid { stroke: #ddd } .line { fill: none; stroke-width: 2 }
-.c0 { stroke: #4477aa } circle.c0 { fill: #4477aa }
-.c1 { stroke: #ee6677 } circle.c1 { fill: #ee6677 }
-</style>
-"""
 _STEPS = {"smoke": 5, "reference": 20}
 
 
@@ -159,22 +152,21 @@ def scaling_rows(found: Sequence[dict[str, Any]]) -> list[Row]:
 
 
 def plot(found: Sequence[dict[str, Any]]) -> str:
-    """SVG: nanoseconds of processors per edge against the size of the graph, powers of ten."""
-
-    def points(values: Sequence[float]) -> list[tuple[float, float]]:
-        sizes = [float(np.log10(size["num_edges"])) for size in found]
-        return list(zip(sizes, values, strict=True))
-
+    """SVG: nanoseconds of processors per edge against the size of the graph."""
+    sizes = [size["num_edges"] for size in found]
     sampled = [size["fanouts"][str(list(_FANOUTS[1]))] for size in found]
-    per_edge = [1e6 * one["ms"] / max(one["edges"], 1) for one in sampled]
-    ingested = [1e9 * size["ingest_cpu_s"] / size["num_edges"] for size in found]
-    lines = [
-        Series("sample, ns an edge", points(per_edge)),
-        Series("ingest, ns an edge", points(ingested), color=1),
-    ]
-    drawing = str(Chart("cost by size", lines, x_label="log10 of the graph's edges").svg())
-    namespace = '<svg xmlns="http://www.w3.org/2000/svg" '
-    return drawing.replace("<svg ", namespace, 1).replace(">", f">\n{_STYLE}", 1)
+    figure = Figure(figsize=(6, 3), layout="constrained")
+    axes = figure.subplots()
+    axes.plot(sizes, [1e6 * s["ms"] / max(s["edges"], 1) for s in sampled], "o-", label="sample")
+    ingest_ns = [1e9 * size["ingest_cpu_s"] / size["num_edges"] for size in found]
+    axes.plot(sizes, ingest_ns, "s--", label="ingest")
+    axes.set(
+        xscale="log", xlabel="edges of the graph", ylabel="ns of processors an edge", ylim=(0, None)
+    )
+    axes.legend()
+    drawing = io.StringIO()
+    figure.savefig(drawing, format="svg")
+    return drawing.getvalue()
 
 
 def main(argv: Sequence[str] | None = None) -> None:
