@@ -119,13 +119,13 @@ def _build(bundle: Bundle, edge_type: EdgeType, settings: PagerankSettings, fold
 
     def ranked(sources: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         neighbors = np.empty((len(sources), settings.top_k), csc.indices.dtype)
-        weights = np.empty(neighbors.shape, np.float32)
+        weights = np.zeros(neighbors.shape, np.float32)
         counts = np.empty(len(sources), np.int64)
         slots = np.zeros(num_nodes, np.int32)
         push_all(csc.indptr, csc.indices, sources, given, slots, neighbors, weights, counts)
         kept = np.arange(settings.top_k) < counts[:, None]
-        mean = weights.sum(1, where=kept, keepdims=True) / np.maximum(counts, 1)[:, None]
-        relative = np.divide(weights, mean, where=kept, out=weights)
+        mean = weights.sum(1) / np.maximum(counts, 1)
+        relative = weights / np.where(counts, mean, 1)[:, None]
         return counts, neighbors[kept], relative[kept].astype(np.float32)
 
     pieces = [
