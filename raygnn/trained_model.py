@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from os import PathLike, fspath
 from typing import Any
@@ -16,7 +17,7 @@ from raygnn.data.time_units import Time
 from raygnn.errors import ConfigError
 from raygnn.inference.evaluate import evaluate_model
 from raygnn.inference.export import export_program
-from raygnn.inference.open_graph import OpenGraph
+from raygnn.inference.open_graph import OpenGraph, TablesSource
 from raygnn.inference.probe import probe_model
 from raygnn.inference.set_up import load_module, set_up_task
 from raygnn.inference.table import Table
@@ -27,7 +28,7 @@ from raygnn.loops.schema_bundle import schema_bundle
 from raygnn.models.graph_encoder import GraphEncoder
 from raygnn.models.to_pyg import to_pyg
 from raygnn.outputs.saved_model import SavedModel
-from raygnn.runtime.data_source import open_bundle, open_tables
+from raygnn.runtime.data_source import ingest_options, open_bundle, open_tables
 
 
 def load(
@@ -105,7 +106,8 @@ class TrainedModel(nn.Module):
             DataError: the graph is wrong, or does not fit the model; lists all problems.
         """
         how: dict[str, Any] = {"exact": exact, "own_batches": own_batches, "as_of": as_of}
-        return OpenGraph(self._saved, self.module, self._bundle(data), **how)
+        source = self._source(data)
+        return OpenGraph(self._saved, self.module, self._bundle(data), source=source, **how)
 
     def predict(
         self,
@@ -226,6 +228,14 @@ class TrainedModel(nn.Module):
         """
         name = self._saved.loaded.config.model.type
         write_bytes(fspath(uri), export_program(self.module, self.spec, name))
+
+    def _source(self, data: Any) -> TablesSource | None:
+        """The tables of a graph; None of one that was not given as tables."""
+        loaded = self._saved.loaded
+        uri = fspath(data) if isinstance(data, str | PathLike) else None
+        uri = loaded.config.data.uri if data is None else uri
+        options = replace(ingest_options(loaded), transforms=dict(self.spec.transforms))
+        return None if uri is None else TablesSource(uri, options)
 
     def _bundle(self, data: Any) -> Bundle:
         loaded, transforms = self._saved.loaded, self.spec.transforms

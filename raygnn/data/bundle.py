@@ -351,6 +351,10 @@ class Bundle:
             record.num_nodes, pa.py_buffer(offsets), pa.py_buffer(data)
         )
 
+    def take_ids(self, node_type: str, dense: np.ndarray) -> pa.Array:
+        """Original ids of some nodes, by their dense ids, which may repeat."""
+        return self.ids(node_type).take(pa.array(dense))
+
     def id_map(self, node_type: str) -> IdMap:
         """Looks dense ids up by original ids."""
         record = self._node(node_type)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -21,6 +22,7 @@ from raygnn.models.exact import ExactOptions
 from raygnn.models.graph_encoder import GraphEncoder
 from raygnn.parallel.shared_rows import SharedRows
 from raygnn.sampling.loader import NeighborLoader
+from raygnn.sampling.protocols import FeatureStore, GraphStore
 from raygnn.sampling.stores import LocalGraphStore
 
 # Sampled batches that are made one after the other, so that making the next overlaps.
@@ -116,6 +118,19 @@ class ExactEmbeddings(KeptEmbeddings):
         )
 
 
+class Stores(NamedTuple):
+    """Edges and features of a graph, which what they have derived makes worth keeping."""
+
+    graph: GraphStore
+    features: FeatureStore
+
+    @classmethod
+    def of(cls, env: TaskEnvironment, spec: ModelSpec) -> Stores:
+        """Those of the bundle, as the model reads it."""
+        graph = LocalGraphStore(env.bundle, env.loaded.config.sampling.direction)
+        return cls(graph, feature_store(env.loaded, env.bundle, spec))
+
+
 class SampledEmbeddings(Embeddings):
     """Rows of fixed batches of nodes in their order, computed when they are asked for.
 
@@ -123,6 +138,7 @@ class SampledEmbeddings(Embeddings):
 
     Args:
         nodes: int64, dense ids by node type: rows are asked for by position in them.
+        stores: the graph's, where they are there already.
     """
 
     def __init__(
@@ -133,11 +149,11 @@ class SampledEmbeddings(Embeddings):
         nodes: Mapping[str, np.ndarray],
         shared: SharedRows,
         as_of: AsOf | None,
+        stores: Stores | None = None,
     ) -> None:
-        config, bundle = env.loaded.config, env.bundle
-        options = loader_options(env)
-        graph = LocalGraphStore(bundle, config.sampling.direction)
-        store, sampler = feature_store(env.loaded, bundle, spec), build_sampler(env.loaded, graph)
+        bundle, options = env.bundle, loader_options(env)
+        graph, store = stores or Stores.of(env, spec)
+        sampler = build_sampler(env.loaded, graph)
         self._loaders = {
             name: NeighborLoader(
                 graph,

@@ -18,7 +18,7 @@ from raygnn.data.links.supervision import (
     known_positives,
     known_positives_as_of,
 )
-from raygnn.data.tables.read_ids import as_plain_texts
+from raygnn.data.tables.read_ids import as_plain_texts, original_ids
 from raygnn.inference.embeddings import Embeddings
 from raygnn.inference.job import TopKRequest
 from raygnn.inference.top_k import Scores, top_k
@@ -45,10 +45,10 @@ class NeighborSearch:
         self._request = request
         self._device = device
         self._scores = _scores(request, model)
-        self._ids = bundle.ids(request.target_type)
-        self._anchor_ids = bundle.ids(request.anchor_type)
+        self._anchor_ids = original_ids(bundle, request.anchor_type, request.anchors)
         self._targets = embeddings.all_rows(request.target_type)
         self._anchors = embeddings.rows_of(request.anchor_type, request.anchors)
+        self._ids = bundle.ids(request.target_type).slice(0, len(self._targets))
         # By id, so that of equal scores the smaller id comes first.
         self._order = pc.sort_indices(self._ids).to_numpy().astype(np.int64)
         self._known = run_and_sync_errors(lambda: _known(request, bundle), "finding known links")
@@ -65,7 +65,7 @@ class NeighborSearch:
         neighbors = self._order[places[row, rank]]
         return pa.table(
             {
-                "anchor_id": as_plain_texts(self._anchor_ids.take(pa.array(anchors[row]))),
+                "anchor_id": self._anchor_ids.take(pa.array(first + row)),
                 "neighbor_id": as_plain_texts(self._ids.take(pa.array(neighbors))),
                 "score": scores[row, rank],
                 "rank": (rank + 1).astype(np.int32),

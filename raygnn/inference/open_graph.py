@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import replace
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,9 @@ import pyarrow as pa
 import torch
 from torch import Tensor, nn
 
+from raygnn.data.added_rows import AddedRows, Rows
 from raygnn.data.bundle import Bundle
+from raygnn.data.ingest.plan_bundle import IngestOptions
 from raygnn.data.tables.read_ids import Ids, look_up_ids, original_ids
 from raygnn.data.time_units import Time
 from raygnn.errors import ConfigError, DataError
@@ -22,6 +25,7 @@ from raygnn.inference.embeddings import (
     ExactEmbeddings,
     KeptEmbeddings,
     SampledEmbeddings,
+    Stores,
 )
 from raygnn.inference.job import (
     EdgeRequest,
@@ -53,6 +57,19 @@ _ROWS_PER_PART = 65_536  # as `raygnn.infer` cuts its files
 _CHUNK_SIZE = 100_000
 
 
+@dataclass(frozen=True)
+class TablesSource:
+    """The tables of a graph, which say what new rows look like.
+
+    Attributes:
+        uri: folder with `graph.yaml`, or that file.
+        options: of its ingest, with the transforms of training.
+    """
+
+    uri: str
+    options: IngestOptions
+
+
 class OpenGraph:
     """A graph that fits a trained model, and what the model gives of it, under original ids.
 
@@ -73,12 +90,15 @@ class OpenGraph:
         exact: bool = True,
         own_batches: bool = False,
         as_of: str | Time | None = None,
+        source: TablesSource | None = None,
     ) -> None:
         device = next(model.parameters(), torch.empty(0)).device
         self.bundle = saved.fitted(bundle)
         self._task = set_up_task(saved, self.bundle, device)
+        self._env: TaskEnvironment = self._task.env
         self._as_of = find_as_of(saved, self.bundle, as_of)
         self._as_of_is_given = as_of is not None
+        self._source = source
         self._model = model
         self._loaded = saved.loaded
         self._is_exact = exact
@@ -175,7 +195,7 @@ class OpenGraph:
         ]
         decoder = InnerProduct(1) if chosen == "inner_product" else precise_decoder(self._model)
         with self._prepared():
-            device = self._task.env.device
+            device = self._env.device
             anchor_rows, target_rows = (
                 self._aligned_rows(name, dense).double().to(device)
                 for name, dense in zip(ends, given, strict=True)
@@ -206,9 +226,27 @@ class OpenGraph:
         options = TopKOptions(edge_type, anchor_type, target_type, filter_known, score)
         request = TopKRequest.of(self._spec, self.bundle, k, anchors, options, self._as_of)
         with self._prepared(), self._encoded(request.node_types) as embeddings:
-            device = self._task.env.device
+            device = self._env.device
             search = NeighborSearch(request, self.bundle, self._model, embeddings, device)
             return Table(search.table(0, len(request.anchors)))
+
+    def extended(
+        self, nodes: Mapping[str, Rows], edges: Mapping[str, Rows] | None = None
+    ) -> AbstractContextManager[OpenGraph]:
+        """The graph as if new nodes and edges were in its tables, for a `with` block.
+
+        Args:
+            nodes: rows by node type, in the columns of the graph's tables.
+            edges: rows by edge type, `src__rel__dst`; their ends are known or new nodes.
+        Returns:
+            See `ExtendedGraph`.
+        Raises:
+            ConfigError: the graph did not come from tables, or the model takes no new nodes.
+            DataError: rows do not fit the graph's tables.
+        """
+        from raygnn.inference.extended_graph import extended_graph
+
+        return extended_graph(self, AddedRows(nodes, edges or {}))
 
     def to_pyg(self) -> Any:
         """The graph as PyG's modules take it, with features as the model reads them.
@@ -324,18 +362,24 @@ class OpenGraph:
         before = self._kept[0] if self._kept else frozenset(self._spec.output.ends)
         wanted = before | set(node_types)
         if self._kept is None or wanted != before:
-            env, order = self._task.env, [t for t in self.bundle.node_types if t in wanted]
+            env, order = self._env, [t for t in self.bundle.node_types if t in wanted]
             given = (env, self._spec, order, SharedRows(env.scratch), self._as_of, _CHUNK_SIZE)
             self._kept = frozenset(wanted), ExactEmbeddings(self._encoder, *given)
         return self._kept[1]
 
     def _sampled(self, nodes: Mapping[str, np.ndarray]) -> SampledEmbeddings:
         """By the model's fanouts; where they are to be exact, from full neighborhoods."""
-        env: TaskEnvironment = self._task.env
+        env = self._env
         if self._is_exact:
             env = replace(env, loaded=with_all_neighbors(env.loaded))
         shared = SharedRows(env.scratch)
-        return SampledEmbeddings(self._encoder, env, self._spec, nodes, shared, self._as_of)
+        return SampledEmbeddings(
+            self._encoder, env, self._spec, nodes, shared, self._as_of, self._stores
+        )
+
+    @cached_property
+    def _stores(self) -> Stores:
+        return Stores.of(self._env, self._spec)
 
 
 def _columns_of(pairs: Any) -> list[Any]:

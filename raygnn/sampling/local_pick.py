@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import threading
-from typing import NamedTuple
+from collections.abc import Mapping
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
 from raygnn.data.alias import edge_weights
-from raygnn.data.bundle import Bundle
+from raygnn.data.bundle import Csc, Csr, SparseColumn
+from raygnn.data.bundle_record import ColumnInfo
 from raygnn.data.edge_types import EdgeType
 from raygnn.data.paging import ask_for_rows
 from raygnn.sampling import pick as kernels
@@ -39,6 +41,24 @@ class NeighborRows(NamedTuple):
     is_sorted: bool
 
 
+class EdgeArrays(Protocol):
+    """What a picker reads of the bundle that has the edges; the members are those of `Bundle`."""
+
+    is_larger_than_memory: bool
+
+    def columns(self, type_: str | EdgeType, /) -> Mapping[str, ColumnInfo]: ...
+
+    def csc(self, edge_type: EdgeType, /) -> Csc: ...
+
+    def csr(self, edge_type: EdgeType, /) -> Csr: ...
+
+    def column(self, type_: str | EdgeType, name: str, /) -> np.ndarray | SparseColumn: ...
+
+    def values(self, type_: str | EdgeType, name: str, /) -> np.ndarray | SparseColumn: ...
+
+    def alias(self, edge_type: EdgeType, column: str, direction: str, /) -> np.ndarray: ...
+
+
 class LocalPicker:
     """The edges of one type, and how nodes take them.
 
@@ -47,7 +67,7 @@ class LocalPicker:
     """
 
     def __init__(
-        self, bundle: Bundle, edge_type: EdgeType, direction: str, first_node: int = 0
+        self, bundle: EdgeArrays, edge_type: EdgeType, direction: str, first_node: int = 0
     ) -> None:
         is_sorted = all(c.role != "time" for c in bundle.columns(edge_type).values())
         if direction == "in":

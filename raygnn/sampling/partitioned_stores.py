@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from types import MappingProxyType
 from typing import Any
@@ -21,7 +21,14 @@ from raygnn.errors import ConfigError
 from raygnn.sampling.parts import PartitionedGraph, PartService, Question
 from raygnn.sampling.protocols import EdgesByNode, EdgeValues, LazyRows, PickRequest, Picks
 from raygnn.sampling.scratch import Scratch
-from raygnn.sampling.shares import Share, merged_picks, scatter_rows, shares_of
+from raygnn.sampling.shares import (
+    Share,
+    merged_picks,
+    restricted,
+    restricted_horizon,
+    scatter_rows,
+    shares_of,
+)
 from raygnn.sampling.sparse_features import SparseFeatures
 from raygnn.sampling.stores import (
     LocalFeatureStore,
@@ -101,7 +108,7 @@ class PartitionedGraphStore:
             services,
             shares,
             "pick",
-            lambda share: (edge_type, _restricted(request, share.positions), self._messages),
+            lambda share: (edge_type, restricted(request, share.positions), self._messages),
         )
         return merged_picks(shares, found, len(request.nodes))
 
@@ -117,7 +124,7 @@ class PartitionedGraphStore:
             lambda share: (
                 edge_type,
                 nodes[share.positions],
-                _at(horizon, share.positions),
+                restricted_horizon(horizon, share.positions),
                 self._messages,
             ),
         )
@@ -314,27 +321,11 @@ def _ask(
     return [answer.result() for answer in asked]
 
 
-def _restricted(request: PickRequest, positions: np.ndarray) -> PickRequest:
-    """The same of only some nodes."""
-    keys, salts = request.exclude_keys, request.salts
-    return replace(
-        request,
-        nodes=request.nodes[positions],
-        exclude_keys=None if keys is None else keys[positions],
-        horizon=_at(request.horizon, positions),
-        salts=None if salts is None else salts[positions],
-    )
-
-
 def _writable(rows: np.ndarray | SparseColumn) -> np.ndarray | SparseColumn:
     """Copies what lies in Ray's object store, for which kernels would be compiled once more."""
     if isinstance(rows, SparseColumn):
         return _joined([rows])
     return rows if rows.flags.writeable else rows.copy()
-
-
-def _at(horizon: Horizon | None, positions: np.ndarray) -> Horizon | None:
-    return None if horizon is None else horizon._replace(latest=horizon.latest[positions])
 
 
 def _joined(parts: list[SparseColumn]) -> SparseColumn:

@@ -6,12 +6,14 @@ Kernels release the GIL, so that threads which make batches do not hold up the o
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
 from numba import njit
 
-from raygnn.sampling.protocols import Picks
+from raygnn.sampling.protocols import PickRequest, Picks
+from raygnn.sampling.temporal import Horizon
 
 
 class Share(NamedTuple):
@@ -41,6 +43,23 @@ def shares_of(first: np.ndarray, ids: np.ndarray) -> Iterator[Share]:
     for part in range(len(first) - 1):
         if starts[part] < starts[part + 1]:
             yield Share(part, positions[starts[part] : starts[part + 1]])
+
+
+def restricted(request: PickRequest, positions: np.ndarray) -> PickRequest:
+    """The same of only some nodes."""
+    keys, salts = request.exclude_keys, request.salts
+    return replace(
+        request,
+        nodes=request.nodes[positions],
+        exclude_keys=None if keys is None else keys[positions],
+        horizon=restricted_horizon(request.horizon, positions),
+        salts=None if salts is None else salts[positions],
+    )
+
+
+def restricted_horizon(horizon: Horizon | None, positions: np.ndarray) -> Horizon | None:
+    """The horizon of only some nodes."""
+    return None if horizon is None else horizon._replace(latest=horizon.latest[positions])
 
 
 def merged_picks(shares: Sequence[Share], found: Sequence[Picks], num_nodes: int) -> Picks:

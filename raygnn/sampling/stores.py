@@ -95,7 +95,7 @@ class LocalGraphStore:
             DataError: there is no such edge type, or a weight is negative or not finite.
         """
         key = np.uint64(hop_key(request.key, request.hop, edge_type))
-        return self._picker(edge_type).pick(request, key, scratch or Scratch())
+        return self.picker(edge_type).pick(request, key, scratch or Scratch())
 
     def columns(self, type_: str | EdgeType) -> Mapping[str, ColumnInfo]:
         """What columns a type has."""
@@ -108,7 +108,7 @@ class LocalGraphStore:
 
         With a horizon, of the edges that a sample in time could take.
         """
-        return self._picker(edge_type).degrees(nodes, horizon)
+        return self.picker(edge_type).degrees(nodes, horizon)
 
     def neighbor_degrees(
         self, edge_type: EdgeType, nodes: np.ndarray, horizon: Horizon | None = None
@@ -120,11 +120,11 @@ class LocalGraphStore:
         """
         if horizon is not None:
             other = "out" if self._direction == "in" else "in"
-            return self._picker(edge_type, other).degrees(nodes, horizon)
+            return self.picker(edge_type, other).degrees(nodes, horizon)
         degrees = np.empty(len(nodes), np.int64)
         by_neighbor = self._bundle.reverse_of(edge_type) if self._direction == "in" else edge_type
         if by_neighbor is not None:
-            kernels.load_degrees(self._picker(by_neighbor, "in").adjacency.indptr, nodes, degrees)
+            kernels.load_degrees(self.picker(by_neighbor, "in").adjacency.indptr, nodes, degrees)
         else:
             gather_rows(self._counts_of_sources(edge_type), nodes, degrees)
         return degrees
@@ -135,7 +135,7 @@ class LocalGraphStore:
         Raises:
             DataError: the graph has no such edge type.
         """
-        return self._picker(edge_type).adjacency
+        return self.picker(edge_type).adjacency
 
     def _counts_of_sources(self, edge_type: EdgeType) -> np.ndarray:
         indices = self.adjacency(edge_type).indices
@@ -146,8 +146,12 @@ class LocalGraphStore:
                 self._num_out_edges[edge_type] = counts
             return self._num_out_edges[edge_type]
 
-    def _picker(self, edge_type: EdgeType, direction: str | None = None) -> LocalPicker:
-        """Picks by the node that takes an edge, or by another end."""
+    def picker(self, edge_type: EdgeType, direction: str | None = None) -> LocalPicker:
+        """Picks by the node that takes an edge, or by another end.
+
+        Raises:
+            DataError: there is no such edge type.
+        """
         direction = direction or self._direction
         found = self._pickers.get((edge_type, direction))
         if found is None:

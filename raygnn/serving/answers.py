@@ -55,7 +55,8 @@ class Answers:
         alike: dict[Any, list[int]] = defaultdict(list)
         for place, question in enumerate(questions):
             kind = tuple(question.options().items())
-            alike[type(question), type(question.items[0]), kind].append(place)
+            alone = None if question.new is None else place
+            alike[type(question), type(question.items[0]), kind, alone].append(place)
         answers: list[Answer] = [[]] * len(questions)
         for places in alike.values():
             found = self._answer_alike([questions[place] for place in places])
@@ -75,23 +76,36 @@ class Answers:
     def _answer_together(self, questions: Sequence[Question]) -> list[Answer]:
         items = [item for question in questions for item in question.items]
         first = questions[0]
+        graph = self._near
         if isinstance(first, TopK):
-            return self._neighbors(questions, items)
-        rows = _rows(self._near, first, items)
-        ends = accumulate((len(question.items) for question in questions), initial=0)
-        return [rows[begin:end] for begin, end in pairwise(ends)]
+            graph = self._every
+            if not graph.is_precomputed:
+                graph.precompute()
+        if first.new is not None:  # such a question comes alone
+            with graph.extended(first.new.nodes, first.new.edges) as extended:
+                return _answers(extended, questions, items)
+        return _answers(graph, questions, items)
 
-    def _neighbors(self, questions: Sequence[Question], anchors: list[Any]) -> list[Answer]:
-        if not self._every.is_precomputed:
-            self._every.precompute()
-        table = self._every.top_k(anchors, **questions[0].options())
-        by_anchor: dict[Any, list[dict[str, Any]]] = {anchor: [] for anchor in anchors}
-        for row in table.arrow.to_pylist():
-            by_anchor[row["anchor_id"]].append(row)
-        return [
-            [row for anchor in dict.fromkeys(question.items) for row in by_anchor[anchor]]
-            for question in questions
-        ]
+
+def _answers(graph: OpenGraph, questions: Sequence[Question], items: list[Any]) -> list[Answer]:
+    """Answers questions with the same options, of items of all of them."""
+    first = questions[0]
+    if isinstance(first, TopK):
+        return _neighbors(graph, questions, items)
+    rows = _rows(graph, first, items)
+    ends = accumulate((len(question.items) for question in questions), initial=0)
+    return [rows[begin:end] for begin, end in pairwise(ends)]
+
+
+def _neighbors(graph: OpenGraph, questions: Sequence[Question], anchors: list[Any]) -> list[Answer]:
+    table = graph.top_k(anchors, **questions[0].options())
+    by_anchor: dict[Any, list[dict[str, Any]]] = {anchor: [] for anchor in anchors}
+    for row in table.arrow.to_pylist():
+        by_anchor[row["anchor_id"]].append(row)
+    return [
+        [row for anchor in dict.fromkeys(question.items) for row in by_anchor[anchor]]
+        for question in questions
+    ]
 
 
 def _rows(graph: OpenGraph, question: Question, items: list[Any]) -> list[dict[str, Any]]:

@@ -17,6 +17,21 @@ NodeIds: TypeAlias = Annotated[
 ]
 
 
+Row: TypeAlias = dict[str, Any]
+Rows: TypeAlias = dict[str, Annotated[list[Row], Field(max_length=MAX_IDS)]]
+
+
+class NewRows(BaseModel):
+    """New nodes and edges, which this request alone sees, by the columns of the graph's tables."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    nodes: Rows = Field(default={}, description="Rows by node type, with their ids and features.")
+    edges: Rows = Field(
+        default={}, description="Rows by edge type, src__rel__dst; ends are known or new nodes."
+    )
+
+
 class Question(BaseModel):
     """What a client asks. Questions that differ in `ITEMS` alone are answered in one batch."""
 
@@ -24,14 +39,18 @@ class Question(BaseModel):
 
     ITEMS: ClassVar[str]
 
+    new: NewRows | None = Field(
+        None, description="New nodes and edges: answers as if they were in the graph's tables."
+    )
+
     @property
     def items(self) -> list[Any]:
         """The ids or pairs that are asked for."""
         return list(getattr(self, self.ITEMS))
 
     def options(self) -> dict[str, Any]:
-        """All else."""
-        return self.model_dump(exclude={self.ITEMS})
+        """All else but new rows."""
+        return self.model_dump(exclude={self.ITEMS, "new"})
 
 
 class Predict(Question):

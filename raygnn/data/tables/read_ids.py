@@ -63,7 +63,7 @@ def original_ids(bundle: Bundle, node_type: str, dense: np.ndarray) -> pa.Array:
     Args:
         dense: int64 [num_nodes], dense ids, which may repeat.
     """
-    return as_plain_texts(bundle.ids(node_type).take(pa.array(dense)))
+    return as_plain_texts(bundle.take_ids(node_type, dense))
 
 
 def as_plain_texts(ids: pa.Array) -> pa.Array:

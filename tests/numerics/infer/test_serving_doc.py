@@ -51,15 +51,33 @@ def test_each_request_is_answered(node_model):
 
     client = TestClient(build_app(ask, is_alive))
     requests = re.findall(r"^curl http://127\.0\.0\.1:8000(\S+)(?: --json '(.*)')?$", PAGE, re.M)
-    assert len(requests) == PAGE.count("\ncurl ") == 7
+    assert len(requests) == PAGE.count("\ncurl ") == 8
     for path, body in requests:
         if body:
-            content = json.loads(body.replace("paper-7", "n007").replace("paper-1", "n001"))
+            content = _of_model(body)
             found = client.post(path, json=content)
             assert found.json()["rows"], path
         else:
             found = client.get(path)
         assert found.status_code == 200, path
+
+
+def _of_model(body: str) -> dict[str, Any]:
+    """A request of the page in the ids, types and columns of the model's graph."""
+    names = {
+        "paper-7": "n007",
+        "paper-1": "n001",
+        "paper__cites__paper": "node__to__node",
+        '"paper"': '"node"',
+        "paper_id": "id",
+        '"year": 2024, "embedding": [0.2, -0.1]': '"x": [0.1, 0.2, 0.3, 0.4, 0.5, 0.6]',
+        '"src"': '"source"',
+        '"dst"': '"target"',
+    }
+    for name, own in names.items():
+        body = body.replace(name, own)
+    content: dict[str, Any] = json.loads(body)
+    return content
 
 
 def test_the_page_names_every_option():

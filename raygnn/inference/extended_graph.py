@@ -1,0 +1,189 @@
+"""An open graph with new nodes and edges, and what a model gives of them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+
+import numpy as np
+import pyarrow as pa
+from torch import Tensor
+
+from raygnn.data.added_rows import AddedRows, Addition, read_added_rows
+from raygnn.data.bundle import Bundle
+from raygnn.data.edge_types import EdgeType
+from raygnn.data.extended_bundle import ExtendedBundle
+from raygnn.data.manifest import Manifest
+from raygnn.data.tables.read_ids import Ids, as_plain_texts
+from raygnn.data.time_units import AsOf
+from raygnn.errors import ConfigError
+from raygnn.inference.embeddings import KeptEmbeddings, Stores
+from raygnn.inference.job import TopKOptions, TopKRequest, check_no_new_nodes, known_types
+from raygnn.inference.neighbor_search import NeighborSearch
+from raygnn.inference.open_graph import OpenGraph
+from raygnn.inference.table import Table
+from raygnn.sampling.extended_stores import ExtendedFeatureStore, ExtendedGraphStore
+from raygnn.sampling.stores import LocalFeatureStore, LocalGraphStore
+
+
+class ExtendedGraph(OpenGraph):
+    """A graph as if new nodes and edges were in its tables.
+
+    Each node is encoded from its own neighborhood. Top-k compares new nodes with the known ones,
+    whose embeddings are those of the graph without the new rows.
+    """
+
+    bundle: ExtendedBundle
+
+    def __init__(self, graph: OpenGraph, addition: Addition) -> None:
+        vars(self).update(vars(graph))
+        self._graph = graph
+        self._kept = None
+        self._addition = addition
+        self.bundle = ExtendedBundle(graph.bundle, addition)
+        self._env = replace(graph._env, bundle=self.bundle)
+        known, features = graph._stores
+        assert isinstance(known, LocalGraphStore)
+        assert isinstance(features, LocalFeatureStore)
+        self._stores = Stores(
+            ExtendedGraphStore(known, self.bundle),
+            ExtendedFeatureStore(features, self.bundle, self._spec.standardization),
+        )
+        if self._as_of is not None and not self._as_of_is_given:
+            self._as_of = _latest(self._as_of, addition.bundle)
+
+    def top_k(
+        self,
+        anchors: Ids,
+        k: int = 10,
+        *,
+        edge_type: str | None = None,
+        anchor_type: str | None = None,
+        target_type: str | None = None,
+        filter_known: bool = False,
+        score: str | None = None,
+    ) -> Table:
+        """The k known nodes of highest score for each new node; see `OpenGraph.top_k`.
+
+        Raises:
+            ConfigError: an anchor is not a new node.
+        """
+        options = TopKOptions(edge_type, anchor_type, target_type, False, score)
+        request = TopKRequest.of(self._spec, self.bundle, k, anchors, options, self._as_of)
+        graph, anchor, target = self._graph.bundle, request.anchor_type, request.target_type
+        request.check(self._spec, graph)
+        known_anchors = request.anchors[request.anchors < graph.num_nodes(anchor)]
+        if len(known_anchors):
+            shown = as_plain_texts(graph.take_ids(anchor, known_anchors[:1]))[0].as_py()
+            raise ConfigError(
+                f"--anchors is invalid: {shown!r} is a node of the graph, and with new nodes only "
+                "these are anchors. Ask for known ones without new nodes.",
+                id="rows-anchor-known",
+            )
+        links = []
+        if filter_known:
+            types = known_types(self._spec, graph, anchor, target, request.relation)
+            links = [pair for edge_type in types for pair in self._links(edge_type)]
+        most_links = max(Counter(anchor for anchor, _ in links).values(), default=0)
+        most = min(k + most_links, graph.num_nodes(target))
+        with self._prepared(), self._graph._encoded([target]) as embeddings:
+            rows = _NewAnchors(self, embeddings.all_rows(target), target)
+            wanted = replace(request, k=most)
+            search = NeighborSearch(wanted, self.bundle, self._model, rows, self._env.device)
+            table = search.table(0, len(request.anchors))
+        return Table(_without(table, set(links), k))
+
+    def _links(self, edge_type: EdgeType) -> list[tuple[object, object]]:
+        """Original ids of both ends of the added edges of a type."""
+        csc = self._addition.bundle.csc(edge_type)
+        targets = np.repeat(np.arange(len(csc.indptr) - 1), np.diff(csc.indptr))
+        ends = zip((edge_type[0], edge_type[2]), (csc.indices, targets), strict=True)
+        ids = [self._addition.bundle.take_ids(name, nodes).to_pylist() for name, nodes in ends]
+        return list(zip(*ids, strict=True))
+
+    def _node_table(self, what: str, node_type: str, nodes: Ids | None) -> Table:
+        if nodes is None:
+            num_new = self._addition.num_new[node_type]
+            nodes = as_plain_texts(self._addition.bundle.ids(node_type).slice(0, num_new))
+        return super()._node_table(what, node_type, nodes)
+
+    def _edge_table(self, what: str, pairs: object) -> Table:
+        check_no_new_nodes("rows")
+        raise AssertionError
+
+    def _takes_neighborhoods(self, node_type: str, num_ids: int) -> bool:
+        return True
+
+
+class _NewAnchors(KeptEmbeddings):
+    """Rows of all known targets, and of anchors that are encoded when they are asked for."""
+
+    def __init__(self, graph: ExtendedGraph, targets: Tensor, target_type: str) -> None:
+        super().__init__({target_type: targets})
+        self._graph = graph
+
+    def rows_of(self, node_type: str, ids: np.ndarray) -> Tensor:
+        """See `Embeddings`."""
+        return self._graph._aligned_rows(node_type, ids)
+
+
+@contextmanager
+def extended_graph(graph: OpenGraph, rows: AddedRows) -> Iterator[ExtendedGraph]:
+    """A graph with new rows, for as long as the block lasts.
+
+    Raises:
+        ConfigError: there are no tables, or the model takes no new rows.
+        DataError: rows do not fit the graph's tables.
+    """
+    spec, sampling, source = graph._spec, graph._loaded.config.sampling, graph._source
+    learned = sorted(name for name in rows.nodes if name in spec.embedded_types)
+    if source is None or sampling.ppr is not None or learned:
+        reason = "the graph did not come from tables"
+        if source is not None:
+            reason = (
+                f"the model has learned rows of {', '.join(learned)}, which new nodes have not"
+                if learned
+                else "sampling by personalised PageRank needs the whole graph"
+            )
+        raise ConfigError(
+            f"new nodes cannot be read: {reason}. Train again with them in the tables.",
+            id="rows-not-taken",
+        )
+    manifest = _of_model(Manifest.load(source.uri, source.options.allow_outside), spec.node_types)
+    columns = {spec.feature, *spec.edge_inputs, sampling.weight or spec.feature}
+    if sampling.temporal is not None:
+        columns |= {"time", sampling.temporal.column}
+    with read_added_rows(rows, manifest, graph.bundle, columns, source.options) as addition:
+        yield ExtendedGraph(graph, addition)
+
+
+def _of_model(manifest: Manifest, node_types: Collection[str]) -> Manifest:
+    """The tables of the types that a model knows."""
+    nodes = {name: table for name, table in manifest.node_types.items() if name in node_types}
+    edges = [t for t in manifest.edge_types if {t.type[0], t.type[2]} <= set(nodes)]
+    return Manifest(node_types=nodes, edge_types=edges)
+
+
+def _latest(as_of: AsOf, added: Bundle) -> AsOf:
+    """The moment of the latest row."""
+    types: list[str | EdgeType] = [*added.node_types, *added.edge_types]
+    times = [added.column(t, as_of.column) for t in types if as_of.column in added.columns(t)]
+    latest = [column.max().item() for column in times if len(column)]  # type: ignore[arg-type, union-attr]
+    return replace(as_of, time=max([as_of.time, *latest]))
+
+
+def _without(table: pa.Table, links: set[tuple[object, object]], k: int) -> pa.Table:
+    """The first k neighbors of each anchor that it has no link to, ranked anew."""
+    kept, ranks, num_kept = [], [], dict[object, int]()
+    pairs = zip(*(table.column(name).to_pylist() for name in table.column_names[:2]), strict=True)
+    for row, (anchor, neighbor) in enumerate(pairs):
+        rank = num_kept.get(anchor, 0) + 1
+        if rank <= k and (anchor, neighbor) not in links:
+            num_kept[anchor] = rank
+            kept.append(row)
+            ranks.append(rank)
+    found = table.take(pa.array(kept, pa.int64()))
+    place = found.column_names.index("rank")
+    return found.set_column(place, "rank", pa.array(ranks, pa.int32()))

@@ -1,0 +1,318 @@
+"""A graph with added nodes and edges as graph store and feature store."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from raygnn.data import edge_kernels
+from raygnn.data.alias import edge_weights, fill_alias
+from raygnn.data.bundle import Bundle, Csc, Csr
+from raygnn.data.bundle_record import ColumnInfo
+from raygnn.data.edge_types import EdgeType, type_name
+from raygnn.data.extended_bundle import ExtendedBundle
+from raygnn.data.standardization import Standardization
+from raygnn.sampling.local_pick import LocalPicker
+from raygnn.sampling.protocols import EdgesByNode, PickRequest, Picks
+from raygnn.sampling.rng import hop_key
+from raygnn.sampling.scratch import Scratch
+from raygnn.sampling.shares import Share, merged_picks, restricted, restricted_horizon
+from raygnn.sampling.sparse_features import SparseFeatures
+from raygnn.sampling.stores import LocalFeatureStore, LocalGraphStore
+from raygnn.sampling.temporal import Horizon
+
+
+class ExtendedGraphStore:
+    """The edges of a graph and those added to it; a `GraphStore`.
+
+    Nodes that take added edges have a row of all their edges, made once; others are asked of the
+    graph. Picks are those of a `LocalGraphStore` on the whole tables, but for the numbers of edges:
+    those of added ones come behind the known ones.
+
+    Args:
+        known: the edges of `bundle.graph`.
+    """
+
+    def __init__(self, known: LocalGraphStore, bundle: ExtendedBundle) -> None:
+        self._known, self._bundle = known, bundle
+        self._rows: dict[tuple[EdgeType, str], _TouchedRows] = {}
+        self._lock = threading.Lock()
+
+    @property
+    def node_types(self) -> list[str]:
+        """Node types, in the order of the bundle."""
+        return self._known.node_types
+
+    @property
+    def edge_types(self) -> list[EdgeType]:
+        """Edge types, in the order of the bundle."""
+        return self._known.edge_types
+
+    @property
+    def direction(self) -> str:
+        """`in` or `out`."""
+        return self._known.direction
+
+    def columns(self, type_: str | EdgeType) -> Mapping[str, ColumnInfo]:
+        """What columns a type has."""
+        return self._known.columns(type_)
+
+    def num_nodes(self, node_type: str) -> int:
+        """Number of nodes of a type."""
+        return self._bundle.num_nodes(node_type)
+
+    def num_edges(self, edge_type: EdgeType) -> int:
+        """Number of edges of a type."""
+        return self._bundle.num_edges(edge_type)
+
+    def adjacency(self, edge_type: EdgeType) -> EdgesByNode:
+        """Not given: an extended graph is encoded node by node.
+
+        Raises:
+            NotImplementedError: always.
+        """
+        raise NotImplementedError
+
+    def pick(
+        self, edge_type: EdgeType, request: PickRequest, scratch: Scratch | None = None
+    ) -> Picks:
+        """Takes edges of each node; see `GraphStore.pick`."""
+        rows = self._touched(edge_type, self.direction)
+        is_touched = np.isin(request.nodes, rows.nodes)
+        if not is_touched.any():
+            return self._known.pick(edge_type, request, scratch)
+        shares = [Share(n, np.flatnonzero(is_touched == n)) for n in (False, True)]
+        known, touched = (restricted(request, share.positions) for share in shares)
+        found = [self._known.pick(edge_type, known, scratch), rows.pick(touched)]
+        return merged_picks(shares, found, len(request.nodes))
+
+    def degrees(
+        self, edge_type: EdgeType, nodes: np.ndarray, horizon: Horizon | None = None
+    ) -> np.ndarray:
+        """int64 [num_nodes]; see `GraphStore.degrees`."""
+        return self._merged_degrees(edge_type, self.direction, nodes, horizon)
+
+    def neighbor_degrees(
+        self, edge_type: EdgeType, nodes: np.ndarray, horizon: Horizon | None = None
+    ) -> np.ndarray:
+        """int64 [num_nodes]; see `GraphStore.neighbor_degrees`."""
+        if horizon is not None:
+            other = "out" if self.direction == "in" else "in"
+            return self._merged_degrees(edge_type, other, nodes, horizon)
+        graph, addition = self._bundle.graph, self._bundle.addition
+        by_neighbor = graph.reverse_of(edge_type) if self.direction == "in" else edge_type
+        if by_neighbor is not None:
+            return self._merged_degrees(by_neighbor, "in", nodes, None)
+        num_known = graph.num_nodes(edge_type[0])
+        sources = addition.ids[edge_type[0]][addition.bundle.csc(edge_type).indices]
+        sources = np.sort(sources)
+        ends = [np.searchsorted(sources, nodes, side) for side in ("left", "right")]
+        counts = ends[1] - ends[0]
+        is_known = nodes < num_known
+        counts[is_known] += self._known.neighbor_degrees(edge_type, nodes[is_known])
+        return counts
+
+    def _merged_degrees(
+        self, edge_type: EdgeType, direction: str, nodes: np.ndarray, horizon: Horizon | None
+    ) -> np.ndarray:
+        rows = self._touched(edge_type, direction)
+        touched = np.flatnonzero(np.isin(nodes, rows.nodes))
+        others = np.setdiff1d(np.arange(len(nodes)), touched)
+        counts = np.empty(len(nodes), np.int64)
+        of_known = self._known.picker(edge_type, direction)
+        counts[others] = of_known.degrees(nodes[others], restricted_horizon(horizon, others))
+        counts[touched] = rows.degrees(nodes[touched], restricted_horizon(horizon, touched))
+        return counts
+
+    def _touched(self, edge_type: EdgeType, direction: str) -> _TouchedRows:
+        key = (edge_type, direction)
+        with self._lock:
+            if key not in self._rows:
+                self._rows[key] = _TouchedRows(self._bundle, edge_type, direction)
+            return self._rows[key]
+
+
+class _TouchedRows:
+    """All edges of one type of the nodes that take added ones, as a picker reads a bundle.
+
+    Edges are in the order of the rows here, which is that of an ingest of the whole tables.
+
+    Attributes:
+        nodes: int64, dense ids of these nodes, ascending; all new nodes are among them.
+    """
+
+    is_larger_than_memory = False
+
+    def __init__(self, bundle: ExtendedBundle, edge_type: EdgeType, direction: str) -> None:
+        self._graph, self._addition = bundle.graph, bundle.addition
+        self._edge_type = edge_type
+        ends = (edge_type[2], edge_type[0])
+        taker, neighbor = ends if direction == "in" else ends[::-1]
+        places = self._addition.ids
+        known = _adjacency(self._graph, edge_type, direction)
+        added = _adjacency(self._addition.bundle, edge_type, direction)
+        is_touched = np.diff(added.indptr) > 0
+        is_touched[: self._addition.num_new[taker]] = True
+        touched = np.flatnonzero(is_touched)
+        touched = touched[np.argsort(places[taker][touched])]
+        self.nodes = places[taker][touched]
+        num_known = int(np.searchsorted(self.nodes, self._graph.num_nodes(taker)))
+        known_rows, known_edges = _edges_of(known.indptr, self.nodes[:num_known])
+        added_rows, added_edges = _edges_of(added.indptr, touched)
+        rows = np.concatenate([known_rows, added_rows])
+        neighbors = [known.indices[known_edges], places[neighbor][added.indices[added_edges]]]
+        indices = np.concatenate(neighbors).astype(known.indices.dtype)
+        self._e_id = (_e_id(known, known_edges), _e_id(added, added_edges))
+        self._order = self._sorted(rows, indices)
+        self._indices = indices[self._order]
+        self._indptr = np.append(0, np.cumsum(np.bincount(rows, minlength=len(self.nodes))))
+        last = self._e_id[1] + self._graph.num_edges(edge_type)
+        self._edges = np.concatenate([self._e_id[0], last])[self._order]
+        self._picker = _TouchedPicker(self, edge_type, direction)
+
+    def pick(self, request: PickRequest) -> Picks:
+        """See `GraphStore.pick`; of these nodes."""
+        key = np.uint64(hop_key(request.key, request.hop, self._edge_type))
+        picks = self._picker.pick(request, key, Scratch())
+        return picks._replace(e_id=self._edges[picks.e_id])
+
+    def degrees(self, nodes: np.ndarray, horizon: Horizon | None) -> np.ndarray:
+        """See `GraphStore.degrees`; of these nodes."""
+        return self._picker.degrees(nodes, horizon)
+
+    def columns(self, type_: str | EdgeType) -> dict[str, ColumnInfo]:
+        """See `Bundle`."""
+        return self._graph.columns(type_)
+
+    def csc(self, _: EdgeType) -> Csc:
+        """The edges of the nodes that take them."""
+        return Csc(self._indptr, self._indices)
+
+    def csr(self, _: EdgeType) -> Csr:
+        """As `csc`, where nodes take edges against their direction."""
+        return Csr(self._indptr, self._indices, np.arange(len(self._indices)))
+
+    def column(self, type_: str | EdgeType, name: str) -> np.ndarray:
+        """A column of the edges, or of all nodes of the extended graph."""
+        return self._joined(type_, [b.column(type_, name) for b in self._bundles])
+
+    def values(self, type_: str | EdgeType, name: str) -> np.ndarray:
+        """As `column`; of codes what they stand for."""
+        return self._joined(type_, [b.values(type_, name) for b in self._bundles])
+
+    def alias(self, edge_type: EdgeType, column: str, _: str) -> np.ndarray:
+        """See `Bundle.alias`; in memory."""
+        table = np.empty(len(self._indices), np.int64)
+        weights = edge_weights(self.values(edge_type, column), edge_type, column)
+        fill_alias(self._indptr, None, weights, table)
+        return table
+
+    @property
+    def _bundles(self) -> tuple[Bundle, Bundle]:
+        return self._graph, self._addition.bundle
+
+    def _joined(self, type_: str | EdgeType, parts: list[Any]) -> np.ndarray:
+        known, added = parts
+        if isinstance(type_, str):
+            return np.concatenate([known, added[: self._addition.num_new[type_]]])
+        of_known, of_added = self._e_id
+        return np.concatenate([known[of_known], added[of_added]])[self._order]
+
+    def _sorted(self, rows: np.ndarray, neighbors: np.ndarray) -> np.ndarray:
+        """The order of known and added edges by (row, time, neighbor, input row)."""
+        columns = self.columns(self._edge_type)
+        time = next((name for name, column in columns.items() if column.role == "time"), None)
+        if time is None:
+            return np.lexsort((neighbors, rows))
+        if time not in self._addition.bundle.columns(self._edge_type):  # nothing reads it
+            return np.argsort(rows, kind="stable")
+        self._order = np.arange(len(rows))
+        times = edge_kernels.time_keys(self.column(self._edge_type, time))
+        return np.lexsort((neighbors, times, rows))
+
+
+class _TouchedPicker(LocalPicker):
+    """Picks in the rows of a few nodes."""
+
+    def __init__(self, rows: _TouchedRows, edge_type: EdgeType, direction: str) -> None:
+        super().__init__(rows, edge_type, direction)
+        self._nodes = rows.nodes
+
+    def _rows_of(self, nodes: np.ndarray) -> np.ndarray:
+        return np.searchsorted(self._nodes, nodes)
+
+
+def _adjacency(bundle: Bundle, edge_type: EdgeType, direction: str) -> Csc | Csr:
+    return bundle.csc(edge_type) if direction == "in" else bundle.csr(edge_type)
+
+
+def _edges_of(indptr: np.ndarray, nodes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The number of the node, and the position, of each edge of some nodes."""
+    starts, counts = indptr[nodes], indptr[nodes + 1] - indptr[nodes]
+    rows = np.repeat(np.arange(len(nodes)), counts)
+    before = np.cumsum(counts) - counts
+    return rows, np.arange(len(rows)) + (starts - before)[rows]
+
+
+def _e_id(adjacency: Csc | Csr, edges: np.ndarray) -> np.ndarray:
+    return edges if adjacency.e_id is None else adjacency.e_id[edges].astype(np.int64)
+
+
+class ExtendedFeatureStore:
+    """The columns of a graph and of the rows added to it; a `FeatureStore`.
+
+    Columns that are stored sparse come out dense.
+
+    Args:
+        known: the columns of `bundle.graph`.
+        standardization: of `known`.
+    """
+
+    def __init__(
+        self, known: LocalFeatureStore, bundle: ExtendedBundle, standardization: Standardization
+    ) -> None:
+        self._known, self._bundle = known, bundle
+        added = bundle.addition.bundle
+        types: list[str | EdgeType] = [*added.node_types, *added.edge_types]
+        scales = {
+            (name := type_name(type_)): {
+                column: scale
+                for column, scale in standardization.get(name, {}).items()
+                if column in added.columns(type_)
+            }
+            for type_ in types
+        }
+        self._added = LocalFeatureStore(added, scales)
+
+    def columns(self, type_: str | EdgeType) -> Mapping[str, ColumnInfo]:
+        """What columns a type has."""
+        return self._known.columns(type_)
+
+    def row_layout(self, type_: str | EdgeType, column: str) -> tuple[tuple[int, ...], np.dtype]:
+        """Shape and type of a row; see `FeatureStore.row_layout`."""
+        return self._known.row_layout(type_, column)
+
+    def gather(
+        self, type_: str | EdgeType, column: str, ids: np.ndarray, out: np.ndarray | None = None
+    ) -> np.ndarray:
+        """The rows of a column; see `FeatureStore.gather`."""
+        graph = self._bundle.graph
+        first = graph.num_nodes(type_) if isinstance(type_, str) else graph.num_edges(type_)
+        is_known = ids < first
+        if is_known.all():
+            return self._known.gather(type_, column, ids, out)
+        if out is None:
+            shape, dtype = self.row_layout(type_, column)
+            out = np.empty((len(ids), *shape), dtype)
+        out[is_known] = self._known.gather(type_, column, ids[is_known])
+        out[~is_known] = self._added.gather(type_, column, ids[~is_known] - first)
+        return out
+
+    def gather_sparse(
+        self, type_: str | EdgeType, column: str, ids: np.ndarray
+    ) -> SparseFeatures | None:
+        """None: all rows come out dense."""
+        return None

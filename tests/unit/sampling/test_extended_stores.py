@@ -1,0 +1,221 @@
+"""A graph with added rows gives what the same tables give ingested whole."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+
+from raygnn.data.added_rows import AddedRows, read_added_rows
+from raygnn.data.bundle import Bundle
+from raygnn.data.extended_bundle import ExtendedBundle
+from raygnn.data.ingest.build_bundle import ingest
+from raygnn.data.ingest.plan_bundle import IngestOptions
+from raygnn.data.manifest import Manifest
+from raygnn.data.tables.graph_tables import GraphTables, edge_rows, node_rows, write_tables
+from raygnn.sampling.extended_stores import ExtendedFeatureStore, ExtendedGraphStore
+from raygnn.sampling.protocols import PickRequest
+from raygnn.sampling.stores import LocalFeatureStore, LocalGraphStore
+from raygnn.sampling.temporal import Horizon, Temporal
+from tests.errors import raises
+
+USERS, ITEMS, NEW_USERS, NEW_ITEMS = 60, 40, 4, 3
+BUYS, FOLLOWS = ("user", "buys", "item"), ("user", "follows", "user")
+BLOCKS = ("user", "blocks", "user")  # without a reverse
+COLUMNS = ("x", "edge_attr", "weight", "time")
+
+
+def shop(*, with_times: bool) -> GraphTables:
+    rng = np.random.default_rng(3)
+    num_users, num_items = USERS + NEW_USERS, ITEMS + NEW_ITEMS
+    ids = pa.array([f"u{i}" for i in rng.permutation(1000)[:num_users]])
+    users, items = rng.integers(0, num_users, 900), rng.integers(0, num_items, 900)
+    source, target = rng.integers(0, num_users, 400), rng.integers(0, num_users, 400)
+    times = rng.integers(0, 50, 900).astype("datetime64[s]") if with_times else None
+    buys = edge_rows(
+        ids.take(pa.array(users)),
+        items * 10,
+        {"edge_attr": rng.random((900, 2), np.float32)},
+        weight=rng.integers(0, 5, 900).astype(np.float32),
+        time=times,
+    )
+    follows = edge_rows(ids.take(pa.array(source)), ids.take(pa.array(target)))
+    x = {n: rng.random((count, 3), np.float32) for n, count in ((0, num_users), (1, num_items))}
+    return GraphTables(
+        {
+            "user": node_rows(ids, {"x": x[0]}),
+            "item": node_rows(
+                np.arange(num_items) * 10,
+                {"x": x[1]},
+                time=np.arange(num_items).astype("datetime64[s]") if with_times else None,
+            ),
+        },
+        {BUYS: buys, FOLLOWS: replace(follows, directed=False), BLOCKS: follows},
+    )
+
+
+@dataclass(frozen=True)
+class Case:
+    """The graph of the first rows, the other rows, and the graph of all rows."""
+
+    manifest: Manifest
+    old: Bundle
+    rows: AddedRows
+    whole: Bundle
+
+    @contextmanager
+    def extended(self, rows: AddedRows | None = None) -> Iterator[ExtendedBundle]:
+        options = IngestOptions()
+        given = (self.manifest, self.old, COLUMNS, options)
+        with read_added_rows(rows or self.rows, *given) as addition:
+            yield ExtendedBundle(self.old, addition)
+
+
+@pytest.fixture(scope="module", params=[False, True], ids=["plain", "timed"])
+def case(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Case:
+    folder, tables = tmp_path_factory.mktemp("rows"), shop(with_times=request.param)
+    known = {"user": USERS, "item": ITEMS}
+    ids = {n: rows.table.column("id").slice(0, known[n]) for n, rows in tables.nodes.items()}
+    is_old, old, new = {}, {}, {}
+    for edge_type, rows in tables.edges.items():
+        sides = zip((rows.source, rows.target), edge_type[::2], strict=True)
+        found = [pc.is_in(rows.table.column(c), ids[n].combine_chunks()) for c, n in sides]
+        is_old[edge_type] = pc.and_(*found)
+        old[edge_type] = replace(rows, table=rows.table.filter(is_old[edge_type]))
+        new[edge_type] = rows.table.filter(pc.invert(is_old[edge_type]))
+    # The order of equal rows is that of the input, where the new ones stand behind the others.
+    whole = {
+        t: replace(rows, table=pa.concat_tables([old[t].table, new[t]]))
+        for t, rows in tables.edges.items()
+    }
+    first = {n: replace(r, table=r.table.slice(0, known[n])) for n, r in tables.nodes.items()}
+    uris = [
+        write_tables(GraphTables(nodes, edges), str(folder / name), num_shards=2)
+        for name, nodes, edges in (("old", first, old), ("whole", tables.nodes, whole))
+    ]
+    bundles = [ingest(uri, IngestOptions(), folder / "cache") for uri in uris]
+    added = AddedRows(
+        {n: json_rows(r.table.slice(known[n])) for n, r in tables.nodes.items()},
+        {"__".join(t): json_rows(table) for t, table in new.items()},
+    )
+    return Case(Manifest.load(uris[0]), bundles[0], added, bundles[1])
+
+
+def json_rows(table: pa.Table) -> list[dict[str, Any]]:
+    """Rows as JSON has them: features as lists."""
+    return [
+        {
+            k: np.frombuffer(v, np.float32).tolist() if isinstance(v, bytes) else v
+            for k, v in r.items()
+        }
+        for r in table.to_pylist()
+    ]
+
+
+@pytest.mark.parametrize("direction", ["in", "out"])
+@pytest.mark.parametrize("fanout", [-1, 3, 60])
+@pytest.mark.parametrize("way", ["uniform", "replace", "weight", "by_neighbor", "horizon"])
+def test_picks_are_those_of_the_whole_tables(case, direction, fanout, way):
+    is_timed = "time" in case.whole.columns(BUYS)
+    if way == "horizon" and not is_timed:
+        pytest.skip("there are no times")
+    if way == "replace" and fanout == -1:
+        pytest.skip("all edges are taken once")
+    with case.extended() as bundle:
+        extended = ExtendedGraphStore(LocalGraphStore(case.old, direction), bundle)
+        whole = LocalGraphStore(case.whole, direction)
+        assert extended.edge_types == whole.edge_types
+        for edge_type in whole.edge_types:
+            taker = edge_type[2 if direction == "in" else 0]
+            nodes = np.random.default_rng(1).permutation(whole.num_nodes(taker))
+            assert extended.num_nodes(taker) == len(nodes)
+            assert extended.num_edges(edge_type) == whole.num_edges(edge_type)
+            request = PickRequest(
+                nodes,
+                fanout,
+                way == "replace",
+                key=7,
+                hop=1,
+                weight="weight" if way == "weight" else None,
+                by_neighbor=way == "by_neighbor",
+                horizon=_horizon(len(nodes)) if way == "horizon" else None,
+            )
+            found, expected = (store.pick(edge_type, request) for store in (extended, whole))
+            np.testing.assert_array_equal(found.offsets, expected.offsets)
+            np.testing.assert_array_equal(found.neighbors, expected.neighbors)
+            if "edge_attr" in case.whole.columns(edge_type):
+                rows = features(bundle).gather(edge_type, "edge_attr", found.e_id)
+                wanted = LocalFeatureStore(case.whole).gather(
+                    edge_type, "edge_attr", expected.e_id.astype(np.int64)
+                )
+                np.testing.assert_array_equal(rows, wanted)
+
+
+def features(bundle: ExtendedBundle) -> ExtendedFeatureStore:
+    return ExtendedFeatureStore(LocalFeatureStore(bundle.graph), bundle, {})
+
+
+def _horizon(num_nodes: int) -> Horizon:
+    return Horizon(Temporal("time"), np.full(num_nodes, 25_000_000))
+
+
+@pytest.mark.parametrize("direction", ["in", "out"])
+@pytest.mark.parametrize("in_time", [False, True])
+def test_degrees_are_those_of_the_whole_tables(case, direction, in_time):
+    if in_time and "time" not in case.whole.columns(BUYS):
+        pytest.skip("there are no times")
+    with case.extended() as bundle:
+        known, whole = (LocalGraphStore(b, direction) for b in (case.old, case.whole))
+        stores = ExtendedGraphStore(known, bundle), whole
+        for edge_type in case.whole.edge_types:
+            for end, name in ((2, "degrees"), (0, "neighbor_degrees")):
+                node_type = edge_type[end if direction == "in" else 2 - end]
+                nodes = np.random.default_rng(1).permutation(case.whole.num_nodes(node_type))
+                horizon = _horizon(len(nodes)) if in_time else None
+                found, expected = (getattr(s, name)(edge_type, nodes, horizon) for s in stores)
+                np.testing.assert_array_equal(found, expected)
+
+
+def test_rows_and_ids_are_those_of_the_whole_tables(case):
+    with case.extended() as bundle:
+        for node_type in case.whole.node_types:
+            ids = case.whole.ids(node_type)
+            np.testing.assert_array_equal(bundle.id_map(node_type).lookup(ids), np.arange(len(ids)))
+            assert bundle.ids(node_type).equals(ids)
+            nodes = np.random.default_rng(1).permutation(len(ids))
+            assert bundle.take_ids(node_type, nodes).equals(ids.take(pa.array(nodes)))
+            found = features(bundle).gather(node_type, "x", nodes)
+            np.testing.assert_array_equal(
+                found, LocalFeatureStore(case.whole).gather(node_type, "x", nodes)
+            )
+        assert bundle.id_map("user").lookup(pa.array(["nobody"])).tolist() == [-1]
+
+
+def _edited(case: Case, **changes: Any) -> AddedRows:
+    user = {**case.rows.nodes["user"][0], **changes}
+    return AddedRows({"user": [user]}, {})
+
+
+def test_wrong_rows_are_refused(case):
+    known = case.old.ids("user")[0].as_py()
+    edge = {**case.rows.edges["user__buys__item"][0], "source": "nobody", "target": 0}
+    wrong = [
+        (AddedRows({"users": [{}]}), "rows-type-unknown", ["user"]),
+        (AddedRows({}, {"user__sells__item": [{}]}), "rows-type-unknown", ["user__buys__item"]),
+        (_edited(case, idd=1), "rows-column-unknown", ["idd", "id"]),
+        (_edited(case, id=known), "rows-id-known", [known]),
+        (_edited(case, id=7), "nodes-id-kind", []),
+        (_edited(case, x=[1.0, "a", 2.0]), "rows-column-kinds", ["x"]),
+        (_edited(case, x=None), "table-null-values", ["x"]),
+        (_edited(case, x=[1.0, 2.0]), "rows-feature-width", ["x", 3, 2]),
+        (AddedRows({}, {"user__buys__item": [edge]}), "edges-dangling", ["nobody"]),
+    ]
+    for rows, id, values in wrong:
+        with raises(id, *values), case.extended(rows):
+            pass
