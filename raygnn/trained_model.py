@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import partial
 from os import PathLike, fspath
@@ -10,6 +11,7 @@ from typing import Any
 
 from torch import nn
 
+from raygnn.data.added_rows import AddedRows, Rows
 from raygnn.data.bundle import Bundle
 from raygnn.data.filesystem import write_bytes
 from raygnn.data.tables.read_ids import Ids
@@ -17,6 +19,7 @@ from raygnn.data.time_units import Time
 from raygnn.errors import ConfigError
 from raygnn.inference.evaluate import evaluate_model
 from raygnn.inference.export import export_program
+from raygnn.inference.extended_graph import ExtendedGraph, extended_graph
 from raygnn.inference.open_graph import OpenGraph, TablesSource
 from raygnn.inference.probe import probe_model
 from raygnn.inference.set_up import load_module, set_up_task
@@ -108,6 +111,29 @@ class TrainedModel(nn.Module):
         how: dict[str, Any] = {"exact": exact, "own_batches": own_batches, "as_of": as_of}
         source = self._source(data)
         return OpenGraph(self._saved, self.module, self._bundle(data), source=source, **how)
+
+    def extended(
+        self,
+        data: Any,
+        nodes: Mapping[str, Rows],
+        edges: Mapping[str, Rows] | None = None,
+        *,
+        exact: bool = True,
+        as_of: str | Time | None = None,
+    ) -> AbstractContextManager[ExtendedGraph]:
+        """Opens a graph as if new nodes and edges were in its tables, for a `with` block.
+
+        Args:
+            data: the folder or URI of graph tables.
+            nodes: rows by node type, in the columns of the graph's tables.
+            edges: rows by edge type, `src__rel__dst`; their ends are known or new nodes.
+            exact, as_of: as of `open`.
+        Raises:
+            ConfigError: the graph did not come from tables, or the model takes no new nodes.
+            DataError: rows do not fit the graph's tables.
+        """
+        graph = self.open(data, exact=exact, own_batches=True, as_of=as_of)
+        return extended_graph(graph, AddedRows(nodes, edges or {}))
 
     def predict(
         self,

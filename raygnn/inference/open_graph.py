@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -13,7 +13,6 @@ import pyarrow as pa
 import torch
 from torch import Tensor, nn
 
-from raygnn.data.added_rows import AddedRows, Rows
 from raygnn.data.bundle import Bundle
 from raygnn.data.ingest.plan_bundle import IngestOptions
 from raygnn.data.tables.read_ids import Ids, look_up_ids, original_ids
@@ -229,24 +228,6 @@ class OpenGraph:
             device = self._env.device
             search = NeighborSearch(request, self.bundle, self._model, embeddings, device)
             return Table(search.table(0, len(request.anchors)))
-
-    def extended(
-        self, nodes: Mapping[str, Rows], edges: Mapping[str, Rows] | None = None
-    ) -> AbstractContextManager[OpenGraph]:
-        """The graph as if new nodes and edges were in its tables, for a `with` block.
-
-        Args:
-            nodes: rows by node type, in the columns of the graph's tables.
-            edges: rows by edge type, `src__rel__dst`; their ends are known or new nodes.
-        Returns:
-            See `ExtendedGraph`.
-        Raises:
-            ConfigError: the graph did not come from tables, or the model takes no new nodes.
-            DataError: rows do not fit the graph's tables.
-        """
-        from raygnn.inference.extended_graph import extended_graph
-
-        return extended_graph(self, AddedRows(nodes, edges or {}))
 
     def to_pyg(self) -> Any:
         """The graph as PyG's modules take it, with features as the model reads them.
