@@ -85,7 +85,7 @@ def predict(
     new_nodes: str | PathLike[str] | None = None,
     as_of: str | int | float | None = None,
     rows_per_file: int = 65_536,
-    chunk_size: int = 100_000,
+    chunk_size: int = 30_000,
     overwrite: bool = False,
     allow_modules: Sequence[str] = (),
 ) -> Written:
@@ -152,7 +152,7 @@ def top_k(
     as_of: str | int | float | None = None,
     data: Any = None,
     rows_per_file: int = 65_536,
-    chunk_size: int = 100_000,
+    chunk_size: int = 30_000,
     overwrite: bool = False,
     allow_modules: Sequence[str] = (),
 ) -> Written:
@@ -399,9 +399,9 @@ def build_parser() -> argparse.ArgumentParser:
     add(
         "--chunk-size",
         type=int,
-        default=100_000,
+        default=30_000,
         metavar="N",
-        help="rows on the device at a time, in exact encoding (default: 100000)",
+        help="rows on the device at a time, in exact encoding (default: 30000)",
     )
     add("--overwrite", action="store_true", help="replace the output of an earlier call")
     add_allow_module(parser)

@@ -19,8 +19,11 @@ from raygnn.data.synthetic.generators import synthetic_tables
 from raygnn.data.tables.graph_tables import write_tables
 from raygnn.job import TrainJob
 from raygnn.loops.context import ProcessContext
+from raygnn.loops.task import TaskEnvironment
+from raygnn.loops.tasks.link_prediction.task import LinkPrediction
 from raygnn.outputs.run_start import open_run_folder
 from raygnn.parallel import collectives, overlap
+from raygnn.runtime.data_source import open_bundle
 from raygnn.worker import run_worker
 from tests.rank_pool import RankPool
 
@@ -45,13 +48,34 @@ def small_config(storage_path: Path | str, **changes: Any) -> dict[str, Any]:
     """`CONFIG` with changes by dotted path (`__` for the dot)."""
     config = copy.deepcopy(CONFIG)
     config["run"]["storage_path"] = str(storage_path)
+    change(config, **changes)
+    return config
+
+
+def change(config: dict[str, Any], **changes: Any) -> None:
+    """Sets values by dotted path (`__` for the dot)."""
     for path, value in changes.items():
         *parents, leaf = path.split("__")
         section = config
         for parent in parents:
             section = section.setdefault(parent, {})
         section[leaf] = value
-    return config
+
+
+def link_task(config: dict[str, Any]) -> LinkPrediction:
+    """The task of a config, over the graph in memory; without a model."""
+    loaded = load_config(config)
+    task = LinkPrediction(**loaded.config.task.args)
+    task.setup(TaskEnvironment(loaded, open_bundle(loaded, None), 0, 1, torch.device("cpu")))
+    return task
+
+
+def evaluated_link_task(config: dict[str, Any]) -> LinkPrediction:
+    """The same with a model of fixed weights, in evaluation mode."""
+    task = link_task(config)
+    torch.manual_seed(0)
+    task.model = task.build_model().eval()
+    return task
 
 
 def check_resumed_bits(

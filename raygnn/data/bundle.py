@@ -6,6 +6,7 @@ import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
@@ -120,9 +121,6 @@ class Bundle:
 
     Arrays are copy-on-write: what a process writes into them, no other sees. A bundle pickles as
     its path.
-
-    Attributes:
-        is_larger_than_memory: whether arrays are mapped for random reads; see `data/paging.py`.
     """
 
     def __init__(self, path: Path, record: BundleRecord) -> None:
@@ -134,7 +132,6 @@ class Bundle:
         self._arrays: dict[Path, np.ndarray] = {}
         self._id_maps: dict[str, IdMap] = {}
         self._lock = threading.Lock()
-        self.is_larger_than_memory = outgrows_memory(self.num_bytes)
 
     @classmethod
     def open(cls, path: str | os.PathLike[str]) -> Bundle:
@@ -170,6 +167,11 @@ class Bundle:
         """Of the arrays of nodes and edges, without what is derived of them later."""
         folders = (self._path / "nodes", self._path / "edges")
         return sum(file.stat().st_size for each in folders for file in each.rglob("*.npy"))
+
+    @cached_property
+    def is_larger_than_memory(self) -> bool:
+        """Whether arrays are mapped for random reads; see `data/paging.py`."""
+        return outgrows_memory(self.num_bytes)
 
     @property
     def fingerprint(self) -> str:

@@ -55,7 +55,7 @@ def expect_random_reads(array: np.ndarray) -> None:
     first = array.ctypes.data & ~(_PAGE_BYTES - 1)
     if array.nbytes and _madvise():
         num_bytes = array.ctypes.data + array.nbytes - first
-        call_madvise(_madvise(), first, num_bytes, _RANDOM)
+        _call(_madvise(), first, num_bytes, _RANDOM)
 
 
 def ask_for_rows(rows: np.ndarray, ids: np.ndarray) -> None:
@@ -77,7 +77,7 @@ def _madvise() -> int:
 
 
 @njit(nogil=True, cache=True)
-def call_madvise(madvise: int, first: int, num_bytes: int, advice: int) -> None:
+def _call(madvise: int, first: int, num_bytes: int, advice: int) -> None:
     """Calls a C function (pointer, size_t, int)."""
     call_with_range(madvise, first, num_bytes, advice)
 

@@ -53,7 +53,7 @@ from raygnn.outputs.saved_model import SavedModel
 from raygnn.parallel.shared_rows import SharedRows
 
 _ROWS_PER_PART = 65_536  # as `raygnn.infer` cuts its files
-_CHUNK_SIZE = 100_000
+_CHUNK_SIZE = 30_000
 
 
 @dataclass(frozen=True)

@@ -93,7 +93,7 @@ class Output(ABC):
 
     @property
     def judged_on_test(self) -> bool:
-        """Whether the whole of a labelled graph is no test set: training is needed in it too."""
+        """Whether a labelled graph without splits is not a test set as a whole."""
         return self.splits_edges
 
     def check_predicts(self, what: str, node_types: Sequence[str]) -> None:

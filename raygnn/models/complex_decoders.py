@@ -3,18 +3,28 @@
 from __future__ import annotations
 
 import math
+from abc import abstractmethod
 
 import torch
 from torch import Tensor, nn
 
 from raygnn.errors import ConfigError
-from raygnn.models.decoders import Decoder
+from raygnn.models.decoders import Decoder, RelationRows
 
 # Of a squared distance: the root of 0 has no gradient.
 _SMALLEST_SQUARE = 1e-12
 
 
-class ComplEx(Decoder):
+class _ComplexRows(Decoder):
+    """The first half of a row is the real parts, the second half the imaginary parts."""
+
+    def squared_moduli(self, rows: Tensor) -> Tensor:
+        """See `Decoder`; [num_rows, in_channels / 2]."""
+        real, imaginary = rows.chunk(2, dim=-1)
+        return real.square() + imaginary.square()
+
+
+class ComplEx(_ComplexRows, RelationRows):
     """Complex Embeddings for Simple Link Prediction, arXiv:1606.06357, equation 11.
 
     Re(sum_c anchor_c relation_c conj(target_c)). The first half of a row is the real parts, the
@@ -42,16 +52,6 @@ class ComplEx(Decoder):
         """See `Decoder`."""
         return _product(anchor_rows, self.relation_rows(relation)) @ candidate_rows.T
 
-    def squared_moduli(self, rows: Tensor) -> Tensor:
-        """See `Decoder`; [num_rows, in_channels / 2]."""
-        real, imaginary = rows.chunk(2, dim=-1)
-        return real.square() + imaginary.square()
-
-    def relation_rows(self, relation: Tensor | int) -> Tensor:
-        """See `Decoder`."""
-        self.check_relation(relation)
-        return self.relation[relation]
-
 
 class _Distance(Decoder):
     """Scores by the distance of the target from the point that the relation moves the anchor to.
@@ -67,9 +67,9 @@ class _Distance(Decoder):
         super().__init__(in_channels, num_relations)
         self.margin = margin
 
+    @abstractmethod
     def moved(self, anchor_rows: Tensor, relation: Tensor | int) -> Tensor:
         """Where the relation moves the anchors; [num_anchors, in_channels]."""
-        raise NotImplementedError
 
     def score_pairs(
         self, anchor_rows: Tensor, target_rows: Tensor, relation: Tensor | int = 0
@@ -89,7 +89,7 @@ class _Distance(Decoder):
         return self.margin - square.clamp(min=_SMALLEST_SQUARE).sqrt()
 
 
-class TransE(_Distance):
+class TransE(RelationRows, _Distance):
     """Translating Embeddings (Bordes et al., NeurIPS 2013): margin - |anchor + relation - target|.
 
     The distance is Euclidean.
@@ -107,13 +107,8 @@ class TransE(_Distance):
         """See `_Distance`."""
         return anchor_rows + self.relation_rows(relation)
 
-    def relation_rows(self, relation: Tensor | int) -> Tensor:
-        """See `Decoder`."""
-        self.check_relation(relation)
-        return self.relation[relation]
 
-
-class RotatE(_Distance):
+class RotatE(_ComplexRows, _Distance):
     """RotatE, arXiv:1902.10197: margin - |anchor * relation - target|, relations of modulus 1.
 
     The first half of a row is the real parts, the second half the imaginary parts. The distance is
@@ -136,11 +131,6 @@ class RotatE(_Distance):
         self.check_relation(relation)
         phase = self.phase[relation]
         return _product(anchor_rows, torch.cat([phase.cos(), phase.sin()], dim=-1))
-
-    def squared_moduli(self, rows: Tensor) -> Tensor:
-        """See `Decoder`; [num_rows, in_channels / 2]."""
-        real, imaginary = rows.chunk(2, dim=-1)
-        return real.square() + imaginary.square()
 
 
 def _product(rows: Tensor, relation_rows: Tensor) -> Tensor:

@@ -86,6 +86,21 @@ class Decoder(nn.Module, ABC):
             )
 
 
+class RelationRows(Decoder):
+    """A decoder with a learned row for each relation.
+
+    Attributes:
+        relation: [num_relations, in_channels]; subclasses create it.
+    """
+
+    relation: nn.Parameter
+
+    def relation_rows(self, relation: Tensor | int) -> Tensor:
+        """See `Decoder`."""
+        self.check_relation(relation)
+        return self.relation[relation]
+
+
 class InnerProduct(Decoder):
     """The scalar product of the two embeddings."""
 
@@ -118,7 +133,7 @@ class Cosine(Decoder):
         return _unit(anchor_rows) @ _unit(candidate_rows).T
 
 
-class DistMult(Decoder):
+class DistMult(RelationRows):
     """Embedding Entities and Relations, arXiv:1412.6575: sum_c anchor_c relation_c target_c.
 
     A diagonal matrix per relation, which starts as the identity: then it is the inner product.
@@ -139,11 +154,6 @@ class DistMult(Decoder):
     ) -> Tensor:
         """See `Decoder`."""
         return self._scaled(anchor_rows, relation) @ candidate_rows.T
-
-    def relation_rows(self, relation: Tensor | int) -> Tensor:
-        """See `Decoder`."""
-        self.check_relation(relation)
-        return self.relation[relation]
 
     def _scaled(self, anchor_rows: Tensor, relation: Tensor | int) -> Tensor:
         return anchor_rows * self.relation_rows(relation)

@@ -120,7 +120,7 @@ class ExactOptions:
     """
 
     device: torch.device = _CPU
-    chunk_size: int = 100_000
+    chunk_size: int = 30_000
     compute: RowComputation = compute_here
 
     def __post_init__(self) -> None:

@@ -14,13 +14,11 @@ import yaml
 import raygnn.train
 from raygnn.config import load_config
 from raygnn.data.tables.graph_tables import GraphTables, edge_rows, node_rows, write_tables
-from raygnn.loops.task import TaskEnvironment
 from raygnn.loops.tasks.link_prediction.target import LinkTarget, LinkTargetArguments
-from raygnn.loops.tasks.link_prediction.task import LinkPrediction
 from raygnn.runtime.data_checks import find_spec
 from raygnn.runtime.data_source import open_bundle
 from tests.errors import raises
-from tests.small_runs import run_rank_in_small_buckets, small_config, trained_weights
+from tests.small_runs import link_task, run_rank_in_small_buckets, small_config, trained_weights
 
 LIKES = ("user", "likes", "item")
 
@@ -119,9 +117,7 @@ def test_ranks_whose_batches_lack_types_agree_with_one(ranks, graph, tmp_path, n
 
 def test_batches_do_lack_types(graph, tmp_path):
     """What the test above is about: of three ranks of a step, not all have tags, or a batch."""
-    loaded = load_config(_config(tmp_path, graph))
-    task = LinkPrediction(**loaded.config.task.args)
-    task.setup(TaskEnvironment(loaded, open_bundle(loaded, None), 0, 1, torch.device("cpu")))
+    task = link_task(_config(tmp_path, graph))
     batches = list(task.loader("train").iterate(0))
     task.close()
     tags = [len(batch.nodes["tag"].n_id) for batch in batches]

@@ -12,11 +12,16 @@ import torch
 import raygnn.train
 from raygnn.config import load_config
 from raygnn.data.tables.graph_tables import GraphTables, edge_rows, node_rows, write_tables
-from raygnn.loops.task import TaskEnvironment
-from raygnn.loops.tasks.link_prediction.task import LinkPrediction
 from raygnn.runtime.data_source import open_bundle
 from tests.errors import raises
-from tests.small_runs import check_resumed_bits, run_rank, small_config, trained_weights
+from tests.small_runs import (
+    change,
+    check_resumed_bits,
+    evaluated_link_task,
+    run_rank,
+    small_config,
+    trained_weights,
+)
 
 NUM_NODES, NUM_RELATIONS, NUM_EDGES = 40, 3, 160
 
@@ -65,19 +70,8 @@ def _config(folder: Path, uri: str, world_size: int = 0, task=None, **changes) -
     }
     config["task"] = {"type": "link_prediction", "args": {**settings, **(task or {})}}
     del config["sampling"]  # what fanouts say is not read
-    for path, value in changes.items():
-        section, key = path.split("__")
-        config[section][key] = value
+    change(config, **changes)
     return config
-
-
-def _task(config: dict) -> LinkPrediction:
-    loaded = load_config(config)
-    task = LinkPrediction(**config["task"]["args"])
-    task.setup(TaskEnvironment(loaded, open_bundle(loaded, None), 0, 1, torch.device("cpu")))
-    torch.manual_seed(0)
-    task.model = task.build_model().eval()
-    return task
 
 
 @pytest.mark.parametrize("masks", [True, False])
@@ -86,7 +80,7 @@ def test_links_compete_with_all_nodes(tmp_path, graph, masks, seeds):
     args = {"remove_accidental_hits": masks, "seeds": seeds}
     config = _config(tmp_path, graph, task=args)
     del config["losses"]
-    task = _task(config)
+    task = evaluated_link_task(config)
     decoder, table = task.predictor().decoder, task.predictor().encoder.module.inputs.tables["e"]
     supervision, total, num_links = task.target.splits["train"], 0.0, 0
     for batch in task.loader("train").iterate(0):
@@ -161,12 +155,7 @@ def test_a_killed_run_resumes_to_the_same_bits(ranks, graph, tmp_path):
 
 def _resumable(folder: Path, uri: str = "", **changes) -> dict:
     config = _config(folder, uri, 2)
-    for path, value in changes.items():
-        *parents, leaf = path.split("__")
-        section = config
-        for parent in parents:
-            section = section.setdefault(parent, {})
-        section[leaf] = value
+    change(config, **changes)
     return config
 
 
@@ -175,7 +164,7 @@ def test_rgcn_encodes_all_nodes_in_each_batch(tmp_path, graph, capsys):
     config["model"] = {"type": "RGCN", "args": {"hidden_channels": 16, "num_bases": 2}}
     config["sampling"] = {"fanouts": [2]}
     config["task"]["args"]["seeds"] = "links"
-    task = _task(config)
+    task = evaluated_link_task(config)
     batch = task.loader("train").build(0, 0)
     assert sorted(batch.nodes["e"].n_id.tolist()) == list(range(NUM_NODES))
     assert batch.edges

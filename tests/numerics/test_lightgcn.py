@@ -12,11 +12,10 @@ from torch_geometric.nn import LightGCN as PyGLightGCN
 from raygnn.config import load_config
 from raygnn.data.synthetic.generators import synthetic_tables
 from raygnn.data.tables.graph_tables import write_tables
-from raygnn.loops.task import TaskEnvironment
 from raygnn.loops.tasks.link_prediction.task import LinkPrediction
 from raygnn.models import LightGCN
 from raygnn.runtime.data_source import open_bundle
-from tests.small_runs import run_rank, small_config, trained_weights
+from tests.small_runs import evaluated_link_task, run_rank, small_config, trained_weights
 
 NUM_USERS, NUM_ITEMS, CHANNELS = 70, 40, 8
 BUYS, BOUGHT_BY = ("user", "buys", "item"), ("item", "rev_buys", "user")
@@ -51,11 +50,7 @@ def _config(folder: Path, uri: str, fanouts: list[int], world_size: int = 0) -> 
 
 @pytest.fixture
 def task(graph: str, tmp_path: Path):
-    loaded = load_config(_config(tmp_path, graph, [-1, -1, -1]))
-    task = LinkPrediction(**loaded.config.task.args)
-    task.setup(TaskEnvironment(loaded, open_bundle(loaded, None), 0, 1, torch.device("cpu")))
-    torch.manual_seed(0)
-    task.model = task.build_model().eval()
+    task = evaluated_link_task(_config(tmp_path, graph, [-1, -1, -1]))
     yield task
     task.close()
 

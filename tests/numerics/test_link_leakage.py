@@ -8,18 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from raygnn.config import load_config
 from raygnn.data.edge_types import EdgeType
 from raygnn.data.tables.graph_tables import GraphTables, edge_rows, node_rows, write_tables
 from raygnn.errors import DataError
-from raygnn.loops.task import TaskEnvironment
 from raygnn.loops.tasks.link_prediction.task import LinkPrediction
-from raygnn.runtime.data_source import open_bundle
-from tests.small_runs import small_config
+from tests.small_runs import link_task, small_config
 
 NUM_NODES = 7
 Pairs = set[tuple[int, int]]
@@ -67,10 +63,7 @@ def _task(folder: str, tables: GraphTables, args: dict[str, Any], direction: str
         model={"type": "RGCN", "args": {"hidden_channels": 2}},
         loader={"batch_size": 3, "eval_batch_size": 3},
     )
-    loaded = load_config(config)
-    task = LinkPrediction(**loaded.config.task.args)
-    task.setup(TaskEnvironment(loaded, open_bundle(loaded, None), 0, 1, torch.device("cpu")))
-    return task
+    return link_task(config)
 
 
 def _links(task: LinkPrediction, split: str) -> Pairs:

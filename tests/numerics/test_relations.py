@@ -11,11 +11,9 @@ import torch
 import raygnn.train
 from raygnn.config import load_config
 from raygnn.data.tables.graph_tables import GraphTables, edge_rows, node_rows, write_tables
-from raygnn.loops.task import TaskEnvironment
-from raygnn.loops.tasks.link_prediction.task import LinkPrediction
 from raygnn.runtime.data_source import open_bundle
 from tests.errors import raises
-from tests.small_runs import run_rank, small_config, trained_weights
+from tests.small_runs import evaluated_link_task, run_rank, small_config, trained_weights
 
 NUM_NODES, NUM_RELATIONS = 60, 3
 
@@ -59,18 +57,9 @@ def _config(folder: Path, uri: str, world_size: int = 0, **args) -> dict:
     return config
 
 
-def _task(config: dict) -> LinkPrediction:
-    loaded = load_config(config)
-    task = LinkPrediction(**config["task"]["args"])
-    task.setup(TaskEnvironment(loaded, open_bundle(loaded, None), 0, 1, torch.device("cpu")))
-    torch.manual_seed(0)
-    task.model = task.build_model().eval()
-    return task
-
-
 @pytest.mark.parametrize("pattern", ["e__r[0-9]__e", "e__r*__e"])
 def test_full_ranking_is_that_of_brute_force_by_relation(tmp_path, graph, pattern):
-    task = _task(_config(tmp_path, graph, edge_type=pattern))
+    task = evaluated_link_task(_config(tmp_path, graph, edge_type=pattern))
     decoder, bundle = task.predictor().decoder, task.env.bundle
     num_relations = len(task.target.edge_types)
     assert num_relations == decoder.num_relations == (3 if "[" in pattern else 6)
@@ -101,7 +90,7 @@ def test_full_ranking_is_that_of_brute_force_by_relation(tmp_path, graph, patter
 def test_no_batch_passes_messages_along_its_own_links(tmp_path, graph):
     config = _config(tmp_path, graph)
     config["sampling"]["fanouts"] = [-1, -1]
-    task = _task(config)
+    task = evaluated_link_task(config)
     types = task.target.edge_types
     for batch in task.loader("train").iterate(0):
         relation = batch.links.relation
