@@ -125,6 +125,11 @@ def test_link_steps(harness, work):
     assert rows_of(work, "link_steps")["step of links"]["value"] > 0
 
 
+def test_exact_inference(harness, work):
+    importlib.import_module("exact_inference").main(["--work", str(work)])
+    assert rows_of(work, "exact_inference")["all nodes, exact"]["value"] > 0
+
+
 def test_larger_than_memory(harness, work):
     module = importlib.import_module("larger_than_memory")
     scale = module.scale_of(2000, 32)
