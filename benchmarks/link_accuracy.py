@@ -287,7 +287,7 @@ def _standard_auc(loaded: LoadedConfig, folder: Path) -> dict[str, float]:
     (node_type,) = set(task.node_types)
     rows = encode_exactly(
         task.predictor().encoder,
-        task.messages("test"),
+        task.message_store("test"),
         LocalFeatureStore(bundle),
         task.spec,
         [node_type],

@@ -177,6 +177,12 @@ def broken_components(config: Config, allow_modules: Sequence[str]) -> Iterator[
 def components_of(config: Config) -> Iterator[tuple[KeyPath, str, Component]]:
     """Every component: its place, its slot and itself."""
     yield ("task",), "task", config.task
+    for name, entry in config.tasks.items():
+        yield ("tasks", name), "task", entry
+        for index, loss in enumerate(entry.losses):
+            yield ("tasks", name, "losses", index), "loss", loss
+        for index, metric in enumerate(entry.metrics):
+            yield ("tasks", name, "metrics", index), "metric", metric
     yield ("model",), "model", config.model
     yield ("optimizer",), "optimizer", config.optimizer
     yield ("lr_scheduler",), "lr_scheduler", config.lr_scheduler

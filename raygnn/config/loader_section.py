@@ -49,24 +49,38 @@ def _check_edge_type_name(name: str) -> str:
     return name
 
 
-Fanouts = Annotated[list[Annotated[Whole, AfterValidator(_check_fanout)]], Field(min_length=1)]
-
-FanoutsOfType = Annotated[
-    list[Annotated[Whole, AfterValidator(_check_fanout_of_type)]], Field(min_length=1)
-]
-
-#: `sampling.type` of training on the whole graph.
-FULL = "full"
-
-#: `sampling.type` of draws that all nodes of a hop share.
-LABOR = "labor"
-
 EdgeTypeName = Annotated[str, AfterValidator(_check_edge_type_name)]
 
 
 def _fanouts_kind(value: Any) -> str:
     return "by edge type" if isinstance(value, dict) else "for all edge types"
 
+
+Fanouts = Annotated[list[Annotated[Whole, AfterValidator(_check_fanout)]], Field(min_length=1)]
+
+FanoutsOfType = Annotated[
+    list[Annotated[Whole, AfterValidator(_check_fanout_of_type)]], Field(min_length=1)
+]
+
+FanoutsSetting = Annotated[
+    Annotated[Fanouts, Tag("for all edge types")]
+    | Annotated[
+        Annotated[dict[EdgeTypeName, FanoutsOfType], Field(min_length=1)], Tag("by edge type")
+    ],
+    Discriminator(_fanouts_kind),
+]
+
+
+def num_hops(fanouts: Any) -> int:
+    """Hops of `sampling.fanouts`."""
+    return len(next(iter(fanouts.values())) if isinstance(fanouts, dict) else fanouts)
+
+
+#: `sampling.type` of training on the whole graph.
+FULL = "full"
+
+#: `sampling.type` of draws that all nodes of a hop share.
+LABOR = "labor"
 
 class TemporalSampling(Section):
     """Samples only neighbors that are not later than their seed."""
@@ -100,13 +114,7 @@ class PprSampling(Section):
 class Sampling(Section):
     """The sampled neighborhood of a batch."""
 
-    fanouts: Annotated[
-        Annotated[Fanouts, Tag("for all edge types")]
-        | Annotated[
-            Annotated[dict[EdgeTypeName, FanoutsOfType], Field(min_length=1)], Tag("by edge type")
-        ],
-        Discriminator(_fanouts_kind),
-    ] = Field(
+    fanouts: FanoutsSetting = Field(
         default=[15, 10],
         description="Neighbors per hop, the hop next to the seed first; -1 is all. "
         "A map sets them by edge type (`src__rel__dst`), where 0 takes none. On the whole graph "
@@ -168,9 +176,7 @@ class Sampling(Section):
     @property
     def num_hops(self) -> int:
         """Hops of the neighborhood, which is also the number of layers."""
-        if isinstance(self.fanouts, dict):
-            return len(next(iter(self.fanouts.values())))
-        return len(self.fanouts)
+        return num_hops(self.fanouts)
 
     def broken_rules(self) -> Iterable[Problem]:
         if isinstance(self.fanouts, dict):

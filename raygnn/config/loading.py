@@ -326,6 +326,8 @@ def _defining(config: Config) -> dict[str, Any]:
         parent = value_at(defining, path[:-1])
         if isinstance(parent, dict):
             parent.pop(path[-1], None)
+    if not config.tasks:  # as in configs of older versions
+        del defining["tasks"]
     splits = ("train", "val", "test")
     defining["loader"] = {s: {"batch_size": config.loader_plan(s).batch_size} for s in splits}
     if config.loader.balances_seeds:

@@ -14,7 +14,9 @@ from raygnn.config.loader_section import (
     Loader,
     LoaderPlan,
     Sampling,
+    TrainLoader,
     broken_batch_rules,
+    num_hops,
     plan_batches,
     plan_loader,
 )
@@ -26,10 +28,12 @@ from raygnn.config.section import (
     Problem,
     Section,
     Seed,
+    choose_from,
     rule_error,
     rules_error,
 )
 from raygnn.config.slots import SLOTS
+from raygnn.config.tasks_section import SEVERAL_TASKS, TaskEntry, TaskName
 from raygnn.config.training_section import (
     Checkpoint,
     EarlyStopping,
@@ -51,6 +55,8 @@ def _callback_kind(value: Any) -> str:
 def _names(slot: str) -> str:
     return ", ".join(SLOTS[slot].names)
 
+
+_DEFAULT_WIDTH = 256  # of embeddings, where the config says none
 
 Hooks = Annotated[dict[str, NonEmptyText], Field(min_length=1)]
 
@@ -91,6 +97,10 @@ class Config(Section):
     task: Component = Field(
         default=Component(type="node_classification"),
         description=f"The task: {_names('task')}.",
+    )
+    tasks: dict[TaskName, TaskEntry] = Field(
+        default_factory=dict,
+        description="Several tasks of one encoder by name, in the place of `task`.",
     )
     sampling: Sampling = Field(default=Sampling(), description="The neighborhoods.")
     loader: Loader = Field(default=Loader(), description="The batches.")
@@ -161,6 +171,26 @@ class Config(Section):
         """How the loader of a split is made: train, val or test."""
         return plan_loader(self.loader, split, self.batch.batch_size)
 
+    @property
+    def embedding_width(self) -> int:
+        """The width of an encoder's output, for tasks that leave it to the config."""
+        args = self.model.args
+        return int(args.get("out_channels") or args.get("hidden_channels") or _DEFAULT_WIDTH)
+
+    @property
+    def task_configs(self) -> dict[str, Config]:
+        """Of each of `tasks`, by name, the config of a run of that task alone.
+
+        Its encoder has a width of its own and a head behind it, as all tasks share one. What is
+        monitored of the task goes by its name there. Empty of a run with one task.
+        """
+        return {name: _alone(self, name, entry) for name, entry in self.tasks.items()}
+
+    @property
+    def single_tasks(self) -> list[Config]:
+        """The configs of the tasks of a run, one or several."""
+        return [*self.task_configs.values()] or [self]
+
     @model_validator(mode="after")
     def _check_between_sections(self, info: ValidationInfo) -> Self:
         if info.context != EACH_SECTION_ALONE and (problems := list(broken_cross_rules(self))):
@@ -171,6 +201,46 @@ class Config(Section):
     @classmethod
     def _fill_dependent_defaults(cls, value: Any) -> Any:
         return fill_dependent_defaults(value) if isinstance(value, dict) else value
+
+
+def _alone(config: Config, name: str, entry: TaskEntry) -> Config:
+    """The config of a run of one of several tasks."""
+
+    def monitored(section: Any) -> Any:
+        if section is None or section.monitor is None:
+            return section
+        own = section.monitor.replace(f"/{name}/", "/", 1)
+        return section.model_copy(update={"monitor": own})
+
+    def differing(section: Section) -> dict[str, Any]:
+        return {key: value for key, value in section if value is not None}
+
+    loader, training = differing(entry.loader), config.training
+    if (is_balanced := loader.pop("balanced_seeds", None)) is not None:
+        train = config.loader.train or TrainLoader()
+        loader["train"] = train.model_copy(update={"balanced_seeds": is_balanced})
+    if "batch_size" in loader:  # a size of its own follows from no other
+        alone = {"global_batch_size": None, "accumulate_grad_batches": None}
+        training = training.model_copy(update=alone)
+    data, model = config.data, config.model
+    if entry.splits is not None:
+        data = data.model_copy(update={"splits": entry.splits})
+    args = {**model.args, "out_channels": config.embedding_width}
+    return config.model_copy(
+        update={
+            "task": Component(type=entry.type, args={**config.task.args, **entry.args}),
+            "tasks": {},
+            "data": data,
+            "sampling": config.sampling.model_copy(update=differing(entry.sampling)),
+            "loader": config.loader.model_copy(update=loader),
+            "model": model.model_copy(update={"args": args}),
+            "losses": entry.losses,
+            "metrics": entry.metrics,
+            "training": training,
+            "early_stopping": monitored(config.early_stopping),
+            "checkpoint": monitored(config.checkpoint),
+        }
+    )
 
 
 #: Components whose type may be left out: args given without a type join the default's.
@@ -185,6 +255,10 @@ DEFAULT_COMPONENTS: Mapping[str, Mapping[str, Any]] = {
 def fill_dependent_defaults(raw: Mapping[str, Any]) -> dict[str, Any]:
     """A copy of the config with the defaults that follow from what is given."""
     filled = dict(raw)
+    if filled.get("tasks") and "task" not in filled:
+        filled["task"] = {"type": SEVERAL_TASKS}
+    elif filled.get("tasks") and isinstance(filled["task"], dict):
+        filled["task"] = {"type": SEVERAL_TASKS, **filled["task"]}
     for key, default in DEFAULT_COMPONENTS.items():
         filled[key] = _fill_component(filled.get(key, dict(default)), default)
     _let_batch_size_follow(filled)
@@ -368,6 +442,92 @@ def _parts_suffice(config: Config) -> Iterable[Problem]:
         )
 
 
+def _tasks_fit(config: Config) -> Iterable[Problem]:
+    is_several = config.task.type == SEVERAL_TASKS
+    if not config.tasks:
+        if is_several:
+            yield Problem(
+                ("tasks",),
+                "it names no task",
+                "Set it as in {topics: {type: node_classification}, links: {type: "
+                "link_prediction}}, or task.type to one task",
+                id="tasks-none",
+            )
+        return
+    if not is_several:
+        yield Problem(
+            ("task", "type"),
+            "a run has one task, or several under tasks",
+            "Remove it, or tasks",
+            id="tasks-and-task",
+        )
+    if not sum(entry.weight for entry in config.tasks.values()):
+        yield Problem(
+            ("tasks",),
+            "the weights of all tasks are 0, so nothing is trained",
+            "Set the weight of a task to more than 0",
+            id="tasks-no-weight",
+        )
+    for key in ("losses", "metrics"):
+        if getattr(config, key):
+            yield Problem(
+                (key,),
+                "each task has its own",
+                f"Move it to tasks.{next(iter(config.tasks))}.{key}",
+                id="tasks-own-key",
+            )
+    if config.sampling.is_full:
+        yield Problem(
+            ("sampling", "type"),
+            "with tasks it would compute the whole graph once a task in each step",
+            "Remove it, or train one task",
+            id="tasks-full-graph",
+        )
+    for name, entry in config.tasks.items():
+        yield from _task_fits(config, name, entry)
+
+
+def _task_fits(config: Config, name: str, entry: TaskEntry) -> Iterable[Problem]:
+    own = [other for other in SLOTS["task"].names if other != SEVERAL_TASKS]
+    if entry.type not in own:
+        yield Problem(
+            ("tasks", name, "type"),
+            "tasks of one encoder are those of raygnn",
+            choose_from(entry.type, own),
+            id="tasks-type",
+        )
+    for key in INPUTS_OF_ENCODER & entry.args.keys():
+        yield Problem(
+            ("tasks", name, "args", key),
+            "all tasks read what the encoder reads",
+            f"Set task.args.{key} instead",
+            id="tasks-input",
+        )
+    fanouts, place = entry.sampling.fanouts, ("tasks", name, "sampling", "fanouts")
+    if fanouts is None:
+        return
+    hops = config.sampling.num_hops
+    if num_hops(fanouts) != hops:
+        yield Problem(
+            place,
+            f"a layer of the encoder goes one hop, and sampling.fanouts has {hops}",
+            f"Set {hops} fanouts",
+            id="tasks-hops",
+        )
+    given = config.sampling.fanouts
+    if isinstance(given, dict):
+        passing = {edge_type for edge_type, hops_ in given.items() if any(hops_)}
+        asked = {t for t, hops_ in fanouts.items() if any(hops_)} if isinstance(fanouts, dict) else None
+        if asked is None or not asked <= passing:
+            yield Problem(
+                place,
+                f"the encoder has layers for the edge types {', '.join(sorted(passing))} of "
+                "sampling.fanouts only",
+                "Set fanouts of these",
+                id="tasks-edge-types",
+            )
+
+
 def _space_exists(config: Config) -> Iterable[Problem]:
     return () if config.tune is None else broken_space(config.tune, Config)
 
@@ -382,6 +542,9 @@ def _trials_have_workers(config: Config) -> Iterable[Problem]:
         )
 
 
+#: Arguments of all tasks that say what the encoder reads; with `tasks` they are under `task`.
+INPUTS_OF_ENCODER = frozenset({"feature", "edge_feature", "edge_weight"})
+
 _TASKS_OF_PARTS = ("node_classification", "link_prediction")
 
 _WORDS = {"min": "less", "max": "more"}
@@ -393,6 +556,7 @@ _RULES: tuple[tuple[Rule, frozenset[str]], ...] = (
     (_sharding_fits, frozenset({"scaling", "model", "optimizer"})),
     (_plateau_has_monitor, frozenset({"lr_scheduler", "early_stopping", "checkpoint"})),
     (_parts_suffice, frozenset({"data", "task", "sampling", "training", "tune"})),
+    (_tasks_fit, frozenset({"task", "tasks", "losses", "metrics", "sampling"})),
     (_space_exists, frozenset({"tune"})),
     (_trials_have_workers, frozenset({"tune", "scaling"})),
 )

@@ -44,6 +44,7 @@ _TASKS = {
     "link_prediction": ("LinkPrediction", "LinkTarget"),
     "edge_prediction": ("EdgePrediction", "EdgeTarget"),
     "self_supervised": ("SelfSupervised", "SelfSupervisedTarget"),
+    "several_tasks": ("SeveralTasks", "SeveralTarget"),
 }
 #: By short name of a task, the dotted path of its target; see `raygnn.loops.tasks.target`.
 TASK_TARGETS: Mapping[str, str] = MappingProxyType(

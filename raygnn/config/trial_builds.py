@@ -51,8 +51,9 @@ def broken_arguments(
         is_left_out = any(is_below(place, path) or is_below(path, place) for place in left_out)
         if is_left_out or not _is_known(component, slot, allow_modules):
             continue
+        of_task = config.task_configs[str(path[1])] if path[0] == "tasks" else config
         try:
-            _build(slot, component, config, allow_modules)
+            _build(slot, component, of_task, allow_modules)
         except ConfigError as error:
             for text in error.problems:
                 yield _placed(text, SLOTS[slot].path, path)
@@ -61,11 +62,11 @@ def broken_arguments(
     if synthetic is not None and "data" not in sections:
         for text in import_module(_GENERATORS).synthetic_problems(synthetic.type, **synthetic.args):
             yield _placed(text, "data", ("data",))
-    if config.task.type in SLOTS["task"].names and "task" not in sections:
+    if config.task.type in SLOTS["task"].names and not sections & {"task", "tasks"}:
         for path, text in _targets(config)[0].broken_texts(config):
             if path[0] not in sections:
                 yield path, text
-    if not sections & {"task", "metrics", "callbacks"}:
+    if not sections & {"task", "tasks", "metrics", "callbacks"}:
         yield from _unknown_monitors(config, allow_modules, sections)
 
 
@@ -178,12 +179,12 @@ def _unknown_monitors(
         ("lr_scheduler", "monitor", config.lr_scheduler.monitor),
         ("tune", "metric", getattr(config.tune, "metric", None)),
     ]
+    own = tuple(_own_metrics(config))
     for section, key, monitor in places:
         if monitor is None or section in left_out or not monitor.startswith("val/"):
             continue
         name = monitor.removeprefix("val/")
-        own = tuple(prefix for target in _targets(config) for prefix in target.own_metrics)
-        if name in known or name.partition("/")[0] in known or name.startswith(own):
+        if _is_logged(name, known) or name.startswith(own):
             continue
         choices = [f"val/{choice}" for choice in known]
         remedy = choose_from(monitor, choices)
@@ -193,10 +194,31 @@ def _unknown_monitors(
         yield problem.path, problem.text(repr(monitor))
 
 
+def _is_logged(name: str, known: Collection[str]) -> bool:
+    """Whether validation logs a name: `loss`, a metric, or a term of one as `loss/mse`."""
+    return any(name == other or name.startswith(f"{other}/") for other in known)
+
+
+def _own_metrics(config: Config) -> Iterator[str]:
+    """How the names of metrics begin that tasks log beside those that are chosen."""
+    for name, of_task in config.task_configs.items():
+        yield from (f"{name}/{prefix}" for prefix in _own_metrics(of_task))
+    for target in _targets(config):
+        yield from target.own_metrics
+
+
 def _logged_names(config: Config, allow_modules: Sequence[str]) -> list[str] | None:
     """Names of what validation may log; null where code of the user's own may log more."""
     if config.callbacks or config.task.type not in SLOTS["task"].names:
         return None
+    if config.tasks:
+        names = ["loss"]
+        for task, of_task in config.task_configs.items():
+            found = _logged_names(of_task, allow_modules)
+            if found is None:
+                return None
+            names += [f"{task}/{name}" for name in found]
+        return names
     chosen = list(config.metrics)
     if not chosen:
         (target,) = _targets(config)

@@ -59,7 +59,7 @@ def _dense(task: LinkPrediction, split: str) -> tuple[np.ndarray, np.ndarray]:
     """Messages of a split as a matrix [items + users, items + users], and the learned rows."""
     size = NUM_USERS + NUM_ITEMS
     matrix = np.zeros((size, size))
-    graph = task.messages(split)
+    graph = task.message_store(split)
     for edge_type, target, source in ((BUYS, NUM_USERS, 0), (BOUGHT_BY, 0, NUM_USERS)):
         indptr, indices, *_ = graph.adjacency(edge_type)
         takers = np.repeat(np.arange(len(indptr) - 1), np.diff(indptr))

@@ -16,7 +16,6 @@ from raygnn.data.edge_types import EdgeType, edge_type_name
 from raygnn.data.links import kernels as link_kernels
 from raygnn.data.links.folder import link_folder, message_codes, message_types
 from raygnn.data.links.split import LinkSplit
-from raygnn.errors import DataError
 
 Split = Literal["train", "val", "test"]
 
@@ -51,9 +50,10 @@ def message_graph(
     The filtered arrays are made once on a node, when they are first asked for, and mapped.
 
     Args:
-        links: how links are split; each edge type is in one of them at most.
+        links: how links are split. An edge that several splits are about carries messages where
+            it does by each of them.
     Raises:
-        DataError: two link splits are about the same edges, or one cannot be made.
+        DataError: a link split cannot be made.
     """
     for link in links:
         link_folder(bundle, link)
@@ -67,17 +67,10 @@ class MessageGraph(Bundle):
         super().__init__(bundle.path, bundle._record)
         self._derived = bundle._derived
         self._whole, self._messages = bundle, messages
-        self._link_of: dict[EdgeType, LinkSplit] = {}
-        for link in messages.links:
+        self._links_of: dict[EdgeType, tuple[LinkSplit, ...]] = {}
+        for link in {link.fingerprint: link for link in messages.links}.values():
             for edge_type in message_types(bundle, link):
-                other = self._link_of.setdefault(edge_type, link)
-                if other is not link:
-                    raise DataError(
-                        f"the links of {edge_type_name(link.edge_type)} and of "
-                        f"{edge_type_name(other.edge_type)} are the same edges, or each other's "
-                        "reverse: one of them is split twice. Name one of the two.",
-                        id="links-twice",
-                    )
+                self._links_of[edge_type] = (*self._links_of.get(edge_type, ()), link)
 
     def __reduce__(self) -> tuple[Callable[..., Bundle], tuple[Any, ...]]:
         given = self._messages
@@ -97,34 +90,31 @@ class MessageGraph(Bundle):
 
     def csc(self, edge_type: EdgeType) -> Csc:
         """In-neighbors, with the edges' positions in the CSC of the whole type as `e_id`."""
-        link = self._link_of.get(edge_type)
-        if link is None:
-            return self._whole.csc(edge_type)
         csc = self._whole.csc(edge_type)
-        return Csc(*self._filtered(link, edge_type, "in", csc.indptr, csc.indices, None))
+        if edge_type not in self._links_of:
+            return csc
+        return Csc(*self._filtered(edge_type, "in", csc.indptr, csc.indices, None))
 
     def csr(self, edge_type: EdgeType) -> Csr:
         """Out-neighbors, with the edges' positions in the CSC of the whole type as `e_id`."""
-        link = self._link_of.get(edge_type)
-        if link is None:
-            return self._whole.csr(edge_type)
         csr = self._whole.csr(edge_type)
-        return Csr(*self._filtered(link, edge_type, "out", csr.indptr, csr.indices, csr.e_id))
+        if edge_type not in self._links_of:
+            return csr
+        return Csr(*self._filtered(edge_type, "out", csr.indptr, csr.indices, csr.e_id))
 
     def _filtered(
         self,
-        link: LinkSplit,
         edge_type: EdgeType,
         direction: str,
         indptr: np.ndarray,
         indices: np.ndarray,
         e_id: np.ndarray | None,
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        last_stage, held_too = self._stage(link)
+        last_stage, held_too = self._stage(edge_type)
         name = edge_type_name(edge_type)
 
         def build(folder: Path) -> None:
-            codes = self.codes(link, edge_type)
+            codes = self._joined_codes(edge_type)
             if e_id is not None:
                 codes = codes[e_id]
             bounds = np.zeros_like(indptr)
@@ -148,17 +138,27 @@ class MessageGraph(Bundle):
         found = tuple(self._open(folder / f"{part}.npy") for part in _PARTS)
         return found[0], found[1], found[2]
 
-    def _edges_name(self, edge_type: EdgeType) -> str:
-        link = self._link_of.get(edge_type)
-        if link is None:
-            return self._whole._edges_name(edge_type)
-        last_stage, held_too = self._stage(link)
-        stage = f"{last_stage}{'' if held_too else '-free'}"
-        return f"{link.fingerprint}.{edge_type_name(edge_type)}.{stage}"
+    def _joined_codes(self, edge_type: EdgeType) -> np.ndarray:
+        """Codes by all splits that are about the edges: the latest stage, held where any holds."""
+        stage, held = link_kernels.STAGE_MASK, link_kernels.HELD
+        first, *others = (self.codes(link, edge_type) for link in self._links_of[edge_type])
+        for codes in others:
+            first = np.maximum(first & stage, codes & stage) | (first | codes) & held
+        return first
 
-    def _stage(self, link: LinkSplit) -> tuple[int, bool]:
+    def _edges_name(self, edge_type: EdgeType) -> str:
+        links = self._links_of.get(edge_type)
+        if links is None:
+            return self._whole._edges_name(edge_type)
+        last_stage, held_too = self._stage(edge_type)
+        stage = f"{last_stage}{'' if held_too else '-free'}"
+        names = "+".join(sorted(link.fingerprint for link in links))
+        return f"{names}.{edge_type_name(edge_type)}.{stage}"
+
+    def _stage(self, edge_type: EdgeType) -> tuple[int, bool]:
         """The last stage whose edges carry messages, and whether those held for the loss do."""
         split, inductive = self._messages.split, self._messages.inductive
         last_stage = 2 if split == "test" and not inductive else 1
         # Without a disjoint share, training and validation have one graph.
-        return last_stage, split != "train" or not link.disjoint_train_ratio
+        holds = any(link.disjoint_train_ratio for link in self._links_of[edge_type])
+        return last_stage, split != "train" or not holds

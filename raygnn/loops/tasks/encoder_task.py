@@ -9,9 +9,9 @@ from types import MappingProxyType
 from typing import Any, ClassVar
 
 import numpy as np
-from torch import Tensor
+from torch import Tensor, nn
 
-from raygnn.config import Component, Config, LoadedConfig, build
+from raygnn.config import Component, LoadedConfig, build
 from raygnn.data.bundle import Bundle
 from raygnn.data.links.message_graph import Messages, message_graph
 from raygnn.data.links.split import LinkSplit
@@ -19,9 +19,14 @@ from raygnn.data.partition.part import Outline
 from raygnn.errors import ConfigError
 from raygnn.loops.model_spec import ModelSpec
 from raygnn.loops.task import Task, TaskEnvironment
-from raygnn.loops.tasks.build_encoder import completed, feature_store, make_spec
+from raygnn.loops.tasks.build_encoder import (
+    build_encoder,
+    completed,
+    feature_store,
+    make_spec,
+)
 from raygnn.loops.tasks.build_sampler import build_sampler, find_fanouts
-from raygnn.loops.tasks.exact_encoding import encode_exactly
+from raygnn.loops.tasks.exact_encoding import check_exact, encode_exactly
 from raygnn.loops.tasks.target import TaskArguments, TaskTarget
 from raygnn.metrics import as_metric
 from raygnn.models.exact import ExactOptions
@@ -36,14 +41,6 @@ from raygnn.sampling.whole_graph import WholeGraph, WholeGraphLoader
 
 _MAX_CHECKED = 100_000  # nodes whose edges are counted for a warning
 _MANY = 0.3  # of the nodes, that take no messages
-_DEFAULT_WIDTH = 256  # of embeddings, where the config says none
-
-
-def embedding_width(config: Config) -> int:
-    """The width of an encoder's output for tasks that leave it to the config."""
-    args = config.model.args
-    return int(args.get("out_channels") or args.get("hidden_channels") or _DEFAULT_WIDTH)
-
 
 class EncoderTask(Task[BatchT]):
     """A task whose model is built of `env.spec`, and which learns what its target says.
@@ -61,7 +58,9 @@ class EncoderTask(Task[BatchT]):
 
     def __init__(self, **args: Any) -> None:
         self.arguments: TaskArguments = self.target_class.Arguments.of(args)
+        self._sharing: tuple[EncoderTask[Any], ...] = ()
         self._loaders: dict[str, Any] = {}
+        self._samplers: dict[int, Any] = {}
         self._message_graphs: dict[str, GraphStore] = {}
         self._whole_graphs: dict[frozenset[tuple[str, str]], WholeGraph] = {}
 
@@ -88,16 +87,34 @@ class EncoderTask(Task[BatchT]):
 
     @cached_property
     def graph(self) -> GraphStore:
-        """The graph that messages pass along."""
+        """The whole graph."""
         return self._store(None)
 
-    def message_store(
-        self, links: Sequence[LinkSplit], split: str, *, inductive: bool = False
-    ) -> GraphStore:
-        """The graph that messages pass along in a split of links; see `message_graph`."""
+    def links(self) -> Sequence[LinkSplit]:
+        """How the links or edges that the task learns are split; none of a task of nodes."""
+        return ()
+
+    @property
+    def is_inductive(self) -> bool:
+        """Whether links of validation carry no messages in the test either."""
+        return False
+
+    @property
+    def sharing_tasks(self) -> Sequence[EncoderTask[Any]]:
+        """The tasks that train the encoder: this one, where `share_encoder` names no others."""
+        return self._sharing or (self,)
+
+    def share_encoder(self, tasks: Sequence[EncoderTask[Any]]) -> None:
+        """Names all tasks of one encoder, this one too: held-out links of any carry no messages."""
+        self._sharing = tuple(tasks)
+
+    def message_store(self, split: str) -> GraphStore:
+        """The graph that messages pass along in a split; see `message_graph`."""
         if split not in self._message_graphs:
-            messages = Messages(tuple(links), split, inductive)  # type: ignore[arg-type]
-            self._message_graphs[split] = self._store(messages)
+            links = tuple(link for task in self.sharing_tasks for link in task.links())
+            inductive = any(task.is_inductive for task in self.sharing_tasks)
+            messages = Messages(links, split, inductive)  # type: ignore[arg-type]
+            self._message_graphs[split] = self._store(messages) if links else self.graph
         return self._message_graphs[split]
 
     def _store(self, messages: Messages | None) -> GraphStore:
@@ -147,15 +164,53 @@ class EncoderTask(Task[BatchT]):
         """The features of the graph as the model reads them."""
         return feature_store(self.env.loaded, self.env.bundle, self.spec, self.env.parts)
 
-    @cached_property
-    def _sampler(self) -> Any:
-        return build_sampler(self.env.loaded, self.graph)
+    def _sampler(self, graph: GraphStore) -> Any:
+        if id(graph) not in self._samplers:
+            self._samplers[id(graph)] = build_sampler(self.env.loaded, graph)
+        return self._samplers[id(graph)]
 
     def loader(self, split: str) -> Any:
         """See `Task`."""
         if split not in self._loaders:
             self._loaders[split] = self.build_loader(split)
         return self._loaders[split]
+
+    def build_model(self) -> nn.Module:
+        """The encoder, and what the task puts behind it."""
+        return self.build_head(self.build_encoder())
+
+    def build_encoder(self) -> GraphEncoder:
+        """The configured encoder, of `encoder_width` where the config leaves its width open.
+
+        Raises:
+            ConfigError: it is to be evaluated exactly, and does not go layer by layer.
+        """
+        config = self.env.loaded.config
+        width = None if config.model.args.get("out_channels") is not None else self.encoder_width
+        encoder = build_encoder(self.env.loaded, self.env.bundle, self.spec, width)
+        if config.training.eval == "exact":
+            check_exact(encoder, config.model.type)
+        return encoder
+
+    @property
+    def encoder_width(self) -> int:
+        """The width of the encoder's output where the config leaves it open."""
+        return self.env.loaded.config.embedding_width
+
+    def build_head(self, encoder: GraphEncoder) -> nn.Module:
+        """The model of the task around an encoder, which several tasks may share.
+
+        Its attribute `encoder` is the encoder.
+
+        Raises:
+            ConfigError: the task overrides `build_model` instead, which serves it alone.
+        """
+        raise ConfigError(
+            f"task.type={self.env.loaded.config.task.type!r} is invalid: it builds encoder and "
+            "head in one, so it cannot share an encoder with other tasks. Train it alone, or give "
+            "its class `build_head` in the place of `build_model`.",
+            id="tasks-no-head",
+        )
 
     @abstractmethod
     def build_loader(self, split: str) -> BatchSequence[BatchT] | None:
@@ -181,12 +236,13 @@ class EncoderTask(Task[BatchT]):
             whole = self._whole_graph(frozenset({**self.spec.node_columns, **columns}.items()))
             share = {"rank": env.rank, "world_size": env.world_size}
             return WholeGraphLoader(whole, seeds, node_type, split=split, seed=config.seed, **share)
+        graph = self.message_store(split)
         return NeighborLoader(
-            self.graph,
+            graph,
             self.features,
             seeds,
             node_type,
-            sampler=self._sampler,
+            sampler=self._sampler(graph),
             columns={**self.spec.node_columns, **columns},
             **self.loader_options(split),
         )

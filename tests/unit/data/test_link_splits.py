@@ -426,9 +426,6 @@ def test_what_cannot_be_split(tmp_path: Path) -> None:
         make_supervision(bundle, LinkSplit(graph.link_type, rule=late))
     whole = TemporalSplit(type="temporal", quantiles=[0.5, 1.0])
     assert make_supervision(bundle, LinkSplit(graph.link_type, rule=whole))["test"].num_links == 0
-    twice = [LinkSplit(edge_type, rule=_HASH) for edge_type in bundle.edge_types]
-    with raises("links-twice"):
-        message_graph(bundle, twice, "train")
 
 
 def test_columns_that_a_rule_needs(tmp_path: Path) -> None:

@@ -10,16 +10,15 @@ import torch
 from torch import nn
 
 from raygnn.data.edge_types import edge_type_name
+from raygnn.data.links.split import LinkSplit
 from raygnn.loops.task import EvalOutput, StepOutput
-from raygnn.loops.tasks.build_encoder import build_encoder
 from raygnn.loops.tasks.build_sampler import build_sampler
 from raygnn.loops.tasks.edge_prediction.output import EdgeOutput
 from raygnn.loops.tasks.edge_prediction.target import EdgeTarget
-from raygnn.loops.tasks.encoder_task import embedding_width
-from raygnn.loops.tasks.exact_encoding import check_exact
 from raygnn.loops.tasks.labels.task import LabelTask
 from raygnn.loops.tasks.link_rules import reverse_types
 from raygnn.models.edge_head import EdgeHead, EdgePredictor
+from raygnn.models.graph_encoder import GraphEncoder
 from raygnn.sampling.batch import EdgeBatch
 from raygnn.sampling.edge_loader import EdgeLoader, EdgePlan
 
@@ -57,18 +56,17 @@ class EdgePrediction(LabelTask[EdgeBatch]):
         assert isinstance(self.spec.output, EdgeOutput)
         return self.spec.output
 
-    def build_model(self) -> nn.Module:
-        loaded, output = self.env.loaded, self.output
-        config = loaded.config
-        width = embedding_width(config)
-        chosen = width if config.model.args.get("out_channels") is None else None
-        encoder = build_encoder(loaded, self.env.bundle, self.spec, chosen)
-        if config.training.eval == "exact":
-            check_exact(encoder, config.model.type)
+    def build_head(self, encoder: GraphEncoder) -> nn.Module:
+        """See `EncoderTask`."""
+        output, width = self.output, self.env.loaded.config.embedding_width
         name = edge_type_name(output.edge_type)
         num_inputs = sum(self.spec.edge_columns[column][name] for column in output.inputs)
         head = EdgeHead(width, num_inputs, output.num_outputs)
         return EdgePredictor(encoder, head, output.ends)
+
+    def links(self) -> list[LinkSplit]:
+        """See `EncoderTask`."""
+        return [self.target.link]
 
     def training_step(self, batch: EdgeBatch) -> StepOutput:
         prediction, embeddings = self.model(batch)
@@ -77,7 +75,7 @@ class EdgePrediction(LabelTask[EdgeBatch]):
     def prepare_evaluation(self, split: str) -> None:
         """Embeds the whole graph without held-out edges, where evaluation is exact."""
         if self._is_exact(split):
-            predictor, graph = self._predictor(), self.message_store([self.target.link], split)
+            predictor, graph = self._predictor(), self.message_store(split)
             self._every = self.encode_exactly(predictor.encoder, graph, self.output.ends)
 
     def evaluate(self, split: str, num_batches: int) -> Iterator[EvalOutput]:
@@ -99,7 +97,7 @@ class EdgePrediction(LabelTask[EdgeBatch]):
         seeds = getattr(target.splits, split)
         if not len(seeds):
             return None
-        graph = self.message_store([target.link], split)
+        graph = self.message_store(split)
         return EdgeLoader(
             graph,
             self.features,

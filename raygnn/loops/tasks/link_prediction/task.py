@@ -12,12 +12,12 @@ import torch
 from torch import Tensor, nn
 
 from raygnn.config import LoadedConfig, build
+from raygnn.data.links.split import LinkSplit
 from raygnn.errors import ConfigError
 from raygnn.loops.baselines import Baselines
 from raygnn.loops.task import EvalOutput, StepOutput, TaskEnvironment
-from raygnn.loops.tasks.build_encoder import build_encoder
 from raygnn.loops.tasks.build_sampler import build_sampler
-from raygnn.loops.tasks.encoder_task import EncoderTask, embedding_width
+from raygnn.loops.tasks.encoder_task import EncoderTask
 from raygnn.loops.tasks.exact_encoding import check_exact
 from raygnn.loops.tasks.link_prediction.full_ranking import FullRankingEvaluation
 from raygnn.loops.tasks.link_prediction.objective import LinkObjective
@@ -33,11 +33,10 @@ from raygnn.loops.tasks.link_prediction.target import (
 from raygnn.losses import Candidates, LinkScores
 from raygnn.losses.seed_losses import in_full_precision
 from raygnn.metrics.diagnostics import Diagnostic
-from raygnn.models.graph_encoder import LinkPredictor
+from raygnn.models.graph_encoder import GraphEncoder, LinkPredictor
 from raygnn.models.graph_inputs import keeps_links, reads_messages
 from raygnn.sampling.batch import LinkBatch
 from raygnn.sampling.link_loader import LinkLoader, LinkPlan
-from raygnn.sampling.protocols import GraphStore
 
 #: Of the nodes of a training batch, where links are split by time.
 _COLD_SHARE_IN_TIME = 0.1
@@ -120,13 +119,9 @@ class LinkPrediction(EncoderTask[LinkBatch]):
         assert isinstance(self.spec.output, LinkOutput)
         return self.spec.output
 
-    def build_model(self) -> nn.Module:
+    def build_head(self, encoder: GraphEncoder) -> nn.Module:
+        """See `EncoderTask`."""
         loaded, config = self.env.loaded, self.env.loaded.config
-        width = embedding_width(config)
-        chosen = width if config.model.args.get("out_channels") is None else None
-        encoder = build_encoder(loaded, self.env.bundle, self.spec, chosen)
-        if config.training.eval == "exact":
-            check_exact(encoder, config.model.type)
         if asked := self.arguments.full_ranking:
             check_exact(
                 encoder, config.model.type, "task.args.full_ranking", asked, "Set it to false."
@@ -138,10 +133,20 @@ class LinkPrediction(EncoderTask[LinkBatch]):
             self.arguments.decoder,
             "decoder",
             loaded.allow_modules,
-            in_channels=width,
+            in_channels=config.embedding_width,
             **relations,
         )
         return LinkPredictor(encoder, decoder)
+
+    def links(self) -> Sequence[LinkSplit]:
+        """See `EncoderTask`."""
+        found: Sequence[LinkSplit] = self.target.links
+        return found
+
+    @property
+    def is_inductive(self) -> bool:
+        """See `EncoderTask`."""
+        return self.arguments.test_messages == "inductive"
 
     def metric_problem(self) -> tuple[int, str]:
         """A link among its candidates."""
@@ -236,11 +241,6 @@ class LinkPrediction(EncoderTask[LinkBatch]):
         assert isinstance(self.model, LinkPredictor)
         return self.model
 
-    def messages(self, split: str) -> GraphStore:
-        """The graph that messages flow along in a split."""
-        inductive = self.arguments.test_messages == "inductive"
-        return self.message_store(self.target.links, split, inductive=inductive)
-
     def _judge(self, batch: LinkBatch, rows: Mapping[str, Tensor]) -> EvalOutput:
         scores = self._scoring.evaluation_scores(self.predictor().decoder, batch.links, rows)
         output = self._loss(batch, rows, scores)
@@ -280,7 +280,7 @@ class LinkPrediction(EncoderTask[LinkBatch]):
 
     def _encode_graph(self, split: str) -> dict[str, Tensor]:
         """Embeddings of all anchors and targets, exact, along the messages of a split."""
-        encoder, graph = self.predictor().encoder, self.messages(split)
+        encoder, graph = self.predictor().encoder, self.message_store(split)
         rows = self.encode_exactly(encoder, graph, self.node_types)
         return {name: rows[name].to(self.env.device) for name in self.node_types}
 
@@ -289,7 +289,7 @@ class LinkPrediction(EncoderTask[LinkBatch]):
         supervision = self.target.splits[split]
         if supervision.num_links == 0:
             return None
-        args, graph, training = self.arguments, self.messages(split), split == "train"
+        args, graph, training = self.arguments, self.message_store(split), split == "train"
         known = None
         if args.remove_accidental_hits:
             known = self.target.not_competing(self.env.bundle, in_training=training)

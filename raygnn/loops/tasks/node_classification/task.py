@@ -10,12 +10,10 @@ import torch
 from torch import Tensor, nn
 
 from raygnn.loops.task import EvalOutput, StepOutput
-from raygnn.loops.tasks.build_encoder import build_encoder
-from raygnn.loops.tasks.exact_encoding import check_exact
 from raygnn.loops.tasks.labels.task import LabelTask
 from raygnn.loops.tasks.node_classification.output import NodeOutput
 from raygnn.loops.tasks.node_classification.target import NodeTarget
-from raygnn.models.graph_encoder import NodePredictor
+from raygnn.models.graph_encoder import GraphEncoder, NodePredictor
 from raygnn.sampling.batch import NodeBatch
 from raygnn.sampling.loader import NeighborLoader
 from raygnn.sampling.whole_graph import WholeGraphLoader
@@ -52,14 +50,15 @@ class NodeClassification(LabelTask[NodeBatch]):
         assert isinstance(self.spec.output, NodeOutput)
         return self.spec.output
 
-    def build_model(self) -> nn.Module:
-        """The encoder; with `model.args.out_channels` set, a linear head follows it."""
-        config, output = self.env.loaded.config, self.output
-        width = config.model.args.get("out_channels")
-        chosen = output.num_outputs if width is None else None
-        encoder = build_encoder(self.env.loaded, self.env.bundle, self.spec, chosen)
-        if config.training.eval == "exact":
-            check_exact(encoder, config.model.type)
+    @property
+    def encoder_width(self) -> int:
+        """The number of outputs: there is no head then."""
+        return self.output.num_outputs
+
+    def build_head(self, encoder: GraphEncoder) -> nn.Module:
+        """With `model.args.out_channels` set, a linear head follows the encoder."""
+        output = self.output
+        width = self.env.loaded.config.model.args.get("out_channels")
         head = None if width is None else (width, output.num_outputs)
         return NodePredictor(encoder, output.node_type, head)
 
@@ -78,7 +77,8 @@ class NodeClassification(LabelTask[NodeBatch]):
         if self.env.loaded.config.training.eval == "exact":
             predictor, node_type = self.model, self.output.node_type
             assert isinstance(predictor, NodePredictor)
-            self._every = self.encode_exactly(predictor.encoder, self.graph, [node_type])[node_type]
+            graph = self.message_store(split)
+            self._every = self.encode_exactly(predictor.encoder, graph, [node_type])[node_type]
 
     def evaluate(self, split: str, num_batches: int) -> Iterator[EvalOutput]:
         if self.env.loaded.config.training.eval == "exact":

@@ -17,10 +17,9 @@ from raygnn.console import say
 from raygnn.loops.baselines import Baselines
 from raygnn.loops.callbacks import Callback
 from raygnn.loops.task import EvalOutput, StepOutput, TaskEnvironment
-from raygnn.loops.tasks.build_encoder import build_encoder, build_layer
+from raygnn.loops.tasks.build_encoder import build_layer
 from raygnn.loops.tasks.build_sampler import build_sampler
-from raygnn.loops.tasks.encoder_task import EncoderTask, embedding_width
-from raygnn.loops.tasks.exact_encoding import check_exact
+from raygnn.loops.tasks.encoder_task import EncoderTask
 from raygnn.loops.tasks.labels.output import LabelOutput
 from raygnn.loops.tasks.labels.task import LabelTask
 from raygnn.loops.tasks.self_supervised.methods import Method, Setting
@@ -34,6 +33,7 @@ from raygnn.loops.tasks.self_supervised.target import (
 from raygnn.losses import Candidates
 from raygnn.losses.seed_losses import in_full_precision
 from raygnn.metrics import Diagnostic
+from raygnn.models.graph_encoder import GraphEncoder
 from raygnn.parallel import collectives
 from raygnn.parallel.agreement import run_and_sync_errors
 from raygnn.sampling.batch import NodeBatch
@@ -102,13 +102,9 @@ class SelfSupervised(LabelTask[NodeBatch], Callback):
         assert isinstance(self.model, SelfSupervisedModel)
         return self.model.method
 
-    def build_model(self) -> nn.Module:
-        env, loaded, config = self.env, self.env.loaded, self.env.loaded.config
-        width = embedding_width(config)
-        chosen = width if config.model.args.get("out_channels") is None else None
-        encoder = build_encoder(loaded, env.bundle, self.spec, chosen)
-        if config.training.eval == "exact":
-            check_exact(encoder, config.model.type)
+    def build_head(self, encoder: GraphEncoder) -> nn.Module:
+        """See `EncoderTask`."""
+        env, loaded, width = self.env, self.env.loaded, self.env.loaded.config.embedding_width
         node_type = self.embedding.node_type
         num_features = self.spec.widths.get(node_type, 0)
         if node_type in self.spec.embedded_types:
@@ -136,12 +132,13 @@ class SelfSupervised(LabelTask[NodeBatch], Callback):
         config = self.env.loaded.config
         if not self.method_hops or config.sampling.is_full or not len(seeds):
             return self.neighbor_loader(split, seeds, node_type)
+        graph = self.message_store(split)
         return NeighborLoader(
-            self.graph,
+            graph,
             self.features,
             seeds,
             node_type,
-            sampler=build_sampler(_with_hops(self.env.loaded, self.method_hops), self.graph),
+            sampler=build_sampler(_with_hops(self.env.loaded, self.method_hops), graph),
             columns=self.spec.node_columns,
             **self.loader_options(split),
         )
@@ -247,7 +244,8 @@ class SelfSupervised(LabelTask[NodeBatch], Callback):
 
     def on_validation_end(self, engine: Engine, metrics: dict[str, float]) -> None:
         """Warns where all embeddings are alike."""
-        found = metrics.get("val/embedding_std", metrics.get("train/embedding_std", 1.0))
+        spreads = [value for name, value in metrics.items() if name.endswith("/embedding_std")]
+        found = spreads[-1] if spreads else 1.0  # of validation, after that of training
         if found < _COLLAPSED and engine.context.rank == 0:
             say(
                 f"warning: the embeddings have collapsed: they spread {found:.2g} as far as those "
@@ -271,7 +269,8 @@ class SelfSupervised(LabelTask[NodeBatch], Callback):
         node_type = self.embedding.node_type
         if self.env.loaded.config.training.eval == "exact":
             assert isinstance(self.model, SelfSupervisedModel)
-            every = self.encode_exactly(self.model.encoder, self.graph, [node_type])[node_type]
+            graph = self.message_store("val")
+            every = self.encode_exactly(self.model.encoder, graph, [node_type])[node_type]
             return every[torch.from_numpy(ids)].float()
         own, places = run_and_sync_errors(lambda: self._embed_own(ids), "embedding nodes")
         rows, order = collectives.gather_rows(own), collectives.gather_rows(places)
@@ -281,7 +280,7 @@ class SelfSupervised(LabelTask[NodeBatch], Callback):
         """Embeddings of this rank's share of some nodes, and their places among all."""
         loader = self.neighbor_loader("val", ids, self.embedding.node_type)
         assert loader is not None
-        rows = [torch.empty(0, embedding_width(self.env.loaded.config))]
+        rows = [torch.empty(0, self.env.loaded.config.embedding_width)]
         places = [torch.empty(0, dtype=torch.int64)]
         with loader, closing(loader.iterate(0)) as batches:
             for batch in batches:
