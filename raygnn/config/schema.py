@@ -476,6 +476,13 @@ def _tasks_fit(config: Config) -> Iterable[Problem]:
                 f"Move it to tasks.{next(iter(config.tasks))}.{key}",
                 id="tasks-own-key",
             )
+    if config.training.loss_reduction == "sum":
+        yield Problem(
+            ("training", "loss_reduction"),
+            "the losses of several tasks are summed as means, so that their weights compare them",
+            "Set it to mean",
+            id="tasks-loss-reduction",
+        )
     if config.sampling.is_full:
         yield Problem(
             ("sampling", "type"),
@@ -556,7 +563,7 @@ _RULES: tuple[tuple[Rule, frozenset[str]], ...] = (
     (_sharding_fits, frozenset({"scaling", "model", "optimizer"})),
     (_plateau_has_monitor, frozenset({"lr_scheduler", "early_stopping", "checkpoint"})),
     (_parts_suffice, frozenset({"data", "task", "sampling", "training", "tune"})),
-    (_tasks_fit, frozenset({"task", "tasks", "losses", "metrics", "sampling"})),
+    (_tasks_fit, frozenset({"task", "tasks", "losses", "metrics", "sampling", "training"})),
     (_space_exists, frozenset({"tune"})),
     (_trials_have_workers, frozenset({"tune", "scaling"})),
 )

@@ -103,6 +103,38 @@ class Baselines:
         return math.sqrt(sum(variances)) / len(variances) if variances else None
 
 
+@dataclass(frozen=True)
+class BaselinesOfParts:
+    """The baselines of several tasks; metrics are named after their task, as in `links/mrr`."""
+
+    parts: Mapping[str, Baselines]
+
+    @property
+    def metrics(self) -> dict[str, dict[str, float]]:
+        """See `Baselines`."""
+        found: dict[str, dict[str, float]] = {}
+        for part, baselines in self.parts.items():
+            for guess, of_guess in baselines.metrics.items():
+                named = {f"{part}/{name}": value for name, value in of_guess.items()}
+                found.setdefault(guess, {}).update(named)
+        return found
+
+    def not_beaten(self, metrics: Mapping[str, float]) -> dict[str, str]:
+        """See `Baselines`."""
+        found = {}
+        for part, baselines in self.parts.items():
+            prefix = f"{part}/"
+            own = {k.removeprefix(prefix): v for k, v in metrics.items() if k.startswith(prefix)}
+            found |= {f"{part}/{k}": guess for k, guess in baselines.not_beaten(own).items()}
+        return found
+
+    def standard_error(self, metric: str, value: float) -> float | None:
+        """See `Baselines`."""
+        part, _, name = metric.partition("/")
+        baselines = self.parts.get(part)
+        return None if baselines is None else baselines.standard_error(name, value)
+
+
 def label_baselines(
     problem: str,
     num_outputs: int,

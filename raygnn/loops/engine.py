@@ -16,7 +16,7 @@ from raygnn.errors import ConfigError, PreemptedError, TrainingError
 from raygnn.loops.callback_list import CallbackBase, CallbackList
 from raygnn.loops.context import WorkerContext
 from raygnn.loops.early_stopping import BestTracker, EarlyStopper
-from raygnn.loops.evaluation import evaluate
+from raygnn.loops.evaluation import evaluate_parts
 from raygnn.loops.gradients.accumulation import Accumulation
 from raygnn.loops.gradients.joint_accumulation import JointAccumulation
 from raygnn.loops.gradients.reduction import GradReduction
@@ -109,7 +109,8 @@ class Engine:
     def _own_callbacks(self) -> list[CallbackBase]:
         """Parts of the model, optimizer, scheduler and task that are callbacks themselves."""
         parts = self.optimization
-        own = [*parts.module.modules(), parts.own_optimizer, parts.scheduler, self.task]
+        tasks = [self.task, *self.task.parts.values()]
+        own = [*parts.module.modules(), parts.own_optimizer, parts.scheduler, *tasks]
         return [part for part in own if isinstance(part, CallbackBase)]
 
     def _build_model(self) -> nn.Module:
@@ -185,7 +186,7 @@ class Engine:
         """
         self.best.restore(self.optimization.module)
         described, limits = self.task.diagnostics(), self.config.training
-        evaluated = partial(evaluate, self.task, moment=self._moment())
+        evaluated = partial(evaluate_parts, self.task, moment=self._moment())
         split = "test"
         with self.optimization.gathered(), self.optimization.autocast():
             limit, judged = limits.num_test_batches, [*self.metrics, *described]
@@ -313,7 +314,7 @@ class Engine:
         limit = self.config.training.num_val_batches
         means = self._validation_window.take()
         with self.optimization.gathered(), self.optimization.autocast():
-            reduced = evaluate(
+            reduced = evaluate_parts(
                 self.task, "val", limit, self.metrics, self._watch_validation, self._moment()
             )
         metrics = {**means, **reduced}

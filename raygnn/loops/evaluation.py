@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -184,3 +184,48 @@ def evaluate(
     if intervals is not None:
         intervals |= {f"{split}/{name}": ends for name, ends in table.intervals.items()}
     return found
+
+
+def evaluate_parts(
+    task: Task,
+    split: str,
+    limit: int | None,
+    metrics: Sequence[Any],
+    watch: Watch | None = None,
+    moment: str = "",
+    intervals: dict[str, tuple[float, float]] | None = None,
+) -> dict[str, float]:
+    """Evaluates a task, or each of its parts with the metrics of that part; see `evaluate`.
+
+    Collective: all ranks must call.
+
+    Returns:
+        Of parts, `<split>/<part>/<metric>`, and as `<split>/loss` the weighted sum of their losses.
+    """
+    if not task.parts:
+        return evaluate(task, split, limit, metrics, watch, moment, intervals)
+    found: dict[str, float] = {}
+    training = task.model.training
+    task.model.eval()  # a part's model may not hold what all parts share
+    try:
+        for name, part in task.parts.items():
+            own = [each.metric for each in metrics if each.part == name]
+            where = ", ".join(filter(None, [f"task {name}", moment]))
+            of_part: dict[str, tuple[float, float]] | None = None if intervals is None else {}
+            values = evaluate_parts(part, split, limit, own, watch, where, of_part)
+            found |= _behind(name, values)
+            if intervals is not None and of_part is not None:
+                intervals |= _behind(name, of_part)
+    finally:
+        task.model.train(training)
+    losses = [
+        weight * found[f"{split}/{name}/loss"]
+        for name, weight in task.weights.items()
+        if weight and f"{split}/{name}/loss" in found
+    ]
+    return {f"{split}/loss": sum(losses[1:], losses[0]), **found} if losses else found
+
+
+def _behind(part: str, values: Mapping[str, Any]) -> dict[str, Any]:
+    """`val/mrr` as `val/<part>/mrr`."""
+    return {name.replace("/", f"/{part}/", 1): value for name, value in values.items()}

@@ -68,7 +68,7 @@ class Output(ABC):
 
     @property
     @abstractmethod
-    def ends(self) -> tuple[str, str]:
+    def ends(self) -> tuple[str, ...]:
         """Node types of anchors and targets of links; twice the type that is predicted."""
 
     @property
@@ -264,7 +264,7 @@ class ModelSpec:
                 "node_types": content["node_types"],
                 "edge_types": [parse_edge_type(edge_type) for edge_type in content["edge_types"]],
                 "edge_columns": content["edge_columns"],
-                "output": _output(content, outputs),
+                "output": read_output(content, outputs),
                 **{key: content.get(key, {}) for key in _NOT_IN_OLDER_FILES},
                 "transforms": {
                     name: {
@@ -382,7 +382,12 @@ def _type_adapter(kind: Any) -> TypeAdapter[Any]:
     return TypeAdapter(kind)
 
 
-def _output(content: Mapping[str, Any], outputs: Sequence[type[Output]]) -> Output:
+def read_output(content: Mapping[str, Any], outputs: Sequence[type[Output]]) -> Output:
+    """The record of what a model gives, under the key of its class.
+
+    Raises:
+        LookupError: there is none of these.
+    """
     for kind in outputs:
         if content.get(kind.key) is not None:
             return kind.of_content(content[kind.key])

@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Generic, Protocol
 
 import torch
@@ -13,7 +14,7 @@ from torch import Tensor, nn
 
 from raygnn.config import LoadedConfig
 from raygnn.data.bundle import Bundle
-from raygnn.loops.baselines import Baselines
+from raygnn.loops.baselines import Baselines, BaselinesOfParts
 from raygnn.loops.model_spec import ModelSpec
 from raygnn.losses import Candidates
 from raygnn.metrics import Diagnostic
@@ -110,6 +111,11 @@ class Task(ABC, Generic[BatchT]):
     #: called.
     joint_loss: JointLoss | None = None
 
+    #: By name, the tasks that this one is made of: each is evaluated by itself, with metrics that
+    #: have its name. Their losses are summed with these factors.
+    parts: Mapping[str, Task[Any]] = MappingProxyType({})
+    weights: Mapping[str, float] = MappingProxyType({})
+
     #: What losses are of, where that is not the labels as they are; printed at the start.
     loss_unit: str | None = None
 
@@ -185,7 +191,7 @@ class Task(ABC, Generic[BatchT]):
 
     def baselines(
         self, split: str, num_batches: int | None, metrics: Sequence[Any]
-    ) -> Baselines | None:
+    ) -> Baselines | BaselinesOfParts | None:
         """Guesses that any model must beat, on the evaluation batches of a split.
 
         Collective: all ranks must call.

@@ -10,7 +10,7 @@ import numpy as np
 from raygnn.console import count, say, warn
 from raygnn.data.edge_types import EdgeType, type_name
 from raygnn.data.paging import memory_bytes
-from raygnn.loops.baselines import Baselines
+from raygnn.loops.baselines import Baselines, BaselinesOfParts
 from raygnn.loops.callbacks import Callback
 from raygnn.loops.position import Position, is_due
 from raygnn.outputs.progress import planned_steps
@@ -76,7 +76,7 @@ class Advice(Callback):
 
     def _find_baselines(
         self, engine: Engine, split: str, num_batches: int | None
-    ) -> Baselines | None:
+    ) -> Baselines | BaselinesOfParts | None:
         found = engine.task.baselines(split, num_batches, engine.metrics)
         for guess, metrics in found.metrics.items() if found else ():
             for name, value in metrics.items():

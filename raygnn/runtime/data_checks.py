@@ -99,7 +99,8 @@ def find_spec(loaded: LoadedConfig, bundle: Bundle) -> ModelSpec | None:
     if is_of_raygnn(config.model):
         from raygnn.loops.tasks.build_encoder import check_inputs, make_spec
 
-        if all(is_of_raygnn(loss) or loss.type.startswith("torch.") for loss in config.losses):
+        losses = [loss for of_task in config.single_tasks for loss in of_task.losses]
+        if all(is_of_raygnn(loss) or loss.type.startswith("torch.") for loss in losses):
             spec = make_spec(loaded, bundle, target)
         else:
             check_inputs(loaded, bundle, target)

@@ -1,0 +1,90 @@
+"""What several tasks learn: the target of each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+from raygnn.errors import ConfigError, DataError
+from raygnn.loops.tasks.several_tasks.output import SeveralOutput
+from raygnn.loops.tasks.target import TaskArguments, TaskTarget, target_class
+
+if TYPE_CHECKING:
+    from raygnn.config import Config, LoadedConfig
+    from raygnn.config.section import KeyPath
+    from raygnn.data.bundle import Bundle
+
+
+@dataclass(frozen=True)
+class SeveralArguments(TaskArguments):
+    """`task.args` of several tasks: what the encoder reads."""
+
+    task = "several_tasks"
+
+
+@contextmanager
+def naming_task(name: str) -> Iterator[None]:
+    """While it lasts, errors of config and data say which of `tasks` they are of."""
+    try:
+        yield
+    except ConfigError as error:
+        raise ConfigError([f"tasks.{name}: {text}" for text in error.problems]) from error
+    except DataError as error:
+        raise DataError(f"tasks.{name}: {error}") from error
+
+
+@dataclass(frozen=True)
+class SeveralTarget(TaskTarget):
+    """The targets of several tasks.
+
+    Attributes:
+        targets: by name of the task.
+    """
+
+    Arguments = SeveralArguments
+    output_class = SeveralOutput
+    default_metrics = MappingProxyType({})
+
+    arguments: SeveralArguments
+    output: SeveralOutput
+    targets: Mapping[str, TaskTarget]
+
+    @classmethod
+    def broken_texts(cls, config: Config) -> list[tuple[KeyPath, str]]:
+        """Those of each task."""
+        found: list[tuple[KeyPath, str]] = []
+        for name, of_task in config.task_configs.items():
+            kind = target_class(of_task.task.type)
+            texts = [] if kind is None else kind.broken_texts(of_task)
+            found += [(path, f"tasks.{name}: {text}") for path, text in texts]
+        return found
+
+    @classmethod
+    def find(cls, bundle: Bundle, config: Config, arguments: SeveralArguments) -> SeveralTarget:
+        """See `TaskTarget`."""
+        targets = {}
+        for name, of_task in config.task_configs.items():
+            kind = target_class(of_task.task.type)
+            assert kind is not None
+            with naming_task(name):
+                own = kind.Arguments.of(of_task.task.args)
+                targets[name] = kind.find(bundle, of_task, own)
+        output = SeveralOutput({name: target.output for name, target in targets.items()})
+        return cls(arguments, output, targets)
+
+    def trained_output(self, loaded: LoadedConfig) -> SeveralOutput:
+        """See `TaskTarget`."""
+        outputs = {}
+        for name, of_task in loaded.config.task_configs.items():
+            with naming_task(name):
+                own = replace(loaded, config=of_task)
+                outputs[name] = self.targets[name].trained_output(own)
+        return SeveralOutput(outputs)
+
+    def summary(self, bundle: Bundle) -> Iterator[str]:
+        """The lines of each task, after its name."""
+        for name, target in self.targets.items():
+            yield from (f"{name}: {line}" for line in target.summary(bundle))

@@ -1,0 +1,252 @@
+"""Training of several tasks with one encoder: a step has a batch of each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from raygnn.config import build
+from raygnn.errors import ConfigError, DataError
+from raygnn.loops.baselines import Baselines, BaselinesOfParts
+from raygnn.loops.process import seed_micro_batch
+from raygnn.loops.task import EvalOutput, StepOutput, TaskEnvironment
+from raygnn.loops.tasks.encoder_task import EncoderTask
+from raygnn.loops.tasks.several_tasks.model import SeveralModel
+from raygnn.loops.tasks.several_tasks.output import SeveralOutput
+from raygnn.loops.tasks.several_tasks.target import SeveralTarget, naming_task
+from raygnn.losses import Candidates
+from raygnn.sampling.joint_batches import JointBatch, JointBatches
+
+
+@dataclass(frozen=True)
+class PartMetric:
+    """A metric or diagnostic of one of several tasks."""
+
+    part: str
+    metric: Any
+
+    @property
+    def name(self) -> str:
+        """Behind the name of the task."""
+        return f"{self.part}/{self.metric.name}"
+
+    def describe(self) -> Any:
+        """What a diagnostic has found."""
+        return self.metric.describe()
+
+
+class SeveralTasks(EncoderTask[Any]):
+    """Trains the tasks under `tasks`, which share the encoder and have a head each.
+
+    Each step draws a batch of every task, and its loss is the sum of the tasks' mean losses, times
+    their weights. Links and edges that any task holds out carry no messages in the batches of all
+    tasks.
+
+    Args:
+        feature: feature column of the input, of all tasks.
+        edge_feature: edge column that the model reads as `edge_attr`; null takes `edge_attr` where
+            a model of raygnn reads edge features.
+        edge_weight: edge column of a factor on each message, for GCN, LightGCN and modules of one's
+            own; null takes none.
+    """
+
+    target_class = SeveralTarget
+    parts: dict[str, EncoderTask[Any]]
+
+    def setup(self, env: TaskEnvironment) -> None:
+        """Sets up each task for its share of the config."""
+        super().setup(env)
+        config, outputs = env.loaded.config, self.spec.output
+        assert isinstance(outputs, SeveralOutput)
+        self.weights = {name: entry.weight for name, entry in config.tasks.items()}
+        self.parts = {}
+        for name, of_task in config.task_configs.items():
+            with naming_task(name):
+                part: Any = build(of_task.task, "task", env.loaded.allow_modules)
+                loaded = replace(env.loaded, config=of_task)
+                spec = replace(self.spec, output=outputs.tasks[name])
+                part.setup(replace(env, loaded=loaded, spec=spec))
+            self.parts[name] = part
+        for part in self.parts.values():
+            part.share_encoder([*self.parts.values()])
+        self.trained = {name: part for name, part in self.parts.items() if self.weights[name]}
+        units = {name: part.loss_unit for name, part in self.parts.items()}
+        self.loss_unit = "; ".join(f"{name}: {unit}" for name, unit in units.items() if unit) or None
+
+    def build_model(self) -> nn.Module:
+        """The encoder, with the head of each task as a run of that task alone would draw it."""
+        encoder = self.build_encoder()
+        state, models = torch.get_rng_state(), {}
+        for name, part in self.parts.items():
+            torch.set_rng_state(state)
+            with naming_task(name):
+                models[name] = part.build_head(encoder)
+        self._find_joint_loss()
+        self.step_metrics = [
+            f"{name}/{metric}"
+            for name, part in self.trained.items()
+            for metric in ("loss", *part.step_metrics)
+        ]
+        return SeveralModel(encoder, models)
+
+    def _find_joint_loss(self) -> None:
+        """Takes the loss of all micro-batches of a step, where a task has one.
+
+        Raises:
+            ConfigError: two tasks have.
+        """
+        joint = [name for name, part in self.trained.items() if part.joint_loss is not None]
+        if len(joint) > 1:
+            raise ConfigError(
+                f"tasks is invalid: the losses of {' and '.join(joint)} compare all micro-batches "
+                "of a step, which a run does for one task. Set candidates of a link loss to rank, "
+                "another task.args.method, or the weight of all but one to 0.",
+                id="tasks-joint-losses",
+            )
+        self._joint = next(iter(joint), None)
+        self.joint_loss = self if joint else None
+
+    @property
+    def model(self) -> nn.Module:  # type: ignore[override]
+        """The module that is trained; setting it gives each task its part."""
+        return self._model
+
+    @model.setter
+    def model(self, module: nn.Module) -> None:
+        assert isinstance(module, SeveralModel)
+        self._model = module
+        for name, part in self.parts.items():
+            part.model = module.heads[name]
+
+    def build_loader(self, split: str) -> JointBatches | None:
+        """A batch of each task that is trained; in evaluation, of each that has the split.
+
+        Raises:
+            DataError: a task that is trained has no seeds of training.
+        """
+        parts = self.trained if split == "train" else self.parts
+        found = {}
+        for name, part in parts.items():
+            with naming_task(name):
+                found[name] = part.loader(split)
+        present = {name: loader for name, loader in found.items() if loader is not None}
+        if split == "train" and len(present) < len(found):
+            lacking = next(name for name in found if name not in present)
+            raise DataError(
+                f"tasks.{lacking} is invalid: it has no training split, so there is nothing to "
+                "train on. Declare one, or set the weight of the task to 0.",
+                id="tasks-no-training",
+            )
+        if not present:
+            return None
+        plan = self.env.loaded.config.loader_plan(split)
+        return JointBatches(
+            present,
+            num_threads=plan.num_threads,
+            prefetch_batches=plan.prefetch_batches,
+            device=self.env.device,
+        )
+
+    def num_samples(self, batch: JointBatch) -> int:
+        """Seeds of all tasks."""
+        return sum(self.parts[name].num_samples(each) for name, each in batch.batches.items())
+
+    def training_step(self, batch: JointBatch) -> StepOutput:
+        """The sum of the tasks' mean losses, times their weights."""
+        return self._sum({name: self._step(name, batch) for name in batch.batches})
+
+    def encode(self, batch: JointBatch) -> dict[str, Tensor]:
+        """What the task encodes whose loss is of all micro-batches of a step."""
+        name = self._seeded(self._joint, batch)
+        return self._loss_of(name).encode(batch.batches[name])
+
+    def offer(self, batch: JointBatch, rows: dict[str, Tensor]) -> Candidates:
+        """What it offers to all micro-batches."""
+        assert self._joint is not None
+        return self._loss_of(self._joint).offer(batch.batches[self._joint], rows)
+
+    def loss_among(
+        self, batch: JointBatch, rows: dict[str, Tensor], offered: Candidates
+    ) -> StepOutput:
+        """Its loss, with those of the other tasks."""
+        joint = self._joint
+        assert joint is not None
+        outputs = {joint: self._loss_of(joint).loss_among(batch.batches[joint], rows, offered)}
+        others = [name for name in batch.batches if name != joint]
+        outputs |= {name: self._step(name, batch) for name in others}
+        return self._sum({name: outputs[name] for name in batch.batches})
+
+    def _loss_of(self, name: str) -> Any:
+        return self.parts[name].joint_loss
+
+    def _step(self, name: str, batch: JointBatch) -> StepOutput:
+        return self.parts[self._seeded(name, batch)].training_step(batch.batches[name])
+
+    def _seeded(self, name: str | None, batch: JointBatch) -> str:
+        """Seeds the generators as a run of the task alone does for its batch; gives the name."""
+        assert name is not None
+        seed, index = self.env.loaded.config.seed, batch.batches[name].index
+        seed_micro_batch(seed, batch.epochs[name], index)
+        return name
+
+    def _sum(self, outputs: Mapping[str, StepOutput]) -> StepOutput:
+        """The loss of a micro-batch, of weight 1; that of a task alone as it is."""
+        if len(outputs) == 1:
+            ((name, only),) = outputs.items()
+            weight, total = only.weight, self.weights[name] * only.loss_sum
+        else:
+            means = {name: each.loss_sum / (each.weight or 1.0) for name, each in outputs.items()}
+            weighted = [self.weights[name] * mean for name, mean in means.items()]
+            weight, total = 1.0, sum(weighted[1:], weighted[0])
+        metrics = {}
+        for name, each in outputs.items():
+            own = {"loss": float(each.loss_sum.detach()), **each.metrics}
+            factor = weight / (each.weight or 1.0)
+            metrics |= {f"{name}/{metric}": factor * value for metric, value in own.items()}
+        return StepOutput(total, weight, metrics)
+
+    def evaluate(self, split: str, num_batches: int) -> Iterator[EvalOutput]:
+        """Each of `parts` is evaluated by itself."""
+        raise NotImplementedError("SeveralTasks.evaluate")
+
+    def build_metrics(self) -> list[PartMetric]:
+        """Those of each task."""
+        metrics = []
+        for name, part in self.parts.items():
+            with naming_task(name):
+                metrics += [PartMetric(name, metric) for metric in part.build_metrics()]
+        return metrics
+
+    def diagnostics(self) -> list[Any]:
+        """Those of each task."""
+        return [
+            PartMetric(name, each)
+            for name, part in self.parts.items()
+            for each in part.diagnostics()
+        ]
+
+    def baselines(
+        self, split: str, num_batches: int | None, metrics: Sequence[Any]
+    ) -> Baselines | BaselinesOfParts | None:
+        """Those of each task."""
+        found = {}
+        for name, part in self.parts.items():
+            own = [each.metric for each in metrics if each.part == name]
+            of_part = part.baselines(split, num_batches, own)
+            if of_part is not None:
+                found[name] = of_part
+        return BaselinesOfParts(found) if found else None
+
+    def warnings(self) -> list[str]:
+        """Those of each task, after its name."""
+        return [f"{name}: {text}" for name, part in self.parts.items() for text in part.warnings()]
+
+    def close(self) -> None:
+        """Ends the threads of all loaders."""
+        super().close()
+        for part in self.parts.values():
+            part.close()

@@ -1,0 +1,89 @@
+"""Micro-batches that hold one of each of several sequences, for tasks that share an encoder."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from raygnn.sampling.batch import Batch
+from raygnn.sampling.batch_sequence import BatchSequence
+from raygnn.sampling.tensor_record import TensorRecord
+
+
+@dataclass(frozen=True)
+class JointBatch(TensorRecord):
+    """A micro-batch of each sequence.
+
+    Attributes:
+        index: its number in the epoch, over all ranks.
+        epochs: by name, the epoch of the sequence that its micro-batch is of.
+        batches: by name.
+    """
+
+    index: int
+    epochs: dict[str, int]
+    batches: dict[str, Batch]
+
+    @property
+    def num_edges(self) -> int:
+        """How many edges there are, of all types."""
+        return sum(batch.num_edges for batch in self.batches.values())
+
+
+class JointBatches(BatchSequence[Any]):
+    """Draws a micro-batch of each of several sequences at once.
+
+    An epoch is one pass over the longest sequence. The others go on where they were in the next
+    epoch, and begin their own next epoch when they end: micro-batch n since the start of training
+    is micro-batch n of each sequence, whatever the others are.
+
+    Args:
+        sequences: by name; at least one.
+        num_threads, prefetch_batches, device: as of `BatchSequence`.
+    """
+
+    def __init__(
+        self,
+        sequences: Mapping[str, BatchSequence[Any]],
+        *,
+        num_threads: int | None = None,
+        prefetch_batches: int | None = None,
+        device: torch.device | None = None,
+    ) -> None:
+        self.sequences = dict(sequences)
+        self._num_batches = max(each.num_batches for each in self.sequences.values())
+        # Of an epoch; of a sequence that begins anew meanwhile, as many as on average.
+        num_examples = sum(
+            self._num_batches * each.num_examples // each.num_batches
+            for each in self.sequences.values()
+        )
+        first = next(iter(self.sequences.values()))
+        super().__init__(
+            num_examples,
+            batch_size=sum(each.batch_size for each in self.sequences.values()),
+            split=first.split,
+            seed=first.seed,
+            shuffle=first.shuffle,
+            rank=first.rank,
+            world_size=first.world_size,
+            num_threads=num_threads,
+            prefetch_batches=prefetch_batches,
+            device=device,
+        )
+
+    @property
+    def num_batches(self) -> int:
+        """Micro-batches of the longest sequence, over all ranks."""
+        return self._num_batches
+
+    def build(self, epoch: int, index: int) -> JointBatch:
+        """The micro-batch of each sequence."""
+        epochs, batches = {}, {}
+        for name, each in self.sequences.items():
+            number = epoch * self._num_batches + index
+            epochs[name], own_index = divmod(number, each.num_batches)
+            batches[name] = each.make(epochs[name], own_index)
+        return JointBatch(index, epochs, batches)

@@ -1,0 +1,69 @@
+"""A graph for several tasks: users of groups follow each other and rate films of genres."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from raygnn.data.tables.graph_tables import GraphTables, edge_rows, node_rows, write_tables
+
+_SPLITS = np.array(["train", "val", "test"])
+
+
+def social_films(
+    num_users: int = 150, num_films: int = 60, seed: int = 0, *, noise: bool = False
+) -> GraphTables:
+    """Films have a genre, users a group: of their own group users follow others, and like films.
+
+    Args:
+        noise: labels, links and ratings are drawn at random.
+    """
+    rng = np.random.default_rng(seed)
+    group, genre = rng.integers(0, 3, num_users), rng.integers(0, 3, num_films)
+    users = np.repeat(np.arange(num_users), 8)
+    followed = rng.integers(0, num_users, len(users))
+    alike = rng.random(len(users)) < 0.85
+    for i in np.flatnonzero(alike):
+        followed[i] = rng.choice(np.flatnonzero(group == group[users[i]]))
+    raters = np.repeat(np.arange(num_users), 10)
+    films = rng.integers(0, num_films, len(raters))
+    rating = 2.0 + 2.0 * (group[raters] == genre[films]) + rng.normal(0, 0.3, len(raters))
+    shown = genre
+    if noise:
+        shown, followed = rng.permutation(genre), rng.integers(0, num_users, len(users))
+        rating = rng.permutation(rating)
+
+    def features(of: np.ndarray) -> np.ndarray:
+        return (np.eye(3)[of] + rng.normal(0, 1.0, (len(of), 3))).astype(np.float32)
+
+    def with_split(rows: Any) -> Any:
+        drawn = _SPLITS[rng.choice(3, len(rows.table), p=[0.6, 0.2, 0.2])]
+        return replace(rows, table=rows.table.append_column("split", pa.array(drawn)), split="split")
+
+    x = {name: features(of) for name, of in (("user", group), ("film", genre))}
+    nodes = {
+        "user": node_rows(np.arange(num_users), {"x": x["user"]}),
+        "film": with_split(
+            node_rows(np.arange(num_films), {"x": x["film"]}, labels={"genre": shown})
+        ),
+    }
+    follows = np.unique(np.stack([users, followed]), axis=1)
+    follows = follows[:, follows[0] != follows[1]]
+    # A link and its opposite are one pair, of one split.
+    pairs = np.unique(np.sort(follows, axis=0), axis=1)
+    edges = {
+        ("user", "follows", "user"): with_split(edge_rows(*pairs)),
+        ("user", "rates", "film"): with_split(
+            edge_rows(raters, films, labels={"rating": rating.astype(np.float32)})
+        ),
+    }
+    return GraphTables(nodes, edges)
+
+
+def write_social_films(folder: Path, **changes: object) -> str:
+    """Writes the tables and returns their folder."""
+    return write_tables(social_films(**changes), str(folder / "tables"))  # type: ignore[arg-type]
