@@ -80,6 +80,7 @@ def predict(
     overrides: Sequence[str] = (),
     *,
     data: Any = None,
+    task: str | None = None,
     what: str | None = None,
     node_types: Sequence[str] = (),
     new_nodes: str | PathLike[str] | None = None,
@@ -98,6 +99,7 @@ def predict(
         out: folder to write, with a table for each node type.
         overrides: of the config, as on the command line: `["--data.uri", "graph"]`.
         data: a PyG `Data` or `HeteroData`, instead of a graph in `overrides`.
+        task: of a model of several tasks the one whose output is written.
         what: embeddings, predictions or probabilities; None is predictions of a node task, else
             embeddings.
         node_types: by default the type that is predicted, or both ends of the links.
@@ -130,7 +132,7 @@ def predict(
         return request if appended is None else _of_new_nodes(request, bundle, appended)
 
     options = {"rows_per_file": rows_per_file, "chunk_size": chunk_size, "overwrite": overwrite}
-    saved, appended = SavedModel.open(fspath(model), overrides, allow_modules), None
+    saved, appended = SavedModel.open(fspath(model), overrides, allow_modules, task=task), None
     if new_nodes is not None:
         saved, appended = _with_appended(saved, fspath(new_nodes), data)
     return _infer(saved, out, data, options, ask)
@@ -144,6 +146,7 @@ def top_k(
     overrides: Sequence[str] = (),
     *,
     anchors_column: str | None = None,
+    task: str | None = None,
     edge_type: str | None = None,
     anchor_type: str | None = None,
     target_type: str | None = None,
@@ -187,7 +190,7 @@ def top_k(
         return TopKRequest.of(saved.spec, bundle, k, given, chosen, time)
 
     options = {"rows_per_file": rows_per_file, "chunk_size": chunk_size, "overwrite": overwrite}
-    saved = SavedModel.open(fspath(model), overrides, allow_modules)
+    saved = SavedModel.open(fspath(model), overrides, allow_modules, task=task)
     return _infer(saved, out, data, options, ask)
 
 
@@ -262,6 +265,7 @@ def _run(options: argparse.Namespace, rest: Sequence[str]) -> None:
         )
     model, overrides = rest[0], rest[1:]
     shared: dict[str, Any] = {
+        "task": options.task,
         "as_of": options.as_of,
         "rows_per_file": options.rows_per_file,
         "chunk_size": options.chunk_size,
@@ -272,14 +276,14 @@ def _run(options: argparse.Namespace, rest: Sequence[str]) -> None:
     if options.metrics is not None:
         from raygnn.trained_model import load
 
-        trained = load(model, overrides, allow_modules=options.allow_module)
+        trained = load(model, overrides, task=options.task, allow_modules=options.allow_module)
         split = None if options.metrics == "all" else options.metrics
         show(json.dumps(trained.evaluate(split=split)) + "\n")
         return
     if options.probe:
         from raygnn.trained_model import load
 
-        trained = load(model, overrides, allow_modules=options.allow_module)
+        trained = load(model, overrides, task=options.task, allow_modules=options.allow_module)
         node_type = next(iter(options.node_type), None)
         show(json.dumps(trained.probe(label=options.label, node_type=node_type)) + "\n")
         return
@@ -364,6 +368,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser = command_parser("python -m raygnn.infer", _USAGE, _EXAMPLES)
     add = parser.add_argument_group("what to write").add_argument
     add("--out", metavar="URI", help="folder to write, any fsspec URI")
+    add("--task", metavar="NAME", help="the one of a model of several tasks")
     add("--what", help=f"{', '.join(WHAT)} (default: by the task)")
     add(
         "--node-type",

@@ -62,6 +62,7 @@ def start(
     graph: str | PathLike[str],
     overrides: Sequence[str] = (),
     *,
+    task: str | None = None,
     precomputed: bool = False,
     as_of: str | int | float | None = None,
     allow_modules: Sequence[str] = (),
@@ -75,6 +76,7 @@ def start(
         model: folder or URI of a finished run, or of an exported model.
         graph: folder or URI of the graph whose nodes are asked for.
         overrides: of the config, as on the command line.
+        task: of a model of several tasks the one that answers.
         precomputed: encodes all nodes before it answers, exactly; otherwise each from a
             neighborhood that is sampled by the model's fanouts.
         as_of: see `raygnn.infer.predict`.
@@ -104,26 +106,21 @@ def start(
     uri = absolute(fspath(model))  # replicas run elsewhere
     keys = [*overrides, "--data.uri", absolute(fspath(graph))]
     # Reports what is wrong here, and leaves the graph in the cache, where replicas map it.
-    load(uri, keys, allow_modules=allow_modules).open(as_of=as_of)
+    opened = partial(load, uri, keys, task=task, allow_modules=tuple(allow_modules))
+    opened().open(as_of=as_of)
     connect()
-    make = partial(_answers, uri, keys, tuple(allow_modules), precomputed, as_of)
+    make = partial(_answers, opened, precomputed, as_of)
     stop = start_serving(make, build_app, chosen)
     return Server(f"http://{chosen.host}:{chosen.port}", stop)
 
 
 def _answers(
-    model: str,
-    overrides: Sequence[str],
-    allow_modules: Sequence[str],
-    precomputed: bool,
-    as_of: str | int | float | None,
+    opened: Callable[[], TrainedModel], precomputed: bool, as_of: str | int | float | None
 ) -> Answers:
     """What a replica holds."""
     from raygnn.serving.answers import Answers
-    from raygnn.trained_model import load
 
-    loaded = load(model, overrides, allow_modules=allow_modules)
-    return Answers(loaded, precomputed=precomputed, as_of=as_of)
+    return Answers(opened(), precomputed=precomputed, as_of=as_of)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -147,6 +144,7 @@ def _run(options: argparse.Namespace, rest: Sequence[str]) -> None:
         options.graph,
         rest[1:],
         precomputed=options.precomputed,
+        task=options.task,
         as_of=options.as_of,
         allow_modules=options.allow_module,
         host=options.host,
@@ -177,6 +175,7 @@ def build_parser() -> argparse.ArgumentParser:
         help="requests that wait; further ones get status 429 (default: 200)",
     )
     add = parser.add_argument_group("answers").add_argument
+    add("--task", metavar="NAME", help="the one of a model of several tasks")
     add("--precomputed", action="store_true", help="encode all nodes first, exactly")
     add("--as-of", metavar="TIME", help="date or number, for temporal models (default: latest)")
     add_allow_module(parser)

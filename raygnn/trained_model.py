@@ -38,6 +38,7 @@ def load(
     model: str | PathLike[str],
     overrides: Sequence[str] = (),
     *,
+    task: str | None = None,
     allow_modules: Sequence[str] = (),
 ) -> TrainedModel:
     """Loads a trained model, without a graph and without Ray.
@@ -46,13 +47,16 @@ def load(
         model: folder or URI of a finished run, or of an exported model.
         overrides: of the config, as on the command line of `raygnn.infer`: keys of `data`,
             `sampling`, `loader` and `training`.
+        task: of a model of several tasks the one that it is used for, by its name.
         allow_modules: modules of yours, or of libraries, whose classes the model's config may name.
     Raises:
-        ConfigError: an override is wrong, or the model names a class that is not allowed.
+        ConfigError: an override is wrong, the model has no such task, or it names a class that is
+            not allowed.
         RunError: there is no trained model.
         CheckpointError: the model's files are damaged or do not fit each other.
     """
-    return TrainedModel(partial(SavedModel.open, fspath(model), overrides, allow_modules))
+    given = (fspath(model), overrides, allow_modules)
+    return TrainedModel(partial(SavedModel.open, *given, task=task))
 
 
 class TrainedModel(nn.Module):

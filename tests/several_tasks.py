@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from raygnn.data.tables.graph_tables import GraphTables, edge_rows, node_rows, write_tables
+from raygnn.data.tables.graph_tables import GraphTables, edge_rows, node_rows
 
 _SPLITS = np.array(["train", "val", "test"])
 
@@ -29,8 +29,8 @@ def social_films(
     alike = rng.random(len(users)) < 0.85
     for i in np.flatnonzero(alike):
         followed[i] = rng.choice(np.flatnonzero(group == group[users[i]]))
-    raters = np.repeat(np.arange(num_users), 10)
-    films = rng.integers(0, num_films, len(raters))
+    rated = np.unique(rng.integers(0, num_users * num_films, num_users * 10))
+    raters, films = rated // num_films, rated % num_films
     rating = 2.0 + 2.0 * (group[raters] == genre[films]) + rng.normal(0, 0.3, len(raters))
     shown = genre
     if noise:
@@ -64,6 +64,11 @@ def social_films(
     return GraphTables(nodes, edges)
 
 
-def write_social_films(folder: Path, **changes: object) -> str:
-    """Writes the tables and returns their folder."""
-    return write_tables(social_films(**changes), str(folder / "tables"))  # type: ignore[arg-type]
+def without_held_out(tables: GraphTables, edge_types: Any) -> GraphTables:
+    """The tables without the edges of validation and test of some types, by name."""
+    edges = {}
+    for edge_type, rows in tables.edges.items():
+        if "__".join(edge_type) in set(edge_types):
+            rows = replace(rows, table=rows.table.filter(pc.equal(rows.table["split"], "train")))
+        edges[edge_type] = rows
+    return replace(tables, edges=edges)

@@ -57,6 +57,10 @@ def evaluate_model(
     name = "test" if split is None else split
     with process_prepared(loaded):
         task = set_up_task(replace(saved, loaded=loaded), fitted, device)
+        if saved.task is not None and not takes_all:
+            # What other tasks hold out carries no messages, as in training.
+            others = [each for each in saved.tasks if each.task != saved.task]
+            task.share_encoder([task, *(set_up_task(each, fitted, device) for each in others)])
         try:
             task.model = model
             found = evaluate(task, name, None, task.build_metrics())

@@ -16,6 +16,7 @@ from raygnn.data.bundle import Bundle
 from raygnn.data.filesystem import read_bytes, redact
 from raygnn.errors import CheckpointError, ConfigError
 from raygnn.loops.task import Task, TaskEnvironment
+from raygnn.loops.tasks.several_tasks.model import weights_of_task
 from raygnn.models.graph_encoder import GraphEncoder
 from raygnn.outputs.saved_model import SavedModel
 from raygnn.parallel import collectives
@@ -43,9 +44,12 @@ def load_module(saved: SavedModel, task: Task) -> nn.Module:
         ConfigError: the model has no encoder.
     """
     model = task.build_model()
-    weights = read_bytes(saved.weights_uri)
+    content = read_bytes(saved.weights_uri)
     try:
-        model.load_state_dict(load(weights))
+        weights = load(content)
+        model.load_state_dict(
+            weights if saved.task is None else weights_of_task(weights, saved.task)
+        )
     except (RuntimeError, SafetensorError) as error:  # torch raises the former
         raise CheckpointError(
             f"{redact(saved.weights_uri)} does not fit the config beside it: {error}. Take the "

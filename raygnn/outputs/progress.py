@@ -69,7 +69,7 @@ class Progress(Callback):
 
     def on_log(self, engine: Engine, metrics: dict[str, float]) -> None:
         if engine.context.rank == 0:
-            texts = [_show(metrics), show_performance(metrics), _left(engine)]
+            texts = [_show(engine, metrics), show_performance(metrics), _left(engine)]
             text = " | ".join([_where(engine), *filter(None, texts)])
             say(text, "step", **_position(engine), metrics=metrics)
 
@@ -77,7 +77,7 @@ class Progress(Callback):
         if engine.context.rank == 0:
             monitor = engine.best.tracker.monitor
             curve = [row[monitor] for row in engine.history if monitor in row]
-            text = f"{_where(engine)} | {_show(metrics, monitor)} | {monitor} {sparkline(curve)}"
+            text = f"{_where(engine)} | {_show(engine, metrics)} | {monitor} {sparkline(curve)}"
             say(text, "validation", **_position(engine), metrics=metrics)
 
     def on_train_end(self, engine: Engine) -> None:
@@ -182,12 +182,23 @@ def _left(engine: Engine) -> str:
     return "" if left_s is None else f"{most}{show_duration(left_s)} left"
 
 
-def _show(metrics: dict[str, float], first: str | None = None) -> str:
-    """The losses and the monitored metric, then others as far as a line has room."""
+def _show(engine: Engine, metrics: dict[str, float]) -> str:
+    """The losses and the monitored metric, then others as far as a line has room.
+
+    Of several tasks, the loss of each, and of a validation its first metric.
+    """
+    monitor, parts = engine.best.tracker.monitor, list(engine.task.parts)
     names = [name for name in metrics if not name.startswith("perf/")]
-    names.sort(key=lambda name: (not name.endswith("/loss"), name != first))  # a stable sort
-    shown = {name: metrics[name] for name in names[:_MAX_SHOWN]}
-    return "  ".join(f"{name} {value:.4g}" for name, value in shown.items())
+    of_parts = [[name for name in names if name.split("/")[1:2] == [part]] for part in parts]
+    names = [name for name in names if not any(name in own for own in of_parts)]
+    names.sort(key=lambda name: (not name.endswith("/loss"), name != monitor))  # a stable sort
+    names = names[:_MAX_SHOWN]
+    for own in of_parts:
+        validated = [name for name in own if name.startswith("val/")]
+        of_part = [name for name in validated if not name.endswith("/loss")][:1]
+        names += [name for name in validated or own if name.endswith("/loss")][:1] + of_part
+        names += [name for name in own if name == monitor and name not in names]
+    return "  ".join(f"{name} {metrics[name]:.4g}" for name in names)
 
 
 @dataclass

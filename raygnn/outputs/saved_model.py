@@ -16,11 +16,12 @@ from raygnn.data.filesystem import absolute, exists, join, read_text, redact
 from raygnn.errors import ConfigError, RunError
 from raygnn.loops.model_spec import MODEL_FILE, SPEC_FILE, ModelSpec
 from raygnn.loops.tasks.neighborhood_graph import neighborhood_graph
+from raygnn.loops.tasks.several_tasks.output import SeveralOutput, choose_task
 from raygnn.loops.tasks.target import output_classes
 
 # What inference reads of a model's config. Losses, loggers and the like may need what is not here.
 _READ = (
-    "seed", "deterministic", "data", "task", "sampling", "loader", "model", "training", "scaling",
+    "seed", "deterministic", "data", "task", "tasks", "sampling", "loader", "model", "training", "scaling",
 )  # fmt: skip
 # What may differ from training: the graph, the machines, and how neighborhoods are read.
 _SECTIONS = (
@@ -42,12 +43,38 @@ class SavedModel:
         loaded: its config, with the changes that were asked for. Of `data` it holds how tables are
             read, and no graph: whoever wrote the config is not trusted to choose what is opened.
         graph: the override that names the graph of training, as the config has it.
+        task: of a model of several tasks the one that is asked for, of which config and spec are.
+        whole: of a model of several tasks, all of it.
     """
 
     uri: str
     loaded: LoadedConfig
     spec: ModelSpec
     graph: str
+    task: str | None = None
+    whole: SavedModel | None = None
+
+    @property
+    def tasks(self) -> list[SavedModel]:
+        """One for each task that the encoder is trained for."""
+        output = None if self.whole is None else self.whole.spec.output
+        if not isinstance(output, SeveralOutput):
+            return [self]
+        assert self.whole is not None
+        return [self.whole.of_task(name) for name in output.tasks]
+
+    def of_task(self, task: str | None) -> SavedModel:
+        """The model for one of its tasks; None of a model with one.
+
+        Raises:
+            ConfigError: there is no such task, or there are several and none is named.
+        """
+        name, output = choose_task(self.spec, task), self.spec.output
+        if name is None or not isinstance(output, SeveralOutput):
+            return self
+        loaded = replace(self.loaded, config=self.loaded.config.task_configs[name])
+        spec = replace(self.spec, output=output.tasks[name])
+        return replace(self, loaded=loaded, spec=spec, task=name, whole=self)
 
     def fitted(self, bundle: Bundle) -> Bundle:
         """The part of a graph that the model reads, with the edges that neighborhoods are of.
@@ -65,6 +92,7 @@ class SavedModel:
         allow_modules: Sequence[str] = (),
         *,
         with_metrics: bool = False,
+        task: str | None = None,
     ) -> SavedModel:
         """Reads everything but the weights.
 
@@ -72,8 +100,10 @@ class SavedModel:
             uri: folder of a finished run, or of an exported model.
             overrides: of the config, as on the command line.
             with_metrics: reads the config's metrics too, which may need `allow_modules`.
+            task: the one of `tasks` that is asked for; None of a model with one task.
         Raises:
-            ConfigError: an override is wrong, or of a section that training has fixed.
+            ConfigError: an override is wrong, or of a section that training has fixed, or the model
+                has no such task.
             RunError: no trained model is there, or one that inference cannot use, or `model.json`
                 is damaged.
         """
@@ -106,7 +136,7 @@ class SavedModel:
                 id="model-spec-missing",
             )
         spec = ModelSpec.from_json(read_text(spec_uri), redact(spec_uri), output_classes())
-        return cls(absolute(folder), loaded, spec, _graph(written))
+        return cls(absolute(folder), loaded, spec, _graph(written)).of_task(task)
 
     @property
     def weights_uri(self) -> str:
@@ -133,6 +163,14 @@ def _load(
     read = {key: value for key, value in written.value.items() if key in wanted}
     if isinstance(data := read.get("data"), dict):
         read["data"] = {key: value for key, value in data.items() if key not in PLACES}
+    if isinstance(tasks := read.get("tasks"), dict):
+        set_anew = {key.partition(".")[0] for key in keys} | (
+            set() if "metrics" in wanted else {"metrics"}
+        )
+        read["tasks"] = {
+            name: {key: value for key, value in entry.items() if key not in {"losses", *set_anew}}
+            for name, entry in tasks.items()
+        }
     source = replace(written, value=read)
     return load_config(source, [*changes, *overrides], allow_modules, trains=False)
 

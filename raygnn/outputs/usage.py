@@ -5,6 +5,7 @@ from __future__ import annotations
 from raygnn.config import LoadedConfig
 from raygnn.data.filesystem import redact
 from raygnn.loops.model_spec import ModelSpec
+from raygnn.loops.tasks.several_tasks.output import SeveralOutput
 
 
 def usage(uri: str, loaded: LoadedConfig, spec: ModelSpec) -> str:
@@ -15,12 +16,16 @@ def usage(uri: str, loaded: LoadedConfig, spec: ModelSpec) -> str:
     """
     allowed = list(loaded.allow_modules)
     options = f", allow_modules={allowed!r}" if allowed else ""
+    output = spec.output
+    if isinstance(output, SeveralOutput):
+        name, output = next(iter(output.tasks.items()))
+        options = f", task={name!r}{options}"
     named = loaded.saved["data"]["uri"]
     is_whole = loaded.config.data.mode == "in_memory"  # inference does not read parts
     graph = repr(redact(named)) if named and is_whole else "graph"
-    if spec.output.predictions:
+    if output.predictions:
         call = f"predict({graph}).to_pandas()"
-    elif spec.output.links:
+    elif output.links:
         call = f"top_k({graph}, anchors, k=10).to_pandas()"
     else:
         call = f"embed({graph}).to_pandas()"

@@ -1,0 +1,312 @@
+"""Several tasks train one encoder: each as alone, none leaks, alike for 1, 2 and 3 workers."""
+
+from __future__ import annotations
+
+import json
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import raygnn
+import raygnn.train
+from raygnn import infer
+from raygnn.config import build, load_config
+from raygnn.data.bundle import Bundle
+from raygnn.data.edge_types import parse_edge_type
+from raygnn.data.ingest.build_bundle import IngestOptions, ingest
+from raygnn.data.tables.graph_tables import write_tables
+from raygnn.loops.task import TaskEnvironment
+from tests.errors import raises
+from tests.several_tasks import social_films, without_held_out
+from tests.small_runs import check_resumed_bits, run_rank, small_config, trained_weights
+
+FOLLOWS, RATES = "user__follows__user", "user__rates__film"
+TASKS: dict[str, Any] = {
+    "genre": {"type": "node_classification", "args": {"target": "film"}},
+    "follows": {
+        "type": "link_prediction",
+        "args": {"edge_type": FOLLOWS, "num_random_negatives": 20, "num_random_negatives_eval": 30},
+        "weight": 0.2,
+    },
+    "rating": {"type": "edge_prediction", "weight": 2.0, "loader": {"batch_size": 48}},
+}
+MODEL = {"type": "Hetero", "args": {"hidden_channels": 8, "out_channels": 8, "dropout": 0.3}}
+REVERSE = IngestOptions(reverse_edges=True)
+
+
+@pytest.fixture(scope="module")
+def graph(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("social") / "tables"
+    write_tables(social_films(), str(folder))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def bundle_path(graph: Path) -> str:
+    return str(ingest(str(graph), REVERSE, str(graph.parent / "cache")).path)
+
+
+def _config(folder: Path, graph: Path, world_size: int = 0, **changes: Any) -> dict[str, Any]:
+    settings = {
+        "tasks": TASKS,
+        "metrics": [],
+        "data": {"uri": str(graph), "reverse_edges": True, "cache_dir": str(folder / "cache")},
+        "model": MODEL,
+        "scaling__num_workers": world_size,
+        "optimizer__args": {"lr": 0.01},
+    }
+    return small_config(folder, **{**settings, **changes})
+
+
+def _history(folder: Path) -> list[dict[str, float]]:
+    rows = (folder / "run" / "history.jsonl").read_text().splitlines()
+    return [json.loads(row) for row in rows]
+
+
+_GLOBAL = {"type": "retrieval", "args": {"candidates": "global"}}
+_WITH_GLOBAL = {**TASKS, "follows": {**TASKS["follows"], "losses": [_GLOBAL]}}
+_WITH_SELF_SUPERVISED = {
+    **TASKS,
+    "users": {"type": "self_supervised", "args": {"target": "user"}, "weight": 0.1},
+}
+
+
+@pytest.mark.parametrize(
+    "tasks",
+    [
+        pytest.param(TASKS, id="each by itself"),
+        pytest.param(_WITH_GLOBAL, id="candidates of all micro-batches"),
+        pytest.param(_WITH_SELF_SUPERVISED, id="with a self-supervised loss"),
+    ],
+)
+def test_workers_agree(ranks, graph, bundle_path, tmp_path, tasks):
+    found = {}
+    for size in (1, 2, 3):
+        folder = tmp_path / str(size)
+        changes = {"training__global_batch_size": 96, "training__max_epochs": 1, "tasks": tasks}
+        config = _config(folder, graph, size, **changes)
+        metrics = ranks.run(run_rank, size, config, bundle_path)
+        assert all(other["test/follows/mrr"] == metrics[0]["test/follows/mrr"] for other in metrics)
+        found[size] = (trained_weights(config), _history(folder))
+    weights, history = found[1]
+    logged = [f"{split}/{name}/loss" for split in ("train", "val") for name in TASKS]
+    for size in (2, 3):
+        for name, tensor in weights.items():
+            torch.testing.assert_close(found[size][0][name], tensor, rtol=1e-4, atol=1e-5)
+        for row, other in zip(history, found[size][1], strict=True):
+            for name in ("train/loss", "val/loss", "val/rating/mae", *logged):
+                assert other[name] == pytest.approx(row[name], rel=1e-4), name
+
+
+def test_metrics_of_one_model_are_equal_bits_for_any_number_of_workers(
+    ranks, graph, bundle_path, tmp_path
+):
+    found = []
+    for size in (1, 2, 3):
+        changes = {"training__max_steps": 1, "optimizer__args": {"lr": 1e-30}}
+        config = _config(tmp_path / str(size), graph, size, **changes)
+        metrics = ranks.run(run_rank, size, config, bundle_path)[0]
+        names = ("test/loss", "test/genre/accuracy", "test/follows/mrr", "test/rating/r2")
+        found.append({name: metrics[name] for name in names})
+    assert found[0] == found[1] == found[2]
+
+
+def test_resumed_and_straight_end_with_the_same_bits(ranks, graph, bundle_path, tmp_path):
+    config = partial(_config, graph=graph, world_size=2)
+    check_resumed_bits(ranks, config, tmp_path, bundle_path)
+
+
+@pytest.mark.parametrize("name", list(TASKS))
+def test_a_task_beside_tasks_of_weight_0_is_the_task_alone(tmp_path, graph, name):
+    """Alone it trains on tables without the edges that the other tasks hold out."""
+    tasks = {other: {**entry, "weight": float(other == name)} for other, entry in TASKS.items()}
+    together = _config(tmp_path / "together", graph, tasks=tasks)
+    others = {"follows": FOLLOWS, "rating": RATES}
+    others.pop(name, None)
+    write_tables(without_held_out(social_films(), others.values()), str(tmp_path / "tables"))
+    entry = TASKS[name]
+    alone = _config(tmp_path / "alone", tmp_path / "tables")
+    del alone["tasks"]
+    alone["task"] = {"type": entry["type"], "args": entry.get("args", {})}
+    alone["loader"] |= entry.get("loader", {})
+    for config in (together, alone):
+        raygnn.train.fit(config)
+    expected = trained_weights(alone)
+    for key, tensor in trained_weights(together).items():
+        own = key.removeprefix(f"heads.{name}.")
+        if key.startswith(("encoder.", f"heads.{name}.")):
+            assert torch.equal(tensor, expected.pop(own)), key
+    assert not expected
+    for row, other in zip(
+        _history(tmp_path / "together"), _history(tmp_path / "alone"), strict=True
+    ):
+        assert (row["step"], row["train/loss"]) == (other["step"], other["train/loss"])
+        assert row["val/loss"] == row[f"val/{name}/loss"] == other["val/loss"]
+        for metric, value in other.items():
+            if metric.startswith("val/"):
+                assert row[metric.replace("val/", f"val/{name}/")] == value
+
+
+def test_the_loss_of_a_step_is_the_weighted_sum_of_the_tasks(tmp_path, graph):
+    config = _config(tmp_path, graph, training__log_every={"steps": 1}, loggers=["json_lines"])
+    raygnn.train.fit(config)
+    for row in _history(tmp_path):
+        for split in ("train", "val"):
+            losses = {name: row[f"{split}/{name}/loss"] for name in TASKS}
+            total = sum(TASKS[name].get("weight", 1.0) * loss for name, loss in losses.items())
+            assert row[f"{split}/loss"] == pytest.approx(total, rel=1e-5)
+
+
+def test_every_head_learns(tmp_path, graph):
+    weights = []
+    for rate in (1e-30, 0.01):
+        config = _config(tmp_path / str(rate), graph, optimizer__args={"lr": rate})
+        config["tasks"] = {
+            **TASKS,
+            "follows": {
+                **TASKS["follows"],
+                "args": {**TASKS["follows"]["args"], "decoder": {"type": "hadamard_mlp"}},
+            },
+        }
+        raygnn.train.fit(config)
+        weights.append(trained_weights(config))
+    heads = [name for name in weights[0] if name.startswith("heads.")]
+    assert {name.split(".")[1] for name in heads} == set(TASKS)
+    for name in weights[0]:
+        is_of_loss_alone = name.endswith("out.bias") and "follows" in name  # shifts all scores
+        assert is_of_loss_alone or not torch.equal(weights[0][name], weights[1][name]), name
+
+
+def _task(config: dict[str, Any], bundle_path: str) -> Any:
+    loaded = load_config(config)
+    task: Any = build(loaded.config.task, "task")
+    bundle = Bundle.open(bundle_path)
+    task.setup(TaskEnvironment(loaded, bundle, 0, 1, torch.device("cpu")))
+    return task
+
+
+def _split_of_pairs(bundle: Bundle, name: str) -> dict[tuple[int, int], set[int]]:
+    edge_type = parse_edge_type(name)
+    csc = bundle.csc(edge_type)
+    targets = np.repeat(np.arange(len(csc.indptr) - 1), np.diff(csc.indptr))
+    found: dict[tuple[int, int], set[int]] = {}
+    splits = np.asarray(bundle.column(edge_type, "split"))
+    for source, target, split in zip(csc.indices, targets, splits, strict=True):
+        found.setdefault((int(source), int(target)), set()).add(int(split))
+    return found
+
+
+_ON_THE_SAME_EDGES = {
+    **TASKS,
+    "rates": {**TASKS["follows"], "args": {"edge_type": RATES, "num_random_negatives_eval": 30}},
+}
+
+
+@pytest.mark.parametrize("tasks", [TASKS, _ON_THE_SAME_EDGES])
+@pytest.mark.parametrize("split", ["train", "val", "test"])
+def test_held_out_edges_of_a_task_carry_no_messages_in_any(
+    graph, bundle_path, tmp_path, tasks, split
+):
+    task = _task(_config(tmp_path, graph, tasks=tasks, sampling__fanouts=[-1, -1]), bundle_path)
+    splits = {name: _split_of_pairs(task.env.bundle, name) for name in (FOLLOWS, RATES)}
+    allowed = {1, 2} if split == "test" else {1}
+    seen: dict[tuple[str, str], set[int]] = {}
+    for index in range(task.loader(split).num_batches):
+        for name, batch in task.loader(split).make(0, index).batches.items():
+            for edge_type, edges in batch.edges.items():
+                source, target = (
+                    batch.nodes[end].n_id[rows]
+                    for end, rows in zip(edge_type[::2], edges.edge_index, strict=True)
+                )
+                is_reverse = edge_type[1].startswith("rev_")
+                ends = (target, source) if is_reverse else (source, target)
+                relation = FOLLOWS if edge_type[1].endswith("follows") else RATES
+                for pair in zip(*(end.tolist() for end in ends), strict=True):
+                    seen.setdefault((name, relation), set()).update(splits[relation][pair])
+    assert set(seen) == {(name, relation) for name in tasks for relation in (FOLLOWS, RATES)}
+    for place, found in seen.items():
+        assert found == allowed, place
+    task.close()
+
+
+def test_each_task_is_used_by_its_name(tmp_path, graph):
+    trained = raygnn.train.fit(_config(tmp_path, graph)).metrics
+    run = tmp_path / "run"
+    for name, metric in (("genre", "accuracy"), ("follows", "mrr"), ("rating", "rmse")):
+        model = raygnn.load(run, task=name)
+        judged = model.evaluate(str(graph), split="test", exact=False)
+        assert judged[metric] == trained[f"test/{name}/{metric}"]
+        with raises("infer-task", "nothing", "genre"):
+            raygnn.load(run, task="nothing")
+    with raises("infer-task", "None"):
+        raygnn.load(run)
+    rows = [
+        raygnn.load(run, task=name).embed(str(graph), node_type="film")["embedding"]
+        for name in TASKS
+    ]
+    assert np.array_equal(rows[0], rows[1])
+    assert np.array_equal(rows[0], rows[2])
+
+    options = ["--data.uri", str(graph), "--scaling.num_workers", "0", "--training.eval", "exact"]
+    genre = infer.predict(run, tmp_path / "genre", options, task="genre")
+    assert list(genre.manifest["tables"]) == ["film"]
+    rating = infer.predict(run, tmp_path / "rating", options, task="rating")
+    assert list(rating.manifest["tables"]) == [RATES]
+    found = infer.top_k(run, tmp_path / "top", 3, [1, 2], options, task="follows")
+    assert found.manifest["tables"]["neighbors"]["num_rows"] == 6
+    with raises("infer-what-links"):
+        infer.predict(run, tmp_path / "no", options, task="follows", what="predictions")
+
+
+def test_a_model_of_one_task_has_no_task_of_a_name(tmp_path, graph):
+    config = _config(tmp_path, graph)
+    config["task"] = {"type": "node_classification", "args": {"target": "film"}}
+    del config["tasks"]
+    raygnn.train.fit(config)
+    with raises("infer-task-single", "genre"):
+        raygnn.load(tmp_path / "run", task="genre")
+
+
+def test_two_losses_of_all_micro_batches_are_refused(tmp_path, graph):
+    with raises("tasks-joint-losses"):
+        raygnn.train.fit(_config(tmp_path, graph, tasks={**_WITH_GLOBAL, **_WITH_SELF_SUPERVISED, "follows": _WITH_GLOBAL["follows"]}))
+
+
+def test_errors_name_the_task(tmp_path, graph):
+    tasks = {**TASKS, "genre": {"type": "node_classification", "args": {"target": "book"}}}
+    with raises("graph-node-type-unknown", "tasks.genre", "book"):
+        raygnn.train.fit(_config(tmp_path, graph, tasks=tasks))
+
+
+@pytest.mark.parametrize("noise", [False, True])
+def test_all_tasks_learn_what_there_is_to_learn(tmp_path, noise):
+    tables = social_films(400, 120, noise=noise)
+    write_tables(tables, str(tmp_path / "tables"))
+    config = {
+        "data": {"uri": str(tmp_path / "tables"), "cache_dir": str(tmp_path / "cache")},
+        "tasks": {
+            "genre": {"type": "node_classification", "args": {"target": "film"}},
+            "follows": {"type": "link_prediction", "args": {"edge_type": FOLLOWS}},
+            "rating": {"type": "edge_prediction", "args": {"edge_type": RATES}},
+        },
+        "model": {"type": "Hetero", "args": {"hidden_channels": 32}},
+        "sampling": {"fanouts": [10, 5]},
+        "loader": {"batch_size": 256},
+        "training": {"max_epochs": 15},
+        "loggers": [],
+        "scaling": {"num_workers": 0},
+        "run": {"storage_path": str(tmp_path), "name": "run"},
+    }
+    found = raygnn.train.fit(config).metrics
+    if noise:
+        assert found["test/genre/accuracy"] < 0.33 + 3 * 0.1
+        assert abs(found["test/follows/auc"] - 0.5) < 0.06
+        assert found["test/rating/r2"] < 0.02
+    else:
+        assert found["test/genre/accuracy"] > 0.5
+        assert found["test/follows/auc"] > 0.65
+        assert found["test/rating/r2"] > 0.1
