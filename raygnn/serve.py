@@ -18,6 +18,7 @@ from raygnn.errors import ConfigError
 
 if TYPE_CHECKING:
     from raygnn.serving.answers import Answers
+    from raygnn.trained_model import TrainedModel
 
 _USAGE = """\
 python -m raygnn.serve MODEL --graph URI [options] [--section.key value ...]

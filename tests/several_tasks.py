@@ -42,7 +42,9 @@ def social_films(
 
     def with_split(rows: Any) -> Any:
         drawn = _SPLITS[rng.choice(3, len(rows.table), p=[0.6, 0.2, 0.2])]
-        return replace(rows, table=rows.table.append_column("split", pa.array(drawn)), split="split")
+        return replace(
+            rows, table=rows.table.append_column("split", pa.array(drawn)), split="split"
+        )
 
     x = {name: features(of) for name, of in (("user", group), ("film", genre))}
     nodes = {
@@ -55,6 +57,7 @@ def social_films(
     follows = follows[:, follows[0] != follows[1]]
     # A link and its opposite are one pair, of one split.
     pairs = np.unique(np.sort(follows, axis=0), axis=1)
+    pairs = np.where(rng.random(pairs.shape[1]) < 0.5, pairs, pairs[::-1])
     edges = {
         ("user", "follows", "user"): with_split(edge_rows(*pairs)),
         ("user", "rates", "film"): with_split(

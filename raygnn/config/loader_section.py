@@ -82,6 +82,7 @@ FULL = "full"
 #: `sampling.type` of draws that all nodes of a hop share.
 LABOR = "labor"
 
+
 class TemporalSampling(Section):
     """Samples only neighbors that are not later than their seed."""
 

@@ -524,7 +524,9 @@ def _task_fits(config: Config, name: str, entry: TaskEntry) -> Iterable[Problem]
     given = config.sampling.fanouts
     if isinstance(given, dict):
         passing = {edge_type for edge_type, hops_ in given.items() if any(hops_)}
-        asked = {t for t, hops_ in fanouts.items() if any(hops_)} if isinstance(fanouts, dict) else None
+        asked = (
+            {t for t, hops_ in fanouts.items() if any(hops_)} if isinstance(fanouts, dict) else None
+        )
         if asked is None or not asked <= passing:
             yield Problem(
                 place,

@@ -54,7 +54,9 @@ class TaskLoader(Section):
     """The batches of a task where they differ; null takes that of `loader`."""
 
     batch_size: PositiveWhole | None = Field(
-        default=None, description="Seeds per micro-batch and worker."
+        default=None,
+        description="Seeds per micro-batch and worker; null is at most `loader.batch_size`, and "
+        "less of a task of fewer seeds, so that an epoch is one pass over the seeds of each task.",
     )
     eval_batch_size: PositiveWhole | None = Field(
         default=None, description="Seeds per batch in validation and test."

@@ -212,13 +212,13 @@ def _logged_names(config: Config, allow_modules: Sequence[str]) -> list[str] | N
     if config.callbacks or config.task.type not in SLOTS["task"].names:
         return None
     if config.tasks:
-        names = ["loss"]
+        logged = ["loss"]
         for task, of_task in config.task_configs.items():
             found = _logged_names(of_task, allow_modules)
             if found is None:
                 return None
-            names += [f"{task}/{name}" for name in found]
-        return names
+            logged += [f"{task}/{name}" for name in found]
+        return logged
     chosen = list(config.metrics)
     if not chosen:
         (target,) = _targets(config)

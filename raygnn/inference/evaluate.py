@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import nn
@@ -56,7 +57,7 @@ def evaluate_model(
     device = next(model.parameters(), torch.empty(0)).device
     name = "test" if split is None else split
     with process_prepared(loaded):
-        task = set_up_task(replace(saved, loaded=loaded), fitted, device)
+        task: Any = set_up_task(replace(saved, loaded=loaded), fitted, device)
         if saved.task is not None and not takes_all:
             # What other tasks hold out carries no messages, as in training.
             others = [each for each in saved.tasks if each.task != saved.task]

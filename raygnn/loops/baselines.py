@@ -107,7 +107,7 @@ class Baselines:
 class BaselinesOfParts:
     """The baselines of several tasks; metrics are named after their task, as in `links/mrr`."""
 
-    parts: Mapping[str, Baselines]
+    parts: Mapping[str, Baselines | BaselinesOfParts]
 
     @property
     def metrics(self) -> dict[str, dict[str, float]]:
@@ -121,7 +121,7 @@ class BaselinesOfParts:
 
     def not_beaten(self, metrics: Mapping[str, float]) -> dict[str, str]:
         """See `Baselines`."""
-        found = {}
+        found: dict[str, str] = {}
         for part, baselines in self.parts.items():
             prefix = f"{part}/"
             own = {k.removeprefix(prefix): v for k, v in metrics.items() if k.startswith(prefix)}

@@ -12,6 +12,7 @@ import torch
 
 from raygnn.console import count, prints_lines, say, show_duration, show_performance
 from raygnn.loops.callbacks import Callback
+from raygnn.sampling.joint_batches import JointBatches
 
 if TYPE_CHECKING:
     from raygnn.config.training_section import Training
@@ -111,6 +112,11 @@ def show_global_batch(engine: Engine) -> str:
     if engine.config.sampling.is_full:
         others = "" if num_workers == 1 else f", computed by one worker; {num_workers - 1} wait"
         return f"all training seeds on the whole graph in each step{others}"
+    loader = engine.task.loader("train")
+    if isinstance(loader, JointBatches):
+        sizes = {name: each.batch_size for name, each in loader.sequences.items()}
+        seeds = ", ".join(f"{size:,} of {name}" for name, size in sizes.items())
+        return f"global batch ({seeds}) x {show_share(engine)}"
     seeds = f"{batch.global_batch_size:,} = {batch.batch_size:,} x {show_share(engine)}"
     return f"global batch {seeds}"
 

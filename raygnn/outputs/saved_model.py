@@ -21,7 +21,8 @@ from raygnn.loops.tasks.target import output_classes
 
 # What inference reads of a model's config. Losses, loggers and the like may need what is not here.
 _READ = (
-    "seed", "deterministic", "data", "task", "tasks", "sampling", "loader", "model", "training", "scaling",
+    "seed", "deterministic", "data", "task", "tasks", "sampling", "loader", "model", "training",
+    "scaling",
 )  # fmt: skip
 # What may differ from training: the graph, the machines, and how neighborhoods are read.
 _SECTIONS = (

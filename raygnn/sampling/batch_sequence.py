@@ -107,6 +107,15 @@ class BatchSequence(ABC, Generic[BatchT]):
         """Micro-batches of an epoch over all ranks."""
         return -(-self.num_examples // self.batch_size)
 
+    def cut_into(self, num_batches: int, least: int) -> None:
+        """Makes micro-batches smaller, so that an epoch has this many; not yet iterated over.
+
+        Args:
+            least: examples of a micro-batch, unless it had fewer; there are fewer of them then.
+        """
+        even = -(-self.num_examples // num_batches)
+        self.batch_size = min(self.batch_size, max(even, least))
+
     def iterate(
         self, epoch: int, start: int = 0, stop: int | None = None
     ) -> Generator[BatchT, None, None]:

@@ -48,7 +48,8 @@ def ratings(
     A user likes each genre more or less; a film has one genre and is more or less good. A rating of
     1 to 5 stars is their sum with noise, rounded. The features of a film show its genre and, with
     noise, how good it is; those of a user show half of the taste, and the other half only the
-    genres of the films that the user rates. A user rates a film once.
+    genres of the films that the user rates. A user rates a film once, and the label `favorite` is
+    the genre that a user likes most.
     """
     taste = draw_normal(seed, "tastes", (num_users, num_genres))
     hidden = draw_normal(seed, "hidden tastes", (num_users, num_genres))
@@ -63,7 +64,8 @@ def ratings(
     of_film = draw_normal(seed, "film features", (num_films, num_genres + 1)) * 0.5
     of_film[np.arange(num_films), genre] += 2
     of_film[:, -1] += goodness
-    users = node_rows(_ids(np.arange(num_users)), {"x": shown})
+    favorite = {"favorite": taste.argmax(axis=1)}
+    users = node_rows(_ids(np.arange(num_users)), {"x": shown}, labels=favorite)
     films = node_rows(_ids(np.arange(num_films)), {"x": of_film})
     time = FIRST_TIME_S + draw_integers(seed, "time", len(user), YEAR_S)
     given = pa.array(stars.astype(np.int64)).cast(pa.string()) if classes else stars

@@ -42,6 +42,7 @@ from raygnn.sampling.whole_graph import WholeGraph, WholeGraphLoader
 _MAX_CHECKED = 100_000  # nodes whose edges are counted for a warning
 _MANY = 0.3  # of the nodes, that take no messages
 
+
 class EncoderTask(Task[BatchT]):
     """A task whose model is built of `env.spec`, and which learns what its target says.
 

@@ -428,6 +428,22 @@ def test_what_cannot_be_split(tmp_path: Path) -> None:
     assert make_supervision(bundle, LinkSplit(graph.link_type, rule=whole))["test"].num_links == 0
 
 
+def test_an_edge_of_two_splits_carries_messages_where_it_does_by_both(tmp_path: Path) -> None:
+    bundle, graph = _small(tmp_path)
+    first = LinkSplit(graph.link_type, rule=_HASH)
+    other = LinkSplit(graph.link_type, rule=_HASH, seed=7, disjoint_train_ratio=0.4)
+    for split in ("train", "val", "test"):
+        for edge_type in bundle.edge_types:
+            together, *alone = (
+                message_graph(bundle, links, split).csc(edge_type)  # type: ignore[arg-type]
+                for links in ([first, other], [first], [other])
+            )
+            carried = set.intersection(*({*csc.e_id.tolist()} for csc in alone))
+            assert {*together.e_id.tolist()} == carried
+            again = message_graph(bundle, [other, first, first], split).csc(edge_type)  # type: ignore[arg-type]
+            assert np.array_equal(again.e_id, together.e_id)
+
+
 def test_columns_that_a_rule_needs(tmp_path: Path) -> None:
     graph = _Graph(_SURE, True, timed=False)
     bundle = _ingest(tmp_path, graph)

@@ -21,6 +21,8 @@ from raygnn.loops.tasks.several_tasks.target import SeveralTarget, naming_task
 from raygnn.losses import Candidates
 from raygnn.sampling.joint_batches import JointBatch, JointBatches
 
+_LEAST_BATCH_SIZE = 32  # that a task with few seeds gets; the mean of fewer is mostly noise
+
 
 @dataclass(frozen=True)
 class PartMetric:
@@ -43,8 +45,8 @@ class SeveralTasks(EncoderTask[Any]):
     """Trains the tasks under `tasks`, which share the encoder and have a head each.
 
     Each step draws a batch of every task, and its loss is the sum of the tasks' mean losses, times
-    their weights. Links and edges that any task holds out carry no messages in the batches of all
-    tasks.
+    their weights. An epoch is one pass over the seeds of each. Links and edges that any task holds
+    out carry no messages in the batches of all tasks.
 
     Args:
         feature: feature column of the input, of all tasks.
@@ -75,7 +77,9 @@ class SeveralTasks(EncoderTask[Any]):
             part.share_encoder([*self.parts.values()])
         self.trained = {name: part for name, part in self.parts.items() if self.weights[name]}
         units = {name: part.loss_unit for name, part in self.parts.items()}
-        self.loss_unit = "; ".join(f"{name}: {unit}" for name, unit in units.items() if unit) or None
+        self.loss_unit = (
+            "; ".join(f"{name}: {unit}" for name, unit in units.items() if unit) or None
+        )
 
     def build_model(self) -> nn.Module:
         """The encoder, with the head of each task as a run of that task alone would draw it."""
@@ -111,7 +115,7 @@ class SeveralTasks(EncoderTask[Any]):
         self.joint_loss = self if joint else None
 
     @property
-    def model(self) -> nn.Module:  # type: ignore[override]
+    def model(self) -> nn.Module:
         """The module that is trained; setting it gives each task its part."""
         return self._model
 
@@ -124,6 +128,9 @@ class SeveralTasks(EncoderTask[Any]):
 
     def build_loader(self, split: str) -> JointBatches | None:
         """A batch of each task that is trained; in evaluation, of each that has the split.
+
+        In training batches of `loader.batch_size` say how many an epoch has. Those of tasks with
+        fewer seeds are smaller, so that an epoch passes once over the seeds of each.
 
         Raises:
             DataError: a task that is trained has no seeds of training.
@@ -143,7 +150,13 @@ class SeveralTasks(EncoderTask[Any]):
             )
         if not present:
             return None
-        plan = self.env.loaded.config.loader_plan(split)
+        config = self.env.loaded.config
+        if split == "train" and len(present) > 1:
+            longest = max(loader.num_batches for loader in present.values())
+            for name, loader in present.items():
+                if config.tasks[name].loader.batch_size is None:
+                    loader.cut_into(longest, _LEAST_BATCH_SIZE)
+        plan = config.loader_plan(split)
         return JointBatches(
             present,
             num_threads=plan.num_threads,
@@ -202,7 +215,7 @@ class SeveralTasks(EncoderTask[Any]):
             means = {name: each.loss_sum / (each.weight or 1.0) for name, each in outputs.items()}
             weighted = [self.weights[name] * mean for name, mean in means.items()]
             weight, total = 1.0, sum(weighted[1:], weighted[0])
-        metrics = {}
+        metrics: dict[str, float] = {}
         for name, each in outputs.items():
             own = {"loss": float(each.loss_sum.detach()), **each.metrics}
             factor = weight / (each.weight or 1.0)
