@@ -90,7 +90,7 @@ def build_report(
     charts, flat = without_flat(charts)
     return Report(
         title=saved["job_name"] or name,
-        subtitle=f"{name}: {saved['model']['type']}, {saved['task']['type']}",
+        subtitle=f"{name}: {saved['model']['type']}, {_tasks(saved)}",
         tiles=_tiles(engine, metrics),
         charts=charts,
         guesses=list(guesses),
@@ -115,14 +115,22 @@ def build_report(
     )
 
 
+def _tasks(saved: Mapping[str, Any]) -> str:
+    """What is learned: the type of the task, or names and types of several."""
+    named = [f"{name} ({entry['type']})" for name, entry in saved["tasks"].items()]
+    return ", ".join(named) or str(saved["task"]["type"])
+
+
 def _tiles(engine: Engine, metrics: dict[str, Any]) -> list[tuple[str, str]]:
-    test = [
-        (" ".join(filter(None, [k, interval(metrics, k)])), show(v))
-        for k, v in metrics.items()
-        if k.startswith("test/") and k != "test/loss"
-    ]
+    names = [name for name in metrics if name.startswith("test/") and name != "test/loss"]
+    if parts := list(engine.task.parts):  # the first metric of each, after its loss
+        named = (f"test/{part}/" for part in parts)
+        names = [name for of in named for name in [n for n in names if n.startswith(of)][1:2]]
     tracker = engine.best.tracker
-    tiles = test[:3]
+    tiles = [
+        (" ".join(filter(None, [name, interval(metrics, name)])), show(metrics[name]))
+        for name in names[: max(3, len(parts))]
+    ]
     if engine.best.metrics:
         tiles.append((f"best {tracker.monitor}, epoch {metrics['best_epoch']}", show(tracker.best)))
     tiles.append(("steps", show(metrics["step"])))

@@ -14,6 +14,7 @@ from raygnn.outputs.report_errors import SPLITS, Table
 if TYPE_CHECKING:
     from raygnn.data.bundle import Bundle
     from raygnn.loops.engine import Engine
+    from raygnn.loops.task import Task
 
 _MAX_DEGREE_CHARTS = 4
 
@@ -89,7 +90,19 @@ def _columns(bundle: Bundle, type_: Any) -> str:
 
 
 def _splits(engine: Engine) -> list[tuple[Any, ...]]:
-    loaders = {name: engine.task.loader(split) for split, name in SPLITS.items()}
+    """Name, seeds, batches and share of each split; of several tasks, of each task."""
+    parts = engine.task.parts
+    if parts:
+        return [
+            (f"{part}: {name}", *others)
+            for part, task in parts.items()
+            for name, *others in _splits_of(task)
+        ]
+    return _splits_of(engine.task)
+
+
+def _splits_of(task: Task) -> list[tuple[Any, ...]]:
+    loaders = {name: task.loader(split) for split, name in SPLITS.items()}
     found = {name: loader for name, loader in loaders.items() if loader is not None}
     total = sum(loader.num_examples for loader in found.values())
     return [

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar
 
 from raygnn.outputs.charts import NUM_COLORS, Chart, Series
 
@@ -34,28 +34,62 @@ class ConfusionTable:
     rows: list[tuple[str, list[tuple[int, int]]]]
 
 
+Titled = TypeVar("Titled", ConfusionTable, Chart)
+
+
 @dataclass(frozen=True)
 class Errors:
     """Where the predictions are wrong.
 
     Attributes:
-        confusion: null of a task without classes, or with many.
+        confusions: of each task with classes; none where there are many.
         charts, tables: beside it, the latter by heading.
     """
 
-    confusion: ConfusionTable | None = None
+    confusions: list[ConfusionTable] = field(default_factory=list)
     charts: list[Chart] = field(default_factory=list)
     tables: dict[str, Table] = field(default_factory=dict)
 
     def __bool__(self) -> bool:
-        return bool(self.confusion or self.charts or self.tables)
+        return bool(self.confusions or self.charts or self.tables)
 
 
 def find_errors(metrics: Mapping[str, Any]) -> Errors:
-    """Where predictions are wrong, from what `metrics.json` has by name and split."""
-    confusion, charts, tables = None, list[Chart](), dict[str, Table]()
+    """Where predictions are wrong, from what `metrics.json` has by name and split.
+
+    Of several tasks, what `metrics.json` has by `<task>/<name>`; headings begin with the task.
+    """
+    charts, tables = list[Chart](), dict[str, Table]()
+    confusions = list[ConfusionTable]()
+    for task, described in _by_task(metrics).items():
+        found = _errors_of(described)
+        names = [task] if task else []
+        confusions += [_behind(names, table) for table in found.confusions]
+        charts += [_behind(names, chart) for chart in found.charts]
+        tables |= {": ".join([*names, heading]): rows for heading, rows in found.tables.items()}
+    return Errors(confusions, charts, tables)
+
+
+def _by_task(metrics: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """What is described, by name of the task; a task alone has the name ""."""
+    found: dict[str, dict[str, Any]] = {}
+    for name, value in metrics.items():
+        task, _, described = name.rpartition("/")
+        if isinstance(value, Mapping):
+            found.setdefault(task, {})[described] = value
+    return found
+
+
+def _behind(names: list[str], titled: Titled) -> Titled:
+    """The same, with the name of its task before its title."""
+    return replace(titled, title=": ".join([*names, titled.title]))
+
+
+def _errors_of(metrics: Mapping[str, Any]) -> Errors:
+    """Where the predictions of one task are wrong."""
+    confusions, charts, tables = list[ConfusionTable](), list[Chart](), dict[str, Table]()
     for split, found in metrics.get("confusion", {}).items():
-        confusion = _confusion(f"Actual and predicted classes, {SPLITS[split]}", found)
+        confusions.append(_confusion(f"Actual and predicted classes, {SPLITS[split]}", found))
         tables |= _most_confused(f"Most often confused, {SPLITS[split]}", found)
     for split, found in metrics.get("calibration", {}).items():
         title = f"Calibration, {SPLITS[split]}: expected error {found['error']:.3f}"
@@ -74,7 +108,7 @@ def find_errors(metrics: Mapping[str, Any]) -> Errors:
             heads = (what, *(key for key in found if key != "groups"))
             rows = list(zip(*found.values(), strict=True))  # the groups come first
             tables[f"Ranks by {what}, {SPLITS[split]}"] = heads, rows
-    return Errors(confusion, charts, tables | _class_tables(metrics.get("per_class", {})))
+    return Errors(confusions, charts, tables | _class_tables(metrics.get("per_class", {})))
 
 
 def _confusion(title: str, found: Mapping[str, Any]) -> ConfusionTable:

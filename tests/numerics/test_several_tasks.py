@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
+import pyarrow as pa
 import pytest
 import torch
 
@@ -20,6 +23,7 @@ from raygnn.data.edge_types import parse_edge_type
 from raygnn.data.ingest.build_bundle import IngestOptions, ingest
 from raygnn.data.tables.graph_tables import write_tables
 from raygnn.loops.task import TaskEnvironment
+from raygnn.loops.tasks.encoder_task import EncoderTask
 from tests.errors import raises
 from tests.several_tasks import social_films, without_held_out
 from tests.small_runs import check_resumed_bits, run_rank, small_config, trained_weights
@@ -233,6 +237,28 @@ def test_held_out_edges_of_a_task_carry_no_messages_in_any(
     task.close()
 
 
+def test_log_lines_and_report_show_all_tasks(tmp_path, graph, capfd):
+    config = _config(tmp_path, graph, early_stopping={"monitor": "val/rating/r2", "mode": "max"})
+    metrics = raygnn.train.fit(config).metrics
+    lines = capfd.readouterr().out.splitlines()
+    (line, *_) = [line for line in lines if " val/loss" in line]
+    for name in ("genre/loss", "genre/accuracy", "follows/mrr", "rating/loss", "rating/r2"):
+        assert f"val/{name}" in line
+    (start,) = [line for line in lines if "global batch" in line]
+    assert "48 of rating" in start
+    page = (tmp_path / "run" / "report.html").read_text()
+    for text in (
+        *("genre (node_classification)", "genre: Actual and predicted classes, test"),
+        *("follows: Ranks by training links of the target, test", "rating: validation"),
+        *("test/genre/accuracy", "test/follows/mrr", "test/rating/mae"),
+    ):
+        assert text in page, text
+    assert set(metrics["genre/confusion"]) == {"test"}
+    assert metrics["best_step"] > 0
+    best = max(row["val/rating/r2"] for row in _history(tmp_path))
+    assert metrics["val/rating/r2"] == best
+
+
 def test_each_task_is_used_by_its_name(tmp_path, graph):
     trained = raygnn.train.fit(_config(tmp_path, graph)).metrics
     run = tmp_path / "run"
@@ -286,6 +312,29 @@ def test_errors_name_the_task(tmp_path, graph):
     tasks = {**TASKS, "genre": {"type": "node_classification", "args": {"target": "book"}}}
     with raises("graph-node-type-unknown", "tasks.genre", "book"):
         raygnn.train.fit(_config(tmp_path, graph, tasks=tasks))
+
+
+def test_a_trained_task_has_training_seeds(tmp_path):
+    tables = social_films()
+    films = tables.nodes["film"]
+    split = films.table["split"].to_numpy(zero_copy_only=False)
+    late = pa.array(np.where(split == "train", "val", split))
+    number = films.table.column_names.index("split")
+    table = films.table.set_column(number, "split", late)
+    nodes = {**tables.nodes, "film": replace(films, table=table)}
+    write_tables(replace(tables, nodes=nodes), str(tmp_path / "tables"))
+    config = _config(tmp_path, tmp_path / "tables")
+    with raises("split-empty", "tasks.genre"):
+        raygnn.train.fit(config)
+
+
+def test_a_task_that_builds_its_model_in_one_serves_alone(graph, bundle_path, tmp_path):
+    task = _task(_config(tmp_path, graph), bundle_path)
+    with (
+        patch.object(type(task.parts["genre"]), "build_head", EncoderTask.build_head),
+        raises("tasks-no-head", "node_classification", "tasks.genre"),
+    ):
+        task.build_model()
 
 
 @pytest.mark.parametrize("noise", [False, True])

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from raygnn.errors import ConfigError, DataError
 from raygnn.loops.tasks.several_tasks.output import SeveralOutput
@@ -30,10 +30,10 @@ def naming_task(name: str) -> Iterator[None]:
     """While it lasts, errors of config and data say which of `tasks` they are of."""
     try:
         yield
-    except ConfigError as error:
-        raise ConfigError([f"tasks.{name}: {text}" for text in error.problems]) from error
-    except DataError as error:
-        raise DataError(f"tasks.{name}: {error}") from error
+    except (ConfigError, DataError) as error:
+        texts = error.problems if isinstance(error, ConfigError) else (str(error),)
+        named: Any = [f"tasks.{name}: {text}" for text in texts]
+        raise type(error)(named if isinstance(error, ConfigError) else named[0]) from error
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from raygnn.config import build
-from raygnn.errors import ConfigError, DataError
+from raygnn.errors import ConfigError
 from raygnn.loops.baselines import Baselines, BaselinesOfParts
 from raygnn.loops.process import seed_micro_batch
 from raygnn.loops.task import EvalOutput, StepOutput, TaskEnvironment
@@ -131,23 +131,14 @@ class SeveralTasks(EncoderTask[Any]):
 
         In training batches of `loader.batch_size` say how many an epoch has. Those of tasks with
         fewer seeds are smaller, so that an epoch passes once over the seeds of each.
-
-        Raises:
-            DataError: a task that is trained has no seeds of training.
         """
         parts = self.trained if split == "train" else self.parts
-        found = {}
+        present = {}
         for name, part in parts.items():
             with naming_task(name):
-                found[name] = part.loader(split)
-        present = {name: loader for name, loader in found.items() if loader is not None}
-        if split == "train" and len(present) < len(found):
-            lacking = next(name for name in found if name not in present)
-            raise DataError(
-                f"tasks.{lacking} is invalid: it has no training split, so there is nothing to "
-                "train on. Declare one, or set the weight of the task to 0.",
-                id="tasks-no-training",
-            )
+                loader = part.loader(split)
+            if loader is not None:
+                present[name] = loader
         if not present:
             return None
         config = self.env.loaded.config
