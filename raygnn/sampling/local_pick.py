@@ -44,7 +44,9 @@ class NeighborRows(NamedTuple):
 class EdgeArrays(Protocol):
     """What a picker reads of the bundle that has the edges; the members are those of `Bundle`."""
 
-    is_larger_than_memory: bool
+    @property
+    def is_larger_than_memory(self) -> bool:
+        """Whether most of its bytes are read from disk when they are asked for."""
 
     def columns(self, type_: str | EdgeType, /) -> Mapping[str, ColumnInfo]: ...
 
