@@ -19,6 +19,7 @@ COMMANDS = {
     "serve": "answer predictions, embeddings, scores and neighbors over HTTP",
     "prepare": "make graph tables from files of others, or a draft of graph.yaml",
     "partition": "write graph tables as parts of a partitioned graph",
+    "presample": "sample the neighborhoods of a training beforehand",
     "doctor": "check this machine, its packages, a cluster, a folder or bucket",
     "completion": "print what completes commands in bash or zsh",
     "version": "print the version",

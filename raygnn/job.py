@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from raygnn.config.training_section import Training
     from raygnn.loops.model_spec import ModelSpec
     from raygnn.sampling.parts import PartitionedGraph
+    from raygnn.sampling.presampled.stored_samples import StoredSamples
 
 
 @dataclass(frozen=True)
@@ -22,6 +23,7 @@ class TrainJob:
         spec: what the model reads and gives; None where the task finds it in the workers, as one
             of the user's own.
         parts: of a partitioned graph, whose outline then is the bundle.
+        samples: neighborhoods of the batches, which are read in place of sampling.
         tried: of a dry run, the limits of the run that it tries. It restores its checkpoint and
             compares, and estimates what the whole run takes.
     """
@@ -32,3 +34,4 @@ class TrainJob:
     spec: ModelSpec | None = None
     tried: Training | None = None
     parts: PartitionedGraph | None = None
+    samples: StoredSamples | None = None

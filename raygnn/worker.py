@@ -113,7 +113,7 @@ def _set_up_task(job: TrainJob, context: WorkerContext) -> Task:
     whole = (Bundle if job.parts is None else Outline).open(job.bundle_path)
     bundle = neighborhood_graph(loaded.config, whole)
     given = (bundle, context.rank, context.world_size, context.device)
-    task.setup(TaskEnvironment(loaded, *given, job.spec, job.parts))
+    task.setup(TaskEnvironment(loaded, *given, job.spec, job.parts, job.samples))
     return task
 
 

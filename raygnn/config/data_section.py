@@ -163,7 +163,7 @@ class Synthetic(Section):
 
 #: Keys of `data` that say what is opened, built or written, not how tables are read. They are the
 #: user's: what came with a trained model does not set them.
-PLACES = ("mode", "uri", "synthetic", "type", "args", "cache_dir", "allow_outside")
+PLACES = ("mode", "uri", "samples", "synthetic", "type", "args", "cache_dir", "allow_outside")
 
 
 class Data(Section):
@@ -184,10 +184,15 @@ class Data(Section):
         description="Folders or URIs outside the graph's folder from which graph.yaml may name "
         "files.",
     )
-    mode: Literal["in_memory", "partitioned"] = Field(
+    mode: Literal["in_memory", "partitioned", "presampled"] = Field(
         default="in_memory",
         description="in_memory: each node of the cluster maps the whole graph. partitioned: `uri` "
-        "is a folder of raygnn.partition, and an actor for each part answers the workers.",
+        "is a folder of raygnn.partition, and an actor for each part answers the workers. "
+        "presampled: as in_memory, with neighborhoods from `samples`.",
+    )
+    samples: NonEmptyText | None = Field(
+        default=None,
+        description="With `mode: presampled`, folder or URI that raygnn.presample has filled.",
     )
     cache_dir: NonEmptyText | None = Field(
         default=None,
@@ -242,6 +247,14 @@ class Data(Section):
             )
         if self.mode == "partitioned":
             yield from self._broken_partitioned()
+        if (self.mode == "presampled") != (self.samples is not None):
+            yield Problem(
+                ("samples",),
+                f"data.mode is {self.mode}, and presampled reads neighborhoods",
+                "Set data.mode to presampled and data.samples to what raygnn.presample has filled, "
+                "or neither",
+                id="samples-mode",
+            )
         if self.args and self.type is None:
             yield Problem(
                 ("args",),

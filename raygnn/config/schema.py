@@ -537,6 +537,33 @@ def _task_fits(config: Config, name: str, entry: TaskEntry) -> Iterable[Problem]
             )
 
 
+def _samples_suffice(config: Config) -> Iterable[Problem]:
+    if config.data.mode != "presampled":
+        return
+    in_memory = "data.mode to in_memory"
+    if config.task.type not in _TASKS_OF_SAMPLES:
+        yield Problem(
+            ("task", "type"),
+            f"data.mode is presampled, and of tasks it trains {', '.join(_TASKS_OF_SAMPLES)}",
+            f"Set {in_memory}",
+            id="samples-task",
+        )
+    if not config.sampling.draws_neighbors:
+        yield Problem(
+            ("sampling", "type"),
+            "data.mode is presampled, and raygnn's own sampling alone is stored",
+            f"Remove it, or set {in_memory}",
+            id="samples-sampler",
+        )
+    if config.tune is not None:
+        yield Problem(
+            ("data", "mode"),
+            "trials of a sweep sample live, as they may vary what is sampled",
+            "Set it to in_memory, and data.samples to null",
+            id="samples-sweep",
+        )
+
+
 def _space_exists(config: Config) -> Iterable[Problem]:
     return () if config.tune is None else broken_space(config.tune, Config)
 
@@ -555,6 +582,7 @@ def _trials_have_workers(config: Config) -> Iterable[Problem]:
 INPUTS_OF_ENCODER = frozenset({"feature", "edge_feature", "edge_weight"})
 
 _TASKS_OF_PARTS = ("node_classification", "link_prediction")
+_TASKS_OF_SAMPLES = ("node_classification", "link_prediction", "edge_prediction")
 
 _WORDS = {"min": "less", "max": "more"}
 
@@ -566,6 +594,7 @@ _RULES: tuple[tuple[Rule, frozenset[str]], ...] = (
     (_plateau_has_monitor, frozenset({"lr_scheduler", "early_stopping", "checkpoint"})),
     (_parts_suffice, frozenset({"data", "task", "sampling", "training", "tune"})),
     (_tasks_fit, frozenset({"task", "tasks", "losses", "metrics", "sampling", "training"})),
+    (_samples_suffice, frozenset({"data", "task", "sampling", "tune"})),
     (_space_exists, frozenset({"tune"})),
     (_trials_have_workers, frozenset({"tune", "scaling"})),
 )

@@ -15,7 +15,7 @@ import zipfile
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 from urllib.parse import unquote
 
 import fsspec
@@ -303,6 +303,15 @@ def file_size(uri: str | os.PathLike[str]) -> int | None:
         return int(fs.size(path))
     except FileNotFoundError:
         return None
+
+
+@retried
+def files_below(uri: str | os.PathLike[str]) -> dict[str, int]:
+    """Bytes of all files below a folder as they are now, by path in it; none where it is not."""
+    fs, path = open_fs(uri)
+    fs.invalidate_cache()
+    found: dict[str, dict[str, Any]] = fs.find(path, detail=True) if fs.exists(path) else {}
+    return {posixpath.relpath(name, path): entry["size"] for name, entry in found.items()}
 
 
 @retried

@@ -104,6 +104,11 @@ class _PagerankGraph(Bundle):
     def __reduce__(self) -> tuple[Callable[..., Bundle], tuple[Any, ...]]:
         return pagerank_graph, (self._whole, self._settings)
 
+    @property
+    def fingerprint(self) -> str:
+        """Of the whole graph, and how its walks go."""
+        return f"{self._whole.fingerprint}.{self._settings.name}"
+
     def of_types(self, node_types: Sequence[str], edge_types: Sequence[EdgeType]) -> Bundle:
         """See `Bundle`; of a graph of one type there is only the whole."""
         whole = self._whole.of_types(node_types, edge_types)

@@ -20,6 +20,7 @@ from raygnn.losses import Candidates
 from raygnn.metrics import Diagnostic
 from raygnn.sampling.batch_sequence import BatchSequence, BatchT
 from raygnn.sampling.parts import PartitionedGraph
+from raygnn.sampling.presampled.stored_samples import StoredSamples
 
 
 @dataclass(frozen=True)
@@ -67,6 +68,7 @@ class TaskEnvironment:
             not import.
         parts: who has the edges and features of a partitioned graph; then the bundle is its
             outline.
+        samples: neighborhoods that loaders read in place of sampling.
     """
 
     loaded: LoadedConfig
@@ -76,6 +78,7 @@ class TaskEnvironment:
     device: torch.device
     spec: ModelSpec | None = None
     parts: PartitionedGraph | None = None
+    samples: StoredSamples | None = None
 
     @property
     def scratch(self) -> Path:

@@ -118,7 +118,7 @@ def ray_data_schedule(
         {"position": position, "item": pickle.dumps(item)} for position, item in enumerate(items)
     ]
     node_id = ray.get_runtime_context().get_node_id()
-    with _quiet():
+    with quiet_ray_data():
         done = (
             ray.data.from_items(rows, override_num_blocks=len(rows))
             .map(
@@ -161,8 +161,8 @@ def _failure(error: RaygnnError | str, label: str) -> RaygnnError:
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
-    """Keeps Ray Data's bars and plans out of the log; the ingest says itself what it does."""
+def quiet_ray_data() -> Iterator[None]:
+    """Keeps Ray Data's bars and plans out of the log; raygnn says itself what it does."""
     import ray.data
 
     context = ray.data.DataContext.get_current()

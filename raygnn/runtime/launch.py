@@ -27,6 +27,7 @@ from raygnn.runtime.data_checks import (
     pairs_read,
 )
 from raygnn.runtime.data_source import check_source, open_tables, tables_uri
+from raygnn.runtime.stored_samples import open_samples
 
 
 @dataclass(frozen=True)
@@ -84,11 +85,12 @@ def _run_in_process(loaded: LoadedConfig, name: str, data: Any, tried: Training 
 
     loaded.check_arguments()
     scaling = loaded.config.scaling
-    bundle = _open_graph(loaded, data)
+    bundle = open_graph(loaded, data)
     spec = find_spec(loaded, bundle)
     parts = None
     if isinstance(bundle, Outline):
         parts = map_parts(loaded.config.data.uri or "", bundle)
+    samples = open_samples(loaded, bundle, spec)
     context = ProcessContext(use_gpu=scaling.use_gpu, timeout_s=scaling.timeout_s)
     try:
         folder = None
@@ -96,7 +98,7 @@ def _run_in_process(loaded: LoadedConfig, name: str, data: Any, tried: Training 
             if context.rank == 0:
                 folder = open_run_folder(loaded, name)
         folder = collectives.broadcast_object(folder)
-        job = TrainJob(loaded, folder, str(bundle.path), spec, tried, parts)
+        job = TrainJob(loaded, folder, str(bundle.path), spec, tried, parts, samples)
         metrics = run_worker(job, context)
         return Outcome(folder, metrics)
     finally:
@@ -109,8 +111,9 @@ def _run_on_ray(loaded: LoadedConfig, name: str, data: Any, tried: Training | No
     from raygnn.runtime.ray_train import train_on_ray
 
     resources = plan_resources(loaded.config)
-    bundle = _open_graph(loaded, data, on_cluster=True)
+    bundle = open_graph(loaded, data, on_cluster=True)
     spec = find_spec(loaded, bundle)
+    samples = open_samples(loaded, bundle, spec)
     folder = open_run_folder(loaded, name)
     warn_of_vanishing(folder)
     with ExitStack() as running:
@@ -119,12 +122,12 @@ def _run_on_ray(loaded: LoadedConfig, name: str, data: Any, tried: Training | No
             from raygnn.runtime.part_actors import part_actors
 
             parts = running.enter_context(part_actors(bundle, loaded.config))
-        job = TrainJob(loaded, folder, str(bundle.path), spec, tried, parts)
+        job = TrainJob(loaded, folder, str(bundle.path), spec, tried, parts, samples)
         metrics = train_on_ray(job, resources)
     return Outcome(folder, metrics)
 
 
-def _open_graph(loaded: LoadedConfig, data: Any, on_cluster: bool = False) -> Bundle:
+def open_graph(loaded: LoadedConfig, data: Any, on_cluster: bool = False) -> Bundle:
     """The bundle of the configured graph, or the outline of a partitioned one."""
     section = loaded.config.data
     if section.mode == "partitioned":

@@ -16,11 +16,12 @@ from raygnn.data.links.labelled_edges import SeedEdges
 from raygnn.errors import DataError
 from raygnn.sampling.batch import EdgeBatch
 from raygnn.sampling.batch_assembler import BatchAssembler
-from raygnn.sampling.batch_sequence import BatchSequence, SequenceOptions
 from raygnn.sampling.link_loader import check_link_sampler
 from raygnn.sampling.links import edges_of_links
 from raygnn.sampling.neighbor_sampler import NeighborSampler
 from raygnn.sampling.protocols import FeatureStore, GraphStore
+from raygnn.sampling.sample_request import SampleRequest
+from raygnn.sampling.sampled_sequence import SampledOptions, SampledSequence
 from raygnn.sampling.seeds import check_seeds
 
 
@@ -45,7 +46,7 @@ class EdgePlan:
     as_of: int | float | None = None
 
 
-class EdgeLoader(BatchSequence[EdgeBatch]):
+class EdgeLoader(SampledSequence[EdgeBatch]):
     """Batches of edges of one type, each with one neighborhood for all ends.
 
     The message edges that repeat the edges of the batch are kept out of the sample, as in
@@ -60,11 +61,13 @@ class EdgeLoader(BatchSequence[EdgeBatch]):
         columns: which columns of the nodes a batch has, and under what names.
         edge_columns: the same of the edges.
         options: batch_size, split, seed, shuffle, classes, rank, world_size, num_threads,
-            prefetch_batches, device; see `BatchSequence`.
+            prefetch_batches, device, samples; see `BatchSequence` and `SampledSequence`.
     Raises:
         ConfigError: a number is out of range, or the sampler is not raygnn's.
         DataError: the graph has no such node type or column, or temporal edges have no times.
     """
+
+    sampler: NeighborSampler
 
     def __init__(
         self,
@@ -75,42 +78,25 @@ class EdgeLoader(BatchSequence[EdgeBatch]):
         sampler: NeighborSampler | BaseSampler,
         columns: Mapping[str, str],
         edge_columns: Mapping[str, str],
-        **options: Unpack[SequenceOptions],
+        **options: Unpack[SampledOptions],
     ) -> None:
-        self._sampler = check_link_sampler(sampler)
-        if self._sampler.temporal is not None and plan.as_of is None and plan.edges.times is None:
+        own = check_link_sampler(sampler)
+        if own.temporal is not None and plan.as_of is None and plan.edges.times is None:
             raise DataError(
                 "sampling.temporal is set, and the edges have no times. Declare the time of their "
                 "edge type or label edges in graph.yaml, or leave it out.",
                 id="links-no-times",
             )
-        super().__init__(len(plan.seeds), **options)
+        super().__init__(len(plan.seeds), own, **options)
         self.plan = plan
         self._graph, self._features = graph, features
         self._assembler = BatchAssembler(graph, features, columns, edge_columns)
 
     def build(self, epoch: int, index: int) -> EdgeBatch:
         """The batch of the seeds at `places(epoch, index)`."""
-        positions = np.asarray(self.plan.seeds[self.places(epoch, index)], np.int64)
-        ends = self.plan.edges.ends(positions)
+        positions, request = self._request(epoch, index)
+        subgraph = self.sampled(epoch, index, request)
         source_type, _, target_type = self.plan.edges.edge_type
-        for node_type, ids in zip((source_type, target_type), ends, strict=True):
-            check_seeds(self._graph, node_type, ids)
-        times = self._times(positions)
-        excluded = self._excluded(np.stack(ends))
-        exclude_for = None
-        if self._sampler.disjoint:
-            # Of seed i the source is number i, and the target comes after all sources.
-            both = np.arange(2 * len(positions)).reshape(2, -1)
-            exclude_for = {t: _repeated(both, pairs) for t, pairs in excluded.items()}
-            excluded = {t: np.concatenate([pairs, pairs], axis=1) for t, pairs in excluded.items()}
-        subgraph = self._sampler.sample(
-            self._by_type(*ends),
-            self.key(epoch, index),
-            exclude=excluded,
-            exclude_for=exclude_for,
-            times=None if times is None else self._by_type(times, times),
-        )
         sources = subgraph.seed_index[source_type][: len(positions)]
         targets = subgraph.seed_index[target_type][-len(positions) :]
         return EdgeBatch(
@@ -126,6 +112,33 @@ class EdgeLoader(BatchSequence[EdgeBatch]):
             },
         )
 
+    def request(self, epoch: int, index: int) -> SampleRequest:
+        """See `SampledSequence`."""
+        return self._request(epoch, index)[1]
+
+    def _request(self, epoch: int, index: int) -> tuple[np.ndarray, SampleRequest]:
+        """The positions of the edges, and what their neighborhood is sampled by."""
+        positions = np.asarray(self.plan.seeds[self.places(epoch, index)], np.int64)
+        ends = self.plan.edges.ends(positions)
+        source_type, _, target_type = self.plan.edges.edge_type
+        for node_type, ids in zip((source_type, target_type), ends, strict=True):
+            check_seeds(self._graph, node_type, ids)
+        times = self._times(positions)
+        excluded = self._excluded(np.stack(ends))
+        exclude_for = None
+        if self.sampler.disjoint:
+            # Of seed i the source is number i, and the target comes after all sources.
+            both = np.arange(2 * len(positions)).reshape(2, -1)
+            exclude_for = {t: _repeated(both, pairs) for t, pairs in excluded.items()}
+            excluded = {t: np.concatenate([pairs, pairs], axis=1) for t, pairs in excluded.items()}
+        return positions, SampleRequest(
+            self._by_type(*ends),
+            self.key(epoch, index),
+            exclude=excluded,
+            exclude_for=exclude_for,
+            times=None if times is None else self._by_type(times, times),
+        )
+
     def inputs(self, positions: np.ndarray) -> Tensor | None:
         """float32 [num_edges, width], the features of some edges; None without any."""
         edge_type, names = self.plan.edges.edge_type, self.plan.inputs
@@ -136,7 +149,7 @@ class EdgeLoader(BatchSequence[EdgeBatch]):
         return torch.from_numpy(np.concatenate(flat, axis=1))
 
     def _times(self, positions: np.ndarray) -> np.ndarray | None:
-        if self._sampler.temporal is None:
+        if self.sampler.temporal is None:
             return None
         if self.plan.as_of is not None:
             return np.full(len(positions), self.plan.as_of)

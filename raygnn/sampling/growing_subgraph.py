@@ -122,7 +122,7 @@ class _Edges:
         dst_ptr = self._dst_ptr[: self._num_dst + 1].copy()
         edge_index = np.empty((2, num_edges), np.int64)
         edge_index[0] = self._row[:num_edges]
-        _fill_columns(dst_ptr, edge_index[1])
+        fill_columns(dst_ptr, edge_index[1])
         return edge_index, self._edge[:num_edges].copy(), dst_ptr
 
 
@@ -135,7 +135,8 @@ def _with_room(array: np.ndarray, num_kept: int, size: int) -> np.ndarray:
 
 
 @njit(nogil=True, cache=True)
-def _fill_columns(dst_ptr, columns):  # type: ignore[no-untyped-def]
+def fill_columns(dst_ptr, columns):  # type: ignore[no-untyped-def]
+    """Fills in where each edge leads: those from dst_ptr[i] to dst_ptr[i + 1] lead to i."""
     for i in range(len(dst_ptr) - 1):
         for j in range(dst_ptr[i], dst_ptr[i + 1]):
             columns[j] = i

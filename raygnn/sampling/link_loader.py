@@ -24,12 +24,13 @@ from raygnn.sampling.batch import (
     RandomNodes,
 )
 from raygnn.sampling.batch_assembler import BatchAssembler
-from raygnn.sampling.batch_sequence import BatchSequence, SequenceOptions
 from raygnn.sampling.links import LinkSeeds, RowDraws, SeedKind, edges_of_links
 from raygnn.sampling.negatives import UNIFORM, EvaluationCandidates, RandomNegatives
 from raygnn.sampling.neighbor_sampler import DISJOINT_LINKS, NeighborSampler
 from raygnn.sampling.protocols import FeatureStore, GraphStore
 from raygnn.sampling.rng import BatchKey, batch_key, chain_key, text_key
+from raygnn.sampling.sample_request import SampleRequest
+from raygnn.sampling.sampled_sequence import SampledOptions, SampledSequence
 from raygnn.sampling.seeds import check_seeds
 from raygnn.sampling.subgraph import SampledSubgraph
 
@@ -96,7 +97,7 @@ class LinkPlan:
             )
 
 
-class LinkLoader(BatchSequence[LinkBatch]):
+class LinkLoader(SampledSequence[LinkBatch]):
     """Batches of links: hard and random negatives, and one neighborhood for all.
 
     All ends of links and all negatives are the seeds of one sample, so each node is encoded once.
@@ -119,12 +120,15 @@ class LinkLoader(BatchSequence[LinkBatch]):
         edge_columns: the same of the edges.
         plan: which links a batch has, and what they compete with.
         options: batch_size (seeds per batch), split, seed, shuffle, rank, world_size,
-            num_threads, prefetch_batches, device; see `BatchSequence`.
+            num_threads, prefetch_batches, device, samples; see `BatchSequence` and
+            `SampledSequence`.
     Raises:
         ConfigError: a number is out of range, or the sampler is not raygnn's, or disjoint.
         DataError: the graph has no such types or columns, an anchor or target is not one of its
             nodes, there is no node to draw as negative, or temporal links have no times.
     """
+
+    sampler: NeighborSampler
 
     def __init__(
         self,
@@ -136,7 +140,7 @@ class LinkLoader(BatchSequence[LinkBatch]):
         columns: Mapping[str, str],
         edge_columns: Mapping[str, str] | None = None,
         plan: LinkPlan,
-        **options: Unpack[SequenceOptions],
+        **options: Unpack[SampledOptions],
     ) -> None:
         sampler = check_link_sampler(sampler)
         if sampler.disjoint:
@@ -153,9 +157,8 @@ class LinkLoader(BatchSequence[LinkBatch]):
         check_seeds(graph, supervision.target_type, supervision.targets)
         seed, split, limit = options["seed"], options["split"], plan.max_labels_per_anchor
         self._seeds = LinkSeeds(supervision, plan.seeds, limit, seed, split)
-        super().__init__(self._seeds.num_seeds, **options)
+        super().__init__(self._seeds.num_seeds, sampler, **options)
         self.plan = plan
-        self._sampler = sampler
         self._assembler = BatchAssembler(graph, features, columns, edge_columns or {})
         # Degrees of hundreds of edge types take longer than all else of a batch without messages.
         several = len(graph.edge_types) > 1
@@ -209,15 +212,20 @@ class LinkLoader(BatchSequence[LinkBatch]):
 
     def build(self, epoch: int, index: int) -> LinkBatch:
         """The batch of the seeds at `places(epoch, index)`."""
-        drawn, key = self._draw(epoch, index), self.key(epoch, index)
-        subgraph, local = self._sample(drawn, key)
+        drawn = self._draw(epoch, index)
+        request = self._request(drawn, self.key(epoch, index))
+        subgraph = self.sampled(epoch, index, request)
         return LinkBatch(
             index=index,
             input_id=torch.from_numpy(drawn.seeds),
             nodes=self._assembler.nodes(subgraph),
             edges=self._assembler.edges(subgraph) if self._has_edges else {},
-            links=self._links(drawn, local),
+            links=self._links(drawn, self._local_ids(drawn, subgraph)),
         )
+
+    def request(self, epoch: int, index: int) -> SampleRequest:
+        """See `SampledSequence`."""
+        return self._request(self._draw(epoch, index), self.key(epoch, index))
 
     def without_neighborhood(self, index: int, epoch: int = 0) -> LinkBatch:
         """A batch without its graph, whose local ids are dense ids.
@@ -233,7 +241,7 @@ class LinkLoader(BatchSequence[LinkBatch]):
         links = self._seeds.links(places if self._by_time is None else self._by_time[places], epoch)
         group = time = None
         num_groups = 1
-        if self._sampler.temporal is not None:
+        if self.sampler.temporal is not None:
             assert edges.times is not None
             times = edges.times[links]
             order = np.argsort(times, kind="stable")
@@ -284,26 +292,32 @@ class LinkLoader(BatchSequence[LinkBatch]):
             time=time,
         )
 
-    def _sample(
-        self, drawn: _Drawn, key: BatchKey
-    ) -> tuple[SampledSubgraph, dict[str, np.ndarray]]:
-        """One sample for all parts, and the local ids of each part."""
-        links, parts = self.supervision, drawn.parts
-        types = {n: links.anchor_type if n == "anchor" else links.target_type for n in parts}
-        seeds = _joined(parts, types)
-        subgraph = self._sampler.sample(
+    def _request(self, drawn: _Drawn, key: BatchKey) -> SampleRequest:
+        """One sample for all parts."""
+        types, seeds = self._types_of_parts, _joined(drawn.parts, self._types_of_parts)
+        return SampleRequest(
             seeds,
             key,
             exclude=self._excluded(drawn),
             times=None if drawn.time is None else _joined(drawn.times, types),
             isolated={name: self._cold(seeds[name], name, key) for name in self._cold_types},
         )
+
+    @property
+    def _types_of_parts(self) -> dict[str, str]:
+        links = self.supervision
+        of_part = dict.fromkeys(("target", "hard", "random"), links.target_type)
+        return {"anchor": links.anchor_type, **of_part}
+
+    def _local_ids(self, drawn: _Drawn, subgraph: SampledSubgraph) -> dict[str, np.ndarray]:
+        """The local ids of each part."""
+        types = self._types_of_parts
         local, before = {}, dict.fromkeys(types.values(), 0)
         for name, node_type in types.items():
             start = before[node_type]
-            before[node_type] = start + len(parts[name])
+            before[node_type] = start + len(drawn.parts[name])
             local[name] = subgraph.seed_index[node_type][start : before[node_type]]
-        return subgraph, local
+        return local
 
     def _cold(self, nodes: np.ndarray, node_type: str, key: BatchKey) -> np.ndarray:
         """The nodes that are cold in this batch."""

@@ -12,16 +12,15 @@ from torch_geometric.sampler import BaseSampler
 from raygnn.errors import DataError
 from raygnn.sampling.batch import NodeBatch
 from raygnn.sampling.batch_assembler import BatchAssembler
-from raygnn.sampling.batch_sequence import BatchSequence, SequenceOptions
 from raygnn.sampling.foreign_sampler import ForeignSampler
 from raygnn.sampling.neighbor_sampler import NeighborSampler
 from raygnn.sampling.protocols import FeatureStore, GraphStore
-from raygnn.sampling.rng import BatchKey
+from raygnn.sampling.sample_request import SampleRequest
+from raygnn.sampling.sampled_sequence import SampledOptions, SampledSequence
 from raygnn.sampling.seeds import check_seeds
-from raygnn.sampling.subgraph import SampledSubgraph
 
 
-class NeighborLoader(BatchSequence[NodeBatch]):
+class NeighborLoader(SampledSequence[NodeBatch]):
     """Batches of seeds of one node type, each with its sampled neighborhood.
 
     Args:
@@ -33,8 +32,8 @@ class NeighborLoader(BatchSequence[NodeBatch]):
         as_of: the time of all seeds, of a sampler that samples in time; None takes the times of
             the seeds from the sampler's column of their node type.
         options: batch_size, split, seed, shuffle, classes, rank, world_size, num_threads,
-            prefetch_batches, device: how seeds are cut into batches and who makes them; see
-            `BatchSequence`.
+            prefetch_batches, device, samples: how seeds are cut into batches and who makes them;
+            see `BatchSequence` and `SampledSequence`.
     Raises:
         ConfigError: a number is out of range.
         DataError: the graph has no such node type or column, or a seed is not one of its nodes.
@@ -51,31 +50,27 @@ class NeighborLoader(BatchSequence[NodeBatch]):
         columns: Mapping[str, str],
         edge_columns: Mapping[str, str] | None = None,
         as_of: int | float | None = None,
-        **options: Unpack[SequenceOptions],
+        **options: Unpack[SampledOptions],
     ) -> None:
         self.seeds = check_seeds(graph, node_type, seeds)
         self.node_type = node_type
-        super().__init__(len(self.seeds), **options)
-        self._sampler = (
-            sampler
-            if isinstance(sampler, NeighborSampler)
-            else ForeignSampler(sampler, graph.node_types, graph.edge_types)
-        )
+        if not isinstance(sampler, NeighborSampler):
+            sampler = ForeignSampler(sampler, graph.node_types, graph.edge_types)
+        super().__init__(len(self.seeds), sampler, **options)
         if as_of is None:
-            self._times = _times_of(features, node_type, self.seeds, self._sampler)
+            self._times = _times_of(features, node_type, self.seeds, sampler)
         else:
             self._times = np.broadcast_to(np.asarray(as_of), len(self.seeds))
         self._assembler = BatchAssembler(graph, features, columns, edge_columns or {})
 
     def build(self, epoch: int, index: int) -> NodeBatch:
         """The batch of the seeds at `places(epoch, index)`."""
-        places = self.places(epoch, index)
-        seeds = self.seeds[places]
-        key = self.key(epoch, index)
-        subgraph = self._sample(seeds, places, key)
+        request = self.request(epoch, index)
+        subgraph = self.sampled(epoch, index, request)
+        seeds = request.seeds[self.node_type]
         return NodeBatch(
             index=index,
-            key=key,
+            key=request.key,
             input_id=torch.from_numpy(seeds),
             nodes=self._assembler.nodes(subgraph),
             edges=self._assembler.edges(subgraph),
@@ -84,12 +79,12 @@ class NeighborLoader(BatchSequence[NodeBatch]):
             labels=self._assembler.labels(self.node_type, seeds),
         )
 
-    def _sample(self, seeds: np.ndarray, places: np.ndarray, key: BatchKey) -> SampledSubgraph:
-        if self._times is None:
-            return self._sampler.sample({self.node_type: seeds}, key)
-        assert isinstance(self._sampler, NeighborSampler)
-        times = {self.node_type: self._times[places]}
-        return self._sampler.sample({self.node_type: seeds}, key, times=times)
+    def request(self, epoch: int, index: int) -> SampleRequest:
+        """See `SampledSequence`."""
+        places = self.places(epoch, index)
+        times = None if self._times is None else {self.node_type: self._times[places]}
+        key = self.key(epoch, index)
+        return SampleRequest({self.node_type: self.seeds[places]}, key, times=times)
 
 
 def _times_of(

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Mapping
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,7 +18,7 @@ from torch_geometric.sampler import (
     SamplerOutput,
 )
 
-from raygnn.data.edge_types import EdgeType, Fanouts, resolve_fanouts
+from raygnn.data.edge_types import EdgeType, Fanouts, edge_type_name, resolve_fanouts
 from raygnn.errors import ConfigError
 from raygnn.sampling.disjoint_ids import DisjointIds
 from raygnn.sampling.exclusion import Exclusion
@@ -136,6 +138,26 @@ class NeighborSampler(BaseSampler):
                 growing.end_hop()
             subgraph = growing.finish()
         return subgraph if ids is None else ids.decoded(subgraph)
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What draws depend on beside the arguments of `sample`, as JSON values."""
+        temporal = self.temporal
+        return {
+            "graph": self.graph.fingerprint,
+            "fanouts": {edge_type_name(t): list(hops) for t, hops in self.fanouts.items()},
+            "replace": self.replace,
+            "weight": self.weight,
+            "temporal": None if temporal is None else [temporal.column, temporal.strategy],
+            "disjoint": self.disjoint,
+            "type": "labor" if self.labor else None,
+            "direction": self.graph.direction,
+        }
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Hash of the settings."""
+        return hashlib.sha256(json.dumps(self.settings).encode()).hexdigest()
 
     def sample_from_nodes(
         self, index: NodeSamplerInput, **kwargs: Any

@@ -72,6 +72,11 @@ class LocalGraphStore:
         return list(self._bundle.edge_types)
 
     @property
+    def fingerprint(self) -> str:
+        """Of the edges that are here; see `Bundle`."""
+        return self._bundle.fingerprint
+
+    @property
     def direction(self) -> str:
         """`in` or `out`."""
         return self._direction

@@ -76,6 +76,11 @@ class MessageGraph(Bundle):
         given = self._messages
         return message_graph, (self._whole, given.links, given.split, given.inductive)
 
+    @property
+    def fingerprint(self) -> str:
+        """Of the whole graph, and which of its edges are here."""
+        return f"{self._whole.fingerprint}.{self._messages.name}"
+
     def column(self, type_: str | EdgeType, name: str) -> np.ndarray | SparseColumn:
         """See `Bundle.column`: rows of all edges."""
         return self._whole.column(type_, name)

@@ -266,6 +266,7 @@ class EncoderTask(Task[BatchT]):
         env, config = self.env, self.env.loaded.config
         settings = config.loader_plan(split)
         is_balanced = split == "train" and config.loader.balances_seeds
+        samples = None if env.samples is None else env.samples.of_split(split, config.seed)
         return {
             "edge_columns": self.spec.edge_inputs,
             "batch_size": settings.batch_size,
@@ -278,6 +279,7 @@ class EncoderTask(Task[BatchT]):
             "num_threads": settings.num_threads,
             "prefetch_batches": settings.prefetch_batches,
             "device": env.device,
+            "samples": samples,
         }
 
     def seed_classes(self) -> np.ndarray:

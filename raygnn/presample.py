@@ -1,0 +1,118 @@
+"""Command line and Python entry of presampling: `python -m raygnn.presample CONFIG --out URI`."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping, Sequence
+from os import PathLike
+from typing import TYPE_CHECKING, Any
+
+from raygnn.command_line import (
+    config_parser,
+    exit_process,
+    exit_status_of,
+    load_from_arguments,
+    printing_as,
+)
+from raygnn.config import load_config
+from raygnn.console import show
+from raygnn.errors import ConfigError
+
+if TYPE_CHECKING:
+    from raygnn.sampling.presampled.record import SampleRecord
+
+_USAGE = """\
+python -m raygnn.presample CONFIG --out URI [--epochs N] [--section.key value ...]
+
+Samples the neighborhoods of the batches that a training of CONFIG learns from and is evaluated on,
+and writes them as Parquet files. The training reads them with data.mode: presampled and
+data.samples: URI. The same command resumes what was interrupted. See docs/presampling.md.
+"""
+_EXAMPLES = """
+raygnn presample train.yaml --out samples
+raygnn presample train.yaml --out s3://bucket/samples --epochs 20
+raygnn train train.yaml --data.mode presampled --data.samples samples
+"""
+
+
+def presample(
+    config: str | PathLike[str] | Mapping[str, Any],
+    out: str | PathLike[str],
+    overrides: Sequence[str] = (),
+    *,
+    num_epochs: int | None = None,
+    data: Any = None,
+    allow_modules: Sequence[str] = (),
+) -> SampleRecord:
+    """Samples the neighborhoods of a training beforehand.
+
+    Args:
+        config: path or URI of the training's YAML file, or the config as a mapping.
+        out: folder or URI to fill; `data.samples` of the training.
+        overrides: as on the command line.
+        num_epochs: of training; None is those of the config, 10 at most.
+        data: a PyG `Data` or `HeteroData`, instead of the config's `data` source.
+        allow_modules: modules of yours, or of libraries, whose classes the config may name.
+    Returns:
+        What was written.
+    Raises:
+        ConfigError: the config is wrong, or trains what is not presampled.
+        DataError: the tables are wrong, or the folder has neighborhoods of another graph or config.
+        ResourceError: the neighborhoods do not fit on the disk.
+    """
+    from raygnn.runtime import presample as runtime
+
+    loaded = load_config(config, [*overrides, *_mode(str(out))], allow_modules)
+    return runtime.presample(loaded, num_epochs, data)
+
+
+def _mode(out: str) -> list[str]:
+    """The keys of a training that reads what is written."""
+    return ["--data.mode", "presampled", "--data.samples", out]
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs the command line and returns its exit status.
+
+    0, 1 (failed), 2 (wrong input), or 130 and 143: Ctrl-C or SIGTERM stopped it, and a second start
+    resumes it.
+    """
+    options, rest = build_parser().parse_known_args(argv)
+    with printing_as(options):
+        return exit_status_of(
+            lambda: _run(options, rest),
+            interrupted="the same command resumes with the files that are left",
+        )
+
+
+def _run(options: argparse.Namespace, rest: Sequence[str]) -> None:
+    if options.out is None or (options.epochs is not None and options.epochs < 1):
+        raise ConfigError(
+            f"--out={options.out!r} with --epochs={options.epochs!r} is invalid: it names a folder "
+            f"to fill, and epochs are 1 or more. {_USAGE}",
+            id="presample-options",
+        )
+    loaded = load_from_arguments([*rest, *_mode(options.out)], options.allow_module, _USAGE)
+    if options.print_config:
+        show(loaded.saved_yaml())
+        return
+    from raygnn.runtime.presample import presample as write
+
+    write(loaded, options.epochs)
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The options of the command line."""
+    parser = config_parser("python -m raygnn.presample", _USAGE, _EXAMPLES)
+    parser.add_argument("--out", metavar="URI", help="folder to fill, any fsspec URI")
+    parser.add_argument(
+        "--epochs",
+        type=int,
+        metavar="N",
+        help="epochs of training to sample; default: those of the config, 10 at most",
+    )
+    return parser
+
+
+if __name__ == "__main__":
+    exit_process(main)

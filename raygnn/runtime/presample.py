@@ -1,0 +1,185 @@
+"""Sampling the neighborhoods of a training beforehand."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import closing
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from raygnn.config import LoadedConfig
+from raygnn.console import count, say, show_duration
+from raygnn.data.filesystem import absolute, exists, files_below, is_remote, join, redact
+from raygnn.errors import ResourceError
+from raygnn.runtime.connection import connect
+from raygnn.runtime.data_checks import find_spec
+from raygnn.runtime.data_source import check_source
+from raygnn.runtime.launch import open_graph
+from raygnn.runtime.stored_samples import (
+    Loaders,
+    check_requests,
+    plan_samples,
+    sampled_loaders,
+)
+from raygnn.sampling.prefetch import map_ahead
+from raygnn.sampling.presampled.record import (
+    RECORD_NAME,
+    SampleFile,
+    SamplePlan,
+    SampleRecord,
+    check_same_settings,
+    load_plan,
+    save_plan,
+)
+from raygnn.sampling.presampled.stored_samples import StoredSamples
+from raygnn.sampling.presampled.writing import row_bytes, rows_per_file, write_file
+
+_MOST_EPOCHS = 10  # of training, unless the command says how many
+_SAY_EVERY_S = 5.0
+
+#: Files and their bytes, as they are written.
+Written = Iterator[tuple[str, int]]
+
+
+def presample(
+    loaded: LoadedConfig, num_epochs: int | None = None, data: Any = None
+) -> SampleRecord:
+    """Fills `data.samples` with the neighborhoods of the batches of a training.
+
+    Files that are there already are kept: what was interrupted resumes, and a set grows by epochs.
+
+    Args:
+        num_epochs: of training; None is those of the config, 10 at most.
+        data: a PyG `Data` or `HeteroData` in place of the config's source.
+    Raises:
+        DataError: the folder has neighborhoods of another graph or config, or a node does not see
+            it.
+        ResourceError: they do not fit on the disk.
+    """
+    config = loaded.config
+    assert config.data.samples is not None
+    check_source(loaded, data)
+    on_ray = config.scaling.max_workers > 0
+    if on_ray:
+        connect(loaded.check_arguments)
+    else:
+        loaded.check_arguments()
+    bundle = open_graph(loaded, data, on_cluster=on_ray)
+    spec = find_spec(loaded, bundle)
+    loaders = sampled_loaders(loaded, bundle, spec)
+    if num_epochs is None:
+        num_epochs = min(config.training.max_epochs or _MOST_EPOCHS, _MOST_EPOCHS)
+    bytes_of_row = {name: row_bytes(loader) for name, loader in loaders.items()}
+    rows = {name: rows_per_file(size) for name, size in bytes_of_row.items()}
+    uri = absolute(config.data.samples)
+    plan, sizes = _resumed(uri, plan_samples(config, loaders, num_epochs, rows), loaders)
+    missing = [file for file in plan.files() if file.name not in sizes]
+    _check_room(uri, sum(f.num_rows * bytes_of_row[f.split] for f in missing), len(sizes))
+    save_plan(uri, plan)
+    if missing:
+        if on_ray:
+            from raygnn.runtime.presample_on_ray import PresampleJob, write_on_ray
+
+            job = PresampleJob.here(loaded, bundle, spec, uri, plan)
+            written = write_on_ray(job, missing)
+        else:
+            written = _write_in_threads(uri, plan, loaders, missing)
+        for name, size in _with_progress(written, {f.name: f.num_rows for f in missing}):
+            sizes[name] = size
+    record = SampleRecord(plan, {file.name: sizes[file.name] for file in plan.files()})
+    record.save(uri)
+    num_batches = sum(file.num_rows for file in plan.files())
+    say(
+        f"presample: {num_batches:,} batches in {count(len(record.file_sizes), 'file')}, "
+        f"{sum(record.file_sizes.values()) / 1e6:,.1f} MB: {redact(uri)}"
+    )
+    return record
+
+
+def _resumed(uri: str, wanted: SamplePlan, loaders: Loaders) -> tuple[SamplePlan, dict[str, int]]:
+    """The plan with what is there already: its files and their bytes.
+
+    Raises:
+        DataError: what is there is of another graph or config.
+    """
+    stored = load_plan(uri)
+    if stored is None:
+        return wanted, {}
+    check_same_settings(uri, stored, wanted)
+    plan = replace(
+        wanted,
+        splits={
+            name: replace(split, rows_per_file=stored.splits[name].rows_per_file)
+            for name, split in wanted.splits.items()
+        },
+    )
+    recorded = {}
+    if exists(join(uri, RECORD_NAME)):
+        recorded = dict(SampleRecord.load(uri).file_sizes)
+    there = files_below(uri)
+    sizes = {
+        file.name: there[file.name]
+        for file in plan.files()
+        if file.name in there and recorded.get(file.name, there[file.name]) == there[file.name]
+    }
+    samples = StoredSamples(uri, SampleRecord(stored, {}))
+    for name, loader in loaders.items():
+        firsts = [f for f in plan.files() if f.split == name and f.name in sizes]
+        if firsts:
+            first = firsts[0]
+            check_requests(samples, wanted, name, loader, [(first.epoch, first.first)])
+    return plan, sizes
+
+
+def _check_room(uri: str, num_bytes: int, num_whole: int) -> None:
+    """Says how much is written, and checks that a local disk has room for it."""
+    whole = f", beside {count(num_whole, 'file')} that are there already" if num_whole else ""
+    say(f"presample: about {num_bytes / 1e6:,.1f} MB to write{whole}")
+    if is_remote(uri):
+        return
+    folder = Path(uri)
+    while not folder.exists():
+        folder = folder.parent
+    free = shutil.disk_usage(folder).free
+    if num_bytes > free:
+        raise ResourceError(
+            f"--out={uri!r} is invalid: the neighborhoods take about {num_bytes / 1e9:,.1f} GB, "
+            f"and {free / 1e9:,.1f} GB are free there. Set another folder, or fewer --epochs.",
+            id="presample-disk",
+        )
+
+
+def _with_progress(written: Generator[tuple[str, int]], num_rows: dict[str, int]) -> Written:
+    """Reports rate and time left every few seconds.
+
+    Args:
+        num_rows: batches of each file, by its name.
+    """
+    total, done = sum(num_rows.values()), 0
+    began = said = time.monotonic()
+    with closing(written):
+        for name, size in written:
+            yield name, size
+            done += num_rows[name]
+            now = time.monotonic()
+            if now - said >= _SAY_EVERY_S and done < total:
+                rate = done / (now - began)
+                left = show_duration((total - done) / rate)
+                say(
+                    f"presample: {done:,} of {total:,} batches, {rate:,.1f} batches/s, "
+                    f"about {left} left"
+                )
+                said = now
+
+
+def _write_in_threads(
+    uri: str, plan: SamplePlan, loaders: Loaders, files: Sequence[SampleFile]
+) -> Generator[tuple[str, int]]:
+    num_threads = len(os.sched_getaffinity(0))
+    write = partial(write_file, uri, plan, loaders)
+    return map_ahead(lambda file: (file.name, write(file)), files, num_threads, num_threads)

@@ -1,0 +1,131 @@
+"""What stored neighborhoods a config asks for, and whether a set has them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+
+from raygnn.config import Config, LoadedConfig, build
+from raygnn.console import say
+from raygnn.data.bundle import Bundle
+from raygnn.loops.model_spec import ModelSpec
+from raygnn.loops.task import Task, TaskEnvironment
+from raygnn.loops.tasks.neighborhood_graph import neighborhood_graph
+from raygnn.sampling.neighbor_sampler import NeighborSampler
+from raygnn.sampling.presampled.record import (
+    SamplePlan,
+    SplitPlan,
+    check_same_settings,
+    other_requests,
+)
+from raygnn.sampling.presampled.rows import RowLayout
+from raygnn.sampling.presampled.stored_samples import StoredSamples
+from raygnn.sampling.sampled_sequence import SampledSequence
+
+Loaders = Mapping[str, SampledSequence]
+
+
+def sampled_loaders(loaded: LoadedConfig, bundle: Bundle, spec: ModelSpec | None) -> Loaders:
+    """The loaders of a run that sample, by split: with exact evaluation that of training alone."""
+    graph, cpu = neighborhood_graph(loaded.config, bundle), torch.device("cpu")
+    task: Task = build(loaded.config.task, "task", loaded.allow_modules)
+    task.setup(TaskEnvironment(loaded, graph, 0, 1, cpu, spec))
+    names = ("train",) if loaded.config.training.eval == "exact" else ("train", "val", "test")
+    loaders = {name: task.loader(name) for name in names}
+    found = {}
+    for name, loader in loaders.items():
+        if loader is not None:
+            assert isinstance(loader, SampledSequence)
+            found[name] = loader
+    return found
+
+
+def plan_samples(
+    config: Config, loaders: Loaders, num_epochs: int, rows_per_file: Mapping[str, int]
+) -> SamplePlan:
+    """What a set for these loaders holds.
+
+    Args:
+        num_epochs: of training.
+        rows_per_file: by split.
+    """
+    sampler = loaders["train"].sampler
+    assert isinstance(sampler, NeighborSampler)
+    layout = RowLayout(tuple(sampler.graph.node_types), tuple(sampler.graph.edge_types))
+    splits = {
+        name: SplitPlan(
+            loader.num_batches,
+            num_epochs if name == "train" else 1,
+            rows_per_file[name],
+            loader.sample_settings,
+        )
+        for name, loader in loaders.items()
+    }
+    return SamplePlan(layout, splits, _keys_of_requests(config))
+
+
+def open_samples(
+    loaded: LoadedConfig, bundle: Bundle, spec: ModelSpec | None
+) -> StoredSamples | None:
+    """Opens the set of `data.samples`, once it is checked; None in other modes.
+
+    Of a model or loss of the user's own, which workers import, settings and requests are checked
+    when a worker reads its first batch.
+
+    Raises:
+        DataError: it is missing, interrupted, damaged, or of another graph, config or version.
+    """
+    config = loaded.config
+    if config.data.mode != "presampled":
+        return None
+    assert config.data.samples is not None
+    samples = StoredSamples.open(config.data.samples)
+    samples.record.check_files(samples.uri)
+    stored = samples.record.plan
+    if spec is not None:
+        loaders = sampled_loaders(loaded, bundle, spec)
+        wanted = plan_samples(config, loaders, 1, dict.fromkeys(loaders, 1))
+        check_same_settings(samples.uri, stored, wanted)
+        for name, loader in loaders.items():
+            check_requests(samples, wanted, name, loader, [(0, 0), (0, loader.num_batches - 1)])
+    split = stored.splits["train"]
+    say(
+        f"neighborhoods of {split.num_epochs} epoch(s) of {split.num_batches:,} batches from "
+        f"{config.data.samples}; later epochs repeat these in another order"
+    )
+    return samples
+
+
+def check_requests(
+    samples: StoredSamples,
+    wanted: SamplePlan,
+    split: str,
+    loader: SampledSequence,
+    batches: Sequence[tuple[int, int]],
+) -> None:
+    """Compares what some batches (epoch, number) of a split are sampled by with what is stored.
+
+    Raises:
+        DataError: it is something else.
+    """
+    stored = samples.of_split(split, loader.seed)
+    assert stored is not None
+    assert isinstance(loader.sampler, NeighborSampler)
+    for batch in batches:
+        digest = loader.request(*batch).digest(loader.sampler.fingerprint)
+        if stored.row(*batch)["request"] != digest:
+            raise other_requests(samples.uri, split, samples.record.plan, wanted)
+
+
+def _keys_of_requests(config: Config) -> dict[str, Any]:
+    """Keys of the config that seeds, negatives and excluded edges follow from, for messages."""
+    content = config.model_dump(mode="json")
+    sections = {
+        "task.args": content["task"]["args"],
+        "loader": content["loader"],
+        "data.splits": content["data"]["splits"] or {},
+    }
+    keys = {f"{name}.{key}": value for name, of in sections.items() for key, value in of.items()}
+    return {"task.type": config.task.type, "model.type": config.model.type, **keys}

@@ -1,0 +1,1 @@
+"""Neighborhoods that were sampled beforehand: Parquet files of one row a micro-batch."""

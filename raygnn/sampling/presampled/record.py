@@ -1,0 +1,255 @@
+"""`samples.json`: what a folder of stored neighborhoods holds, and what they were sampled by."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from raygnn.data.filesystem import exists, files_below, join, read_bytes, redact, write_text
+from raygnn.errors import DataError
+from raygnn.sampling.presampled.rows import RowLayout
+from raygnn.sampling.rng import RNG_VERSION
+
+RECORD_NAME, PLAN_NAME = "samples.json", "plan.json"
+_FORMAT, FORMAT_VERSION = "raygnn/samples", 1
+_AGAIN = "Run raygnn presample with this config and another --out, and set data.samples to it."
+
+
+@dataclass(frozen=True)
+class SampleFile:
+    """A file of some consecutive micro-batches of an epoch, each a row group of one row."""
+
+    split: str
+    epoch: int
+    first: int
+    last: int
+
+    @property
+    def num_rows(self) -> int:
+        """How many micro-batches it has."""
+        return self.last - self.first
+
+    @property
+    def name(self) -> str:
+        """Its path in the folder of the set."""
+        return f"{self.split}/epoch-{self.epoch:05d}/{self.first:09d}.parquet"
+
+
+@dataclass(frozen=True)
+class SplitPlan:
+    """What is stored of a split.
+
+    Attributes:
+        num_batches: micro-batches of an epoch.
+        num_epochs: 1 of a split that evaluation reads, whose batches never change.
+        rows_per_file: micro-batches of a file; the last one of an epoch may have fewer.
+        settings: what neighborhoods follow from beside their requests, by name.
+    """
+
+    num_batches: int
+    num_epochs: int
+    rows_per_file: int
+    settings: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class SamplePlan:
+    """What a set of stored neighborhoods is to hold.
+
+    Attributes:
+        config: keys of the config that requests follow from, for messages.
+    """
+
+    layout: RowLayout
+    splits: Mapping[str, SplitPlan]
+    config: Mapping[str, Any]
+    rng_version: int = RNG_VERSION
+
+    def files(self) -> Iterator[SampleFile]:
+        """All files, training first, epoch by epoch."""
+        for name, split in self.splits.items():
+            for epoch in range(split.num_epochs):
+                for first in range(0, split.num_batches, split.rows_per_file):
+                    last = min(first + split.rows_per_file, split.num_batches)
+                    yield SampleFile(name, epoch, first, last)
+
+    def file_of(self, split: str, epoch: int, index: int) -> SampleFile:
+        """The file that has a micro-batch."""
+        plan = self.splits[split]
+        first = index - index % plan.rows_per_file
+        return SampleFile(split, epoch, first, min(first + plan.rows_per_file, plan.num_batches))
+
+    def content(self) -> dict[str, Any]:
+        """As JSON values."""
+        return {"format": _FORMAT, "version": FORMAT_VERSION, **asdict(self)}
+
+
+@dataclass(frozen=True)
+class SampleRecord:
+    """A complete set.
+
+    Attributes:
+        file_sizes: bytes of every file by name.
+    """
+
+    plan: SamplePlan
+    file_sizes: Mapping[str, int] = field(repr=False)
+
+    def save(self, uri: str) -> None:
+        """Writes samples.json, with which the set is complete."""
+        content = {**self.plan.content(), "file_sizes": dict(self.file_sizes)}
+        write_text(join(uri, RECORD_NAME), json.dumps(content, indent=1))
+
+    @classmethod
+    def load(cls, uri: str) -> SampleRecord:
+        """Reads samples.json.
+
+        Raises:
+            DataError: there is none, or it is damaged or of another version.
+        """
+        if not exists(join(uri, RECORD_NAME)):
+            begun = exists(join(uri, PLAN_NAME))
+            what = "was interrupted" if begun else f"has no {RECORD_NAME}"
+            remedy = "Run the same raygnn presample again, which resumes it."
+            raise DataError(
+                f"data.samples={redact(uri)!r} is invalid: the set of neighborhoods {what}. "
+                + (remedy if begun else "Set a folder that raygnn presample has finished."),
+                id="samples-interrupted" if begun else "samples-missing",
+            )
+        content = _read(uri, RECORD_NAME)
+        return cls(_plan(content, uri), dict(content["file_sizes"]))
+
+    def check_files(self, uri: str) -> None:
+        """Checks that all files are there with their sizes.
+
+        Raises:
+            DataError: one is missing, or of another size.
+        """
+        if found := damaged_files(uri, self.file_sizes):
+            name, size = next(iter(found.items()))
+            what = "is missing" if size is None else f"has {size:,} bytes"
+            more = f", and {len(found) - 1} more" if len(found) > 1 else ""
+            raise DataError(
+                f"data.samples={redact(uri)!r} is invalid: {name} {what}, and was written with "
+                f"{self.file_sizes[name]:,}{more}. Run the same raygnn presample again, which "
+                "writes such files anew.",
+                id="samples-damaged",
+            )
+
+
+def save_plan(uri: str, plan: SamplePlan) -> None:
+    """Writes plan.json, before any file of the set."""
+    write_text(join(uri, PLAN_NAME), json.dumps(plan.content(), indent=1))
+
+
+def load_plan(uri: str) -> SamplePlan | None:
+    """The plan of a set that was begun or completed; None where there is none.
+
+    Raises:
+        DataError: it is damaged or of another version.
+    """
+    return _plan(_read(uri, PLAN_NAME), uri) if exists(join(uri, PLAN_NAME)) else None
+
+
+def damaged_files(uri: str, file_sizes: Mapping[str, int]) -> dict[str, int | None]:
+    """Files of other sizes than these, with the sizes that they have."""
+    found = files_below(uri)
+    return {name: found.get(name) for name, size in file_sizes.items() if found.get(name) != size}
+
+
+def check_same_settings(uri: str, stored: SamplePlan, wanted: SamplePlan) -> None:
+    """Checks that a set holds what a config asks for.
+
+    Raises:
+        DataError: a split is not in it, or was sampled by other settings.
+    """
+    start = f"data.samples={redact(uri)!r} is invalid: "
+    if stored.rng_version != wanted.rng_version:
+        raise DataError(
+            f"{start}its draws are of rng_version {stored.rng_version}, those of this raygnn of "
+            f"{wanted.rng_version}. {_AGAIN}",
+            id="samples-version",
+        )
+    for name, split in wanted.splits.items():
+        have = stored.splits.get(name)
+        if have is None:
+            raise DataError(
+                f"{start}it has no neighborhoods of split {name!r}, only of "
+                f"{sorted(stored.splits)}. {_AGAIN}",
+                id="samples-split",
+            )
+        for key, value in split.settings.items():
+            if have.settings.get(key) == value:
+                continue
+            if key == "graph":
+                raise DataError(
+                    f"{start}it was sampled from another graph, {have.settings.get(key)!r}, than "
+                    f"that of data.uri, {value!r}, in split {name!r}. Set data.uri and data.splits "
+                    f"back, or: {_AGAIN}",
+                    id="samples-graph",
+                )
+            raise DataError(
+                f"{start}it was sampled with {key}={have.settings.get(key)!r} in split {name!r}, "
+                f"and the config has {value!r}. Set {key} back, or: {_AGAIN}",
+                id="samples-settings",
+            )
+        if have.num_batches != split.num_batches:
+            raise _other_requests(start, name, stored, wanted)
+
+
+def other_requests(uri: str, split: str, stored: SamplePlan, wanted: SamplePlan) -> DataError:
+    """The error of a set whose batches are of other seeds, negatives or excluded edges."""
+    return _other_requests(f"data.samples={redact(uri)!r} is invalid: ", split, stored, wanted)
+
+
+def _other_requests(start: str, split: str, stored: SamplePlan, wanted: SamplePlan) -> DataError:
+    changed = [
+        f"{key} was {stored.config.get(key)!r} and is {value!r}"
+        for key, value in wanted.config.items()
+        if stored.config.get(key) != value
+    ]
+    why = "; ".join(changed) or "task, loader or data.splits differ"
+    return DataError(
+        f"{start}batches of split {split!r} have other seeds, negatives or excluded edges: {why}. "
+        f"Set these back, or: {_AGAIN}",
+        id="samples-requests",
+    )
+
+
+def _read(uri: str, name: str) -> dict[str, Any]:
+    try:
+        content: dict[str, Any] = dict(json.loads(read_bytes(join(uri, name))))
+    except (ValueError, TypeError) as error:
+        raise _damaged(uri, name, error) from error
+    if content.get("format") != _FORMAT or content.get("version") != FORMAT_VERSION:
+        raise DataError(
+            f"data.samples={redact(uri)!r} is invalid: it has format {content.get('format')!r} "
+            f"version {content.get('version')!r}; this raygnn reads {_FORMAT!r} version "
+            f"{FORMAT_VERSION}. {_AGAIN}",
+            id="samples-version",
+        )
+    return content
+
+
+def _plan(content: Mapping[str, Any], uri: str) -> SamplePlan:
+    try:
+        layout = content["layout"]
+        edge_types = tuple((a, b, c) for a, b, c in layout["edge_types"])
+        return SamplePlan(
+            RowLayout(tuple(layout["node_types"]), edge_types),
+            {name: SplitPlan(**split) for name, split in content["splits"].items()},
+            content["config"],
+            content["rng_version"],
+        )
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise _damaged(uri, RECORD_NAME, error) from error
+
+
+def _damaged(uri: str, name: str, error: Exception) -> DataError:
+    return DataError(
+        f"data.samples={redact(uri)!r} is invalid: {name} is damaged: {type(error).__name__}: "
+        f"{error}. Remove the folder, and run raygnn presample again.",
+        id="samples-record-damaged",
+    )

@@ -1,0 +1,157 @@
+"""Reading stored neighborhoods: a row group for each micro-batch, when it is asked for."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from raygnn.data.filesystem import absolute, is_remote, join, open_fs, redact, retried
+from raygnn.errors import DataError
+from raygnn.sampling.neighbor_sampler import NeighborSampler
+from raygnn.sampling.presampled.record import SampleRecord, other_requests
+from raygnn.sampling.rng import seed_order
+from raygnn.sampling.sample_request import SampleRequest
+from raygnn.sampling.subgraph import SampledSubgraph
+
+_MAX_FOOTERS = 16  # of files, kept by a loader
+
+
+@dataclass(frozen=True)
+class StoredSamples:
+    """A complete set of stored neighborhoods. Crosses process boundaries."""
+
+    uri: str
+    record: SampleRecord
+
+    @classmethod
+    def open(cls, uri: str) -> StoredSamples:
+        """Opens a set.
+
+        Raises:
+            DataError: it is missing, interrupted, damaged or of another version.
+        """
+        where = absolute(uri)
+        return cls(where, SampleRecord.load(where))
+
+    def of_split(self, split: str, seed: int) -> StoredSplit | None:
+        """The neighborhoods of a split; None where it has none.
+
+        Args:
+            seed: of the run, which also orders repeated epochs.
+        """
+        return StoredSplit(self, split, seed) if split in self.record.plan.splits else None
+
+
+@dataclass(frozen=True)
+class StoredSplit:
+    """The neighborhoods of a split; a `SamplesOfSplit`, safe to share by threads.
+
+    A thread holds the row that it reads and nothing of other rows.
+    """
+
+    samples: StoredSamples
+    split: str
+    seed: int
+    _footers: _Footers = field(default_factory=lambda: _Footers(), repr=False, compare=False)
+
+    @property
+    def is_remote(self) -> bool:
+        """Whether rows come from a store of objects."""
+        return is_remote(self.samples.uri)
+
+    def position(self, epoch: int, index: int) -> tuple[int, int]:
+        """See `SamplesOfSplit`."""
+        plan = self.samples.record.plan.splits[self.split]
+        if epoch < plan.num_epochs:
+            return epoch, index
+        (other,) = seed_order(plan.num_batches, self.seed, epoch, index, index + 1).tolist()
+        return epoch % plan.num_epochs, other
+
+    def read(
+        self, epoch: int, index: int, request: SampleRequest, sampler: NeighborSampler
+    ) -> SampledSubgraph:
+        """See `SamplesOfSplit`."""
+        plan, row = self.samples.record.plan, self.row(epoch, index)
+        if row["request"] != request.digest(sampler.fingerprint):
+            raise other_requests(self.samples.uri, self.split, plan, plan)
+        try:
+            return plan.layout.decode(row, request, sampler.temporal)
+        except ValueError as error:
+            name = plan.file_of(self.split, epoch, index).name
+            raise self._damaged(name, error) from error
+
+    def row(self, epoch: int, index: int) -> dict[str, Any]:
+        """A row, by column.
+
+        Raises:
+            DataError: its file is missing or damaged.
+        """
+        file = self.samples.record.plan.file_of(self.split, epoch, index)
+        row = self._read(file.name, index - file.first)
+        key = (row["split"], row["epoch"], row["number"])
+        if key != (self.split, epoch, index):
+            raise self._damaged(file.name, ValueError(f"row {index - file.first} is of {key}"))
+        return row
+
+    @retried
+    def _read(self, name: str, number: int) -> dict[str, Any]:
+        fs, path = open_fs(join(self.samples.uri, name))
+        try:
+            # Ranges of a row group are read at once; a file system's own reading ahead would fetch
+            # rows of other ranks.
+            with fs.open(path, "rb", **_options(self.is_remote)) as file:
+                footer = self._footers.get(name)
+                parquet = pq.ParquetFile(
+                    file, metadata=footer, pre_buffer=True, page_checksum_verification=True
+                )
+                self._footers.put(name, parquet.metadata)
+                (row,) = parquet.read_row_group(number, use_threads=False).to_pylist()
+        except FileNotFoundError as error:
+            raise DataError(
+                f"data.samples={redact(self.samples.uri)!r} is invalid: {name} is not there. Set a "
+                "folder that all nodes see, or run the same raygnn presample again, which writes "
+                "missing files.",
+                id="samples-file-missing",
+            ) from error
+        except (pa.ArrowException, OSError) as error:
+            if isinstance(error, OSError) and (type(error) is not OSError or error.errno):
+                raise  # of the storage, not of what it holds
+            raise self._damaged(name, error) from error
+        found: dict[str, Any] = row
+        return found
+
+    def _damaged(self, name: str, error: Exception) -> DataError:
+        return DataError(
+            f"data.samples={redact(self.samples.uri)!r} is invalid: {name} is damaged: "
+            f"{' '.join(str(error).split())}. Remove the file and run the same raygnn presample "
+            "again, which writes it anew.",
+            id="samples-damaged",
+        )
+
+
+class _Footers:
+    """Footers of the files that were read last."""
+
+    def __init__(self) -> None:
+        self._kept: OrderedDict[str, pq.FileMetaData] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def get(self, name: str) -> pq.FileMetaData | None:
+        with self._lock:
+            return self._kept.get(name)
+
+    def put(self, name: str, footer: pq.FileMetaData) -> None:
+        with self._lock:
+            self._kept[name] = footer
+            self._kept.move_to_end(name)
+            while len(self._kept) > _MAX_FOOTERS:
+                self._kept.popitem(last=False)
+
+
+def _options(is_remote: bool) -> dict[str, Any]:
+    return {"cache_type": "none"} if is_remote else {}

@@ -1,0 +1,110 @@
+"""Micro-batches that each have one neighborhood: sampled when it is asked for, or beforehand."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from dataclasses import replace
+from typing import Any, NotRequired, Protocol, Unpack
+
+from raygnn.sampling.batch_sequence import BatchSequence, BatchT, SequenceOptions
+from raygnn.sampling.foreign_sampler import ForeignSampler
+from raygnn.sampling.neighbor_sampler import NeighborSampler
+from raygnn.sampling.sample_request import SampleRequest
+from raygnn.sampling.subgraph import SampledSubgraph
+
+#: Threads that read from a store of objects: each waits for its answers most of the time.
+_NUM_REMOTE_READERS = 4
+
+
+class SamplesOfSplit(Protocol):
+    """Stored neighborhoods of the micro-batches of a split."""
+
+    is_remote: bool
+
+    def position(self, epoch: int, index: int) -> tuple[int, int]:
+        """Which stored epoch and micro-batch stand for those of an epoch of training."""
+
+    def read(
+        self, epoch: int, index: int, request: SampleRequest, sampler: NeighborSampler
+    ) -> SampledSubgraph:
+        """The neighborhood of a stored micro-batch.
+
+        Args:
+            request: what the sampler would be asked for.
+            sampler: draws such neighborhoods.
+        Raises:
+            DataError: the neighborhood is of another request, or its file is missing or damaged.
+        """
+
+
+class SampledOptions(SequenceOptions):
+    """The keyword arguments of `SampledSequence`, for the signatures of its subclasses."""
+
+    samples: NotRequired[SamplesOfSplit | None]
+
+
+class SampledSequence(BatchSequence[BatchT]):
+    """Micro-batches of which each has the neighborhood of what `request` says.
+
+    Args:
+        num_examples: what is cut.
+        sampler: draws the neighborhoods.
+        samples: neighborhoods that the sampler has drawn before, which are read in place of drawing
+            them again. Epochs beyond the stored ones repeat these: the same micro-batches with the
+            same neighbors and negatives, in another order.
+        options: of `BatchSequence`.
+    """
+
+    def __init__(
+        self,
+        num_examples: int,
+        sampler: NeighborSampler | ForeignSampler,
+        *,
+        samples: SamplesOfSplit | None = None,
+        **options: Unpack[SequenceOptions],
+    ) -> None:
+        super().__init__(num_examples, **options)
+        self.sampler = sampler
+        self._samples = samples
+
+    @abstractmethod
+    def request(self, epoch: int, index: int) -> SampleRequest:
+        """What the neighborhood of a micro-batch is sampled by."""
+
+    def make(self, epoch: int, index: int) -> BatchT:
+        """See `BatchSequence`; a repeated epoch has stored micro-batches under its own numbers."""
+        if self._samples is None:
+            return super().make(epoch, index)
+        stored = self._samples.position(epoch, index)
+        batch = super().make(*stored)
+        if stored == (epoch, index):
+            return batch
+        return replace(batch, index=index, key=self.key(epoch, index))
+
+    @property
+    def sample_settings(self) -> dict[str, Any]:
+        """What stored neighborhoods follow from, by keys of the config as far as there are any."""
+        assert isinstance(self.sampler, NeighborSampler)
+        of_sampler = dict(self.sampler.settings)
+        return {
+            "graph": of_sampler.pop("graph"),
+            "seed": self.seed,
+            "batch_size": self.batch_size,
+            **{f"sampling.{name}": value for name, value in of_sampler.items()},
+        }
+
+    def sampled(self, epoch: int, index: int, request: SampleRequest) -> SampledSubgraph:
+        """The neighborhood of a micro-batch.
+
+        Args:
+            request: of `request(epoch, index)`.
+        """
+        if self._samples is None:
+            return self.sampler.sample(**request.arguments)
+        assert isinstance(self.sampler, NeighborSampler)
+        return self._samples.read(epoch, index, request, self.sampler)
+
+    def _threads(self) -> tuple[int, bool]:
+        if self._samples is not None and self._samples.is_remote and self.num_threads is None:
+            return _NUM_REMOTE_READERS, False
+        return super()._threads()
