@@ -24,6 +24,7 @@ from raygnn.loops.tasks.link_prediction.task import LinkPrediction
 from raygnn.outputs.run_start import open_run_folder
 from raygnn.parallel import collectives, overlap
 from raygnn.runtime.data_source import open_bundle
+from raygnn.sampling.presampled.stored_samples import StoredSamples
 from raygnn.worker import run_worker
 from tests.rank_pool import RankPool
 
@@ -59,7 +60,7 @@ def change(config: dict[str, Any], **changes: Any) -> None:
         section = config
         for parent in parents:
             section = section.setdefault(parent, {})
-        section[leaf] = value
+        section[leaf] = copy.deepcopy(value)
 
 
 def link_task(config: dict[str, Any]) -> LinkPrediction:
@@ -122,7 +123,10 @@ def run_rank(config: dict[str, Any], bundle_path: str, **callbacks: Any) -> dict
     if collectives.rank() == 0:
         folder = open_run_folder(loaded, config["run"]["name"])
     folder = collectives.broadcast_object(folder)
-    return run_worker(TrainJob(loaded, folder, bundle_path), ProcessContext(use_gpu=False))
+    uri = loaded.config.data.samples
+    samples = None if uri is None else StoredSamples.open(uri)
+    job = TrainJob(loaded, folder, bundle_path, samples=samples)
+    return run_worker(job, ProcessContext(use_gpu=False))
 
 
 def run_rank_in_small_buckets(config: dict[str, Any], bundle_path: str) -> dict[str, Any]:

@@ -53,7 +53,7 @@ def plan_samples(
     """
     sampler = loaders["train"].sampler
     assert isinstance(sampler, NeighborSampler)
-    layout = RowLayout(tuple(sampler.graph.node_types), tuple(sampler.graph.edge_types))
+    layout = RowLayout.of_sampler(sampler)
     splits = {
         name: SplitPlan(
             loader.num_batches,

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import re
+import shutil
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,7 +14,11 @@ import raygnn.train
 from raygnn.data.synthetic.generators import synthetic_tables
 from raygnn.data.tables.graph_tables import write_tables
 from raygnn.presample import presample
+from raygnn.runtime import presample as runtime
 from raygnn.sampling.neighbor_sampler import NeighborSampler
+from raygnn.sampling.presampled.record import RECORD_NAME
+from raygnn.sampling.presampled.writing import write_file
+from tests.errors import raises
 from tests.faults.outcome import assert_equal_outcomes
 from tests.partitioned_runs import LINKS
 from tests.small_runs import small_config
@@ -51,3 +58,154 @@ def test_a_run_has_the_bits_of_a_live_one(
 
 def test_links(tmp_path: Path, planted: str, monkeypatch: pytest.MonkeyPatch) -> None:
     _assert_equals_live(tmp_path, planted, monkeypatch, **LINKS)
+
+
+def _train(folder: Path, uri: str, samples: Path, **changes: Any) -> None:
+    data = {"uri": uri, "mode": "presampled", "samples": str(samples)}
+    raygnn.train.fit(_config(folder, uri, data=data, **changes))
+
+
+@pytest.fixture
+def samples(tmp_path: Path, planted: str) -> Path:
+    presample(_config(tmp_path, planted), tmp_path / "samples", num_epochs=2)
+    return tmp_path / "samples"
+
+
+@pytest.mark.parametrize(
+    ("changes", "id", "values"),
+    [
+        ({"sampling": {"fanouts": [4, 2]}}, "samples-settings", ["sampling.fanouts", 2]),
+        ({"sampling": {"fanouts": [4, 3], "replace": True}}, "samples-settings", ["replace"]),
+        ({"seed": 5}, "samples-settings", ["seed=0", 5]),
+        ({"loader": {"batch_size": 32}}, "samples-settings", ["batch_size=16", 32]),
+        (
+            {"data__splits": {"type": "hash", "fractions": [0.6, 0.2, 0.2], "seed": 9}},
+            "samples-requests",
+            ["data.splits.seed"],
+        ),
+    ],
+)
+def test_a_set_of_another_config_is_refused_before_training(
+    changes: dict[str, Any], id: str, values: list[Any], planted: str, samples: Path, tmp_path: Path
+) -> None:
+    with raises(id, samples, *values):
+        _train(tmp_path, planted, samples, **changes)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_set_of_other_negatives_is_refused_before_training(tmp_path: Path, planted: str) -> None:
+    presample(_config(tmp_path, planted, **LINKS), tmp_path / "samples", num_epochs=1)
+    changes = {**LINKS, "task__args__num_random_negatives": 17}
+    with raises("samples-requests", "task.args.num_random_negatives", 16, 17):
+        _train(tmp_path, planted, tmp_path / "samples", **changes)
+    # what draws do not follow from may differ
+    decoder = {"task__args__decoder": {"type": "cosine"}, "training__max_steps": 1}
+    _train(tmp_path, planted, tmp_path / "samples", **{**LINKS, **decoder})
+
+
+def test_a_set_of_another_graph_is_refused(tmp_path: Path, planted: str, samples: Path) -> None:
+    tables = synthetic_tables(
+        "planted_partition", num_nodes=300, num_classes=3, num_features=8, seed=2
+    )
+    with raises("samples-graph", samples):
+        _train(tmp_path, write_tables(tables, str(tmp_path / "other")), samples)
+
+
+def test_a_set_of_other_versions_is_refused(tmp_path: Path, planted: str, samples: Path) -> None:
+    text = (samples / RECORD_NAME).read_text()
+    for key in ("version", "rng_version"):
+        (samples / RECORD_NAME).write_text(text.replace(f'"{key}": 1', f'"{key}": 7'))
+        with raises("samples-version", samples, 7, 1):
+            _train(tmp_path, planted, samples)
+    (samples / RECORD_NAME).write_text(text[:-10])
+    with raises("samples-record-damaged", RECORD_NAME):
+        _train(tmp_path, planted, samples)
+
+
+def test_a_set_that_is_not_whole_is_refused(tmp_path: Path, planted: str, samples: Path) -> None:
+    file = samples / "train" / "epoch-00001" / "000000000.parquet"
+    content = file.read_bytes()
+    file.write_bytes(content[:-1])
+    with raises("samples-damaged", "train/epoch-00001/000000000.parquet", f"{len(content):,}"):
+        _train(tmp_path, planted, samples)
+    file.unlink()
+    with raises("samples-damaged", "train/epoch-00001/000000000.parquet is missing"):
+        _train(tmp_path, planted, samples)
+    presample(_config(tmp_path, planted), samples, num_epochs=2)  # writes it anew
+    assert file.read_bytes() == content
+    (samples / RECORD_NAME).unlink()
+    with raises("samples-interrupted", samples):
+        _train(tmp_path, planted, samples)
+    with raises("samples-missing", tmp_path / "nowhere"):
+        _train(tmp_path, planted, tmp_path / "nowhere")
+    with raises("samples-split", "val", "train"):
+        exact = {"training__eval": "exact"}
+        presample(_config(tmp_path, planted, **exact), tmp_path / "exact", num_epochs=1)
+        _train(tmp_path, planted, tmp_path / "exact")
+
+
+def test_a_changed_byte_ends_the_run_with_the_name_of_the_file(
+    tmp_path: Path, planted: str, samples: Path
+) -> None:
+    name = "train/epoch-00001/000000000.parquet"
+    content = bytearray((samples / name).read_bytes())
+    content[len(content) // 3] ^= 1
+    (samples / name).write_bytes(content)
+    with raises("samples-damaged", name):
+        _train(tmp_path, planted, samples)
+    (samples / name).unlink()
+    presample(_config(tmp_path, planted), samples, num_epochs=2)
+    _train(tmp_path, planted, samples)
+
+
+def test_an_interrupted_presample_resumes_and_a_set_grows(
+    tmp_path: Path, planted: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = _config(tmp_path, planted)
+    presample(config, tmp_path / "straight", num_epochs=3)
+    written: list[str] = []
+
+    def few(uri: str, *given: Any) -> int:
+        if len(written) == 3:
+            raise KeyboardInterrupt
+        written.append(given[-1].name)
+        return write_file(uri, *given)
+
+    monkeypatch.setattr(runtime, "write_file", few)
+    with pytest.raises(KeyboardInterrupt):
+        presample(config, tmp_path / "samples", num_epochs=2)
+    with raises("samples-settings", "sampling.fanouts"):
+        presample({**config, "sampling": {"fanouts": [3, 3]}}, tmp_path / "samples", num_epochs=2)
+    before = list(written)
+
+    def rest(uri: str, *given: Any) -> int:
+        written.append(given[-1].name)
+        return write_file(uri, *given)
+
+    monkeypatch.setattr(runtime, "write_file", rest)
+    presample(config, tmp_path / "samples", num_epochs=2)
+    presample(config, tmp_path / "samples", num_epochs=3)
+    presample(config, tmp_path / "samples", num_epochs=3)
+    assert before == written[:3]
+    assert len(set(written)) == len(written)  # each once
+    straight = {p.relative_to(tmp_path / "straight"): p for p in (tmp_path / "straight").rglob("*")}
+    for name, path in straight.items():
+        if path.is_file():
+            assert (tmp_path / "samples" / name).read_bytes() == path.read_bytes(), name
+
+
+def test_it_says_how_far_it_is_and_what_it_needs(
+    tmp_path: Path,
+    planted: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(runtime, "_SAY_EVERY_S", 0)
+    config = _config(tmp_path, planted)
+    presample(config, tmp_path / "samples", num_epochs=2)
+    shown = capsys.readouterr().out
+    assert re.search(r"presample: 12 of \d+ batches, [\d.,]+ batches/s, about \d+ s left", shown)
+    assert re.search(r"presample: about [\d.]+ MB to write", shown)
+    monkeypatch.setattr(shutil, "disk_usage", lambda folder: SimpleNamespace(free=10))
+    with raises("presample-disk", tmp_path / "full"):
+        presample(config, tmp_path / "full", num_epochs=2)

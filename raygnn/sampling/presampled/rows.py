@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from raygnn.data.edge_types import EdgeType
 from raygnn.sampling.growing_subgraph import fill_columns
+from raygnn.sampling.neighbor_sampler import NeighborSampler
 from raygnn.sampling.sample_request import SampleRequest
 from raygnn.sampling.subgraph import SampledSubgraph
 from raygnn.sampling.temporal import Temporal
@@ -56,6 +57,11 @@ class RowLayout:
 
     node_types: tuple[str, ...]
     edge_types: tuple[EdgeType, ...]
+
+    @classmethod
+    def of_sampler(cls, sampler: NeighborSampler) -> RowLayout:
+        """The layout of what a sampler gives, with its order of types, in which models sum."""
+        return cls(tuple(sampler.graph.node_types), tuple(sampler.fanouts))
 
     def encode(self, subgraph: SampledSubgraph) -> dict[str, bytes | None]:
         """The arrays of a neighborhood, by column."""

@@ -40,8 +40,7 @@ def write_file(
 
 def row_bytes(loader: SampledSequence) -> int:
     """Bytes of a file of the first micro-batch."""
-    graph = _sampler(loader).graph
-    layout = RowLayout(tuple(graph.node_types), tuple(graph.edge_types))
+    layout = RowLayout.of_sampler(_sampler(loader))
     return len(_content(layout, loader, loader.split, 0, range(1)))
 
 
