@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import pickle
 import traceback
 from collections.abc import Callable, Iterator, Sequence
@@ -165,13 +166,15 @@ def quiet_ray_data() -> Iterator[None]:
     """Keeps Ray Data's bars and plans out of the log; raygnn says itself what it does."""
     import ray.data
 
-    context = ray.data.DataContext.get_current()
+    context, log = ray.data.DataContext.get_current(), logging.getLogger("ray.data")
     settings = ("enable_progress_bars", "print_on_execution_start")
-    before = {name: getattr(context, name) for name in settings}
+    before, level = {name: getattr(context, name) for name in settings}, log.level
     for name in settings:
         setattr(context, name, False)
+    log.setLevel(logging.ERROR)
     try:
         yield
     finally:
+        log.setLevel(level)
         for name, value in before.items():
             setattr(context, name, value)

@@ -23,13 +23,13 @@ from raygnn.runtime.stored_samples import Loaders, sampled_loaders
 from raygnn.sampling.presampled.record import PLAN_NAME, SampleFile, SamplePlan
 from raygnn.sampling.presampled.writing import write_file
 
-_BLOCKS_OF_AN_ACTOR = 64  # files beyond these share blocks, which Ray Data schedules
+_BLOCKS_OF_A_CPU = 64  # tasks of Ray Data; a task writes several files where there are more
 _FILE_KEYS = ("split", "epoch", "first", "last")
 
 
 @dataclass(frozen=True)
 class PresampleJob:
-    """What an actor samples by. Crosses process boundaries.
+    """What a task of Ray Data samples by. Crosses process boundaries.
 
     Attributes:
         uri: folder of the set, which has its plan.
@@ -55,34 +55,31 @@ class PresampleJob:
         return cls(loaded, place, spec, uri, plan)
 
 
-class _FileWriter:
-    """An actor of Ray Data: samples files of a set from the graph on its node."""
+#: Of this process, by the folder of the set: Ray gives it one task after the other.
+_opened: dict[str, Loaders] = {}
 
-    def __init__(self, job: PresampleJob) -> None:
-        self._job = job
-        self._loaders: Loaders | None = None
 
-    def __call__(self, rows: dict[str, np.ndarray]) -> dict[str, list[Any]]:
-        """Bytes of the files, or the error; see `raygnn.runtime.ingest` on why as data."""
-        sizes, error = [0] * len(rows["split"]), b""
-        try:
-            for i, row in enumerate(zip(*(rows[key] for key in _FILE_KEYS), strict=True)):
-                split, *numbers = row
-                file = SampleFile(str(split), *map(int, numbers))
-                sizes[i] = write_file(self._job.uri, self._job.plan, self._opened(), file)
-        except RaygnnError as raised:
-            error = pickle.dumps(raised)
-        except Exception:  # noqa: BLE001 (the driver raises it again)
-            error = pickle.dumps(traceback.format_exc())
-        return {"name": list(rows["name"]), "size": sizes, "error": [error] * len(sizes)}
+def _write_files(rows: dict[str, np.ndarray], job: PresampleJob) -> dict[str, list[Any]]:
+    """Bytes of the files, or the error; see `raygnn.runtime.ingest` on why as data."""
+    sizes, error = [0] * len(rows["name"]), b""
+    try:
+        for i, row in enumerate(zip(*(rows[key] for key in _FILE_KEYS), strict=True)):
+            split, *numbers = row
+            file = SampleFile(str(split), *map(int, numbers))
+            sizes[i] = write_file(job.uri, job.plan, _loaders(job), file)
+    except RaygnnError as raised:
+        error = pickle.dumps(raised)
+    except Exception:  # noqa: BLE001 (the driver raises it again)
+        error = pickle.dumps(traceback.format_exc())
+    return {"name": list(rows["name"]), "size": sizes, "error": [error] * len(sizes)}
 
-    def _opened(self) -> Loaders:
-        if self._loaders is None:
-            job = self._job
-            _check_seen(job.uri)
-            bundle = Bundle.open(bundle_on_this_node(job.bundle))
-            self._loaders = sampled_loaders(job.loaded, bundle, job.spec)
-        return self._loaders
+
+def _loaders(job: PresampleJob) -> Loaders:
+    if job.uri not in _opened:
+        _check_seen(job.uri)
+        bundle = Bundle.open(bundle_on_this_node(job.bundle))
+        _opened[job.uri] = sampled_loaders(job.loaded, bundle, job.spec)
+    return _opened[job.uri]
 
 
 def _check_seen(uri: str) -> None:
@@ -95,25 +92,19 @@ def _check_seen(uri: str) -> None:
 
 
 def write_on_ray(job: PresampleJob, files: Sequence[SampleFile]) -> Generator[tuple[str, int]]:
-    """Writes files on all nodes: an actor for each CPU that Ray lends, which maps the graph.
+    """Writes files on all nodes: a process for each CPU that Ray lends, which maps the graph.
 
     Yields:
         Name and bytes of each file, in no order.
     Raises:
         DataError: a node does not see the folder of the set.
-        RunError: an actor failed otherwise.
+        RunError: a task failed otherwise.
     """
-    num_actors = min(len(files), max(1, math.floor(sum(lent_cpus()[1].values()))))
     rows = [{"name": f.name, **{key: getattr(f, key) for key in _FILE_KEYS}} for f in files]
+    num_blocks = min(len(rows), _BLOCKS_OF_A_CPU * math.ceil(sum(lent_cpus()[1].values())))
     with quiet_ray_data():
-        written = ray.data.from_items(
-            rows, override_num_blocks=min(len(rows), _BLOCKS_OF_AN_ACTOR * num_actors)
-        ).map_batches(
-            _FileWriter,
-            fn_constructor_args=(job,),
-            batch_size=1,
-            num_cpus=1,
-            compute=ray.data.ActorPoolStrategy(min_size=1, max_size=num_actors),
+        written = ray.data.from_items(rows, override_num_blocks=max(1, num_blocks)).map_batches(
+            _write_files, fn_kwargs={"job": job}, batch_size=1, num_cpus=1
         )
         for row in written.iter_rows():
             if row["error"]:
