@@ -94,6 +94,15 @@ def test_training(harness, work):
     assert rows["PyG's layers, trimmed, cached"]["ratio"] > 0
 
 
+def test_presampled(harness, work):
+    importlib.import_module("presampled").main(["--work", str(work)])
+    rows = rows_of(work, "presampled")
+    step = rows["a step, batches there"]["value"]
+    read = rows["a neighborhood read"]
+    assert read["ratio"] == pytest.approx(read["value"] / step)
+    assert rows["stored: a batch"]["value"] > 0
+
+
 def test_encoders(harness, work):
     encoders = importlib.import_module("encoders")
     encoders.main(["--work", str(work)])

@@ -85,6 +85,27 @@ _CASES = {
         "{data: {mode: partitioned, uri: parts}, tune: {space: {seed: {choice: [1, 2]}}}}",
         ("partition-sweep", "data.mode='partitioned'"),
     ),
+    "neighborhoods of nowhere": (
+        "data: {mode: presampled, uri: graph}",
+        ("samples-mode", "data.samples"),
+    ),
+    "neighborhoods that nothing reads": (
+        "data: {uri: graph, samples: samples}",
+        ("samples-mode", "data.samples='samples'", "in_memory"),
+    ),
+    "neighborhoods without labels": (
+        "{data: {mode: presampled, uri: graph, samples: s}, task: self_supervised}",
+        ("samples-task", "task.type='self_supervised'"),
+    ),
+    "stored neighborhoods of the whole graph": (
+        "{data: {mode: presampled, uri: graph, samples: s}, sampling: {type: full}}",
+        ("samples-sampler", "sampling.type='full'"),
+    ),
+    "neighborhoods of a sweep": (
+        "{data: {mode: presampled, uri: graph, samples: s}, "
+        "tune: {space: {seed: {choice: [1, 2]}}}}",
+        ("samples-sweep", "data.mode='presampled'"),
+    ),
     "shared sparse rows": (
         "{scaling: {shard: optimizer}, model: {type: LightGCN, args: {sparse_embeddings: true}}}",
         ("shard-sparse-gradients", "scaling.shard='optimizer'"),
