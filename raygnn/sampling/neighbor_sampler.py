@@ -28,6 +28,7 @@ from raygnn.sampling.pyg_output import link_ends, link_output, link_types, node_
 from raygnn.sampling.rng import RNG_VERSION, BatchKey, chain_key, text_key
 from raygnn.sampling.scratch import Pool
 from raygnn.sampling.seeds import check_draws, check_seeds, exclusions
+from raygnn.sampling.stores import LocalGraphStore
 from raygnn.sampling.subgraph import SampledSubgraph
 from raygnn.sampling.temporal import Temporal
 
@@ -141,7 +142,8 @@ class NeighborSampler(BaseSampler):
 
     @property
     def settings(self) -> dict[str, Any]:
-        """What draws depend on beside the arguments of `sample`, as JSON values."""
+        """What draws in a bundle's graph depend on beside the arguments of `sample`, as JSON."""
+        assert isinstance(self.graph, LocalGraphStore)
         temporal = self.temporal
         return {
             "graph": self.graph.fingerprint,

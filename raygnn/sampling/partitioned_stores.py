@@ -84,12 +84,6 @@ class PartitionedGraphStore:
         """Edge types, in the order of the graph."""
         return list(self._outline.edge_types)
 
-    @property
-    def fingerprint(self) -> str:
-        """See `GraphStore`."""
-        messages = [] if self._messages is None else [self._messages.name]
-        return ".".join([self._graph.record.fingerprint, *messages])
-
     def num_nodes(self, node_type: str) -> int:
         """Number of nodes of a type."""
         return self._outline.num_nodes(node_type)

@@ -118,10 +118,6 @@ class GraphStore(Protocol):
     def direction(self) -> str:
         """`in` or `out`."""
 
-    @property
-    def fingerprint(self) -> str:
-        """Tells the graph, and which of its edges are here, from others."""
-
     def num_nodes(self, node_type: str) -> int:
         """Number of nodes of a type."""
 
