@@ -6,12 +6,13 @@ from pathlib import Path
 from typing import Any
 
 from raygnn.data.partition.build import Partitioning, partition
+from raygnn.data.partition.node_steps import Method
 from raygnn.data.synthetic.generators import synthetic_tables
 from raygnn.data.tables.graph_tables import write_tables
 from tests.small_runs import small_config
 
 
-def planted_parts(folder: Path, num_parts: int) -> Path:
+def planted_parts(folder: Path, num_parts: int, method: Method = "hash") -> Path:
     """A graph of 300 nodes and 3 classes, in parts."""
     tables = synthetic_tables(
         "planted_partition", num_nodes=300, num_classes=3, num_features=8, seed=1
@@ -19,7 +20,7 @@ def planted_parts(folder: Path, num_parts: int) -> Path:
     partition(
         write_tables(tables, str(folder / "tables"), num_shards=2),
         folder / "parts",
-        Partitioning(num_parts),
+        Partitioning(num_parts, method),
     )
     return folder / "parts"
 

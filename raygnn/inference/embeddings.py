@@ -15,7 +15,7 @@ from raygnn.data.time_units import AsOf
 from raygnn.inference.set_up import loader_options
 from raygnn.loops.model_spec import ModelSpec
 from raygnn.loops.task import TaskEnvironment
-from raygnn.loops.tasks.build_encoder import feature_store
+from raygnn.loops.tasks.build_encoder import feature_store, graph_store
 from raygnn.loops.tasks.build_sampler import build_sampler
 from raygnn.loops.tasks.exact_encoding import check_exact, encode_exactly
 from raygnn.models.exact import ExactOptions
@@ -23,7 +23,6 @@ from raygnn.models.graph_encoder import GraphEncoder
 from raygnn.parallel.shared_rows import SharedRows
 from raygnn.sampling.loader import NeighborLoader
 from raygnn.sampling.protocols import FeatureStore, GraphStore
-from raygnn.sampling.stores import LocalGraphStore
 
 # Sampled batches that are made one after the other, so that making the next overlaps.
 _BATCHES_PER_CHUNK = 16
@@ -108,8 +107,7 @@ class ExactEmbeddings(KeptEmbeddings):
         super().__init__(
             encode_exactly(
                 encoder,
-                LocalGraphStore(env.bundle, config.sampling.direction),
-                feature_store(env.loaded, env.bundle, spec),
+                *Stores.of(env, spec),
                 spec,
                 node_types,
                 as_of=as_of,
@@ -126,9 +124,9 @@ class Stores(NamedTuple):
 
     @classmethod
     def of(cls, env: TaskEnvironment, spec: ModelSpec) -> Stores:
-        """Those of the bundle, as the model reads it."""
-        graph = LocalGraphStore(env.bundle, env.loaded.config.sampling.direction)
-        return cls(graph, feature_store(env.loaded, env.bundle, spec))
+        """Those of the graph, as the model reads it."""
+        graph = graph_store(env.loaded, env.bundle, env.parts)
+        return cls(graph, feature_store(env.loaded, env.bundle, spec, env.parts))
 
 
 class SampledEmbeddings(Embeddings):

@@ -18,6 +18,7 @@ from raygnn.errors import ConfigError
 from raygnn.inference.output_folder import OutputFolder
 from raygnn.loops.model_spec import ModelSpec
 from raygnn.outputs.saved_model import SavedModel
+from raygnn.sampling.parts import PartitionedGraph
 
 WHAT = ("embeddings", "predictions", "probabilities")
 SCORES = ("inner_product", "decoder")
@@ -231,6 +232,7 @@ class InferenceJob:
     Attributes:
         rows_per_file: of an output table; of sampled embeddings rounded up to whole batches.
         chunk_size: rows on the device at a time in exact encoding.
+        parts: of a partitioned graph, whose outline then is the bundle.
     """
 
     model: SavedModel
@@ -239,6 +241,7 @@ class InferenceJob:
     output: OutputFolder
     rows_per_file: int
     chunk_size: int
+    parts: PartitionedGraph | None = None
 
 
 def find_as_of(saved: SavedModel, bundle: Bundle, given: str | Time | None) -> AsOf | None:

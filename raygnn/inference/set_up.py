@@ -20,17 +20,24 @@ from raygnn.loops.tasks.several_tasks.model import weights_of_task
 from raygnn.models.graph_encoder import GraphEncoder
 from raygnn.outputs.saved_model import SavedModel
 from raygnn.parallel import collectives
+from raygnn.sampling.parts import PartitionedGraph
 
 
-def set_up_task(saved: SavedModel, bundle: Bundle, device: torch.device) -> Task:
+def set_up_task(
+    saved: SavedModel,
+    bundle: Bundle,
+    device: torch.device,
+    parts: PartitionedGraph | None = None,
+) -> Task:
     """The task that a model was trained with.
 
     Args:
         bundle: a graph that fits the model, or `schema_bundle`.
+        parts: of a partitioned graph, of which the bundle is the outline.
     """
     loaded, spec = saved.loaded, saved.spec
     rank, world_size = collectives.rank(), collectives.world_size()
-    env = TaskEnvironment(loaded, bundle, rank, world_size, device, spec)
+    env = TaskEnvironment(loaded, bundle, rank, world_size, device, spec, parts)
     task: Task = build(loaded.config.task, "task", loaded.allow_modules)
     task.setup(env)
     return task

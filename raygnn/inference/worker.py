@@ -16,6 +16,7 @@ from raygnn.console import Pace, say
 from raygnn.data.bundle import Bundle
 from raygnn.data.edge_types import edge_type_name
 from raygnn.data.filesystem import redact
+from raygnn.data.partition.part import Outline
 from raygnn.errors import FAILURES
 from raygnn.inference.edge_tables import EdgeTables, edges_to_predict
 from raygnn.inference.embeddings import Embeddings, ExactEmbeddings, SampledEmbeddings
@@ -95,8 +96,9 @@ def _num_nodes(job: InferenceJob, bundle: Bundle, node_type: str) -> int:
 def _set_up(job: InferenceJob, context: WorkerContext) -> tuple[Task, nn.Module]:
     """The task and the trained model, for the part of the graph that it reads."""
     prepare_process(job.model.loaded)
-    bundle = job.model.fitted(Bundle.open(job.bundle_path))
-    task = set_up_task(job.model, bundle, context.device)
+    opened = (Bundle if job.parts is None else Outline).open(job.bundle_path)
+    bundle = job.model.fitted(opened)
+    task = set_up_task(job.model, bundle, context.device, job.parts)
     return task, load_module(job.model, task)
 
 

@@ -10,6 +10,9 @@ from raygnn.console import say
 from raygnn.data.bundle import Bundle
 from raygnn.data.edge_types import EdgeType, resolve_fanouts
 from raygnn.data.manifest import Manifest
+from raygnn.data.partition.part import Outline
+from raygnn.data.partition.record import PartitionRecord
+from raygnn.data.partition.whole import absolute_folder
 from raygnn.loops.model_spec import ModelSpec
 from raygnn.loops.tasks.neighborhood_graph import neighborhood_graph
 from raygnn.loops.tasks.target import target_class
@@ -39,6 +42,22 @@ def check_schema(loaded: LoadedConfig, uri: str) -> None:
         check_types(config.model.type, model_class, num_node_types, len(edge_types))
     if config.sampling.component is None:
         resolve_fanouts(config.sampling.fanouts, edge_types)
+
+
+def open_outline(loaded: LoadedConfig) -> Outline:
+    """What every worker reads of the configured partitioned graph, made on this node.
+
+    Raises:
+        ConfigError: the config needs more than parts answer.
+        DataError: a part is missing, damaged, or of another partition.
+    """
+    section = loaded.config.data
+    assert section.uri is not None
+    say(f"parts of {section.uri}")
+    record = PartitionRecord.load(absolute_folder(section.uri))
+    schema = Bundle(absolute_folder(section.uri), record.whole)
+    check_parts_suffice(loaded.config, schema)
+    return Outline.build(section.uri, section.cache_dir, pairs_read(loaded.config, schema))
 
 
 def check_parts_suffice(config: Config, outline: Bundle) -> None:

@@ -103,8 +103,8 @@ def tables_uri(loaded: LoadedConfig, data: Any) -> str:
     section = loaded.config.data
     if section.mode == "partitioned":
         raise ConfigError(
-            "data.mode='partitioned' is invalid: only training reads the parts of a graph. Set it "
-            "to in_memory, and data.uri to the tables of the graph.",
+            "data.mode='partitioned' is invalid: parts are read by training and by the tables "
+            "of raygnn.infer. Set it to in_memory, and data.uri to the tables of the graph.",
             id="partition-training-only",
         )
     cache_dir = section.cache_dir

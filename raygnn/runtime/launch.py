@@ -13,19 +13,12 @@ from raygnn.config.training_section import Training
 from raygnn.console import say
 from raygnn.data.bundle import Bundle
 from raygnn.data.partition.part import Outline
-from raygnn.data.partition.record import PartitionRecord
-from raygnn.data.partition.whole import absolute_folder
 from raygnn.errors import ConfigError, RunError
 from raygnn.job import TrainJob
 from raygnn.outputs.run_folder import RunFolder
 from raygnn.outputs.run_start import check_run_folder, check_writable, open_run_folder
 from raygnn.runtime.connection import connect
-from raygnn.runtime.data_checks import (
-    check_parts_suffice,
-    check_schema,
-    find_spec,
-    pairs_read,
-)
+from raygnn.runtime.data_checks import check_schema, find_spec, open_outline
 from raygnn.runtime.data_source import check_source, open_tables, tables_uri
 from raygnn.runtime.stored_samples import open_samples
 
@@ -129,14 +122,8 @@ def _run_on_ray(loaded: LoadedConfig, name: str, data: Any, tried: Training | No
 
 def open_graph(loaded: LoadedConfig, data: Any, on_cluster: bool = False) -> Bundle:
     """The bundle of the configured graph, or the outline of a partitioned one."""
-    section = loaded.config.data
-    if section.mode == "partitioned":
-        assert section.uri is not None
-        say(f"parts of {section.uri}")
-        record = PartitionRecord.load(absolute_folder(section.uri))
-        schema = Bundle(absolute_folder(section.uri), record.whole)
-        check_parts_suffice(loaded.config, schema)
-        return Outline.build(section.uri, section.cache_dir, pairs_read(loaded.config, schema))
+    if loaded.config.data.mode == "partitioned":
+        return open_outline(loaded)
     uri = tables_uri(loaded, data)
     check_schema(loaded, uri)
     return open_tables(loaded, uri, on_cluster=on_cluster)

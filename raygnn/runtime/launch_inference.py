@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import nullcontext
-from dataclasses import dataclass
+from contextlib import ExitStack, nullcontext
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from raygnn.console import say
 from raygnn.data.bundle import Bundle
 from raygnn.data.filesystem import join, redact
+from raygnn.data.partition.part import Outline
 from raygnn.errors import ConfigError
 from raygnn.inference.job import EdgeRequest, InferenceJob, NodeRequest, TopKRequest
 from raygnn.inference.output_folder import OutputFolder
 from raygnn.outputs.saved_model import SavedModel
+from raygnn.runtime.data_checks import open_outline
 from raygnn.runtime.data_source import open_bundle
 
 if TYPE_CHECKING:
@@ -83,11 +85,14 @@ def _run_in_process(
     from raygnn.inference.worker import run_inference
     from raygnn.loops.context import ProcessContext
     from raygnn.parallel import collectives
+    from raygnn.sampling.parts import map_parts
 
     scaling = model.loaded.config.scaling
     output = OutputFolder.check(options.uri, options.overwrite)
-    bundle = open_bundle(model.loaded, data, transforms=model.spec.transforms)
+    bundle = _open_graph(model, data)
     job = _job(model, bundle, options, ask, output)
+    if isinstance(bundle, Outline):
+        job = replace(job, parts=map_parts(model.loaded.config.data.uri or "", bundle))
     context = ProcessContext(use_gpu=scaling.use_gpu, timeout_s=scaling.timeout_s)
     is_first = context.rank == 0
     try:
@@ -114,10 +119,14 @@ def _run_on_ray(model: SavedModel, options: OutputOptions, ask: Ask, data: Any) 
     output = OutputFolder.check(options.uri, options.overwrite)
     connect()
     resources = plan_resources(config)
-    transforms = model.spec.transforms
-    bundle = open_bundle(model.loaded, data, on_cluster=True, transforms=transforms)
+    bundle = _open_graph(model, data, on_cluster=True)
     job = _job(model, bundle, options, ask, output)
-    with output.in_progress():
+    with ExitStack() as running:
+        if isinstance(bundle, Outline):
+            from raygnn.runtime.part_actors import part_actors
+
+            job = replace(job, parts=running.enter_context(part_actors(bundle, config)))
+        running.enter_context(output.in_progress())
         manifest: dict[str, Any] = run_on_workers(
             Work(_infer_worker, job, "Inference"),
             config,
@@ -132,8 +141,16 @@ def _run_on_ray(model: SavedModel, options: OutputOptions, ask: Ask, data: Any) 
 
 def _infer_worker(job: InferenceJob, context: WorkerContext) -> dict[str, Any]:
     from raygnn.inference.worker import run_inference
+    from raygnn.runtime.part_actors import with_parts_of_this_node
 
-    return run_inference(job, context)
+    return run_inference(with_parts_of_this_node(job), context)
+
+
+def _open_graph(model: SavedModel, data: Any, on_cluster: bool = False) -> Bundle:
+    """The bundle of the configured graph, or the outline of a partitioned one."""
+    if data is None and model.loaded.config.data.mode == "partitioned":
+        return open_outline(model.loaded)
+    return open_bundle(model.loaded, data, on_cluster, model.spec.transforms)
 
 
 def _job(

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import ray
 from ray.exceptions import GetTimeoutError, RayActorError, RayTaskError
@@ -19,8 +19,13 @@ from raygnn.data.partition.part import Outline, Part
 from raygnn.data.partition.record import PartitionRecord
 from raygnn.data.partition.whole import absolute_folder
 from raygnn.errors import DataError, RaygnnError, TrainingError
+from raygnn.inference.job import InferenceJob
+from raygnn.job import TrainJob
+from raygnn.parallel.agreement import run_and_sync_errors
 from raygnn.runtime.node_bundle import BundlePlace, bundle_on_this_node
 from raygnn.sampling.parts import Answer, MappedPart, PartAnswers, PartitionedGraph, Question
+
+Job = TypeVar("Job", TrainJob, InferenceJob)
 
 if TYPE_CHECKING:
     from ray import ObjectRef
@@ -125,16 +130,27 @@ class _PartClient:
         return _Awaited(reply, self.number, self.timeout_s)
 
 
-def parts_of_this_node(graph: PartitionedGraph, outline_path: str) -> PartitionedGraph:
-    """The same graph, with the parts whose actors are on this node mapped by this process.
+def with_parts_of_this_node(job: Job) -> Job:
+    """The same job, with the parts whose actors are on this node mapped by this process.
 
     They are in the node's memory already, so nothing is held twice, and no message is waited for.
+    Collective: all ranks must call.
 
     Args:
-        outline_path: of the graph, on this node.
+        job: of training or inference; its bundle is the outline on this node.
     Raises:
         DataError: such a part is damaged.
     """
+    parts, outline_path = job.parts, job.bundle_path
+    if parts is None:
+        return job
+    mapped = run_and_sync_errors(
+        lambda: _mapped(parts, outline_path), "mapping the parts of this node"
+    )
+    return replace(job, parts=mapped)
+
+
+def _mapped(graph: PartitionedGraph, outline_path: str) -> PartitionedGraph:
     here = ray.get_runtime_context().get_node_id()
     services = (
         MappedPart(service.folder, service.number, Path(outline_path))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import socket
 import time
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from raygnn.config.run_section import Scaling
@@ -89,21 +88,14 @@ def _num_workers(scaling: Scaling) -> int | tuple[int, int]:
 def _train_worker(job: TrainJob, context: WorkerContext) -> dict[str, Any]:
     from raygnn.parallel.agreement import run_and_sync_errors
     from raygnn.runtime.context import DashboardMetrics
+    from raygnn.runtime.part_actors import with_parts_of_this_node
     from raygnn.worker import run_worker
 
     storage_path = job.loaded.config.run.storage_path
     run_and_sync_errors(
         lambda: check_folder_is_seen(job.folder, storage_path), "opening the run's folder"
     )
-    if job.parts is not None:
-        from raygnn.runtime.part_actors import parts_of_this_node
-
-        given, outline = job.parts, job.bundle_path
-        parts = run_and_sync_errors(
-            lambda: parts_of_this_node(given, outline), "mapping the parts of this node"
-        )
-        job = replace(job, parts=parts)
-    return run_worker(job, context, [DashboardMetrics(job.folder.name)])
+    return run_worker(with_parts_of_this_node(job), context, [DashboardMetrics(job.folder.name)])
 
 
 def check_folder_is_seen(folder: RunFolder, storage_path: str) -> None:

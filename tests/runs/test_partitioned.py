@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 import raygnn.infer
@@ -15,7 +20,7 @@ from raygnn.data.ingest.build_bundle import IngestOptions
 from raygnn.data.partition.build import Partitioning, partition
 from raygnn.data.partition.record import RECORD_NAME
 from raygnn.data.partition.whole import open_partitioned
-from raygnn.data.tables.graph_tables import write_tables
+from raygnn.data.tables.graph_tables import node_rows, write_tables
 from raygnn.runtime.data_source import tables_uri
 from tests.errors import raises
 from tests.faults.outcome import assert_equal_outcomes
@@ -93,12 +98,49 @@ def test_a_model_of_parts_predicts_for_the_tables_of_its_graph(tmp_path: Path) -
     assert len(table) == 300
     with raises("data-source-missing", "that of training is --data.uri TABLES"):
         raygnn.load(str(tmp_path / "run")).predict()
-    with raises("partition-training-only", "data.mode='partitioned'"):
-        raygnn.infer.predict(
-            str(tmp_path / "run"),
-            str(tmp_path / "out"),
-            overrides=["--data.mode", "partitioned", "--data.uri", str(parts)],
+
+
+@pytest.mark.parametrize("how", ["exact", "sampled"])
+def test_inference_over_parts_gives_the_tables_of_memory(tmp_path: Path, how: str) -> None:
+    parts = planted_parts(tmp_path / "graph", 3, "range")
+    raygnn.train.fit(parts_config(tmp_path, parts, training__max_steps=2))
+    for what in ("embeddings", "probabilities"):
+        found, expected = (
+            _inferred(tmp_path, graph, partial(raygnn.infer.predict, what=what), how)
+            for graph in (parts, tmp_path / "graph" / "tables")
         )
+        assert len(found) == 300
+        assert found.equals(expected)
+
+
+def test_top_k_over_parts_leaves_out_the_links_of_memory(tmp_path: Path) -> None:
+    parts = planted_parts(tmp_path / "graph", 2, "range")
+    raygnn.train.fit(parts_config(tmp_path, parts, **{**LINKS, "training__max_steps": 2}))
+    anchors = list(range(20))
+    top_k = partial(raygnn.infer.top_k, k=4, anchors=anchors, filter_known=True)
+    found, expected = (
+        _inferred(tmp_path, graph, top_k, "exact") for graph in (parts, tmp_path / "graph/tables")
+    )
+    assert len(found) == 80
+    assert found.equals(expected)
+
+
+def _inferred(folder: Path, graph: Path, infer: Callable[..., Any], how: str) -> pa.Table:
+    mode = "partitioned" if (graph / RECORD_NAME).exists() else "in_memory"
+    settings = ["--data.mode", mode, "--data.uri", str(graph), "--training.eval", how]
+    infer(str(folder / "run"), str(folder / "out"), overrides=settings, overwrite=True)
+    return pq.read_table(next(p for p in (folder / "out").iterdir() if p.is_dir()))
+
+
+def test_a_model_of_fewer_types_than_the_parts_have_is_refused(tmp_path: Path) -> None:
+    tables = write_tables(friends(), str(tmp_path / "tables"))
+    wider = friends()
+    wider.nodes["tag"] = node_rows(np.arange(3), {"x": np.zeros((3, 2))})
+    partition(tables, tmp_path / "parts", Partitioning(2))
+    partition(write_tables(wider, str(tmp_path / "wider")), tmp_path / "other", Partitioning(2))
+    raygnn.train.fit(parts_config(tmp_path, tmp_path / "parts", **LINKS, training__max_steps=1))
+    with raises("partition-types", "user, tag, user__knows__user"):
+        _inferred(tmp_path, tmp_path / "other", raygnn.infer.predict, "exact")
 
 
 def test_a_graph_of_several_types_with_weights(tmp_path: Path) -> None:
@@ -129,7 +171,7 @@ def test_bad_parts_are_refused_before_training(tmp_path: Path) -> None:
     assert not (tmp_path / "run").exists()
 
 
-def test_only_training_reads_parts(tmp_path: Path) -> None:
+def test_tables_of_parts_are_not_looked_for(tmp_path: Path) -> None:
     loaded = load_config(parts_config(tmp_path, tmp_path / "parts"))
     with raises("partition-training-only", "data.mode='partitioned'"):
         tables_uri(loaded, None)

@@ -98,6 +98,22 @@ class Outline(Bundle):
     def __reduce__(self) -> tuple[Callable[..., Bundle], tuple[Any, ...]]:
         return Outline.open, (str(self.path),)
 
+    def of_types(self, node_types: Sequence[str], edge_types: Sequence[EdgeType]) -> Bundle:
+        """See `Bundle.of_types`; all types of the graph, since its parts have all.
+
+        Raises:
+            DataError: they are not all, or in another order.
+        """
+        if [*node_types, *edge_types] != [*self.node_types, *self.edge_types]:
+            raise DataError(
+                f"data.mode='partitioned' is invalid: the graph has the types "
+                f"{_names(self.node_types, self.edge_types)}, and the model reads "
+                f"{_names(node_types, edge_types)}. Set data.mode to in_memory, and data.uri to "
+                "the tables of the graph.",
+                id="partition-types",
+            )
+        return self
+
     def holds(self, type_: str | EdgeType, column: str) -> bool:
         """Whether a column is here, and not in the parts alone."""
         return isinstance(type_, str) and self.columns(type_)[column].role != "feature"
@@ -112,6 +128,10 @@ class Outline(Bundle):
                 id="partition-not-whole",
             )
         return super()._open(path)
+
+
+def _names(node_types: Sequence[str], edge_types: Sequence[EdgeType]) -> str:
+    return ", ".join([*node_types, *map(edge_type_name, edge_types)])
 
 
 class Part(Bundle):

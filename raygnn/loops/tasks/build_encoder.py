@@ -17,6 +17,7 @@ from raygnn.data.edge_types import (
     parse_edge_type,
     type_name,
 )
+from raygnn.data.links.message_graph import Messages, message_graph
 from raygnn.data.partition.part import Outline
 from raygnn.data.standardization import ColumnScale, Standardization
 from raygnn.data.transforms.state import FittedFeature, Transforms
@@ -36,10 +37,10 @@ from raygnn.models.graph_inputs import (
 )
 from raygnn.models.hetero_encoder import HeteroEncoder
 from raygnn.models.wrap import EDGE_ATTR, EDGE_WEIGHT
-from raygnn.sampling.partitioned_stores import PartitionedFeatureStore
+from raygnn.sampling.partitioned_stores import PartitionedFeatureStore, PartitionedGraphStore
 from raygnn.sampling.parts import PartitionedGraph
-from raygnn.sampling.protocols import FeatureStore, message_type
-from raygnn.sampling.stores import LocalFeatureStore
+from raygnn.sampling.protocols import FeatureStore, GraphStore, message_type
+from raygnn.sampling.stores import LocalFeatureStore, LocalGraphStore
 
 
 def check_inputs(loaded: LoadedConfig, bundle: Bundle, target: TaskTarget) -> dict[str, str]:
@@ -100,6 +101,25 @@ def completed(
         return spec
     edge_inputs = _edge_inputs(loaded, bundle, arguments)
     return replace(spec, edge_inputs=edge_inputs, fanouts=_find_fanouts(loaded.config, bundle))
+
+
+def graph_store(
+    loaded: LoadedConfig,
+    bundle: Bundle,
+    parts: PartitionedGraph | None = None,
+    messages: Messages | None = None,
+) -> GraphStore:
+    """The edges of a graph that carry messages; all where `messages` is null.
+
+    Args:
+        parts: of a partitioned graph, of which the bundle is the outline.
+    """
+    if parts is not None:
+        assert isinstance(bundle, Outline)
+        return PartitionedGraphStore(bundle, parts, messages)
+    if messages is not None:
+        bundle = message_graph(bundle, messages.links, messages.split, messages.inductive)
+    return LocalGraphStore(bundle, loaded.config.sampling.direction)
 
 
 def feature_store(

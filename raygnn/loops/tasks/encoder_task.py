@@ -13,9 +13,8 @@ from torch import Tensor, nn
 
 from raygnn.config import Component, LoadedConfig, build
 from raygnn.data.bundle import Bundle
-from raygnn.data.links.message_graph import Messages, message_graph
+from raygnn.data.links.message_graph import Messages
 from raygnn.data.links.split import LinkSplit
-from raygnn.data.partition.part import Outline
 from raygnn.errors import ConfigError
 from raygnn.loops.model_spec import ModelSpec
 from raygnn.loops.task import Task, TaskEnvironment
@@ -23,6 +22,7 @@ from raygnn.loops.tasks.build_encoder import (
     build_encoder,
     completed,
     feature_store,
+    graph_store,
     make_spec,
 )
 from raygnn.loops.tasks.build_sampler import build_sampler, find_fanouts
@@ -34,9 +34,7 @@ from raygnn.models.graph_encoder import GraphEncoder
 from raygnn.parallel.shared_rows import computed_by_all
 from raygnn.sampling.batch_sequence import BatchSequence, BatchT
 from raygnn.sampling.loader import NeighborLoader
-from raygnn.sampling.partitioned_stores import PartitionedGraphStore
 from raygnn.sampling.protocols import FeatureStore, GraphStore, ends
-from raygnn.sampling.stores import LocalGraphStore
 from raygnn.sampling.whole_graph import WholeGraph, WholeGraphLoader
 
 _MAX_CHECKED = 100_000  # nodes whose edges are counted for a warning
@@ -120,13 +118,7 @@ class EncoderTask(Task[BatchT]):
 
     def _store(self, messages: Messages | None) -> GraphStore:
         """The edges that carry these messages; all where null."""
-        env, graph = self.env, self.env.bundle
-        if env.parts is not None:
-            assert isinstance(graph, Outline)
-            return PartitionedGraphStore(graph, env.parts, messages)
-        if messages is not None:
-            graph = message_graph(graph, messages.links, messages.split, messages.inductive)
-        return LocalGraphStore(graph, env.loaded.config.sampling.direction)
+        return graph_store(self.env.loaded, self.env.bundle, self.env.parts, messages)
 
     def silent_nodes(self, node_type: str, nodes: np.ndarray | range, what: str) -> list[str]:
         """A warning where many nodes of a type can take no edge, and so no message.
