@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,10 +14,10 @@ import torch
 
 from raygnn.config import LoadedConfig, build, load_config
 from raygnn.data.bundle import Bundle
-from raygnn.data.edge_types import EdgeType, edge_type_name
+from raygnn.data.edge_types import edge_type_name
 from raygnn.data.ingest.build_bundle import IngestOptions
 from raygnn.data.partition.build import Partitioning, partition
-from raygnn.data.partition.part import Outline
+from raygnn.data.partition.part import Outline, Pairs
 from raygnn.data.partition.whole import open_partitioned
 from raygnn.data.tables.graph_tables import GraphTables, edge_rows, node_rows, write_tables
 from raygnn.loops.task import TaskEnvironment
@@ -69,6 +69,28 @@ def shop() -> GraphTables:
     )
 
 
+def ratings() -> GraphTables:
+    """Users and films; ratings with a label, two features and a time, label edges with a label."""
+    rng = np.random.default_rng(5)
+
+    def rows(count: int, **columns: Any) -> Any:
+        ends = rng.integers(0, NUM_USERS, count), 1000 + rng.integers(0, NUM_ITEMS, count)
+        stars = rng.random(count, np.float32)
+        return edge_rows(
+            *ends, labels={"stars": stars}, time=rng.integers(0, 100, count), **columns
+        )
+
+    mood = rng.random((300, 2), np.float32)
+    return GraphTables(
+        {
+            "user": node_rows(np.arange(NUM_USERS), {"x": rng.random((NUM_USERS, 3))}),
+            "film": node_rows(1000 + np.arange(NUM_ITEMS), {"x": rng.random((NUM_ITEMS, 4))}),
+        },
+        {("user", "rates", "film"): rows(300, features={"mood": mood})},
+        label_edges={(("user", "likes", "film"), "positive"): rows(150)},
+    )
+
+
 @dataclass(frozen=True)
 class Parted:
     """The parts of a graph, and the same graph opened whole."""
@@ -107,7 +129,7 @@ class Parted:
                 assert_same(batch, wanted)
         for task in tasks:
             task.close()
-        _assert_lean(outline, pairs)
+        _assert_lean(outline, pairs or {})
 
 
 def _task(loaded: LoadedConfig, bundle: Bundle, parts: PartitionedGraph | None) -> Any:
@@ -116,7 +138,7 @@ def _task(loaded: LoadedConfig, bundle: Bundle, parts: PartitionedGraph | None) 
     return task
 
 
-def _assert_lean(outline: Bundle, pairs: Sequence[EdgeType]) -> None:
+def _assert_lean(outline: Bundle, pairs: Pairs) -> None:
     """A worker's folder has the pairs of the links, and no other edges, features or weights."""
     files = [p.relative_to(outline.path).as_posix() for p in outline.path.rglob("*.npy")]
     columns = {name.split("/")[-1] for name in files if name.startswith(("edges/", "nodes/"))}

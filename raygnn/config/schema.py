@@ -408,7 +408,7 @@ def _parts_suffice(config: Config) -> Iterable[Problem]:
     if config.task.type not in _TASKS_OF_PARTS:
         yield Problem(
             ("task", "type"),
-            rule.format(f"of tasks it trains {' and '.join(_TASKS_OF_PARTS)}"),
+            rule.format(f"of tasks it trains {', '.join(_TASKS_OF_PARTS)}"),
             f"Set {in_memory}",
             id="partition-task",
         )
@@ -581,8 +581,8 @@ def _trials_have_workers(config: Config) -> Iterable[Problem]:
 #: Arguments of all tasks that say what the encoder reads; with `tasks` they are under `task`.
 INPUTS_OF_ENCODER = frozenset({"feature", "edge_feature", "edge_weight"})
 
-_TASKS_OF_PARTS = ("node_classification", "link_prediction")
-_TASKS_OF_SAMPLES = ("node_classification", "link_prediction", "edge_prediction")
+_TASKS_OF_PARTS = ("node_classification", "link_prediction", "edge_prediction")
+_TASKS_OF_SAMPLES = _TASKS_OF_PARTS
 
 _WORDS = {"min": "less", "max": "more"}
 

@@ -304,9 +304,13 @@ class Bundle:
         return self._edge(edge_type).reverse
 
     @property
-    def label_edge_types(self) -> list[EdgeType]:
-        """Edge types of the positive supervision edges, in the order of the manifest."""
-        return [found.type for found in self._record.label_edges if found.sign == "positive"]
+    def label_edge_columns(self) -> dict[EdgeType, dict[str, ColumnInfo]]:
+        """Columns of the positive supervision edges by type, in the order of the manifest."""
+        return {
+            found.type: {column.name: column for column in found.columns}
+            for found in self._record.label_edges
+            if found.sign == "positive"
+        }
 
     @property
     def label_edges(self) -> list[LabelEdges]:

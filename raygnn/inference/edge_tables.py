@@ -19,15 +19,14 @@ from raygnn.data.links.split import find_label_edges
 from raygnn.data.tables.read_ids import original_ids
 from raygnn.data.time_units import AsOf
 from raygnn.errors import ConfigError, DataError
+from raygnn.inference.embeddings import Stores
 from raygnn.inference.node_tables import arrow_column, check_finite
 from raygnn.inference.set_up import loader_options, with_all_neighbors
 from raygnn.loops.model_spec import ModelSpec
 from raygnn.loops.task import Task
-from raygnn.loops.tasks.build_encoder import feature_store
 from raygnn.loops.tasks.build_sampler import build_sampler
 from raygnn.loops.tasks.link_rules import reverse_types
 from raygnn.sampling.edge_loader import EdgeLoader, EdgePlan
-from raygnn.sampling.stores import LocalGraphStore
 
 # With all neighbors the two neighborhoods of an edge may be large.
 _MOST_EXACT = 64
@@ -67,12 +66,12 @@ class EdgeTables:
             options["batch_size"] = min(options["batch_size"], _MOST_EXACT)
         disjoint = config.sampling.model_copy(update={"disjoint": True})
         loaded = replace(loaded, config=config.model_copy(update={"sampling": disjoint}))
-        graph = LocalGraphStore(bundle, config.sampling.direction)
+        graph, features = Stores.of(env, spec)
         self._what, self._task, self._model = what, task, model
         self._edges, self._device = edges, env.device
         self._loader = EdgeLoader(
             graph,
-            feature_store(loaded, bundle, spec),
+            features,
             EdgePlan(
                 edges=edges,
                 seeds=np.arange(edges.num_edges),

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from raygnn.config import Component, Config, LoadedConfig, LossTerm, resolve
 from raygnn.config.slots import SLOTS
 from raygnn.console import say
 from raygnn.data.bundle import Bundle
-from raygnn.data.edge_types import EdgeType, resolve_fanouts
+from raygnn.data.edge_types import resolve_fanouts
 from raygnn.data.manifest import Manifest
-from raygnn.data.partition.part import Outline
+from raygnn.data.partition.part import Outline, Pairs
 from raygnn.data.partition.record import PartitionRecord
 from raygnn.data.partition.whole import absolute_folder
 from raygnn.loops.model_spec import ModelSpec
@@ -77,8 +75,8 @@ def check_parts_suffice(config: Config, outline: Bundle) -> None:
         raise no_times_of_types(config.sampling.temporal.column)
 
 
-def pairs_read(config: Config, schema: Bundle) -> Sequence[EdgeType] | None:
-    """Edge types of a partitioned graph whose pairs each node has, for `Outline.build`.
+def pairs_read(config: Config, schema: Bundle) -> Pairs | None:
+    """What each node has of the edges of a partitioned graph, for `Outline.build`.
 
     Args:
         schema: types and columns of the graph.

@@ -18,7 +18,7 @@ from raygnn.loops.tasks.link_rules import with_reverses
 from raygnn.sampling import LocalGraphStore
 from raygnn.sampling.partitioned_stores import PartitionedGraphStore
 from raygnn.sampling.parts import map_parts
-from tests.partitioned_graphs import Parted, friends, shop
+from tests.partitioned_graphs import Parted, friends, ratings, shop
 
 HASH = {"type": "hash", "fractions": [0.6, 0.2, 0.2]}
 TEMPORAL = {"type": "temporal", "quantiles": [0.6, 0.8]}
@@ -28,9 +28,10 @@ TEMPORAL = {"type": "temporal", "quantiles": [0.6, 0.8]}
 def graphs(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Parted]:
     @cache
     def make(name: str, num_parts: int) -> Parted:
-        tables = shop() if name == "shop" else friends()
+        tables = {"shop": shop, "ratings": ratings}.get(name, friends)()
         options = {
             "shop": IngestOptions(reverse_edges=True),
+            "ratings": IngestOptions(reverse_edges=True),
             "friends": IngestOptions(),
             "undirected": IngestOptions(undirected=True),
         }[name]
@@ -46,6 +47,17 @@ def _links(splits: dict[str, Any], **changes: Any) -> dict[str, Any]:
         "task": {"type": "link_prediction", "args": {**counts, **args}},
         "data__splits": splits,
         "metrics": [{"type": "mrr"}],
+        **changes,
+    }
+
+
+def _edges(**changes: Any) -> dict[str, Any]:
+    args = changes.pop("args", {})
+    return {
+        "task": {"type": "edge_prediction", "args": args},
+        "data__splits": HASH,
+        "metrics": [],
+        "model__type": "RGCN",
         **changes,
     }
 
@@ -85,6 +97,15 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
             model__type="RGCN",
         ),
     ),
+    "labels of edges": ("ratings", _edges(args={"edge_type": "user__rates__film"})),
+    "labels of edges, temporal": (
+        "ratings",
+        _edges(
+            args={"edge_type": "user__rates__film", "inputs": []},
+            sampling={"fanouts": [4, 3], "temporal": {}},
+        ),
+    ),
+    "labels of label edges": ("ratings", _edges(args={"edge_type": "user__likes__film"})),
     "several types with times": (
         "shop",
         _links(
@@ -114,7 +135,7 @@ def test_message_edges_are_those_of_the_graph_opened_whole(
     graph = graphs(name, 3 if name == "shop" else 2)
     edge_type = graph.whole.edge_types[0]
     links = (LinkSplit(edge_type, rule=HashSplit(**HASH), disjoint_train_ratio=0.3),)
-    pairs = with_reverses(graph.whole, [edge_type])
+    pairs = dict.fromkeys(with_reverses(graph.whole, [edge_type]), ())
     outline = Outline.build(graph.parts, graph.parts.parent / "cache", pairs)
     parts = map_parts(graph.parts, outline)
     found = PartitionedGraphStore(outline, parts, Messages(links, split))

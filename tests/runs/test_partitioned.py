@@ -24,7 +24,7 @@ from raygnn.data.tables.graph_tables import node_rows, write_tables
 from raygnn.runtime.data_source import tables_uri
 from tests.errors import raises
 from tests.faults.outcome import assert_equal_outcomes
-from tests.partitioned_graphs import friends, shop
+from tests.partitioned_graphs import friends, ratings, shop
 from tests.partitioned_runs import LINKS, parts_config, planted_parts
 from tests.small_runs import run_rank
 from tests.social_tables import social_tables, write_social
@@ -45,6 +45,27 @@ def test_a_run_has_the_bits_of_one_in_memory(tmp_path: Path, num_parts: int) -> 
 def test_a_run_of_links_has_the_bits_of_one_in_memory(tmp_path: Path) -> None:
     parts = planted_parts(tmp_path / "graph", 3)
     _assert_equals_in_memory(tmp_path, parts, **LINKS)
+
+
+def test_a_run_of_edges_has_the_bits_and_predictions_of_one_in_memory(tmp_path: Path) -> None:
+    uri = write_tables(ratings(), str(tmp_path / "tables"))
+    options = IngestOptions(reverse_edges=True)
+    partition(uri, tmp_path / "parts", Partitioning(3, "range"), options)
+    parts = tmp_path / "parts"
+    _assert_equals_in_memory(
+        tmp_path,
+        parts,
+        task={"type": "edge_prediction", "args": {"edge_type": "user__rates__film"}},
+        data__splits={"type": "hash", "fractions": [0.6, 0.2, 0.2]},
+        model={"type": "RGCN", "args": {"hidden_channels": 8}},
+        metrics=[],
+    )
+    (tmp_path / "parted" / "run").rename(tmp_path / "run")
+    found = _inferred(tmp_path, parts, raygnn.infer.predict, "exact")
+    tables, both_ways = tmp_path / "tables", ("--data.reverse_edges", "true")
+    expected = _inferred(tmp_path, tables, raygnn.infer.predict, "exact", *both_ways)
+    assert len(found) == 300
+    assert found.equals(expected)
 
 
 def test_links_with_times_on_a_graph_of_several_types(tmp_path: Path) -> None:
@@ -125,10 +146,12 @@ def test_top_k_over_parts_leaves_out_the_links_of_memory(tmp_path: Path) -> None
     assert found.equals(expected)
 
 
-def _inferred(folder: Path, graph: Path, infer: Callable[..., Any], how: str) -> pa.Table:
+def _inferred(
+    folder: Path, graph: Path, infer: Callable[..., Any], how: str, *more: str
+) -> pa.Table:
     mode = "partitioned" if (graph / RECORD_NAME).exists() else "in_memory"
     settings = ["--data.mode", mode, "--data.uri", str(graph), "--training.eval", how]
-    infer(str(folder / "run"), str(folder / "out"), overrides=settings, overwrite=True)
+    infer(str(folder / "run"), str(folder / "out"), overrides=[*settings, *more], overwrite=True)
     return pq.read_table(next(p for p in (folder / "out").iterdir() if p.is_dir()))
 
 

@@ -370,35 +370,33 @@ def _with_classes(
     folder: Path, built: BuiltEdges, names: Mapping[str, tuple[str, ...]]
 ) -> BuiltEdges:
     """With the classes of its labels."""
-    columns = []
-    for plan, info in zip(built.plan.columns, built.columns, strict=True):
-        if plan.label is not None:
-            column = open_array(column_path(folder, plan.name))
-            greatest = greatest_class(column) if plan.label == "class" else -1
-            given = (built.num_edges, greatest, names.get(plan.name, ()))
-            info = describe_column(built.plan.table, plan, *given)
-        columns.append(info)
-    return replace(built, columns=tuple(columns))
+    return replace(built, columns=edge_infos(built.plan, built.num_edges, names, [folder]))
 
 
 def _built(build: EdgeBuild, num_edges: int) -> BuiltEdges:
     indptr = open_array(build.folder / INDPTR, "r+")
     np.cumsum(indptr, out=indptr)
     shutil.rmtree(build.buckets)
-    return BuiltEdges(build.plan, num_edges, edge_infos(build.plan))
+    return BuiltEdges(build.plan, num_edges, ())
 
 
-def edge_infos(plan: EdgePlan) -> tuple[ColumnInfo, ...]:
-    """The records of the columns of an edge type or set of label edges."""
-    return tuple(
-        ColumnInfo(
-            column.name,
-            column.role,
-            column.dtype,
-            column.shape,
-            unit=column.unit,
-            transforms=column.transforms,
-            quantization=column.quantization,
-        )
-        for column in plan.columns
-    )
+def edge_infos(
+    plan: EdgePlan, num_edges: int, names: Mapping[str, tuple[str, ...]], folders: Sequence[Path]
+) -> tuple[ColumnInfo, ...]:
+    """The records of the columns of an edge type or set of label edges.
+
+    Args:
+        names: of the classes of each string label.
+        folders: of the columns, whole or in parts.
+    Raises:
+        DataError: classes are more than the manifest says, or have gaps.
+    """
+    infos = []
+    for column in plan.columns:
+        greatest = -1
+        if column.label == "class":
+            parts = (open_array(column_path(folder, column.name), "r") for folder in folders)
+            greatest = max(map(greatest_class, parts), default=-1)
+        found = names.get(column.name, ())
+        infos.append(describe_column(plan.table, column, num_edges, greatest, found))
+    return tuple(infos)

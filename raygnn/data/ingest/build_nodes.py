@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 
@@ -13,7 +14,6 @@ from raygnn.data.bundle_record import SPLIT, ColumnInfo, NodeRecord, column_path
 from raygnn.data.id_map import BYTES, IDS, OFFSETS, IdIndex, build_index
 from raygnn.data.ingest.column_plan import DensePlan, SparsePlan
 from raygnn.data.ingest.decode import sparse_index_dtype
-from raygnn.data.ingest.edge_tasks import EdgeResult
 from raygnn.data.ingest.findings import MAX_EXAMPLES, Finding, merge
 from raygnn.data.ingest.node_tasks import (
     BAD,
@@ -195,7 +195,15 @@ def id_text(plan: NodePlan, folder: Path, row: int) -> str:
     return repr(bytes(data[offsets[row] : offsets[row + 1]]).decode("utf-8", "replace"))
 
 
-def class_names(results: Sequence[NodeResult | EdgeResult], label: str) -> tuple[str, ...]:
+class WithClassNames(Protocol):
+    """What reading a piece of a table has found."""
+
+    @property
+    def class_names(self) -> Mapping[str, Sequence[str]]:
+        """Per string label, the names in the order of the codes that were written."""
+
+
+def class_names(results: Sequence[WithClassNames], label: str) -> tuple[str, ...]:
     """The names of a string label, sorted: a name's place is its class."""
     names: set[str] = set()
     for result in results:
@@ -203,7 +211,7 @@ def class_names(results: Sequence[NodeResult | EdgeResult], label: str) -> tuple
     return tuple(sorted(names))
 
 
-def class_numbers(result: NodeResult | EdgeResult, label: str, names: Sequence[str]) -> np.ndarray:
+def class_numbers(result: WithClassNames, label: str, names: Sequence[str]) -> np.ndarray:
     """int64: the class by the code that a piece has written; the last, of code -1, is -1."""
     place = {name: i for i, name in enumerate(names)}
     return np.array([*(place[name] for name in result.class_names.get(label, ())), -1], np.int64)

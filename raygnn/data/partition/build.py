@@ -209,6 +209,7 @@ class _Sorted:
 
     plan: EdgePlan
     parts: Sequence[Done]
+    class_names: Mapping[str, tuple[str, ...]]
 
     @property
     def counts(self) -> EdgeCounts:
@@ -234,7 +235,6 @@ class _Build:
     stage: str = ""
 
     def run(self, folder: Path) -> PartitionRecord:
-        self._check_no_labels_of_edges()
         read = self._read_nodes()
         nodes = self._number(read, self._assigned(read) if self.how.method == "ldg" else None)
         gathered = {name: self._gather(name, found) for name, found in nodes.items()}
@@ -253,17 +253,6 @@ class _Build:
         for part in range(self.how.num_parts):
             self._place_part(folder, part, gathered, edges)
         return record
-
-    def _check_no_labels_of_edges(self) -> None:
-        labelled = [
-            plan.table for plan in self._tables_of_edges if any(c.label for c in plan.columns)
-        ]
-        if labelled:
-            raise DataError(
-                f"{labelled[0]}.labels is invalid: parts have no labels of edges. Leave the labels "
-                "out of graph.yaml, or do not partition the graph.",
-                id="partition-edge-labels",
-            )
 
     @property
     def _tables_of_edges(self) -> list[EdgePlan]:
@@ -442,9 +431,12 @@ class _Build:
                 one.folder,
                 tuple(one.result["target_starts"]),
                 tuple(one.result.get("source_starts", ())),
+                one.result["class_names"],
             )
             for one in read
         )
+        labels = [column.name for column in plan.columns if column.label == "class_name"]
+        names = {label: class_names(pieces, label) for label in labels}
         sources, targets = nodes[source].first_ids, nodes[target].first_ids
         tasks = [
             SortEdges(
@@ -455,12 +447,13 @@ class _Build:
                 targets[part],
                 targets[part + 1] - targets[part],
                 sources[-1],
+                names,
             )
             for part in self._parts
         ]
         name = f"sort/{plan.folder}"
         done = self.steps.run(name, edge_steps.sort_part_edges, tasks, f"sorting {plan.name}")
-        return _Sorted(plan, done)
+        return _Sorted(plan, done, names)
 
     def _record(
         self,
@@ -480,8 +473,10 @@ class _Build:
         built = []
         for one in edges:
             arrays = [Done(part.folder / ARRAYS, part.result) for part in one.parts]
-            columns = self._measured(one.plan.folder, edge_infos(one.plan), arrays)
-            built.append(BuiltEdges(one.plan, sum(one.counts.counts), columns))
+            num_edges, folders = sum(one.counts.counts), [part.folder for part in arrays]
+            infos = edge_infos(one.plan, num_edges, one.class_names, folders)
+            columns = self._measured(one.plan.folder, infos, arrays)
+            built.append(BuiltEdges(one.plan, num_edges, columns))
         label_folders = [plan.folder for plan in self.plan.label_edges]
         edge_records, label_records = records_of_edges(self.plan.manifest, built)
         return PartitionRecord(

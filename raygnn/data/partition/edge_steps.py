@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ from raygnn.data import edge_kernels
 from raygnn.data.arrays import create_array, open_array
 from raygnn.data.bundle_record import INDICES, column_path
 from raygnn.data.ingest.build_edges import MAX_INT32_NODES, EdgeBuild, create_rows, sort_edges
+from raygnn.data.ingest.build_nodes import class_numbers
 from raygnn.data.ingest.edge_plan import EdgePlan
 from raygnn.data.ingest.edge_tasks import DST, SRC, EdgeTask, convert_edges, destination_ranges
 from raygnn.data.ingest.pieces import Piece
@@ -60,6 +61,7 @@ def read_edges(task: ReadEdges, folder: Path) -> dict[str, Any]:
     result = {
         "findings": [asdict(finding) for finding in found.findings],
         "num_dropped": found.num_dropped,
+        "class_names": found.class_names,
         "target_starts": _order_by_part(folder / _BY_TARGET, kept, dst, task.first_targets),
     }
     if plan.undirected or plan.reverse is not None:
@@ -82,11 +84,16 @@ def _order_by_part(
 
 @dataclass(frozen=True)
 class EdgePiece:
-    """A piece of an edge table that has been read."""
+    """A piece of an edge table that has been read.
+
+    Attributes:
+        class_names: per string label, the names in the order of the codes that were written.
+    """
 
     folder: Path
     target_starts: tuple[int, ...]
     source_starts: tuple[int, ...]
+    class_names: Mapping[str, Sequence[str]]
 
     def forward(self, part: int) -> np.ndarray:
         """Rows whose target is in a part."""
@@ -109,6 +116,7 @@ class SortEdges:
         first_target: first dense id of the part among the destinations.
         num_targets: nodes of the part among the destinations.
         num_sources: of the whole graph.
+        class_names: of each label of strings, over all pieces.
     """
 
     plan: EdgePlan
@@ -118,6 +126,7 @@ class SortEdges:
     first_target: int
     num_targets: int
     num_sources: int
+    class_names: Mapping[str, Sequence[str]]
 
 
 def sort_part_edges(task: SortEdges, folder: Path) -> dict[str, Any]:
@@ -148,7 +157,10 @@ def sort_part_edges(task: SortEdges, folder: Path) -> dict[str, Any]:
         out_src[span], out_dst[span] = src, dst
         edge_kernels.count_ranges(out_src[span], out_dst[span], False, ranges.shift, counts)
         for name, values in columns.items():
-            values[span] = open_array(column_path(piece.folder, name), "r")[rows]
+            given = open_array(column_path(piece.folder, name), "r")[rows]
+            if name in task.class_names:
+                given = class_numbers(piece, name, task.class_names[name])[given]
+            values[span] = given
         start += length
     (built,) = sort_edges([build], [[counts]], _one_by_one)
     shutil.rmtree(work)

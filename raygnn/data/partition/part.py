@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,9 @@ from raygnn.data.partition.record import PartitionRecord, check_part, check_part
 from raygnn.data.partition.whole import absolute_folder, is_whole, join_edges, join_nodes
 from raygnn.errors import DataError
 
+#: Edge types of which pairs are read, and the features that are read of each.
+Pairs = Mapping[EdgeType, Sequence[str]]
+
 _OF_PAIRS = ("time", "split", "label")  # roles of columns that come with pairs
 _OF_TABLES = ("nodes/", "edges/", "label_edges/")
 
@@ -33,8 +36,8 @@ _OF_TABLES = ("nodes/", "edges/", "label_edges/")
 class Outline(Bundle):
     """A graph without its edges and features: ids, splits, labels and times of all nodes.
 
-    For a task of links it has their pairs too: those of some edge types, and the label edges. Its
-    record is that of the whole graph, without label edges where it has no pairs.
+    For a task of links or edges it has their pairs too: those of some edge types, and the label
+    edges. Its record is that of the whole graph, without label edges where it has no pairs.
     """
 
     @classmethod
@@ -42,13 +45,13 @@ class Outline(Bundle):
         cls,
         folder: str | os.PathLike[str],
         cache_dir: str | os.PathLike[str] | None = None,
-        pairs: Sequence[EdgeType] | None = None,
+        pairs: Pairs | None = None,
     ) -> Outline:
         """Gives the outline of a partitioned graph, which is kept in the cache.
 
         Args:
-            pairs: edge types whose pairs it has, with their times, splits and labels; None is of a
-                task that reads no pairs and no label edges.
+            pairs: edge types whose pairs it has, with their times, splits and labels, and names of
+                features that it has too; None is of a task that reads no pairs and no label edges.
         Raises:
             DataError: a part is missing, damaged, or of another partition.
         """
@@ -63,9 +66,10 @@ class Outline(Bundle):
                 joined = join_nodes(replace(found, columns=held), folders, target / "nodes" / name)
                 nodes[name] = replace(joined, columns=found.columns)
             for edge in record.whole.edges:
-                if edge.type in (pairs or ()):
-                    columns = [c for c in edge.columns if c.role in _OF_PAIRS]
-                    join_edges(columns, parts, edge_folder(edge.type), target)
+                if pairs is not None and edge.type in pairs:
+                    names = pairs[edge.type]
+                    read = [c for c in edge.columns if c.role in _OF_PAIRS or c.name in names]
+                    join_edges(read, parts, edge_folder(edge.type), target)
             labels = () if pairs is None else record.whole.label_edges
             for each in labels:
                 join_edges(each.columns, parts, each.folder, target)
@@ -74,7 +78,7 @@ class Outline(Bundle):
 
         name = f"{record.fingerprint}-outline"
         if pairs is not None:
-            listed = "\n".join(sorted(map(edge_type_name, pairs)))
+            listed = "\n".join(sorted("\t".join([edge_type_name(t), *n]) for t, n in pairs.items()))
             name += f"-{hashlib.sha256(listed.encode()).hexdigest()[:8]}"
         path = bundle_folder(cache_dir) / name
         build_once(

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from raygnn.config import Config, LoadedConfig
     from raygnn.config.section import KeyPath, Problem
     from raygnn.data.bundle import Bundle
-    from raygnn.data.edge_types import EdgeType
+    from raygnn.data.partition.part import Pairs
 
 
 @dataclass(frozen=True)
@@ -103,14 +103,15 @@ class TaskTarget(ABC):
         return found
 
     @classmethod
-    def pairs_read(cls, bundle: Bundle, arguments: Any) -> Sequence[EdgeType] | None:
-        """Edge types of which the target reads all pairs, though a partitioned graph spreads them.
+    def pairs_read(cls, bundle: Bundle, arguments: Any) -> Pairs | None:
+        """What the target reads of all edges, though a partitioned graph spreads them.
 
         Args:
             bundle: types and columns; it may be without rows.
             arguments: `task.args`, as of `find`.
         Returns:
-            Null of a target that reads neither pairs nor label edges.
+            Edge types of which it reads all pairs, with the features that it reads of them. Null
+            of a target that reads neither pairs nor label edges.
         Raises:
             ConfigError: the arguments name something that the graph does not have.
         """

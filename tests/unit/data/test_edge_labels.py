@@ -11,8 +11,10 @@ import pytest
 from raygnn.data.bundle import Bundle
 from raygnn.data.ingest.build_bundle import IngestOptions, ingest
 from raygnn.data.ingest.scan import fingerprint
+from raygnn.data.links.split import LinkSplit, label_values
 from raygnn.data.manifest import Manifest
 from raygnn.data.partition.build import Partitioning, partition
+from raygnn.data.partition.whole import open_partitioned
 from raygnn.data.tables.graph_tables import (
     EdgeRows,
     GraphTables,
@@ -112,8 +114,27 @@ def test_names_of_labels_are_checked(tmp_path, name):
         _bundle(tmp_path, edges, as_labels=name == "time")
 
 
-def test_graphs_with_labels_of_edges_are_not_partitioned(tmp_path):
-    edges = _edges(stars=np.ones(5, np.float32))
-    _bundle(tmp_path, edges)
-    with raises("partition-edge-labels", "edge_types.user__rates__film.labels"):
-        partition(str(tmp_path / "tables"), str(tmp_path / "parts"), Partitioning(2, "hash"))
+@pytest.mark.parametrize("as_labels", [False, True])
+def test_parts_have_the_labels_of_the_whole_graph(tmp_path, as_labels):
+    labels = {
+        "stars": np.array([1.0, 2.0, 3.0, np.nan, 5.0], np.float32),
+        "word": pa.array(["good", "bad", None, "good", "awful"]),
+        "kind": np.array([0, 3, 1, 1, 0]),
+    }
+    options = IngestOptions(reverse_edges=True)
+    bundle = _bundle(tmp_path, _edges(**labels), options, as_labels=as_labels)
+    tables, parts = str(tmp_path / "tables"), tmp_path / "parts"
+    partition(tables, str(parts), Partitioning(2, "range"), options)
+    whole = open_partitioned(parts, tmp_path / "whole")
+    if as_labels:
+        (found,), (expected,) = whole.label_edges, bundle.label_edges
+        assert found.columns == expected.columns
+        assert found.columns["kind"].num_classes == 4
+    for edge_type in bundle.edge_types:
+        assert whole.columns(edge_type) == bundle.columns(edge_type)
+        for name in bundle.columns(edge_type):
+            both = (each.column(edge_type, name) for each in (whole, bundle))
+            np.testing.assert_array_equal(*both)
+    for name in labels:
+        link = LinkSplit(RATES, labels=as_labels, label=name)
+        np.testing.assert_array_equal(label_values(whole, link), label_values(bundle, link))

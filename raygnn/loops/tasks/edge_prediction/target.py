@@ -15,6 +15,7 @@ from raygnn.data.bundle_record import ColumnInfo
 from raygnn.data.edge_types import EdgeType, edge_type_name
 from raygnn.data.links.labelled_edges import SeedEdges, split_labelled_edges
 from raygnn.data.links.split import LinkSplit, find_label_edges, label_values
+from raygnn.data.partition.part import Pairs
 from raygnn.data.splits import has_label
 from raygnn.data.time_units import check_time_units
 from raygnn.errors import ConfigError, DataError
@@ -25,7 +26,7 @@ from raygnn.loops.tasks.labels.target import (
     choose_label,
     label_shape,
 )
-from raygnn.loops.tasks.link_rules import forward_types, sampler_rules, split_rule
+from raygnn.loops.tasks.link_rules import forward_types, sampler_rules, split_rule, with_reverses
 
 if TYPE_CHECKING:
     from raygnn.config import Config
@@ -71,6 +72,13 @@ class EdgeTarget(LabelTarget):
         """See `TaskTarget`."""
         yield from super().broken_rules(config)
         yield from sampler_rules(config)
+
+    @classmethod
+    def pairs_read(cls, bundle: Bundle, arguments: EdgeTargetArguments) -> Pairs | None:
+        """See `TaskTarget`. Features are compared with the label: one may hold it."""
+        edge_type, label_edges = _find_edges(bundle, arguments)
+        pairs: Pairs = dict.fromkeys(with_reverses(bundle, [edge_type]), ())
+        return pairs if label_edges else {**pairs, edge_type: _features_of(bundle, edge_type)}
 
     @classmethod
     def find(cls, bundle: Bundle, config: Config, arguments: EdgeTargetArguments) -> EdgeTarget:
@@ -149,7 +157,7 @@ def _find_edges(bundle: Bundle, arguments: EdgeTargetArguments) -> tuple[EdgeTyp
         for edge_type in available
         if _labels_of(bundle, edge_type, label_edges=False)
     ]
-    declared = [edges.edge_type for edges in bundle.label_edges if edges.sign == "positive"]
+    declared = bundle.label_edge_columns
     labelled += [(t, True) for t in declared if _labels_of(bundle, t, label_edges=True)]
     if arguments.label_edges is not None:
         labelled = [found for found in labelled if found[1] == arguments.label_edges]
@@ -180,8 +188,7 @@ def _find_edges(bundle: Bundle, arguments: EdgeTargetArguments) -> tuple[EdgeTyp
 def _labels_of(bundle: Bundle, edge_type: EdgeType, *, label_edges: bool) -> _Columns:
     columns: _Columns = {}
     if label_edges:
-        edges = find_label_edges(bundle, edge_type, "positive")
-        columns = {} if edges is None else edges.columns
+        columns = bundle.label_edge_columns.get(edge_type, {})
     elif edge_type in bundle.edge_types:
         columns = bundle.columns(edge_type)
     return {name: info for name, info in columns.items() if info.role == "label"}

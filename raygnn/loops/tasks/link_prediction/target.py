@@ -17,6 +17,7 @@ from raygnn.data.edge_types import EdgeType, edge_type_name, parse_edge_type
 from raygnn.data.links.split import LinkSplit
 from raygnn.data.links.supervision import KnownLinks, SupervisionEdges, known_positives
 from raygnn.data.links.supervision import make_supervision as split_links
+from raygnn.data.partition.part import Pairs
 from raygnn.data.time_units import check_time_units
 from raygnn.errors import ConfigError, DataError
 from raygnn.loops.tasks.link_prediction.output import LinkOutput
@@ -220,11 +221,9 @@ class LinkTarget(TaskTarget):
         return KnownLinks(tuple(known), is_one_type)
 
     @classmethod
-    def pairs_read(
-        cls, bundle: Bundle, arguments: LinkTargetArguments
-    ) -> Sequence[EdgeType] | None:
+    def pairs_read(cls, bundle: Bundle, arguments: LinkTargetArguments) -> Pairs | None:
         """See `TaskTarget`."""
-        return with_reverses(bundle, _find_edge_types(bundle, arguments))
+        return dict.fromkeys(with_reverses(bundle, _find_edge_types(bundle, arguments)), ())
 
     @classmethod
     def find(cls, bundle: Bundle, config: Config, arguments: LinkTargetArguments) -> LinkTarget:
@@ -362,7 +361,7 @@ def _find_edge_types(bundle: Bundle, arguments: LinkTargetArguments) -> tuple[Ed
     Raises:
         ConfigError: it names none, or types between different node types.
     """
-    available = bundle.label_edge_types if arguments.labels else list(bundle.edge_types)
+    available = list(bundle.label_edge_columns if arguments.labels else bundle.edge_types)
     if arguments.labels and not available:
         raise ConfigError(
             "task.args.labels=True is invalid: there are no label edges in the graph. Declare "
