@@ -161,6 +161,14 @@ def _mapped(graph: PartitionedGraph, outline_path: str) -> PartitionedGraph:
     return replace(graph, services=tuple(services))
 
 
+def _nodes_with_cpus() -> list[str]:
+    """Ids of the nodes that compute. Ray's own SPREAD puts actors of no CPU onto one node."""
+    alive = [node for node in ray.nodes() if node["Alive"]]
+    return [node["NodeID"] for node in alive if node["Resources"].get("CPU")] or [
+        node["NodeID"] for node in alive
+    ]
+
+
 def _nodes_of(asked: Sequence[_Awaited]) -> list[str]:
     """The node of each actor that was asked."""
     return [answer.result() for answer in asked]
@@ -179,21 +187,27 @@ def part_actors(outline: Outline, config: Config) -> Iterator[PartitionedGraph]:
     record = PartitionRecord.load(folder)
     place = BundlePlace.here(str(outline.path), config.data.cache_dir)
     # Of no CPU: workers may hold all of them. Processes that wait for parts do not compute.
-    start = ray.remote(
+    part_actor = ray.remote(
         num_cpus=0,
         max_concurrency=_NUM_THREADS,
         max_restarts=-1,
         max_task_retries=-1,
-        scheduling_strategy="SPREAD",
-    )(PartActor).remote
-    actors = [start(folder, number, place) for number in range(record.num_parts)]
+        fallback_strategy=[{"label_selector": {}}],  # any node, where its own has gone
+    )(PartActor)
+    nodes = _nodes_with_cpus()
+    actors = [
+        part_actor.options(label_selector={"ray.io/node-id": nodes[number % len(nodes)]}).remote(
+            folder, number, place
+        )
+        for number in range(record.num_parts)
+    ]
     try:
         asked = [_Awaited(a.node.remote(), i, timeout_s) for i, a in enumerate(actors)]
-        nodes = _nodes_of(asked)
-        say(f"{record.num_parts} parts, each of an actor, on {len(set(nodes))} node(s)")
+        found = _nodes_of(asked)
+        say(f"{record.num_parts} parts, each of an actor, on {len(set(found))} node(s)")
         clients = (
             _PartClient(actor, number, timeout_s, folder, node)
-            for number, (actor, node) in enumerate(zip(actors, nodes, strict=True))
+            for number, (actor, node) in enumerate(zip(actors, found, strict=True))
         )
         yield PartitionedGraph(record, tuple(clients))
     finally:
