@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 import requests
 import torch
@@ -22,6 +23,8 @@ import yaml
 
 from raygnn.data.bundle_record import RECORD_NAME
 from raygnn.data.ingest.build_bundle import IngestOptions, ingest
+from raygnn.data.partition.build import Partitioning, partition
+from raygnn.data.partition.whole import open_partitioned
 from tests.integration.ray_head import RayHead, end, kill, num_sent
 from tests.linger import Linger
 from tests.rank_pool import RankPool
@@ -156,6 +159,37 @@ def test_a_node_that_dies_changes_nothing_of_the_result(head, nodes, ranks, grap
     expected = _plain_weights(ranks, 3, tmp_path / "plain", graph)
     for name, tensor in trained_weights(config).items():
         assert torch.equal(tensor, expected[name]), name
+
+
+def test_parts_are_on_all_nodes_and_outlive_one(head, nodes, ranks, graph, tmp_path):
+    marker, log, folder = tmp_path / "marker", tmp_path / "log", tmp_path / "ray"
+    marker.touch()
+    parts = tmp_path / "parts"
+    partition(graph, parts, Partitioning(2))
+    changes = {"data": {"mode": "partitioned", "uri": str(parts)}, "training__max_epochs": 10}
+    callbacks = [Linger.entry(marker, step_s=1)]
+    config = _config(folder, graph, 1, callbacks=callbacks, **changes)
+    both = [nodes.add(1), nodes.add(1)]
+    with _driver(head, config, log) as driver:
+        wait_until(lambda: _num_rows(folder) >= 2, driver, log.read_text)
+        assert "2 parts, each of an actor, on 2 node(s)" in log.read_text()
+        (idle,) = [node for node in both if not _has(node, "RayTrainWorker")]
+        assert _has(idle, "PartActor")
+        kill(idle.process)
+        marker.unlink()
+        assert driver.wait(timeout=400) == 0, log.read_text()
+    assert _starts(folder) == [1]
+    plain = _config(tmp_path / "plain", graph, 1, **changes)
+    ranks.run(run_rank, 1, plain, str(open_partitioned(parts).path))
+    expected = trained_weights(plain)
+    for name, tensor in trained_weights(config).items():
+        assert torch.equal(tensor, expected[name]), name
+
+
+def _has(node: Node, actor: str) -> bool:
+    """Whether a node runs an actor of this class."""
+    processes = psutil.Process(node.process.pid).children(recursive=True)
+    return any(actor in process.name() + " ".join(process.cmdline()) for process in processes)
 
 
 def _are_shown(head: RayHead) -> bool:
