@@ -405,10 +405,10 @@ def _parts_suffice(config: Config) -> Iterable[Problem]:
     if config.data.mode != "partitioned":
         return
     rule, in_memory = "data.mode is partitioned, and {}", "data.mode to in_memory"
-    if config.task.type not in _TASKS_OF_PARTS:
+    if config.task.type not in _TASKS_OF_SAMPLER:
         yield Problem(
             ("task", "type"),
-            rule.format(f"of tasks it trains {', '.join(_TASKS_OF_PARTS)}"),
+            rule.format(f"of tasks it trains {', '.join(_TASKS_OF_SAMPLER)}"),
             f"Set {in_memory}",
             id="partition-task",
         )
@@ -541,10 +541,10 @@ def _samples_suffice(config: Config) -> Iterable[Problem]:
     if config.data.mode != "presampled":
         return
     in_memory = "data.mode to in_memory"
-    if config.task.type not in _TASKS_OF_SAMPLES:
+    if config.task.type not in _TASKS_OF_SAMPLER:
         yield Problem(
             ("task", "type"),
-            f"data.mode is presampled, and of tasks it trains {', '.join(_TASKS_OF_SAMPLES)}",
+            f"data.mode is presampled, and of tasks it trains {', '.join(_TASKS_OF_SAMPLER)}",
             f"Set {in_memory}",
             id="samples-task",
         )
@@ -581,8 +581,7 @@ def _trials_have_workers(config: Config) -> Iterable[Problem]:
 #: Arguments of all tasks that say what the encoder reads; with `tasks` they are under `task`.
 INPUTS_OF_ENCODER = frozenset({"feature", "edge_feature", "edge_weight"})
 
-_TASKS_OF_PARTS = ("node_classification", "link_prediction", "edge_prediction")
-_TASKS_OF_SAMPLES = _TASKS_OF_PARTS
+_TASKS_OF_SAMPLER = ("node_classification", "link_prediction", "edge_prediction")
 
 _WORDS = {"min": "less", "max": "more"}
 
