@@ -69,9 +69,9 @@ _CASES = {
         "data: {mode: partitioned, uri: parts, undirected: true}",
         ("partition-written", "data.undirected=True"),
     ),
-    "edges of parts": (
-        "{data: {mode: partitioned, uri: parts}, task: edge_prediction}",
-        ("partition-task", "task.type='edge_prediction'"),
+    "views of parts": (
+        "{data: {mode: partitioned, uri: parts}, task: self_supervised}",
+        ("partition-task", "task.type='self_supervised'"),
     ),
     "parts against the edges": (
         "{data: {mode: partitioned, uri: parts}, sampling: {direction: out}}",
