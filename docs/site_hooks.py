@@ -1,13 +1,15 @@
 """What the site adds to the pages of `docs/`: pages beside it, and files that pages link to.
 
 A reader of the repository can open the tests, examples and configs that pages link to. A site has
-no repository beside it, so it takes a copy of each.
+no repository beside it, so it takes a copy of each. Each tutorial is there as a notebook too.
 """
 
 from __future__ import annotations
 
+import json
 import posixpath
 import re
+import runpy
 from pathlib import Path
 
 from mkdocs.config.defaults import MkDocsConfig
@@ -22,6 +24,8 @@ PAGES = {
     "CHANGELOG.md": "changelog.md",
     "benchmarks/README.md": "benchmarks.md",
 }
+TUTORIALS = "tutorials/"
+notebook = runpy.run_path(str(ROOT / "docs" / "notebooks.py"))["notebook"]
 _LINK = re.compile(r"(\]\()([^)#\s]+)((?:#[^)\s]*)?\))")
 
 
@@ -36,6 +40,9 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
             path = _in_repository(source, link)
             if path and path not in sources and not path.startswith("docs/"):
                 linked.add(path)
+        if page.startswith(TUTORIALS):
+            content = json.dumps(notebook(_to_html(text)), indent=1)
+            files.append(File.generated(config, _notebook_of(page), content=content))
         if source in PAGES:
             files.append(File.generated(config, page, content=_relink(text, source, page)))
     for path in sorted(linked):
@@ -45,9 +52,27 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, **_: object) -> str:
-    """Leads links out of `docs/` to the copies."""
+    """Leads links out of `docs/` to the copies, and from tutorials to their notebooks."""
     uri = page.file.src_uri
+    if uri.startswith(TUTORIALS):
+        title, _, text = markdown.partition("\n")
+        name = posixpath.basename(_notebook_of(uri))
+        markdown = f"{title}\n\n[This page as a notebook]({name})\n{text}"
     return markdown if uri in PAGES.values() else _relink(markdown, f"docs/{uri}", uri)
+
+
+def _notebook_of(page: str) -> str:
+    return page.removesuffix(".md") + ".ipynb"
+
+
+def _to_html(text: str) -> str:
+    """The text of a page with links to the built pages of the site."""
+
+    def built(match: re.Match[str]) -> str:
+        before, link, after = match.groups()
+        return before + (link if "://" in link else re.sub(r"\.md$", ".html", link)) + after
+
+    return _LINK.sub(built, text)
 
 
 def _relink(text: str, source: str, page: str) -> str:

@@ -131,7 +131,8 @@ class TrainedModel(nn.Module):
             data: the folder or URI of graph tables.
             nodes: rows by node type, in the columns of the graph's tables.
             edges: rows by edge type, `src__rel__dst`; their ends are known or new nodes.
-            exact, as_of: as of `open`.
+            exact: as of `open`.
+            as_of: as of `open`.
         Raises:
             ConfigError: the graph did not come from tables, or the model takes no new nodes.
             DataError: rows do not fit the graph's tables.

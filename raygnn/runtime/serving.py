@@ -22,7 +22,8 @@ from raygnn.errors import ConfigError, ResourceError
 APP = "raygnn"
 _MODEL = "Model"
 _MAX_BATCH_SIZE = 32
-_BATCH_WAIT_S = 0.002
+# A batch is what came while the one before was computed: waiting for more delays all of it.
+_BATCH_WAIT_S = 0.0
 # A replica that died is replaced within it; a graph that is opened anew is in the page cache.
 _ANSWERED_WITHIN_S = 120.0
 _RETRY_AFTER_S = 0.1
@@ -97,7 +98,7 @@ def start_serving(
     """
     _check_room(options)
     logging.getLogger("ray.serve").setLevel(logging.WARNING)
-    listening = _listen(options)
+    listening = listen(options)
     serve.start(proxy_location="Disabled", logging_config=_LOGGING)
     serve.delete(APP)
     model = serve.deployment(
@@ -142,14 +143,18 @@ def start_serving(
     return stop
 
 
-def _listen(options: ServeOptions) -> socket.socket:
+def listen(options: ServeOptions) -> socket.socket:
     """Takes the port, before anything is started.
 
     Raises:
         ResourceError: it is taken, or the address is not this machine's.
     """
     try:
-        return socket.create_server((options.host, options.port), backlog=2048)
+        listening = socket.create_server((options.host, options.port), backlog=2048)
+        # asyncio does so for sockets that it makes itself. Else the body of an answer waits up to
+        # 40 ms for the client to acknowledge its header.
+        listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return listening
     except OSError as error:
         raise ResourceError(
             f"--host={options.host} --port={options.port} is invalid: {error}. Set another one.",

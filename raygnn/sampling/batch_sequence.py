@@ -131,7 +131,8 @@ class BatchSequence(ABC, Generic[BatchT]):
         stop = self.num_batches if stop is None else min(stop, self.num_batches)
         first = start + (self.rank - start) % self.world_size
         indices = range(first, stop, self.world_size)
-        num_threads, in_turns = self._threads()
+        # A single batch has nothing to overlap with: starting a thread takes longer than it saves.
+        num_threads, in_turns = self._threads() if len(indices) > 1 else (0, False)
         ahead_a_thread = 2 if in_turns or self._copies is not None else 1
         num_ahead = self.prefetch_batches or ahead_a_thread * num_threads
         make = partial(self._make_on_device, epoch)

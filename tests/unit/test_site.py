@@ -36,3 +36,40 @@ def hooks() -> ModuleType:
 )
 def test_links_lead_to_what_the_site_has(hooks, source, page, link, shown):
     assert hooks._relink(f"see [this]({link}).", source, page) == f"see [this]({shown})."
+
+
+def test_a_notebook_links_to_the_pages_of_the_site(hooks):
+    text = "[a](../serving.md#latency), [b](own-task.md), [c](https://example.org/a.md)"
+    shown = "[a](../serving.html#latency), [b](own-task.html), [c](https://example.org/a.md)"
+    assert hooks._to_html(text) == shown
+
+
+def test_blocks_of_a_tutorial_become_cells(hooks):
+    page = """# Title
+
+Text.
+
+```yaml title="a.yaml"
+key: 1
+```
+
+```bash
+ls
+```
+
+```python
+1 + 1
+```
+
+```console
+not run
+```
+"""
+    cells = hooks.notebook(page)["cells"]
+    assert [(cell["cell_type"], cell["source"]) for cell in cells] == [
+        ("markdown", "# Title\n\nText."),
+        ("code", "%%writefile a.yaml\nkey: 1"),
+        ("code", "%%bash\nls"),
+        ("code", "1 + 1"),
+        ("markdown", "```console\nnot run\n```"),
+    ]

@@ -231,6 +231,16 @@ def test_a_failure_before_writing_is_noticed_before_converting(
     assert run("npz graph.npz --out g") == DataError.exit_status
 
 
+def test_generators_go_by_the_names_of_configs_too(folder: Path) -> None:
+    for name in ("planted-partition", "planted_partition"):
+        assert run(f"synthetic {name} --num-nodes 50 --out {name}") == 0
+    tables = [
+        pq.read_table(next(Path(n).rglob("nodes/*/*.parquet")))
+        for n in ("planted-partition", "planted_partition")
+    ]
+    assert tables[0].equals(tables[1])
+
+
 def documented_commands() -> list[str]:
     text = DOCS.read_text().replace("\\\n", " ")
     lines = [line.strip() for line in text.splitlines()]
