@@ -5,21 +5,27 @@ from __future__ import annotations
 import copy
 import io
 import json
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch_geometric.nn import MLP
+from torch_geometric.nn.module_dict import ModuleDict
 
+from raygnn.data.edge_types import edge_type_name
 from raygnn.data.standardization import ColumnScale
 from raygnn.errors import ConfigError, RunError
 from raygnn.loops.model_spec import ModelSpec
 from raygnn.loops.tasks.labels.output import LabelOutput
 from raygnn.losses.seed_losses import in_units
+from raygnn.models.graph_encoder import GraphEncoder
+from raygnn.models.hetero import Hetero, HeteroLayer
 from raygnn.models.to_pyg import to_pyg
 
 #: The file in a program that says what it takes and gives.
 NOTE = "raygnn.json"
+_PYG = "torch_geometric."
 _TOLERANCE = 1e-5  # of program and model, relative to the largest output
 
 
@@ -73,6 +79,84 @@ class PlainModel(nn.Module):
         return out if self._target is None else in_units(out, self._target).float()
 
 
+class PlainHetero(nn.Module):
+    """From tensors of a graph of several types to outputs for all nodes of what is predicted.
+
+    Args:
+        encoder: with a `Hetero` as its module.
+        head: from embeddings to outputs.
+        ends: the node types whose rows are given.
+        features: by node type, how its features are standardised.
+        target: the scale of a regression's outputs; None leaves them as they are.
+    """
+
+    def __init__(
+        self,
+        encoder: GraphEncoder,
+        head: nn.Module,
+        ends: Collection[str],
+        features: Mapping[str, ColumnScale],
+        target: ColumnScale | None,
+    ) -> None:
+        super().__init__()
+        self.encoder, self.head = encoder, head
+        self._ends, self._target = list(ends), target
+        self._affines = {
+            name: tuple(torch.from_numpy(part) for part in scale.affine())
+            for name, scale in features.items()
+        }
+
+    def forward(self, x: dict[str, Tensor], edge_index: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Gives a row for each node, by node type.
+
+        Args:
+            x: by node type, float32 [num_nodes, width], features as the tables and their transforms
+                give them.
+            edge_index: by edge type, `src__rel__dst`, int64 [2, num_edges], from row 0 to row 1.
+        Returns:
+            By node type, float32 [num_nodes, num_outputs]; see `PlainModel`.
+        """
+        module = self.encoder.module
+        assert isinstance(module, Hetero)
+        projections = module.inputs.projections
+        rows = {name: projections[name](self._embedded(name, x[name])) for name in x}
+        outputs = [rows]
+        for layer, norms, activation in zip(
+            module.layers, module.norms, module.activations, strict=True
+        ):
+            assert isinstance(layer, HeteroLayer)
+            assert isinstance(norms, ModuleDict)
+            made = _layer_rows(layer, rows, edge_index)
+            rows = {name: activation(norms[name](value)) for name, value in made.items()}
+            outputs.append(rows)
+        found = module.readout([{name: r[name] for name in self._ends} for r in outputs])
+        out = {name: self.head(value) for name, value in found.items()}
+        if self._target is None:
+            return out
+        return {name: in_units(value, self._target).float() for name, value in out.items()}
+
+    def _embedded(self, name: str, x: Tensor) -> Any:
+        if name in self._affines:
+            shift, factor, offset = self._affines[name]
+            x = (x - shift) * factor + offset
+        return self.encoder.embed(name, x)
+
+
+def _layer_rows(
+    layer: HeteroLayer, x: Mapping[str, Tensor], edge_index: Mapping[str, Tensor]
+) -> dict[str, Tensor]:
+    """What a layer gives of the whole graph, by PyG's own convolutions."""
+    out = {name: layer.lin_self[name](rows) for name, rows in x.items()}
+    for edge_type in layer.edge_types:
+        source, _, target = edge_type
+        conv: Any = layer.convs[edge_type]
+        pygs = next(kind for kind in type(conv).__mro__ if kind.__module__.startswith(_PYG))
+        ends = edge_index[edge_type_name(edge_type)]
+        messages = pygs.forward(conv, (x[source], x[target]), ends)
+        out[target] = out[target] + messages / layer.num_into[target]
+    return out
+
+
 def export_program(model: nn.Module, spec: ModelSpec, name: str) -> bytes:
     """The file of a program for graphs of any size, as `torch.export.load` reads it.
 
@@ -84,42 +168,103 @@ def export_program(model: nn.Module, spec: ModelSpec, name: str) -> bytes:
             module of this kind.
         RunError: the program gives other values than the model.
     """
-    node_type, *more = spec.node_types
-    if more or len(spec.edge_types) > 1 or spec.embedded_types or spec.edge_inputs:
+    encoder: Any = model.encoder
+    is_hetero = isinstance(encoder.module, Hetero)
+    is_one_type = len(spec.node_types) == 1 and len(spec.edge_types) <= 1
+    if not (is_hetero or is_one_type) or spec.embedded_types or spec.edge_inputs:
         raise ConfigError(
-            f"model.type={name!r} is invalid for export: a program takes the features of one node "
-            "type and the ends of one edge type, and the model reads several types, learned rows "
-            "of nodes or columns of edges. Use predict and embed, or raygnn.serve.",
+            f"model.type={name!r} is invalid for export: a program takes the features of nodes and "
+            "the ends of edges, of several types by the encoder Hetero. This model reads learned "
+            "rows of nodes or columns of edges, or is another one of several types. Use predict "
+            "and embed, or raygnn.serve.",
             id="model-export-inputs",
         )
+    plain = _plain_hetero(model, spec) if is_hetero else _plain(model, spec, name)
+    plain = plain.float().cpu().eval()
+    draw = _random_types if is_hetero else _random_graph
+    sizes: Any = {
+        "x": {0: torch.export.Dim("num_nodes")},
+        "edge_index": {1: torch.export.Dim("edges")},
+    }
+    if is_hetero:
+        sizes = {
+            "x": {t: {0: torch.export.Dim(f"nodes_{i}")} for i, t in enumerate(spec.node_types)},
+            "edge_index": {
+                edge_type_name(t): {1: torch.export.Dim(f"edges_{i}")}
+                for i, t in enumerate(spec.edge_types)
+            },
+        }
+    with torch.no_grad():
+        program = torch.export.export(plain, draw(spec, 12, 40), dynamic_shapes=sizes)
+        other = draw(spec, 31, 3)
+        _check_equal(program.module()(*other), plain(*other))
+    file = io.BytesIO()
+    torch.export.save(program, file, extra_files={NOTE: _note(spec, is_hetero)})
+    return file.getvalue()
+
+
+def _plain(model: nn.Module, spec: ModelSpec, name: str) -> nn.Module:
     encoder: Any = model.encoder
-    head = copy.deepcopy(getattr(model, "head", nn.Identity()))
-    scale = spec.standardization.get(node_type, {}).get(spec.feature)
+    (node_type,) = spec.node_types
     interaction = nn.Identity()
     if node_type in encoder.interactions:
         interaction = copy.deepcopy(encoder.interactions[node_type])
     module = to_pyg(encoder, name, after_interactions=True)
-    target = getattr(spec.output, "scale", None)
-    made = PlainModel(interaction, module, head, scale, target)
-    plain = made.float().cpu().eval()
-    width = spec.widths[node_type]
-    sizes = {"x": {0: torch.export.Dim("num_nodes")}, "edge_index": {1: torch.export.Dim("edges")}}
-    with torch.no_grad():
-        program = torch.export.export(plain, _random_graph(width, 12, 40), dynamic_shapes=sizes)
-        other = _random_graph(width, 31, 0)
-        _check_equal(program.module()(*other), plain(*other))
-    file = io.BytesIO()
-    torch.export.save(program, file, extra_files={NOTE: _note(spec, width)})
-    return file.getvalue()
+    scale = spec.standardization.get(node_type, {}).get(spec.feature)
+    return PlainModel(interaction, module, _head(model), scale, _target_scale(spec))
 
 
-def _random_graph(width: int, num_nodes: int, num_edges: int) -> tuple[Tensor, Tensor]:
+def _plain_hetero(model: nn.Module, spec: ModelSpec) -> nn.Module:
+    scales = {
+        name: columns[spec.feature]
+        for name, columns in spec.standardization.items()
+        if name in spec.node_types and spec.feature in columns
+    }
+    encoder: Any = copy.deepcopy(model.encoder)
+    ends = dict.fromkeys(spec.output.ends)
+    return PlainHetero(encoder, _head(model), ends, scales, _target_scale(spec))
+
+
+def _head(model: nn.Module) -> nn.Module:
+    return copy.deepcopy(getattr(model, "head", nn.Identity()))
+
+
+def _target_scale(spec: ModelSpec) -> ColumnScale | None:
+    return getattr(spec.output, "scale", None)
+
+
+def _random_graph(spec: ModelSpec, num_nodes: int, num_edges: int) -> tuple[Tensor, Tensor]:
     draw = torch.Generator().manual_seed(num_nodes)
+    (width,) = spec.widths.values()
     x = torch.randn(num_nodes, width, generator=draw)
     return x, torch.randint(num_nodes, (2, num_edges), generator=draw)
 
 
-def _check_equal(found: Tensor, expected: Tensor) -> None:
+def _random_types(
+    spec: ModelSpec, num_nodes: int, num_edges: int
+) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """Of each type another number of nodes and edges; categories are rare ones."""
+    draw = torch.Generator().manual_seed(num_nodes)
+    sizes = {name: num_nodes + i for i, name in enumerate(spec.node_types)}
+    x = {n: torch.randn(size, spec.widths[n], generator=draw) for n, size in sizes.items()}
+    for name, rows in x.items():
+        fitted = spec.transforms.get(name, {}).get(spec.feature)
+        rows[:, list(fitted.num_codes) if fitted else []] = 0
+    edges = {}
+    for i, (source, relation, target) in enumerate(spec.edge_types):
+        ends = [
+            torch.randint(sizes[name], (num_edges + i,), generator=draw)
+            for name in (source, target)
+        ]
+        edges[edge_type_name((source, relation, target))] = torch.stack(ends)
+    return x, edges
+
+
+def _check_equal(found: Any, expected: Any) -> None:
+    if isinstance(expected, Mapping):
+        for name, rows in expected.items():
+            _check_equal(found[name], rows)
+        return
     distance = float((found - expected).abs().max())
     if not distance <= _TOLERANCE * max(1.0, float(expected.abs().max())):
         raise RunError(
@@ -129,14 +274,24 @@ def _check_equal(found: Tensor, expected: Tensor) -> None:
         )
 
 
-def _note(spec: ModelSpec, width: int) -> str:
+def _note(spec: ModelSpec, is_hetero: bool) -> str:
     """What a program takes and gives, as JSON."""
-    (node_type,), output = spec.node_types, spec.output
+    output = spec.output
     gives: dict[str, Any] = {"output": "embeddings"}
     if isinstance(output, LabelOutput):
         is_regression = output.problem == "regression"
         gives = {"output": "values" if is_regression else "logits", "label": output.label}
         if not is_regression:
             gives["classes"] = output.shown_classes
-    takes = {"node_type": node_type, "feature": spec.feature, "width": width}
+    takes: dict[str, Any] = {"feature": spec.feature}
+    if is_hetero:
+        edge_types = [edge_type_name(edge_type) for edge_type in spec.edge_types]
+        takes |= {
+            "widths": spec.widths,
+            "edge_types": edge_types,
+            "gives": list(dict.fromkeys(output.ends)),
+        }
+    else:
+        ((node_type, width),) = spec.widths.items()
+        takes |= {"node_type": node_type, "width": width}
     return json.dumps({**takes, **gives})

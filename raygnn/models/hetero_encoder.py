@@ -270,7 +270,7 @@ class HeteroEncoder(nn.Module, ABC):
         return out
 
     def _head(self, name: str, rows: list[Tensor]) -> Tensor:
-        if not len(rows[-1]):
+        if rows[-1].shape[0] == 0:  # not len(), which torch.export takes for a constant
             return rows[-1].new_zeros(0, self.out_channels)
         x = rows[-1] if self.jump is None else self.jump(rows[1:])
         x = self.heads[name](x)

@@ -38,6 +38,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     monkeypatch.setenv("PYTHONPATH", f"{ROOT}:{tmp_path}")
     monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:{os.environ['PATH']}")
     monkeypatch.setenv("RAYGNN_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setenv("RAY_ADDRESS", "local")  # not a cluster that happens to run here
     monkeypatch.setenv("MPLBACKEND", "module://matplotlib_inline.backend_inline")
     monkeypatch.chdir(tmp_path)
 

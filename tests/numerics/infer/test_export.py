@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from torch_geometric.data import Data
+from torch_geometric.data import Data, HeteroData
 
 import raygnn
 import raygnn.train
@@ -97,6 +97,83 @@ def test_values_are_in_the_unit_of_the_target(tmp_path):
     expected = model.predict(other)["prediction"]
     np.testing.assert_allclose(found.detach().numpy().reshape(-1), expected, rtol=1e-5)
     assert expected.min() > 5_000
+
+
+def shop(seed: int, num_users: int, num_items: int) -> HeteroData:
+    draw = torch.Generator().manual_seed(seed)
+    data = HeteroData()
+    for name, count, width in (("user", num_users, 4), ("item", num_items, 3)):
+        data[name].x = 50 * torch.randn(count, width, generator=draw) + 10
+    data["user"].y = torch.randint(3, (num_users,), generator=draw)
+    for edge_type, ends in (
+        (("user", "buys", "item"), (num_users, num_items)),
+        (("user", "knows", "user"), (num_users, num_users)),
+    ):
+        pairs = [torch.randint(count, (5 * num_users,), generator=draw) for count in ends]
+        data[edge_type].edge_index = torch.unique(torch.stack(pairs), dim=1)
+    return data
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        {},
+        {"conv": "GAT", "num_heads": 2, "norm": "layer", "aggr": "mean"},
+        {"conv": "GATv2", "num_heads": 2, "jump": "cat"},
+        {"conv": "GIN", "norm": "batch"},
+        {"conv": "Transformer", "num_heads": 2, "normalize_output": True},
+    ],
+)
+def test_programs_of_several_types_give_what_models_do(tmp_path, args):
+    config = small_config(
+        tmp_path,
+        scaling__num_workers=0,
+        metrics=[],
+        data__splits={"type": "hash"},
+        data__reverse_edges=True,
+        task={"type": "node_classification", "args": {"target": "user"}},
+        model={"type": "Hetero", "args": {"hidden_channels": 8, "out_channels": 6, **args}},
+    )
+    model = raygnn.train.fit(config, data=shop(0, 60, 40)).model
+    model.export(tmp_path / "model.pt2")
+    files = {"raygnn.json": ""}
+    program = torch.export.load(tmp_path / "model.pt2", extra_files=files).module()
+    note = json.loads(files["raygnn.json"])
+    assert note["widths"] == {"user": 4, "item": 3}
+    assert note["gives"] == ["user"]
+    for seed, sizes in enumerate(((35, 20), (12, 30)), 1):
+        other = shop(seed, *sizes)
+        opened = model.open(other)
+        graph = opened.to_pyg()
+        edges = {"__".join(t): graph[t].edge_index for t in graph.edge_types}
+        assert set(edges) == set(note["edge_types"])
+        found = program({name: other[name].x for name in ("user", "item")}, edges)["user"]
+        expected = opened.predict(what="probabilities")["probability"]
+        np.testing.assert_allclose(found.softmax(1).detach().numpy(), expected, atol=1e-5)
+
+
+def test_a_program_of_links_gives_the_rows_of_both_ends(tmp_path):
+    config = small_config(
+        tmp_path,
+        scaling__num_workers=0,
+        metrics=[],
+        data__splits={"type": "hash"},
+        data__reverse_edges=True,
+        task={"type": "link_prediction", "args": {"edge_type": "user__buys__item"}},
+        model={"type": "Hetero", "args": {"hidden_channels": 8}},
+    )
+    graph = shop(0, 60, 40)
+    model = raygnn.train.fit(config, data=graph).model
+    model.export(tmp_path / "model.pt2")
+    program = torch.export.load(tmp_path / "model.pt2").module()
+    opened = model.open(graph)
+    data = opened.to_pyg()
+    edges = {"__".join(t): data[t].edge_index for t in data.edge_types}
+    found = program({name: graph[name].x for name in ("user", "item")}, edges)
+    assert set(found) == {"user", "item"}
+    for name, rows in found.items():
+        expected = opened.embed(node_type=name).to_torch()["embedding"]
+        torch.testing.assert_close(rows.detach(), expected, atol=1e-5, rtol=1e-5)
 
 
 def test_what_a_program_cannot_take_is_refused(link_model, tmp_path):
