@@ -150,7 +150,7 @@ def _layer_rows(
     for edge_type in layer.edge_types:
         source, _, target = edge_type
         conv: Any = layer.convs[edge_type]
-        pygs = next(kind for kind in type(conv).__mro__ if kind.__module__.startswith(_PYG))
+        pygs: Any = next(kind for kind in type(conv).__mro__ if kind.__module__.startswith(_PYG))
         ends = edge_index[edge_type_name(edge_type)]
         messages = pygs.forward(conv, (x[source], x[target]), ends)
         out[target] = out[target] + messages / layer.num_into[target]
