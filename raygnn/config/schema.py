@@ -496,7 +496,7 @@ def _tasks_fit(config: Config) -> Iterable[Problem]:
 
 def _task_fits(config: Config, name: str, entry: TaskEntry) -> Iterable[Problem]:
     own = [other for other in SLOTS["task"].names if other != SEVERAL_TASKS]
-    if entry.type not in own:
+    if entry.type == SEVERAL_TASKS or "." in entry.type:  # another name is of no component
         yield Problem(
             ("tasks", name, "type"),
             "tasks of one encoder are those of raygnn",
