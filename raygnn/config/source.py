@@ -318,7 +318,8 @@ def _parent(override: Override, root: dict[str, Any], defaults: Mapping[str, Any
         if isinstance(node, list) and (not isinstance(key, int) or key >= len(node)):
             raise _bad_index(here, len(node))
         child = node[key] if isinstance(node, list) else node.get(key)
-        if isinstance(child, str) and follows in _COMPONENT_KEYS and _is_component(here):
+        is_named = follows in _COMPONENT_KEYS and _is_component(here)
+        if isinstance(child, str) and (is_named or _is_task(here)):
             child = {"type": child}
         if child is None:
             if override.deletes:
@@ -345,6 +346,11 @@ def _nothing_to_delete(key: object, parent: Any) -> _MisfitError:
 
 def _is_component(path: KeyPath) -> bool:
     return path[0] in {slot.path for slot in SLOTS.values()}
+
+
+def _is_task(path: KeyPath) -> bool:
+    """Whether a place is one of several tasks."""
+    return path[0] == "tasks" and len(path) == 2
 
 
 def _bad_index(path: KeyPath, length: int) -> _MisfitError:

@@ -68,3 +68,15 @@ def test_the_page_adds_a_task(tmp_path):
     degrees = np.bincount(edges.table.column(edges.target).to_numpy(), minlength=500)
     assert np.corrcoef(predicted, degrees)[0, 1] > 0.95
     assert np.abs(predicted - degrees).mean() < 1
+
+    several = yaml.safe_load(config)
+    del several["task"]
+    several["tasks"] = {"degree": "node_degree", "group": "node_classification"}
+    (tmp_path / "several.yaml").write_text(yaml.safe_dump(several))
+    run = ("--run.name", "several", *run[2:])
+    _run(tmp_path, "raygnn.train", "several.yaml", *run)
+    metrics = json.loads((tmp_path / "runs" / "several" / "metrics.json").read_text())
+    assert metrics["test/degree/r2"] > 0.9
+    given = ("--out", "two", "--task", "degree", "--data.uri", graph)
+    _run(tmp_path, "raygnn.infer", "runs/several", *given)
+    assert "prediction" in pq.read_table(tmp_path / "two" / "node").column_names

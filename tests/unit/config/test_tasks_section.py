@@ -69,6 +69,14 @@ def test_a_saved_config_loads_again():
     assert load_config(loaded.saved_yaml()).config == loaded.config
 
 
+def test_a_task_that_is_a_name_alone_takes_overrides():
+    given = {"tasks": {"topic": "node_classification", "cites": "link_prediction"}}
+    overrides = ["--tasks.cites.weight", "0", "--tasks.topic.args.target", "paper"]
+    tasks = load_config(given, overrides).config.tasks
+    assert (tasks["cites"].type, tasks["cites"].weight) == ("link_prediction", 0)
+    assert tasks["topic"].args == {"target": "paper"}
+
+
 def _with(name: str, **changes: Any) -> dict[str, Any]:
     return {**TASKS, name: {**TASKS[name], **changes}}
 
@@ -99,6 +107,11 @@ def _with(name: str, **changes: Any) -> dict[str, Any]:
         ),
         ("partition-task", {"data": {"mode": "partitioned", "uri": "parts"}}, ()),
         ("config-range", {"tasks": _with("topic", weight=-1.0)}, (-1.0,)),
+        (
+            "component-unknown",
+            {"tasks": {"cites": "link"}},
+            ("tasks.cites.type", "link_prediction"),
+        ),
         ("component-unknown", {"tasks": _with("cites", losses=[{"type": "mrgin"}])}, ("margin",)),
     ],
 )
