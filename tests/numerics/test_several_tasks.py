@@ -26,7 +26,13 @@ from raygnn.loops.task import TaskEnvironment
 from raygnn.loops.tasks.encoder_task import EncoderTask
 from tests.errors import raises
 from tests.several_tasks import social_films, without_held_out
-from tests.small_runs import check_resumed_bits, run_rank, small_config, trained_weights
+from tests.small_runs import (
+    check_resumed_bits,
+    run_rank,
+    run_rank_in_small_buckets,
+    small_config,
+    trained_weights,
+)
 
 FOLLOWS, RATES = "user__follows__user", "user__rates__film"
 TASKS: dict[str, Any] = {
@@ -122,6 +128,25 @@ def test_metrics_of_one_model_are_equal_bits_for_any_number_of_workers(
 def test_resumed_and_straight_end_with_the_same_bits(ranks, graph, bundle_path, tmp_path):
     config = partial(_config, graph=graph, world_size=2)
     check_resumed_bits(ranks, config, tmp_path, bundle_path)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        pytest.param({"scaling__gradients": "ddp"}, id="in buckets"),
+        pytest.param({"scaling__shard": "full"}, id="sharded"),
+        pytest.param({"training__eval": "exact"}, id="exact evaluation"),
+    ],
+)
+def test_two_workers_train_one_model_in_any_way(ranks, graph, bundle_path, tmp_path, changes):
+    weights = []
+    for folder, size, own in ((tmp_path / "1", 1, {}), (tmp_path / "2", 2, changes)):
+        settings = {"training__global_batch_size": 32, "training__max_epochs": 1, **own}
+        config = _config(folder, graph, size, **settings)
+        ranks.run(run_rank_in_small_buckets, size, config, bundle_path)
+        weights.append(trained_weights(config))
+    for name, tensor in weights[0].items():
+        torch.testing.assert_close(weights[1][name], tensor, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("name", list(TASKS))
