@@ -50,7 +50,8 @@ def presample(
         config: path or URI of the training's YAML file, or the config as a mapping.
         out: folder or URI to fill; `data.samples` of the training.
         overrides: as on the command line.
-        num_epochs: of training; None is those of the config, 10 at most.
+        num_epochs: of training; None is those of the config, at most 10 or, of small epochs, as
+            many as have 2,000 batches.
         data: a PyG `Data` or `HeteroData`, instead of the config's `data` source.
         allow_modules: modules of yours, or of libraries, whose classes the config may name.
     Returns:
@@ -109,7 +110,8 @@ def build_parser() -> argparse.ArgumentParser:
         "--epochs",
         type=int,
         metavar="N",
-        help="epochs of training to sample; default: those of the config, 10 at most",
+        help="epochs of training to sample; default: those of the config, at most 10 or, of small "
+        "epochs, as many as have 2,000 batches",
     )
     return parser
 

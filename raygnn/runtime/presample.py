@@ -15,7 +15,8 @@ from typing import Any
 from raygnn.config import LoadedConfig
 from raygnn.console import count, say, show_duration
 from raygnn.data.filesystem import absolute, exists, files_below, is_remote, join, redact
-from raygnn.errors import ResourceError
+from raygnn.data.partition.record import RECORD_NAME as PARTITION_NAME
+from raygnn.errors import DataError, ResourceError
 from raygnn.runtime.connection import connect
 from raygnn.runtime.data_checks import find_spec
 from raygnn.runtime.data_source import check_source
@@ -39,7 +40,9 @@ from raygnn.sampling.presampled.record import (
 from raygnn.sampling.presampled.stored_samples import StoredSamples
 from raygnn.sampling.presampled.writing import row_bytes, rows_per_file, write_file
 
-_MOST_EPOCHS = 10  # of training, unless the command says how many
+#: Of training, unless the command says how many epochs: what more variety does not change, and
+#: what small epochs, as of one batch of all anchors, need.
+_MOST_EPOCHS, _MOST_BATCHES = 10, 2_000
 _SAY_EVERY_S = 5.0
 
 #: Files and their bytes, as they are written.
@@ -54,16 +57,18 @@ def presample(
     Files that are there already are kept: what was interrupted resumes, and a set grows by epochs.
 
     Args:
-        num_epochs: of training; None is those of the config, 10 at most.
+        num_epochs: of training; None is those of the config, at most 10 or, of small epochs, as
+            many as have 2,000 batches.
         data: a PyG `Data` or `HeteroData` in place of the config's source.
     Raises:
-        DataError: the folder has neighborhoods of another graph or config, or a node does not see
-            it.
+        DataError: the graph is a partitioned one; or the folder has neighborhoods of another graph
+            or config, or a node does not see it.
         ResourceError: they do not fit on the disk.
     """
     config = loaded.config
     assert config.data.samples is not None
     check_source(loaded, data)
+    _check_tables(config.data.uri)
     on_ray = config.scaling.max_workers > 0
     if on_ray:
         connect(loaded.check_arguments)
@@ -73,7 +78,8 @@ def presample(
     spec = find_spec(loaded, bundle)
     loaders = sampled_loaders(loaded, bundle, spec)
     if num_epochs is None:
-        num_epochs = min(config.training.max_epochs or _MOST_EPOCHS, _MOST_EPOCHS)
+        most = max(_MOST_EPOCHS, _MOST_BATCHES // loaders["train"].num_batches)
+        num_epochs = min(config.training.max_epochs or most, most)
     bytes_of_row = {name: row_bytes(loader) for name, loader in loaders.items()}
     rows = {name: rows_per_file(size) for name, size in bytes_of_row.items()}
     uri = absolute(config.data.samples)
@@ -99,6 +105,16 @@ def presample(
         f"{sum(record.file_sizes.values()) / 1e6:,.1f} MB: {redact(uri)}"
     )
     return record
+
+
+def _check_tables(uri: str | None) -> None:
+    if uri is not None and exists(join(uri, PARTITION_NAME)):
+        raise DataError(
+            f"data.uri={redact(uri)!r} is invalid: it is a partitioned graph, and presampling "
+            "draws from a graph in memory. Set it to the tables of the graph, or train with "
+            "data.mode: partitioned.",
+            id="presample-parts",
+        )
 
 
 def _resumed(uri: str, wanted: SamplePlan, loaders: Loaders) -> tuple[SamplePlan, dict[str, int]]:
@@ -148,8 +164,8 @@ def _check_room(uri: str, num_bytes: int, num_whole: int) -> None:
     free = shutil.disk_usage(folder).free
     if num_bytes > free:
         raise ResourceError(
-            f"--out={uri!r} is invalid: the neighborhoods take about {num_bytes / 1e9:,.1f} GB, "
-            f"and {free / 1e9:,.1f} GB are free there. Set another folder, or fewer --epochs.",
+            f"--out={uri!r} is invalid: the neighborhoods take about {num_bytes / 1e6:,.1f} MB, "
+            f"and {free / 1e6:,.1f} MB are free there. Set another folder, or fewer --epochs.",
             id="presample-disk",
         )
 

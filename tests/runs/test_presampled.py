@@ -20,7 +20,7 @@ from raygnn.sampling.presampled.record import RECORD_NAME
 from raygnn.sampling.presampled.writing import write_file
 from tests.errors import raises
 from tests.faults.outcome import assert_equal_outcomes
-from tests.partitioned_runs import LINKS
+from tests.partitioned_runs import LINKS, planted_parts
 from tests.small_runs import small_config
 
 
@@ -117,9 +117,10 @@ def test_a_set_of_other_versions_is_refused(tmp_path: Path, planted: str, sample
         (samples / RECORD_NAME).write_text(text.replace(f'"{key}": 1', f'"{key}": 7'))
         with raises("samples-version", samples, 7, 1):
             _train(tmp_path, planted, samples)
-    (samples / RECORD_NAME).write_text(text[:-10])
-    with raises("samples-record-damaged", RECORD_NAME):
-        _train(tmp_path, planted, samples)
+    for damaged in (text[:-10], text.replace("file_sizes", "x"), text.replace("layout", "x")):
+        (samples / RECORD_NAME).write_text(damaged)
+        with raises("samples-record-damaged", RECORD_NAME):
+            _train(tmp_path, planted, samples)
 
 
 def test_a_set_that_is_not_whole_is_refused(tmp_path: Path, planted: str, samples: Path) -> None:
@@ -194,6 +195,12 @@ def test_an_interrupted_presample_resumes_and_a_set_grows(
             assert (tmp_path / "samples" / name).read_bytes() == path.read_bytes(), name
 
 
+def test_a_partitioned_graph_is_refused(tmp_path: Path) -> None:
+    parts = planted_parts(tmp_path, 2)
+    with raises("presample-parts", parts):
+        presample(_config(tmp_path, str(parts)), tmp_path / "samples")
+
+
 def test_it_says_how_far_it_is_and_what_it_needs(
     tmp_path: Path,
     planted: str,
@@ -209,3 +216,20 @@ def test_it_says_how_far_it_is_and_what_it_needs(
     monkeypatch.setattr(shutil, "disk_usage", lambda folder: SimpleNamespace(free=10))
     with raises("presample-disk", tmp_path / "full"):
         presample(config, tmp_path / "full", num_epochs=2)
+
+
+def test_epochs_are_those_of_the_config_and_fewer_of_long_ones(
+    tmp_path: Path, planted: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stored(max_epochs: int | None, num_epochs: int | None = None) -> int:
+        limits = {"max_epochs": max_epochs, "max_steps": 1}
+        config = _config(tmp_path, planted, training=limits)
+        out = tmp_path / f"{max_epochs}-{num_epochs}"
+        return presample(config, out, num_epochs=num_epochs).plan.splits["train"].num_epochs
+
+    assert (stored(2), stored(2, 1), stored(1, 3)) == (2, 1, 3)
+    monkeypatch.setattr(runtime, "_MOST_BATCHES", 36)  # of 12 batches an epoch
+    monkeypatch.setattr(runtime, "_MOST_EPOCHS", 2)
+    assert (stored(50), stored(None)) == (3, 3)
+    monkeypatch.setattr(runtime, "_MOST_BATCHES", 1)
+    assert stored(51) == 2

@@ -119,7 +119,11 @@ class SampleRecord:
                 id="samples-interrupted" if begun else "samples-missing",
             )
         content = _read(uri, RECORD_NAME)
-        return cls(_plan(content, uri), dict(content["file_sizes"]))
+        plan = _plan(content, uri)
+        try:
+            return cls(plan, dict(content["file_sizes"]))
+        except (KeyError, TypeError, ValueError) as error:
+            raise _damaged(uri, RECORD_NAME, error) from error
 
     def check_files(self, uri: str) -> None:
         """Checks that all files are there with their sizes.
