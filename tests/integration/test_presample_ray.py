@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import pickle
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
+import numpy as np
 import pytest
 
 import raygnn.train
@@ -62,3 +66,18 @@ def test_a_folder_that_a_node_does_not_see_is_refused(
     with raises("presample-not-shared", tmp_path / "samples"):
         presample(config, tmp_path / "samples", num_epochs=1)
     assert not presample_on_ray._opened
+
+
+def test_what_a_task_raises_names_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*given: object) -> int:
+        raise ZeroDivisionError("of a task")
+
+    monkeypatch.setattr(presample_on_ray, "write_file", broken)
+    monkeypatch.setattr(presample_on_ray, "_loaders", lambda job: {})
+    file = {"name": "train/x.parquet", "split": "train", "epoch": 0, "first": 0, "last": 1}
+    rows = {name: np.array([value]) for name, value in file.items()}
+    job = SimpleNamespace(uri=str(tmp_path), plan=None)
+    done = presample_on_ray._write_files(rows, cast(Any, job))
+    error = presample_on_ray._failure(pickle.loads(done["error"][0]), done["name"][0])
+    with raises("presample-failed", "train/x.parquet", "ZeroDivisionError"):
+        raise error

@@ -22,6 +22,7 @@ from raygnn.presample import presample
 from raygnn.runtime.data_source import open_bundle
 from raygnn.sampling.neighbor_sampler import NeighborSampler
 from raygnn.sampling.presampled.stored_samples import StoredSamples
+from tests.errors import raises
 from tests.partitioned_graphs import assert_same, friends, shop
 from tests.partitioned_runs import LINKS
 from tests.rank_pool import RankPool
@@ -219,3 +220,23 @@ def test_a_set_in_a_store_of_objects(tables: dict[str, str], tmp_path: Path) -> 
     started = {thread.name for thread in threading.enumerate()} - threads
     assert len(started) > 1  # several wait for the store at a time
     stored.close()
+
+
+def test_a_row_of_another_request_or_place_is_refused_when_it_is_read(
+    tables: dict[str, str], tmp_path: Path
+) -> None:
+    config, samples = _config(tmp_path, tables["planted"]), tmp_path / "samples"
+    presample(config, samples, num_epochs=2)
+    other = {**config, "sampling": {"fanouts": [4, 3], "replace": True}}
+    with raises("samples-requests", samples, "train"):
+        _loaders(other, str(samples))["train"].make(0, 0)
+    first, second = (samples / f"train/epoch-0000{epoch}/000000000.parquet" for epoch in (0, 1))
+    second.rename(first)
+    loader = _loaders(config, str(samples))["train"]
+    with raises("samples-damaged", "train/epoch-00000/000000000.parquet", "train"):
+        loader.make(0, 0)
+    with raises("samples-file-missing", "train/epoch-00001/000000000.parquet"):
+        loader.make(1, 0)
+    first.write_bytes(b"PAR1 and no more PAR1")
+    with raises("samples-damaged", "train/epoch-00000/000000000.parquet"):
+        _loaders(config, str(samples))["train"].make(0, 0)
