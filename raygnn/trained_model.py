@@ -18,7 +18,7 @@ from raygnn.data.tables.read_ids import Ids
 from raygnn.data.time_units import Time
 from raygnn.errors import ConfigError
 from raygnn.inference.evaluate import evaluate_model
-from raygnn.inference.export import export_program
+from raygnn.inference.export import export_onnx, export_program
 from raygnn.inference.extended_graph import ExtendedGraph, extended_graph
 from raygnn.inference.open_graph import OpenGraph, TablesSource
 from raygnn.inference.probe import probe_model
@@ -245,20 +245,24 @@ class TrainedModel(nn.Module):
         return to_pyg(encoder, name, list(self.spec.edge_inputs.values()))
 
     def export(self, uri: str | PathLike[str]) -> None:
-        """Writes the model as a program that `torch.export.load` reads, without raygnn.
+        """Writes the model as a program that runs without raygnn.
 
-        The program takes `x`, float32 [num_nodes, width], features before standardisation, and
-        `edge_index`, int64 [2, num_edges], of a graph of any size. It gives a row for each node:
-        logits, values of a regression in their unit, or embeddings of a model of links. The extra
-        file `raygnn.json` names feature, width, output and classes.
+        It is a program of `torch.export`, which `torch.export.load` reads; as ONNX where the name
+        ends with `.onnx`. It takes `x`, float32 [num_nodes, width], features before
+        standardisation, and `edge_index`, int64 [2, num_edges], of a graph of any size; of several
+        types dictionaries of such. It gives a row for each node: logits, values of a regression in
+        their unit, or embeddings of a model of links. The extra file `raygnn.json`, in ONNX an
+        entry of the metadata, names feature, widths, output and classes.
 
         Raises:
-            ConfigError: the model reads more than features and edges of one type, or PyG has no
-                module of this kind.
+            ConfigError: the model reads learned rows or columns of edges, or several types by
+                another encoder than `Hetero`; PyG has no module of this kind; or packages of the
+                extra `onnx` are missing.
             RunError: the program gives other values than the model.
         """
         name = self._saved.loaded.config.model.type
-        write_bytes(fspath(uri), export_program(self.module, self.spec, name))
+        write = export_onnx if fspath(uri).endswith(".onnx") else export_program
+        write_bytes(fspath(uri), write(self.module, self.spec, name))
 
     def _source(self, data: Any) -> TablesSource | None:
         """The tables of a graph; None of one that was not given as tables."""

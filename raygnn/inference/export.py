@@ -1,11 +1,14 @@
-"""A trained model as a program of torch.export, which runs without raygnn and without PyG."""
+"""A trained model as a program of torch.export or ONNX, which runs without raygnn and PyG."""
 
 from __future__ import annotations
 
 import copy
 import io
 import json
-from collections.abc import Collection, Mapping
+import tempfile
+import warnings
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -164,10 +167,71 @@ def export_program(model: nn.Module, spec: ModelSpec, name: str) -> bytes:
         model: the trained module, with its encoder, and its head where it has one.
         name: of the model in the config.
     Raises:
-        ConfigError: the model reads more than the features and edges of one type, or PyG has no
-            module of this kind.
+        ConfigError: the model reads learned rows or columns of edges, or several types by another
+            encoder than `Hetero`, or PyG has no module of this kind.
         RunError: the program gives other values than the model.
     """
+    program, _ = _program(model, spec, name)
+    file = io.BytesIO()
+    torch.export.save(program, file, extra_files={NOTE: _note(model, spec)})
+    return file.getvalue()
+
+
+def export_onnx(model: nn.Module, spec: ModelSpec, name: str) -> bytes:
+    """The same program as ONNX; inputs of several types are called `x.TYPE`, `edge_index.TYPE`.
+
+    The note is in the metadata of the file, under its name. Arguments and errors are those of
+    `export_program`.
+
+    Raises:
+        ConfigError: also where packages of the extra are missing.
+    """
+    try:
+        import onnxruntime
+        import onnxscript  # noqa: F401 - torch needs it
+    except ImportError as error:
+        raise ConfigError(
+            f"a model cannot be exported to ONNX: {error}. Install `pip install 'raygnn[onnx]'`.",
+            id="onnx-extra-missing",
+        ) from error
+    program, given = _program(model, spec, name)
+    names = _names(given)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)  # of torch, on its own account
+        converted = torch.onnx.export(
+            program, dynamo=True, verbose=False, input_names=list(names)
+        )
+    assert converted is not None
+    converted.model.metadata_props[NOTE] = _note(model, spec)
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "model.onnx"
+        converted.save(str(file))
+        content = file.read_bytes()
+    session = onnxruntime.InferenceSession(content)
+    found = session.run(None, {name: tensor.numpy() for name, tensor in names.items()})
+    with torch.no_grad():
+        expected = program.module()(*given)
+    rows = list(expected.values()) if isinstance(expected, Mapping) else [expected]
+    for each, wanted in zip(found, rows, strict=True):
+        _check_equal(torch.from_numpy(each), wanted)
+    return content
+
+
+def _names(given: Sequence[Any]) -> dict[str, Tensor]:
+    """The tensors of a program's inputs by name, in their order."""
+    names: dict[str, Tensor] = {}
+    for what, each in zip(("x", "edge_index"), given, strict=True):
+        if isinstance(each, Mapping):
+            names |= {f"{what}.{key}": tensor for key, tensor in each.items()}
+        else:
+            names[what] = each
+    return names
+
+
+def _program(
+    model: nn.Module, spec: ModelSpec, name: str
+) -> tuple[torch.export.ExportedProgram, tuple[Any, Any]]:
+    """The checked program, and inputs that it was not made with."""
     encoder: Any = model.encoder
     is_hetero = isinstance(encoder.module, Hetero)
     is_one_type = len(spec.node_types) == 1 and len(spec.edge_types) <= 1
@@ -198,9 +262,7 @@ def export_program(model: nn.Module, spec: ModelSpec, name: str) -> bytes:
         program = torch.export.export(plain, draw(spec, 12, 40), dynamic_shapes=sizes)
         other = draw(spec, 31, 3)
         _check_equal(program.module()(*other), plain(*other))
-    file = io.BytesIO()
-    torch.export.save(program, file, extra_files={NOTE: _note(spec, is_hetero)})
-    return file.getvalue()
+    return program, other
 
 
 def _plain(model: nn.Module, spec: ModelSpec, name: str) -> nn.Module:
@@ -274,9 +336,10 @@ def _check_equal(found: Any, expected: Any) -> None:
         )
 
 
-def _note(spec: ModelSpec, is_hetero: bool) -> str:
+def _note(model: nn.Module, spec: ModelSpec) -> str:
     """What a program takes and gives, as JSON."""
-    output = spec.output
+    encoder: Any = model.encoder
+    is_hetero, output = isinstance(encoder.module, Hetero), spec.output
     gives: dict[str, Any] = {"output": "embeddings"}
     if isinstance(output, LabelOutput):
         is_regression = output.problem == "regression"

@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,6 +17,12 @@ import raygnn
 import raygnn.train
 from tests.errors import raises
 from tests.small_runs import small_config
+
+try:
+    import onnxruntime
+except ImportError:  # an extra
+    onnxruntime = None
+needs_onnx = pytest.mark.skipif(onnxruntime is None, reason="the extra onnx is not installed")
 
 RUNS_ALONE = """
 import json, sys
@@ -114,6 +121,19 @@ def shop(seed: int, num_users: int, num_items: int) -> HeteroData:
     return data
 
 
+def trained_shop(tmp_path: Path, args: dict[str, Any]) -> raygnn.TrainedModel:
+    config = small_config(
+        tmp_path,
+        scaling__num_workers=0,
+        metrics=[],
+        data__splits={"type": "hash"},
+        data__reverse_edges=True,
+        task={"type": "node_classification", "args": {"target": "user"}},
+        model={"type": "Hetero", "args": {"hidden_channels": 8, "out_channels": 6, **args}},
+    )
+    return raygnn.train.fit(config, data=shop(0, 60, 40)).model
+
+
 @pytest.mark.parametrize(
     "args",
     [
@@ -125,16 +145,7 @@ def shop(seed: int, num_users: int, num_items: int) -> HeteroData:
     ],
 )
 def test_programs_of_several_types_give_what_models_do(tmp_path, args):
-    config = small_config(
-        tmp_path,
-        scaling__num_workers=0,
-        metrics=[],
-        data__splits={"type": "hash"},
-        data__reverse_edges=True,
-        task={"type": "node_classification", "args": {"target": "user"}},
-        model={"type": "Hetero", "args": {"hidden_channels": 8, "out_channels": 6, **args}},
-    )
-    model = raygnn.train.fit(config, data=shop(0, 60, 40)).model
+    model = trained_shop(tmp_path, args)
     model.export(tmp_path / "model.pt2")
     files = {"raygnn.json": ""}
     program = torch.export.load(tmp_path / "model.pt2", extra_files=files).module()
@@ -174,6 +185,53 @@ def test_a_program_of_links_gives_the_rows_of_both_ends(tmp_path):
     for name, rows in found.items():
         expected = opened.embed(node_type=name).to_torch()["embedding"]
         torch.testing.assert_close(rows.detach(), expected, atol=1e-5, rtol=1e-5)
+
+
+def onnx_rows(file: Path, inputs: dict[str, torch.Tensor]) -> np.ndarray:
+    session = onnxruntime.InferenceSession(str(file))
+    given = {entry.name: inputs[entry.name].numpy() for entry in session.get_inputs()}
+    (rows,) = session.run(None, given)
+    return np.asarray(rows)
+
+
+@needs_onnx
+@pytest.mark.parametrize(
+    ("model", "args"),
+    [("GraphSAGE", {"norm": "batch"}), ("GCN", {}), ("GAT", {"num_heads": 2}), ("GIN", {})],
+)
+def test_onnx_gives_what_models_predict(tmp_path, model, args):
+    args = {"hidden_channels": 8, **args}
+    found = trained(tmp_path, random_graph(120, 600), model__type=model, model__args=args)
+    found.export(tmp_path / "model.onnx")
+    for size in (33, 300):
+        other = random_graph(size, 4 * size)
+        expected = found.open(other).predict(what="probabilities")["probability"]
+        rows = onnx_rows(tmp_path / "model.onnx", {"x": other.x, "edge_index": other.edge_index})
+        probability = torch.from_numpy(rows).softmax(1)
+        np.testing.assert_allclose(probability.numpy(), expected, atol=1e-5)
+    metadata = onnxruntime.InferenceSession(tmp_path / "model.onnx").get_modelmeta()
+    assert json.loads(metadata.custom_metadata_map["raygnn.json"])["classes"] == ["0", "1", "2"]
+
+
+@needs_onnx
+def test_onnx_of_several_types_gives_what_models_predict(tmp_path):
+    model = trained_shop(tmp_path, {"conv": "GAT", "num_heads": 2})
+    model.export(tmp_path / "model.onnx")
+    for seed, sizes in enumerate(((35, 20), (120, 90)), 1):
+        opened = model.open(shop(seed, *sizes))
+        graph, other = opened.to_pyg(), shop(seed, *sizes)
+        inputs = {f"x.{name}": other[name].x for name in ("user", "item")}
+        inputs |= {f"edge_index.{'__'.join(t)}": graph[t].edge_index for t in graph.edge_types}
+        rows = torch.from_numpy(onnx_rows(tmp_path / "model.onnx", inputs))
+        expected = opened.predict(what="probabilities")["probability"]
+        np.testing.assert_allclose(rows.softmax(1).numpy(), expected, atol=1e-5)
+
+
+def test_onnx_needs_its_extra(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+    model = trained(tmp_path, random_graph(60, 200))
+    with raises("onnx-extra-missing"):
+        model.export(tmp_path / "model.onnx")
 
 
 def test_what_a_program_cannot_take_is_refused(link_model, tmp_path):
