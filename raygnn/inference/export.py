@@ -198,9 +198,7 @@ def export_onnx(model: nn.Module, spec: ModelSpec, name: str) -> bytes:
     names = _names(given)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)  # of torch, on its own account
-        converted = torch.onnx.export(
-            program, dynamo=True, verbose=False, input_names=list(names)
-        )
+        converted = torch.onnx.export(program, dynamo=True, verbose=False, input_names=list(names))
     assert converted is not None
     converted.model.metadata_props[NOTE] = _note(model, spec)
     with tempfile.TemporaryDirectory() as folder:
