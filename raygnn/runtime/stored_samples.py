@@ -8,8 +8,9 @@ from typing import Any
 import torch
 
 from raygnn.config import Config, LoadedConfig, build
-from raygnn.console import say
+from raygnn.console import count, say
 from raygnn.data.bundle import Bundle
+from raygnn.data.filesystem import redact
 from raygnn.loops.model_spec import ModelSpec
 from raygnn.loops.task import Task, TaskEnvironment
 from raygnn.loops.tasks.neighborhood_graph import neighborhood_graph
@@ -90,10 +91,12 @@ def open_samples(
         check_same_settings(samples.uri, stored, wanted)
         for name, loader in loaders.items():
             check_requests(samples, wanted, name, loader, [(0, 0), (0, loader.num_batches - 1)])
-    split = stored.splits["train"]
+    split, limit = stored.splits["train"], config.training.max_epochs
+    repeats = limit is None or limit > split.num_epochs
     say(
-        f"neighborhoods of {split.num_epochs} epoch(s) of {split.num_batches:,} batches from "
-        f"{config.data.samples}; later epochs repeat these in another order"
+        f"neighborhoods of {count(split.num_epochs, 'epoch')} of "
+        f"{split.num_batches:,} batches from {redact(samples.uri)}"
+        + ("; later epochs repeat them in another order" if repeats else "")
     )
     return samples
 

@@ -195,6 +195,16 @@ def test_an_interrupted_presample_resumes_and_a_set_grows(
             assert (tmp_path / "samples" / name).read_bytes() == path.read_bytes(), name
 
 
+def test_the_start_says_whether_epochs_repeat(
+    tmp_path: Path, planted: str, samples: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, num_epochs in (("same", 2), ("more", 3)):
+        _train(tmp_path / name, planted, samples, training__max_epochs=num_epochs)
+        line = re.search(r"neighborhoods of 2 epochs of 12 batches.*", capsys.readouterr().out)
+        assert line is not None
+        assert ("repeat" in line[0]) == (num_epochs == 3)
+
+
 def test_a_partitioned_graph_is_refused(tmp_path: Path) -> None:
     parts = planted_parts(tmp_path, 2)
     with raises("presample-parts", parts):
