@@ -17,6 +17,9 @@ __version__ = "0.1.0"
 #: Imported when they are first used, since they need torch.
 _LATE = {"load": "raygnn.trained_model", "TrainedModel": "raygnn.trained_model"}
 
+#: Modules that users call, once they are imported.
+_ENTRIES = {"train", "tune", "infer", "serve", "prepare", "report"}
+
 exit_on_early_interrupt()
 keep_kernels()
 install_lazy_imports()
@@ -30,4 +33,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted([*globals(), *_LATE])
+    return sorted([*__all__, *(_ENTRIES & globals().keys())])

@@ -24,9 +24,9 @@ _SCRIPT = """\
 {cases}
     esac
     COMPREPLY=()
-    if [ "${{current#-}}" != "$current" ] || [ "$command $COMP_CWORD" = "prepare 2" ]; then
-        COMPREPLY=($(compgen -W "$words" -- "$current"))
-    fi
+    case "$command $COMP_CWORD $current" in
+        *" -"*|"prepare 2 "*|"completion 2 "*) COMPREPLY=($(compgen -W "$words" -- "$current")) ;;
+    esac
 }}
 complete -o default -F _raygnn raygnn
 """

@@ -27,10 +27,12 @@ def test_the_package_itself_is_light_and_loads_what_it_offers_when_used():
         import sys
         import raygnn
         assert not {"torch", "numba", "pyarrow", "ray", "numpy"} & set(sys.modules)
-        assert {"load", "TrainedModel", "__version__"} <= set(dir(raygnn)) & set(raygnn.__all__)
+        assert set(dir(raygnn)) == set(raygnn.__all__) == {"load", "TrainedModel", "__version__"}
         assert raygnn.load.__module__ == raygnn.TrainedModel.__module__ == "raygnn.trained_model"
         assert "ray" not in sys.modules
         print(hasattr(raygnn, "no_such_name"))
+        import raygnn.train
+        assert "train" in dir(raygnn)
     """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["False"]

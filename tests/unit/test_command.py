@@ -90,6 +90,7 @@ def test_bash_completes_commands_options_and_keys(capsys, tmp_path):
     assert _completed("raygnn train con", tmp_path) == []  # bash completes files by itself
     assert "csv" in _completed("raygnn prepare c", tmp_path)
     assert "--edges" in _completed("raygnn prepare csv --e", tmp_path)
+    assert _completed("raygnn completion z", tmp_path) == ["zsh"]
     assert command.main(["completion", "zsh"]) == 0
     assert "bashcompinit" in capsys.readouterr().out
 
