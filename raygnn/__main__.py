@@ -16,6 +16,7 @@ COMMANDS = {
     "tune": "search hyperparameters",
     "report": "compare runs, or the trials of a sweep, on one page",
     "infer": "write predictions, embeddings or neighbors of a trained model",
+    "explain": "show which neighbors and columns predictions rest on",
     "serve": "answer predictions, embeddings, scores and neighbors over HTTP",
     "prepare": "make graph tables from files of others, or a draft of graph.yaml",
     "partition": "write graph tables as parts of a partitioned graph",
@@ -35,6 +36,7 @@ examples:
   raygnn train train.yaml --model.args.hidden_channels 64
   raygnn train --print-schema
   raygnn infer runs/papers --data.uri graph --out out/predictions
+  raygnn explain runs/papers --graph graph --nodes 17,23 --out out/why
   raygnn serve runs/papers --graph graph
   raygnn tune sweep.yaml
   raygnn report runs/sage runs/gat --out compared.html

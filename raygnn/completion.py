@@ -10,7 +10,7 @@ from raygnn.command_line import exit_process
 from raygnn.console import show
 
 #: Commands that take keys of the config as options.
-_TAKE_KEYS = ("train", "tune", "infer", "serve", "presample")
+_TAKE_KEYS = ("train", "tune", "infer", "explain", "serve", "presample")
 
 _SCRIPT = """\
 # Completion of raygnn, written by: raygnn completion {shell}

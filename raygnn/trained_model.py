@@ -18,6 +18,7 @@ from raygnn.data.tables.read_ids import Ids
 from raygnn.data.time_units import Time
 from raygnn.errors import ConfigError
 from raygnn.inference.evaluate import evaluate_model
+from raygnn.inference.explanations import ExplainOptions, Explanations
 from raygnn.inference.export import export_onnx, export_program
 from raygnn.inference.extended_graph import ExtendedGraph, extended_graph
 from raygnn.inference.open_graph import OpenGraph, TablesSource
@@ -188,6 +189,23 @@ class TrainedModel(nn.Module):
     ) -> Table:
         """Best neighbors; see `open` and `OpenGraph.top_k`, which takes the options."""
         return self.open(data, exact=exact, as_of=as_of).top_k(anchors, k, **options)
+
+    def explain(
+        self,
+        data: Any,
+        nodes: Ids,
+        *,
+        exact: bool = True,
+        as_of: str | Time | None = None,
+        **options: Any,
+    ) -> Explanations:
+        """What predictions rest on; see `open` and `OpenGraph.explain`.
+
+        Args:
+            options: `method`, `num_edges` and `num_columns` of `ExplainOptions`.
+        """
+        asked = ExplainOptions(**options)
+        return self.open(data, exact=exact, as_of=as_of).explain(nodes, asked)
 
     def evaluate(
         self, data: Any = None, *, split: str | None = None, exact: bool | None = None

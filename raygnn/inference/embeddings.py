@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -128,6 +128,33 @@ class Stores(NamedTuple):
         graph = graph_store(env.loaded, env.bundle, env.parts)
         return cls(graph, feature_store(env.loaded, env.bundle, spec, env.parts))
 
+    def loader(
+        self,
+        env: TaskEnvironment,
+        spec: ModelSpec,
+        node_type: str,
+        nodes: np.ndarray,
+        as_of: AsOf | None,
+        options: Mapping[str, Any],
+    ) -> NeighborLoader:
+        """Batches of nodes with their neighborhoods, as the model reads them.
+
+        Args:
+            nodes: int64, dense ids.
+            options: of the loader; see `loader_options`.
+        """
+        return NeighborLoader(
+            self.graph,
+            self.features,
+            nodes,
+            node_type,
+            sampler=build_sampler(env.loaded, self.graph),
+            columns={spec.feature: "x"} if env.bundle.feature_widths(spec.feature) else {},
+            edge_columns=spec.edge_inputs,
+            as_of=None if as_of is None else as_of.time,
+            **options,
+        )
+
 
 class SampledEmbeddings(Embeddings):
     """Rows of fixed batches of nodes in their order, computed when they are asked for.
@@ -149,22 +176,9 @@ class SampledEmbeddings(Embeddings):
         as_of: AsOf | None,
         stores: Stores | None = None,
     ) -> None:
-        bundle, options = env.bundle, loader_options(env)
-        graph, store = stores or Stores.of(env, spec)
-        sampler = build_sampler(env.loaded, graph)
+        options, used = loader_options(env), stores or Stores.of(env, spec)
         self._loaders = {
-            name: NeighborLoader(
-                graph,
-                store,
-                ids,
-                name,
-                sampler=sampler,
-                columns={spec.feature: "x"} if bundle.feature_widths(spec.feature) else {},
-                edge_columns=spec.edge_inputs,
-                as_of=None if as_of is None else as_of.time,
-                **options,
-            )
-            for name, ids in nodes.items()
+            name: used.loader(env, spec, name, ids, as_of, options) for name, ids in nodes.items()
         }
         self._encoder = encoder
         self._device = env.device

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from raygnn.data.bundle import Bundle
 from raygnn.data.ingest.plan_bundle import IngestOptions
+from raygnn.data.manifest import Manifest
 from raygnn.data.tables.read_ids import Ids, look_up_ids, original_ids
 from raygnn.data.time_units import Time
 from raygnn.errors import ConfigError, DataError
@@ -26,6 +27,13 @@ from raygnn.inference.embeddings import (
     SampledEmbeddings,
     Stores,
 )
+from raygnn.inference.explanations import (
+    ExplainOptions,
+    Explanations,
+    check_explained,
+    explain_batches,
+)
+from raygnn.inference.input_columns import input_columns
 from raygnn.inference.job import (
     EdgeRequest,
     NodeRequest,
@@ -41,7 +49,7 @@ from raygnn.inference.job import (
 from raygnn.inference.neighbor_search import NeighborSearch, precise_decoder
 from raygnn.inference.node_tables import NodeTables, check_finite, cut
 from raygnn.inference.pyg_graph import pyg_graph
-from raygnn.inference.set_up import set_up_task, with_all_neighbors
+from raygnn.inference.set_up import loader_options, set_up_task, with_all_neighbors
 from raygnn.inference.table import Table
 from raygnn.loops.model_spec import ModelSpec
 from raygnn.loops.process import process_prepared
@@ -228,6 +236,42 @@ class OpenGraph:
             device = self._env.device
             search = NeighborSearch(request, self.bundle, self._model, embeddings, device)
             return Table(search.table(0, len(request.anchors)))
+
+    def explain(self, nodes: Ids, options: ExplainOptions | None = None) -> Explanations:
+        """Which neighbors and columns the predictions of some nodes rest on.
+
+        Each node is explained in its own neighborhood, whose edges and columns PyG's
+        `torch_geometric.explain` masks.
+
+        Args:
+            nodes: original ids of the type that the model predicts.
+            options: None is `ExplainOptions()`.
+        Raises:
+            ConfigError: the model does not predict one label of nodes, reads nothing that can be
+                masked, or its sampler has no exact neighborhoods.
+            DataError: an id is not in the graph.
+        """
+        check_explained(self._spec)
+        node_type = self._spec.output.ends[0]
+        dense = look_up_ids(self.bundle, node_type, nodes, "nodes")
+        env = self._env
+        if self._is_exact:
+            env = replace(env, loaded=with_all_neighbors(env.loaded))
+        one = {**loader_options(env), "batch_size": 1}
+        loader = self._stores.loader(env, self._spec, node_type, dense, self._as_of, one)
+        names = input_columns(self._spec, self._manifest())
+        try:
+            with self._prepared(), closing(loader.iterate(0, 0, len(dense))) as batches:
+                moved = (batch.to(env.device) for batch in batches)
+                asked = options or ExplainOptions()
+                return explain_batches(moved, self._task, self._model, names, asked)
+        finally:
+            loader.close()
+
+    def _manifest(self) -> Manifest | None:
+        """What the graph's tables say of their columns."""
+        source = self._source
+        return source and Manifest.load(source.uri, source.options.allow_outside)
 
     def to_pyg(self) -> Any:
         """The graph as PyG's modules take it, with features as the model reads them.

@@ -33,11 +33,13 @@ from raygnn.errors import RunError
 
 # Readers of Parquet folders skip names that begin so.
 MANIFEST = "_manifest.json"
+#: Of explanations, beside their tables.
+PICTURE = "explanations.svg"
 _RECORDS = "_ray"
 _REPLACED = ".replaced"
 _ALIVE = ".alive"  # locked by whoever fills a folder
 _OURS = re.compile(
-    r"[^/]+/part-\d{5,}-of-\d{5,}\.parquet|_manifest\.json|_ray/.*|\.replaced/.*|\.alive"
+    r"[^/]+/part-\d{5,}-of-\d{5,}\.parquet|_manifest\.json|explanations\.svg|_ray/.*|\.replaced/.*|\.alive"
 )
 
 

@@ -1,0 +1,113 @@
+"""Command line of explanations: `python -m raygnn.explain MODEL --graph URI --nodes IDS`."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+
+from raygnn.command_line import (
+    add_allow_module,
+    add_output_options,
+    command_parser,
+    exit_process,
+    exit_status_of,
+    printing_as,
+)
+from raygnn.console import say
+from raygnn.errors import ConfigError
+
+_USAGE = """\
+python -m raygnn.explain MODEL --graph URI --nodes IDS --out URI [options] [--section.key value ...]
+
+Writes which neighbors and columns the predictions of some nodes rest on: tables of edges,
+neighbors and columns as Parquet, and one picture. MODEL is the folder of a finished run or of an
+exported model; it, the graph and --out may be any fsspec URI. The keys of data, sampling, loader
+and training are set as in raygnn.infer. See docs/explanations.md.
+"""
+_EXAMPLES = """
+raygnn explain runs/papers --graph graph --nodes 17,23 --out out/why
+raygnn explain runs/papers --graph graph --nodes ids.csv --out out/why --method IntegratedGradients
+"""
+_REQUIRED = {"graph": "the folder or URI of a graph", "nodes": "ids", "out": "a folder to write"}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs the command line and returns its exit status, as `raygnn.train` does."""
+    options, rest = build_parser().parse_known_args(argv)
+    with printing_as(options):
+        return exit_status_of(lambda: _run(options, rest), interrupted="nothing was written")
+
+
+def _run(options: argparse.Namespace, rest: Sequence[str]) -> None:
+    if not rest or rest[0].startswith("--"):
+        raise ConfigError(
+            f"MODEL={rest[:1]} is invalid: the model comes first. {_USAGE}",
+            id="command-model-missing",
+        )
+    for name, what in _REQUIRED.items():
+        if getattr(options, name) is None:
+            raise ConfigError(f"--{name} is missing. Name {what}.", id="explain-option-missing")
+    from raygnn.data.tables.read_ids import read_ids
+    from raygnn.inference.explanations import ExplainOptions
+    from raygnn.inference.output_folder import OutputFolder
+    from raygnn.trained_model import load
+
+    asked = ExplainOptions(options.method, options.edges, options.columns)
+    OutputFolder.check(options.out, options.overwrite)  # before any work
+    model = load(rest[0], rest[1:], allow_modules=options.allow_module)
+    graph = model.open(options.graph, exact=not options.sampled, as_of=options.as_of)
+    kind = graph.bundle.id_map(model.spec.output.ends[0]).kind
+    nodes = options.nodes
+    if nodes.endswith((".csv", ".tsv", ".parquet")):
+        ids = read_ids(nodes, None, kind, "--nodes")
+    else:
+        ids = _listed(nodes, kind)
+    found = graph.explain(ids, asked)
+    found.write(options.out, overwrite=options.overwrite)
+    say(f"explains {len(found.predictions)} predictions in {options.out}")
+
+
+def _listed(text: str, kind: str) -> list[int] | list[str]:
+    """Ids that stand between commas.
+
+    Raises:
+        ConfigError: the graph's ids are numbers, and one is not.
+    """
+    names = [name.strip() for name in text.split(",")]
+    if kind == "string":
+        return names
+    try:
+        return [int(name) for name in names]
+    except ValueError as error:
+        raise ConfigError(
+            f"--nodes={text!r} is invalid: the graph's ids are whole numbers. List such, as in "
+            "17,23, or name a file that ends with .csv, .tsv or .parquet.",
+            id="explain-nodes",
+        ) from error
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The options of the command line."""
+    parser = command_parser("python -m raygnn.explain", _USAGE, _EXAMPLES)
+    add = parser.add_argument_group("what to explain").add_argument
+    add("--graph", metavar="URI", help="graph of the nodes, any fsspec URI")
+    add("--nodes", metavar="IDS", help="ids between commas, or a Parquet, CSV or TSV file of them")
+    add("--out", metavar="URI", help="folder to write, any fsspec URI")
+    add("--overwrite", action="store_true", help="replace the output of an earlier call")
+    add = parser.add_argument_group("how").add_argument
+    add(
+        "--method",
+        default="GNNExplainer",
+        help="GNNExplainer (default), or of Captum: IntegratedGradients, InputXGradient, Saliency",
+    )
+    add("--edges", type=int, default=10, metavar="N", help="of an explanation (default: 10)")
+    add("--columns", type=int, default=3, metavar="N", help="of an explanation (default: 3)")
+    add("--sampled", action="store_true", help="in neighborhoods by the model's fanouts")
+    add("--as-of", metavar="TIME", help="date or number, for temporal models (default: latest)")
+    add_allow_module(parser)
+    add_output_options(parser)
+    return parser
+
+
+if __name__ == "__main__":
+    exit_process(main)

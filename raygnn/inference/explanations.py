@@ -1,0 +1,409 @@
+"""Which neighbors and columns a prediction rests on, by PyG's `torch_geometric.explain`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from os import PathLike, fspath
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import torch
+from torch import Tensor, nn
+from torch_geometric.explain import CaptumExplainer, Explainer, GNNExplainer
+from torch_geometric.explain.config import ModelConfig
+from torch_geometric.explain.metric import fidelity
+
+from raygnn.data.edge_types import edge_type_name
+from raygnn.data.filesystem import join, write_text
+from raygnn.data.tables.read_ids import original_ids
+from raygnn.errors import ConfigError
+from raygnn.inference.output_folder import PICTURE, OutputFolder
+from raygnn.inference.table import Table
+from raygnn.loops.model_spec import ModelSpec
+from raygnn.loops.task import Task
+from raygnn.loops.tasks.labels.output import LabelOutput
+from raygnn.models.masked_model import MaskedModel
+from raygnn.outputs.explanation_picture import Drawn, draw_explanations
+from raygnn.sampling.batch import NodeBatch
+
+GNN_EXPLAINER = "GNNExplainer"
+#: Captum's, that need no more than gradients.
+CAPTUM_METHODS = ("IntegratedGradients", "InputXGradient", "Saliency")
+METHODS = (GNN_EXPLAINER, *CAPTUM_METHODS)
+_EPOCHS, _LR = 200, 0.05
+_COEFFICIENTS = {"edge_size": 0.5, "node_feat_size": 0.5}
+_MODES = {
+    "multi_class": ModelConfig("multiclass_classification", "node", "raw"),
+    "multi_label": ModelConfig("binary_classification", "node", "probs"),
+    "regression": ModelConfig("regression", "node", "raw"),
+}
+
+
+@dataclass(frozen=True)
+class ExplainOptions:
+    """How predictions are explained.
+
+    Attributes:
+        method: GNNExplainer, or one of Captum's attributions: IntegratedGradients, InputXGradient
+            or Saliency.
+        num_edges, num_columns: the explanation that `fidelity` is of and the picture shows: as many
+            of the most important edges and columns.
+    Raises:
+        ConfigError: there is no such method, its package is missing, or a number is below 1.
+    """
+
+    method: str = GNN_EXPLAINER
+    num_edges: int = 10
+    num_columns: int = 3
+
+    def __post_init__(self) -> None:
+        if self.method not in METHODS:
+            raise ConfigError(
+                f"method={self.method!r} is invalid: there is no such method. Set one of: "
+                f"{', '.join(METHODS)}.",
+                id="explain-method-unknown",
+            )
+        for name in ("num_edges", "num_columns"):
+            if getattr(self, name) < 1:
+                raise ConfigError(
+                    f"{name}={getattr(self, name)} is invalid: an explanation has at least one. "
+                    "Set 1 or more.",
+                    id="explain-number",
+                )
+        if self.method in CAPTUM_METHODS:
+            try:
+                import captum.attr  # noqa: F401
+            except ImportError as error:
+                raise ConfigError(
+                    f"method={self.method!r} cannot be used: {error}. Install "
+                    "`pip install 'raygnn[captum]'`, or set GNNExplainer.",
+                    id="explain-extra-missing",
+                ) from error
+
+
+@dataclass(frozen=True)
+class Explanations:
+    """What predictions rest on. Importances of GNNExplainer are between 0 and 1.
+
+    Attributes:
+        predictions: a row for each node: `id`, `prediction`; `score`, the probability of that
+            class or the value; `score_kept` and `score_removed`, the same with nothing but the
+            explanation and without it; `fidelity_plus` and `fidelity_minus`, 1 where the prediction
+            is another one without it, and with nothing but it (null of regressions); `num_edges` of
+            the neighborhood.
+        edges: `id`, `edge_type`, `source_id`, `target_id`, `importance`, and `kept`: whether the
+            edge is in the explanation. Edges as messages go, the most important first.
+        neighbors: `id`, `node_type`, `neighbor_id`, `importance`: that of its most important edge.
+        columns: `id`, `node_type`, `column` of the tables, `element` of a column of lists (else
+            null), `importance`, `kept`.
+    """
+
+    predictions: Table
+    edges: Table
+    neighbors: Table
+    columns: Table
+    picture: str
+
+    def write(self, uri: str | PathLike[str], *, overwrite: bool = False) -> None:
+        """Writes the tables as Parquet, and the picture as `explanations.svg`.
+
+        Args:
+            uri: folder, any fsspec URI.
+            overwrite: replaces the output of an earlier call.
+        Raises:
+            RunError: the folder cannot be written, or holds something else.
+        """
+        folder = OutputFolder.check(fspath(uri), overwrite)
+        with folder.in_progress():
+            tables = {}
+            for name in ("predictions", "edges", "neighbors", "columns"):
+                file = folder.write(name, 0, 1, getattr(self, name).arrow)
+                tables[name] = {"files": [file]}
+            write_text(join(folder.staged_uri, PICTURE), self.picture)
+            folder.finish({"what": "explanations", "tables": tables})
+
+
+class Element(NamedTuple):
+    """One element of an input row: the table's column that it comes from.
+
+    Attributes:
+        element: its position in a column of lists; None of other columns.
+    """
+
+    node_type: str
+    column: str
+    element: int | None
+
+
+def explain_batches(
+    batches: Iterable[NodeBatch],
+    task: Task,
+    model: nn.Module,
+    names: Mapping[str, Sequence[Element]],
+    options: ExplainOptions,
+) -> Explanations:
+    """Explains the prediction of each batch, which has one seed.
+
+    Args:
+        names: by node type, what the elements of the rows are that the encoder reads.
+    Raises:
+        ConfigError: the model reads nothing to mask.
+    """
+    found = [_Explained(batch, task, model, names, options) for batch in batches]
+    parts = {
+        name: Table(pa.concat_tables([getattr(one, name) for one in found]))
+        for name in ("predictions", "edges", "neighbors", "columns")
+    }
+    return Explanations(**parts, picture=draw_explanations([one.drawn() for one in found]))
+
+
+def check_explained(spec: ModelSpec) -> LabelOutput:
+    """What a model predicts, where that can be explained.
+
+    Raises:
+        ConfigError: it does not predict one label of nodes.
+    """
+    output = spec.output
+    if not isinstance(output, LabelOutput) or output.predicted_edges:
+        raise ConfigError(
+            f"explain is invalid for this model: it gives {output.key}, and predictions of nodes "
+            "are explained. Use a model of task node_classification.",
+            id="explain-task",
+        )
+    if output.problem == "regression" and output.num_outputs > 1:
+        raise ConfigError(
+            f"explain is invalid for this model: it predicts {output.num_outputs} values at once. "
+            "Train it on one of them.",
+            id="explain-several-values",
+        )
+    return output
+
+
+class _Explained:
+    """One node, explained; the tables' rows of it."""
+
+    def __init__(
+        self,
+        batch: NodeBatch,
+        task: Task,
+        model: nn.Module,
+        names: Mapping[str, Sequence[Element]],
+        options: ExplainOptions,
+    ) -> None:
+        assert task.spec is not None
+        output = check_explained(task.spec)
+        self._batch, self._bundle = batch, task.env.bundle
+        self._seed = original_ids(self._bundle, batch.node_type, batch.input_id.cpu().numpy())
+        finish = _Label() if output.problem == "multi_label" else nn.Identity()
+        self._masked = masked = MaskedModel(model, batch, finish)
+        with masked.explained(), torch.enable_grad():
+            if isinstance(finish, _Label):
+                finish.label = int(masked(masked.x, masked.edge_index).argmax())
+            explainer = _explainer(masked, output.problem, options.method)
+            made = explainer(masked.x, masked.edge_index)
+            self.edges = self._edge_table(_importance(made, "edge_mask"), options.num_edges)
+            elements = [part for name in masked.elements for part in names[name]]
+            importance = _importance(made, "node_mask")
+            self.columns, kept = self._column_table(elements, importance, options.num_columns)
+            if "edge_mask" in made:
+                made.edge_mask = torch.zeros_like(made.edge_mask)
+                made.edge_mask[self._kept_edges] = 1
+            if "node_mask" in made:
+                made.node_mask = torch.from_numpy(kept).to(masked.x)[None]
+            self.predictions = self._judged(explainer, made, task, output)
+        self.neighbors = self._neighbor_table()
+
+    def drawn(self) -> Drawn:
+        """What the picture shows of the node."""
+        row = self.predictions.to_pylist()[0]
+        kept = [e for e in self.edges.to_pylist() if e["kept"]]
+        index = self._masked.edge_index[:, self._kept_edges].t().tolist()
+        nodes = {flat: self._names_of(flat) for pair in index for flat in pair}
+        seed = self._masked.rows[self._batch.node_type].start + int(self._batch.seed_index[0])
+        nodes[seed] = self._names_of(seed)
+        return Drawn(
+            title=f"{row['id']}: {row['prediction']} ({row['score']:.3g})",
+            seed=seed,
+            nodes=nodes,
+            edges=[(*ends, e["importance"]) for ends, e in zip(index, kept, strict=True)],
+            columns=[
+                (_column_name(c), c["importance"]) for c in self.columns.to_pylist() if c["kept"]
+            ],
+        )
+
+    def _edge_table(self, importance: np.ndarray, num_kept: int) -> pa.Table:
+        order = np.argsort(-importance, kind="stable")
+        kept = (np.arange(len(order)) < num_kept) & (importance[order] > 0)
+        self._kept_edges = order[kept]
+        types, ends = [], ([], [])  # type: ignore[var-annotated]
+        for edge_type, span in self._masked.edges.items():
+            types += [edge_type_name(edge_type)] * len(span)
+            index = self._batch.edges[edge_type].edge_index
+            for values, name, nodes in zip(ends, edge_type[::2], index, strict=True):
+                values += self._ids(name, self._batch.nodes[name].n_id[nodes])
+        columns = {"edge_type": types, "source_id": ends[0], "target_id": ends[1]}
+        text = pa.string()
+        kinds = {"edge_type": text, "source_id": self._id_type, "target_id": self._id_type}
+        named = {n: pa.array([v[i] for i in order], kinds[n]) for n, v in columns.items()}
+        return self._rows(len(order), {**named, "importance": importance[order], "kept": kept})
+
+    def _column_table(
+        self, elements: Sequence[Element], importance: np.ndarray, num_kept: int
+    ) -> tuple[pa.Table, np.ndarray]:
+        """The rows, and which elements are kept: float32 [num_elements]."""
+        of_column: dict[Element, float] = {}
+        for element, value in zip(elements, importance, strict=True):
+            of_column[element] = max(float(value), of_column.get(element, 0.0))
+        order = sorted(of_column, key=lambda element: -of_column[element])
+        kept = {element for element in order[:num_kept] if of_column[element] > 0}
+        table = self._rows(
+            len(order),
+            {
+                "node_type": pa.array([e.node_type for e in order], pa.string()),
+                "column": pa.array([e.column for e in order], pa.string()),
+                "element": pa.array([e.element for e in order], pa.int32()),
+                "importance": np.array([of_column[e] for e in order], np.float32),
+                "kept": np.array([e in kept for e in order], bool),
+            },
+        )
+        return table, np.array([element in kept for element in elements], np.float32)
+
+    def _neighbor_table(self) -> pa.Table:
+        types = [edge_type_name(t) for t in self._masked.edges]
+        source = dict(zip(types, (t[0] for t in self._masked.edges), strict=True))
+        seed = (self._batch.node_type, self._seed_value)
+        found: dict[tuple[str, Any], float] = {}
+        for edge in self.edges.to_pylist():  # the most important first
+            found.setdefault((source[edge["edge_type"]], edge["source_id"]), edge["importance"])
+        rows = [(*node, value) for node, value in found.items() if node != seed]
+        names, ids, values = zip(*rows, strict=True) if rows else ((), (), ())
+        columns = {
+            "node_type": pa.array(names, pa.string()),
+            "neighbor_id": pa.array(ids, self._id_type),
+            "importance": np.array(values, np.float32),
+        }
+        return self._rows(len(rows), columns)
+
+    def _judged(self, explainer: Explainer, made: Any, task: Task, output: LabelOutput) -> pa.Table:
+        masked = self._masked
+        given = (masked.x, masked.edge_index)
+        node_mask, edge_mask = made.get("node_mask"), made.get("edge_mask")
+        removed = [None if mask is None else 1.0 - mask for mask in (node_mask, edge_mask)]
+        outputs = [
+            explainer.get_prediction(*given),
+            explainer.get_masked_prediction(*given, node_mask, edge_mask),
+            explainer.get_masked_prediction(*given, *removed),
+        ]
+        columns: dict[str, Any]
+        if output.problem == "regression":
+            tables = [task.output_columns("predictions", rows.cpu()) for rows in outputs]
+            scores = [float(table["prediction"][0]) for table in tables]
+            columns, both = {"prediction": pa.array(scores[:1])}, (None, None)
+        else:
+            label = int(made.target[0])
+            if output.problem == "multi_class":
+                scores = [float(rows.softmax(dim=1)[0, label]) for rows in outputs]
+            else:
+                scores, label = [float(rows[0]) for rows in outputs], masked.finish.label  # type: ignore[assignment]
+            columns = {"prediction": pa.array([output.shown_classes[label]])}
+            both = fidelity(explainer, made)
+        for name, score in zip(("score", "score_kept", "score_removed"), scores, strict=True):
+            columns[name] = np.array([score], np.float32)
+        for name, value in zip(("fidelity_plus", "fidelity_minus"), both, strict=True):
+            columns[name] = pa.array([value], pa.float32())
+        columns["num_edges"] = np.array([masked.edge_index.shape[1]])
+        return self._rows(1, columns)
+
+    @cached_property
+    def _id_type(self) -> pa.DataType:
+        """Of ids of any node type: texts, unless all are numbers."""
+        kinds = {self._bundle.id_map(name).kind for name in self._bundle.node_types}
+        return pa.int64() if kinds == {"int"} else pa.string()
+
+    @property
+    def _seed_value(self) -> Any:
+        value = self._seed[0].as_py()
+        return value if pa.types.is_integer(self._id_type) else str(value)
+
+    def _ids(self, node_type: str, dense: Tensor) -> list[Any]:
+        ids = original_ids(self._bundle, node_type, dense.cpu().numpy())
+        return list(ids.cast(self._id_type).to_pylist())
+
+    def _names_of(self, flat: int) -> str:
+        """Type, where there are several, and id of a node by its row of x."""
+        name, span = next((n, r) for n, r in self._masked.rows.items() if flat in r)
+        n_id = self._batch.nodes[name].n_id[flat - span.start]
+        shown = str(self._ids(name, n_id[None])[0])
+        return shown if len(self._masked.rows) == 1 else f"{name} {shown}"
+
+    def _rows(self, num_rows: int, columns: Mapping[str, Any]) -> pa.Table:
+        ids = self._seed.take(pa.array(np.zeros(num_rows, np.int64)))
+        return pa.table({"id": ids, **columns})
+
+
+class _Label(nn.Module):
+    """The probability of one label; of all until one is chosen."""
+
+    label: int | None = None
+
+    def forward(self, outputs: Tensor) -> Tensor:
+        probabilities = outputs[0].sigmoid()
+        return probabilities if self.label is None else probabilities[self.label, None]
+
+
+class _GNNExplainer(GNNExplainer):
+    """GNNExplainer, arXiv:1903.03894, whose masks begin equal: equal edges get equal importance.
+
+    What has no part in the prediction keeps a mask of 0; the size of a neighborhood does not change
+    how much an edge costs.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(epochs=_EPOCHS, lr=_LR, edge_reduction="mean", **_COEFFICIENTS)
+
+    def _initialize_homogeneous_masks(
+        self, node_mask_type: Any, edge_mask_type: Any, n: int, f: int, e: int, device: Any
+    ) -> None:
+        def mask(kind: Any, *shape: int) -> nn.Parameter | None:
+            return None if kind is None else nn.Parameter(torch.zeros(*shape, device=device))
+
+        self.node_mask, self.edge_mask = mask(node_mask_type, 1, f), mask(edge_mask_type, e)
+
+    def _add_mask_regularization(
+        self, loss: Tensor, mask: Tensor, hard_mask: Tensor, *coefficients: Any
+    ) -> Tensor:
+        if not hard_mask.any():  # PyG takes the mean of nothing
+            return loss
+        out: Tensor = super()._add_mask_regularization(loss, mask, hard_mask, *coefficients)
+        return out
+
+
+def _explainer(masked: MaskedModel, problem: str, method: str) -> Explainer:
+    is_ours = method == GNN_EXPLAINER
+    of_columns = "common_attributes" if is_ours else "attributes"
+    return Explainer(
+        masked,
+        algorithm=_GNNExplainer() if is_ours else CaptumExplainer(method),
+        explanation_type="model",
+        model_config=_MODES[problem],
+        node_mask_type=of_columns if masked.elements else None,
+        edge_mask_type="object" if masked.masks_edges else None,
+    )
+
+
+def _importance(made: Any, name: str) -> np.ndarray:
+    """float32 by edge, or by element of a row: over all rows where an attribution has each."""
+    mask = made.get(name)
+    if mask is None:
+        return np.zeros(made.edge_index.shape[1] if name == "edge_mask" else 0, np.float32)
+    of_each = mask.detach().abs()
+    total: Tensor = of_each.sum(dim=0) if of_each.dim() == 2 else of_each
+    return total.float().cpu().numpy()
+
+
+def _column_name(row: Mapping[str, Any]) -> str:
+    element = "" if row["element"] is None else f"[{row['element']}]"
+    return f"{row['column']}{element}"

@@ -1,0 +1,241 @@
+"""A model on one batch as PyG's `Explainer` takes it: rows and edges that masks multiply."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from torch_geometric.nn import MessagePassing
+
+from raygnn.data.edge_types import EdgeType
+from raygnn.errors import ConfigError
+from raygnn.models.encoder import MLP
+from raygnn.models.graph_encoder import GraphEncoder
+from raygnn.models.hetero_encoder import HeteroEncoder
+from raygnn.models.sparse_input import dense
+from raygnn.models.wrap import SubgraphModule
+from raygnn.sampling.batch import Block, HeteroBlock, NodeBatch
+
+
+class MaskedModel(nn.Module):
+    """Called as `model(x, edge_index)`; all types of a batch are one graph of PyG's to it.
+
+    PyG's algorithms multiply x by a mask, and set a mask of the edges on each `MessagePassing` of
+    the model. Encoders of raygnn go over blocks, so they read the mask from one such module here:
+    before each layer, every edge of its block gets a row of its own, the source's times the mask.
+    An edge has one mask, whichever layers it is in. Self-edges of the graph have none, as
+    attention replaces them by its own.
+
+    Attributes:
+        x: [num_nodes, num_elements] of all node types one after the other, block by block: the
+            elements of a type are 0 in the rows of others. Of categories, what they are embedded as.
+        edge_index: int64 [2, num_edges] of all edge types one after the other, rows of x.
+        rows, elements: by node type, its rows of x and its columns.
+        edges: by edge type, its columns of `edge_index`.
+
+    Args:
+        model: with an `encoder` and `readout`, in evaluation mode.
+        batch: of one seed.
+        finish: makes of [1, num_outputs] what is explained.
+    Raises:
+        ConfigError: the model reads neither features nor edges.
+    """
+
+    def __init__(self, model: Any, batch: NodeBatch, finish: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+        self.finish = finish
+        self._mask = _EdgeMask()
+        self._batch = batch
+        encoder: GraphEncoder = model.encoder
+        inputs = {name: _input_rows(encoder, name, x) for name, x in _inputs(encoder, batch)}
+        self.rows = _ranges({name: len(nodes.n_id) for name, nodes in batch.nodes.items()})
+        self.elements = _ranges({name: x.shape[1] for name, x in inputs.items()})
+        self.edges = _ranges({t: e.edge_index.shape[1] for t, e in batch.edges.items()})
+        num_nodes = sum(map(len, self.rows.values()))
+        device = batch.seed_index.device
+        self.x = torch.zeros(num_nodes, sum(map(len, self.elements.values())), device=device)
+        for name, x in inputs.items():
+            self.x[_slice(self.rows[name]), _slice(self.elements[name])] = x
+        self.edge_index = torch.cat(
+            [self._flat(edge_type) for edge_type in batch.edges]
+            or [torch.zeros(2, 0, dtype=torch.int64, device=device)],
+            dim=1,
+        )
+        self.masks_edges = _reads_edges(encoder) and self.edge_index.shape[1] > 0
+        if not self.masks_edges and not self.elements:
+            raise ConfigError(
+                "nodes is invalid: the model reads learned rows of nodes alone, no features and no "
+                "edges, so nothing can be masked. Explain a model that reads features or edges.",
+                id="explain-nothing-read",
+            )
+        self.eval()  # `Explainer` brings back the mode that it finds
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        """What `finish` makes of the seed's outputs."""
+        encoder: GraphEncoder = self.model.encoder
+        rows = {
+            name: x[_slice(self.rows[name]), _slice(elements)]
+            for name, elements in self.elements.items()
+        }
+        with self._reading(encoder, rows):
+            found = encoder(self._batch_of(encoder, rows))[self._batch.node_type]
+        found = next(iter(found.values())) if isinstance(found, Mapping) else found
+        out: Tensor = self.finish(self.model.readout(found[self._batch.seed_index]).float())
+        return out
+
+    @contextmanager
+    def explained(self) -> Iterator[None]:
+        """While it lasts, parameters have no gradients; nothing of the masks stays."""
+        parameters = [p for p in self.model.parameters() if p.requires_grad]
+        for parameter in parameters:
+            parameter.requires_grad_(False)
+        try:
+            yield
+        finally:
+            for parameter in parameters:
+                parameter.requires_grad_(True)
+            for module in self.modules():
+                if isinstance(module, MessagePassing):
+                    # PyG leaves an entry, with which a later mask would get no gradient.
+                    module._parameters.pop("_edge_mask", None)
+                    module.explain = None
+                    module._edge_mask = None
+
+    def _flat(self, edge_type: EdgeType) -> Tensor:
+        starts = [self.rows[name].start for name in (edge_type[0], edge_type[2])]
+        index = self._batch.edges[edge_type].edge_index
+        return index + torch.tensor(starts, device=index.device).unsqueeze(1)
+
+    def _batch_of(self, encoder: GraphEncoder, rows: Mapping[str, Tensor]) -> NodeBatch:
+        nodes = dict(self._batch.nodes)
+        for name, x in rows.items():
+            if name not in encoder.categories:
+                nodes[name] = replace(nodes[name], columns={**nodes[name].columns, "x": x})
+        return replace(self._batch, nodes=nodes)
+
+    @contextmanager
+    def _reading(self, encoder: GraphEncoder, rows: Mapping[str, Tensor]) -> Iterator[None]:
+        """While it lasts, layers read masked edges, and categories give these rows."""
+        handles = [
+            module.register_forward_hook(lambda *_, x=rows[name]: x)  # type: ignore[misc]
+            for name, module in encoder.categories.items()
+            if name in rows
+        ]
+        if self._mask._edge_mask is not None and not isinstance(encoder.module, SubgraphModule):
+            layers: Any = encoder.module.layers
+            handles += [layer.register_forward_pre_hook(self._with_masked_edges) for layer in layers]
+        try:
+            yield
+        finally:
+            for handle in handles:
+                handle.remove()
+
+    def _with_masked_edges(self, layer: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+        """A row for each edge behind the rows of a layer's sources, for all blocks of the layer."""
+        ones = self.x.new_ones(self.edge_index.shape[1], 1)
+        mask = self._mask.explain_message(ones, None)
+        x, block, *others = inputs
+        if isinstance(block, HeteroBlock):
+            expanded, new = _expanded(x, block, {t: mask[_slice(r)] for t, r in self.edges.items()})
+            return expanded, new, *others
+        ((source, relation, target),) = self.edges
+        name = source
+        wrapped = HeteroBlock(
+            blocks={(source, relation, target): block},
+            num_src={name: block.num_src},
+            num_dst={name: block.num_dst},
+        )
+        rows, new = _expanded({name: dense(x)}, wrapped, {(source, relation, target): mask})
+        return rows[name], new.blocks[source, relation, target], *others
+
+
+class _EdgeMask(MessagePassing):
+    """Where PyG puts the mask of all edges. PyG changes the class that it makes one of."""
+
+
+def _expanded(
+    x: Mapping[str, Tensor], block: HeteroBlock, masks: Mapping[EdgeType, Tensor]
+) -> tuple[dict[str, Tensor], HeteroBlock]:
+    """The rows that a layer reads with one more for each edge, and its blocks with these sources.
+
+    Args:
+        masks: [num_edges of the batch, 1]; a block has the first of the edges.
+    """
+    origins = {name: [torch.arange(len(rows), device=rows.device)] for name, rows in x.items()}
+    factors = {name: [rows.new_ones(len(rows), 1)] for name, rows in x.items()}
+    sources: dict[EdgeType, Tensor] = {}
+    for edge_type, edges in block.blocks.items():
+        name, _, target = edge_type
+        if not edges.num_edges:
+            sources[edge_type] = edges.edge_index[0]
+            continue
+        src, dst = edges.edge_index
+        begin = sum(map(len, origins[name]))
+        own = torch.arange(begin, begin + len(src), device=src.device)
+        is_self = (src == dst) if name == target else torch.zeros_like(src, dtype=torch.bool)
+        sources[edge_type] = torch.where(is_self, src, own)
+        origins[name].append(src)
+        factors[name].append(masks[edge_type][: len(src)].to(x[name].dtype))
+    order = {name: torch.cat(parts) for name, parts in origins.items()}
+    rows = {name: x[name][order[name]] * torch.cat(factors[name]) for name in x}
+    blocks = {
+        t: _with_sources(edges, sources[t], order[t[0]], masks[t]) if t[0] in order else edges
+        for t, edges in block.blocks.items()
+    }
+    return rows, replace(block, blocks=blocks, num_src={n: len(o) for n, o in order.items()})
+
+
+def _with_sources(block: Block, src: Tensor, order: Tensor, mask: Tensor) -> Block:
+    attr = block.edge_attr
+    if attr is not None:
+        attr = attr * mask[: len(attr)].reshape(-1, *[1] * (attr.dim() - 1)).to(attr.dtype)
+    return replace(
+        block,
+        edge_index=torch.stack([src, block.edge_index[1]]),
+        num_src=len(order),
+        src_degree=block.src_degree[order] if len(block.src_degree) else block.src_degree,
+        edge_attr=attr,
+    )
+
+
+def _inputs(encoder: GraphEncoder, batch: NodeBatch) -> Iterator[tuple[str, Any]]:
+    """The features that an encoder reads, by node type."""
+    module = encoder.module
+    if isinstance(module, HeteroEncoder):
+        reads = module.reads_node_features
+        found = module.inputs_of(batch) if reads else {}
+        yield from ((n, x) for n, x in found.items() if n not in module.embedded_types)
+    else:
+        ((name, nodes),) = batch.nodes.items()
+        yield name, nodes.columns["x"]
+
+
+@torch.no_grad()
+def _input_rows(encoder: GraphEncoder, node_type: str, x: Any) -> Tensor:
+    rows: Tensor = dense(x)
+    if node_type in encoder.categories:
+        rows = encoder.categories[node_type](rows)
+    return rows.float()
+
+
+def _reads_edges(encoder: GraphEncoder) -> bool:
+    module = encoder.module
+    if isinstance(module, SubgraphModule):  # PyG masks layers of its own class
+        return any(isinstance(layer, MessagePassing) for layer in module.modules())
+    return not isinstance(module, MLP) and getattr(module, "reads_messages", True)
+
+
+def _ranges(sizes: Mapping[Any, int]) -> dict[Any, range]:
+    ends = functional.pad(torch.tensor(list(sizes.values()), dtype=torch.int64).cumsum(0), (1, 0))
+    bounds = ends.tolist()
+    return {key: range(bounds[i], bounds[i + 1]) for i, key in enumerate(sizes)}
+
+
+def _slice(span: range) -> slice:
+    return slice(span.start, span.stop)
