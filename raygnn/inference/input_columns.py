@@ -27,7 +27,9 @@ def input_columns(spec: ModelSpec, manifest: Manifest | None) -> dict[str, list[
         if fitted is not None:
             found[name] = _of_transforms(name, fitted)
             continue
-        declared = None if manifest is None else manifest.node_types[name].features.get(spec.feature)
+        declared = (
+            None if manifest is None else manifest.node_types[name].features.get(spec.feature)
+        )
         names = declared.column_names if isinstance(declared, DenseFeature) else (spec.feature,)
         if len(names) == width:
             found[name] = [Element(name, column, None) for column in names]

@@ -271,7 +271,9 @@ class OpenGraph:
     def _manifest(self) -> Manifest | None:
         """What the graph's tables say of their columns."""
         source = self._source
-        return source and Manifest.load(source.uri, source.options.allow_outside)
+        if source is None:
+            return None
+        return Manifest.load(source.uri, source.options.allow_outside)
 
     def to_pyg(self) -> Any:
         """The graph as PyG's modules take it, with features as the model reads them.

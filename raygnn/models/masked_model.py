@@ -33,7 +33,7 @@ class MaskedModel(nn.Module):
 
     Attributes:
         x: [num_nodes, num_elements] of all node types one after the other, block by block: the
-            elements of a type are 0 in the rows of others. Of categories, what they are embedded as.
+            elements of a type are 0 in the rows of others. Of categories, their embeddings.
         edge_index: int64 [2, num_edges] of all edge types one after the other, rows of x.
         rows, elements: by node type, its rows of x and its columns.
         edges: by edge type, its columns of `edge_index`.
@@ -123,13 +123,15 @@ class MaskedModel(nn.Module):
     def _reading(self, encoder: GraphEncoder, rows: Mapping[str, Tensor]) -> Iterator[None]:
         """While it lasts, layers read masked edges, and categories give these rows."""
         handles = [
-            module.register_forward_hook(lambda *_, x=rows[name]: x)  # type: ignore[misc]
+            module.register_forward_hook(lambda *_, x=rows[name]: x)
             for name, module in encoder.categories.items()
             if name in rows
         ]
         if self._mask._edge_mask is not None and not isinstance(encoder.module, SubgraphModule):
             layers: Any = encoder.module.layers
-            handles += [layer.register_forward_pre_hook(self._with_masked_edges) for layer in layers]
+            handles += [
+                layer.register_forward_pre_hook(self._with_masked_edges) for layer in layers
+            ]
         try:
             yield
         finally:

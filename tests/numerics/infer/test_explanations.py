@@ -1,0 +1,319 @@
+"""Explanations find the neighbors and the column that a planted label follows from."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import sys
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import raygnn
+import raygnn.explain
+import raygnn.train
+from raygnn.inference import explanations
+from raygnn.inference.explanations import Explanations
+from tests.errors import assert_reports, raises
+from tests.graph_writer import write_graph
+from tests.numerics.infer.conftest import timed_shop
+from tests.small_runs import small_config
+
+NUM_NODES, NUM_IN, NUM_CAUSES = 600, 8, 2
+NODES = [f"n{i:03d}" for i in range(200, 220)]
+PAGE = (Path(__file__).parents[3] / "docs" / "explanations.md").read_text("utf-8")
+
+
+@dataclass(frozen=True)
+class Planted:
+    run: str
+    graph: str
+    causes: dict[str, set[str]]
+    accuracy: float
+
+
+def write_planted(folder: Path) -> tuple[str, dict[str, set[str]]]:
+    """Two of a node's eight in-neighbors are loud; its label is the sign that both have in `tone`.
+
+    Nobody's own columns say its label, and those of other neighbors say little.
+    """
+    rng = np.random.default_rng(0)
+    loud = np.arange(NUM_NODES) < NUM_NODES // 4
+    tone = rng.choice([-1.0, 1.0], NUM_NODES) * np.where(loud, 2.0, 0.05)
+    label = rng.integers(0, 2, NUM_NODES)
+    ids = np.array([f"n{i:03d}" for i in range(NUM_NODES)])
+    sources, causes = [], {}
+    for i in range(NUM_NODES):
+        same = np.flatnonzero(loud & ((tone > 0) == label[i]) & (np.arange(NUM_NODES) != i))
+        chosen = rng.choice(same, NUM_CAUSES, replace=False)
+        others = rng.choice(np.flatnonzero(~loud), NUM_IN - NUM_CAUSES, replace=False)
+        sources.append(np.concatenate([chosen, others]))
+        causes[str(ids[i])] = set(ids[chosen].tolist())
+    nodes = {
+        "id": ids,
+        "color": rng.choice(["red", "green", "blue"], NUM_NODES),
+        "age": rng.normal(size=NUM_NODES),
+        "tone": tone,
+        "y": np.array(["low", "high"])[label],
+    }
+    color = {"column": "color", "transform": "category"}
+    graph = write_graph(
+        folder / "graph",
+        pa.table(nodes),
+        pa.table({"s": ids[np.concatenate(sources)], "t": np.repeat(ids, NUM_IN)}),
+        {"features": {"x": [color, "age", "tone"]}, "labels": {"y": "y"}},
+    )
+    return str(graph), causes
+
+
+def trained(folder: Path, graph: str, **changes: Any) -> Any:
+    settings: dict[str, Any] = {
+        "data": {
+            "uri": graph,
+            "cache_dir": str(folder / "cache"),
+            "splits": {"type": "hash", "fractions": [0.6, 0.2, 0.2]},
+        },
+        "sampling": {"fanouts": [8, 8]},
+        "model": {"type": "GraphSAGE", "args": {"hidden_channels": 16}},
+        "metrics": [{"type": "accuracy"}],
+        "training": {"max_epochs": 15},
+        "loader": {"batch_size": 64},
+        "optimizer": {"type": "Adam", "args": {"lr": 0.01}},
+        "scaling__num_workers": 0,
+        **changes,
+    }
+    return raygnn.train.fit(small_config(folder, **settings)).metrics
+
+
+@pytest.fixture(scope="module")
+def planted(tmp_path_factory: pytest.TempPathFactory) -> Planted:
+    folder = tmp_path_factory.mktemp("planted")
+    graph, causes = write_planted(folder)
+    metrics = trained(folder, graph)
+    return Planted(str(folder / "run"), graph, causes, metrics["test/accuracy"])
+
+
+@pytest.fixture(scope="module")
+def explained(planted: Planted) -> Explanations:
+    """Of nodes that are heard by others or not, the explanations as large as the cause."""
+    model = raygnn.load(planted.run)
+    return model.explain(planted.graph, NODES, num_edges=NUM_CAUSES, num_columns=1)
+
+
+def test_explanations_are_the_planted_cause(planted, explained):
+    assert planted.accuracy > 0.95
+    edges = explained.edges.to_pandas()
+    kept = edges[edges["kept"]]
+    assert len(kept) == NUM_CAUSES * len(NODES)
+    hits = [
+        source in planted.causes[node] and target == node
+        for node, source, target in zip(
+            kept["id"], kept["source_id"], kept["target_id"], strict=True
+        )
+    ]
+    # 2 of 72 edges of a neighborhood are the cause.
+    assert np.mean(hits) > 0.9
+    columns = explained.columns.to_pandas()
+    assert columns.groupby("id")["column"].apply(set).eq({"color", "age", "tone"}).all()
+    assert (columns[columns["kept"]]["column"] == "tone").all()
+
+
+def test_fidelity_beats_a_random_mask_of_the_size(planted, explained, monkeypatch):
+    rng = np.random.default_rng(0)
+
+    def shuffled(made: Any, name: str) -> np.ndarray:
+        return rng.permutation(found(made, name))
+
+    found = explanations._importance
+    monkeypatch.setattr(explanations, "_importance", shuffled)
+    model = raygnn.load(planted.run)
+    random = model.explain(planted.graph, NODES, num_edges=NUM_CAUSES, num_columns=1)
+    ours, others = (
+        each.predictions.to_pandas().mean(numeric_only=True) for each in (explained, random)
+    )
+    assert ours["score_kept"] > 0.9
+    assert ours["fidelity_minus"] == 0
+    assert others["score_kept"] < 0.7
+    assert others["fidelity_minus"] > 0.2
+    assert ours["fidelity_plus"] > others["fidelity_plus"] + 0.2
+    assert ours["score_removed"] < others["score_removed"]
+
+
+def test_calls_are_equal(planted, explained):
+    model = raygnn.load(planted.run)
+    again = model.explain(planted.graph, NODES[:2], num_edges=NUM_CAUSES, num_columns=1)
+    for name in ("predictions", "edges", "neighbors", "columns"):
+        table, before = getattr(again, name).arrow, getattr(explained, name).arrow
+        assert table.equals(before.slice(0, len(table)))
+
+
+def test_equal_edges_have_equal_importance(planted, tmp_path):
+    rows = {"id": ["a", "b", "c", "d", "lone"], "color": ["red", "blue", "blue", "red", "red"]}
+    rows |= {"age": [0.0, 1.0, 1.0, 0.0, 0.0], "tone": [0.0, 2.0, 2.0, 0.1, 0.0]}
+    color = {"column": "color", "transform": "category"}
+    graph = write_graph(
+        tmp_path / "graph",
+        pa.table(rows),
+        pa.table({"s": ["b", "c", "d"], "t": ["a", "a", "a"]}),
+        {"features": {"x": [color, "age", "tone"]}},
+    )
+    found = raygnn.load(planted.run).explain(graph, ["a", "lone"], num_edges=1)
+    of_source = {edge["source_id"]: edge["importance"] for edge in found.edges.arrow.to_pylist()}
+    assert of_source["b"] == of_source["c"] > of_source["d"]
+    assert found.predictions["num_edges"].tolist() == [3, 0]  # a node alone has columns
+
+
+def test_predictions_and_neighbors_are_those_of_the_graph(planted, explained):
+    model = raygnn.load(planted.run)
+    predicted = model.predict(planted.graph, NODES).to_pandas()
+    rows = explained.predictions.to_pandas()
+    assert rows["id"].tolist() == NODES
+    assert rows["prediction"].tolist() == predicted["prediction"].tolist()
+    np.testing.assert_allclose(rows["score"], predicted["probability"], rtol=1e-5)
+    assert (rows["num_edges"] == NUM_IN + NUM_IN**2).all()
+    neighbors = explained.neighbors.to_pandas()
+    edges = explained.edges.to_pandas()
+    strongest = edges.groupby(["id", "source_id"])["importance"].max()
+    for row in neighbors.itertuples():
+        assert strongest[row.id, row.neighbor_id] == row.importance
+
+
+def test_a_sampled_neighborhood_is_smaller(planted):
+    model = raygnn.load(planted.run, ["--sampling.fanouts", "[3, 2]"])
+    found = model.explain(planted.graph, NODES[:2], exact=False)
+    assert found.predictions["num_edges"].tolist() == [9, 9]
+
+
+def test_types_have_ids_and_columns_of_their_own(temporal_labels):
+    found = raygnn.load(temporal_labels.run).explain(
+        temporal_labels.graph, [3, 7], as_of="1970-02-20"
+    )
+    edges = found.edges.to_pandas()
+    assert set(edges["edge_type"]) <= {"user__buys__item", "item__rev_buys__user"}
+    _, shop = timed_shop()
+    bought = set(zip(shop["user"][shop["day"] <= 50], shop["item"][shop["day"] <= 50], strict=True))
+    for row in edges.itertuples():
+        ends = (row.source_id, row.target_id)
+        assert (ends if row.edge_type.startswith("user") else ends[::-1]) in bought
+    columns = found.columns.to_pandas()
+    widths = columns[columns["id"] == 3].groupby("node_type")["element"].nunique()
+    assert widths.to_dict() == {"user": 2, "item": 3}
+    assert set(columns["column"]) == {"x"}
+
+
+@pytest.mark.parametrize("problem", ["multi_label", "regression"])
+def test_labels_and_values_are_explained(tmp_path, problem):
+    rng = np.random.default_rng(1)
+    num = 60
+    nodes = {"id": np.arange(num), "x": rng.normal(size=num).astype("f")}
+    ends = {"s": rng.integers(0, num, 300), "t": rng.integers(0, num, 300)}
+    if problem == "regression":
+        nodes["y"] = 50 + 10 * nodes["x"]
+    else:
+        nodes["y"] = pa.array(rng.integers(0, 2, (num, 3)).tolist(), pa.list_(pa.int64(), 3))
+    graph = write_graph(
+        tmp_path / "graph",
+        pa.table(nodes),
+        pa.table(ends),
+        {"features": {"x": "x"}, "labels": {"y": "y"}},
+    )
+    trained(tmp_path, str(graph), metrics=[], training={"max_epochs": 1})
+    model = raygnn.load(tmp_path / "run")
+    found = model.explain(graph, [5, 6]).predictions
+    if problem == "regression":
+        expected = model.predict(graph, [5, 6])["prediction"]
+        np.testing.assert_allclose(found["score"], expected, rtol=1e-5)
+        assert found.arrow["fidelity_plus"].null_count == 2
+    else:
+        expected = model.predict(graph, [5, 6], what="probabilities")["probability"]
+        np.testing.assert_allclose(found["score"], expected.max(axis=1), rtol=1e-5)
+        assert found["prediction"].tolist() == list(map(str, expected.argmax(axis=1)))
+
+
+def test_models_of_links_are_refused(link_model):
+    with raises("explain-task", "links"):
+        raygnn.load(link_model.run).explain(link_model.plain_graph, [1])
+
+
+def test_options_are_checked(planted, monkeypatch):
+    model = raygnn.load(planted.run)
+    with raises("explain-method-unknown", "LIME", "GNNExplainer"):
+        model.explain(planted.graph, NODES, method="LIME")
+    with raises("explain-number", "num_edges"):
+        model.explain(planted.graph, NODES, num_edges=0)
+    with raises("infer-ids-unknown", "nobody"):
+        model.explain(planted.graph, ["nobody"])
+    monkeypatch.setitem(sys.modules, "captum", None)
+    with raises("explain-extra-missing", "captum"):
+        model.explain(planted.graph, NODES, method="Saliency")
+
+
+@pytest.mark.parametrize("method", explanations.CAPTUM_METHODS)
+def test_attributions_of_captum_find_the_cause(planted, method):
+    pytest.importorskip("captum")
+    model = raygnn.load(planted.run)
+    options = {"method": method, "num_edges": NUM_CAUSES, "num_columns": 1}
+    found = model.explain(planted.graph, NODES[:4], **options)
+    edges, columns = found.edges.to_pandas(), found.columns.to_pandas()
+    assert (columns[columns["kept"]]["column"] == "tone").all()
+    if method != "Saliency":
+        assert (edges[edges["kept"]]["target_id"] == edges[edges["kept"]]["id"]).all()
+
+
+def test_the_commands_of_the_page_write_tables_and_a_picture(
+    planted, tmp_path, monkeypatch, capsys
+):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "ids.csv").write_text("id\nn201\nn202\n")
+    commands = re.findall(r"^raygnn explain (\S.*)$", PAGE, re.MULTILINE)
+    assert len(commands) == 2
+    for command in commands:
+        given = command.replace("runs/papers", planted.run).replace("17,23", "n200,n201")
+        given = re.sub(r"--graph graph", f"--graph {planted.graph}", given)
+        if "IntegratedGradients" in given and not find_spec("captum"):
+            assert raygnn.explain.main(shlex.split(given)) == 2
+            assert_reports(capsys.readouterr().err, "explain-extra-missing")
+            continue
+        assert raygnn.explain.main(shlex.split(given)) == 0
+        out = tmp_path / shlex.split(given)[shlex.split(given).index("--out") + 1]
+        for name in ("predictions", "edges", "neighbors", "columns"):
+            columns = pq.read_table(out / name).column_names
+            stated = re.search(rf"^\| `{name}` \| (.*) \|", PAGE, re.MULTILINE)
+            assert stated is not None
+            assert columns == re.findall(r"`(\w+)`", stated[1])
+        picture = ElementTree.parse(out / "explanations.svg").getroot()
+        texts = "".join(picture.itertext())
+        assert "tone" in texts
+        first = "n200" if "n200" in given else "n201"
+        assert f"{first}: " in texts
+        assert "http" not in re.sub(r'xmlns="[^"]*"', "", (out / "explanations.svg").read_text())
+        assert raygnn.explain.main(shlex.split(given)) == 2
+        assert_reports(capsys.readouterr().err, "output-not-empty")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "id"),
+    [
+        ("", "command-model-missing"),
+        ("runs/x --nodes 1 --out o", "explain-option-missing"),
+        ("runs/x --graph g --nodes 1 --out o --edges 0", "explain-number"),
+    ],
+)
+def test_what_is_missing_on_the_command_line_is_named(arguments, id, capsys):
+    assert raygnn.explain.main(shlex.split(arguments)) == 2
+    assert_reports(capsys.readouterr().err, id)
+
+
+def test_ids_of_numbers_are_listed_as_such(temporal_labels, tmp_path, capsys):
+    where = ["--graph", temporal_labels.graph, "--out", str(tmp_path / "out")]
+    assert raygnn.explain.main([temporal_labels.run, *where, "--nodes", "a,b"]) == 2
+    assert_reports(capsys.readouterr().err, "explain-nodes", "a,b")
+    assert raygnn.explain.main([temporal_labels.run, *where, "--nodes", "3, 4", "--sampled"]) == 0
+    assert pq.read_table(tmp_path / "out" / "predictions")["id"].to_pylist() == [3, 4]
