@@ -13,7 +13,9 @@ _PANELS_IN_A_ROW = 3
 _MOST_PANELS = 24
 _MOST_LETTERS = 18
 _STYLE = (
-    "text{font:11px sans-serif;fill:#222}.t{font-weight:bold;font-size:13px}"
+    "text{font:11px sans-serif;fill:#222;"
+    "paint-order:stroke;stroke:#fff;stroke-width:3px}"
+    ".t{font-weight:bold;font-size:13px}"
     ".n{fill:#cfe0f5;stroke:#35608f}.s{fill:#f6c453;stroke:#8a6100}"
     ".e{stroke:#35608f;fill:none}.b{fill:#8fb3dc}"
 )
