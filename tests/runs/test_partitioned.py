@@ -188,6 +188,8 @@ def test_bad_parts_are_refused_before_training(tmp_path: Path) -> None:
     with raises("partition-missing", RECORD_NAME):
         raygnn.train.fit(parts_config(tmp_path, parts))
     (parts / "hidden").rename(parts / RECORD_NAME)
+    with raises("partition-as-tables", "data.mode is in_memory"):
+        raygnn.train.fit(parts_config(tmp_path, parts, data={"uri": str(parts)}))
     shutil.rmtree(parts / "part-00001")
     with raises("partition-missing", "part-00001"):
         raygnn.train.fit(parts_config(tmp_path, parts))
