@@ -97,6 +97,19 @@ def add_allow_module(
     )
 
 
+def check_model_argument(arguments: Sequence[str], usage: str) -> None:
+    """Checks that MODEL comes before the keys of the config.
+
+    Raises:
+        ConfigError: it does not.
+    """
+    if not arguments or arguments[0].startswith("--"):
+        raise ConfigError(
+            f"MODEL={list(arguments[:1])} is invalid: the model comes first. {usage}",
+            id="command-model-missing",
+        )
+
+
 def load_from_arguments(
     arguments: Sequence[str], allow_modules: Sequence[str], usage: str
 ) -> LoadedConfig:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from raygnn.command_line import (
     add_allow_module,
     add_output_options,
+    check_model_argument,
     command_parser,
     exit_process,
     exit_status_of,
@@ -39,11 +40,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(options: argparse.Namespace, rest: Sequence[str]) -> None:
-    if not rest or rest[0].startswith("--"):
-        raise ConfigError(
-            f"MODEL={rest[:1]} is invalid: the model comes first. {_USAGE}",
-            id="command-model-missing",
-        )
+    check_model_argument(rest, _USAGE)
     for name, what in _REQUIRED.items():
         if getattr(options, name) is None:
             raise ConfigError(f"--{name} is missing. Name {what}.", id="explain-option-missing")

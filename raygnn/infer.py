@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from raygnn.command_line import (
     add_allow_module,
     add_output_options,
+    check_model_argument,
     command_parser,
     exit_process,
     exit_status_of,
@@ -258,11 +259,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(options: argparse.Namespace, rest: Sequence[str]) -> None:
-    if not rest or rest[0].startswith("--"):
-        raise ConfigError(
-            f"MODEL={rest[:1]} is invalid: the model comes first. {_USAGE}",
-            id="command-model-missing",
-        )
+    check_model_argument(rest, _USAGE)
     model, overrides = rest[0], rest[1:]
     shared: dict[str, Any] = {
         "task": options.task,

@@ -11,7 +11,13 @@ from os import PathLike, fspath
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from raygnn.command_line import add_allow_module, command_parser, exit_process, exit_status_of
+from raygnn.command_line import (
+    add_allow_module,
+    check_model_argument,
+    command_parser,
+    exit_process,
+    exit_status_of,
+)
 from raygnn.console import say
 from raygnn.data.filesystem import absolute
 from raygnn.errors import ConfigError
@@ -131,11 +137,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(options: argparse.Namespace, rest: Sequence[str]) -> None:
-    if not rest or rest[0].startswith("--"):
-        raise ConfigError(
-            f"MODEL={rest[:1]} is invalid: the model comes first. {_USAGE}",
-            id="command-model-missing",
-        )
+    check_model_argument(rest, _USAGE)
     if options.graph is None:
         raise ConfigError(
             "--graph is missing. Name the folder or URI of a graph.", id="serve-graph-missing"

@@ -298,6 +298,16 @@ def test_the_commands_of_the_page_write_tables_and_a_picture(
         assert_reports(capsys.readouterr().err, "output-not-empty")
 
 
+def test_the_lines_of_python_on_the_page_run(planted, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    lines = re.findall(r"^    ((?:model|found).*)$", PAGE, re.MULTILINE)
+    assert len(lines) == 4
+    code = "\n".join(lines).replace("runs/papers", planted.run).replace('"graph"', "GRAPH")
+    code = code.replace("[17, 23]", '["n200", "n201"]')
+    exec(code, {"raygnn": raygnn, "GRAPH": planted.graph})
+    assert pq.read_table(tmp_path / "out" / "why" / "predictions").num_rows == 2
+
+
 @pytest.mark.parametrize(
     ("arguments", "id"),
     [
