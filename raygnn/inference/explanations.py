@@ -37,7 +37,7 @@ METHODS = (GNN_EXPLAINER, *CAPTUM_METHODS)
 _EPOCHS, _LR = 200, 0.05
 # Without PyG's entropy, which moves masks to 0 or 1 before the loss says which: what is largest is
 # chosen afterwards. docs/decisions.md has the figures.
-_COEFFICIENTS = {"edge_size": 0.2, "node_feat_size": 0.5, "edge_ent": 0.0, "node_feat_ent": 0.0}
+_COEFFICIENTS = {"edge_size": 1.0, "node_feat_size": 0.5, "edge_ent": 0.0, "node_feat_ent": 0.0}
 _MODES = {
     "multi_class": ModelConfig("multiclass_classification", "node", "raw"),
     "multi_label": ModelConfig("binary_classification", "node", "probs"),
