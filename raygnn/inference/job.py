@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
@@ -18,7 +18,9 @@ from raygnn.errors import ConfigError
 from raygnn.inference.output_folder import OutputFolder
 from raygnn.loops.model_spec import ModelSpec
 from raygnn.outputs.saved_model import SavedModel
-from raygnn.sampling.parts import PartitionedGraph
+
+if TYPE_CHECKING:
+    from raygnn.sampling.parts import PartitionedGraph
 
 WHAT = ("embeddings", "predictions", "probabilities")
 SCORES = ("inner_product", "decoder")

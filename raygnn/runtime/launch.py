@@ -6,7 +6,7 @@ import tempfile
 import time
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from raygnn.config import LoadedConfig
 from raygnn.config.training_section import Training
@@ -20,7 +20,10 @@ from raygnn.outputs.run_start import check_run_folder, check_writable, open_run_
 from raygnn.runtime.connection import connect
 from raygnn.runtime.data_checks import check_schema, find_spec, open_outline
 from raygnn.runtime.data_source import check_source, open_tables, tables_uri
-from raygnn.runtime.stored_samples import open_samples
+
+if TYPE_CHECKING:
+    from raygnn.loops.model_spec import ModelSpec
+    from raygnn.sampling.presampled.stored_samples import StoredSamples
 
 
 @dataclass(frozen=True)
@@ -83,7 +86,7 @@ def _run_in_process(loaded: LoadedConfig, name: str, data: Any, tried: Training 
     parts = None
     if isinstance(bundle, Outline):
         parts = map_parts(loaded.config.data.uri or "", bundle)
-    samples = open_samples(loaded, bundle, spec)
+    samples = _open_samples(loaded, bundle, spec)
     context = ProcessContext(use_gpu=scaling.use_gpu, timeout_s=scaling.timeout_s)
     try:
         folder = None
@@ -106,7 +109,7 @@ def _run_on_ray(loaded: LoadedConfig, name: str, data: Any, tried: Training | No
     resources = plan_resources(loaded.config)
     bundle = open_graph(loaded, data, on_cluster=True)
     spec = find_spec(loaded, bundle)
-    samples = open_samples(loaded, bundle, spec)
+    samples = _open_samples(loaded, bundle, spec)
     folder = open_run_folder(loaded, name)
     warn_of_vanishing(folder)
     with ExitStack() as running:
@@ -127,6 +130,17 @@ def open_graph(loaded: LoadedConfig, data: Any, on_cluster: bool = False) -> Bun
     uri = tables_uri(loaded, data)
     check_schema(loaded, uri)
     return open_tables(loaded, uri, on_cluster=on_cluster)
+
+
+def _open_samples(
+    loaded: LoadedConfig, bundle: Bundle, spec: ModelSpec | None
+) -> StoredSamples | None:
+    """The set of `data.samples`, once it is checked; null in other modes."""
+    if loaded.config.data.mode != "presampled":
+        return None
+    from raygnn.runtime.stored_samples import open_samples
+
+    return open_samples(loaded, bundle, spec)
 
 
 def warn_of_vanishing(folder: RunFolder) -> None:

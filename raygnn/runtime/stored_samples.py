@@ -67,10 +67,8 @@ def plan_samples(
     return SamplePlan(layout, splits, _keys_of_requests(config))
 
 
-def open_samples(
-    loaded: LoadedConfig, bundle: Bundle, spec: ModelSpec | None
-) -> StoredSamples | None:
-    """Opens the set of `data.samples`, once it is checked; None in other modes.
+def open_samples(loaded: LoadedConfig, bundle: Bundle, spec: ModelSpec | None) -> StoredSamples:
+    """Opens the set of `data.samples`, once it is checked.
 
     Of a model or loss of the user's own, which workers import, settings and requests are checked
     when a worker reads its first batch.
@@ -79,8 +77,6 @@ def open_samples(
         DataError: it is missing, interrupted, damaged, or of another graph, config or version.
     """
     config = loaded.config
-    if config.data.mode != "presampled":
-        return None
     assert config.data.samples is not None
     samples = StoredSamples.open(config.data.samples)
     samples.record.check_files(samples.uri)
