@@ -55,6 +55,7 @@ class RmatGraph:
     def name(self) -> str:
         """Tells one graph from another."""
         parts = [f"rmat-{self.num_nodes}-{self.num_edges}-{self.num_features}", *self.columns]
+        parts += [f"{self.num_classes}-classes"] * (self.num_classes > 0)
         parts += [self.feature_dtype] * (self.feature_dtype != "float32")
         return "-".join([*parts, *(["hetero"] if self.is_hetero else [])])
 

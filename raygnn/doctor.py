@@ -130,8 +130,9 @@ def _cluster() -> Finding:
     from raygnn.runtime.connection import ADDRESS_VARIABLE, check_address
 
     address = os.environ.get(ADDRESS_VARIABLE, "")
-    if not address:
-        return Finding("ok", f"{ADDRESS_VARIABLE} is not set: runs start Ray on this machine")
+    if address in ("", "local"):
+        how = f"={address}" if address else " is not set"
+        return Finding("ok", f"{ADDRESS_VARIABLE}{how}: runs start Ray on this machine")
     try:
         check_address(address)
     except RaygnnError as error:
