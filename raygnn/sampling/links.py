@@ -102,11 +102,11 @@ def edges_of_links(
         reverse_types: edge types and their reverses; one direction of each is enough.
         pairs: int64 [2, num_links], (anchor, target) dense ids.
     """
-    repeated = {edge_type}
-    repeated.update(b for a, b in reverse_types.items() if a == edge_type)
-    repeated.update(a for a, b in reverse_types.items() if b == edge_type)
+    repeated = [edge_type]
+    repeated += (b for a, b in reverse_types.items() if a == edge_type)
+    repeated += (a for a, b in reverse_types.items() if b == edge_type)
     found = {}
-    for source, relation, target in repeated:
+    for source, relation, target in dict.fromkeys(repeated):  # not of a set: its order is random
         ways = []
         if (source, target) == (anchor_type, target_type):
             ways.append(pairs)

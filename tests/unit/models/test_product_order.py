@@ -51,6 +51,7 @@ def test_both_orders_of_attention_are_pygs_layer(
     order: bool,
     between_types: bool,
 ) -> None:
+    torch.manual_seed(0)
     graph = make_graph()
     taken = []
     monkeypatch.setattr(gat, "transform_first", lambda *_: taken.append(order) or order)
