@@ -3,19 +3,18 @@
     python benchmarks/partitioned.py --scale reference [--parts 2]
 
 The same batches in turns, of the graph opened whole, of its parts mapped by this process, and of
-parts that an actor each serves on this node. A batch is made without threads, so it shows what is
-waited for; steps train a GraphSAGE on one thread while two more make batches, as in a run. Messages
-and bytes are those of questions and answers of a batch.
+parts that an actor each serves, as if on other nodes, without a cache of rows and with it. A batch
+is made without threads, so it shows what is waited for; steps train a GraphSAGE on one thread while
+two more make batches, as in a run. `--here H` maps the first H parts where actors serve the others,
+as a worker does that has H parts on its node.
 """
 
 from __future__ import annotations
 
 import argparse
-import pickle
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import ray
@@ -39,26 +38,13 @@ from raygnn.sampling import (
     NeighborSampler,
     blocks_of,
 )
+from raygnn.sampling.hot_rows import Traffic
 from raygnn.sampling.partitioned_stores import PartitionedFeatureStore, PartitionedGraphStore
-from raygnn.sampling.parts import PartitionedGraph, PartService, map_parts
+from raygnn.sampling.parts import PartitionedGraph, map_parts
 from raygnn.sampling.protocols import FeatureStore, GraphStore
 
 _BATCHES = 8  # a round
 Stores = tuple[GraphStore, FeatureStore]
-
-
-class Counted:
-    """A service that counts what it is asked, and answers at once."""
-
-    def __init__(self, service: PartService) -> None:
-        self._service = service
-        self.num_messages = self.num_bytes = 0
-
-    def ask(self, question: Any, *given: Any) -> Any:
-        answer = self._service.ask(question, *given)
-        self.num_messages += 1
-        self.num_bytes += len(pickle.dumps(given)) + len(pickle.dumps(answer.result()))
-        return answer
 
 
 @dataclass
@@ -125,39 +111,57 @@ def main(argv: Sequence[str] | None = None) -> None:
     def parted(parts: PartitionedGraph) -> Stores:
         return PartitionedGraphStore(outline, parts), PartitionedFeatureStore(outline, parts)
 
-    counted = [Counted(service) for service in mapped.services]
-    Training(parted(replace(mapped, services=tuple(counted))), scale).make()
     ray.init(address="local", log_to_driver=False, include_dashboard=False)
     with part_actors(outline, config) as served:
         of: dict[str, Stores] = {
             "in memory": (LocalGraphStore(whole), LocalFeatureStore(whole)),
             "parts mapped here": parted(mapped),
-            "parts of actors": parted(served),
         }
+        traffic: dict[str, Traffic] = {}
+        for name, cache_bytes in (("without", 0), ("with", config.data.cache_bytes)):
+            services = (*mapped.services[: options.here], *served.services[options.here :])
+            graph_of = replace(
+                served, services=services, cache_bytes=cache_bytes, traffic=Traffic()
+            )
+            of[f"actors, {name} cache"] = parted(graph_of)
+            traffic[f"{name} cache"] = graph_of.traffic
         cases: dict[str, Case] = {}
         for name, stores in of.items():
             training = Training(stores, scale)
             cases[f"batch, {name}"], cases[f"step, {name}"] = training.make, training.train
+        counted = {}
+        for name, counts in traffic.items():
+            cases[f"batch, actors, {name}"]()  # fills the cache
+            before = counts.counts()
+            cases[f"batch, actors, {name}"]()
+            counted[name] = [
+                (b - a) / _BATCHES for a, b in zip(before, counts.counts(), strict=True)
+            ]
         seconds = interleaved(cases, scale.rounds, CLOCKS["wall"])
     took = {name: 1e3 * value / _BATCHES for name, value in medians(seconds).items()}
     publish("partitioned", options, _rows(took, counted), seconds=seconds)
 
 
-def _rows(ms: Mapping[str, float], counted: Sequence[Counted]) -> list[Row]:
-    asked = sum(service.num_messages for service in counted) / _BATCHES
-    moved = sum(service.num_bytes for service in counted) / _BATCHES / 1e6
-    aims = {"step, parts of actors": "<= 1.3 x"}
+def _rows(ms: Mapping[str, float], counted: Mapping[str, Sequence[float]]) -> list[Row]:
+    aims = {"step, parts mapped here": "<= 1.3 x", "step, actors, with cache": "<= 3 x"}
     rows = []
     for what, value in ms.items():
         base = ms[f"{what.split(',')[0]}, in memory"]
         ratio = None if what.endswith("in memory") else value / base
         rows.append(Row(what, value, "ms", ratio, "in memory", aims.get(what, "")))
-    return [*rows, Row("messages of a batch", asked, ""), Row("bytes of a batch", moved, "MB")]
+    for name, (requests, num_bytes, cached) in counted.items():
+        rows += [
+            Row(f"requests a batch, {name}", requests, ""),
+            Row(f"bytes a batch, {name}", num_bytes / 1e6, "MB"),
+            Row(f"rows from the cache a batch, {name}", cached, ""),
+        ]
+    return rows
 
 
 def _options(argv: Sequence[str] | None) -> argparse.Namespace:
     options = parser(__doc__, in_rounds=True)
     options.add_argument("--parts", type=int, default=2, metavar="P", help="default: 2")
+    options.add_argument("--here", type=int, default=0, metavar="H", help="default: 0")
     return options.parse_args(argv)
 
 

@@ -11,6 +11,7 @@ from raygnn.outputs.run_folder import RunFolder
 if TYPE_CHECKING:
     from raygnn.config.training_section import Training
     from raygnn.loops.model_spec import ModelSpec
+    from raygnn.outputs.needs import Needs
     from raygnn.sampling.parts import PartitionedGraph
     from raygnn.sampling.presampled.stored_samples import StoredSamples
 
@@ -26,6 +27,7 @@ class TrainJob:
         samples: neighborhoods of the batches, which are read in place of sampling.
         tried: of a dry run, the limits of the run that it tries. It restores its checkpoint and
             compares, and estimates what the whole run takes.
+        needs: what it takes of a node.
     """
 
     loaded: LoadedConfig
@@ -35,3 +37,4 @@ class TrainJob:
     tried: Training | None = None
     parts: PartitionedGraph | None = None
     samples: StoredSamples | None = None
+    needs: Needs | None = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import socket
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -18,7 +19,13 @@ from raygnn.console import say, warn
 from raygnn.data.bundle import Bundle
 from raygnn.data.filesystem import absolute, is_storage_error, join
 from raygnn.data.partition.part import Outline
-from raygnn.errors import CheckpointError, ConfigError, PreemptedError, RunError
+from raygnn.errors import (
+    CheckpointError,
+    ConfigError,
+    PreemptedError,
+    ResourceError,
+    RunError,
+)
 from raygnn.job import TrainJob
 from raygnn.loops.callbacks import Callback, FunctionCallback
 from raygnn.loops.context import WorkerContext
@@ -32,8 +39,9 @@ from raygnn.outputs.checkpoints.warm_start import warm_start
 from raygnn.outputs.estimate import Estimate
 from raygnn.outputs.history import HistoryWriter, LogRows
 from raygnn.outputs.model_export import write_model
+from raygnn.outputs.needs import check_needs, say_needs
 from raygnn.outputs.profiler import Profiler
-from raygnn.outputs.progress import Progress, Throughput, num_parameters
+from raygnn.outputs.progress import PartTraffic, Progress, Throughput, num_parameters
 from raygnn.outputs.report import build_report
 from raygnn.outputs.run_folder import RunFolder, RunStatus
 from raygnn.outputs.usage import usage
@@ -61,6 +69,7 @@ def run_worker(
 def _run(job: TrainJob, context: WorkerContext, callbacks: Sequence[Callback]) -> dict[str, Any]:
     loaded, config = job.loaded, job.loaded.config
     prepare_process(loaded)
+    _check_needs(job, context)
     task = run_and_sync_errors(lambda: _set_up_task(job, context), "setting up the task")
     try:
         if config.loop is not None:
@@ -68,7 +77,16 @@ def _run(job: TrainJob, context: WorkerContext, callbacks: Sequence[Callback]) -
         checkpointer = Checkpointer(job.folder, context, config.checkpoint)
         saver = None if config.checkpoint.policy == "none" else checkpointer
         throughput, logged, advice = Throughput(), LogRows(), Advice()
-        watching = [throughput, logged, *callbacks, *_callbacks(job), checkpointer, advice]
+        traffic = [] if job.parts is None else [PartTraffic(job.parts.traffic)]
+        watching = [
+            throughput,
+            *traffic,
+            logged,
+            *callbacks,
+            *_callbacks(job),
+            checkpointer,
+            advice,
+        ]
         estimate = None if job.tried is None else Estimate(job.tried)
         watching += [] if estimate is None else [estimate]
         engine = Engine(task, loaded, context, watching, saver, _initialization(loaded))
@@ -105,6 +123,18 @@ def _run(job: TrainJob, context: WorkerContext, callbacks: Sequence[Callback]) -
         return metrics
     finally:
         task.close()
+
+
+def _check_needs(job: TrainJob, context: WorkerContext) -> None:
+    """Says what the run takes of a node, and checks that this one has it."""
+    if job.needs is None:
+        return
+    here = socket.gethostname()
+    hosts = collectives.gather_objects(here)
+    with agreement("looking for memory", ResourceError):
+        check_needs(job.needs, hosts.count(here))
+        if context.rank == 0:
+            say_needs(job.needs)
 
 
 def _set_up_task(job: TrainJob, context: WorkerContext) -> Task:

@@ -163,7 +163,17 @@ class Synthetic(Section):
 
 #: Keys of `data` that say what is opened, built or written, not how tables are read. They are the
 #: user's: what came with a trained model does not set them.
-PLACES = ("mode", "uri", "samples", "synthetic", "type", "args", "cache_dir", "allow_outside")
+PLACES = (
+    "mode",
+    "uri",
+    "samples",
+    "synthetic",
+    "type",
+    "args",
+    "cache_dir",
+    "cache_bytes",
+    "allow_outside",
+)
 
 
 class Data(Section):
@@ -193,6 +203,11 @@ class Data(Section):
     samples: NonEmptyText | None = Field(
         default=None,
         description="With `mode: presampled`, folder or URI that raygnn.presample has filled.",
+    )
+    cache_bytes: NonNegativeWhole = Field(
+        default=512 << 20,
+        description="With `mode: partitioned`, memory in which each worker keeps features of the "
+        "nodes with most edges out of them, of parts on other nodes; 0 keeps none.",
     )
     cache_dir: NonEmptyText | None = Field(
         default=None,

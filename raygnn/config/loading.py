@@ -249,6 +249,7 @@ _NOT_OF_THE_RESULT: tuple[KeyPath, ...] = (
     ("loggers",),
     ("profiler",),
     ("data", "cache_dir"),
+    ("data", "cache_bytes"),
     ("data", "allow_outside"),
     ("training", "log_every"),
     *LIMITS,  # a longer run begins as a shorter one

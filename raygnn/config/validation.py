@@ -10,9 +10,10 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
+from raygnn.config.cross_rules import broken_cross_rules
 from raygnn.config.documents import DocumentError, parse_yaml
 from raygnn.config.redaction import redact
-from raygnn.config.schema import EACH_SECTION_ALONE, Config, broken_cross_rules
+from raygnn.config.schema import EACH_SECTION_ALONE, Config
 from raygnn.config.section import (
     MISSING,
     RULES_ERROR,

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from raygnn.data.cache import build_once, cache_folder
 from raygnn.data.edge_types import EdgeType
-from raygnn.data.filesystem import absolute, join, write_text
-from raygnn.data.manifest import MANIFEST_NAME, Manifest, manifest_folder
+from raygnn.data.filesystem import absolute, exists, is_below, join, redact, write_text
+from raygnn.data.manifest import MANIFEST_NAME, Manifest, manifest_folder, manifest_uri
+from raygnn.data.tables.files import match_files
 from raygnn.errors import DataError
 
 
@@ -39,27 +40,30 @@ def append_tables(
     """Writes a manifest of a graph with the rows of other tables behind its own.
 
     Columns are read as the graph's manifest says; of the other one only the types and their files
-    are. Labels and splits are left out, which new rows need not have.
+    are. A folder without one has the files that the graph's names, or some of them. Labels and
+    splits are left out, which new rows need not have.
 
     Args:
-        graph, new: a folder with `graph.yaml`, or that file; a local path or any fsspec URI.
+        graph: a folder with `graph.yaml`, or that file; a local path or any fsspec URI.
+        new: likewise, or a folder with files of the graph's names.
         cache_dir: where the manifest is written, as of `ingest`.
         allow_outside: see `IngestOptions`.
     Raises:
-        DataError: a manifest is wrong, or the new one has types that the graph lacks, or no nodes.
+        DataError: a manifest is wrong, or the new one has types that the graph lacks, or there is
+            no file.
     """
-    base, added = (Manifest.load(uri, allow_outside) for uri in (graph, new))
-    _check_types(base, added)
+    base = Manifest.load(graph, allow_outside)
     folders = [absolute(manifest_folder(uri)) for uri in (graph, new)]
+    added = _given_files(base, new, allow_outside)
 
     def located(folder: str, files: Sequence[str]) -> tuple[str, ...]:
         return tuple(join(folder, pattern) for pattern in files)
 
     new_nodes = {
-        name: (located(folders[1], table.files), base.node_types[name].id)
-        for name, table in added.node_types.items()
+        name: (located(folders[1], files), base.node_types[name].id)
+        for name, files in added.nodes.items()
     }
-    new_edges = {table.type: located(folders[1], table.files) for table in added.edge_types}
+    new_edges = {type_: located(folders[1], files) for type_, files in added.edges.items()}
     nodes = {
         name: table.model_copy(
             update={
@@ -89,9 +93,45 @@ def append_tables(
     return AppendedTables(str(folder), (*folders, *allow_outside), new_nodes)
 
 
-def _check_types(base: Manifest, added: Manifest) -> None:
+@dataclass(frozen=True)
+class _Files:
+    """Patterns of files by type."""
+
+    nodes: Mapping[str, Sequence[str]]
+    edges: Mapping[EdgeType, Sequence[str]]
+
+
+def _given_files(
+    base: Manifest, new: str | os.PathLike[str], allow_outside: Sequence[str]
+) -> _Files:
+    folder = manifest_folder(new)
+    is_named = exists(manifest_uri(new))
+    manifest = Manifest.load(new, allow_outside) if is_named else base
+    nodes = {name: table.files for name, table in manifest.node_types.items()}
+    edges = {table.type: table.files for table in manifest.edge_types}
+    if not is_named:
+        nodes = {name: found for name in nodes if (found := _present(folder, nodes[name]))}
+        edges = {type_: found for type_ in edges if (found := _present(folder, edges[type_]))}
+    if not nodes and not edges:
+        expected = [name for table in base.node_types.values() for name in table.files]
+        raise DataError(
+            f"--new-nodes={redact(folder)!r} is invalid: it has no {MANIFEST_NAME}, and no file "
+            f"with the name of one of the graph, as {expected[0]}. Name a folder with tables of "
+            "new nodes.",
+            id="append-no-files",
+        )
+    _check_types(base, [*nodes, *edges])
+    return _Files(nodes, edges)
+
+
+def _present(folder: str, patterns: Sequence[str]) -> tuple[str, ...]:
+    """The patterns that match a file; a folder has none of those that lead out of it."""
+    own = [pattern for pattern in patterns if is_below(join(folder, pattern), [folder])]
+    return tuple(p for p in own if match_files(folder, p, "--new-nodes"))
+
+
+def _check_types(base: Manifest, given: Sequence[str | EdgeType]) -> None:
     known: set[str | EdgeType] = {*base.node_types, *(table.type for table in base.edge_types)}
-    given: list[str | EdgeType] = [*added.node_types, *(table.type for table in added.edge_types)]
     unknown = [str(type_) for type_ in given if type_ not in known]
     if unknown:
         raise DataError(

@@ -51,6 +51,11 @@ def create_array(path: Path, shape: tuple[int, ...], dtype: DTypeLike) -> None:
             ) from error
 
 
+def array_bytes_below(folder: Path) -> int:
+    """Bytes of the `.npy` files in a folder and in those below it."""
+    return sum(file.stat().st_size for file in folder.rglob("*.npy"))
+
+
 def open_array(path: Path, mode: Literal["c", "r", "r+"] = "c") -> np.ndarray:
     """Maps a `.npy` file as a plain ndarray.
 

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from raygnn.data import edge_kernels
 from raygnn.data.alias import edge_weights, fill_alias
-from raygnn.data.arrays import create_array, open_array
+from raygnn.data.arrays import array_bytes_below, create_array, open_array
 from raygnn.data.bundle_record import (
     INDICES,
     INDPTR,
@@ -166,7 +166,7 @@ class Bundle:
     def num_bytes(self) -> int:
         """Of the arrays of nodes and edges, without what is derived of them later."""
         folders = (self._path / "nodes", self._path / "edges")
-        return sum(file.stat().st_size for each in folders for file in each.rglob("*.npy"))
+        return sum(map(array_bytes_below, folders))
 
     @cached_property
     def is_larger_than_memory(self) -> bool:

@@ -166,6 +166,25 @@ class Task(ABC, Generic[BatchT]):
     def training_step(self, batch: BatchT) -> StepOutput:
         """Loss of one micro-batch, with gradient."""
 
+    def prepares(self, epoch: int) -> bool:
+        """Whether `prepare_epoch` is called for an epoch, counted from 0; equal on all ranks."""
+        return False
+
+    def prepare_epoch(self, epoch: int) -> None:
+        """Computes what an epoch of training needs of the weights that it begins with.
+
+        Runs without gradient and in evaluation mode, before the first batch of the epoch. It does
+        not run where training resumes within an epoch: `state_dict` has what it has made.
+        Collective: all ranks must call.
+        """
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a resumed run needs of the task, beside the weights; equal on all ranks."""
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Takes back what `state_dict` gave."""
+
     def prepare_evaluation(self, split: str) -> None:
         """Computes what an evaluation needs before its batches, ranks together.
 

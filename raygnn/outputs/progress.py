@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from raygnn.config.training_section import Training
     from raygnn.loops.engine import Engine
     from raygnn.parallel.all_reduce import StepTotals
+    from raygnn.sampling.hot_rows import Traffic
 
 _MAX_SHOWN = 6
 _BARS = "▁▂▃▄▅▆▇█"
@@ -238,6 +239,9 @@ class Work:
         }
 
 
+_OF_PARTS = ("perf/part_requests", "perf/part_bytes", "perf/cached_rows")
+
+
 class Throughput(Callback):
     """Adds `perf/...` to what is logged; comes before the loggers, so that they get it.
 
@@ -271,6 +275,26 @@ class Throughput(Callback):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self._total = Work(**state)
+
+
+class PartTraffic(Callback):
+    """Adds what this rank has asked of other nodes' parts to what is logged, by step.
+
+    Batches of an evaluation between two logs, and those made ahead, count too.
+    """
+
+    def __init__(self, traffic: Traffic) -> None:
+        self._traffic = traffic
+        self._before, self._num_steps = traffic.counts(), 0
+
+    def on_train_step_end(self, engine: Engine, totals: StepTotals) -> None:
+        self._num_steps += 1
+
+    def on_log(self, engine: Engine, metrics: dict[str, float]) -> None:
+        counts, steps = self._traffic.counts(), max(1, self._num_steps)
+        for name, now, before in zip(_OF_PARTS, counts, self._before, strict=True):
+            metrics[name] = (now - before) / steps
+        self._before, self._num_steps = counts, 0
 
 
 def memory(device: torch.device) -> dict[str, float]:

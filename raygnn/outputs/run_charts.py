@@ -16,6 +16,9 @@ _TITLES = {
     "perf/seeds_per_s": "Seeds per second",
     "perf/edges_per_s": "Edges per second",
     "perf/loader_wait_share": "Share of time waiting for batches",
+    "perf/part_requests": "Requests to parts on other nodes, a step",
+    "perf/part_bytes": "Bytes to and from parts on other nodes, a step",
+    "perf/cached_rows": "Rows of other nodes from the cache, a step",
     "perf/memory_bytes": "Resident memory of rank 0 [bytes]",
     "perf/cuda_memory_bytes": "GPU memory of rank 0, at most [bytes]",
 }

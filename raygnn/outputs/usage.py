@@ -9,7 +9,7 @@ from raygnn.loops.tasks.several_tasks.output import SeveralOutput
 
 
 def usage(uri: str, loaded: LoadedConfig, spec: ModelSpec) -> str:
-    """Three lines that load a model and use it on the graph of its training.
+    """Lines of Python that use a model on the graph of its training.
 
     Args:
         uri: the run's folder.
@@ -21,8 +21,11 @@ def usage(uri: str, loaded: LoadedConfig, spec: ModelSpec) -> str:
         name, output = next(iter(output.tasks.items()))
         options = f", task={name!r}{options}"
     named = loaded.saved["data"]["uri"]
-    is_whole = loaded.config.data.mode == "in_memory"  # inference does not read parts
-    graph = repr(redact(named)) if named and is_whole else "graph"
+    graph = repr(redact(named)) if named else "graph"
+    if loaded.config.data.mode == "partitioned":  # a process that loads a model reads no parts
+        overrides = ["--data.mode", "partitioned", "--data.uri", redact(named)]
+        run = f"{redact(uri)!r}, 'out', {overrides!r}{options}"
+        return f"import raygnn.infer\nraygnn.infer.predict({run})"
     if output.predictions:
         call = f"predict({graph}).to_pandas()"
     elif output.links:

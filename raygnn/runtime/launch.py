@@ -15,6 +15,7 @@ from raygnn.data.bundle import Bundle
 from raygnn.data.partition.part import Outline
 from raygnn.errors import ConfigError, RunError
 from raygnn.job import TrainJob
+from raygnn.outputs.needs import needs_of
 from raygnn.outputs.run_folder import RunFolder
 from raygnn.outputs.run_start import check_run_folder, check_writable, open_run_folder
 from raygnn.runtime.connection import connect
@@ -87,6 +88,7 @@ def _run_in_process(loaded: LoadedConfig, name: str, data: Any, tried: Training 
     if isinstance(bundle, Outline):
         parts = map_parts(loaded.config.data.uri or "", bundle)
     samples = _open_samples(loaded, bundle, spec)
+    needs = needs_of(loaded.config, bundle, spec)
     context = ProcessContext(use_gpu=scaling.use_gpu, timeout_s=scaling.timeout_s)
     try:
         folder = None
@@ -94,7 +96,7 @@ def _run_in_process(loaded: LoadedConfig, name: str, data: Any, tried: Training 
             if context.rank == 0:
                 folder = open_run_folder(loaded, name)
         folder = collectives.broadcast_object(folder)
-        job = TrainJob(loaded, folder, str(bundle.path), spec, tried, parts, samples)
+        job = TrainJob(loaded, folder, str(bundle.path), spec, tried, parts, samples, needs)
         metrics = run_worker(job, context)
         return Outcome(folder, metrics)
     finally:
@@ -110,6 +112,7 @@ def _run_on_ray(loaded: LoadedConfig, name: str, data: Any, tried: Training | No
     bundle = open_graph(loaded, data, on_cluster=True)
     spec = find_spec(loaded, bundle)
     samples = _open_samples(loaded, bundle, spec)
+    needs = needs_of(loaded.config, bundle, spec)
     folder = open_run_folder(loaded, name)
     warn_of_vanishing(folder)
     with ExitStack() as running:
@@ -118,7 +121,7 @@ def _run_on_ray(loaded: LoadedConfig, name: str, data: Any, tried: Training | No
             from raygnn.runtime.part_actors import part_actors
 
             parts = running.enter_context(part_actors(bundle, loaded.config))
-        job = TrainJob(loaded, folder, str(bundle.path), spec, tried, parts, samples)
+        job = TrainJob(loaded, folder, str(bundle.path), spec, tried, parts, samples, needs)
         metrics = train_on_ray(job, resources)
     return Outcome(folder, metrics)
 

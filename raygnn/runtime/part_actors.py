@@ -209,7 +209,7 @@ def part_actors(outline: Outline, config: Config) -> Iterator[PartitionedGraph]:
             _PartClient(actor, number, timeout_s, folder, node)
             for number, (actor, node) in enumerate(zip(actors, found, strict=True))
         )
-        yield PartitionedGraph(record, tuple(clients))
+        yield PartitionedGraph(record, tuple(clients), config.data.cache_bytes)
     finally:
         for actor in actors:
             ray.kill(actor)

@@ -25,6 +25,7 @@ from raygnn.sampling.batch import (
 )
 from raygnn.sampling.batch_assembler import BatchAssembler
 from raygnn.sampling.links import LinkSeeds, RowDraws, SeedKind, edges_of_links
+from raygnn.sampling.mined_negatives import MinedNegatives
 from raygnn.sampling.negatives import UNIFORM, EvaluationCandidates, RandomNegatives
 from raygnn.sampling.neighbor_sampler import DISJOINT_LINKS, NeighborSampler
 from raygnn.sampling.protocols import FeatureStore, GraphStore
@@ -172,6 +173,7 @@ class LinkLoader(SampledSequence[LinkBatch]):
         if supervision.hard_negatives is not None:
             keys = (seed, text_key(split), text_key("hard negatives"))
             self._hard = RowDraws(supervision.hard_negatives.indptr, limit, *keys)
+        self._mined: MinedNegatives | None = None
         both = list(plan.reverse_types.items())
         self._reverses_of = {
             edge_type: dict(pair for pair in both if edge_type in pair)
@@ -209,6 +211,10 @@ class LinkLoader(SampledSequence[LinkBatch]):
                 weights = np.repeat(share, num_links)
             #: float64 [num_targets], the share of an epoch's links that lead to each node
             self.link_share = np.bincount(links.targets, weights, num_targets) / weights.sum()
+
+    def take_mined(self, negatives: MinedNegatives) -> None:
+        """Adds mined negatives to the hard ones of the batches that are made from now on."""
+        self._mined = negatives
 
     def build(self, epoch: int, index: int) -> LinkBatch:
         """The batch of the seeds at `places(epoch, index)`."""
@@ -260,6 +266,9 @@ class LinkLoader(SampledSequence[LinkBatch]):
             found, offsets = self._hard.draw(distinct % edges.num_anchors, epoch)
             hard = edges.hard_negatives.targets[found].astype(np.int64)
             hard_query = np.repeat(np.arange(len(distinct)), np.diff(offsets))
+        if self._mined is not None:
+            mined, of = self._mined.draw(distinct % edges.num_anchors, self.key(epoch, index))
+            hard, hard_query = np.concatenate([hard, mined]), np.concatenate([hard_query, of])
         anchors, targets = self.anchors[rows], edges.targets[links].astype(np.int64)
         relations = None if edges.relations is None else edges.relations[rows]
         candidate = None

@@ -18,7 +18,14 @@ from raygnn.data.links.message_graph import Messages
 from raygnn.data.partition.part import Outline
 from raygnn.data.standardization import Standardization
 from raygnn.errors import ConfigError
-from raygnn.sampling.parts import PartitionedGraph, PartService, Question
+from raygnn.sampling.hot_rows import (
+    HotRows,
+    array_bytes,
+    most_wanted,
+    row_bytes,
+    rows_at_a_time,
+)
+from raygnn.sampling.parts import PartitionedGraph, Question
 from raygnn.sampling.protocols import EdgesByNode, EdgeValues, LazyRows, PickRequest, Picks
 from raygnn.sampling.scratch import Scratch
 from raygnn.sampling.shares import (
@@ -102,10 +109,9 @@ class PartitionedGraphStore:
         self, edge_type: EdgeType, request: PickRequest, scratch: Scratch | None = None
     ) -> Picks:
         """Takes edges of each node, asking all parts at once; see `GraphStore.pick`."""
-        services = self._graph.services
         shares = list(shares_of(self._first[edge_type[2]], request.nodes))
         found: list[Picks] = _ask(
-            services,
+            self._graph,
             shares,
             "pick",
             lambda share: (edge_type, restricted(request, share.positions), self._messages),
@@ -118,7 +124,7 @@ class PartitionedGraphStore:
         """int64 [num_nodes], in-degrees; see `GraphStore.degrees`."""
         shares = list(shares_of(self._first[edge_type[2]], nodes))
         found = _ask(
-            self._graph.services,
+            self._graph,
             shares,
             "degrees",
             lambda share: (
@@ -202,7 +208,9 @@ class PartitionedFeatureStore:
     """The columns of a partitioned graph; a `FeatureStore`.
 
     Columns that the outline holds are read here, others by the parts. Rows are those of a
-    `LocalFeatureStore` on the graph opened whole.
+    `LocalFeatureStore` on the graph opened whole. Dense features of the most wanted nodes of parts
+    that this process does not map are asked for once, at the first `gather` of a column, and kept:
+    the same share of each column, `cache_bytes` of the graph in all.
 
     Args:
         standardization, keeps_sparse: as of `LocalFeatureStore`.
@@ -222,6 +230,9 @@ class PartitionedFeatureStore:
         self._affine = find_affines(outline, standardization)
         self._stays_sparse: dict[tuple[str | EdgeType, str], bool] = {}
         self._layouts: dict[tuple[str | EdgeType, str], tuple[tuple[int, ...], np.dtype]] = {}
+        self._hot: dict[tuple[str, str], HotRows] = {}
+        self._wanted: dict[str, np.ndarray] = {}
+        self._cache_lock = threading.Lock()
         types: list[str | EdgeType] = [*outline.node_types, *outline.edge_types]
         first = graph.record.first_ids, graph.record.first_edges
         self._first = {
@@ -242,8 +253,7 @@ class PartitionedFeatureStore:
             return self._held.row_layout(type_, column)
         key = (type_, column)
         if key not in self._layouts:
-            none = np.empty(0, np.int64)
-            rows = self._graph.services[0].ask("rows", type_, column, none).result()
+            rows = self._no_rows(type_, column)
             is_feature = isinstance(type_, str)
             self._layouts[key] = layout_of(rows, is_feature, self._affine.get(key))
         return self._layouts[key]
@@ -260,11 +270,25 @@ class PartitionedFeatureStore:
         assert out.shape == (len(ids), *shape)
         assert out.dtype == dtype
         assert out.flags.c_contiguous
-        for share, rows in self._fetched(type_, column, ids):
-            own = np.arange(len(share.positions))
-            part = np.empty((len(own), *shape), dtype)
-            read_rows(_writable(rows), own, part, self._affine.get((type_, column)))
-            scatter_rows(part, share.positions, out)
+
+        def place(
+            rows: np.ndarray | SparseColumn, taken: np.ndarray, positions: np.ndarray
+        ) -> None:
+            part = np.empty((len(taken), *shape), dtype)
+            read_rows(rows, taken, part, self._affine.get((type_, column)))
+            scatter_rows(part, positions, out)
+
+        asked = np.arange(len(ids))
+        hot = self._hot_rows(type_, column)
+        if hot is not None:
+            slots = hot.slots(ids)
+            kept, asked = np.flatnonzero(slots >= 0), np.flatnonzero(slots < 0)
+            place(hot.rows, slots[kept], kept)
+            self._graph.traffic.add(cached_rows=len(kept))
+        if len(asked):
+            for share, rows in self._fetched(type_, column, ids[asked]):
+                own = np.arange(len(share.positions))
+                place(_writable(rows), own, asked[share.positions])
         return out
 
     def gather_sparse(
@@ -297,12 +321,63 @@ class PartitionedFeatureStore:
             self._stays_sparse[key] = is_sparse_enough(num_values, num_rows, info.width)
         return self._stays_sparse[key]
 
+    def _no_rows(self, type_: str | EdgeType, column: str) -> Any:
+        none = np.empty(0, np.int64)
+        return self._graph.services[0].ask("rows", type_, column, none).result()
+
+    def _hot_rows(self, type_: str | EdgeType, column: str) -> HotRows | None:
+        """What is kept of a column, which is asked for at the first call."""
+        if not self._graph.cache_bytes or not isinstance(type_, str):
+            return None
+        if self.columns(type_)[column].sparse:
+            return None
+        with self._cache_lock:
+            if (type_, column) not in self._hot:
+                if not self._wanted:
+                    self._wanted = self._most_wanted()
+                ids, none = self._wanted[type_], self._no_rows(type_, column)
+                rows, size = np.empty((len(ids), *none.shape[1:]), none.dtype), rows_at_a_time(none)
+                for start in range(0, len(ids), size):
+                    taken = ids[start : start + size]
+                    for share in shares_of(self._first[type_], taken):
+                        service = self._graph.services[share.part]
+                        found = service.ask("rows", type_, column, taken[share.positions])
+                        rows[start + share.positions] = found.result()
+                self._hot[type_, column] = HotRows(ids, rows)
+            return self._hot[type_, column]
+
+    def _most_wanted(self) -> dict[str, np.ndarray]:
+        """Of each node type, the nodes whose rows are kept."""
+        others = {t: self._nodes_of_others(t) for t in self._outline.node_types}
+        widths = {
+            t: sum(
+                row_bytes(self._no_rows(t, name))
+                for name, info in self.columns(t).items()
+                if self._is_in_parts(t, name) and not info.sparse
+            )
+            for t in others
+        }
+        counts = {t: sum(map(len, ids)) for t, ids in others.items()}
+        total = sum(counts[t] * widths[t] for t in others)
+        share = min(1.0, self._graph.cache_bytes / max(1, total))
+        edges = PartitionedGraphStore(self._outline, self._graph)
+        return {t: most_wanted(edges, t, ids, int(share * counts[t])) for t, ids in others.items()}
+
+    def _nodes_of_others(self, node_type: str) -> list[range]:
+        """The nodes of each part that this process does not map."""
+        first = self._first[node_type]
+        return [
+            range(int(first[part]), int(first[part + 1]))
+            for part in range(len(first) - 1)
+            if not self._graph.is_mapped(part)
+        ]
+
     def _fetched(
         self, type_: str | EdgeType, column: str, ids: np.ndarray
     ) -> Iterator[tuple[Share, Any]]:
         shares = list(shares_of(self._first[type_], ids))
         rows = _ask(
-            self._graph.services,
+            self._graph,
             shares,
             "rows",
             lambda share: (type_, column, ids[share.positions]),
@@ -311,14 +386,22 @@ class PartitionedFeatureStore:
 
 
 def _ask(
-    services: tuple[PartService, ...],
+    graph: PartitionedGraph,
     shares: list[Share],
     question: Question,
     given: Callable[[Share], tuple[Any, ...]],
 ) -> list[Any]:
     """Asks all parts at once, and waits for all of them."""
-    asked = [services[share.part].ask(question, *given(share)) for share in shares]
-    return [answer.result() for answer in asked]
+    questions = [given(share) for share in shares]
+    asked = [
+        graph.services[share.part].ask(question, *each)
+        for share, each in zip(shares, questions, strict=True)
+    ]
+    answers = [answer.result() for answer in asked]
+    for share, each, answer in zip(shares, questions, answers, strict=True):
+        if not graph.is_mapped(share.part):
+            graph.traffic.add(requests=1, num_bytes=array_bytes(each) + array_bytes(answer))
+    return answers
 
 
 def _writable(rows: np.ndarray | SparseColumn) -> np.ndarray | SparseColumn:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal, Protocol
@@ -20,6 +20,7 @@ from raygnn.data.partition.record import PartitionRecord
 from raygnn.data.partition.whole import absolute_folder
 from raygnn.sampling import pick as kernels
 from raygnn.sampling.gather import copy_sparse_rows, gather_rows
+from raygnn.sampling.hot_rows import Traffic
 from raygnn.sampling.local_pick import LocalPicker
 from raygnn.sampling.protocols import PickRequest, Picks
 from raygnn.sampling.rng import hop_key
@@ -53,10 +54,19 @@ class PartitionedGraph:
 
     Attributes:
         services: one for each part, in their order.
+        cache_bytes: of rows of the most wanted nodes that a process keeps, of parts that it does
+            not map.
+        traffic: what this process asks of parts that it does not map.
     """
 
     record: PartitionRecord
     services: tuple[PartService, ...]
+    cache_bytes: int = 0
+    traffic: Traffic = field(default_factory=Traffic, compare=False)
+
+    def is_mapped(self, part: int) -> bool:
+        """Whether this process maps a part."""
+        return isinstance(self.services[part], MappedPart)
 
 
 class PartAnswers:

@@ -53,7 +53,10 @@ def mapped_parts(parts: Path) -> dict[int, list[str]]:
 
 
 class Look(Callback):
-    """Notes at a step of rank 0 what each process maps, and ends the owner of a part if asked."""
+    """Notes at a step of rank 0 what each process maps, and what is logged.
+
+    Ends the owner of a part if asked.
+    """
 
     def __init__(self, parts: str, note: str, kills: str | None = None) -> None:
         self._parts, self._note, self._kills = Path(parts), Path(note), kills
@@ -65,6 +68,10 @@ class Look(Callback):
             for process, numbers in found.items():
                 if numbers == [self._kills]:
                     os.kill(process, signal.SIGKILL)
+
+    def on_log(self, engine: Engine, metrics: dict[str, float]) -> None:
+        if engine.context.rank == 0:
+            self._note.with_suffix(".log").write_text(json.dumps(metrics))
 
 
 @pytest.fixture(scope="module")
@@ -102,6 +109,12 @@ def _run(
     return noted
 
 
+def _traffic(folder: Path) -> list[float]:
+    """Requests, bytes and cached rows of a step, as loggers get them."""
+    logged = json.loads((folder / "note.log").read_text())
+    return [logged[f"perf/{name}"] for name in ("part_requests", "part_bytes", "cached_rows")]
+
+
 def _assert_as_in_memory(
     parts: Path,
     folder: Path,
@@ -117,6 +130,7 @@ def _assert_as_in_memory(
 def test_workers_map_the_parts_of_their_node(ranks: RankPool, parts: Path, tmp_path: Path) -> None:
     noted = _run(parts, tmp_path, 1, LINKS)
     assert noted[str(noted.pop("worker"))] == ["00000", "00001"]
+    assert _traffic(tmp_path) == [0, 0, 0]
     assert str(os.getpid()) not in noted
     assert sorted(noted.values()) == [["00000"], ["00000", "00001"], ["00001"]]
     _assert_as_in_memory(parts, tmp_path, 1, ranks, LINKS)
@@ -132,6 +146,10 @@ def test_workers_get_the_bits_of_memory_and_map_no_part_of_another_node(
     assert str(worker) not in noted
     assert str(os.getpid()) not in noted
     assert sorted(noted.values()) == [["00000"], ["00001"]]
+    requests, num_bytes, cached = _traffic(tmp_path)
+    assert requests >= 3  # of two hops and degrees
+    assert num_bytes > 8 * requests
+    assert cached > 0
     _assert_as_in_memory(parts, tmp_path, num_workers, ranks)
     wait_until(lambda: not mapped_parts(parts), limit_s=30)  # the actors end with the run
 

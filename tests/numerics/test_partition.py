@@ -31,7 +31,7 @@ from raygnn.sampling import LocalFeatureStore, LocalGraphStore, NeighborLoader, 
 from tests.errors import raises
 from tests.social_tables import Tables, social_tables, write_social
 
-_METHODS = ["hash", "range", "ldg"]
+_METHODS = ["hash", "range", "ldg", "metis"]
 
 
 def _renumbered(tables: Tables, bundle: Bundle) -> Tables:

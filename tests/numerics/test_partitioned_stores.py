@@ -117,6 +117,55 @@ def test_samples_are_those_of_the_graph_opened_whole(
     assert_same(found, expected)
 
 
+class Elsewhere:
+    """A part that this process does not map, as far as stores know."""
+
+    def __init__(self, part: MappedPart) -> None:
+        self._part = part
+        self.row_ids: list[np.ndarray] = []
+
+    def ask(self, question: Any, *given_: Any) -> Any:
+        if question == "rows" and given_[:2] == ("user", "x"):
+            self.row_ids.append(given_[2])
+        return self._part.ask(question, *given_)
+
+
+@pytest.mark.parametrize("cache_bytes", [0, 200, 1 << 20])
+@pytest.mark.parametrize("reverse_edges", [False, True])
+@pytest.mark.parametrize("feature_dtype", [None, "int8", "bfloat16"])
+def test_rows_of_the_most_wanted_nodes_are_asked_for_once(
+    graphs: Callable[..., Both], feature_dtype: str | None, reverse_edges: bool, cache_bytes: int
+) -> None:
+    both = graphs(0, 4, reverse_edges, feature_dtype)
+    here, *others = both.parts.services
+    away = [Elsewhere(part) for part in others if isinstance(part, MappedPart)]
+    graph = PartitionedGraph(both.parts.record, (here, *away), cache_bytes)
+    scales = {"user": {"x": ColumnScale.of(both.whole.columns("user")["x"])}}
+    store = PartitionedFeatureStore(both.outline, graph, scales)
+    expected = LocalFeatureStore(both.whole, scales)
+    ids = np.random.default_rng(0).permutation(np.repeat(np.arange(NUM_USERS), 2))
+    for column in ("x", "words", "group"):
+        for _ in range(2):
+            found = store.gather("user", column, ids)
+            assert np.array_equal(found, expected.gather("user", column, ids))
+    asked = np.concatenate([ids for service in away for ids in service.row_ids])
+    once = np.flatnonzero(np.bincount(asked, minlength=NUM_USERS) == 1)
+    first = both.parts.record.first_ids("user")[1]
+    degrees = sum(
+        LocalGraphStore(both.whole).neighbor_degrees(edge_type, np.arange(NUM_USERS))
+        for edge_type in both.whole.edge_types
+        if edge_type[0] == "user"
+    )
+    rest = np.setdiff1d(np.arange(first, NUM_USERS), once)
+    assert graph.traffic.num_cached_rows == 4 * len(once)
+    assert (len(once) > 0) == (cache_bytes > 0)
+    if cache_bytes:
+        assert degrees[once].min() >= degrees[rest].max(initial=0)
+    if cache_bytes == 1 << 20:
+        assert not degrees[rest].any()
+    assert graph.traffic.num_requests > 0
+
+
 @pytest.mark.parametrize("keeps_sparse", [False, True])
 @pytest.mark.parametrize("reverse_edges", [False, True])
 @pytest.mark.parametrize(
@@ -150,9 +199,12 @@ def test_batches_have_the_same_columns_and_degrees(
         )
         return list(loader.iterate(0))
 
+    here, *others = both.parts.services
+    away = [Elsewhere(part) for part in others if isinstance(part, MappedPart)]
+    cached = PartitionedGraph(both.parts.record, (here, *away), 300)
     found = batches(
-        PartitionedGraphStore(both.outline, both.parts),
-        PartitionedFeatureStore(both.outline, both.parts, **options),
+        PartitionedGraphStore(both.outline, cached),
+        PartitionedFeatureStore(both.outline, cached, **options),
     )
     expected = batches(LocalGraphStore(both.whole), LocalFeatureStore(both.whole, **options))
     assert len(found) == len(expected) == 4

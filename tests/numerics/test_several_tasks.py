@@ -125,8 +125,15 @@ def test_metrics_of_one_model_are_equal_bits_for_any_number_of_workers(
     assert found[0] == found[1] == found[2]
 
 
-def test_resumed_and_straight_end_with_the_same_bits(ranks, graph, bundle_path, tmp_path):
-    config = partial(_config, graph=graph, world_size=2)
+_MINED = {"num_random_negatives": 20, "num_random_negatives_eval": 30, "mined_negatives": 3}
+_WITH_MINED = {**TASKS, "follows": {**TASKS["follows"], "args": {"edge_type": FOLLOWS, **_MINED}}}
+
+
+@pytest.mark.parametrize(
+    "tasks", [pytest.param(TASKS, id="plain"), pytest.param(_WITH_MINED, id="mined negatives")]
+)
+def test_resumed_and_straight_end_with_the_same_bits(ranks, graph, bundle_path, tmp_path, tasks):
+    config = partial(_config, graph=graph, world_size=2, tasks=tasks)
     check_resumed_bits(ranks, config, tmp_path, bundle_path)
 
 

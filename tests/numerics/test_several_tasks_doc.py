@@ -40,10 +40,11 @@ def test_the_page_trains_and_predicts(tmp_path):
 def test_the_keys_of_a_task_are_keys_of_the_config():
     text = re.sub(r"```.*?```", "", PAGE, flags=re.DOTALL)
     blocks = re.findall(r"(?:^    .*\n)+", text, re.MULTILINE)
-    described, self_supervised, stopping = (
+    described, two_labels, self_supervised, stopping = (
         yaml.safe_load(block) for block in blocks if not block.startswith("    python")
     )
     described["tasks"]["NAME"]["args"] = {"edge_type": "a__b__c"}
     load_config({**described, "sampling": {"fanouts": [3, 3]}})
+    load_config({**two_labels})
     load_config({**self_supervised})
     load_config({"tasks": {"watched": "link_prediction"}, **stopping}).check_arguments()

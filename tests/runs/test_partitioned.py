@@ -68,6 +68,17 @@ def test_a_run_of_edges_has_the_bits_and_predictions_of_one_in_memory(tmp_path: 
     assert found.equals(expected)
 
 
+def test_a_run_on_parts_says_how_to_use_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    parts = planted_parts(tmp_path / "graph", 2)
+    raygnn.train.fit(parts_config(tmp_path, parts, training__max_steps=1))
+    (line,) = [ln for ln in capsys.readouterr().out.splitlines() if "use it" in ln]
+    monkeypatch.chdir(tmp_path)
+    exec(line.partition("use it")[2].strip(), {})
+    assert len(pq.read_table(tmp_path / "out" / "node")) == 300
+
+
 def test_links_with_times_on_a_graph_of_several_types(tmp_path: Path) -> None:
     uri = write_tables(shop(), str(tmp_path / "tables"))
     partition(uri, tmp_path / "parts", Partitioning(2), IngestOptions(reverse_edges=True))
@@ -188,6 +199,10 @@ def test_bad_parts_are_refused_before_training(tmp_path: Path) -> None:
     with raises("partition-missing", RECORD_NAME):
         raygnn.train.fit(parts_config(tmp_path, parts))
     (parts / "hidden").rename(parts / RECORD_NAME)
+    with raises("partition-missing", f"there is no {tmp_path / 'nowhere'}"):
+        raygnn.train.fit(parts_config(tmp_path, tmp_path / "nowhere"))
+    with raises("partition-missing", "has the tables of a graph"):
+        raygnn.train.fit(parts_config(tmp_path, tmp_path / "graph" / "tables"))
     with raises("partition-as-tables", "data.mode is in_memory"):
         raygnn.train.fit(parts_config(tmp_path, parts, data={"uri": str(parts)}))
     shutil.rmtree(parts / "part-00001")

@@ -77,7 +77,12 @@ def samples(tmp_path: Path, planted: str) -> Path:
         ({"sampling": {"fanouts": [4, 2]}}, "samples-settings", ["sampling.fanouts", 2]),
         ({"sampling": {"fanouts": [4, 3], "replace": True}}, "samples-settings", ["replace"]),
         ({"seed": 5}, "samples-settings", ["seed=0", 5]),
-        ({"loader": {"batch_size": 32}}, "samples-settings", ["batch_size=16", 32]),
+        ({"loader": {"batch_size": 32}}, "samples-settings", ["loader.batch_size=16", 32]),
+        (
+            {"loader": {"batch_size": 16, "eval_batch_size": 64}},
+            "samples-settings",
+            ["loader.eval_batch_size=32", 64, "'val'"],
+        ),
         (
             {"data__splits": {"type": "hash", "fractions": [0.6, 0.2, 0.2], "seed": 9}},
             "samples-requests",
@@ -107,7 +112,7 @@ def test_a_set_of_another_graph_is_refused(tmp_path: Path, planted: str, samples
     tables = synthetic_tables(
         "planted_partition", num_nodes=300, num_classes=3, num_features=8, seed=2
     )
-    with raises("samples-graph", samples):
+    with raises("samples-graph", samples, "the tables of data.uri differ"):
         _train(tmp_path, write_tables(tables, str(tmp_path / "other")), samples)
 
 

@@ -57,6 +57,7 @@ from raygnn.data.partition import edge_steps, node_steps
 from raygnn.data.partition.edge_steps import ARRAYS, EdgePiece, ReadEdges, SortEdges
 from raygnn.data.partition.ids import Bucket, BucketedIds
 from raygnn.data.partition.ldg import AssignParts, assign_parts
+from raygnn.data.partition.metis import check_metis
 from raygnn.data.partition.node_steps import Method, PlacedPiece, ReadPiece, findings_of
 from raygnn.data.partition.record import (
     RECORD_NAME,
@@ -80,7 +81,7 @@ class Partitioning:
     Attributes:
         num_parts: of each node type; a part may have no nodes of a small type.
         method: `hash` gives a node the part of the hash of its original id, `range` cuts each node
-            table into runs of rows, `ldg` puts nodes where their neighbors are.
+            table into runs of rows, `ldg` and `metis` put nodes where their neighbors are.
     """
 
     num_parts: int
@@ -143,6 +144,8 @@ def _check(partitioning: Partitioning, out: str | os.PathLike[str]) -> None:
             "more.",
             id="partition-parts",
         )
+    if partitioning.method == "metis":
+        check_metis()
     if is_remote(out):
         raise DataError(
             f"out={redact(os.fspath(out))!r} is invalid: tasks map the files that they write, "
@@ -236,7 +239,8 @@ class _Build:
 
     def run(self, folder: Path) -> PartitionRecord:
         read = self._read_nodes()
-        nodes = self._number(read, self._assigned(read) if self.how.method == "ldg" else None)
+        by_neighbors = self.how.method in ("ldg", "metis")
+        nodes = self._number(read, self._assigned(read) if by_neighbors else None)
         gathered = {name: self._gather(name, found) for name, found in nodes.items()}
         reads = [self._read_edges(plan, nodes) for plan in self._tables_of_edges]
         self._report_edges(reads)
@@ -290,7 +294,7 @@ class _Build:
         return self.steps.run(f"ids/{name}", node_steps.index_bucket, tasks, f"ids of {name}")
 
     def _assigned(self, read: _Read) -> _Assigned:
-        """The parts of all nodes by `ldg`, from the edges between nodes numbered by row."""
+        """The parts of all nodes by their neighbors, from the edges of nodes numbered by row."""
         by_row = replace(self, how=replace(self.how, method="range"), stage="rows/")
         nodes = by_row._number(read)
         edges = tuple(
@@ -299,8 +303,9 @@ class _Build:
             for done in [by_row._read_edges(plan, nodes)]
         )
         num_nodes = {name: found.first_ids[-1] for name, found in nodes.items()}
-        task = AssignParts(num_nodes, edges, self.how.num_parts)
-        (done,) = self.steps.run("ldg", assign_parts, [task], "parts by neighbors")
+        method = self.how.method
+        task = AssignParts(num_nodes, edges, self.how.num_parts, by_metis=method == "metis")
+        (done,) = self.steps.run(method, assign_parts, [task], "parts by neighbors")
         return _Assigned(done.folder, {name: found.dense for name, found in nodes.items()})
 
     def _number(self, read: _Read, assigned: _Assigned | None = None) -> dict[str, _Nodes]:

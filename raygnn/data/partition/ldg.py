@@ -1,4 +1,4 @@
-"""Parts by linear deterministic greedy: a node goes where most of its neighbors are, and room is.
+"""Parts by neighbors. Linear deterministic greedy puts a node where most of its neighbors are.
 
 Sources: Stanton and Kliot, Streaming Graph Partitioning for Large Distributed Graphs, KDD 2012;
 more passes over the same stream: Nishimura and Ugander, Restreaming Graph Partitioning, KDD 2013.
@@ -17,12 +17,15 @@ from numba import njit
 from raygnn.data import edge_kernels
 from raygnn.data.arrays import create_array, open_array
 from raygnn.data.ingest.edge_tasks import DST, SRC
+from raygnn.data.partition.metis import metis_parts
 
 # How much larger than the mean a part may be, of each node type.
 _SLACK = 1.05
 _NO_PART = -1
 # Later passes know the parts of all neighbors; docs/decisions.md has the cut by passes.
 _PASSES = 10
+# METIS knows all parts already; what is left is that each node type is spread evenly.
+_PASSES_AFTER_METIS = 1
 
 
 @dataclass(frozen=True)
@@ -37,6 +40,7 @@ class AssignParts:
     num_nodes: Mapping[str, int]
     edges: tuple[tuple[str, str, tuple[Path, ...]], ...]
     num_parts: int
+    by_metis: bool = False
 
 
 def parts_path(folder: Path, node_type: str) -> Path:
@@ -47,9 +51,10 @@ def parts_path(folder: Path, node_type: str) -> Path:
 def assign_parts(task: AssignParts, folder: Path) -> dict[str, Any]:
     """Gives each node the part with most of its neighbors, weighted by the room that it has.
 
-    Nodes are taken breadth first, along and against edges of all types, so that most have
-    neighbors that have parts. Parts of each node type are at most 5 % larger than the mean. In
-    memory are 21 bytes a node; neighbors, 8 bytes an edge (16 above 2^31 nodes), are on the disk.
+    With `by_metis` all begin in METIS's parts. Nodes are taken breadth first, along and against
+    edges of all types, so that most have neighbors that have parts. Parts of each node type are at
+    most 5 % larger than the mean. In memory are 21 bytes a node, beside what METIS takes;
+    neighbors, 8 bytes an edge (16 above 2^31 nodes), are on the disk.
     """
     first = dict(zip(task.num_nodes, np.cumsum([0, *task.num_nodes.values()]), strict=False))
     total = sum(task.num_nodes.values())
@@ -72,7 +77,9 @@ def assign_parts(task: AssignParts, folder: Path) -> dict[str, Any]:
     capacity = np.ceil(np.diff(bounds) / task.num_parts * _SLACK)
     order, part = filled, np.full(total, _NO_PART, np.int32)
     _breadth_first(indptr, neighbors, order)
-    for _ in range(_PASSES):
+    if task.by_metis:
+        part = metis_parts(indptr, neighbors, task.num_parts)
+    for _ in range(_PASSES_AFTER_METIS if task.by_metis else _PASSES):
         _assign(indptr, neighbors, order, bounds, capacity, task.num_parts, part)
     path.unlink()
     for name, start in first.items():

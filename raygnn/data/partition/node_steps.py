@@ -28,7 +28,7 @@ from raygnn.data.ingest.pieces import Piece
 from raygnn.data.partition.ids import DENSE, bucket_of, read_ids, write_ids
 from raygnn.data.partition.ldg import parts_path
 
-Method = Literal["hash", "range", "ldg"]
+Method = Literal["hash", "range", "ldg", "metis"]
 
 # Rows in the order of their bucket or part; those of one follow each other, ascending.
 _BY_BUCKET = "by_bucket.npy"
@@ -133,7 +133,8 @@ class PlaceNodes:
     Attributes:
         num_rows: of the whole table.
         buckets: folders of the buckets, with their duplicates, where bad rows are dropped.
-        assigned: of `ldg`, folder of the parts by earlier dense id, and of these ids by row.
+        assigned: of parts by neighbors, folder of the parts by earlier dense id, and of these ids
+            by row.
     """
 
     read: ReadPiece

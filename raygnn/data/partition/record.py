@@ -12,6 +12,7 @@ from typing import Any
 from raygnn.data.bundle_record import BundleRecord, file_sizes, find_damage
 from raygnn.data.edge_types import EdgeType
 from raygnn.data.filesystem import write_text
+from raygnn.data.manifest import MANIFEST_NAME
 from raygnn.errors import DataError
 
 RECORD_NAME = "partition.json"
@@ -165,9 +166,12 @@ def _read(path: Path, what: str, folder: Path) -> dict[str, Any]:
     try:
         content: dict[str, Any] = dict(json.loads(path.read_text(encoding="utf-8")))
     except FileNotFoundError as error:
+        found = f"{folder} has no {path.name}" if folder.exists() else f"there is no {folder}"
+        if (folder / MANIFEST_NAME).exists():
+            found = f"{folder} has the tables of a graph, which raygnn.partition reads"
         raise DataError(
-            f"{what} is missing: {folder} has no {path.name}. Name a folder that "
-            "raygnn.partition has finished, with all of its parts.",
+            f"{what} is missing: {found}. Name a folder that raygnn.partition has finished, with "
+            "all of its parts.",
             id="partition-missing",
         ) from error
     except (ValueError, TypeError) as error:

@@ -137,7 +137,7 @@ class SampleRecord:
             more = f", and {len(found) - 1} more" if len(found) > 1 else ""
             raise DataError(
                 f"data.samples={redact(uri)!r} is invalid: {name} {what}, and was written with "
-                f"{self.file_sizes[name]:,}{more}. Run the same raygnn presample again, which "
+                f"{self.file_sizes[name]:,} bytes{more}. Run the same raygnn presample again: it "
                 "writes such files anew.",
                 id="samples-damaged",
             )
@@ -188,15 +188,16 @@ def check_same_settings(uri: str, stored: SamplePlan, wanted: SamplePlan) -> Non
             if have.settings.get(key) == value:
                 continue
             if key == "graph":
+                why = _changes(stored, wanted) or "the tables of data.uri differ"
                 raise DataError(
-                    f"{start}it was sampled from another graph, {have.settings.get(key)!r}, than "
-                    f"that of data.uri, {value!r}, in split {name!r}. Set data.uri and data.splits "
+                    f"{start}in split {name!r} it was sampled from another graph: {why}. Set these "
                     f"back, or: {_AGAIN}",
                     id="samples-graph",
                 )
+            in_config = _key_of(key, name)
             raise DataError(
-                f"{start}it was sampled with {key}={have.settings.get(key)!r} in split {name!r}, "
-                f"and the config has {value!r}. Set {key} back, or: {_AGAIN}",
+                f"{start}it was sampled with {in_config}={have.settings.get(key)!r} in split "
+                f"{name!r}, and the config has {value!r}. Set {in_config} back, or: {_AGAIN}",
                 id="samples-settings",
             )
         if have.num_batches != split.num_batches:
@@ -209,17 +210,28 @@ def other_requests(uri: str, split: str, stored: SamplePlan, wanted: SamplePlan)
 
 
 def _other_requests(start: str, split: str, stored: SamplePlan, wanted: SamplePlan) -> DataError:
-    changed = [
-        f"{key} was {stored.config.get(key)!r} and is {value!r}"
-        for key, value in wanted.config.items()
-        if stored.config.get(key) != value
-    ]
-    why = "; ".join(changed) or "task, loader or data.splits differ"
+    why = _changes(stored, wanted) or "task, loader or data.splits differ"
     return DataError(
         f"{start}batches of split {split!r} have other seeds, negatives or excluded edges: {why}. "
         f"Set these back, or: {_AGAIN}",
         id="samples-requests",
     )
+
+
+def _changes(stored: SamplePlan, wanted: SamplePlan) -> str:
+    """What of the config is not as it was, if anything."""
+    return "; ".join(
+        f"{key} was {stored.config.get(key)!r} and is {value!r}"
+        for key, value in wanted.config.items()
+        if stored.config.get(key) != value
+    )
+
+
+def _key_of(setting: str, split: str) -> str:
+    """The key of the config that a setting of a split comes from."""
+    if setting == "batch_size":
+        return "loader.batch_size" if split == "train" else "loader.eval_batch_size"
+    return setting
 
 
 def _read(uri: str, name: str) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -90,6 +91,23 @@ def test_rows_of_new_nodes_are_those_of_a_run_on_all_tables(grown, tmp_path, wha
     values, wanted = (np.array(rows[column].to_pylist()) for rows in (found, expected))
     assert np.abs(values).max() > 0.01
     assert values == pytest.approx(wanted, rel=1e-4, abs=1e-5)
+
+
+def test_a_folder_may_have_the_files_of_the_graph_without_a_manifest(grown, tmp_path):
+    trained, new, _ = grown
+    plain_folder = shutil.copytree(new, tmp_path / "arrivals")
+    (plain_folder / "graph.yaml").unlink()
+    overrides = ["--data.uri", trained.graph, *LOCAL]
+    found, expected = (
+        table(raygnn.infer.predict(trained.run, tmp_path / out, overrides, new_nodes=folder))
+        for out, folder in (("found", str(plain_folder)), ("expected", new))
+    )
+    assert found.equals(expected)
+    with raises("append-no-files", "parquet"):
+        (tmp_path / "empty").mkdir()
+        raygnn.infer.predict(
+            trained.run, tmp_path / "out", overrides, new_nodes=str(tmp_path / "empty")
+        )
 
 
 def test_only_new_nodes_are_encoded(grown, tmp_path, monkeypatch):

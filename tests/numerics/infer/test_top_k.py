@@ -14,8 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import raygnn.infer
-from raygnn.inference import top_k as search
-from raygnn.inference.top_k import top_k
+from raygnn.models import top_k as search
+from raygnn.models.top_k import top_k
 from tests.errors import raises
 from tests.numerics.infer.conftest import Trained
 from tests.numerics.infer.test_nodes import EXACT, SAMPLED, predict, read

@@ -105,7 +105,7 @@ def _with(name: str, **changes: Any) -> dict[str, Any]:
             },
             ("a__x__b",),
         ),
-        ("partition-task", {"data": {"mode": "partitioned", "uri": "parts"}}, ()),
+        ("partition-task", {"data": {"mode": "partitioned", "uri": "parts"}}, ("tasks=",)),
         ("config-range", {"tasks": _with("topic", weight=-1.0)}, (-1.0,)),
         (
             "component-unknown",

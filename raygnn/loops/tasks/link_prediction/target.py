@@ -49,6 +49,8 @@ class LinkTargetArguments(TaskArguments):
     num_random_negatives: int | Literal["all"] = 512
     num_random_negatives_eval: int = 512
     negatives: str = "uniform"
+    mined_negatives: int = 0
+    mine_every_epochs: int = 1
     seeds: str = "links"
     max_labels_per_anchor: int | None = None
     remove_accidental_hits: bool = True
@@ -73,6 +75,20 @@ class LinkTargetArguments(TaskArguments):
                 "task.args.num_random_negatives_eval=0 is invalid: loss and metrics compare each "
                 "link with them. Set 1 or more.",
                 id="task-argument-range",
+            )
+        for name, least in {"mined_negatives": 0, "mine_every_epochs": 1}.items():
+            if getattr(self, name) < least:
+                raise ConfigError(
+                    f"task.args.{name}={getattr(self, name)!r} is invalid: it is a number. Set "
+                    f"{least} or more.",
+                    id="task-argument-range",
+                )
+        if self.mined_negatives and self.competes_with_all:
+            raise ConfigError(
+                f"task.args.mined_negatives={self.mined_negatives!r} is invalid: with "
+                "num_random_negatives: all, links compete with all nodes already. Leave it out, or "
+                "set a number of random negatives.",
+                id="task-mined-all",
             )
         choices = {
             "negatives": ("uniform", "degree"),
@@ -177,6 +193,20 @@ class LinkTarget(TaskTarget):
                 "num_random_negatives: all would encode all nodes for each group of links",
                 "Leave it out, or set a number of negatives",
                 id="task-all-temporal",
+            )
+        if config.task.args.get("mined_negatives") and config.sampling.temporal is not None:
+            yield Problem(
+                ("sampling", "temporal"),
+                "mined_negatives would be found with edges that are later than the links",
+                "Leave either out",
+                id="task-mined-temporal",
+            )
+        if config.task.args.get("mined_negatives") and config.data.mode != "in_memory":
+            yield Problem(
+                ("data", "mode"),
+                "mined_negatives depend on the weights of the run, and on edges of all nodes",
+                "Set it to in_memory, or leave task.args.mined_negatives out",
+                id="task-mined-mode",
             )
         if config.loader.balances_seeds:
             yield Problem(

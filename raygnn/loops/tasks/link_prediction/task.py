@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from raygnn.config import LoadedConfig, build
 from raygnn.data.links.split import LinkSplit
+from raygnn.data.links.supervision import KnownLinks
 from raygnn.errors import ConfigError
 from raygnn.loops.baselines import Baselines
 from raygnn.loops.task import EvalOutput, StepOutput, TaskEnvironment
@@ -20,6 +21,7 @@ from raygnn.loops.tasks.build_sampler import build_sampler
 from raygnn.loops.tasks.encoder_task import EncoderTask
 from raygnn.loops.tasks.exact_encoding import check_exact
 from raygnn.loops.tasks.link_prediction.full_ranking import FullRankingEvaluation
+from raygnn.loops.tasks.link_prediction.mining import NUM_MINED, mine
 from raygnn.loops.tasks.link_prediction.objective import LinkObjective
 from raygnn.loops.tasks.link_prediction.output import LinkOutput
 from raygnn.loops.tasks.link_prediction.popularity import link_baselines
@@ -35,8 +37,10 @@ from raygnn.losses.seed_losses import in_full_precision
 from raygnn.metrics.diagnostics import Diagnostic
 from raygnn.models.graph_encoder import GraphEncoder, LinkPredictor
 from raygnn.models.graph_inputs import keeps_links, reads_messages
+from raygnn.parallel.shared_rows import computed_by_all
 from raygnn.sampling.batch import LinkBatch
 from raygnn.sampling.link_loader import LinkLoader, LinkPlan
+from raygnn.sampling.mined_negatives import MinedNegatives
 
 #: Of the nodes of a training batch, where links are split by time.
 _COLD_SHARE_IN_TIME = 0.1
@@ -69,6 +73,10 @@ class LinkPrediction(EncoderTask[LinkBatch]):
             of one fixed order that are not known links of the anchor.
         negatives: how those of training are drawn: `uniform`, or `degree` for degree^0.75. Those of
             evaluation are uniform.
+        mined_negatives: per anchor of a training batch, drawn among the 100 targets that the model
+            scores highest and that are not training links of the anchor. They are hard negatives
+            of that anchor. The epochs before the first mining have none.
+        mine_every_epochs: epochs from one mining to the next.
         seeds: `links`, or `anchors`, with links of theirs: what `batch_size` and the epoch count in
             training.
         max_labels_per_anchor: links of an anchor in one epoch, drawn anew in each; null takes all.
@@ -94,6 +102,7 @@ class LinkPrediction(EncoderTask[LinkBatch]):
     def __init__(self, **args: Any) -> None:
         super().__init__(**args)
         self._every: dict[str, Tensor] = {}  # embeddings of all nodes, of an exact evaluation
+        self._mined: Tensor | None = None  # int32 [num_anchors, k], see `mine`
 
     def setup(self, env: TaskEnvironment) -> None:
         """Builds the losses."""
@@ -126,6 +135,9 @@ class LinkPrediction(EncoderTask[LinkBatch]):
             check_exact(
                 encoder, config.model.type, "task.args.full_ranking", asked, "Set it to false."
             )
+        if number := self.arguments.mined_negatives:
+            key = "task.args.mined_negatives"
+            check_exact(encoder, config.model.type, key, number, "Set it to 0.")
         relations = {}
         if "num_relations" not in self.arguments.decoder.args:
             relations = {"num_relations": len(self.output.edge_types)}
@@ -188,6 +200,49 @@ class LinkPrediction(EncoderTask[LinkBatch]):
                 node_type, range(bundle.num_nodes(node_type)), "the nodes"
             )
         ]
+
+    def prepares(self, epoch: int) -> bool:
+        """Where negatives are mined."""
+        every = self.arguments.mine_every_epochs
+        return bool(self.arguments.mined_negatives) and epoch > 0 and epoch % every == 0
+
+    def prepare_epoch(self, epoch: int) -> None:
+        """Mines hard negatives with the weights that the epoch begins with."""
+        rows = self._encode_graph("train")
+        anchors, targets = (rows[name] for name in self.node_types)
+        with torch.autocast(self.env.device.type, enabled=False):
+            self._mined = mine(
+                self.target.splits["train"],
+                self._not_competing,
+                self.predictor().decoder,
+                (anchors, targets),
+                min(NUM_MINED, len(targets)),
+                computed_by_all(self.env.scratch, is_fp32=True),
+            )
+        self._offer_mined()
+
+    def state_dict(self) -> dict[str, Any]:
+        """The mined negatives."""
+        return {} if self._mined is None else {"mined_negatives": self._mined.clone()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Takes back what `state_dict` gave."""
+        self._mined = state.get("mined_negatives")
+        if self._mined is not None:
+            self._offer_mined()
+
+    def _offer_mined(self) -> None:
+        loader = self.loader("train")
+        assert loader is not None
+        assert self._mined is not None
+        number = self.arguments.mined_negatives
+        loader.take_mined(MinedNegatives(self._mined.cpu().numpy(), number))
+
+    @cached_property
+    def _not_competing(self) -> KnownLinks:
+        """Known links that are not mined: those of training alone, see `not_competing`."""
+        known: KnownLinks = self.target.not_competing(self.env.bundle, in_training=True)
+        return known
 
     def training_step(self, batch: LinkBatch) -> StepOutput:
         rows = self.encode(batch)

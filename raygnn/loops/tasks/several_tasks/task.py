@@ -159,6 +159,25 @@ class SeveralTasks(EncoderTask[Any]):
         """Seeds of all tasks."""
         return sum(self.parts[name].num_samples(each) for name, each in batch.batches.items())
 
+    def prepares(self, epoch: int) -> bool:
+        """Where a task does that is trained."""
+        return any(part.prepares(epoch) for part in self.trained.values())
+
+    def prepare_epoch(self, epoch: int) -> None:
+        """Those of the tasks that are trained."""
+        for part in self.trained.values():
+            if part.prepares(epoch):
+                part.prepare_epoch(epoch)
+
+    def state_dict(self) -> dict[str, Any]:
+        """By task."""
+        return {name: part.state_dict() for name, part in self.parts.items()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Takes back what `state_dict` gave."""
+        for name, part in self.parts.items():
+            part.load_state_dict(state.get(name, {}))
+
     def training_step(self, batch: JointBatch) -> StepOutput:
         """The sum of the tasks' mean losses, times their weights."""
         return self._sum({name: self._step(name, batch) for name in batch.batches})

@@ -1,0 +1,349 @@
+"""The rules between sections of a config: which keys of one do not fit those of another."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+
+from raygnn.config.loader_section import broken_batch_rules, num_hops
+from raygnn.config.run_section import broken_space
+from raygnn.config.section import Problem, choose_from
+from raygnn.config.sections import Sections
+from raygnn.config.slots import SLOTS
+from raygnn.config.tasks_section import SEVERAL_TASKS, TaskEntry
+
+Rule = Callable[[Sections], Iterable[Problem]]
+
+
+def _batch_triple(config: Sections) -> Iterable[Problem]:
+    if config.sampling.is_full:
+        yield from _full_batches(config)
+        return
+    yield from broken_batch_rules(
+        config.loader.batch_size,
+        config.training.accumulate_grad_batches,
+        config.scaling.world_size,
+        config.training.global_batch_size,
+    )
+
+
+def _full_batches(config: Sections) -> Iterable[Problem]:
+    for key in ("global_batch_size", "accumulate_grad_batches"):
+        if getattr(config.training, key) not in (None, 1):
+            yield Problem(
+                ("training", key),
+                "with sampling.type full each step takes all training seeds at once",
+                "Remove it, or sampling.type",
+                id="sampling-full-batches",
+            )
+
+
+def _layers_equal_hops(config: Sections) -> Iterable[Problem]:
+    num_layers = config.model.args.get("num_layers")
+    is_built_in = config.model.type in SLOTS["model"].names
+    if not is_built_in or not config.sampling.draws_neighbors or num_layers is None:
+        return
+    hops = config.sampling.num_hops
+    if num_layers != hops:
+        yield Problem(
+            ("model", "args", "num_layers"),
+            f"a layer goes one hop, and sampling.fanouts has {hops}: {config.sampling.fanouts}",
+            f"Set it to {hops}, leave it out, or give {num_layers} fanouts",
+            id="model-layers-hops",
+        )
+
+
+def _plateau_has_monitor(config: Sections) -> Iterable[Problem]:
+    scheduler, stopping, checkpoint = config.lr_scheduler, config.early_stopping, config.checkpoint
+    is_plateau = scheduler.type.rpartition(".")[2] == "ReduceLROnPlateau"
+    if not is_plateau:
+        if scheduler.monitor is not None and scheduler.type in SLOTS["lr_scheduler"].names:
+            yield Problem(
+                ("lr_scheduler", "monitor"),
+                f"{scheduler.type} looks at no metric",
+                "Set lr_scheduler.type: ReduceLROnPlateau, or remove the monitor",
+                id="scheduler-monitor-unread",
+            )
+        return
+    if scheduler.frequency != 1:
+        yield Problem(
+            ("lr_scheduler", "frequency"),
+            "ReduceLROnPlateau steps at each validation",
+            "Remove it, and set training.validate_every",
+            id="scheduler-frequency",
+        )
+    known = [(checkpoint.monitor, checkpoint.mode)]
+    known += [(stopping.monitor, stopping.mode)] if stopping else []
+    monitor = scheduler.monitor or next((name for name, _ in known if name), None)
+    if monitor is None:
+        yield Problem(
+            ("lr_scheduler", "monitor"),
+            "ReduceLROnPlateau needs a metric, and there is no early stopping to take it from",
+            "Set the name of a logged metric, as in val/loss",
+            id="scheduler-monitor-missing",
+        )
+        return
+    mode = next((mode for name, mode in known if name == monitor and mode), "min")
+    if scheduler.args.get("mode", "min") != mode and not monitor.endswith("/loss"):
+        yield Problem(
+            ("lr_scheduler", "args", "mode"),
+            f"{monitor} is better when it is {_WORDS[mode]}, as said elsewhere in this config",
+            f"Set lr_scheduler.args.mode: {mode}",
+            id="scheduler-mode",
+        )
+
+
+def _exact_evaluation_has_no_times(config: Sections) -> Iterable[Problem]:
+    if config.sampling.temporal is not None and config.training.eval == "exact":
+        yield Problem(
+            ("training", "eval"),
+            "it takes all neighbors, and sampling.temporal leaves later ones out",
+            "Set it to sampled",
+            id="sampling-temporal-exact",
+        )
+
+
+def _sharding_fits(config: Sections) -> Iterable[Problem]:
+    shard, optimizer = config.scaling.shard, config.optimizer.type.rpartition(".")[2]
+    if shard != "none" and config.model.args.get("sparse_embeddings"):
+        yield Problem(
+            ("scaling", "shard"),
+            "with model.args.sparse_embeddings only the rows that were read travel between workers",
+            "Set it to none, or sparse_embeddings to false",
+            id="shard-sparse-gradients",
+        )
+    if shard == "full" and optimizer in ("Adafactor", "Rprop"):
+        yield Problem(
+            ("scaling", "shard"),
+            f"torch's {optimizer} does not work on parts of weights",
+            "Set it to optimizer or none, or optimizer.type to Adam",
+            id="shard-optimizer",
+        )
+    if shard == "full" and config.scaling.gradients == "ddp":
+        yield Problem(
+            ("scaling", "gradients"),
+            "with scaling.shard: full the weights of a step are not those that have hooks",
+            "Set it to flat, or scaling.shard to optimizer or none",
+            id="shard-gradients",
+        )
+
+
+def _parts_suffice(config: Sections) -> Iterable[Problem]:
+    if config.data.mode != "partitioned":
+        return
+    rule, in_memory = "data.mode is partitioned, and {}", "data.mode to in_memory"
+    if config.task.type not in _TASKS_OF_SAMPLER:
+        yield Problem(
+            *_tasks_trained(config),
+            f"Set {in_memory}",
+            id="partition-task",
+        )
+    if config.sampling.direction != "in":
+        yield Problem(
+            ("sampling", "direction"),
+            rule.format("a part has the edges into its nodes only"),
+            f"Set it to in, or {in_memory}",
+            id="partition-direction",
+        )
+    if not config.sampling.draws_neighbors:
+        yield Problem(
+            ("sampling", "type"),
+            rule.format("parts answer raygnn's own sampling only"),
+            f"Remove it, or set {in_memory}",
+            id="partition-sampler",
+        )
+    if config.sampling.ppr is not None:
+        yield Problem(
+            ("sampling", "ppr"),
+            rule.format("no process has all edges, which walks go along"),
+            f"Remove it, or set {in_memory}",
+            id="partition-ppr",
+        )
+    if config.tune is not None:
+        yield Problem(
+            ("data", "mode"),
+            "trials of a sweep train in memory",
+            "Set it to in_memory, and data.uri to the tables of the graph",
+            id="partition-sweep",
+        )
+
+
+def _tasks_trained(config: Sections) -> tuple[tuple[str, ...], str]:
+    """The key of the task, and what is wrong with it in a mode that does not train all."""
+    mode = config.data.mode
+    if config.tasks:
+        return ("tasks",), f"data.mode is {mode}, which trains one task"
+    trained = ", ".join(_TASKS_OF_SAMPLER)
+    return ("task", "type"), f"data.mode is {mode}, and of tasks it trains {trained}"
+
+
+def _tasks_fit(config: Sections) -> Iterable[Problem]:
+    is_several = config.task.type == SEVERAL_TASKS
+    if not config.tasks:
+        if is_several:
+            yield Problem(
+                ("tasks",),
+                "it names no task",
+                "Set it as in {topics: {type: node_classification}, links: {type: "
+                "link_prediction}}, or task.type to one task",
+                id="tasks-none",
+            )
+        return
+    if not is_several:
+        yield Problem(
+            ("task", "type"),
+            "a run has one task, or several under tasks",
+            "Remove it, or tasks",
+            id="tasks-and-task",
+        )
+    if not sum(entry.weight for entry in config.tasks.values()):
+        yield Problem(
+            ("tasks",),
+            "the weights of all tasks are 0, so nothing is trained",
+            "Set the weight of a task to more than 0",
+            id="tasks-no-weight",
+        )
+    for key in ("losses", "metrics"):
+        if getattr(config, key):
+            yield Problem(
+                (key,),
+                "each task has its own",
+                f"Move it to tasks.{next(iter(config.tasks))}.{key}",
+                id="tasks-own-key",
+            )
+    if config.training.loss_reduction == "sum":
+        yield Problem(
+            ("training", "loss_reduction"),
+            "the losses of several tasks are summed as means, so that their weights compare them",
+            "Set it to mean",
+            id="tasks-loss-reduction",
+        )
+    if config.sampling.is_full:
+        yield Problem(
+            ("sampling", "type"),
+            "with tasks it would compute the whole graph once a task in each step",
+            "Remove it, or train one task",
+            id="tasks-full-graph",
+        )
+    for name, entry in config.tasks.items():
+        yield from _task_fits(config, name, entry)
+
+
+def _task_fits(config: Sections, name: str, entry: TaskEntry) -> Iterable[Problem]:
+    own = [other for other in SLOTS["task"].names if other != SEVERAL_TASKS]
+    if entry.type == SEVERAL_TASKS or "." in entry.type:  # another name is of no component
+        yield Problem(
+            ("tasks", name, "type"),
+            "tasks of one encoder are those of raygnn",
+            choose_from(entry.type, own),
+            id="tasks-type",
+        )
+    for key in INPUTS_OF_ENCODER & entry.args.keys():
+        yield Problem(
+            ("tasks", name, "args", key),
+            "all tasks read what the encoder reads",
+            f"Set task.args.{key} instead",
+            id="tasks-input",
+        )
+    fanouts, place = entry.sampling.fanouts, ("tasks", name, "sampling", "fanouts")
+    if fanouts is None:
+        return
+    hops = config.sampling.num_hops
+    if num_hops(fanouts) != hops:
+        yield Problem(
+            place,
+            f"a layer of the encoder goes one hop, and sampling.fanouts has {hops}",
+            f"Set {hops} fanouts",
+            id="tasks-hops",
+        )
+    given = config.sampling.fanouts
+    if isinstance(given, dict):
+        passing = {edge_type for edge_type, hops_ in given.items() if any(hops_)}
+        asked = (
+            {t for t, hops_ in fanouts.items() if any(hops_)} if isinstance(fanouts, dict) else None
+        )
+        if asked is None or not asked <= passing:
+            yield Problem(
+                place,
+                f"the encoder has layers for the edge types {', '.join(sorted(passing))} of "
+                "sampling.fanouts only",
+                "Set fanouts of these",
+                id="tasks-edge-types",
+            )
+
+
+def _samples_suffice(config: Sections) -> Iterable[Problem]:
+    if config.data.mode != "presampled":
+        return
+    in_memory = "data.mode to in_memory"
+    if config.task.type not in _TASKS_OF_SAMPLER:
+        yield Problem(
+            *_tasks_trained(config),
+            f"Set {in_memory}",
+            id="samples-task",
+        )
+    if not config.sampling.draws_neighbors:
+        yield Problem(
+            ("sampling", "type"),
+            "data.mode is presampled, and raygnn's own sampling alone is stored",
+            f"Remove it, or set {in_memory}",
+            id="samples-sampler",
+        )
+    if config.tune is not None:
+        yield Problem(
+            ("data", "mode"),
+            "trials of a sweep sample live, as they may vary what is sampled",
+            "Set it to in_memory, and data.samples to null",
+            id="samples-sweep",
+        )
+
+
+def _space_exists(config: Sections) -> Iterable[Problem]:
+    return () if config.tune is None else broken_space(config.tune, type(config))
+
+
+def _trials_have_workers(config: Sections) -> Iterable[Problem]:
+    if config.tune is not None and config.scaling.max_workers == 0:
+        yield Problem(
+            ("scaling", "num_workers"),
+            "each trial of a sweep trains in workers of Ray Train",
+            "Set 1 or more",
+            id="sweep-workers",
+        )
+
+
+#: Arguments of all tasks that say what the encoder reads; with `tasks` they are under `task`.
+INPUTS_OF_ENCODER = frozenset({"feature", "edge_feature", "edge_weight"})
+
+_TASKS_OF_SAMPLER = ("node_classification", "link_prediction", "edge_prediction")
+
+_WORDS = {"min": "less", "max": "more"}
+
+_RULES: tuple[tuple[Rule, frozenset[str]], ...] = (
+    (_batch_triple, frozenset({"loader", "training", "scaling", "sampling"})),
+    (_layers_equal_hops, frozenset({"model", "sampling"})),
+    (_exact_evaluation_has_no_times, frozenset({"sampling", "training"})),
+    (_sharding_fits, frozenset({"scaling", "model", "optimizer"})),
+    (_plateau_has_monitor, frozenset({"lr_scheduler", "early_stopping", "checkpoint"})),
+    (_parts_suffice, frozenset({"data", "task", "sampling", "training", "tune"})),
+    (_tasks_fit, frozenset({"task", "tasks", "losses", "metrics", "sampling", "training"})),
+    (_samples_suffice, frozenset({"data", "task", "sampling", "tune"})),
+    (_space_exists, frozenset({"tune"})),
+    (_trials_have_workers, frozenset({"tune", "scaling"})),
+)
+
+# Inference as of one moment is exact too; an evaluation in training has a time for each seed.
+_OF_TRAINING = frozenset({_exact_evaluation_has_no_times})
+
+
+def broken_cross_rules(config: Sections, *, trains: bool = True) -> Iterable[Problem]:
+    """Every rule between sections that does not hold, with the sections it has read.
+
+    Args:
+        trains: false for the config of inference, of which less is asked.
+    """
+    for rule, sections in _RULES:
+        if not trains and rule in _OF_TRAINING:
+            continue
+        for problem in rule(config):
+            yield replace(problem, needs=sections)

@@ -1,0 +1,116 @@
+"""What a run takes of a node, said at the start, and whether it can fit.
+
+docs/scaling.md derives the numbers.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING
+
+from raygnn.config import Config
+from raygnn.console import compact, say
+from raygnn.data.arrays import array_bytes_below
+from raygnn.data.bundle import Bundle
+from raygnn.data.paging import memory_bytes
+from raygnn.data.partition.record import PartitionRecord, part_folder
+from raygnn.data.partition.whole import absolute_folder
+from raygnn.errors import ResourceError
+
+if TYPE_CHECKING:
+    from raygnn.loops.model_spec import ModelSpec
+
+_ROW_BYTES = 4  # of a learned number
+#: Numbers that torch's optimizers keep for each weight; two of others.
+_NUMBERS_KEPT = {"SGD": 0, "Adagrad": 1, "RMSprop": 1}
+
+
+@dataclass(frozen=True)
+class Needs:
+    """Bytes that a run takes.
+
+    Attributes:
+        graph: of files that a node maps, once for its workers, and reads as batches need them.
+        learned: of each worker, for learned rows: these, their gradients, what the optimizer keeps,
+            and the best of them.
+        cached: of each worker, for rows of parts on other nodes, at most.
+    """
+
+    graph: int
+    learned: int
+    cached: int
+
+    @property
+    def of_worker(self) -> int:
+        """What each worker holds for itself."""
+        return self.learned + self.cached
+
+
+def needs_of(config: Config, bundle: Bundle, spec: ModelSpec | None) -> Needs:
+    """What a run takes of a node.
+
+    Args:
+        bundle: the graph, or of a partitioned one the outline.
+        spec: what the model reads; None where only the task knows.
+    """
+    graph, cached = bundle.num_bytes, 0
+    if config.data.mode == "partitioned":
+        folder = absolute_folder(config.data.uri or "")
+        num_parts = PartitionRecord.load(folder).num_parts
+        parts = [array_bytes_below(part_folder(folder, part)) for part in range(num_parts)]
+        is_one_node = config.scaling.max_workers == 0
+        graph += sum(parts) if is_one_node else max(parts)
+        cached = 0 if is_one_node else min(config.data.cache_bytes, sum(parts) - min(parts))
+    return Needs(graph, _learned_bytes(config, spec), cached)
+
+
+def _learned_bytes(config: Config, spec: ModelSpec | None) -> int:
+    if spec is None:
+        return 0
+    args, shard = config.model.args, config.scaling.shard
+    width = int(args.get("hidden_channels") or config.embedding_width)
+    num_rows = sum(spec.node_types[name].num_nodes or 0 for name in spec.embedded_types)
+    kept = _NUMBERS_KEPT.get(config.optimizer.type, 2)
+    num_ranks = max(1, config.scaling.world_size)
+    whole = 1 if args.get("sparse_embeddings") else 2  # rows, and gradients of all of them
+    copies: float = whole + kept + 1
+    if shard == "optimizer":
+        copies = whole + kept / num_ranks + 1
+    elif shard == "full":
+        copies = whole + (kept + 2) / num_ranks
+    return math.ceil(copies * num_rows * width * _ROW_BYTES)
+
+
+def check_needs(needs: Needs, num_workers: int, memory: int | None = None) -> None:
+    """Checks that the workers of a node have memory for what they hold for themselves.
+
+    Args:
+        num_workers: on this node.
+        memory: of this node; by default what it has.
+    Raises:
+        ResourceError: they have not.
+    """
+    memory = memory_bytes() if memory is None else memory
+    if num_workers * needs.of_worker <= memory:
+        return
+    raise ResourceError(
+        f"{num_workers} worker(s) of this node need {compact(num_workers * needs.of_worker)}B of "
+        f"memory, and it has {compact(memory)}B: each holds {compact(needs.learned)}B for learned "
+        "rows of nodes without features (rows, gradients, state of the optimizer, best rows) and "
+        f"{compact(needs.cached)}B for rows of parts on other nodes. Give such nodes features, "
+        "lower model.args.hidden_channels or data.cache_bytes, set scaling.shard to full or "
+        "optimizer.type to SGD, or train fewer workers on a node.",
+        id="run-memory",
+    )
+
+
+def say_needs(needs: Needs) -> None:
+    """Prints what a node and each worker take."""
+    memory = memory_bytes()
+    text = f"a node of {compact(memory)}B maps {compact(needs.graph)}B of graph from its disk"
+    if needs.learned:
+        text += f"; each worker holds {compact(needs.learned)}B for learned rows"
+    if needs.cached:
+        text += f"; each worker keeps up to {compact(needs.cached)}B of rows of other nodes"
+    say(text, "needs", memory=memory, **asdict(needs))
