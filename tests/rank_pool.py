@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 import itertools
 import os
 import tempfile
@@ -20,28 +21,24 @@ class RankPool:
     """
 
     def __init__(self, size: int = 3) -> None:
-        spawn = get_context("spawn")
-        self._pipes: list[Connection] = []
-        self._processes = []
         self._folder, self._numbers = tempfile.TemporaryDirectory(), itertools.count()
-        for rank in range(size):
-            ours, theirs = spawn.Pipe()
-            process = spawn.Process(target=_serve, args=(theirs, rank), daemon=True)
-            process.start()
-            self._pipes.append(ours)
-            self._processes.append(process)
+        self._ranks = [_Rank(rank) for rank in range(size)]
 
     def run(self, function: Callable[..., Any], world_size: int, *args: Any) -> list[Any]:
         """Calls `function(*args)` on every rank and returns the results by rank.
 
         Raises:
-            RuntimeError: with the traceback of the first rank that raised.
+            RuntimeError: with the traceback of the first rank that raised, or the exit code of one
+                that died, whose place a new process takes in the next call.
         """
         # A rank opens the file once more as it leaves the group, after its answer.
         store = os.path.join(self._folder.name, str(next(self._numbers)))
-        for pipe in self._pipes[:world_size]:
-            pipe.send((function, world_size, store, args))
-        answers = [pipe.recv() for pipe in self._pipes[:world_size]]
+        ranks = self._ranks[:world_size]
+        for rank in ranks:
+            rank.check()
+        for rank in ranks:
+            rank.ask((function, world_size, store, args))
+        answers = [rank.answer() for rank in ranks]
         for rank, (failure, _) in enumerate(answers):
             if failure is not None:
                 raise RuntimeError(f"rank {rank}:\n{failure}")
@@ -49,16 +46,55 @@ class RankPool:
 
     def close(self) -> None:
         """Ends the processes; they hold nothing, and leaving politely takes them seconds."""
-        for process in self._processes:
-            process.kill()
-            process.join()
+        for rank in self._ranks:
+            rank.kill()
         self._folder.cleanup()
+
+
+class _Rank:
+    """A process that serves one rank, and a new one after it died."""
+
+    def __init__(self, rank: int) -> None:
+        self._rank = rank
+        self._start()
+
+    def _start(self) -> None:
+        spawn = get_context("spawn")
+        self._pipe, theirs = spawn.Pipe()
+        self._process = spawn.Process(target=_serve, args=(theirs, self._rank), daemon=True)
+        self._process.start()
+        theirs.close()
+
+    def check(self) -> None:
+        if not self._process.is_alive():
+            raise RuntimeError(self._replaced("between two calls"))
+
+    def ask(self, message: tuple[Any, ...]) -> None:
+        self._pipe.send(message)
+
+    def answer(self) -> tuple[str | None, Any]:
+        try:
+            return self._pipe.recv()
+        except (EOFError, ConnectionResetError):
+            return self._replaced("in this call"), None
+
+    def _replaced(self, when: str) -> str:
+        """What became of the process; the next call finds a new one."""
+        self._process.join()
+        code = self._process.exitcode
+        self._start()
+        return f"the process of rank {self._rank} died {when}, exit code {code}"
+
+    def kill(self) -> None:
+        self._process.kill()
+        self._process.join()
 
 
 def _serve(pipe: Connection, rank: int) -> None:
     import torch
     import torch.distributed as dist
 
+    faulthandler.enable()
     torch.set_num_threads(1)
     while (message := pipe.recv()) is not None:
         function, world_size, path, args = message
