@@ -114,7 +114,7 @@ def _run(job: TrainJob, context: WorkerContext, callbacks: Sequence[Callback]) -
             raise
         finally:
             engine.callbacks.call("on_shutdown")
-        weights = engine.optimization.whole_weights()
+        weights = engine.optimization.whole_weights(task.env.scratch)
         with agreement("writing the outputs"):
             engine.callbacks.raise_failure()
             if context.rank == 0:

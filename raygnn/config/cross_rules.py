@@ -105,11 +105,13 @@ def _exact_evaluation_has_no_times(config: Sections) -> Iterable[Problem]:
 
 def _sharding_fits(config: Sections) -> Iterable[Problem]:
     shard, optimizer = config.scaling.shard, config.optimizer.type.rpartition(".")[2]
-    if shard != "none" and config.model.args.get("sparse_embeddings"):
+    if shard == "embeddings":
+        yield from _row_sharding_fits(config, optimizer)
+    elif shard != "none" and config.model.args.get("sparse_embeddings"):
         yield Problem(
             ("scaling", "shard"),
             "with model.args.sparse_embeddings only the rows that were read travel between workers",
-            "Set it to none, or sparse_embeddings to false",
+            "Set it to embeddings, which shares out these rows, or to none",
             id="shard-sparse-gradients",
         )
     if shard == "full" and optimizer in ("Adafactor", "Rprop"):
@@ -125,6 +127,40 @@ def _sharding_fits(config: Sections) -> Iterable[Problem]:
             "with scaling.shard: full the weights of a step are not those that have hooks",
             "Set it to flat, or scaling.shard to optimizer or none",
             id="shard-gradients",
+        )
+
+
+def _row_sharding_fits(config: Sections, optimizer: str) -> Iterable[Problem]:
+    reason, others = "scaling.shard is embeddings, and {}", "scaling.shard to none"
+    if optimizer == "Adafactor":
+        yield Problem(
+            ("optimizer", "type"),
+            reason.format(
+                "Adafactor takes means over all rows of a weight, of which a worker has some"
+            ),
+            f"Set it to Adam, or {others}",
+            id="shard-rows-optimizer",
+        )
+    if config.training.precision == "fp16-mixed":
+        yield Problem(
+            ("training", "precision"),
+            reason.format("gradients of rows may overflow on their owner alone"),
+            f"Set it to bf16-mixed or fp32, or {others}",
+            id="shard-rows-precision",
+        )
+    if config.training.compile:
+        yield Problem(
+            ("training", "compile"),
+            reason.format("rows are read from elsewhere in each step, which torch cannot compile"),
+            f"Set it to false, or {others}",
+            id="shard-rows-compile",
+        )
+    if config.task.type == "self_supervised":
+        yield Problem(
+            ("task", "type"),
+            reason.format("self_supervised trains nodes with features"),
+            f"Set {others}",
+            id="shard-rows-task",
         )
 
 
@@ -323,7 +359,7 @@ _RULES: tuple[tuple[Rule, frozenset[str]], ...] = (
     (_batch_triple, frozenset({"loader", "training", "scaling", "sampling"})),
     (_layers_equal_hops, frozenset({"model", "sampling"})),
     (_exact_evaluation_has_no_times, frozenset({"sampling", "training"})),
-    (_sharding_fits, frozenset({"scaling", "model", "optimizer"})),
+    (_sharding_fits, frozenset({"scaling", "model", "optimizer", "training", "task"})),
     (_plateau_has_monitor, frozenset({"lr_scheduler", "early_stopping", "checkpoint"})),
     (_parts_suffice, frozenset({"data", "task", "sampling", "training", "tune"})),
     (_tasks_fit, frozenset({"task", "tasks", "losses", "metrics", "sampling", "training"})),

@@ -82,10 +82,11 @@ class Scaling(Section):
         description="Node labels that workers require, in Ray's syntax: "
         "{ray.io/market-type: spot}.",
     )
-    shard: Literal["none", "optimizer", "full"] = Field(
+    shard: Literal["none", "optimizer", "full", "embeddings"] = Field(
         default="none",
         description="What is sharded over the workers: nothing, the optimizer's state, or also "
-        "the weights between steps.",
+        "the weights between steps; or the learned rows of nodes without features alone, with "
+        "what the optimizer keeps for them.",
     )
     gradients: Literal["flat", "ddp"] = Field(
         default="flat",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from functools import cached_property, partial
 from typing import Any
 
@@ -26,6 +26,8 @@ from raygnn.loops.optimization import Optimization
 from raygnn.loops.position import Position, is_due
 from raygnn.loops.running_mean import RunningMean
 from raygnn.loops.task import EvalOutput, Task
+from raygnn.models import row_share
+from raygnn.models.row_share import RowShare, rows_shared
 from raygnn.parallel import collectives
 from raygnn.parallel.agreement import agreement, raise_if_any_failed, run_and_sync_errors
 from raygnn.parallel.all_reduce import GradientReducer, LocalTotals, StepTotals
@@ -76,8 +78,9 @@ class Engine:
         decay = self.config.training.ema_decay
         self.average = None if decay is None else WeightAverage(module, decay)
         with self.optimization.gathered():
+            parts = self.optimization
             self.reducer = _reducer_class(self.config)(
-                module, task.step_metrics, context.device, self.optimization.statistics.sums
+                module, task.step_metrics, context.device, parts.statistics.sums, parts.tables
             )
         self.callbacks = CallbackList(self, [*self._own_callbacks(), *callbacks])
         kind = Accumulation if task.joint_loss is None else JointAccumulation
@@ -116,7 +119,11 @@ class Engine:
 
     def _build_model(self) -> nn.Module:
         """The model, and the loaders that training begins with: what may fail on one rank only."""
-        module = self.task.build_model()
+        share = None
+        if self.config.scaling.shard == "embeddings" and self.context.world_size > 1:
+            share = RowShare(self.context.rank, self.context.world_size, row_share.BLOCK_ROWS)
+        with rows_shared(share):
+            module = self.task.build_model()
         if self._initialize is not None:
             self._initialize(module)
         for split in ("train", "val"):
@@ -189,7 +196,7 @@ class Engine:
         described, limits = self.task.diagnostics(), self.config.training
         evaluated = partial(evaluate_parts, self.task, moment=self._moment())
         split = "test"
-        with self.optimization.gathered(), self.optimization.autocast():
+        with self._readable(), self.optimization.autocast():
             limit, judged = limits.num_test_batches, [*self.metrics, *described]
             metrics = evaluated("test", limit, judged, intervals=self.intervals)
             if described and not metrics:
@@ -221,11 +228,15 @@ class Engine:
         finally:
             batches.close()
 
+    def _readable(self) -> AbstractContextManager[None]:
+        """The context of an evaluation. Collective: all ranks must enter it."""
+        return self.optimization.readable(self.task.env.scratch)
+
     def _prepare_epoch(self, epoch: int) -> None:
         module = self.optimization.module
         self.optimization.sync_buffers()
         module.eval()
-        with self.optimization.gathered(), self.optimization.autocast(), torch.no_grad():
+        with self._readable(), self.optimization.autocast(), torch.no_grad():
             self.task.prepare_epoch(epoch)
 
     def _step(
@@ -323,7 +334,7 @@ class Engine:
         self.optimization.sync_buffers()
         limit = self.config.training.num_val_batches
         means = self._validation_window.take()
-        with self.optimization.gathered(), self.optimization.autocast():
+        with self._readable(), self.optimization.autocast():
             reduced = evaluate_parts(
                 self.task, "val", limit, self.metrics, self._watch_validation, self._moment()
             )
@@ -423,8 +434,9 @@ class Engine:
     def state_dict(self) -> dict[str, Any]:
         """Everything that a resumed run needs, beside each rank's random state.
 
-        Of what is sharded (`scaling.shard`) rank 0 has it, and the others None. A
-        callback that fails is for the caller to ask after.
+        Of what is sharded (`scaling.shard`) rank 0 has it, and the others None; of learned rows
+        that are shared out each rank has its own. A callback that fails is for the caller to
+        ask after.
         """
         stopper, module = self.early_stopper, self.optimization.module
         now = self.position if self.average is None else None

@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 import os
 import shutil
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -29,6 +30,7 @@ from raygnn.parallel.sharding import (
     whole_state,
     whole_tensors,
 )
+from raygnn.parallel.shared_tables import SharedTables
 
 if TYPE_CHECKING:
     from raygnn.parallel.sharded_training import ShardedOptimizer, ShardedWeights
@@ -73,6 +75,7 @@ class Optimization:
         module: the model; with `scaling.shard: full` its weights are whole where they are
             `gathered` only.
         statistics: of batch norms, in the step under way.
+        tables: of learned rows that are shared out, with `scaling.shard: embeddings`.
         optimizer: what steps; with `scaling.shard: optimizer` it is around `own_optimizer`.
     """
 
@@ -96,10 +99,18 @@ class Optimization:
                 "weights.",
                 id="model-no-parameters",
             )
-        broadcast_initial_weights(self.module)
+        self.tables = SharedTables(self.module)
+        broadcast_initial_weights(self.module, but=self.tables.names)
         self.statistics = BatchStatistics(self.module)
         shard = config.scaling.shard if collectives.world_size() > 1 else "none"
         check_shardable(self.module, shard)
+        if shard == "embeddings" and not self.tables:
+            raise ConfigError(
+                f"scaling.shard='embeddings' is invalid: model.type={config.model.type!r} has no "
+                "learned rows of nodes. Set it to none, or to optimizer or full, which share out "
+                "other weights.",
+                id="shard-no-rows",
+            )
         self._sharded: ShardedWeights | None = None
         if shard == "full":
             from raygnn.parallel.sharded_training import ShardedWeights
@@ -168,12 +179,26 @@ class Optimization:
         """
         return nullcontext() if self._sharded is None else self._sharded.gathered()
 
-    def whole_weights(self) -> dict[str, Any]:
+    @contextmanager
+    def readable(self, scratch: Path) -> Iterator[None]:
+        """The context of an evaluation: `gathered`, and every rank reads all learned rows.
+
+        Collective: all ranks must enter it.
+
+        Args:
+            scratch: folder on a local disk, for rows that are shared out.
+        """
+        with self.gathered(), self.tables.whole(scratch):
+            yield
+
+    def whole_weights(self, scratch: Path) -> dict[str, Any]:
         """The model's state; of sharded weights, None on other ranks than 0.
 
-        Collective: all ranks must call.
+        Learned rows that are shared out lie in files in `scratch`. Collective: all ranks must call.
         """
-        return whole_tensors(self.module.state_dict())
+        with self.tables.whole(scratch) as rows:
+            own = self.module.state_dict()
+            return whole_tensors(own) | {n: whole.to(own[n].dtype) for n, whole in rows.items()}
 
     def clip(self, step: int) -> float:
         """Returns the norm of the reduced gradients, which are clipped if that is configured.
@@ -192,9 +217,13 @@ class Optimization:
             for name, parameter in self.module.named_parameters()
             if parameter.grad is not None
         }
+        of_rows = _norms_over_ranks(
+            {name: gradients.pop(name) for name in self.tables.names if name in gradients}
+        )
         norm = float(full(nn.utils.get_total_norm(list(gradients.values()))))
+        norm = math.hypot(norm, *of_rows.values()) if of_rows else norm
         if not math.isfinite(norm) and not self.scaler.is_enabled():
-            norm = _finite_norm(gradients, step)
+            norm = _finite_norm(gradients, of_rows, step)
         if self._clip is not None and norm > self._clip:
             for parameter in self.module.parameters():
                 if parameter.grad is not None:
@@ -274,12 +303,14 @@ class Optimization:
     def state_dict(self) -> dict[str, Any]:
         """The state of all ranks, whatever `scaling.shard` is; of what is sharded, on rank 0.
 
+        Of learned rows that are shared out, and what the optimizer keeps for them, this rank's.
+
         Buffers are averaged first, as a resumed run has those of rank 0 on every rank. Collective:
         all ranks must call.
         """
         self.sync_buffers()
         return {
-            "model": self.whole_weights(),
+            "model": whole_tensors(self.module.state_dict()),
             "optimizer": self._whole_optimizer_state(),
             "scheduler": self.scheduler.state_dict(),
             "scaler": self.scaler.state_dict(),
@@ -301,8 +332,21 @@ class Optimization:
         return whole_state(self.optimizer)
 
 
-def _finite_norm(gradients: dict[str, Tensor], step: int) -> float:
+def _norms_over_ranks(parts: dict[str, Tensor]) -> dict[str, float]:
+    """The norms of gradients of which each rank has a part. Collective: all ranks must call."""
+    if not parts:
+        return {}
+    names = sorted(parts)
+    own = torch.stack([parts[name].double().square().sum().cpu() for name in names])
+    sums = collectives.all_reduce_sum(own).tolist()
+    return {name: math.sqrt(total) for name, total in zip(names, sums, strict=True)}
+
+
+def _finite_norm(gradients: dict[str, Tensor], known: dict[str, float], step: int) -> float:
     """The norm of gradients whose squares overflow float32.
+
+    Args:
+        known: norms of further ones.
 
     Collective: all ranks must call.
 
@@ -313,6 +357,7 @@ def _finite_norm(gradients: dict[str, Tensor], step: int) -> float:
         name: float(full(torch.linalg.vector_norm(values, dtype=torch.float64)))
         for name, values in gradients.items()
     }
+    norms |= known
     broken = [name for name, norm in norms.items() if not math.isfinite(norm)]
     if broken:
         others = f" and of {len(broken) - 1} more" if len(broken) > 1 else ""

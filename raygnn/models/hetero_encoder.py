@@ -278,8 +278,9 @@ class HeteroEncoder(nn.Module, ABC):
 
     def _dense_parameters(self) -> Iterable[nn.Parameter]:
         # A zero gradient of a table with sparse gradients would be a dense one.
-        sparse = {id(table.rows.weight) for table in self.inputs.tables.values() if table.sparse}
-        return [p for p in self.parameters() if id(p) not in sparse]
+        tables = self.inputs.tables.values()
+        others = {id(t.rows.weight) for t in tables if t.sparse or t.share is not None}
+        return [p for p in self.parameters() if id(p) not in others]
 
     @staticmethod
     def _first(rows: Mapping[str, Tensor], counts: Mapping[str, int]) -> Rows:

@@ -2,27 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
 from torch_geometric.nn.module_dict import ModuleDict
 
-from raygnn.errors import DataError
+from raygnn.errors import ConfigError, DataError
 from raygnn.models.arguments import check_positive
+from raygnn.models.row_share import RowShare, share_of_built
 from raygnn.models.sparse_input import Features, apply_linear
+
+#: Gives the rows of int64 [num_nodes] dense ids.
+RowSource = Callable[[Tensor], Tensor]
+
+_DRAWN_TOGETHER = 16
 
 
 class EmbeddingTable(nn.Module):
     """A learned row per node of a type that has no features.
 
-    Rows start with unit length on average.
+    Rows start with unit length on average. A table that is built within `rows_shared` holds the
+    rows of a share, which start as those of the whole table do, and is read where rows are lent.
 
     Args:
         num_nodes: nodes of the type in the whole graph.
         channels: width of a row.
         sparse: gives sparse gradients, of the rows that were read only. They need an optimizer that
             takes them, as SparseAdam or SGD without momentum.
+    Attributes:
+        num_nodes: nodes of the type in the whole graph.
+        share: which rows it holds; None holds all.
     Raises:
         ConfigError: a number is less than 1.
     """
@@ -30,18 +41,35 @@ class EmbeddingTable(nn.Module):
     def __init__(self, num_nodes: int, channels: int, *, sparse: bool = False) -> None:
         super().__init__()
         check_positive(num_nodes=num_nodes, channels=channels)
-        self.rows = nn.Embedding(num_nodes, channels, sparse=sparse)
-        nn.init.normal_(self.rows.weight, std=channels**-0.5)
-
-    @property
-    def num_nodes(self) -> int:
-        """Nodes of the type in the whole graph."""
-        return self.rows.num_embeddings
+        self.num_nodes, self.share = num_nodes, share_of_built()
+        self._lent: RowSource | None = None
+        std = channels**-0.5
+        if self.share is None:
+            self.rows = nn.Embedding(num_nodes, channels, sparse=sparse)
+            nn.init.normal_(self.rows.weight, std=std)
+            return
+        held = torch.empty(self.share.num_held(num_nodes), channels)
+        self.rows = nn.Embedding(len(held), channels, sparse=sparse, _weight=held)
+        _draw_share(held, num_nodes, self.share, 1.0)  # as torch draws a whole table
+        _draw_share(held, num_nodes, self.share, std)
 
     @property
     def sparse(self) -> bool:
         """Whether gradients are sparse."""
         return self.rows.sparse
+
+    @contextmanager
+    def lent(self, rows_of: RowSource) -> Iterator[None]:
+        """While it lasts, rows are read from elsewhere.
+
+        Args:
+            rows_of: gives the rows of int64 [num_nodes] dense ids.
+        """
+        self._lent = rows_of
+        try:
+            yield
+        finally:
+            self._lent = None
 
     def forward(self, n_id: Tensor) -> Tensor:
         """Looks up rows.
@@ -50,9 +78,38 @@ class EmbeddingTable(nn.Module):
             n_id: int64 [num_nodes], dense ids in the whole graph.
         Returns:
             [num_nodes, channels].
+        Raises:
+            ConfigError: it holds a share of the rows, and none are lent.
         """
+        if self._lent is not None:
+            return self._lent(n_id)
+        if self.share is not None:
+            raise ConfigError(
+                "scaling.shard='embeddings' is invalid: the model was called outside of a step and "
+                "of an evaluation, where a worker has its share of the rows only. Set it to none, "
+                "or call the model in another hook.",
+                id="shard-rows-elsewhere",
+            )
         out: Tensor = self.rows(n_id)
         return out
+
+
+@torch.no_grad()
+def _draw_share(held: Tensor, num_rows: int, share: RowShare, std: float) -> None:
+    """Fills a share of a table with the normal numbers that the whole of it would begin with.
+
+    torch draws 16 numbers at a time, and fewer in another way: only a last piece may be ragged.
+    """
+    channels, place = held.shape[1], 0
+    blocks = share.blocks(num_rows)
+    if len(blocks) > 1 and (blocks[-1][1] - blocks[-1][0]) * channels < _DRAWN_TOGETHER:
+        blocks[-2:] = [(blocks[-2][0], blocks[-1][1])]
+    for first, last in blocks:
+        drawn = torch.empty(last - first, channels).normal_(std=std)
+        ids = torch.arange(first, last)
+        own = drawn[share.owner(ids) == share.rank]
+        held[place : place + len(own)] = own
+        place += len(own)
 
 
 class NodeInputs(nn.Module):

@@ -79,6 +79,8 @@ def _learned_bytes(config: Config, spec: ModelSpec | None) -> int:
         copies = whole + kept / num_ranks + 1
     elif shard == "full":
         copies = whole + (kept + 2) / num_ranks
+    elif shard == "embeddings":
+        copies = (whole + kept + 1) / num_ranks
     return math.ceil(copies * num_rows * width * _ROW_BYTES)
 
 
@@ -99,8 +101,8 @@ def check_needs(needs: Needs, num_workers: int, memory: int | None = None) -> No
         f"memory, and it has {compact(memory)}B: each holds {compact(needs.learned)}B for learned "
         "rows of nodes without features (rows, gradients, state of the optimizer, best rows) and "
         f"{compact(needs.cached)}B for rows of parts on other nodes. Give such nodes features, "
-        "lower model.args.hidden_channels or data.cache_bytes, set scaling.shard to full or "
-        "optimizer.type to SGD, or train fewer workers on a node.",
+        "lower model.args.hidden_channels or data.cache_bytes, set scaling.shard to "
+        "embeddings or optimizer.type to SGD, or train fewer workers on a node.",
         id="run-memory",
     )
 

@@ -131,7 +131,9 @@ def show_share(engine: Engine) -> str:
 
 
 def num_parameters(engine: Engine) -> int:
-    return sum(p.numel() for p in engine.optimization.module.parameters() if p.requires_grad)
+    parts = engine.optimization
+    own = sum(p.numel() for p in parts.module.parameters() if p.requires_grad)
+    return own + parts.tables.num_elsewhere
 
 
 def _position(engine: Engine) -> dict[str, Any]:

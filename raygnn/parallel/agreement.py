@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from typing import TypeVar
 
@@ -93,10 +93,13 @@ def describe(error: BaseException) -> str:
 
 
 @torch.no_grad()
-def broadcast_initial_weights(module: nn.Module) -> None:
+def broadcast_initial_weights(module: nn.Module, but: Collection[str] = ()) -> None:
     """Gives every rank the parameters and buffers of rank 0.
 
     Collective: all ranks must call.
+
+    Args:
+        but: names of those that differ between ranks.
 
     Raises:
         TrainingError: a rank has built a model of other names, shapes or dtypes; on all ranks.
@@ -104,6 +107,7 @@ def broadcast_initial_weights(module: nn.Module) -> None:
     if collectives.world_size() == 1:
         return
     own = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+    own = {name: tensor for name, tensor in own.items() if name not in but}
     _check_same(own)
     for tensor in own.values():
         tensor.copy_(collectives.broadcast(tensor))

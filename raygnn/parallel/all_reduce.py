@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from raygnn.parallel import collectives
+from raygnn.parallel.shared_tables import SharedTables
 
 _NUM_FIXED = 8  # weight, divisor, loss sum, samples, edges, and the three flags
 
@@ -87,6 +88,7 @@ class GradientReducer:
 
     Args:
         beside: sums of this rank that travel along; `reduce` leaves those of all ranks in it.
+        tables: those of the module whose rows are shared out; gradients go to the owners of rows.
     """
 
     def __init__(
@@ -95,11 +97,14 @@ class GradientReducer:
         metric_names: Sequence[str],
         device: torch.device,
         beside: Tensor | None = None,
+        tables: SharedTables | None = None,
     ) -> None:
-        self._sparse = SparseGradients(module)
-        sparse = {id(parameter) for parameter in self._sparse.parameters}
+        self._tables = SharedTables(module) if tables is None else tables
+        shared = list(self._tables.weights.values())
+        self._sparse = SparseGradients(module, but=shared)
+        of_rows = {id(parameter) for parameter in [*shared, *self._sparse.parameters]}
         self._parameters = [
-            p for p in module.parameters() if p.requires_grad and id(p) not in sparse
+            p for p in module.parameters() if p.requires_grad and id(p) not in of_rows
         ]
         self._metric_names = tuple(metric_names)
         world_size = collectives.world_size()
@@ -118,6 +123,7 @@ class GradientReducer:
 
         Collective: all ranks must call, once per step.
         """
+        self._tables.reduce(zero=local.failed)
         self._sparse.reduce(zero=local.failed)
         if collectives.world_size() > 1:
             totals = self._sum_over_ranks(local)
@@ -131,7 +137,7 @@ class GradientReducer:
     def scale(self, factor: float) -> None:
         """Multiplies every gradient by one factor."""
         self._sparse.scale(factor)
-        for parameter in self._parameters:
+        for parameter in [*self._tables.weights.values(), *self._parameters]:
             if parameter.grad is not None:
                 parameter.grad.mul_(factor)
 
@@ -205,11 +211,17 @@ def give_gradients(parameters: Sequence[nn.Parameter], buffer: Tensor) -> None:
 
 
 class SparseGradients:
-    """The parameters of a module whose gradients are sparse, and their sum over ranks."""
+    """The parameters of a module whose gradients are sparse, and their sum over ranks.
 
-    def __init__(self, module: nn.Module) -> None:
+    Args:
+        but: parameters that are summed otherwise.
+    """
+
+    def __init__(self, module: nn.Module, but: Sequence[nn.Parameter] = ()) -> None:
+        others = {id(parameter) for parameter in but}
         tables = [m for m in module.modules() if isinstance(m, nn.Embedding | nn.EmbeddingBag)]
-        self.parameters = [t.weight for t in tables if t.sparse and t.weight.requires_grad]
+        found = [t.weight for t in tables if t.sparse and t.weight.requires_grad]
+        self.parameters = [weight for weight in found if id(weight) not in others]
 
     def reduce(self, *, zero: bool) -> None:
         """Leaves in each `.grad` the coalesced sum over all ranks; none counts as no rows.

@@ -6,7 +6,7 @@ where somebody has ended the process group.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -149,6 +149,40 @@ def gather_rows(rows: Tensor) -> Tensor:
         dist.all_gather(parts, padded)
     kept = [part[: int(count)] for part, count in zip(parts, counts, strict=True)]
     return torch.cat(kept).to(rows.device)
+
+
+def exchange_rows(rows: Tensor, counts: Sequence[int]) -> tuple[Tensor, list[int]]:
+    """Sends each rank some of this rank's rows, and gives what the others sent to it.
+
+    Collective: all ranks must call with equal dtypes and trailing shapes.
+
+    Args:
+        rows: [sum of counts, ...], those for rank 0 first.
+        counts: of rows for each rank.
+    Returns:
+        [num_received, ...] on the device of `rows`, in rank order, and how many came from each.
+    """
+    if world_size() == 1:
+        return rows, list(counts)
+    device = communication_device()
+    sent = torch.tensor(counts, dtype=torch.int64, device=device)
+    received = torch.empty_like(sent)
+    with _exchange():
+        dist.all_to_all_single(received, sent)
+    found = received.tolist()
+    return send_rows(rows, counts, found), found
+
+
+def send_rows(rows: Tensor, counts: Sequence[int], received: Sequence[int]) -> Tensor:
+    """As `exchange_rows`, where each rank knows how many rows the others send to it."""
+    if world_size() == 1:
+        return rows
+    device = communication_device()
+    out = torch.empty((sum(received), *rows.shape[1:]), dtype=rows.dtype, device=device)
+    carried = rows.detach().to(device).contiguous()
+    with _exchange():
+        dist.all_to_all_single(out, carried, list(received), list(counts))
+    return out.to(rows.device)
 
 
 def barrier() -> None:

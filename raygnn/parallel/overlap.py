@@ -17,6 +17,7 @@ from raygnn.parallel.all_reduce import (
     give_gradients,
     take_gradients,
 )
+from raygnn.parallel.shared_tables import SharedTables
 
 #: As of torch's DistributedDataParallel: large against what a collective costs, small against all.
 _BUCKET_BYTES = 25 << 20
@@ -55,8 +56,9 @@ class OverlappingReducer(GradientReducer):
         metric_names: Sequence[str],
         device: torch.device,
         beside: Tensor | None = None,
+        tables: SharedTables | None = None,
     ) -> None:
-        super().__init__(module, metric_names, device, beside)
+        super().__init__(module, metric_names, device, beside, tables)
         self._buckets = self._cut_buckets()
         self._bucket_of = {id(p): bucket for bucket in self._buckets for p in bucket.parameters}
         self._is_last_pass = False

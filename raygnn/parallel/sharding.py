@@ -115,7 +115,7 @@ def check_shardable(module: nn.Module, shard: str) -> None:
     Raises:
         ConfigError: the weights cannot be sharded so.
     """
-    if shard == "none":
+    if shard in ("none", "embeddings"):
         return
     named = dict(module.named_parameters())
     trainable = {name: p for name, p in named.items() if p.requires_grad}

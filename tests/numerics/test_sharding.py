@@ -227,7 +227,7 @@ def _some_steps(shard: str, optimizer: str) -> tuple[list[Tensor | None], int, i
     state = parts.own_optimizer.state.values()
     held = [own_part(v) for values in state for v in values.values() if isinstance(v, Tensor)]
     weights = [own_part(p.detach()) for p in parts.module.parameters()]
-    return list(parts.whole_weights().values()), _num_bytes(held), _num_bytes(weights)
+    return list(parts.whole_weights(Path()).values()), _num_bytes(held), _num_bytes(weights)
 
 
 def _num_bytes(tensors: list[Tensor]) -> int:

@@ -15,6 +15,7 @@ from raygnn.loops.optimization import Optimization
 from raygnn.loops.process import seed_micro_batch
 from raygnn.loops.task import StepOutput, Task
 from raygnn.parallel.all_reduce import GradientReducer, LocalTotals
+from raygnn.parallel.shared_tables import node_ids
 from raygnn.sampling.batch import Batch
 
 
@@ -56,8 +57,7 @@ class Accumulation:
             What failed, for the engine to tell all ranks; None if nothing did.
         """
         try:
-            for index in indices:
-                batch = self._next(batches, epoch, index)
+            for index, batch in self._batches(batches, epoch, indices):
                 with self._optimization.autocast():
                     output = self._task.training_step(batch)
                 if index == indices[-1]:
@@ -69,15 +69,41 @@ class Accumulation:
             return error
         return None
 
-    def _next(self, batches: Iterator[Batch], epoch: int, index: int) -> Batch:
-        """The next batch on the device, with the generators seeded for it."""
+    def _batches(
+        self, batches: Iterator[Batch], epoch: int, indices: Sequence[int]
+    ) -> Iterator[tuple[int, Batch]]:
+        """This rank's micro-batches on the device, the generators seeded for each in its turn.
+
+        Where learned rows are shared out, all of them are sampled before the first, and their rows
+        are fetched at once. Collective there: all ranks must iterate, one without indices too.
+        """
+        waiting: Iterator[Batch] = (self._next(batches) for _ in indices)
+        if self._optimization.tables:
+            waiting = iter(self._with_rows(waiting))
+        for index, batch in zip(indices, waiting, strict=True):
+            seed_micro_batch(self._config.seed, epoch, index)
+            batch = batch.to(self._device, non_blocking=True)
+            self._callbacks.call("on_train_batch_start", batch)
+            yield index, batch
+
+    def _next(self, batches: Iterator[Batch]) -> Batch:
         began = time.monotonic()
         batch = next(batches)
         self.wait_s += time.monotonic() - began
-        seed_micro_batch(self._config.seed, epoch, index)
-        batch = batch.to(self._device, non_blocking=True)
-        self._callbacks.call("on_train_batch_start", batch)
         return batch
+
+    def _with_rows(self, waiting: Iterator[Batch]) -> list[Batch]:
+        """The micro-batches, when their learned rows are here. Collective: all ranks must call."""
+        found: list[Batch] = []
+        failure: BaseException | None = None
+        try:
+            found = list(waiting)
+        except FAILURES as error:  # the others wait for what this rank asks for
+            failure = error
+        self._optimization.tables.fetch([node_ids(batch) for batch in found])
+        if failure is not None:
+            raise failure
+        return found
 
     def _backward(self, output: StepOutput) -> float:
         """Adds the gradients of one micro-batch; returns its share of the step's divisor."""

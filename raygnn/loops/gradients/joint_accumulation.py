@@ -46,7 +46,7 @@ class JointAccumulation(Accumulation):
         failure: BaseException | None = None
         encoded: list[_Encoded] = []
         try:
-            encoded = [self._encode(self._next(batches, epoch, index)) for index in indices]
+            encoded = [self._encode(batch) for _, batch in self._batches(batches, epoch, indices)]
         except FAILURES as error:  # reported to all ranks
             failure = error
         gathered = _gather([each.offered for each in encoded], failed=failure is not None)

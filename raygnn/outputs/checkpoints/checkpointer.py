@@ -18,6 +18,7 @@ from raygnn.loops.engine import Engine
 from raygnn.loops.model_spec import SPEC_FILE
 from raygnn.loops.process import random_state, restore_random_state
 from raygnn.outputs.checkpoints.names import MANIFEST, CheckpointName, Retention
+from raygnn.outputs.checkpoints.row_parts import keep_held_rows, take_rows
 from raygnn.outputs.checkpoints.store import (
     CONFIG,
     STATE,
@@ -26,6 +27,7 @@ from raygnn.outputs.checkpoints.store import (
     encode,
     gather_files,
     rank_file,
+    rows_file,
 )
 from raygnn.outputs.run_folder import RunFolder
 from raygnn.parallel import collectives
@@ -159,7 +161,9 @@ class Checkpointer(Callback):
             return False
         root, name = choice
         with agreement(f"restoring checkpoint {root}/{name}", CheckpointError):
-            state, rank_state = CheckpointStore(root).load(name, self._context.rank)
+            parts, store = engine.optimization, CheckpointStore(root)
+            state, rank_state = store.load(name, self._context.rank, parts.tables)
+            keep_held_rows(state, parts.tables, parts.optimizer)
             _check_model(engine, state["model"], f"{root}/{name}")
             engine.load_state_dict(state)
             if rank_state is not None:
@@ -191,8 +195,12 @@ class Checkpointer(Callback):
         state["checkpoints"] = {"scores": dict(self._scores), "best": self._best}
         engine.callbacks.call("on_save_checkpoint", state)
         engine.callbacks.raise_failure()
-        parts = {rank_file(self._context.rank): encode(random_state())}
-        if self._context.rank == 0:
+        rank, trained = self._context.rank, engine.optimization
+        parts = {rank_file(rank): encode(random_state())}
+        rows = take_rows(state, trained.tables, trained.optimizer)
+        if rows:
+            parts[rows_file(rank)] = encode(rows)
+        if rank == 0:
             parts[STATE] = encode(state)
             parts[CONFIG] = engine.loaded.saved_yaml().encode()
             if engine.task.spec is not None:

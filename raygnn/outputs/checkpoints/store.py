@@ -28,7 +28,9 @@ from raygnn.data.filesystem import (
 )
 from raygnn.errors import CheckpointError, DataError
 from raygnn.outputs.checkpoints.names import MANIFEST, CheckpointName
+from raygnn.outputs.checkpoints.row_parts import LAYOUT, Rows, put_rows
 from raygnn.parallel import collectives
+from raygnn.parallel.shared_tables import SharedTables
 
 STATE = "state.pt"
 CONFIG = "config.yaml"
@@ -87,9 +89,13 @@ class CheckpointStore:
         }
         self._write(join(self.uri, name, MANIFEST), json.dumps(manifest, indent=1))
 
-    def load(self, name: str, rank: int) -> tuple[dict[str, Any], dict[str, Any] | None]:
+    def load(
+        self, name: str, rank: int, tables: SharedTables | None = None
+    ) -> tuple[dict[str, Any], dict[str, Any] | None]:
         """Reads a checkpoint, and checks the sums of what it reads.
 
+        Args:
+            tables: of whose learned rows this rank holds a share; without, all rows are read.
         Returns:
             The shared state, and this rank's own if the run had as many workers then.
         Raises:
@@ -97,6 +103,12 @@ class CheckpointStore:
         """
         manifest = self.manifest(name)
         state = self._load(name, STATE, manifest)
+        if LAYOUT in state:
+
+            def read(of_rank: int) -> Rows:
+                return self._load(name, rows_file(of_rank), manifest)
+
+            put_rows(state, read, manifest["world_size"], tables)
         own = rank_file(rank)
         if manifest["world_size"] != collectives.world_size() or own not in manifest["files"]:
             return state, None
@@ -215,7 +227,7 @@ class CheckpointStore:
         delete(join(self.uri, name, MANIFEST))
         delete(join(self.uri, name))
 
-    def _load(self, name: str, file: str, manifest: dict[str, Any]) -> dict[str, Any]:
+    def _load(self, name: str, file: str, manifest: dict[str, Any]) -> dict[Any, Any]:
         return decode(self.read(name, file, manifest), join(self.uri, name, file))
 
 
@@ -228,14 +240,19 @@ def rank_file(rank: int) -> str:
     return f"rank-{rank}.pt"
 
 
-def encode(state: dict[str, Any]) -> bytes:
+def rows_file(rank: int) -> str:
+    """The file of the learned rows that a rank holds, where these are shared out."""
+    return f"rows-{rank}.pt"
+
+
+def encode(state: dict[Any, Any]) -> bytes:
     """A state as a file's content; nothing of it is shared with what changes later."""
     buffer = io.BytesIO()
     torch.save(state, buffer)
     return buffer.getvalue()
 
 
-def decode(content: bytes, uri: str) -> dict[str, Any]:
+def decode(content: bytes, uri: str) -> dict[Any, Any]:
     """A state from a file's content; tensors and plain values, nothing else is unpickled.
 
     Raises:

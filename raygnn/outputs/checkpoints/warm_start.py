@@ -12,7 +12,8 @@ from raygnn.config.training_section import InitFrom
 from raygnn.data.filesystem import absolute, join, open_fs, read_bytes, redact
 from raygnn.errors import CheckpointError, ConfigError
 from raygnn.loops.model_spec import MODEL_FILE
-from raygnn.outputs.checkpoints.store import STATE, CheckpointStore, decode
+from raygnn.outputs.checkpoints.store import STATE, CheckpointStore
+from raygnn.parallel.shared_tables import SharedTables
 
 
 def warm_start(module: nn.Module, settings: InitFrom, folder: str = "") -> list[str]:
@@ -26,7 +27,8 @@ def warm_start(module: nn.Module, settings: InitFrom, folder: str = "") -> list[
         CheckpointError: there is nothing to load, or a weight has another shape.
         ConfigError: no weight of the model is meant, or a pattern fits none.
     """
-    weights, own = _read(absolute(settings.uri, folder)), module.state_dict()
+    own = module.state_dict()
+    weights = _held(_read(absolute(settings.uri, folder)), SharedTables(module))
     meant = [name for name in own if _matches(name, settings.include)]
     meant = [name for name in meant if not _matches(name, settings.exclude)]
     if not meant:
@@ -78,15 +80,26 @@ def _read(uri: str) -> dict[str, Tensor]:
         return _load(join(uri, MODEL_FILE))
     if fs.exists(open_fs(join(uri, STATE))[1]):
         root, _, name = uri.rstrip("/").rpartition("/")
-        CheckpointStore(root).verify(name)
-        weights = decode(read_bytes(join(uri, STATE)), join(uri, STATE)).get("model")
-        if isinstance(weights, dict):
-            return weights
+        store = CheckpointStore(root)
+        store.verify(name)
+        state, _ = store.load(name, rank=0)
+        if isinstance(state.get("model"), dict):
+            return state["model"]
     raise CheckpointError(
         f"checkpoint.init_from.uri={redact(uri)!r} is invalid: no {MODEL_FILE} and no checkpoint "
         "is there. Set the folder of a trained model or of a checkpoint.",
         id="init-nothing-there",
     )
+
+
+def _held(weights: dict[str, Tensor], tables: SharedTables) -> dict[str, Tensor]:
+    """Of learned rows that are shared out those of this rank."""
+    held = {
+        name: weights[name][tables.share_of(name).ids(num_rows)]
+        for name, num_rows in tables.num_rows.items()
+        if name in weights and len(weights[name]) == num_rows
+    }
+    return weights | held
 
 
 def _load(uri: str) -> dict[str, Tensor]:

@@ -1,0 +1,214 @@
+"""Learned rows that are shared out over ranks: fetched for a step, changed by their owners."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from raygnn.models.node_inputs import EmbeddingTable, NodeInputs
+from raygnn.models.row_share import RowShare
+from raygnn.parallel import collectives
+from raygnn.parallel.shared_rows import SharedRows
+
+#: Dense ids of nodes, by node type.
+NodeIds = dict[str, Tensor]
+
+
+class SharedTables:
+    """The tables of a module whose rows are shared out; a module may have none.
+
+    A step reads rows of many owners, of few nodes. So before the first forward pass of a step each
+    rank asks for the rows of all of its micro-batches at once, after the last backward pass their
+    gradients go back the same way, and the owner, which alone has what the optimizer keeps for a
+    row, changes it. An evaluation may read any row: for it the rows of all ranks lie in a file.
+
+    Attributes:
+        names: of their parameters in the module's state.
+    """
+
+    def __init__(self, module: nn.Module) -> None:
+        self._tables = {
+            f"{path}.tables.{node_type}.rows.weight".lstrip("."): _SharedTable(node_type, table)
+            for path, inputs in module.named_modules()
+            if isinstance(inputs, NodeInputs)
+            for node_type, table in inputs.tables.items()
+            if isinstance(table, EmbeddingTable) and table.share is not None
+        }
+        self._lent = ExitStack()
+
+    def __bool__(self) -> bool:
+        return bool(self._tables)
+
+    @property
+    def names(self) -> frozenset[str]:
+        return frozenset(self._tables)
+
+    @property
+    def weights(self) -> dict[str, nn.Parameter]:
+        """Of each table the rows that this rank holds, by name."""
+        return {name: table.weight for name, table in self._tables.items()}
+
+    @property
+    def num_rows(self) -> dict[str, int]:
+        """Of each table all rows, by name."""
+        return {name: table.num_rows for name, table in self._tables.items()}
+
+    def share_of(self, name: str) -> RowShare:
+        """Which rows of a table this rank holds."""
+        return self._tables[name].share
+
+    @property
+    def num_elsewhere(self) -> int:
+        """How many learned numbers other ranks hold."""
+        return sum(
+            (table.num_rows - len(table.weight)) * table.weight.shape[1]
+            for table in self._tables.values()
+        )
+
+    def fetch(self, batches: Sequence[NodeIds]) -> None:
+        """Lends the rows of this rank's micro-batches, until `reduce`.
+
+        Collective: all ranks must call, once per step, one without micro-batches too.
+        """
+        for table in self._tables.values():
+            found = [ids[table.node_type] for ids in batches if table.node_type in ids]
+            self._lent.enter_context(table.fetched(found))
+
+    def reduce(self, *, zero: bool) -> None:
+        """Leaves in `.grad` of this rank's rows the sum over all ranks; takes back what was lent.
+
+        Collective: all ranks must call.
+
+        Args:
+            zero: this rank adds nothing.
+        """
+        for table in self._tables.values():
+            table.reduce(zero=zero)
+        self._lent.close()
+
+    @contextmanager
+    def whole(self, scratch: Path) -> Iterator[dict[str, Tensor]]:
+        """While it lasts, every rank reads all rows, which lie in files that the host maps.
+
+        Collective: all ranks must enter it.
+
+        Args:
+            scratch: folder on a local disk with room for them.
+        Yields:
+            The rows by the names of their parameters, float32 [num_nodes, channels].
+        """
+        if not self._tables:
+            yield {}
+            return
+        shared = SharedRows(scratch)
+        with ExitStack() as lent:
+            yield {
+                name: lent.enter_context(table.mapped(shared))
+                for name, table in self._tables.items()
+            }
+
+
+@dataclass(frozen=True)
+class _Fetched:
+    """Rows of a step, and from which rank they are.
+
+    Attributes:
+        rows: [num_fetched, channels], by owner; they take the gradients.
+        asked: how many this rank asked each for.
+        places: of the rows that others asked this rank for, by asking rank.
+        answered: how many each asked for.
+    """
+
+    rows: Tensor
+    asked: list[int]
+    places: Tensor
+    answered: list[int]
+
+
+class _SharedTable:
+    def __init__(self, node_type: str, table: EmbeddingTable) -> None:
+        assert table.share is not None
+        self.node_type = node_type
+        self.share = table.share
+        self.num_rows = table.num_nodes
+        self._table = table
+        self._fetched: _Fetched | None = None
+
+    @property
+    def weight(self) -> nn.Parameter:
+        weight = self._table.rows.weight
+        assert isinstance(weight, nn.Parameter)
+        return weight
+
+    @contextmanager
+    def fetched(self, batches: Sequence[Tensor]) -> Iterator[None]:
+        weight = self.weight
+        none = torch.empty(0, dtype=torch.int64)
+        wanted = torch.cat([none, *(ids.cpu() for ids in batches)]).unique()
+        owner = self.share.owner(wanted)
+        order = owner.argsort(stable=True)
+        asked = torch.bincount(owner, minlength=self.share.world_size).tolist()
+        ids, answered = collectives.exchange_rows(wanted[order], asked)
+        places = self.share.place(ids).to(weight.device)
+        rows = collectives.send_rows(weight.detach()[places], answered, asked)
+        rows.requires_grad_(weight.requires_grad)
+        position = torch.empty_like(order)
+        position[order] = torch.arange(len(order))
+        wanted, position = wanted.to(weight.device), position.to(weight.device)
+
+        def rows_of(n_id: Tensor) -> Tensor:
+            return functional.embedding(position[torch.searchsorted(wanted, n_id)], rows)
+
+        self._fetched = _Fetched(rows, asked, places, answered)
+        try:
+            with self._table.lent(rows_of):
+                yield
+        finally:
+            self._fetched = None
+
+    def reduce(self, *, zero: bool) -> None:
+        weight, fetched = self.weight, self._fetched
+        if fetched is None or not weight.requires_grad:
+            return
+        grad = fetched.rows.grad
+        grad = torch.zeros_like(fetched.rows) if grad is None or zero else grad
+        sums = collectives.send_rows(grad, fetched.asked, fetched.answered)
+        if self._table.sparse:
+            index = fetched.places.unsqueeze(0)
+            weight.grad = torch.sparse_coo_tensor(index, sums, weight.shape).coalesce()
+        else:
+            weight.grad = torch.zeros_like(weight).index_add_(0, fetched.places, sums)
+
+    @contextmanager
+    def mapped(self, shared: SharedRows) -> Iterator[Tensor]:
+        weight = self.weight
+
+        def own(first: int, last: int) -> Tensor:
+            place = int(self.share.place(torch.tensor(first)))
+            return weight.detach()[place : place + last - first].float().cpu()
+
+        channels, what = weight.shape[1], f"learned rows of {self.node_type}"
+        rows = shared(self.share.blocks(self.num_rows), own, channels, what)
+
+        def rows_of(n_id: Tensor) -> Tensor:
+            return rows[n_id.cpu()].to(weight)
+
+        with self._table.lent(rows_of):
+            yield rows
+
+
+def node_ids(batch: Any) -> NodeIds:
+    """The nodes that a micro-batch reads, by type; of a joint one, those of all of its parts."""
+    parts = getattr(batch, "batches", {"": batch}).values()
+    found: dict[str, list[Tensor]] = {}
+    for part in parts:
+        for name, nodes in part.nodes.items():
+            found.setdefault(name, []).append(nodes.n_id)
+    return {name: torch.cat(ids) for name, ids in found.items()}
