@@ -151,7 +151,8 @@ SLOTS: Mapping[str, Slot] = MappingProxyType(
         "optimizer": Slot(
             "optimizer",
             ("torch.optim.Optimizer",),
-            {name: f"torch.optim.{name}" for name in _OPTIMIZERS},
+            {name: f"torch.optim.{name}" for name in _OPTIMIZERS}
+            | {"RowWiseAdagrad": "raygnn.loops.row_wise_adagrad.RowWiseAdagrad"},
             frozenset({"params"}),
         ),
         "lr_scheduler": Slot(

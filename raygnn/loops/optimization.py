@@ -153,7 +153,7 @@ class Optimization:
                 raise ConfigError(
                     "optimizer.type='SparseAdam' is invalid: it takes sparse gradients only, and "
                     f"that of {name} is dense. Set Adam, or, with model.args.sparse_embeddings, "
-                    "Adagrad or SGD.",
+                    "Adagrad, RowWiseAdagrad or SGD.",
                     id="optimizer-sparse",
                 )
 

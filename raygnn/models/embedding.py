@@ -29,8 +29,8 @@ class Embedding(HeteroEncoder):
         num_nodes: nodes in the whole graph, of every node type.
         dropout: on the rows.
         normalize_output: scales each row to unit L2 norm.
-        sparse_embeddings: gradients of learned rows are sparse; SparseAdam, Adagrad and plain
-            SGD take them.
+        sparse_embeddings: gradients of learned rows are sparse; SparseAdam, Adagrad,
+            RowWiseAdagrad and plain SGD take them.
     Raises:
         ConfigError: an argument is out of range.
     """

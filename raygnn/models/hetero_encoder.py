@@ -31,8 +31,8 @@ class HeteroOptions(StackOptions):
     """Those of all encoders, and:
 
     Attributes:
-        sparse_embeddings: gradients of learned rows are sparse; SparseAdam, Adagrad and plain
-            SGD take them.
+        sparse_embeddings: gradients of learned rows are sparse; SparseAdam, Adagrad,
+            RowWiseAdagrad and plain SGD take them.
     """
 
     sparse_embeddings: bool = False

@@ -70,8 +70,8 @@ class LightGCN(HeteroEncoder):
         edge_types: those that rows travel along.
         num_nodes: nodes in the whole graph, of every node type.
         normalize_output: scales each output row to unit L2 norm.
-        sparse_embeddings: gradients of learned rows are sparse; SparseAdam, Adagrad and plain
-            SGD take them.
+        sparse_embeddings: gradients of learned rows are sparse; SparseAdam, Adagrad,
+            RowWiseAdagrad and plain SGD take them.
     Raises:
         ConfigError: an argument is out of range, or a type has no number of nodes.
     """

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from raygnn.loops.model_spec import ModelSpec
 
 _ROW_BYTES = 4  # of a learned number
-#: Numbers that torch's optimizers keep for each weight; two of others.
-_NUMBERS_KEPT = {"SGD": 0, "Adagrad": 1, "RMSprop": 1}
+#: Numbers that optimizers keep for each weight; two of others.
+_NUMBERS_KEPT = {"SGD": 0, "RowWiseAdagrad": 0, "Adagrad": 1, "RMSprop": 1}
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ def _learned_bytes(config: Config, spec: ModelSpec | None) -> int:
     args, shard = config.model.args, config.scaling.shard
     width = int(args.get("hidden_channels") or config.embedding_width)
     num_rows = sum(spec.node_types[name].num_nodes or 0 for name in spec.embedded_types)
-    kept = _NUMBERS_KEPT.get(config.optimizer.type, 2)
+    kept = _NUMBERS_KEPT.get(config.optimizer.type.rpartition(".")[2], 2)
     num_ranks = max(1, config.scaling.world_size)
     whole = 1 if args.get("sparse_embeddings") else 2  # rows, and gradients of all of them
     copies: float = whole + kept + 1

@@ -77,6 +77,10 @@ MODELS: dict[str, dict[str, Any]] = {
         "model": {"type": "LightGCN", "args": {"out_channels": 8, "sparse_embeddings": True}},
         "optimizer": {"type": "Adagrad", "args": {"lr": 0.05}},
     },
+    "row-wise adagrad": {
+        "model": {"type": "LightGCN", "args": {"out_channels": 8, "sparse_embeddings": True}},
+        "optimizer": {"type": "RowWiseAdagrad", "args": {"lr": 0.05}},
+    },
     "exact evaluation": {
         "model": {"type": "Hetero", "args": {"hidden_channels": 8}},
         "training__eval": "exact",

@@ -114,6 +114,22 @@ _CASES = {
         "{scaling: {shard: full}, optimizer: {type: torch.optim.Adafactor}}",
         ("shard-optimizer", "scaling.shard='full'", "Adafactor"),
     ),
+    "shared rows by Adafactor": (
+        "{scaling: {shard: embeddings}, optimizer: {type: Adafactor}}",
+        ("shard-rows-optimizer", "optimizer.type='Adafactor'"),
+    ),
+    "shared rows in half precision": (
+        "{scaling: {shard: embeddings}, training: {precision: fp16-mixed}}",
+        ("shard-rows-precision", "training.precision='fp16-mixed'", "bf16-mixed"),
+    ),
+    "shared rows compiled": (
+        "{scaling: {shard: embeddings}, training: {compile: true}}",
+        ("shard-rows-compile", "training.compile=True"),
+    ),
+    "shared rows without any": (
+        "{scaling: {shard: embeddings}, task: self_supervised}",
+        ("shard-rows-task", "task.type='self_supervised'"),
+    ),
     "buckets of shards": (
         "scaling: {shard: full, gradients: ddp}",
         ("shard-gradients", "scaling.gradients='ddp'", "flat"),

@@ -15,6 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
+from torch.optim import SGD
 
 from raygnn.config import load_config
 from raygnn.data.filesystem import absolute, delete, join, write_bytes
@@ -29,6 +30,7 @@ from raygnn.outputs.checkpoints import store as store_module
 from raygnn.outputs.checkpoints.checkpointer import Checkpointer
 from raygnn.outputs.checkpoints.store import CheckpointStore
 from raygnn.outputs.run_start import open_run_folder
+from raygnn.parallel.shared_tables import SharedTables
 from tests.errors import raises
 
 
@@ -40,7 +42,10 @@ class _Engine:
         self.best = BestWeights(BestTracker("val/loss", mode))
         self.callbacks = CallbackList(self, [])
         self.loaded = SimpleNamespace(saved_yaml=lambda: "")
-        self.optimization = SimpleNamespace(module=nn.Linear(width, 1))
+        module = nn.Linear(width, 1)
+        optimizer = SGD(module.parameters())
+        tables = SharedTables(module)
+        self.optimization = SimpleNamespace(module=module, optimizer=optimizer, tables=tables)
         self.task = SimpleNamespace(spec=None)
 
     def state_dict(self) -> dict[str, Any]:

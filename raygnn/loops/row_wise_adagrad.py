@@ -1,0 +1,89 @@
+"""Adagrad with one number for each learned row of a node."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from raygnn.errors import ConfigError
+
+
+class RowWiseAdagrad(Optimizer):
+    """Adagrad that keeps one number for each row of a weight whose gradients are sparse.
+
+    That number is the sum, over steps, of the mean square of the row's gradient, so the optimizer's
+    state of an embedding table is one column instead of another table. Rows without a gradient are
+    left alone. Weights with dense gradients are trained by Adagrad, number by number.
+
+    Args:
+        params: weights, or groups of them, as of torch's optimizers.
+        lr: learning rate.
+        initial_accumulator_value: what sums of squares begin with.
+        eps: is added to their roots.
+    Raises:
+        ConfigError: an argument is negative.
+    Source: Adagrad with a moment per row, arXiv:2104.05158.
+    """
+
+    def __init__(
+        self,
+        params: Iterable[Tensor] | Iterable[dict[str, Any]],
+        lr: float = 0.01,
+        *,
+        initial_accumulator_value: float = 0.0,
+        eps: float = 1e-10,
+    ) -> None:
+        defaults = {
+            "lr": lr,
+            "initial_accumulator_value": initial_accumulator_value,
+            "eps": eps,
+        }
+        for name, value in defaults.items():
+            if value < 0:
+                raise ConfigError(
+                    f"optimizer.args.{name}={value!r} is invalid: it is negative. Set 0 or more.",
+                    id="optimizer-negative",
+                )
+        super().__init__(params, defaults)
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> Any:
+        """Changes the weights by their gradients.
+
+        Args:
+            closure: computes the loss anew, as of torch's optimizers.
+        """
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        for group in self.param_groups:
+            for weight in group["params"]:
+                if weight.grad is None:
+                    continue
+                if weight.grad.is_sparse:
+                    self._change_rows(weight, weight.grad.coalesce(), group)
+                else:
+                    self._change_all(weight, weight.grad, group)
+        return loss
+
+    def _change_rows(self, weight: Tensor, grad: Tensor, group: dict[str, Any]) -> None:
+        state = self.state[weight]
+        if not state:
+            state["sum"] = weight.new_full(weight.shape[:1], group["initial_accumulator_value"])
+        rows, values = grad.indices()[0], grad.values()
+        sums = state["sum"][rows] + values.square().flatten(1).mean(1)
+        state["sum"][rows] = sums
+        scale = -group["lr"] / (sums.sqrt() + group["eps"])
+        weight.index_add_(0, rows, values * scale.view(-1, *[1] * (values.dim() - 1)))
+
+    def _change_all(self, weight: Tensor, grad: Tensor, group: dict[str, Any]) -> None:
+        state = self.state[weight]
+        if not state:
+            state["sum"] = torch.full_like(weight, group["initial_accumulator_value"])
+        state["sum"].addcmul_(grad, grad)
+        weight.addcdiv_(grad, state["sum"].sqrt().add_(group["eps"]), value=-group["lr"])
