@@ -10,7 +10,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-BENCHMARKS := sampling neighborhoods training encoders link_steps exact_inference partitioned presampled sparse_features ingest memory scaling startup
+BENCHMARKS := sampling neighborhoods training encoders learned_rows link_steps exact_inference partitioned presampled sparse_features ingest memory scaling startup
 
 .PHONY: quickstart test test-slow test-cluster fuzz lint docs wheel bench clean
 

@@ -9,22 +9,18 @@ machine; every size takes its turns in each round: alone (no ranks to sum over),
 
 from __future__ import annotations
 
-import gc
-import tempfile
 from collections.abc import Callable, Sequence
-from datetime import timedelta
-from pathlib import Path
 
 import torch
-import torch.distributed as dist
-from harness import Case, Row, chosen_scale, interleaved, medians, parser, publish
-from torch import Tensor, multiprocessing, nn
+from harness import Case, Row, chosen_scale, medians, parser, publish
+from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
+from two_ranks import seconds_on_ranks
 
 from raygnn.parallel.all_reduce import GradientReducer, LocalTotals
 from raygnn.parallel.overlap import OverlappingReducer
 
-_NUM_RANKS, _NUM_LAYERS = 2, 8
+_NUM_LAYERS = 8
 _MILLIONS = {"smoke": (0.1,), "reference": (1, 5, 20, 50)}
 _NUM_ROWS = 512
 _CPU = torch.device("cpu")
@@ -39,7 +35,7 @@ def _stack(num_millions: float) -> nn.Sequential:
 
 
 def _steps_of(num_millions: float) -> dict[str, Case]:
-    """A step of each kind; every rank calls the same ones in the same order."""
+    """A step of each kind."""
     plain, flat, overlapped = (_stack(num_millions) for _ in range(3))
     peer = DistributedDataParallel(_stack(num_millions), gradient_as_bucket_view=True)
     x = torch.randn(_NUM_ROWS, plain[0].in_features)
@@ -72,38 +68,6 @@ def _steps_of(num_millions: float) -> dict[str, Case]:
     }
 
 
-def _in_step(case: Case) -> Case:
-    """The case, begun by all ranks at a time."""
-
-    def run() -> float | None:
-        dist.barrier()
-        return case()
-
-    return run
-
-
-def _run_rank(rank: int, store: str, sizes: Sequence[float], rounds: int, out: str) -> None:
-    torch.set_num_threads(1)
-    dist.init_process_group(
-        "gloo",
-        store=dist.FileStore(store, _NUM_RANKS),
-        rank=rank,
-        world_size=_NUM_RANKS,
-        timeout=timedelta(minutes=5),
-    )
-    seconds: dict[str, list[float]] = {}
-    for size in sizes:
-        cases = {name: _in_step(case) for name, case in _steps_of(size).items()}
-        found = interleaved(cases, rounds)
-        seconds |= {f"{size} M, {name}": values for name, values in found.items()}
-        del cases
-        gc.collect()  # DDP holds the group in a cycle
-    if rank == 0:
-        torch.save(seconds, out)
-    dist.barrier()
-    dist.destroy_process_group()
-
-
 def rows_of(seconds: dict[str, float], sizes: Sequence[float]) -> list[Row]:
     """A row for each kind and size, from the median of each case."""
     rows = []
@@ -122,10 +86,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     options = parser(__doc__, in_rounds=True).parse_args(argv)
     scale = chosen_scale(options)
     sizes = _MILLIONS[scale.name]
-    with tempfile.TemporaryDirectory() as folder:
-        store, out = (str(Path(folder) / name) for name in ("store", "seconds"))
-        multiprocessing.spawn(_run_rank, (store, sizes, scale.rounds, out), nprocs=_NUM_RANKS)
-        seconds = torch.load(out)
+    seconds = seconds_on_ranks(_steps_of, sizes, scale.rounds)
     publish("gradients", options, rows_of(medians(seconds), sizes), seconds=seconds)
 
 

@@ -155,6 +155,20 @@ def test_gradients(harness, work):
     assert ours["ratio"] == pytest.approx(ours["value"] / flat)
 
 
+def test_learned_rows(harness, work):
+    module = importlib.import_module("learned_rows")
+    module.main(["--work", str(work), "--rounds", "1"])
+    rows = rows_of(work, "learned_rows")
+    shared = rows["0.05 M rows, sparse, shared"]
+    assert shared["ratio"] == pytest.approx(
+        shared["value"] / rows["0.05 M rows, sparse, whole"]["value"]
+    )
+    held = rows["0.05 M rows, sparse, shared: held by a rank"]["value"]
+    assert held == pytest.approx(
+        rows["0.05 M rows, sparse, whole: held by a rank"]["value"] / 2, rel=0.1
+    )
+
+
 def test_sparse_features(harness, work, monkeypatch):
     module = importlib.import_module("sparse_features")
     monkeypatch.setitem(module._NODES_AND_EDGES, "smoke", (300, 3000))
