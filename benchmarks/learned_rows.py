@@ -25,7 +25,7 @@ from raygnn.parallel import collectives
 from raygnn.parallel.all_reduce import GradientReducer, LocalTotals
 from raygnn.parallel.shared_tables import SharedTables
 
-_MILLIONS = {"smoke": (0.05,), "reference": (0.2, 1, 5)}
+_MILLIONS = {"smoke": (0.05,), "reference": (0.2, 1, 2)}
 _CHANNELS, _ROWS_READ = 64, 20_000
 _KINDS = ("sparse, whole", "sparse, shared", "sparse, torch's DDP", "dense, whole", "dense, shared")
 
