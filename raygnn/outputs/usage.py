@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
+from typing import Any
+
 from raygnn.config import LoadedConfig
 from raygnn.data.filesystem import redact
 from raygnn.loops.model_spec import ModelSpec
@@ -16,20 +20,31 @@ def usage(uri: str, loaded: LoadedConfig, spec: ModelSpec) -> str:
     """
     allowed = list(loaded.allow_modules)
     options = f", allow_modules={allowed!r}" if allowed else ""
-    output = spec.output
+    output, data = spec.output, loaded.saved["data"]
     if isinstance(output, SeveralOutput):
         name, output = next(iter(output.tasks.items()))
         options = f", task={name!r}{options}"
-    named = loaded.saved["data"]["uri"]
-    graph = repr(redact(named)) if named else "graph"
     if loaded.config.data.mode == "partitioned":  # a process that loads a model reads no parts
-        overrides = ["--data.mode", "partitioned", "--data.uri", redact(named)]
+        overrides = ["--data.mode", "partitioned", "--data.uri", redact(data["uri"])]
         run = f"{redact(uri)!r}, 'out', {overrides!r}{options}"
         return f"import raygnn.infer\nraygnn.infer.predict({run})"
+    overrides, graph = _graph(data)
+    if overrides:
+        options = f", {overrides!r}{options}"
     if output.predictions:
         call = f"predict({graph}).to_pandas()"
     elif output.links:
-        call = f"top_k({graph}, anchors, k=10).to_pandas()"
+        call = f"top_k({graph or None}, anchors, k=10).to_pandas()"
     else:
         call = f"embed({graph}).to_pandas()"
     return f"import raygnn\nmodel = raygnn.load({redact(uri)!r}{options})\nmodel.{call}"
+
+
+def _graph(data: Mapping[str, Any]) -> tuple[list[str], str]:
+    """Overrides of `load` that name the graph, or else how a call names it."""
+    if data["uri"]:
+        return [], repr(redact(data["uri"]))
+    keys = [key for key in ("synthetic", "type", "args") if data[key]]
+    if keys:
+        return [f"--data.{key}={json.dumps(data[key])}" for key in keys], ""
+    return [], "graph"  # what `fit(data=...)` was given

@@ -11,6 +11,7 @@ from xml.etree import ElementTree
 
 import pytest
 
+import raygnn.train
 from raygnn.loops.callbacks import Callback
 from raygnn.outputs.history import MAX_ROWS, LogRows
 from raygnn.outputs.html_page import duration, show
@@ -205,3 +206,24 @@ def test_durations_are_said_as_people_do(seconds, text):
 )
 def test_values_in_tables(value, text):
     assert show(value) == text
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        {"synthetic": {"type": "planted_partition", "num_nodes": 120, "num_classes": 3}},
+        {"type": "tests.user_code.my_graph", "args": {"num_nodes": 120}},
+    ],
+    ids=["synthetic", "type"],
+)
+def test_the_line_that_says_how_to_use_a_model_runs(
+    data: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    splits = {"type": "hash", "fractions": [0.6, 0.2, 0.2]}
+    config = small_config(tmp_path, data={**data, "splits": splits}, scaling__num_workers=0)
+    raygnn.train.fit(config, allow_modules=["tests.user_code"])
+    (line,) = [ln for ln in capsys.readouterr().out.splitlines() if "use it" in ln]
+    statements, _, last = line.partition("use it")[2].strip().rpartition("; ")
+    names: dict[str, Any] = {}
+    exec(statements, names)
+    assert len(eval(last, names)) == 120
