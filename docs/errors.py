@@ -106,7 +106,7 @@ def _imported(tree: ast.Module) -> Iterator[ast.Assign]:
     for node in tree.body:
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("raygnn."):
             path = ROOT.joinpath(*str(node.module).split(".")).with_suffix(".py")
-            names = {alias.name for alias in node.names if alias.name.isupper()}
+            names = {a.name for a in node.names if a.name.isupper() and a.asname is None}
             for inner in _parsed(path).body if names and path.is_file() else ():
                 if isinstance(inner, ast.Assign) and _name(inner.targets[0]) in names:
                     yield inner

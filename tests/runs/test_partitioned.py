@@ -16,7 +16,7 @@ import pytest
 import raygnn.infer
 import raygnn.train
 from raygnn.config import load_config
-from raygnn.data.ingest.build_bundle import IngestOptions
+from raygnn.data.ingest.build_bundle import IngestOptions, ingest
 from raygnn.data.partition.build import Partitioning, partition
 from raygnn.data.partition.record import RECORD_NAME
 from raygnn.data.partition.whole import open_partitioned
@@ -201,8 +201,14 @@ def test_bad_parts_are_refused_before_training(tmp_path: Path) -> None:
     (parts / "hidden").rename(parts / RECORD_NAME)
     with raises("partition-missing", f"there is no {tmp_path / 'nowhere'}"):
         raygnn.train.fit(parts_config(tmp_path, tmp_path / "nowhere"))
-    with raises("partition-missing", "has the tables of a graph"):
-        raygnn.train.fit(parts_config(tmp_path, tmp_path / "graph" / "tables"))
+    tables = tmp_path / "graph" / "tables"
+    command = f"raygnn partition {tables} --parts P --out URI"
+    with raises("partition-missing", "holds the tables of a graph", command):
+        raygnn.train.fit(parts_config(tmp_path, tables))
+    bundle = ingest(str(tables), IngestOptions(), str(tmp_path / "cache")).path
+    command = "raygnn partition SOURCE --parts P --out URI"
+    with raises("partition-missing", f"{bundle} is an ordinary bundle", command):
+        raygnn.train.fit(parts_config(tmp_path, bundle))
     with raises("partition-as-tables", "data.mode is in_memory"):
         raygnn.train.fit(parts_config(tmp_path, parts, data={"uri": str(parts)}))
     shutil.rmtree(parts / "part-00001")

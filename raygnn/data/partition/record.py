@@ -9,6 +9,7 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
+from raygnn.data.bundle_record import RECORD_NAME as BUNDLE_NAME
 from raygnn.data.bundle_record import BundleRecord, file_sizes, find_damage
 from raygnn.data.edge_types import EdgeType
 from raygnn.data.filesystem import write_text
@@ -166,9 +167,17 @@ def _read(path: Path, what: str, folder: Path) -> dict[str, Any]:
     try:
         content: dict[str, Any] = dict(json.loads(path.read_text(encoding="utf-8")))
     except FileNotFoundError as error:
+        tables = (folder / MANIFEST_NAME).exists()
+        if tables or (folder / BUNDLE_NAME).exists():
+            kind = "holds the tables of a graph" if tables else "is an ordinary bundle"
+            source = folder if tables else "SOURCE"
+            raise DataError(
+                f"{what} is missing: {folder} {kind}, not the parts of a graph. Make parts of "
+                f"the tables with raygnn partition {source} --parts P --out URI, and set data.uri "
+                "to that URI.",
+                id="partition-missing",
+            ) from error
         found = f"{folder} has no {path.name}" if folder.exists() else f"there is no {folder}"
-        if (folder / MANIFEST_NAME).exists():
-            found = f"{folder} has the tables of a graph, which raygnn.partition reads"
         raise DataError(
             f"{what} is missing: {found}. Name a folder that raygnn.partition has finished, with "
             "all of its parts.",
