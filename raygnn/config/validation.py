@@ -27,6 +27,8 @@ from raygnn.config.section import (
     set_value,
     value_at,
 )
+from raygnn.config.slots import SLOTS
+from raygnn.config.tasks_section import SEVERAL_TASKS
 from raygnn.errors import ConfigError, DataError
 
 S = TypeVar("S", bound=Section)
@@ -205,9 +207,21 @@ def _problem(
         rule = f"it needs {bound} {limit} {'entry' if limit == 1 else 'entries'}"
         rule = f"{rule}, and has {context.get('actual_length')}"
         return Problem(path, rule, remedy, id="config-length")
+    if kind in ("model_type", "model_attributes_type") and (names := _short_names(path)):
+        remedy = f"{choose_from('', names)}, or a dotted path"
+        rule = "it must be the name of a component, or a mapping with type and args"
+        return Problem(path, rule, remedy, id="config-type")
     if kind in _KINDS:
         return Problem(path, *type_rule(error))
     return Problem(path, str(error["msg"]).lower(), "Set another value", id="config-value")
+
+
+def _short_names(path: KeyPath) -> list[str]:
+    """The short names of a component at a place; empty where there is no component."""
+    if path[:1] == ("tasks",) and len(path) == 2:
+        return sorted(SLOTS["task"].names.keys() - {SEVERAL_TASKS})
+    place = ".".join(key for key in path if isinstance(key, str))
+    return [name for slot in SLOTS.values() if slot.path == place for name in sorted(slot.names)]
 
 
 def type_rule(error: Mapping[str, Any]) -> BrokenRule:

@@ -431,6 +431,16 @@ _CASES = {
         "model: {type: GCN, arg: {}}",
         ("config-unknown-key", "model.arg={}", "Did you mean args?"),
     ),
+    "null task": (
+        "task: null",
+        (
+            "config-type",
+            "task=None",
+            "Set one of: edge_prediction, link_prediction",
+            "several_tasks",
+        ),
+    ),
+    "null component": ("metrics: [null]", ("config-type", "metrics.0=None", "accuracy", "mrr")),
     "component list": ("metrics: accuracy", ("config-type", "metrics='accuracy'", "a list")),
     "metric without type": ("metrics: [{args: {}}]", ("config-required", "metrics.0.type")),
     "duplicate": ("seed: 1\nseed: 2", ("document-key-twice", "line 2", "seed=2")),

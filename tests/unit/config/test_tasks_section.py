@@ -112,6 +112,7 @@ def _with(name: str, **changes: Any) -> dict[str, Any]:
             {"tasks": {"cites": "link"}},
             ("tasks.cites.type", "link_prediction"),
         ),
+        ("config-type", {"tasks": {"cites": None}}, ("self_supervised, or a dotted",)),
         ("component-unknown", {"tasks": _with("cites", losses=[{"type": "mrgin"}])}, ("margin",)),
     ],
 )

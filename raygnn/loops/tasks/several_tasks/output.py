@@ -64,8 +64,14 @@ def choose_task(spec: ModelSpec, task: str | None) -> str | None:
         )
     if task in output.tasks:
         return task
-    rule = "the model has several tasks" if task is None else "the model has no such task"
+    names = ", ".join(output.tasks)
+    if task is None:
+        raise ConfigError(
+            "--task is missing: the model has several tasks. Set it (task=NAME in Python) to one "
+            f"of: {names}.",
+            id="infer-task",
+        )
     raise ConfigError(
-        f"--task={task!r} is invalid: {rule}. Set one of: {', '.join(output.tasks)}.",
+        f"--task={task!r} is invalid: the model has no such task. Set one of: {names}.",
         id="infer-task",
     )
