@@ -340,10 +340,39 @@ def test_two_losses_of_all_micro_batches_are_refused(tmp_path, graph):
         )
 
 
-def test_errors_name_the_task(tmp_path, graph):
-    tasks = {**TASKS, "genre": {"type": "node_classification", "args": {"target": "book"}}}
-    with raises("graph-node-type-unknown", "tasks.genre", "book"):
-        raygnn.train.fit(_config(tmp_path, graph, tasks=tasks))
+@pytest.mark.parametrize(
+    ("id", "changes", "values"),
+    [
+        (
+            "graph-node-type-unknown",
+            {"tasks": {"genre": {"type": "node_classification", "args": {"target": "book"}}}},
+            ("tasks.genre.args.target='book'",),
+        ),
+        (
+            "labels-unknown",
+            {"tasks": {"genre": {"type": "node_classification", "args": {"label": "taste"}}}},
+            ("tasks.genre.args.label='taste'",),
+        ),
+        (
+            "loader-balanced-classes",
+            {"tasks": {"rating": {"type": "edge_prediction", "loader": {"balanced_seeds": True}}}},
+            ("tasks.rating.loader.balanced_seeds=True",),
+        ),
+        (
+            "loader-balanced-classes",
+            {"tasks": {"rating": "edge_prediction"}, "loader__train": {"balanced_seeds": True}},
+            ("tasks.rating: loader.train.balanced_seeds=True",),
+        ),
+        (
+            "task-feature-unknown",
+            {"tasks": {"genre": "node_classification"}, "task": {"args": {"feature": "words"}}},
+            ("tasks.genre: task.args.feature='words'",),
+        ),
+    ],
+)
+def test_errors_name_the_keys_that_the_user_sets(tmp_path, graph, id, changes, values):
+    with raises(id, *values):
+        raygnn.train.fit(_config(tmp_path, graph, **changes))
 
 
 def test_a_trained_task_has_training_seeds(tmp_path):

@@ -151,5 +151,5 @@ def test_arguments_are_checked_where_they_are_given():
     with raises("task-argument-unknown", "tasks.cites.args.nothing"):
         loaded.check_arguments()
     loaded = load_config({"tasks": _with("cites", loader={"balanced_seeds": True})})
-    with raises("loader-balanced-classes", "tasks.cites"):
+    with raises("loader-balanced-classes", "tasks.cites.loader.balanced_seeds=True"):
         loaded.check_arguments()

@@ -67,7 +67,7 @@ class SeveralTasks(EncoderTask[Any]):
         self.weights = {name: entry.weight for name, entry in config.tasks.items()}
         self.parts = {}
         for name, of_task in config.task_configs.items():
-            with naming_task(name):
+            with naming_task(config, name):
                 part: Any = build(of_task.task, "task", env.loaded.allow_modules)
                 loaded = replace(env.loaded, config=of_task)
                 spec = replace(self.spec, output=outputs.tasks[name])
@@ -87,7 +87,7 @@ class SeveralTasks(EncoderTask[Any]):
         state, models = torch.get_rng_state(), {}
         for name, part in self.parts.items():
             torch.set_rng_state(state)
-            with naming_task(name):
+            with naming_task(self.env.loaded.config, name):
                 models[name] = part.build_head(encoder)
         self._find_joint_loss()
         self.step_metrics = [
@@ -135,7 +135,7 @@ class SeveralTasks(EncoderTask[Any]):
         parts = self.trained if split == "train" else self.parts
         present = {}
         for name, part in parts.items():
-            with naming_task(name):
+            with naming_task(self.env.loaded.config, name):
                 loader = part.loader(split)
             if loader is not None:
                 present[name] = loader
@@ -240,7 +240,7 @@ class SeveralTasks(EncoderTask[Any]):
         """Those of each task."""
         metrics = []
         for name, part in self.parts.items():
-            with naming_task(name):
+            with naming_task(self.env.loaded.config, name):
                 metrics += [PartMetric(name, metric) for metric in part.build_metrics()]
         return metrics
 
