@@ -18,6 +18,7 @@ from raygnn.data.bundle import Bundle
 from raygnn.data.edge_types import EdgeType, edge_type_name, type_name
 from raygnn.data.filesystem import write_text
 from raygnn.data.ingest.build_bundle import ingest
+from raygnn.data.ingest.decode import without_table_remedies
 from raygnn.data.ingest.edge_plan import edge_columns
 from raygnn.data.ingest.node_tasks import node_columns
 from raygnn.data.ingest.plan_bundle import IngestOptions
@@ -115,7 +116,10 @@ def read_added_rows(
     with tempfile.TemporaryDirectory(prefix="raygnn-rows-") as folder:
         _write(Path(folder), reduced, nodes, edges)
         as_written = replace(options, on_error="fail", feature_dtype=None, allow_outside=())
-        bundle = ingest(folder, as_written, Path(folder) / "cache")
+        try:
+            bundle = ingest(folder, as_written, Path(folder) / "cache")
+        except DataError as error:
+            raise DataError(without_table_remedies(str(error))) from error
         _check_columns(graph, bundle)
         yield Addition(bundle, num_new, ids)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
 import numpy as np
@@ -20,6 +21,12 @@ GAPS = (
     "Set missing: median, zero or indicator beside the transform in graph.yaml, or "
     "data.on_error=drop to leave these rows out."
 )
+_DROP = re.compile(r", or set data\.on_error=drop to [^.]*")
+
+
+def without_table_remedies(message: str) -> str:
+    """A message about rows that are in no table, without the remedies of an ingest of tables."""
+    return _DROP.sub("", message.replace(GAPS, "Give these rows values."))
 
 
 def dense_rows(

@@ -125,3 +125,21 @@ def test_what_does_not_fit_is_refused_with_the_reason(grown, link_model):  # noq
     learned = NewRows(nodes={"item": [{"id": 1000}]})
     asked = Embed(nodes=[1000], node_type="item", new=learned)
     assert refused(shop, asked) == "rows-not-taken"
+
+
+@pytest.mark.parametrize(
+    ("id", "changes", "edges"),
+    [
+        ("table-null-values", {"x": None}, {}),
+        ("edges-dangling", {}, {"node__to__node": [{"source": 99_999, "target": 3}]}),
+    ],
+)
+def test_a_bad_row_of_a_request_is_not_to_be_dropped(grown, id, changes, edges):  # noqa: F811
+    trained, new, _ = grown
+    nodes = rows_of(new).nodes["node"]
+    rows = NewRows(nodes={"node": [nodes[0], {**nodes[1], **changes}]}, edges=edges)
+    model = raygnn.load(trained.run)
+    (found,) = Answers(model, trained.graph).answer([Embed(nodes=[NEW[0]], new=rows)])
+    assert isinstance(found, Refused)
+    assert found.id == id
+    assert "on_error" not in found.message

@@ -10,7 +10,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from docs.errors import sites
 from raygnn.data.ingest.build_bundle import IngestOptions, ingest
+from raygnn.data.ingest.decode import GAPS, REPAIR, without_table_remedies
 from raygnn.errors import DataError
 from tests.errors import raises
 from tests.graph_writer import cut, write_graph
@@ -531,3 +533,13 @@ def test_parquet_and_csv_shards_of_one_table(tmp_path: Path) -> None:
     (path / "nodes" / "b.csv").write_text("id\n20\n")
     bundle = ingest(path, cache_dir=tmp_path / "cache")
     assert bundle.ids("n").to_pylist() == [10, 11, 20, 0, 1, 2, 3]
+
+
+def test_no_remedy_for_rows_of_a_request_is_to_drop_them() -> None:
+    remedies = {site.remedy for site in sites() if "data.on_error=drop" in site.remedy}
+    given = {text for remedy in remedies for text in remedy.split(" / ")}
+    assert {REPAIR, GAPS} < given
+    assert [text for text in given if "on_error" in without_table_remedies(text)] == []
+    assert without_table_remedies(f"x. {REPAIR} [id-a]\ny. {GAPS} [id-b]") == (
+        "x. Repair the rows. [id-a]\ny. Give these rows values. [id-b]"
+    )
