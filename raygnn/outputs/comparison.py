@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import yaml
 
+from raygnn.config.cross_rules import INPUTS_OF_ENCODER
+from raygnn.config.tasks_section import SEVERAL_TASKS
 from raygnn.data.filesystem import exists, join, read_text, redact
 from raygnn.errors import RunError
 from raygnn.outputs.charts import NUM_COLORS, Chart, Series
@@ -18,6 +21,24 @@ from raygnn.outputs.sweep_charts import sweep_charts, sweep_tables
 
 #: Sections of the config that say where a run lies, not what it does.
 _NOT_COMPARED = ("run.", "job_name", "loggers", "tune.")
+#: What a key counts as where a config does not have it, so that no run differs by a default.
+_DEFAULTS: Mapping[str, Any] = {
+    "task.type": SEVERAL_TASKS,
+    "weight": 1.0,
+    "losses": [],
+    "metrics": [],
+}
+#: Keys of a task that say what it learns, the type first.
+_LEARNED = (
+    "type",
+    "args.target",
+    "args.label",
+    "args.edge_type",
+    "args.labels",
+    "args.label_edges",
+)
+_SPLITS = ("train", "val", "test")
+_INTERVALS = ("intervals", "standard_errors")  # of `metrics.json`, by name of the metric
 _MAX_RUNS_IN_TABLES = 12
 
 
@@ -28,7 +49,7 @@ class StoredRun:
     Attributes:
         metrics: of `metrics.json`.
         history: a row for each validation.
-        config: all keys, by dotted path.
+        config: all keys, by dotted path; empty mappings have none.
     """
 
     name: str
@@ -53,6 +74,43 @@ class StoredRun:
         history = [json.loads(line) for line in _text(uri, "history.jsonl").splitlines()]
         config = yaml.safe_load(_text(uri, "config.yaml")) or {}
         return cls(uri.rstrip("/").rsplit("/", 1)[-1], metrics, history, dict(_paths(config)))
+
+    @property
+    def task_names(self) -> list[str]:
+        """The names of several tasks."""
+        return _union([path.split(".")[1]] for path in self.config if path.startswith("tasks."))
+
+    def is_of(self, other: StoredRun, name: str) -> bool:
+        """Whether the task of this run is one of several of another run."""
+        ours, theirs = (
+            [run.config.get(f"{place}.{key}") for key in _LEARNED]
+            for run, place in ((self, "task"), (other, f"tasks.{name}"))
+        )
+        pairs = zip(ours, theirs, strict=True)
+        return ours[0] == theirs[0] and all(a == b or None in (a, b) for a, b in pairs)
+
+    def as_task(self, name: str) -> StoredRun:
+        """The same run, with metrics and keys as of a run of several tasks with this one."""
+
+        def metric_of(metric: str) -> str:
+            split, _, own = metric.partition("/")
+            return f"{split}/{name}/{own}" if split in _SPLITS else metric
+
+        def renamed(row: Mapping[str, Any]) -> dict[str, Any]:
+            return {metric_of(key): value for key, value in row.items()}
+
+        def path_of(path: str) -> str:
+            own = path.removeprefix("task.")
+            is_moved = own != path and own.removeprefix("args.") not in INPUTS_OF_ENCODER
+            return f"tasks.{name}.{own}" if is_moved or path in ("losses", "metrics") else path
+
+        around = {key: renamed(self.metrics.get(key, {})) for key in _INTERVALS}
+        return replace(
+            self,
+            metrics=renamed(self.metrics) | around,
+            history=[renamed(row) for row in self.history],
+            config={path_of(path): value for path, value in self.config.items()},
+        )
 
 
 @dataclass(frozen=True)
@@ -84,8 +142,20 @@ def compare(uris: Sequence[str]) -> Comparison:
     named = {run.name: run for run in runs}
     if len(named) < len(runs):  # equal names in different folders
         named = {redact(uri): run for uri, run in zip(uris, runs, strict=True)}
+    named = _lined_up(named)
     title = f"{len(runs)} runs" if runs[1:] else runs[0].name
     return Comparison(title, ", ".join(named), [], _tables(named), _curves(named))
+
+
+def _lined_up(runs: Mapping[str, StoredRun]) -> dict[str, StoredRun]:
+    """The runs, those of one task as that of several that it must be, where there is one."""
+    several = [run for run in runs.values() if run.task_names]
+    found = dict(runs)
+    for key, run in runs.items():
+        names = {name for other in several for name in other.task_names if run.is_of(other, name)}
+        if len(names) == 1:
+            found[key] = run.as_task(names.pop())
+    return found
 
 
 def _compare_trials(uri: str) -> Comparison:
@@ -121,7 +191,7 @@ def _tables(runs: Mapping[str, StoredRun]) -> dict[str, Table]:
         (path, *(_cell(run.config.get(path)) for run in runs.values()))
         for path in _union(run.config for run in runs.values())
         if not path.startswith(_NOT_COMPARED)
-        and len({_cell(run.config.get(path)) for run in runs.values()}) > 1
+        and len({_cell(run.config.get(path, _default(path))) for run in runs.values()}) > 1
     ]
     if differing:
         found["What the configs differ in"] = ("key", *heads), differing
@@ -154,7 +224,7 @@ def _with_interval(metrics: Mapping[str, Any], name: str) -> str:
 def _curves(runs: Mapping[str, StoredRun]) -> list[Chart]:
     """A chart for each metric of validations, the losses first, with a line for each run."""
     names = _union(row for run in runs.values() for row in run.history)
-    names = [n for n in names if n.startswith(("val/", "train/loss"))]
+    names = [n for n in names if re.match(r"val/|train/loss|train/[^/]+/loss", n)]
     names.sort(key=lambda name: (not name.endswith("/loss"), not name.startswith("val/")))
     charts = []
     for name in names:
@@ -173,13 +243,18 @@ def _union(mappings: Any) -> list[str]:
 
 def _paths(value: Any, start: str = "") -> list[tuple[str, Any]]:
     """All leaves of a config by dotted path; lists are leaves."""
-    if isinstance(value, dict) and value:
+    if isinstance(value, dict):
         return [
             found
             for key, entry in value.items()
             for found in _paths(entry, f"{start}.{key}" if start else str(key))
         ]
     return [(start, value)]
+
+
+def _default(path: str) -> Any:
+    """What a key counts as in a config that does not have it."""
+    return _DEFAULTS.get(re.sub(r"^tasks\.[^.]+\.", "", path))
 
 
 def _cell(value: Any) -> str:

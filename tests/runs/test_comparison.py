@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree
 
 import pytest
 
 import raygnn.report
+from raygnn.config import load_config
 from raygnn.outputs.comparison import compare
 from tests.errors import raises
 from tests.small_runs import run_rank, small_config
@@ -46,6 +48,80 @@ def test_runs_stand_side_by_side(runs, tmp_path, capsys):
     charts = [json.loads(script.text or "") for script in scripts]
     assert all(chart["names"] == ["narrow", "wide"] for chart in charts)
     assert len(charts) >= 4
+
+
+JOINT: dict[str, Any] = {
+    "genre": {"type": "node_classification", "args": {"target": "film"}},
+    "spends": {"type": "node_classification", "args": {"target": "user"}, "weight": 0.5},
+    "rating": {"type": "edge_prediction"},
+}
+
+
+def _write_run(folder: Path, metrics: dict[str, Any], **config: Any) -> str:
+    """A run as its files say it is."""
+    folder.mkdir()
+    (folder / "run.json").write_text("{}")
+    (folder / "config.yaml").write_text(load_config(config).saved_yaml())
+    (folder / "metrics.json").write_text(json.dumps(metrics))
+    validated = {k.replace("test/", "val/"): v for k, v in metrics.items() if "test/" in k}
+    (folder / "history.jsonl").write_text(json.dumps({"step": 1, "train/loss": 2.0, **validated}))
+    return str(folder)
+
+
+def test_the_task_of_a_run_stands_beside_the_same_of_several(tmp_path):
+    joint = {"test/loss": 3.0, "test/genre/loss": 1.0, "test/genre/f1": 0.5, "test/rating/r2": 0.3}
+    intervals = {"test/f1": [0.5, 0.7]}
+    found = compare(
+        [
+            _write_run(tmp_path / "joint", joint, tasks=JOINT),
+            _write_run(
+                tmp_path / "genre",
+                {"test/loss": 0.9, "test/f1": 0.6, "intervals": intervals},
+                task={"args": {"target": "film", "label": "genre"}},
+            ),
+            _write_run(tmp_path / "rating", {"test/r2": 0.4}, task="edge_prediction", seed=1),
+        ]
+    )
+    assert found.tables["Test metrics, with 95 % intervals"][1] == [
+        ("test/loss", "3.0000", "-", "-"),
+        ("test/genre/loss", "1.0000", "0.9000", "-"),
+        ("test/genre/f1", "0.5000", "0.6000 (0.5000 to 0.7000)", "-"),
+        ("test/rating/r2", "0.3000", "-", "0.4000"),
+    ]
+    drawn = {chart.title: [line.name for line in chart.series] for chart in found.charts}
+    assert drawn == {
+        "val/loss": ["joint"],
+        "val/genre/loss": ["joint", "genre"],
+        "train/loss": ["joint"],
+        "train/genre/loss": ["genre"],
+        "train/rating/loss": ["rating"],
+        "val/genre/f1": ["joint", "genre"],
+        "val/rating/r2": ["joint", "rating"],
+    }
+    differing = {row[0]: row[1:] for row in found.tables["What the configs differ in"][1]}
+    kind = "node_classification"
+    assert differing == {
+        "seed": ("0", "0", "1"),
+        "tasks.genre.type": (kind, kind, "-"),
+        "tasks.genre.args.target": ("film", "film", "-"),
+        "tasks.genre.args.label": ("-", "genre", "-"),
+        "tasks.spends.type": (kind, "-", "-"),
+        "tasks.spends.args.target": ("user", "-", "-"),
+        "tasks.spends.weight": ("0.5", "-", "-"),
+        "tasks.rating.type": ("edge_prediction", "-", "edge_prediction"),
+    }
+
+
+@pytest.mark.parametrize("task", ["node_classification", "link_prediction"])
+def test_a_task_that_may_be_several_or_none_stands_alone(tmp_path, task):
+    joint = _write_run(tmp_path / "joint", {"test/genre/f1": 0.5}, tasks=JOINT)
+    alone = _write_run(tmp_path / "alone", {"test/f1": 0.6}, task=task)
+    found = compare([joint, alone])
+    names = [row[0] for row in found.tables["Test metrics, with 95 % intervals"][1]]
+    assert names == ["test/genre/f1", "test/f1"]
+    differing = found.tables["What the configs differ in"][1]
+    assert ("task.type", "several_tasks", task) in differing
+    assert [row for row in differing if row[0].endswith((".losses", ".metrics", "tasks"))] == []
 
 
 def test_runs_of_equal_names_are_named_by_their_folders(runs):
