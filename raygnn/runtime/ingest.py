@@ -7,6 +7,7 @@ import pickle
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -15,6 +16,7 @@ from raygnn.console import say
 from raygnn.data.bundle import Bundle
 from raygnn.data.filesystem import is_remote
 from raygnn.data.ingest.build_bundle import IngestOptions, ingest
+from raygnn.data.ingest.pieces import Reading, blocks_given, read_ahead
 from raygnn.data.ingest.schedule import Schedule, in_process
 from raygnn.errors import RaygnnError, RunError
 
@@ -26,6 +28,9 @@ def ingest_on_cluster(
     uri: str, options: IngestOptions, cache_dir: str | None, min_scheduled_bytes: int
 ) -> Bundle:
     """Ingests where Ray lends CPUs: in tasks on this node, or on another if this one lends none.
+
+    All nodes read and decode the tables of a bucket; the one that ingests looks up ids, sorts and
+    writes.
 
     A head is often started without CPUs, so that no work burdens it. Tables of a bucket are then
     ingested by the node that lends most, in threads, and the bundle is sent here. Tables on a disk
@@ -39,8 +44,8 @@ def ingest_on_cluster(
         RunError: the node that ingests fails.
     """
     here, cpus = lent_cpus()
-    schedule: Schedule = ray_data_schedule
-    elsewhere: Callable[[Path], None] | None = None
+    schedule = _by_all_nodes(uri) or ray_data_schedule
+    elsewhere: Callable[[], Callable[[Path], None]] | None = None
     if cpus.get(here, 0) < 1:
         schedule = in_process
         most = max(cpus, key=lambda node_id: cpus[node_id])
@@ -66,9 +71,9 @@ def lent_cpus() -> tuple[str, dict[str, float]]:
 
 
 def _build_on(
-    node_id: str, uri: str, options: IngestOptions, cache_dir: str | None, folder: Path
-) -> None:
-    """Lets another node ingest tables into its cache, and copies the bundle into a folder."""
+    node_id: str, uri: str, options: IngestOptions, cache_dir: str | None
+) -> Callable[[Path], None]:
+    """Lets another node ingest tables into its cache; gives what copies the bundle to a folder."""
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
@@ -76,24 +81,44 @@ def _build_on(
 
     say("ingest: by a worker node, as this one lends Ray no CPUs")
     there = NodeAffinitySchedulingStrategy(node_id, soft=False)
-    build = ray.remote(num_cpus=1, scheduling_strategy=there)(_build_here)
-    try:
+    # Its tasks, which may be pinned there as well, need the CPUs; threads of its own need one.
+    num_cpus = 0 if _by_all_nodes(uri) else 1
+    build = ray.remote(num_cpus=num_cpus, scheduling_strategy=there)(_build_here)
+    with _named_failures(f"on node {node_id}"):
         built = ray.get(build.remote(uri, options, cache_dir))
-        if isinstance(built, RaygnnError):
-            raise built
-        fetch_bundle(BundlePlace(built, node_id, cache_dir), folder)
+    if isinstance(built, RaygnnError):
+        raise built
+
+    def copy(folder: Path) -> None:
+        with _named_failures(f"on node {node_id}"):
+            fetch_bundle(BundlePlace(built, node_id, cache_dir), folder)
+
+    return copy
+
+
+@contextmanager
+def _named_failures(where: str) -> Iterator[None]:
+    import ray
+
+    try:
+        yield
     except ray.exceptions.RayError as error:
-        raise RunError(
-            f"ingest failed on node {node_id}: {error}", id="data-ingest-failed"
-        ) from error
+        raise RunError(f"ingest failed {where}: {error}", id="data-ingest-failed") from error
 
 
 def _build_here(uri: str, options: IngestOptions, cache_dir: str | None) -> str | RaygnnError:
     """The path of the bundle on this node; an error travels as data."""
     try:
-        return str(ingest(uri, options, cache_dir, progress=say).path)
+        schedule = _by_all_nodes(uri) or in_process
+        return str(ingest(uri, options, cache_dir, schedule, progress=say).path)
     except RaygnnError as raised:
         return raised
+
+
+def _by_all_nodes(uri: str) -> Schedule | None:
+    """How tables are ingested that several nodes can read."""
+    lending = [number for number in lent_cpus()[1].values() if number >= 1]
+    return read_by_all_nodes if is_remote(uri) and len(lending) > 1 else None
 
 
 def ray_data_schedule(
@@ -132,10 +157,71 @@ def ray_data_schedule(
             .take_all()
         )
     done.sort(key=lambda row: row["position"])
-    for row in done:
-        if row["error"] is not None:
-            raise _failure(pickle.loads(row["error"]), label)
-    return [pickle.loads(row["result"]) for row in done]
+    return _results([pickle.loads(row["outcome"]) for row in done], label)
+
+
+def read_by_all_nodes(
+    fn: Callable[[Item], Result], items: Sequence[Item], label: str
+) -> list[Result]:
+    """As `ray_data_schedule`, but any node reads and decodes the tables.
+
+    Tasks that say what they read (`reading`) get it from another task, as blocks in the object
+    store, and write on this node. Those that write nothing (`reads_only`) run on any node.
+    """
+    first: Any = items[0] if items else None
+    reads_only = getattr(first, "reads_only", False)
+    if not reads_only and not hasattr(first, "reading"):
+        return ray_data_schedule(fn, items, label)
+    import ray
+
+    here, cpus = lent_cpus()
+    anywhere = {"num_cpus": 1, "scheduling_strategy": "SPREAD"}
+    read, run = ray.remote(**anywhere)(_read), ray.remote(**anywhere)(_run)
+    write = ray.remote(num_cpus=1, label_selector={"ray.io/node-id": here})(_run_on_blocks)
+    # Blocks of all pieces would be the whole table.
+    at_a_time = 2 * max(1, int(sum(cpus.values())))
+    begun: list[Any] = []
+    running: list[Any] = []
+    for item in items:
+        if len(running) >= at_a_time:
+            _, running = ray.wait(running)
+        each: Any = item
+        task = run.remote(fn, item) if reads_only else None
+        begun.append(task or write.remote(fn, item, read.remote(each.reading)))
+        running.append(begun[-1])
+    with _named_failures(f"while {label}"):
+        done = ray.get(begun)
+    return _results(done, label)
+
+
+@dataclass(frozen=True)
+class _Outcome:
+    """What a task gave; an error travels as data, one of the user's making as text."""
+
+    result: Any = None
+    error: RaygnnError | str | None = None
+
+
+def _run(fn: Callable[[Any], Any], item: Any) -> _Outcome:
+    try:
+        return _Outcome(fn(item))
+    except RaygnnError as raised:
+        return _Outcome(error=raised)
+    except Exception as raised:  # noqa: BLE001 (the caller raises it again)
+        # As text: not every exception survives pickling.
+        last = traceback.format_exception_only(raised)[-1].strip()
+        return _Outcome(error=f"{last}\n{traceback.format_exc()}")
+
+
+def _read(reading: Reading) -> _Outcome:
+    return _run(read_ahead, reading)
+
+
+def _run_on_blocks(fn: Callable[[Any], Any], item: Any, read: _Outcome) -> _Outcome:
+    if read.error is not None:
+        return read
+    with blocks_given(read.result):
+        return _run(fn, item)
 
 
 def _run_item(row: dict[str, Any], fn: Callable[[Any], Any]) -> dict[str, Any]:
@@ -143,22 +229,20 @@ def _run_item(row: dict[str, Any], fn: Callable[[Any], Any]) -> dict[str, Any]:
 
     Ray Data wraps what is raised and loses its cause on the way, and logs two screens about it.
     """
-    result, error = None, None
-    try:
-        result = pickle.dumps(fn(pickle.loads(row["item"])))
-    except RaygnnError as raised:
-        error = pickle.dumps(raised)
-    except Exception as raised:  # noqa: BLE001 (the caller raises it again)
-        # As text: not every exception survives pickling.
-        last = traceback.format_exception_only(raised)[-1].strip()
-        error = pickle.dumps(f"{last}\n{traceback.format_exc()}")
-    return {"position": row["position"], "result": result, "error": error}
+    return {
+        "position": row["position"],
+        "outcome": pickle.dumps(_run(fn, pickle.loads(row["item"]))),
+    }
 
 
-def _failure(error: RaygnnError | str, label: str) -> RaygnnError:
-    if isinstance(error, RaygnnError):
-        return error
-    return RunError(f"ingest failed while {label}: {error}", id="data-ingest-failed")
+def _results(outcomes: Sequence[_Outcome], label: str) -> list[Any]:
+    """The results, unless one failed: the first of the items then says so."""
+    for outcome in outcomes:
+        if isinstance(outcome.error, RaygnnError):
+            raise outcome.error
+        if outcome.error is not None:
+            raise RunError(f"ingest failed while {label}: {outcome.error}", id="data-ingest-failed")
+    return [outcome.result for outcome in outcomes]
 
 
 @contextmanager

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -12,8 +15,9 @@ import ray
 from raygnn.data.bundle_record import RECORD_NAME
 from raygnn.data.ingest import pieces
 from raygnn.data.ingest.build_bundle import IngestOptions, ingest
+from raygnn.data.ingest.schedule import Schedule
 from raygnn.errors import DataError
-from raygnn.runtime.ingest import _build_on, ray_data_schedule
+from raygnn.runtime.ingest import _build_on, ray_data_schedule, read_by_all_nodes
 from tests.errors import raises
 from tests.graph_writer import cut, write_graph
 
@@ -22,6 +26,9 @@ pytestmark = [
     pytest.mark.ray,
     pytest.mark.filterwarnings(r"ignore::DeprecationWarning:ray\.data\.context"),
 ]
+
+
+SCHEDULES = pytest.mark.parametrize("schedule", [ray_data_schedule, read_by_all_nodes])
 
 
 def _graph(folder: Path, num_nodes: int = 200, num_edges: int = 3000) -> Path:
@@ -56,23 +63,61 @@ def _contents(folder: Path) -> dict[str, bytes]:
     return {path.relative_to(folder).as_posix(): path.read_bytes() for path in files}
 
 
+@SCHEDULES
 def test_bundle_is_the_same_byte_for_byte(
-    ray_session: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ray_session: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, schedule: Schedule
 ) -> None:
     monkeypatch.setattr(pieces, "PIECE_BYTES", 20_000)
     graph = _graph(tmp_path / "graph")
     here = ingest(graph, cache_dir=tmp_path / "here")
-    there = ingest(graph, cache_dir=tmp_path / "there", schedule=ray_data_schedule)
+    there = ingest(graph, cache_dir=tmp_path / "there", schedule=schedule)
     assert _contents(here.path) == _contents(there.path)
 
 
-def test_errors_arrive_as_they_were_raised(ray_session: None, tmp_path: Path) -> None:
+@SCHEDULES
+def test_fitted_and_quantized_columns_of_csv_files_are_the_same(
+    ray_session: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, schedule: Schedule
+) -> None:
+    monkeypatch.setattr(pieces, "PIECE_BYTES", 500)
+    rng = np.random.default_rng(0)
+    folder = tmp_path / "graph"
+    folder.mkdir()
+    for i in range(3):
+        rows = [f"{100 * i + k},{rng.normal()},{rng.choice(['red', 'blue'])}" for k in range(100)]
+        (folder / f"nodes-{i}.csv").write_text("\n".join(["id,price,color", *rows]))
+    links = [f"{rng.integers(300)},{rng.integers(300)}" for _ in range(900)]
+    (folder / "links.csv").write_text("\n".join(["s,t", *links]))
+    (folder / "graph.yaml").write_text(
+        """
+        format: raygnn/graph-v1
+        node_types:
+          thing:
+            files: nodes-*.csv
+            id: id
+            features:
+              x:
+                columns:
+                  - {column: price, transform: rank_gauss}
+                  - {column: color, transform: one_hot}
+        edge_types: [{type: [thing, to, thing], files: links.csv, source: s, target: t}]
+        """
+    )
+    options = IngestOptions(feature_dtype="int8")
+    here = ingest(folder, options, tmp_path / "here")
+    there = ingest(folder, options, tmp_path / "there", schedule=schedule)
+    assert _contents(here.path) == _contents(there.path)
+
+
+@SCHEDULES
+def test_errors_arrive_as_they_were_raised(
+    ray_session: None, tmp_path: Path, schedule: Schedule
+) -> None:
     graph = _graph(tmp_path / "graph")
     (graph / "nodes" / "part-3.csv").write_text("id,x,y,i\n1\n")
     text = (graph / "graph.yaml").read_text()
     (graph / "graph.yaml").write_text(text.replace("nodes/*.parquet", "nodes/*"))
     with raises("table-csv-unreadable", "nodes/part-3.csv", "CSV") as raised:
-        ingest(graph, cache_dir=tmp_path / "cache", schedule=ray_data_schedule)
+        ingest(graph, cache_dir=tmp_path / "cache", schedule=schedule)
     assert type(raised.value) is DataError
     assert not list((tmp_path / "cache" / "bundles").glob(".building-*"))
 
@@ -81,14 +126,44 @@ def test_another_node_ingests_and_sends_the_bundle(ray_session: None, tmp_path: 
     graph, there = str(_graph(tmp_path / "graph")), str(tmp_path / "there")
     here = ingest(graph, cache_dir=tmp_path / "here")
     node_id = ray.get_runtime_context().get_node_id()
-    _build_on(node_id, graph, IngestOptions(), there, tmp_path / "copy")
+    _build_on(node_id, graph, IngestOptions(), there)(tmp_path / "copy")
     assert _contents(tmp_path / "copy") == _contents(here.path)
     assert len(list((tmp_path / "there" / "bundles").glob(f"*/{RECORD_NAME}"))) == 1
     with raises("data-file-missing", "nowhere"):
-        _build_on(node_id, str(tmp_path / "nowhere"), IngestOptions(), there, tmp_path / "none")
+        _build_on(node_id, str(tmp_path / "nowhere"), IngestOptions(), there)
     with raises("data-ingest-failed", "e" * len(node_id)):
-        _build_on("e" * len(node_id), graph, IngestOptions(), there, tmp_path / "none")
-    assert not (tmp_path / "none").exists()
+        _build_on("e" * len(node_id), graph, IngestOptions(), there)
+
+
+def test_another_node_may_share_the_cache(ray_session: None, tmp_path: Path) -> None:
+    """Which it locks while it builds, as this one does while it copies."""
+    graph, cache = str(_graph(tmp_path / "graph")), str(tmp_path / "cache")
+    node_id = ray.get_runtime_context().get_node_id()
+    build = partial(_build_on, node_id, graph, IngestOptions(), cache)
+    shared = ingest(graph, cache_dir=cache, elsewhere=build)
+    here = ingest(graph, cache_dir=tmp_path / "here")
+    assert _contents(shared.path) == _contents(here.path)
+
+
+@dataclass(frozen=True)
+class _Reads:
+    """A task that may run on any node."""
+
+    number: int
+    reads_only: ClassVar[bool] = True
+
+
+def _raise_of(task: _Reads) -> int:
+    if task.number:
+        raise ZeroDivisionError(f"item {task.number}")
+    return 0
+
+
+def test_other_failures_on_any_node_name_their_cause(ray_session: None) -> None:
+    with raises("data-ingest-failed", "dividing", "ZeroDivisionError: item 1"):
+        read_by_all_nodes(_raise_of, [_Reads(0), _Reads(1), _Reads(2)], "dividing")
+    assert read_by_all_nodes(_raise_of, [_Reads(0)] * 9, "dividing") == [0] * 9
+    assert read_by_all_nodes(_raise_of, [], "dividing") == []
 
 
 def _raise(item: int) -> int:

@@ -47,7 +47,7 @@ def ingest(
     schedule: Schedule = in_process,
     progress: Callable[[str], None] | None = None,
     min_scheduled_bytes: int = 0,
-    elsewhere: Callable[[Path], None] | None = None,
+    elsewhere: Callable[[], Callable[[Path], None]] | None = None,
 ) -> Bundle:
     """Gives the bundle of a graph, building it first where the cache does not have it.
 
@@ -59,7 +59,8 @@ def ingest(
         schedule: runs the tasks; they need the same cache folder.
         progress: receives a line for each step, and what was dropped.
         min_scheduled_bytes: tables of fewer bytes than that are converted in this process.
-        elsewhere: fills the bundle's folder with what another machine has built of other tables.
+        elsewhere: lets another machine build where the cache does not have it, and gives what fills
+            a folder with that bundle. The cache may be one that both machines share.
     Raises:
         DataError: the manifest or the tables break a rule.
         ResourceError: the cache cannot be read or written, or its disk is full.
@@ -73,16 +74,21 @@ def ingest(
         schedule, elsewhere = in_process, None
     name = fingerprint(manifest, options.of_the_content(), files, FORMAT_VERSION)
 
+    path = bundle_folder(cache_dir) / name
+    copy: Callable[[Path], None] | None = None
+    # Before this process locks the bundle: the other machine may need that lock.
+    if elsewhere is not None and not (path / RECORD_NAME).exists():
+        copy = elsewhere()
+
     def build(folder: Path) -> None:
-        if elsewhere is None:
+        if copy is None:
             context = BuildContext(folder, options.on_error == "drop", schedule, progress)
             _build(manifest, files, options, name, context)
         else:
-            elsewhere(folder)
+            copy(folder)
         check_unchanged(files, list_tables(manifest, roots))
         progress(f"ingest: wrote bundle {path}")
 
-    path = bundle_folder(cache_dir) / name
     build_once(
         path,
         build,

@@ -28,7 +28,7 @@ from raygnn.data.ingest.decode import (
 )
 from raygnn.data.ingest.edge_plan import EdgePlan
 from raygnn.data.ingest.findings import Finding, FindingCollector
-from raygnn.data.ingest.pieces import Piece, read_blocks
+from raygnn.data.ingest.pieces import Piece, Reading, read_blocks
 
 # Edges of a bucket are ordered in memory, with their columns.
 BUCKET_EDGES = 1 << 21
@@ -161,6 +161,11 @@ class EdgeTask:
     ranges: DestinationRanges
     reverse_ranges: DestinationRanges | None
     rows: Path
+
+    @property
+    def reading(self) -> Reading:
+        """What it reads."""
+        return Reading(self.piece, self.plan.types)
 
 
 @dataclass(frozen=True)

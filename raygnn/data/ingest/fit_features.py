@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -89,6 +90,8 @@ class CountTask:
         columns: numbers of the columns to count, among all that are fitted.
         bounds: of their samples so far.
     """
+
+    reads_only: ClassVar[bool] = True
 
     piece: Piece
     table: FeatureTable

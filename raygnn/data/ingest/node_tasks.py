@@ -33,7 +33,7 @@ from raygnn.data.ingest.decode import (
     split_rows,
 )
 from raygnn.data.ingest.findings import Finding, FindingCollector
-from raygnn.data.ingest.pieces import Piece, read_blocks
+from raygnn.data.ingest.pieces import Piece, Reading, read_blocks
 from raygnn.data.ingest.scan import ScannedTable, check_rows
 from raygnn.data.manifest import NodeTable
 
@@ -73,6 +73,11 @@ class NodeTask:
     plan: NodePlan
     folder: Path
     parts: Path
+
+    @property
+    def reading(self) -> Reading:
+        """What it reads."""
+        return Reading(self.piece, self.plan.types)
 
 
 @dataclass(frozen=True)

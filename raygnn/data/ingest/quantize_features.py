@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
+from typing import ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -23,6 +24,8 @@ _LABEL = "measuring ranges"
 @dataclass(frozen=True)
 class RangeTask:
     """One piece of a table, and the features whose range is measured."""
+
+    reads_only: ClassVar[bool] = True
 
     table: str
     piece: Piece

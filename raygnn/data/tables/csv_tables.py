@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -36,6 +36,8 @@ _TYPES: dict[CsvKind, pa.DataType] = {
 @dataclass(frozen=True)
 class CsvSniff:
     """A CSV file, and the columns of it that are needed."""
+
+    reads_only: ClassVar[bool] = True
 
     uri: str
     name: str
