@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from raygnn.errors import TrainingError
 from raygnn.models.node_inputs import EmbeddingTable, NodeInputs
 from raygnn.models.row_share import RowShare
 from raygnn.parallel import collectives
@@ -162,9 +163,19 @@ class _SharedTable:
         position = torch.empty_like(order)
         position[order] = torch.arange(len(order))
         wanted, position = wanted.to(weight.device), position.to(weight.device)
+        fenced = torch.cat([wanted, wanted.new_tensor([-1])])
 
         def rows_of(n_id: Tensor) -> Tensor:
-            return functional.embedding(position[torch.searchsorted(wanted, n_id)], rows)
+            found = torch.searchsorted(wanted, n_id)
+            # Beyond the last one, an id is compared with one that it is not.
+            if not torch.equal(fenced[found], n_id):
+                raise TrainingError(
+                    f"scaling.shard='embeddings' is invalid: the task reads rows of nodes of type "
+                    f"{self.node_type!r} that are not in its batch, and only those of the batch "
+                    "are fetched for a step. Put these nodes into the batch, or set it to none.",
+                    id="shard-rows-unfetched",
+                )
+            return functional.embedding(position[found], rows)
 
         self._fetched = _Fetched(rows, asked, places, answered)
         try:

@@ -16,14 +16,15 @@ from torch import Tensor
 
 from raygnn.config import load_config
 from raygnn.data.tables.graph_tables import GraphTables, edge_rows, node_rows, write_tables
-from raygnn.errors import ConfigError
+from raygnn.errors import ConfigError, TrainingError
 from raygnn.loops.callbacks import Callback
 from raygnn.loops.engine import Engine
 from raygnn.models import row_share
-from raygnn.models.node_inputs import EmbeddingTable
+from raygnn.models.node_inputs import EmbeddingTable, NodeInputs
 from raygnn.models.row_share import RowShare, rows_shared
 from raygnn.outputs.model_export import export_checkpoint
 from raygnn.parallel import collectives
+from raygnn.parallel.shared_tables import SharedTables
 from raygnn.runtime.data_source import open_bundle
 from tests.rank_pool import RankPool
 from tests.small_runs import run_rank, small_bundle, small_config, trained_weights
@@ -263,6 +264,22 @@ def test_a_model_without_learned_rows_is_refused(ranks, tmp_path):
     config = small_config(tmp_path, scaling=scaling)
     with pytest.raises(RuntimeError, match="shard-no-rows"):
         ranks.run(run_rank, 2, config, str(bundle.path))
+
+
+def _rows_that_were_not_fetched() -> str:
+    share = RowShare(collectives.rank(), 2, 16)
+    with rows_shared(share):
+        module = NodeInputs({}, {"user": 100}, 4)
+    tables = SharedTables(module)
+    tables.fetch([{"user": torch.tensor([3, 40, 3])}] if collectives.rank() else [])
+    with pytest.raises(TrainingError, match="shard-rows-unfetched") as caught:
+        module({"user": torch.tensor([3, 41, 99])})
+    return str(caught.value)
+
+
+def test_rows_that_were_not_fetched_are_not_taken_for_others(ranks):
+    for text in ranks.run(_rows_that_were_not_fetched, 2):
+        assert "'user'" in text
 
 
 def test_a_model_that_is_called_elsewhere_says_so():
