@@ -338,11 +338,8 @@ class PartitionedFeatureStore:
                 ids, none = self._wanted[type_], self._no_rows(type_, column)
                 rows, size = np.empty((len(ids), *none.shape[1:]), none.dtype), rows_at_a_time(none)
                 for start in range(0, len(ids), size):
-                    taken = ids[start : start + size]
-                    for share in shares_of(self._first[type_], taken):
-                        service = self._graph.services[share.part]
-                        found = service.ask("rows", type_, column, taken[share.positions])
-                        rows[start + share.positions] = found.result()
+                    for share, found in self._fetched(type_, column, ids[start : start + size]):
+                        rows[start + share.positions] = found
                 self._hot[type_, column] = HotRows(ids, rows)
             return self._hot[type_, column]
 
