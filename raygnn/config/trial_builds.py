@@ -6,6 +6,7 @@ Unlike all other checks of a config this one imports: raygnn's components, and l
 from __future__ import annotations
 
 import re
+import warnings
 from collections.abc import Collection, Iterator, Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -93,7 +94,7 @@ def _build(slot: str, component: Component, config: Config, allow_modules: Seque
     elif slot == "metric":
         _build_metric(component, config, allow_modules)
     elif slot == "optimizer":
-        _optimizer(component, allow_modules)
+        _check_sparse_rows(component, _optimizer(component, allow_modules), config)
     elif slot == "lr_scheduler":
         plain = Component(type="SGD", args={"lr": 0.1, "momentum": 0.9})  # some turn momentum
         build(component, slot, allow_modules, optimizer=_optimizer(plain, allow_modules))
@@ -116,6 +117,35 @@ def _optimizer(component: Component, allow_modules: Sequence[str]) -> Any:
 
     weight = torch.nn.Parameter(torch.zeros(2, 2))
     return build(component, "optimizer", allow_modules, params=[weight])
+
+
+def _check_sparse_rows(component: Component, optimizer: Any, config: Config) -> None:
+    """Has the optimizer try a step with a sparse gradient, where the model's learned rows have such.
+
+    Raises:
+        ConfigError: the optimizer takes none, as torch's Adam, or not with these arguments.
+    """
+    import torch
+
+    of_raygnn = config.model.type in SLOTS["model"].names
+    if not of_raygnn or config.model.args.get("sparse_embeddings") is not True:
+        return
+    (weight,) = optimizer.param_groups[0]["params"]
+    weight.grad = torch.eye(2).to_sparse()
+    try:
+        with warnings.catch_warnings(action="ignore"):  # torch's own code meets one of torch's
+            optimizer.step()
+    except RuntimeError as error:
+        problem = Problem(
+            ("optimizer",),
+            "model.args.sparse_embeddings is true, and this optimizer takes no sparse gradients "
+            f"({str(error).rstrip('.')})",
+            "Set optimizer.type to Adagrad, RowWiseAdagrad or SGD without weight_decay, or to "
+            "SparseAdam where the model has learned rows alone; or remove sparse_embeddings",
+            id="optimizer-dense",
+        )
+        shown = f"{{'type': {component.type!r}, 'args': {component.args}}}"
+        raise ConfigError(problem.text(shown)) from error
 
 
 def _build_model(component: Component, config: Config, allow_modules: Sequence[str]) -> None:

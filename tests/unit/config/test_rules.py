@@ -107,7 +107,8 @@ _CASES = {
         ("samples-sweep", "data.mode='presampled'"),
     ),
     "shared sparse rows": (
-        "{scaling: {shard: optimizer}, model: {type: LightGCN, args: {sparse_embeddings: true}}}",
+        "{scaling: {shard: optimizer}, optimizer: Adagrad, "
+        "model: {type: LightGCN, args: {sparse_embeddings: true}}}",
         ("shard-sparse-gradients", "scaling.shard='optimizer'"),
     ),
     "shared Adafactor": (

@@ -99,6 +99,15 @@ def test_one_mistake_of_every_kind_is_one_answer() -> None:
             "lr_scheduler: {type: OneCycleLR, args: {max_lr: 1}}",
             ("component-refuses-arguments", "OneCycleLR"),
         ),
+        (
+            "model: {type: LightGCN, args: {sparse_embeddings: true}}",
+            ("optimizer-dense", "optimizer=", "Adam", "sparse_embeddings", "RowWiseAdagrad"),
+        ),
+        (
+            "{model: {type: HGT, args: {sparse_embeddings: true}}, "
+            "optimizer: {type: SGD, args: {weight_decay: 0.1}}}",
+            ("optimizer-dense", "line 1", "SGD", "weight_decay"),
+        ),
         ("metrics: [mrr]", ("metric-problem", "metrics.0.type='mrr'")),
         ("{task: link_prediction, metrics: [accuracy]}", ("metric-problem", "accuracy")),
         (
