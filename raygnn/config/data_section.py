@@ -279,12 +279,11 @@ class Data(Section):
             )
 
     def _broken_partitioned(self) -> Iterable[Problem]:
-        if self.uri is None or "://" in self.uri:
+        if self.uri is None:
             yield Problem(
                 ("uri",),
-                "data.mode is partitioned, which reads a folder of raygnn.partition on a disk that "
-                "all nodes share",
-                "Set it to that folder",
+                "data.mode is partitioned, which reads what raygnn.partition has written",
+                "Set it to that folder: of a file system that all nodes share, or of a bucket",
                 id="partition-uri",
             )
         for name in ("on_error", "undirected", "reverse_edges", "feature_dtype", "allow_outside"):

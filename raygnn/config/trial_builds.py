@@ -120,7 +120,7 @@ def _optimizer(component: Component, allow_modules: Sequence[str]) -> Any:
 
 
 def _check_sparse_rows(component: Component, optimizer: Any, config: Config) -> None:
-    """Has the optimizer try a step with a sparse gradient, where the model's learned rows have such.
+    """Has the optimizer try a sparse gradient, where the model's learned rows have such.
 
     Raises:
         ConfigError: the optimizer takes none, as torch's Adam, or not with these arguments.

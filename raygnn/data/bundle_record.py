@@ -200,11 +200,20 @@ def file_sizes(folder: Path) -> dict[str, int]:
     }
 
 
-def find_damage(folder: Path, sizes: Mapping[str, int]) -> str | None:
-    """Says of the first file that is not there in full what is wrong with it."""
+def find_damage(
+    folder: Path, sizes: Mapping[str, int], found_sizes: Mapping[str, int] | None = None
+) -> str | None:
+    """Says of the first file that is not there in full what is wrong with it.
+
+    Args:
+        found_sizes: of the files of a folder that is not on a disk.
+    """
     for name, size in sizes.items():
-        path = folder / name
-        found = path.stat().st_size if path.exists() else None
+        if found_sizes is not None:
+            found = found_sizes.get(name)
+        else:
+            path = folder / name
+            found = path.stat().st_size if path.exists() else None
         if found != size:
             what = "is missing" if found is None else f"has {found:,} bytes instead of {size:,}"
             return f"{name} {what}"

@@ -11,11 +11,10 @@ from typing import TYPE_CHECKING
 
 from raygnn.config import Config
 from raygnn.console import compact, say
-from raygnn.data.arrays import array_bytes_below
 from raygnn.data.bundle import Bundle
 from raygnn.data.paging import memory_bytes
-from raygnn.data.partition.record import PartitionRecord, part_folder
-from raygnn.data.partition.whole import absolute_folder
+from raygnn.data.partition.fetch import absolute_folder
+from raygnn.data.partition.record import PartitionRecord, part_bytes
 from raygnn.errors import ResourceError
 
 if TYPE_CHECKING:
@@ -58,7 +57,7 @@ def needs_of(config: Config, bundle: Bundle, spec: ModelSpec | None) -> Needs:
     if config.data.mode == "partitioned":
         folder = absolute_folder(config.data.uri or "")
         num_parts = PartitionRecord.load(folder).num_parts
-        parts = [array_bytes_below(part_folder(folder, part)) for part in range(num_parts)]
+        parts = [part_bytes(folder, part) for part in range(num_parts)]
         is_one_node = config.scaling.max_workers == 0
         graph += sum(parts) if is_one_node else max(parts)
         cached = 0 if is_one_node else min(config.data.cache_bytes, sum(parts) - min(parts))

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from raygnn.config import Component, Config, LoadedConfig, LossTerm, resolve
 from raygnn.config.slots import SLOTS
 from raygnn.console import say
 from raygnn.data.bundle import Bundle
 from raygnn.data.edge_types import resolve_fanouts
+from raygnn.data.filesystem import redact
 from raygnn.data.manifest import Manifest
+from raygnn.data.partition.fetch import absolute_folder
 from raygnn.data.partition.part import Outline, Pairs
 from raygnn.data.partition.record import PartitionRecord
-from raygnn.data.partition.whole import absolute_folder
 from raygnn.loops.model_spec import ModelSpec
 from raygnn.loops.tasks.neighborhood_graph import neighborhood_graph
 from raygnn.loops.tasks.target import target_class
@@ -51,11 +54,12 @@ def open_outline(loaded: LoadedConfig) -> Outline:
     """
     section = loaded.config.data
     assert section.uri is not None
-    say(f"parts of {section.uri}")
+    say(f"parts of {redact(section.uri)}")
     record = PartitionRecord.load(absolute_folder(section.uri))
-    schema = Bundle(absolute_folder(section.uri), record.whole)
+    schema = Bundle(Path(section.uri), record.whole)
     check_parts_suffice(loaded.config, schema)
-    return Outline.build(section.uri, section.cache_dir, pairs_read(loaded.config, schema))
+    pairs = pairs_read(loaded.config, schema)
+    return Outline.build(section.uri, section.cache_dir, pairs, say)
 
 
 def check_parts_suffice(config: Config, outline: Bundle) -> None:

@@ -15,7 +15,7 @@ from raygnn.config import LoadedConfig, build
 from raygnn.console import say
 from raygnn.data.bundle import Bundle
 from raygnn.data.cache import build_once, cache_folder
-from raygnn.data.filesystem import exists, is_remote, join, redact, write_text
+from raygnn.data.filesystem import exists, join, redact, write_text
 from raygnn.data.ingest.build_bundle import IngestOptions, ingest
 from raygnn.data.manifest import MANIFEST_NAME
 from raygnn.data.partition.record import RECORD_NAME
@@ -111,8 +111,7 @@ def tables_uri(loaded: LoadedConfig, data: Any) -> str:
         )
     cache_dir = section.cache_dir
     uri = section.uri or ""
-    has_parts = uri and not is_remote(uri) and exists(join(uri, RECORD_NAME))  # always on a disk
-    if has_parts and not exists(join(uri, MANIFEST_NAME)):
+    if uri and not exists(join(uri, MANIFEST_NAME)) and exists(join(uri, RECORD_NAME)):
         raise ConfigError(
             f"data.uri={redact(uri)!r} is invalid: these are parts of raygnn.partition, and "
             "data.mode is in_memory. Set data.mode to partitioned, or data.uri to the tables.",

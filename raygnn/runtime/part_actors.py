@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 import threading
 from collections.abc import Iterator, Sequence
@@ -15,9 +16,10 @@ from ray.exceptions import GetTimeoutError, RayActorError, RayTaskError
 
 from raygnn.config import Config
 from raygnn.console import say
+from raygnn.data.filesystem import exists, is_remote, redact
+from raygnn.data.partition.fetch import absolute_folder
 from raygnn.data.partition.part import Outline, Part
-from raygnn.data.partition.record import PartitionRecord
-from raygnn.data.partition.whole import absolute_folder
+from raygnn.data.partition.record import Folder, PartitionRecord, part_bytes
 from raygnn.errors import DataError, RaygnnError, TrainingError
 from raygnn.inference.job import InferenceJob
 from raygnn.job import TrainJob
@@ -32,15 +34,16 @@ if TYPE_CHECKING:
     from ray.actor import ActorHandle
 
 _NUM_THREADS = 8  # questions that an actor works on at a time; kernels release the GIL
+_LEAST_BYTES_PER_S = 5e6  # a bucket that sends less counts as one that does not answer
 
 
 class PartActor:
-    """Maps one part and answers questions about it.
+    """Maps one part and answers questions about it; fetches it first where it is in a bucket.
 
     It holds no state: Ray starts it again where it dies, and asks again what was open.
     """
 
-    def __init__(self, folder: Path, number: int, outline: BundlePlace) -> None:
+    def __init__(self, folder: Folder, number: int, outline: BundlePlace) -> None:
         self._folder, self._number, self._outline = folder, number, outline
         self._opened: PartAnswers | None = None
         self._lock = threading.Lock()
@@ -52,12 +55,12 @@ class PartActor:
             DataError: this node does not see the part, or it is damaged.
         """
         node = ray.get_runtime_context().get_node_id()
-        if not self._folder.exists():
+        if not exists(self._folder):
             raise DataError(
-                f"data.uri={str(self._folder)!r} is invalid: node "
+                f"data.uri={redact(os.fspath(self._folder))!r} is invalid: node "
                 f"{ray.util.get_node_ip_address()} ({node[:8]}), which is to serve part "
                 f"{self._number}, does not see the folder. Set a folder of a file system that all "
-                "nodes share.",
+                "nodes share, or a bucket.",
                 id="partition-not-shared",
             )
         self._answers()
@@ -76,7 +79,7 @@ class PartActor:
         with self._lock:
             if self._opened is None:
                 outline = Outline.open(bundle_on_this_node(self._outline))
-                self._opened = PartAnswers(Part(self._folder, self._number, outline))
+                self._opened = PartAnswers(Part(self._folder, self._number, outline, say))
             return self._opened
 
 
@@ -121,7 +124,7 @@ class _PartClient:
     actor: ActorHandle
     number: int
     timeout_s: float
-    folder: Path
+    folder: Folder
     node_id: str
 
     def ask(self, question: Question, *given: Any) -> Answer:
@@ -202,7 +205,11 @@ def part_actors(outline: Outline, config: Config) -> Iterator[PartitionedGraph]:
         for number in range(record.num_parts)
     ]
     try:
-        asked = [_Awaited(a.node.remote(), i, timeout_s) for i, a in enumerate(actors)]
+        start_s = timeout_s
+        if is_remote(folder):
+            largest = max(part_bytes(folder, number) for number in range(record.num_parts))
+            start_s += largest / _LEAST_BYTES_PER_S
+        asked = [_Awaited(a.node.remote(), i, start_s) for i, a in enumerate(actors)]
         found = _nodes_of(asked)
         say(f"{record.num_parts} parts, each of an actor, on {len(set(found))} node(s)")
         clients = (

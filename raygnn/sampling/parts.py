@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -15,9 +14,9 @@ import numpy as np
 from raygnn.data.bundle import Bundle, SparseColumn
 from raygnn.data.edge_types import EdgeType
 from raygnn.data.links.message_graph import Messages
+from raygnn.data.partition.fetch import absolute_folder
 from raygnn.data.partition.part import Outline, Part, PartMessages
-from raygnn.data.partition.record import PartitionRecord
-from raygnn.data.partition.whole import absolute_folder
+from raygnn.data.partition.record import Folder, PartitionRecord
 from raygnn.sampling import pick as kernels
 from raygnn.sampling.gather import copy_sparse_rows, gather_rows
 from raygnn.sampling.hot_rows import Traffic
@@ -156,9 +155,11 @@ class _Computed:
     result: Callable[[], Any]
 
 
-def map_parts(folder: str | os.PathLike[str], outline: Outline) -> PartitionedGraph:
+def map_parts(folder: Folder, outline: Outline) -> PartitionedGraph:
     """A partitioned graph of which this process maps all parts.
 
+    Args:
+        folder: a path or any fsspec URI.
     Raises:
         DataError: a part is missing, damaged, or of another partition.
     """
@@ -172,17 +173,17 @@ class MappedPart:
     """A part whose files this process maps; a `PartService`.
 
     Args:
-        folder: of the partitioned graph.
+        folder: of the partitioned graph, absolute.
         outline_path: its outline.
     Raises:
         DataError: the part is missing, damaged, or of another partition.
     """
 
-    def __init__(self, folder: Path, number: int, outline_path: Path) -> None:
+    def __init__(self, folder: Folder, number: int, outline_path: Path) -> None:
         self._given = (folder, number, outline_path)
         self._answers = PartAnswers(Part(folder, number, Outline.open(outline_path)))
 
-    def __reduce__(self) -> tuple[type[MappedPart], tuple[Path, int, Path]]:
+    def __reduce__(self) -> tuple[type[MappedPart], tuple[Folder, int, Path]]:
         return MappedPart, self._given
 
     def ask(self, question: Question, *given: Any) -> Answer:

@@ -19,14 +19,7 @@ from raygnn.data.ingest.build_bundle import ingest
 from raygnn.data.tables import files
 from tests.errors import raises
 from tests.graph_writer import cut, write_graph
-
-
-def _upload(folder: Path, uri: str) -> str:
-    fs, path = open_fs(uri)
-    for file in sorted(folder.rglob("*")):
-        if file.is_file():
-            fs.pipe_file(f"{path}/{file.relative_to(folder).as_posix()}", file.read_bytes())
-    return uri
+from tests.upload import upload
 
 
 def _graph(folder: Path, scale: float = 1.0) -> Path:
@@ -47,7 +40,7 @@ def test_ingest_from_a_bucket(
     whole_file_bytes: int, gcs_bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(files, "_WHOLE_FILE_BYTES", whole_file_bytes)
-    uri = _upload(_graph(tmp_path / "graph"), join(gcs_bucket, f"graph-{whole_file_bytes}"))
+    uri = upload(_graph(tmp_path / "graph"), join(gcs_bucket, f"graph-{whole_file_bytes}"))
     bundle = ingest(uri, cache_dir=tmp_path / "cache")
     local = ingest(tmp_path / "graph", cache_dir=tmp_path / "local")
     assert np.array_equal(bundle.column("n", "x"), np.arange(100))
@@ -58,19 +51,19 @@ def test_ingest_from_a_bucket(
 def test_changes_in_the_bucket_are_noticed(
     gcs_bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    uri = _upload(_graph(tmp_path / "one"), join(gcs_bucket, "changing"))
+    uri = upload(_graph(tmp_path / "one"), join(gcs_bucket, "changing"))
     first = ingest(uri, cache_dir=tmp_path / "cache")
     # The store's own marks name the content: no table is read for a bundle that is there.
     monkeypatch.setattr(scan, "_hash_content", None)
     assert ingest(uri, cache_dir=tmp_path / "cache").path == first.path
-    _upload(_graph(tmp_path / "two", 2.0), uri)
+    upload(_graph(tmp_path / "two", 2.0), uri)
     second = ingest(uri, cache_dir=tmp_path / "cache")
     assert second.path != first.path
     assert np.array_equal(second.column("n", "x"), np.arange(100) * 2)
 
 
 def test_missing_tables_are_named(gcs_bucket: str, tmp_path: Path) -> None:
-    uri = _upload(_graph(tmp_path / "graph"), join(gcs_bucket, "missing"))
+    uri = upload(_graph(tmp_path / "graph"), join(gcs_bucket, "missing"))
     fs, path = open_fs(uri)
     fs.rm(f"{path}/edges", recursive=True)
     with raises("data-files-missing", "edges/*.parquet"):

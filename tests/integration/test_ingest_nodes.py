@@ -12,8 +12,8 @@ import pytest
 from raygnn.data.filesystem import join
 from raygnn.data.ingest.build_bundle import ingest
 from tests.integration.ray_head import RayHead, end
-from tests.integration.test_gcs import _upload
 from tests.integration.test_ingest_ray import _contents, _graph
+from tests.upload import upload
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -35,7 +35,7 @@ open(sys.argv[3], "w").write(f"{bundle.path}\\n{len({task.node_id for task in ta
 @pytest.mark.parametrize("cpus_of_head", [0, 1])
 def test_all_nodes_read_the_tables_of_a_bucket(gcs_bucket, tmp_path, cpus_of_head):
     graph = _graph(tmp_path / "graph", num_nodes=3000)
-    uri = _upload(graph, join(gcs_bucket, f"read-by-all-{cpus_of_head}"))
+    uri = upload(graph, join(gcs_bucket, f"read-by-all-{cpus_of_head}"))
     environment = {"PYTHONPATH": str(ROOT)}
     with RayHead(num_cpus=cpus_of_head, environment=environment) as head:
         nodes = [head.add_node(1, {}) for _ in range(2)]

@@ -22,6 +22,7 @@ import torch
 import yaml
 
 from raygnn.data.bundle_record import RECORD_NAME
+from raygnn.data.filesystem import join
 from raygnn.data.ingest.build_bundle import IngestOptions, ingest
 from raygnn.data.partition.build import Partitioning, partition
 from raygnn.data.partition.whole import open_partitioned
@@ -29,6 +30,7 @@ from tests.integration.ray_head import RayHead, end, kill, num_sent
 from tests.linger import Linger
 from tests.rank_pool import RankPool
 from tests.small_runs import run_rank, small_bundle, small_config, trained_weights
+from tests.upload import upload
 from tests.wait_until import wait_until
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow, pytest.mark.timeout(1200)]
@@ -48,6 +50,11 @@ class Node:
     @property
     def bundles(self) -> int:
         return len(list(self.cache.glob(f"bundles/*/{RECORD_NAME}")))
+
+    @property
+    def fetched_parts(self) -> list[str]:
+        """Names of the parts that it has fetched from a bucket."""
+        return sorted(f"part-{path.name[-5:]}" for path in self.cache.glob("bundles/*-fetched-*/"))
 
 
 class Nodes:
@@ -76,7 +83,7 @@ def graph(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 @pytest.fixture(scope="module")
-def head() -> Iterator[RayHead]:
+def head(gcs_bucket: str) -> Iterator[RayHead]:  # its nodes find the bucket in their environment
     environment = {"PYTHONPATH": str(ROOT), "RAY_metrics_report_interval_ms": "500"}
     with RayHead(num_cpus=0, environment=environment, takes_jobs=False) as started:
         yield started
@@ -161,12 +168,16 @@ def test_a_node_that_dies_changes_nothing_of_the_result(head, nodes, ranks, grap
         assert torch.equal(tensor, expected[name]), name
 
 
-def test_parts_are_on_all_nodes_and_outlive_one(head, nodes, ranks, graph, tmp_path):
+@pytest.mark.parametrize("place", ["folder", "bucket"])
+def test_parts_are_on_all_nodes_and_outlive_one(
+    head, nodes, ranks, graph, gcs_bucket, tmp_path, place
+):
     marker, log, folder = tmp_path / "marker", tmp_path / "log", tmp_path / "ray"
     marker.touch()
     parts = tmp_path / "parts"
     partition(graph, parts, Partitioning(2))
-    changes = {"data": {"mode": "partitioned", "uri": str(parts)}, "training__max_epochs": 10}
+    uri = str(parts) if place == "folder" else upload(parts, join(gcs_bucket, "parts"))
+    changes = {"data": {"mode": "partitioned", "uri": uri}, "training__max_epochs": 10}
     callbacks = [Linger.entry(marker, step_s=1)]
     config = _config(folder, graph, 1, callbacks=callbacks, **changes)
     both = [nodes.add(1), nodes.add(1)]
@@ -175,9 +186,14 @@ def test_parts_are_on_all_nodes_and_outlive_one(head, nodes, ranks, graph, tmp_p
         assert "2 parts, each of an actor, on 2 node(s)" in log.read_text()
         (idle,) = [node for node in both if not _has(node, "RayTrainWorker")]
         assert _has(idle, "PartActor")
+        (other,) = [node for node in both if node is not idle]
+        if place == "bucket":  # each node has fetched its own part, and no more
+            assert [len(node.fetched_parts) for node in both] == [1, 1]
         kill(idle.process)
         marker.unlink()
         assert driver.wait(timeout=400) == 0, log.read_text()
+    if place == "bucket":
+        assert other.fetched_parts == ["part-00000", "part-00001"]
     assert _starts(folder) == [1]
     plain = _config(tmp_path / "plain", graph, 1, **changes)
     ranks.run(run_rank, 1, plain, str(open_partitioned(parts).path))

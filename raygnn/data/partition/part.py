@@ -6,6 +6,7 @@ import hashlib
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ import numpy as np
 from raygnn.data.arrays import sync_folder
 from raygnn.data.bundle import Bundle, SparseColumn
 from raygnn.data.bundle_check import check_part_arrays
-from raygnn.data.bundle_record import BundleRecord
+from raygnn.data.bundle_record import BundleRecord, ColumnInfo, column_path
 from raygnn.data.cache import build_once
 from raygnn.data.edge_types import EdgeType, edge_type_name
 from raygnn.data.ingest.build_bundle import bundle_folder
@@ -22,8 +23,9 @@ from raygnn.data.ingest.edge_plan import edge_folder
 from raygnn.data.links.folder import message_codes
 from raygnn.data.links.message_graph import MessageGraph, Messages
 from raygnn.data.links.split import LinkSplit
-from raygnn.data.partition.record import PartitionRecord, check_part, check_parts, part_folder
-from raygnn.data.partition.whole import absolute_folder, is_whole, join_edges, join_nodes
+from raygnn.data.partition.fetch import absolute_folder, part_on_disk, parts_on_disk
+from raygnn.data.partition.record import Folder, PartitionRecord, check_parts, part_name
+from raygnn.data.partition.whole import is_whole, join_edges, join_nodes
 from raygnn.errors import DataError
 
 #: Edge types of which pairs are read, and the features that are read of each.
@@ -43,38 +45,46 @@ class Outline(Bundle):
     @classmethod
     def build(
         cls,
-        folder: str | os.PathLike[str],
+        folder: Folder,
         cache_dir: str | os.PathLike[str] | None = None,
         pairs: Pairs | None = None,
+        progress: Callable[[str], None] = lambda _: None,
     ) -> Outline:
         """Gives the outline of a partitioned graph, which is kept in the cache.
 
         Args:
+            folder: of the partitioned graph, a path or any fsspec URI.
             pairs: edge types whose pairs it has, with their times, splits and labels, and names of
                 features that it has too; None is of a task that reads no pairs and no label edges.
         Raises:
             DataError: a part is missing, damaged, or of another partition.
         """
         place = absolute_folder(folder)
-        record, parts = check_parts(place)
+        record = check_parts(place)
+
+        held = _held_columns(record.whole, pairs)
 
         def build(target: Path) -> None:
+            is_read = partial(_is_held, held)
+            with parts_on_disk(place, record, target / "fetched", is_read, progress) as parts:
+                whole = join(parts, target)
+            sync_folder(target)
+            whole.save(target)
+
+        def join(parts: Sequence[Path], target: Path) -> BundleRecord:
             nodes = {}
             for name, found in record.whole.nodes.items():
-                held = tuple(c for c in found.columns if c.role != "feature")
-                folders = [part / "nodes" / name for part in parts]
-                joined = join_nodes(replace(found, columns=held), folders, target / "nodes" / name)
-                nodes[name] = replace(joined, columns=found.columns)
-            for edge in record.whole.edges:
-                if pairs is not None and edge.type in pairs:
-                    names = pairs[edge.type]
-                    read = [c for c in edge.columns if c.role in _OF_PAIRS or c.name in names]
-                    join_edges(read, parts, edge_folder(edge.type), target)
+                folder = f"nodes/{name}"
+                folders = [part / folder for part in parts]
+                given = replace(found, columns=tuple(held[folder]))
+                nodes[name] = replace(
+                    join_nodes(given, folders, target / folder), columns=found.columns
+                )
+            for folder, columns in held.items():
+                if not folder.startswith("nodes/"):
+                    join_edges(columns, parts, folder, target)
             labels = () if pairs is None else record.whole.label_edges
-            for each in labels:
-                join_edges(each.columns, parts, each.folder, target)
-            sync_folder(target)
-            replace(record.whole, nodes=nodes, label_edges=labels).save(target)
+            return replace(record.whole, nodes=nodes, label_edges=labels)
 
         name = f"{record.fingerprint}-outline"
         if pairs is not None:
@@ -134,6 +144,37 @@ class Outline(Bundle):
         return super()._open(path)
 
 
+def _held_columns(graph: BundleRecord, pairs: Pairs | None) -> dict[str, Sequence[ColumnInfo]]:
+    """What an outline has: by folder in a part, the columns."""
+    held: dict[str, Sequence[ColumnInfo]] = {
+        f"nodes/{name}": [column for column in found.columns if column.role != "feature"]
+        for name, found in graph.nodes.items()
+    }
+    if pairs is None:
+        return held
+    for edge in graph.edges:
+        if edge.type in pairs:
+            names = pairs[edge.type]
+            held[edge_folder(edge.type)] = [
+                column
+                for column in edge.columns
+                if column.role in _OF_PAIRS or column.name in names
+            ]
+    return held | {each.folder: each.columns for each in graph.label_edges}
+
+
+def _is_held(held: Mapping[str, Sequence[ColumnInfo]], name: str) -> bool:
+    """Whether a file, by its path in a part, is one that the outline is made of."""
+    folder, has_columns, _ = name.partition("/columns/")
+    if not has_columns:
+        return name.rpartition("/")[0] in held
+    return any(
+        name == column_path(Path(folder), column.name, part).as_posix()
+        for column in held.get(folder, ())
+        for part in ("", "indptr", "indices", "values")
+    )
+
+
 def _names(node_types: Sequence[str], edge_types: Sequence[EdgeType]) -> str:
     return ", ".join([*node_types, *map(edge_type_name, edge_types)])
 
@@ -145,20 +186,28 @@ class Part(Bundle):
     Columns of nodes that the outline holds are of all nodes.
 
     Args:
-        folder: of the partitioned graph.
+        folder: of the partitioned graph, absolute; a part in a bucket is fetched to where the
+            outline lies.
+        progress: receives lines about what is fetched.
     Raises:
         DataError: the part is missing, damaged, or of another partition.
+        ResourceError: the part cannot be kept on this machine.
     """
 
-    def __init__(self, folder: Path, number: int, outline: Outline) -> None:
+    def __init__(
+        self,
+        folder: Folder,
+        number: int,
+        outline: Outline,
+        progress: Callable[[str], None] = lambda _: None,
+    ) -> None:
         self.record = PartitionRecord.load(folder)
         self.number = number
-        path = part_folder(folder, number)
-        check_part(path, self.record.fingerprint, number)
+        path = part_on_disk(folder, self.record, number, outline.path.parent, progress)
         super().__init__(path, self.record.whole)
         self.outline = outline
         # On a disk of this node: that of the parts may be slow, and only read.
-        self._derived = outline.path.with_name(f"{self.record.fingerprint}-{path.name}")
+        self._derived = outline.path.with_name(f"{self.record.fingerprint}-{part_name(number)}")
         try:
             for edge_type in self.edge_types:
                 num_targets = self.record.nodes[edge_type[2]][number]

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from itertools import accumulate
 from pathlib import Path
@@ -12,7 +14,15 @@ from typing import Any
 from raygnn.data.bundle_record import RECORD_NAME as BUNDLE_NAME
 from raygnn.data.bundle_record import BundleRecord, file_sizes, find_damage
 from raygnn.data.edge_types import EdgeType
-from raygnn.data.filesystem import write_text
+from raygnn.data.filesystem import (
+    exists,
+    files_below,
+    is_remote,
+    join,
+    read_bytes,
+    redact,
+    write_text,
+)
 from raygnn.data.manifest import MANIFEST_NAME
 from raygnn.errors import DataError
 
@@ -20,11 +30,20 @@ RECORD_NAME = "partition.json"
 PART_NAME = "part.json"
 _FORMAT, _PART_FORMAT = "raygnn/partition", "raygnn/part"
 FORMAT_VERSION = 1
+_CHECKED_AT_ONCE = 8  # parts in a bucket
+
+#: A folder on a disk or in a bucket.
+Folder = str | os.PathLike[str]
+
+
+def part_name(part: int) -> str:
+    """Name of the folder of a part."""
+    return f"part-{part:05d}"
 
 
 def part_folder(folder: Path, part: int) -> Path:
     """The folder of a part."""
-    return folder / f"part-{part:05d}"
+    return folder / part_name(part)
 
 
 @dataclass(frozen=True)
@@ -84,13 +103,15 @@ class PartitionRecord:
         write_text(folder / RECORD_NAME, json.dumps(content, indent=1))
 
     @classmethod
-    def load(cls, folder: Path) -> PartitionRecord:
+    def load(cls, folder: Folder) -> PartitionRecord:
         """Reads partition.json.
 
+        Args:
+            folder: of the partitioned graph; a path or any fsspec URI.
         Raises:
             DataError: there is none, it is damaged, or of another version.
         """
-        content = _read(folder / RECORD_NAME, "partitioned graph", folder)
+        content = _read(folder, RECORD_NAME, "partitioned graph")
         _check_format(content, folder, _FORMAT)
         try:
             return cls(
@@ -103,8 +124,8 @@ class PartitionRecord:
             )
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise DataError(
-                f"partitioned graph {folder} is damaged: {RECORD_NAME} is not a record of one: "
-                f"{type(error).__name__}: {error}. Remove the folder and partition again.",
+                f"partitioned graph {_shown(folder)} is damaged: {RECORD_NAME} is not a record "
+                f"of one: {type(error).__name__}: {error}. Remove the folder and partition again.",
                 id="partition-damaged",
             ) from error
 
@@ -121,81 +142,109 @@ def save_part(folder: Path, fingerprint: str, part: int) -> None:
     write_text(folder / PART_NAME, json.dumps(content, indent=1))
 
 
-def check_parts(folder: Path) -> tuple[PartitionRecord, list[Path]]:
+def check_parts(folder: Folder) -> PartitionRecord:
     """Reads the record of a partitioned graph, and checks that all of its parts are there.
 
-    Returns:
-        The record, and the folders of the parts.
     Raises:
         DataError: a part is missing, damaged, or of another partition.
     """
     record = PartitionRecord.load(folder)
-    parts = [part_folder(folder, part) for part in range(record.num_parts)]
-    for number, part in enumerate(parts):
-        check_part(part, record.fingerprint, number)
-    return record, parts
+
+    def check(part: int) -> None:
+        check_part(join(os.fspath(folder), part_name(part)), record.fingerprint, part)
+
+    with ThreadPoolExecutor(_CHECKED_AT_ONCE if is_remote(folder) else 1) as threads:
+        list(threads.map(check, range(record.num_parts)))
+    return record
 
 
-def check_part(folder: Path, fingerprint: str, part: int) -> None:
+def check_part(folder: Folder, fingerprint: str, part: int) -> dict[str, int]:
     """Checks that a part is there in full, and of this partition.
 
+    Returns:
+        Bytes of its files, by path in it.
     Raises:
         DataError: it is not.
     """
-    content = _read(folder / PART_NAME, f"part {part}", folder)
+    content = _read(folder, PART_NAME, f"part {part}")
     _check_format(content, folder, _PART_FORMAT)
     if (content.get("partition"), content.get("part")) != (fingerprint, part):
         raise DataError(
-            f"part {part} in {folder} is of another partition: it is part {content.get('part')} "
-            f"of {content.get('partition')}, not of {fingerprint}. Put the part back that "
-            "was written with partition.json, or partition again.",
+            f"part {part} in {_shown(folder)} is of another partition: it is part "
+            f"{content.get('part')} of {content.get('partition')}, not of {fingerprint}. Put the "
+            "part back that was written with partition.json, or partition again.",
             id="partition-part-foreign",
         )
-    if damage := find_damage(folder, content["file_sizes"]):
+    sizes: dict[str, int] = content["file_sizes"]
+    found = files_below(folder) if is_remote(folder) else None
+    if damage := find_damage(Path(folder), sizes, found):
         raise DataError(
-            f"part {part} in {folder} is damaged: {damage}. Remove the folder of the "
+            f"part {part} in {_shown(folder)} is damaged: {damage}. Remove the folder of the "
             "partitioned graph and partition again.",
             id="partition-damaged",
         )
+    return sizes
+
+
+def part_bytes(folder: Folder, part: int) -> int:
+    """Bytes of the files of a part, as it notes them.
+
+    Args:
+        folder: of the partitioned graph.
+    Raises:
+        DataError: the part is missing or damaged.
+    """
+    content = _read(join(os.fspath(folder), part_name(part)), PART_NAME, f"part {part}")
+    return sum(content["file_sizes"].values())
 
 
 def _counts(content: Mapping[str, Any]) -> EdgeCounts:
     return EdgeCounts(tuple(content["counts"]), tuple(content["cut"]))
 
 
-def _read(path: Path, what: str, folder: Path) -> dict[str, Any]:
+def _read(folder: Folder, name: str, what: str) -> dict[str, Any]:
+    uri, shown = os.fspath(folder), _shown(folder)
+    if not exists(join(uri, name)):
+        raise _missing(uri, name, what)
     try:
-        content: dict[str, Any] = dict(json.loads(path.read_text(encoding="utf-8")))
-    except FileNotFoundError as error:
-        tables = (folder / MANIFEST_NAME).exists()
-        if tables or (folder / BUNDLE_NAME).exists():
-            kind = "holds the tables of a graph" if tables else "is an ordinary bundle"
-            source = folder if tables else "SOURCE"
-            raise DataError(
-                f"{what} is missing: {folder} {kind}, not the parts of a graph. Make parts of "
-                f"the tables with raygnn partition {source} --parts P --out URI, and set data.uri "
-                "to that URI.",
-                id="partition-missing",
-            ) from error
-        found = f"{folder} has no {path.name}" if folder.exists() else f"there is no {folder}"
-        raise DataError(
-            f"{what} is missing: {found}. Name a folder that raygnn.partition has finished, with "
-            "all of its parts.",
-            id="partition-missing",
-        ) from error
+        content: dict[str, Any] = dict(json.loads(read_bytes(join(uri, name))))
     except (ValueError, TypeError) as error:
         raise DataError(
-            f"{what} in {folder} is damaged: {path.name} does not parse: {error}. Remove the "
+            f"{what} in {shown} is damaged: {name} does not parse: {error}. Remove the "
             "folder of the partitioned graph and partition again.",
             id="partition-damaged",
         ) from error
     return content
 
 
-def _check_format(content: Mapping[str, Any], folder: Path, wanted: str) -> None:
+def _missing(uri: str, name: str, what: str) -> DataError:
+    shown, tables = redact(uri), exists(join(uri, MANIFEST_NAME))
+    if tables or exists(join(uri, BUNDLE_NAME)):
+        kind = "holds the tables of a graph" if tables else "is an ordinary bundle"
+        source = shown if tables else "SOURCE"
+        return DataError(
+            f"{what} is missing: {shown} {kind}, not the parts of a graph. Make parts of "
+            f"the tables with raygnn partition {source} --parts P --out URI, and set data.uri "
+            "to that URI.",
+            id="partition-missing",
+        )
+    found = f"{shown} has no {name}" if exists(uri) else f"there is no {shown}"
+    return DataError(
+        f"{what} is missing: {found}. Name a folder that raygnn.partition has finished, with "
+        "all of its parts.",
+        id="partition-missing",
+    )
+
+
+def _shown(folder: Folder) -> str:
+    return redact(os.fspath(folder))
+
+
+def _check_format(content: Mapping[str, Any], folder: Folder, wanted: str) -> None:
     if content.get("format") != wanted or content.get("version") != FORMAT_VERSION:
         raise DataError(
-            f"{folder} has format {content.get('format')!r} version {content.get('version')!r}; "
-            f"this raygnn reads {wanted!r} version {FORMAT_VERSION}. Partition the tables again.",
+            f"{_shown(folder)} has format {content.get('format')!r} version "
+            f"{content.get('version')!r}; this raygnn reads {wanted!r} version {FORMAT_VERSION}. "
+            "Partition the tables again.",
             id="partition-format",
         )

@@ -12,18 +12,28 @@ import numpy as np
 from raygnn.data.arrays import create_array, open_array, sync_folder
 from raygnn.data.bundle import Bundle
 from raygnn.data.bundle_check import check_arrays
-from raygnn.data.bundle_record import INDICES, INDPTR, SPLIT, ColumnInfo, NodeRecord, column_path
+from raygnn.data.bundle_record import (
+    INDICES,
+    INDPTR,
+    SPLIT,
+    BundleRecord,
+    ColumnInfo,
+    NodeRecord,
+    column_path,
+)
 from raygnn.data.bundle_record import RECORD_NAME as BUNDLE_NAME
 from raygnn.data.cache import build_once
+from raygnn.data.filesystem import redact
 from raygnn.data.id_map import BYTES, IDS, OFFSETS, IdKind, build_index
 from raygnn.data.ingest.build_bundle import bundle_folder
 from raygnn.data.ingest.edge_plan import edge_folder
-from raygnn.data.partition.record import PartitionRecord, check_parts
+from raygnn.data.partition.fetch import absolute_folder, parts_on_disk
+from raygnn.data.partition.record import Folder, PartitionRecord, check_parts
 from raygnn.errors import DataError
 
 
 def open_partitioned(
-    folder: str | os.PathLike[str],
+    folder: Folder,
     cache_dir: str | os.PathLike[str] | None = None,
     progress: Callable[[str], None] = lambda _: None,
 ) -> Bundle:
@@ -32,26 +42,25 @@ def open_partitioned(
     Nodes have the dense ids of the partition: those of part 0 first.
 
     Args:
-        folder: that `raygnn.partition` has written.
+        folder: that `raygnn.partition` has written, a path or any fsspec URI.
         cache_dir: local folder for bundles; null means $RAYGNN_CACHE_DIR or ~/.cache/raygnn.
     Raises:
         DataError: a part is missing, damaged, or of another partition.
     """
     place = absolute_folder(folder)
-    record, parts = check_parts(place)
+    record = check_parts(place)
 
     def build(target: Path) -> None:
-        progress(f"joining {record.num_parts} parts of {place}")
-        _join(record, parts, target)
+        progress(f"joining {record.num_parts} parts of {redact(place)}")
+        with parts_on_disk(place, record, target / "fetched", progress=progress) as parts:
+            joined = _join(record, parts, target)
+        sync_folder(target)
+        joined.save(target)
+        _check_bundle(target)
 
     path = bundle_folder(cache_dir) / record.fingerprint
     build_once(path, build, is_whole=lambda built: is_whole(built, _check_bundle))
     return Bundle.open(path)
-
-
-def absolute_folder(folder: str | os.PathLike[str]) -> Path:
-    """The folder of a partitioned graph, as it was named."""
-    return Path(os.fspath(folder)).expanduser().absolute()
 
 
 def is_whole(path: Path, check: Callable[[Path], object]) -> bool:
@@ -73,7 +82,7 @@ def _check_bundle(path: Path) -> None:
     check_arrays(Bundle.open(path))
 
 
-def _join(record: PartitionRecord, parts: Sequence[Path], target: Path) -> None:
+def _join(record: PartitionRecord, parts: Sequence[Path], target: Path) -> BundleRecord:
     nodes = {
         name: join_nodes(found, [part / "nodes" / name for part in parts], target / "nodes" / name)
         for name, found in record.whole.nodes.items()
@@ -82,9 +91,7 @@ def _join(record: PartitionRecord, parts: Sequence[Path], target: Path) -> None:
         join_edges(edge.columns, parts, edge_folder(edge.type), target)
     for labels in record.whole.label_edges:
         join_edges(labels.columns, parts, labels.folder, target)
-    sync_folder(target)
-    replace(record.whole, nodes=nodes).save(target)
-    _check_bundle(target)
+    return replace(record.whole, nodes=nodes)
 
 
 def join_nodes(record: NodeRecord, parts: Sequence[Path], target: Path) -> NodeRecord:

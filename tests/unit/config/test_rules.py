@@ -61,10 +61,6 @@ _CASES = {
         "data: {mode: partitioned}",
         ("partition-uri", "data.uri", "raygnn.partition"),
     ),
-    "parts in a bucket": (
-        "data: {mode: partitioned, uri: 's3://bucket/parts'}",
-        ("partition-uri", "s3://bucket/parts"),
-    ),
     "parts written otherwise": (
         "data: {mode: partitioned, uri: parts, undirected: true}",
         ("partition-written", "data.undirected=True"),

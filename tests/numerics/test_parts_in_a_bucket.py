@@ -1,0 +1,191 @@
+"""Parts of a graph in a bucket: what is fetched, that it is the same graph, what is refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import fsspec
+import pytest
+
+import raygnn.infer
+import raygnn.train
+from raygnn.config import load_config
+from raygnn.data.filesystem import delete, join, write_bytes
+from raygnn.data.ingest.plan_bundle import IngestOptions
+from raygnn.data.partition.part import Outline
+from raygnn.data.partition.record import RECORD_NAME
+from raygnn.data.partition.whole import open_partitioned
+from raygnn.outputs.needs import needs_of
+from raygnn.runtime.data_checks import pairs_read
+from raygnn.runtime.launch import open_graph
+from raygnn.sampling.parts import map_parts
+from tests.errors import raises
+from tests.faults.outcome import assert_equal_outcomes
+from tests.partitioned_graphs import Parted, ratings
+from tests.partitioned_runs import LINKS, parts_config, planted_parts
+from tests.small_runs import small_config
+from tests.upload import upload
+
+
+@pytest.fixture(scope="module")
+def parts(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return planted_parts(tmp_path_factory.mktemp("graph"), 3)
+
+
+@pytest.fixture
+def bucket(tmp_path: Path, parts: Path) -> str:
+    return upload(parts, f"memory://{tmp_path.name}/parts")
+
+
+@pytest.fixture
+def fetched(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Paths of the files that are fetched from the bucket, as `part-00000/nodes/...`."""
+    files: list[str] = []
+    fs = type(fsspec.filesystem("memory"))
+    get_file = fs.get_file
+
+    def noting(self: Any, there: str, here: str, **options: Any) -> Any:
+        files.append(there.partition("/parts/")[2])
+        return get_file(self, there, here, **options)
+
+    monkeypatch.setattr(fs, "get_file", noting)
+    return files
+
+
+def _contents(folder: Path) -> dict[str, bytes]:
+    return {
+        path.relative_to(folder).as_posix(): path.read_bytes()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+    }
+
+
+def test_an_outline_fetches_what_it_has_and_no_features_and_edges(
+    parts: Path, bucket: str, tmp_path: Path, fetched: list[str]
+) -> None:
+    there, here = (
+        Outline.build(uri, tmp_path / f"cache-{i}") for i, uri in enumerate((bucket, parts))
+    )
+    assert _contents(there.path) == _contents(here.path)
+    files = {"ids.npy", "split.npy", "columns/y.npy"}
+    assert {name.partition("/nodes/node/")[2] for name in fetched} <= files
+    assert len(fetched) == 3 * len({name.partition("/")[2] for name in fetched})
+    assert not any("edges" in name or name.endswith("/x.npy") for name in fetched)
+
+
+@pytest.mark.parametrize("task", ["link_prediction", "edge_prediction"])
+def test_an_outline_with_pairs_is_that_of_a_disk(tmp_path: Path, task: str) -> None:
+    made = Parted.make(tmp_path, ratings(), 2, IngestOptions())
+    args: dict[str, Any] = {"edge_type": "user__rates__film"}
+    if task == "edge_prediction":
+        args["label"] = "stars"
+    loaded = load_config(small_config("runs", task={"type": task, "args": args}))
+    pairs = pairs_read(loaded.config, made.whole)
+    assert pairs
+    uri = upload(made.parts, f"memory://{tmp_path.name}/parts")
+    there = Outline.build(uri, tmp_path / "there", pairs)
+    here = Outline.build(made.parts, tmp_path / "here", pairs)
+    assert _contents(there.path) == _contents(here.path)
+    assert any(name.startswith("edges/") for name in _contents(there.path))
+
+
+def test_opened_whole_it_is_the_bundle_of_the_folder(
+    parts: Path, bucket: str, tmp_path: Path
+) -> None:
+    lines: list[str] = []
+    there = open_partitioned(bucket, tmp_path / "there", lines.append)
+    here = open_partitioned(parts, tmp_path / "here")
+    assert _contents(there.path) == _contents(here.path)
+    assert [line.split(":")[0] for line in lines[1:]] == ["part 0", "part 1", "part 2"]
+
+
+@pytest.mark.parametrize("changes", [{}, LINKS], ids=["nodes", "links"])
+def test_training_and_inference_are_those_of_the_folder(
+    parts: Path, bucket: str, tmp_path: Path, changes: dict[str, Any]
+) -> None:
+    written = {}
+    for name, uri in (("bucket", bucket), ("folder", str(parts))):
+        config = parts_config(tmp_path / name, parts, **changes)
+        config["data"] |= {"uri": uri, "cache_dir": str(tmp_path / f"cache-{name}")}
+        raygnn.train.fit(config)
+        run, out = str(tmp_path / name / "run"), str(tmp_path / name / "out")
+        graph = ["--data.mode", "partitioned", "--data.uri", uri]
+        raygnn.infer.predict(run, out, graph)
+        written[name] = [path.read_bytes() for path in sorted(Path(out).rglob("*.parquet"))]
+    assert_equal_outcomes(tmp_path / "bucket" / "run", tmp_path / "folder" / "run")
+    assert written["bucket"] == written["folder"]
+    assert len(written["folder"]) > 0
+
+
+def test_a_part_is_fetched_once_and_again_where_it_was_cut(
+    bucket: str, tmp_path: Path, fetched: list[str]
+) -> None:
+    outline = Outline.build(bucket, tmp_path)
+    fetched.clear()
+    map_parts(bucket, outline)
+    edges = [name for name in fetched if name.endswith("indices.npy")]
+    assert [name.partition("/")[0] for name in sorted(edges)] == [
+        f"part-{number:05d}" for number in range(3)
+    ]
+    fetched.clear()
+    map_parts(bucket, outline)
+    assert not fetched
+    (cut,) = tmp_path.glob("bundles/*-fetched-part-00001/edges/*/indices.npy")
+    cut.write_bytes(cut.read_bytes()[:-4])
+    map_parts(bucket, outline)
+    assert {name.partition("/")[0] for name in fetched} == {"part-00001"}
+
+
+def test_what_a_node_needs_is_that_of_the_folder(parts: Path, bucket: str, tmp_path: Path) -> None:
+    needs = []
+    for uri in (bucket, str(parts)):
+        config = parts_config(tmp_path, parts, scaling__num_workers=2)
+        config["data"] |= {"uri": uri, "cache_dir": str(tmp_path / "cache")}
+        loaded = load_config(config)
+        needs.append(needs_of(loaded.config, open_graph(loaded, None), None))
+    assert needs[0] == needs[1]
+
+
+@pytest.mark.parametrize(
+    ("damage", "error"),
+    [
+        ("no record", "partition-missing"),
+        ("no part", "partition-missing"),
+        ("cut file", "partition-damaged"),
+        ("no file", "partition-damaged"),
+        ("no JSON", "partition-damaged"),
+        ("foreign", "partition-part-foreign"),
+    ],
+)
+def test_what_is_wrong_in_the_bucket_is_refused_by_name(
+    parts: Path, bucket: str, tmp_path: Path, damage: str, error: str
+) -> None:
+    part, noted = join(bucket, "part-00001"), parts / "part-00001" / "part.json"
+    if damage == "no record":
+        delete(join(bucket, RECORD_NAME))
+    elif damage == "no part":
+        delete(part)
+    elif damage == "cut file":
+        write_bytes(join(part, "nodes/node/ids.npy"), b"cut")
+    elif damage == "no file":
+        delete(join(part, "nodes/node/ids.npy"))
+    elif damage == "no JSON":
+        write_bytes(join(part, "part.json"), noted.read_bytes()[:20])
+    else:
+        content = json.loads(noted.read_text()) | {"partition": "another"}
+        write_bytes(join(part, "part.json"), json.dumps(content).encode())
+    where = bucket if damage == "no record" else part
+    with raises(error, where):
+        raygnn.train.fit(parts_config(tmp_path, parts, data={"mode": "partitioned", "uri": bucket}))
+
+
+def test_tables_in_a_bucket_are_not_parts_and_parts_no_tables(
+    parts: Path, bucket: str, tmp_path: Path
+) -> None:
+    tables = upload(parts.parent / "tables", f"memory://{tmp_path.name}/tables")
+    with raises("partition-missing", tables, "holds the tables of a graph"):
+        raygnn.train.fit(parts_config(tmp_path, parts, data={"mode": "partitioned", "uri": tables}))
+    with raises("partition-as-tables", bucket):
+        raygnn.train.fit(small_config(tmp_path, data={"uri": bucket}))
