@@ -275,7 +275,8 @@ def _parser() -> argparse.ArgumentParser:
         "--full-graph-seeds",
         type=_at_least_one,
         metavar="N",
-        help=f"seeds of the plain run (default: all, or one if it takes over {SLOW_RUN_S:.0f} s)",
+        help="seeds of the plain run (default: all, or one if it takes over "
+        f"{SLOW_RUN_S:.0f} s; none with --tuned)",
     )
     options.add_argument("--json", metavar="FILE", help="write the results of each seed here too")
     return options

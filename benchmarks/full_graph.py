@@ -2,8 +2,8 @@
 
     python benchmarks/full_graph.py --data DIR --only cora_gcn tolokers_gat
 
-The models are those of `benchmarks/tuned`. The plain loop has PyG's convolutions, with the same
-widths, norms, residuals and dropout, on dense features, as the published script has. One thread;
+The models are those of `benchmarks/tuned`. The plain loop has those of the published script
+(`published_gnns.py`), on dense features. One thread;
 processor time, medians over rounds in which both take turns.
 """
 
@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -20,45 +19,15 @@ import numpy as np
 import torch
 import tuned_gnns
 from harness import CLOCKS, Case, interleaved, markdown, medians
-from torch import Tensor, nn
+from published_gnns import PublishedModel
+from torch import nn
 from torch.nn import functional
-from torch_geometric.nn import GATConv, GCNConv, SAGEConv
 
 from raygnn.config import load_config
 from raygnn.data.ingest.build_bundle import ingest
 from raygnn.loops.process import prepare_process
 from raygnn.loops.task import TaskEnvironment
 from raygnn.loops.tasks.node_classification.task import NodeClassification
-
-_CONVS = {"GCN": GCNConv, "GraphSAGE": SAGEConv, "GAT": GATConv}
-_NORMS = {"batch": nn.BatchNorm1d, "layer": nn.LayerNorm, None: nn.Identity}
-
-
-class PlainModel(nn.Module):
-    """The published model, of PyG's layers.
-
-    Args:
-        args: `model.args` of the config.
-    """
-
-    def __init__(self, kind: str, in_channels: int, num_classes: int, args: dict[str, Any]) -> None:
-        super().__init__()
-        width, num_layers = args["hidden_channels"], args["num_layers"]
-        widths = [in_channels, *[width] * num_layers]
-        pairs = list(pairwise(widths))
-        self._dropout, self._is_residual = args["dropout"], args.get("residual", False)
-        self.convs = nn.ModuleList(_CONVS[kind](*pair) for pair in pairs)
-        self.linears = nn.ModuleList(nn.Linear(*pair) for pair in pairs)
-        self.norms = nn.ModuleList(_NORMS[args.get("norm")](width) for _ in pairs)
-        self.head = nn.Linear(width, num_classes)
-
-    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
-        for conv, linear, norm in zip(self.convs, self.linears, self.norms, strict=True):
-            out = conv(x, edge_index)
-            x = norm(out + linear(x) if self._is_residual else out).relu()
-            x = functional.dropout(x, self._dropout, self.training)
-        scores: Tensor = self.head(x)
-        return scores
 
 
 def cases(name: str, tables: Path) -> dict[str, Case]:
@@ -75,7 +44,9 @@ def cases(name: str, tables: Path) -> dict[str, Case]:
     (edges,) = batch.edges.values()
     x = torch.from_numpy(task.features.gather(node_type, "x", nodes.n_id.numpy()))
     component = loaded.config.model
-    plain = PlainModel(component.type, x.shape[1], task.output.num_outputs, dict(component.args))
+    plain = PublishedModel(
+        component.type, x.shape[1], task.output.num_outputs, dict(component.args)
+    )
     optimizers = {model: torch.optim.Adam(model.parameters()) for model in (ours, plain)}
 
     def step_ours() -> None:
