@@ -15,8 +15,8 @@ from raygnn.data.partition.record import PartitionRecord
 
 _DESCRIPTION = """\
 Writes graph tables as parts of a partitioned graph: each part has its nodes and the edges into
-them. Tables of 256 MB and more are read by Ray, on this node. The same command resumes a partition
-that was interrupted. See docs/partitions.md.
+them. Tables of 256 MB and more are read by Ray, on all nodes that see DIR. The same command resumes
+a partition that was interrupted. See docs/partitions.md.
 """
 
 
@@ -79,7 +79,7 @@ def build_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("source", metavar="SOURCE", help="folder with graph.yaml, any fsspec URI")
     parser.add_argument("--parts", type=int, required=True, metavar="P", help="number of parts")
-    parser.add_argument("--out", required=True, metavar="DIR", help="folder on a disk")
+    parser.add_argument("--out", required=True, metavar="DIR", help="folder or fsspec URI")
     parser.add_argument(
         "--method",
         choices=get_args(Method),

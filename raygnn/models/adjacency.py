@@ -10,22 +10,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from raygnn.sampling.grouping import Groups, group_by_key
+
 if TYPE_CHECKING:
     from raygnn.sampling.blocks import Block
-
-
-class BySource(NamedTuple):
-    """The same edges, ordered by source.
-
-    Attributes:
-        order: int64 [num_edges], positions in the destination order.
-        dst: int64 [num_edges], their destinations.
-        ptr: int64 [num_src + 1], where each source's edges begin.
-    """
-
-    order: Tensor
-    dst: Tensor
-    ptr: Tensor
 
 
 class Adjacency:
@@ -64,12 +52,9 @@ class Adjacency:
         return self.ptr[1:] - self.ptr[:-1]
 
     @cached_property
-    def by_source(self) -> BySource:
-        """The transpose. A stable sort, so that sums keep one order from run to run."""
-        order = self.src.sort(stable=True).indices
-        ptr = self.ptr.new_zeros(self.num_src + 1)
-        torch.cumsum(torch.bincount(self.src, minlength=self.num_src), 0, out=ptr[1:])
-        return BySource(order, self.dst[order], ptr)
+    def by_source(self) -> Groups:
+        """The transpose: the edges by source, with their destinations."""
+        return group_by_key(self.src, self.dst, self.num_src)
 
     @cached_property
     def with_self_loops(self) -> Adjacency:

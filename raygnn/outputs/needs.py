@@ -13,8 +13,8 @@ from raygnn.config import Config
 from raygnn.console import compact, say
 from raygnn.data.bundle import Bundle
 from raygnn.data.paging import memory_bytes
-from raygnn.data.partition.fetch import absolute_folder
 from raygnn.data.partition.record import PartitionRecord, part_bytes
+from raygnn.data.partition.transfer import absolute_folder
 from raygnn.errors import ResourceError
 
 if TYPE_CHECKING:

@@ -11,9 +11,9 @@ from raygnn.data.bundle import Bundle
 from raygnn.data.edge_types import resolve_fanouts
 from raygnn.data.filesystem import redact
 from raygnn.data.manifest import Manifest
-from raygnn.data.partition.fetch import absolute_folder
 from raygnn.data.partition.part import Outline, Pairs
 from raygnn.data.partition.record import PartitionRecord
+from raygnn.data.partition.transfer import absolute_folder
 from raygnn.loops.model_spec import ModelSpec
 from raygnn.loops.tasks.neighborhood_graph import neighborhood_graph
 from raygnn.loops.tasks.target import target_class

@@ -169,25 +169,50 @@ def read_by_all_nodes(
     store, and write on this node. Those that write nothing (`reads_only`) run on any node.
     """
     first: Any = items[0] if items else None
-    reads_only = getattr(first, "reads_only", False)
-    if not reads_only and not hasattr(first, "reading"):
+    if getattr(first, "reads_only", False):
+        return run_anywhere(fn, items, label)
+    if not hasattr(first, "reading"):
         return ray_data_schedule(fn, items, label)
     import ray
 
-    here, cpus = lent_cpus()
-    anywhere = {"num_cpus": 1, "scheduling_strategy": "SPREAD"}
-    read, run = ray.remote(**anywhere)(_read), ray.remote(**anywhere)(_run)
+    here, _ = lent_cpus()
+    read = ray.remote(**_ANYWHERE)(_read)
     write = ray.remote(num_cpus=1, label_selector={"ray.io/node-id": here})(_run_on_blocks)
-    # Blocks of all pieces would be the whole table.
-    at_a_time = 2 * max(1, int(sum(cpus.values())))
+
+    def begin(item: Any) -> Any:
+        return write.remote(fn, item, read.remote(item.reading))
+
+    return _some_at_a_time(begin, items, label)
+
+
+def run_anywhere(fn: Callable[[Item], Result], items: Sequence[Item], label: str) -> list[Result]:
+    """Runs a plain function over items on all nodes of the cluster; as `ray_data_schedule`.
+
+    Whatever it reads and writes, all nodes must see.
+    """
+    import ray
+
+    run = ray.remote(**_ANYWHERE)(_run)
+    return _some_at_a_time(lambda item: run.remote(fn, item), items, label)
+
+
+_ANYWHERE: dict[str, Any] = {"num_cpus": 1, "scheduling_strategy": "SPREAD"}
+
+
+def _some_at_a_time(begin: Callable[[Any], Any], items: Sequence[Any], label: str) -> list[Any]:
+    """The results of tasks, of which only some are begun before others end.
+
+    Blocks of all pieces would be the whole table.
+    """
+    import ray
+
+    at_a_time = 2 * max(1, int(sum(lent_cpus()[1].values())))
     begun: list[Any] = []
     running: list[Any] = []
     for item in items:
         if len(running) >= at_a_time:
             _, running = ray.wait(running)
-        each: Any = item
-        task = run.remote(fn, item) if reads_only else None
-        begun.append(task or write.remote(fn, item, read.remote(each.reading)))
+        begun.append(begin(item))
         running.append(begun[-1])
     with _named_failures(f"while {label}"):
         done = ray.get(begun)

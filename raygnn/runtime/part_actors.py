@@ -17,9 +17,9 @@ from ray.exceptions import GetTimeoutError, RayActorError, RayTaskError
 from raygnn.config import Config
 from raygnn.console import say
 from raygnn.data.filesystem import exists, is_remote, redact
-from raygnn.data.partition.fetch import absolute_folder
 from raygnn.data.partition.part import Outline, Part
 from raygnn.data.partition.record import Folder, PartitionRecord, part_bytes
+from raygnn.data.partition.transfer import absolute_folder
 from raygnn.errors import DataError, RaygnnError, TrainingError
 from raygnn.inference.job import InferenceJob
 from raygnn.job import TrainJob

@@ -1,17 +1,22 @@
-"""Partitioning where it fits: small tables in this process, others in Ray's tasks on this node."""
+"""Partitioning where it fits: small tables in this process, others in Ray's tasks."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
 
 from raygnn.console import say
+from raygnn.data.filesystem import absolute, is_remote
 from raygnn.data.ingest.plan_bundle import IngestOptions
-from raygnn.data.ingest.schedule import Item, Result, in_process
+from raygnn.data.ingest.schedule import Schedule, in_process
 from raygnn.data.partition.build import Partitioning, partition
 from raygnn.data.partition.record import PartitionRecord
 from raygnn.runtime.connection import connect
 from raygnn.runtime.data_source import MIN_SCHEDULED_BYTES
-from raygnn.runtime.ingest import lent_cpus, ray_data_schedule
+from raygnn.runtime.ingest import lent_cpus, ray_data_schedule, run_anywhere
+
+_PROBE_S = 60.0  # for a node to say whether it sees a folder; the first task starts a process
 
 
 def partition_tables(
@@ -23,15 +28,65 @@ def partition_tables(
         DataError: the tables break a rule, or `out` cannot be written into.
         ResourceError: Ray is needed and cannot be started.
     """
+
+    def schedule(folder: Path) -> Schedule:
+        tables = [uri for uri in (source, *options.allow_outside) if not is_remote(uri)]
+        return _schedule([str(folder), *map(absolute, tables)])
+
     least = MIN_SCHEDULED_BYTES
-    return partition(
-        source, out, partitioning, options, _schedule_here, say, min_scheduled_bytes=least
-    )
+    return partition(source, out, partitioning, options, schedule, say, min_scheduled_bytes=least)
 
 
-def _schedule_here(fn: Callable[[Item], Result], items: Sequence[Item], label: str) -> list[Result]:
-    """Ray's tasks on this node; threads of this process where it lends Ray no CPU."""
+def _schedule(folders: Sequence[str]) -> Schedule:
+    """Ray's tasks on all nodes if these see the folders, else on this node.
+
+    In threads of this process where that lends Ray no CPU.
+
+    Args:
+        folders: absolute; the first is that which tasks write into.
+    """
     connect()
     here, cpus = lent_cpus()
-    schedule = ray_data_schedule if cpus.get(here, 0) >= 1 else in_process
-    return schedule(fn, items, label)
+    lending = [node for node, number in cpus.items() if number >= 1]
+    if set(lending) - {here}:
+        blind = _blind_nodes(lending, folders)
+        if not blind:
+            say(f"partition: on {len(lending)} nodes")
+            return run_anywhere
+        say(
+            f"partition: on this node, as {len(blind)} of {len(lending)} nodes do not see "
+            f"{' or '.join(folders)}. To compute on all, use a file system that all share"
+        )
+    return ray_data_schedule if here in lending else in_process
+
+
+def _blind_nodes(nodes: Sequence[str], folders: Sequence[str]) -> list[str]:
+    """Ids of the nodes that do not see all of these folders of this node."""
+    import ray
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    Path(folders[0]).mkdir(parents=True, exist_ok=True)
+    # A folder of this name may be there on any node, a file of this name is not.
+    with tempfile.NamedTemporaryFile(dir=folders[0], prefix=".seen-") as probe:
+        paths = [probe.name, *folders]
+        asked = {
+            ray.remote(_see)
+            .options(
+                num_cpus=0, scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False)
+            )
+            .remote(paths): node
+            for node in nodes
+        }
+        answered, silent = ray.wait(list(asked), num_returns=len(asked), timeout=_PROBE_S)
+        blind = [asked[reply] for reply in silent]
+        for reply in answered:
+            try:
+                if not ray.get(reply):
+                    blind.append(asked[reply])
+            except ray.exceptions.RayError:  # its node has gone
+                blind.append(asked[reply])
+    return blind
+
+
+def _see(paths: Sequence[str]) -> bool:
+    return all(Path(path).exists() for path in paths)

@@ -14,9 +14,9 @@ import numpy as np
 from raygnn.data.bundle import Bundle, SparseColumn
 from raygnn.data.edge_types import EdgeType
 from raygnn.data.links.message_graph import Messages
-from raygnn.data.partition.fetch import absolute_folder
 from raygnn.data.partition.part import Outline, Part, PartMessages
 from raygnn.data.partition.record import Folder, PartitionRecord
+from raygnn.data.partition.transfer import absolute_folder
 from raygnn.sampling import pick as kernels
 from raygnn.sampling.gather import copy_sparse_rows, gather_rows
 from raygnn.sampling.hot_rows import Traffic

@@ -12,8 +12,9 @@ import pytest
 import raygnn.infer
 import raygnn.train
 from raygnn.config import load_config
-from raygnn.data.filesystem import delete, join, write_bytes
+from raygnn.data.filesystem import delete, files_below, join, read_bytes, write_bytes
 from raygnn.data.ingest.plan_bundle import IngestOptions
+from raygnn.data.partition.build import Partitioning, partition
 from raygnn.data.partition.part import Outline
 from raygnn.data.partition.record import RECORD_NAME
 from raygnn.data.partition.whole import open_partitioned
@@ -54,12 +55,76 @@ def fetched(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return files
 
 
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("RAYGNN_CACHE_DIR", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+def _of_bucket(uri: str) -> dict[str, bytes]:
+    return {name: read_bytes(join(uri, name)) for name in files_below(uri)}
+
+
 def _contents(folder: Path) -> dict[str, bytes]:
     return {
         path.relative_to(folder).as_posix(): path.read_bytes()
         for path in sorted(folder.rglob("*"))
         if path.is_file()
     }
+
+
+def test_parts_are_written_into_a_bucket_byte_for_byte(
+    parts: Path, cache: Path, tmp_path: Path
+) -> None:
+    uri, tables = f"memory://{tmp_path.name}/written", parts.parent / "tables"
+    lines: list[str] = []
+    record = partition(tables, uri, Partitioning(3), progress=lines.append)
+    expected = _contents(parts)
+    del expected[".lock"]
+    assert _of_bucket(uri) == expected
+    assert not _contents(cache)  # nothing stays on the disk
+    assert [line for line in lines if "sent in" in line] == [
+        line for line in lines if line.startswith("part ")
+    ]
+    assert lines[-1] == f"partition: wrote 3 parts to {uri}"
+    assert partition(tables, uri, Partitioning(3), progress=lines.append) == record
+    assert lines[-1].endswith("is complete already")
+    with raises("partition-out-taken", uri):
+        partition(tables, uri, Partitioning(2))
+    delete(join(uri, "part-00002"))
+    with raises("partition-missing", "part-00002"):
+        partition(tables, uri, Partitioning(3))
+
+
+def test_an_interrupted_upload_sends_the_parts_that_are_left(
+    parts: Path, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    uri, tables = f"memory://{tmp_path.name}/written", parts.parent / "tables"
+    fs = type(fsspec.filesystem("memory"))
+    put_file, sent = fs.put_file, []
+
+    def failing(self: Any, here: str, there: str, **options: Any) -> Any:
+        if "part-00001/edges" in there and not sent.count("stop"):
+            sent.append("stop")
+            raise KeyboardInterrupt
+        sent.append(there.partition("/written/")[2])
+        return put_file(self, here, there, **options)
+
+    monkeypatch.setattr(fs, "put_file", failing)
+    with pytest.raises(KeyboardInterrupt):
+        partition(tables, uri, Partitioning(3))
+    assert "part-00000/part.json" in _of_bucket(uri)
+    assert RECORD_NAME not in _of_bucket(uri)
+    with raises("partition-missing", uri):
+        open_partitioned(uri, cache)
+    del sent[sent.index("stop") + 1 :]
+    before = len(sent)
+    partition(tables, uri, Partitioning(3))
+    assert {name.partition("/")[0] for name in sent[before:]} == {"part-00001", "part-00002"}
+    expected = _contents(parts)
+    del expected[".lock"]
+    assert _of_bucket(uri) == expected
+    assert not _contents(cache / "partitions")
 
 
 def test_an_outline_fetches_what_it_has_and_no_features_and_edges(

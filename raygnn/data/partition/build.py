@@ -24,8 +24,9 @@ from raygnn.data.bundle_record import (
     NodeRecord,
     column_path,
 )
+from raygnn.data.cache import cache_folder
 from raygnn.data.conditional_write import locked
-from raygnn.data.filesystem import is_remote, redact
+from raygnn.data.filesystem import exists, is_remote, join, redact
 from raygnn.data.id_map import IdIndex
 from raygnn.data.ingest.build_edges import BuiltEdges, edge_infos
 from raygnn.data.ingest.build_nodes import class_names, describe_column, describe_sparse
@@ -63,11 +64,12 @@ from raygnn.data.partition.record import (
     RECORD_NAME,
     EdgeCounts,
     PartitionRecord,
-    check_part,
+    check_parts,
     part_folder,
     save_part,
 )
-from raygnn.data.partition.steps import Done, Steps, building
+from raygnn.data.partition.steps import BUILDING, Done, Steps, building
+from raygnn.data.partition.transfer import absolute_folder, send_parts
 from raygnn.errors import DataError
 
 _WORK = "work"
@@ -93,7 +95,7 @@ def partition(
     out: str | os.PathLike[str],
     partitioning: Partitioning,
     options: IngestOptions | None = None,
-    schedule: Schedule = in_process,
+    schedule: Callable[[Path], Schedule] = lambda _: in_process,
     progress: Callable[[str], None] = lambda _: None,
     *,
     min_scheduled_bytes: int = 0,
@@ -105,39 +107,47 @@ def partition(
 
     Args:
         manifest_uri: the graph's folder or its graph.yaml; a local path or any fsspec URI.
-        out: a folder on a disk that all tasks see.
-        schedule: runs the tasks.
+        out: a local path or any fsspec URI. Parts for a bucket are made in the cache folder, and
+            sent when all are whole.
+        schedule: runs the tasks, given the folder in which they write.
         progress: receives a line for each step, and what was dropped.
         min_scheduled_bytes: tables of fewer bytes than that are read in this process.
     Raises:
         DataError: the manifest or the tables break a rule, or `out` cannot be written into.
     """
     options = options or IngestOptions()
-    _check(partitioning, out)
-    folder = Path(os.fspath(out)).expanduser().absolute()
+    _check(partitioning)
+    place = absolute_folder(out)
     manifest = Manifest.load(manifest_uri, options.allow_outside)
     roots = (manifest_folder(manifest_uri), *options.allow_outside)
     files = list_tables(manifest, roots)
-    if num_bytes(files) < min_scheduled_bytes:
-        schedule = in_process
     tables = fingerprint(manifest, options.of_the_content(), files, BUNDLE_VERSION)
     name = _fingerprint(tables, partitioning)
+    folder = cache_folder(None, "partitions") / name if is_remote(place) else Path(place)
+    run = in_process if num_bytes(files) < min_scheduled_bytes else schedule(folder)
     with locked(str(folder / ".lock"), progress):
+        if exists(join(place, RECORD_NAME)):
+            return _finished(place, name, progress)
         if (folder / RECORD_NAME).exists():
-            return _finished(folder, name, progress)
-        work = folder / _WORK / name
-        steps = Steps(work / "steps", schedule, progress)
-        context = BuildContext(work, options.on_error == "drop", schedule, progress)
-        plan = plan_graph(manifest, files, options, schedule, progress)
-        record = _Build(plan, partitioning, steps, context, name).run(folder)
-        check_unchanged(files, list_tables(manifest, roots))
-        record.save(folder)
-        shutil.rmtree(folder / _WORK)
-    progress(f"partition: wrote {partitioning.num_parts} parts to {folder}")
+            record = PartitionRecord.load(folder)  # of parts that are to be sent yet
+        else:
+            work = folder / _WORK / name
+            steps = Steps(work / "steps", run, progress)
+            context = BuildContext(work, options.on_error == "drop", run, progress)
+            plan = plan_graph(manifest, files, options, run, progress)
+            record = _Build(plan, partitioning, steps, context, name).run(folder)
+            check_unchanged(files, list_tables(manifest, roots))
+            record.save(folder)
+            for left in (folder / _WORK, *folder.glob(f"{BUILDING}*")):
+                shutil.rmtree(left)
+        if is_remote(place):
+            send_parts(folder, place, record, progress)
+            shutil.rmtree(folder)
+    progress(f"partition: wrote {partitioning.num_parts} parts to {redact(place)}")
     return record
 
 
-def _check(partitioning: Partitioning, out: str | os.PathLike[str]) -> None:
+def _check(partitioning: Partitioning) -> None:
     if partitioning.num_parts < 1:
         raise DataError(
             f"parts={partitioning.num_parts} is invalid: a graph has at least one part. Set 1 or "
@@ -146,12 +156,6 @@ def _check(partitioning: Partitioning, out: str | os.PathLike[str]) -> None:
         )
     if partitioning.method == "metis":
         check_metis()
-    if is_remote(out):
-        raise DataError(
-            f"out={redact(os.fspath(out))!r} is invalid: tasks map the files that they write, "
-            "which needs a disk. Set a local or shared folder, and copy it when it is complete.",
-            id="partition-out-remote",
-        )
 
 
 def _fingerprint(tables: str, partitioning: Partitioning) -> str:
@@ -159,17 +163,15 @@ def _fingerprint(tables: str, partitioning: Partitioning) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
-def _finished(folder: Path, name: str, progress: Callable[[str], None]) -> PartitionRecord:
-    record = PartitionRecord.load(folder)
-    if record.fingerprint != name:
+def _finished(place: str, name: str, progress: Callable[[str], None]) -> PartitionRecord:
+    if PartitionRecord.load(place).fingerprint != name:
         raise DataError(
-            f"out={str(folder)!r} is invalid: it holds another partitioned graph. Set another "
+            f"out={redact(place)!r} is invalid: it holds another partitioned graph. Set another "
             "folder, or remove this one.",
             id="partition-out-taken",
         )
-    for part in range(record.num_parts):
-        check_part(part_folder(folder, part), name, part)
-    progress(f"partition: {folder} is complete already")
+    record = check_parts(place)
+    progress(f"partition: {redact(place)} is complete already")
     return record
 
 
@@ -540,6 +542,7 @@ class _Build:
         edges: Sequence[_Sorted],
     ) -> None:
         """Links the files of a part into its folder, which appears when it is complete."""
+        shutil.rmtree(part_folder(folder, part), ignore_errors=True)  # of an earlier attempt
         with building(part_folder(folder, part)) as target:
             for name, done in gathered.items():
                 _link(done[part].folder, target / "nodes" / name)

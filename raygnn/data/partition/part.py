@@ -23,8 +23,8 @@ from raygnn.data.ingest.edge_plan import edge_folder
 from raygnn.data.links.folder import message_codes
 from raygnn.data.links.message_graph import MessageGraph, Messages
 from raygnn.data.links.split import LinkSplit
-from raygnn.data.partition.fetch import absolute_folder, part_on_disk, parts_on_disk
 from raygnn.data.partition.record import Folder, PartitionRecord, check_parts, part_name
+from raygnn.data.partition.transfer import absolute_folder, part_on_disk, parts_on_disk
 from raygnn.data.partition.whole import is_whole, join_edges, join_nodes
 from raygnn.errors import DataError
 

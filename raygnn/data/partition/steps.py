@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import time
+import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -20,9 +21,11 @@ Item = TypeVar("Item")
 #: A task fills a folder and returns what can be written as JSON.
 TaskFunction = Callable[[Item, Path], dict[str, Any]]
 
+BUILDING = ".building-"  # how folders begin that are not complete
 _RESULT = "result.json"
 _ROUNDS = 20  # of a step: between them its progress is reported
 _REPORT_EVERY_S = 5.0
+_SEEN_AFTER_S = 120.0  # twice the time for which NFS keeps that a name is missing
 
 
 @dataclass(frozen=True)
@@ -53,7 +56,7 @@ class Steps:
 
     Attributes:
         work: outlives an interruption.
-        schedule: runs the tasks, in this process or on a cluster that sees the work folder.
+        schedule: runs the tasks, in this process or on nodes that see the work folder.
         progress: receives lines, with an estimate of the time that a long step still takes.
     """
 
@@ -82,6 +85,8 @@ class Steps:
             whole = len(items) - len(tasks)
             self.progress(f"partition: {what}: {whole:,} of {len(items):,} tasks are whole already")
         self._run(tasks, what)
+        for task in tasks:
+            _wait_for(task.folder / _RESULT)
         return [Done(folder, json.loads((folder / _RESULT).read_bytes())) for folder in folders]
 
     def _run(self, tasks: Sequence[StepTask], what: str) -> None:
@@ -99,6 +104,16 @@ class Steps:
                 reported = now
 
 
+def _wait_for(path: Path) -> None:
+    """Waits until this node sees what another one has written to a network file system.
+
+    Such systems remember for some time that a file was not there.
+    """
+    until = time.monotonic() + _SEEN_AFTER_S
+    while not path.exists() and time.monotonic() < until:
+        time.sleep(0.2)
+
+
 def run_task(task: StepTask) -> None:
     """Runs a task; its folder appears when it is complete and on the disk."""
     with building(task.folder) as folder:
@@ -108,12 +123,21 @@ def run_task(task: StepTask) -> None:
 
 @contextmanager
 def building(folder: Path) -> Iterator[Path]:
-    """Gives a folder to fill, which takes its name when it is complete and on the disk."""
-    beside = folder.with_name(f".building-{folder.name}")
-    for left in (folder, beside):
-        shutil.rmtree(left, ignore_errors=True)
+    """Gives a folder to fill, which takes its name when it is complete and on the disk.
+
+    A task whose node died is run again elsewhere, and a node that only seemed dead may still be at
+    it: each fills a folder of its own, of which the first stays.
+    """
+    beside = folder.with_name(f"{BUILDING}{folder.name}-{uuid.uuid4().hex[:8]}")
     beside.mkdir(parents=True)
-    yield beside
-    sync_folder(beside)
-    beside.rename(folder)
+    try:
+        yield beside
+        sync_folder(beside)
+        try:
+            beside.rename(folder)
+        except OSError:
+            if not folder.exists():
+                raise
+    finally:
+        shutil.rmtree(beside, ignore_errors=True)
     sync_entry(folder.parent)

@@ -27,8 +27,8 @@ from raygnn.data.filesystem import redact
 from raygnn.data.id_map import BYTES, IDS, OFFSETS, IdKind, build_index
 from raygnn.data.ingest.build_bundle import bundle_folder
 from raygnn.data.ingest.edge_plan import edge_folder
-from raygnn.data.partition.fetch import absolute_folder, parts_on_disk
 from raygnn.data.partition.record import Folder, PartitionRecord, check_parts
+from raygnn.data.partition.transfer import absolute_folder, parts_on_disk
 from raygnn.errors import DataError
 
 

@@ -1,20 +1,38 @@
-"""Parts of a graph that lie in a bucket, on the disk of this machine."""
+"""Parts of a graph between a bucket and the disk of this machine."""
 
 from __future__ import annotations
 
 import os
 import shutil
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 from raygnn.data.bundle_record import find_damage
 from raygnn.data.cache import build_once
-from raygnn.data.filesystem import absolute, is_remote, join, open_fs, retried
-from raygnn.data.partition.record import Folder, PartitionRecord, check_part, part_name
+from raygnn.data.filesystem import (
+    absolute,
+    delete,
+    exists,
+    is_remote,
+    join,
+    open_fs,
+    retried,
+    write_bytes,
+)
+from raygnn.data.partition.record import (
+    PART_NAME,
+    RECORD_NAME,
+    Folder,
+    PartitionRecord,
+    check_part,
+    part_folder,
+    part_name,
+)
+from raygnn.errors import DataError
 
 Progress = Callable[[str], None]
 
@@ -83,33 +101,72 @@ def parts_on_disk(
         shutil.rmtree(scratch, ignore_errors=True)
 
 
+def send_parts(folder: Path, uri: str, record: PartitionRecord, progress: Progress) -> None:
+    """Copies a partitioned graph into a bucket: its record last, and of each part part.json last.
+
+    A part that is there already is not sent again.
+
+    Raises:
+        DataError: a part is not whole here.
+    """
+    for part in range(record.num_parts):
+        there = join(uri, part_name(part))
+        sizes = check_part(part_folder(folder, part), record.fingerprint, part)
+        if exists(join(there, PART_NAME)):
+            try:
+                check_part(there, record.fingerprint, part)
+            except DataError:  # it is sent anew
+                delete(there)
+            else:
+                continue
+        source = part_folder(folder, part)
+        copy = partial(_send, source, there)
+        _copy_all(copy, sizes, f"part {part}", "sent", progress)
+        write_bytes(join(there, PART_NAME), (source / PART_NAME).read_bytes())
+    write_bytes(join(uri, RECORD_NAME), (folder / RECORD_NAME).read_bytes())
+
+
 def _fetch(uri: str, sizes: Mapping[str, int], target: Path, what: str, progress: Progress) -> None:
     """Copies files of a folder in a bucket."""
-    total, done = sum(sizes.values()), 0
-    started = reported = time.monotonic()
-    lock = threading.Lock()
+    for folder in {(target / name).parent for name in sizes}:
+        folder.mkdir(parents=True, exist_ok=True)
+    _copy_all(partial(_get, uri, target), sizes, what, "fetched", progress)
 
-    def fetch(name: str) -> None:
-        nonlocal done, reported
-        path = target / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        _copy(join(uri, name), path)
-        with lock:
-            done, now = done + sizes[name], time.monotonic()
-            if now - reported >= _REPORT_EVERY_S and done < total:
-                left_s = (now - started) / done * (total - done) if done else 0.0
+
+def _copy_all(
+    copy: Callable[[str], None],
+    sizes: Mapping[str, int],
+    what: str,
+    done: str,
+    progress: Progress,
+) -> None:
+    """Copies files in threads, the largest first, and says how far it is."""
+    total, num_bytes = sum(sizes.values()), 0
+    started = reported = time.monotonic()
+    with ThreadPoolExecutor(_FILES_AT_ONCE, thread_name_prefix="copy") as threads:
+        names = sorted(sizes, key=lambda name: -sizes[name])
+        copied = {threads.submit(copy, name): name for name in names}
+        for future in as_completed(copied):
+            future.result()
+            num_bytes, now = num_bytes + sizes[copied[future]], time.monotonic()
+            if now - reported >= _REPORT_EVERY_S and num_bytes:
+                left_s = (now - started) / num_bytes * (total - num_bytes)
                 progress(
-                    f"{what}: {done / 1e6:,.0f} of {total / 1e6:,.0f} MB fetched, "
+                    f"{what}: {num_bytes / 1e6:,.0f} of {total / 1e6:,.0f} MB {done}, "
                     f"about {left_s:,.0f} s left"
                 )
                 reported = now
-
-    with ThreadPoolExecutor(_FILES_AT_ONCE, thread_name_prefix="fetch") as threads:
-        list(threads.map(fetch, sizes))
-    progress(f"{what}: {total / 1e6:,.0f} MB fetched in {time.monotonic() - started:,.0f} s")
+    seconds = time.monotonic() - started
+    progress(f"{what}: {total / 1e6:,.0f} MB {done} in {seconds:,.0f} s")
 
 
 @retried
-def _copy(uri: str, path: Path) -> None:
-    fs, there = open_fs(uri)
-    fs.get_file(there, str(path))
+def _get(uri: str, target: Path, name: str) -> None:
+    fs, there = open_fs(join(uri, name))
+    fs.get_file(there, str(target / name))
+
+
+@retried
+def _send(source: Path, uri: str, name: str) -> None:
+    fs, there = open_fs(join(uri, name))
+    fs.put_file(str(source / name), there)
