@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
+from raygnn.console import compact
 from raygnn.data.bundle_record import find_damage
 from raygnn.data.cache import build_once
 from raygnn.data.filesystem import (
@@ -152,12 +153,12 @@ def _copy_all(
             if now - reported >= _REPORT_EVERY_S and num_bytes:
                 left_s = (now - started) / num_bytes * (total - num_bytes)
                 progress(
-                    f"{what}: {num_bytes / 1e6:,.0f} of {total / 1e6:,.0f} MB {done}, "
+                    f"{what}: {compact(num_bytes)}B of {compact(total)}B {done}, "
                     f"about {left_s:,.0f} s left"
                 )
                 reported = now
     seconds = time.monotonic() - started
-    progress(f"{what}: {total / 1e6:,.0f} MB {done} in {seconds:,.0f} s")
+    progress(f"{what}: {compact(total)}B {done} in {seconds:,.0f} s")
 
 
 @retried
