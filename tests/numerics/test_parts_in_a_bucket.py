@@ -222,6 +222,8 @@ def test_what_a_node_needs_is_that_of_the_folder(parts: Path, bucket: str, tmp_p
         ("no file", "partition-damaged"),
         ("no JSON", "partition-damaged"),
         ("foreign", "partition-part-foreign"),
+        ("no sizes", "partition-damaged"),
+        ("a file elsewhere", "partition-damaged"),
     ],
 )
 def test_what_is_wrong_in_the_bucket_is_refused_by_name(
@@ -239,7 +241,12 @@ def test_what_is_wrong_in_the_bucket_is_refused_by_name(
     elif damage == "no JSON":
         write_bytes(join(part, "part.json"), noted.read_bytes()[:20])
     else:
-        content = json.loads(noted.read_text()) | {"partition": "another"}
+        change: dict[str, Any] = {
+            "foreign": {"partition": "another"},
+            "no sizes": {"file_sizes": ["ids.npy"]},
+            "a file elsewhere": {"file_sizes": {"nodes/../../../taken.npy": 3}},
+        }[damage]
+        content = json.loads(noted.read_text()) | change
         write_bytes(join(part, "part.json"), json.dumps(content).encode())
     where = bucket if damage == "no record" else part
     with raises(error, where):

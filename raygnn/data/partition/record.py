@@ -175,7 +175,7 @@ def check_part(folder: Folder, fingerprint: str, part: int) -> dict[str, int]:
             "part back that was written with partition.json, or partition again.",
             id="partition-part-foreign",
         )
-    sizes: dict[str, int] = content["file_sizes"]
+    sizes = _file_sizes(content, folder, part)
     found = files_below(folder) if is_remote(folder) else None
     if damage := find_damage(Path(folder), sizes, found):
         raise DataError(
@@ -194,8 +194,26 @@ def part_bytes(folder: Folder, part: int) -> int:
     Raises:
         DataError: the part is missing or damaged.
     """
-    content = _read(join(os.fspath(folder), part_name(part)), PART_NAME, f"part {part}")
-    return sum(content["file_sizes"].values())
+    place = join(os.fspath(folder), part_name(part))
+    return sum(_file_sizes(_read(place, PART_NAME, f"part {part}"), place, part).values())
+
+
+def _file_sizes(content: Mapping[str, Any], folder: Folder, part: int) -> dict[str, int]:
+    """Bytes of the files of a part, each by a path that leads into it."""
+    sizes = content.get("file_sizes")
+    wrong = ["file_sizes"] if not isinstance(sizes, dict) else []
+    wrong += [
+        name
+        for name, size in (sizes if isinstance(sizes, dict) else {}).items()
+        if not isinstance(size, int) or name.startswith("/") or ".." in name.split("/")
+    ]
+    if wrong:
+        raise DataError(
+            f"part {part} in {_shown(folder)} is damaged: {PART_NAME} says nothing usable of "
+            f"{wrong[0]!r}. Remove the folder of the partitioned graph and partition again.",
+            id="partition-damaged",
+        )
+    return dict(sizes or {})
 
 
 def _counts(content: Mapping[str, Any]) -> EdgeCounts:
