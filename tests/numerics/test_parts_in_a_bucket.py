@@ -253,6 +253,24 @@ def test_what_is_wrong_in_the_bucket_is_refused_by_name(
         raygnn.train.fit(parts_config(tmp_path, parts, data={"mode": "partitioned", "uri": bucket}))
 
 
+@pytest.mark.parametrize("place", ["fingerprint", "node type", "column"])
+def test_names_that_lead_elsewhere_are_refused(
+    parts: Path, bucket: str, tmp_path: Path, place: str
+) -> None:
+    content = json.loads((parts / RECORD_NAME).read_text())
+    whole = content["whole"]
+    if place == "fingerprint":
+        whole["fingerprint"] = "../../taken"
+    elif place == "node type":
+        whole["nodes"] = {"../node": whole["nodes"]["node"]}
+    else:
+        whole["nodes"]["node"]["columns"][0]["name"] = "../../x"
+    write_bytes(join(bucket, RECORD_NAME), json.dumps(content).encode())
+    with raises("partition-damaged", bucket, "is no name"):
+        Outline.build(bucket, tmp_path / "cache")
+    assert not (tmp_path / "cache").exists()
+
+
 def test_tables_in_a_bucket_are_not_parts_and_parts_no_tables(
     parts: Path, bucket: str, tmp_path: Path
 ) -> None:

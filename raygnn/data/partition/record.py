@@ -114,7 +114,7 @@ class PartitionRecord:
         content = _read(folder, RECORD_NAME, "partitioned graph")
         _check_format(content, folder, _FORMAT)
         try:
-            return cls(
+            record = cls(
                 content["method"],
                 content["num_parts"],
                 {name: tuple(counts) for name, counts in content["nodes"].items()},
@@ -122,12 +122,32 @@ class PartitionRecord:
                 tuple(_counts(given) for given in content["label_edges"]),
                 BundleRecord.of_content(content["whole"]),
             )
+            _check_names(record.whole)
+            return record
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise DataError(
                 f"partitioned graph {_shown(folder)} is damaged: {RECORD_NAME} is not a record "
                 f"of one: {type(error).__name__}: {error}. Remove the folder and partition again.",
                 id="partition-damaged",
             ) from error
+
+
+def _check_names(graph: BundleRecord) -> None:
+    """Checks that names of types and columns, and the fingerprint, can be those of files.
+
+    Raises:
+        ValueError: one has a slash, which would lead out of a folder.
+    """
+    names = [graph.fingerprint, *graph.nodes]
+    columns = [found.columns for found in graph.nodes.values()]
+    for edges in (*graph.edges, *graph.label_edges):
+        names += edges.type
+        columns.append(edges.columns)
+    names += [column.name for of_type in columns for column in of_type]
+    names += [labels.sign for labels in graph.label_edges]
+    for name in names:
+        if not isinstance(name, str) or "/" in name or name in ("", ".", ".."):
+            raise ValueError(f"{name!r} is no name")
 
 
 def save_part(folder: Path, fingerprint: str, part: int) -> None:
