@@ -138,13 +138,12 @@ def _check_names(graph: BundleRecord) -> None:
     Raises:
         ValueError: one has a slash, which would lead out of a folder.
     """
-    names = [graph.fingerprint, *graph.nodes]
-    columns = [found.columns for found in graph.nodes.values()]
-    for edges in (*graph.edges, *graph.label_edges):
-        names += edges.type
-        columns.append(edges.columns)
-    names += [column.name for of_type in columns for column in of_type]
-    names += [labels.sign for labels in graph.label_edges]
+    names = [graph.fingerprint, *graph.nodes, *(labels.sign for labels in graph.label_edges)]
+    names += [word for edges in graph.edges for word in edges.type]
+    names += [word for labels in graph.label_edges for word in labels.type]
+    names += [column.name for found in graph.nodes.values() for column in found.columns]
+    names += [column.name for edges in graph.edges for column in edges.columns]
+    names += [column.name for labels in graph.label_edges for column in labels.columns]
     for name in names:
         if not isinstance(name, str) or "/" in name or name in ("", ".", ".."):
             raise ValueError(f"{name!r} is no name")
