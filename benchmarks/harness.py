@@ -9,7 +9,7 @@ import platform
 import statistics
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -41,23 +41,34 @@ class Scale:
 
 SMOKE = Scale("smoke", 20_000, 400_000, 32, 8, 64, 256, (15, 10, 5), 3)
 REFERENCE = Scale("reference", 1 << 21, 40_000_000, 128, 47, 256, 1024, (15, 10, 5), 20)
-SCALES = {scale.name: scale for scale in (SMOKE, REFERENCE)}
+#: The shape of ogbn-products, each of its 61.9 M undirected edges both ways.
+PRODUCTS = Scale("products", 2_449_029, 123_718_280, 100, 47, 256, 1024, (15, 10, 5), 5)
+SCALES = {scale.name: scale for scale in (SMOKE, REFERENCE, PRODUCTS)}
 
 Case = Callable[[], float | None]
 Clock = Callable[[], float]
 
 
-def parser(description: str | None, *, in_rounds: bool = False) -> argparse.ArgumentParser:
+def parser(
+    description: str | None,
+    *,
+    in_rounds: bool = False,
+    scales: Collection[str] = (SMOKE.name, REFERENCE.name),
+) -> argparse.ArgumentParser:
     """The options of every benchmark.
 
     Args:
         in_rounds: whether it repeats its cases, with options of how often and by what clock.
+        scales: those to choose from.
     """
     options = argparse.ArgumentParser(
         description=description, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     options.add_argument(
-        "--scale", choices=SCALES, default="smoke", help="smoke: under a minute; or reference"
+        "--scale",
+        choices=scales,
+        default="smoke",
+        help="smoke: under a minute; or larger",
     )
     options.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     options.add_argument("--work", default="build/benchmarks", metavar="DIR", help="for graphs")

@@ -7,7 +7,8 @@ A step is batch, forward, backward and Adam of a 3-layer GraphSAGE. "live" sampl
 on the same cached batches: trimmed to the rows that the next layer reads, and over the whole
 sampled subgraph as PyG's examples do. The engine rows run `raygnn.train` in processes of their own,
 with all that it does around a step; beside them PyG's `NeighborLoader` and DDP, where this Python
-finds pyg-lib (benchmarks/README.md says how to build it).
+finds pyg-lib (benchmarks/README.md says how to build it). `--scale products` has the shape of
+ogbn-products, steps only.
 """
 
 from __future__ import annotations
@@ -27,7 +28,18 @@ from typing import Any, Literal
 import numpy as np
 import torch
 import yaml
-from harness import CLOCKS, Case, Row, Scale, chosen_scale, interleaved, medians, parser, publish
+from harness import (
+    CLOCKS,
+    SCALES,
+    Case,
+    Row,
+    Scale,
+    chosen_scale,
+    interleaved,
+    medians,
+    parser,
+    publish,
+)
 from rmat_graph import EDGE, NODE, RmatGraph
 from torch import Tensor, nn
 from torch.nn import functional
@@ -289,7 +301,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         cases, num_edges = step_cases(scale, loader, options.device)
         seconds = interleaved(cases, scale.rounds, CLOCKS[options.clock])
     rows = step_rows(scale, medians(seconds), num_edges, options.threads)
-    if not options.steps_only:
+    if not options.steps_only and scale.name in _ENGINE_RUNS:
         run = partial(engine_rate, scale, graph.tables(work), work, options.device)
         rates = _best_rates(run, _ENGINE_RUNS[scale.name])
         peer_rates = {}
@@ -310,7 +322,7 @@ def _best_rates(run: Callable[..., float], num_runs: int) -> tuple[float, float]
 
 
 def _options(argv: Sequence[str] | None) -> argparse.Namespace:
-    options = parser(__doc__, in_rounds=True)
+    options = parser(__doc__, in_rounds=True, scales=SCALES)
     options.add_argument("--threads", type=int, default=2, help="of torch")
     options.add_argument("--sampler-threads", type=int, help="default: as in training")
     options.add_argument("--steps-only", action="store_true", help="leaves the engine out")
