@@ -19,7 +19,18 @@ from pathlib import Path
 import numpy as np
 import ray
 import torch
-from harness import CLOCKS, Case, Row, Scale, chosen_scale, interleaved, medians, parser, publish
+from harness import (
+    CLOCKS,
+    SCALES,
+    Case,
+    Row,
+    Scale,
+    chosen_scale,
+    interleaved,
+    medians,
+    parser,
+    publish,
+)
 from rmat_graph import NODE, RmatGraph
 from torch.nn import functional
 
@@ -159,7 +170,7 @@ def _rows(ms: Mapping[str, float], counted: Mapping[str, Sequence[float]]) -> li
 
 
 def _options(argv: Sequence[str] | None) -> argparse.Namespace:
-    options = parser(__doc__, in_rounds=True)
+    options = parser(__doc__, in_rounds=True, scales=SCALES)
     options.add_argument("--parts", type=int, default=2, metavar="P", help="default: 2")
     options.add_argument("--here", type=int, default=0, metavar="H", help="default: 0")
     return options.parse_args(argv)

@@ -291,10 +291,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     scale, work = chosen_scale(options), Path(options.work)
     keep_freed_memory()
     torch.set_num_threads(options.threads)
-    graph = RmatGraph(
-        *(scale.num_nodes, scale.num_edges, scale.num_features, scale.num_classes),
-        columns=("weight",),
-    )
+    graph = RmatGraph(scale.num_nodes, scale.num_edges, scale.num_features, scale.num_classes)
     bundle = graph.bundle(work)
     loader = make_loader(scale, bundle, options.device, options.sampler_threads)
     with loader:
