@@ -12,8 +12,8 @@ import stat
 import tarfile
 import uuid
 import zipfile
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 from urllib.parse import unquote
@@ -282,6 +282,28 @@ def read_text(uri: str | os.PathLike[str]) -> str:
             f"uri={redact(os.fspath(uri))!r} is invalid: it is no text in UTF-8: {error}. Write it "
             "again in UTF-8.",
             id="data-file-encoding",
+        ) from error
+
+
+@contextmanager
+def reading_input(uri: str | os.PathLike[str]) -> Iterator[None]:
+    """Says of storage that fails inside that the user's input cannot be read.
+
+    Args:
+        uri: what the message names.
+    Raises:
+        DataError: this user may not read it, or the store does not answer.
+    """
+    try:
+        yield
+    except Exception as error:
+        if not is_storage_error(error):
+            raise
+        cause, location = " ".join(redact(str(error)).split()), redact(os.fspath(uri))
+        raise DataError(
+            f"uri={location!r} is invalid: it cannot be read ({cause}). Check that "
+            "this user may read it, and that the store can be reached.",
+            id="data-unreadable",
         ) from error
 
 

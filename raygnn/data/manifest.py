@@ -21,7 +21,7 @@ from raygnn.config.documents import dump_yaml
 from raygnn.config.section import Section, rule_error
 from raygnn.config.validation import validate_file
 from raygnn.data.edge_types import REVERSE_PREFIX, SEPARATOR, EdgeType, edge_type_name
-from raygnn.data.filesystem import is_below, is_remote, is_storage_error, join, read_text, redact
+from raygnn.data.filesystem import is_below, is_remote, join, read_text, reading_input, redact
 from raygnn.data.transforms.spec import ColumnTransform
 from raygnn.errors import DataError
 
@@ -332,17 +332,8 @@ class Manifest(_Section):
                 "Name the file itself, or allow its folder with data.allow_outside.",
                 id="data-outside",
             )
-        try:
+        with reading_input(location):
             text = read_text(location)
-        except Exception as error:
-            if not is_storage_error(error):
-                raise
-            cause = " ".join(redact(str(error)).split())
-            raise DataError(
-                f"uri={redact(location)!r} is invalid: it cannot be read ({cause}). Check that "
-                "this user may read it, and that the store can be reached.",
-                id="data-unreadable",
-            ) from error
         return cls.parse(text, redact(location))
 
     def dump(self) -> str:

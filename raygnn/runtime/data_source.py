@@ -15,9 +15,9 @@ from raygnn.config import LoadedConfig, build
 from raygnn.console import say
 from raygnn.data.bundle import Bundle
 from raygnn.data.cache import build_once, cache_folder
-from raygnn.data.filesystem import exists, join, redact, write_text
+from raygnn.data.filesystem import exists, join, reading_input, redact, write_text
 from raygnn.data.ingest.build_bundle import IngestOptions, ingest
-from raygnn.data.manifest import MANIFEST_NAME
+from raygnn.data.manifest import manifest_uri
 from raygnn.data.partition.record import RECORD_NAME
 from raygnn.data.transforms.state import Transforms
 from raygnn.errors import ConfigError
@@ -111,7 +111,7 @@ def tables_uri(loaded: LoadedConfig, data: Any) -> str:
         )
     cache_dir = section.cache_dir
     uri = section.uri or ""
-    if uri and not exists(join(uri, MANIFEST_NAME)) and exists(join(uri, RECORD_NAME)):
+    if uri and _holds_parts_alone(uri):
         raise ConfigError(
             f"data.uri={redact(uri)!r} is invalid: these are parts of raygnn.partition, and "
             "data.mode is in_memory. Set data.mode to partitioned, or data.uri to the tables.",
@@ -129,6 +129,12 @@ def tables_uri(loaded: LoadedConfig, data: Any) -> str:
             _single_graph(build(component, "dataset", loaded.allow_modules)), cache_dir
         )
     return uri
+
+
+def _holds_parts_alone(uri: str) -> bool:
+    manifest = manifest_uri(uri)
+    with reading_input(manifest):
+        return not exists(manifest) and exists(join(uri, RECORD_NAME))
 
 
 def open_tables(

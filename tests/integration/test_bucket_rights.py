@@ -12,6 +12,8 @@ import fsspec.config
 import pytest
 
 import raygnn.train
+from raygnn.data.partition.record import PartitionRecord
+from raygnn.errors import DataError
 from tests.small_runs import small_config
 
 
@@ -93,3 +95,10 @@ def test_so_is_a_graph_that_may_not_be_read(forbidden_bucket, tmp_path, capsys):
     error = capsys.readouterr().err
     assert "uri='gs://not-mine/runs/graph.yaml' is invalid: it cannot be read" in error
     assert "not yours" in error
+
+
+def test_so_are_parts_that_may_not_be_read(forbidden_bucket):
+    with pytest.raises(
+        DataError, match=r"partition.json' is invalid: it cannot be read .*not yours"
+    ):
+        PartitionRecord.load(forbidden_bucket)

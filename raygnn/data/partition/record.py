@@ -20,6 +20,7 @@ from raygnn.data.filesystem import (
     is_remote,
     join,
     read_bytes,
+    reading_input,
     redact,
     write_text,
 )
@@ -241,10 +242,12 @@ def _counts(content: Mapping[str, Any]) -> EdgeCounts:
 
 def _read(folder: Folder, name: str, what: str) -> dict[str, Any]:
     uri, shown = os.fspath(folder), _shown(folder)
-    if not exists(join(uri, name)):
-        raise _missing(uri, name, what)
+    with reading_input(join(uri, name)):
+        if not exists(join(uri, name)):
+            raise _missing(uri, name, what)
+        written = read_bytes(join(uri, name))
     try:
-        content: dict[str, Any] = dict(json.loads(read_bytes(join(uri, name))))
+        content: dict[str, Any] = dict(json.loads(written))
     except (ValueError, TypeError) as error:
         raise DataError(
             f"{what} in {shown} is damaged: {name} does not parse: {error}. Remove the "
