@@ -1,4 +1,4 @@
-"""A step of learned rows on two ranks: whole tables on each, or shared out between them.
+"""A step of learned rows on two ranks: whole tables on each, or sharded over them.
 
     python benchmarks/learned_rows.py --scale reference
 
@@ -23,7 +23,7 @@ from raygnn.models.node_inputs import NodeInputs
 from raygnn.models.row_share import RowShare, rows_shared
 from raygnn.parallel import collectives
 from raygnn.parallel.all_reduce import GradientReducer, LocalTotals
-from raygnn.parallel.shared_tables import SharedTables
+from raygnn.parallel.sharded_tables import ShardedTables
 
 _MILLIONS = {"smoke": (0.05,), "reference": (0.2, 1, 2)}
 _CHANNELS, _ROWS_READ = 64, 20_000
@@ -62,7 +62,7 @@ def _step_of(kind: str, num_rows: int) -> Case:
         share = RowShare(collectives.rank(), collectives.world_size())
     with rows_shared(share):
         module = NodeInputs({}, {"user": num_rows}, _CHANNELS, sparse=sparse)
-    tables, optimizer = SharedTables(module), _optimizer(kind, module)
+    tables, optimizer = ShardedTables(module), _optimizer(kind, module)
     reducer = GradientReducer(module, (), torch.device("cpu"), tables=tables)
 
     def step() -> None:

@@ -111,7 +111,7 @@ def _sharding_fits(config: Sections) -> Iterable[Problem]:
         yield Problem(
             ("scaling", "shard"),
             "with model.args.sparse_embeddings only the rows that were read travel between workers",
-            "Set it to embeddings, which shares out these rows, or to none",
+            "Set it to embeddings, which shards these rows, or to none",
             id="shard-sparse-gradients",
         )
     if shard == "full" and optimizer in ("Adafactor", "Rprop"):

@@ -435,7 +435,7 @@ class Engine:
         """Everything that a resumed run needs, beside each rank's random state.
 
         Of what is sharded (`scaling.shard`) rank 0 has it, and the others None; of learned rows
-        that are shared out each rank has its own. A callback that fails is for the caller to
+        that are sharded each rank has its own. A callback that fails is for the caller to
         ask after.
         """
         stopper, module = self.early_stopper, self.optimization.module

@@ -22,6 +22,7 @@ from raygnn.models.segment import break_graphs
 from raygnn.parallel import collectives
 from raygnn.parallel.agreement import broadcast_initial_weights, run_and_sync_errors
 from raygnn.parallel.all_reduce import gradient_values
+from raygnn.parallel.sharded_tables import ShardedTables
 from raygnn.parallel.sharding import (
     check_shardable,
     full,
@@ -30,7 +31,6 @@ from raygnn.parallel.sharding import (
     whole_state,
     whole_tensors,
 )
-from raygnn.parallel.shared_tables import SharedTables
 
 if TYPE_CHECKING:
     from raygnn.parallel.sharded_training import ShardedOptimizer, ShardedWeights
@@ -82,7 +82,7 @@ class Optimization:
         module: the model; with `scaling.shard: full` its weights are whole where they are
             `gathered` only.
         statistics: of batch norms, in the step under way.
-        tables: of learned rows that are shared out, with `scaling.shard: embeddings`.
+        tables: of learned rows that are sharded, with `scaling.shard: embeddings`.
         optimizer: what steps; with `scaling.shard: optimizer` it is around `own_optimizer`.
     """
 
@@ -106,7 +106,7 @@ class Optimization:
                 "weights.",
                 id="model-no-parameters",
             )
-        self.tables = SharedTables(self.module)
+        self.tables = ShardedTables(self.module)
         broadcast_initial_weights(self.module, but=self.tables.names)
         self.statistics = BatchStatistics(self.module)
         shard = config.scaling.shard if collectives.world_size() > 1 else "none"
@@ -114,7 +114,7 @@ class Optimization:
         if shard == "embeddings" and not self.tables:
             raise ConfigError(
                 f"scaling.shard='embeddings' is invalid: model.type={config.model.type!r} has no "
-                "learned rows of nodes. Set it to none, or to optimizer or full, which share out "
+                "learned rows of nodes. Set it to none, or to optimizer or full, which shard "
                 "other weights.",
                 id="shard-no-rows",
             )
@@ -194,7 +194,7 @@ class Optimization:
         Collective: all ranks must enter it.
 
         Args:
-            scratch: folder on a local disk, for rows that are shared out.
+            scratch: folder on a local disk, for rows that are sharded.
         """
         with self.gathered(), self.tables.whole(scratch):
             yield
@@ -202,7 +202,7 @@ class Optimization:
     def whole_weights(self, scratch: Path) -> dict[str, Any]:
         """The model's state; of sharded weights, None on other ranks than 0.
 
-        Learned rows that are shared out lie in files in `scratch`. Collective: all ranks must call.
+        Learned rows that are sharded lie in files in `scratch`. Collective: all ranks must call.
         """
         with self.tables.whole(scratch) as rows:
             own = self.module.state_dict()
@@ -311,7 +311,7 @@ class Optimization:
     def state_dict(self) -> dict[str, Any]:
         """The state of all ranks, whatever `scaling.shard` is; of what is sharded, on rank 0.
 
-        Of learned rows that are shared out, and what the optimizer keeps for them, this rank's.
+        Of learned rows that are sharded, and what the optimizer keeps for them, this rank's.
 
         Buffers are averaged first, as a resumed run has those of rank 0 on every rank. Collective:
         all ranks must call.

@@ -1,4 +1,4 @@
-"""Which rows of a table a rank holds, where they are shared out: blocks, dealt out in turn."""
+"""Which rows of a table a rank holds, where they are sharded: blocks, dealt out in turn."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from raygnn.parallel import collectives
-from raygnn.parallel.shared_tables import SharedTables
+from raygnn.parallel.sharded_tables import ShardedTables
 
 _NUM_FIXED = 8  # weight, divisor, loss sum, samples, edges, and the three flags
 
@@ -88,7 +88,7 @@ class GradientReducer:
 
     Args:
         beside: sums of this rank that travel along; `reduce` leaves those of all ranks in it.
-        tables: those of the module whose rows are shared out; gradients go to the owners of rows.
+        tables: those of the module whose rows are sharded; gradients go to the owners of rows.
     """
 
     def __init__(
@@ -97,9 +97,9 @@ class GradientReducer:
         metric_names: Sequence[str],
         device: torch.device,
         beside: Tensor | None = None,
-        tables: SharedTables | None = None,
+        tables: ShardedTables | None = None,
     ) -> None:
-        self._tables = SharedTables(module) if tables is None else tables
+        self._tables = ShardedTables(module) if tables is None else tables
         shared = list(self._tables.weights.values())
         self._sparse = SparseGradients(module, but=shared)
         of_rows = {id(parameter) for parameter in [*shared, *self._sparse.parameters]}

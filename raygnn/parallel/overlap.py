@@ -17,7 +17,7 @@ from raygnn.parallel.all_reduce import (
     give_gradients,
     take_gradients,
 )
-from raygnn.parallel.shared_tables import SharedTables
+from raygnn.parallel.sharded_tables import ShardedTables
 
 #: As of torch's DistributedDataParallel: large against what a collective costs, small against all.
 _BUCKET_BYTES = 25 << 20
@@ -56,7 +56,7 @@ class OverlappingReducer(GradientReducer):
         metric_names: Sequence[str],
         device: torch.device,
         beside: Tensor | None = None,
-        tables: SharedTables | None = None,
+        tables: ShardedTables | None = None,
     ) -> None:
         super().__init__(module, metric_names, device, beside, tables)
         self._buckets = self._cut_buckets()

@@ -127,7 +127,7 @@ def check_shardable(module: nn.Module, shard: str) -> None:
         problem = f"weights are in {' and '.join(dtypes)}"
         remedy = "none, or the weights to one format"
     elif shard == "full" and scalars:
-        problem = f"the weight {scalars[0]} is a number, which has no rows to share out"
+        problem = f"the weight {scalars[0]} is a number, which has no rows to shard"
         remedy = "optimizer, or give the weight the shape [1]"
     else:
         return

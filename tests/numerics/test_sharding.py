@@ -1,4 +1,4 @@
-"""State that is shared out over ranks trains the same model, and lies whole in checkpoints."""
+"""State that is sharded over ranks trains the same model, and lies whole in checkpoints."""
 
 from __future__ import annotations
 

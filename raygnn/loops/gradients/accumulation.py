@@ -15,7 +15,7 @@ from raygnn.loops.optimization import Optimization
 from raygnn.loops.process import seed_micro_batch
 from raygnn.loops.task import StepOutput, Task
 from raygnn.parallel.all_reduce import GradientReducer, LocalTotals
-from raygnn.parallel.shared_tables import node_ids
+from raygnn.parallel.sharded_tables import node_ids
 from raygnn.sampling.batch import Batch
 
 
@@ -74,7 +74,7 @@ class Accumulation:
     ) -> Iterator[tuple[int, Batch]]:
         """This rank's micro-batches on the device, the generators seeded for each in its turn.
 
-        Where learned rows are shared out, all of them are sampled before the first, and their rows
+        Where learned rows are sharded, all of them are sampled before the first, and their rows
         are fetched at once. Collective there: all ranks must iterate, one without indices too.
         """
         waiting: Iterator[Batch] = (self._next(batches) for _ in indices)

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from raygnn.models.row_share import RowShare
-from raygnn.parallel.shared_tables import SharedTables
+from raygnn.parallel.sharded_tables import ShardedTables
 
 #: Keys from an engine's state down to a tensor.
 Path = tuple[str | int, ...]
@@ -19,7 +19,7 @@ Rows = dict[Path, Tensor]
 LAYOUT = "rows"
 
 
-def take_rows(state: dict[str, Any], tables: SharedTables, optimizer: Optimizer) -> Rows:
+def take_rows(state: dict[str, Any], tables: ShardedTables, optimizer: Optimizer) -> Rows:
     """Takes this rank's rows out of an engine's state, which then says what is missing."""
     rows: Rows = {}
     layout: dict[Path, tuple[str, int, int]] = {}
@@ -32,7 +32,7 @@ def take_rows(state: dict[str, Any], tables: SharedTables, optimizer: Optimizer)
     return rows
 
 
-def keep_held_rows(state: dict[str, Any], tables: SharedTables, optimizer: Optimizer) -> None:
+def keep_held_rows(state: dict[str, Any], tables: ShardedTables, optimizer: Optimizer) -> None:
     """Leaves this rank's rows only in a state that has all of them."""
     for path, name in list(_paths(state, tables, optimizer, tables.num_rows)):
         section = _section(state, path)
@@ -43,7 +43,7 @@ def put_rows(
     state: dict[str, Any],
     read: Callable[[int], Rows],
     world_size: int,
-    tables: SharedTables | None = None,
+    tables: ShardedTables | None = None,
 ) -> None:
     """Puts rows into a state that they were taken from, one rank's file in memory at a time.
 
@@ -93,7 +93,7 @@ def _copy(
 
 
 def _paths(
-    state: dict[str, Any], tables: SharedTables, optimizer: Optimizer, sizes: Mapping[str, int]
+    state: dict[str, Any], tables: ShardedTables, optimizer: Optimizer, sizes: Mapping[str, int]
 ) -> Iterator[tuple[Path, str]]:
     """Where a state has as many rows of a table as `sizes` says, and the table's name."""
     weights = [weight for group in optimizer.param_groups for weight in group["params"]]

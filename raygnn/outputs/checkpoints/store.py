@@ -30,7 +30,7 @@ from raygnn.errors import CheckpointError, DataError
 from raygnn.outputs.checkpoints.names import MANIFEST, CheckpointName
 from raygnn.outputs.checkpoints.row_parts import LAYOUT, Rows, put_rows
 from raygnn.parallel import collectives
-from raygnn.parallel.shared_tables import SharedTables
+from raygnn.parallel.sharded_tables import ShardedTables
 
 STATE = "state.pt"
 CONFIG = "config.yaml"
@@ -90,7 +90,7 @@ class CheckpointStore:
         self._write(join(self.uri, name, MANIFEST), json.dumps(manifest, indent=1))
 
     def load(
-        self, name: str, rank: int, tables: SharedTables | None = None
+        self, name: str, rank: int, tables: ShardedTables | None = None
     ) -> tuple[dict[str, Any], dict[str, Any] | None]:
         """Reads a checkpoint, and checks the sums of what it reads.
 
@@ -241,7 +241,7 @@ def rank_file(rank: int) -> str:
 
 
 def rows_file(rank: int) -> str:
-    """The file of the learned rows that a rank holds, where these are shared out."""
+    """The file of the learned rows that a rank holds, where these are sharded."""
     return f"rows-{rank}.pt"
 
 

@@ -13,7 +13,7 @@ from raygnn.data.filesystem import absolute, join, open_fs, read_bytes, redact
 from raygnn.errors import CheckpointError, ConfigError
 from raygnn.loops.model_spec import MODEL_FILE
 from raygnn.outputs.checkpoints.store import STATE, CheckpointStore
-from raygnn.parallel.shared_tables import SharedTables
+from raygnn.parallel.sharded_tables import ShardedTables
 
 
 def warm_start(module: nn.Module, settings: InitFrom, folder: str = "") -> list[str]:
@@ -28,7 +28,7 @@ def warm_start(module: nn.Module, settings: InitFrom, folder: str = "") -> list[
         ConfigError: no weight of the model is meant, or a pattern fits none.
     """
     own = module.state_dict()
-    weights = _held(_read(absolute(settings.uri, folder)), SharedTables(module))
+    weights = _held(_read(absolute(settings.uri, folder)), ShardedTables(module))
     meant = [name for name in own if _matches(name, settings.include)]
     meant = [name for name in meant if not _matches(name, settings.exclude)]
     if not meant:
@@ -92,8 +92,8 @@ def _read(uri: str) -> dict[str, Tensor]:
     )
 
 
-def _held(weights: dict[str, Tensor], tables: SharedTables) -> dict[str, Tensor]:
-    """Of learned rows that are shared out those of this rank."""
+def _held(weights: dict[str, Tensor], tables: ShardedTables) -> dict[str, Tensor]:
+    """Of learned rows that are sharded those of this rank."""
     held = {
         name: weights[name][tables.share_of(name).ids(num_rows)]
         for name, num_rows in tables.num_rows.items()

@@ -30,7 +30,7 @@ from raygnn.outputs.checkpoints import store as store_module
 from raygnn.outputs.checkpoints.checkpointer import Checkpointer
 from raygnn.outputs.checkpoints.store import CheckpointStore
 from raygnn.outputs.run_start import open_run_folder
-from raygnn.parallel.shared_tables import SharedTables
+from raygnn.parallel.sharded_tables import ShardedTables
 from tests.errors import raises
 
 
@@ -44,7 +44,7 @@ class _Engine:
         self.loaded = SimpleNamespace(saved_yaml=lambda: "")
         module = nn.Linear(width, 1)
         optimizer = SGD(module.parameters())
-        tables = SharedTables(module)
+        tables = ShardedTables(module)
         self.optimization = SimpleNamespace(module=module, optimizer=optimizer, tables=tables)
         self.task = SimpleNamespace(spec=None)
 

@@ -1,4 +1,4 @@
-"""Learned rows that are shared out over ranks: fetched for a step, changed by their owners."""
+"""Learned rows that are sharded over ranks: fetched for a step, changed by their owners."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from raygnn.parallel.shared_rows import SharedRows
 NodeIds = dict[str, Tensor]
 
 
-class SharedTables:
-    """The tables of a module whose rows are shared out; a module may have none.
+class ShardedTables:
+    """The tables of a module whose rows are sharded; a module may have none.
 
     A step reads rows of many owners, of few nodes. So before the first forward pass of a step each
     rank asks for the rows of all of its micro-batches at once, after the last backward pass their
@@ -36,7 +36,7 @@ class SharedTables:
 
     def __init__(self, module: nn.Module) -> None:
         self._tables = {
-            f"{path}.tables.{node_type}.rows.weight".lstrip("."): _SharedTable(node_type, table)
+            f"{path}.tables.{node_type}.rows.weight".lstrip("."): _ShardedTable(node_type, table)
             for path, inputs in module.named_modules()
             if isinstance(inputs, NodeInputs)
             for node_type, table in inputs.tables.items()
@@ -133,7 +133,7 @@ class _Fetched:
     answered: list[int]
 
 
-class _SharedTable:
+class _ShardedTable:
     def __init__(self, node_type: str, table: EmbeddingTable) -> None:
         assert table.share is not None
         self.node_type = node_type

@@ -1,4 +1,4 @@
-"""Learned rows that are shared out over ranks train the same model as whole tables do."""
+"""Learned rows that are sharded over ranks train the same model as whole tables do."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from raygnn.models.node_inputs import EmbeddingTable, NodeInputs
 from raygnn.models.row_share import RowShare, rows_shared
 from raygnn.outputs.model_export import export_checkpoint
 from raygnn.parallel import collectives
-from raygnn.parallel.shared_tables import SharedTables
+from raygnn.parallel.sharded_tables import ShardedTables
 from raygnn.runtime.data_source import open_bundle
 from tests.rank_pool import RankPool
 from tests.small_runs import run_rank, small_bundle, small_config, trained_weights
@@ -270,7 +270,7 @@ def _rows_that_were_not_fetched() -> str:
     share = RowShare(collectives.rank(), 2, 16)
     with rows_shared(share):
         module = NodeInputs({}, {"user": 100}, 4)
-    tables = SharedTables(module)
+    tables = ShardedTables(module)
     tables.fetch([{"user": torch.tensor([3, 40, 3])}] if collectives.rank() else [])
     with pytest.raises(TrainingError, match="shard-rows-unfetched") as caught:
         module({"user": torch.tensor([3, 41, 99])})
@@ -361,7 +361,7 @@ def test_memory_of_a_rank_falls_with_the_number_of_ranks(tmp_path):
             training__global_batch_size=80,
             callbacks=[
                 {
-                    "type": "tests.numerics.test_shared_tables.PeakMemory",
+                    "type": "tests.numerics.test_sharded_tables.PeakMemory",
                     "args": {"folder": str(folder)},
                 }
             ],
