@@ -1,4 +1,4 @@
-"""Speed and memory of the ingest: edges with integer and string ids, and dense features.
+"""Speed and memory of the ingest: edges with integer and string ids, files of edges, dense features.
 
     python benchmarks/ingest.py --scale reference
 
@@ -32,10 +32,12 @@ from harness import SCALES, Row, Scale, parser, publish, timed
 from raygnn.data.ingest.build_bundle import ingest
 
 ID_KINDS = ("range", "shuffled", "spread", "strings")
+#: Files of a table of edges between ids 0, 1, 2...; of the other kinds `_NUM_FILES`.
+FILE_COUNTS = {"10,000 files": 10_000, "one file": 1}
 FEATURE_KINDS = ("binary", "tensor", "list")
 #: Edges a second, and bytes of features a second.
 _AIMS = {
-    **dict.fromkeys(("range", "shuffled", "spread"), 5e6),
+    **dict.fromkeys(("range", "shuffled", "spread", *FILE_COUNTS), 5e6),
     **{"strings": 1e6, "binary": 300e6, "tensor": 150e6},
 }
 _SPARE_BYTES = 2e9  # aim for the peak, beside the bundle's pages
@@ -47,7 +49,7 @@ node_types: {n: {files: nodes/*.parquet, id: id, features: {%s}}}
 edge_types: [%s]
 """
 _EDGES = "{type: [n, to, n], files: edges/*.parquet, source: s, target: t}"
-_NUM_SHARDS = 4
+_NUM_FILES = 4
 _WARM_UP = Scale("warm-up", 1000, 5000, 8, 0, 0, 0, (), 1)
 
 
@@ -105,7 +107,7 @@ def write_edges(folder: Path, kind: str, scale: Scale) -> float:
     # Squared uniform numbers: some nodes have many edges, as in real graphs.
     ends = (rng.random((2, scale.num_edges)) ** 2 * scale.num_nodes).astype(np.int64)
     table = pa.table({"s": ids.take(pa.array(ends[0])), "t": ids.take(pa.array(ends[1]))})
-    _write(folder / "edges", table, 1 << 20)
+    _write(folder / "edges", table, 1 << 20, FILE_COUNTS.get(kind, _NUM_FILES))
     (folder / "graph.yaml").write_text(_MANIFEST % ("", _EDGES))
     return scale.num_edges
 
@@ -180,6 +182,7 @@ def rows_of(kind: str, amount: float, found: Ingested, peer_s: float) -> list[Ro
     )
     aim = f">= {_AIMS[kind] / scale:g} {unit}" if kind in _AIMS else ""
     what = f"features, {kind} column" if is_features else f"edges, {kind} ids"
+    what = f"edges, {kind}" if kind in FILE_COUNTS else what
     rate = amount / found.seconds / scale
     note = f"{found.seconds:.1f} s, {found.cpu_s:.1f} s of processors"
     return [
@@ -195,7 +198,7 @@ def rows_of(kind: str, amount: float, found: Ingested, peer_s: float) -> list[Ro
 
 
 def _ids(kind: str, num_nodes: int, rng: np.random.Generator) -> pa.Array:
-    if kind == "range":
+    if kind == "range" or kind in FILE_COUNTS:
         return pa.array(np.arange(num_nodes))
     if kind == "shuffled":
         return pa.array(rng.permutation(num_nodes))
@@ -205,9 +208,11 @@ def _ids(kind: str, num_nodes: int, rng: np.random.Generator) -> pa.Array:
     return pa.array([f"user-{i}" for i in spread])
 
 
-def _write(folder: Path, table: pa.Table, row_group_size: int) -> None:
+def _write(
+    folder: Path, table: pa.Table, row_group_size: int, num_files: int = _NUM_FILES
+) -> None:
     folder.mkdir(parents=True)
-    size = -(-table.num_rows // _NUM_SHARDS)
+    size = -(-table.num_rows // num_files)
     for i, start in enumerate(range(0, table.num_rows, size)):
         path = folder / f"{i}.parquet"
         shard = table.slice(start, size)
@@ -217,7 +222,7 @@ def _write(folder: Path, table: pa.Table, row_group_size: int) -> None:
 def main(argv: Sequence[str] | None = None) -> None:
     """Runs each case; tables are removed as soon as they are measured."""
     options = parser(__doc__)
-    kinds = (*ID_KINDS, *FEATURE_KINDS)
+    kinds = (*ID_KINDS, *FILE_COUNTS, *FEATURE_KINDS)
     options.add_argument("--only", nargs="+", choices=kinds, default=kinds, metavar="KIND")
     given = options.parse_args(argv)
     Path(given.work).mkdir(parents=True, exist_ok=True)
