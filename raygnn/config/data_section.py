@@ -206,8 +206,9 @@ class Data(Section):
     )
     cache_bytes: NonNegativeWhole = Field(
         default=512 << 20,
-        description="With `mode: partitioned`, memory in which each worker keeps features of the "
-        "nodes with most edges out of them, of parts on other nodes; 0 keeps none.",
+        description="With `mode: partitioned`, bytes of features that each node of the cluster "
+        "keeps in `cache_dir` for its workers: of the nodes with most edges out of them, of parts "
+        "on other nodes; 0 keeps none.",
     )
     cache_dir: NonEmptyText | None = Field(
         default=None,

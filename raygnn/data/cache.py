@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 import errno
+import fcntl
+import json
 import os
 import shutil
 import uuid
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import filelock
 
 from raygnn.data.arrays import sync_entry, sync_folder
-from raygnn.data.filesystem import is_remote, redact
+from raygnn.data.filesystem import is_remote, redact, write_text
 from raygnn.errors import DataError, ResourceError
 
 CACHE_VARIABLE = "RAYGNN_CACHE_DIR"
 _BUILDING = ".building-"
+#: The note in a folder that says what was written.
+_NOTE = "written.json"
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EROFS}  # also where no file is named
 _LOCK_MODE = 0o666  # whoever shares a cache waits for the same locks
 
@@ -84,6 +90,70 @@ def build_once(
                 shutil.rmtree(building, ignore_errors=True)
             sync_entry(folder.parent)
     return folder
+
+
+def build_noted(folder: Path, build: Callable[[Path], None], what: str = "the graph") -> Path:
+    """`build_once` of a folder with a note of its files, which is built again where one differs.
+
+    Caches are cleaned by age, file by file.
+    """
+
+    def noted(target: Path) -> None:
+        build(target)
+        write_text(target / _NOTE, json.dumps(_sizes(target)))
+
+    return build_once(
+        folder, noted, what, is_whole=lambda found: _sizes(found) == _noted_sizes(found)
+    )
+
+
+def _sizes(folder: Path) -> dict[str, int]:
+    """Bytes of every file in a folder."""
+    files = [p for p in sorted(folder.rglob("*")) if p.is_file() and p.name != _NOTE]
+    return {path.relative_to(folder).as_posix(): path.stat().st_size for path in files}
+
+
+def _noted_sizes(folder: Path) -> Any:
+    try:
+        return json.loads((folder / _NOTE).read_bytes())
+    except (FileNotFoundError, ValueError):
+        return None
+
+
+class Claim:
+    """Keeps a folder of the cache from `remove_unclaimed`, of any process.
+
+    Until the claim is collected, or its process ends, in whatever way.
+
+    Args:
+        folder: it need not be there yet.
+    Raises:
+        ResourceError: its place cannot be written.
+    """
+
+    def __init__(self, folder: Path, what: str) -> None:
+        with _cache_errors(folder.parent, what):
+            folder.parent.mkdir(exist_ok=True, parents=True)
+            file = os.open(_claim(folder), os.O_RDONLY | os.O_CREAT, _LOCK_MODE)
+            weakref.finalize(self, os.close, file)
+            fcntl.flock(file, fcntl.LOCK_SH)
+
+
+def remove_unclaimed(folder: Path) -> None:
+    """Removes the folders in a folder of the cache that no `Claim` keeps."""
+    for found in filter(Path.is_dir, list(folder.iterdir())):
+        with suppress(OSError):  # it is claimed, or somebody else's
+            file = os.open(_claim(found), os.O_RDWR | os.O_CREAT, _LOCK_MODE)
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(found)
+            finally:
+                os.close(file)
+
+
+def _claim(folder: Path) -> Path:
+    """The file that is locked by those who use a folder; it stays."""
+    return folder.with_name(f"{folder.name}.claim")
 
 
 def _lock(folder: Path, name: str) -> filelock.BaseFileLock:

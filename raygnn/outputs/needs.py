@@ -33,17 +33,12 @@ class Needs:
         graph: of files that a node maps, once for its workers, and reads as batches need them.
         learned: of each worker, for learned rows: these, their gradients, what the optimizer keeps,
             and the best of them.
-        cached: of each worker, for rows of parts on other nodes, at most.
+        cached: of files for rows of parts on other nodes, at most, that a node maps in like manner.
     """
 
     graph: int
     learned: int
     cached: int
-
-    @property
-    def of_worker(self) -> int:
-        """What each worker holds for itself."""
-        return self.learned + self.cached
 
 
 def needs_of(config: Config, bundle: Bundle, spec: ModelSpec | None) -> Needs:
@@ -93,14 +88,13 @@ def check_needs(needs: Needs, num_workers: int, memory: int | None = None) -> No
         ResourceError: they have not.
     """
     memory = memory_bytes() if memory is None else memory
-    if num_workers * needs.of_worker <= memory:
+    if num_workers * needs.learned <= memory:
         return
     raise ResourceError(
-        f"{num_workers} worker(s) of this node need {compact(num_workers * needs.of_worker)}B of "
+        f"{num_workers} worker(s) of this node need {compact(num_workers * needs.learned)}B of "
         f"memory, and it has {compact(memory)}B: each holds {compact(needs.learned)}B for learned "
-        "rows of nodes without features (rows, gradients, state of the optimizer, best rows) and "
-        f"{compact(needs.cached)}B for rows of parts on other nodes. Give such nodes features, "
-        "lower model.args.hidden_channels or data.cache_bytes, set scaling.shard to "
+        "rows of nodes without features (rows, gradients, state of the optimizer, best rows). "
+        "Give such nodes features, lower model.args.hidden_channels, set scaling.shard to "
         "embeddings or optimizer.type to SGD, or train fewer workers on a node.",
         id="run-memory",
     )
@@ -110,8 +104,8 @@ def say_needs(needs: Needs) -> None:
     """Prints what a node and each worker take."""
     memory = memory_bytes()
     text = f"a node of {compact(memory)}B maps {compact(needs.graph)}B of graph from its disk"
+    if needs.cached:
+        text += f", and up to {compact(needs.cached)}B of rows of other nodes"
     if needs.learned:
         text += f"; each worker holds {compact(needs.learned)}B for learned rows"
-    if needs.cached:
-        text += f"; each worker keeps up to {compact(needs.cached)}B of rows of other nodes"
     say(text, "needs", memory=memory, **asdict(needs))

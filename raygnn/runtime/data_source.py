@@ -14,8 +14,8 @@ from raygnn import __version__
 from raygnn.config import LoadedConfig, build
 from raygnn.console import say
 from raygnn.data.bundle import Bundle
-from raygnn.data.cache import build_once, cache_folder
-from raygnn.data.filesystem import exists, join, reading_input, redact, write_text
+from raygnn.data.cache import build_noted, cache_folder
+from raygnn.data.filesystem import exists, join, reading_input, redact
 from raygnn.data.ingest.build_bundle import IngestOptions, ingest
 from raygnn.data.manifest import manifest_uri
 from raygnn.data.partition.record import RECORD_NAME
@@ -25,9 +25,6 @@ from raygnn.errors import ConfigError
 if TYPE_CHECKING:
     from raygnn.data.tables.graph_tables import GraphTables
 
-
-#: The note in a folder of tables that says what was written.
-_NOTE = "written.json"
 
 # What one process converts in less time than Ray Data takes to start.
 MIN_SCHEDULED_BYTES = 256 << 20
@@ -210,32 +207,14 @@ def _content_key(tables: GraphTables) -> str:
 
 
 def _write_once(cache_dir: str | None, name: str, make: Callable[[], GraphTables]) -> str:
-    """Writes tables under a name that tells their content, unless all of them are there already.
-
-    A note in the folder says what was written: caches are cleaned by age, file by file.
-    """
+    """Writes tables under a name that tells their content, unless all of them are there already."""
     from raygnn.data.tables.graph_tables import write_tables
 
     def build(folder: Path) -> None:
         write_tables(make(), str(folder), num_shards=2)
-        write_text(folder / _NOTE, json.dumps(_sizes(folder)))
 
     # A cache that is whole need not be writable.
-    folder = cache_folder(cache_dir, "tables") / name
-    return str(build_once(folder, build, is_whole=lambda found: _sizes(found) == _noted(found)))
-
-
-def _sizes(folder: Path) -> dict[str, int]:
-    """Bytes of every file of the tables in a folder."""
-    files = [p for p in sorted(folder.rglob("*")) if p.is_file() and p.name != _NOTE]
-    return {path.relative_to(folder).as_posix(): path.stat().st_size for path in files}
-
-
-def _noted(folder: Path) -> Any:
-    try:
-        return json.loads((folder / _NOTE).read_bytes())
-    except (FileNotFoundError, ValueError):
-        return None
+    return str(build_noted(cache_folder(cache_dir, "tables") / name, build))
 
 
 def _single_graph(dataset: Any) -> Any:

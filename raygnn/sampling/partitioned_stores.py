@@ -18,13 +18,8 @@ from raygnn.data.links.message_graph import Messages
 from raygnn.data.partition.part import Outline
 from raygnn.data.standardization import Standardization
 from raygnn.errors import ConfigError
-from raygnn.sampling.hot_rows import (
-    HotRows,
-    array_bytes,
-    most_wanted,
-    row_bytes,
-    rows_at_a_time,
-)
+from raygnn.sampling.hot_row_cache import HotRowCache
+from raygnn.sampling.hot_rows import HotRows, array_bytes
 from raygnn.sampling.parts import PartitionedGraph, Question
 from raygnn.sampling.protocols import EdgesByNode, EdgeValues, LazyRows, PickRequest, Picks
 from raygnn.sampling.scratch import Scratch
@@ -209,8 +204,7 @@ class PartitionedFeatureStore:
 
     Columns that the outline holds are read here, others by the parts. Rows are those of a
     `LocalFeatureStore` on the graph opened whole. Dense features of the most wanted nodes of parts
-    that this process does not map are asked for once, at the first `gather` of a column, and kept:
-    the same share of each column, `cache_bytes` of the graph in all.
+    that this process does not map are read of a `HotRowCache`.
 
     Args:
         standardization, keeps_sparse: as of `LocalFeatureStore`.
@@ -230,9 +224,10 @@ class PartitionedFeatureStore:
         self._affine = find_affines(outline, standardization)
         self._stays_sparse: dict[tuple[str | EdgeType, str], bool] = {}
         self._layouts: dict[tuple[str | EdgeType, str], tuple[tuple[int, ...], np.dtype]] = {}
-        self._hot: dict[tuple[str, str], HotRows] = {}
-        self._wanted: dict[str, np.ndarray] = {}
-        self._cache_lock = threading.Lock()
+        self._cache: HotRowCache | None = None
+        if graph.cache_bytes and len(graph.mapped) < len(graph.services):
+            edges = partial(PartitionedGraphStore, outline, graph)
+            self._cache = HotRowCache(outline, graph, edges, self._fetched)
         types: list[str | EdgeType] = [*outline.node_types, *outline.edge_types]
         first = graph.record.first_ids, graph.record.first_edges
         self._first = {
@@ -253,7 +248,7 @@ class PartitionedFeatureStore:
             return self._held.row_layout(type_, column)
         key = (type_, column)
         if key not in self._layouts:
-            rows = self._no_rows(type_, column)
+            rows = self._graph.no_rows(type_, column)
             is_feature = isinstance(type_, str)
             self._layouts[key] = layout_of(rows, is_feature, self._affine.get(key))
         return self._layouts[key]
@@ -321,53 +316,11 @@ class PartitionedFeatureStore:
             self._stays_sparse[key] = is_sparse_enough(num_values, num_rows, info.width)
         return self._stays_sparse[key]
 
-    def _no_rows(self, type_: str | EdgeType, column: str) -> Any:
-        none = np.empty(0, np.int64)
-        return self._graph.services[0].ask("rows", type_, column, none).result()
-
     def _hot_rows(self, type_: str | EdgeType, column: str) -> HotRows | None:
-        """What is kept of a column, which is asked for at the first call."""
-        if not self._graph.cache_bytes or not isinstance(type_, str):
+        """What this node keeps of a column."""
+        if self._cache is None or not isinstance(type_, str):
             return None
-        if self.columns(type_)[column].sparse:
-            return None
-        with self._cache_lock:
-            if (type_, column) not in self._hot:
-                if not self._wanted:
-                    self._wanted = self._most_wanted()
-                ids, none = self._wanted[type_], self._no_rows(type_, column)
-                rows, size = np.empty((len(ids), *none.shape[1:]), none.dtype), rows_at_a_time(none)
-                for start in range(0, len(ids), size):
-                    for share, found in self._fetched(type_, column, ids[start : start + size]):
-                        rows[start + share.positions] = found
-                self._hot[type_, column] = HotRows(ids, rows)
-            return self._hot[type_, column]
-
-    def _most_wanted(self) -> dict[str, np.ndarray]:
-        """Of each node type, the nodes whose rows are kept."""
-        others = {t: self._nodes_of_others(t) for t in self._outline.node_types}
-        widths = {
-            t: sum(
-                row_bytes(self._no_rows(t, name))
-                for name, info in self.columns(t).items()
-                if self._is_in_parts(t, name) and not info.sparse
-            )
-            for t in others
-        }
-        counts = {t: sum(map(len, ids)) for t, ids in others.items()}
-        total = sum(counts[t] * widths[t] for t in others)
-        share = min(1.0, self._graph.cache_bytes / max(1, total))
-        edges = PartitionedGraphStore(self._outline, self._graph)
-        return {t: most_wanted(edges, t, ids, int(share * counts[t])) for t, ids in others.items()}
-
-    def _nodes_of_others(self, node_type: str) -> list[range]:
-        """The nodes of each part that this process does not map."""
-        first = self._first[node_type]
-        return [
-            range(int(first[part]), int(first[part + 1]))
-            for part in range(len(first) - 1)
-            if not self._graph.is_mapped(part)
-        ]
+        return None if self.columns(type_)[column].sparse else self._cache.rows(type_, column)
 
     def _fetched(
         self, type_: str | EdgeType, column: str, ids: np.ndarray

@@ -53,8 +53,8 @@ class PartitionedGraph:
 
     Attributes:
         services: one for each part, in their order.
-        cache_bytes: of rows of the most wanted nodes that a process keeps, of parts that it does
-            not map.
+        cache_bytes: of rows of the most wanted nodes that a node keeps for its processes, of parts
+            that they do not map.
         traffic: what this process asks of parts that it does not map.
     """
 
@@ -66,6 +66,15 @@ class PartitionedGraph:
     def is_mapped(self, part: int) -> bool:
         """Whether this process maps a part."""
         return isinstance(self.services[part], MappedPart)
+
+    @property
+    def mapped(self) -> list[int]:
+        """The parts that this process maps."""
+        return [part for part in range(len(self.services)) if self.is_mapped(part)]
+
+    def no_rows(self, type_: str | EdgeType, column: str) -> Any:
+        """No rows of a column, as they are stored."""
+        return self.services[0].ask("rows", type_, column, np.empty(0, np.int64)).result()
 
 
 class PartAnswers:

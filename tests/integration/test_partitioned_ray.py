@@ -8,6 +8,7 @@ import re
 import shutil
 import signal
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -17,6 +18,7 @@ import ray
 
 import raygnn.train
 from raygnn.config import load_config
+from raygnn.data.cache import CACHE_VARIABLE
 from raygnn.data.partition.part import Outline
 from raygnn.data.partition.whole import open_partitioned
 from raygnn.loops.callbacks import Callback
@@ -52,14 +54,25 @@ def mapped_parts(parts: Path) -> dict[int, list[str]]:
     return found
 
 
+def mapped_caches(cache: str) -> dict[str, list[int]]:
+    """Which processes of this machine map rows of other nodes, by the file in a cache folder."""
+    found: dict[str, list[int]] = {}
+    for maps in Path("/proc").glob("[0-9]*/maps"):
+        with suppress(OSError):  # the process has ended
+            for path in set(re.findall(rf"{re.escape(cache)}.*-hot/.*/rows/.*", maps.read_text())):
+                found.setdefault(path, []).append(int(maps.parent.name))
+    return found
+
+
 class Look(Callback):
-    """Notes at a step of rank 0 what each process maps, and what is logged.
+    """Notes at a step of rank 0 what each process maps, and what is logged, with who maps `cache`.
 
     Ends the owner of a part if asked.
     """
 
-    def __init__(self, parts: str, note: str, kills: str | None = None) -> None:
-        self._parts, self._note, self._kills = Path(parts), Path(note), kills
+    def __init__(self, parts: str, note: str, cache: str, kills: str | None = None) -> None:
+        self._parts, self._note = Path(parts), Path(note)
+        self._cache, self._kills = cache, kills
 
     def on_train_step_start(self, engine: Engine) -> None:
         if engine.context.rank == 0 and not self._note.exists():
@@ -71,7 +84,8 @@ class Look(Callback):
 
     def on_log(self, engine: Engine, metrics: dict[str, float]) -> None:
         if engine.context.rank == 0:
-            self._note.with_suffix(".log").write_text(json.dumps(metrics))
+            logged = {**metrics, "cached_by": mapped_caches(self._cache)}
+            self._note.with_suffix(".log").write_text(json.dumps(logged))
 
 
 @pytest.fixture(scope="module")
@@ -96,7 +110,8 @@ def _run(
     kills: str | None = None,
 ) -> dict[str, Any]:
     note = folder / "note"
-    args = {"parts": str(parts), "note": str(note), "kills": kills}
+    cache = os.environ[CACHE_VARIABLE]
+    args = {"parts": str(parts), "note": str(note), "cache": cache, "kills": kills}
     config = parts_config(
         folder / "parted",
         parts,
@@ -109,10 +124,15 @@ def _run(
     return noted
 
 
+def _logged(folder: Path) -> dict[str, Any]:
+    logged: dict[str, Any] = json.loads((folder / "note.log").read_text())
+    return logged
+
+
 def _traffic(folder: Path) -> list[float]:
     """Requests, bytes and cached rows of a step, as loggers get them."""
-    logged = json.loads((folder / "note.log").read_text())
-    return [logged[f"perf/{name}"] for name in ("part_requests", "part_bytes", "cached_rows")]
+    names = ("part_requests", "part_bytes", "cached_rows")
+    return [_logged(folder)[f"perf/{name}"] for name in names]
 
 
 def _assert_as_in_memory(
@@ -131,6 +151,7 @@ def test_workers_map_the_parts_of_their_node(ranks: RankPool, parts: Path, tmp_p
     noted = _run(parts, tmp_path, 1, LINKS)
     assert noted[str(noted.pop("worker"))] == ["00000", "00001"]
     assert _traffic(tmp_path) == [0, 0, 0]
+    assert not _logged(tmp_path)["cached_by"]
     assert str(os.getpid()) not in noted
     assert sorted(noted.values()) == [["00000"], ["00000", "00001"], ["00001"]]
     _assert_as_in_memory(parts, tmp_path, 1, ranks, LINKS)
@@ -150,6 +171,9 @@ def test_workers_get_the_bits_of_memory_and_map_no_part_of_another_node(
     assert requests >= 3  # of two hops and degrees
     assert num_bytes > 8 * requests
     assert cached > 0
+    (mappers,) = _logged(tmp_path)["cached_by"].values()
+    assert len(mappers) == num_workers
+    assert worker in mappers
     _assert_as_in_memory(parts, tmp_path, num_workers, ranks)
     wait_until(lambda: not mapped_parts(parts), limit_s=30)  # the actors end with the run
 

@@ -77,7 +77,8 @@ def test_a_run_says_what_it_takes_and_is_refused_where_there_is_less(
 
 
 def test_workers_of_a_node_share_its_memory() -> None:
-    each = Needs(graph=10**12, learned=300, cached=200)  # the graph is mapped, and need not fit
+    # What is mapped need not fit.
+    each = Needs(graph=10**12, learned=500, cached=10**12)
     check_needs(each, 2, memory=1000)
     with raises("run-memory", "3 worker(s)", "1.5kB", "has 1kB"):
         check_needs(each, 3, memory=1000)
