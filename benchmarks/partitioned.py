@@ -6,13 +6,16 @@ The same batches in turns, of the graph opened whole, of its parts mapped by thi
 parts that an actor each serves, as if on other nodes, without a cache of rows and with it. A batch
 is made without threads, so it shows what is waited for; steps train a GraphSAGE on one thread while
 two more make batches, as in a run. `--here H` maps the first H parts where actors serve the others,
-as a worker does that has H parts on its node.
+as a worker does that has H parts on its node. `--raylets N` starts a node of Ray N times on this
+machine, each with an object store and a cache folder of its own: actors are spread over them, and
+this process maps the parts of its own node alone.
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -31,13 +34,15 @@ from harness import (
     parser,
     publish,
 )
+from ray.cluster_utils import Cluster
 from rmat_graph import NODE, RmatGraph
 from torch.nn import functional
 
 from raygnn.config import load_config
+from raygnn.data.cache import CACHE_VARIABLE
 from raygnn.data.partition.build import Partitioning, partition
 from raygnn.data.partition.part import Outline
-from raygnn.data.partition.record import RECORD_NAME
+from raygnn.data.partition.record import RECORD_NAME, part_folder
 from raygnn.data.partition.whole import open_partitioned
 from raygnn.loops.process import keep_freed_memory
 from raygnn.models.sage import GraphSAGE
@@ -51,10 +56,11 @@ from raygnn.sampling import (
 )
 from raygnn.sampling.hot_rows import Traffic
 from raygnn.sampling.partitioned_stores import PartitionedFeatureStore, PartitionedGraphStore
-from raygnn.sampling.parts import PartitionedGraph, map_parts
+from raygnn.sampling.parts import MappedPart, PartitionedGraph, map_parts
 from raygnn.sampling.protocols import FeatureStore, GraphStore
 
 _BATCHES = 8  # a round
+_STORE_BYTES = 1 << 30  # Ray's objects, of each node
 Stores = tuple[GraphStore, FeatureStore]
 
 
@@ -117,20 +123,23 @@ def main(argv: Sequence[str] | None = None) -> None:
     whole = open_partitioned(folder, work / "cache", print)
     given = {"data": {"mode": "partitioned", "uri": str(folder)}, "scaling": {"num_workers": 1}}
     config = load_config(given).config
-    mapped = map_parts(folder, outline)
 
     def parted(parts: PartitionedGraph) -> Stores:
         return PartitionedGraphStore(outline, parts), PartitionedFeatureStore(outline, parts)
 
-    ray.init(address="local", log_to_driver=False, include_dashboard=False)
-    with part_actors(outline, config) as served:
-        of: dict[str, Stores] = {
-            "in memory": (LocalGraphStore(whole), LocalFeatureStore(whole)),
-            "parts mapped here": parted(mapped),
-        }
+    with _nodes(options.raylets, work), part_actors(outline, config) as served:
+        of: dict[str, Stores] = {"in memory": (LocalGraphStore(whole), LocalFeatureStore(whole))}
+        if options.raylets == 1:
+            of["parts mapped here"] = parted(map_parts(folder, outline))
+            here = list(range(options.here))
+        else:
+            here = _parts_of_this_node(served)
+        services = tuple(
+            MappedPart(folder, part, outline.path) if part in here else service
+            for part, service in enumerate(served.services)
+        )
         traffic: dict[str, Traffic] = {}
         for name, cache_bytes in (("without", 0), ("with", config.data.cache_bytes)):
-            services = (*mapped.services[: options.here], *served.services[options.here :])
             graph_of = replace(
                 served, services=services, cache_bytes=cache_bytes, traffic=Traffic()
             )
@@ -149,8 +158,47 @@ def main(argv: Sequence[str] | None = None) -> None:
                 (b - a) / _BATCHES for a, b in zip(before, counts.counts(), strict=True)
             ]
         seconds = interleaved(cases, scale.rounds, CLOCKS["wall"])
+        if options.raylets > 1:
+            _check_mapped(folder, here, options.parts)
     took = {name: 1e3 * value / _BATCHES for name, value in medians(seconds).items()}
     publish("partitioned", options, _rows(took, counted), seconds=seconds)
+
+
+@contextmanager
+def _nodes(num_raylets: int, work: Path) -> Iterator[None]:
+    """Ray on this machine, as one node or as several that share no cache folder."""
+    if num_raylets == 1:
+        ray.init(address="local", log_to_driver=False, include_dashboard=False)
+        yield
+        return
+    cluster = Cluster()
+    try:
+        for number in range(num_raylets):
+            cluster.add_node(
+                num_cpus=1,
+                include_dashboard=False,
+                object_store_memory=_STORE_BYTES,
+                env_vars={CACHE_VARIABLE: str(work / f"cache-{number}")},
+            )
+        ray.init(address=cluster.address, log_to_driver=False)
+        yield
+    finally:
+        ray.shutdown()
+        cluster.shutdown()
+
+
+def _parts_of_this_node(served: PartitionedGraph) -> list[int]:
+    node = ray.get_runtime_context().get_node_id()
+    nodes = [getattr(service, "node_id", None) for service in served.services]
+    return [part for part, its in enumerate(nodes) if its == node]
+
+
+def _check_mapped(folder: Path, here: Sequence[int], num_parts: int) -> None:
+    """Checks that this process maps the parts of its node, and no other."""
+    maps = Path("/proc/self/maps").read_text()
+    mapped = [part for part in range(num_parts) if f"{part_folder(folder, part)}/" in maps]
+    print(f"parts that this process maps: {mapped} of {num_parts}")
+    assert mapped == list(here)
 
 
 def _rows(ms: Mapping[str, float], counted: Mapping[str, Sequence[float]]) -> list[Row]:
@@ -173,6 +221,7 @@ def _options(argv: Sequence[str] | None) -> argparse.Namespace:
     options = parser(__doc__, in_rounds=True, scales=SCALES)
     options.add_argument("--parts", type=int, default=2, metavar="P", help="default: 2")
     options.add_argument("--here", type=int, default=0, metavar="H", help="default: 0")
+    options.add_argument("--raylets", type=int, default=1, metavar="N", help="default: 1")
     return options.parse_args(argv)
 
 

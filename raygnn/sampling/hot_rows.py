@@ -1,4 +1,4 @@
-"""Rows of the most wanted nodes, which a worker keeps so that it asks no part for them."""
+"""Rows of the most wanted nodes, which are kept so that no part is asked for them."""
 
 from __future__ import annotations
 

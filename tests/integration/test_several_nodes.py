@@ -56,6 +56,11 @@ class Node:
         """Names of the parts that it has fetched from a bucket."""
         return sorted(f"part-{path.name[-5:]}" for path in self.cache.glob("bundles/*-fetched-*/"))
 
+    @property
+    def has_rows_of_others(self) -> bool:
+        """Whether it keeps rows of parts of other nodes."""
+        return any(self.cache.glob("bundles/*-hot/*/rows/*/*/rows.npy"))
+
 
 class Nodes:
     """Adds nodes to a head."""
@@ -187,6 +192,7 @@ def test_parts_are_on_all_nodes_and_outlive_one(
         (idle,) = [node for node in both if not _has(node, "RayTrainWorker")]
         assert _has(idle, "PartActor")
         (other,) = [node for node in both if node is not idle]
+        assert (other.has_rows_of_others, idle.has_rows_of_others) == (True, False)
         if place == "bucket":  # each node has fetched its own part, and no more
             assert [len(node.fetched_parts) for node in both] == [1, 1]
         kill(idle.process)

@@ -271,6 +271,12 @@ def test_caches_of_other_settings_go_when_nobody_uses_them(node: Node) -> None:
     assert not node.caches
 
 
+def test_a_cache_that_cannot_be_written_is_named(node: Node) -> None:
+    node.folder.write_text("no folder")
+    with raises("data-cache-unusable", node.folder, "rows of other nodes"):
+        Worker.start(node).gather()
+
+
 def test_a_node_that_maps_all_parts_has_no_cache(node: Node) -> None:
     worker = Worker.start(node, num_mapped=3)
     assert all(isinstance(service, MappedPart) for service in worker.graph.services)
