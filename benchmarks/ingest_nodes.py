@@ -27,11 +27,11 @@ from ray.cluster_utils import Cluster
 from raygnn.data.ingest import pieces
 from raygnn.data.ingest.build_bundle import ingest
 from raygnn.data.ingest.schedule import Schedule
-from raygnn.runtime.ingest import ray_data_schedule, read_by_all_nodes
+from raygnn.runtime.ingest import by_all_nodes, ray_data_schedule
 
 _SCHEDULES: dict[str, Schedule] = {
     "first node alone": ray_data_schedule,
-    "read by all": read_by_all_nodes,
+    "read by all": by_all_nodes,
 }
 _NUM_FILES = 8
 _ROUNDS = 2

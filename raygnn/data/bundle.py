@@ -366,7 +366,7 @@ class Bundle:
         record = self._node(node_type)
         with self._lock:
             if node_type not in self._id_maps:
-                self._id_maps[node_type] = IdMap(self._folder(node_type), record.ids)
+                self._id_maps[node_type] = IdMap.open(self._folder(node_type), record.ids)
             return self._id_maps[node_type]
 
     def _node(self, node_type: str) -> NodeRecord:

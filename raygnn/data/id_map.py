@@ -6,6 +6,7 @@ in the array of ids, so the table costs four bytes a slot for up to 2**31 nodes.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -251,17 +252,32 @@ def build_index(folder: Path, skip: np.ndarray, kind: IdKind) -> tuple[IdIndex, 
     return IdIndex("hashed", 0, len(ids)), fill_hashed(ids, skip, slots)
 
 
-class IdMap:
-    """Looks original ids up; the tables stay on disk and are mapped."""
+def table_files(kind: IndexKind) -> tuple[str, ...]:
+    """The files that ids are looked up in."""
+    files: dict[IndexKind, tuple[str, ...]] = {
+        "range": (),
+        "direct": (SLOTS,),
+        "hashed": (SLOTS, IDS),
+        "strings": (SLOTS, OFFSETS, BYTES),
+    }
+    return files[kind]
 
-    def __init__(self, folder: Path, index: IdIndex) -> None:
+
+class IdMap:
+    """Looks original ids up.
+
+    Args:
+        tables: arrays of `table_files`, read-only.
+    """
+
+    def __init__(self, index: IdIndex, tables: Sequence[np.ndarray]) -> None:
         self.index = index
-        self._folder = folder
-        self._slots = None if index.kind == "range" else open_array(folder / SLOTS)
-        if index.kind == "strings":
-            self._offsets, self._data = open_array(folder / OFFSETS), open_array(folder / BYTES)
-        elif index.kind == "hashed":
-            self._ids = open_array(folder / IDS)
+        self._tables = tuple(tables)
+
+    @classmethod
+    def open(cls, folder: Path, index: IdIndex) -> IdMap:
+        """An id map whose tables stay on disk and are mapped."""
+        return cls(index, [open_array(folder / name, "r") for name in table_files(index.kind)])
 
     @property
     def kind(self) -> IdKind:
@@ -298,7 +314,8 @@ class IdMap:
             unknown = np.zeros(len(column), bool)
             filled = pc.fill_null(column, "") if column.null_count else column
             offsets, data = string_buffers(filled)
-            find_strings(offsets, data, self._offsets, self._data, self._slots, out)
+            slots, id_offsets, id_data = self._tables
+            find_strings(offsets, data, id_offsets, id_data, slots, out)
         if column.null_count:
             unknown = unknown | column.is_null().to_numpy(zero_copy_only=False)
         out[unknown] = -1
@@ -311,9 +328,11 @@ class IdMap:
             inside = (values >= index.low) & (values <= index.low + index.num_ids - 1)
             np.subtract(values, index.low, out=out, where=inside)
         elif index.kind == "direct":
-            find_direct(values, index.low, self._slots, out)
+            (slots,) = self._tables
+            find_direct(values, index.low, slots, out)
         else:
-            find_hashed(values, self._ids, self._slots, out)
+            slots, ids = self._tables
+            find_hashed(values, ids, slots, out)
 
 
 def _num_hash_slots(num_ids: int) -> int:

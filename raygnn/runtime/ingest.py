@@ -12,11 +12,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
+import numpy as np
+
 from raygnn.console import say
 from raygnn.data.bundle import Bundle
 from raygnn.data.filesystem import is_remote
+from raygnn.data.ingest.array_tasks import ArrayTask, OnAnyNode, Rows, write_rows
 from raygnn.data.ingest.build_bundle import IngestOptions, ingest
-from raygnn.data.ingest.pieces import Reading, blocks_given, read_ahead
 from raygnn.data.ingest.schedule import Schedule, in_process
 from raygnn.errors import RaygnnError, RunError
 
@@ -29,7 +31,7 @@ def ingest_on_cluster(
 ) -> Bundle:
     """Ingests where Ray lends CPUs: in tasks on this node, or on another if this one lends none.
 
-    All nodes read and decode the tables of a bucket; the one that ingests looks up ids, sorts and
+    All nodes read and decode the tables of a bucket, look up ids and sort; the one that ingests
     writes.
 
     A head is often started without CPUs, so that no work burdens it. Tables of a bucket are then
@@ -44,7 +46,7 @@ def ingest_on_cluster(
         RunError: the node that ingests fails.
     """
     here, cpus = lent_cpus()
-    schedule = _by_all_nodes(uri) or ray_data_schedule
+    schedule = _for_many_nodes(uri) or ray_data_schedule
     elsewhere: Callable[[], Callable[[Path], None]] | None = None
     if cpus.get(here, 0) < 1:
         schedule = in_process
@@ -82,7 +84,7 @@ def _build_on(
     say("ingest: by a worker node, as this one lends Ray no CPUs")
     there = NodeAffinitySchedulingStrategy(node_id, soft=False)
     # Its tasks, which may be pinned there as well, need the CPUs; threads of its own need one.
-    num_cpus = 0 if _by_all_nodes(uri) else 1
+    num_cpus = 0 if _for_many_nodes(uri) else 1
     build = ray.remote(num_cpus=num_cpus, scheduling_strategy=there)(_build_here)
     with _named_failures(f"on node {node_id}"):
         built = ray.get(build.remote(uri, options, cache_dir))
@@ -109,16 +111,16 @@ def _named_failures(where: str) -> Iterator[None]:
 def _build_here(uri: str, options: IngestOptions, cache_dir: str | None) -> str | RaygnnError:
     """The path of the bundle on this node; an error travels as data."""
     try:
-        schedule = _by_all_nodes(uri) or in_process
+        schedule = _for_many_nodes(uri) or in_process
         return str(ingest(uri, options, cache_dir, schedule, progress=say).path)
     except RaygnnError as raised:
         return raised
 
 
-def _by_all_nodes(uri: str) -> Schedule | None:
+def _for_many_nodes(uri: str) -> Schedule | None:
     """How tables are ingested that several nodes can read."""
     lending = [number for number in lent_cpus()[1].values() if number >= 1]
-    return read_by_all_nodes if is_remote(uri) and len(lending) > 1 else None
+    return by_all_nodes if is_remote(uri) and len(lending) > 1 else None
 
 
 def ray_data_schedule(
@@ -160,29 +162,79 @@ def ray_data_schedule(
     return _results([pickle.loads(row["outcome"]) for row in done], label)
 
 
-def read_by_all_nodes(
-    fn: Callable[[Item], Result], items: Sequence[Item], label: str
-) -> list[Result]:
-    """As `ray_data_schedule`, but any node reads and decodes the tables.
+def by_all_nodes(fn: Callable[[Item], Result], items: Sequence[Item], label: str) -> list[Result]:
+    """As `ray_data_schedule`, but any node reads the tables, looks up ids and sorts.
 
-    Tasks that say what they read (`reading`) get it from another task, as blocks in the object
-    store, and write on this node. Those that write nothing (`reads_only`) run on any node.
+    Tasks `OnAnyNode` get what they need of the folder from the object store and leave there what
+    this process writes. Those that write nothing (`reads_only`) run on any node too.
     """
-    first: Any = items[0] if items else None
-    if getattr(first, "reads_only", False):
+    if items and getattr(items[0], "reads_only", False):
         return run_anywhere(fn, items, label)
-    if not hasattr(first, "reading"):
+    if not isinstance(fn, OnAnyNode):
         return ray_data_schedule(fn, items, label)
+    needed, store = _most_input_bytes(items), _smallest_store_bytes()
+    if needed > _SHARE_OF_STORE * store:
+        say(
+            f"ingest: {label} on this node alone: tasks need {needed / 1e9:,.1f} GB, and some node "
+            f"has an object store of {store / 1e9:,.1f} GB (ray start --object-store-memory)"
+        )
+        return ray_data_schedule(fn, items, label)
+    return _send_and_write(fn, items, label)
+
+
+# Of the object store of a node, for what its tasks share. The rest is for what they write.
+_SHARE_OF_STORE = 0.5
+
+
+def _most_input_bytes(items: Sequence[Any]) -> int:
+    inputs = {tuple(item.inputs) for item in items}
+    return max((sum(rows.read().nbytes for rows in given) for given in inputs), default=0)
+
+
+def _smallest_store_bytes() -> float:
     import ray
 
-    here, _ = lent_cpus()
-    read = ray.remote(**_ANYWHERE)(_read)
-    write = ray.remote(num_cpus=1, label_selector={"ray.io/node-id": here})(_run_on_blocks)
+    resources = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+    return min(r["object_store_memory"] for r in resources if r.get("CPU", 0) >= 1)
 
-    def begin(item: Any) -> Any:
-        return write.remote(fn, item, read.remote(item.reading))
 
-    return _some_at_a_time(begin, items, label)
+def _send_and_write(fn: OnAnyNode[Any, Result], items: Sequence[Any], label: str) -> list[Result]:
+    import ray
+
+    compute = ray.remote(**_ANYWHERE, num_returns=2)(_compute)
+    sent: dict[Rows, Any] = {}
+
+    def begin(item: ArrayTask) -> tuple[Any, ...]:
+        # Ids are looked up in the same tables as those of the item before, as a rule.
+        put = {rows: sent.get(rows) or ray.put(rows.read()) for rows in item.inputs}
+        sent.clear()
+        sent.update(put)
+        arrays = [put[rows] for rows in item.inputs]
+        # With its arrays, as Ray runs a task again whose node is lost, and cannot put them again.
+        return (arrays, *compute.remote(fn, item, *arrays))
+
+    def end(task: tuple[Any, ...]) -> _Outcome:
+        _, outcome, written = task
+        for rows in ray.get(written):
+            write_rows(*rows)
+        found: _Outcome = ray.get(outcome)
+        return found
+
+    return _some_at_a_time(begin, end, items, label)
+
+
+#: What a task writes, as `Write` is called.
+_Written = list[tuple[Path, int | None, np.ndarray]]
+
+
+def _compute(fn: OnAnyNode[Any, Any], item: Any, *arrays: np.ndarray) -> tuple[_Outcome, _Written]:
+    """Two objects, so that what the small one holds keeps no rows in the object store."""
+    written: _Written = []
+
+    def write(path: Path, start: int | None, values: np.ndarray) -> None:
+        written.append((path, start, np.ascontiguousarray(values)))
+
+    return _run(lambda task: fn.compute(task, arrays, write), item), written
 
 
 def run_anywhere(fn: Callable[[Item], Result], items: Sequence[Item], label: str) -> list[Result]:
@@ -193,30 +245,50 @@ def run_anywhere(fn: Callable[[Item], Result], items: Sequence[Item], label: str
     import ray
 
     run = ray.remote(**_ANYWHERE)(_run)
-    return _some_at_a_time(lambda item: run.remote(fn, item), items, label)
+
+    def begin(item: Any) -> tuple[Any]:
+        return (run.remote(fn, item),)
+
+    return _some_at_a_time(begin, lambda task: ray.get(task[0]), items, label)
 
 
 _ANYWHERE: dict[str, Any] = {"num_cpus": 1, "scheduling_strategy": "SPREAD"}
 
 
-def _some_at_a_time(begin: Callable[[Any], Any], items: Sequence[Any], label: str) -> list[Any]:
+def _some_at_a_time(
+    begin: Callable[[Any], tuple[Any, ...]],
+    end: Callable[[tuple[Any, ...]], _Outcome],
+    items: Sequence[Any],
+    label: str,
+) -> list[Any]:
     """The results of tasks, of which only some are begun before others end.
 
-    Blocks of all pieces would be the whole table.
+    The rows of all pieces would be the whole table.
+
+    Args:
+        begin: starts the task of an item; gives references, of which the last is its result.
+        end: is given those of a task that is done.
     """
     import ray
 
     at_a_time = 2 * max(1, int(sum(lent_cpus()[1].values())))
-    begun: list[Any] = []
-    running: list[Any] = []
-    for item in items:
-        if len(running) >= at_a_time:
-            _, running = ray.wait(running)
-        begun.append(begin(item))
-        running.append(begun[-1])
+    running: dict[Any, tuple[int, tuple[Any, ...]]] = {}
+    outcomes: dict[int, _Outcome] = {}
+
+    def end_one() -> None:
+        (done,), _ = ray.wait(list(running))
+        number, task = running.pop(done)
+        outcomes[number] = end(task)
+
     with _named_failures(f"while {label}"):
-        done = ray.get(begun)
-    return _results(done, label)
+        for number, item in enumerate(items):
+            if len(running) >= at_a_time:
+                end_one()
+            task = begin(item)
+            running[task[-1]] = number, task
+        while running:
+            end_one()
+    return _results([outcomes[number] for number in range(len(items))], label)
 
 
 @dataclass(frozen=True)
@@ -236,17 +308,6 @@ def _run(fn: Callable[[Any], Any], item: Any) -> _Outcome:
         # As text: not every exception survives pickling.
         last = traceback.format_exception_only(raised)[-1].strip()
         return _Outcome(error=f"{last}\n{traceback.format_exc()}")
-
-
-def _read(reading: Reading) -> _Outcome:
-    return _run(read_ahead, reading)
-
-
-def _run_on_blocks(fn: Callable[[Any], Any], item: Any, read: _Outcome) -> _Outcome:
-    if read.error is not None:
-        return read
-    with blocks_given(read.result):
-        return _run(fn, item)
 
 
 def _run_item(row: dict[str, Any], fn: Callable[[Any], Any]) -> dict[str, Any]:

@@ -1,19 +1,21 @@
-"""Tables of a bucket are read by all nodes, and make the bundle that one node makes."""
+"""Tables of a bucket are ingested by all nodes, into the bundle that one node makes."""
 
 from __future__ import annotations
 
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from raygnn.data.filesystem import join
-from raygnn.data.ingest.build_bundle import ingest
+from raygnn.data.ingest.build_bundle import IngestOptions, ingest
 from tests.integration.ray_head import RayHead, end
-from tests.integration.test_ingest_ray import _contents, _graph
+from tests.integration.test_ingest_ray import _contents
 from tests.upload import upload
+from tests.varied_graph import TABLES, write_varied_graph
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -26,36 +28,68 @@ from raygnn.data.ingest.build_bundle import IngestOptions
 from raygnn.runtime.ingest import ingest_on_cluster
 
 ray.init()
-bundle = ingest_on_cluster(sys.argv[1], IngestOptions(), sys.argv[2], 0)
-tasks = list_tasks(filters=[("name", "=", "_read")], limit=1000)
+bundle = ingest_on_cluster(sys.argv[1], IngestOptions(on_error="drop"), sys.argv[2], 0)
+tasks = list_tasks(filters=[("name", "=", "_compute")], limit=1000)
 open(sys.argv[3], "w").write(f"{bundle.path}\\n{len({task.node_id for task in tasks})}")
+"""
+# The process that waits for the first rows of another node, and kills that node.
+_WITH_A_LOSS = """
+import sys
+import psutil
+import raygnn.runtime.ingest as module
+
+write_rows, nodes = module.write_rows, [psutil.Process(int(sys.argv[4]))]
+
+def kill_and_write(*rows):
+    while nodes:
+        node = nodes.pop()
+        for process in [*node.children(recursive=True), node]:
+            process.kill()
+    write_rows(*rows)
+
+module.write_rows = kill_and_write
 """
 
 
-@pytest.mark.parametrize("cpus_of_head", [0, 1])
-def test_all_nodes_read_the_tables_of_a_bucket(gcs_bucket, tmp_path, cpus_of_head):
-    graph = _graph(tmp_path / "graph", num_nodes=3000)
-    uri = upload(graph, join(gcs_bucket, f"read-by-all-{cpus_of_head}"))
-    environment = {"PYTHONPATH": str(ROOT)}
-    with RayHead(num_cpus=cpus_of_head, environment=environment) as head:
+def _ingest_on(
+    head: RayHead, uri: str, folder: Path, script: str, *more: str
+) -> tuple[Path, int, str]:
+    """The bundle, how many nodes computed, and what was said."""
+    there, found = folder / "there", folder / "found"
+    command = [sys.executable, "-c", script, uri, str(there), str(found), *more]
+    variables = {**os.environ, **head.driver_environment, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=400)
+    assert done.returncode == 0, done.stderr
+    path, num_nodes = found.read_text().splitlines()
+    return Path(path), int(num_nodes), done.stdout
+
+
+@pytest.mark.parametrize(("cpus_of_head", "bad"), [(0, ()), (1, TABLES)])
+def test_all_nodes_ingest_the_tables_of_a_bucket(
+    gcs_bucket: str, tmp_path: Path, cpus_of_head: int, bad: Sequence[str]
+) -> None:
+    graph = write_varied_graph(tmp_path / "graph", bad)
+    uri = upload(graph, join(gcs_bucket, f"by-all-{cpus_of_head}"))
+    with RayHead(num_cpus=cpus_of_head, environment={"PYTHONPATH": str(ROOT)}) as head:
         nodes = [head.add_node(1, {}) for _ in range(2)]
         try:
-            command = [
-                sys.executable,
-                "-c",
-                _SCRIPT,
-                uri,
-                *map(str, (tmp_path / "there", tmp_path / "found")),
-            ]
-            variables = {**os.environ, **head.driver_environment, **environment}
-            done = subprocess.run(
-                command, env=variables, capture_output=True, text=True, timeout=300
-            )
+            path, num_nodes, said = _ingest_on(head, uri, tmp_path, _SCRIPT)
         finally:
             for node in nodes:
                 end(node)
-    assert done.returncode == 0, done.stderr
-    path, num_nodes = (tmp_path / "found").read_text().splitlines()
-    assert int(num_nodes) >= 2, done.stdout
-    here = ingest(uri, cache_dir=tmp_path / "here")
-    assert _contents(Path(path)) == _contents(here.path)
+    assert num_nodes >= 2, said
+    here = ingest(uri, IngestOptions(on_error="drop"), tmp_path / "here")
+    assert _contents(path) == _contents(here.path)
+
+
+def test_the_loss_of_a_node_costs_only_time(gcs_bucket: str, tmp_path: Path) -> None:
+    uri = upload(write_varied_graph(tmp_path / "graph"), join(gcs_bucket, "by-all-and-a-loss"))
+    with RayHead(num_cpus=1, environment={"PYTHONPATH": str(ROOT)}) as head:
+        node = head.add_node(2, {})
+        try:
+            script = _WITH_A_LOSS + _SCRIPT
+            path, _, said = _ingest_on(head, uri, tmp_path, script, str(node.pid))
+        finally:
+            end(node)
+    here = ingest(uri, IngestOptions(on_error="drop"), tmp_path / "here")
+    assert _contents(path) == _contents(here.path), said

@@ -17,7 +17,7 @@ from raygnn.data.ingest import pieces
 from raygnn.data.ingest.build_bundle import IngestOptions, ingest
 from raygnn.data.ingest.schedule import Schedule
 from raygnn.errors import DataError
-from raygnn.runtime.ingest import _build_on, ray_data_schedule, read_by_all_nodes
+from raygnn.runtime.ingest import _build_on, by_all_nodes, ray_data_schedule
 from tests.errors import raises
 from tests.graph_writer import cut, write_graph
 
@@ -28,7 +28,7 @@ pytestmark = [
 ]
 
 
-SCHEDULES = pytest.mark.parametrize("schedule", [ray_data_schedule, read_by_all_nodes])
+SCHEDULES = pytest.mark.parametrize("schedule", [ray_data_schedule, by_all_nodes])
 
 
 def _graph(folder: Path, num_nodes: int = 200, num_edges: int = 3000) -> Path:
@@ -161,9 +161,9 @@ def _raise_of(task: _Reads) -> int:
 
 def test_other_failures_on_any_node_name_their_cause(ray_session: None) -> None:
     with raises("data-ingest-failed", "dividing", "ZeroDivisionError: item 1"):
-        read_by_all_nodes(_raise_of, [_Reads(0), _Reads(1), _Reads(2)], "dividing")
-    assert read_by_all_nodes(_raise_of, [_Reads(0)] * 9, "dividing") == [0] * 9
-    assert read_by_all_nodes(_raise_of, [], "dividing") == []
+        by_all_nodes(_raise_of, [_Reads(0), _Reads(1), _Reads(2)], "dividing")
+    assert by_all_nodes(_raise_of, [_Reads(0)] * 9, "dividing") == [0] * 9
+    assert by_all_nodes(_raise_of, [], "dividing") == []
 
 
 def _raise(item: int) -> int:

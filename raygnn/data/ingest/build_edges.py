@@ -12,6 +12,7 @@ import numpy as np
 
 from raygnn.data.arrays import create_array, open_array
 from raygnn.data.bundle_record import INDICES, INDPTR, ColumnInfo, NodeRecord, column_path
+from raygnn.data.ingest.array_tasks import OnAnyNode
 from raygnn.data.ingest.build_nodes import (
     class_names,
     class_numbers,
@@ -32,12 +33,12 @@ from raygnn.data.ingest.edge_tasks import (
     ScatterTask,
     convert_edges,
     destination_ranges,
-    order_and_write_edges,
+    order_dtype,
     order_edges,
     piece_cursors,
+    place_edges,
     plan_buckets,
     scatter_edges,
-    write_edges,
 )
 from raygnn.data.ingest.findings import merge
 from raygnn.data.ingest.pieces import Piece, cut_table
@@ -156,9 +157,8 @@ def sort_edges(
     schedule(scatter_edges, scatters, "moving edges to buckets")
     for rows in {build.rows for build in builds}:
         shutil.rmtree(rows)
-    kept = _finish_directed(builds, bucket_plans, schedule)
-    kept |= _finish_undirected(builds, bucket_plans, schedule)
-    return [_built(build, kept[build.plan.folder]) for build in builds]
+    kept = _order(builds, bucket_plans, schedule)
+    return [_built(build, num_kept) for build, num_kept in zip(builds, kept, strict=True)]
 
 
 def _prepare(
@@ -224,6 +224,7 @@ def _convert(
             build.plan,
             endpoints(build.plan.edge_type[0]),
             endpoints(build.plan.edge_type[2]),
+            build.index_dtype,
             build.ranges,
             None if build.plan.reverse is None else destination_ranges(build.num_src),
             build.rows,
@@ -231,7 +232,7 @@ def _convert(
         for build, cut in zip(builds, pieces, strict=True)
         for piece in cut
     ]
-    results = iter(context.schedule(convert_edges, tasks, "reading edges"))
+    results = iter(context.schedule(OnAnyNode(convert_edges), tasks, "reading edges"))
     return [[next(results) for _ in cut] for cut in pieces]
 
 
@@ -265,9 +266,9 @@ def _scatter_plan(build: EdgeBuild, piece_counts: Sequence[np.ndarray]) -> Bucke
     num_edges = int(plan.edge_starts[-1])
     for name in (SRC, DST):
         create_array(build.buckets / name, (num_edges,), build.index_dtype)
-    largest = int(np.diff(plan.edge_starts).max())
-    order_dtype = np.int32 if largest <= np.iinfo(np.int32).max else np.int64
-    create_array(build.buckets / ORDER, (num_edges,), order_dtype)
+    if build.plan.columns:
+        largest = int(np.diff(plan.edge_starts).max())
+        create_array(build.buckets / ORDER, (num_edges,), order_dtype(largest))
     _create_columns(build.plan, build.buckets, num_edges)
     create_array(build.folder / INDPTR, (build.num_dst + 1,), np.int64)
     return plan
@@ -294,53 +295,35 @@ def _bucket_tasks(build: EdgeBuild, plan: BucketPlan) -> list[BucketTask]:
             build.plan,
             build.buckets,
             build.folder,
+            # Where no reverse copies drop out, all edges stay.
+            None if build.plan.undirected else int(plan.edge_starts[i]),
         )
         for i in range(plan.num_buckets)
     ]
 
 
-def _finish_directed(
+def _order(
     builds: Sequence[EdgeBuild], plans: Sequence[BucketPlan], schedule: Schedule
-) -> dict[str, int]:
-    tasks: list[BucketTask] = []
-    kept = {}
-    for build, plan in zip(builds, plans, strict=True):
-        if build.plan.undirected:
-            continue
-        num_edges = int(plan.edge_starts[-1])
-        kept[build.plan.folder] = num_edges
-        _create_result(build, num_edges)
-        tasks.extend(
-            replace(task, out_start=task.edge_start, num_kept=task.edge_stop - task.edge_start)
-            for task in _bucket_tasks(build, plan)
-        )
-    if tasks:
-        schedule(order_and_write_edges, tasks, "sorting edges")
-    return kept
-
-
-def _finish_undirected(
-    builds: Sequence[EdgeBuild], plans: Sequence[BucketPlan], schedule: Schedule
-) -> dict[str, int]:
-    chosen = [
-        (build, _bucket_tasks(build, plan))
-        for build, plan in zip(builds, plans, strict=True)
-        if build.plan.undirected
-    ]
-    if not chosen:
-        return {}
-    flat = [task for _, tasks in chosen for task in tasks]
-    counts = iter(schedule(order_edges, flat, "sorting edges"))
-    writes, kept = [], {}
-    for build, tasks in chosen:
+) -> list[int]:
+    """Writes edges by destination; returns how many each build keeps."""
+    tasks = [_bucket_tasks(build, plan) for build, plan in zip(builds, plans, strict=True)]
+    for build, of_build in zip(builds, tasks, strict=True):
+        if not build.plan.undirected:
+            _create_result(build, of_build[-1].edge_stop)
+    flat = [task for of_build in tasks for task in of_build]
+    counts = iter(schedule(OnAnyNode(order_edges), flat, "sorting edges"))
+    kept, moves = [], []
+    for build, of_build in zip(builds, tasks, strict=True):
         out_start = 0
-        for task in tasks:
+        for task in of_build:
             num_kept = next(counts)
-            writes.append(replace(task, out_start=out_start, num_kept=num_kept))
+            moves.append(replace(task, out_start=out_start, num_kept=num_kept))
             out_start += num_kept
-        kept[build.plan.folder] = out_start
-        _create_result(build, out_start)
-    schedule(write_edges, writes, "writing edges")
+        kept.append(out_start)
+        if build.plan.undirected:
+            _create_result(build, out_start)
+    moves = [task for task in moves if task.plan.undirected or task.plan.columns]
+    schedule(place_edges, moves, "writing edges")
     return kept
 
 

@@ -12,6 +12,7 @@ import numpy as np
 from raygnn.data.arrays import create_array, join_parts, keep_ragged_rows, keep_rows, open_array
 from raygnn.data.bundle_record import SPLIT, ColumnInfo, NodeRecord, column_path
 from raygnn.data.id_map import BYTES, IDS, OFFSETS, IdIndex, build_index
+from raygnn.data.ingest.array_tasks import OnAnyNode
 from raygnn.data.ingest.column_plan import DensePlan, SparsePlan
 from raygnn.data.ingest.decode import sparse_index_dtype
 from raygnn.data.ingest.findings import MAX_EXAMPLES, Finding, merge
@@ -311,7 +312,7 @@ def build_nodes(
     flat = [task for group in tasks.values() for task in group]
     num_rows = sum(table.num_rows for table in tables.values())
     context.progress(f"ingest: reading {num_rows:,} nodes of {len(plans)} type(s)")
-    results = iter(context.schedule(convert_nodes, flat, "reading nodes"))
+    results = iter(context.schedule(OnAnyNode(convert_nodes), flat, "reading nodes"))
     assembled = {
         node_type: assemble_nodes(
             plan,

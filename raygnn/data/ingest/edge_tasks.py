@@ -1,7 +1,8 @@
 """Edge tables to CSC: the work on one piece or bucket, as plain functions for any scheduler.
 
 First pass: endpoints become dense ids, in input order, with their columns. Second pass: rows move
-to the bucket of their destination. Third pass: each bucket is ordered and written out.
+to the bucket of their destination. Third pass: each bucket is ordered, and its columns follow. The
+first pass and the ordering run on any node.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ import pyarrow as pa
 from raygnn.data import edge_kernels
 from raygnn.data.arrays import open_array
 from raygnn.data.bundle_record import INDICES, INDPTR, column_path
-from raygnn.data.id_map import IdIndex, IdMap
+from raygnn.data.id_map import IdIndex, IdMap, table_files
+from raygnn.data.ingest.array_tasks import Rows, Write, write_rows
 from raygnn.data.ingest.column_plan import DensePlan
 from raygnn.data.ingest.decode import (
     class_name_rows,
@@ -28,7 +30,7 @@ from raygnn.data.ingest.decode import (
 )
 from raygnn.data.ingest.edge_plan import EdgePlan
 from raygnn.data.ingest.findings import Finding, FindingCollector
-from raygnn.data.ingest.pieces import Piece, Reading, read_blocks
+from raygnn.data.ingest.pieces import Piece, read_blocks
 
 # Edges of a bucket are ordered in memory, with their columns.
 BUCKET_EDGES = 1 << 21
@@ -124,9 +126,14 @@ class Endpoints:
     folder: Path
     index: IdIndex
 
-    def open(self) -> IdMap:
-        """Maps the tables."""
-        return IdMap(self.folder, self.index)
+    @property
+    def inputs(self) -> tuple[Rows, ...]:
+        """The tables."""
+        return tuple(Rows(self.folder / name) for name in table_files(self.index.kind))
+
+    def open(self, tables: Sequence[np.ndarray]) -> IdMap:
+        """An id map over the tables."""
+        return IdMap(self.index, tables)
 
 
 class LooksUpIds(Protocol):
@@ -140,8 +147,16 @@ class LooksUpIds(Protocol):
 class OpensIds(Protocol):
     """A picklable place of the ids of a node type."""
 
-    def open(self) -> LooksUpIds:
-        """Maps the tables."""
+    @property
+    def inputs(self) -> tuple[Rows, ...]:
+        """What of the folder of the ingest the look-up needs."""
+
+    def open(self, tables: Sequence[np.ndarray]) -> LooksUpIds:
+        """What looks ids up.
+
+        Args:
+            tables: the arrays of `inputs`.
+        """
         ...
 
 
@@ -150,6 +165,7 @@ class EdgeTask:
     """First pass over one piece of an edge table.
 
     Attributes:
+        index_dtype: of dense ids on disk.
         ranges: of destinations; and of sources, where the reverse type is made too.
         rows: work folder with the edge type's rows in input order.
     """
@@ -158,14 +174,16 @@ class EdgeTask:
     plan: EdgePlan
     source: OpensIds
     target: OpensIds
+    index_dtype: np.dtype
     ranges: DestinationRanges
     reverse_ranges: DestinationRanges | None
     rows: Path
 
     @property
-    def reading(self) -> Reading:
-        """What it reads."""
-        return Reading(self.piece, self.plan.types)
+    def inputs(self) -> tuple[Rows, ...]:
+        """The tables that ids are looked up in."""
+        tables = self.source.inputs
+        return tables if self.target == self.source else (*tables, *self.target.inputs)
 
 
 @dataclass(frozen=True)
@@ -227,15 +245,23 @@ class BucketTask:
     out_start: int | None = None
     num_kept: int | None = None
 
+    @property
+    def inputs(self) -> tuple[Rows, ...]:
+        """Sources, destinations, and the times that edges are ordered by."""
+        paths = [self.buckets / SRC, self.buckets / DST]
+        if self.plan.by_time and any(column.role == "time" for column in self.plan.columns):
+            paths.append(column_path(self.buckets, "time"))
+        return tuple(Rows(path, self.edge_start, self.edge_stop) for path in paths)
 
-def convert_edges(task: EdgeTask) -> EdgeResult:
+
+def convert_edges(task: EdgeTask, tables: Sequence[np.ndarray], write: Write) -> EdgeResult:
     """First pass: maps the endpoints of one piece, checks its rows, counts destinations."""
     plan, piece = task.plan, task.piece
     findings = FindingCollector(plan.table, piece.name)
-    source = task.source.open()
-    target = source if task.target == task.source else task.target.open()
-    src, dst = open_array(task.rows / SRC, "r+"), open_array(task.rows / DST, "r+")
-    out = {c.name: open_array(column_path(task.rows, c.name), "r+") for c in plan.columns}
+    num_source_tables = len(task.source.inputs)
+    source = target = task.source.open(tables[:num_source_tables])
+    if task.target != task.source:
+        target = task.target.open(tables[num_source_tables:])
     counts = np.zeros(task.ranges.num_ranges, np.int64)
     reverse_counts = None
     if task.reverse_ranges is not None:
@@ -245,24 +271,23 @@ def convert_edges(task: EdgeTask) -> EdgeResult:
     for offset, columns in read_blocks(piece, plan.types):
         num_rows = len(columns[plan.source])
         start = piece.row_start + offset
-        rows = slice(start, start + num_rows)
         findings.start_block(piece.file_row_start + offset, num_rows)
-        src_ids = _lookup(source, plan.source, plan.edge_type[0], columns, findings)
-        dst_ids = _lookup(target, plan.target, plan.edge_type[2], columns, findings)
+        src = _lookup(source, plan.source, plan.edge_type[0], columns, findings)
+        dst = _lookup(target, plan.target, plan.edge_type[2], columns, findings)
         for column in plan.columns:
             # Each column is checked by itself, so that one bad column hides no other.
             earlier, findings.bad = findings.bad, np.zeros(num_rows, bool)
-            out[column.name][rows] = _values(column, columns, findings, class_names)
+            values = _values(column, columns, findings, class_names)
+            write(column_path(task.rows, column.name), start, values)
             findings.bad |= earlier
-        src_ids[findings.bad] = edge_kernels.DROPPED
-        dst_ids[findings.bad] = edge_kernels.DROPPED
+        src[findings.bad] = edge_kernels.DROPPED
+        dst[findings.bad] = edge_kernels.DROPPED
         num_dropped += int(findings.bad.sum())
-        src[rows] = src_ids
-        dst[rows] = dst_ids
-        edge_kernels.count_ranges(src_ids, dst_ids, plan.undirected, task.ranges.shift, counts)
+        write(task.rows / SRC, start, src.astype(task.index_dtype))
+        write(task.rows / DST, start, dst.astype(task.index_dtype))
+        edge_kernels.count_ranges(src, dst, plan.undirected, task.ranges.shift, counts)
         if task.reverse_ranges is not None and reverse_counts is not None:
-            shift = task.reverse_ranges.shift
-            edge_kernels.count_ranges(dst_ids, src_ids, False, shift, reverse_counts)
+            edge_kernels.count_ranges(dst, src, False, task.reverse_ranges.shift, reverse_counts)
     names = {label: tuple(codes) for label, codes in class_names.items()}
     return EdgeResult(tuple(findings.findings()), counts, reverse_counts, num_dropped, names)
 
@@ -335,55 +360,55 @@ def scatter_edges(task: ScatterTask) -> None:
                 out[reverse_position[reversed_]] = block[reversed_]
 
 
-def order_edges(task: BucketTask) -> int:
-    """Third pass, first half: orders a bucket, writes the degrees of its destinations.
+def order_dtype(num_edges: int) -> type[np.integer]:
+    """Of the order in a bucket."""
+    return np.int32 if num_edges <= np.iinfo(np.int32).max else np.int64
+
+
+def order_edges(task: BucketTask, arrays: Sequence[np.ndarray], write: Write) -> int:
+    """Third pass: orders a bucket, writes its sources and the degrees of its destinations.
+
+    Sources go to their place in the bundle, or back into the bucket where reverse copies may drop
+    out and that place is not known yet.
 
     Returns:
         Number of edges that stay.
     """
-    edges = slice(task.edge_start, task.edge_stop)
-    src = open_array(task.buckets / SRC, "r+")[edges]
-    dst = open_array(task.buckets / DST, "r+")[edges]
-    times = _time_keys(task)
+    src, dst, *times = arrays
+    src = np.array(src)
     degrees = np.zeros(task.node_stop - task.node_start, np.int64)
-    order = open_array(task.buckets / ORDER, "r+")[edges]
+    order = np.empty(len(src), order_dtype(len(src)))
     num_kept = edge_kernels.order_bucket(
-        (src, dst),
+        (src, np.array(dst)),
         task.node_start,
         task.plan.undirected,
-        np.zeros(1, np.int64) if times is None else times,
-        times is not None,
+        edge_kernels.time_keys(times[0]) if times else np.zeros(1, np.int64),
+        bool(times),
         degrees,
         order,
     )
-    indptr = open_array(task.folder / INDPTR, "r+")
-    indptr[task.node_start + 1 : task.node_stop + 1] = degrees
+    order = order[:num_kept]
+    write(task.folder / INDPTR, task.node_start + 1, degrees)
+    if task.plan.undirected:
+        write(task.buckets / SRC, task.edge_start, src[order])
+    else:
+        write(task.folder / INDICES, task.out_start, src[order])
+    if task.plan.columns:
+        write(task.buckets / ORDER, task.edge_start, order)
     return int(num_kept)
 
 
-def write_edges(task: BucketTask) -> None:
-    """Third pass, second half: writes an ordered bucket to its place in the bundle."""
+def place_edges(task: BucketTask) -> None:
+    """Third pass: moves what an ordered bucket still holds to its place in the bundle."""
     if task.out_start is None or task.num_kept is None:
-        raise ValueError("write_edges needs the place of the bucket in the bundle")
-    edges = slice(task.edge_start, task.edge_stop)
-    order = open_array(task.buckets / ORDER, "r")[edges][: task.num_kept]
-    out = slice(task.out_start, task.out_start + task.num_kept)
-    src = open_array(task.buckets / SRC, "r")[edges]
-    open_array(task.folder / INDICES, "r+")[out] = src[order]
-    for column in task.plan.columns:
-        values = open_array(column_path(task.buckets, column.name), "r")[edges]
-        open_array(column_path(task.folder, column.name), "r+")[out] = values[order]
-
-
-def order_and_write_edges(task: BucketTask) -> int:
-    """Both halves of the third pass, for edge types without reverse copies."""
-    num_kept = order_edges(task)
-    write_edges(task)
-    return num_kept
-
-
-def _time_keys(task: BucketTask) -> np.ndarray | None:
-    if not (task.plan.by_time and any(column.role == "time" for column in task.plan.columns)):
-        return None
-    values = open_array(column_path(task.buckets, "time"), "r")[task.edge_start : task.edge_stop]
-    return edge_kernels.time_keys(values)
+        raise ValueError("place_edges needs the place of the bucket in the bundle")
+    plan, edges = task.plan, slice(task.edge_start, task.edge_start + task.num_kept)
+    if plan.undirected:
+        sources = open_array(task.buckets / SRC, "r")[edges]
+        write_rows(task.folder / INDICES, task.out_start, sources)
+    if plan.columns:
+        order = open_array(task.buckets / ORDER, "r")[edges]
+    for column in plan.columns:
+        values = open_array(column_path(task.buckets, column.name), "r")
+        ordered = values[task.edge_start : task.edge_stop][order]
+        write_rows(column_path(task.folder, column.name), task.out_start, ordered)

@@ -1,8 +1,8 @@
-"""Node tables to columns: the work on one piece, as a plain function that any scheduler runs."""
+"""Node tables to columns: the work on one piece, as a plain function that runs on any node."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,10 +10,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from raygnn.data.arrays import open_array
 from raygnn.data.bundle_record import SPLIT, column_path
 from raygnn.data.hashing import string_buffers
 from raygnn.data.id_map import BYTES, IDS, OFFSETS, IdKind, id_kind, integer_ids
+from raygnn.data.ingest.array_tasks import Rows, Write
 from raygnn.data.ingest.column_plan import (
     DensePlan,
     SparsePlan,
@@ -33,7 +33,7 @@ from raygnn.data.ingest.decode import (
     split_rows,
 )
 from raygnn.data.ingest.findings import Finding, FindingCollector
-from raygnn.data.ingest.pieces import Piece, Reading, read_blocks
+from raygnn.data.ingest.pieces import Piece, read_blocks
 from raygnn.data.ingest.scan import ScannedTable, check_rows
 from raygnn.data.manifest import NodeTable
 
@@ -75,9 +75,9 @@ class NodeTask:
     parts: Path
 
     @property
-    def reading(self) -> Reading:
-        """What it reads."""
-        return Reading(self.piece, self.plan.types)
+    def inputs(self) -> tuple[Rows, ...]:
+        """Nothing but the table."""
+        return ()
 
 
 @dataclass(frozen=True)
@@ -129,41 +129,35 @@ def part_path(task: NodeTask, name: str) -> Path:
     return task.parts / f"{name}.{task.piece.row_start}.npy"
 
 
-def convert_nodes(task: NodeTask) -> NodeResult:
+def convert_nodes(task: NodeTask, arrays: Sequence[np.ndarray], write: Write) -> NodeResult:
     """Writes the rows of one piece into their slices, and checks them."""
-    writer = _NodeWriter(task)
+    converter = _Converter(task, write)
     for offset, columns in read_blocks(task.piece, task.plan.types):
-        writer.write(offset, columns)
-    return writer.finish()
+        converter.convert(offset, columns)
+    return converter.finish()
 
 
-class _NodeWriter:
-    """The open arrays of one task."""
+class _Converter:
+    """What is known of the blocks of one task so far."""
 
-    def __init__(self, task: NodeTask) -> None:
-        self._task, self._plan = task, task.plan
+    def __init__(self, task: NodeTask, write: Write) -> None:
+        self._task, self._plan, self._write = task, task.plan, write
         self._findings = FindingCollector(task.plan.table, task.piece.name)
-        folder = task.folder
-        self._bad = open_array(folder / BAD, "r+")
-        self._dense = {
-            plan.name: open_array(column_path(folder, plan.name), "r+") for plan in task.plan.dense
-        }
-        self._split = None if task.plan.split is None else open_array(folder / SPLIT, "r+")
-        self._ids = open_array(folder / IDS, "r+") if task.plan.id_kind == "int" else None
         self._parts: dict[str, list[np.ndarray]] = {}
         self._class_names: dict[str, dict[str, int]] = {}
 
-    def write(self, offset: int, columns: Mapping[str, pa.Array]) -> None:
+    def convert(self, offset: int, columns: Mapping[str, pa.Array]) -> None:
         piece, plan, findings = self._task.piece, self._plan, self._findings
+        folder, start = self._task.folder, piece.row_start + offset
         num_rows = len(columns[plan.id_column])
-        rows = slice(piece.row_start + offset, piece.row_start + offset + num_rows)
         findings.start_block(piece.file_row_start + offset, num_rows)
-        self._write_ids(columns[plan.id_column], rows)
+        self._convert_ids(columns[plan.id_column], start)
         no_id = findings.bad.copy()
         for dense in plan.dense:
             # Each column is checked by itself, so that one bad column hides no other.
             earlier, findings.bad = findings.bad, np.zeros(num_rows, bool)
-            self._dense[dense.name][rows] = self._dense_values(dense, columns)
+            rows = self._dense_values(dense, columns)
+            self._write(column_path(folder, dense.name), start, rows)
             findings.bad |= earlier
         for sparse in plan.sparse:
             lengths, indices, values = sparse_rows(sparse, columns, findings)
@@ -171,20 +165,22 @@ class _NodeWriter:
             self._keep(f"{sparse.name}.indices", indices)
             if values is not None:
                 self._keep(f"{sparse.name}.values", values)
-        if self._split is not None and plan.split is not None:
-            self._split[rows] = split_rows(columns[plan.split], plan.split, findings)
-        self._bad[rows] = np.where(no_id, NO_ID, np.where(findings.bad, OTHER, 0))
+        if plan.split is not None:
+            split = split_rows(columns[plan.split], plan.split, findings)
+            self._write(folder / SPLIT, start, split)
+        bad = np.where(no_id, NO_ID, np.where(findings.bad, OTHER, 0))
+        self._write(folder / BAD, start, bad.astype(np.uint8))
 
-    def _write_ids(self, column: pa.Array, rows: slice) -> None:
+    def _convert_ids(self, column: pa.Array, start: int) -> None:
         name, findings = self._plan.id_column, self._findings
         remedy = "Give each node an id, or set data.on_error=drop to leave these rows out."
         findings.add(name, "null ids", remedy, null_mask(column), id="nodes-null-ids")
-        if self._ids is not None:
+        if self._plan.id_kind == "int":
             ids, too_large = integer_ids(column)
             findings.add(
                 name, "ids above 2**63 - 1", REPAIR, too_large, column, id="nodes-id-range"
             )
-            self._ids[rows] = ids
+            self._write(self._task.folder / IDS, start, ids)
             return
         filled = pc.fill_null(column, "") if column.null_count else column
         offsets, data = string_buffers(filled)
@@ -204,7 +200,7 @@ class _NodeWriter:
 
     def finish(self) -> NodeResult:
         for name, blocks in self._parts.items():
-            np.save(part_path(self._task, name), np.concatenate(blocks))
+            self._write(part_path(self._task, name), None, np.concatenate(blocks))
         names = {label: tuple(codes) for label, codes in self._class_names.items()}
         return NodeResult(tuple(self._findings.findings()), names)
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from contextvars import ContextVar
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -41,40 +39,6 @@ class Piece:
     file_row_start: int
     num_rows: int
     block_rows: int
-
-
-@dataclass(frozen=True)
-class Reading:
-    """What a task reads of the tables; another process may do it for the task.
-
-    Attributes:
-        types: plain type of each column.
-    """
-
-    piece: Piece
-    types: Mapping[str, pa.DataType]
-
-
-#: Offset of a block in its piece, and its columns.
-Block = tuple[int, pa.RecordBatch]
-
-_given: ContextVar[Sequence[Block] | None] = ContextVar("given", default=None)
-
-
-@contextmanager
-def blocks_given(blocks: Sequence[Block]) -> Iterator[None]:
-    """While it lasts, `read_blocks` gives blocks that were read before."""
-    token = _given.set(blocks)
-    try:
-        yield
-    finally:
-        _given.reset(token)
-
-
-def read_ahead(reading: Reading) -> list[Block]:
-    """All blocks of a piece."""
-    blocks = read_blocks(reading.piece, reading.types)
-    return [(offset, pa.RecordBatch.from_pydict(dict(columns))) for offset, columns in blocks]
 
 
 def cut_table(table: ScannedTable) -> list[Piece]:
@@ -116,10 +80,6 @@ def read_blocks(
     Yields:
         Offset of the block in the piece, and its columns without dictionaries.
     """
-    given = _given.get()
-    if given is not None:
-        yield from ((offset, _columns(batch, list(types))) for offset, batch in given)
-        return
     offset = 0
     if piece.format == "csv":
         for batch in csv_tables.read_batches(piece.uri, piece.name, types):

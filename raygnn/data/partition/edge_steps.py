@@ -13,6 +13,7 @@ import numpy as np
 from raygnn.data import edge_kernels
 from raygnn.data.arrays import create_array, open_array
 from raygnn.data.bundle_record import INDICES, column_path
+from raygnn.data.ingest.array_tasks import OnAnyNode
 from raygnn.data.ingest.build_edges import MAX_INT32_NODES, EdgeBuild, create_rows, sort_edges
 from raygnn.data.ingest.build_nodes import class_numbers
 from raygnn.data.ingest.edge_plan import EdgePlan
@@ -55,7 +56,9 @@ def read_edges(task: ReadEdges, folder: Path) -> dict[str, Any]:
         path = column_path(folder, column.name)
         create_array(path, (piece.num_rows, *column.shape), column.dtype)
     ranges = destination_ranges(num_nodes[1])
-    found = convert_edges(EdgeTask(piece, plan, task.source, task.target, ranges, None, folder))
+    ids = task.source, task.target
+    edges = EdgeTask(piece, plan, *ids, np.dtype(dtype), ranges, None, folder)
+    found = OnAnyNode(convert_edges)(edges)
     src, dst = open_array(folder / SRC, "r"), open_array(folder / DST, "r")
     kept = np.flatnonzero(src != edge_kernels.DROPPED)
     result = {

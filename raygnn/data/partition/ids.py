@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import pyarrow.compute as pc
 from raygnn.data.arrays import open_array
 from raygnn.data.hashing import hash_ids
 from raygnn.data.id_map import BYTES, IDS, OFFSETS, IdIndex, IdKind, IdMap, integer_ids
+from raygnn.data.ingest.array_tasks import Rows
 
 _SEED = 0  # of the hash that an id's bucket and part follow from
 DENSE = "dense.npy"
@@ -70,8 +72,13 @@ class BucketedIds:
 
     buckets: tuple[Bucket, ...]
 
-    def open(self) -> BucketedIds:
-        """Itself: a bucket is mapped while ids are looked up in it."""
+    @property
+    def inputs(self) -> tuple[Rows, ...]:
+        """Nothing: a bucket is mapped while ids are looked up in it."""
+        return ()
+
+    def open(self, tables: Sequence[np.ndarray]) -> BucketedIds:
+        """Itself."""
         return self
 
     def lookup(self, ids: pa.Array) -> np.ndarray:
@@ -91,7 +98,7 @@ class BucketedIds:
             rows, start = order[start:end], end
             if len(rows) == 0:
                 continue
-            found = IdMap(bucket.ids, bucket.index).lookup(ids.take(pa.array(rows)))
+            found = IdMap.open(bucket.ids, bucket.index).lookup(ids.take(pa.array(rows)))
             known = found >= 0
             out[rows[known]] = open_array(bucket.dense / DENSE, "r")[found[known]]
         return out

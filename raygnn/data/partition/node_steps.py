@@ -13,6 +13,7 @@ import pyarrow as pa
 from raygnn.data.arrays import create_array, open_array
 from raygnn.data.bundle_record import SPLIT, column_path
 from raygnn.data.id_map import BYTES, IDS, OFFSETS, build_index
+from raygnn.data.ingest.array_tasks import OnAnyNode
 from raygnn.data.ingest.build_nodes import (
     class_numbers,
     create_node_arrays,
@@ -76,7 +77,7 @@ def read_nodes(task: ReadNodes, folder: Path) -> dict[str, Any]:
     parts = folder / "parts"
     parts.mkdir()
     converted = NodeTask(piece, plan, folder, parts)
-    result = convert_nodes(converted)
+    result = OnAnyNode(convert_nodes)(converted)
     join_ragged_rows(plan, folder, [converted])
     parts.rmdir()
     buckets = bucket_of(read_ids(folder, plan.id_kind), task.num_buckets)

@@ -40,7 +40,7 @@ def test_integers_against_a_dict(data: st.DataObject) -> None:
         np.save(Path(folder) / IDS, np.array(ids, np.int64))
         index, rows = build_index(Path(folder), np.array(skip), "int")
         assert rows.tolist() == duplicate
-        assert IdMap(Path(folder), index).lookup(np.array(wanted)).tolist() == found
+        assert IdMap.open(Path(folder), index).lookup(np.array(wanted)).tolist() == found
 
 
 def test_ids_at_both_ends_of_int64_are_no_range(tmp_path: Path) -> None:
@@ -48,7 +48,7 @@ def test_ids_at_both_ends_of_int64_are_no_range(tmp_path: Path) -> None:
     np.save(tmp_path / IDS, ids)
     index, _ = build_index(tmp_path, np.zeros(2, bool), "int")
     assert index.kind == "hashed"
-    assert IdMap(tmp_path, index).lookup(ids).tolist() == [0, 1]
+    assert IdMap.open(tmp_path, index).lookup(ids).tolist() == [0, 1]
 
 
 @settings(max_examples=30, deadline=None)
@@ -65,7 +65,9 @@ def test_strings_against_a_dict(data: st.DataObject) -> None:
         np.save(Path(folder) / BYTES, data_bytes)
         index, rows = build_index(Path(folder), np.array(skip), "string")
         assert rows.tolist() == duplicate
-        assert IdMap(Path(folder), index).lookup(pa.array(wanted, pa.string())).tolist() == found
+        assert (
+            IdMap.open(Path(folder), index).lookup(pa.array(wanted, pa.string())).tolist() == found
+        )
 
 
 @pytest.mark.parametrize(
@@ -84,14 +86,14 @@ def test_the_index_suits_the_ids(ids: range, kind: str, tmp_path: Path) -> None:
     assert index.kind == kind
     assert not duplicate.any()
     ids_and_others = np.concatenate([np.array(ids), [-8, 10**9, 10**6 + 1]])
-    found = IdMap(tmp_path, index).lookup(ids_and_others)
+    found = IdMap.open(tmp_path, index).lookup(ids_and_others)
     assert found.tolist() == [*range(100), -1, -1, -1]
 
 
 def test_lookup_of_arrow_columns(tmp_path: Path) -> None:
     np.save(tmp_path / IDS, np.array([4, 8]))
     index, _ = build_index(tmp_path, np.zeros(2, bool), "int")
-    ids = IdMap(tmp_path, index)
+    ids = IdMap.open(tmp_path, index)
     assert ids.lookup(pa.chunked_array([[8, None], [4, 5]])).tolist() == [1, -1, 0, -1]
     assert ids.lookup(pa.array([2**64 - 4, 8], pa.uint64())).tolist() == [-1, 1]
     assert ids.lookup(np.array([], np.int64)).tolist() == []

@@ -11,7 +11,7 @@ import ray
 import raygnn.runtime.ingest
 from raygnn.data.ingest.build_bundle import IngestOptions
 from raygnn.data.ingest.schedule import in_process
-from raygnn.runtime.ingest import ingest_on_cluster, ray_data_schedule, read_by_all_nodes
+from raygnn.runtime.ingest import by_all_nodes, ingest_on_cluster, ray_data_schedule
 
 
 @pytest.fixture
@@ -29,7 +29,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("cpus", "uri", "schedule", "node"),
     [
-        ({"here": 4, "there": 8}, "gs://bucket/graph", read_by_all_nodes, None),
+        ({"here": 4, "there": 8}, "gs://bucket/graph", by_all_nodes, None),
         ({"here": 4, "there": 8}, "/data/graph", ray_data_schedule, None),
         ({"here": 4, "there": 0}, "gs://bucket/graph", ray_data_schedule, None),
         ({"here": 0, "there": 8, "more": 16}, "gs://bucket/graph", in_process, "more"),

@@ -1,0 +1,91 @@
+"""Tasks that run where the folder of the ingest is not: the bundle is the same byte for byte."""
+
+from __future__ import annotations
+
+import pickle
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from raygnn.data.ingest import edge_tasks, pieces
+from raygnn.data.ingest.array_tasks import OnAnyNode, write_rows
+from raygnn.data.ingest.build_bundle import IngestOptions, ingest
+from raygnn.data.ingest.schedule import Schedule
+from raygnn.errors import DataError
+from tests.varied_graph import TABLES, write_varied_graph
+
+
+@pytest.fixture(autouse=True)
+def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pieces, "PIECE_BYTES", 3000)
+    monkeypatch.setattr(edge_tasks, "BUCKET_EDGES", 200)
+
+
+@contextmanager
+def _hidden(folder: Path) -> Iterator[None]:
+    elsewhere = folder.with_name("hidden")
+    folder.rename(elsewhere)
+    try:
+        yield
+    finally:
+        elsewhere.rename(folder)
+
+
+def _elsewhere(cache: Path, computed: Counter[str]) -> Schedule:
+    """Runs tasks last one first, and those of any node while the cache is out of sight."""
+
+    def schedule(fn: Any, items: Sequence[Any], label: str) -> list[Any]:
+        return [run(fn, item) for item in reversed(items)][::-1]
+
+    def run(fn: Any, item: Any) -> Any:
+        if not isinstance(fn, OnAnyNode):
+            return fn(item)
+        computed[fn.compute.__name__] += 1
+        arrays = [rows.read().copy() for rows in item.inputs]
+        for array in arrays:
+            array.flags.writeable = False  # as those of Ray's object store
+        written: list[tuple[Path, int | None, np.ndarray]] = []
+        with _hidden(cache):
+            task = pickle.loads(pickle.dumps(item))
+            result = fn.compute(task, arrays, lambda *rows: written.append(rows))
+        for rows in written:
+            write_rows(*rows)
+        return result
+
+    return schedule
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in files}
+
+
+@pytest.mark.parametrize("bad", [(), TABLES])
+@pytest.mark.parametrize("reverse_edges", [None, True])
+def test_bundle_is_the_same(tmp_path: Path, bad: Sequence[str], reverse_edges: bool | None) -> None:
+    graph = write_varied_graph(tmp_path / "graph", bad)
+    options = IngestOptions(on_error="drop" if bad else "fail", reverse_edges=reverse_edges)
+    here = ingest(graph, options, tmp_path / "here")
+    there, computed = tmp_path / "there", Counter[str]()
+    bundle = ingest(graph, options, there, _elsewhere(there, computed))
+    assert contents(bundle.path) == contents(here.path)
+    assert set(computed) == {"convert_nodes", "convert_edges", "order_edges"}
+    assert min(computed.values()) > 5
+
+
+@pytest.mark.parametrize("bad", [("user", "item"), ("knows", "bought", "like", "returned")])
+def test_findings_are_the_same(tmp_path: Path, bad: Sequence[str]) -> None:
+    graph = write_varied_graph(tmp_path / "graph", bad)
+    cache = tmp_path / "there"
+    with pytest.raises(DataError) as here:
+        ingest(graph, cache_dir=tmp_path / "here")
+    with pytest.raises(DataError) as there:
+        ingest(graph, cache_dir=cache, schedule=_elsewhere(cache, Counter()))
+    assert there.value.id == here.value.id
+    assert str(there.value) == str(here.value)
+    assert all(f"{name}/part-" in str(here.value) for name in bad)
