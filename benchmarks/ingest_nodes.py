@@ -1,10 +1,11 @@
 """Ingest of the tables of a bucket by one node of a cluster, and by two, of one CPU each.
 
-    python benchmarks/ingest_nodes.py --scale reference
+    python benchmarks/ingest_nodes.py --scale reference --clock cpu
 
-Nodes are raylets of this machine, and the bucket is its disk, read as a bucket is: by all nodes,
-while the first one looks up ids, sorts and writes. Beside it stands what tables of a shared disk
-take, all on the first node. Each case runs once before it is timed, so that workers have started.
+Nodes are raylets of this machine, and the bucket is its disk, read as a bucket is. Each round
+starts both clusters, and each case runs once before it is timed, so that workers have started.
+With `--clock cpu` a case takes the processor time of its busiest node: that of its raylet and
+workers, and of the process that ingests on the first.
 """
 
 from __future__ import annotations
@@ -12,16 +13,19 @@ from __future__ import annotations
 import shutil
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from statistics import median
 
 import numpy as np
+import psutil
 import pyarrow as pa
 import ray
 from harness import SCALES, Row, Scale, parser, publish
 from ingest import write_edges
 from pyarrow import csv
+from ray._private.node import Node
 from ray.cluster_utils import Cluster
 
 from raygnn.data.ingest import pieces
@@ -29,12 +33,10 @@ from raygnn.data.ingest.build_bundle import ingest
 from raygnn.data.ingest.schedule import Schedule
 from raygnn.runtime.ingest import by_all_nodes, ray_data_schedule
 
-_SCHEDULES: dict[str, Schedule] = {
-    "first node alone": ray_data_schedule,
-    "read by all": by_all_nodes,
-}
+# By the number of nodes.
+_SCHEDULES: dict[int, Schedule] = {1: ray_data_schedule, 2: by_all_nodes}
 _NUM_FILES = 8
-_ROUNDS = 2
+_ROUNDS = 3
 _MANIFEST = """
 format: raygnn/graph-v1
 node_types: {n: {files: nodes/*.csv, id: id, features: {x: {columns: [%s]}}}}
@@ -56,40 +58,65 @@ def write_rows(folder: Path, scale: Scale) -> int:
     return num_rows
 
 
-def seconds_of(folder: Path, cache: Path, schedule: Schedule) -> float:
+def busy_s(node: Node) -> float:
+    """Processor time of a node's raylet and workers so far."""
+    raylet = psutil.Process(node.all_processes["raylet"][0].process.pid)
+    workers = [p for p in raylet.children() if p.cmdline()[0].startswith("ray::")]
+    return sum(sum(process.cpu_times()[:2]) for process in (raylet, *workers))
+
+
+def seconds_of(
+    folder: Path, cache: Path, schedule: Schedule, cluster: Cluster, clock: str
+) -> float:
     """Of one ingest into an empty cache."""
+    nodes = [cluster.head_node, *cluster.worker_nodes]
+
+    def times() -> np.ndarray:
+        if clock == "wall":
+            return np.array([time.perf_counter()])
+        own = [time.process_time(), *[0.0] * (len(nodes) - 1)]
+        return np.array(own) + [busy_s(node) for node in nodes]
+
     shutil.rmtree(cache, ignore_errors=True)
-    began = time.perf_counter()
+    began = times()
     ingest(folder, cache_dir=cache, schedule=schedule)
-    return time.perf_counter() - began
+    return float((times() - began).max())
 
 
-def rows_of(amounts: dict[str, int], folder: Path, num_nodes: int) -> list[Row]:
-    """A row for each kind of tables and each schedule, on so many nodes."""
+def seconds_on(
+    num_nodes: int, folder: Path, kinds: Collection[str], clock: str
+) -> dict[str, float]:
+    """Of one ingest of each kind of tables."""
     cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1})
     for _ in range(num_nodes - 1):
         cluster.add_node(num_cpus=1)
     ray.init(address=cluster.address, log_to_driver=False)
-    rows = []
+    given = folder / "cache", _SCHEDULES[num_nodes], cluster, clock
     try:
-        for kind, amount in amounts.items():
-            for name, schedule in _SCHEDULES.items():
-                times = [
-                    seconds_of(folder / kind, folder / "cache", schedule)
-                    for _ in range(1 + _ROUNDS)
-                ]
-                found = float(np.median(times[1:]))
-                what = f"{kind}, {num_nodes} node(s), {name}"
-                rows.append(Row(what, amount / found / 1e6, "M/s"))
+        return {kind: [seconds_of(folder / kind, *given) for _ in range(2)][1] for kind in kinds}
     finally:
         ray.shutdown()
         cluster.shutdown()
+
+
+def rows_of(amounts: Mapping[str, int], seconds: Mapping[int, Mapping[str, float]]) -> list[Row]:
+    """A row for each kind of tables and number of nodes.
+
+    Args:
+        seconds: by number of nodes and kind.
+    """
+    rows = []
+    for kind, amount in amounts.items():
+        one = seconds[1][kind]
+        for num_nodes, found in seconds.items():
+            rate, times = amount / found[kind] / 1e6, one / found[kind]
+            rows.append(Row(f"{kind}, {num_nodes} node(s)", rate, "M/s", times, "one node"))
     return rows
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Runs the benchmark."""
-    given = parser(__doc__).parse_args(argv)
+    given = parser(__doc__, in_rounds=True).parse_args(argv)
     scale = SCALES[given.scale]
     scale = replace(scale, num_nodes=scale.num_nodes // 4, num_edges=scale.num_edges // 4)
     Path(given.work).mkdir(parents=True, exist_ok=True)
@@ -102,10 +129,17 @@ def main(argv: Sequence[str] | None = None) -> None:
             "rows of CSV files": write_rows(folder / "rows of CSV files", scale),
             edges.name: int(write_edges(edges, "strings", scale)),
         }
-        rows = [row for num_nodes in (1, 2) for row in rows_of(amounts, folder, num_nodes)]
+        rounds = [
+            {number: seconds_on(number, folder, amounts, given.clock) for number in _SCHEDULES}
+            for _ in range(given.rounds or _ROUNDS)
+        ]
     finally:
         shutil.rmtree(folder)
-    publish("ingest_nodes", given, rows)
+    seconds = {
+        number: {kind: median(found[number][kind] for found in rounds) for kind in amounts}
+        for number in _SCHEDULES
+    }
+    publish("ingest_nodes", given, rows_of(amounts, seconds))
 
 
 if __name__ == "__main__":

@@ -170,16 +170,17 @@ def by_all_nodes(fn: Callable[[Item], Result], items: Sequence[Item], label: str
     """
     if items and getattr(items[0], "reads_only", False):
         return run_anywhere(fn, items, label)
-    if not isinstance(fn, OnAnyNode):
-        return ray_data_schedule(fn, items, label)
-    needed, store = _most_input_bytes(items), _smallest_store_bytes()
-    if needed > _SHARE_OF_STORE * store:
+    if isinstance(fn, OnAnyNode):
+        needed, store = _most_input_bytes(items), _smallest_store_bytes()
+        if needed <= _SHARE_OF_STORE * store:
+            return _send_and_write(fn, items, label)
         say(
             f"ingest: {label} on this node alone: tasks need {needed / 1e9:,.1f} GB, and some node "
             f"has an object store of {store / 1e9:,.1f} GB (ray start --object-store-memory)"
         )
-        return ray_data_schedule(fn, items, label)
-    return _send_and_write(fn, items, label)
+    here, _ = lent_cpus()
+    # Ray Data would start processes of its own beside those of the other tasks.
+    return _run_all({"num_cpus": 1, "label_selector": {"ray.io/node-id": here}}, fn, items, label)
 
 
 # Of the object store of a node, for what its tasks share. The rest is for what they write.
@@ -242,9 +243,15 @@ def run_anywhere(fn: Callable[[Item], Result], items: Sequence[Item], label: str
 
     Whatever it reads and writes, all nodes must see.
     """
+    return _run_all(_ANYWHERE, fn, items, label)
+
+
+def _run_all(
+    options: dict[str, Any], fn: Callable[[Item], Result], items: Sequence[Item], label: str
+) -> list[Result]:
     import ray
 
-    run = ray.remote(**_ANYWHERE)(_run)
+    run = ray.remote(**options)(_run)
 
     def begin(item: Any) -> tuple[Any]:
         return (run.remote(fn, item),)

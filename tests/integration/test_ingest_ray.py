@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 import ray
 
+import raygnn.runtime.ingest
 from raygnn.data.bundle_record import RECORD_NAME
 from raygnn.data.ingest import pieces
 from raygnn.data.ingest.build_bundle import IngestOptions, ingest
@@ -106,6 +107,20 @@ def test_fitted_and_quantized_columns_of_csv_files_are_the_same(
     here = ingest(folder, options, tmp_path / "here")
     there = ingest(folder, options, tmp_path / "there", schedule=schedule)
     assert _contents(here.path) == _contents(there.path)
+
+
+def test_one_node_reads_where_ids_need_much_of_an_object_store(
+    ray_session: None,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    graph = _graph(tmp_path / "graph")
+    here = ingest(graph, cache_dir=tmp_path / "here")
+    monkeypatch.setattr(raygnn.runtime.ingest, "_smallest_store_bytes", lambda: 1e-9)
+    there = ingest(graph, cache_dir=tmp_path / "there", schedule=by_all_nodes)
+    assert _contents(here.path) == _contents(there.path)
+    assert "reading edges on this node alone: tasks need" in capsys.readouterr().out
 
 
 @SCHEDULES
