@@ -171,7 +171,7 @@ def _prepare(
     num_dst = nodes[target].num_nodes
     build = EdgeBuild(
         plan,
-        (0, *(piece.row_start + piece.num_rows for piece in pieces)),
+        (0, *(piece.row_stop for piece in pieces)),
         nodes[source].num_nodes,
         num_dst,
         destination_ranges(num_dst),
@@ -344,7 +344,7 @@ def _number_classes(
         found[plan.name] = names = class_names(results, plan.name)
         column = open_array(column_path(build.rows, plan.name), "r+")
         for piece, result in zip(pieces, results, strict=True):
-            rows = slice(piece.row_start, piece.row_start + piece.num_rows)
+            rows = slice(piece.row_start, piece.row_stop)
             column[rows] = class_numbers(result, plan.name, names)[column[rows]]
     return found
 

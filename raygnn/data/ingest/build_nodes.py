@@ -159,33 +159,39 @@ def _duplicate_findings(
     findings = []
     for task in tasks:
         piece = task.piece
-        rows = np.flatnonzero(duplicate[piece.row_start : piece.row_start + piece.num_rows])
-        if len(rows):
-            shown = [id_text(plan, folder, int(r) + piece.row_start) for r in rows[:MAX_EXAMPLES]]
-            findings.append(duplicate_finding(plan, piece, rows, shown))
+        rows = np.flatnonzero(duplicate[piece.row_start : piece.row_stop])
+        findings += duplicate_findings(plan, piece, rows, folder, piece.row_start)
     return findings
 
 
-def duplicate_finding(
-    plan: NodePlan, piece: Piece, rows: np.ndarray, values: Sequence[str]
-) -> Finding:
-    """The finding of ids that an earlier row has.
+def duplicate_findings(
+    plan: NodePlan, piece: Piece, rows: np.ndarray, folder: Path, first_id: int = 0
+) -> list[Finding]:
+    """The findings of ids that an earlier row has, one for each file.
 
     Args:
         rows: of the piece, ascending.
-        values: the first of these ids, as `id_text`.
+        folder: of ids, which has that of the piece's first row at `first_id`.
     """
-    return Finding(
-        plan.table,
-        piece.name,
-        plan.id_column,
-        "ids that an earlier row has",
-        "Give each node one row, or set data.on_error=drop to keep the first.",
-        len(rows),
-        tuple(int(row) + piece.file_row_start for row in rows[:MAX_EXAMPLES]),
-        tuple(values),
-        id="nodes-id-repeated",
-    )
+    findings, start = [], 0
+    for span in piece.spans if len(rows) else ():
+        first, last = np.searchsorted(rows, [start, start + span.num_rows])
+        shown = rows[first : min(last, first + MAX_EXAMPLES)].tolist()
+        if shown:
+            finding = Finding(
+                plan.table,
+                span.name,
+                plan.id_column,
+                "ids that an earlier row has",
+                "Give each node one row, or set data.on_error=drop to keep the first.",
+                int(last - first),
+                tuple(row - start + span.file_row_start for row in shown),
+                tuple(id_text(plan, folder, first_id + row) for row in shown),
+                id="nodes-id-repeated",
+            )
+            findings.append(finding)
+        start += span.num_rows
+    return findings
 
 
 def id_text(plan: NodePlan, folder: Path, row: int) -> str:
@@ -227,7 +233,7 @@ def _number_classes(nodes: AssembledNodes) -> None:
         column = open_array(column_path(nodes.folder, dense.name), "r+")
         for task, result in zip(nodes.tasks, nodes.results, strict=True):
             piece = task.piece
-            rows = slice(piece.row_start, piece.row_start + piece.num_rows)
+            rows = slice(piece.row_start, piece.row_stop)
             column[rows] = class_numbers(result, dense.name, names)[column[rows]]
 
 

@@ -115,8 +115,8 @@ def _element(kind: pa.DataType, column: str, column_type: pa.DataType, place: st
 def _probe_width(table: ScannedTable, column: str, place: str) -> int:
     """The most common width among the first rows; rows of another width are reported later."""
     for piece in cut_table(table):
-        for _, columns in read_blocks(piece, {column: table.types[column]}):
-            lengths = columns[column].slice(0, _PROBE_ROWS).value_lengths().drop_null()
+        for block in read_blocks(piece, {column: table.types[column]}):
+            lengths = block.columns[column].slice(0, _PROBE_ROWS).value_lengths().drop_null()
             if len(lengths):
                 width = Counter(lengths.to_pylist()).most_common(1)[0][0]
                 if width:

@@ -257,7 +257,7 @@ class BucketTask:
 def convert_edges(task: EdgeTask, tables: Sequence[np.ndarray], write: Write) -> EdgeResult:
     """First pass: maps the endpoints of one piece, checks its rows, counts destinations."""
     plan, piece = task.plan, task.piece
-    findings = FindingCollector(plan.table, piece.name)
+    findings = FindingCollector(plan.table)
     num_source_tables = len(task.source.inputs)
     source = target = task.source.open(tables[:num_source_tables])
     if task.target != task.source:
@@ -268,10 +268,10 @@ def convert_edges(task: EdgeTask, tables: Sequence[np.ndarray], write: Write) ->
         reverse_counts = np.zeros(task.reverse_ranges.num_ranges, np.int64)
     num_dropped = 0
     class_names: dict[str, dict[str, int]] = {}
-    for offset, columns in read_blocks(piece, plan.types):
+    for offset, file, file_row, columns in read_blocks(piece, plan.types):
         num_rows = len(columns[plan.source])
         start = piece.row_start + offset
-        findings.start_block(piece.file_row_start + offset, num_rows)
+        findings.start_block(file, file_row, num_rows)
         src = _lookup(source, plan.source, plan.edge_type[0], columns, findings)
         dst = _lookup(target, plan.target, plan.edge_type[2], columns, findings)
         for column in plan.columns:

@@ -51,22 +51,23 @@ class Finding:
 
 @dataclass
 class FindingCollector:
-    """Collects findings while the blocks of one piece of a file go by.
+    """Collects findings while the blocks of one piece go by.
 
     Attributes:
-        file_row: row of the file at which the current block starts.
+        file: of the current block.
+        file_row: row of the file at which it starts.
         bad: which rows of the current block break some rule.
     """
 
     table: str
-    file: str
+    file: str = ""
     file_row: int = 0
     bad: np.ndarray = field(default_factory=lambda: np.zeros(0, bool))
-    _found: dict[tuple[str, str], Finding] = field(default_factory=dict)
+    _found: dict[tuple[str, str, str], Finding] = field(default_factory=dict)
 
-    def start_block(self, file_row: int, num_rows: int) -> None:
+    def start_block(self, file: str, file_row: int, num_rows: int) -> None:
         """Begins the block of `num_rows` rows at `file_row`."""
-        self.file_row = file_row
+        self.file, self.file_row = file, file_row
         self.bad = np.zeros(num_rows, bool)
 
     def add(
@@ -90,7 +91,7 @@ class FindingCollector:
         rows = np.flatnonzero(mask)
         shown = rows[:MAX_EXAMPLES]
         examples = () if values is None else tuple(_show(values[int(row)]) for row in shown)
-        old = self._found.get((column, rule))
+        old = self._found.get((self.file, column, rule))
         found = Finding(
             self.table,
             self.file,
@@ -104,7 +105,7 @@ class FindingCollector:
             ((old.values if old else ()) + examples)[:MAX_EXAMPLES],
             id=id,
         )
-        self._found[column, rule] = found
+        self._found[self.file, column, rule] = found
 
     def findings(self) -> list[Finding]:
         """Everything found so far."""

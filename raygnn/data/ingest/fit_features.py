@@ -165,7 +165,7 @@ def count_rows(task: CountTask) -> list[Counts]:
     wanted = dict.fromkeys([*names, *(name for name in (table.id, table.split) if name)])
     types = {name: table.scanned.types[name] for name in wanted}
     found: list[Counts] = []
-    for offset, block in read_blocks(piece, types):
+    for offset, _, _, block in read_blocks(piece, types):
         keys = _keys(table, block, piece.row_start + offset)
         chosen = _training_rows(table, block)
         if chosen is not None:
@@ -200,8 +200,8 @@ def _training_rows(table: FeatureTable, block: Mapping[str, pa.Array]) -> np.nda
     if table.split is None:
         return None
     # Unknown names are reported when the rows are read.
-    unread = FindingCollector(table.scanned.name, "")
-    unread.start_block(0, len(block[table.split]))
+    unread = FindingCollector(table.scanned.name)
+    unread.start_block("", 0, len(block[table.split]))
     codes = split_rows(block[table.split], table.split, unread)
     return codes == _TRAIN if table.id is not None else codes <= _TRAIN
 
@@ -344,8 +344,8 @@ def _holds_times(table: ScannedTable, column: str) -> bool:
     """Whether the first texts are dates or times."""
     parts, num_rows = [], 0
     for piece in cut_table(table):
-        for _, block in read_blocks(piece, {column: table.types[column]}):
-            parts.append(block[column].slice(0, _PROBED_ROWS - num_rows))
+        for block in read_blocks(piece, {column: table.types[column]}):
+            parts.append(block.columns[column].slice(0, _PROBED_ROWS - num_rows))
             num_rows += len(parts[-1])
             if num_rows == _PROBED_ROWS:
                 return looks_like_times(pa.concat_arrays(parts))

@@ -33,7 +33,7 @@ from raygnn.data.ingest.decode import (
     split_rows,
 )
 from raygnn.data.ingest.findings import Finding, FindingCollector
-from raygnn.data.ingest.pieces import Piece, read_blocks
+from raygnn.data.ingest.pieces import Block, Piece, read_blocks
 from raygnn.data.ingest.scan import ScannedTable, check_rows
 from raygnn.data.manifest import NodeTable
 
@@ -132,8 +132,8 @@ def part_path(task: NodeTask, name: str) -> Path:
 def convert_nodes(task: NodeTask, arrays: Sequence[np.ndarray], write: Write) -> NodeResult:
     """Writes the rows of one piece into their slices, and checks them."""
     converter = _Converter(task, write)
-    for offset, columns in read_blocks(task.piece, task.plan.types):
-        converter.convert(offset, columns)
+    for block in read_blocks(task.piece, task.plan.types):
+        converter.convert(block)
     return converter.finish()
 
 
@@ -142,15 +142,15 @@ class _Converter:
 
     def __init__(self, task: NodeTask, write: Write) -> None:
         self._task, self._plan, self._write = task, task.plan, write
-        self._findings = FindingCollector(task.plan.table, task.piece.name)
+        self._findings = FindingCollector(task.plan.table)
         self._parts: dict[str, list[np.ndarray]] = {}
         self._class_names: dict[str, dict[str, int]] = {}
 
-    def convert(self, offset: int, columns: Mapping[str, pa.Array]) -> None:
-        piece, plan, findings = self._task.piece, self._plan, self._findings
-        folder, start = self._task.folder, piece.row_start + offset
+    def convert(self, block: Block) -> None:
+        plan, findings, columns = self._plan, self._findings, block.columns
+        folder, start = self._task.folder, self._task.piece.row_start + block.offset
         num_rows = len(columns[plan.id_column])
-        findings.start_block(piece.file_row_start + offset, num_rows)
+        findings.start_block(block.file, block.file_row, num_rows)
         self._convert_ids(columns[plan.id_column], start)
         no_id = findings.bad.copy()
         for dense in plan.dense:

@@ -1,9 +1,10 @@
-"""Pieces: the units of work of an ingest, each a run of row groups of one file."""
+"""Pieces: the units of work of an ingest, each some row groups of a file or some small files."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -14,6 +15,10 @@ from raygnn.data.tables.files import TableFormat, open_parquet
 
 # A piece is large against the cost of a task and small against a worker's memory.
 PIECE_BYTES = 128 << 20
+# Files are put together into pieces of at least this size, and, if there is enough of them, into
+# no fewer pieces than that.
+_MIN_PIECE_BYTES = 1 << 20
+_MIN_PIECES = 64
 # Rows that are held and checked at once, by their uncompressed bytes.
 _BLOCK_BYTES = 16 << 20
 _MIN_BLOCK_ROWS = 1024
@@ -21,12 +26,11 @@ _MAX_BLOCK_ROWS = 1 << 18
 
 
 @dataclass(frozen=True)
-class Piece:
+class Span:
     """Some row groups of one file.
 
     Attributes:
         row_groups: their numbers in the file; none for CSV, which is read whole.
-        row_start: first row in the table.
         file_row_start: first row in the file, counted from 0.
         block_rows: rows to read at once.
     """
@@ -35,18 +39,71 @@ class Piece:
     name: str
     format: TableFormat
     row_groups: tuple[int, ...]
-    row_start: int
     file_row_start: int
     num_rows: int
     block_rows: int
 
 
+@dataclass(frozen=True)
+class Piece:
+    """Rows of a table that follow each other: a part of one large file, or many small files.
+
+    Attributes:
+        row_start: first row in the table.
+    """
+
+    spans: tuple[Span, ...]
+    row_start: int
+
+    @property
+    def num_rows(self) -> int:
+        """Rows of all spans."""
+        return sum(span.num_rows for span in self.spans)
+
+    @property
+    def row_stop(self) -> int:
+        """The row of the table that follows the last."""
+        return self.row_start + self.num_rows
+
+
+class Block(NamedTuple):
+    """Rows of one file that are held at once.
+
+    Attributes:
+        offset: first row in the piece.
+        file: the file's name in messages.
+        file_row: first row in the file.
+        columns: without dictionaries.
+    """
+
+    offset: int
+    file: str
+    file_row: int
+    columns: Mapping[str, pa.Array]
+
+
 def cut_table(table: ScannedTable) -> list[Piece]:
-    """Cuts the shards of a table into pieces, in the order of the rows."""
-    return [piece for shard in table.shards for piece in _cut_shard(shard) if piece.num_rows]
+    """Cuts a table into pieces, in the order of the rows."""
+    spans = [
+        (span, size) for shard in table.shards for span, size in _cut_shard(shard) if span.num_rows
+    ]
+    # Small files share a task, but leave tasks for many processors.
+    limit = min(PIECE_BYTES, max(_MIN_PIECE_BYTES, sum(size for _, size in spans) // _MIN_PIECES))
+    pieces: list[Piece] = []
+    held: list[Span] = []
+    held_bytes = row = 0
+    for span, size in spans:
+        if held and held_bytes + size > limit:
+            pieces.append(Piece(tuple(held), row))
+            row = pieces[-1].row_stop
+            held, held_bytes = [], 0
+        held.append(span)
+        held_bytes += size
+    return [*pieces, Piece(tuple(held), row)] if held else pieces
 
 
-def _cut_shard(shard: Shard) -> Iterator[Piece]:
+def _cut_shard(shard: Shard) -> Iterator[tuple[Span, int]]:
+    """The spans of a file, and the bytes of each."""
     file = shard.file
     start, row = 0, 0
     while start < len(shard.row_groups):
@@ -57,42 +114,34 @@ def _cut_shard(shard: Shard) -> Iterator[Piece]:
         num_rows = sum(shard.row_groups[start:stop])
         block = _BLOCK_BYTES * num_rows // max(size, 1)
         groups = tuple(range(start, stop)) if file.format == "parquet" else ()
-        yield Piece(
-            file.uri,
-            file.name,
-            file.format,
-            groups,
-            shard.row_start + row,
-            row,
-            num_rows,
-            max(_MIN_BLOCK_ROWS, min(block, _MAX_BLOCK_ROWS)),
-        )
+        block_rows = max(_MIN_BLOCK_ROWS, min(block, _MAX_BLOCK_ROWS))
+        yield Span(file.uri, file.name, file.format, groups, row, num_rows, block_rows), size
         start, row = stop, row + num_rows
 
 
-def read_blocks(
-    piece: Piece, types: Mapping[str, pa.DataType]
-) -> Iterator[tuple[int, Mapping[str, pa.Array]]]:
-    """Reads the columns of a piece, block by block.
+def read_blocks(piece: Piece, types: Mapping[str, pa.DataType]) -> Iterator[Block]:
+    """Reads the columns of a piece, block by block; each is of one file.
 
     Args:
         types: plain type of each column to read.
-    Yields:
-        Offset of the block in the piece, and its columns without dictionaries.
     """
     offset = 0
-    if piece.format == "csv":
-        for batch in csv_tables.read_batches(piece.uri, piece.name, types):
-            yield offset, _columns(batch, list(types))
+    for span in piece.spans:
+        file_row = span.file_row_start
+        for batch in _read_span(span, types):
+            yield Block(offset, span.name, file_row, _columns(batch, list(types)))
             offset += batch.num_rows
+            file_row += batch.num_rows
+
+
+def _read_span(span: Span, types: Mapping[str, pa.DataType]) -> Iterator[pa.RecordBatch]:
+    if span.format == "csv":
+        yield from csv_tables.read_batches(span.uri, span.name, types)
         return
-    columns = list(types)
-    with open_parquet(piece.uri) as file:
-        for batch in file.iter_batches(
-            batch_size=piece.block_rows, row_groups=list(piece.row_groups), columns=columns
-        ):
-            yield offset, _columns(batch, columns)
-            offset += batch.num_rows
+    with open_parquet(span.uri) as file:
+        yield from file.iter_batches(
+            batch_size=span.block_rows, row_groups=list(span.row_groups), columns=list(types)
+        )
 
 
 def _columns(batch: pa.RecordBatch, names: Sequence[str]) -> dict[str, pa.Array]:

@@ -113,10 +113,10 @@ def quantize_features(
 def measure_ranges(task: RangeTask) -> list[ValueRange]:
     """The ranges of the features of one piece, in the order of the plans."""
     found: list[list[ValueRange]] = [[] for _ in task.plans]
-    findings = FindingCollector(task.table, task.piece.name)  # reported when rows are converted
-    for offset, columns in read_blocks(task.piece, task.types):
+    findings = FindingCollector(task.table)  # reported when rows are converted
+    for _, file, file_row, columns in read_blocks(task.piece, task.types):
         for plan, ranges in zip(task.plans, found, strict=True):
-            findings.start_block(offset, len(next(iter(columns.values()))))
+            findings.start_block(file, file_row, len(next(iter(columns.values()))))
             rows = dense_rows(plan, columns, findings)
             rows = rows.reshape(len(rows), plan.width)
             if findings.bad.any():

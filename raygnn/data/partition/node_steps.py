@@ -17,13 +17,12 @@ from raygnn.data.ingest.array_tasks import OnAnyNode
 from raygnn.data.ingest.build_nodes import (
     class_numbers,
     create_node_arrays,
-    duplicate_finding,
+    duplicate_findings,
     greatest_class,
-    id_text,
     join_ragged_rows,
 )
 from raygnn.data.ingest.decode import sparse_index_dtype
-from raygnn.data.ingest.findings import MAX_EXAMPLES, Finding
+from raygnn.data.ingest.findings import Finding
 from raygnn.data.ingest.node_tasks import BAD, NO_ID, NodePlan, NodeResult, NodeTask, convert_nodes
 from raygnn.data.ingest.pieces import Piece
 from raygnn.data.partition.ids import DENSE, bucket_of, read_ids, write_ids
@@ -62,7 +61,7 @@ class ReadPiece:
     @property
     def rows(self) -> slice:
         """Its rows in the table."""
-        return slice(self.piece.row_start, self.piece.row_start + self.piece.num_rows)
+        return slice(self.piece.row_start, self.piece.row_stop)
 
     def rows_of_bucket(self, bucket: int) -> np.ndarray:
         """Rows of the piece whose ids are in a bucket, ascending."""
@@ -120,9 +119,7 @@ def index_bucket(task: IndexBucket, folder: Path) -> dict[str, Any]:
         rows = piece.rows_of_bucket(task.bucket)[duplicate[start : start + length]]
         start += length
         twice.append(rows.astype(np.int64) + piece.piece.row_start)
-        if len(rows):
-            shown = [id_text(task.plan, piece.folder, int(row)) for row in rows[:MAX_EXAMPLES]]
-            findings.append(duplicate_finding(task.plan, piece.piece, rows, shown))
+        findings += duplicate_findings(task.plan, piece.piece, rows, piece.folder)
     np.save(folder / _DUPLICATES, np.concatenate(twice))
     return {"findings": [asdict(finding) for finding in findings], "index": asdict(index)}
 

@@ -117,13 +117,20 @@ def _check(bundle: Bundle, graph: _Graph, directed: bool) -> None:
 
 
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(_graphs(), st.booleans(), st.sampled_from([1, 5, 1 << 20]))
-def test_ingest_equals_the_reference(graph: _Graph, directed: bool, bucket_edges: int) -> None:
+@given(
+    _graphs(),
+    st.booleans(),
+    st.sampled_from([1, 5, 1 << 20]),
+    st.sampled_from([1, 700, pieces.PIECE_BYTES]),
+)
+def test_ingest_equals_the_reference(
+    graph: _Graph, directed: bool, bucket_edges: int, piece_bytes: int
+) -> None:
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
         # Small limits, so that these graphs take several pieces, ranges and buckets.
         patch.setattr(edge_tasks, "BUCKET_EDGES", bucket_edges)
         patch.setattr(edge_tasks, "_MAX_RANGES", 4 if bucket_edges == 5 else 4096)
-        patch.setattr(pieces, "PIECE_BYTES", 1)
+        patch.setattr(pieces, "PIECE_BYTES", piece_bytes)
         path = _write(graph, Path(folder) / "graph", directed)
         _check(ingest(path, cache_dir=Path(folder) / "cache"), graph, directed)
 

@@ -14,7 +14,7 @@ import yaml
 
 from raygnn.data.bundle import Bundle
 from raygnn.data.bundle_record import RECORD_NAME
-from raygnn.data.ingest import fit_features
+from raygnn.data.ingest import fit_features, pieces
 from raygnn.data.ingest.build_bundle import IngestOptions, ingest
 from raygnn.data.manifest import FORMAT, DenseFeature, Manifest
 from raygnn.data.standardization import ColumnScale
@@ -329,6 +329,7 @@ def test_a_column_of_ids_ends_the_pass_early(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(fitting, "MAX_DISTINCT", 20)
+    monkeypatch.setattr(pieces, "PIECE_BYTES", 1)  # a piece is a file
     read: list[Any] = []
     count_rows = fit_features.count_rows
     monkeypatch.setattr(fit_features, "count_rows", lambda task: read.append(1) or count_rows(task))
