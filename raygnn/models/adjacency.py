@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from raygnn.models.head_edges import HeadEdges, edges_by_head
 from raygnn.sampling.grouping import Groups, group_by_key
 
 if TYPE_CHECKING:
@@ -31,6 +32,8 @@ class Adjacency:
         self.ptr = ptr
         self.num_src = num_src
         self.num_dst = ptr.numel() - 1
+        self._by_head: dict[tuple[int, bool], HeadEdges] = {}
+        self._by_source_and_head: dict[int, HeadEdges] = {}
 
     @classmethod
     def of(cls, block: Block) -> Adjacency:
@@ -55,6 +58,20 @@ class Adjacency:
     def by_source(self) -> Groups:
         """The transpose: the edges by source, with their destinations."""
         return group_by_key(self.src, self.dst, self.num_src)
+
+    def by_head(self, heads: int, *, own_rows: bool) -> HeadEdges:
+        """The edges by destination and head; `own_rows` where sources have a row per head."""
+        key = (heads, own_rows)
+        if key not in self._by_head:
+            self._by_head[key] = edges_by_head(self.src, self.ptr, heads, own_rows=own_rows)
+        return self._by_head[key]
+
+    def by_source_and_head(self, heads: int) -> HeadEdges:
+        """The transpose by source and head, of destinations that have a row per head."""
+        if heads not in self._by_source_and_head:
+            _, dst, ptr = self.by_source
+            self._by_source_and_head[heads] = edges_by_head(dst, ptr, heads, own_rows=True)
+        return self._by_source_and_head[heads]
 
     @cached_property
     def with_self_loops(self) -> Adjacency:

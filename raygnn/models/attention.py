@@ -6,7 +6,9 @@ and every sum has one order. Only scores, [num_edges, heads], are kept for the b
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -15,6 +17,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
 from raygnn.models.adjacency import Adjacency, MergedEdges, merge_edges
+from raygnn.models.head_edges import HeadEdges
 from raygnn.models.segment import apply_eagerly, bag_sum, row_sum, segment_chunks
 
 if TYPE_CHECKING:
@@ -79,7 +82,7 @@ def dot_scores(query: Tensor, key: Tensor, adjacency: Adjacency) -> Tensor:
 
     Args:
         query: [num_dst, heads, channels].
-        key: [num_src, heads, channels].
+        key: [num_src, heads, channels], or [num_src, 1, channels], rows that all heads share.
     Returns:
         [num_edges, heads].
     """
@@ -165,7 +168,7 @@ class _WeightedSegmentSum(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, weight: Tensor, adjacency: Adjacency) -> Tensor:
         ctx.adjacency = adjacency
         ctx.save_for_backward(x, weight)
-        return _sum_heads(x, weight, adjacency.src, adjacency.ptr)
+        return _sum_in(x, weight, adjacency)
 
     @staticmethod
     @once_differentiable
@@ -173,10 +176,7 @@ class _WeightedSegmentSum(torch.autograd.Function):
         x, weight = ctx.saved_tensors
         grad_x = grad_weight = None
         if ctx.needs_input_grad[0]:
-            order, dst, ptr = ctx.adjacency.by_source
-            grad_x = _sum_heads(grad, weight[order], dst, ptr)
-            if x.shape[1] == 1:
-                grad_x = grad_x.sum(dim=1, keepdim=True)
+            grad_x = _sum_out(grad, weight, ctx.adjacency, own_rows=x.shape[1] > 1)
         if ctx.needs_input_grad[1]:
             grad_weight = _dot(grad, x, ctx.adjacency)
         return grad_x, grad_weight, None
@@ -191,12 +191,13 @@ class _DotScores(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, None]:
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
         query, key = ctx.saved_tensors
-        adjacency = ctx.adjacency
-        order, dst, ptr = adjacency.by_source
-        grad_query = _sum_heads(key, grad, adjacency.src, adjacency.ptr)
-        grad_key = _sum_heads(query, grad[order], dst, ptr)
+        grad_query = grad_key = None
+        if ctx.needs_input_grad[0]:
+            grad_query = _sum_in(key, grad, ctx.adjacency)
+        if ctx.needs_input_grad[1]:
+            grad_key = _sum_out(query, grad, ctx.adjacency, own_rows=key.shape[1] > 1)
         return grad_query, grad_key, None
 
 
@@ -273,21 +274,61 @@ def _row_sum_heads(rows: Tensor, ptr: Tensor) -> Tensor:
 
 def _dot(query: Tensor, key: Tensor, adjacency: Adjacency) -> Tensor:
     # `key` may have one head that all share.
-    out = query.new_empty(adjacency.num_edges, query.shape[1])
-    for _, edges, _ in segment_chunks(adjacency.ptr, adjacency.num_edges):
-        product = query.index_select(0, adjacency.dst[edges])
-        product *= key.index_select(0, adjacency.src[edges])
-        out[edges] = product.sum(dim=-1)
-    return out
+    num_entries = query.shape[0] * key.shape[0] * key.shape[1]  # a sparse tensor holds no more
+    if query.device.type == "cpu" and adjacency.num_edges <= num_entries:
+        return _sampled_products(query, key, adjacency)
+    product = query.index_select(0, adjacency.dst) * key.index_select(0, adjacency.src)
+    return product.sum(dim=-1)
 
 
-def _sum_heads(x: Tensor, weight: Tensor, index: Tensor, ptr: Tensor) -> Tensor:
-    # Rows of one head lie `stride` apart in the flattened tensor: no copy per head is needed.
-    _, stride, channels = x.shape
+def _sampled_products(query: Tensor, key: Tensor, adjacency: Adjacency) -> Tensor:
+    # `_dot` without a tensor of messages: each edge and head is an entry of a sparse matrix.
+    heads = query.shape[1]
+    edges = adjacency.by_head(heads, own_rows=key.shape[1] > 1)
+    queries, keys = (
+        rows.reshape(-1, rows.shape[-1]).to(torch.promote_types(rows.dtype, torch.float32))
+        for rows in (query, key)
+    )
+    _hide_beta_warning()
+    products = torch.sparse_csr_tensor(
+        edges.ptr,
+        edges.rows,
+        queries.new_zeros(len(edges.rows)),
+        (len(queries), len(keys)),
+        check_invariants=False,
+    )
+    torch.sparse.sampled_addmm(products, queries, keys.T, beta=0, out=products)
+    return products.values().index_select(0, edges.place).view(-1, heads).to(query.dtype)
+
+
+@cache
+def _hide_beta_warning() -> None:
+    # torch gives it once a process, of the first sparse tensor of this kind.
+    with warnings.catch_warnings(action="ignore"):
+        none = torch.zeros(0, dtype=torch.int64)
+        torch.sparse_csr_tensor(none.new_zeros(1), none, torch.zeros(0), (0, 0))
+
+
+def _sum_in(x: Tensor, weight: Tensor, adjacency: Adjacency) -> Tensor:
+    # [num_dst, heads, channels] of the sources' rows; `x` may have one head that all share.
+    edges = adjacency.by_head(weight.shape[1], own_rows=x.shape[1] > 1)
+    return _sum_by_head(x, weight, edges)
+
+
+def _sum_out(x: Tensor, weight: Tensor, adjacency: Adjacency, *, own_rows: bool) -> Tensor:
+    # The transpose of `_sum_in`: [num_src, heads, channels], or of all heads together, where they
+    # share a row.
     heads = weight.shape[1]
-    rows = x.reshape(-1, channels)
-    out = x.new_empty(ptr.numel() - 1, heads, channels)
-    for head in range(heads):
-        at = index * stride + head if stride > 1 else index
-        out[:, head] = bag_sum(rows, at, ptr, weight[:, head])
-    return out
+    order, dst, ptr = adjacency.by_source
+    weight = weight.index_select(0, order)
+    if own_rows:
+        return _sum_by_head(x, weight, adjacency.by_source_and_head(heads))
+    at = dst.unsqueeze(1) * heads + torch.arange(heads, device=dst.device)
+    sums = bag_sum(x.reshape(-1, x.shape[-1]), at.flatten(), ptr * heads, weight.flatten())
+    return sums.unsqueeze(1)
+
+
+def _sum_by_head(x: Tensor, weight: Tensor, edges: HeadEdges) -> Tensor:
+    weights = weight.flatten().index_select(0, edges.order)
+    sums = bag_sum(x.reshape(-1, x.shape[-1]), edges.rows, edges.ptr, weights)
+    return sums.view(-1, weight.shape[1], x.shape[-1])

@@ -140,6 +140,52 @@ def test_dot_scores_are_products_of_the_ends(adjacency: Adjacency) -> None:
 
 @settings(max_examples=40, deadline=None)
 @given(adjacencies())
+def test_heads_may_share_the_rows_of_sources(adjacency: Adjacency) -> None:
+    query, shared = rows(adjacency.num_dst, 2, 3), rows(adjacency.num_src, 1, 3, seed=1)
+    weight = rows(adjacency.num_edges, 2, seed=2)
+    messages = weight.unsqueeze(-1) * shared[adjacency.src]
+    sums = scatter(messages, adjacency.dst, 0, adjacency.num_dst, "sum")
+    check_same(weighted_segment_sum(shared, weight, adjacency), sums, shared, weight)
+    theirs = (query[adjacency.dst] * shared[adjacency.src]).sum(-1)
+    check_same(dot_scores(query, shared, adjacency), theirs, query, shared)
+
+
+def test_dot_scores_of_half_precision_are_sums_in_float32() -> None:
+    adjacency = adjacency_of([0, 1, 1], [0, 0, 1], 2, 2)
+    query, key = rows(2, 2, 300).bfloat16(), rows(2, 2, 300, seed=1).bfloat16()
+    exact = (query.double()[adjacency.dst] * key.double()[adjacency.src]).sum(-1)
+    scores = dot_scores(query, key, adjacency)
+    assert scores.dtype == torch.bfloat16
+    torch.testing.assert_close(scores, exact.bfloat16(), rtol=0.01, atol=0)
+
+
+def test_dot_scores_take_more_edges_than_pairs() -> None:
+    adjacency = adjacency_of([0, 0, 0], [0, 0, 0], 1, 1)
+    query, key = rows(1, 1, 3), rows(1, 1, 3, seed=1)
+    torch.testing.assert_close(
+        dot_scores(query, key, adjacency), (query * key).sum(-1).expand(3, 1)
+    )
+
+
+@settings(max_examples=40, deadline=None)
+@given(adjacencies(), st.integers(1, 3), st.booleans())
+def test_edges_by_head_are_each_segments_once_per_head(
+    adjacency: Adjacency, heads: int, own_rows: bool
+) -> None:
+    edges = adjacency.by_head(heads, own_rows=own_rows)
+    assert edges is adjacency.by_head(heads, own_rows=own_rows)
+    assert edges.order[edges.place].tolist() == list(range(adjacency.num_edges * heads))
+    for node in range(adjacency.num_dst):
+        first, last = adjacency.ptr[node], adjacency.ptr[node + 1]
+        for head in range(heads):
+            at = slice(edges.ptr[node * heads + head], edges.ptr[node * heads + head + 1])
+            assert edges.order[at].tolist() == [e * heads + head for e in range(first, last)]
+            src = adjacency.src[first:last]
+            assert edges.rows[at].tolist() == (src * heads + head if own_rows else src).tolist()
+
+
+@settings(max_examples=40, deadline=None)
+@given(adjacencies())
 def test_additive_scores_are_those_of_gatv2(adjacency: Adjacency) -> None:
     x_src, x_dst = rows(adjacency.num_src, 2, 3), rows(adjacency.num_dst, 2, 3, seed=1)
     att = rows(2, 3, seed=2)
