@@ -19,6 +19,7 @@ from raygnn.errors import ConfigError
 from raygnn.models.arguments import check_positive, signature_with_options
 from raygnn.models.encoder import ACTIVATIONS, StackOptions, build_norm, call_before_norm
 from raygnn.models.node_inputs import NodeInputs
+from raygnn.models.projected_rows import ProjectedRows, formed
 from raygnn.models.sparse_input import Features, dropout
 from raygnn.sampling.batch import Batch
 from raygnn.sampling.blocks import Block, HeteroBlock
@@ -56,6 +57,7 @@ class HeteroEncoder(nn.Module, ABC):
         reads_edge_features, reads_edge_weight, learns_node_rows, reads_node_features,
             reads_messages, keeps_links, takes_sparse_input: see `raygnn.models.graph_inputs`.
         row_biases: see `Encoder`.
+        composes_inputs: whether a layer takes `ProjectedRows` too, in place of rows of sources.
 
     Args:
         in_channels: width of the input features, by node type; types without are left out.
@@ -77,9 +79,12 @@ class HeteroEncoder(nn.Module, ABC):
     keeps_links = False
     takes_sparse_input = True
     row_biases: ClassVar[str] = ""
+    composes_inputs: ClassVar[bool] = False
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
+        if "build_layer" in vars(cls):  # layers of its own may not take what those of its base do
+            cls.composes_inputs = vars(cls).get("composes_inputs", False)
         cls.__signature__ = signature_with_options(cls, HeteroEncoder.__init__)  # type: ignore[attr-defined]
 
     def __init__(
@@ -148,32 +153,39 @@ class HeteroEncoder(nn.Module, ABC):
 
     def encode_inputs(self, x: Mapping[str, Features]) -> Rows:
         """Gives the rows that the first layer reads; see `NodeInputs.forward`."""
-        return self.inputs(
-            {
-                name: dropout(rows, self.options.input_dropout, self.training)
-                if rows.dtype.is_floating_point
-                else rows
-                for name, rows in x.items()
-            }
-        )
+        return self.inputs(self._drop_features(x))
+
+    def _first_inputs(self, x: Mapping[str, Features]) -> Mapping[str, Tensor | ProjectedRows]:
+        if self.composes_inputs:
+            return self.inputs.unformed(self._drop_features(x))
+        return self.encode_inputs(x)
+
+    def _drop_features(self, x: Mapping[str, Features]) -> dict[str, Features]:
+        return {
+            name: dropout(rows, self.options.input_dropout, self.training)
+            if rows.dtype.is_floating_point
+            else rows
+            for name, rows in x.items()
+        }
 
     def forward_layer(
-        self, i: int, x_src: Mapping[str, Tensor], num_dst: Mapping[str, int], block: HeteroBlock
+        self,
+        i: int,
+        x_src: Mapping[str, Tensor | ProjectedRows],
+        num_dst: Mapping[str, int],
+        block: HeteroBlock,
     ) -> Rows:
         """Applies layer i, counted from the input.
 
         Args:
             x_src: by node type, [num_src, hidden_channels], the destinations' rows first; types
-                without rows may be left out.
+                without rows may be left out. `ProjectedRows` only where `composes_inputs`.
             num_dst: by node type, how many rows to return; the block's number of destinations.
         Returns:
             By node type, [num_dst, hidden_channels].
         """
-        none = next(iter(x_src.values())).new_zeros(0, self.hidden_channels)
-        x = {
-            name: functional.dropout(x_src.get(name, none), self.options.dropout, self.training)
-            for name in self.node_types
-        }
+        none = next(self.parameters()).new_zeros(0, self.hidden_channels)
+        x = {name: self._drop(x_src.get(name, none)) for name in self.node_types}
         norms = self.norms[i]
         assert isinstance(norms, ModuleDict)
         norm = next(iter(norms.values()))  # all are of one kind
@@ -224,7 +236,7 @@ class HeteroEncoder(nn.Module, ABC):
             )
         last = blocks[-1]
         assert isinstance(last, HeteroBlock)
-        rows = self.encode_inputs(x)
+        rows: Mapping[str, Tensor | ProjectedRows] = self._first_inputs(x)
         outputs = [self._first(rows, last.num_dst)]
         for i, block in enumerate(blocks):
             assert isinstance(block, HeteroBlock)
@@ -261,6 +273,12 @@ class HeteroEncoder(nn.Module, ABC):
         out: Tensor = self.forward({node_type: x}, wrapped)[node_type]
         return out
 
+    def _drop(self, rows: Tensor | ProjectedRows) -> Tensor | ProjectedRows:
+        rate = self.options.dropout
+        if not self.training or rate == 0:
+            return rows
+        return functional.dropout(formed(rows), rate)
+
     def _activate(self, i: int, name: str, rows: Tensor) -> Tensor:
         if not len(rows):  # nothing that a batch norm could take statistics of
             return rows
@@ -283,7 +301,7 @@ class HeteroEncoder(nn.Module, ABC):
         return [p for p in self.parameters() if id(p) not in others]
 
     @staticmethod
-    def _first(rows: Mapping[str, Tensor], counts: Mapping[str, int]) -> Rows:
+    def _first(rows: Mapping[str, Any], counts: Mapping[str, int]) -> dict[str, Any]:
         return {name: value[: counts.get(name, 0)] for name, value in rows.items()}
 
 

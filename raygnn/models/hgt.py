@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -17,6 +18,8 @@ from raygnn.models.adjacency import Adjacency
 from raygnn.models.arguments import check_attention, check_heads
 from raygnn.models.attention import dot_scores, softmax_over_blocks, weighted_segment_sum
 from raygnn.models.hetero_encoder import HeteroEncoder, HeteroOptions, Rows, block_of
+from raygnn.models.projected_rows import ProjectedRows, formed, mapped_from
+from raygnn.models.segment import transform_first
 
 if TYPE_CHECKING:
     from raygnn.sampling.blocks import HeteroBlock
@@ -62,65 +65,110 @@ class HGTLayer(nn.Module):
         nn.init.uniform_(self.key_relation, -bound, bound)
         nn.init.uniform_(self.value_relation, -bound, bound)
 
-    def forward(self, x_src: Mapping[str, Tensor], block: HeteroBlock) -> Rows:
+    def forward(self, x_src: Mapping[str, Tensor | ProjectedRows], block: HeteroBlock) -> Rows:
         """Returns [num_dst, channels] by node type."""
-        sources = {s for s, _, t in self.edge_types if block.num_dst.get(t, 0)}
-        keys_values = {
-            s: (self._projected(s, 0, x_src[s]), self._projected(s, 2, x_src[s]))
-            for s in self.node_types
-            if s in sources
-        }
+        sources = {name: _Source(self, name, rows) for name, rows in x_src.items()}
         out: Rows = {}
         for i, name in enumerate(self.node_types):
-            x_dst = x_src[name][: block.num_dst.get(name, 0)]
+            x_dst = formed(x_src[name][: block.num_dst.get(name, 0)])
             if not len(x_dst):
                 out[name] = x_dst
                 continue
-            messages = self._attend(name, x_dst, keys_values, block)
+            messages = self._attend(name, x_dst, sources, block)
             new = self.lin_out[name](functional.gelu(messages))
             share = self.skip[i].sigmoid()
             out[name] = share * new + (1 - share) * x_dst
         return out
 
-    def _projected(self, name: str, which: int, x: Tensor) -> Tensor:
-        """Keys (0), queries (1) or values (2) of rows of a node type, [num_rows, num_heads, D]."""
-        lin: Any = self.lin_kqv[name]
-        weight, bias = lin.weight.chunk(3)[which], lin.bias.chunk(3)[which]
-        return functional.linear(x, weight, bias).unflatten(1, (self.num_heads, -1))
-
     def _attend(
         self,
         name: str,
         x_dst: Tensor,
-        keys_values: Mapping[str, tuple[Tensor, Tensor]],
+        sources: Mapping[str, _Source],
         block: HeteroBlock,
     ) -> Tensor:
-        """[num_dst, channels], the weighted sum over all in-edges; zeros without any.
-
-        q . (k R) is (q R^T) . k, and the sum of values v R that of v, times R. So an edge type's
-        matrices multiply rows of destinations, which are fewer than the sources.
-        """
+        """[num_dst, channels], the weighted sum over all in-edges; zeros without any."""
         into = [
-            (i, edge_type[0], of_type)
+            (i, sources[edge_type[0]], of_type)
             for i, edge_type in enumerate(self.edge_types)
             if edge_type[2] == name and (of_type := block_of(block, edge_type, x_dst)).num_edges
         ]
         if not into:
             return x_dst.new_zeros(len(x_dst), self.channels)
-        query = self._projected(name, 1, x_dst) / math.sqrt(self.channels // self.num_heads)
+        query = functional.linear(x_dst, *sources[name].to_query).unflatten(1, (self.num_heads, -1))
+        query = query / math.sqrt(self.channels // self.num_heads)
         scores = []
         for i, source, of_type in into:
             relation = self.key_relation[i] * self.prior[i].view(-1, 1, 1)
-            of_query = torch.einsum("nhe,hde->nhd", query, relation.to(query.dtype))
-            scores.append(dot_scores(of_query, keys_values[source][0], Adjacency.of(of_type)))
+            scores.append(source.scores(query, relation, Adjacency.of(of_type)))
         out = torch.zeros_like(query)
         weights = softmax_over_blocks(scores, [of_type for *_, of_type in into])
         for (i, source, of_type), weight in zip(into, weights, strict=True):
             weight = functional.dropout(weight, self.attn_dropout, self.training)
-            sums = weighted_segment_sum(keys_values[source][1], weight, Adjacency.of(of_type))
-            relation = self.value_relation[i].to(sums.dtype)
-            out = out + torch.einsum("nhd,hde->nhe", sums, relation)
+            out = out + source.sums(weight, self.value_relation[i], Adjacency.of(of_type))
         return out.flatten(1)
+
+
+class _Source:
+    """Nodes of a type as sources of a layer.
+
+    q . (k R) is (q R^T) . k, and the sum of values v R that of v, times R: an edge type's matrices
+    multiply rows of destinations, which are fewer than the sources. With k = W x + b, q R^T W is
+    multiplied by the rows x themselves, and the sum of a_j v_j is W times that of a_j x_j. The
+    cheaper of the two is taken by the sizes of a block. A column of ones in x stands for b.
+    """
+
+    def __init__(self, layer: HGTLayer, name: str, rows: Tensor | ProjectedRows) -> None:
+        lin: Any = layer.lin_kqv[name]
+        weights, biases = lin.weight.chunk(3), lin.bias.chunk(3)
+        self.to_query = weights[1], biases[1]
+        self._rows, self._heads = rows, layer.num_heads
+        self._weights, self._biases = weights[::2], biases[::2]
+
+    def scores(self, query: Tensor, relation: Tensor, adjacency: Adjacency) -> Tensor:
+        """Of each edge and head, [num_edges, heads]; query is [num_dst, heads, D]."""
+        if self._multiplied_first(adjacency):
+            of_query = torch.einsum("nhe,hde->nhd", query, relation.to(query.dtype))
+            return dot_scores(of_query, self._keys_values[0], adjacency)
+        x, to_key, _ = self._with_ones
+        to_key = torch.einsum("hdc,hde->hec", to_key, relation.to(to_key.dtype))
+        of_query = torch.einsum("nhe,hec->nhc", query, to_key)
+        return dot_scores(of_query, x.to(of_query.dtype), adjacency)
+
+    def sums(self, weight: Tensor, relation: Tensor, adjacency: Adjacency) -> Tensor:
+        """Weighted sums of values over in-edges, [num_dst, heads, D]."""
+        if self._multiplied_first(adjacency):
+            sums = weighted_segment_sum(self._keys_values[1], weight, adjacency)
+            return torch.einsum("nhd,hde->nhe", sums, relation.to(sums.dtype))
+        x, _, to_value = self._with_ones
+        sums = weighted_segment_sum(x, weight, adjacency)
+        to_value = torch.einsum("hdc,hde->hce", to_value, relation.to(to_value.dtype))
+        return torch.einsum("nhc,hce->nhe", sums, to_value.to(sums.dtype))
+
+    def _multiplied_first(self, adjacency: Adjacency) -> bool:
+        x, weight, _ = self._maps[0]
+        return transform_first(adjacency, x.shape[1], len(weight), self._heads)
+
+    @cached_property
+    def _maps(self) -> list[tuple[Tensor, Tensor, Tensor]]:
+        """x, weight and bias of which keys and values are linear maps."""
+        both = zip(self._weights, self._biases, strict=True)
+        return [mapped_from(self._rows, weight, bias) for weight, bias in both]
+
+    @cached_property
+    def _keys_values(self) -> list[Tensor]:
+        """Each [num_src, heads, D]."""
+        return [functional.linear(*of).unflatten(1, (self._heads, -1)) for of in self._maps]
+
+    @cached_property
+    def _with_ones(self) -> tuple[Tensor, Tensor, Tensor]:
+        """x with a column of ones, [num_src, 1, c + 1]; its maps by head, [heads, D, c + 1]."""
+        x = functional.pad(self._maps[0][0], (0, 1), value=1.0).unsqueeze(1)
+        to_key, to_value = (
+            torch.cat([weight, bias.unsqueeze(1)], dim=1).unflatten(0, (self._heads, -1))
+            for _, weight, bias in self._maps
+        )
+        return x, to_key, to_value
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -152,6 +200,7 @@ class HGT(HeteroEncoder):
     Options = HGTOptions
     options: HGTOptions
     row_biases = r"lin_out\..*\.bias"
+    composes_inputs = True
 
     def build_layer(self, channels: int) -> nn.Module:
         """An `HGTLayer`."""

@@ -17,6 +17,7 @@ from raygnn.errors import ConfigError
 from raygnn.models.encoder import MLP
 from raygnn.models.graph_encoder import GraphEncoder
 from raygnn.models.hetero_encoder import HeteroEncoder
+from raygnn.models.projected_rows import formed
 from raygnn.models.sparse_input import dense
 from raygnn.models.wrap import SubgraphModule
 from raygnn.sampling.batch import Block, HeteroBlock, NodeBatch
@@ -144,6 +145,7 @@ class MaskedModel(nn.Module):
         mask = self._mask.explain_message(ones, None)
         x, block, *others = inputs
         if isinstance(block, HeteroBlock):
+            x = {name: formed(rows) for name, rows in x.items()}
             expanded, new = _expanded(x, block, {t: mask[_slice(r)] for t, r in self.edges.items()})
             return expanded, new, *others
         ((source, relation, target),) = self.edges

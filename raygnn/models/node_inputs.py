@@ -11,6 +11,7 @@ from torch_geometric.nn.module_dict import ModuleDict
 
 from raygnn.errors import ConfigError, DataError
 from raygnn.models.arguments import check_positive
+from raygnn.models.projected_rows import ProjectedRows, formed
 from raygnn.models.row_share import RowShare, share_of_built
 from raygnn.models.sparse_input import Features, apply_linear
 
@@ -158,20 +159,27 @@ class NodeInputs(nn.Module):
         Raises:
             DataError: a type has what does not fit.
         """
+        return {name: formed(rows) for name, rows in self.unformed(x).items()}
+
+    def unformed(self, x: Mapping[str, Features]) -> dict[str, Tensor | ProjectedRows]:
+        """As `forward`, but projections of features that they would widen are left to the layer."""
         for name, rows in x.items():
             self._check(name, rows)
         return {name: self._rows(name, x.get(name)) for name in self.node_types}
 
-    def _rows(self, name: str, rows: Features | None) -> Tensor:
+    def _rows(self, name: str, rows: Features | None) -> Tensor | ProjectedRows:
         if rows is None:
             return next(self.parameters()).new_zeros(0, self.channels)
         if name in self.tables:
             out: Tensor = self.tables[name](rows)
             return out
         projection = self.projections[name]
-        if isinstance(rows, Tensor):
-            rows = rows.to(projection.weight.dtype)
-        return apply_linear(projection, rows)
+        if not isinstance(rows, Tensor):
+            return apply_linear(projection, rows)
+        rows = rows.to(projection.weight.dtype)
+        if rows.shape[1] > self.channels:
+            return apply_linear(projection, rows)
+        return ProjectedRows(rows, projection)
 
     def _check(self, name: str, rows: Features) -> None:
         if name not in self.node_types:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch_geometric.nn import HGTConv, LGConv, RGCNConv
 
-from raygnn.models import HGT, RGCN, Hetero, HeteroEncoder, LightGCN, SimpleHGN
+from raygnn.models import HGT, RGCN, Hetero, HeteroEncoder, LightGCN, SimpleHGN, hgt
 from raygnn.models.adjacency import merge_edges
 from raygnn.models.exact import ExactOptions
 from raygnn.models.exact_hetero import exact_hetero_inference, identity_rows
@@ -222,7 +222,9 @@ def test_every_option_trains(name: str) -> None:
     assert all(p.grad is not None for p in encoder.parameters())
 
 
-def test_hgt_is_pygs() -> None:
+@pytest.mark.parametrize("multiplied_first", [False, True])
+def test_hgt_is_pygs(multiplied_first: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hgt, "transform_first", lambda *_: multiplied_first)
     ours = HGTLayer(list(NUM_NODES), EDGE_TYPES, 8, num_heads=2).double()
     theirs = HGTConv(8, 8, (list(NUM_NODES), EDGE_TYPES), heads=2).double()
     nn.init.normal_(ours.prior)
@@ -250,6 +252,41 @@ def test_hgt_is_pygs() -> None:
     assert set(got) - set(expected) == {"tag"}
     del got["tag"]
     assert_same_with_grads(got, expected, list(x.values()))
+
+
+@pytest.mark.parametrize("multiplied_first", [False, True])
+def test_hgt_composes_its_inputs_with_its_first_layer(
+    multiplied_first: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hgt, "transform_first", lambda *_: multiplied_first)
+    encoder = build("hgt", jump="cat").double()
+    x = rows_for(encoder, every_node())
+    formed_first = build("hgt", jump="cat").double()
+    formed_first.composes_inputs = False  # type: ignore[misc]
+    torch.testing.assert_close(outputs_and_grads(encoder, x), outputs_and_grads(formed_first, x))
+
+
+def test_layers_of_a_subclass_get_formed_rows() -> None:
+    class OwnLayer(nn.Module):
+        def forward(self, x_src: dict[str, Tensor], block: HeteroBlock) -> dict[str, Tensor]:
+            return {name: rows[: block.num_dst[name]] * 2 for name, rows in x_src.items()}
+
+    class OwnLayers(HGT):
+        def build_layer(self, channels: int) -> nn.Module:
+            return OwnLayer()
+
+    encoder = OwnLayers(IN_CHANNELS, 3, 8, 1, **TYPES)
+    out = encoder(rows_for(encoder, every_node()), GRAPH.whole(1))
+    assert {name: tuple(rows.shape) for name, rows in out.items()} == {
+        name: (num, 3) for name, num in NUM_NODES.items()
+    }
+
+
+def outputs_and_grads(encoder: HeteroEncoder, x: dict[str, Tensor]) -> list[Tensor]:
+    out = list(encoder(x, GRAPH.whole(2)).values())
+    total = sum((rows * rows).sum() for rows in out)
+    assert isinstance(total, Tensor)
+    return [*out, *torch.autograd.grad(total, list(encoder.parameters()))]
 
 
 @pytest.mark.parametrize("num_bases", [None, 3])
