@@ -1,4 +1,4 @@
-"""Speed and memory of the ingest: edges with integer and string ids, files of edges, dense features.
+"""Speed and memory of the ingest: edges by kind of id and number of files, and dense features.
 
     python benchmarks/ingest.py --scale reference
 
@@ -208,9 +208,7 @@ def _ids(kind: str, num_nodes: int, rng: np.random.Generator) -> pa.Array:
     return pa.array([f"user-{i}" for i in spread])
 
 
-def _write(
-    folder: Path, table: pa.Table, row_group_size: int, num_files: int = _NUM_FILES
-) -> None:
+def _write(folder: Path, table: pa.Table, row_group_size: int, num_files: int = _NUM_FILES) -> None:
     folder.mkdir(parents=True)
     size = -(-table.num_rows // num_files)
     for i, start in enumerate(range(0, table.num_rows, size)):
