@@ -130,9 +130,14 @@ def _cluster() -> Finding:
     from raygnn.runtime.connection import ADDRESS_VARIABLE, check_address
 
     address = os.environ.get(ADDRESS_VARIABLE, "")
-    if address in ("", "local"):
-        how = f"={address}" if address else " is not set"
-        return Finding("ok", f"{ADDRESS_VARIABLE}{how}: runs start Ray on this machine")
+    if address == "local":
+        return Finding("ok", f"{ADDRESS_VARIABLE}=local: runs start Ray on this machine")
+    if not address:
+        return Finding(
+            "ok",
+            f"{ADDRESS_VARIABLE} is not set: runs join a Ray that was started on this machine, or "
+            f"start one; {ADDRESS_VARIABLE}=local always starts one",
+        )
     try:
         check_address(address)
     except RaygnnError as error:

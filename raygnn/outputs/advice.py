@@ -46,6 +46,13 @@ class Advice(Callback):
                 warn(text)
             say_baselines(self._metrics, "val")
 
+    def on_train_end(self, engine: Engine) -> None:
+        found = _best_at_first(engine)
+        self._warnings += found
+        if engine.context.rank == 0:
+            for text in found:
+                warn(text)
+
     def on_test_end(self, engine: Engine, metrics: dict[str, float]) -> None:
         found = self._find_baselines(engine, "test", engine.config.training.num_test_batches)
         if found is not None:
@@ -62,7 +69,7 @@ class Advice(Callback):
 
         Returns:
             `baseline/<guess>/<split>/<metric>`; `standard_errors` of test metrics, by their names;
-            `steps_per_epoch`; `warnings`, those of the start;
+            `steps_per_epoch`; `warnings`, of the start and of the end of the training;
             and `no_better_than_baseline`, the metrics by which the model is not. Both are texts,
             empty where there is nothing to say.
         """
@@ -123,7 +130,7 @@ def too_large(bundle: Bundle) -> list[str]:
 def _few_steps(engine: Engine) -> list[str]:
     """Says how soon early stopping may end the run, where that is very soon."""
     stopper = engine.early_stopper
-    earliest = None if stopper is None else _earliest_stop(engine, stopper.patience)
+    earliest = None if stopper is None else _earliest(engine, stopper.patience, _FEW_STEPS)
     if stopper is None or earliest is None:
         return []
     planned = planned_steps(engine.config.training, engine.steps_per_epoch)
@@ -181,14 +188,30 @@ def coarse_steps(bundle: Bundle) -> list[str]:
     return texts
 
 
-def _earliest_stop(engine: Engine, patience: int) -> Position | None:
-    """Where early stopping ends a run whose first validation is its best; None if not soon."""
+def _best_at_first(engine: Engine) -> list[str]:
+    """Says that a run which early stopping has ended was never better than at the beginning."""
+    stopper, best = engine.early_stopper, engine.best.position
+    if stopper is None or not stopper.is_out_of_patience or best.step == 0:
+        return []
+    first = _earliest(engine, 0, best.step + 1)
+    if first is None or first.step < best.step:
+        return []
+    return [
+        f"the best {engine.best.tracker.monitor} is that of the first validation, at step "
+        f"{best.step:,}: from then on the model learned its training examples by heart, or its "
+        "steps were too large. Try a smaller optimizer.args.lr, model.args.dropout: 0.5, and, of "
+        "columns with many values, transform: category with a larger min_frequency."
+    ]
+
+
+def _earliest(engine: Engine, num_more: int, max_steps: int) -> Position | None:
+    """Where the first validation and a number of further ones are done; None if not so soon."""
     loader = engine.task.loader("train")
     assert loader is not None
     total, per_step = loader.num_batches, engine.config.batch.num_micro_batches
-    num_left = patience + (not engine.config.training.validate_at_start)
+    num_left = num_more + (not engine.config.training.validate_at_start)
     now = Position()
-    while now.step < _FEW_STEPS and num_left:
+    while now.step < max_steps and num_left:
         before, num_batches = now, min(per_step, total - now.batch_in_epoch)
         seen = min(now.batch_in_epoch * loader.batch_size, loader.num_examples)
         num_samples = min(num_batches * loader.batch_size, loader.num_examples - seen)

@@ -55,9 +55,22 @@ def connect(meanwhile: Callable[[], None] = lambda: None) -> None:
     nodes = len(ray.nodes())
     cpus = ray.cluster_resources().get("CPU", 0)
     say(
-        f"Ray {ray.__version__}: {nodes} node(s), {cpus:g} CPUs, {time.monotonic() - started:.1f} s"
+        f"Ray {ray.__version__}: {_how_joined()}{nodes} node(s), {cpus:g} CPUs, "
+        f"{time.monotonic() - started:.1f} s"
         + (f", dashboard http://{dashboard}" if dashboard else "")
     )
+
+
+def _how_joined() -> str:
+    """What the line about Ray says of a cluster that was there before."""
+    from raygnn.runtime.ray_internals import attribute, internal
+
+    node = attribute(internal("ray._private.worker", "global_worker"), "node")
+    if node is not None and node.is_head():
+        return ""
+    if os.environ.get(ADDRESS_VARIABLE):
+        return "joined, "
+    return f"joined the one that runs here ({ADDRESS_VARIABLE}=local starts another), "
 
 
 def _start() -> str | None:

@@ -34,6 +34,23 @@ def _accounts(folder: Path) -> str:
     return write_tables(tables, str(folder))
 
 
+@pytest.mark.parametrize(("lr", "is_said"), [(1.0, True), (1e-4, False)])
+def test_a_run_that_was_best_at_its_first_validation(tmp_path, capsys, lr, is_said):
+    config = small_config(
+        tmp_path,
+        data={"uri": _accounts(tmp_path / "graph"), "splits": {"type": "hash"}},
+        scaling__num_workers=0,
+        loader={"batch_size": 512, "eval_batch_size": 64},
+        optimizer={"type": "Adam", "args": {"lr": lr}},
+        training={"max_epochs": 6, "validate_every": {"epochs": 1}},
+        early_stopping={"patience": 2},
+    )
+    warnings = raygnn.train.fit(config).metrics["warnings"]
+    text = "the best val/loss is that of the first validation, at step "
+    assert (text in warnings) == is_said
+    assert (text in capsys.readouterr().out) == is_said
+
+
 def test_a_model_of_noise_is_no_better_than_the_majority(tmp_path, capsys):
     uri = _accounts(tmp_path / "graph")
     config = small_config(
