@@ -17,7 +17,7 @@ import numpy as np
 from raygnn.console import say
 from raygnn.data.bundle import Bundle
 from raygnn.data.filesystem import is_remote
-from raygnn.data.ingest.array_tasks import ArrayTask, OnAnyNode, Rows, write_rows
+from raygnn.data.ingest.array_tasks import ArrayTask, OnAnyNode, Rows, RowWriter
 from raygnn.data.ingest.build_bundle import IngestOptions, ingest
 from raygnn.data.ingest.schedule import Schedule, in_process
 from raygnn.errors import RaygnnError, RunError
@@ -204,6 +204,7 @@ def _send_and_write(fn: OnAnyNode[Any, Result], items: Sequence[Any], label: str
 
     compute = ray.remote(**_ANYWHERE, num_returns=2)(_compute)
     sent: dict[Rows, Any] = {}
+    write = RowWriter()
 
     def begin(item: ArrayTask) -> tuple[Any, ...]:
         # Ids are looked up in the same tables as those of the item before, as a rule.
@@ -217,7 +218,7 @@ def _send_and_write(fn: OnAnyNode[Any, Result], items: Sequence[Any], label: str
     def end(task: tuple[Any, ...]) -> _Outcome:
         _, outcome, written = task
         for rows in ray.get(written):
-            write_rows(*rows)
+            write(*rows)
         found: _Outcome = ray.get(outcome)
         return found
 

@@ -38,16 +38,17 @@ import sys
 import psutil
 import raygnn.runtime.ingest as module
 
-write_rows, nodes = module.write_rows, [psutil.Process(int(sys.argv[4]))]
+nodes = [psutil.Process(int(sys.argv[4]))]
 
-def kill_and_write(*rows):
-    while nodes:
-        node = nodes.pop()
-        for process in [*node.children(recursive=True), node]:
-            process.kill()
-    write_rows(*rows)
+class KillAndWrite(module.RowWriter):
+    def __call__(self, *rows):
+        while nodes:
+            node = nodes.pop()
+            for process in [*node.children(recursive=True), node]:
+                process.kill()
+        super().__call__(*rows)
 
-module.write_rows = kill_and_write
+module.RowWriter = KillAndWrite
 """
 
 

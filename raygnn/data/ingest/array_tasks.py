@@ -40,12 +40,20 @@ class Write(Protocol):
         """
 
 
-def write_rows(path: Path, start: int | None, values: np.ndarray) -> None:
-    """Writes them at once, as `Write`."""
-    if start is None:
-        np.save(path, values)
-    else:
-        open_array(path, "r+")[start : start + len(values)] = values
+class RowWriter:
+    """Writes rows at once, as `Write`; arrays stay mapped, as most are written again and again."""
+
+    def __init__(self) -> None:
+        self._mapped: dict[Path, np.ndarray] = {}
+
+    def __call__(self, path: Path, start: int | None, values: np.ndarray) -> None:
+        """Writes them."""
+        if start is None:
+            np.save(path, values)
+            return
+        if path not in self._mapped:
+            self._mapped[path] = open_array(path, "r+")
+        self._mapped[path][start : start + len(values)] = values
 
 
 class ArrayTask(Protocol):
@@ -75,4 +83,4 @@ class OnAnyNode(Generic[Task, Result]):
 
     def __call__(self, task: Task) -> Result:
         """Runs a task where the folder is."""
-        return self.compute(task, [rows.read() for rows in task.inputs], write_rows)
+        return self.compute(task, [rows.read() for rows in task.inputs], RowWriter())

@@ -19,7 +19,7 @@ from raygnn.data import edge_kernels
 from raygnn.data.arrays import open_array
 from raygnn.data.bundle_record import INDICES, INDPTR, column_path
 from raygnn.data.id_map import IdIndex, IdMap, table_files
-from raygnn.data.ingest.array_tasks import Rows, Write, write_rows
+from raygnn.data.ingest.array_tasks import Rows, RowWriter, Write
 from raygnn.data.ingest.column_plan import DensePlan
 from raygnn.data.ingest.decode import (
     class_name_rows,
@@ -403,12 +403,13 @@ def place_edges(task: BucketTask) -> None:
     if task.out_start is None or task.num_kept is None:
         raise ValueError("place_edges needs the place of the bucket in the bundle")
     plan, edges = task.plan, slice(task.edge_start, task.edge_start + task.num_kept)
+    write = RowWriter()
     if plan.undirected:
         sources = open_array(task.buckets / SRC, "r")[edges]
-        write_rows(task.folder / INDICES, task.out_start, sources)
+        write(task.folder / INDICES, task.out_start, sources)
     if plan.columns:
         order = open_array(task.buckets / ORDER, "r")[edges]
     for column in plan.columns:
         values = open_array(column_path(task.buckets, column.name), "r")
         ordered = values[task.edge_start : task.edge_stop][order]
-        write_rows(column_path(task.folder, column.name), task.out_start, ordered)
+        write(column_path(task.folder, column.name), task.out_start, ordered)

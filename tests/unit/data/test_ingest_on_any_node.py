@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from raygnn.data.ingest import edge_tasks, pieces
-from raygnn.data.ingest.array_tasks import OnAnyNode, write_rows
+from raygnn.data.ingest.array_tasks import OnAnyNode, RowWriter
 from raygnn.data.ingest.build_bundle import IngestOptions, ingest
 from raygnn.data.ingest.schedule import Schedule
 from raygnn.errors import DataError
@@ -53,8 +53,9 @@ def _elsewhere(cache: Path, computed: Counter[str]) -> Schedule:
         with _hidden(cache):
             task = pickle.loads(pickle.dumps(item))
             result = fn.compute(task, arrays, lambda *rows: written.append(rows))
+        write = RowWriter()
         for rows in written:
-            write_rows(*rows)
+            write(*rows)
         return result
 
     return schedule
