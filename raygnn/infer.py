@@ -20,8 +20,7 @@ from raygnn.command_line import (
 )
 from raygnn.console import show
 from raygnn.data.appended_tables import AppendedTables, append_tables
-from raygnn.data.tables.files import list_files
-from raygnn.data.tables.read_ids import dense_ids, read_id_files, read_ids
+from raygnn.data.tables.read_ids import read_ids
 from raygnn.errors import ConfigError
 from raygnn.inference.job import (
     SCORES,
@@ -229,12 +228,7 @@ def _of_new_nodes(request: NodeRequest, bundle: Bundle, appended: AppendedTables
             f"{', '.join(appended.new_nodes)}.",
             id="append-no-nodes",
         )
-    nodes = {}
-    for name in wanted:
-        patterns, column = appended.new_nodes[name]
-        files = list_files("/", patterns, "--new-nodes", appended.roots)
-        ids = read_id_files(files, column, bundle.id_map(name).kind, "--new-nodes")
-        nodes[name] = dense_ids(bundle, name, ids, "--new-nodes")
+    nodes = {name: appended.ids_of_new(bundle, name) for name in wanted}
     return replace(request, node_types=wanted, nodes=nodes)
 
 

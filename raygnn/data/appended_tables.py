@@ -8,12 +8,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from raygnn.data.bundle import Bundle
 from raygnn.data.cache import build_once, cache_folder
 from raygnn.data.edge_types import EdgeType
 from raygnn.data.filesystem import absolute, exists, is_below, join, redact, write_text
 from raygnn.data.manifest import MANIFEST_NAME, Manifest, manifest_folder, manifest_uri
-from raygnn.data.tables.files import match_files
+from raygnn.data.tables.files import list_files, match_files
+from raygnn.data.tables.read_ids import dense_ids, read_id_files
 from raygnn.errors import DataError
+
+_EXAMPLES = 5
 
 
 @dataclass(frozen=True)
@@ -24,11 +32,47 @@ class AppendedTables:
         uri: folder with a `graph.yaml` that names the files of both.
         roots: the folders that it names files of, outside of its own.
         new_nodes: files of the new nodes and the column of ids, by node type.
+        known_nodes: files of the graph's own nodes, by node type.
     """
 
     uri: str
     roots: tuple[str, ...]
     new_nodes: dict[str, tuple[tuple[str, ...], str]]
+    known_nodes: dict[str, tuple[str, ...]]
+
+    def ids_of_new(self, bundle: Bundle, name: str) -> np.ndarray:
+        """int64, the dense ids of the new nodes of a type, in the order of their rows.
+
+        Bad rows of the graph may have been dropped. Those of new nodes may not: they are asked for,
+        and a known node in their place would be answered instead.
+
+        Raises:
+            DataError: the graph has an id already, or a row was dropped.
+        """
+        patterns, column = self.new_nodes[name]
+        kind = bundle.id_map(name).kind
+
+        def read(files: Sequence[str]) -> pa.Array:
+            found = list_files("/", files, "--new-nodes", self.roots)
+            return read_id_files(found, column, kind, "--new-nodes")
+
+        ids = read(patterns)
+        known = ids.filter(pc.is_in(ids, value_set=read(self.known_nodes[name])))
+        if len(known):
+            raise DataError(
+                f"--new-nodes is invalid: {_some(known, ids, name)} are in the graph already. Give "
+                "new nodes ids of their own.",
+                id="append-ids-known",
+            )
+        dropped = ids.filter(pa.array(bundle.id_map(name).lookup(ids) < 0))
+        if len(dropped):
+            raise DataError(
+                f"--new-nodes is invalid: {_some(dropped, ids, name)} are in rows that "
+                "data.on_error=drop leaves out, as the log of the ingest says. Repair these rows, "
+                "or see what is wrong with --data.on_error fail.",
+                id="append-rows-dropped",
+            )
+        return dense_ids(bundle, name, ids, "--new-nodes")
 
 
 def append_tables(
@@ -90,7 +134,13 @@ def append_tables(
         write_text(str(folder / MANIFEST_NAME), text)
 
     folder = build_once(place, build, "the list of tables")
-    return AppendedTables(str(folder), (*folders, *allow_outside), new_nodes)
+    known = {name: located(folders[0], table.files) for name, table in base.node_types.items()}
+    return AppendedTables(str(folder), (*folders, *allow_outside), new_nodes, known)
+
+
+def _some(found: pa.Array, ids: pa.Array, name: str) -> str:
+    examples = found[:_EXAMPLES].to_pylist()
+    return f"{len(found):,} of {len(ids):,} ids of {name!r}, such as {examples},"
 
 
 @dataclass(frozen=True)

@@ -138,6 +138,33 @@ def test_new_rows_of_a_known_id_are_refused(grown, tmp_path):
         )
 
 
+def _write_new(folder: Path, trained: Trained, ids: list, x: list[bytes]) -> str:
+    known = next(Path(trained.graph).glob("nodes/node/*.parquet"))
+    types = pq.read_schema(known)
+    columns = {"id": pa.array(ids, types.field("id").type), "x": pa.array(x, types.field("x").type)}
+    (folder / "nodes" / "node").mkdir(parents=True)
+    pq.write_table(pa.table(columns), folder / "nodes" / "node" / known.name)
+    return str(folder)
+
+
+@pytest.mark.parametrize(
+    ("ids", "bad", "id"),
+    [
+        ([5, 1000], [], "append-ids-known"),
+        ([1000, 1001], [1], "append-rows-dropped"),
+        ([1000, None], [], "append-rows-dropped"),
+    ],
+)
+def test_rows_of_new_nodes_are_never_dropped(grown, tmp_path, ids, bad, id):
+    trained, _, _ = grown
+    rows = [np.full(6, np.nan if i in bad else 0.5, np.float32) for i in range(len(ids))]
+    new = _write_new(tmp_path / "new", trained, ids, [row.tobytes() for row in rows])
+    overrides = ["--data.uri", trained.graph, "--data.on_error", "drop", *LOCAL]
+    wrong = [ids[0]] if id == "append-ids-known" else [ids[1]]
+    with raises(id, 1, len(ids), "node", str(wrong)):
+        raygnn.infer.predict(trained.run, tmp_path / "out", overrides, new_nodes=new)
+
+
 def test_wrong_uses_are_refused(grown, link_model, tmp_path):
     trained, new, _ = grown
     with raises("append-no-tables"):
