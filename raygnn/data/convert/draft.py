@@ -48,7 +48,9 @@ _END_OF_KEY = re.compile(
 )
 _BY_CHANCE = 1e-6  # of numbers to be among the keys
 _CONTAINED = 0.99  # share of the distinct values of a reference that are keys
+_REPEATED = 0.01  # share of the rows of a key that may repeat one, which is an error of the table
 _MOST_CLASSES = 100
+_SEPARATORS = (";", "|")  # of lists in a text; commas are in sentences and names too
 
 
 @dataclass
@@ -102,6 +104,17 @@ class Column:
         found = self.kind in {"int", "text"} and self.values.null_count == 0
         return found and len(self.values) > 0 and len(self.distinct) == len(self.values)
 
+    @cached_property
+    def is_nearly_unique(self) -> bool:
+        """Whether each row has a value of its own that can be an id, but for errors."""
+        can_be_id = self.kind in {"int", "text"} and self.values.null_count == 0
+        return can_be_id and 0 < self.num_repeated <= _REPEATED * len(self.values)
+
+    @property
+    def num_repeated(self) -> int:
+        """Rows whose value an earlier row has."""
+        return self.num_given - len(self.distinct)
+
     @property
     def is_free_text(self) -> bool:
         """Whether most rows have a text of their own: an id, a name or a sentence."""
@@ -125,6 +138,7 @@ class Table:
         key: the column of ids, of a table of nodes.
         references: the table that a column refers to, by column.
         edge_files: of a column with gaps, the file of its edges.
+        set_aside: columns that are left out for a reason in `unsure`.
         unsure: what a person should look at.
     """
 
@@ -134,6 +148,7 @@ class Table:
     key: str | None = None
     references: dict[str, str] = field(default_factory=dict)
     edge_files: dict[str, str] = field(default_factory=dict)
+    set_aside: set[str] = field(default_factory=set)
     unsure: list[str] = field(default_factory=list)
 
     @property
@@ -180,8 +195,18 @@ def draft(folder: str) -> tuple[str, list[str], dict[str, pa.Table]]:
             "no column refers to another table or row: there are no edges, which training needs"
         )
     text = "".join(_lines(tables))
-    notes = [f"{table.name}: {note}" for table in tables for note in table.unsure]
-    return text, notes, made
+    return text, list(_notes(text)), made
+
+
+def _notes(text: str) -> Iterator[str]:
+    """The lines with a question mark, each behind the type that it is of."""
+    place = ""
+    for line in text.splitlines():
+        words = line.strip()
+        if words.startswith("# ? "):
+            yield f"{place}{words.removeprefix('# ? ')}"
+        elif re.match(r"  \S", line):
+            place = f"{words.removeprefix('- type:').rstrip(':').strip()}: "
 
 
 def _find_tables(folder: str) -> Iterator[tuple[str, str, list[str]]]:
@@ -235,7 +260,14 @@ def _read(name: str, pattern: str, uris: Sequence[str]) -> Table:
 
 def _own_key(table: Table, tables: Sequence[Table]) -> str | None:
     """The column of a table's own ids: by its name, or as another table has one of that name."""
-    unique = [column.name for column in table.columns.values() if column.is_unique]
+    columns = table.columns.values()
+    unique = [column.name for column in columns if column.is_unique]
+    return _chosen_key(table, tables, unique) or _chosen_key(
+        table, tables, [column.name for column in columns if column.is_nearly_unique]
+    )
+
+
+def _chosen_key(table: Table, tables: Sequence[Table], unique: Sequence[str]) -> str | None:
     of_name = [name for name in unique if table.words in (_plain(name), _plain(_node_name(name)))]
     plain = [name for name in unique if name.lower() in _KEYS]
     ending = [name for name in unique if _plain(name).endswith("id")]
@@ -253,12 +285,31 @@ def _find_references(table: Table, tables: Sequence[Table]) -> None:
             continue
         fitting = [other for other in tables if other.key and _refers(table, column, other)]
         if not fitting:
+            _set_aside_digits(table, column, tables)
             continue
         fitting.sort(key=lambda other: (not _names(column.name, other), other.name))
         table.references[column.name] = fitting[0].name
         if fitting[1:] and not _names(column.name, fitting[0]):
             others = ", ".join(other.name for other in fitting[1:])
             table.unsure.append(f"{column.name} refers to {fitting[0].name}, or to {others}")
+
+
+def _set_aside_digits(table: Table, column: Column, tables: Sequence[Table]) -> None:
+    """Says of texts as 00123 that they would refer to a table, of which ids are read as numbers."""
+    if column.kind != "text" or not len(column.distinct):
+        return
+    if not pc.all(pc.match_substring_regex(column.distinct, r"^[0-9]{1,18}$")).as_py():
+        return
+    numbers = Column(column.name, pa.chunked_array([pc.cast(column.distinct, pa.int64())]))
+    for other in tables:
+        if other is not table and other.key and _refers(table, numbers, other):
+            table.set_aside.add(column.name)
+            table.unsure.append(
+                f"{column.name} is left out: it holds ids of {other.name} as text, and those of "
+                f"{other.pattern} are integers (007 is 7 in CSV). Write both as integers, or both "
+                "as text in Parquet"
+            )
+            return
 
 
 def _refers(table: Table, column: Column, other: Table) -> bool:
@@ -357,24 +408,66 @@ def _edges_without_gaps(tables: Sequence[Table]) -> dict[str, pa.Table]:
 def _lines(tables: Sequence[Table]) -> Iterator[str]:
     yield (
         "# A draft: look at the lines with '?'. docs/graph-format.md has every key.\n"
-        f"format: {FORMAT}\nnode_types:\n"
+        f"format: {FORMAT}\n"
     )
+    for table in tables:
+        if table.key is None and len(table.references) < 2:
+            yield f"# ? {table.pattern} is left out: {_why_unused(table)}\n"
+            yield from (f"# ? {table.pattern}: {note}\n" for note in table.unsure)
+    yield "node_types:\n"
     edges: list[str] = []
     for table in tables:
         if table.key is not None:
-            yield from _node_lines(table)
-        edges.extend(_edge_lines(table))
+            yield from _node_lines(table, tables)
+        edges.extend(_edge_lines(table, tables))
     if edges:
         yield "edge_types:\n"
         yield from edges
 
 
-def _node_lines(table: Table) -> Iterator[str]:
+def _why_unused(table: Table) -> str:
+    """Of a table that is neither nodes nor edges."""
+    nearest = max(
+        (column for column in table.columns.values() if column.kind in {"int", "text"}),
+        key=lambda column: (_plain(column.name).endswith(_KEYS), len(column.distinct)),
+        default=None,
+    )
+    if nearest is None:
+        return "no column of it can hold ids"
+    empty, repeated = int(nearest.values.null_count), nearest.num_repeated
+    others = " and ".join(sorted(set(table.references.values()))) or "no other table"
+    return (
+        f"it refers to {others}, and no column has an id of its own in each row "
+        f"({nearest.name}: {repeated:,} rows repeat one, {empty:,} have none)"
+    )
+
+
+def _doubts(table: Table, tables: Sequence[Table]) -> Iterator[str]:
+    """What is wrong in rows of a table that is taken all the same."""
+    keys = {other.name: other.columns[other.key] for other in tables if other.key is not None}
+    if table.key is not None and (repeated := table.columns[table.key].num_repeated):
+        rows = "row repeats" if repeated == 1 else "rows repeat"
+        yield f"{table.key}: {repeated:,} {rows} an id; data.on_error: drop keeps the first"
+    for name, other in table.references.items():
+        column = table.columns[name]
+        values = column.values
+        if column.as_reference is not column.distinct:
+            values = pc.cast(values, pa.int64())
+        known = pc.sum(pc.is_in(values.drop_null(), value_set=keys[other].distinct)).as_py() or 0
+        if known < column.num_given:
+            yield (
+                f"{name}: {column.num_given - known:,} of {column.num_given:,} rows name no "
+                f"{other}; data.on_error: drop leaves them out"
+            )
+
+
+def _node_lines(table: Table, tables: Sequence[Table]) -> Iterator[str]:
     yield f"  {_quoted(table.name)}:\n"
-    for note in table.unsure:
+    for note in (*table.unsure, *_doubts(table, tables)):
         yield f"    # ? {note}\n"
     yield f"    files: {_quoted(table.pattern)}\n    id: {_quoted(table.key or '')}\n"
-    columns = [c for c in table.columns.values() if c.name not in {table.key, *table.references}]
+    taken = {table.key, *table.references, *table.set_aside}
+    columns = [column for column in table.columns.values() if column.name not in taken]
     split = next((column for column in columns if column.is_split), None)
     time = next((c for c in columns if c.kind == "time" and c.name.lower() in _TIMES), None)
     rest = [column for column in columns if column is not split and column is not time]
@@ -383,11 +476,20 @@ def _node_lines(table: Table) -> Iterator[str]:
     if label is not None:
         yield f"    labels: {{{_quoted(_type_name(label.name))}: {_quoted(label.name)}}}\n"
     else:
-        yield "    # ? labels: {y: COLUMN}, where a column is to be predicted: take it out of x\n"
+        yield _label_hint([column for column in rest if not column.is_free_text], "x")
     if split is not None:
         yield f"    split: {_quoted(split.name)}\n"
     if time is not None:
         yield f"    time: {_quoted(time.name)}\n"
+
+
+def _label_hint(columns: Sequence[Column], feature: str) -> str:
+    of_two = [column.name for column in columns if len(column.distinct) == 2]
+    such = f" (as {' or '.join(of_two)})" if of_two else ""
+    return (
+        f"    # ? labels: {{y: COLUMN}}, where a column{such} is to be predicted: take it out of "
+        f"{feature}\n"
+    )
 
 
 def _label(columns: Sequence[Column], has_split: bool) -> Column | None:
@@ -409,13 +511,24 @@ def _feature_lines(columns: Sequence[Column], name: str) -> Iterator[str]:
     if kept:
         yield f"    features:\n      {name}:\n"
         for column in kept:
-            yield f"        - {{column: {_quoted(column.name)}, transform: auto}}\n"
+            yield f"        - {{column: {_quoted(column.name)}, {_transform(column)}}}\n"
     for column in left_out:
         what = "texts of their own" if column.is_free_text else "nothing that becomes numbers"
         yield f"    # ? {column.name} is left out: it holds {what}\n"
 
 
-def _edge_lines(table: Table) -> Iterator[str]:
+def _transform(column: Column) -> str:
+    """`auto`, which does not look into texts: these may be lists."""
+    for separator in _SEPARATORS if column.kind == "text" else ():
+        parts = pc.split_pattern(column.distinct, separator)
+        lengths = pc.list_value_length(parts)
+        words = pc.list_flatten(parts).unique()
+        if pc.max(lengths).as_py() > 1 and 2 * len(words) <= len(column.distinct):
+            return f'transform: multi_hot, separator: "{separator}"'
+    return "transform: auto"
+
+
+def _edge_lines(table: Table, tables: Sequence[Table]) -> Iterator[str]:
     references = list(table.references.items())
     if table.key is not None:
         for column, other in references:
@@ -427,7 +540,10 @@ def _edge_lines(table: Table) -> Iterator[str]:
         return
     (source, source_type), (target, target_type) = _ordered(references)[:2]
     yield from _edge(table, (source_type, table.name, target_type), source, target)
-    rest = [c for c in table.columns.values() if c.name not in {source, target}]
+    for note in (*table.unsure, *_doubts(table, tables)):
+        yield f"    # ? {note}\n"
+    taken = {source, target, *table.set_aside}
+    rest = [column for column in table.columns.values() if column.name not in taken]
     time = next((column for column in rest if column.kind == "time"), None)
     time = time or next((c for c in rest if c.kind == "int" and c.name.lower() in _TIMES), None)
     split = next((column for column in rest if column.is_split), None)
@@ -435,8 +551,15 @@ def _edge_lines(table: Table) -> Iterator[str]:
         yield f"    time: {_quoted(time.name)}\n"
     if split is not None:
         yield f"    split: {_quoted(split.name)}\n"
-    others = [c for c in rest if c is not time and c is not split and not c.is_unique]
-    yield from _feature_lines([c for c in others if c.name not in table.references], "edge_attr")
+    others = [c for c in rest if c is not time and c is not split]
+    others = [c for c in others if c.name not in table.references]
+    for each in others:
+        if each.is_unique:
+            yield f"    # ? {each.name} is left out: each row has another value\n"
+    others = [c for c in others if not c.is_unique]
+    yield from _feature_lines(others, "edge_attr")
+    if others:
+        yield _label_hint(others, "edge_attr")
     for column, other in _ordered(references)[2:]:
         yield f"    # ? {column} refers to {other}: an edge has two ends\n"
 
@@ -444,9 +567,6 @@ def _edge_lines(table: Table) -> Iterator[str]:
 def _edge(table: Table, edge_type: tuple[str, str, str], source: str, target: str) -> Iterator[str]:
     names = ", ".join(_quoted(name) for name in edge_type)
     yield f"  - type: [{names}]\n"
-    if table.key is None:
-        for note in table.unsure:
-            yield f"    # ? {note}\n"
     yield f"    files: {_quoted(table.edge_files.get(target, table.pattern))}\n"
     yield f"    source: {_quoted(source)}\n    target: {_quoted(target)}\n"
     if edge_type[0] == edge_type[2]:

@@ -316,7 +316,8 @@ def _with_endpoint_types(
             raise DataError(
                 f"{scanned.name}.{key}={column!r} is invalid: the column is {types[column]}, "
                 f"but the ids of node type {node_type!r} are {wanted}. "
-                "Write both as the same kind.",
+                "Write both as the same kind: digits in CSV are integers (007 is 7), so texts of "
+                "digits need Parquet on both sides.",
                 id="edges-id-kind",
             )
     return replace(scanned, types=types)

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from raygnn.data.convert.draft import draft, write_draft
-from raygnn.data.ingest.build_bundle import ingest
+from raygnn.data.ingest.build_bundle import IngestOptions, ingest
 from raygnn.data.manifest import Manifest
 from raygnn.prepare import main
 from tests.errors import raises
@@ -211,3 +211,45 @@ def test_a_folder_without_nodes_is_refused(tmp_path: Path, tables, id: str) -> N
         write(tmp_path, name, **columns)
     with raises(id):
         draft(str(tmp_path))
+
+
+def _insurance(folder: Path) -> list[str]:
+    """Tables with the errors of an export; gives the printed lines of their draft."""
+    ids = [*range(10_000, 12_000, 10), 10_070]
+    tags = some(["a", "b", "c", "a;b", "b;c", "c;a", "b;a", "a;b;c"], 201)
+    write(folder, "customers.csv", customer_no=ids, tags=tags)
+    holders = some([f"{i:08d}" for i in ids], 300)
+    policies = {"policy_no": [f"P{i}" for i in range(300)], "holder": holders}
+    write(folder, "policies.parquet", **policies, sold_by=some(["B1", "B2"], 300))
+    write(folder, "brokers.csv", code=["B1", "B2"], size=[1.0, 2.0])
+    claims = {"claim_no": list(range(2000)), "policy": ["P999", *some(policies["policy_no"], 1999)]}
+    columns = {"broker": some(["B1", "B2"], 2000), "fraud": some([0, 1], 2000)}
+    write(folder, "claims.csv", **claims, **columns)
+    write(folder, "prices.csv", day=some([1, 2, 3], 50), price=RNG.random(50))
+    return draft(str(folder))[1]
+
+
+@pytest.mark.parametrize(
+    "expected",
+    [
+        "prices.csv is left out: it refers to no other table",
+        "customers: customer_no: 1 row repeats an id",
+        "policies: holder is left out: it holds ids of customers as text",
+        "[policies, claims, brokers]: policy: 1 of 2,000 rows name no policies",
+        "[policies, claims, brokers]: claim_no is left out: each row has another value",
+        "(as fraud) is to be predicted: take it out of edge_attr",
+    ],
+)
+def test_what_is_left_out_is_said(tmp_path: Path, expected: str) -> None:
+    assert [note for note in _insurance(tmp_path) if expected in note]
+
+
+def test_every_doubt_is_printed_and_the_rest_is_ingested(tmp_path: Path, capsys: Any) -> None:
+    _insurance(tmp_path)
+    assert main(["draft", str(tmp_path)]) == 0
+    text, printed = (tmp_path / "graph.yaml").read_text(), capsys.readouterr().out
+    assert printed.count("  ? ") == text.count("# ? ") > 6
+    assert '{column: tags, transform: multi_hot, separator: ";"}' in text
+    bundle = ingest(str(tmp_path), IngestOptions(on_error="drop"), tmp_path / "cache")
+    assert bundle.num_nodes("customers") == 200
+    assert bundle.num_edges(("policies", "claims", "brokers")) == 1999
