@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from raygnn.data.ingest.scan import ScannedTable, Shard
+from raygnn.data.ingest.scan import ScannedTable, Shard, plain_type
 from raygnn.data.tables import csv_tables
 from raygnn.data.tables.files import TableFormat, open_parquet
 
@@ -129,7 +129,7 @@ def read_blocks(piece: Piece, types: Mapping[str, pa.DataType]) -> Iterator[Bloc
     for span in piece.spans:
         file_row = span.file_row_start
         for batch in _read_span(span, types, is_small=len(piece.spans) > 1):
-            yield Block(offset, span.name, file_row, _columns(batch, list(types)))
+            yield Block(offset, span.name, file_row, _columns(batch, types))
             offset += batch.num_rows
             file_row += batch.num_rows
 
@@ -149,11 +149,14 @@ def _read_span(
         )
 
 
-def _columns(batch: pa.RecordBatch, names: Sequence[str]) -> dict[str, pa.Array]:
-    return {name: _decoded(batch.column(name)) for name in names}
+def _columns(batch: pa.RecordBatch, types: Mapping[str, pa.DataType]) -> dict[str, pa.Array]:
+    return {name: _decoded(batch.column(name), type_) for name, type_ in types.items()}
 
 
-def _decoded(column: pa.Array) -> pa.Array:
+def _decoded(column: pa.Array, type_: pa.DataType) -> pa.Array:
+    """Without dictionaries, and of the type of the table, which another file may have widened."""
     if pa.types.is_dictionary(column.type):
-        return pc.cast(column, column.type.value_type)
-    return column
+        column = pc.cast(column, column.type.value_type)
+    if pa.types.is_null(column.type) or plain_type(column.type) == type_:
+        return column
+    return pc.cast(column, type_, safe=False)  # whole numbers above 2^53 become the next float

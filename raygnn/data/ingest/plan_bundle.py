@@ -12,13 +12,21 @@ from raygnn.data.bundle_record import EdgeRecord, LabelEdgeRecord, label_edge_fo
 from raygnn.data.edge_types import EdgeType, edge_type_name, reversed_edge_type
 from raygnn.data.id_map import IdKind
 from raygnn.data.ingest.build_edges import BuiltEdges
+from raygnn.data.ingest.column_plan import needed_columns
 from raygnn.data.ingest.edge_plan import EdgePlan, edge_columns, plan_edges, plan_label_edges
 from raygnn.data.ingest.fit_features import FeatureTable, fit_features
 from raygnn.data.ingest.node_tasks import NodePlan, node_columns, plan_nodes
 from raygnn.data.ingest.quantize_features import quantize_features
-from raygnn.data.ingest.scan import ScannedTable, scan_tables
+from raygnn.data.ingest.scan import ScannedTable, TableColumns, scan_tables
 from raygnn.data.ingest.schedule import Schedule
-from raygnn.data.manifest import EdgeTable, LabelEdgeTable, Manifest, reverses
+from raygnn.data.manifest import (
+    DenseFeature,
+    EdgeTable,
+    LabelEdgeTable,
+    Manifest,
+    NodeTable,
+    reverses,
+)
 from raygnn.data.tables.files import TableFile, list_files
 from raygnn.data.transforms.state import Transforms
 from raygnn.errors import DataError
@@ -209,13 +217,25 @@ def records_of_edges(
 def _scan(
     manifest: Manifest, files: Mapping[str, Sequence[TableFile]], schedule: Schedule
 ) -> dict[str, ScannedTable]:
-    needed = {_node_table_name(t): node_columns(table) for t, table in manifest.node_types.items()}
-    needed |= {_edge_table_name(table.type): edge_columns(table) for table in manifest.edge_types}
-    needed |= {_label_table_name(table): edge_columns(table) for table in manifest.label_edges}
+    needed = {_node_table_name(t): _columns(table) for t, table in manifest.node_types.items()}
+    needed |= {_edge_table_name(table.type): _columns(table) for table in manifest.edge_types}
+    needed |= {_label_table_name(table): _columns(table) for table in manifest.label_edges}
     scanned = scan_tables(
         [(name, files[name], columns) for name, columns in needed.items()], schedule
     )
     return {table.name: table for table in scanned}
+
+
+def _columns(table: NodeTable | EdgeTable | LabelEdgeTable) -> TableColumns:
+    """The columns of a table that are needed."""
+    if isinstance(table, NodeTable):
+        names, ids = node_columns(table), [table.id]
+    else:
+        names, ids = edge_columns(table), [table.source, table.target]
+    features = {} if isinstance(table, LabelEdgeTable) else table.features
+    exact = {*needed_columns({}, table.labels, [*ids, table.time, table.split])}
+    exact |= {spec.indices for spec in features.values() if not isinstance(spec, DenseFeature)}
+    return TableColumns(names, frozenset(names) - exact)
 
 
 def _fit(

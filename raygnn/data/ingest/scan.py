@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
@@ -74,8 +74,21 @@ class _Footer:
     row_group_bytes: tuple[int, ...]
 
 
+@dataclass(frozen=True)
+class TableColumns:
+    """The columns of a table that are needed.
+
+    Attributes:
+        names: of all, each once.
+        quantities: those whose numbers may become floats: not ids, labels, splits and times.
+    """
+
+    names: Sequence[str]
+    quantities: Collection[str]
+
+
 def scan_tables(
-    tables: Sequence[tuple[str, Sequence[TableFile], Sequence[str]]], schedule: Schedule
+    tables: Sequence[tuple[str, Sequence[TableFile], TableColumns]], schedule: Schedule
 ) -> list[ScannedTable]:
     """Reads footers (Parquet) or whole files (CSV) and checks the shards against each other.
 
@@ -86,7 +99,7 @@ def scan_tables(
             problems of all tables are listed.
     """
     sniffs = [
-        CsvSniff(file.uri, file.name, tuple(columns))
+        CsvSniff(file.uri, file.name, tuple(columns.names))
         for _, files, columns in tables
         for file in files
         if file.format == "csv"
@@ -95,7 +108,7 @@ def scan_tables(
     scanned, problems = [], []
     for name, files, columns in tables:
         footers = _parquet_footers(files)
-        kinds: dict[str, list] = {column: [] for column in columns}
+        kinds: dict[str, list] = {column: [] for column in columns.names}
         for i, file in enumerate(files):
             if file.format == "csv":
                 shape = next(shapes)
@@ -163,7 +176,7 @@ def _join_shards(
     name: str,
     files: Sequence[TableFile],
     footers: Mapping[int, _Footer],
-    columns: Sequence[str],
+    columns: TableColumns,
     csv_types: Mapping[str, pa.DataType],
 ) -> tuple[ScannedTable, list[str]]:
     problems: list[str] = []
@@ -171,10 +184,12 @@ def _join_shards(
     shards, row_start = [], 0
     for i, file in enumerate(files):
         footer = footers[i]
-        for column in columns:
+        for column in columns.names:
             if column not in footer.names:
                 # The first line of a text that has none of the columns may be no header.
-                is_header = file.format == "parquet" or any(c in footer.names for c in columns)
+                is_header = file.format == "parquet" or any(
+                    c in footer.names for c in columns.names
+                )
                 missing = _missing(file.name, column, footer.names, is_header)
                 problems.append(f"{name}: {missing}")
                 continue
@@ -188,9 +203,10 @@ def _join_shards(
                 continue
             kind = csv_types[column] if file.format == "csv" else footer.types[column]
             first, first_file = types.setdefault(column, (kind, file.name))
-            if pa.types.is_null(first):
-                types[column] = (kind, file.name)
-            elif kind != first and not pa.types.is_null(kind):
+            wider = _wider(first, kind, may_be_float=column in columns.quantities)
+            if wider is not None:
+                types[column] = (wider, first_file if wider == first else file.name)
+            else:
                 problem = with_id(
                     f"{name}: column {column!r} is {first} in {first_file} but {kind} in "
                     f"{file.name}. Write all shards with one schema.",
@@ -201,6 +217,22 @@ def _join_shards(
         row_start += shards[-1].num_rows
     plain = {column: kind for column, (kind, _) in types.items()}
     return ScannedTable(name, tuple(shards), plain), problems
+
+
+def _wider(a: pa.DataType, b: pa.DataType, *, may_be_float: bool) -> pa.DataType | None:
+    """The type that holds the values of both; None where there is none."""
+    if a == b or pa.types.is_null(b):
+        return a
+    if pa.types.is_null(a):
+        return b
+    if pa.types.is_list(a) and pa.types.is_list(b):
+        item = _wider(a.value_type, b.value_type, may_be_float=may_be_float)
+        return None if item is None else pa.list_(pa.field("item", item))
+    if pa.types.is_integer(a) and pa.types.is_integer(b):
+        return None if pa.uint64() in (a, b) else pa.int64()
+    numbers = [pa.types.is_floating(kind) or pa.types.is_integer(kind) for kind in (a, b)]
+    are_floats = pa.types.is_floating(a) and pa.types.is_floating(b)
+    return pa.float64() if all(numbers) and (may_be_float or are_floats) else None
 
 
 def _missing(file: str, column: str, names: Sequence[str], is_header: bool) -> str:

@@ -273,14 +273,57 @@ def test_examples_stop_at_five(tmp_path: Path) -> None:
     _fails(tmp_path, ("nodes-id-repeated", "1,999", "1, 2, 3, 4, 5"), path)
 
 
-def test_schemas_that_differ(tmp_path: Path) -> None:
-    shards = [pa.table({"id": [1], "x": [1.0]}), pa.table({"id": [2], "x": [1]})]
-    path = write_graph(tmp_path / "graph", shards, node_spec={"features": {"x": "x"}})
-    _fails(
-        tmp_path,
-        ("table-column-types", "x", "double", "nodes/part-0.parquet", "int64", "nodes/part-1"),
-        path,
+@pytest.mark.parametrize(
+    ("columns", "spec", "types"),
+    [
+        ([["1.0"], [1]], {"features": {"x": "x"}}, ("string", "int64")),
+        ([[True], [1]], {"features": {"x": "x"}}, ("bool", "int64")),
+        ([[1.0], [1]], {"labels": {"y": "x"}}, ("double", "int64")),
+        ([[1.0], [1]], {"time": "x"}, ("double", "int64")),
+    ],
+)
+def test_schemas_that_differ(tmp_path: Path, columns: list, spec: dict, types: tuple) -> None:
+    shards = [pa.table({"id": [i], "x": column}) for i, column in enumerate(columns)]
+    path = write_graph(tmp_path / "graph", shards, node_spec=spec)
+    first, second = "nodes/part-0.parquet", "nodes/part-1"
+    _fails(tmp_path, ("table-column-types", "x", types[0], first, types[1], second), path)
+
+
+@pytest.mark.parametrize(
+    ("columns", "expected"),
+    [
+        ([pa.array([1.5]), pa.array([2])], [1.5, 2]),
+        ([pa.array([2], pa.int8()), pa.array([2**40])], [2, 2**40]),
+        ([pa.array([1.5], pa.float32()), pa.array([0.25])], [1.5, 0.25]),
+        ([pa.array([2**60 + 1]), pa.array([0.5])], [2.0**60, 0.5]),
+        ([pa.array([[1, 2]]), pa.array([[0.5, 1.5]])], [[1, 2], [0.5, 1.5]]),
+    ],
+)
+def test_files_of_other_numbers_are_one_table(
+    tmp_path: Path, columns: list[pa.Array], expected: list
+) -> None:
+    shards = [pa.table({"id": [i], "x": column}) for i, column in enumerate(columns)]
+    for name, given, wanted in (("a", shards, expected), ("b", shards[::-1], expected[::-1])):
+        path = write_graph(tmp_path / name, given, node_spec={"features": {"x": "x"}})
+        bundle = ingest(path, cache_dir=tmp_path / "cache")
+        assert np.asarray(bundle.column("n", "x")).tolist() == wanted
+
+
+def test_an_empty_list_is_of_any_kind(tmp_path: Path) -> None:
+    shards = [
+        pa.table({"id": [0, 1], "x": [["a", "b"], ["b"]]}),
+        pa.table({"id": [2], "x": pa.array([[]], pa.list_(pa.null()))}),
+    ]
+    spec = {"features": {"x": [{"column": "x", "transform": "multi_hot"}]}}
+    bundle = ingest(
+        write_graph(tmp_path / "graph", shards, node_spec=spec), cache_dir=tmp_path / "cache"
     )
+    assert np.asarray(bundle.column("n", "x")).tolist() == [[1, 1], [0, 1], [0, 0]]
+
+
+def test_ids_are_no_floats_in_one_file_either(tmp_path: Path) -> None:
+    shards = [pa.table({"id": [1]}), pa.table({"id": [2.0]})]
+    _fails(tmp_path, ("table-column-types", "id"), write_graph(tmp_path / "graph", shards))
 
 
 def test_storage_variants_are_one_schema(tmp_path: Path) -> None:
