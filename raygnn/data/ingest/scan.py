@@ -237,11 +237,11 @@ def _wider(a: pa.DataType, b: pa.DataType, *, may_be_float: bool) -> pa.DataType
 
 def _missing(file: str, column: str, names: Sequence[str], is_header: bool) -> str:
     close = difflib.get_close_matches(column, names, n=1)
-    hint = f"did you mean {close[0]!r}? " if close else ""
+    hint = f" Did you mean {close[0]!r}?" if close else ""
     shown = ", ".join(map(repr, names)) or "none"
     has = shown if is_header else f"{len(names)} others"
     return with_id(
-        f"{file} has no column {column!r}: {hint}It has {has}. "
+        f"{file} has no column {column!r}.{hint} It has {has}. "
         "Name one of them in graph.yaml, or write the column.",
         id="table-column-missing",
     )

@@ -14,7 +14,7 @@ from raygnn.sampling.rng import RNG_VERSION
 
 RECORD_NAME, PLAN_NAME = "samples.json", "plan.json"
 _FORMAT, FORMAT_VERSION = "raygnn/samples", 1
-_AGAIN = "Run raygnn presample with this config and another --out, and set data.samples to it."
+_AGAIN = "run raygnn presample with this config and another --out, and set data.samples to it."
 
 
 @dataclass(frozen=True)
@@ -173,7 +173,7 @@ def check_same_settings(uri: str, stored: SamplePlan, wanted: SamplePlan) -> Non
     if stored.rng_version != wanted.rng_version:
         raise DataError(
             f"{start}its draws are of rng_version {stored.rng_version}, those of this raygnn of "
-            f"{wanted.rng_version}. {_AGAIN}",
+            f"{wanted.rng_version}. To sample anew, {_AGAIN}",
             id="samples-version",
         )
     for name, split in wanted.splits.items():
@@ -181,7 +181,7 @@ def check_same_settings(uri: str, stored: SamplePlan, wanted: SamplePlan) -> Non
         if have is None:
             raise DataError(
                 f"{start}it has no neighborhoods of split {name!r}, only of "
-                f"{sorted(stored.splits)}. {_AGAIN}",
+                f"{sorted(stored.splits)}. To sample anew, {_AGAIN}",
                 id="samples-split",
             )
         for key, value in split.settings.items():
@@ -191,13 +191,13 @@ def check_same_settings(uri: str, stored: SamplePlan, wanted: SamplePlan) -> Non
                 why = _changes(stored, wanted) or "the tables of data.uri differ"
                 raise DataError(
                     f"{start}in split {name!r} it was sampled from another graph: {why}. Set these "
-                    f"back, or: {_AGAIN}",
+                    f"back, or {_AGAIN}",
                     id="samples-graph",
                 )
             in_config = _key_of(key, name)
             raise DataError(
                 f"{start}it was sampled with {in_config}={have.settings.get(key)!r} in split "
-                f"{name!r}, and the config has {value!r}. Set {in_config} back, or: {_AGAIN}",
+                f"{name!r}, and the config has {value!r}. Set {in_config} back, or {_AGAIN}",
                 id="samples-settings",
             )
         if have.num_batches != split.num_batches:
@@ -213,7 +213,7 @@ def _other_requests(start: str, split: str, stored: SamplePlan, wanted: SamplePl
     why = _changes(stored, wanted) or "task, loader or data.splits differ"
     return DataError(
         f"{start}batches of split {split!r} have other seeds, negatives or excluded edges: {why}. "
-        f"Set these back, or: {_AGAIN}",
+        f"Set these back, or {_AGAIN}",
         id="samples-requests",
     )
 
