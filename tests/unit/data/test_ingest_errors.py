@@ -203,7 +203,7 @@ _INF = float("inf")
         (
             {"x": [1.0] * 4},
             {"features": {"x": "xs"}},
-            ("table-column-missing", "nodes/part-0.parquet", "xs", "did you mean 'x'?"),
+            ("table-column-missing", "nodes/part-0.parquet", "xs", "Did you mean 'x'?"),
         ),
     ],
 )
@@ -535,7 +535,7 @@ def test_drop_without_findings_changes_nothing(tmp_path: Path) -> None:
         (
             "nid\n1\n",
             "s,t\n1,1\n",
-            ("table-column-missing", "part-0.csv", "id", "did you mean 'nid'?"),
+            ("table-column-missing", "part-0.csv", "id", "Did you mean 'nid'?"),
         ),
         ("id\n1.5\n", "s,t\n1,1\n", ("nodes-id-type", "id='id'", "double")),
         ("id\n1\n", "s,t\n1,2\n", ("edges-dangling", "part-0.csv", "column 't'", "n")),
