@@ -278,4 +278,4 @@ def test_tables_in_a_bucket_are_not_parts_and_parts_no_tables(
     with raises("partition-missing", tables, "holds the tables of a graph"):
         raygnn.train.fit(parts_config(tmp_path, parts, data={"mode": "partitioned", "uri": tables}))
     with raises("partition-as-tables", bucket):
-        raygnn.train.fit(small_config(tmp_path, data={"uri": bucket}))
+        raygnn.train.fit(small_config(tmp_path, data={"uri": bucket}, scaling__num_workers=0))
