@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from raygnn.data.ingest import pieces
 from raygnn.data.partition.build import Partitioning, partition
 from raygnn.data.partition.steps import StepTask
 from raygnn.data.synthetic.generators import synthetic_tables
@@ -62,7 +63,9 @@ def _largest_tasks(folder: Path, num_parts: int) -> dict[str, int]:
 
 
 def _of_two_and_eight_parts(folder: Path) -> tuple[dict[str, int], dict[str, int]]:
-    os.fsync = lambda descriptor: None  # type: ignore[assignment]  # of this process, which ends
+    # Of this process, which ends.
+    os.fsync = lambda descriptor: None  # type: ignore[assignment]
+    pieces.PIECE_BYTES = 1  # a piece is a file, as of large tables: small files would share one
     _largest_tasks(folder / "warm", 1)  # compiles
     return _largest_tasks(folder / "small", 2), _largest_tasks(folder / "large", 8)
 
