@@ -454,10 +454,12 @@ def _doubts(table: Table, tables: Sequence[Table]) -> Iterator[str]:
         if column.as_reference is not column.distinct:
             values = pc.cast(values, pa.int64())
         known = pc.sum(pc.is_in(values.drop_null(), value_set=keys[other].distinct)).as_py() or 0
-        if known < column.num_given:
+        # Nodes without a reference have no edge; an edge without an end is an error.
+        num_rows = len(column.values) if table.key is None else column.num_given
+        if known < num_rows:
             yield (
-                f"{name}: {column.num_given - known:,} of {column.num_given:,} rows name no "
-                f"{other}; data.on_error: drop leaves them out"
+                f"{name}: {num_rows - known:,} of {num_rows:,} rows name no {other}; "
+                "data.on_error: drop leaves them out"
             )
 
 

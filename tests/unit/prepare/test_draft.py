@@ -223,7 +223,8 @@ def _insurance(folder: Path) -> list[str]:
     write(folder, "policies.parquet", **policies, sold_by=some(["B1", "B2"], 300))
     write(folder, "brokers.csv", code=["B1", "B2"], size=[1.0, 2.0])
     claims = {"claim_no": list(range(2000)), "policy": ["P999", *some(policies["policy_no"], 1999)]}
-    columns = {"broker": some(["B1", "B2"], 2000), "fraud": some([0, 1], 2000)}
+    brokers = [None, None, None, *some(["B1", "B2"], 1997)]
+    columns = {"broker": brokers, "fraud": some([0, 1], 2000)}
     write(folder, "claims.csv", **claims, **columns)
     write(folder, "prices.csv", day=some([1, 2, 3], 50), price=RNG.random(50))
     return draft(str(folder))[1]
@@ -236,6 +237,7 @@ def _insurance(folder: Path) -> list[str]:
         "customers: customer_no: 1 row repeats an id",
         "policies: holder is left out: it holds ids of customers as text",
         "[policies, claims, brokers]: policy: 1 of 2,000 rows name no policies",
+        "[policies, claims, brokers]: broker: 3 of 2,000 rows name no brokers",
         "[policies, claims, brokers]: claim_no is left out: each row has another value",
         "(as fraud) is to be predicted: take it out of edge_attr",
     ],
@@ -252,4 +254,4 @@ def test_every_doubt_is_printed_and_the_rest_is_ingested(tmp_path: Path, capsys:
     assert '{column: tags, transform: multi_hot, separator: ";"}' in text
     bundle = ingest(str(tmp_path), IngestOptions(on_error="drop"), tmp_path / "cache")
     assert bundle.num_nodes("customers") == 200
-    assert bundle.num_edges(("policies", "claims", "brokers")) == 1999
+    assert bundle.num_edges(("policies", "claims", "brokers")) == 1997
