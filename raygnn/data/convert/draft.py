@@ -98,17 +98,21 @@ class Column:
         is_list = pa.types.is_list(type_) or pa.types.is_large_list(type_)
         return "list" if is_list or pa.types.is_fixed_size_list(type_) else "other"
 
+    @property
+    def can_be_id(self) -> bool:
+        """Whether each row has a value of a kind that ids are of."""
+        is_whole = len(self.values) > 0 and self.values.null_count == 0
+        return is_whole and self.kind in {"int", "text"}
+
     @cached_property
     def is_unique(self) -> bool:
         """Whether each row has a value of its own that can be an id."""
-        found = self.kind in {"int", "text"} and self.values.null_count == 0
-        return found and len(self.values) > 0 and len(self.distinct) == len(self.values)
+        return self.can_be_id and self.num_repeated == 0
 
     @cached_property
     def is_nearly_unique(self) -> bool:
         """Whether each row has a value of its own that can be an id, but for errors."""
-        can_be_id = self.kind in {"int", "text"} and self.values.null_count == 0
-        return can_be_id and 0 < self.num_repeated <= _REPEATED * len(self.values)
+        return self.can_be_id and 0 < self.num_repeated <= _REPEATED * len(self.values)
 
     @property
     def num_repeated(self) -> int:
