@@ -23,9 +23,12 @@ def embedding_channels(num_codes: int) -> int:
 class CategoryInputs(nn.Module):
     """Replaces elements that hold the number of a category by embeddings.
 
-    A row becomes its other elements, in their order, then the embeddings. These start with unit
-    length on average; that of 0, rare and unknown values, starts as zeros: what training has never
-    met adds nothing.
+    A row becomes its other elements, in their order, then the embeddings, which are learned rows
+    divided by the root of their width. They start with unit length on average; that of 0, rare and
+    unknown values, starts as zeros: what training has never met adds nothing.
+
+    Adam changes each element by about the learning rate in a step, so undivided rows would turn
+    faster the wider they are, and learn the training rows of rare values by heart.
 
     Args:
         in_channels: width of the rows that are read.
@@ -41,27 +44,29 @@ class CategoryInputs(nn.Module):
         others = [i for i in range(in_channels) if i not in num_codes]
         for name, columns in (("numbers", others), ("codes", positions)):
             self.register_buffer(name, torch.tensor(columns, dtype=torch.int64), persistent=False)
-        self.tables = nn.ModuleList(
+        self.embeddings = nn.ModuleList(
             nn.Embedding(num_codes[i], embedding_channels(num_codes[i])) for i in positions
         )
-        for table in self._tables():
-            nn.init.normal_(table.weight, std=table.embedding_dim**-0.5)
+        for embedding in self._embeddings():
             with torch.no_grad():
-                table.weight[0] = 0
+                embedding.weight[0] = 0
 
     @property
     def out_channels(self) -> int:
         """Width of the rows that it gives."""
-        return len(self.numbers) + sum(table.embedding_dim for table in self._tables())
+        return len(self.numbers) + sum(each.embedding_dim for each in self._embeddings())
 
     def forward(self, x: Tensor) -> Tensor:
         """[num_rows, in_channels] to [num_rows, out_channels]."""
         codes = x[:, self.codes].to(torch.int64)
-        parts = [table(codes[:, i]) for i, table in enumerate(self._tables())]
+        parts = [
+            embedding(codes[:, i]) / embedding.embedding_dim**0.5
+            for i, embedding in enumerate(self._embeddings())
+        ]
         return torch.cat([x[:, self.numbers].to(parts[0].dtype), *parts], dim=1)
 
-    def _tables(self) -> list[nn.Embedding]:
-        return [table for table in self.tables if isinstance(table, nn.Embedding)]
+    def _embeddings(self) -> list[nn.Embedding]:
+        return [each for each in self.embeddings if isinstance(each, nn.Embedding)]
 
 
 def category_inputs(bundle: Bundle, feature: str) -> dict[str, CategoryInputs]:

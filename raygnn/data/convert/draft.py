@@ -50,6 +50,10 @@ _BY_CHANCE = 1e-6  # of numbers to be among the keys
 _CONTAINED = 0.99  # share of the distinct values of a reference that are keys
 _REPEATED = 0.01  # share of the rows of a key that may repeat one, which is an error of the table
 _MOST_CLASSES = 100
+_FEW_CLASSES, _MOST_EXAMPLES = 20, 4  # of columns that are named as examples of labels
+# Texts that people read as dates and numbers.
+_OPEN_DATE = r"^\d{1,2}/\d{1,2}/\d{2,4}\b"
+_AMOUNT = r"^(\p{L}{3} |\p{Sc} ?)?-?\d[\d.,']*( ?(\p{Sc}|%|\p{L}{3}))?$"
 _SEPARATORS = (";", "|")  # of lists in a text; commas are in sentences and names too
 
 
@@ -302,7 +306,7 @@ def _set_aside_digits(table: Table, column: Column, tables: Sequence[Table]) -> 
     """Says of texts as 00123 that they would refer to a table, of which ids are read as numbers."""
     if column.kind != "text" or not len(column.distinct):
         return
-    if not pc.all(pc.match_substring_regex(column.distinct, r"^[0-9]{1,18}$")).as_py():
+    if not _all_match(column, r"^[0-9]{1,18}$"):
         return
     numbers = Column(column.name, pa.chunked_array([pc.cast(column.distinct, pa.int64())]))
     for other in tables:
@@ -418,6 +422,8 @@ def _lines(tables: Sequence[Table]) -> Iterator[str]:
         if table.key is None and len(table.references) < 2:
             yield f"# ? {table.pattern} is left out: {_why_unused(table)}\n"
             yield from (f"# ? {table.pattern}: {note}\n" for note in table.unsure)
+    if (note := _label_note(tables)) is not None:
+        yield f"# ? {note}\n"
     yield "node_types:\n"
     edges: list[str] = []
     for table in tables:
@@ -439,7 +445,7 @@ def _why_unused(table: Table) -> str:
     if nearest is None:
         return "no column of it can hold ids"
     empty, repeated = int(nearest.values.null_count), nearest.num_repeated
-    others = " and ".join(sorted(set(table.references.values()))) or "no other table"
+    others = " and ".join(sorted(set(table.references.values()))) or "no table that is taken"
     return (
         f"it refers to {others}, and no column has an id of its own in each row "
         f"({nearest.name}: {repeated:,} rows repeat one, {empty:,} have none)"
@@ -472,29 +478,61 @@ def _node_lines(table: Table, tables: Sequence[Table]) -> Iterator[str]:
     for note in (*table.unsure, *_doubts(table, tables)):
         yield f"    # ? {note}\n"
     yield f"    files: {_quoted(table.pattern)}\n    id: {_quoted(table.key or '')}\n"
-    taken = {table.key, *table.references, *table.set_aside}
-    columns = [column for column in table.columns.values() if column.name not in taken]
-    split = next((column for column in columns if column.is_split), None)
-    time = next((c for c in columns if c.kind == "time" and c.name.lower() in _TIMES), None)
-    rest = [column for column in columns if column is not split and column is not time]
-    label = _label(rest, split is not None)
-    yield from _feature_lines([column for column in rest if column is not label], "x")
+    split, time, label, rest = _roles(table)
+    yield from _feature_lines(rest, "x")
     if label is not None:
         yield f"    labels: {{{_quoted(_type_name(label.name))}: {_quoted(label.name)}}}\n"
-    else:
-        yield _label_hint([column for column in rest if not column.is_free_text], "x")
     if split is not None:
         yield f"    split: {_quoted(split.name)}\n"
     if time is not None:
         yield f"    time: {_quoted(time.name)}\n"
 
 
-def _label_hint(columns: Sequence[Column], feature: str) -> str:
-    of_two = [column.name for column in columns if len(column.distinct) == 2]
-    such = f" (as {' or '.join(of_two)})" if of_two else ""
+def _roles(table: Table) -> tuple[Column | None, Column | None, Column | None, list[Column]]:
+    """Of a table of nodes: the columns of its split, its time and its label, and its features."""
+    taken = {table.key, *table.references, *table.set_aside}
+    columns = [column for column in table.columns.values() if column.name not in taken]
+    split = next((column for column in columns if column.is_split), None)
+    time = next((c for c in columns if c.kind == "time" and c.name.lower() in _TIMES), None)
+    rest = [column for column in columns if column is not split and column is not time]
+    label = _label(rest, split is not None)
+    return split, time, label, [column for column in rest if column is not label]
+
+
+def _edge_roles(table: Table) -> tuple[Column | None, Column | None, list[Column]]:
+    """Of a table of edges: the columns of its split and its time, and its features."""
+    taken = {*table.references, *table.set_aside}
+    rest = [column for column in table.columns.values() if column.name not in taken]
+    time = next((column for column in rest if column.kind == "time"), None)
+    time = time or next((c for c in rest if c.kind == "int" and c.name.lower() in _TIMES), None)
+    split = next((column for column in rest if column.is_split), None)
+    return split, time, [column for column in rest if column is not time and column is not split]
+
+
+def _label_note(tables: Sequence[Table]) -> str | None:
+    """How a column is made a label, with those that look like one; None where there are labels."""
+    found: list[tuple[str, int]] = []
+    for table in tables:
+        if table.key is not None:
+            _, _, label, rest = _roles(table)
+        elif len(table.references) > 1:
+            label, rest = None, _edge_roles(table)[-1]
+        else:
+            continue
+        if label is not None:
+            return None
+        found += [
+            (f"{table.name}.{column.name}", len(column.distinct))
+            for column in rest
+            if 2 <= len(column.distinct) <= min(_FEW_CLASSES, column.num_given // 2)
+            and column.kind in {"int", "text"}
+        ]
+    fewest = min((num_classes for _, num_classes in found), default=0)
+    names = [name for name, num_classes in found if num_classes == fewest][:_MOST_EXAMPLES]
+    such = f" (as {' or '.join(names)})" if names else ""
     return (
-        f"    # ? labels: {{y: COLUMN}}, where a column{such} is to be predicted: take it out of "
-        f"{feature}\n"
+        f"no labels: to predict a column{such}, take it out of the features of its table and add "
+        "labels: {NAME: COLUMN} there"
     )
 
 
@@ -512,15 +550,34 @@ def _label(columns: Sequence[Column], has_split: bool) -> Column | None:
 
 
 def _feature_lines(columns: Sequence[Column], name: str) -> Iterator[str]:
-    left_out = [c for c in columns if c.is_free_text or c.kind == "other" or not c.num_given]
-    kept = [column for column in columns if column not in left_out]
+    reasons = {column.name: _why_no_feature(column) for column in columns}
+    kept = [column for column in columns if reasons[column.name] is None]
     if kept:
         yield f"    features:\n      {name}:\n"
         for column in kept:
             yield f"        - {{column: {_quoted(column.name)}, {_transform(column)}}}\n"
-    for column in left_out:
-        what = "texts of their own" if column.is_free_text else "nothing that becomes numbers"
-        yield f"    # ? {column.name} is left out: it holds {what}\n"
+    for column_name, reason in reasons.items():
+        if reason is not None:
+            yield f"    # ? {column_name} is left out: it holds {reason}\n"
+
+
+def _why_no_feature(column: Column) -> str | None:
+    """What a column holds that no transform reads; None where one does."""
+    if column.kind == "other" or not column.num_given:
+        return "nothing that becomes numbers"
+    if len(column.distinct) == 1 and not column.values.null_count:
+        return f"{column.distinct[0].as_py()!r} in all rows"
+    if column.kind == "text" and _all_match(column, _OPEN_DATE):
+        return "dates as 05/06/2024, of May or of June: write 2024-06-05"
+    if not column.is_free_text:
+        return None
+    if _all_match(column, _AMOUNT) and not _all_match(column, r"^\d+$"):
+        return "numbers as people write them (EUR 12,345): write 12345"
+    return "texts of their own"
+
+
+def _all_match(column: Column, pattern: str) -> bool:
+    return bool(pc.all(pc.match_substring_regex(column.distinct, pattern)).as_py())
 
 
 def _transform(column: Column) -> str:
@@ -548,24 +605,15 @@ def _edge_lines(table: Table, tables: Sequence[Table]) -> Iterator[str]:
     yield from _edge(table, (source_type, table.name, target_type), source, target)
     for note in (*table.unsure, *_doubts(table, tables)):
         yield f"    # ? {note}\n"
-    taken = {source, target, *table.set_aside}
-    rest = [column for column in table.columns.values() if column.name not in taken]
-    time = next((column for column in rest if column.kind == "time"), None)
-    time = time or next((c for c in rest if c.kind == "int" and c.name.lower() in _TIMES), None)
-    split = next((column for column in rest if column.is_split), None)
+    split, time, rest = _edge_roles(table)
     if time is not None:
         yield f"    time: {_quoted(time.name)}\n"
     if split is not None:
         yield f"    split: {_quoted(split.name)}\n"
-    others = [c for c in rest if c is not time and c is not split]
-    others = [c for c in others if c.name not in table.references]
-    for each in others:
-        if each.is_unique:
-            yield f"    # ? {each.name} is left out: each row has another value\n"
-    others = [c for c in others if not c.is_unique]
-    yield from _feature_lines(others, "edge_attr")
-    if others:
-        yield _label_hint(others, "edge_attr")
+    for column in rest:
+        if column.is_unique:
+            yield f"    # ? {column.name} is left out: each row has another value\n"
+    yield from _feature_lines([column for column in rest if not column.is_unique], "edge_attr")
     for column, other in _ordered(references)[2:]:
         yield f"    # ? {column} refers to {other}: an edge has two ends\n"
 

@@ -258,14 +258,14 @@ def plan_label(table: ScannedTable, name: str, spec: Label) -> DensePlan:
 def plan_time(table: ScannedTable, column: str) -> DensePlan:
     """Plans the time column: dates become microseconds, integers stay, floats are float64.
 
-    So dates, timestamps of any precision and ISO 8601 texts (in UTC where they name no zone) can be
+    So dates, timestamps of any precision and texts (in UTC where they name no zone) can be
     compared with each other.
 
     Raises:
         DataError: the column holds neither numbers nor times.
     """
     kind = table.types[column]
-    # Texts are of CSV files; those that are not ISO 8601 are found while decoding.
+    # Texts are of CSV files; those that are no times are found while decoding.
     if pa.types.is_timestamp(kind) or pa.types.is_date(kind) or is_text_type(kind):
         source = SourceColumn(column, "time", "int64", ())
         return DensePlan("time", "time", (source,), "int64", (), unit=TIME_UNIT)
@@ -274,7 +274,7 @@ def plan_time(table: ScannedTable, column: str) -> DensePlan:
     if source.shape != () or element.kind not in "iuf":
         raise DataError(
             f"{table.name}.time={column!r} is invalid: the column is {kind}. "
-            "Name a column of timestamps, dates, integers, floats or ISO 8601 texts.",
+            "Name a column of timestamps, dates, integers, floats, or texts as 2024-05-21.",
             id="table-time-type",
         )
     dtype = "float64" if element.kind == "f" else "int64"

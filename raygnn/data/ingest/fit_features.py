@@ -325,7 +325,8 @@ _TAKES = {
     **dict.fromkeys(
         [None, "standard", "min_max", "log1p", "rank_gauss", "bucket"], "numbers, one a row"
     ),
-    "time": "timestamps, dates, ISO 8601 texts, or numbers with unit: s, ms, us or ns",
+    "time": "timestamps, dates, texts as 2024-05-21 or 21.05.2024, or numbers with unit: s, ms, us "
+    "or ns",
     "one_hot": "texts, numbers or booleans, one a row",
     "category": "texts, numbers or booleans, one a row",
     "multi_hot": "lists of texts or integers, or texts with a separator",

@@ -234,7 +234,7 @@ def fit(
         raise DataError(
             f"{place}: column {spec.column!r} is invalid: no training row has a value that can be "
             f"read{' as a time' if kind == 'time' else ''}. Take it out of graph.yaml, or write "
-            "its values: numbers, or ISO 8601 times as 2024-05-21 10:11:28.",
+            "its values: numbers, or times as 2024-05-21 10:11:28.",
             id="transform-no-values",
         )
     spec = _chosen_for_numbers(spec, kind, found) if spec.transform == "auto" else spec

@@ -13,6 +13,13 @@ import pyarrow.compute as pc
 #: of strings.
 Kind = Literal["number", "time", "text", "list"]
 
+# Other ways to write a date that leave no doubt, as ISO 8601. 05/06/2024 is two dates.
+_AS_ISO = (
+    (r"^(\d{1,2})\.(\d{1,2})\.(\d{4})", r"\3-\2-\1"),
+    (r"^(\d{4})/(\d{1,2})/(\d{1,2})", r"\1-\2-\3"),
+    (r"^(\d{4})-(\d)-", r"\1-0\2-"),
+    (r"^(\d{4}-\d{2})-(\d)(\D|$)", r"\1-0\2\3"),
+)
 _PER_SECOND = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
 
 
@@ -68,7 +75,7 @@ def seconds(column: pa.Array, unit: str | None) -> tuple[np.ndarray, np.ndarray]
     """float64 [n], seconds since 1970 in UTC, NaN for gaps; and which values are not times.
 
     Args:
-        column: timestamps, dates, ISO 8601 texts, or numbers.
+        column: timestamps, dates, texts that `parsed_times` reads, or numbers.
         unit: of numbers.
     """
     unreadable = np.zeros(len(column), bool)
@@ -127,21 +134,33 @@ def looks_like_times(column: pa.Array) -> bool:
     if column.null_count == len(column):
         return False
     # A year or a plain number is not a date, whatever a parser takes it for.
-    is_dated = pc.all(pc.match_substring_regex(column, r"^\d{4}-\d{2}-\d{2}")).as_py()
+    is_dated = pc.all(pc.match_substring_regex(_as_iso(column), r"^\d{4}-\d{2}-\d{2}")).as_py()
     return bool(is_dated) and not parsed_times(column)[1].any()
 
 
 def parsed_times(column: pa.Array) -> tuple[pa.Array, np.ndarray]:
-    """Moments of ISO 8601 texts, null where there is a gap or what is not one; and the latter."""
-    none = np.zeros(len(column), bool)
+    """Moments of texts, null where there is a gap or what is not one; and the latter.
+
+    Args:
+        column: ISO 8601, also without leading zeros, with dots and the day first (21.5.2024) or
+            with slashes and the year first; a time may follow.
+    """
     column = pc.cast(column, pa.string())
-    try:
-        return pc.cast(column, pa.timestamp("us")), none
-    except pa.ArrowInvalid:  # a zone, another precision, or no time at all: one by one
-        moments = [_microseconds(text) for text in column.to_pylist()]
-    parsed = pa.array(moments, pa.int64())
+    none = np.zeros(len(column), bool)
+    for written in (column, _as_iso(column)):
+        try:
+            return pc.cast(written, pa.timestamp("us")), none
+        except pa.ArrowInvalid:  # another form, a zone, another precision, or no time at all
+            column = written
+    parsed = pa.array([_microseconds(text) for text in column.to_pylist()], pa.int64())
     unreadable = pc.and_(pc.is_valid(column), pc.is_null(parsed))
     return pc.cast(parsed, pa.timestamp("us")), unreadable.to_numpy(zero_copy_only=False)
+
+
+def _as_iso(column: pa.Array) -> pa.Array:
+    for pattern, instead in _AS_ISO:
+        column = pc.replace_substring_regex(column, pattern, instead)
+    return column
 
 
 def _microseconds(text: str | None) -> int | None:

@@ -331,6 +331,8 @@ def test_a_moment_is_the_same_in_any_form() -> None:
     for found in (
         state.apply(pa.array(["2024-03-01T12:30:00"])),
         state.apply(pa.array(["2024-03-01 14:30:00+02:00"])),
+        state.apply(pa.array(["1.3.2024 12:30"])),
+        state.apply(pa.array(["2024/03/01 12:30:00"])),
         state.apply(pa.array([moment], pa.timestamp("ns", "Europe/Berlin"))),
         state.apply(pa.array([seconds], pa.timestamp("s"))),
         ms.apply(pa.array([seconds * 1000])),
@@ -342,6 +344,10 @@ def test_a_moment_is_the_same_in_any_form() -> None:
 
 def test_texts_are_times_only_with_dates() -> None:
     assert looks_like_times(pa.array(["2024-03-01", None, "2024-03-01 10:00:00"]))
+    assert looks_like_times(pa.array(["28.09.1992", "1.2.2024 03:04", "2024/5/21", "2024-5-2"]))
+    assert not looks_like_times(pa.array(["05/06/2024"])), "of May or of June"
+    assert not looks_like_times(pa.array(["31.02.2024"]))
+    assert not looks_like_times(pa.array(["10.12.1999.3"])), "a version"
     assert not looks_like_times(pa.array(["2024", "2023"]))
     assert not looks_like_times(pa.array(["2024-03-01", "soon"]))
     assert not looks_like_times(pa.array([None], pa.string()))

@@ -220,7 +220,11 @@ def _insurance(folder: Path) -> list[str]:
     write(folder, "customers.csv", customer_no=ids, tags=tags)
     holders = some([f"{i:08d}" for i in ids], 300)
     policies = {"policy_no": [f"P{i}" for i in range(300)], "holder": holders}
-    write(folder, "policies.parquet", **policies, sold_by=some(["B1", "B2"], 300))
+    sums = [f"EUR {i * 7:,}" for i in range(300)]
+    read = {"sum": sums, "renewed": [f"{1 + i % 12}/{1 + i % 28}/2024" for i in range(300)]}
+    since = [f"{1 + i % 28}.{1 + i % 12}.1999" for i in range(300)]
+    columns = {**read, "tenant": ["EU-1"] * 300, "since": since}
+    write(folder, "policies.parquet", **policies, sold_by=some(["B1", "B2"], 300), **columns)
     write(folder, "brokers.csv", code=["B1", "B2"], size=[1.0, 2.0])
     claims = {"claim_no": list(range(2000)), "policy": ["P999", *some(policies["policy_no"], 1999)]}
     brokers = [None, None, None, *some(["B1", "B2"], 1997)]
@@ -233,13 +237,16 @@ def _insurance(folder: Path) -> list[str]:
 @pytest.mark.parametrize(
     "expected",
     [
-        "prices.csv is left out: it refers to no other table",
+        "prices.csv is left out: it refers to no table that is taken",
         "customers: customer_no: 1 row repeats an id",
         "policies: holder is left out: it holds ids of customers as text",
+        "policies: sum is left out: it holds numbers as people write them",
+        "policies: renewed is left out: it holds dates as 05/06/2024",
+        "policies: tenant is left out: it holds 'EU-1' in all rows",
         "[policies, claims, brokers]: policy: 1 of 2,000 rows name no policies",
         "[policies, claims, brokers]: broker: 3 of 2,000 rows name no brokers",
         "[policies, claims, brokers]: claim_no is left out: each row has another value",
-        "(as fraud) is to be predicted: take it out of edge_attr",
+        "no labels: to predict a column (as claims.fraud), take it out of the features",
     ],
 )
 def test_what_is_left_out_is_said(tmp_path: Path, expected: str) -> None:
@@ -252,6 +259,7 @@ def test_every_doubt_is_printed_and_the_rest_is_ingested(tmp_path: Path, capsys:
     text, printed = (tmp_path / "graph.yaml").read_text(), capsys.readouterr().out
     assert printed.count("  ? ") == text.count("# ? ") > 6
     assert '{column: tags, transform: multi_hot, separator: ";"}' in text
+    assert "{column: since, transform: auto}" in text
     bundle = ingest(str(tmp_path), IngestOptions(on_error="drop"), tmp_path / "cache")
     assert bundle.num_nodes("customers") == 200
     assert bundle.num_edges(("policies", "claims", "brokers")) == 1997
