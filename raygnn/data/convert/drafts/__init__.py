@@ -1,0 +1,1 @@
+"""What a draft of `graph.yaml` finds in a folder of tables."""
