@@ -129,7 +129,9 @@ def predict(
             time = time_of_edges(saved.spec, bundle, time, is_given=as_of is not None)
             return EdgeRequest.of(saved.spec, asked, tuple(node_types), time)
         request = NodeRequest.of(saved.spec, what, tuple(node_types), time)
-        return request if appended is None else _of_new_nodes(request, bundle, appended)
+        if appended is None:
+            return request
+        return _of_new_nodes(request, bundle, appended, saved.loaded.config.data.on_error)
 
     options = {"rows_per_file": rows_per_file, "chunk_size": chunk_size, "overwrite": overwrite}
     saved, appended = SavedModel.open(fspath(model), overrides, allow_modules, task=task), None
@@ -214,7 +216,9 @@ def _with_appended(saved: SavedModel, new: str, data: Any) -> tuple[SavedModel, 
     return replace(saved, loaded=replace(saved.loaded, config=config)), appended
 
 
-def _of_new_nodes(request: NodeRequest, bundle: Bundle, appended: AppendedTables) -> NodeRequest:
+def _of_new_nodes(
+    request: NodeRequest, bundle: Bundle, appended: AppendedTables, on_error: str
+) -> NodeRequest:
     """The request, of the new nodes alone.
 
     Raises:
@@ -228,7 +232,7 @@ def _of_new_nodes(request: NodeRequest, bundle: Bundle, appended: AppendedTables
             f"{', '.join(appended.new_nodes)}.",
             id="append-no-nodes",
         )
-    nodes = {name: appended.ids_of_new(bundle, name) for name in wanted}
+    nodes = {name: appended.ids_of_new(bundle, name, on_error=on_error) for name in wanted}
     return replace(request, node_types=wanted, nodes=nodes)
 
 

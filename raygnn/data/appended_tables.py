@@ -40,12 +40,14 @@ class AppendedTables:
     new_nodes: dict[str, tuple[tuple[str, ...], str]]
     known_nodes: dict[str, tuple[str, ...]]
 
-    def ids_of_new(self, bundle: Bundle, name: str) -> np.ndarray:
+    def ids_of_new(self, bundle: Bundle, name: str, *, on_error: str) -> np.ndarray:
         """int64, the dense ids of the new nodes of a type, in the order of their rows.
 
         Bad rows of the graph may have been dropped. Those of new nodes may not: they are asked for,
         and a known node in their place would be answered instead.
 
+        Args:
+            on_error: `data.on_error` of the ingest; with `fail` it has refused all that is checked.
         Raises:
             DataError: the graph has an id already, or a row was dropped.
         """
@@ -57,6 +59,8 @@ class AppendedTables:
             return read_id_files(found, column, kind, "--new-nodes")
 
         ids = read(patterns)
+        if on_error == "fail":
+            return dense_ids(bundle, name, ids, "--new-nodes")
         known = ids.filter(pc.is_in(ids, value_set=read(self.known_nodes[name])))
         if len(known):
             raise DataError(

@@ -281,30 +281,35 @@ def _fitted_columns(table: FeatureTable, feature: str, spec: DenseFeature) -> li
     """The columns of a feature that are fitted.
 
     Raises:
-        DataError: a transform does not take its column's type.
+        DataError: transforms do not take their columns' types; all are listed.
     """
-    found = []
+    found, problems = [], []
     for position, transform in enumerate(spec.transforms):
         if transform is None:
             continue
-        place = f"{table.scanned.name}.features.{feature}"
-        if transform.transform == "category" and table.id is None:
-            raise DataError(
-                f"{place}: column {transform.column!r} is invalid: transform: category is of "
-                "features of nodes. Set one_hot, with max_categories where there are many.",
-                id="transform-category-nodes",
-            )
-        kind = _kind(table.scanned, transform, place)
+        try:
+            kind = _kind(table, transform, f"{table.scanned.name}.features.{feature}")
+        except DataError as error:
+            problems.append(str(error))
+            continue
         if kind is not None:
             found.append(_Column(table, feature, position, transform, kind))
+    if problems:
+        raise DataError("\n".join(problems))
     return found
 
 
-def _kind(table: ScannedTable, spec: ColumnTransform, place: str) -> Kind | None:
+def _kind(table: FeatureTable, spec: ColumnTransform, place: str) -> Kind | None:
     """How a transform reads its column; None where `auto` leaves it as it is."""
-    type_ = table.types[spec.column]
+    if spec.transform == "category" and table.id is None:
+        raise DataError(
+            f"{place}: column {spec.column!r} is invalid: transform: category is of features of "
+            "nodes. Set one_hot, with max_categories where there are many.",
+            id="transform-category-nodes",
+        )
+    type_ = table.scanned.types[spec.column]
     if spec.transform == "auto":
-        return _kind_of_auto(table, spec.column, type_)
+        return _kind_of_auto(table.scanned, spec.column, type_)
     kind = kind_of(spec.transform, type_, split=spec.separator is not None)
     if kind is None or (kind == "time" and is_number_type(type_) and spec.unit is None):
         name = f"transform: {spec.transform}" if spec.transform else "a column of numbers"

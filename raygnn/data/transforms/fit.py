@@ -253,6 +253,8 @@ def describe(fitted: FittedColumn, found: Counts | None) -> str:
         num_rare = len(found.values) - len(state.vocabulary)
         parts.append(f"{len(state.vocabulary):,} values")
         parts += [f"{num_rare:,} rare ones share one place"] if num_rare else []
+        if found.num_distinct == 1 and not found.num_gaps:
+            parts.append("WARNING: a constant, the same in all training rows")
     if isinstance(found, NumberCounts) and found.low == found.high:
         parts.append(f"WARNING: a constant, {found.low:g} in all training rows")
     if found is not None and found.num_gaps:

@@ -323,6 +323,12 @@ def test_all_problems_are_listed(tmp_path: Path) -> None:
     with raises("transform-no-values", "'gaps'") as caught:
         made(tmp_path, table, columns)
     assert caught.value.ids == ("transform-no-values", "transform-ids")
+    columns = [
+        {"column": "country", "transform": "standard"},
+        {"column": "price", "transform": "multi_hot"},
+    ]
+    with raises("transform-type", "'country'", "'price'"):
+        made(tmp_path, table, columns)
 
 
 def test_a_column_of_ids_ends_the_pass_early(
@@ -348,6 +354,7 @@ def test_constants_are_fine_and_said(tmp_path: Path) -> None:
     ]
     assert x_of(made(tmp_path, table, columns, lines=lines))[0].tolist() == [0, 0, 0, 1, 1, 3.5]
     assert sum("WARNING: a constant, 3.5" in line for line in lines) == 5
+    assert sum("WARNING: a constant, the same" in line for line in lines) == 1
 
 
 def test_the_manifest_is_written_as_it_is_read() -> None:
