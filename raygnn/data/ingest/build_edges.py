@@ -19,19 +19,14 @@ from raygnn.data.ingest.build_nodes import (
     describe_column,
     greatest_class,
 )
-from raygnn.data.ingest.edge_plan import EdgePlan, plan_reverse
-from raygnn.data.ingest.edge_tasks import (
+from raygnn.data.ingest.edge_buckets import (
     DST,
     ORDER,
     SRC,
     BucketPlan,
     BucketTask,
     DestinationRanges,
-    EdgeResult,
-    EdgeTask,
-    Endpoints,
     ScatterTask,
-    convert_edges,
     destination_ranges,
     order_dtype,
     order_edges,
@@ -40,6 +35,8 @@ from raygnn.data.ingest.edge_tasks import (
     plan_buckets,
     scatter_edges,
 )
+from raygnn.data.ingest.edge_plan import EdgePlan, plan_reverse
+from raygnn.data.ingest.edge_tasks import EdgeResult, EdgeTask, Endpoints, convert_edges
 from raygnn.data.ingest.findings import merge
 from raygnn.data.ingest.pieces import Piece, cut_table
 from raygnn.data.ingest.scan import ScannedTable

@@ -16,8 +16,9 @@ from raygnn.data.bundle_record import INDICES, column_path
 from raygnn.data.ingest.array_tasks import OnAnyNode
 from raygnn.data.ingest.build_edges import MAX_INT32_NODES, EdgeBuild, create_rows, sort_edges
 from raygnn.data.ingest.build_nodes import class_numbers
+from raygnn.data.ingest.edge_buckets import DST, SRC, destination_ranges
 from raygnn.data.ingest.edge_plan import EdgePlan
-from raygnn.data.ingest.edge_tasks import DST, SRC, EdgeTask, convert_edges, destination_ranges
+from raygnn.data.ingest.edge_tasks import EdgeTask, convert_edges
 from raygnn.data.ingest.pieces import Piece
 from raygnn.data.partition.ids import BucketedIds
 

@@ -16,7 +16,7 @@ from numba import njit
 
 from raygnn.data import edge_kernels
 from raygnn.data.arrays import create_array, open_array
-from raygnn.data.ingest.edge_tasks import DST, SRC
+from raygnn.data.ingest.edge_buckets import DST, SRC
 from raygnn.data.partition.metis import metis_parts
 
 # How much larger than the mean a part may be, of each node type.

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from raygnn.data.ingest import edge_tasks, pieces
+from raygnn.data.ingest import edge_buckets, pieces
 from raygnn.data.ingest.array_tasks import OnAnyNode, RowWriter
 from raygnn.data.ingest.build_bundle import IngestOptions, ingest
 from raygnn.data.ingest.schedule import Schedule
@@ -23,7 +23,7 @@ from tests.varied_graph import TABLES, write_varied_graph
 @pytest.fixture(autouse=True)
 def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pieces, "PIECE_BYTES", 3000)
-    monkeypatch.setattr(edge_tasks, "BUCKET_EDGES", 200)
+    monkeypatch.setattr(edge_buckets, "BUCKET_EDGES", 200)
 
 
 @contextmanager

@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from raygnn.data.bundle import Bundle
-from raygnn.data.ingest import build_edges, edge_tasks, pieces
+from raygnn.data.ingest import build_edges, edge_buckets, pieces
 from raygnn.data.ingest.build_bundle import IngestOptions, ingest
 from tests.graph_writer import cut, write_graph
 
@@ -128,8 +128,8 @@ def test_ingest_equals_the_reference(
 ) -> None:
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
         # Small limits, so that these graphs take several pieces, ranges and buckets.
-        patch.setattr(edge_tasks, "BUCKET_EDGES", bucket_edges)
-        patch.setattr(edge_tasks, "_MAX_RANGES", 4 if bucket_edges == 5 else 4096)
+        patch.setattr(edge_buckets, "BUCKET_EDGES", bucket_edges)
+        patch.setattr(edge_buckets, "_MAX_RANGES", 4 if bucket_edges == 5 else 4096)
         patch.setattr(pieces, "PIECE_BYTES", piece_bytes)
         path = _write(graph, Path(folder) / "graph", directed)
         _check(ingest(path, cache_dir=Path(folder) / "cache"), graph, directed)
