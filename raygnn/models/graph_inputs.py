@@ -30,6 +30,7 @@ from raygnn.data.bundle import Bundle
 from raygnn.data.edge_types import EdgeType, edge_type_name
 from raygnn.errors import ConfigError, DataError
 from raygnn.models.encoder import Encoder
+from raygnn.models.hetero import CONVS
 from raygnn.models.hetero_encoder import HeteroEncoder
 from raygnn.models.wrap import EDGE_ATTR, EDGE_WEIGHT, needed_edge_inputs
 
@@ -121,10 +122,11 @@ def check_types(name: str, model_class: type, num_node_types: int, num_edge_type
     """
     if (num_node_types <= 1 and num_edge_types <= 1) or issubclass(model_class, HeteroEncoder):
         return
+    conv = f"{{type: Hetero, args: {{conv: {name if name in CONVS else CONVS[0]}}}}}"
     raise ConfigError(
         f"model.type={name!r} is invalid: it is for graphs of one node type and one edge type, "
-        f"and this one has {num_node_types} and {num_edge_types}. Set Hetero (with args.conv), "
-        "HGT, RGCN, SimpleHGN or LightGCN.",
+        f"and this one has {num_node_types} and {num_edge_types}. Set model: {conv}, or HGT, RGCN, "
+        "SimpleHGN or LightGCN.",
         id="model-one-type",
     )
 

@@ -28,7 +28,8 @@ class PerTypeOptions(HeteroOptions):
     """Those of all encoders, and:
 
     Attributes:
-        conv: whose layer: GraphSAGE, GAT, GATv2, GIN, GINE or Transformer.
+        conv: whose layer: GraphSAGE, GAT, GATv2, GIN, GINE or Transformer; or MLP, which reads no
+            neighbors: the baseline that a GNN has to beat.
         aggr: "sum" or "mean" over the edge types into a node type.
         num_heads: of GAT, GATv2 and Transformer; `hidden_channels` is the width of all together.
         attn_dropout: on the attention weights, of the same.
@@ -46,7 +47,7 @@ class PerTypeOptions(HeteroOptions):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_choice("conv", self.conv, tuple(RELATION_CONVS))
+        check_choice("conv", self.conv, CONVS)
         check_choice("aggr", self.aggr, ("sum", "mean"))
         check_attention(self.num_heads, self.attn_dropout)
         if self.conv in WITH_HEADS:
@@ -104,6 +105,8 @@ RELATION_CONVS: dict[str, RelationConv] = {
     "GINE": _gine,
     "Transformer": _transformer,
 }
+#: What `conv` may be.
+CONVS = (*RELATION_CONVS, "MLP")
 #: Those that cut the width into heads.
 WITH_HEADS = ("GAT", "GATv2", "Transformer")
 #: Those that read edge features.
@@ -130,16 +133,15 @@ class HeteroLayer(nn.Module):
         edge_dims: Mapping[EdgeType, int],
     ) -> None:
         super().__init__()
-        self.edge_types = list(edge_types)
+        self.edge_types = [] if options.conv == "MLP" else list(edge_types)
         self.num_into = {
             name: sum(target == name for *_, target in edge_types) if options.aggr == "mean" else 1
             for name in node_types
         }
         self.lin_self = ModuleDict({name: nn.Linear(channels, channels) for name in node_types})
-        build = RELATION_CONVS[options.conv]
         self.convs = ModuleDict(
             {
-                edge_type: build(channels, options, edge_dims.get(edge_type))
+                edge_type: RELATION_CONVS[options.conv](channels, options, edge_dims.get(edge_type))
                 for edge_type in self.edge_types
             }
         )

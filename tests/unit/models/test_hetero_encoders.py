@@ -40,7 +40,7 @@ ENCODERS: dict[str, Callable[..., HeteroEncoder]] = {
     "rgcn-bases": partial(RGCN, num_bases=2),
     "simple_hgn": partial(SimpleHGN, num_heads=2),
     "lightgcn": partial(LightGCN),
-    **{conv: partial(Hetero, conv=conv, num_heads=2) for conv in CONVS},
+    **{conv: partial(Hetero, conv=conv, num_heads=2) for conv in (*CONVS, "MLP")},
     **{
         f"{conv}-edges": partial(Hetero, conv=conv, num_heads=2, aggr="mean", edge_dims=EDGE_DIMS)
         for conv in ("GAT", "GATv2", "GINE", "Transformer")
