@@ -211,3 +211,19 @@ def test_ingest(harness, work):
         assert again.value > 0
     module.sort_in_memory(work / "strings")
     module.read_only(work / "binary")
+
+
+def test_raw_tables(tmp_path, monkeypatch):
+    raw_tables = importlib.import_module("raw_tables")
+    company = raw_tables.Company.drawn(2_000)
+    chance = company.precision(np.zeros(2_000))
+    assert chance == pytest.approx(company.fraud[company.is_test].mean())
+    assert chance < company.rule(0) < company.rule(None)
+    one_epoch = ("--training.max_epochs", "1")
+    short = {what: (*one_epoch, *given) for what, given in raw_tables.OURS.items()}
+    monkeypatch.setattr(raw_tables, "OURS", short)
+    arguments = ["--work", str(tmp_path), "--scale", "smoke", "--seeds", "0"]
+    assert raw_tables.main([*arguments, "--json", str(tmp_path / "found.json")]) == 0
+    found = json.loads((tmp_path / "found.json").read_text())
+    assert len(found) == 9
+    assert all(0 < value < 1 for values in found.values() for value in values)

@@ -253,6 +253,21 @@ def test_what_is_left_out_is_said(tmp_path: Path, expected: str) -> None:
     assert [note for note in _insurance(tmp_path) if expected in note]
 
 
+def test_numbers_that_are_ids_with_zeros_elsewhere_are_said(tmp_path: Path) -> None:
+    ids = [f"{i:08d}" for i in range(10_000, 40_000, 10)]
+    write(tmp_path, "clients.parquet", client_no=ids, age=some([20, 30, 40], 3000))
+    write(tmp_path, "shops.csv", shop=["s1", "s2"], size=[1.5, 2.5])
+    visits = {
+        "client": some(list(range(10_000, 40_000, 10)), 5000),
+        "shop": some(["s1", "s2"], 5000),
+    }
+    write(tmp_path, "visits.csv", visit=[f"v{i}" for i in range(5000)], **visits)
+    text, notes, _ = draft(str(tmp_path))
+    expected = "visits: client is left out: it holds ids of clients as integers"
+    assert [note for note in notes if expected in note]
+    assert "column: client" not in text
+
+
 def test_every_doubt_is_printed_and_the_rest_is_ingested(tmp_path: Path, capsys: Any) -> None:
     _insurance(tmp_path)
     assert main(["draft", str(tmp_path)]) == 0

@@ -8,6 +8,7 @@ keys have gaps that the numbers would hit by chance.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -61,21 +62,31 @@ def find_references(table: Table, tables: Sequence[Table]) -> None:
 
 
 def _set_aside_digits(table: Table, column: Column, tables: Sequence[Table]) -> None:
-    """Says of texts as 00123 that they would refer to a table, of which ids are read as numbers."""
-    if column.kind != "text" or not len(column.distinct):
-        return
-    if not column.all_match(r"^[0-9]{1,18}$"):
-        return
-    numbers = Column(column.name, pa.chunked_array([pc.cast(column.distinct, pa.int64())]))
+    """Says where texts as 00123 would refer to ids that are numbers, or numbers to such texts."""
+    numbers = _as_numbers(column)
     for other in tables:
-        if other is not table and other.key and _refers(table, numbers, other):
+        if numbers is None or other is table or other.key is None:
+            continue
+        key = other.columns[other.key]
+        keys = _as_numbers(key)
+        if keys is None or key.kind == column.kind:
+            continue
+        if _refers(table, numbers, replace(other, columns={other.key: keys})):
+            kinds = ("text", "integers") if column.kind == "text" else ("integers", "text")
             table.set_aside.add(column.name)
             table.unsure.append(
-                f"{column.name} is left out: it holds ids of {other.name} as text, and those of "
-                f"{other.pattern} are integers (007 is 7 in CSV). Write both as integers, or both "
-                "as text in Parquet"
+                f"{column.name} is left out: it holds ids of {other.name} as {kinds[0]}, and those "
+                f"of {other.pattern} are {kinds[1]} (007 is 7 in CSV). Write both as integers, or "
+                "both as text in Parquet"
             )
             return
+
+
+def _as_numbers(column: Column) -> Column | None:
+    """The distinct values of integers, and of texts that are numbers alone; None of others."""
+    if column.kind == "text" and len(column.distinct) and column.all_match(r"^[0-9]{1,18}$"):
+        return Column(column.name, pa.chunked_array([pc.cast(column.distinct, pa.int64())]))
+    return column if column.kind == "int" else None
 
 
 def _refers(table: Table, column: Column, other: Table) -> bool:
