@@ -279,6 +279,10 @@ OURS = {
     "raygnn, columns of the claim alone (MLP)": ("--model.args.conv", "MLP"),
     "raygnn, every default": (),
     "raygnn, training.eval: exact": ("--training.eval", "exact"),
+    "raygnn, exact, a learning rate of 0.002": (
+        *("--training.eval", "exact"),
+        *("--optimizer.args.lr", "0.002"),
+    ),
 }
 
 

@@ -225,5 +225,5 @@ def test_raw_tables(tmp_path, monkeypatch):
     arguments = ["--work", str(tmp_path), "--scale", "smoke", "--seeds", "0"]
     assert raw_tables.main([*arguments, "--json", str(tmp_path / "found.json")]) == 0
     found = json.loads((tmp_path / "found.json").read_text())
-    assert len(found) == 9
+    assert len(found) == 10
     assert all(0 < value < 1 for values in found.values() for value in values)
