@@ -21,7 +21,7 @@ from raygnn.command_line import (
 from raygnn.console import show
 from raygnn.data.appended_tables import AppendedTables, append_tables
 from raygnn.data.tables.read_ids import read_ids
-from raygnn.errors import ConfigError
+from raygnn.errors import ConfigError, DataError
 from raygnn.inference.job import (
     SCORES,
     WHAT,
@@ -137,7 +137,16 @@ def predict(
     saved, appended = SavedModel.open(fspath(model), overrides, allow_modules, task=task), None
     if new_nodes is not None:
         saved, appended = _with_appended(saved, fspath(new_nodes), data)
-    return _infer(saved, out, data, options, ask)
+    try:
+        return _infer(saved, out, data, options, ask)
+    except DataError as error:
+        if appended is None or "nodes-id-repeated" not in error.ids:
+            raise
+        raise DataError(
+            f"{error}\n--new-nodes is invalid: it has ids that the graph has already, or one "
+            "twice. Give new nodes ids of their own.",
+            id="append-ids-repeated",
+        ) from error
 
 
 def top_k(

@@ -68,6 +68,8 @@ class Baselines:
             guess, error = self.best(name), self.standard_error(name, value)
             if guess is None or error is None:
                 continue
+            if guess[1] == 1 and name not in _LESS_IS_BETTER:  # hits@500 of 500 candidates
+                continue
             gain = guess[1] - value if name in _LESS_IS_BETTER else value - guess[1]
             if not gain > _NUM_STANDARD_ERRORS * error:
                 found[name] = guess[0]

@@ -11,6 +11,7 @@ import pytest
 
 import raygnn.train
 from raygnn.data.tables.graph_tables import GraphTables, edge_rows, node_rows, write_tables
+from raygnn.loops.baselines import Baselines
 from tests.small_runs import run_rank, small_config
 
 NUM_ACCOUNTS = 600
@@ -143,11 +144,11 @@ def test_rare_classes_are_named(tmp_path, capsys, off):
     )
     metrics = raygnn.train.fit(config).metrics
     text = metrics["warnings"]
-    assert text.startswith("classes of under 3.3 % of the ")
+    assert text.startswith("classes of under 6.7 % of the ")
     assert "'rare' (0." in text
     assert ("elements of feature 'x' of 'n' spread from 0.2" in text) == off
     out = capsys.readouterr().out
-    assert "warning: classes of under 3.3 %" in out
+    assert "warning: classes of under 6.7 %" in out
     assert ("warning: elements of feature 'x'" in out) == off
     assert "test/average_precision" in metrics
     assert list(metrics["per_class"]["test"]) == ["a", "b", "rare"]
@@ -201,3 +202,28 @@ def test_users_that_take_no_messages_are_named(tmp_path, reverse_edges):
     told = raygnn.train.fit(config).metrics["warnings"]
     assert (f"100% of the nodes of type 'user' {SILENT} {FLOW}" in told) == (reverse_edges is False)
     assert "of type 'item'" not in told
+
+
+@pytest.mark.parametrize(("spread", "is_said"), [(0.2, False), (2.0, True)])
+def test_a_target_with_a_long_tail_is_named(tmp_path, spread, is_said):
+    rng = np.random.default_rng(2)
+    usage = np.exp(spread * rng.normal(size=2000))
+    rows = {"x": rng.random((2000, 2), dtype=np.float32)}
+    nodes = node_rows(np.arange(2000), rows, {"usage": pa.array(usage.astype(np.float32))})
+    edges = edge_rows(*rng.integers(0, 2000, (2, 4000)))
+    tables = GraphTables({"n": nodes}, {("n", "to", "n"): edges})
+    config = small_config(
+        tmp_path,
+        data={"uri": write_tables(tables, str(tmp_path / "graph")), "splits": {"type": "hash"}},
+        scaling__num_workers=0,
+        training={"max_steps": 1},
+        losses=[],
+        metrics=[],
+    )
+    warnings = raygnn.train.fit(config).metrics["warnings"]
+    assert ("'usage' has a long tail" in warnings) == is_said
+
+
+def test_what_cannot_be_beaten_is_no_verdict():
+    guesses = Baselines({"popularity": {"hits@500": 1.0, "hits@10": 0.2}}, num_rows=400)
+    assert guesses.not_beaten({"hits@500": 1.0, "hits@10": 0.2}) == {"hits@10": "popularity"}

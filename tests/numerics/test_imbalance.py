@@ -103,7 +103,7 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 
 def test_a_run_on_rare_fraud_says_what_to_set(plain):
-    assert plain["warnings"].startswith("classes of under 5 % of the ")
+    assert plain["warnings"].startswith("classes of under 10 % of the ")
     assert "'1' (" in plain["warnings"]
     assert "{type: cross_entropy, args: {class_weights: balanced}}" in plain["warnings"]
     assert "loader.train.balanced_seeds" in plain["warnings"]
@@ -120,7 +120,7 @@ def test_what_is_set_against_imbalance_finds_more_fraud(plain, tmp_path, loader,
     assert now["recall"] > before["recall"] + 0.1
     assert now["support"] == before["support"]
     assert metrics["test/balanced_accuracy"] > plain["test/balanced_accuracy"] + 0.05
-    assert metrics["warnings"].startswith("classes of under 5 % of the ")
+    assert metrics["warnings"].startswith("classes of under 10 % of the ")
     assert "balanced" not in metrics["warnings"]
 
 

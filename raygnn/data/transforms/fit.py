@@ -392,13 +392,13 @@ def _chosen_for_numbers(spec: ColumnTransform, kind: Kind, found: NumberCounts) 
         return _chosen(spec, transform="time", missing=missing)
     values = found.sample.values
     name = None
-    if _is_heavy(values):
-        is_log = found.low >= 0 and not _is_heavy(np.log1p(values))
+    if is_heavy_tailed(values):
+        is_log = found.low >= 0 and not is_heavy_tailed(np.log1p(values))
         name = "log1p" if is_log else "rank_gauss"
     return _chosen(spec, transform=name, missing=missing)
 
 
-def _is_heavy(values: np.ndarray) -> bool:
+def is_heavy_tailed(values: np.ndarray) -> bool:
     """Whether one value in a thousand is many quartile ranges from the median; never of flags."""
     if len(np.unique(values)) <= 2:
         return False

@@ -165,6 +165,17 @@ def test_rows_of_new_nodes_are_never_dropped(grown, tmp_path, ids, bad, id):
         raygnn.infer.predict(trained.run, tmp_path / "out", overrides, new_nodes=new)
 
 
+def test_known_ids_are_refused_by_ingest_too(grown, tmp_path):
+    trained, _, _ = grown
+    row = np.full(6, 0.5, np.float32).tobytes()
+    new = _write_new(tmp_path / "new", trained, [5, 1000], [row, row])
+    with raises("nodes-id-repeated", 5) as caught:
+        raygnn.infer.predict(
+            trained.run, tmp_path / "out", ["--data.uri", trained.graph, *LOCAL], new_nodes=new
+        )
+    assert "append-ids-repeated" in caught.value.ids
+
+
 def test_wrong_uses_are_refused(grown, link_model, tmp_path):
     trained, new, _ = grown
     with raises("append-no-tables"):

@@ -171,8 +171,10 @@ def test_a_column_with_gaps_gets_a_table_of_its_edges(tmp_path: Path, managers: 
     assert any("manager_id has gaps" in note for note in notes)
     bundle = ingest(str(tmp_path), cache_dir=tmp_path / "cache")
     csc = bundle.csc(edges.type)
-    assert csc.indptr.tolist() == [0, 2, 4, 4, 4, 4]
-    assert csc.indices.tolist() == [1, 2, 3, 4]
+    # Both ways: the manager of each, then those whom each manages.
+    assert csc.indptr.tolist() == [0, 2, 5, 6, 7, 8]
+    assert csc.indices.tolist() == [1, 2, 0, 3, 4, 0, 1, 1]
+    assert any("messages go both ways" in note for note in notes)
 
 
 def test_numbers_with_gaps_refer_whatever_they_are_called(tmp_path: Path) -> None:
@@ -241,12 +243,12 @@ def _insurance(folder: Path) -> list[str]:
         "customers: customer_no: 1 row repeats an id",
         "policies: holder is left out: it holds ids of customers as text",
         "policies: sum is left out: it holds numbers as people write them",
-        "policies: renewed is left out: it holds dates as 05/06/2024",
+        "policies: renewed is left out: it holds dates as 06/15/2024, the month first",
         "policies: tenant is left out: it holds 'EU-1' in all rows",
         "[policies, claims, brokers]: policy: 1 of 2,000 rows name no policies",
         "[policies, claims, brokers]: broker: 3 of 2,000 rows name no brokers",
         "[policies, claims, brokers]: claim_no is left out: each row has another value",
-        "no labels: to predict a column (as claims.fraud), take it out of the features",
+        "no labels: to predict a column (as claims.fraud), or a number, take it out",
     ],
 )
 def test_what_is_left_out_is_said(tmp_path: Path, expected: str) -> None:

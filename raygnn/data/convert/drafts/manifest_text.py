@@ -19,7 +19,7 @@ _MOST_CLASSES = 100
 _FEW_CLASSES, _MOST_EXAMPLES = 20, 4  # of columns that are named as examples of labels
 # Texts that people read as dates and numbers.
 _OPEN_DATE = r"^\d{1,2}/\d{1,2}/\d{2,4}\b"
-_AMOUNT = r"^(\p{L}{3} |\p{Sc} ?)?-?\d[\d.,']*( ?(\p{Sc}|%|\p{L}{3}))?$"
+_AMOUNT = r"^([A-Z]{3} |\p{Sc} ?)?-?\d[\d.,']*( ?(\p{Sc}|%)| [A-Z]{3})?$"
 _SEPARATORS = (";", "|")  # of lists in a text; commas are in sentences and names too
 
 
@@ -142,8 +142,8 @@ def _label_note(tables: Sequence[Table]) -> str | None:
     names = [name for name, num_classes in found if num_classes == fewest][:_MOST_EXAMPLES]
     such = f" (as {' or '.join(names)})" if names else ""
     return (
-        f"no labels: to predict a column{such}, take it out of the features of its table and add "
-        "labels: {NAME: COLUMN} there"
+        f"no labels: to predict a column{such}, or a number, take it out of the features of its "
+        "table and add labels: {NAME: COLUMN} there"
     )
 
 
@@ -179,12 +179,20 @@ def _why_no_feature(column: Column) -> str | None:
     if len(column.distinct) == 1 and not column.values.null_count:
         return f"{column.distinct[0].as_py()!r} in all rows"
     if column.kind == "text" and column.all_match(_OPEN_DATE):
-        return "dates as 05/06/2024, of May or of June: write 2024-06-05"
-    if not column.is_free_text:
-        return None
-    if column.all_match(_AMOUNT) and not column.all_match(r"^\d+$"):
+        return f"dates {_order(column)}: write 2024-06-05"
+    is_amount = column.kind == "text" and column.all_match(_AMOUNT)
+    if is_amount and len(column.distinct) > _FEW_CLASSES and not column.all_match(r"^\d+$"):
         return "numbers as people write them (EUR 12,345): write 12345"
-    return "texts of their own"
+    return "texts of their own" if column.is_free_text else None
+
+
+def _order(column: Column) -> str:
+    """How dates with slashes are meant, where one number is above 12."""
+    if not column.all_match(r"^(0?\d|1[0-2])/"):
+        return "as 15/06/2024, the day first"
+    if not column.all_match(r"^\d+/(0?\d|1[0-2])/"):
+        return "as 06/15/2024, the month first"
+    return "as 05/06/2024, of May or of June"
 
 
 def _transform(column: Column) -> str:
@@ -231,7 +239,10 @@ def _edge(table: Table, edge_type: tuple[str, str, str], source: str, target: st
     yield f"    files: {_quoted(table.edge_files.get(target, table.pattern))}\n"
     yield f"    source: {_quoted(source)}\n    target: {_quoted(target)}\n"
     if edge_type[0] == edge_type[2]:
-        yield "    # ? directed: false, where a row stands for both directions\n"
+        note = (
+            "messages go both ways; directed: true, where the source learns nothing of the target"
+        )
+        yield f"    # ? {note}\n    directed: false\n"
 
 
 def _ordered(references: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from raygnn.data.standardization import ColumnScale
+from raygnn.data.transforms.fit import is_heavy_tailed
 from raygnn.errors import ConfigError
 from raygnn.loops.baselines import Baselines, label_baselines
 from raygnn.loops.task import EvalOutput, StepOutput, TaskEnvironment
@@ -33,6 +34,7 @@ from raygnn.sampling.batch_sequence import BatchT
 _IMBALANCE = 10  # times as many rows of one class as of another, or as have a label
 _MAX_GATHERED = 1 << 26  # predictions, which metrics of order bring together on every rank
 _RARE, _MAX_NAMED = 0.01, 5
+_OF_EQUAL_SHARE = 0.2  # a class of a smaller part of an equal share is rare
 _NUM_VALUE_BINS = 10  # of the errors of a regression
 
 
@@ -107,11 +109,13 @@ class LabelTask(EncoderTask[BatchT]):
         return label_baselines(output.problem, output.num_outputs, train, labels, metrics)
 
     def warnings(self) -> list[str]:
-        """Names the classes that are rare in training."""
+        """Names classes that are rare in training, and a target of which few values are huge."""
+        if self.output.problem == "regression":
+            return self._long_tail()
         if self.output.problem != "multi_class":
             return []
         counts = self._counts
-        share = max(_RARE, 1 / (_IMBALANCE * len(counts)))
+        share = max(_RARE, _OF_EQUAL_SHARE / len(counts))
         rare = np.flatnonzero((counts > 0) & (counts < share * counts.sum()))
         if not len(rare):
             return []
@@ -125,6 +129,18 @@ class LabelTask(EncoderTask[BatchT]):
             f"classes of under {100 * share:.2g} % of the {counts.sum():,} training labels: "
             f"{', '.join(shown)}{more}. Accuracy hardly counts them; see f1_macro, "
             f"average_precision, and per_class in metrics.json.{self._remedy()}"
+        ]
+
+    def _long_tail(self) -> list[str]:
+        values = self.target.labels[self.target.splits.train]
+        is_default = not self.env.loaded.config.losses and values.ndim == 1 and len(values)
+        if not is_default or values.min() < 0 or not is_heavy_tailed(values):
+            return []
+        return [
+            f"{self.output.label!r} has a long tail: half of its training values are at most "
+            f"{np.median(values):.4g}, and the greatest is {values.max():.4g}. Squared errors are "
+            "mostly those of the greatest. Write its logarithm (numpy.log1p) into the table, and "
+            "take numpy.expm1 of predictions."
         ]
 
     def _remedy(self) -> str:
