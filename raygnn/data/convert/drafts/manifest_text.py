@@ -179,7 +179,7 @@ def _why_no_feature(column: Column) -> str | None:
     if len(column.distinct) == 1 and not column.values.null_count:
         return f"{column.distinct[0].as_py()!r} in all rows"
     if column.kind == "text" and column.all_match(_OPEN_DATE):
-        return f"dates {_order(column)}: write 2024-06-05"
+        return f"dates {_order(column)}"
     is_amount = column.kind == "text" and column.all_match(_AMOUNT)
     if is_amount and len(column.distinct) > _FEW_CLASSES and not column.all_match(r"^\d+$"):
         return "numbers as people write them (EUR 12,345): write 12345"
@@ -189,10 +189,10 @@ def _why_no_feature(column: Column) -> str | None:
 def _order(column: Column) -> str:
     """How dates with slashes are meant, where one number is above 12."""
     if not column.all_match(r"^(0?\d|1[0-2])/"):
-        return "as 15/06/2024, the day first"
+        return "as 15/06/2024, the day first: write 2024-06-15"
     if not column.all_match(r"^\d+/(0?\d|1[0-2])/"):
-        return "as 06/15/2024, the month first"
-    return "as 05/06/2024, of May or of June"
+        return "as 06/15/2024, the month first: write 2024-06-15"
+    return "as 05/06/2024, of May or of June: write 2024-06-05"
 
 
 def _transform(column: Column) -> str:
@@ -239,9 +239,7 @@ def _edge(table: Table, edge_type: tuple[str, str, str], source: str, target: st
     yield f"    files: {_quoted(table.edge_files.get(target, table.pattern))}\n"
     yield f"    source: {_quoted(source)}\n    target: {_quoted(target)}\n"
     if edge_type[0] == edge_type[2]:
-        note = (
-            "messages go both ways; directed: true, where the source learns nothing of the target"
-        )
+        note = "messages go both ways; directed: true lets only the target learn of the source"
         yield f"    # ? {note}\n    directed: false\n"
 
 
