@@ -241,6 +241,7 @@ def peers(company: Company) -> dict[str, float]:
         joined[name].astype(str)
         for name in ("channel", "police", "product", "car_model", "occupation", "licensed")
     ]
+    codes = [np.unique(text, return_inverse=True)[1] for text in texts]
     size = np.bincount(company.broker)
     of_broker = [(np.bincount(company.broker, v) / size)[company.broker] for v in (rush, phone)]
     helped = [np.log(joined["amount_claimed"]), _is_weekend(days).astype(float), *of_broker]
@@ -251,7 +252,6 @@ def peers(company: Company) -> dict[str, float]:
     ):
         x = np.column_stack(columns)
         both = np.column_stack([x.astype(object), *texts])
-        codes = [np.unique(text, return_inverse=True)[1] for text in texts]
         width = x.shape[1]
         encode = make_column_transformer(
             (make_pipeline(SimpleImputer(), StandardScaler()), slice(0, width)),

@@ -134,7 +134,8 @@ def looks_like_times(column: pa.Array) -> bool:
     if column.null_count == len(column):
         return False
     # A year or a plain number is not a date, whatever a parser takes it for.
-    is_dated = pc.all(pc.match_substring_regex(_as_iso(column), r"^\d{4}-\d{2}-\d{2}")).as_py()
+    column = _as_iso(column)
+    is_dated = pc.all(pc.match_substring_regex(column, r"^\d{4}-\d{2}-\d{2}")).as_py()
     return bool(is_dated) and not parsed_times(column)[1].any()
 
 
@@ -147,11 +148,13 @@ def parsed_times(column: pa.Array) -> tuple[pa.Array, np.ndarray]:
     """
     column = pc.cast(column, pa.string())
     none = np.zeros(len(column), bool)
-    for written in (column, _as_iso(column)):
+    # Texts are written anew only where there are others than plain ISO 8601.
+    for write in (None, _as_iso):
+        column = column if write is None else write(column)
         try:
-            return pc.cast(written, pa.timestamp("us")), none
+            return pc.cast(column, pa.timestamp("us")), none
         except pa.ArrowInvalid:  # another form, a zone, another precision, or no time at all
-            column = written
+            continue
     parsed = pa.array([_microseconds(text) for text in column.to_pylist()], pa.int64())
     unreadable = pc.and_(pc.is_valid(column), pc.is_null(parsed))
     return pc.cast(parsed, pa.timestamp("us")), unreadable.to_numpy(zero_copy_only=False)
