@@ -308,13 +308,15 @@ def _kind(table: FeatureTable, spec: ColumnTransform, place: str) -> Kind | None
             id="transform-category-nodes",
         )
     type_ = table.scanned.types[spec.column]
-    if spec.transform == "auto":
+    if spec.transform == "auto" and spec.format is None:
         return _kind_of_auto(table.scanned, spec.column, type_)
-    kind = kind_of(spec.transform, type_, split=spec.separator is not None)
+    kind = kind_of(spec.transform, type_, split=spec.separator is not None, written=spec.format)
     if kind is None or (kind == "time" and is_number_type(type_) and spec.unit is None):
         name = f"transform: {spec.transform}" if spec.transform else "a column of numbers"
+        name = name if spec.format is None else f"format: {spec.format}"
+        other = "Set another transform, or auto" if spec.format is None else "Leave format out"
         remedy = (
-            f"It takes {_TAKES[kind or spec.transform]}. Set another transform, or auto"
+            f"It takes {_TAKES[spec.format or kind or spec.transform]}. {other}"
             if not pa.types.is_null(type_)
             else "It has no values. Take it out of graph.yaml"
         )
@@ -326,7 +328,7 @@ def _kind(table: FeatureTable, spec: ColumnTransform, place: str) -> Kind | None
     return kind
 
 
-_TAKES = {
+_TAKES: dict[str | None, str] = {
     **dict.fromkeys(
         [None, "standard", "min_max", "log1p", "rank_gauss", "bucket"], "numbers, one a row"
     ),
@@ -335,6 +337,9 @@ _TAKES = {
     "one_hot": "texts, numbers or booleans, one a row",
     "category": "texts, numbers or booleans, one a row",
     "multi_hot": "lists of texts or integers, or texts with a separator",
+    **dict.fromkeys(["day_first", "month_first"], "texts as 05/06/2024"),
+    "decimal_point": "numbers, and texts as EUR 1,234.50",
+    "decimal_comma": "integers, and texts as 1.234,50 EUR",
 }
 
 

@@ -23,6 +23,9 @@ from raygnn.errors import DataError
 CsvKind = Literal["null", "int", "float", "bool", "string"]
 
 _BLOCK_BYTES = 8 << 20
+_HEADER_BYTES = 1 << 16
+_QUOTED = re.compile(r'"[^"]*"')
+_SEPARATORS = (";", "|", "\t")
 _QUOTED_LINE = re.compile(r"(Expected \d+ columns, got \d+): .*", re.DOTALL)
 _TYPES: dict[CsvKind, pa.DataType] = {
     "null": pa.float64(),
@@ -101,7 +104,7 @@ def read_batches(uri: str, name: str, types: Mapping[str, pa.DataType]) -> Itera
         strings_can_be_null=True,
     )
     try:
-        with open_csv(uri, pa.csv.ReadOptions(), _parse(uri), convert) as reader:
+        with open_csv(uri, pa.csv.ReadOptions(), None, convert) as reader:
             yield from reader
     except (pa.ArrowInvalid, pa.ArrowKeyError, OSError) as error:
         raise DataError(
@@ -115,14 +118,25 @@ def read_batches(uri: str, name: str, types: Mapping[str, pa.DataType]) -> Itera
 def open_csv(
     uri: str,
     read: pa.csv.ReadOptions,
-    parse: pa.csv.ParseOptions,
+    parse: pa.csv.ParseOptions | None,
     convert: pa.csv.ConvertOptions | None = None,
 ) -> Iterator[pa.csv.CSVStreamingReader]:
-    """Opens a text file of separated columns, to be read block by block."""
+    """Opens a text file of separated columns, to be read block by block.
+
+    Args:
+        parse: None finds what separates the names of the header line.
+    """
     read.block_size = _BLOCK_BYTES
     with ExitStack() as stack:
         try:
             stream = stack.enter_context(open_stream(uri))
+            if parse is None:
+                parse = pa.csv.ParseOptions(delimiter=_separator(uri, stream.read(_HEADER_BYTES)))
+                # A compressed stream goes forward only.
+                if stream.seekable():
+                    stream.seek(0)
+                else:
+                    stream = stack.enter_context(open_stream(uri))
             reader = pa.csv.open_csv(stream, read, parse, convert)
         except pa.ArrowInvalid:
             # Arrow sees a header only where a line ends: one that is all of a file may lack that.
@@ -142,7 +156,7 @@ def read_header(uri: str, name: str) -> tuple[str, ...]:
         DataError: it has no header line, or cannot be read.
     """
     try:
-        with open_csv(uri, pa.csv.ReadOptions(), _parse(uri)) as reader:
+        with open_csv(uri, pa.csv.ReadOptions(), None) as reader:
             return tuple(reader.schema.names)
     except (pa.ArrowInvalid, UnicodeDecodeError, OSError) as error:
         raise DataError(
@@ -157,8 +171,14 @@ def _cause(error: Exception) -> str:
     return _QUOTED_LINE.sub(r"\1", str(error))
 
 
-def _parse(uri: str) -> pa.csv.ParseOptions:
-    return pa.csv.ParseOptions(delimiter="\t" if is_tab_separated(uri) else ",")
+def _separator(uri: str, start: bytes) -> str:
+    """What separates columns: in CSV files without commas, as Excel writes them in many countries,
+    what their header line has instead."""
+    if is_tab_separated(uri):
+        return "\t"
+    names = _QUOTED.sub("", start.split(b"\n", 1)[0].decode("utf-8", "replace"))
+    found = max(_SEPARATORS, key=names.count)
+    return found if "," not in names and found in names else ","
 
 
 def _format(uri: str) -> str:

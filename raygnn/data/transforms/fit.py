@@ -29,7 +29,7 @@ from raygnn.data.transforms.state import (
     Standard,
     Time,
 )
-from raygnn.data.transforms.values import Kind, lists, numbers, seconds, texts
+from raygnn.data.transforms.values import Kind, lists, read_numbers, texts
 from raygnn.errors import DataError
 
 #: Rows that quantiles are of; of as many or fewer they are exact. The share of rows below a sampled
@@ -194,11 +194,8 @@ def count(
         return TextCounts.of(found.texts, found.num_rows)
     if kind == "text":
         return TextCounts.of(texts(column), len(column))
-    if kind == "time":
-        values, unreadable = seconds(column, spec.unit)
-        values, keys = values[~unreadable], keys[~unreadable]
-    else:
-        values = numbers(column)
+    values, unreadable = read_numbers(column, kind, spec.unit, spec.format)
+    values, keys = values[~unreadable], keys[~unreadable]
     needs_sample = spec.missing is not None or spec.transform in {"rank_gauss", "bucket", "auto"}
     bound = bound if needs_sample else np.uint64(0)
     return NumberCounts.of(values, keys, sums=spec.transform == "standard", bound=bound)
@@ -224,7 +221,8 @@ def fit(
     """
     if found is None:
         state: AnyState = Log1p() if spec.transform == "log1p" else Number()
-        return FittedColumn(spec.column, state, None if spec.missing is None else 0.0)
+        fill = None if spec.missing is None else 0.0
+        return FittedColumn(spec.column, state, fill, format=spec.format)
     if isinstance(found, TextCounts):
         _check_vocabulary(spec, found, place)
         if spec.transform == "auto":
@@ -242,7 +240,7 @@ def fit(
     fill = None
     if spec.missing is not None:
         fill = 0.0 if spec.missing == "zero" else float(np.median(found.sample.values))
-    return FittedColumn(spec.column, state, fill, spec.missing == "indicator")
+    return FittedColumn(spec.column, state, fill, spec.missing == "indicator", spec.format)
 
 
 def describe(fitted: FittedColumn, found: Counts | None) -> str:

@@ -21,18 +21,23 @@ TransformName = Literal[
     "auto",
 ]
 Missing = Literal["median", "zero", "indicator"]
+#: How people have written what is no ISO date and no plain number.
+Format = Literal["day_first", "month_first", "decimal_point", "decimal_comma"]
 
 _OF_VOCABULARY = frozenset({"one_hot", "category", "multi_hot"})
+_OF_NUMBERS = frozenset({None, "standard", "min_max", "log1p", "rank_gauss", "bucket", "auto"})
 # Which transforms take an option; None is a column of numbers as they are.
 _TAKEN_BY: dict[str, frozenset[str | None]] = {
-    "missing": frozenset(
-        {None, "standard", "min_max", "log1p", "rank_gauss", "bucket", "time", "auto"}
-    ),
+    "missing": _OF_NUMBERS | {"time"},
     "n_bins": frozenset({"bucket"}),
     "min_frequency": _OF_VOCABULARY,
     "max_categories": _OF_VOCABULARY,
     "separator": frozenset({"multi_hot"}),
     "unit": frozenset({"time"}),
+}
+_OF_FORMAT: dict[Format, frozenset[str | None]] = {
+    **dict.fromkeys(("day_first", "month_first"), frozenset({"time", "auto"})),
+    **dict.fromkeys(("decimal_point", "decimal_comma"), _OF_NUMBERS),
 }
 
 
@@ -49,6 +54,8 @@ class TransformedColumn(Section):
         max_categories: elements at most, one of them for rare values; null sets no bound.
         separator: between the values of a text, for tables without lists.
         unit: of times that are numbers since 1970.
+        format: of texts: dates as 15/06/2024 (`day_first`) or 06/15/2024 (`month_first`), numbers
+            as EUR 1,234.50 (`decimal_point`) or 1.234,50 EUR (`decimal_comma`).
     """
 
     model_config = ConfigDict(strict=False)
@@ -61,14 +68,20 @@ class TransformedColumn(Section):
     max_categories: int | None = Field(default=None, ge=1)
     separator: str | None = Field(default=None, min_length=1)
     unit: Literal["s", "ms", "us", "ns"] | None = None
+    format: Format | None = None
 
     @model_validator(mode="after")
     def _options_fit(self) -> TransformedColumn:
-        for option, transforms in _TAKEN_BY.items():
-            if getattr(self, option) is not None and self.transform not in transforms:
+        taken_by = dict(_TAKEN_BY)
+        if self.format is not None:
+            taken_by["format"] = _OF_FORMAT[self.format]
+        for option, transforms in taken_by.items():
+            given = getattr(self, option)
+            if given is not None and self.transform not in transforms:
                 taken = ", ".join(sorted(name for name in transforms if name is not None))
+                shown = f"format: {given}" if option == "format" else option
                 raise rule_error(
-                    f"{option} of column {self.column!r} is of transform {taken} only, and this "
+                    f"{shown} of column {self.column!r} is of transform {taken} only, and this "
                     f"is {self.transform}",
                     "Leave it out",
                     id="transform-option",

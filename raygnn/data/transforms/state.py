@@ -17,13 +17,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pydantic import Discriminator, TypeAdapter
 
+from raygnn.data.transforms.spec import Format
 from raygnn.data.transforms.values import (
     Kind,
     Lists,
     kind_of,
     lists,
-    numbers,
-    seconds,
+    read_numbers,
     texts,
 )
 from raygnn.errors import DataError
@@ -280,12 +280,14 @@ class FittedColumn:
         fill: number that stands for a gap, in the column's own unit (of a time: seconds since
             1970); None refuses gaps.
         indicator: the last element is 1 where there is a gap.
+        format: how its texts are written; see `TransformedColumn`.
     """
 
     column: str
     state: AnyState
     fill: float | None = None
     indicator: bool = False
+    format: Format | None = None
 
     @property
     def width(self) -> int:
@@ -301,7 +303,10 @@ class FittedColumn:
         """Whether columns of an Arrow type can be read as that of training was."""
         state = self.state
         split = isinstance(state, MultiHot) and state.separator is not None
-        return kind_of(state.type, type_, split=split) == state.kind
+        if kind_of(state.type, type_, split=split, written=self.format) == state.kind:
+            return True
+        # So is a CSV column of gaps alone; other floats break a rule of their rows.
+        return self.format is not None and pa.types.is_floating(type_)
 
     def apply(self, column: pa.Array) -> Applied:
         """The column's elements of some rows of a table, whichever it is."""
@@ -310,13 +315,12 @@ class FittedColumn:
             return Applied(state.rows(lists(column, state.separator)), {})
         if state.kind == "text":
             return Applied(state.rows(texts(column)).astype(np.float32, copy=False), {})
-        broken: dict[str, np.ndarray] = {}
-        if isinstance(state, Time):
-            values, broken["texts that are not dates or times"] = seconds(column, state.unit)
-        else:
-            values = numbers(column)
-        gap = np.isnan(values)
-        gap &= ~next(iter(broken.values()), np.zeros(len(values), bool))
+        is_time = isinstance(state, Time)
+        unit = state.unit if isinstance(state, Time) else None
+        values, unreadable = read_numbers(column, state.kind, unit, self.format)
+        what = "dates or times" if is_time else "numbers"
+        broken = {f"texts that are not {what}": unreadable}
+        gap = np.isnan(values) & ~unreadable
         if self.fill is None:
             broken[GAP] = gap
         else:

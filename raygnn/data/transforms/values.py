@@ -9,6 +9,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from raygnn.data.transforms.spec import Format
+
 #: `number` and `time`: float64, NaN where there is a gap; `text`: strings with nulls; `list`: rows
 #: of strings.
 Kind = Literal["number", "time", "text", "list"]
@@ -19,7 +21,14 @@ _AS_ISO = (
     (r"^(\d{4})/(\d{1,2})/(\d{1,2})", r"\1-\2-\3"),
     (r"^(\d{4})-(\d)-", r"\1-0\2-"),
     (r"^(\d{4}-\d{2})-(\d)(\D|$)", r"\1-0\2\3"),
+    (r"^(\d{4}-\d{2}-\d{2})[ T](\d):", r"\1 0\2:"),
 )
+# Years of two digits are those of 1969 to 2068, as POSIX has them.
+_NUMBERS_OF_DATE = r"^(\d{1,2})[-/.](\d{1,2})[-/.]"
+_YEARS = ((r"(\d{4})(\D|$)", ""), (r"([0-5]\d|6[0-8])(\D|$)", "20"), (r"(\d{2})(\D|$)", "19"))
+_OF_DATE: dict[str, str] = {"day_first": r"-\2-\1", "month_first": r"-\1-\2"}
+_OF_TWELVE_HOURS = ("%Y-%m-%d %I:%M:%S %p", "%Y-%m-%d %I:%M %p")  # a moment as 3:45 PM
+_SIGNS: dict[str, tuple[str, str]] = {"decimal_point": (",", "."), "decimal_comma": (".", ",")}
 _PER_SECOND = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
 
 
@@ -36,14 +45,29 @@ class Lists(NamedTuple):
     texts: pa.Array
 
 
-def kind_of(transform: str | None, type_: pa.DataType, *, split: bool = False) -> Kind | None:
+def kind_of(
+    transform: str | None,
+    type_: pa.DataType,
+    *,
+    split: bool = False,
+    written: Format | None = None,
+) -> Kind | None:
     """How a transform reads columns of a type; None where it cannot.
 
     Args:
         split: texts are lists with a separator.
+        written: the column's `format`.
     """
-    is_number = is_number_type(type_) or pa.types.is_boolean(type_)
     is_text = pa.types.is_string(type_)
+    if written in _OF_DATE:
+        return "time" if is_text else None
+    if written is not None:
+        # A float that was 1.234 in a file is another number with a decimal comma.
+        is_plain = (
+            is_number_type(type_) if written == "decimal_point" else pa.types.is_integer(type_)
+        )
+        return "number" if is_text or is_plain else None
+    is_number = is_number_type(type_) or pa.types.is_boolean(type_)
     is_time = pa.types.is_timestamp(type_) or pa.types.is_date(type_)
     if transform == "time":
         return "time" if is_time or is_text or is_number_type(type_) else None
@@ -53,7 +77,8 @@ def kind_of(transform: str | None, type_: pa.DataType, *, split: bool = False) -
         is_list = pa.types.is_list(type_) and (
             pa.types.is_string(type_.value_type) or pa.types.is_integer(type_.value_type)
         )
-        return "list" if (is_text and split) or (is_list and not split) else None
+        # A CSV file with one value in each row may hold numbers.
+        return "list" if (split and (is_text or is_number)) or (is_list and not split) else None
     return "number" if is_number else None
 
 
@@ -71,20 +96,67 @@ def numbers(column: pa.Array) -> np.ndarray:
     return out
 
 
-def seconds(column: pa.Array, unit: str | None) -> tuple[np.ndarray, np.ndarray]:
+def read_numbers(
+    column: pa.Array, kind: Kind, unit: str | None, written: Format | None
+) -> tuple[np.ndarray, np.ndarray]:
+    """float64 [n] of a column of numbers or times, NaN for gaps; and which texts are neither."""
+    if kind == "time":
+        return seconds(column, unit, written)
+    if written is not None:
+        return written_numbers(column, written)
+    return numbers(column), np.zeros(len(column), bool)
+
+
+def written_numbers(column: pa.Array, written: Format) -> tuple[np.ndarray, np.ndarray]:
+    """float64 [n] of numbers as people write them, NaN for gaps; and which texts are none.
+
+    A currency (EUR, €), % and separators of thousands are left out. Other units are refused: 3 kg
+    and 3 g, 1.2 and 1.2k are not alike.
+
+    Args:
+        written: `decimal_point` or `decimal_comma`.
+    """
+    if not is_text_type(column.type):
+        values = numbers(column)
+        is_other = pa.types.is_floating(column.type) and written == "decimal_comma"
+        return values, ~np.isnan(values) & is_other
+    group, point = _SIGNS[written]
+    mark = r"(?:[A-Z]{3}|\p{Sc}|%)?"
+    space = r"[\s\x{a0}\x{202f}]"
+    between = rf"[{group}'\x{{2019}}\x{{a0}}\x{{202f}} ]"
+    whole = rf"\d{{1,3}}(?:{between}\d{{2,3}})*{between}\d{{3}}|\d+"
+    parts = pc.extract_regex(
+        pc.cast(column, pa.string()),
+        rf"^{space}*(?P<sign>-?{mark}{space}*|{mark}{space}*-)(?P<whole>{whole})"
+        rf"(?:[{point}](?P<part>\d+))?{space}*{mark}{space}*$",
+    )
+    is_read = pc.is_valid(parts)
+    sign = pc.replace_substring_regex(parts.field("sign"), "[^-]", "")
+    digits = pc.replace_substring_regex(parts.field("whole"), r"\D", "")
+    plain = pc.binary_join_element_wise(sign, digits, ".", parts.field("part"), "")
+    values = numbers(pc.cast(pc.if_else(is_read, plain, None), pa.float64()))
+    unreadable = pc.and_(pc.is_valid(column), pc.invert(is_read))
+    return values, unreadable.to_numpy(zero_copy_only=False)
+
+
+def seconds(
+    column: pa.Array, unit: str | None, written: Format | None = None
+) -> tuple[np.ndarray, np.ndarray]:
     """float64 [n], seconds since 1970 in UTC, NaN for gaps; and which values are not times.
 
     Args:
         column: timestamps, dates, texts that `parsed_times` reads, or numbers.
         unit: of numbers.
+        written: of texts, `day_first` or `month_first`.
     """
     unreadable = np.zeros(len(column), bool)
     if pa.types.is_timestamp(column.type) or pa.types.is_date(column.type):
         moments = pc.cast(column, pa.timestamp("us"), safe=False)
     elif is_text_type(column.type):
-        moments, unreadable = parsed_times(column)
+        moments, unreadable = parsed_times(column, written)
     else:
-        return numbers(column) / _PER_SECOND[unit or "s"], unreadable
+        values = numbers(column) / _PER_SECOND[unit or "s"]
+        return values, ~np.isnan(values) & (written is not None)
     return numbers(pc.cast(moments, pa.int64())) / _PER_SECOND["us"], unreadable
 
 
@@ -115,7 +187,7 @@ def texts(column: pa.Array) -> pa.Array:
 def lists(column: pa.Array, separator: str | None) -> Lists:
     """The values of lists, or of texts with a separator; null is an empty list."""
     if separator is not None:
-        column = pc.split_pattern(pc.cast(column, pa.string()), separator)
+        column = pc.split_pattern(texts(column), separator)
     lengths = pc.fill_null(column.value_lengths(), 0).to_numpy(zero_copy_only=False)
     rows = np.repeat(np.arange(len(lengths)), lengths)
     # `flatten` leaves out the rows that are null.
@@ -129,28 +201,29 @@ def lists(column: pa.Array, separator: str | None) -> Lists:
     return Lists(len(lengths), each.column("row").to_numpy(), text)
 
 
-def looks_like_times(column: pa.Array) -> bool:
+def looks_like_times(column: pa.Array, written: Format | None = None) -> bool:
     """Whether all texts are dates or moments, and there are any."""
     if column.null_count == len(column):
         return False
     # A year or a plain number is not a date, whatever a parser takes it for.
-    column = _as_iso(column)
+    column = _as_iso(column, written)
     is_dated = pc.all(pc.match_substring_regex(column, r"^\d{4}-\d{2}-\d{2}")).as_py()
     return bool(is_dated) and not parsed_times(column)[1].any()
 
 
-def parsed_times(column: pa.Array) -> tuple[pa.Array, np.ndarray]:
+def parsed_times(column: pa.Array, written: Format | None = None) -> tuple[pa.Array, np.ndarray]:
     """Moments of texts, null where there is a gap or what is not one; and the latter.
 
     Args:
         column: ISO 8601, also without leading zeros, with dots and the day first (21.5.2024) or
             with slashes and the year first; a time may follow.
+        written: `day_first` or `month_first`, of dates as 05/06/2024.
     """
     column = pc.cast(column, pa.string())
     none = np.zeros(len(column), bool)
     # Texts are written anew only where there are others than plain ISO 8601.
-    for write in (None, _as_iso):
-        column = column if write is None else write(column)
+    for is_plain in (True, False):
+        column = column if is_plain else _as_iso(column, written)
         try:
             return pc.cast(column, pa.timestamp("us")), none
         except pa.ArrowInvalid:  # another form, a zone, another precision, or no time at all
@@ -160,19 +233,32 @@ def parsed_times(column: pa.Array) -> tuple[pa.Array, np.ndarray]:
     return pc.cast(parsed, pa.timestamp("us")), unreadable.to_numpy(zero_copy_only=False)
 
 
-def _as_iso(column: pa.Array) -> pa.Array:
+def _as_iso(column: pa.Array, written: Format | None) -> pa.Array:
+    if written is not None:
+        for year, century in _YEARS:
+            instead = rf"{century}\3{_OF_DATE[written]}\4"
+            column = pc.replace_substring_regex(column, _NUMBERS_OF_DATE + year, instead)
     for pattern, instead in _AS_ISO:
         column = pc.replace_substring_regex(column, pattern, instead)
     return column
 
 
 def _microseconds(text: str | None) -> int | None:
-    if text is None:
-        return None
-    try:
-        moment = datetime.fromisoformat(text)
-    except ValueError:
+    moment = None if text is None else _moment(text)
+    if moment is None:
         return None
     moment = moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment
     since = moment - datetime(1970, 1, 1, tzinfo=UTC)
     return (since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds
+
+
+def _moment(text: str) -> datetime | None:
+    try:
+        return datetime.fromisoformat(text)
+    except ValueError:
+        for form in _OF_TWELVE_HOURS if text[-1:] in "mM" else ():
+            try:
+                return datetime.strptime(text, form)
+            except ValueError:
+                continue
+        return None

@@ -570,6 +570,23 @@ def test_compressed_csv(tmp_path: Path) -> None:
     assert ingest(path, cache_dir=tmp_path / "cache").ids("n").to_pylist() == [5, 6]
 
 
+@pytest.mark.parametrize("separator", [";", "|", "\t"])
+@pytest.mark.parametrize("suffix", ["csv", "csv.gz"])
+def test_csv_files_may_have_other_separators(tmp_path: Path, separator: str, suffix: str) -> None:
+    import gzip
+
+    lines = ["id", "x", '"a, b"'], ["5", "1", "2"], ["6", "2", '"0"']
+    text = "\r\n".join(separator.join(line) for line in lines).encode("utf-8-sig")
+    features = {"features": {"x": ["x", "a, b"]}}
+    spec = {"files": f"nodes/*.{suffix}", **features}
+    path = write_graph(tmp_path / "graph", _nodes(), node_spec=spec)
+    content = gzip.compress(text) if suffix == "csv.gz" else text
+    (path / "nodes" / f"part-0.{suffix}").write_bytes(content)
+    bundle = ingest(path, cache_dir=tmp_path / "cache")
+    assert bundle.ids("n").to_pylist() == [5, 6]
+    assert np.asarray(bundle.column("n", "x")).tolist() == [[1, 2], [2, 0]]
+
+
 def test_parquet_and_csv_shards_of_one_table(tmp_path: Path) -> None:
     path = write_graph(tmp_path / "graph", _nodes(), node_spec={"files": ["nodes/*"]})
     pq.write_table(pa.table({"id": [10, 11]}), path / "nodes" / "a.parquet")

@@ -295,6 +295,13 @@ def test_a_damaged_or_newer_state_is_refused(tmp_path: Path) -> None:
         ({"column": "id", "transform": "auto"}, "transform-ids", [60]),
         ({"column": "price", "transform": "log1p", "missing": "median"}, "transform-log1p", []),
         ({"column": "country", "transform": "time"}, "transform-no-values", []),
+        ({"column": "country", "format": "decimal_point"}, "transform-values", ["not numbers"]),
+        ({"column": "price", "format": "decimal_comma"}, "transform-type", ["1.234,50 EUR"]),
+        (
+            {"column": "joined", "transform": "auto", "format": "day_first"},
+            "transform-type",
+            ["timestamp[ms]", "05/06/2024"],
+        ),
     ],
 )
 def test_what_does_not_fit_is_named_with_its_column(
@@ -304,6 +311,32 @@ def test_what_does_not_fit_is_named_with_its_column(
     table = table.append_column("gaps", pa.nulls(NUM_ROWS, pa.float64()))
     with raises(id, repr(column["column"]), *values):
         made(tmp_path, table, [column])
+
+
+def test_new_rows_of_gaps_alone_are_of_any_type(tmp_path: Path) -> None:
+    columns = [
+        {"column": "tags", "transform": "multi_hot", "separator": ";"},
+        {"column": "day", "transform": "auto", "format": "day_first"},
+        {"column": "sum", "transform": "standard", "format": "decimal_comma", "missing": "zero"},
+        {"column": "kind", "transform": "one_hot"},
+    ]
+    header = "id;tags;day;sum;kind"
+    bundles = []
+    for name, lines in (
+        ("train", ["1;a,b;15/06/2024;1.234,5;x", "2;a,c;16/06/2024;4,5;y"]),
+        ("new", ["3;;;;"]),
+    ):
+        edges = pa.table({"s": [3 if name == "new" else 1], "t": [3 if name == "new" else 1]})
+        spec = {"files": "nodes/n.csv", "features": {"x": columns}}
+        path = write_graph(tmp_path / name, people(), edges, spec)
+        (path / "nodes" / "n.csv").write_text("\n".join([header, *lines]))
+        fitted = {"n": {"x": bundles[0].columns("n")["x"].transforms}} if bundles else {}
+        options = IngestOptions(transforms=fitted)
+        bundles.append(ingest(path, options, tmp_path / f"cache-{name}"))
+    trained, (new,) = (np.asarray(bundle.column("n", "x")) for bundle in bundles)
+    assert new.shape == trained.shape[1:]
+    expected = [0, 0, (0 - 619.5) / 615, 0, 0]
+    assert np.array_equal(new[[0, 1, -3, -2, -1]], np.float32(expected))
 
 
 def test_edges_have_no_categories(tmp_path: Path) -> None:

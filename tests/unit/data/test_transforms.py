@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from fractions import Fraction
 from functools import reduce
@@ -46,7 +47,7 @@ from raygnn.data.transforms.state import (
     FittedFeature,
     PlainColumn,
 )
-from raygnn.data.transforms.values import kind_of, looks_like_times, texts
+from raygnn.data.transforms.values import Kind, kind_of, looks_like_times, texts
 from tests.errors import raises
 
 ANY_KEY = np.uint64(np.iinfo(np.uint64).max)
@@ -55,10 +56,16 @@ NUMBERS = st.integers(-(10**6), 10**6).map(lambda n: n / 8)
 WORDS = st.sampled_from(["a", "b", "c", "dd", "é", ""])
 
 
+def _kind(spec: ColumnTransform, column: pa.Array) -> Kind:
+    split = spec.separator is not None
+    kind = kind_of(spec.transform, column.type, split=split, written=spec.format)
+    assert kind is not None
+    return kind
+
+
 def counted(spec: ColumnTransform, column: pa.Array, cuts: Sequence[int] = ()) -> Counts:
     """The counts of a column that is read in pieces."""
-    kind = kind_of(spec.transform, column.type, split=spec.separator is not None)
-    assert kind is not None
+    kind = _kind(spec, column)
     keys = splitmix64_array(np.arange(len(column)))
     bounds = [0, *sorted(cuts), len(column)]
     parts = [count(spec, kind, column[a:b], keys[a:b], ANY_KEY) for a, b in pairwise(bounds)]
@@ -68,8 +75,7 @@ def counted(spec: ColumnTransform, column: pa.Array, cuts: Sequence[int] = ()) -
 
 def fitted(column: pa.Array, cuts: Sequence[int] = (), **options: Any) -> FittedColumn:
     spec = ColumnTransform(column="c", **options)
-    kind = kind_of(spec.transform, column.type, split=spec.separator is not None)
-    assert kind is not None
+    kind = _kind(spec, column)
     found = counted(spec, column, cuts) if needs_counts(spec) else None
     return fit(spec, kind, found, "node_types.n.features.x")
 
@@ -333,6 +339,10 @@ def test_a_moment_is_the_same_in_any_form() -> None:
         state.apply(pa.array(["2024-03-01 14:30:00+02:00"])),
         state.apply(pa.array(["1.3.2024 12:30"])),
         state.apply(pa.array(["2024/03/01 12:30:00"])),
+        state.apply(pa.array(["2024-3-1 12:30:00 pm"])),
+        replace(state, format="day_first").apply(pa.array(["1/3/2024 12:30"])),
+        replace(state, format="month_first").apply(pa.array(["3/1/24 12:30 PM"])),
+        replace(state, format="month_first").apply(pa.array(["03-01-2024 12:30"])),
         state.apply(pa.array([moment], pa.timestamp("ns", "Europe/Berlin"))),
         state.apply(pa.array([seconds], pa.timestamp("s"))),
         ms.apply(pa.array([seconds * 1000])),
@@ -351,6 +361,55 @@ def test_texts_are_times_only_with_dates() -> None:
     assert not looks_like_times(pa.array(["2024", "2023"]))
     assert not looks_like_times(pa.array(["2024-03-01", "soon"]))
     assert not looks_like_times(pa.array([None], pa.string()))
+
+
+@pytest.mark.parametrize("written", ["day_first", "month_first"])
+def test_dates_with_slashes_are_read_in_one_order_only(written: Any) -> None:
+    day_is_first = written == "day_first"
+    days = [datetime(1969 + i, 1 + i % 12, 1 + i % 28, i % 24, tzinfo=UTC) for i in range(100)]
+    for year in ("%Y", "%y"):
+        order = f"%d/%m/{year} %H:%M" if day_is_first else f"%m/%d/{year} %I:%M %p"
+        column = pa.array([day.strftime(order) for day in days])
+        state = fitted(column, transform="auto", format=written)
+        assert not state.apply(column).broken
+        expected = state.apply(pa.array(days, pa.timestamp("us"))).rows
+        assert np.array_equal(state.apply(column).rows, expected)
+    assert [mask.all() for mask in state.apply(pa.array([2024.0])).broken.values()] == [True]
+    assert not state.apply(pa.array([None], pa.float64())).broken
+    other = pa.array(["05/20/2024" if day_is_first else "20/05/2024", None])
+    assert [mask.tolist() for mask in state.apply(other).broken.values()] == [[True, False]]
+
+
+AMOUNTS = st.lists(st.integers(-(10**9), 10**9), min_size=1, max_size=8)
+
+
+@settings(max_examples=100, deadline=None)
+@given(cents=AMOUNTS, comma=st.booleans(), mark=st.sampled_from(["", "EUR ", "€", "$ "]))
+def test_amounts_are_the_numbers_that_people_mean(cents: list[int], comma: bool, mark: str) -> None:
+    values = [cent / 100 for cent in cents]
+    texts = [f"{mark}{value:,.2f}" for value in values]
+    if comma:
+        texts = [text.translate(str.maketrans(",.", ".,")) for text in texts]
+    written: Any = "decimal_comma" if comma else "decimal_point"
+    got = rows(pa.array(texts), format=written)
+    assert np.array_equal(got[:, 0], np.array(values, np.float32))
+
+
+def test_what_is_no_amount_is_refused() -> None:
+    state = fitted(pa.array(["1"]), format="decimal_point", missing="zero")
+    good = ["12%", "1 234 567.5", "1'234", "1,00,000", "-$5", "$-5", "7", None]
+    assert not state.apply(pa.array(good)).broken
+    for text in ("1.234,5", "12,34", "1.2k", "3 kg", "", "five", "1e5", "1.2.3", "--5"):
+        ((rule, mask),) = state.apply(pa.array(["1", text])).broken.items()
+        assert "not numbers" in rule
+        assert mask.tolist() == [False, True]
+    comma = fitted(pa.array(["1"]), format="decimal_comma")
+    ((rule, mask),) = comma.apply(pa.array([1.234, 2.0])).broken.items()
+    assert "not numbers" in rule, "1.234 in a file is one thousand"
+    assert mask.all()
+    assert comma.apply(pa.array([7])).rows.tolist() == [[7]]
+    again = FittedFeature.of_content(FittedFeature((comma,)).to_content(), "x")
+    assert again.parts == (comma,)
 
 
 RNG = np.random.default_rng(0)

@@ -224,6 +224,9 @@ def _insurance(folder: Path) -> list[str]:
     policies = {"policy_no": [f"P{i}" for i in range(300)], "holder": holders}
     sums = [f"EUR {i * 7:,}" for i in range(300)]
     read = {"sum": sums, "renewed": [f"{1 + i % 12}/{1 + i % 28}/2024" for i in range(300)]}
+    read["paid"] = [f"{i / 8:.2f} {['EUR', 'USD'][i % 2]}" for i in range(300)]
+    read["due"] = [f"{1 + i % 12}/{1 + i % 9}/2024" for i in range(300)]
+    read["bonus"] = [f"{i * 1.5:.2f}".replace(".", ",") for i in range(300)]
     since = [f"{1 + i % 28}.{1 + i % 12}.1999" for i in range(300)]
     columns = {**read, "tenant": ["EU-1"] * 300, "since": since}
     write(folder, "policies.parquet", **policies, sold_by=some(["B1", "B2"], 300), **columns)
@@ -242,8 +245,9 @@ def _insurance(folder: Path) -> list[str]:
         "prices.csv is left out: it refers to no table that is taken",
         "customers: customer_no: 1 row repeats an id",
         "policies: holder is left out: it holds ids of customers as text",
-        "policies: sum is left out: it holds numbers as people write them",
-        "policies: renewed is left out: it holds dates as 06/15/2024, the month first",
+        "policies: sum is read with format: decimal_point; its numbers are others with decimal_",
+        "policies: paid is left out: it holds numbers of several units (EUR, USD)",
+        "policies: due is left out: it holds dates as 05/06/2024, of May or of June",
         "policies: tenant is left out: it holds 'EU-1' in all rows",
         "[policies, claims, brokers]: policy: 1 of 2,000 rows name no policies",
         "[policies, claims, brokers]: broker: 3 of 2,000 rows name no brokers",
@@ -277,6 +281,9 @@ def test_every_doubt_is_printed_and_the_rest_is_ingested(tmp_path: Path, capsys:
     assert printed.count("  ? ") == text.count("# ? ") > 6
     assert '{column: tags, transform: multi_hot, separator: ";"}' in text
     assert "{column: since, transform: auto}" in text
+    assert "{column: sum, transform: auto, format: decimal_point}" in text
+    assert "{column: bonus, transform: auto, format: decimal_comma}" in text
+    assert "{column: renewed, transform: auto, format: month_first}" in text
     bundle = ingest(str(tmp_path), IngestOptions(on_error="drop"), tmp_path / "cache")
     assert bundle.num_nodes("customers") == 200
     assert bundle.num_edges(("policies", "claims", "brokers")) == 1997

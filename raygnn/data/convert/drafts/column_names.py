@@ -7,7 +7,7 @@ import re
 ENDS = (("source", "src", "from", "head", "sender"), ("target", "dst", "to", "tail", "receiver"))
 KEYS = ("id", "key", "code", "sku", "uid", "uuid")
 _END_OF_KEY = re.compile(
-    r"(?i:[-_ ]?(id|key|code)|[-_ ](no|nr|num|number))$|(?<=[a-z])(No|Nr|Num|Number)$"
+    r"(?i:[-_ ]?(id|key|code|nr)|[-_ ](no|num|number))$|(?<=[a-z])(No|Num|Number)$"
 )
 
 

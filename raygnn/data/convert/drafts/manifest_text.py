@@ -12,14 +12,17 @@ from raygnn.config.documents import dump_yaml
 from raygnn.data.convert.drafts.column_names import ENDS, KEYS, node_name, plain, type_name
 from raygnn.data.convert.drafts.raw_tables import Column, Table
 from raygnn.data.manifest import FORMAT
+from raygnn.data.transforms.spec import Format
+from raygnn.data.transforms.values import looks_like_times, written_numbers
 
 _TIMES = ("time", "timestamp", "date", "day", "created", "created_at", "updated_at")
 _LABELS = ("label", "labels", "target", "class", "y")
 _MOST_CLASSES = 100
 _FEW_CLASSES, _MOST_EXAMPLES = 20, 4  # of columns that are named as examples of labels
-# Texts that people read as dates and numbers.
-_OPEN_DATE = r"^\d{1,2}/\d{1,2}/\d{2,4}\b"
-_AMOUNT = r"^([A-Z]{3} |\p{Sc} ?)?-?\d[\d.,']*( ?(\p{Sc}|%)| [A-Z]{3})?$"
+# Texts that people read as dates.
+_OPEN_DATE = r"^\d{1,2}[/-]\d{1,2}[/-]\d{2,4}\b"
+_DATE_FORMATS: tuple[Format, ...] = ("day_first", "month_first")
+_NUMBER_FORMATS: tuple[Format, ...] = ("decimal_point", "decimal_comma")
 _SEPARATORS = (";", "|")  # of lists in a text; commas are in sentences and names too
 
 
@@ -161,42 +164,71 @@ def _label(columns: Sequence[Column], has_split: bool) -> Column | None:
 
 
 def _feature_lines(columns: Sequence[Column], name: str) -> Iterator[str]:
-    reasons = {column.name: _why_no_feature(column) for column in columns}
+    formats = {column.name: _formats(column) for column in columns}
+    reasons = {column.name: _why_no_feature(column, formats[column.name]) for column in columns}
     kept = [column for column in columns if reasons[column.name] is None]
     if kept:
         yield f"    features:\n      {name}:\n"
         for column in kept:
-            yield f"        - {{column: {_quoted(column.name)}, {_transform(column)}}}\n"
+            transform = _transform(column, formats[column.name])
+            yield f"        - {{column: {_quoted(column.name)}, {transform}}}\n"
+    for column in kept:
+        if len(formats[column.name]) > 1:
+            chosen, other = formats[column.name]
+            yield (
+                f"    # ? {column.name} is read with format: {chosen}; its numbers are others with "
+                f"{other}\n"
+            )
     for column_name, reason in reasons.items():
         if reason is not None:
             yield f"    # ? {column_name} is left out: it holds {reason}\n"
 
 
-def _why_no_feature(column: Column) -> str | None:
+def _why_no_feature(column: Column, formats: Sequence[Format]) -> str | None:
     """What a column holds that no transform reads; None where one does."""
     if column.kind == "other" or not column.num_given:
         return "nothing that becomes numbers"
     if len(column.distinct) == 1 and not column.values.null_count:
         return f"{column.distinct[0].as_py()!r} in all rows"
-    if column.kind == "text" and column.all_match(_OPEN_DATE):
-        return f"dates {_order(column)}"
-    is_amount = column.kind == "text" and column.all_match(_AMOUNT)
-    if is_amount and len(column.distinct) > _FEW_CLASSES and not column.all_match(r"^\d+$"):
-        return "numbers as people write them (EUR 12,345): write 12345"
-    return "texts of their own" if column.is_free_text else None
+    if formats and formats[0] in _NUMBER_FORMATS:
+        marks = _marks(column)
+        return f"numbers of several units ({', '.join(marks)})" if len(marks) > 1 else None
+    if len(formats) > 1:
+        return (
+            "dates as 05/06/2024, of May or of June: add it with format: day_first or month_first"
+        )
+    return "texts of their own" if column.is_free_text and not formats else None
 
 
-def _order(column: Column) -> str:
-    """How dates with slashes are meant, where one number is above 12."""
-    if not column.all_match(r"^(0?\d|1[0-2])/"):
-        return "as 15/06/2024, the day first: write 2024-06-15"
-    if not column.all_match(r"^\d+/(0?\d|1[0-2])/"):
-        return "as 06/15/2024, the month first: write 2024-06-15"
-    return "as 05/06/2024, of May or of June: write 2024-06-05"
+def _formats(column: Column) -> tuple[Format, ...]:
+    """How texts can be read as dates or numbers, the likelier way first; none of other columns."""
+    if column.kind != "text" or len(column.distinct) == 0:
+        return ()
+    if column.all_match(_OPEN_DATE):
+        return tuple(form for form in _DATE_FORMATS if looks_like_times(column.distinct, form))
+    if len(column.distinct) <= _FEW_CLASSES or column.all_match(r"^\d+$"):
+        return ()
+    read = {form: written_numbers(column.distinct, form) for form in _NUMBER_FORMATS}
+    fit = [form for form, (_, unreadable) in read.items() if not unreadable.any()]
+    if len(fit) < 2:
+        return tuple(fit)
+    values = [read[form][0] for form in fit]
+    if (values[0] == values[1]).all():
+        return (fit[0],)
+    # Each group has three digits: thousands rather than thousandths.
+    return tuple(sorted(fit, key=lambda form: -float(read[form][0].sum())))
 
 
-def _transform(column: Column) -> str:
-    """`auto`, which does not look into texts: these may be lists."""
+def _marks(column: Column) -> list[str]:
+    """The currencies and units of a column of amounts, sorted."""
+    marks = pc.replace_substring_regex(column.distinct, r"[^A-Z\p{Sc}%]", "").unique()
+    return sorted(mark for mark in marks.to_pylist() if mark)
+
+
+def _transform(column: Column, formats: Sequence[Format]) -> str:
+    """`auto`, which does not look into texts: these may be lists, or dates and numbers."""
+    if formats:
+        return f"transform: auto, format: {formats[0]}"
     for separator in _SEPARATORS if column.kind == "text" else ():
         parts = pc.split_pattern(column.distinct, separator)
         lengths = pc.list_value_length(parts)
