@@ -75,12 +75,13 @@ def _write_tables(args: argparse.Namespace) -> None:
 
 
 def _write_draft(args: argparse.Namespace) -> None:
-    """Writes `graph.yaml` into a folder of tables."""
-    uri, notes = write_draft(args.folder, args.overwrite)
-    print(f"wrote {redact(uri)}: a draft to look through")
-    for note in notes:
+    """Writes `graph.yaml` and a config into a folder of tables."""
+    found = write_draft(args.folder, args.overwrite)
+    print(f"wrote {' and '.join(map(redact, found.written))}, to look through")
+    for note in found.notes:
         print(f"  ? {note}")
-    print(f"next: python -m raygnn.train CONFIG.yaml --data.uri {shlex.quote(redact(args.folder))}")
+    if found.config is not None:
+        print(f"next: python -m raygnn.train {shlex.quote(redact(found.config))}")
 
 
 def _convert_npz(args: argparse.Namespace) -> GraphTables:
@@ -227,13 +228,14 @@ def build_parser() -> argparse.ArgumentParser:
 def _add_draft(commands: Any) -> None:
     command = commands.add_parser(
         "draft",
-        help="graph.yaml for a folder of your own tables",
-        description="Writes graph.yaml into a folder of Parquet, CSV or TSV tables, to edit.",
+        help="graph.yaml and a config for a folder of your own tables",
+        description="Writes graph.yaml and train.yaml into a folder of Parquet, CSV or TSV tables, "
+        "to edit.",
         allow_abbrev=False,
     )
     command.set_defaults(run=_write_draft)
     command.add_argument("folder", help="folder of the tables (path or URI)")
-    command.add_argument("--overwrite", action="store_true", help="replace the folder's graph.yaml")
+    command.add_argument("--overwrite", action="store_true", help="replace both files")
 
 
 def _add_npz(commands: Any) -> None:

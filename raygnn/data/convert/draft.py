@@ -1,9 +1,10 @@
-"""Drafts `graph.yaml` from a folder of tables, to be edited."""
+"""Drafts `graph.yaml` and a config from a folder of tables, to be edited."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from typing import NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -17,8 +18,9 @@ from raygnn.data.convert.drafts.references import (
     own_key,
     tables_of_missing_nodes,
 )
+from raygnn.data.convert.drafts.train_config import CONFIG_NAME, train_config
 from raygnn.data.filesystem import join, open_fs, redact, write_text
-from raygnn.data.manifest import manifest_uri
+from raygnn.data.manifest import Manifest, manifest_uri
 from raygnn.errors import DataError
 
 
@@ -63,15 +65,29 @@ def draft(folder: str) -> tuple[str, list[str], dict[str, pa.Table]]:
     return text, list(_notes(text)), made
 
 
-def write_draft(folder: str, overwrite: bool = False) -> tuple[str, list[str]]:
-    """Writes the draft, and tables of ids that have none, into the folder.
+class Draft(NamedTuple):
+    """What was drafted.
 
-    Returns:
-        URI of the manifest, and a line for each thing that is worth a look.
+    Attributes:
+        written: URIs of the files that were written, the manifest's first.
+        config: URI of the config to train with, which may have been there; None without edges.
+        notes: a line for each thing that is worth a look.
+    """
+
+    written: list[str]
+    config: str | None
+    notes: list[str]
+
+
+def write_draft(folder: str, overwrite: bool = False) -> Draft:
+    """Writes the draft, a config to train with, and tables of ids that have none into the folder.
+
+    Args:
+        overwrite: replaces a manifest and a config that are there; else a config is kept.
     Raises:
         DataError: as `draft`; or there is a graph.yaml, and it is not to be replaced.
     """
-    uri = manifest_uri(folder)
+    uri, config_uri = manifest_uri(folder), join(folder, CONFIG_NAME)
     fs, path = open_fs(uri)
     if fs.exists(path) and not overwrite:
         raise DataError(
@@ -86,7 +102,14 @@ def write_draft(folder: str, overwrite: bool = False) -> tuple[str, list[str]]:
         with fs.open(path, "wb") as file:
             pq.write_table(table, file)
     write_text(uri, text)
-    return uri, notes
+    drops = any("data.on_error: drop" in note for note in notes)
+    config = train_config(Manifest.parse(text), folder, drops=drops)
+    if config is None:
+        return Draft([uri], None, notes)
+    if fs.exists(open_fs(config_uri)[1]) and not overwrite:
+        return Draft([uri], config_uri, notes)
+    write_text(config_uri, config)
+    return Draft([uri, config_uri], config_uri, notes)
 
 
 def _notes(text: str) -> Iterator[str]:

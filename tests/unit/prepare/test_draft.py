@@ -11,6 +11,7 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
 
+from raygnn.config import load_config
 from raygnn.data.convert.draft import draft, write_draft
 from raygnn.data.ingest.build_bundle import IngestOptions, ingest
 from raygnn.data.manifest import Manifest
@@ -107,14 +108,14 @@ def test_a_graph_yaml_is_replaced_only_on_demand(shop: Path, capsys: Any) -> Non
 
 def test_nodes_without_a_table_get_one(tmp_path: Path) -> None:
     write(tmp_path, "ratings.csv", userId=[1, 1, 5], movieId=[3, 4, 3], rating=[1.0, 2.0, 3.5])
-    uri, notes = write_draft(str(tmp_path))
+    (uri, *_), _, notes = write_draft(str(tmp_path))
     graph = Manifest.load(uri)
     assert [table.type for table in graph.edge_types] == [("user", "ratings", "movie")]
     ids = pq.read_table(tmp_path / "_drafted/user_ids.parquet").column("id").to_pylist()
     assert ids == [1, 5]
     assert any("user_ids.parquet" in note for note in notes)
     ingest(str(tmp_path), cache_dir=tmp_path / "cache")
-    assert Manifest.load(write_draft(str(tmp_path), overwrite=True)[0]) == graph
+    assert Manifest.load(write_draft(str(tmp_path), overwrite=True).written[0]) == graph
 
 
 @pytest.mark.parametrize("ends", [("src", "dst"), ("from", "to"), ("source", "target")])
@@ -122,7 +123,7 @@ def test_nodes_without_a_table_get_one(tmp_path: Path) -> None:
 def test_an_edge_list_is_one_type_of_nodes(tmp_path: Path, ends, is_swapped: bool) -> None:
     columns = {ends[0]: [0, 1, 2], ends[1]: [1, 2, 0]}
     write(tmp_path, "follows.csv", **dict(reversed(columns.items()) if is_swapped else columns))
-    graph = Manifest.load(write_draft(str(tmp_path))[0])
+    graph = Manifest.load(write_draft(str(tmp_path)).written[0])
     (edges,) = graph.edge_types
     assert edges.type == ("node", "follows", "node")
     assert (edges.source, edges.target) == ends
@@ -164,7 +165,7 @@ def test_a_reference_within_a_table_is_an_edge(tmp_path: Path) -> None:
 )
 def test_a_column_with_gaps_gets_a_table_of_its_edges(tmp_path: Path, managers: list) -> None:
     write(tmp_path, "employees.csv", employee_id=[1, 2, 3, 4, 5], manager_id=managers)
-    uri, notes = write_draft(str(tmp_path))
+    (uri, *_), _, notes = write_draft(str(tmp_path))
     (edges,) = Manifest.load(uri).edge_types
     assert edges.type == ("employees", "manager", "employees")
     assert edges.files == ("_drafted/employees_manager_id.parquet",)
@@ -287,3 +288,59 @@ def test_every_doubt_is_printed_and_the_rest_is_ingested(tmp_path: Path, capsys:
     bundle = ingest(str(tmp_path), IngestOptions(on_error="drop"), tmp_path / "cache")
     assert bundle.num_nodes("customers") == 200
     assert bundle.num_edges(("policies", "claims", "brokers")) == 1997
+
+
+def _config(folder: Path, *options: str) -> dict[str, Any]:
+    """What the drafted config says, once raygnn has read it."""
+    assert main(["draft", str(folder), *options]) == 0
+    config = load_config(str(folder / "train.yaml")).config
+    assert config.data.uri == str(folder)
+    assert config.scaling.num_workers == 0
+    splits = config.data.splits
+    return {
+        "task": config.task.type,
+        "args": config.task.args,
+        "model": config.model.type,
+        "splits": splits and splits.type,
+        "temporal": config.sampling.temporal is not None,
+        "on_error": config.data.on_error,
+    }
+
+
+def test_the_drafted_config_learns_what_there_is(shop: Path, tmp_path: Path) -> None:
+    labels = {"task": "node_classification", "args": {"target": "customers"}, "splits": None}
+    rest = {"model": "Hetero", "temporal": False, "on_error": "fail"}
+    assert _config(shop) == {**labels, **rest}
+    customers = pa.csv.read_csv(shop / "customers.csv")
+    pa.csv.write_csv(customers.drop_columns(["split", "segment"]), shop / "customers.csv")
+    args = {"edge_type": "items__purchases__customers"}
+    links = {"task": "link_prediction", "args": args, "splits": "temporal"}
+    assert _config(shop, "--overwrite") == {**links, **rest, "temporal": True}
+    folder = tmp_path / "follows"
+    write(folder, "follows.csv", **{"from": [1, 2, 3], "to": [2, 3, 1]})
+    args = {"edge_type": "node__follows__node"}
+    found = _config(folder)
+    assert found == {**links, **rest, "args": args, "splits": "hash", "temporal": False}
+    write(folder, "people.csv", id=[1, 2, 3], size=[1.0, 2.0, 3.0], label=["a", "b", "b"])
+    found = _config(folder, "--overwrite")
+    expected = {**labels, **rest, "args": {"target": "people"}, "splits": "hash"}
+    assert found == {**expected, "model": "GraphSAGE"}
+
+
+def test_the_drafted_config_leaves_out_what_the_draft_has_counted(tmp_path: Path) -> None:
+    _insurance(tmp_path)
+    assert _config(tmp_path)["on_error"] == "drop"
+
+
+def test_a_config_that_is_there_is_kept(shop: Path, capsys: Any) -> None:
+    (shop / "train.yaml").write_text("mine")
+    assert main(["draft", str(shop)]) == 0
+    assert (shop / "train.yaml").read_text() == "mine"
+    assert "train.yaml, to look" not in capsys.readouterr().out
+    assert _config(shop, "--overwrite")["model"] == "Hetero"
+
+
+def test_nodes_without_edges_get_no_config(tmp_path: Path) -> None:
+    write(tmp_path, "people.csv", id=[1, 2], size=[1.0, 2.0])
+    assert write_draft(str(tmp_path)).config is None
+    assert not (tmp_path / "train.yaml").exists()
