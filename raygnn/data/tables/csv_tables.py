@@ -25,7 +25,7 @@ CsvKind = Literal["null", "int", "float", "bool", "string"]
 _BLOCK_BYTES = 8 << 20
 _HEADER_BYTES = 1 << 16
 _QUOTED = re.compile(r'"[^"]*"')
-_SEPARATORS = (";", "|", "\t")
+_SEPARATORS = (",", ";", "|", "\t")
 _QUOTED_LINE = re.compile(r"(Expected \d+ columns, got \d+): .*", re.DOTALL)
 _TYPES: dict[CsvKind, pa.DataType] = {
     "null": pa.float64(),
@@ -172,13 +172,11 @@ def _cause(error: Exception) -> str:
 
 
 def _separator(uri: str, start: bytes) -> str:
-    """What separates columns: in CSV files without commas, as Excel writes them in many countries,
-    what their header line has instead."""
+    """What separates columns: the most frequent of what the header line has; commas at a tie."""
     if is_tab_separated(uri):
         return "\t"
     names = _QUOTED.sub("", start.split(b"\n", 1)[0].decode("utf-8", "replace"))
-    found = max(_SEPARATORS, key=names.count)
-    return found if "," not in names and found in names else ","
+    return max(_SEPARATORS, key=names.count)
 
 
 def _format(uri: str) -> str:
