@@ -14,6 +14,7 @@ from pydantic import (
     Field,
     Tag,
     field_validator,
+    model_serializer,
     model_validator,
 )
 
@@ -22,7 +23,7 @@ from raygnn.config.section import Section, rule_error
 from raygnn.config.validation import validate_file
 from raygnn.data.edge_types import REVERSE_PREFIX, SEPARATOR, EdgeType, edge_type_name
 from raygnn.data.filesystem import is_below, is_remote, join, read_text, reading_input, redact
-from raygnn.data.transforms.spec import ColumnTransform
+from raygnn.data.transforms.spec import ColumnTransform, DateFormat
 from raygnn.errors import DataError
 
 MANIFEST_NAME = "graph.yaml"
@@ -167,6 +168,24 @@ def _check_column_names(features: dict[str, Any], labels: dict[str, Any]) -> Non
         )
 
 
+class TimeColumn(_Section):
+    """The column of times, and how dates in it are written; in `graph.yaml` also its name alone."""
+
+    column: str
+    format: DateFormat | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _accept_name(cls, value: Any) -> Any:
+        return {"column": value} if isinstance(value, str) else value
+
+    @model_serializer
+    def _as_short_as_given(self) -> Any:
+        return (
+            self.column if self.format is None else {"column": self.column, "format": self.format}
+        )
+
+
 class NodeTable(_Section):
     """The table of one node type."""
 
@@ -175,7 +194,7 @@ class NodeTable(_Section):
     features: dict[str, FeatureSpec] = Field(default={})
     labels: dict[str, LabelSpec] = Field(default={})
     split: str | None = None
-    time: str | None = None
+    time: TimeColumn | None = None
 
     @model_validator(mode="after")
     def _names_are_usable(self) -> NodeTable:
@@ -200,7 +219,7 @@ class EdgeTable(_Section):
     features: dict[str, FeatureSpec] = Field(default={})
     labels: EdgeLabels = Field(default={})
     weight: str | None = None
-    time: str | None = None
+    time: TimeColumn | None = None
     split: str | None = None
     directed: bool = True
     reverse_of: EdgeType | None = None
@@ -241,7 +260,7 @@ class LabelEdgeTable(_Section):
     labels: EdgeLabels = Field(default={})
     split: str | None = None
     weight: str | None = None
-    time: str | None = None
+    time: TimeColumn | None = None
 
     @model_validator(mode="after")
     def _names_are_usable(self) -> LabelEdgeTable:

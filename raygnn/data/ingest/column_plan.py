@@ -12,9 +12,10 @@ import pyarrow as pa
 
 from raygnn.data.ingest.pieces import cut_table, read_blocks
 from raygnn.data.ingest.scan import ScannedTable
-from raygnn.data.manifest import DenseFeature, FeatureSpec, Label, SparseFeature
+from raygnn.data.manifest import DenseFeature, FeatureSpec, Label, SparseFeature, TimeColumn
 from raygnn.data.quantization import Quantization
 from raygnn.data.time_units import TIME_UNIT
+from raygnn.data.transforms.spec import DateFormat
 from raygnn.data.transforms.state import FittedColumn, FittedFeature, PlainColumn
 from raygnn.data.transforms.values import is_text_type
 from raygnn.errors import DataError
@@ -35,6 +36,7 @@ class SourceColumn:
         dtype: element type in the table, or that a transform gives.
         shape: shape of a row; () for a scalar.
         fitted: its transform.
+        format: how dates of a time column are written.
     """
 
     column: str
@@ -42,6 +44,7 @@ class SourceColumn:
     dtype: str
     shape: tuple[int, ...]
     fitted: FittedColumn | None = None
+    format: DateFormat | None = None
 
     @property
     def width(self) -> int:
@@ -255,7 +258,7 @@ def plan_label(table: ScannedTable, name: str, spec: Label) -> DensePlan:
     return DensePlan(name, "label", sources, dtype, shape, kind, spec.num_classes)
 
 
-def plan_time(table: ScannedTable, column: str) -> DensePlan:
+def plan_time(table: ScannedTable, time: TimeColumn) -> DensePlan:
     """Plans the time column: dates become microseconds, integers stay, floats are float64.
 
     So dates, timestamps of any precision and texts (in UTC where they name no zone) can be
@@ -264,10 +267,11 @@ def plan_time(table: ScannedTable, column: str) -> DensePlan:
     Raises:
         DataError: the column holds neither numbers nor times.
     """
+    column = time.column
     kind = table.types[column]
     # Texts are of CSV files; those that are no times are found while decoding.
     if pa.types.is_timestamp(kind) or pa.types.is_date(kind) or is_text_type(kind):
-        source = SourceColumn(column, "time", "int64", ())
+        source = SourceColumn(column, "time", "int64", (), format=time.format)
         return DensePlan("time", "time", (source,), "int64", (), unit=TIME_UNIT)
     source = inspect(table, column, f"{table.name}.time", None)
     element = np.dtype(source.dtype)
@@ -324,10 +328,14 @@ def plan_split(table: ScannedTable, column: str) -> DensePlan:
 
 
 def needed_columns(
-    features: Mapping[str, FeatureSpec], labels: Mapping[str, Label], others: Sequence[str | None]
+    features: Mapping[str, FeatureSpec],
+    labels: Mapping[str, Label],
+    time: TimeColumn | None,
+    others: Sequence[str | None],
 ) -> list[str]:
     """The table columns that a manifest entry reads, each once."""
     names = [name for name in others if name is not None]
+    names.extend([] if time is None else [time.column])
     for feature in features.values():
         if isinstance(feature, DenseFeature):
             names.extend(feature.column_names)

@@ -45,7 +45,7 @@ def dense_rows(
         given = column = columns[source.column]
         unreadable = np.zeros(len(given), bool)
         if source.layout == "time" and is_text_type(given.type):
-            column, unreadable = parsed_times(given)
+            column, unreadable = parsed_times(given, source.format)
             rule = "texts that are not dates or times"
             findings.add(source.column, rule, REPAIR, unreadable, given, id="table-time-text")
         values, null, wrong_width = source_rows(source, column)

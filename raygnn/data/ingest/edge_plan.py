@@ -59,9 +59,8 @@ class EdgePlan:
 def edge_columns(table: EdgeTable | LabelEdgeTable) -> list[str]:
     """The table columns that an edge type or a set of label edges needs."""
     features = table.features if isinstance(table, EdgeTable) else {}
-    return needed_columns(
-        features, table.labels, [table.source, table.target, table.weight, table.time, table.split]
-    )
+    others = [table.source, table.target, table.weight, table.split]
+    return needed_columns(features, table.labels, table.time, others)
 
 
 def plan_edges(

@@ -94,7 +94,7 @@ class NodeResult:
 
 def node_columns(table: NodeTable) -> list[str]:
     """The table columns that a node type needs."""
-    return needed_columns(table.features, table.labels, [table.id, table.split, table.time])
+    return needed_columns(table.features, table.labels, table.time, [table.id, table.split])
 
 
 def plan_nodes(table: NodeTable, scanned: ScannedTable, feature_dtype: str | None) -> NodePlan:

@@ -233,7 +233,7 @@ def _columns(table: NodeTable | EdgeTable | LabelEdgeTable) -> TableColumns:
     else:
         names, ids = edge_columns(table), [table.source, table.target]
     features = {} if isinstance(table, LabelEdgeTable) else table.features
-    exact = {*needed_columns({}, table.labels, [*ids, table.time, table.split])}
+    exact = {*needed_columns({}, table.labels, table.time, [*ids, table.split])}
     exact |= {spec.indices for spec in features.values() if not isinstance(spec, DenseFeature)}
     return TableColumns(names, frozenset(names) - exact)
 

@@ -22,7 +22,8 @@ TransformName = Literal[
 ]
 Missing = Literal["median", "zero", "indicator"]
 #: How people have written what is no ISO date and no plain number.
-Format = Literal["day_first", "month_first", "decimal_point", "decimal_comma"]
+DateFormat = Literal["day_first", "month_first"]
+Format = Literal[DateFormat, "decimal_point", "decimal_comma"]
 
 _OF_VOCABULARY = frozenset({"one_hot", "category", "multi_hot"})
 _OF_NUMBERS = frozenset({None, "standard", "min_max", "log1p", "rank_gauss", "bucket", "auto"})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -311,6 +312,31 @@ def test_what_does_not_fit_is_named_with_its_column(
     table = table.append_column("gaps", pa.nulls(NUM_ROWS, pa.float64()))
     with raises(id, repr(column["column"]), *values):
         made(tmp_path, table, [column])
+
+
+def test_times_of_nodes_and_edges_may_have_a_format(tmp_path: Path) -> None:
+    days = [datetime(2024, 1 + i % 12, 1 + i % 28, i % 24, tzinfo=UTC) for i in range(NUM_ROWS)]
+    bundles = []
+    for name, form, written in (
+        ("iso", "%Y-%m-%d %H:%M", None),
+        ("day", "%d/%m/%Y %H:%M", "day_first"),
+        ("month", "%m/%d/%y %I:%M %p", "month_first"),
+    ):
+        texts = [day.strftime(form) for day in days]
+        nodes = pa.table({"id": np.arange(NUM_ROWS), "at": texts})
+        edges = pa.table({"s": np.arange(NUM_ROWS), "t": np.arange(NUM_ROWS), "at": texts})
+        time = {"time": "at" if written is None else {"column": "at", "format": written}}
+        path = write_graph(tmp_path / name, nodes, edges, time, time)
+        manifest = Manifest.load(str(path))
+        assert Manifest.parse(manifest.dump()) == manifest
+        bundles.append(ingest(path, IngestOptions(), tmp_path / f"cache-{name}"))
+    for type_ in ("n", ("n", "to", "n")):
+        first, *others = (np.asarray(bundle.column(type_, "time")) for bundle in bundles)
+        assert first.tolist() == [int(day.timestamp()) * 10**6 for day in days]
+        assert all(np.array_equal(first, other) for other in others)
+    with raises("table-time-text", "'at'", NUM_ROWS):
+        path = write_graph(tmp_path / "none", nodes, edges, {}, {"time": "at"})
+        ingest(path, IngestOptions(), tmp_path / "cache-none")
 
 
 def test_new_rows_of_gaps_alone_are_of_any_type(tmp_path: Path) -> None:

@@ -87,7 +87,7 @@ def test_a_shop_is_drafted_as_it_is_meant(shop: Path) -> None:
     edges = {table.type: table for table in graph.edge_types}
     assert set(edges) == {("items", "brand", "brands"), ("items", "purchases", "customers")}
     bought = edges["items", "purchases", "customers"]
-    assert (bought.source, bought.target, bought.time) == ("sku", "customer", "bought")
+    assert (bought.source, bought.target, bought.time.column) == ("sku", "customer", "bought")
     assert [column.column for column in bought.features["edge_attr"].columns] == ["amount"]
 
 
@@ -235,6 +235,7 @@ def _insurance(folder: Path) -> list[str]:
     claims = {"claim_no": list(range(2000)), "policy": ["P999", *some(policies["policy_no"], 1999)]}
     brokers = [None, None, None, *some(["B1", "B2"], 1997)]
     columns = {"broker": brokers, "fraud": some([0, 1], 2000)}
+    columns["filed"] = [f"{1 + i % 28:02d}/{1 + i % 12:02d}/2023 9:05" for i in range(2000)]
     write(folder, "claims.csv", **claims, **columns)
     write(folder, "prices.csv", day=some([1, 2, 3], 50), price=RNG.random(50))
     return draft(str(folder))[1]
@@ -285,6 +286,7 @@ def test_every_doubt_is_printed_and_the_rest_is_ingested(tmp_path: Path, capsys:
     assert "{column: sum, transform: auto, format: decimal_point}" in text
     assert "{column: bonus, transform: auto, format: decimal_comma}" in text
     assert "{column: renewed, transform: auto, format: month_first}" in text
+    assert "    time: {column: filed, format: day_first}\n" in text
     bundle = ingest(str(tmp_path), IngestOptions(on_error="drop"), tmp_path / "cache")
     assert bundle.num_nodes("customers") == 200
     assert bundle.num_edges(("policies", "claims", "brokers")) == 1997

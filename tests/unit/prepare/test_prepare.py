@@ -16,7 +16,7 @@ from torch_geometric.data import Data
 
 from raygnn import prepare
 from raygnn.data.ingest.build_bundle import ingest
-from raygnn.data.manifest import Manifest
+from raygnn.data.manifest import Manifest, TimeColumn
 from raygnn.errors import DataError
 
 DOCS = Path(__file__).parents[3] / "docs" / "prepare.md"
@@ -154,7 +154,7 @@ def test_synthetic_flags_follow_the_generator(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run("synthetic bipartite --num-users 30 --timestamps --split none --out g") == 0
-    assert Manifest.load("g").edge_types[0].time == "time"
+    assert Manifest.load("g").edge_types[0].time == TimeColumn(column="time")
     assert "edge type user__buys__item" in capsys.readouterr().out
     with pytest.raises(SystemExit):
         run("synthetic planted-partition --help")

@@ -101,8 +101,8 @@ def test_roles_reach_the_manifest(tmp_path: Path) -> None:
     write_tables(tables, str(tmp_path / "g"))
     manifest = Manifest.load(str(tmp_path / "g"))
     edge = manifest.edge_types[0]
-    assert manifest.node_types["node"].time == "time"
-    assert (edge.weight, edge.time, list(edge.features)) == ("weight", "time", ["edge_attr"])
+    assert manifest.node_types["node"].time.column == "time"
+    assert (edge.weight, edge.time.column, list(edge.features)) == ("weight", "time", ["edge_attr"])
 
 
 def test_overwrite_replaces_the_graph_and_nothing_else(tmp_path: Path) -> None:

@@ -99,7 +99,18 @@ def _node_lines(table: Table, tables: Sequence[Table]) -> Iterator[str]:
     if split is not None:
         yield f"    split: {_quoted(split.name)}\n"
     if time is not None:
-        yield f"    time: {_quoted(time.name)}\n"
+        yield f"    time: {_time(time)}\n"
+
+
+def _time(column: Column) -> str:
+    formats = _formats(column)
+    name = _quoted(column.name)
+    return f"{{column: {name}, format: {formats[0]}}}" if formats else name
+
+
+def _is_time(column: Column) -> bool:
+    """Whether all values are times, in the one way in which they can be read as such."""
+    return column.kind == "time" or _formats(column) in {("day_first",), ("month_first",)}
 
 
 def _roles(table: Table) -> tuple[Column | None, Column | None, Column | None, list[Column]]:
@@ -107,7 +118,7 @@ def _roles(table: Table) -> tuple[Column | None, Column | None, Column | None, l
     taken = {table.key, *table.references, *table.set_aside}
     columns = [column for column in table.columns.values() if column.name not in taken]
     split = next((column for column in columns if column.is_split), None)
-    time = next((c for c in columns if c.kind == "time" and c.name.lower() in _TIMES), None)
+    time = next((c for c in columns if c.name.lower() in _TIMES and _is_time(c)), None)
     rest = [column for column in columns if column is not split and column is not time]
     label = _label(rest, split is not None)
     return split, time, label, [column for column in rest if column is not label]
@@ -117,7 +128,7 @@ def _edge_roles(table: Table) -> tuple[Column | None, Column | None, list[Column
     """Of a table of edges: the columns of its split and its time, and its features."""
     taken = {*table.references, *table.set_aside}
     rest = [column for column in table.columns.values() if column.name not in taken]
-    time = next((column for column in rest if column.kind == "time"), None)
+    time = next((column for column in rest if _is_time(column)), None)
     time = time or next((c for c in rest if c.kind == "int" and c.name.lower() in _TIMES), None)
     split = next((column for column in rest if column.is_split), None)
     return split, time, [column for column in rest if column is not time and column is not split]
@@ -254,7 +265,7 @@ def _edge_lines(table: Table, tables: Sequence[Table]) -> Iterator[str]:
         yield f"    # ? {note}\n"
     split, time, rest = _edge_roles(table)
     if time is not None:
-        yield f"    time: {_quoted(time.name)}\n"
+        yield f"    time: {_time(time)}\n"
     if split is not None:
         yield f"    split: {_quoted(split.name)}\n"
     for each in rest:
