@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from raygnn.loops.engine import Engine
 
 _VERY_DIFFERENT = 1_000  # times as far as another element of the rows
+_OF_RANKS = ("test/auroc", "test/average_precision")
 _PREFIX = "baseline/"
 _MOST_NOISE = 0.01  # share of an element's variance that rounding to int8 may be
 _FEW_STEPS = 50  # a run that may end before so many has hardly begun to learn
@@ -109,10 +110,23 @@ def say_baselines(metrics: Mapping[str, Any], split: str) -> None:
 
 
 def verdicts(metrics: Mapping[str, Any]) -> list[str]:
-    """The sentence on a model that is no better than its baselines; none where it is."""
+    """The sentences on a model that is no better than its baselines; none where it is."""
     text = metrics["no_better_than_baseline"]
-    rule = "the model is not better than a baseline by two standard errors in"
-    return [f"{rule} {text}"] if text else []
+    if not text:
+        return []
+    told = f"the model is not better than a baseline by two standard errors in {text}"
+    # One that orders rows well may still call none of them rare.
+    ranks = [f"{name} {metrics[name]:.4f}" for name in _OF_RANKS if name in metrics]
+    is_of_classes = all(
+        part.startswith(("test/accuracy ", "test/f1_")) for part in text.split(", ")
+    )
+    if not ranks or not is_of_classes:
+        return [told]
+    return [
+        f"{told}. By {' and '.join(ranks)} it is: it orders rows well, and gives few of them a "
+        "rare class with a probability of over 0.5. Use the probabilities, or class_weights: "
+        "balanced (docs/training.md)"
+    ]
 
 
 def too_large(bundle: Bundle) -> list[str]:

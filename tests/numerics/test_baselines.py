@@ -12,6 +12,7 @@ import pytest
 import raygnn.train
 from raygnn.data.tables.graph_tables import GraphTables, edge_rows, node_rows, write_tables
 from raygnn.loops.baselines import Baselines
+from raygnn.outputs.advice import verdicts
 from tests.small_runs import run_rank, small_config
 
 NUM_ACCOUNTS = 600
@@ -89,6 +90,34 @@ def test_a_model_of_noise_is_no_better_than_the_majority(tmp_path, capsys):
     assert "baseline majority" in page
     assert "not better than a baseline by two standard errors in" in page
     assert "1 step an epoch" in page
+
+
+def test_a_model_that_ranks_rare_rows_well_is_not_only_accused(tmp_path, capsys):
+    """Two of a hundred are rare, and one column orders them well without deciding."""
+    rng = np.random.default_rng(0)
+    rare = (rng.random(20_000) < 0.02).astype(np.int64)
+    x = (rng.normal(size=20_000) + 2 * rare).astype(np.float32)
+    ids = np.arange(20_000)
+    nodes = {"n": node_rows(ids, {"x": x[:, None]}, labels={"y": rare})}
+    edges = {("n", "to", "n"): edge_rows(ids, ids)}
+    write_tables(GraphTables(nodes, edges), str(tmp_path / "graph"))
+    config = small_config(
+        tmp_path,
+        data={"uri": str(tmp_path / "graph"), "splits": {"type": "hash"}},
+        scaling__num_workers=0,
+        metrics=[],
+        loader={"batch_size": 512, "eval_batch_size": 512},
+        optimizer={"type": "Adam", "args": {"lr": 0.01}},
+        training={"max_epochs": 4, "validate_every": {"epochs": 1}},
+        early_stopping=None,
+    )
+    metrics, out = raygnn.train.fit(config).metrics, capsys.readouterr().out
+    assert metrics["test/auroc"] > 0.7
+    assert "test/accuracy" in metrics["no_better_than_baseline"]
+    assert "test/auroc" not in metrics["no_better_than_baseline"]
+    assert f"By test/auroc {metrics['test/auroc']:.4f} and test/average_precision" in out
+    noise = {**metrics, "no_better_than_baseline": "test/accuracy 0.5 (a: 0.5), test/auroc 0.5 (a)"}
+    assert "By test/" not in verdicts(noise)[0]
 
 
 def test_a_model_that_learns_is_not_accused(tmp_path, small_bundle_path):
