@@ -143,6 +143,7 @@ def label_baselines(
     train: np.ndarray,
     labels: np.ndarray,
     metrics: Sequence[Any],
+    positive_class: int = 1,
 ) -> Baselines:
     """Guesses of labels that know nothing but the labels of training.
 
@@ -154,6 +155,7 @@ def label_baselines(
         train: labels of training, [num_nodes] or [num_nodes, num_outputs].
         labels: of the split.
         metrics: those of raygnn are judged, others are left out.
+        positive_class: of two classes, the one that metrics of order are of.
     """
     targets = torch.from_numpy(np.ascontiguousarray(labels))
     metrics = own_metrics(metrics)
@@ -172,7 +174,7 @@ def label_baselines(
         )
         majority = np.zeros(num_outputs)
         majority[counts.argmax()] = 1
-        positives = of_split[1:] if num_outputs == 2 else of_split
+        positives = of_split[[positive_class]] if num_outputs == 2 else of_split
     else:
         counts, of_split = (
             part.reshape(len(part), num_outputs).astype(bool).sum(axis=0)

@@ -182,16 +182,17 @@ def _float64(prediction: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
     return prediction.double(), target.reshape(prediction.shape).double()
 
 
-class _RankingMetric(ComparedMetric):
+class SeedRankingMetric(ComparedMetric):
     """A metric of binary scores, averaged over classes or labels.
 
-    Two classes that exclude each other are one binary problem, the second class against the first.
+    Two classes that exclude each other are one binary problem, class `positive` against the other.
     More classes are each judged against all others by their probability; labels, each by its logit.
     Averaged is over the classes or labels that have rows of both kinds: where all rows are of one
     kind nothing can be ordered. If that leaves none, or a score is NaN, the metric is NaN.
     """
 
     problems: tuple[Problem, ...] = ("multi_class", "multi_label")
+    positive = 1
 
     @property
     def num_columns(self) -> int:
@@ -206,7 +207,8 @@ class _RankingMetric(ComparedMetric):
             return scores, target.reshape(scores.shape).bool()
         target = target.flatten()
         if self.num_columns == 1:
-            return (scores[:, 1] - scores[:, 0]).unsqueeze(1), (target == 1).unsqueeze(1)
+            margin = scores[:, self.positive] - scores[:, 1 - self.positive]
+            return margin.unsqueeze(1), (target == self.positive).unsqueeze(1)
         # The logarithm keeps the order of probabilities and tells apart those next to 1.
         one_hot = target.unsqueeze(1) == torch.arange(scores.shape[1], device=target.device)
         return scores.log_softmax(dim=1), one_hot
@@ -222,7 +224,7 @@ class _RankingMetric(ComparedMetric):
         """The metric of scores, some of which are positive and some negative."""
 
 
-class AUROC(_RankingMetric):
+class AUROC(SeedRankingMetric):
     """Area under the ROC curve, macro-averaged; scikit-learn's `roc_auc_score`.
 
     The share of (positive, negative) pairs of rows that the scores order rightly, ties by half:
@@ -235,10 +237,12 @@ class AUROC(_RankingMetric):
         return counts.auc()
 
 
-class AveragePrecision(_RankingMetric):
+class AveragePrecision(SeedRankingMetric):
     """Average precision, macro-averaged; scikit-learn's `average_precision_score`.
 
-    The sum over thresholds of precision times the step in recall, without interpolation.
+    Of two classes with names it is that of the class with fewer training labels, of two numbers
+    that of class 1. The sum over thresholds of precision times the step in recall, without
+    interpolation.
     """
 
     name = "average_precision"

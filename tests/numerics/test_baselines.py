@@ -92,13 +92,15 @@ def test_a_model_of_noise_is_no_better_than_the_majority(tmp_path, capsys):
     assert "1 step an epoch" in page
 
 
-def test_a_model_that_ranks_rare_rows_well_is_not_only_accused(tmp_path, capsys):
+@pytest.mark.parametrize("names", [None, ("zeta", "alpha"), ("alpha", "zeta")])
+def test_a_model_that_ranks_rare_rows_well_is_not_only_accused(tmp_path, capsys, names):
     """Two of a hundred are rare, and one column orders them well without deciding."""
     rng = np.random.default_rng(0)
     rare = (rng.random(20_000) < 0.02).astype(np.int64)
     x = (rng.normal(size=20_000) + 2 * rare).astype(np.float32)
     ids = np.arange(20_000)
-    nodes = {"n": node_rows(ids, {"x": x[:, None]}, labels={"y": rare})}
+    y = rare if names is None else pa.array(np.array(names)[rare])
+    nodes = {"n": node_rows(ids, {"x": x[:, None]}, labels={"y": y})}
     edges = {("n", "to", "n"): edge_rows(ids, ids)}
     write_tables(GraphTables(nodes, edges), str(tmp_path / "graph"))
     config = small_config(
@@ -113,6 +115,10 @@ def test_a_model_that_ranks_rare_rows_well_is_not_only_accused(tmp_path, capsys)
     )
     metrics, out = raygnn.train.fit(config).metrics, capsys.readouterr().out
     assert metrics["test/auroc"] > 0.7
+    # Of the rarer class, whatever the names are.
+    assert metrics["baseline/majority/test/average_precision"] == pytest.approx(0.02, abs=0.01)
+    assert 0.05 < metrics["test/average_precision"] < 0.5
+    assert names is None or f"2 classes ({names[1]!r} is rarer)" in out
     assert "test/accuracy" in metrics["no_better_than_baseline"]
     assert "test/auroc" not in metrics["no_better_than_baseline"]
     assert f"By test/auroc {metrics['test/auroc']:.4f} and test/average_precision" in out

@@ -138,7 +138,7 @@ class EdgeTarget(LabelTarget):
         inputs = f", inputs {', '.join(output.inputs)}" if output.inputs else ""
         yield (
             f"{len(self.labels):,} edges, label {output.label!r} of {output.of}, "
-            f"{output.words}{inputs}; "
+            f"{self.words}{inputs}; "
             f"train {len(splits.train):,}, val {len(splits.val):,}, test {len(splits.test):,}"
         )
         if output.label_edges or self.arguments.inputs is not None:

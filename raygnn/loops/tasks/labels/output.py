@@ -56,8 +56,22 @@ class LabelOutput(Output):
     def words(self) -> str:
         """What is predicted: 5 classes, 3 labels, 1 value."""
         if self.problem == "multi_class":
-            return f"{self.num_outputs:,} classes"
+            is_named = self.num_outputs == 2 and self.class_names and self.label_counts
+            rarer = f" ({self.shown_classes[self.positive_class]!r} is rarer)" if is_named else ""
+            return f"{self.num_outputs:,} classes{rarer}"
         return count(self.num_outputs, "label" if self.problem == "multi_label" else "value")
+
+    @property
+    def positive_class(self) -> int:
+        """The one of two classes that figures such as average precision are of.
+
+        Of numbers 1, as everywhere; of names, whose order says nothing, the one that is rarer in
+        training.
+        """
+        if self.class_names is None or self.num_outputs != 2 or self.label_counts is None:
+            return 1
+        first, second = self.label_counts.counts
+        return int(first >= second)
 
     @property
     def shown_classes(self) -> list[str]:

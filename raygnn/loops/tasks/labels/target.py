@@ -115,6 +115,13 @@ class LabelTarget(TaskTarget):
         scale = ColumnScale.of_rows(self.labels[self.splits.train]) if asked else None
         return replace(output, scale=scale)
 
+    @property
+    def words(self) -> str:
+        """What is predicted; of two classes with names, which is rarer."""
+        if self.output.problem != "multi_class":
+            return self.output.words
+        return replace(self.output, label_counts=self.label_counts()).words
+
     def label_counts(self) -> LabelCounts:
         """Training rows of each class, or with each label."""
         output, labels = self.output, self.labels[self.splits.train]

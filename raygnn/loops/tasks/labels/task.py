@@ -28,6 +28,7 @@ from raygnn.metrics import (
     Diagnostic,
     ErrorsByValue,
 )
+from raygnn.metrics.seed_metrics import SeedRankingMetric
 from raygnn.sampling.batch import Batch
 from raygnn.sampling.batch_sequence import BatchT
 
@@ -72,6 +73,14 @@ class LabelTask(EncoderTask[BatchT]):
         """See `EncoderTask`."""
         return self.output.num_outputs, self.output.problem
 
+    def build_metrics(self) -> Sequence[Any]:
+        """See `EncoderTask`."""
+        built = super().build_metrics()
+        for metric in built:
+            if isinstance(metric, SeedRankingMetric):
+                metric.positive = self.output.positive_class
+        return built
+
     def diagnostics(self) -> Sequence[Diagnostic]:
         """Figures of classes or labels, and which are taken for which; errors of numbers."""
         output = self.output
@@ -106,7 +115,9 @@ class LabelTask(EncoderTask[BatchT]):
         train = target.labels[target.splits.train]
         labels = target.labels[getattr(target.splits, split)[:last]]
         output = self.output
-        return label_baselines(output.problem, output.num_outputs, train, labels, metrics)
+        return label_baselines(
+            output.problem, output.num_outputs, train, labels, metrics, output.positive_class
+        )
 
     def warnings(self) -> list[str]:
         """Names classes that are rare in training, and a target of which few values are huge."""
@@ -125,10 +136,11 @@ class LabelTask(EncoderTask[BatchT]):
             for c in rare[:_MAX_NAMED]
         ]
         more = f" and {len(rare) - _MAX_NAMED} more" if len(rare) > _MAX_NAMED else ""
+        of = f" (of {names[self.output.positive_class]!r})" if len(counts) == 2 else ""
         return [
             f"classes of under {100 * share:.2g} % of the {counts.sum():,} training labels: "
             f"{', '.join(shown)}{more}. Accuracy hardly counts them; see f1_macro, "
-            f"average_precision, and per_class in metrics.json.{self._remedy()}"
+            f"average_precision{of}, and per_class in metrics.json.{self._remedy()}"
         ]
 
     def _long_tail(self) -> list[str]:

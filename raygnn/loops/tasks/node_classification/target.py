@@ -101,7 +101,7 @@ class NodeTarget(LabelTarget):
         type_ = f" of type {output.node_type}" if bundle.node_types[1:] else ""
         return [
             f"{count(bundle.num_nodes(output.node_type), 'node')}{type_}, "
-            f"{count(width, 'feature')}, {output.words}; "
+            f"{count(width, 'feature')}, {self.words}; "
             f"train {len(splits.train):,}, val {len(splits.val):,}, test {len(splits.test):,}"
         ]
 
