@@ -23,6 +23,8 @@ from raygnn.errors import DataError
 CsvKind = Literal["null", "int", "float", "bool", "string"]
 
 _BLOCK_BYTES = 8 << 20
+#: What stands for a gap among numbers, as pandas and spreadsheets write it; among texts it is text.
+NULL_WORDS = ("NA", "N/A", "n/a", "#N/A", "<NA>", "NULL", "null", "NaN", "nan", "None", "-", "?")
 _HEADER_BYTES = 1 << 16
 _QUOTED = re.compile(r'"[^"]*"')
 _SEPARATORS = (",", ";", "|", "\t")
@@ -92,7 +94,9 @@ def arrow_type(kind: CsvKind) -> pa.DataType:
 
 
 def read_batches(uri: str, name: str, types: Mapping[str, pa.DataType]) -> Iterator[pa.RecordBatch]:
-    """Reads the columns in `types`, block by block; only an empty field is null.
+    """Reads the columns in `types`, block by block.
+
+    An empty field is null, and in columns that are no texts so are `NULL_WORDS`.
 
     Raises:
         DataError: a row has another number of fields, or a field does not read as its type.
@@ -100,18 +104,28 @@ def read_batches(uri: str, name: str, types: Mapping[str, pa.DataType]) -> Itera
     convert = pa.csv.ConvertOptions(
         include_columns=list(types),
         column_types=dict(types),
-        null_values=[""],
-        strings_can_be_null=True,
+        null_values=["", *NULL_WORDS],
+        strings_can_be_null=False,
     )
     try:
         with open_csv(uri, pa.csv.ReadOptions(), None, convert) as reader:
-            yield from reader
+            for batch in reader:
+                yield _with_gaps(batch)
     except (pa.ArrowInvalid, pa.ArrowKeyError, OSError) as error:
         raise DataError(
             f"{redact(name)} cannot be read as {_format(uri)}: {_cause(error)}. Repair the file: "
             "one header line, the same number of fields in each row, ids as in the node table.",
             id="table-csv-unreadable",
         ) from error
+
+
+def _with_gaps(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """The batch with nulls for empty texts."""
+    columns = [
+        pc.if_else(pc.equal(column, ""), None, column) if column.type == pa.string() else column
+        for column in batch.columns
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=batch.schema)
 
 
 @contextmanager
@@ -184,14 +198,16 @@ def _format(uri: str) -> str:
 
 
 def _kind_of(values: pa.Array, so_far: CsvKind) -> CsvKind:
-    if values.null_count == len(values):
-        return so_far
-    candidates: tuple[CsvKind, ...] = ("int", "float", "bool")
     if so_far == "string":
         return "string"
+    is_word = pc.is_in(values, value_set=pa.array(NULL_WORDS))
+    given = values.filter(pc.invert(is_word)) if pc.any(is_word).as_py() else values
+    if given.null_count == len(given):
+        return so_far
+    candidates: tuple[CsvKind, ...] = ("int", "float", "bool")
     for kind in candidates:
         try:
-            pc.cast(values, _TYPES[kind])
+            pc.cast(given, _TYPES[kind])
         except pa.ArrowInvalid:
             continue
         return unify([so_far, kind])

@@ -587,6 +587,34 @@ def test_csv_files_may_have_other_separators(tmp_path: Path, separator: str, suf
     assert np.asarray(bundle.column("n", "x")).tolist() == [[1, 2], [2, 0]]
 
 
+def test_words_for_gaps_are_null_among_numbers_and_text_among_texts(tmp_path: Path) -> None:
+    words = ["n/a", "NULL", "-", "None", "#N/A", "nan"]
+    features = [
+        {"column": "amount", "transform": "standard", "missing": "indicator"},
+        {"column": "country", "transform": "one_hot"},
+    ]
+    spec = {"files": "nodes/n.csv", "features": {"x": features}, "labels": {"y": "flag"}}
+    edge_spec = {"files": "edges/part-0.csv"}
+    edges = pa.table({"s": [7], "t": [8]})
+    path = write_graph(tmp_path / "graph", _nodes(), edges, spec, edge_spec, ".csv")
+    rows = [f"{i},{word},{word},{word}" for i, word in enumerate(words)]
+    rows += ["6,2.5,NA,1", "7,,DE,0", "8,3.5,,1"]
+    (path / "nodes" / "n.csv").write_text("id,amount,country,flag\n" + "\n".join(rows) + "\n")
+    (path / "edges" / "part-0.csv").write_text("s,t\n7,8\nn/a,6\n")
+    with raises("edges-null-ids", 1):
+        ingest(path, cache_dir=tmp_path / "cache")
+    bundle = ingest(path, IngestOptions(on_error="drop"), tmp_path / "cache")
+    assert bundle.num_edges(("n", "to", "n")) == 1
+    x, (amount, country) = (
+        np.asarray(bundle.column("n", "x")),
+        bundle.columns("n")["x"].transforms.parts,
+    )
+    assert x[:, 1].tolist() == [1] * 6 + [0, 1, 0]
+    assert amount.fill == 3.0
+    assert country.state.vocabulary == (*sorted([*words, "NA", "DE"]), None)
+    assert np.asarray(bundle.column("n", "y")).tolist() == [-1] * 6 + [1, 0, 1]
+
+
 def test_parquet_and_csv_shards_of_one_table(tmp_path: Path) -> None:
     path = write_graph(tmp_path / "graph", _nodes(), node_spec={"files": ["nodes/*"]})
     pq.write_table(pa.table({"id": [10, 11]}), path / "nodes" / "a.parquet")
