@@ -16,6 +16,8 @@ from raygnn.data.convert.drafts.references import (
     find_references,
     keep_keys_of_nodes,
     own_key,
+    referred_key,
+    rewritten_tables,
     tables_of_missing_nodes,
 )
 from raygnn.data.convert.drafts.train_config import CONFIG_NAME, train_config
@@ -45,9 +47,15 @@ def draft(folder: str) -> tuple[str, list[str], dict[str, pa.Table]]:
     for table in tables:
         table.key = own_key(table, tables)
     for table in tables:
+        table.key = table.key or referred_key(table, tables)
+    for table in tables:
         find_references(table, tables)
     keep_keys_of_nodes(tables)
-    made = {**tables_of_missing_nodes(tables), **edges_without_gaps(tables)}
+    made = {
+        **tables_of_missing_nodes(tables),
+        **rewritten_tables(tables),
+        **edges_without_gaps(tables),
+    }
     nodes = [table for table in tables if table.key is not None]
     if not nodes:
         names = ", ".join(table.name for table in tables)

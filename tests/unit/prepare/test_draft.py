@@ -246,7 +246,7 @@ def _insurance(folder: Path) -> list[str]:
     [
         "prices.csv is left out: it refers to no table that is taken",
         "customers: customer_no: 1 row repeats an id",
-        "policies: holder is left out: it holds ids of customers as text",
+        "policies: holder: one of policies.parquet and customers has ids as text",
         "policies: sum is read with format: decimal_point; its numbers are others with decimal_",
         "policies: paid is left out: it holds numbers of several units (EUR, USD)",
         "policies: due is left out: it holds dates as 05/06/2024, of May or of June",
@@ -271,9 +271,37 @@ def test_numbers_that_are_ids_with_zeros_elsewhere_are_said(tmp_path: Path) -> N
     }
     write(tmp_path, "visits.csv", visit=[f"v{i}" for i in range(5000)], **visits)
     text, notes, _ = draft(str(tmp_path))
-    expected = "visits: client is left out: it holds ids of clients as integers"
+    expected = "client: one of visits.csv and clients has ids as text"
     assert [note for note in notes if expected in note]
     assert "column: client" not in text
+    write_draft(str(tmp_path))
+    copy = pq.read_table(tmp_path / "_drafted" / "visits.parquet")
+    assert copy.column("client").to_pylist() == [f"{i:08d}" for i in visits["client"]]
+    bundle = ingest(str(tmp_path), cache_dir=tmp_path / "cache")
+    assert bundle.num_edges(("clients", "visits", "shops")) == 5000
+
+
+def test_what_others_refer_to_are_ids_whatever_they_are_called(tmp_path: Path) -> None:
+    badges = [f"{i * 37 % 9973:05d}" for i in range(1, 301)]
+    write(tmp_path, "drivers.csv", badge=badges, wage=[float(i) for i in range(300)])
+    write(tmp_path, "depots.csv", depot_id=["A", "B", "C"], docks=[1, 2, 3])
+    drivers = [None, *some([int(badge) for badge in badges], 999)]
+    depots = {name: some(["A", "B", "C"], 1000) for name in ("origin_depot", "last_depot", "hub")}
+    trips = {"trip_no": [f"T{i}" for i in range(1000)], "driver": drivers, **depots}
+    write(tmp_path, "trips.csv", **trips)
+    graph = Manifest.load(write_draft(str(tmp_path)).written[0])
+    assert graph.node_types["drivers"].id == "badge"
+    # Rows with more than three references are nodes, with an edge for each.
+    assert graph.node_types["trips"].id == "trip_no"
+    assert {table.type for table in graph.edge_types} == {
+        ("trips", "driver", "drivers"),
+        *(("trips", name, "depots") for name in depots),
+    }
+    assert _config(tmp_path, "--overwrite")["args"]["edge_type"].startswith("trips__")
+    write(tmp_path, "trips.csv", **{k: v for k, v in trips.items() if k != "last_depot"})
+    graph, notes = Manifest.parse((found := draft(str(tmp_path)))[0]), found[1]
+    assert "trips" not in graph.node_types
+    assert any("as a node type with id: trip_no they would have an edge" in n for n in notes)
 
 
 def test_every_doubt_is_printed_and_the_rest_is_ingested(tmp_path: Path, capsys: Any) -> None:
@@ -290,6 +318,8 @@ def test_every_doubt_is_printed_and_the_rest_is_ingested(tmp_path: Path, capsys:
     bundle = ingest(str(tmp_path), IngestOptions(on_error="drop"), tmp_path / "cache")
     assert bundle.num_nodes("customers") == 200
     assert bundle.num_edges(("policies", "claims", "brokers")) == 1997
+    holders = bundle.csc(("policies", "holder", "customers"))
+    assert len(holders.indices) == 300
 
 
 def _config(folder: Path, *options: str) -> dict[str, Any]:

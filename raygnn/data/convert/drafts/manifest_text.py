@@ -115,7 +115,7 @@ def _is_time(column: Column) -> bool:
 
 def _roles(table: Table) -> tuple[Column | None, Column | None, Column | None, list[Column]]:
     """Of a table of nodes: the columns of its split, its time and its label, and its features."""
-    taken = {table.key, *table.references, *table.set_aside}
+    taken = {table.key, *table.references}
     columns = [column for column in table.columns.values() if column.name not in taken]
     split = next((column for column in columns if column.is_split), None)
     time = next((c for c in columns if c.name.lower() in _TIMES and _is_time(c)), None)
@@ -126,7 +126,7 @@ def _roles(table: Table) -> tuple[Column | None, Column | None, Column | None, l
 
 def _edge_roles(table: Table) -> tuple[Column | None, Column | None, list[Column]]:
     """Of a table of edges: the columns of its split and its time, and its features."""
-    taken = {*table.references, *table.set_aside}
+    taken = table.references.keys()
     rest = [column for column in table.columns.values() if column.name not in taken]
     time = next((column for column in rest if _is_time(column)), None)
     time = time or next((c for c in rest if c.kind == "int" and c.name.lower() in _TIMES), None)

@@ -123,7 +123,7 @@ class Table:
         key: the column of ids, of a table of nodes.
         references: the table that a column refers to, by column.
         edge_files: of a column with gaps, the file of its edges.
-        set_aside: columns that are left out for a reason in `unsure`.
+        rewritten: references whose values are written as the ids that they refer to.
         unsure: what a person should look at.
     """
 
@@ -133,7 +133,7 @@ class Table:
     key: str | None = None
     references: dict[str, str] = field(default_factory=dict)
     edge_files: dict[str, str] = field(default_factory=dict)
-    set_aside: set[str] = field(default_factory=set)
+    rewritten: list[str] = field(default_factory=list)
     unsure: list[str] = field(default_factory=list)
 
     @property

@@ -22,6 +22,7 @@ _OF_ITS_OWN = ("manager", "supervisor", "boss", "parent", "mentor", "referrer", 
 DRAFTED = "_drafted"
 _BY_CHANCE = 1e-6  # of numbers to be among the keys
 _CONTAINED = 0.99  # share of the distinct values of a reference that are keys
+_MOST_ENDS = 3  # of rows that are edges: with more references they are nodes
 
 
 def own_key(table: Table, tables: Sequence[Table]) -> str | None:
@@ -43,16 +44,32 @@ def _chosen_key(table: Table, tables: Sequence[Table], unique: Sequence[str]) ->
     return found[0] if found else None
 
 
+def referred_key(table: Table, tables: Sequence[Table]) -> str | None:
+    """The column of a table's own ids, whatever it is called: another table refers to it."""
+    found = [column for column in table.columns.values() if column.is_unique]
+    found += [column for column in table.columns.values() if column.is_nearly_unique]
+    for key in found:
+        as_nodes = replace(table, key=key.name)
+        for other in tables:
+            columns = () if other is table else other.columns.values()
+            if any(c.name != other.key and _refers(other, c, as_nodes) for c in columns):
+                return key.name
+    return None
+
+
 def find_references(table: Table, tables: Sequence[Table]) -> None:
     """Fills `references` of a table, once all tables have their keys."""
-    for column in table.columns.values():
+    for column in list(table.columns.values()):
         has_gaps = table.key is not None and column.as_reference is not column.distinct
         is_id = column.kind in {"int", "text"} or has_gaps
         if column.name == table.key or not is_id:
             continue
         fitting = [other for other in tables if other.key and _refers(table, column, other)]
         if not fitting:
-            _set_aside_digits(table, column, tables)
+            if (found := _written_as_keys(table, column, tables)) is not None:
+                other, table.columns[column.name] = found
+                table.references[column.name] = other.name
+                table.rewritten.append(column.name)
             continue
         fitting.sort(key=lambda other: (not _names(column.name, other), other.name))
         table.references[column.name] = fitting[0].name
@@ -61,8 +78,14 @@ def find_references(table: Table, tables: Sequence[Table]) -> None:
             table.unsure.append(f"{column.name} refers to {fitting[0].name}, or to {others}")
 
 
-def _set_aside_digits(table: Table, column: Column, tables: Sequence[Table]) -> None:
-    """Says where texts as 00123 would refer to ids that are numbers, or numbers to such texts."""
+def _written_as_keys(
+    table: Table, column: Column, tables: Sequence[Table]
+) -> tuple[Table, Column] | None:
+    """The table that texts as 00123 refer to whose ids are numbers, or numbers to such texts.
+
+    Returns:
+        The column as that table writes its ids, too; None where there is no such table.
+    """
     numbers = _as_numbers(column)
     for other in tables:
         if numbers is None or other is table or other.key is None:
@@ -71,15 +94,13 @@ def _set_aside_digits(table: Table, column: Column, tables: Sequence[Table]) -> 
         keys = _as_numbers(key)
         if keys is None or key.kind == column.kind:
             continue
-        if _refers(table, numbers, replace(other, columns={other.key: keys})):
-            kinds = ("text", "integers") if column.kind == "text" else ("integers", "text")
-            table.set_aside.add(column.name)
-            table.unsure.append(
-                f"{column.name} is left out: it holds ids of {other.name} as {kinds[0]}, and those "
-                f"of {other.pattern} are {kinds[1]} (007 is 7 in CSV). Write both as integers, or "
-                "both as text in Parquet"
-            )
-            return
+        if not _refers(table, numbers, replace(other, columns={other.key: keys})):
+            continue
+        if key.kind == "int":
+            return other, Column(column.name, pc.cast(column.values, pa.int64()))
+        as_text = pc.index_in(column.values, pc.cast(key.distinct, pa.int64()))
+        return other, Column(column.name, pc.take(key.distinct, as_text))
+    return None
 
 
 def _as_numbers(column: Column) -> Column | None:
@@ -122,10 +143,16 @@ def _names(column: str, other: Table) -> bool:
 
 
 def keep_keys_of_nodes(tables: Sequence[Table]) -> None:
-    """Rows that join two nodes, and that nothing refers to, are edges: their ids are not needed."""
+    """Rows that join two or three nodes, and that nothing refers to, are edges without ids."""
     wanted = {name for table in tables for name in table.references.values()}
     for table in tables:
-        if table.key is not None and table.name not in wanted and len(table.references) > 1:
+        num_ends = len(table.references)
+        if table.key is not None and table.name not in wanted and 1 < num_ends <= _MOST_ENDS:
+            if num_ends > 2:  # an edge has two
+                table.unsure.append(
+                    "rows are edges between two of the tables that they refer to; as a node type "
+                    f"with id: {table.key} they would have an edge to each"
+                )
             table.key = None
 
 
@@ -159,6 +186,24 @@ def tables_of_missing_nodes(tables: list[Table]) -> dict[str, pa.Table]:
         tables.append(table)
         for user, column in users:
             user.references[column.name] = name
+    return made
+
+
+def rewritten_tables(tables: Sequence[Table]) -> dict[str, pa.Table]:
+    """Copies of tables in which references are written as the ids that they refer to."""
+    made: dict[str, pa.Table] = {}
+    for table in tables:
+        if not table.rewritten:
+            continue
+        file = f"{DRAFTED}/{table.name}.parquet"
+        made[file] = pa.table({name: column.values for name, column in table.columns.items()})
+        names = ", ".join(table.rewritten)
+        others = ", ".join(sorted({table.references[name] for name in table.rewritten}))
+        table.unsure.append(
+            f"{names}: one of {table.pattern} and {others} has ids as text and the other as "
+            f"integers (007 is 7 in CSV); {file} is a copy that fits"
+        )
+        table.pattern = file
     return made
 
 

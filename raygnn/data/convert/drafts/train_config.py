@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from raygnn.config.documents import dump_yaml
 from raygnn.data.convert.drafts.references import DRAFTED
 from raygnn.data.edge_types import edge_type_name
@@ -62,4 +64,8 @@ def _links(graph: Manifest) -> EdgeTable:
         for table in graph.edge_types
         if table.files not in of_nodes and not table.files[0].startswith(f"{DRAFTED}/")
     ]
-    return next(iter([*(table for table in own if table.time), *own, *graph.edge_types]))
+    timed = [table for table in own if table.time]
+    sources = Counter(table.type[0] for table in graph.edge_types)
+    # What refers most is what happens: shipments rather than drivers.
+    busiest = max(graph.edge_types, key=lambda table: sources[table.type[0]])
+    return next(iter([*timed, *own, busiest]))
