@@ -23,7 +23,7 @@ from raygnn.config.section import Section, rule_error
 from raygnn.config.validation import validate_file
 from raygnn.data.edge_types import REVERSE_PREFIX, SEPARATOR, EdgeType, edge_type_name
 from raygnn.data.filesystem import is_below, is_remote, join, read_text, reading_input, redact
-from raygnn.data.transforms.spec import ColumnTransform, DateFormat
+from raygnn.data.transforms.spec import ColumnTransform, DateFormat, NumberFormat
 from raygnn.errors import DataError
 
 MANIFEST_NAME = "graph.yaml"
@@ -118,11 +118,29 @@ class Label(_Section):
         kind: what the values are; null follows the column's type. `class` also accepts whole
             numbers in a float column, as pandas writes integers with gaps.
         num_classes: number of classes; null means the greatest class plus one.
+        format: of texts that are numbers to be regressed; see `TransformedColumn`.
     """
 
     columns: Names
     kind: Literal["class", "multilabel", "regression"] | None = None
     num_classes: int | None = Field(default=None, gt=0)
+    format: NumberFormat | None = None
+
+    @model_validator(mode="after")
+    def _format_is_of_numbers(self) -> Label:
+        if self.format is not None and self.kind not in {None, "regression"}:
+            raise rule_error(
+                f"format: {self.format} is of numbers to be regressed, and kind is {self.kind}",
+                "Leave one of them out",
+                id="labels-format-kind",
+            )
+        return self
+
+
+def _read_label(value: Any) -> Any:
+    if isinstance(value, dict) and isinstance(value.get("column"), str):
+        return {"columns": value["column"], **{k: v for k, v in value.items() if k != "column"}}
+    return {"columns": value} if isinstance(value, str | list | tuple) else value
 
 
 def _read_columns(value: Any) -> Any:
@@ -140,7 +158,7 @@ FeatureSpec = Annotated[
     Discriminator(_feature_kind),
     BeforeValidator(_read_columns),
 ]
-LabelSpec = Annotated[Label, BeforeValidator(_read_columns)]
+LabelSpec = Annotated[Label, BeforeValidator(_read_label)]
 EdgeLabels = dict[str, LabelSpec]
 
 

@@ -15,12 +15,12 @@ from raygnn.data.ingest.scan import ScannedTable
 from raygnn.data.manifest import DenseFeature, FeatureSpec, Label, SparseFeature, TimeColumn
 from raygnn.data.quantization import Quantization
 from raygnn.data.time_units import TIME_UNIT
-from raygnn.data.transforms.spec import DateFormat
+from raygnn.data.transforms.spec import Format, NumberFormat
 from raygnn.data.transforms.state import FittedColumn, FittedFeature, PlainColumn
-from raygnn.data.transforms.values import is_text_type
+from raygnn.data.transforms.values import is_text_type, kind_of
 from raygnn.errors import DataError
 
-Layout = Literal["scalar", "list", "fixed_list", "binary", "string", "time", "any"]
+Layout = Literal["scalar", "list", "fixed_list", "binary", "string", "time", "number", "any"]
 
 # Rows that vote on the width of a list column whose type does not fix it.
 _PROBE_ROWS = 1024
@@ -36,7 +36,7 @@ class SourceColumn:
         dtype: element type in the table, or that a transform gives.
         shape: shape of a row; () for a scalar.
         fitted: its transform.
-        format: how dates of a time column are written.
+        format: how dates of a time column, or numbers of a label, are written.
     """
 
     column: str
@@ -44,7 +44,7 @@ class SourceColumn:
     dtype: str
     shape: tuple[int, ...]
     fitted: FittedColumn | None = None
-    format: DateFormat | None = None
+    format: Format | None = None
 
     @property
     def width(self) -> int:
@@ -233,11 +233,14 @@ def plan_label(table: ScannedTable, name: str, spec: Label) -> DensePlan:
         DataError: the columns cannot be a label of the kind.
     """
     place = f"{table.name}.labels.{name}"
+    if spec.format is not None:
+        return _plan_written_label(table, name, spec, spec.format)
     if len(spec.columns) == 1 and pa.types.is_string(table.types[spec.columns[0]]):
         if spec.kind not in {None, "class"}:
             raise DataError(
                 f"{place}.kind={spec.kind!r} is invalid: column {spec.columns[0]!r} holds "
-                "strings. Set kind: class, or write numbers.",
+                "strings. Set kind: class, write numbers, or say with format how they are written: "
+                "decimal_point (1,234.50) or decimal_comma (1.234,50).",
                 id="labels-kind-strings",
             )
         source = SourceColumn(spec.columns[0], "string", "int64", ())
@@ -256,6 +259,28 @@ def plan_label(table: ScannedTable, name: str, spec: Label) -> DensePlan:
     dtype = {"class": "int64", "multilabel": "int8", "regression": "float32"}[kind]
     shape = () if is_scalar and kind != "multilabel" else (sum(s.width for s in sources),)
     return DensePlan(name, "label", sources, dtype, shape, kind, spec.num_classes)
+
+
+def _plan_written_label(
+    table: ScannedTable, name: str, spec: Label, written: NumberFormat
+) -> DensePlan:
+    """Plans numbers to be regressed that are texts.
+
+    Raises:
+        DataError: a column is of another type.
+    """
+    for column in spec.columns:
+        if kind_of(None, table.types[column], written=written) is None:
+            raise DataError(
+                f"{table.name}.labels.{name}.format={written!r} is invalid: column {column!r} is "
+                f"{table.types[column]}, not texts. Leave format out.",
+                id="labels-format",
+            )
+    sources = tuple(
+        SourceColumn(column, "number", "float64", (), format=written) for column in spec.columns
+    )
+    shape = () if len(sources) == 1 else (len(sources),)
+    return DensePlan(name, "label", sources, "float32", shape, "regression")
 
 
 def plan_time(table: ScannedTable, time: TimeColumn) -> DensePlan:

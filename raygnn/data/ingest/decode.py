@@ -14,7 +14,7 @@ from raygnn.data.ingest.findings import FindingCollector
 from raygnn.data.splits import SPLIT_CODES
 from raygnn.data.time_units import TIME_UNIT
 from raygnn.data.transforms.state import GAP, FittedColumn
-from raygnn.data.transforms.values import is_text_type, parsed_times
+from raygnn.data.transforms.values import is_text_type, parsed_times, read_numbers
 
 REPAIR = "Repair the rows, or set data.on_error=drop to leave them out."
 GAPS = (
@@ -186,6 +186,13 @@ def label_rows(
     """Rows of a numeric label; unlabelled is -1, for regression NaN."""
     parts, missing = [], np.zeros(len(next(iter(columns.values()))), bool)
     for source in plan.sources:
+        if source.layout == "number":
+            given = columns[source.column]
+            values, unreadable = read_numbers(given, "number", None, source.format)
+            rule = "texts that are not numbers"
+            findings.add(source.column, rule, REPAIR, unreadable, given, id="labels-not-numbers")
+            parts.append(values[:, None])
+            continue
         values, null, wrong_width = source_rows(source, columns[source.column], keep_nulls=True)
         findings.add(
             source.column,

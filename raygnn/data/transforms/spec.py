@@ -23,7 +23,8 @@ TransformName = Literal[
 Missing = Literal["median", "zero", "indicator"]
 #: How people have written what is no ISO date and no plain number.
 DateFormat = Literal["day_first", "month_first"]
-Format = Literal[DateFormat, "decimal_point", "decimal_comma"]
+NumberFormat = Literal["decimal_point", "decimal_comma"]
+Format = Literal[DateFormat, NumberFormat]
 
 _OF_VOCABULARY = frozenset({"one_hot", "category", "multi_hot"})
 _OF_NUMBERS = frozenset({None, "standard", "min_max", "log1p", "rank_gauss", "bucket", "auto"})

@@ -339,6 +339,37 @@ def test_times_of_nodes_and_edges_may_have_a_format(tmp_path: Path) -> None:
         ingest(path, IngestOptions(), tmp_path / "cache-none")
 
 
+def test_numbers_to_regress_may_have_a_format(tmp_path: Path) -> None:
+    prices = ["EUR 1.234,50", "-7,25", None, "12"]
+    nodes = pa.table({"id": np.arange(4), "price": prices, "other": ["1", "2", "3", "4"]})
+    edges = pa.table({"s": [0], "t": [1]})
+    written = {"column": "price", "format": "decimal_comma"}
+    for name, label, expected in (
+        ("one", written, [1234.5, -7.25, None, 12]),
+        (
+            "two",
+            {"columns": ["price", "other"], "format": "decimal_comma"},
+            [[1234.5, 1], [-7.25, 2], [None, 3], [12, 4]],
+        ),
+    ):
+        path = write_graph(tmp_path / name, nodes, edges, {"labels": {"y": label}})
+        labels = np.asarray(ingest(path, IngestOptions(), tmp_path / "cache").column("n", "y"))
+        assert np.array_equal(labels, np.array(expected, np.float32), equal_nan=True)
+    for bad, id, values in (
+        ({**written, "format": "decimal_point"}, "labels-not-numbers", ["'price'", 2]),
+        ({"column": "id", "format": "day_first"}, "config-choice", ["decimal_point"]),
+        ({**written, "kind": "class"}, "labels-format-kind", ["class"]),
+        ({"column": "price", "kind": "regression"}, "labels-kind-strings", ["decimal_comma"]),
+    ):
+        path = write_graph(tmp_path / f"bad-{id}", nodes, edges, {"labels": {"y": bad}})
+        with raises(id, *values):
+            ingest(path, IngestOptions(), tmp_path / "cache")
+    times = nodes.append_column("at", pa.array(np.arange(4), pa.timestamp("s")))
+    spec = {"labels": {"y": {"column": "at", "format": "decimal_point"}}}
+    with raises("labels-format", "'at'"):
+        ingest(write_graph(tmp_path / "at", times, edges, spec), cache_dir=tmp_path / "cache")
+
+
 def test_new_rows_of_gaps_alone_are_of_any_type(tmp_path: Path) -> None:
     columns = [
         {"column": "tags", "transform": "multi_hot", "separator": ";"},

@@ -35,6 +35,7 @@ from raygnn.sampling.batch_sequence import BatchT
 _IMBALANCE = 10  # times as many rows of one class as of another, or as have a label
 _MAX_GATHERED = 1 << 26  # predictions, which metrics of order bring together on every rank
 _RARE, _MAX_NAMED = 0.01, 5
+_MANY = 100  # classes, which hardly any label has that is one
 _OF_EQUAL_SHARE = 0.2  # a class of a smaller part of an equal share is rare
 _NUM_VALUE_BINS = 10  # of the errors of a regression
 
@@ -126,6 +127,12 @@ class LabelTask(EncoderTask[BatchT]):
         if self.output.problem != "multi_class":
             return []
         counts = self._counts
+        if self.output.class_names is not None and _MANY < len(counts) > counts.sum() / 2:
+            return [
+                f"label {self.output.label!r} has {len(counts):,} classes for {counts.sum():,} "
+                "training labels, as numbers and names have. To regress numbers as 1.234,50 give "
+                "the label a format in graph.yaml: decimal_point or decimal_comma."
+            ]
         share = max(_RARE, _OF_EQUAL_SHARE / len(counts))
         rare = np.flatnonzero((counts > 0) & (counts < share * counts.sum()))
         if not len(rare):
