@@ -315,10 +315,9 @@ class FittedColumn:
             return Applied(state.rows(lists(column, state.separator)), {})
         if state.kind == "text":
             return Applied(state.rows(texts(column)).astype(np.float32, copy=False), {})
-        is_time = isinstance(state, Time)
         unit = state.unit if isinstance(state, Time) else None
         values, unreadable = read_numbers(column, state.kind, unit, self.format)
-        what = "dates or times" if is_time else "numbers"
+        what = "dates or times" if state.kind == "time" else "numbers"
         broken = {f"texts that are not {what}": unreadable}
         gap = np.isnan(values) & ~unreadable
         if self.fill is None:

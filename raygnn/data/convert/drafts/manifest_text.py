@@ -10,19 +10,19 @@ import pyarrow.compute as pc
 
 from raygnn.config.documents import dump_yaml
 from raygnn.data.convert.drafts.column_names import ENDS, KEYS, node_name, plain, type_name
-from raygnn.data.convert.drafts.raw_tables import Column, Table
+from raygnn.data.convert.drafts.raw_tables import (
+    DATE_FORMATS,
+    FEW_CLASSES,
+    NUMBER_FORMATS,
+    Column,
+    Table,
+)
 from raygnn.data.manifest import FORMAT
-from raygnn.data.transforms.spec import Format
-from raygnn.data.transforms.values import looks_like_times, written_numbers
 
 _TIMES = ("time", "timestamp", "date", "day", "created", "created_at", "updated_at")
 _LABELS = ("label", "labels", "target", "class", "y")
 _MOST_CLASSES = 100
-_FEW_CLASSES, _MOST_EXAMPLES = 20, 4  # of columns that are named as examples of labels
-# Texts that people read as dates.
-_OPEN_DATE = r"^\d{1,2}[/-]\d{1,2}[/-]\d{2,4}\b"
-_DATE_FORMATS: tuple[Format, ...] = ("day_first", "month_first")
-_NUMBER_FORMATS: tuple[Format, ...] = ("decimal_point", "decimal_comma")
+_MOST_EXAMPLES = 4  # of columns that are named as examples of labels
 _SEPARATORS = (";", "|")  # of lists in a text; commas are in sentences and names too
 
 
@@ -103,14 +103,14 @@ def _node_lines(table: Table, tables: Sequence[Table]) -> Iterator[str]:
 
 
 def _time(column: Column) -> str:
-    formats = _formats(column)
-    name = _quoted(column.name)
+    name, formats = _quoted(column.name), column.formats
     return f"{{column: {name}, format: {formats[0]}}}" if formats else name
 
 
 def _is_time(column: Column) -> bool:
     """Whether all values are times, in the one way in which they can be read as such."""
-    return column.kind == "time" or _formats(column) in {("day_first",), ("month_first",)}
+    is_one_date = len(column.formats) == 1 and column.formats[0] in DATE_FORMATS
+    return column.kind == "time" or is_one_date
 
 
 def _roles(table: Table) -> tuple[Column | None, Column | None, Column | None, list[Column]]:
@@ -149,7 +149,7 @@ def _label_note(tables: Sequence[Table]) -> str | None:
         found += [
             (f"{table.name}.{column.name}", len(column.distinct))
             for column in rest
-            if 2 <= len(column.distinct) <= min(_FEW_CLASSES, column.num_given // 2)
+            if 2 <= len(column.distinct) <= min(FEW_CLASSES, column.num_given // 2)
             and column.kind in {"int", "text"}
         ]
     fewest = min((num_classes for _, num_classes in found), default=0)
@@ -175,17 +175,15 @@ def _label(columns: Sequence[Column], has_split: bool) -> Column | None:
 
 
 def _feature_lines(columns: Sequence[Column], name: str) -> Iterator[str]:
-    formats = {column.name: _formats(column) for column in columns}
-    reasons = {column.name: _why_no_feature(column, formats[column.name]) for column in columns}
+    reasons = {column.name: _why_no_feature(column) for column in columns}
     kept = [column for column in columns if reasons[column.name] is None]
     if kept:
         yield f"    features:\n      {name}:\n"
         for column in kept:
-            transform = _transform(column, formats[column.name])
-            yield f"        - {{column: {_quoted(column.name)}, {transform}}}\n"
+            yield f"        - {{column: {_quoted(column.name)}, {_transform(column)}}}\n"
     for column in kept:
-        if len(formats[column.name]) > 1:
-            chosen, other = formats[column.name]
+        if len(column.formats) > 1:
+            chosen, other = column.formats
             yield (
                 f"    # ? {column.name} is read with format: {chosen}; its numbers are others with "
                 f"{other}\n"
@@ -195,13 +193,14 @@ def _feature_lines(columns: Sequence[Column], name: str) -> Iterator[str]:
             yield f"    # ? {column_name} is left out: it holds {reason}\n"
 
 
-def _why_no_feature(column: Column, formats: Sequence[Format]) -> str | None:
+def _why_no_feature(column: Column) -> str | None:
     """What a column holds that no transform reads; None where one does."""
     if column.kind == "other" or not column.num_given:
         return "nothing that becomes numbers"
     if len(column.distinct) == 1 and not column.values.null_count:
         return f"{column.distinct[0].as_py()!r} in all rows"
-    if formats and formats[0] in _NUMBER_FORMATS:
+    formats = column.formats
+    if formats and formats[0] in NUMBER_FORMATS:
         marks = _marks(column)
         return f"numbers of several units ({', '.join(marks)})" if len(marks) > 1 else None
     if len(formats) > 1:
@@ -211,35 +210,16 @@ def _why_no_feature(column: Column, formats: Sequence[Format]) -> str | None:
     return "texts of their own" if column.is_free_text and not formats else None
 
 
-def _formats(column: Column) -> tuple[Format, ...]:
-    """How texts can be read as dates or numbers, the likelier way first; none of other columns."""
-    if column.kind != "text" or len(column.distinct) == 0:
-        return ()
-    if column.all_match(_OPEN_DATE):
-        return tuple(form for form in _DATE_FORMATS if looks_like_times(column.distinct, form))
-    if len(column.distinct) <= _FEW_CLASSES or column.all_match(r"^\d+$"):
-        return ()
-    read = {form: written_numbers(column.distinct, form) for form in _NUMBER_FORMATS}
-    fit = [form for form, (_, unreadable) in read.items() if not unreadable.any()]
-    if len(fit) < 2:
-        return tuple(fit)
-    values = [read[form][0] for form in fit]
-    if (values[0] == values[1]).all():
-        return (fit[0],)
-    # Each group has three digits: thousands rather than thousandths.
-    return tuple(sorted(fit, key=lambda form: -float(read[form][0].sum())))
-
-
 def _marks(column: Column) -> list[str]:
     """The currencies and units of a column of amounts, sorted."""
     marks = pc.replace_substring_regex(column.distinct, r"[^A-Z\p{Sc}%]", "").unique()
     return sorted(mark for mark in marks.to_pylist() if mark)
 
 
-def _transform(column: Column, formats: Sequence[Format]) -> str:
+def _transform(column: Column) -> str:
     """`auto`, which does not look into texts: these may be lists, or dates and numbers."""
-    if formats:
-        return f"transform: auto, format: {formats[0]}"
+    if column.formats:
+        return f"transform: auto, format: {column.formats[0]}"
     for separator in _SEPARATORS if column.kind == "text" else ():
         parts = pc.split_pattern(column.distinct, separator)
         lengths = pc.list_value_length(parts)

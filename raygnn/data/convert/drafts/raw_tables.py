@@ -24,8 +24,18 @@ from raygnn.data.tables.csv_tables import (
 )
 from raygnn.data.tables.files import is_parquet, open_parquet, suffix_and_format
 from raygnn.data.transforms.fit import looks_like_ids
-from raygnn.data.transforms.values import is_number_type, is_text_type, looks_like_times
+from raygnn.data.transforms.spec import Format
+from raygnn.data.transforms.values import (
+    is_number_type,
+    is_text_type,
+    looks_like_times,
+    written_numbers,
+)
 
+DATE_FORMATS: tuple[Format, ...] = ("day_first", "month_first")
+NUMBER_FORMATS: tuple[Format, ...] = ("decimal_point", "decimal_comma")
+FEW_CLASSES = 20
+_OPEN_DATE = r"^\d{1,2}[/-]\d{1,2}[/-]\d{2,4}\b"  # that people read as a date
 _NUMBERED = re.compile(r"[-_.]?(part[-_.]?)?\d+([-_]of[-_]\d+)?$")
 _REPEATED = 0.01  # share of the rows of a key that may repeat one, which is an error of the table
 
@@ -100,6 +110,23 @@ class Column:
     def is_free_text(self) -> bool:
         """Whether most rows have a text of their own: an id, a name or a sentence."""
         return self.kind == "text" and looks_like_ids(len(self.distinct), self.num_given)
+
+    @cached_property
+    def formats(self) -> tuple[Format, ...]:
+        """How texts can be read as dates or numbers, the likelier way first; else none."""
+        texts = self.distinct
+        if self.kind != "text" or len(texts) == 0:
+            return ()
+        if self.all_match(_OPEN_DATE):
+            return tuple(form for form in DATE_FORMATS if looks_like_times(texts, form))
+        if len(texts) <= FEW_CLASSES or self.all_match(r"^\d+$"):
+            return ()
+        read = {form: written_numbers(texts, form) for form in NUMBER_FORMATS}
+        fit = [form for form, (_, unreadable) in read.items() if not unreadable.any()]
+        if len(fit) == 2 and (read[fit[0]][0] == read[fit[1]][0]).all():
+            return (fit[0],)
+        # Each group has three digits: thousands rather than thousandths.
+        return tuple(sorted(fit, key=lambda form: -float(read[form][0].sum())))
 
     def all_match(self, pattern: str) -> bool:
         """Whether all texts match a regular expression."""
