@@ -13,7 +13,7 @@ import pyarrow.csv as pacsv
 
 from raygnn.config.documents import DocumentError, parse_json
 from raygnn.data.filesystem import redact
-from raygnn.data.tables.csv_tables import open_csv
+from raygnn.data.tables.csv_tables import NULL_MARK, open_csv
 from raygnn.data.tables.files import open_stream
 from raygnn.errors import DataError
 
@@ -47,7 +47,11 @@ def read_text_table(uri: str, form: TextFormat = TextFormat()) -> pa.Table:
             same number of fields.
     """
     read, parse, names = _opened(uri, form)
-    convert = pacsv.ConvertOptions(column_types=dict.fromkeys(names, pa.large_string()))
+    convert = pacsv.ConvertOptions(
+        column_types=dict.fromkeys(names, pa.large_string()),
+        null_values=[NULL_MARK],
+        strings_can_be_null=True,
+    )
     with _readable(uri, form), open_csv(uri, read, parse, convert) as reader:
         return reader.read_all()
 

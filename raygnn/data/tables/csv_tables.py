@@ -23,8 +23,24 @@ from raygnn.errors import DataError
 CsvKind = Literal["null", "int", "float", "bool", "string"]
 
 _BLOCK_BYTES = 8 << 20
-#: What stands for a gap among numbers, as pandas and spreadsheets write it; among texts it is text.
-NULL_WORDS = ("NA", "N/A", "n/a", "#N/A", "<NA>", "NULL", "null", "NaN", "nan", "None", "-", "?")
+#: A gap in any column, as MySQL and PostgreSQL export it.
+NULL_MARK = r"\N"
+#: Gaps in columns of numbers, as pandas and spreadsheets write them. Among texts they are texts.
+NULL_WORDS = (
+    NULL_MARK,
+    "NA",
+    "N/A",
+    "n/a",
+    "#N/A",
+    "<NA>",
+    "NULL",
+    "null",
+    "NaN",
+    "nan",
+    "None",
+    "-",
+    "?",
+)
 _HEADER_BYTES = 1 << 16
 _QUOTED = re.compile(r'"[^"]*"')
 _SEPARATORS = (",", ";", "|", "\t")
@@ -96,7 +112,8 @@ def arrow_type(kind: CsvKind) -> pa.DataType:
 def read_batches(uri: str, name: str, types: Mapping[str, pa.DataType]) -> Iterator[pa.RecordBatch]:
     """Reads the columns in `types`, block by block.
 
-    An empty field is null, and in columns that are no texts so are `NULL_WORDS`.
+    An empty field is null, and so is `NULL_MARK`. In columns of other types than text, so are
+    `NULL_WORDS`.
 
     Raises:
         DataError: a row has another number of fields, or a field does not read as its type.
@@ -120,9 +137,9 @@ def read_batches(uri: str, name: str, types: Mapping[str, pa.DataType]) -> Itera
 
 
 def _with_gaps(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """The batch with nulls for empty texts."""
+    gaps = pa.array(["", NULL_MARK])
     columns = [
-        pc.if_else(pc.equal(column, ""), None, column) if column.type == pa.string() else column
+        pc.if_else(pc.is_in(column, gaps), None, column) if column.type == pa.string() else column
         for column in batch.columns
     ]
     return pa.RecordBatch.from_arrays(columns, schema=batch.schema)
@@ -200,7 +217,7 @@ def _format(uri: str) -> str:
 def _kind_of(values: pa.Array, so_far: CsvKind) -> CsvKind:
     if so_far == "string":
         return "string"
-    is_word = pc.is_in(values, value_set=pa.array(NULL_WORDS))
+    is_word = pc.is_in(values, pa.array(NULL_WORDS))
     given = values.filter(pc.invert(is_word)) if pc.any(is_word).as_py() else values
     if given.null_count == len(given):
         return so_far

@@ -598,10 +598,10 @@ def test_words_for_gaps_are_null_among_numbers_and_text_among_texts(tmp_path: Pa
     edges = pa.table({"s": [7], "t": [8]})
     path = write_graph(tmp_path / "graph", _nodes(), edges, spec, edge_spec, ".csv")
     rows = [f"{i},{word},{word},{word}" for i, word in enumerate(words)]
-    rows += ["6,2.5,NA,1", "7,,DE,0", "8,3.5,,1"]
+    rows += ["6,2.5,NA,1", "7,,DE,0", "8,3.5,,1", r"9,\N,\N,\N"]
     (path / "nodes" / "n.csv").write_text("id,amount,country,flag\n" + "\n".join(rows) + "\n")
-    (path / "edges" / "part-0.csv").write_text("s,t\n7,8\nn/a,6\n")
-    with raises("edges-null-ids", 1):
+    (path / "edges" / "part-0.csv").write_text("s,t\n7,8\nn/a,6\n\\N,6\n")
+    with raises("edges-null-ids", 2):
         ingest(path, cache_dir=tmp_path / "cache")
     bundle = ingest(path, IngestOptions(on_error="drop"), tmp_path / "cache")
     assert bundle.num_edges(("n", "to", "n")) == 1
@@ -609,10 +609,10 @@ def test_words_for_gaps_are_null_among_numbers_and_text_among_texts(tmp_path: Pa
         np.asarray(bundle.column("n", "x")),
         bundle.columns("n")["x"].transforms.parts,
     )
-    assert x[:, 1].tolist() == [1] * 6 + [0, 1, 0]
+    assert x[:, 1].tolist() == [1] * 6 + [0, 1, 0, 1]
     assert amount.fill == 3.0
     assert country.state.vocabulary == (*sorted([*words, "NA", "DE"]), None)
-    assert np.asarray(bundle.column("n", "y")).tolist() == [-1] * 6 + [1, 0, 1]
+    assert np.asarray(bundle.column("n", "y")).tolist() == [-1] * 6 + [1, 0, 1, -1]
 
 
 def test_parquet_and_csv_shards_of_one_table(tmp_path: Path) -> None:

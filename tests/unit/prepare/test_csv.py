@@ -161,6 +161,15 @@ def test_label_types_follow_the_column(
     assert column.type == kind
 
 
+def test_a_backslash_n_is_a_gap_in_numbers_and_in_texts(folder: Path) -> None:
+    nodes = write(folder, "nodes.csv", "id,kind\n3,cat\n7,\\N\n10,dog\n")
+    tables = csv_tables(CsvSource(str(folder / "edges.csv"), nodes=nodes))
+    assert tables.nodes["node"].table.column("y").to_pylist() == ["cat", None, "dog"]
+    nodes = write(folder, "nodes.csv", "id,kind\n3,5\n7,\\N\n10,6\n")
+    tables = csv_tables(CsvSource(str(folder / "edges.csv"), nodes=nodes))
+    assert tables.nodes["node"].table.column("y").to_pylist() == [5, None, 6]
+
+
 def test_splits_by_class_names_and_by_hash(folder: Path) -> None:
     lines = "".join(f"{i},{'odd' if i % 2 else 'even'}\n" for i in range(20))
     labels = write(folder, "l.csv", f"id,y\n{lines}20,\n")
