@@ -131,7 +131,7 @@ def _check_sparse_rows(component: Component, optimizer: Any, config: Config) -> 
     if not of_raygnn or config.model.args.get("sparse_embeddings") is not True:
         return
     (weight,) = optimizer.param_groups[0]["params"]
-    weight.grad = torch.eye(2).to_sparse()
+    weight.grad = torch.eye(2).to_sparse(1)  # rows, as of an embedding
     try:
         with warnings.catch_warnings(action="ignore"):  # torch's own code meets one of torch's
             optimizer.step()

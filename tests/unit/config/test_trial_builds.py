@@ -169,6 +169,11 @@ def test_a_config_that_is_right_in_all_else(text: str, answer: str) -> None:
         pickle.loads(pickle.dumps(loaded)).check_arguments()
 
 
+def test_row_wise_adagrad_trains_sparse_embeddings() -> None:
+    config = "{model: {type: LightGCN, args: {sparse_embeddings: true}}, optimizer: RowWiseAdagrad}"
+    load_config(config).check_arguments()
+
+
 @pytest.mark.parametrize("path", CONFIGS, ids=[path.stem for path in CONFIGS])
 def test_the_examples_pass(path: Path) -> None:
     load_config(path, allow_modules=["examples", "my_code"]).check_arguments()
