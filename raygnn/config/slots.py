@@ -86,6 +86,8 @@ _LOSSES = {
     "focal": "Focal",
     "binary_focal": "BinaryFocal",
     "mse": "MeanSquaredError",
+    "mae": "MeanAbsoluteError",
+    "huber": "Huber",
     "retrieval": "Retrieval",
     "softmax": "SoftmaxOwnNegatives",
     "margin": "Margin",

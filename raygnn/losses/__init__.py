@@ -13,7 +13,9 @@ from raygnn.losses.link_losses import (
 from raygnn.losses.link_scores import Candidates, LinkLoss, LinkScores, score_links
 from raygnn.losses.seed_losses import (
     EmbeddingL2,
+    Huber,
     Loss,
+    MeanAbsoluteError,
     MeanSquaredError,
     WeightL1,
 )
@@ -28,11 +30,13 @@ __all__ = [
     "DirectAU",
     "EmbeddingL2",
     "Focal",
+    "Huber",
     "LinkBinaryCrossEntropy",
     "LinkLoss",
     "LinkScores",
     "Loss",
     "Margin",
+    "MeanAbsoluteError",
     "MeanSquaredError",
     "Retrieval",
     "SoftmaxOwnNegatives",

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from raygnn.data.standardization import ColumnScale
-from raygnn.errors import DataError
+from raygnn.errors import ConfigError, DataError
 
 
 class Loss(nn.Module, ABC):
@@ -37,16 +38,22 @@ def in_full_precision(prediction: Tensor) -> Tensor:
     return prediction if prediction.dtype == torch.float64 else prediction.float()
 
 
+def with_outputs_of(prediction: Tensor, target: Tensor) -> Tensor:
+    """Gives labels [num_seeds] the second dimension of a prediction of one output.
+
+    [num_seeds, 1] and [num_seeds] would broadcast to [num_seeds, num_seeds].
+    """
+    is_column = prediction.dim() == 2 and prediction.shape[1] == 1
+    return target.unsqueeze(1) if target.dim() == 1 and is_column else target
+
+
 def entries(loss: str, prediction: Tensor, target: Tensor) -> Tensor:
     """Gives the target in the prediction's shape, [num_seeds, num_outputs], and its type.
-
-    A target without the second dimension fits a prediction of one output.
 
     Raises:
         DataError: the shapes do not fit.
     """
-    if target.dim() == 1 and prediction.shape[1] == 1:
-        target = target.unsqueeze(1)
+    target = with_outputs_of(prediction, target)
     if target.shape != prediction.shape:
         raise DataError(
             f"loss {loss}: labels have the shape {list(target.shape)}, the model's output has "
@@ -57,18 +64,71 @@ def entries(loss: str, prediction: Tensor, target: Tensor) -> Tensor:
     return target.to(prediction.dtype)
 
 
-class MeanSquaredError(Loss):
-    """Squared error, averaged over the outputs of a seed."""
+class _Distance(Loss):
+    """Adds up a distance of prediction and target, averaged over the outputs of a seed."""
+
+    name: ClassVar[str]
+
+    @abstractmethod
+    def of_errors(self, error: Tensor) -> Tensor:
+        """The distance of each element of prediction - target."""
 
     def forward(self, prediction: Tensor, target: Tensor) -> tuple[Tensor, Tensor | float]:
         """Takes numbers as target, [num_seeds, num_outputs]; see `Loss`."""
         prediction = in_full_precision(prediction)
-        error = prediction - entries("mse", prediction, target)
-        return error.square().sum() / prediction.shape[1], float(prediction.shape[0])
+        error = prediction - entries(self.name, prediction, target)
+        return self.of_errors(error).sum() / prediction.shape[1], float(prediction.shape[0])
+
+
+class MeanSquaredError(_Distance):
+    """Squared error, averaged over the outputs of a seed."""
+
+    name = "mse"
+
+    def of_errors(self, error: Tensor) -> Tensor:
+        return error.square()
+
+
+class MeanAbsoluteError(_Distance):
+    """Absolute error, averaged over the outputs of a seed."""
+
+    name = "mae"
+
+    def of_errors(self, error: Tensor) -> Tensor:
+        return error.abs()
+
+
+class Huber(_Distance):
+    """Half the squared error up to `delta`, linear beyond, averaged over the outputs of a seed.
+
+    Args:
+        delta: error at which the loss becomes linear; in standard deviations of a target that is
+            standardized, as it is by default.
+    Raises:
+        ConfigError: it is not greater than 0.
+    """
+
+    name = "huber"
+
+    def __init__(self, delta: float = 1.0) -> None:
+        super().__init__()
+        if not isinstance(delta, int | float) or not 0 < delta < float("inf"):
+            raise ConfigError(
+                f"losses.args.delta={delta!r} is invalid: it must be greater than 0. Set 1.0, or "
+                "less to count large errors less.",
+                id="loss-argument",
+            )
+        self.delta = float(delta)
+
+    def of_errors(self, error: Tensor) -> Tensor:
+        size = error.abs()
+        return torch.where(
+            size <= self.delta, size.square() / 2, self.delta * (size - self.delta / 2)
+        )
 
 
 #: Losses of prediction and target that mean the same in any unit, but for a factor.
-DISTANCES = (MeanSquaredError, nn.MSELoss, nn.L1Loss, nn.SmoothL1Loss, nn.HuberLoss)
+DISTANCES = (_Distance, nn.MSELoss, nn.L1Loss, nn.SmoothL1Loss, nn.HuberLoss)
 
 
 def standardized(target: Tensor, scale: ColumnScale) -> Tensor:

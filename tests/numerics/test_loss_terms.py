@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
 import torch
+import yaml
 
+import raygnn.train
 from tests.small_runs import run_rank, small_bundle, small_config, trained_weights
 
 TERMS = [
@@ -73,6 +76,22 @@ def test_links_take_terms_on_their_ends(ranks, bundle_path, tmp_path):
     )
     for name, tensor in weights.items():
         torch.testing.assert_close(other[name], tensor, rtol=1e-3, atol=1e-4)
+
+
+def test_losses_of_torch_and_of_raygnn_train_the_documented_regression(tmp_path):
+    """The mean price as a guess is off by 83,000 on average, the noise by 8,000."""
+    page = (Path(__file__).parents[2] / "docs" / "training.md").read_text("utf-8")
+    (block,) = (b for b in re.findall(r"```yaml\n(.*?)```", page, re.DOTALL) if "houses" in b)
+    config = yaml.safe_load(block)
+    assert config["losses"] == ["mae"]
+    config["data"]["cache_dir"] = str(tmp_path / "cache")
+    config |= {"scaling": {"num_workers": 0}, "loggers": []}
+    found = {}
+    for loss in ("mae", "torch.nn.L1Loss"):
+        config |= {"losses": [loss], "run": {"storage_path": str(tmp_path), "name": loss}}
+        found[loss] = raygnn.train.fit(config).metrics["val/mae"]
+    assert found["mae"] < 12_000
+    assert found["torch.nn.L1Loss"] == pytest.approx(found["mae"], rel=0.02)
 
 
 def test_metrics_that_a_task_does_not_declare_are_refused(ranks, bundle_path, tmp_path):

@@ -17,6 +17,7 @@ from raygnn.config.slots import SLOTS
 from raygnn.config.training_section import LossTerm
 from raygnn.errors import ConfigError
 from raygnn.losses import LinkLoss, Loss
+from raygnn.losses.seed_losses import entries, with_outputs_of
 
 _NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 #: What the losses of raygnn take, by position, whatever a subclass calls it.
@@ -24,6 +25,10 @@ _POSITIONAL: tuple[tuple[type, tuple[str, ...]], ...] = (
     (Loss, ("prediction", "target")),
     (LinkLoss, ("scores",)),
 )
+#: The task's input for a parameter of a loss of torch.
+_INPUTS_OF_TORCH = {"input": "prediction", "log_input": "prediction"}
+#: Losses of torch whose target has a class per seed; others compare element by element.
+_OF_CLASSES = (nn.CrossEntropyLoss, nn.NLLLoss, nn.MultiMarginLoss, nn.MultiLabelMarginLoss)
 
 
 @dataclass(frozen=True)
@@ -56,25 +61,33 @@ class BoundTerm:
 
         Raises:
             ConfigError: `on` names no output, or the result is neither of the two.
+            DataError: prediction and target of a loss of torch differ in shape.
         """
         result = self.loss(
             *(self._input(name, inputs) for name in self.positional),
             **{key: self._input(name, inputs) for key, name in self.keywords.items()},
         )
-        if isinstance(result, tuple) and len(result) == 2:
-            return result[0], float(result[1])
-        if not isinstance(result, Tensor) or result.numel() != 1:
-            got = list(result.shape) if isinstance(result, Tensor) else type(result).__name__
+        is_pair = isinstance(result, tuple) and len(result) == 2
+        value, weight = result if is_pair else (result, None)
+        if not isinstance(value, Tensor) or value.dim():
+            got = list(value.shape) if isinstance(value, Tensor) else type(value).__name__
             raise ConfigError(
                 f"losses.type={self.name!r} is invalid: it returned {got}. Return a scalar, the "
-                "mean over the batch, or a pair of the sum and what to divide it by.",
+                "mean over the batch, or a pair of the sum (a scalar) and its divisor.",
                 id="loss-result",
             )
-        return result.squeeze(), None
+        return value, None if weight is None else float(weight)
 
     def _input(self, name: str, inputs: Mapping[str, Any]) -> Any:
-        value = inputs[name]
-        return select_output(value, self.on) if name == "prediction" else value
+        if name == "prediction":
+            return select_output(inputs[name], self.on)
+        if name == "target" and "prediction" in self.needs:
+            prediction = self._input("prediction", inputs)
+            compares_elements = _is_of_torch(self.loss) and not isinstance(self.loss, _OF_CLASSES)
+            if compares_elements:
+                return entries(self.name, prediction, inputs[name])
+            return with_outputs_of(prediction, inputs[name])
+        return inputs[name]
 
 
 def bind_term(
@@ -109,8 +122,8 @@ def bind_term(
     if missing := sorted(bound.needs - set(provided)):
         raise ConfigError(
             f"losses.type={term.type!r} is invalid: it takes {', '.join(missing)}, and this task "
-            f"gives {', '.join(sorted(provided))}. Set {', '.join(_fitting(provided))}, or a "
-            "module or function of your own whose parameters are among these.",
+            f"gives {', '.join(sorted(provided))}. Set {', '.join(_fitting(provided))}, or name "
+            f"these inputs under losses.inputs, as in {{{missing[0]}: {sorted(provided)[0]}}}.",
             id="loss-inputs-missing",
         )
     if term.on is not None and "prediction" not in bound.needs:
@@ -159,7 +172,8 @@ def _keywords(term: LossTerm, loss: Any, provided: Collection[str]) -> dict[str,
                 f"parameter. Set any of: {', '.join(parameters)}.",
                 id="loss-input-unknown",
             )
-    chosen = {name: term.inputs.get(name, name) for name in parameters}
+    usual = _INPUTS_OF_TORCH if _is_of_torch(loss) else {}
+    chosen = {name: term.inputs.get(name, usual.get(name, name)) for name in parameters}
     return {
         name: value
         for name, value in chosen.items()
@@ -175,9 +189,9 @@ def _check_reduction(loss: nn.Module) -> None:
     Raises:
         ConfigError: it does not.
     """
-    reduction, weight = getattr(loss, "reduction", "mean"), getattr(loss, "weight", None)
-    if isinstance(loss, Loss | LinkLoss) or not type(loss).__module__.startswith("torch.nn."):
+    if not _is_of_torch(loss):
         return
+    reduction, weight = getattr(loss, "reduction", "mean"), getattr(loss, "weight", None)
     if reduction != "mean":
         raise ConfigError(
             f"losses.args.reduction={reduction!r} is invalid: raygnn adds up the means of batches, "
@@ -198,6 +212,10 @@ def _check_reduction(loss: nn.Module) -> None:
             "0 for that class.",
             id="loss-reduction",
         )
+
+
+def _is_of_torch(loss: Any) -> bool:
+    return type(loss).__module__.startswith("torch.nn.")
 
 
 def _fitting(provided: Collection[str]) -> list[str]:

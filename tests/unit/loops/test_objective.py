@@ -26,9 +26,19 @@ def two_sums(prediction: Tensor, target: Tensor) -> tuple[Tensor, float]:
     return prediction.sum() + target.sum(), 4.0
 
 
+def smooth_l1(prediction: Tensor, target: Tensor) -> Tensor:
+    """A user's loss: a mean over the batch."""
+    return nn.functional.smooth_l1_loss(prediction, target)
+
+
 def per_seed(prediction: Tensor) -> Tensor:
     """Forgets to reduce."""
     return prediction.sum(dim=1)
+
+
+def per_seed_and_weight(prediction: Tensor) -> tuple[Tensor, float]:
+    """Forgets to add up."""
+    return prediction.sum(dim=1), float(len(prediction))
 
 
 class Agreement(nn.Module):
@@ -89,13 +99,44 @@ def test_terms_add_up_by_their_weights_and_each_is_told():
     assert output.weight == 4.0
 
 
-def test_a_loss_of_torch_gives_what_torch_gives():
-    objective = _objective({"type": "torch.nn.SmoothL1Loss", "inputs": {"input": "prediction"}})
+@pytest.mark.parametrize("labels_are_a_column", [False, True])
+@pytest.mark.parametrize(
+    "loss",
+    [
+        {"type": "torch.nn.SmoothL1Loss"},
+        {"type": "torch.nn.SmoothL1Loss", "inputs": {"input": "prediction"}},
+        _own("smooth_l1"),
+    ],
+)
+def test_prediction_and_target_have_one_shape(loss, labels_are_a_column):
+    """[num_seeds, 1] and [num_seeds] would broadcast to [num_seeds, num_seeds]."""
     inputs = _inputs()
-    output = objective(4, **inputs)
     expected = nn.SmoothL1Loss()(inputs["prediction"], inputs["target"])
+    target = inputs["target"] if labels_are_a_column else inputs["target"].squeeze(1)
+    output = _objective(loss)(4, **{**inputs, "target": target})
     assert float(output.loss_sum / output.weight) == pytest.approx(float(expected))
     assert output.metrics == {}
+
+
+def test_a_loss_of_torch_takes_binary_labels_and_classes():
+    binary = _objective({"type": "torch.nn.BCEWithLogitsLoss"})
+    prediction, labels = torch.randn(4, 3), torch.randint(2, (4, 3))
+    expected = nn.BCEWithLogitsLoss()(prediction, labels.float())
+    output = binary(4, **{**_inputs(), "prediction": prediction, "target": labels})
+    assert float(output.loss_sum) == pytest.approx(4 * float(expected))
+    classes = torch.tensor([0, 2, 1, 1])
+    output = _objective({"type": "torch.nn.CrossEntropyLoss"})(
+        4, **{**_inputs(), "prediction": prediction, "target": classes}
+    )
+    expected = nn.CrossEntropyLoss()(prediction, classes)
+    assert float(output.loss_sum) == pytest.approx(4 * float(expected))
+
+
+@pytest.mark.parametrize("target", [torch.zeros(3), torch.zeros(3, 1), torch.tensor([0, 2, 1])])
+def test_a_loss_of_torch_does_not_broadcast(target):
+    objective = _objective({"type": "torch.nn.L1Loss"})
+    with raises("loss-label-shape", "L1Loss", [3, 3]):
+        objective(3, **{**_inputs(3), "prediction": torch.zeros(3, 3), "target": target})
 
 
 def test_outputs_go_to_their_terms():
@@ -133,8 +174,8 @@ def test_a_function_may_give_a_sum_and_its_weight():
         ([{"type": "retrieval"}], ("loss-inputs-missing", "retrieval", "scores")),
         ([_own("spread", on="main")], ("loss-on-unused", "main")),
         (
-            [{"type": "torch.nn.L1Loss"}],
-            ("loss-inputs-missing", "torch.nn.L1Loss", "input"),
+            [{"type": "torch.nn.CosineEmbeddingLoss"}],
+            ("loss-inputs-missing", "input1, input2", "losses.inputs"),
         ),
         (
             [{"type": "torch.nn.L1Loss", "inputs": {"given": "prediction"}}],
@@ -170,8 +211,13 @@ def ones() -> Tensor:
     return torch.ones(1)
 
 
-def test_what_a_term_returns_is_checked():
-    with raises("loss-result", "per_seed", 4):
-        _objective(_own("per_seed"))(4, **_inputs())
+@pytest.mark.parametrize("num_seeds", [1, 4])
+def test_a_loss_that_is_not_a_scalar_is_refused(num_seeds):
+    for name in ("per_seed", "per_seed_and_weight"):
+        with raises("loss-result", name, [num_seeds]):
+            _objective(_own(name))(num_seeds, **_inputs(num_seeds))
+
+
+def test_terms_that_divide_by_different_weights_are_refused():
     with raises("loss-weights-differ", "3.0, 4.0"):
         _objective({"type": "mse"}, _own("two_sums"))(3, **_inputs(3))

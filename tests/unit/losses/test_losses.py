@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 from itertools import pairwise
+from typing import Any
 
 import pytest
 import torch
@@ -12,7 +14,14 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.nn import functional
 
-from raygnn.losses import BinaryCrossEntropy, CrossEntropy, Loss, MeanSquaredError
+from raygnn.losses import (
+    BinaryCrossEntropy,
+    CrossEntropy,
+    Huber,
+    Loss,
+    MeanAbsoluteError,
+    MeanSquaredError,
+)
 from tests.errors import raises
 
 NUM_SEEDS, NUM_OUTPUTS = 12, 4
@@ -57,14 +66,22 @@ def test_binary_cross_entropy_is_torchs(weights: float | list[float] | None) -> 
     torch.testing.assert_close(ours, theirs)
 
 
-def test_squared_error_is_torchs() -> None:
+DISTANCES = [
+    (MeanSquaredError(), functional.mse_loss),
+    (MeanAbsoluteError(), functional.l1_loss),
+    (Huber(), functional.huber_loss),
+    (Huber(0.3), partial(functional.huber_loss, delta=0.3)),
+]
+
+
+@pytest.mark.parametrize(("loss", "of_torch"), DISTANCES)
+def test_distances_are_torchs(loss: Loss, of_torch: Any) -> None:
     target = logits().roll(1, 0)
-    torch.testing.assert_close(
-        mean_of(MeanSquaredError(), logits(), target), functional.mse_loss(logits(), target)
-    )
+    expected = of_torch(logits(), target)
+    torch.testing.assert_close(mean_of(loss, logits(), target), expected)
 
 
-@pytest.mark.parametrize("loss", [BinaryCrossEntropy(), MeanSquaredError()])
+@pytest.mark.parametrize("loss", [BinaryCrossEntropy(), *(loss for loss, _ in DISTANCES)])
 def test_one_output_takes_targets_without_second_dimension(loss: Loss) -> None:
     prediction, target = logits()[:, :1], labels()[:, 0]
     assert loss(prediction, target) == loss(prediction, target.unsqueeze(1))
@@ -82,7 +99,7 @@ def test_cross_entropy_takes_a_column_of_classes() -> None:
     [
         (CrossEntropy(0.1, WEIGHTS), classes()),
         (BinaryCrossEntropy(), labels()),
-        (MeanSquaredError(), logits().roll(1, 0)),
+        *((loss, logits().roll(1, 0)) for loss, _ in DISTANCES),
     ],
 )
 def test_sums_and_weights_add_over_any_cut(loss: Loss, target: Tensor, cuts: list[int]) -> None:
@@ -110,6 +127,9 @@ def test_the_gradient_reaches_the_prediction() -> None:
 def test_wrong_arguments_are_named() -> None:
     with raises("loss-argument", "1.5"):
         CrossEntropy(label_smoothing=1.5)
+    for delta in (0, math.inf, "1"):
+        with raises("loss-argument", "delta"):
+            Huber(delta)
     for weights in ([1.0, -1.0], [math.nan], [0.0, 0.0]):
         with raises("loss-class-weights", "class_weights"):
             CrossEntropy(class_weights=weights)
@@ -126,6 +146,6 @@ def test_wrong_targets_are_named() -> None:
         CrossEntropy()(logits(), labels())
     with raises("loss-label-type", "torch.float32"):
         CrossEntropy()(logits(), classes().float())
-    for loss in (BinaryCrossEntropy(), MeanSquaredError()):
+    for loss in (BinaryCrossEntropy(), *(loss for loss, _ in DISTANCES)):
         with raises("loss-label-shape", 12):
             loss(logits(), classes())

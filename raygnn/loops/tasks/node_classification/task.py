@@ -35,7 +35,7 @@ class NodeClassification(LabelTask[NodeBatch]):
         standardize_target: whether the model learns a regression target as standard deviations from
             the mean of the training nodes, in which the loss is then; predictions and metrics are
             in the target's own unit. null does so with losses that measure a distance (mse, the
-            default, and MSELoss, L1Loss, SmoothL1Loss and HuberLoss of torch.nn).
+            default, mae, huber, and MSELoss, L1Loss, SmoothL1Loss and HuberLoss of torch.nn).
     """
 
     target_class = NodeTarget
