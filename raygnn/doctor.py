@@ -127,22 +127,17 @@ def _cache() -> Iterator[Finding]:
 
 
 def _cluster() -> Finding:
-    from raygnn.runtime.connection import ADDRESS_VARIABLE, check_address
+    from raygnn.runtime.ray_choice import ADDRESS_VARIABLE, choose_ray
 
-    address = os.environ.get(ADDRESS_VARIABLE, "")
-    if address == "local":
-        return Finding("ok", f"{ADDRESS_VARIABLE}=local: runs start Ray on this machine")
-    if not address:
-        return Finding(
-            "ok",
-            f"{ADDRESS_VARIABLE} is not set: runs join a Ray that was started on this machine, or "
-            f"start one; {ADDRESS_VARIABLE}=local always starts one",
-        )
     try:
-        check_address(address)
+        choice = choose_ray()
     except RaygnnError as error:
         return Finding("fail", str(error))
-    return Finding("ok", f"{ADDRESS_VARIABLE}={address} answers")
+    if choice.warning:
+        return Finding("warn", choice.warning)
+    address = os.environ.get(ADDRESS_VARIABLE)
+    variable = f"{ADDRESS_VARIABLE}={address}" if address else f"{ADDRESS_VARIABLE} is not set"
+    return Finding("ok", f"{variable}: Ray is {choice.reason}")
 
 
 def _place(uri: str) -> Finding:

@@ -4,25 +4,19 @@ from __future__ import annotations
 
 import logging
 import os
-import re
-import socket
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from importlib import import_module
 
-from raygnn.console import say
+from raygnn.console import say, warn
 from raygnn.errors import ResourceError
 from raygnn.loops.signals import Terminated, signals_as_notices
-
-ADDRESS_VARIABLE = "RAY_ADDRESS"
-_ADDRESS = re.compile(r"(?:\w+://)?\[?([^/\[\]]+)\]?:(\d+)/?")
-#: A head that is just being started answers within some seconds.
-_ANSWERS_WITHIN_S = 15.0
+from raygnn.runtime.ray_choice import ADDRESS_VARIABLE, choose_ray
 
 
 def connect(meanwhile: Callable[[], None] = lambda: None) -> None:
-    """Joins the cluster of this job or notebook, or starts a local Ray and says so.
+    """Joins the Ray of this job, notebook or user, or starts a local one; a line says which.
 
     Args:
         meanwhile: is called in a thread while Ray starts; what it raises is raised here.
@@ -43,37 +37,27 @@ def connect(meanwhile: Callable[[], None] = lambda: None) -> None:
         meanwhile()
         return
     started = time.monotonic()
-    check_address(os.environ.get(ADDRESS_VARIABLE, ""))
+    choice = choose_ray()
+    if choice.warning:
+        warn(choice.warning)
     # Ray's start is spent waiting for other processes, and what comes next needs torch.
     with ThreadPoolExecutor(1, thread_name_prefix="raygnn-imports") as thread:
         thread.submit(import_module, "torch")
         checked = thread.submit(meanwhile)
-        dashboard = _start()
+        dashboard = _start(choice.address)
     checked.result()
     logging.getLogger("ray.data").setLevel(logging.WARNING)  # its plans bury the ingest's lines
     show_worker_lines()
     nodes = len(ray.nodes())
     cpus = ray.cluster_resources().get("CPU", 0)
     say(
-        f"Ray {ray.__version__}: {_how_joined()}{nodes} node(s), {cpus:g} CPUs, "
-        f"{time.monotonic() - started:.1f} s"
+        f"Ray {ray.__version__}: {nodes} node(s), {cpus:g} CPUs, "
+        f"{time.monotonic() - started:.1f} s, {choice.reason}"
         + (f", dashboard http://{dashboard}" if dashboard else "")
     )
 
 
-def _how_joined() -> str:
-    """What the line about Ray says of a cluster that was there before."""
-    from raygnn.runtime.ray_internals import attribute, internal
-
-    node = attribute(internal("ray._private.worker", "global_worker"), "node")
-    if node is not None and node.is_head():
-        return ""
-    if os.environ.get(ADDRESS_VARIABLE):
-        return "joined, "
-    return f"joined the one that runs here ({ADDRESS_VARIABLE}=local starts another), "
-
-
-def _start() -> str | None:
+def _start(address: str | None) -> str | None:
     """Calls `ray.init`, and raises a signal that came meanwhile when it is done.
 
     Returns:
@@ -92,13 +76,13 @@ def _start() -> str | None:
     try:
         with signals_as_notices(note):
             # What it has to say beside errors, `connect` says in a line.
-            context = ray.init(logging_level=logging.ERROR)
+            context = ray.init(address, logging_level=logging.ERROR)
     except SystemExit as stop:  # Ray's answer to SIGTERM, with status 15
         raise Terminated from stop
     except (ConnectionError, RuntimeError, ValueError) as error:
-        address = os.environ.get(ADDRESS_VARIABLE)
+        variable = os.environ.get(ADDRESS_VARIABLE)
         raise ResourceError(
-            f"Ray cannot be started or joined: {error}. {ADDRESS_VARIABLE} is {address!r}: set it "
+            f"Ray cannot be started or joined: {error}. {ADDRESS_VARIABLE} is {variable!r}: set it "
             "to the address of a running head, or to local to start Ray on this machine.",
             id="cluster-unreachable",
         ) from error
@@ -107,31 +91,3 @@ def _start() -> str | None:
     logging.getLogger("ray").setLevel(logging.WARNING)
     url: str | None = context.dashboard_url
     return url
-
-
-def check_address(address: str) -> None:
-    """Looks whether anything answers at an address, since Ray waits minutes for one that is gone.
-
-    Args:
-        address: as in `RAY_ADDRESS`; one without a port, as `auto` or `local`, is left to Ray.
-    Raises:
-        ResourceError: nothing does.
-    """
-    match = _ADDRESS.fullmatch(address)
-    if match is None:
-        return
-    end_s = time.monotonic() + _ANSWERS_WITHIN_S
-    while True:
-        try:
-            socket.create_connection((match[1], int(match[2])), timeout=_ANSWERS_WITHIN_S).close()
-        except (OSError, OverflowError) as error:
-            if time.monotonic() < end_s:
-                time.sleep(0.5)
-                continue
-            raise ResourceError(
-                f"{ADDRESS_VARIABLE}={address!r} is invalid: no Ray cluster answers there "
-                f"({error}). Start its head, set another address, or set it to local to start "
-                "Ray on this machine.",
-                id="cluster-unreachable",
-            ) from error
-        return

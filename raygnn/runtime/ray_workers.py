@@ -17,9 +17,9 @@ from raygnn.config import Config
 from raygnn.console import label_lines, print_with, prints_lines, send_to_driver
 from raygnn.data.filesystem import arrow_filesystem
 from raygnn.errors import LostRankError, RaygnnError, TrainingError
-from raygnn.runtime.connection import ADDRESS_VARIABLE
 from raygnn.runtime.node_bundle import BundlePlace, bundle_on_this_node
 from raygnn.runtime.preflight import WorkerResources, missing_places, warn_of_missing_places
+from raygnn.runtime.ray_choice import ADDRESS_VARIABLE
 from raygnn.runtime.ray_internals import internal
 from raygnn.runtime.stop_requests import fit_interruptibly, fit_until_signal
 from raygnn.runtime.worker_lines import show_held_lines

@@ -95,6 +95,7 @@ class RayHead:
     """A head, and the nodes that are added to it.
 
     Attributes:
+        folder: holds logs, and Ray's temporary folder `ray`.
         takes_jobs: waits until jobs can be submitted, which takes longer.
     """
 
@@ -103,7 +104,7 @@ class RayHead:
     takes_jobs: bool = True
 
     def __enter__(self) -> RayHead:
-        self._folder = Path(tempfile.mkdtemp(prefix="raygnn-head-"))  # short: holds sockets
+        self.folder = Path(tempfile.mkdtemp(prefix="raygnn-head-"))  # short: holds sockets
         self._processes: list[subprocess.Popen[bytes]] = []
         self._metrics_ports: dict[int, int] = {}  # by process id
         ports = dict(zip(_HEAD_PORTS, _free_ports(len(_HEAD_PORTS)), strict=True))
@@ -118,7 +119,7 @@ class RayHead:
         self.client_environment = {**inherited, **token, "RAY_API_SERVER_ADDRESS": self.dashboard}
         #: What a driver needs to join the cluster.
         self.driver_environment = {**token, "RAY_ADDRESS": self.address}
-        options = ["--head", f"--temp-dir={self._folder / 'ray'}"]
+        options = ["--head", f"--temp-dir={self.folder / 'ray'}"]
         options += [f"--{name}={port}" for name, port in ports.items()]
         try:
             self._start(self.num_cpus, options, {}, ())
@@ -128,10 +129,15 @@ class RayHead:
             raise
         return self
 
+    @property
+    def process(self) -> subprocess.Popen[bytes]:
+        """The process of the head."""
+        return self._processes[0]
+
     def __exit__(self, *error: object) -> None:
         for process in reversed(self._processes):
             end(process)
-        shutil.rmtree(self._folder, ignore_errors=True)
+        shutil.rmtree(self.folder, ignore_errors=True)
 
     def add_node(
         self,
@@ -144,7 +150,7 @@ class RayHead:
         Args:
             wrapper: a command that runs the rest of its arguments.
         """
-        log = self._folder / f"log-{len(self._processes)}"
+        log = self.folder / f"log-{len(self._processes)}"
         options = [f"--address={self.address}"]
         process = self._start(num_cpus, options, environment or {}, wrapper)
         wait_until(lambda: "Ray runtime started" in log.read_text(), process, log.read_text)
@@ -162,7 +168,7 @@ class RayHead:
         command += ["--object-store-memory=200000000", "--min-worker-port=0", "--max-worker-port=0"]
         ports = dict(zip(_NODE_PORTS, _free_ports(len(_NODE_PORTS)), strict=True))
         command += [f"--{name}={port}" for name, port in ports.items()]
-        with (self._folder / f"log-{len(self._processes)}").open("wb") as log:
+        with (self.folder / f"log-{len(self._processes)}").open("wb") as log:
             process = subprocess.Popen(
                 command,
                 env={**self._node_environment, **environment},
@@ -228,4 +234,4 @@ class RayHead:
             )
             return done.returncode == 0
 
-        wait_until(answers, self._processes[0], (self._folder / "log-0").read_text)
+        wait_until(answers, self._processes[0], (self.folder / "log-0").read_text)

@@ -111,6 +111,7 @@ def test_the_console_script_is_declared():
 def test_the_doctor_finds_this_machine_well(capsys, tmp_path, monkeypatch):
     monkeypatch.setenv("RAYGNN_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))
     assert doctor.main([str(tmp_path / "runs"), "memory://bucket/runs"]) == 0
     told = capsys.readouterr().out
     for word in ("Python 3", "torch 2", "ray 2", "CPU cores", "GB of memory", "RAY_ADDRESS"):
@@ -123,7 +124,7 @@ def test_the_doctor_finds_this_machine_well(capsys, tmp_path, monkeypatch):
 def test_the_doctor_says_what_to_set(capsys, tmp_path, monkeypatch):
     monkeypatch.setenv("RAYGNN_CACHE_DIR", "gs://bucket/cache")
     monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")
-    monkeypatch.setattr("raygnn.runtime.connection._ANSWERS_WITHIN_S", 0.0)
+    monkeypatch.setattr("raygnn.runtime.ray_choice._ANSWERS_WITHIN_S", 0.0)
     blocked = tmp_path / "file"
     blocked.write_text("")
     assert doctor.main([str(blocked / "runs"), "nosuch://bucket"]) == 1

@@ -1,0 +1,162 @@
+"""Which Ray is joined: that of `RAY_ADDRESS`, the user's own on this machine, or a new one."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from ray.core.generated import gcs_service_pb2, gcs_service_pb2_grpc
+
+from raygnn.runtime import ray_choice
+from raygnn.runtime.ray_choice import check_address, choose_ray
+from tests.errors import raises
+
+_SESSION = "session_2026-01-01_00-00-00_000000_1"
+
+
+class _Head(gcs_service_pb2_grpc.InternalKVGcsServiceServicer):
+    """Answers what a head answers when it is asked for its session."""
+
+    def __init__(self) -> None:
+        self.token = ""
+
+    def InternalKVGet(self, request: Any, context: Any) -> Any:  # noqa: N802, gRPC's name
+        headers = dict(context.invocation_metadata())
+        if self.token and headers.get("authorization") != f"Bearer {self.token}":
+            context.abort(grpc.StatusCode.UNAUTHENTICATED, "InvalidAuthToken")
+        assert (request.namespace, request.key) == (b"session", b"session_name")
+        return gcs_service_pb2.InternalKVGetReply(value=_SESSION.encode())
+
+
+@pytest.fixture
+def head() -> Iterator[tuple[_Head, str]]:
+    answering = _Head()
+    with ThreadPoolExecutor(1) as threads:
+        server = grpc.server(threads)
+        gcs_service_pb2_grpc.add_InternalKVGcsServiceServicer_to_server(answering, server)
+        port = server.add_insecure_port("127.0.0.1:0")
+        server.start()
+        yield answering, f"127.0.0.1:{port}"
+        server.stop(None).wait()
+
+
+@pytest.fixture
+def port() -> Iterator[int]:
+    """Port of a server that is not Ray's."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield server.getsockname()[1]
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ray_choice, "_ANSWERS_WITHIN_S", 0.2)
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+
+
+@pytest.fixture
+def leave(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Path]:
+    """Writes what `ray start` leaves in the temporary folder; returns the session's folder."""
+    monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))
+
+    def write(address: str) -> Path:
+        session = tmp_path / "ray" / _SESSION
+        session.mkdir(parents=True)
+        (tmp_path / "ray" / "ray_current_cluster").write_text(address)
+        return session
+
+    return write
+
+
+def test_without_a_file_a_ray_is_started(tmp_path, monkeypatch):
+    monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))
+    assert choose_ray() == ("local", "started on this machine", "")
+
+
+def test_the_users_own_ray_is_joined(head, leave):
+    _, address = head
+    leave(address)
+    choice = choose_ray()
+    assert (choice.address, choice.warning) == (None, "")
+    assert address in choice.reason
+    assert "RAY_ADDRESS=local" in choice.reason
+
+
+def test_the_token_of_the_user_is_sent(head, leave, monkeypatch):
+    answering, address = head
+    answering.token = "a" * 32
+    leave(address)
+    assert choose_ray().address == "local"
+    from ray._raylet import AuthenticationTokenLoader
+
+    monkeypatch.setenv("RAY_AUTH_TOKEN", answering.token)
+    AuthenticationTokenLoader.instance().reset_cache()
+    try:
+        assert choose_ray().address is None
+    finally:
+        monkeypatch.undo()
+        AuthenticationTokenLoader.instance().reset_cache()
+
+
+def test_the_ray_of_another_user_is_left_alone(head, leave, monkeypatch):
+    _, address = head
+    session = leave(address)
+    monkeypatch.setattr(os, "getuid", lambda: session.stat().st_uid + 1)
+    choice = choose_ray()
+    assert choice.address == "local"
+    assert f"RAY_ADDRESS={address}" in choice.reason
+
+
+def test_a_session_of_another_user_behind_ones_own_file_is_left_alone(head, leave):
+    """As where the head has died, and somebody else started one at its port."""
+    _, address = head
+    leave(address).rmdir()
+    assert choose_ray().address == "local"
+
+
+@pytest.mark.parametrize("is_taken", [False, True])
+def test_a_head_that_has_died_is_reported(is_taken, port, leave, monkeypatch):
+    """Its port may belong to another program by now."""
+    monkeypatch.setattr(ray_choice, "_SESSION_WITHIN_S", 0.5)
+    address = f"127.0.0.1:{port if is_taken else 1}"
+    leave(address)
+    choice = choose_ray()
+    assert choice.address == "local"
+    assert address in choice.warning
+    assert "ray_current_cluster" in choice.warning
+
+
+def test_the_variable_goes_first(head, leave, port, monkeypatch):
+    _, address = head
+    leave(address)
+    monkeypatch.setenv("RAY_ADDRESS", "local")
+    assert choose_ray().address == "local"
+    monkeypatch.setenv("RAY_ADDRESS", f"127.0.0.1:{port}")
+    assert choose_ray().address == f"127.0.0.1:{port}"
+
+
+@pytest.mark.parametrize("form", ["127.0.0.1:{}", "ray://127.0.0.1:{}", "localhost:{}"])
+def test_an_address_that_answers(port, form):
+    check_address(form.format(port))
+
+
+@pytest.mark.parametrize(
+    "address", ["127.0.0.1:1", "ray://127.0.0.1:1", "[::1]:1", "127.0.0.1:99999"]
+)
+def test_a_head_that_is_gone_is_reported_within_seconds(address):
+    with raises("cluster-unreachable", "RAY_ADDRESS="):
+        check_address(address)
+
+
+def test_auto_is_the_ray_of_this_machine(leave, monkeypatch):
+    monkeypatch.setattr("ray._private.services.find_gcs_addresses", frozenset)
+    with raises("cluster-unreachable", "RAY_ADDRESS='auto'"):
+        check_address("auto")
+    leave("127.0.0.1:1")
+    with raises("cluster-unreachable"):
+        check_address("auto")
