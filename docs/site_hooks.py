@@ -1,7 +1,7 @@
-"""What the site adds to the pages of `docs/`: pages beside it, and files that pages link to.
+"""Adds to the site of `docs/` the pages beside it, and the files that pages link to.
 
-A reader of the repository can open the tests, examples and configs that pages link to. A site has
-no repository beside it, so it takes a copy of each. Each tutorial is there as a notebook too.
+A reader of the repository can open the tests, examples and configs that pages link to. The site has
+no repository beside it, so it gets a copy of each. Each tutorial is added as a notebook too.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ from mkdocs.structure.pages import Page
 ROOT = Path(__file__).parents[1]
 #: Pages beside `docs/`, by their path in the repository.
 PAGES = {
-    "README.md": "index.md",
     "CONTRIBUTING.md": "contributing.md",
     "CHANGELOG.md": "changelog.md",
     "benchmarks/README.md": "benchmarks.md",

@@ -35,11 +35,9 @@ def _block(first_line: str) -> str:
 
 
 def _commands(module: str) -> list[list[str]]:
-    return [
-        shlex.split(line)[3:]
-        for line in README.splitlines()
-        if re.match(rf"    python -m raygnn\.{module} [a-z]", line)
-    ]
+    """Arguments of each `raygnn MODULE` and `python -m raygnn.MODULE` of the README."""
+    command = rf"^    (?:raygnn |python -m raygnn\.){module} ([a-z][^#\n]*)"
+    return [shlex.split(line) for line in re.findall(command, README, re.MULTILINE)]
 
 
 @pytest.fixture
@@ -73,7 +71,7 @@ def test_your_own_graph_trains_as_described(folder):
     assert len(commands) == 2
     for command in commands:
         assert raygnn.train.main([*command, *short]) == 0, command
-    first, *_ = _commands("infer")
+    first = next(command for command in _commands("infer") if command[0] == "runs/papers")
     assert raygnn.infer.main([*first, *here]) == 0
     written = pq.read_table(folder / "out" / "predictions" / "paper")
     assert sorted(written["id"].to_pylist()) == sorted(papers["paper_id"].to_pylist())
@@ -86,6 +84,34 @@ def test_your_own_graph_trains_as_described(folder):
     result = raygnn.train.fit("train.yaml", [*short, "--seed", "1", "--run.name", "again"])
     assert 0 <= result.metrics["test/accuracy"] <= 1
     assert len(result.metrics_dataframe) == 1  # two steps, and one validation at the end
+
+
+def _write_shop(folder: Path) -> None:
+    """The three tables of the README's draft: what users buy depends on their country."""
+    rng = np.random.default_rng(0)
+    folder.mkdir()
+    countries = np.array(["DE", "FR", "US"])
+    lines = [f"{10 * i},{countries[i % 3]}" for i in range(60)]
+    (folder / "users.csv").write_text("\n".join(["user_id,country", *lines]))
+    lines = [f"SKU-{i},{1 + i % 3}.5" for i in range(30)]
+    (folder / "items.csv").write_text("\n".join(["item_id,price", *lines]))
+    buyers, days = rng.integers(0, 60, 600), np.sort(rng.integers(0, 300, 600))
+    items = 3 * rng.integers(0, 10, 600) + buyers % 3
+    dates = np.datetime64("2024-01-01") + days
+    lines = [f"{10 * b},SKU-{i},{d}" for b, i, d in zip(buyers, items, dates, strict=True)]
+    (folder / "purchases.csv").write_text("\n".join(["user_id,item_id,date", *lines]))
+
+
+def test_raw_tables_become_a_model_that_beats_popularity(folder):
+    _write_shop(folder / "my_tables")
+    assert raygnn.prepare.main(["draft", "my_tables"]) == 0
+    train = next(command for command in _commands("train") if command[0].startswith("my_tables"))
+    assert raygnn.train.main(train) == 0
+    metrics = json.loads((folder / "runs" / "shop" / "metrics.json").read_text())
+    assert metrics["test/mrr"] > 3 * metrics["baseline/popularity/test/mrr"]
+    infer = next(command for command in _commands("infer") if command[0] == "runs/shop")
+    assert raygnn.infer.main([*infer, "--scaling.num_workers", "0"]) == 0
+    assert pq.read_table(folder / "out" / "embeddings" / "users").num_rows == 60
 
 
 def test_each_preparer_of_the_readme_runs(folder):
@@ -103,11 +129,9 @@ def test_each_preparer_of_the_readme_runs(folder):
     (folder / "target.csv").write_text("id,page_type\n0,a\n1,b\n2,a\n")
     torch.save(Data(x=torch.eye(3), edge_index=torch.tensor([[0, 1], [1, 2]])), "data.pt")
     commands = _commands("prepare")
-    assert len(commands) == 5
-    (folder / "my_tables").mkdir()
-    (folder / "my_tables" / "follows.csv").write_text("from,to\n1,2\n2,3\n")
+    assert len(commands) == 4
+    _write_shop(folder / "my_tables")
     for command in commands:
-        smaller = [word.replace("000000", "0000").replace("100000", "1000") for word in command]
-        assert raygnn.prepare.main(smaller) == 0, command
+        assert raygnn.prepare.main(command) == 0, command
         before = "draft" if "draft" in command else "--out"
         assert (folder / command[command.index(before) + 1] / "graph.yaml").exists()

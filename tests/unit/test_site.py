@@ -25,11 +25,11 @@ def hooks() -> ModuleType:
 @pytest.mark.parametrize(
     ("source", "page", "link", "shown"),
     [
-        ("README.md", "index.md", "docs/training.md#resume", "training.md#resume"),
-        ("README.md", "index.md", "https://example.org/a.md", "https://example.org/a.md"),
-        ("README.md", "index.md", "Makefile", "files/Makefile"),
-        ("benchmarks/README.md", "benchmarks.md", "../README.md", "index.md"),
-        ("docs/api/errors.md", "api/errors.md", "../../README.md", "../index.md"),
+        ("CHANGELOG.md", "changelog.md", "docs/training.md#resume", "training.md#resume"),
+        ("CHANGELOG.md", "changelog.md", "https://example.org/a.md", "https://example.org/a.md"),
+        ("CHANGELOG.md", "changelog.md", "Makefile", "files/Makefile"),
+        ("benchmarks/README.md", "benchmarks.md", "../CONTRIBUTING.md", "contributing.md"),
+        ("docs/api/errors.md", "api/errors.md", "../../CHANGELOG.md", "../changelog.md"),
         ("docs/cluster.md", "cluster.md", "../cluster/Dockerfile", "files/cluster/Dockerfile"),
         ("docs/cluster.md", "cluster.md", "../no/such/file", "../no/such/file"),
     ],
