@@ -1,7 +1,8 @@
-# make quickstart: install and train on a generated graph. make test: install and run the tests.
-# make test-slow: tests that kill processes again and again, some half an hour on two cores.
-# make test-cluster: nodes, drivers, jobs, notebooks and sweeps on real Ray clusters that come and go,
-# some half an hour, most of it waiting.
+# make quickstart: install and train on a generated graph.
+# make test: install and run at least one test of each kind of behavior, 8 minutes on two cores.
+# make test-full: the remaining tests, except those of Ray clusters.
+# make test-cluster: nodes, drivers, jobs, notebooks and sweeps on Ray clusters that start and stop,
+# half an hour, most of it waiting.
 # make fuzz: thousands of damaged configs, tables and paths of classes, a minute on two idle cores.
 # make docs: build the site with its API reference into build/site; a broken link is an error.
 # make wheel: build sdist and wheel into dist/, and run the quickstart from the wheel alone, in an
@@ -12,20 +13,21 @@ VENV := .venv
 BIN := $(VENV)/bin
 BENCHMARKS := sampling neighborhoods training encoders learned_rows link_steps exact_inference partitioned presampled sparse_features ingest memory scaling startup
 
-.PHONY: quickstart test test-slow test-cluster fuzz lint docs wheel bench clean
+PYTEST := $(BIN)/python -m pytest --numprocesses 2 --dist loadgroup --no-loadscope-reorder
+
+.PHONY: quickstart test test-full test-cluster fuzz lint docs wheel bench clean
 
 quickstart: $(VENV)/.installed
 	$(BIN)/python examples/quickstart.py
 
 test: $(VENV)/.installed-dev
-	$(BIN)/python -m pytest -m "not slow" --numprocesses 2 tests/unit tests/fuzz
-	$(BIN)/python -m pytest -m "not slow" tests/runs tests/numerics tests/faults tests/integration
+	$(PYTEST) -m "not slow and not cluster"
 
-test-slow: $(VENV)/.installed-dev
-	$(BIN)/python -m pytest -m slow tests/faults tests/numerics
+test-full: $(VENV)/.installed-dev
+	$(PYTEST) -m "slow and not cluster"
 
 test-cluster: $(VENV)/.installed-dev
-	$(BIN)/python -m pytest -m slow tests/integration
+	$(BIN)/python -m pytest -m cluster tests/integration
 
 fuzz: $(VENV)/.installed-dev
 	RAYGNN_FUZZ=full $(BIN)/python -m pytest --numprocesses 2 tests/fuzz

@@ -9,6 +9,15 @@ import torch
 from tests.rank_pool import RankPool
 from tests.small_runs import small_bundle
 
+pytest_plugins = ["tests.time_by_file"]
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Runs the tests of a file in one xdist worker, and those of Ray in one, which has one Ray."""
+    for item in items:
+        group = "ray" if item.get_closest_marker("ray") else item.nodeid.split("::")[0]
+        item.add_marker(pytest.mark.xdist_group(group))
+
 
 @pytest.fixture(autouse=True, scope="session")
 def _interruptible() -> None:

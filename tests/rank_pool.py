@@ -14,12 +14,13 @@ from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from typing import Any
 
+#: Forks processes from a server that has imported torch, PyG and raygnn, which takes seconds.
+FORKS: Any = get_context("forkserver")
+FORKS.set_forkserver_preload(["tests.preload"])
+
 
 class RankPool:
-    """Runs functions of importable test modules on 1 to `size` ranks, and gives their results.
-
-    Starting a process that imports torch and PyG takes seconds: the pool pays for it once.
-    """
+    """Runs functions of importable test modules on 1 to `size` ranks and returns their results."""
 
     def __init__(self, size: int = 3) -> None:
         self._folder, self._numbers = tempfile.TemporaryDirectory(), itertools.count()
@@ -60,9 +61,8 @@ class _Rank:
         self._start()
 
     def _start(self) -> None:
-        spawn = get_context("spawn")
-        self._pipe, theirs = spawn.Pipe()
-        self._process = spawn.Process(target=_serve, args=(theirs, self._rank), daemon=True)
+        self._pipe, theirs = FORKS.Pipe()
+        self._process = FORKS.Process(target=_serve, args=(theirs, self._rank), daemon=True)
         self._process.start()
         theirs.close()
 

@@ -13,12 +13,9 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from multiprocessing import get_context
 from pathlib import Path
-from typing import Any
 
-_CONTEXT: Any = get_context("forkserver")
-_CONTEXT.set_forkserver_preload(["tests.faults.preload"])
+from tests.rank_pool import FORKS
 
 
 @dataclass(frozen=True)
@@ -74,7 +71,7 @@ def run_ranks(
         }
         log = folder / f"rank-{rank}.log"
         arguments_of_run = (list(arguments), variables, log, timeout_s)
-        processes.append(_CONTEXT.Process(target=_run, args=arguments_of_run))
+        processes.append(FORKS.Process(target=_run, args=arguments_of_run))
     for process in processes:
         process.start()
     partial = folder / "pids.part"

@@ -16,8 +16,6 @@ from tests.faults.conftest import Straight, arm, write_config
 from tests.faults.outcome import assert_equal_outcomes, metrics_of
 from tests.faults.rank_processes import run_ranks
 
-pytestmark = pytest.mark.slow
-
 EVERYTHING: dict[str, Any] = {
     "loader__batch_size": 8,
     "loader__eval_batch_size": 16,
@@ -48,8 +46,16 @@ _OWN_PART = {"file": r"/rank-1\.pt$", "skip": 1}
 _LAST, _BEST = {"file": r"/last\.json$", "skip": 2}, {"file": r"/best\.json$"}
 _DELETION = {"file": r"/checkpoints/step-.*/manifest\.json$", "operation": "os.remove"}
 
+#: The case of `make test`.
+_USUAL = (2, "rank 1 in training")
+
 _CASES = [
-    pytest.param(world_size, {**who, **where}, id=f"{world_size} ranks, {name}")
+    pytest.param(
+        world_size,
+        {**who, **where},
+        id=f"{world_size} ranks, {name}",
+        marks=[] if (world_size, name) == _USUAL else pytest.mark.slow,
+    )
     for world_size, name, who, where in [
         (1, "driver in training", _DRIVER, _TRAINING),
         (1, "driver in a later epoch", _DRIVER, {"batch": 27}),
@@ -101,6 +107,7 @@ def test_a_killed_run_ends_with_the_bits_of_a_straight_one(
     assert_equal_outcomes(tmp_path / "run", straight(world_size, EVERYTHING))
 
 
+@pytest.mark.slow
 def test_a_run_that_dies_twice(straight: Straight, graph_uri: str, tmp_path: Path) -> None:
     ranks = tmp_path / "ranks"
     config = _deadly_config(tmp_path, graph_uri, {**_RANK_1, **_TRAINING})
@@ -113,6 +120,7 @@ def test_a_run_that_dies_twice(straight: Straight, graph_uri: str, tmp_path: Pat
     assert_equal_outcomes(tmp_path / "run", straight(2, EVERYTHING))
 
 
+@pytest.mark.slow
 def test_the_straight_run_stops_early_and_not_by_its_limit(straight: Straight) -> None:
     for world_size in (1, 2, 3):
         metrics = metrics_of(straight(world_size, EVERYTHING))

@@ -17,7 +17,7 @@ from tests.integration.test_ingest_ray import _contents
 from tests.upload import upload
 from tests.varied_graph import TABLES, write_varied_graph
 
-pytestmark = [pytest.mark.ray, pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.ray, pytest.mark.cluster, pytest.mark.timeout(600)]
 
 ROOT = Path(__file__).parents[2]
 _SCRIPT = """

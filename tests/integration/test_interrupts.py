@@ -18,7 +18,7 @@ import raygnn.train
 from tests.small_runs import small_bundle, small_config
 from tests.wait_until import wait_until
 
-pytestmark = [pytest.mark.ray, pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.ray, pytest.mark.cluster, pytest.mark.timeout(900)]
 
 #: From the second Ctrl-C to the end; an idle machine needs some ten seconds of it.
 _ENDS_WITHIN_S = 180

@@ -16,7 +16,7 @@ import pytest
 from tests.integration.ray_head import RayHead
 from tests.wait_until import wait_until
 
-pytestmark = [pytest.mark.ray, pytest.mark.slow, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.ray, pytest.mark.cluster, pytest.mark.timeout(1200)]
 
 ROOT = Path(__file__).parents[2]
 OWN_TASK = '''\

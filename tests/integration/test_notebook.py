@@ -21,7 +21,7 @@ from tests.wait_until import wait_until
 
 pytestmark = [
     pytest.mark.ray,
-    pytest.mark.slow,
+    pytest.mark.cluster,
     pytest.mark.timeout(1200),
     # Of sockets that jupyter_client leaves to the garbage collector.
     pytest.mark.filterwarnings("ignore::ResourceWarning"),

@@ -15,7 +15,7 @@ from tests.integration.ray_head import RayHead, end
 from tests.integration.test_partition_ray import _contents
 from tests.small_runs import small_bundle
 
-pytestmark = [pytest.mark.ray, pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.ray, pytest.mark.cluster, pytest.mark.timeout(600)]
 
 ROOT = Path(__file__).parents[2]
 _SCRIPT = """

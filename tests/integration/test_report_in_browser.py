@@ -30,6 +30,7 @@ def _lightness(picture: Path) -> float:
     return float(255 * matplotlib.image.imread(picture)[..., :3].mean())
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(BROWSER is None, reason="no Chromium is installed")
 def test_a_browser_draws_the_report(tmp_path: Path):
     config = small_config(tmp_path, scaling__num_workers=0, job_name="<i>slanted</i>")

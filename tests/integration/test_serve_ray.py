@@ -26,7 +26,7 @@ from tests.errors import raises
 from tests.small_runs import small_bundle, small_config
 from tests.wait_until import wait_until
 
-pytestmark = [pytest.mark.ray, pytest.mark.slow, pytest.mark.usefixtures("ray_session")]
+pytestmark = [pytest.mark.ray, pytest.mark.cluster, pytest.mark.usefixtures("ray_session")]
 
 
 @pytest.fixture(scope="module")

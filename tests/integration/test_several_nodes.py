@@ -33,7 +33,7 @@ from tests.small_runs import run_rank, small_bundle, small_config, trained_weigh
 from tests.upload import upload
 from tests.wait_until import wait_until
 
-pytestmark = [pytest.mark.ray, pytest.mark.slow, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.ray, pytest.mark.cluster, pytest.mark.timeout(1200)]
 
 ROOT = Path(__file__).parents[2]
 #: Of actors that a run starts.

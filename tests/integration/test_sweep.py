@@ -54,7 +54,7 @@ def _adam(lr: float) -> dict:
 
 
 @pytest.mark.ray
-@pytest.mark.slow
+@pytest.mark.cluster
 @pytest.mark.timeout(1200)
 @pytest.mark.usefixtures("ray_session")
 def test_asha_stops_a_trial_and_the_next_one_starts(tmp_path, capsys):
@@ -123,7 +123,7 @@ def _most_at_a_time(out: str) -> int:
 
 
 @pytest.mark.ray
-@pytest.mark.slow
+@pytest.mark.cluster
 @pytest.mark.timeout(1200)
 @pytest.mark.usefixtures("ray_session")
 def test_two_trials_at_a_time(tmp_path, capsys):
@@ -149,7 +149,7 @@ def test_two_trials_at_a_time(tmp_path, capsys):
 
 
 @pytest.mark.ray
-@pytest.mark.slow
+@pytest.mark.cluster
 @pytest.mark.timeout(1200)
 @pytest.mark.usefixtures("ray_session")
 def test_a_graph_given_as_an_object_is_swept_over_keys_of_data(tmp_path, capsys):
@@ -193,7 +193,7 @@ def test_too_few_cpus_for_a_trial_are_told_at_once(tmp_path):
 
 
 @pytest.mark.ray
-@pytest.mark.slow
+@pytest.mark.cluster
 @pytest.mark.usefixtures("ray_session")
 def test_a_metric_that_no_trial_logs_ends_the_sweep(tmp_path):
     # A callback of the user's own may log what it likes: the name cannot be checked before.
@@ -228,7 +228,7 @@ def test_places_of_a_dead_controller_are_freed():
 
 
 @pytest.mark.ray
-@pytest.mark.slow
+@pytest.mark.cluster
 @pytest.mark.timeout(1200)
 def test_an_interrupted_sweep_goes_on(tmp_path):
     marker = tmp_path / "marker"

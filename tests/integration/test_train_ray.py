@@ -151,7 +151,7 @@ def other_work() -> Iterator[Any]:
     ray.kill(holder)
 
 
-@pytest.mark.slow
+@pytest.mark.cluster
 def test_work_that_holds_the_cpus_is_told_and_waited_for(other_work, graph, tmp_path, monkeypatch):
     import ray
 
@@ -168,7 +168,7 @@ def test_work_that_holds_the_cpus_is_told_and_waited_for(other_work, graph, tmp_
     assert "other work holds what the workers need: CPU 0 of 2 is free" in line
 
 
-@pytest.mark.slow
+@pytest.mark.cluster
 def test_the_wait_for_other_work_has_an_end(other_work, graph, tmp_path, monkeypatch):
     monkeypatch.setenv("RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S", "2")  # a minute otherwise
     with raises("run-workers-died"):
@@ -201,7 +201,7 @@ def slow_graph(marker: str) -> None:
     time.sleep(300)
 
 
-@pytest.mark.slow
+@pytest.mark.cluster
 def test_a_run_prints_its_own_lines_only_beside_another_ray(graph, tmp_path):
     """The session's Ray is the other one."""
     path = tmp_path / "config.yaml"

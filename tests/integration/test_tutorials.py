@@ -24,6 +24,7 @@ from docs.notebooks import TUTORIALS, notebook
 ROOT = Path(__file__).parents[2]
 pytestmark = [
     pytest.mark.ray,
+    pytest.mark.slow,
     pytest.mark.timeout(900),
     # Of sockets that jupyter_client leaves to the garbage collector.
     pytest.mark.filterwarnings("ignore::ResourceWarning"),

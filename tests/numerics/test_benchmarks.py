@@ -15,6 +15,8 @@ import torch
 
 from raygnn.data.edge_types import edge_type_name
 
+pytestmark = pytest.mark.slow
+
 BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
 
 
