@@ -30,11 +30,8 @@ This page is written by `python -m docs.errors` from the code that raises.
 #: Where rule and remedy stand among the arguments of what is no exception with one message.
 _RULE_AND_REMEDY = {
     "Problem": (1, 2),
-    "BrokenRule": (0, 1),
-    "rule_error": (0, 1),
-    "DottedPathError": (0, 1),
-    "_MisfitError": (0, 1),
-    "DocumentError": (0, 2),
+    "RuleError": (0, 1),
+    ".invalid": (2, 3),
     "Finding": (3, 4),
     ".add": (1, 2),  # of FindingCollector
     ".error": (1, 3),  # of data/convert/spec_files.py
@@ -81,6 +78,7 @@ def _of_file(path: Path) -> Iterator[Site]:
         is_method = isinstance(call.func, ast.Attribute)
         callee = f".{call.func.attr}" if is_method else _name(call.func)
         ids = [k.value for k in call.keywords if k.arg == "id"]
+        ids += call.args[3:4] if callee == "Problem" else []
         if not ids and callee not in ERRORS:
             continue
         given = str(ids[0].value) if ids and isinstance(ids[0], ast.Constant) else None
@@ -91,7 +89,8 @@ def _of_file(path: Path) -> Iterator[Site]:
         assigned = [n for f in around for n in ast.walk(f) if isinstance(n, ast.Assign)]
         texts = _Texts(call, [*outer, *assigned, *_imported(tree)])
         cause, remedy = texts.cause_and_remedy(callee)
-        kind = ERRORS.get(callee, errors.TrainingError if callee == "error" else errors.DataError)
+        owner = _name(call.func.value) if isinstance(call.func, ast.Attribute) else callee
+        kind = ERRORS.get(owner, errors.TrainingError if callee == "error" else errors.DataError)
         where = f"{name}:{inner.name if inner else ''}"
         yield Site(given, kind.exit_status, cause, remedy, where)
 

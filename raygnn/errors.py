@@ -6,12 +6,56 @@ all ids. Ids stand in the message alone, so they survive pickling, joining and q
 
 from __future__ import annotations
 
+import itertools
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Self
 
 #: How code that a user wrote may fail. One that calls `sys.exit` on a rank has failed too: the
 #: others would wait for that rank, and the run would end with its exit status and no model.
 FAILURES = (Exception, SystemExit)
+
+
+#: Position in a config or file: keys of mappings and indices of lists.
+KeyPath = tuple[str | int, ...]
+
+_INDEX = re.compile(r"[0-9]{1,9}")
+_MAX_SHOWN = 120  # characters of a value in a message
+
+# A word is compared with so many choices of so many characters: each takes some microseconds.
+_MAX_CHOICES, _MAX_WORD = 100, 100
+
+
+def dotted(path: KeyPath) -> str:
+    """`("losses", 0, "args")` as `losses.0.args`, which is also how an override names it."""
+    return ".".join(str(part) for part in path)
+
+
+def parse_path(text: str) -> KeyPath:
+    """`sampling.fanouts.0` as `("sampling", "fanouts", 0)`."""
+    return tuple(int(part) if _INDEX.fullmatch(part) else part for part in text.split("."))
+
+
+def did_you_mean(word: object, choices: Iterable[str]) -> str:
+    """`Did you mean x? ` if a choice is close to the word, else an empty text."""
+    import difflib  # imported late: only messages need it
+
+    some = itertools.islice(choices, _MAX_CHOICES)
+    by_lower = {str(choice).lower(): str(choice) for choice in some}
+    close = difflib.get_close_matches(str(word).lower()[:_MAX_WORD], by_lower, n=1)
+    return f"Did you mean {by_lower[close[0]]}? " if close else ""
+
+
+def choose_from(word: object, choices: Sequence[str], what: str = "Set one of") -> str:
+    """A remedy that lists choices, with the closest one first."""
+    return f"{did_you_mean(word, choices)}{what}: {', '.join(str(choice) for choice in choices)}"
+
+
+def shown(value: object) -> str:
+    """A value in a message: its `repr`, cut if it is long."""
+    text = repr(value)
+    return text if len(text) <= _MAX_SHOWN else f"{text[:_MAX_SHOWN]}..."
 
 
 _ID_OF_A_LINE = re.compile(r" \[([a-z0-9]+(?:-[a-z0-9]+)+)\]$", re.MULTILINE)
@@ -31,6 +75,46 @@ def ids_of(message: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(_ID_OF_A_LINE.findall(message)))
 
 
+@dataclass(frozen=True)
+class Problem:
+    """One broken rule of a config or file.
+
+    Attributes:
+        path: the key that breaks it; empty for the whole config or file.
+        id: stable name of the rule.
+        shown: the value as text, None if it is unset or not known here.
+        line: line of the file, if the path alone does not give it.
+        needs: sections of the config that a rule between sections has read.
+    """
+
+    path: KeyPath
+    rule: str
+    remedy: str
+    id: str
+    shown: str | None = None
+    line: int | None = None
+    needs: frozenset[str] = frozenset()
+
+    def text(self, origin: str | None = None, whole: str = "the text") -> str:
+        """The message: `{key}={value} is invalid: {rule}. {remedy}. [id]`.
+
+        Args:
+            origin: file and line, as in `config.yaml:12`.
+            whole: the subject of a problem without a path.
+        """
+        value = "" if self.shown is None else f"={self.shown}"
+        where = f"{origin}: " if origin else ""
+        subject = f"{dotted(self.path)}{value}" if self.path else whole
+        return with_id(f"{where}{subject} is invalid: {self.rule}. {self.remedy}.", self.id)
+
+    def __str__(self) -> str:
+        return self.text(None if self.line is None else f"line {self.line}")
+
+    def at(self, path: KeyPath, shown: str | None = None) -> Problem:
+        """The problem of a value that is at `path`."""
+        return replace(self, path=(*path, *self.path), shown=self.shown if shown is None else shown)
+
+
 class RaygnnError(Exception):
     """Base of all errors that raygnn raises on purpose; the message is written for the user.
 
@@ -42,6 +126,11 @@ class RaygnnError(Exception):
 
     def __init__(self, message: str = "", *, id: str | None = None) -> None:
         super().__init__(with_id(message, id))
+
+    @classmethod
+    def invalid(cls, key: str, value: object, rule: str, remedy: str, *, id: str) -> Self:
+        """The error of one invalid value: `{key}={value!r} is invalid: {rule}. {remedy}. [id]`."""
+        return cls(Problem((key,), rule, remedy, id, shown(value)).text(), id=id)
 
     @property
     def ids(self) -> tuple[str, ...]:
@@ -55,17 +144,70 @@ class RaygnnError(Exception):
 
 
 class ConfigError(RaygnnError):
-    """The config is wrong. Carries every problem found, not the first one only."""
+    """The config is wrong. Carries every problem found, not the first one only.
+
+    Attributes:
+        problems: a message for each problem.
+        records: the same problems with their keys, or messages of problems without a record.
+    """
 
     exit_status = 2
 
-    def __init__(self, problems: str | Sequence[str], *, id: str | None = None) -> None:
-        given = (problems,) if isinstance(problems, str) else problems
-        self.problems = tuple(with_id(problem, id) for problem in given)
+    def __init__(
+        self, problems: str | Problem | Sequence[str | Problem], *, id: str | None = None
+    ) -> None:
+        given = (problems,) if isinstance(problems, str | Problem) else problems
+        self.records = tuple(p if isinstance(p, Problem) else with_id(p, id) for p in given)
+        self.problems = tuple(map(str, self.records))
         super().__init__("\n".join(self.problems))
 
-    def __reduce__(self) -> tuple[type[ConfigError], tuple[tuple[str, ...]]]:
-        return (type(self), (self.problems,))
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _restored, (type(self), self.records)
+
+    @classmethod
+    def invalid(cls, key: str, value: object, rule: str, remedy: str, *, id: str) -> Self:
+        error = cls.__new__(cls)
+        ConfigError.__init__(error, Problem(parse_path(key), rule, remedy, id, shown(value)))
+        return error
+
+
+def _restored(kind: type[ConfigError], records: tuple[str | Problem, ...]) -> ConfigError:
+    error = kind.__new__(kind)
+    ConfigError.__init__(error, records)
+    return error
+
+
+class RuleError(ConfigError, ValueError):
+    """One broken rule of a value or text whose key or file the caller knows.
+
+    It is a ValueError, so that pydantic's validators may raise it.
+    """
+
+    def __init__(
+        self, rule: str, remedy: str = "Correct it", *, id: str, line: int | None = None
+    ) -> None:
+        super().__init__(Problem((), rule, remedy, id, line=line))
+
+    @classmethod
+    def of(cls, problems: Sequence[Problem]) -> Self:
+        """Several broken rules among the keys of one value."""
+        error = cls.__new__(cls)
+        ConfigError.__init__(error, problems)
+        return error
+
+    @property
+    def problem(self) -> Problem:
+        """The record of the only rule."""
+        (problem,) = self.records
+        assert isinstance(problem, Problem)
+        return problem
+
+    def text(self, name: str | None, whole: str) -> str:
+        """The message for a file of this name; `whole` is its subject."""
+        where, line = name, self.problem.line
+        if line is not None:
+            where = f"{name}:{line}" if name else f"line {line}"
+        return self.problem.text(where, whole)
 
 
 class DataError(RaygnnError):

@@ -13,7 +13,7 @@ from typing import Any
 
 from raygnn.command_line import add_allow_module, exit_process
 from raygnn.config.components import build
-from raygnn.config.documents import DocumentError, parse_scalar
+from raygnn.config.documents import parse_scalar
 from raygnn.config.section import Component
 from raygnn.data.convert.csv import CsvSource, csv_tables
 from raygnn.data.convert.draft import write_draft
@@ -27,7 +27,7 @@ from raygnn.data.synthetic.generators import GENERATORS, synthetic_tables
 from raygnn.data.tables.graph_tables import GraphTables, check_folder, write_tables
 from raygnn.data.tables.spec import TablesSpec
 from raygnn.data.tables.summary import summarize_tables
-from raygnn.errors import ConfigError, DataError, RaygnnError
+from raygnn.errors import ConfigError, DataError, RaygnnError, RuleError
 
 # Options that the spec sets for each table, and those of edge lists only; by the parser's names.
 _EDGE_LIST_OPTIONS = {
@@ -166,7 +166,7 @@ def _dataset_args(text: str) -> dict[str, Any]:
     try:
         content = parse_scalar(text)
         rule = "it is not a mapping"
-    except DocumentError as error:
+    except RuleError as error:
         content, rule = None, error.problem.rule
     if not isinstance(content, dict):
         raise ConfigError(

@@ -8,8 +8,9 @@ from typing import Any
 from raygnn.config.documents import broken_scalar
 from raygnn.config.redaction import redact
 from raygnn.config.schema import Config
-from raygnn.config.section import BrokenRule, Component, KeyPath, Problem, choose_from
+from raygnn.config.section import Component
 from raygnn.config.slots import SLOTS, Slot
+from raygnn.errors import KeyPath, Problem, RuleError, choose_from
 
 #: Packages whose classes a config may name without being allowed to.
 LIBRARY_ROOTS = ("torch", "torch_geometric", "torchmetrics", "raygnn")
@@ -41,37 +42,27 @@ _REACHABLE = (
 _UNREACHABLE = ("torch_geometric.nn.sequential",)
 
 
-class DottedPathError(Exception):
-    """A dotted path leads nowhere, or where it may not: the rule, and what to set instead."""
-
-    def __init__(self, rule: str, remedy: str, *, id: str) -> None:
-        super().__init__(rule, remedy, id)
-        self.broken = BrokenRule(rule, remedy, id)
-
-
 def allowed_root(path: str, allow_modules: Sequence[str]) -> str:
     """The package or module under which a path must stay; allowed modules go first.
 
     Raises:
-        DottedPathError: it is no dotted path, or not under anything that is allowed.
+        RuleError: it is no dotted path, or not under anything that is allowed.
     """
     parts = path.split(".")
     if len(parts) < 2 or not all(part.isidentifier() for part in parts):
-        raise DottedPathError(
-            "it is no dotted path", "Set package.module.Name", id="component-path"
-        )
+        raise RuleError("it is no dotted path", "Set package.module.Name", id="component-path")
     for module in (*allow_modules, *LIBRARY_ROOTS):
         if path.startswith(f"{module}."):
             is_private = is_of_library(path) and any(part.startswith("_") for part in parts)
             if is_private or any(part.startswith("__") for part in parts):
-                raise DottedPathError(
+                raise RuleError(
                     "private names cannot be reached", "Set a public name", id="component-private"
                 )
             if module in LIBRARY_ROOTS and module not in allow_modules:
                 check_reachable(path.rpartition(".")[0], is_alias=True)
             return module
     roots = [*LIBRARY_ROOTS, *allow_modules]
-    raise DottedPathError(
+    raise RuleError(
         f"it is outside of what this job may import ({', '.join(roots)})",
         _allow(parts[0]),
         id="component-not-allowed",
@@ -95,7 +86,7 @@ def check_reachable(module: str, *, is_alias: bool = False) -> None:
         for package in _REACHABLE
     )
     if not is_reachable or any(is_within(module, package) for package in _UNREACHABLE):
-        raise DottedPathError(
+        raise RuleError(
             f"classes of {module} are out of a config's reach, as they may unpickle files or run "
             "code",
             _allow(module),
@@ -223,9 +214,9 @@ def broken_component_rules(
     """The problems of `check_component`, at the place of the component in the config."""
     spec = SLOTS[slot]
     if broken := broken_name(component.type, spec, allow_modules):
-        yield Problem((*path, "type"), *broken)
+        yield broken.at((*path, "type"))
     for name in sorted(spec.injected & set(component.args)):
-        yield Problem((*path, "args", name), *SET_BY_RAYGNN)
+        yield SET_BY_RAYGNN.at((*path, "args", name))
     yield from broken_nested_rules(
         component.args, (*path, "args"), lambda name: _broken_nested_name(name, spec, allow_modules)
     )
@@ -243,41 +234,42 @@ def broken_function_rules(
             id="component-function",
         )
     elif broken := _broken_path(name, allow_modules):
-        yield Problem(path, *broken)
+        yield broken.at(path)
 
 
-SET_BY_RAYGNN = BrokenRule(
-    "raygnn sets this argument itself", "Remove it", id="component-argument-set"
+SET_BY_RAYGNN = Problem(
+    (), "raygnn sets this argument itself", "Remove it", id="component-argument-set"
 )
 
 
-def broken_name(name: str, spec: Slot, allow_modules: Sequence[str]) -> BrokenRule | None:
+def broken_name(name: str, spec: Slot, allow_modules: Sequence[str]) -> Problem | None:
     if name in spec.names:
         return None
     if "." in name:
         return _broken_path(name, allow_modules)
     if not spec.names:
-        return BrokenRule(
+        return Problem(
+            (),
             "there are no short names here",
             "Set a dotted path, as my_pkg.my_module.Name",
             id="component-unknown",
         )
     remedy = choose_from(name, sorted(spec.names)) + ", or a dotted path"
     rule = f"there is no {spec.path} component of this name"
-    return BrokenRule(rule, remedy, id="component-unknown")
+    return Problem((), rule, remedy, id="component-unknown")
 
 
-def _broken_nested_name(name: str, spec: Slot, allow_modules: Sequence[str]) -> BrokenRule | None:
+def _broken_nested_name(name: str, spec: Slot, allow_modules: Sequence[str]) -> Problem | None:
     return (
         broken_name(name, spec, allow_modules) if spec.nests else _broken_path(name, allow_modules)
     )
 
 
-def _broken_path(path: str, allow_modules: Sequence[str]) -> BrokenRule | None:
+def _broken_path(path: str, allow_modules: Sequence[str]) -> Problem | None:
     try:
         allowed_root(path, allow_modules)
-    except DottedPathError as error:
-        return error.broken
+    except RuleError as error:
+        return error.problem
     return None
 
 
@@ -286,7 +278,7 @@ def problem_text(problem: Problem, component: Component) -> str:
     value: Any = {"type": component.type, "args": component.args}
     for part in problem.path[1:]:
         value = value[part]
-    return problem.text(shown_value(value, *problem.path))
+    return problem.at((), shown_value(value, *problem.path)).text()
 
 
 def shown_value(value: Any, *path: object) -> str:
@@ -339,7 +331,7 @@ def coerce(value: dict[str, Any]) -> Any:
 
 
 def broken_nested_rules(
-    value: Any, path: KeyPath, check_path: Callable[[str], BrokenRule | None]
+    value: Any, path: KeyPath, check_path: Callable[[str], Problem | None]
 ) -> Iterator[Problem]:
     """What is wrong with nested arguments, as far as it shows without importing anything.
 
@@ -357,12 +349,12 @@ def broken_nested_rules(
             broken = (
                 check_path(dotted_path)
                 if isinstance(dotted_path, str)
-                else BrokenRule(
-                    "it must be a dotted path", "Set package.module.Name", id="component-path"
+                else Problem(
+                    (), "it must be a dotted path", "Set package.module.Name", id="component-path"
                 )
             )
             if broken:
-                yield Problem((*path, TYPE_KEY), *broken)
+                yield broken.at((*path, TYPE_KEY))
         for key, inner in value.items():
             yield from broken_nested_rules(inner, (*path, key), check_path)
 

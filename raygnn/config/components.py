@@ -15,7 +15,6 @@ from raygnn.config.component_checks import (
     LIBRARY_ROOTS,
     SET_BY_RAYGNN,
     TYPE_KEY,
-    DottedPathError,
     allowed_root,
     broken_name,
     check_reachable,
@@ -23,13 +22,12 @@ from raygnn.config.component_checks import (
     is_of_library,
     is_value_type,
     is_within,
-    problem_text,
     shown_value,
 )
 from raygnn.config.redaction import redact_text
-from raygnn.config.section import Component, KeyPath, Problem, choose_from
+from raygnn.config.section import Component
 from raygnn.config.slots import NESTED, SLOTS, Slot
-from raygnn.errors import ConfigError
+from raygnn.errors import ConfigError, KeyPath, Problem, RuleError, choose_from, parse_path
 
 Target = type | Callable[..., Any]
 
@@ -44,12 +42,11 @@ def resolve(component: Component | str, slot: str, allow_modules: Sequence[str] 
     spec = SLOTS[slot]
     try:
         if broken := broken_name(name, spec, allow_modules):
-            raise DottedPathError(broken.rule, broken.remedy, id=broken.id)
+            raise RuleError(broken.rule, broken.remedy, id=broken.id)
         return _import(spec.names.get(name, name), spec, allow_modules)
-    except DottedPathError as error:
-        leaf = (spec.path,) if spec.functions_only else (spec.path, "type")
-        problem = Problem(leaf, *error.broken)
-        raise ConfigError(problem.text(repr(name))) from error
+    except RuleError as error:
+        leaf = spec.path if spec.functions_only else f"{spec.path}.type"
+        raise ConfigError(error.problem.at(parse_path(leaf), repr(name))) from error
 
 
 def build(
@@ -66,12 +63,11 @@ def build(
             are not those of its constructor.
     """
     target = resolve(component, slot, allow_modules)
-    path: KeyPath = (SLOTS[slot].path, "args")
+    path = (*parse_path(SLOTS[slot].path), "args")
     nest = _Nest(SLOTS[slot], allow_modules, injected)
     args = {name: nest.expand(value, (*path, name)) for name, value in component.args.items()}
     if clash := sorted(set(args) & set(injected)):
-        problems = [Problem((*path, name), *SET_BY_RAYGNN) for name in clash]
-        raise ConfigError([problem_text(problem, component) for problem in problems])
+        raise ConfigError([_set_by_raygnn(args, name, path) for name in clash])
     if component.type not in SLOTS[slot].names:
         injected = _accepted(target, injected)
     return _call(target, args, injected, path, component.type)
@@ -89,7 +85,7 @@ def check_arguments(
     """
     parameters = _parameters(resolve(component, slot, allow_modules))
     if parameters is not None:
-        path = (SLOTS[slot].path, "args")
+        path = (*parse_path(SLOTS[slot].path), "args")
         _check_arguments(parameters, component.args, injected, path, component.type)
 
 
@@ -103,14 +99,14 @@ def _import(path: str, spec: Slot, allow_modules: Sequence[str]) -> Target:
     if not isinstance(found, type):
         return found
     if spec.functions_only:
-        raise DottedPathError(
+        raise RuleError(
             "a function goes here, and this is a class", "Set a function", id="component-kind"
         )
     if spec.any_user_class and not is_of_library(path):
         return found
     # One by one: to import a base takes as long as its library, and raygnn's own come first.
     if not any(issubclass(found, _import_base(base)) for base in spec.bases):
-        raise DottedPathError(
+        raise RuleError(
             f"{found.__name__} is no {' or '.join(spec.bases)}",
             "Set a subclass of it",
             id="component-kind",
@@ -158,13 +154,10 @@ class _Nest:
                 injected = _accepted(target, self.injected)
             else:
                 target = _import(name, NESTED, self.allow_modules)
-        except DottedPathError as error:
-            problem = Problem((*path, TYPE_KEY), *error.broken)
-            raise ConfigError(problem.text(repr(name))) from error
+        except RuleError as error:
+            raise ConfigError(error.problem.at((*path, TYPE_KEY), repr(name))) from error
         if clash := sorted(set(args) & set(injected)):
-            raise ConfigError(
-                [Problem((*path, n), *SET_BY_RAYGNN).text(shown_value(args[n], n)) for n in clash]
-            )
+            raise ConfigError([_set_by_raygnn(args, name, path) for name in clash])
         return _call(target, args, injected, path, name)
 
     def _is_of_own_kind(self, name: str) -> bool:
@@ -211,15 +204,19 @@ def _call(
     try:
         return target(**args, **injected)
     except (ArithmeticError, LookupError, TypeError, ValueError) as error:
-        shown = shown_value(dict(args), *path)
         takes = ", ".join(_named(parameters, injected)) or "none by name"
         problem = Problem(
             path,
             f"{name} refuses them: {redact_text(str(error))}",
             f"{name} takes: {takes}",
-            id="component-refuses-arguments",
+            "component-refuses-arguments",
+            shown_value(dict(args), *path),
         )
-        raise ConfigError(problem.text(shown)) from error
+        raise ConfigError(problem) from error
+
+
+def _set_by_raygnn(args: Mapping[str, Any], name: str, path: KeyPath) -> Problem:
+    return SET_BY_RAYGNN.at((*path, name), shown_value(args[name], name))
 
 
 def _check_arguments(
@@ -231,28 +228,20 @@ def _check_arguments(
 ) -> None:
     named = _named(parameters, injected)
     takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
-    texts = []
+    problems = []
     for unknown in [] if takes_any else [n for n in args if n not in named]:
         remedy = choose_from(unknown, named, f"{name} takes") if named else "Remove it"
         shown = shown_value(args[unknown], unknown)
-        problem = Problem(
-            (*path, unknown),
-            f"{name} takes no such argument",
-            remedy,
-            id="component-argument-unknown",
-        )
-        texts.append(problem.text(shown))
+        rule = f"{name} takes no such argument"
+        place = (*path, unknown)
+        problems.append(Problem(place, rule, remedy, "component-argument-unknown", shown))
     for needed in named:
         if parameters[needed].default is inspect.Parameter.empty and needed not in args:
-            problem = Problem(
-                (*path, needed),
-                f"{name} needs this argument",
-                "Set it",
-                id="component-argument-missing",
-            )
-            texts.append(problem.text(None))
-    if texts:
-        raise ConfigError(texts)
+            rule = f"{name} needs this argument"
+            place = (*path, needed)
+            problems.append(Problem(place, rule, "Set it", id="component-argument-missing"))
+    if problems:
+        raise ConfigError(problems)
 
 
 def _named(
@@ -274,7 +263,7 @@ def import_dotted(
     Args:
         takes_functions: a function is fine too, if it is defined in an allowed user module.
     Raises:
-        DottedPathError: there is no such thing, or it is defined elsewhere or is no class.
+        RuleError: there is no such thing, or it is defined elsewhere or is no class.
     """
     root = allowed_root(path, allow_modules)
     module, rest = _import_module(path, root)
@@ -289,7 +278,7 @@ def import_dotted(
     is_function = isinstance(found, types.FunctionType)
     is_class = isinstance(found, type) and _is_ours(found, root)
     if not is_class and not is_function:
-        raise DottedPathError(
+        raise RuleError(
             f"it is no class defined in {root}",
             "Set the path where a class is defined",
             id="component-kind",
@@ -300,9 +289,9 @@ def import_dotted(
     if is_function:
         if is_restricted or not takes_functions:
             what = "a function" if is_restricted else "a function, and a class goes here"
-            raise DottedPathError(f"it is {what}", "Set a class", id="component-kind")
+            raise RuleError(f"it is {what}", "Set a class", id="component-kind")
         if not is_within(found.__module__, root):
-            raise DottedPathError(
+            raise RuleError(
                 f"the function is defined in {found.__module__}, not in {root}",
                 "Set the path where it is defined, and allow that module",
                 id="component-not-allowed",
@@ -328,12 +317,12 @@ def _import_module(path: str, root: str) -> tuple[types.ModuleType, list[str]]:
             missing = error.name or ""
             if missing != name and not name.startswith(f"{missing}."):
                 is_own = missing.partition(".")[0] == root.partition(".")[0]
-                raise DottedPathError(
+                raise RuleError(
                     f"importing {name} failed: {error}",
                     "Correct the import" if is_own else f"Install {missing} on every node",
                     id="component-import",
                 ) from error
-    raise DottedPathError(
+    raise RuleError(
         f"there is no module {root}",
         "Start the job in the folder that has it, or install it on every node",
         id="component-module-missing",
@@ -353,7 +342,7 @@ def _import_module_by_name(name: str, root: str) -> types.ModuleType:
         return importlib.import_module(name)
 
 
-def _no_such_name(found: Any, name: str) -> DottedPathError:
+def _no_such_name(found: Any, name: str) -> RuleError:
     where = getattr(found, "__name__", str(found))
     names = sorted(n for n, value in vars(found).items() if isinstance(value, type))
     public = [n for n in names if not n.startswith("_")]
@@ -361,4 +350,4 @@ def _no_such_name(found: Any, name: str) -> DottedPathError:
     remedy = choose_from(name, shown, f"Classes of {where}") if shown else f"Look into {where}"
     if not shown and (hint := choose_from(name, public).partition("Set one of")[0]):
         remedy = hint.rstrip("? ")
-    return DottedPathError(f"{where} has no {name}", remedy, id="component-missing")
+    return RuleError(f"{where} has no {name}", remedy, id="component-missing")

@@ -7,10 +7,10 @@ from dataclasses import replace
 
 from raygnn.config.loader_section import broken_batch_rules, num_hops
 from raygnn.config.run_section import broken_space
-from raygnn.config.section import Problem, choose_from
 from raygnn.config.sections import Sections
 from raygnn.config.slots import SLOTS
 from raygnn.config.tasks_section import SEVERAL_TASKS, TaskEntry
+from raygnn.errors import Problem, choose_from
 
 Rule = Callable[[Sections], Iterable[Problem]]
 

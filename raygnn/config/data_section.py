@@ -13,11 +13,10 @@ from raygnn.config.section import (
     NonEmptyText,
     NonNegativeWhole,
     PositiveWhole,
-    Problem,
     Section,
     Seed,
-    rule_error,
 )
+from raygnn.errors import Problem, RuleError
 
 _SUM_TOLERANCE = 1e-6  # fractions are written with few decimals, and summed in binary
 
@@ -61,7 +60,7 @@ class PerClassSplit(Section):
 def _check_timestamp(value: Any) -> Any:
     is_date = isinstance(value, str) and _is_iso_date(value)
     if not is_date and (isinstance(value, bool) or not isinstance(value, int | float)):
-        raise rule_error(
+        raise RuleError(
             "it is no time",
             "Set a date as 2024-01-31 or 2024-01-31T12:00:00, or a number",
             id="split-timestamp",

@@ -8,14 +8,12 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass, field
-from functools import partial
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import yaml
 
-from raygnn.config.section import BrokenRule, KeyPath, Problem, dotted
-from raygnn.errors import ConfigError
+from raygnn.errors import KeyPath, Problem, RuleError, dotted
 
 #: Far beyond any config, and read in seconds; aliases and references count where they lead to.
 MAX_VALUES = 100_000
@@ -42,27 +40,6 @@ _SCALARS = {
 }
 
 
-class DocumentError(ConfigError):
-    """A text cannot be read: which rule it breaks, on which line, and what to do instead."""
-
-    def __init__(
-        self, rule: str, line: int | None = None, remedy: str = "Correct it", *, id: str
-    ) -> None:
-        self.problem = Problem((), rule, remedy, id, line=line)
-        super().__init__(self.text(None, "the text"))
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        problem = self.problem
-        return (partial(type(self), id=problem.id), (problem.rule, problem.line, problem.remedy))
-
-    def text(self, name: str | None, what: str) -> str:
-        """The message; `name` is that of the file."""
-        where, line = name, self.problem.line
-        if line is not None:
-            where = f"{name}:{line}" if name else f"line {line}"
-        return self.problem.text(None, where, what)
-
-
 class Limits:
     """Counts the values of one document, wherever aliases and references lead to."""
 
@@ -73,43 +50,45 @@ class Limits:
         """Counts a value; a mapping or list counts once, and so does each value in it.
 
         Raises:
-            DocumentError: it is one too many or too deep, or no program could hold it.
+            RuleError: it is one too many or too deep, or no program could hold it.
         """
         self._num_values += 1
         self._num_characters += len(value) if isinstance(value, str) else 0
-        broken: BrokenRule | None
+        broken: Problem | None
         if depth > MAX_DEPTH:
             rule = f"it is nested deeper than {MAX_DEPTH} levels"
-            broken = BrokenRule(rule, "Flatten it", id="document-depth")
+            broken = Problem((), rule, "Flatten it", id="document-depth")
         elif self._num_values > MAX_VALUES or self._num_characters > MAX_CHARACTERS:
             rule = (
                 f"it has more than {MAX_VALUES:,} values or {MAX_CHARACTERS:,} characters, "
                 "once aliases and references are followed"
             )
-            broken = BrokenRule(rule, "Shorten it", id="document-size")
+            broken = Problem((), rule, "Shorten it", id="document-size")
         else:
             broken = broken_scalar(value)
         if broken:
-            raise DocumentError(broken.rule, line, broken.remedy, id=broken.id)
+            raise RuleError.of([replace(broken, line=line)])
 
 
-def broken_scalar(value: Any) -> BrokenRule | None:
+def broken_scalar(value: Any) -> Problem | None:
     """What is wrong with a text or number that neither files nor tensors can hold."""
     if isinstance(value, int) and not -_INT64 <= value < _INT64:
         shown = str(value) if abs(value).bit_length() <= 128 else "a number"
-        return BrokenRule(
+        return Problem(
+            (),
             f"{shown} is beyond 64 bits",
             "Set a smaller number, or one with a fraction as 1e30",
             id="document-number-range",
         )
     if isinstance(value, str) and not value.isascii() and not _is_encodable(value):
-        return BrokenRule(
+        return Problem(
+            (),
             "a text holds half of a surrogate pair",
             "Write the character itself, in UTF-8",
             id="document-character",
         )
     if isinstance(value, str) and "\0" in value:
-        return BrokenRule("a text holds the character NUL", "Remove it", id="document-character")
+        return Problem((), "a text holds the character NUL", "Remove it", id="document-character")
     return None
 
 
@@ -142,16 +121,16 @@ def parse_yaml(text: str) -> YamlDocument:
     """Parses one document; no tag makes anything but texts, numbers, lists and mappings.
 
     Raises:
-        DocumentError: a syntax error, a tag of another kind, several documents, or a limit.
+        RuleError: a syntax error, a tag of another kind, several documents, or a limit.
     """
     document = YamlDocument()
     try:
         if len(text) > MAX_CHARACTERS:
-            raise DocumentError(
+            raise RuleError(
                 f"it has more than {MAX_CHARACTERS:,} characters",
-                1,
                 "Shorten it",
                 id="document-size",
+                line=1,
             )
         node = _Composer(text).get_single_node()
         if node is not None:
@@ -160,11 +139,11 @@ def parse_yaml(text: str) -> YamlDocument:
         mark = error.problem_mark or error.context_mark
         rule = " ".join(part for part in (error.context, error.problem) if part)
         line = mark.line + 1 if mark else 1
-        raise DocumentError(f"it is not YAML: {rule}", line, id="document-syntax") from None
+        raise RuleError(f"it is not YAML: {rule}", id="document-syntax", line=line) from None
     except yaml.reader.ReaderError as error:
         line = text.count("\n", 0, error.position) + 1
         rule = f"it is not YAML: character U+{error.character:04X} is not allowed"
-        raise DocumentError(rule, line, id="document-syntax") from None
+        raise RuleError(rule, id="document-syntax", line=line) from None
     return document
 
 
@@ -172,12 +151,12 @@ def parse_scalar(text: str) -> Any:
     """The value of a short text, as of an override.
 
     Raises:
-        DocumentError: the text is not YAML.
+        RuleError: the text is not YAML.
     """
     document = parse_yaml(text)
     for problem in document.problems:
         rule = f"{dotted(problem.path)}: {problem.rule}"
-        raise DocumentError(rule, problem.line, problem.remedy, id=problem.id)
+        raise RuleError.of([replace(problem, path=(), rule=rule)])
     return document.value
 
 
@@ -217,10 +196,10 @@ class _Composer(
         try:
             chunks: list[str] = super().scan_flow_scalar_non_spaces(double, start_mark)
         except (ValueError, OverflowError):  # of chr()
-            raise DocumentError(
+            raise RuleError(
                 "there is no character of such a number",
-                start_mark.line + 1,
                 id="document-character",
+                line=start_mark.line + 1,
             ) from None
         return chunks
 
@@ -255,8 +234,8 @@ class _Builder:
                 merged += value.value if isinstance(value, yaml.SequenceNode) else [value]
                 continue
             if not isinstance(key, yaml.ScalarNode):
-                raise DocumentError(
-                    "a key must be a word", line, "Write it as key: value", id="document-key"
+                raise RuleError(
+                    "a key must be a word", "Write it as key: value", id="document-key", line=line
                 )
             # `1: x` and `null: x` are read as words, so that the error is about an unknown key.
             name = _text(str(key.value))
@@ -274,8 +253,8 @@ class _Builder:
         for other in merged:
             if not isinstance(other, yaml.MappingNode):
                 line = other.start_mark.line + 1
-                raise DocumentError(
-                    "<< takes a mapping, or a list of mappings", line, id="document-merge"
+                raise RuleError(
+                    "<< takes a mapping, or a list of mappings", id="document-merge", line=line
                 )
             self._limits.check(None, depth + 1, other.start_mark.line + 1)
             taken = self._mapping(other, path, depth + 1) | taken
@@ -291,11 +270,11 @@ def _scalar(node: yaml.ScalarNode, line: int) -> Any:
         raise _bad_tag(node, line)
     if not pattern.match(text) or (kind in ("int", "float") and len(text) > _MAX_NUMBER):
         shown = repr(text) if len(text) <= _MAX_NUMBER else f"a text of {len(text):,} characters"
-        raise DocumentError(
+        raise RuleError(
             f"{shown} is not a number (!!{kind})",
-            line,
             "Quote it if it is a text",
             id="document-number",
+            line=line,
         )
     text = text.replace("_", "").lower()
     if kind == "int":
@@ -305,9 +284,12 @@ def _scalar(node: yaml.ScalarNode, line: int) -> Any:
     return None if kind == "null" else text == "true"
 
 
-def _bad_tag(node: yaml.Node, line: int) -> DocumentError:
-    return DocumentError(
-        f"the tag {node.tag[:80]!r} does not fit here", line, "Remove the tag", id="document-tag"
+def _bad_tag(node: yaml.Node, line: int) -> RuleError:
+    return RuleError(
+        f"the tag {node.tag[:80]!r} does not fit here",
+        "Remove the tag",
+        id="document-tag",
+        line=line,
     )
 
 
@@ -360,12 +342,10 @@ def parse_json(content: str | bytes, max_bytes: int | None = MAX_JSON_BYTES) -> 
     """Parses JSON; unlike `json.loads`, refuses repeated keys, NaN, and what Python cannot hold.
 
     Raises:
-        DocumentError: it is not JSON, or beyond a limit; the line where it is known.
+        RuleError: it is not JSON, or beyond a limit; the line where it is known.
     """
     if max_bytes is not None and len(content) > max_bytes:
-        raise DocumentError(
-            f"it has more than {max_bytes >> 20} MiB", None, "Shorten it", id="document-size"
-        )
+        raise RuleError(f"it has more than {max_bytes >> 20} MiB", "Shorten it", id="document-size")
     try:
         value = json.loads(
             content,
@@ -374,11 +354,11 @@ def parse_json(content: str | bytes, max_bytes: int | None = MAX_JSON_BYTES) -> 
             parse_constant=_no_constant,
         )
     except json.JSONDecodeError as error:
-        raise DocumentError(
-            f"it is not JSON: {error.msg}", error.lineno, id="document-syntax"
+        raise RuleError(
+            f"it is not JSON: {error.msg}", id="document-syntax", line=error.lineno
         ) from None
     except UnicodeDecodeError as error:
-        raise DocumentError(
+        raise RuleError(
             f"it is not text in UTF-8: {error.reason}", id="document-encoding"
         ) from None
     except RecursionError:
@@ -392,17 +372,14 @@ def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(found) < len(pairs):
         keys = [key for key, _ in pairs]
         twice = next(key for key in found if keys.count(key) > 1)
-        raise DocumentError(
-            f"the key {twice!r} stands twice", None, "Set it once", id="document-key-twice"
-        )
+        raise RuleError(f"the key {twice!r} stands twice", "Set it once", id="document-key-twice")
     return found
 
 
 def _json_int(text: str) -> int:
     if len(text) > _MAX_NUMBER:
-        raise DocumentError(
+        raise RuleError(
             f"a number has {len(text):,} characters",
-            None,
             "Set a smaller one",
             id="document-number-range",
         )
@@ -410,14 +387,12 @@ def _json_int(text: str) -> int:
 
 
 def _no_constant(name: str) -> Any:
-    raise DocumentError(
-        f"{name} is not JSON", None, "Set a finite number, or null", id="document-number"
-    )
+    raise RuleError(f"{name} is not JSON", "Set a finite number, or null", id="document-number")
 
 
-def _too_deep() -> DocumentError:
-    return DocumentError(
-        f"it is nested deeper than {MAX_DEPTH} levels", None, "Flatten it", id="document-depth"
+def _too_deep() -> RuleError:
+    return RuleError(
+        f"it is nested deeper than {MAX_DEPTH} levels", "Flatten it", id="document-depth"
     )
 
 
@@ -433,7 +408,7 @@ def _check_json(value: Any) -> None:
             elif isinstance(item, list):
                 inner += item
             elif broken := broken_scalar(item):
-                raise DocumentError(broken.rule, None, broken.remedy, id=broken.id)
+                raise RuleError.of([broken])
         level = inner
     if level:
         raise _too_deep()

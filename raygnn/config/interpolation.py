@@ -7,8 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from raygnn.config.documents import DocumentError, Limits, broken_scalar, parse_scalar
-from raygnn.config.section import MISSING, KeyPath, Problem, did_you_mean, parse_path, value_at
+from raygnn.config.documents import Limits, broken_scalar, parse_scalar
+from raygnn.config.section import MISSING, value_at
+from raygnn.errors import KeyPath, Problem, RuleError, did_you_mean, parse_path
 
 _REFERENCE = re.compile(r"\$\$\{|\$\{(?P<name>[^{}]*)\}|(?P<open>\$\{)")
 _ENV = "env:"
@@ -67,7 +68,7 @@ class _Resolver:
         for key, value in self._raw.items():
             try:
                 resolved[key] = self.walk(value, (key,), (), keep_env=keep_env)
-            except DocumentError as error:
+            except RuleError as error:
                 self._report((), replace(error.problem, path=(key,), line=None))
                 return {}
         return resolved
@@ -195,7 +196,7 @@ class _Resolver:
         self._result.texts[path] = text
         try:
             value = parse_scalar(text)
-        except DocumentError:
+        except RuleError:
             return text
         is_nested = isinstance(value, dict | list)
         return text if is_nested and not text.lstrip().startswith(("[", "{")) else value

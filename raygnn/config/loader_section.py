@@ -8,20 +8,13 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Discriminator, Field, Tag
 
-from raygnn.config.section import (
-    Component,
-    NonEmptyText,
-    PositiveWhole,
-    Problem,
-    Section,
-    Whole,
-    rule_error,
-)
+from raygnn.config.section import Component, NonEmptyText, PositiveWhole, Section, Whole
+from raygnn.errors import Problem, RuleError
 
 
 def _check_fanout(fanout: int) -> int:
     if fanout != -1 and fanout < 1:
-        raise rule_error(
+        raise RuleError(
             "a fanout is a number of neighbors",
             "Set 1 or more, or -1 for all",
             id="sampling-fanout",
@@ -31,7 +24,7 @@ def _check_fanout(fanout: int) -> int:
 
 def _check_fanout_of_type(fanout: int) -> int:
     if fanout < -1:
-        raise rule_error(
+        raise RuleError(
             "a fanout is a number of neighbors",
             "Set 0 or more, or -1 for all of this edge type",
             id="sampling-fanout",
@@ -41,7 +34,7 @@ def _check_fanout_of_type(fanout: int) -> int:
 
 def _check_edge_type_name(name: str) -> str:
     if len(name.split("__")) != 3 or not all(name.split("__")):
-        raise rule_error(
+        raise RuleError(
             "it is not the name of an edge type",
             "Set source type, relation and destination type as in user__follows__user",
             id="graph-edge-type-name",

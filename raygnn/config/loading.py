@@ -18,11 +18,11 @@ from raygnn.config.documents import dump_yaml
 from raygnn.config.interpolation import Interpolated, interpolate
 from raygnn.config.redaction import redact, redact_text
 from raygnn.config.schema import DEFAULT_COMPONENTS, Config
-from raygnn.config.section import MISSING, KeyPath, Problem, dotted, is_below, set_value, value_at
+from raygnn.config.section import MISSING, is_below, set_value, value_at
 from raygnn.config.source import Overridden, Source, apply_overrides, read_source
 from raygnn.config.trial_builds import broken_arguments
 from raygnn.config.validation import Validated, validate
-from raygnn.errors import ConfigError
+from raygnn.errors import ConfigError, KeyPath, Problem, dotted, shown
 
 
 @dataclass(frozen=True)
@@ -57,8 +57,7 @@ class LoadedConfig:
         """
         assert self._messages is not None
         found = broken_arguments(self.config, self.allow_modules, [(key,) for key in left_out])
-        texts = [self._messages.placed(path, text) for path, text in found]
-        if texts:
+        if texts := self._messages.texts(found):
             raise ConfigError(texts)
 
     def saved_yaml(self) -> str:
@@ -115,8 +114,7 @@ def load_config(
     if problems := [*checked.problems, *components]:
         known = [*((key,) for key in checked.broken), *(problem.path for problem in components)]
         arguments = broken_arguments(checked.config, modules, known)
-        texts = [messages.placed(path, text) for path, text in arguments]
-        raise ConfigError([*messages.texts(problems), *texts])
+        raise ConfigError(messages.texts([*problems, *arguments]))
     saved = savable(checked.config, resolved, read.secrets)
     environment = dict(resolved.environment)
     return LoadedConfig(checked.config, modules, saved, environment, _current_folder(), messages)
@@ -177,8 +175,6 @@ def _checked_modules(allow_modules: Sequence[str]) -> tuple[str, ...]:
     return modules
 
 
-_MAX_SHOWN = 120  # characters of a value in a message
-
 _MIN_HIDDEN = 8  # a shorter text of the environment would be hidden inside of other words
 
 
@@ -188,25 +184,22 @@ class Messages:
     def __init__(self, source: Source, overridden: Overridden, resolved: Interpolated) -> None:
         self._source, self._overridden, self._resolved = source, overridden, resolved
 
-    def texts(self, problems: Iterable[Problem]) -> list[str]:
+    def texts(self, problems: Iterable[Problem | str]) -> list[str]:
         """One message for each problem, none twice."""
         return list(dict.fromkeys(self._text(problem) for problem in problems))
 
-    def placed(self, path: KeyPath, text: str) -> str:
-        """A message that names its key itself, with the line where this was set."""
-        origin = self._origin(path)
-        return self._without_secrets(f"{origin}: {text}" if origin else text)
-
-    def _text(self, problem: Problem) -> str:
+    def _text(self, problem: Problem | str) -> str:
+        if isinstance(problem, str):
+            return self._without_secrets(problem)
         value = value_at(self._resolved.shown, problem.path)
         if value is MISSING and problem.path[-1:] == ("type",):
             bare_name = value_at(self._resolved.shown, problem.path[:-1])
             value = bare_name if isinstance(bare_name, str) else value
-        text = problem.text(
-            None if value is MISSING else self._shown(value, problem.path),
-            self._origin(problem.path, problem.line),
-        )
-        return self._without_secrets(text)
+        if value is not MISSING:
+            text = shown(redact(value, self._source.secrets, problem.path))
+            problem = replace(problem, shown=text)
+        origin = self._origin(problem.path, problem.line)
+        return self._without_secrets(problem.text(origin, "config"))
 
     def _without_secrets(self, text: str) -> str:
         text = redact_text(text, self._source.secrets)
@@ -226,10 +219,6 @@ class Messages:
                 if is_below(known, path):  # the override has made this section
                     return origin
         return self._source.origin(path)
-
-    def _shown(self, value: Any, path: KeyPath) -> str:
-        text = repr(redact(value, self._source.secrets, path))
-        return text if len(text) <= _MAX_SHOWN else f"{text[:_MAX_SHOWN]}..."
 
 
 #: Keys that end a run: a finished one trains on when its own is raised.

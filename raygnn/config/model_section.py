@@ -7,7 +7,8 @@ from typing import Literal
 
 from pydantic import Field
 
-from raygnn.config.section import Component, PositiveWhole, Problem, Section
+from raygnn.config.section import Component, PositiveWhole, Section
+from raygnn.errors import Problem
 
 
 class Interaction(Section):

@@ -10,26 +10,21 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BeforeValidator, Discriminator, Field, Tag
 
 from raygnn.config.section import (
-    KeyPath,
     NonEmptyText,
     NonNegativeNumber,
     NonNegativeWhole,
     PositiveNumber,
     PositiveWhole,
-    Problem,
     Section,
     Whole,
-    choose_from,
-    dotted,
-    parse_path,
-    rule_error,
     sections_in,
 )
+from raygnn.errors import KeyPath, Problem, RuleError, choose_from, dotted, parse_path
 
 
 def _check_run_name(name: str) -> str:
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._=,+-]*", name):
-        raise rule_error(
+        raise RuleError(
             "it names a folder",
             "Set letters, digits and any of ._=,+- that begin with a letter",
             id="run-name",
@@ -39,7 +34,7 @@ def _check_run_name(name: str) -> str:
 
 def _check_range(bounds: list[int]) -> list[int]:
     if bounds[0] > bounds[1]:
-        raise rule_error(
+        raise RuleError(
             "the least number comes first", f"Set [{bounds[1]}, {bounds[0]}]", id="scaling-range"
         )
     return bounds
@@ -261,7 +256,7 @@ class MedianStopping(Section):
 def _scheduler(value: Any) -> Any:
     kind = value.get("type") if isinstance(value, dict) else value
     if isinstance(kind, str) and kind.lower() in ("pbt", "population_based_training"):
-        raise rule_error(
+        raise RuleError(
             "population based training lets a trial go on from the checkpoint of another with "
             "other hyperparameters, and a trial of Ray Train hands Ray Tune no checkpoint that it "
             "could exploit",

@@ -9,9 +9,10 @@ from pydantic import ValidationInfo, model_validator
 
 from raygnn.config.cross_rules import broken_cross_rules
 from raygnn.config.loader_section import TrainLoader
-from raygnn.config.section import Component, Section, rules_error
+from raygnn.config.section import Component, Section
 from raygnn.config.sections import Sections
 from raygnn.config.tasks_section import SEVERAL_TASKS, TaskEntry
+from raygnn.errors import RuleError
 
 #: Validation context in which the rules between sections are left to the caller.
 EACH_SECTION_ALONE = "each section alone"
@@ -37,7 +38,7 @@ class Config(Sections):
     @model_validator(mode="after")
     def _check_between_sections(self, info: ValidationInfo) -> Self:
         if info.context != EACH_SECTION_ALONE and (problems := list(broken_cross_rules(self))):
-            raise rules_error(problems)
+            raise RuleError.of(problems)
         return self
 
     @model_validator(mode="before")

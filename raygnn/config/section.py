@@ -1,14 +1,10 @@
-"""What all sections of the config share, the problems found in them, and sections of sections."""
+"""The base of all sections of the config, and types that they share."""
 
 from __future__ import annotations
 
-import difflib
-import itertools
-import re
 import typing
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import Annotated, Any, NamedTuple, Self
+from collections.abc import Iterable
+from typing import Annotated, Any, Self
 
 from pydantic import (
     BaseModel,
@@ -19,90 +15,9 @@ from pydantic import (
     model_validator,
 )
 from pydantic.json_schema import JsonSchemaValue
-from pydantic_core import CoreSchema, PydanticCustomError
+from pydantic_core import CoreSchema
 
-from raygnn.errors import with_id
-
-#: Place in the config: keys of mappings and indices of lists.
-KeyPath = tuple[str | int, ...]
-
-# Of what a word is compared with: each comparison takes some microseconds.
-_MAX_CHOICES, _MAX_WORD = 100, 100
-
-#: `type` of the pydantic error that carries problems found by rules of ours.
-RULES_ERROR = "raygnn_rules"
-
-
-class BrokenRule(NamedTuple):
-    """A rule that some value breaks, what to set instead, and the stable id of both."""
-
-    rule: str
-    remedy: str
-    id: str
-
-
-@dataclass(frozen=True)
-class Problem:
-    """One broken rule, at its place.
-
-    Attributes:
-        id: stable name of the rule.
-        needs: top-level sections that the rule has read, of a rule between sections.
-        line: line of the YAML, where the path alone does not give it.
-    """
-
-    path: KeyPath
-    rule: str
-    remedy: str
-    id: str
-    needs: frozenset[str] = frozenset()
-    line: int | None = None
-
-    def text(
-        self, shown_value: str | None, origin: str | None = None, whole: str = "config"
-    ) -> str:
-        """The message.
-
-        Args:
-            shown_value: the value as text without secrets; None where unset.
-            whole: what a problem without a path is about.
-        """
-        value = "" if shown_value is None else f"={shown_value}"
-        where = f"{origin}: " if origin else ""
-        subject = f"{dotted(self.path)}{value}" if self.path else whole
-        return with_id(f"{where}{subject} is invalid: {self.rule}. {self.remedy}.", self.id)
-
-
-def dotted(path: KeyPath) -> str:
-    """`("losses", 0, "args")` as `losses.0.args`, which is also how an override names it."""
-    return ".".join(str(part) for part in path)
-
-
-def did_you_mean(word: object, choices: Iterable[str]) -> str:
-    """`Did you mean x? ` where a choice is close to the word, else nothing."""
-    some = itertools.islice(choices, _MAX_CHOICES)
-    by_lower = {str(choice).lower(): str(choice) for choice in some}
-    close = difflib.get_close_matches(str(word).lower()[:_MAX_WORD], by_lower, n=1)
-    return f"Did you mean {by_lower[close[0]]}? " if close else ""
-
-
-def choose_from(word: object, choices: Sequence[str], what: str = "Set one of") -> str:
-    """A remedy that lists choices, with the closest one first."""
-    return f"{did_you_mean(word, choices)}{what}: {', '.join(str(choice) for choice in choices)}"
-
-
-def rules_error(problems: Sequence[Problem]) -> PydanticCustomError:
-    """The pydantic error that carries problems; their paths are relative to where it is raised."""
-    text = "; ".join(p.text(None) for p in problems)
-    return PydanticCustomError(RULES_ERROR, "{text}", {"text": text, "problems": tuple(problems)})
-
-
-def rule_error(rule: str, remedy: str, *, id: str) -> PydanticCustomError:
-    """One broken rule of the value that is being validated."""
-    return rules_error([Problem((), rule, remedy, id)])
-
-
-_INDEX = re.compile(r"[0-9]{1,9}")
+from raygnn.errors import KeyPath, Problem, RuleError
 
 #: What `value_at` gives where there is nothing; None is a value.
 MISSING: Any = type("Missing", (), {"__repr__": lambda self: "MISSING"})()
@@ -124,11 +39,6 @@ def value_at(tree: Any, path: KeyPath) -> Any:
 def set_value(tree: Any, path: KeyPath, value: Any) -> None:
     """Replaces the value at a path whose parent exists."""
     value_at(tree, path[:-1])[path[-1]] = value
-
-
-def parse_path(text: str) -> KeyPath:
-    """`sampling.fanouts.0` as `("sampling", "fanouts", 0)`."""
-    return tuple(int(part) if _INDEX.fullmatch(part) else part for part in text.split("."))
 
 
 def is_below(path: KeyPath, parent: KeyPath) -> bool:
@@ -154,7 +64,7 @@ class Section(BaseModel):
     @model_validator(mode="after")
     def _check_rules(self) -> Self:
         if problems := list(self.broken_rules()):
-            raise rules_error(problems)
+            raise RuleError.of(problems)
         return self
 
 

@@ -17,7 +17,7 @@ from raygnn.config.loader_section import (
 )
 from raygnn.config.model_section import Model
 from raygnn.config.run_section import Run, Scaling, Tune
-from raygnn.config.section import Component, NonEmptyText, Section, Seed, rule_error
+from raygnn.config.section import Component, NonEmptyText, Section, Seed
 from raygnn.config.slots import SLOTS
 from raygnn.config.tasks_section import TaskEntry, TaskName
 from raygnn.config.training_section import (
@@ -28,6 +28,7 @@ from raygnn.config.training_section import (
     Scheduler,
     Training,
 )
+from raygnn.errors import RuleError
 
 
 def _callback_kind(value: Any) -> str:
@@ -51,7 +52,7 @@ CallbackSpec = Annotated[
 
 def _check_dotted(name: str) -> str:
     if "." not in name:
-        raise rule_error(
+        raise RuleError(
             "it is no dotted path of a function",
             "Set it as in my_pkg.my_module.my_function",
             id="component-path",

@@ -14,25 +14,15 @@ from pydantic import BaseModel, SecretStr
 from raygnn.config.documents import (
     MAX_CHARACTERS,
     MAX_DEPTH,
-    DocumentError,
     Limits,
     broken_scalar,
     parse_scalar,
     parse_yaml,
 )
 from raygnn.config.redaction import redact_text
-from raygnn.config.section import (
-    BrokenRule,
-    KeyPath,
-    Problem,
-    choose_from,
-    dotted,
-    is_below,
-    parse_path,
-    value_at,
-)
+from raygnn.config.section import is_below, value_at
 from raygnn.config.slots import SLOTS
-from raygnn.errors import ConfigError
+from raygnn.errors import ConfigError, KeyPath, Problem, RuleError, choose_from, dotted, parse_path
 
 _KEY_AND_VALUE = re.compile(r"\s*[\w\"']+:(\s|$)")
 
@@ -119,7 +109,7 @@ def parse_source(text: str, name: str | None) -> Source:
     """
     try:
         document = parse_yaml(text)
-    except DocumentError as error:
+    except RuleError as error:
         raise ConfigError(error.text(name, "config")) from None
     value = {} if document.value is None else document.value
     source = Source(value, name, document.lines, document.problems)
@@ -139,7 +129,7 @@ def to_plain(value: Any, problems: list[Problem], secrets: set[str]) -> Any:
         problems: gets one for whatever else is met.
         secrets: gets the values of every `SecretStr`.
     Raises:
-        DocumentError: it is beyond a limit, or holds itself.
+        RuleError: it is beyond a limit, or holds itself.
     """
     return _Copier(problems, secrets).copy(value, ())
 
@@ -253,7 +243,7 @@ def _parse(tokens: Sequence[str], problems: list[Problem]) -> Iterator[Override]
             continue
         name, equals, text = token[2:].partition("=")
         if broken := _broken_name(name):
-            problems.append(Problem((name[:_MAX_SHOWN],), *broken))
+            problems.append(broken.at((name[:_MAX_SHOWN],)))
             continue
         if not equals and name.endswith("!"):
             yield Override(parse_path(name[:-1]), deletes=True)
@@ -268,15 +258,15 @@ def _parse(tokens: Sequence[str], problems: list[Problem]) -> Iterator[Override]
         path = parse_path(name)
         try:
             yield Override(path, parse_scalar(text), text)
-        except DocumentError as error:
+        except RuleError as error:
             rule = f"the override's value cannot be read: {error.problem.rule}"
             problems.append(Problem(path, rule, "Correct or quote the value", id="override-value"))
 
 
-def _broken_name(name: str) -> BrokenRule | None:
+def _broken_name(name: str) -> Problem | None:
     if name.count(".") >= MAX_DEPTH:
         rule = f"it is nested deeper than {MAX_DEPTH} levels"
-        return BrokenRule(rule, "Name a key of the config", id="document-depth")
+        return Problem((), rule, "Name a key of the config", id="document-depth")
     return broken_scalar(name)
 
 
@@ -291,22 +281,14 @@ def _apply(override: Override, result: Overridden, defaults: Mapping[str, Any]) 
             raise _bad_index(override.path, len(parent))
         if override.deletes and isinstance(parent, dict) and key not in parent:
             raise _nothing_to_delete(key, parent)
-    except _MisfitError as misfit:
-        result.problems.append(Problem(override.path, *misfit.broken))
+    except RuleError as misfit:
+        result.problems.append(misfit.problem.at(override.path))
         return False
     if override.deletes:
         del parent[key]
     else:
         parent[key] = override.value
     return True
-
-
-class _MisfitError(Exception):
-    """An override does not fit the config."""
-
-    def __init__(self, rule: str, remedy: str, *, id: str) -> None:
-        super().__init__(rule, remedy, id)
-        self.broken = BrokenRule(rule, remedy, id)
 
 
 def _parent(override: Override, root: dict[str, Any], defaults: Mapping[str, Any]) -> Any:
@@ -328,16 +310,16 @@ def _parent(override: Override, root: dict[str, Any], defaults: Mapping[str, Any
             child = list(default) if isinstance(default, list) else {}
         if not isinstance(child, dict | list):
             what = f"{dotted(here)} holds a value, not keys"
-            raise _MisfitError(what, f"Override {dotted(here)} itself", id="override-place")
+            raise RuleError(what, f"Override {dotted(here)} itself", id="override-place")
         node[key] = child
         node = child
     return node
 
 
-def _nothing_to_delete(key: object, parent: Any) -> _MisfitError:
+def _nothing_to_delete(key: object, parent: Any) -> RuleError:
     present = [str(name) for name in parent] if isinstance(parent, dict) else []
     remedy = choose_from(key, present, "Set there") if present else "Nothing is set there"
-    return _MisfitError(
+    return RuleError(
         "it cannot be deleted, as the config does not set it",
         f"{remedy}. To switch off a default, set it to null",
         id="override-deletes-nothing",
@@ -353,8 +335,8 @@ def _is_task(path: KeyPath) -> bool:
     return path[0] == "tasks" and len(path) == 2
 
 
-def _bad_index(path: KeyPath, length: int) -> _MisfitError:
+def _bad_index(path: KeyPath, length: int) -> RuleError:
     rule = f"{dotted(path[:-1])} is a list of {length}, which has no item {path[-1]}"
     remedy = f"Set an index from 0 to {length - 1}" if length else "The list is empty"
     remedy = f"{remedy}, or override the whole list as [a, b]"
-    return _MisfitError(rule, remedy, id="override-index")
+    return RuleError(rule, remedy, id="override-index")

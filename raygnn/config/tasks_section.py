@@ -9,15 +9,9 @@ from pydantic import AfterValidator, Field
 
 from raygnn.config.data_section import SplitRule
 from raygnn.config.loader_section import FanoutsSetting
-from raygnn.config.section import (
-    Component,
-    NonEmptyText,
-    NonNegativeNumber,
-    PositiveWhole,
-    Section,
-    rule_error,
-)
+from raygnn.config.section import Component, NonEmptyText, NonNegativeNumber, PositiveWhole, Section
 from raygnn.config.training_section import LossTerm
+from raygnn.errors import RuleError
 
 #: `task.type` of a run with `tasks`.
 SEVERAL_TASKS = "several_tasks"
@@ -27,7 +21,7 @@ _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")
 
 def _check_name(name: str) -> str:
     if not _NAME.fullmatch(name) or name == "loss":
-        raise rule_error(
+        raise RuleError(
             "it begins the names of the task's metrics, as in val/NAME/loss",
             "Set letters, digits, _ and -, a letter first, and not loss",
             id="tasks-name",

@@ -15,12 +15,9 @@ from raygnn.config.section import (
     Period,
     PositiveNumber,
     PositiveWhole,
-    Problem,
     Section,
-    choose_from,
-    rule_error,
-    rules_error,
 )
+from raygnn.errors import Problem, RuleError, choose_from
 
 _LIMITS = ("max_epochs", "max_steps", "max_samples", "max_time_s")
 
@@ -33,13 +30,13 @@ _GRAD_REDUCTIONS = ("sample_mean", "batch_mean", "sum")
 
 def _check_monitor(name: str) -> str:
     if name.startswith("test/"):
-        raise rule_error(
+        raise RuleError(
             "decisions must not look at the test split",
             f"Set val/{name.removeprefix('test/')}",
             id="monitor-test-split",
         )
     if not _is_monitor(name):
-        raise rule_error(
+        raise RuleError(
             "a monitor is the name of a logged metric",
             f"Set it with its split, as in val/{name.strip('/') or 'loss'}",
             id="monitor-name",
@@ -53,7 +50,7 @@ def _is_monitor(name: str) -> bool:
 
 def _check_resume(resume: str) -> str:
     if resume not in _RESUME_WORDS and "/" not in resume:
-        raise rule_error(
+        raise RuleError(
             "it is neither a known word nor the path of a checkpoint or run (which has a /)",
             choose_from(resume, _RESUME_WORDS) + ", or a path or URI",
             id="resume-word",
@@ -211,7 +208,7 @@ class EarlyStopping(Section):
         if isinstance(value, dict) and "mode" not in value:
             monitor = value.get("monitor", "val/loss")
             if isinstance(monitor, str) and _is_monitor(monitor) and monitor not in _LOSSES:
-                raise rules_error(
+                raise RuleError.of(
                     [
                         Problem(
                             ("mode",),

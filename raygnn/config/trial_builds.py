@@ -5,17 +5,17 @@ Unlike all other checks of a config this one imports: raygnn's components, and l
 
 from __future__ import annotations
 
-import re
 import warnings
 from collections.abc import Collection, Iterator, Sequence
+from dataclasses import replace
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from raygnn.config.component_checks import LIBRARY_ROOTS, components_of
 from raygnn.config.components import build, check_arguments, parameters_of, resolve
-from raygnn.config.section import Component, KeyPath, Problem, choose_from, is_below, parse_path
+from raygnn.config.section import Component, is_below
 from raygnn.config.slots import SLOTS
-from raygnn.errors import ConfigError
+from raygnn.errors import ConfigError, KeyPath, Problem, choose_from, dotted, parse_path, shown
 
 if TYPE_CHECKING:
     from raygnn.config.schema import Config
@@ -33,13 +33,10 @@ _WIDTH = 8  # any
 _GENERATORS = "raygnn.data.synthetic.generators"
 _TARGETS = "raygnn.loops.tasks.target"
 
-#: A place and what is wrong there, as a message without the place's line.
-Found = tuple[KeyPath, str]
-
 
 def broken_arguments(
     config: Config, allow_modules: Sequence[str], left_out: Sequence[KeyPath] = ()
-) -> Iterator[Found]:
+) -> Iterator[Problem | str]:
     """What is wrong with the arguments of components of raygnn and of libraries.
 
     Components of the user's own are left to the workers, which may have other modules.
@@ -56,17 +53,15 @@ def broken_arguments(
         try:
             _build(slot, component, of_task, allow_modules)
         except ConfigError as error:
-            for text in error.problems:
-                yield _placed(text, SLOTS[slot].path, path)
+            for record in error.records:
+                yield _placed(record, parse_path(SLOTS[slot].path), path)
     sections = {place[0] for place in left_out}
     synthetic = config.data.synthetic
     if synthetic is not None and "data" not in sections:
-        for text in import_module(_GENERATORS).synthetic_problems(synthetic.type, **synthetic.args):
-            yield _placed(text, "data", ("data",))
+        yield from import_module(_GENERATORS).synthetic_problems(synthetic.type, **synthetic.args)
     if config.task.type in SLOTS["task"].names and not sections & {"task", "tasks"}:
-        for path, text in _targets(config)[0].broken_texts(config):
-            if path[0] not in sections:
-                yield path, text
+        problems = _targets(config)[0].problems_with(config)
+        yield from (problem for problem in problems if problem.path[0] not in sections)
     if not sections & {"task", "tasks", "metrics", "callbacks"}:
         yield from _unknown_monitors(config, allow_modules, sections)
 
@@ -142,10 +137,10 @@ def _check_sparse_rows(component: Component, optimizer: Any, config: Config) -> 
             f"({str(error).rstrip('.')})",
             "Set optimizer.type to Adagrad, RowWiseAdagrad or SGD without weight_decay, or to "
             "SparseAdam where the model has learned rows alone; or remove sparse_embeddings",
-            id="optimizer-dense",
+            "optimizer-dense",
+            shown({"type": component.type, "args": component.args}),
         )
-        shown = f"{{'type': {component.type!r}, 'args': {component.args}}}"
-        raise ConfigError(problem.text(shown)) from error
+        raise ConfigError(problem) from error
 
 
 def _build_model(component: Component, config: Config, allow_modules: Sequence[str]) -> None:
@@ -198,7 +193,7 @@ def _build_metric(component: Component, config: Config, allow_modules: Sequence[
 
 def _unknown_monitors(
     config: Config, allow_modules: Sequence[str], left_out: Collection[str | int]
-) -> Iterator[Found]:
+) -> Iterator[Problem]:
     """Monitors that no metric of the task is called."""
     known = _logged_names(config, allow_modules)
     if known is None:
@@ -218,10 +213,8 @@ def _unknown_monitors(
             continue
         choices = [f"val/{choice}" for choice in known]
         remedy = choose_from(monitor, choices)
-        problem = Problem(
-            (section, key), "no metric of this task has the name", remedy, id="monitor-unknown"
-        )
-        yield problem.path, problem.text(repr(monitor))
+        rule = "no metric of this task has the name"
+        yield Problem((section, key), rule, remedy, "monitor-unknown", repr(monitor))
 
 
 def _is_logged(name: str, known: Collection[str]) -> bool:
@@ -271,12 +264,9 @@ def _logged_names(config: Config, allow_modules: Sequence[str]) -> list[str] | N
     return known
 
 
-def _placed(text: str, slot_path: str, path: KeyPath) -> Found:
-    """A message of `build` at the place of its component: `losses.args` as `losses.0.args`."""
-    match = re.match(r"[\w.]+", text)
-    named = match.group() if match else ""
-    if named != slot_path and not named.startswith(f"{slot_path}."):
-        return path, text
-    below = parse_path(named.removeprefix(slot_path).lstrip(".")) if named != slot_path else ()
-    place = (*path, *below)
-    return place, ".".join(map(str, place)) + text.removeprefix(named)
+def _placed(record: Problem | str, slot_path: KeyPath, path: KeyPath) -> Problem | str:
+    """A problem of `build` at the key of its component: `losses.args` as `losses.0.args`."""
+    if isinstance(record, str):
+        return f"{dotted(path)}: {record}"
+    below = record.path[len(slot_path) :] if is_below(record.path, slot_path) else ()
+    return replace(record, path=(*path, *below))

@@ -5,35 +5,30 @@ from __future__ import annotations
 import typing
 from collections.abc import Iterable, Iterator, Mapping
 from copy import deepcopy
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from raygnn.config.cross_rules import broken_cross_rules
-from raygnn.config.documents import DocumentError, parse_yaml
+from raygnn.config.documents import parse_yaml
 from raygnn.config.redaction import redact
 from raygnn.config.schema import EACH_SECTION_ALONE, Config
-from raygnn.config.section import (
-    MISSING,
-    RULES_ERROR,
-    BrokenRule,
-    KeyPath,
-    Problem,
-    Section,
-    choose_from,
-    did_you_mean,
-    sections_in,
-    set_value,
-    value_at,
-)
+from raygnn.config.section import MISSING, Section, sections_in, set_value, value_at
 from raygnn.config.slots import SLOTS
 from raygnn.config.tasks_section import SEVERAL_TASKS
-from raygnn.errors import ConfigError, DataError
+from raygnn.errors import (
+    ConfigError,
+    DataError,
+    KeyPath,
+    Problem,
+    RuleError,
+    choose_from,
+    did_you_mean,
+    shown,
+)
 
 S = TypeVar("S", bound=Section)
-
-_MAX_SHOWN = 120  # characters of a value in a message
 
 _KINDS = {
     "int_type": ("a whole number", "Set a whole number"),
@@ -120,7 +115,7 @@ def validate_file(root: type[S], text: str, name: str, see: str) -> S:
     (known,) = typing.get_args(root.model_fields["format"].annotation)
     try:
         document = parse_yaml(text)
-    except DocumentError as error:
+    except RuleError as error:
         raise DataError(error.text(name, "the file")) from None
     if document.problems:
         problems = document.problems
@@ -128,17 +123,14 @@ def validate_file(root: type[S], text: str, name: str, see: str) -> S:
         given = document.value.get("format") if isinstance(document.value, dict) else None
         rule = f"this raygnn reads {known!r} only"
         remedy = f"Begin the file with 'format: {known}', or use the raygnn that wrote it"
-        problem = Problem(("format",), rule, remedy, id="document-format")
-        text = problem.text(repr(given)[:_MAX_SHOWN], name)
+        text = Problem(("format",), rule, remedy, "document-format", shown(given)).text(name)
         raise DataError(f"{text}\nSee docs/{see} for the format.")
     else:
         found, errors = _validated(root, document.value)
         if found is not None:
             return found
         problems = list(_translate(errors, document.value, root))
-    texts = [
-        p.text(None, f"{name}:{p.line or document.line(p.path)}", "the file") for p in problems
-    ]
+    texts = [p.text(f"{name}:{p.line or document.line(p.path)}", "the file") for p in problems]
     raise DataError("\n".join(dict.fromkeys(texts)) + f"\nSee docs/{see} for the format.")
 
 
@@ -167,9 +159,8 @@ def _translate(
     for error in errors:
         path = _real_path(error["loc"], value, error["type"])
         context = error.get("ctx", {})
-        if error["type"] == RULES_ERROR:
-            for problem in context["problems"]:
-                yield replace(problem, path=(*path, *problem.path))
+        if isinstance(broken := context.get("error"), RuleError):
+            yield from (p.at(path) for p in broken.records if isinstance(p, Problem))
         else:
             yield _problem(error, path, context, value, root)
 
@@ -212,7 +203,7 @@ def _problem(
         rule = "it must be the name of a component, or a mapping with type and args"
         return Problem(path, rule, remedy, id="config-type")
     if kind in _KINDS:
-        return Problem(path, *type_rule(error))
+        return type_rule(error).at(path)
     return Problem(path, str(error["msg"]).lower(), "Set another value", id="config-value")
 
 
@@ -224,17 +215,17 @@ def _short_names(path: KeyPath) -> list[str]:
     return [name for slot in SLOTS.values() if slot.path == place for name in sorted(slot.names)]
 
 
-def type_rule(error: Mapping[str, Any]) -> BrokenRule:
+def type_rule(error: Mapping[str, Any]) -> Problem:
     """What one of pydantic's errors says that a value must be, and what to set."""
     kind, context = error["type"], error.get("ctx", {})
     if kind == "missing":
         key = error["loc"][-1]
-        return BrokenRule(f"it must be a mapping with {key}", f"Set {key}", id="config-required")
+        return Problem((), f"it must be a mapping with {key}", f"Set {key}", id="config-required")
     what, remedy = _KINDS.get(kind, ("something else", "Set another value"))
     rule = f"it must be {what % context}"
     if kind in _RANGES:
-        return BrokenRule(rule, remedy % context, id="config-range")
-    return BrokenRule(rule, remedy % context, id="config-type")
+        return Problem((), rule, remedy % context, id="config-range")
+    return Problem((), rule, remedy % context, id="config-type")
 
 
 def _yaml_word(choice: str) -> str:
@@ -315,16 +306,17 @@ def typed_arguments(kind: type[T], args: Mapping[str, Any], owner: str) -> T:
         if name not in known:
             remedy = f"{did_you_mean(name, known)}Set one of: {', '.join(known)}"
             rule = f"{owner} takes no such argument"
-            problem = Problem(path, rule, remedy, id="task-argument-unknown")
-            problems.append(problem.text(repr(redact(value, (), path))))
+            value_shown = shown(redact(value, (), path))
+            problems.append(Problem(path, rule, remedy, "task-argument-unknown", value_shown))
             continue
         try:
             values[name] = TypeAdapter(types[name]).validate_python(value, strict=True)
         except ValidationError as error:
             first, *others = dict.fromkeys(type_rule(found) for found in error.errors())
             kinds = [first.rule, *(other.rule.removeprefix("it must be ") for other in others)]
-            problem = Problem(path, " or ".join(kinds), first.remedy, first.id)
-            problems.append(problem.text(repr(redact(value, (), path))))
+            value_shown = shown(redact(value, (), path))
+            rule = " or ".join(kinds)
+            problems.append(Problem(path, rule, first.remedy, first.id, value_shown))
     if problems:
         raise ConfigError(problems)
     return kind(**values)

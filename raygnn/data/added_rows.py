@@ -13,7 +13,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from raygnn.config.section import choose_from
 from raygnn.data.bundle import Bundle
 from raygnn.data.edge_types import EdgeType, edge_type_name, type_name
 from raygnn.data.filesystem import write_text
@@ -24,7 +23,7 @@ from raygnn.data.ingest.node_tasks import node_columns
 from raygnn.data.ingest.plan_bundle import IngestOptions
 from raygnn.data.manifest import MANIFEST_NAME, DenseFeature, EdgeTable, Manifest
 from raygnn.data.tables.read_ids import original_ids
-from raygnn.errors import DataError
+from raygnn.errors import DataError, choose_from
 
 #: Rows of a table: values by column; a column that is left out is empty.
 Rows: TypeAlias = Sequence[Mapping[str, Any]]

@@ -19,12 +19,12 @@ from pydantic import (
 )
 
 from raygnn.config.documents import dump_yaml
-from raygnn.config.section import Section, rule_error
+from raygnn.config.section import Section
 from raygnn.config.validation import validate_file
 from raygnn.data.edge_types import REVERSE_PREFIX, SEPARATOR, EdgeType, edge_type_name
 from raygnn.data.filesystem import is_below, is_remote, join, read_text, reading_input, redact
 from raygnn.data.transforms.spec import ColumnTransform, DateFormat, NumberFormat
-from raygnn.errors import DataError
+from raygnn.errors import DataError, RuleError
 
 MANIFEST_NAME = "graph.yaml"
 FORMAT: Literal["raygnn/graph-v1"] = "raygnn/graph-v1"
@@ -129,7 +129,7 @@ class Label(_Section):
     @model_validator(mode="after")
     def _format_is_of_numbers(self) -> Label:
         if self.format is not None and self.kind not in {None, "regression"}:
-            raise rule_error(
+            raise RuleError(
                 f"format: {self.format} is of numbers to be regressed, and kind is {self.kind}",
                 "Leave one of them out",
                 id="labels-format-kind",
@@ -165,21 +165,21 @@ EdgeLabels = dict[str, LabelSpec]
 def _check_column_names(features: dict[str, Any], labels: dict[str, Any]) -> None:
     for name in (*features, *labels):
         if not _NAME.match(name):
-            raise rule_error(
+            raise RuleError(
                 f"column name {name!r} must be letters, digits, '_', '.' or '-', "
                 "starting with a letter or digit",
                 "Correct it",
                 id="graph-column-name",
             )
         if name in _RESERVED_COLUMNS:
-            raise rule_error(
+            raise RuleError(
                 f"column name {name!r} is taken by raygnn",
                 f"Use another name on the left than {sorted(_RESERVED_COLUMNS)}",
                 id="graph-column-reserved",
             )
     both = sorted(set(features) & set(labels))
     if both:
-        raise rule_error(
+        raise RuleError(
             f"{both} are features and labels at once",
             "Give each its own name",
             id="graph-column-twice",
@@ -247,13 +247,13 @@ class EdgeTable(_Section):
         _check_column_names(self.features, self.labels)
         sparse = sorted(k for k, spec in self.features.items() if isinstance(spec, SparseFeature))
         if sparse:
-            raise rule_error(
+            raise RuleError(
                 f"{sparse} are sparse, which only features of nodes can be",
                 "Write the edge feature as dense columns",
                 id="graph-sparse-edges",
             )
         if not self.directed and self.type[0] != self.type[2]:
-            raise rule_error(
+            raise RuleError(
                 "directed: false needs equal source and target types",
                 "Declare the reverse as an edge type of its own, with source and target exchanged",
                 id="graph-undirected-types",
@@ -315,7 +315,7 @@ class Manifest(_Section):
             _check_type_name(relation)
             for node_type in (source, target):
                 if node_type not in self.node_types:
-                    raise rule_error(
+                    raise RuleError(
                         f"edge type {list(table.type)} names node type {node_type!r}, which is "
                         f"not among node_types {sorted(self.node_types)}",
                         "Correct it",
@@ -323,7 +323,7 @@ class Manifest(_Section):
                     )
         for edge_table in self.edge_types:
             if edge_table.type in seen:
-                raise rule_error(
+                raise RuleError(
                     f"edge type {edge_type_name(edge_table.type)} is given twice",
                     "List the files of both under one entry, or name the relations differently",
                     id="graph-edge-type-twice",
@@ -332,7 +332,7 @@ class Manifest(_Section):
         label_names = [table.name for table in self.label_edges]
         for table in self.label_edges:
             if label_names.count(table.name) > 1:
-                raise rule_error(
+                raise RuleError(
                     f"{table.sign} label edges of type {edge_type_name(table.type)} are given "
                     "twice",
                     "List the files of both under one entry",
@@ -416,20 +416,20 @@ def reverses(tables: Sequence[EdgeTable]) -> dict[EdgeType, EdgeType]:
             continue
         place = f"edge type {edge_type_name(table.type)}: reverse_of={list(reverse)}"
         if reverse not in known or reverse == table.type:
-            raise rule_error(
+            raise RuleError(
                 f"{place} is no other edge type",
                 "Name one of edge_types",
                 id="graph-reverse-unknown",
             )
         if (reverse[2], reverse[0]) != (source, target):
-            raise rule_error(
+            raise RuleError(
                 f"{place} does not join {target!r} to {source!r}",
                 "Name a type that does",
                 id="graph-reverse-ends",
             )
         for one, other in ((table.type, reverse), (reverse, table.type)):
             if found.setdefault(one, other) != other:
-                raise rule_error(
+                raise RuleError(
                     f"edge type {edge_type_name(one)} has two reverses, "
                     f"{edge_type_name(found[one])} and {edge_type_name(other)}",
                     "Keep one of them",
@@ -440,7 +440,7 @@ def reverses(tables: Sequence[EdgeTable]) -> dict[EdgeType, EdgeType]:
 
 def _check_type_name(name: str) -> None:
     if not _NAME.match(name) or SEPARATOR in name or name.endswith("_") or name.startswith("_"):
-        raise rule_error(
+        raise RuleError(
             f"type name {name!r} must be letters, digits, '_', '.' or '-', without two "
             "underscores in a row and without one at either end",
             "Correct it",

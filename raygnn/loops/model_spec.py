@@ -15,13 +15,13 @@ import pyarrow as pa
 from pydantic import TypeAdapter, ValidationError
 
 from raygnn import __version__
-from raygnn.config.documents import DocumentError, parse_json
+from raygnn.config.documents import parse_json
 from raygnn.data.bundle import Bundle
 from raygnn.data.edge_types import EdgeType, edge_type_name, parse_edge_type, type_name
 from raygnn.data.hashing import string_buffers
 from raygnn.data.standardization import Standardization
 from raygnn.data.transforms.state import FittedFeature, Transforms
-from raygnn.errors import ConfigError, DataError, RunError, with_id
+from raygnn.errors import ConfigError, DataError, RuleError, RunError, with_id
 
 FORMAT = "raygnn/model-v1"
 # What a trained model is, beside its config.yaml.
@@ -246,7 +246,7 @@ class ModelSpec:
         """
         try:
             content = parse_json(text)
-        except DocumentError as error:
+        except RuleError as error:
             rule = error.problem.rule
             raise RunError(
                 f"{name} is invalid: {rule}. {_REMEDY}", id="model-file-damaged"

@@ -44,8 +44,11 @@ class RowWiseAdagrad(Optimizer):
         }
         for name, value in defaults.items():
             if value < 0:
-                raise ConfigError(
-                    f"optimizer.args.{name}={value!r} is invalid: it is negative. Set 0 or more.",
+                raise ConfigError.invalid(
+                    f"optimizer.args.{name}",
+                    value,
+                    "it is negative",
+                    "Set 0 or more",
                     id="optimizer-negative",
                 )
         super().__init__(params, defaults)

@@ -95,9 +95,11 @@ class CrossEntropy(_ClassLoss):
     ) -> None:
         super().__init__("class_weights", class_weights, label_counts, class_names)
         if not 0.0 <= label_smoothing <= 1.0:
-            raise ConfigError(
-                f"losses.args.label_smoothing={label_smoothing!r} is invalid: it must lie in "
-                f"[0, 1]. Set 0.0 to switch it off.",
+            raise ConfigError.invalid(
+                "losses.args.label_smoothing",
+                label_smoothing,
+                "it must lie in [0, 1]",
+                "Set 0.0 to switch it off",
                 id="loss-argument",
             )
         self.label_smoothing = label_smoothing
@@ -263,9 +265,11 @@ def _focal(log_p: Tensor, rest: Tensor, gamma: float) -> Tensor:
 
 def _exponent(gamma: float) -> float:
     if not isinstance(gamma, int | float) or not 0 <= gamma < float("inf"):
-        raise ConfigError(
-            f"losses.args.gamma={gamma!r} is invalid: it must be at least 0. Set 2.0, or 0.0 for "
-            "cross-entropy.",
+        raise ConfigError.invalid(
+            "losses.args.gamma",
+            gamma,
+            "it must be at least 0",
+            "Set 2.0, or 0.0 for cross-entropy",
             id="loss-argument",
         )
     return float(gamma)
@@ -274,9 +278,11 @@ def _exponent(gamma: float) -> float:
 def _shares(name: str, value: float) -> list[float]:
     """The weights of the first and the second class, or of seeds without and with a label."""
     if not isinstance(value, int | float) or isinstance(value, bool) or not 0 <= value <= 1:
-        raise ConfigError(
-            f"losses.args.{name}={value!r} is invalid: the weight of the second class, or of a "
-            "label, lies in [0, 1]. Set 0.25, balanced, or null for equal weights.",
+        raise ConfigError.invalid(
+            f"losses.args.{name}",
+            value,
+            "the weight of the second class, or of a label, lies in [0, 1]",
+            "Set 0.25, balanced, or null for equal weights",
             id="loss-argument",
         )
     return [1 - value, float(value)]

@@ -8,9 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from raygnn.config.section import did_you_mean
 from raygnn.data.label_counts import BALANCED, LabelCounts
-from raygnn.errors import ConfigError
+from raygnn.errors import ConfigError, did_you_mean
 
 #: A weight per class, weights by class (its name, or its number), or `balanced`.
 ClassWeights = str | Sequence[float] | Mapping[Any, float]
@@ -79,9 +78,11 @@ def numbers(name: str, given: Sequence[float]) -> Tensor:
     )
     weights = torch.tensor(given if is_numbers else [], dtype=torch.float32)
     if not (bool(((weights >= 0) & weights.isfinite()).all()) and bool(weights.any())):
-        raise ConfigError(
-            f"losses.args.{name}={given!r} is invalid: weights must be finite, at least 0 and "
-            f"not all 0. Give one number per output of the model, or {BALANCED}.",
+        raise ConfigError.invalid(
+            f"losses.args.{name}",
+            given,
+            "weights must be finite, at least 0 and not all 0",
+            f"Give one number per output of the model, or {BALANCED}",
             id="loss-class-weights",
         )
     return weights
@@ -94,9 +95,11 @@ def check_count(name: str, weights: Tensor, expected: int) -> None:
         ConfigError: it is not that of the model's outputs.
     """
     if len(weights) != expected:
-        raise ConfigError(
-            f"losses.args.{name}={weights.tolist()!r} is invalid: the model has {expected} "
-            f"outputs. Give {expected} weights.",
+        raise ConfigError.invalid(
+            f"losses.args.{name}",
+            weights.tolist(),
+            f"the model has {expected} outputs",
+            f"Give {expected} weights",
             id="loss-class-weights-count",
         )
 
@@ -108,9 +111,11 @@ def check_word(name: str, given: str) -> None:
         ConfigError: it is another one than `balanced`.
     """
     if given != BALANCED:
-        raise ConfigError(
-            f"losses.args.{name}={given!r} is invalid: there are no such weights. Set {BALANCED}, "
-            "a list of numbers, or a number by class.",
+        raise ConfigError.invalid(
+            f"losses.args.{name}",
+            given,
+            "there are no such weights",
+            f"Set {BALANCED}, a list of numbers, or a number by class",
             id="loss-class-weights",
         )
 

@@ -61,9 +61,11 @@ class Margin(LinkLoss):
     def __init__(self, margin: float = 0.5) -> None:
         super().__init__()
         if not isinstance(margin, int | float) or not 0 <= margin < float("inf"):
-            raise ConfigError(
-                f"losses.args.margin={margin!r} is invalid: it must be at least 0. Set 0.5, or "
-                f"more where scores are larger.",
+            raise ConfigError.invalid(
+                "losses.args.margin",
+                margin,
+                "it must be at least 0",
+                "Set 0.5, or more where scores are larger",
                 id="loss-argument",
             )
         self.margin = float(margin)
@@ -107,9 +109,11 @@ class DirectAU(nn.Module):
     def __init__(self, uniformity: float = 1.0) -> None:
         super().__init__()
         if not isinstance(uniformity, int | float) or not 0 <= uniformity < float("inf"):
-            raise ConfigError(
-                f"losses.args.uniformity={uniformity!r} is invalid: it must be at least 0. Set 1, "
-                "or more where embeddings lie close together.",
+            raise ConfigError.invalid(
+                "losses.args.uniformity",
+                uniformity,
+                "it must be at least 0",
+                "Set 1, or more where embeddings lie close together",
                 id="loss-argument",
             )
         self.uniformity = float(uniformity)
@@ -151,9 +155,11 @@ class _SampledSoftmax(LinkLoss):
     def __init__(self, temperature: float = 1.0) -> None:
         super().__init__()
         if not isinstance(temperature, int | float) or not 0 < temperature < float("inf"):
-            raise ConfigError(
-                f"losses.args.temperature={temperature!r} is invalid: it must be greater than 0. "
-                f"Set 1.0 to leave the scores as they are, or 0.1 for embeddings of unit length.",
+            raise ConfigError.invalid(
+                "losses.args.temperature",
+                temperature,
+                "it must be greater than 0",
+                ("Set 1.0 to leave the scores as they are, or 0.1 for embeddings of unit length"),
                 id="loss-argument",
             )
         self.temperature = float(temperature)
@@ -223,9 +229,11 @@ class Retrieval(_SampledSoftmax):
     def __init__(self, temperature: float = 1.0, candidates: CandidateScope = "rank") -> None:
         super().__init__(temperature)
         if candidates not in ("rank", "global"):
-            raise ConfigError(
-                f"losses.args.candidates={candidates!r} is invalid: it must be one of rank, "
-                f"global. Set one of these.",
+            raise ConfigError.invalid(
+                "losses.args.candidates",
+                candidates,
+                "it must be one of rank, global",
+                "Set one of these",
                 id="loss-argument",
             )
         self.candidates = candidates

@@ -37,9 +37,11 @@ class Metric(ABC):
 
     def __init__(self, num_outputs: int, problem: Problem) -> None:
         if problem not in self.problems:
-            raise ConfigError(
-                f"metrics.type={self.name!r} is invalid: it is not defined for a {problem} "
-                f"problem, only for {', '.join(self.problems)}. Choose another metric.",
+            raise ConfigError.invalid(
+                "metrics.type",
+                self.name,
+                (f"it is not defined for a {problem} problem, only for {', '.join(self.problems)}"),
+                "Choose another metric",
                 id="metric-problem",
             )
         self.num_outputs = num_outputs
@@ -198,9 +200,11 @@ class TorchMetric(GatheredMetric):
         if isinstance(value, Tensor) and value.dim() == 1:
             return {f"{name}/{i}": float(entry) for i, entry in enumerate(value)}
         got = f"shape {list(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
-        raise ConfigError(
-            f"metrics.type={type(self.metric).__name__!r} is invalid: it gives {got}, not a number "
-            f"or a vector of numbers. Choose a metric that can be logged.",
+        raise ConfigError.invalid(
+            "metrics.type",
+            type(self.metric).__name__,
+            f"it gives {got}, not a number or a vector of numbers",
+            "Choose a metric that can be logged",
             id="metric-not-number",
         )
 

@@ -46,20 +46,25 @@ def check_ks(ks: Sequence[int] | None, num_candidates: int | None) -> tuple[int,
         return tuple(k for k in STANDARD_KS if limit is None or k <= limit)
     for k in ks:
         if not isinstance(k, int) or isinstance(k, bool) or k < 1:
-            raise ConfigError(
-                f"metrics.args.ks={list(ks)!r} is invalid: {k!r} is no integer of at least 1. "
-                f"Set a list as [1, 10, 50].",
+            raise ConfigError.invalid(
+                "metrics.args.ks",
+                list(ks),
+                f"{k!r} is no integer of at least 1",
+                "Set a list as [1, 10, 50]",
                 id="metric-ks",
             )
         if limit is not None and k > limit:
-            raise ConfigError(
-                f"metrics.args.ks={list(ks)!r} is invalid: {k} is larger than the number of "
-                f"candidates, {limit}, so that every link would be a hit. Set at most {limit}.",
+            raise ConfigError.invalid(
+                "metrics.args.ks",
+                list(ks),
+                f"{k} is larger than the number of candidates, {limit}, so that every "
+                "link would be a hit",
+                f"Set at most {limit}",
                 id="metric-ks-range",
             )
     if not ks:
-        raise ConfigError(
-            "metrics.args.ks=[] is invalid: it is empty. Set a list as [1, 10, 50].", id="metric-ks"
+        raise ConfigError.invalid(
+            "metrics.args.ks", [], "it is empty", "Set a list as [1, 10, 50]", id="metric-ks"
         )
     return tuple(ks)
 

@@ -18,9 +18,11 @@ def check_positive(**values: int) -> None:
     """
     for name, value in values.items():
         if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-            raise ConfigError(
-                f"model.args.{name}={value!r} is invalid: it must be an integer of at least 1. "
-                f"Set {name} to 1 or more.",
+            raise ConfigError.invalid(
+                f"model.args.{name}",
+                value,
+                "it must be an integer of at least 1",
+                f"Set {name} to 1 or more",
                 id="model-argument",
             )
 
@@ -33,9 +35,11 @@ def check_probability(**values: float) -> None:
     """
     for name, value in values.items():
         if not isinstance(value, int | float) or not 0.0 <= value < 1.0:
-            raise ConfigError(
-                f"model.args.{name}={value!r} is invalid: it must be at least 0 and less than 1. "
-                f"Set {name} to 0.0 to switch it off.",
+            raise ConfigError.invalid(
+                f"model.args.{name}",
+                value,
+                "it must be at least 0 and less than 1",
+                f"Set {name} to 0.0 to switch it off",
                 id="model-argument",
             )
 
@@ -51,9 +55,11 @@ def check_choice(
     if value in choices or (value is None and optional):
         return
     allowed = [*choices, *(["null"] if optional else [])]
-    raise ConfigError(
-        f"model.args.{name}={value!r} is invalid: it must be one of {', '.join(allowed)}. "
-        f"Set one of these.",
+    raise ConfigError.invalid(
+        f"model.args.{name}",
+        value,
+        f"it must be one of {', '.join(allowed)}",
+        "Set one of these",
         id="model-argument-choice",
     )
 
@@ -68,9 +74,12 @@ def check_heads(num_heads: int, **widths: int) -> None:
         if width % num_heads:
             lower, upper = width // num_heads * num_heads, -(-width // num_heads) * num_heads
             near = f"{lower} or {upper}" if lower else f"{upper}"
-            raise ConfigError(
-                f"model.args.{name}={width!r} is invalid: it is the width of all heads together "
-                f"and must be a multiple of model.args.num_heads={num_heads}. Set {near}.",
+            raise ConfigError.invalid(
+                f"model.args.{name}",
+                width,
+                "it is the width of all heads together and must be a multiple of "
+                f"model.args.num_heads={num_heads}",
+                f"Set {near}",
                 id="model-heads",
             )
 

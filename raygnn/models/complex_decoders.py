@@ -148,9 +148,10 @@ def _product(rows: Tensor, relation_rows: Tensor) -> Tensor:
 
 def _check_even(name: str, in_channels: int) -> None:
     if in_channels % 2:
-        raise ConfigError(
-            f"task.args.decoder.type={name!r} is invalid: it reads rows of complex numbers, and "
-            f"embeddings have {in_channels} channels. Set model.args.out_channels to an even "
-            "number.",
+        raise ConfigError.invalid(
+            "task.args.decoder.type",
+            name,
+            (f"it reads rows of complex numbers, and embeddings have {in_channels} channels"),
+            "Set model.args.out_channels to an even number",
             id="model-complex-channels",
         )

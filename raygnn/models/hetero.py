@@ -195,9 +195,11 @@ def _checked_edge_dims(
     for key, edge_dim in (options.edge_dims or {}).items():
         name = key if isinstance(key, str) else edge_type_name(key)
         if name not in names:
-            raise ConfigError(
-                f"model.args.edge_dims={name!r} is invalid: there is no such edge type. Set one of "
-                f"{', '.join(names)}.",
+            raise ConfigError.invalid(
+                "model.args.edge_dims",
+                name,
+                "there is no such edge type",
+                f"Set one of {', '.join(names)}",
                 id="model-edge-dims-unknown",
             )
         check_positive(**{f"edge_dims.{name}": edge_dim})

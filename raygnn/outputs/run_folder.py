@@ -15,7 +15,7 @@ from typing import Any
 
 from raygnn import __version__
 from raygnn.config import LoadedConfig
-from raygnn.config.documents import DocumentError, parse_json
+from raygnn.config.documents import parse_json
 from raygnn.console import say
 from raygnn.data.conditional_write import generation, locked, write_if_unchanged
 from raygnn.data.filesystem import (
@@ -28,7 +28,7 @@ from raygnn.data.filesystem import (
     read_text,
     redact,
 )
-from raygnn.errors import RunError
+from raygnn.errors import RuleError, RunError
 
 #: What a run writes to `run.model_uri` and `run.logs_uri`, folders that it may share with others.
 _WRITTEN_ELSEWHERE = re.compile(
@@ -263,7 +263,7 @@ def _parsed_state(content: bytes, uri: str) -> dict[str, Any]:
             raise TypeError("fingerprint is no text")
         for start in state.get("starts", []):
             datetime.fromisoformat(start["time"])
-    except (DocumentError, ValueError, TypeError, KeyError, AttributeError) as error:
+    except (RuleError, ValueError, TypeError, KeyError, AttributeError) as error:
         raise RunError(
             f"{redact(join(uri, 'run.json'))} is damaged: {type(error).__name__}: {error}. Delete "
             "the file to go on from the run's checkpoints, or set --run.overwrite true to start "

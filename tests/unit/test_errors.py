@@ -9,9 +9,14 @@ from collections import defaultdict
 import pytest
 
 from docs.errors import ERRORS, PAGE, page, sites
-from raygnn.config.documents import DocumentError
-from raygnn.config.section import Problem
-from raygnn.errors import ConfigError, DataError, PreemptedError, RaygnnError, TrainingError
+from raygnn.errors import (
+    ConfigError,
+    DataError,
+    PreemptedError,
+    Problem,
+    RaygnnError,
+    TrainingError,
+)
 from raygnn.parallel.agreement import agreement
 from tests.errors import raises
 
@@ -65,7 +70,7 @@ def test_user_code_may_raise_without_an_id():
     assert (str(error), error.id, error.ids) == ("see [1] and [the-paper] for why", None, ())
 
 
-@pytest.mark.parametrize("kind", [*ERRORS.values(), DocumentError], ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize("kind", ERRORS.values(), ids=lambda kind: kind.__name__)
 def test_errors_keep_their_id_when_pickled(kind):
     arguments = ("SIGTERM",) if kind is PreemptedError else ()
     error = kind("it is wrong", *arguments, id="area-what")
@@ -76,10 +81,16 @@ def test_errors_keep_their_id_when_pickled(kind):
 
 
 def test_each_problem_of_a_config_ends_with_its_own_id():
-    problems = [Problem((key,), "it is wrong", "Correct it", f"config-{key}") for key in "ab"]
-    error = ConfigError([*(p.text("1") for p in problems), problems[0].text("2")])
+    problems = [Problem((key,), "it is wrong", "Correct it", f"config-{key}", "1") for key in "ab"]
+    error = ConfigError([*problems, problems[0].text("line 2")])
     assert error.problems[1] == "b=1 is invalid: it is wrong. Correct it. [config-b]"
     assert error.ids == ("config-a", "config-b")
+
+
+@pytest.mark.parametrize("kind", [ConfigError, DataError])
+def test_one_invalid_value_is_named_with_rule_and_remedy(kind):
+    error = kind.invalid("a.b", "x" * 200, "it is long", "Shorten it", id="area-what")
+    assert str(error) == f"a.b='{'x' * 119}... is invalid: it is long. Shorten it. [area-what]"
 
 
 def test_what_quotes_its_cause_keeps_the_id_of_the_cause():

@@ -11,11 +11,11 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.csv as pacsv
 
-from raygnn.config.documents import DocumentError, parse_json
+from raygnn.config.documents import parse_json
 from raygnn.data.filesystem import redact
 from raygnn.data.tables.csv_tables import NULL_MARK, open_csv
 from raygnn.data.tables.files import open_stream
-from raygnn.errors import DataError
+from raygnn.errors import DataError, RuleError
 
 _SEPARATORS = (",", "\t", ";", "|", " ")
 _SNIFFED_BYTES = 1 << 16
@@ -103,7 +103,7 @@ def read_ragged_features(uri: str) -> pa.Table:
     with _open(uri, where) as stream:
         try:
             content = parse_json(stream.read(), max_bytes=None)
-        except DocumentError as error:
+        except RuleError as error:
             raise DataError(error.text(where, "the file")) from None
     if not isinstance(content, dict):
         raise DataError(

@@ -13,7 +13,7 @@ from pydantic import Field, create_model
 
 from raygnn.config.section import Section
 from raygnn.config.validation import broken_section
-from raygnn.errors import ConfigError
+from raygnn.errors import ConfigError, Problem, shown
 
 
 def field(description: str, low: float | None = None, high: float | None = None) -> Any:
@@ -30,19 +30,19 @@ def arguments_of(generator: Callable[..., Any]) -> type[Section]:
     return create_model(generator.__name__, __base__=Section, **fields)
 
 
-def argument_problems(generator: Callable[..., Any], args: Mapping[str, Any]) -> list[str]:
+def argument_problems(generator: Callable[..., Any], args: Mapping[str, Any]) -> list[Problem]:
     """Everything wrong with the arguments, in the words of the config section data.synthetic."""
     section = arguments_of(generator)
-    texts = []
+    found = []
     for problem in broken_section(section, args):
         name = str(problem.path[0])
         remedy = problem.remedy
         if known := section.model_fields.get(name):
             example = "null" if known.default is None else str(known.default).lower()
             remedy = f"Set {known.description}, as in {name}: {example}"
-        placed = replace(problem, path=("data", "synthetic", name), remedy=remedy)
-        texts.append(placed.text(repr(args[name])))
-    return texts
+        place = ("data", "synthetic", name)
+        found.append(replace(problem, path=place, remedy=remedy, shown=shown(args[name])))
+    return found
 
 
 def checked(generator: Callable[..., Any]) -> Callable[..., Any]:

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from raygnn.config.section import Problem, choose_from
 from raygnn.data.synthetic.arguments import argument_problems
 from raygnn.data.synthetic.link_graphs import bipartite, noise, shop
 from raygnn.data.synthetic.node_graphs import houses, planted_partition
 from raygnn.data.synthetic.rating_graphs import ratings
 from raygnn.data.synthetic.rmat import rmat
 from raygnn.data.tables.graph_tables import GraphTables
-from raygnn.errors import ConfigError
+from raygnn.errors import ConfigError, Problem, choose_from
 
 __all__ = [
     "GENERATORS",
@@ -37,7 +36,7 @@ GENERATORS: dict[str, Callable[..., GraphTables]] = {
 }
 
 
-def synthetic_problems(type: str, **args: Any) -> list[str]:
+def synthetic_problems(type: str, **args: Any) -> list[Problem]:
     """Everything wrong with a `data.synthetic` section, without generating anything."""
     if type not in GENERATORS:
         remedy = choose_from(type, list(GENERATORS))
@@ -45,9 +44,10 @@ def synthetic_problems(type: str, **args: Any) -> list[str]:
             ("data", "synthetic", "type"),
             "there is no such generator",
             remedy,
-            id="synthetic-generator-unknown",
+            "synthetic-generator-unknown",
+            repr(type),
         )
-        return [problem.text(repr(type))]
+        return [problem]
     return argument_problems(GENERATORS[type], args)
 
 

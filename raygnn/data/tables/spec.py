@@ -6,11 +6,12 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Discriminator, Field, Tag, model_validator
 
-from raygnn.config.section import Section, did_you_mean, rule_error
+from raygnn.config.section import Section
 from raygnn.config.validation import validate_file
 from raygnn.data.edge_types import EdgeType
 from raygnn.data.filesystem import read_text, redact
 from raygnn.data.transforms.spec import TransformedColumn
+from raygnn.errors import RuleError, did_you_mean
 
 FORMAT: Literal["raygnn/tables-v1"] = "raygnn/tables-v1"
 
@@ -172,12 +173,12 @@ class NodeColumns(Reading):
     @model_validator(mode="after")
     def _has_files_and_ids(self) -> NodeColumns:
         if self.files is not None and self.id is None:
-            raise rule_error(
+            raise RuleError(
                 "a table of nodes needs a column of ids", "Set id", id="spec-id-missing"
             )
         has_columns = self.id or self.features or self.labels or self.split or self.time
         if self.files is None and has_columns:
-            raise rule_error(
+            raise RuleError(
                 "there are columns, but no files",
                 "Set files, or take the columns out",
                 id="spec-files-missing",
@@ -203,15 +204,15 @@ class NodeSpec(NodeColumns):
     @model_validator(mode="after")
     def _is_consistent(self) -> NodeSpec:
         if any(table.files is None for table in self.more):
-            raise rule_error(
+            raise RuleError(
                 "a table of more has no files", "Set its files", id="spec-files-missing"
             )
         if self.files is not None and self.count is not None:
-            raise rule_error(
+            raise RuleError(
                 "count is for nodes without a table", "Take count or files out", id="spec-count"
             )
         if self.count is None and "first_id" in self.model_fields_set:
-            raise rule_error(
+            raise RuleError(
                 "first_id goes with count", "Set count, or take first_id out", id="spec-count"
             )
         return self
@@ -262,7 +263,7 @@ class TablesSpec(Reading):
             for node_type in (edges.type[0], edges.type[2]):
                 if node_type not in self.node_types:
                     hint = did_you_mean(node_type, self.node_types)
-                    raise rule_error(
+                    raise RuleError(
                         f"edges name node type {node_type!r}, which is not among node_types",
                         f"{hint}Use one of {sorted(self.node_types)}, or declare it, as "
                         f"{node_type}: {{}} where it has no table",

@@ -6,7 +6,8 @@ from typing import Annotated, Literal
 
 from pydantic import ConfigDict, Field, model_validator
 
-from raygnn.config.section import Section, rule_error
+from raygnn.config.section import Section
+from raygnn.errors import RuleError
 
 TransformName = Literal[
     "standard",
@@ -82,14 +83,14 @@ class TransformedColumn(Section):
             if given is not None and self.transform not in transforms:
                 taken = ", ".join(sorted(name for name in transforms if name is not None))
                 shown = f"format: {given}" if option == "format" else option
-                raise rule_error(
+                raise RuleError(
                     f"{shown} of column {self.column!r} is of transform {taken} only, and this "
                     f"is {self.transform}",
                     "Leave it out",
                     id="transform-option",
                 )
         if self.transform == "time" and self.missing == "zero":
-            raise rule_error(
+            raise RuleError(
                 f"missing: zero of column {self.column!r} would be a time in 1970",
                 "Set median or indicator",
                 id="transform-missing-time",

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from raygnn.config.section import Problem
 from raygnn.data.bundle import Bundle
 from raygnn.data.edge_types import REVERSE_PREFIX, EdgeType
-from raygnn.errors import ConfigError
+from raygnn.errors import ConfigError, Problem
 
 if TYPE_CHECKING:
     from raygnn.config import Config

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from raygnn.config.slots import TASK_TARGETS
 from raygnn.config.validation import typed_arguments
+from raygnn.errors import Problem, shown
 from raygnn.loops.model_spec import Output
 
 if TYPE_CHECKING:
     from raygnn.config import Config, LoadedConfig
-    from raygnn.config.section import KeyPath, Problem
     from raygnn.data.bundle import Bundle
     from raygnn.data.partition.part import Pairs
 
@@ -94,13 +94,12 @@ class TaskTarget(ABC):
         return ()
 
     @classmethod
-    def broken_texts(cls, config: Config) -> list[tuple[KeyPath, str]]:
-        """`broken_rules` as messages, with their places."""
-        found = []
-        for problem in cls.broken_rules(config):
-            value = reduce(getattr, map(str, problem.path), config)
-            found.append((problem.path, problem.text(repr(value))))
-        return found
+    def problems_with(cls, config: Config) -> list[Problem]:
+        """`broken_rules` with the values that break them."""
+        return [
+            replace(problem, shown=shown(reduce(getattr, map(str, problem.path), config)))
+            for problem in cls.broken_rules(config)
+        ]
 
     @classmethod
     def pairs_read(cls, bundle: Bundle, arguments: Any) -> Pairs | None:

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from raygnn import __version__
-from raygnn.config.documents import DocumentError, parse_json
+from raygnn.config.documents import parse_json
 from raygnn.data.filesystem import (
     delete,
     exists,
@@ -26,7 +26,7 @@ from raygnn.data.filesystem import (
     write_bytes,
     write_text,
 )
-from raygnn.errors import CheckpointError, DataError
+from raygnn.errors import CheckpointError, DataError, RuleError
 from raygnn.outputs.checkpoints.names import MANIFEST, CheckpointName
 from raygnn.outputs.checkpoints.row_parts import LAYOUT, Rows, put_rows
 from raygnn.parallel import collectives
@@ -127,7 +127,7 @@ class CheckpointStore:
             assert isinstance(manifest["world_size"], int)
         except DataError as error:
             raise UnfinishedError(f"{join(self.uri, name)} was never finished") from error
-        except (DocumentError, KeyError, TypeError, AssertionError) as error:
+        except (RuleError, KeyError, TypeError, AssertionError) as error:
             raise CheckpointError(
                 f"{uri} is not a checkpoint's manifest ({error}).", id="checkpoint-manifest"
             ) from error
@@ -210,7 +210,7 @@ class CheckpointStore:
         uri = join(self.uri, f"{which}.json")
         try:
             name = parse_json(read_bytes(uri))["checkpoint"] if exists(uri) else None
-        except (DocumentError, TypeError, KeyError):
+        except (RuleError, TypeError, KeyError):
             return None
         return name if isinstance(name, str) else None
 

@@ -10,10 +10,9 @@ from ray.tune import Callback, ResultGrid, Stopper
 from ray.tune.experiment import Trial
 
 from raygnn.config.run_section import Tune
-from raygnn.config.section import choose_from
 from raygnn.console import say
 from raygnn.data.filesystem import join
-from raygnn.errors import ConfigError, RaygnnError
+from raygnn.errors import ConfigError, RaygnnError, choose_from
 from raygnn.outputs.run_folder import RunFolder, RunStatus
 from raygnn.runtime.ray_internals import attribute
 from raygnn.runtime.sweeps.search import TIME_ATTRIBUTE

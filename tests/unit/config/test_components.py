@@ -14,9 +14,10 @@ import torch
 from torch import nn
 
 from raygnn.config import Component, ConfigError, build, check_component, resolve
-from raygnn.config.component_checks import HOOKS, DottedPathError
+from raygnn.config.component_checks import HOOKS
 from raygnn.config.components import import_dotted
 from raygnn.config.slots import SLOTS
+from raygnn.errors import RuleError
 from raygnn.loops import callbacks
 from tests.errors import raises
 
@@ -99,7 +100,7 @@ def _module(width: int = 2) -> list[nn.Parameter]:
     ],
 )
 def test_what_is_no_class_of_a_library_is_refused(path: str) -> None:
-    with pytest.raises(DottedPathError):
+    with pytest.raises(RuleError):
         import_dotted(path, (), takes_functions=True)
     with pytest.raises(ConfigError) as caught:
         build(Component(type="GCN", args={"activation": {"__type": path}}), "model", in_channels=1)
@@ -125,7 +126,7 @@ def test_what_is_no_class_of_a_library_is_refused(path: str) -> None:
     ],
 )
 def test_the_reason_is_told(path: str, rule: str) -> None:
-    with pytest.raises(DottedPathError, match=rule):
+    with pytest.raises(RuleError, match=rule):
         import_dotted(path, (), takes_functions=True)
 
 

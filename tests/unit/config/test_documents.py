@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from raygnn.config.documents import DocumentError, dump_yaml, parse_json, parse_scalar, parse_yaml
+from raygnn.config.documents import dump_yaml, parse_json, parse_scalar, parse_yaml
+from raygnn.errors import RuleError
 from tests.errors import raises
 
 
@@ -243,7 +244,7 @@ def test_json_of_a_limited_size() -> None:
 
 
 def test_an_error_survives_pickling() -> None:
-    error = DocumentError("it is long", 3, "Shorten it", id="document-size")
+    error = RuleError("it is long", "Shorten it", id="document-size", line=3)
     again = pickle.loads(pickle.dumps(error))
     assert again.problem == error.problem
     assert (

@@ -18,7 +18,7 @@ def resolved(raw: dict[str, Any], defaults: dict[str, Any] | None = None) -> Any
 
 
 def rules(raw: dict[str, Any]) -> list[str]:
-    return [problem.text(None) for problem in interpolate(raw, {"seed": 0}, ENV).problems]
+    return [problem.text() for problem in interpolate(raw, {"seed": 0}, ENV).problems]
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ def overridden(raw: dict[str, Any], *tokens: str) -> dict[str, Any]:
 
 def problem(raw: dict[str, Any], *tokens: str) -> str:
     (only,) = apply_overrides(raw, tokens, DEFAULTS).problems
-    return only.text(None)
+    return only.text()
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from raygnn.config.section import Problem
 from raygnn.data.bundle import Bundle
 from raygnn.data.bundle_record import ColumnInfo
 from raygnn.data.edge_types import EdgeType, edge_type_name
@@ -18,7 +17,7 @@ from raygnn.data.links.split import LinkSplit, find_label_edges, label_values
 from raygnn.data.partition.part import Pairs
 from raygnn.data.splits import has_label
 from raygnn.data.time_units import check_time_units
-from raygnn.errors import ConfigError, DataError
+from raygnn.errors import ConfigError, DataError, Problem
 from raygnn.loops.tasks.edge_prediction.output import EdgeOutput
 from raygnn.loops.tasks.labels.target import (
     LabelArguments,
@@ -107,8 +106,8 @@ class EdgeTarget(LabelTarget):
         cls, bundle: Bundle, config: Config, arguments: EdgeTargetArguments, output: EdgeOutput
     ) -> EdgeTarget:
         """See `TaskTarget`. Splits the edges by `data.splits`."""
-        if broken := cls.broken_texts(config):
-            raise ConfigError([text for _, text in broken])
+        if broken := cls.problems_with(config):
+            raise ConfigError(broken)
         edge_type, is_label = output.edge_type, output.label_edges
         edges = SeedEdges.of_bundle(bundle, edge_type, label_edges=is_label)
         temporal = config.sampling.temporal

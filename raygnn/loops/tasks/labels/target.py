@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from raygnn.config.section import Problem
 from raygnn.data.bundle_record import ColumnInfo
 from raygnn.data.label_counts import BALANCED, LabelCounts
 from raygnn.data.splits import Splits
 from raygnn.data.standardization import ColumnScale
-from raygnn.errors import ConfigError
+from raygnn.errors import ConfigError, Problem
 from raygnn.loops.tasks.labels.output import LabelOutput
 from raygnn.loops.tasks.target import TaskArguments, TaskTarget
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from raygnn.config.section import Component, Problem
+from raygnn.config.section import Component
 from raygnn.config.slots import SLOTS
 from raygnn.data.bundle import Bundle
 from raygnn.data.edge_types import EdgeType, edge_type_name, parse_edge_type
@@ -19,7 +19,7 @@ from raygnn.data.links.supervision import KnownLinks, SupervisionEdges, known_po
 from raygnn.data.links.supervision import make_supervision as split_links
 from raygnn.data.partition.part import Pairs
 from raygnn.data.time_units import check_time_units
-from raygnn.errors import ConfigError, DataError
+from raygnn.errors import ConfigError, DataError, Problem
 from raygnn.loops.tasks.link_prediction.output import LinkOutput
 from raygnn.loops.tasks.link_rules import (
     forward_types,
@@ -266,8 +266,8 @@ class LinkTarget(TaskTarget):
         cls, bundle: Bundle, config: Config, arguments: LinkTargetArguments, output: LinkOutput
     ) -> LinkTarget:
         """See `TaskTarget`. Splits the links by `data.splits`."""
-        if broken := cls.broken_texts(config):
-            raise ConfigError([text for _, text in broken])
+        if broken := cls.problems_with(config):
+            raise ConfigError(broken)
         edge_types = output.edge_types
         rule = split_rule(config)
         links = tuple(

@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from raygnn.config.section import Problem
 from raygnn.console import count
 from raygnn.data.bundle import Bundle
 from raygnn.data.splits import make_splits
 from raygnn.data.time_units import check_time_units
-from raygnn.errors import ConfigError, DataError
+from raygnn.errors import ConfigError, DataError, Problem
 from raygnn.loops.tasks.labels.target import (
     LabelArguments,
     LabelTarget,

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from raygnn.config.section import Component, Problem
+from raygnn.config.section import Component
 from raygnn.data.bundle import Bundle
 from raygnn.data.label_counts import LabelCounts
 from raygnn.data.splits import Splits, make_splits
-from raygnn.errors import ConfigError, DataError
+from raygnn.errors import ConfigError, DataError, Problem
 from raygnn.loops.tasks.labels.target import (
     LabelArguments,
     LabelTarget,

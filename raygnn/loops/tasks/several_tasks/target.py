@@ -7,17 +7,16 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from raygnn.config.cross_rules import INPUTS_OF_ENCODER
-from raygnn.config.section import MISSING, dotted, parse_path, value_at
-from raygnn.errors import ConfigError, DataError
+from raygnn.config.section import MISSING, value_at
+from raygnn.errors import ConfigError, DataError, KeyPath, Problem, dotted, parse_path
 from raygnn.loops.tasks.several_tasks.output import SeveralOutput
 from raygnn.loops.tasks.target import TaskArguments, TaskTarget, target_class
 
 if TYPE_CHECKING:
     from raygnn.config import Config, LoadedConfig
-    from raygnn.config.section import KeyPath
     from raygnn.config.tasks_section import TaskEntry
     from raygnn.data.bundle import Bundle
 
@@ -53,20 +52,32 @@ def _path_in_tasks(path: KeyPath, name: str, entry: TaskEntry) -> KeyPath:
 
 
 def _text_in_tasks(text: str, name: str, entry: TaskEntry) -> str:
-    """A message about the config of one of several tasks, with the keys that the user sets."""
-    text = _KEY.sub(lambda key: dotted(_path_in_tasks(parse_path(key[0]), name, entry)), text)
-    return text if text.startswith(f"tasks.{name}.") else f"tasks.{name}: {text}"
+    """A text about the config of one of several tasks, with the keys that the user sets."""
+    return _KEY.sub(lambda key: dotted(_path_in_tasks(parse_path(key[0]), name, entry)), text)
+
+
+def _problem_in_tasks(problem: Problem, name: str, entry: TaskEntry) -> Problem:
+    path = _path_in_tasks(problem.path, name, entry)
+    rule, remedy = (_text_in_tasks(text, name, entry) for text in (problem.rule, problem.remedy))
+    rule = rule if path[:2] == ("tasks", name) else f"with tasks.{name}, {rule}"
+    return replace(problem, path=path, rule=rule, remedy=remedy)
 
 
 @contextmanager
 def naming_task(config: Config, name: str) -> Iterator[None]:
-    """While it lasts, errors of config and data say which of `tasks` they are of."""
+    """Errors of config and data inside name the one of `tasks` that they are about."""
+    entry = config.tasks[name]
+
+    def named(text: str) -> str:
+        text = _text_in_tasks(text, name, entry)
+        return text if text.startswith(f"tasks.{name}.") else f"tasks.{name}: {text}"
+
     try:
         yield
-    except (ConfigError, DataError) as error:
-        texts = error.problems if isinstance(error, ConfigError) else (str(error),)
-        named: Any = [_text_in_tasks(text, name, config.tasks[name]) for text in texts]
-        raise type(error)(named if isinstance(error, ConfigError) else named[0]) from error
+    except ConfigError as error:
+        raise ConfigError([named(text) for text in error.problems]) from error
+    except DataError as error:
+        raise DataError(named(str(error))) from error
 
 
 @dataclass(frozen=True)
@@ -86,18 +97,14 @@ class SeveralTarget(TaskTarget):
     targets: Mapping[str, TaskTarget]
 
     @classmethod
-    def broken_texts(cls, config: Config) -> list[tuple[KeyPath, str]]:
-        """Those of each task."""
-        found: list[tuple[KeyPath, str]] = []
-        for name, of_task in config.task_configs.items():
-            kind = target_class(of_task.task.type)
-            texts = [] if kind is None else kind.broken_texts(of_task)
-            entry = config.tasks[name]
-            found += [
-                (_path_in_tasks(path, name, entry), _text_in_tasks(text, name, entry))
-                for path, text in texts
-            ]
-        return found
+    def problems_with(cls, config: Config) -> list[Problem]:
+        """The problems of each task."""
+        return [
+            _problem_in_tasks(problem, name, config.tasks[name])
+            for name, of_task in config.task_configs.items()
+            if (kind := target_class(of_task.task.type)) is not None
+            for problem in kind.problems_with(of_task)
+        ]
 
     @classmethod
     def find(cls, bundle: Bundle, config: Config, arguments: SeveralArguments) -> SeveralTarget:

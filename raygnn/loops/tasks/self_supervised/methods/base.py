@@ -129,9 +129,11 @@ def pair_of_shares(name: str, given: Share) -> tuple[float, float]:
     """
     shares = given if isinstance(given, list) else [given, given]
     if len(shares) != 2:
-        raise ConfigError(
-            f"task.args.method.args.{name}={given!r} is invalid: there are two views. Set one "
-            "share for both, or a list of two.",
+        raise ConfigError.invalid(
+            f"task.args.method.args.{name}",
+            given,
+            "there are two views",
+            "Set one share for both, or a list of two",
             id="method-views",
         )
     return check_share(name, shares[0]), check_share(name, shares[1])
@@ -145,9 +147,11 @@ def check_share(name: str, given: float) -> float:
     """
     is_number = isinstance(given, int | float) and not isinstance(given, bool)
     if not is_number or not 0 <= given < 1:
-        raise ConfigError(
-            f"task.args.method.args.{name}={given!r} is invalid: it is a share. Set at least 0, "
-            "below 1.",
+        raise ConfigError.invalid(
+            f"task.args.method.args.{name}",
+            given,
+            "it is a share",
+            "Set at least 0, below 1",
             id="method-argument-range",
         )
     return float(given)
@@ -160,9 +164,11 @@ def check_above(name: str, given: float, least: float, *, inclusive: bool = Fals
         ConfigError: it is not.
     """
     if not (given > least or (inclusive and given == least)) or given == float("inf"):
-        raise ConfigError(
-            f"task.args.method.args.{name}={given!r} is invalid: it must be a number "
-            f"{'of at least' if inclusive else 'above'} {least:g}. Set it so.",
+        raise ConfigError.invalid(
+            f"task.args.method.args.{name}",
+            given,
+            f"it must be a number {'of at least' if inclusive else 'above'} {least:g}",
+            "Set it so",
             id="method-argument-range",
         )
     return float(given)
