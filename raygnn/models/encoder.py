@@ -278,6 +278,17 @@ class Encoder(nn.Module, ABC):
         return self.readout(outputs)
 
 
+class OverBlocks:
+    """Base of PyG's convolutions that are computed over blocks, before PyG's class.
+
+    These have a `forward` of their own, so PyG need not generate a module for `propagate`, which it
+    would write to the temporary folder for each class and process.
+    """
+
+    def _set_jittable_templates(self, raise_on_error: bool = False) -> None:
+        pass
+
+
 class _NodeLinear(nn.Module):
     """A linear layer on the destinations' own rows."""
 

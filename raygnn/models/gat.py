@@ -21,7 +21,7 @@ from raygnn.models.attention import (
     weighted_segment_sum,
 )
 from raygnn.models.edge_features import edge_attr_of, with_self_loops
-from raygnn.models.encoder import Encoder, EncoderOptions
+from raygnn.models.encoder import Encoder, EncoderOptions, OverBlocks
 from raygnn.models.segment import transform_first
 from raygnn.models.sparse_input import Features, apply_linear, linear
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from raygnn.sampling.blocks import Block
 
 
-class BlockGATConv(GATConv):
+class BlockGATConv(OverBlocks, GATConv):
     """PyG's `GATConv`, parameters and result, over a destination-sorted block.
 
     As there each node attends to itself too (`add_self_loops`): the block's destinations are its
@@ -76,7 +76,7 @@ class BlockGATConv(GATConv):
         return weight.unflatten(0, (self.heads, self.out_channels))
 
 
-class BlockGATv2Conv(GATv2Conv):
+class BlockGATv2Conv(OverBlocks, GATv2Conv):
     """PyG's `GATv2Conv`, parameters and result, over a destination-sorted block.
 
     Self-loops are added as in `BlockGATConv`.

@@ -16,6 +16,7 @@ from raygnn.models.encoder import (
     ACTIVATIONS,
     Encoder,
     EncoderOptions,
+    OverBlocks,
     build_norm,
     call_before_norm,
 )
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from raygnn.sampling.blocks import Block
 
 
-class BlockGINConv(GINConv):
+class BlockGINConv(OverBlocks, GINConv):
     """PyG's `GINConv`, parameters and result, over a destination-sorted block.
 
     Sparse rows are summed after the first layer of an `_MLP`.
@@ -114,7 +115,7 @@ class GIN(Encoder):
         return BlockGINConv(mlp, train_eps=self.options.train_eps)
 
 
-class BlockGINEConv(GINEConv):
+class BlockGINEConv(OverBlocks, GINEConv):
     """PyG's `GINEConv`, parameters and result, over a destination-sorted block."""
 
     def forward(self, x_src: Tensor, block: Block, x_dst: Tensor | None = None) -> Tensor:

@@ -14,7 +14,7 @@ from torch_geometric.nn import MessagePassing
 
 from raygnn.data.edge_types import EdgeType
 from raygnn.errors import ConfigError
-from raygnn.models.encoder import MLP
+from raygnn.models.encoder import MLP, OverBlocks
 from raygnn.models.graph_encoder import GraphEncoder
 from raygnn.models.hetero_encoder import HeteroEncoder
 from raygnn.models.projected_rows import formed
@@ -159,7 +159,7 @@ class MaskedModel(nn.Module):
         return rows[name], new.blocks[source, relation, target], *others
 
 
-class _EdgeMask(MessagePassing):
+class _EdgeMask(OverBlocks, MessagePassing):
     """Where PyG puts the mask of all edges. PyG changes the class that it makes one of."""
 
 

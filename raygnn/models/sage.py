@@ -10,7 +10,7 @@ from torch_geometric.nn import SAGEConv
 
 from raygnn.models.adjacency import Adjacency
 from raygnn.models.arguments import check_choice
-from raygnn.models.encoder import Encoder, EncoderOptions
+from raygnn.models.encoder import Encoder, EncoderOptions, OverBlocks
 from raygnn.models.segment import (
     mean_of,
     scale_sampled,
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 AGGREGATIONS = ("mean", "max", "sum")
 
 
-class BlockSAGEConv(SAGEConv):
+class BlockSAGEConv(OverBlocks, SAGEConv):
     """PyG's `SAGEConv`, parameters and result, over a destination-sorted block."""
 
     def forward(self, x_src: Features, block: Block, x_dst: Tensor | None = None) -> Tensor:

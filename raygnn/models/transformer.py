@@ -13,6 +13,7 @@ from torch_geometric.nn import TransformerConv
 from raygnn.models.adjacency import Adjacency
 from raygnn.models.attention import dot_scores, segment_softmax, weighted_segment_sum
 from raygnn.models.edge_features import edge_attr_of, edge_dot, weighted_edge_sum
+from raygnn.models.encoder import OverBlocks
 from raygnn.models.gat import AttentionEncoder, join_heads
 from raygnn.models.sparse_input import Features, apply_linear
 
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from raygnn.sampling.blocks import Block
 
 
-class BlockTransformerConv(TransformerConv):
+class BlockTransformerConv(OverBlocks, TransformerConv):
     """PyG's `TransformerConv`, parameters and result, over a destination-sorted block.
 
     A node does not attend to itself; its own row comes in through a linear skip connection.

@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
+import atexit
 import inspect
+import linecache
+import os
+import sys
+import tempfile
 from collections.abc import Mapping
+from importlib.util import cache_from_source
+from pathlib import Path
 from typing import Any
 
 from torch import Tensor, nn
@@ -16,6 +23,35 @@ from raygnn.sampling.sparse_features import SparseFeatures
 EDGE_ATTR, EDGE_WEIGHT = "edge_attr", "edge_weight"
 # What `forward` may take beside node features and edges, by the name of its parameter.
 EDGE_INPUTS = (EDGE_WEIGHT, EDGE_ATTR)
+
+#: Ends of the names of modules that PyG generates, and the start of others; see its `template.py`.
+_GENERATED = ("_propagate", "_edge_updater")
+_GENERATED_SEQUENTIAL = "torch_geometric.nn.sequential_"
+
+
+_PROCESS = os.getpid()
+
+
+def remove_generated_modules() -> None:
+    """Removes the files of modules that PyG has generated for message passing of this process.
+
+    PyG writes one for each class to the temporary folder and leaves it there. `inspect` still finds
+    their source, which TorchScript reads. A forked process leaves the files of its parent alone.
+    """
+    if os.getpid() != _PROCESS:
+        return
+    for name, module in list(sys.modules.items()):
+        if name.endswith(_GENERATED) or name.startswith(_GENERATED_SEQUENTIAL):
+            path = Path(getattr(module, "__file__", None) or "")
+            is_temporary = path.parent == Path(tempfile.gettempdir())
+            if is_temporary and path.name.startswith(f"{name}_") and path.exists():
+                source = path.read_text()
+                linecache.cache[str(path)] = len(source), None, source.splitlines(True), str(path)
+                path.unlink()
+                Path(cache_from_source(str(path))).unlink(missing_ok=True)
+
+
+atexit.register(remove_generated_modules)
 
 
 class SubgraphModule(nn.Module):
@@ -36,6 +72,7 @@ class SubgraphModule(nn.Module):
     def __init__(self, module: nn.Module) -> None:
         super().__init__()
         self.module = module
+        remove_generated_modules()  # workers of Ray end without `atexit`
         parameters = list(inspect.signature(module.forward).parameters.values())
         self._optional = _edge_inputs(module, parameters)
 

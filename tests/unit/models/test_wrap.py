@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -132,3 +136,32 @@ def test_an_output_without_a_row_per_node_is_refused() -> None:
         SubgraphModule(OneRow())(*parts())
     with raises("model-result", "tuple", 5):
         SubgraphModule(Pair())(*parts())
+
+
+def test_no_module_that_pyg_generates_stays(tmp_path: Path) -> None:
+    """A forked process leaves those of its parent alone."""
+    code = """
+import inspect, os, tempfile
+from pathlib import Path
+from torch_geometric import nn as pyg
+import raygnn.models.wrap
+from raygnn.models import GAT, GIN, GATv2, GraphSAGE, Transformer
+
+files = lambda: {p for p in Path(tempfile.gettempdir()).rglob("*") if p.suffix in (".py", ".pyc")}
+for encoder in (GAT, GIN, GATv2, GraphSAGE, Transformer):
+    encoder(2, 2, hidden_channels=8)
+assert not files(), files()
+conv = raygnn.models.wrap.SubgraphModule(pyg.GATConv(2, 2)).module
+assert not files(), files()  # workers of Ray end without atexit
+assert "def propagate" in inspect.getsource(conv.propagate)
+pyg.SAGEConv(2, 2), pyg.Sequential("x, e", [(pyg.GCNConv(2, 2), "x, e -> x")])
+made = files()
+assert len(made) >= 3, made
+if not os.fork():
+    raise SystemExit
+os.wait()
+assert files() == made, files()
+"""
+    env = {**os.environ, "TMPDIR": str(tmp_path), "PYTHONDONTWRITEBYTECODE": ""}
+    subprocess.run([sys.executable, "-W", "ignore", "-c", code], env=env, check=True, timeout=120)
+    assert not [path for path in tmp_path.rglob("*") if path.is_file()]
