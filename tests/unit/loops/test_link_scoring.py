@@ -9,7 +9,7 @@ import torch
 from raygnn.data.links.supervision import KnownLinks, KnownPositives, SupervisionEdges
 from raygnn.loops.tasks.link_prediction.scoring import LinkScoring
 from raygnn.losses import Candidates
-from raygnn.models.decoders import InnerProduct
+from raygnn.models.decoders import Cosine, DistMult, InnerProduct
 from raygnn.sampling import LocalFeatureStore, LocalGraphStore, NeighborSampler
 from raygnn.sampling.link_loader import LinkLoader, LinkPlan
 from tests.small_graph import NODE, random_graph
@@ -45,10 +45,16 @@ def _links(num_relations: int) -> tuple[SupervisionEdges, KnownLinks]:
     return links, KnownLinks(tuple(KnownPositives(*part) for part in parts), is_one_type=True)
 
 
-def _loader(links: SupervisionEdges, known: KnownLinks, *, is_joint: bool) -> LinkLoader:
+def _loader(
+    links: SupervisionEdges,
+    known: KnownLinks,
+    plan: LinkPlan | None = None,
+    *,
+    is_joint: bool = False,
+) -> LinkLoader:
     small = random_graph(num_nodes=NUM_NODES, num_edges=100)
     graph = LocalGraphStore(small.bundle)
-    plan = LinkPlan(num_negatives=20, in_batch=True, known=known, is_joint=is_joint)
+    plan = plan or LinkPlan(num_negatives=20, in_batch=True, known=known, is_joint=is_joint)
     return LinkLoader(
         graph,
         LocalFeatureStore(small.bundle),
@@ -102,3 +108,22 @@ def test_nothing_is_read_on_the_host(is_joint):
     scores = scoring.scores(InnerProduct(2), batch, rows, offered)
     assert scores.mask.is_meta
     assert scores.mask.shape == scores.candidate.shape
+
+
+@pytest.mark.parametrize("decoder", [InnerProduct(32), Cosine(32), DistMult(32)])
+def test_nodes_with_equal_rows_tie_in_evaluation(decoder):
+    """Scores that differ in the last bit would rank all links first, or all last."""
+    links, known = _links(1)
+    plan = LinkPlan(num_negatives=15, is_evaluation=True, known=known)
+    loader = _loader(links, known, plan)
+    torch.manual_seed(0)
+    kinds = torch.arange(NUM_NODES) % 2
+    rows = torch.randn(2, 32)[kinds]
+    for index in range(4):
+        batch = loader.without_neighborhood(index)
+        scores = LinkScoring((NODE, NODE)).evaluation_scores(decoder, batch.links, {NODE: rows})
+        candidate_kinds = kinds[batch.links.random.id[batch.links.candidate]]
+        is_equal = candidate_kinds == kinds[batch.links.id[1]].unsqueeze(1)
+        assert 0.2 < is_equal.float().mean() < 0.8
+        is_tie = scores.candidate == scores.positive.unsqueeze(1)
+        assert torch.equal(is_tie, is_equal)

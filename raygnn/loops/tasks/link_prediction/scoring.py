@@ -114,9 +114,15 @@ class LinkScoring:
         anchors, targets = self.ends(links, rows)
         relation = 0 if links.relation is None else links.relation
         random = rows[self._target_type][links.random.index]
+        # One product scores targets and candidates: in another shape the last bit may differ, and
+        # all ties of nodes with equal rows would go one way. The last columns of a product whose
+        # width is no multiple of 16 differ too.
+        compared = torch.cat([targets, random])
+        padding = compared[:1].expand(-len(compared) % 16, -1)
+        scores = decoder.score_all(anchors, torch.cat([compared, padding]), relation)
         return LinkScores(
-            positive=decoder.score_pairs(anchors, targets, relation),
-            candidate=decoder.score_all(anchors, random, relation).gather(1, links.candidate),
+            positive=scores.diagonal(),
+            candidate=scores[:, len(targets) :].gather(1, links.candidate),
             mask=torch.zeros_like(links.candidate, dtype=torch.bool),
         )
 
