@@ -100,7 +100,11 @@ def build_parser() -> argparse.ArgumentParser:
     add("--edges", type=int, default=10, metavar="N", help="of an explanation (default: 10)")
     add("--columns", type=int, default=3, metavar="N", help="of an explanation (default: 3)")
     add("--sampled", action="store_true", help="in neighborhoods by the model's fanouts")
-    add("--as-of", metavar="TIME", help="date or number, for temporal models (default: latest)")
+    add(
+        "--as-of",
+        metavar="TIME",
+        help="date, number or latest (default: times of the rows)",
+    )
     add_allow_module(parser)
     add_output_options(parser)
     return parser

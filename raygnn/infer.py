@@ -30,10 +30,9 @@ from raygnn.inference.job import (
     TopKOptions,
     TopKRequest,
     check_no_new_nodes,
-    find_as_of,
     predicts_edges,
-    time_of_edges,
 )
+from raygnn.inference.seed_times import find_seed_times
 from raygnn.outputs.saved_model import SavedModel
 
 if TYPE_CHECKING:
@@ -105,9 +104,9 @@ def predict(
         node_types: by default the type that is predicted, or both ends of the links.
         new_nodes: tables of nodes and edges that are appended to the graph of `data.uri`: only the
             new nodes are encoded, from their own neighborhoods.
-        as_of: for a model with `sampling.temporal`, the moment as of which nodes are encoded: a
-            date (UTC without a zone), or a number in the unit of the graph's times; None takes the
-            latest time in the graph.
+        as_of: for a model with `sampling.temporal`, the moment as of which all nodes or edges are
+            encoded: a date (UTC without a zone), a number in the unit of the graph's times, or
+            `latest`. None encodes rows that have times at their own, others as of the latest time.
         rows_per_file: rows of each Parquet file.
         chunk_size: rows on the device at a time, with `training.eval: exact`.
         overwrite: replaces the output of an earlier call.
@@ -122,13 +121,12 @@ def predict(
     """
 
     def ask(saved: SavedModel, bundle: Bundle) -> NodeRequest | EdgeRequest:
-        time = find_as_of(saved, bundle, as_of)
+        times = find_seed_times(saved, bundle, as_of)
         if predicts_edges(saved.spec, what):
             check_no_new_nodes(new_nodes)
             asked = what or "predictions"
-            time = time_of_edges(saved.spec, bundle, time, is_given=as_of is not None)
-            return EdgeRequest.of(saved.spec, asked, tuple(node_types), time)
-        request = NodeRequest.of(saved.spec, what, tuple(node_types), time)
+            return EdgeRequest.of(saved.spec, asked, tuple(node_types), times)
+        request = NodeRequest.of(saved.spec, what, tuple(node_types), times)
         if appended is None:
             return request
         return _of_new_nodes(request, bundle, appended, saved.loaded.config.data.on_error)
@@ -197,8 +195,8 @@ def top_k(
         if isinstance(given, str | PathLike):
             kind = bundle.id_map(chosen.ends(saved.spec)[0]).kind
             given = read_ids(fspath(given), anchors_column, kind, "--anchors")
-        time = find_as_of(saved, bundle, as_of)
-        return TopKRequest.of(saved.spec, bundle, k, given, chosen, time)
+        times = find_seed_times(saved, bundle, as_of)
+        return TopKRequest.of(saved.spec, bundle, k, given, chosen, times)
 
     options = {"rows_per_file": rows_per_file, "chunk_size": chunk_size, "overwrite": overwrite}
     saved = SavedModel.open(fspath(model), overrides, allow_modules, task=task)
@@ -403,7 +401,11 @@ def build_parser() -> argparse.ArgumentParser:
     add("--filter-known", action="store_true", help="leave out known links of the anchor")
     add("--score", help=f"{' or '.join(SCORES)} (default: decoder with --edge-type)")
     add = parser.add_argument_group("how").add_argument
-    add("--as-of", metavar="TIME", help="date or number, for temporal models (default: latest)")
+    add(
+        "--as-of",
+        metavar="TIME",
+        help="date, number or latest (default: times of the rows)",
+    )
     add("--rows-per-file", type=int, default=65_536, metavar="N", help="default: 65536")
     add(
         "--chunk-size",

@@ -180,7 +180,7 @@ def build_parser() -> argparse.ArgumentParser:
     add = parser.add_argument_group("answers").add_argument
     add("--task", metavar="NAME", help="the one of a model of several tasks")
     add("--precomputed", action="store_true", help="encode all nodes first, exactly")
-    add("--as-of", metavar="TIME", help="date or number, for temporal models (default: latest)")
+    add("--as-of", metavar="TIME", help="date, number or latest (default: times of the rows)")
     add_allow_module(parser)
     return parser
 

@@ -107,8 +107,9 @@ class TrainedModel(nn.Module):
                 their full neighborhoods. False samples neighborhoods by the model's fanouts.
             own_batches: each node, edge or anchor is a batch of its own, so that what is given of
                 it does not depend on what is asked with it.
-            as_of: for a model with `sampling.temporal`, the moment as of which nodes are encoded:
-                a date, or a number in the unit of the graph's times; None takes the latest time.
+            as_of: for a model with `sampling.temporal`, the moment as of which all rows are
+                encoded: a date, a number in the unit of the graph's times, or `latest`. None
+                encodes rows that have times at their own, others as of the latest time.
         Raises:
             ConfigError: there is no graph, or `as_of` is wrong.
             DataError: the graph is wrong, or does not fit the model; lists all problems.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from typing import Any
@@ -10,22 +10,24 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from raygnn.data.bundle import Bundle
 from raygnn.data.edge_types import EdgeType, edge_type_name
 from raygnn.data.links.labelled_edges import SeedEdges
-from raygnn.data.links.split import find_label_edges
 from raygnn.data.tables.read_ids import original_ids
 from raygnn.data.time_units import AsOf
 from raygnn.errors import ConfigError, DataError
 from raygnn.inference.embeddings import Stores
 from raygnn.inference.node_tables import arrow_column, check_finite
+from raygnn.inference.seed_times import SeedTimes, seed_edges, times_of_pairs
 from raygnn.inference.set_up import loader_options, with_all_neighbors
 from raygnn.loops.model_spec import ModelSpec
 from raygnn.loops.task import Task
 from raygnn.loops.tasks.build_sampler import build_sampler
 from raygnn.loops.tasks.link_rules import reverse_types
+from raygnn.models.graph_encoder import GraphEncoder
+from raygnn.sampling.batch import EdgeBatch
 from raygnn.sampling.edge_loader import EdgeLoader, EdgePlan
 
 # With all neighbors the two neighborhoods of an edge may be large.
@@ -42,6 +44,7 @@ class EdgeTables:
         model: encodes the ends of a batch of edges and predicts the edges.
         edges: those that are predicted, in the order of their positions.
         as_of: when all edges are encoded; None takes each at its own time.
+        stores: the graph's, if there are any yet.
 
     Attributes:
         alignment: tables begin at multiples of it.
@@ -56,6 +59,7 @@ class EdgeTables:
         as_of: AsOf | None,
         *,
         exact: bool,
+        stores: Stores | None = None,
     ) -> None:
         assert task.spec is not None
         env = task.env
@@ -66,7 +70,7 @@ class EdgeTables:
             options["batch_size"] = min(options["batch_size"], _MOST_EXACT)
         disjoint = config.sampling.model_copy(update={"disjoint": True})
         loaded = replace(loaded, config=config.model_copy(update={"sampling": disjoint}))
-        graph, features = Stores.of(env, spec)
+        graph, features = stores or Stores.of(env, spec)
         self._what, self._task, self._model = what, task, model
         self._edges, self._device = edges, env.device
         self._loader = EdgeLoader(
@@ -86,29 +90,49 @@ class EdgeTables:
         )
         self.alignment = options["batch_size"]
 
-    @torch.no_grad()
     def range(self, first: int, last: int) -> pa.Table:
         """The edges of a range of positions, which begins at a multiple of the alignment.
 
         Raises:
             DataError: the model gives values that are not finite.
         """
-        size, parts = self.alignment, []
-        assert first % size == 0
-        with closing(self._loader.iterate(0, first // size, -(-last // size))) as batches:
-            for batch in batches:
-                prediction, _ = self._model(batch.to(self._device))
-                parts.append(prediction.float().cpu())
-        outputs = torch.cat(parts)
+
+        def predict(batch: EdgeBatch) -> Tensor:
+            prediction, _ = self._model(batch)
+            return prediction
+
+        (outputs,) = self._each(first, last, lambda batch: [predict(batch)])
         columns: Mapping[str, Any] = self._task.output_columns(self._what, outputs)
         sources, targets = self._ids(np.arange(first, last))
         check_finite(outputs, sources, "edges")
         made = {name: arrow_column(column) for name, column in columns.items()}
         return pa.table({"source_id": sources, "target_id": targets, **made})
 
+    def end_rows(self, encoder: GraphEncoder) -> tuple[Tensor, Tensor]:
+        """[num_edges, channels] of the sources and of the targets of all edges, on the CPU."""
+        types = self._edges.edge_type[::2]
+
+        def rows(batch: EdgeBatch) -> list[Tensor]:
+            found = encoder(batch)
+            return [found[name][end] for name, end in zip(types, batch.end_index, strict=True)]
+
+        sources, targets = self._each(0, self._edges.num_edges, rows)
+        return sources, targets
+
     def close(self) -> None:
         """Frees the loader's threads."""
         self._loader.close()
+
+    @torch.no_grad()
+    def _each(
+        self, first: int, last: int, apply: Callable[[EdgeBatch], Sequence[Tensor]]
+    ) -> list[Tensor]:
+        size, parts = self.alignment, []
+        assert first % size == 0
+        with closing(self._loader.iterate(0, first // size, -(-last // size))) as batches:
+            for batch in batches:
+                parts.append([rows.float().cpu() for rows in apply(batch.to(self._device))])
+        return [torch.cat(rows) for rows in zip(*parts, strict=True)]
 
     def _ids(self, positions: np.ndarray) -> tuple[pa.Array, pa.Array]:
         """Original ids of sources and targets."""
@@ -122,17 +146,13 @@ class EdgeTables:
 
 
 def edges_to_predict(spec: ModelSpec, bundle: Bundle) -> SeedEdges:
-    """The label edges of a model's edge type where a graph has such, else its message edges.
-
-    A model that reads features of the edges takes message edges: label edges have none.
+    """All edges of the type that a model predicts; see `seed_edges`.
 
     Raises:
         DataError: there are none.
     """
     edge_type = _edge_type(spec)
-    labelled = find_label_edges(bundle, edge_type, "positive")
-    is_label = labelled is not None and not spec.output.own_columns
-    edges = SeedEdges.of_bundle(bundle, edge_type, label_edges=is_label)
+    edges = seed_edges(spec, bundle, edge_type)
     if not edges.num_edges:
         raise DataError(
             f"the graph has no edges {edge_type_name(edge_type)} to predict. Write some into its "
@@ -142,8 +162,14 @@ def edges_to_predict(spec: ModelSpec, bundle: Bundle) -> SeedEdges:
     return edges
 
 
-def pairs_to_predict(spec: ModelSpec, sources: np.ndarray, targets: np.ndarray) -> SeedEdges:
-    """Pairs of nodes, int64 dense ids.
+def pairs_to_predict(
+    spec: ModelSpec,
+    bundle: Bundle,
+    sources: np.ndarray,
+    targets: np.ndarray,
+    times: SeedTimes | None,
+) -> SeedEdges:
+    """Pairs of nodes, int64 dense ids. Pairs that are edges with times have these times.
 
     Raises:
         ConfigError: the model reads features of the edges, which pairs do not have.
@@ -156,7 +182,11 @@ def pairs_to_predict(spec: ModelSpec, sources: np.ndarray, targets: np.ndarray) 
             "graph, and predict all edges.",
             id="model-pairs-features",
         )
-    return SeedEdges.of_pairs(edge_type, sources, targets)
+    pairs = SeedEdges.of_pairs(edge_type, sources, targets)
+    if times is None or times.of(edge_type_name(edge_type)) is not None:
+        return pairs
+    is_known, own = times_of_pairs(seed_edges(spec, bundle, edge_type), sources, targets)
+    return replace(pairs, times=np.where(is_known, own, times.moment.time))
 
 
 def _edge_type(spec: ModelSpec) -> EdgeType:

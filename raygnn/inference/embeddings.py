@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from raygnn.data.time_units import AsOf
+from raygnn.inference.seed_times import SeedTimes
 from raygnn.inference.set_up import loader_options
 from raygnn.loops.model_spec import ModelSpec
 from raygnn.loops.task import TaskEnvironment
@@ -134,7 +135,7 @@ class Stores(NamedTuple):
         spec: ModelSpec,
         node_type: str,
         nodes: np.ndarray,
-        as_of: AsOf | None,
+        times: SeedTimes | None,
         options: Mapping[str, Any],
     ) -> NeighborLoader:
         """Batches of nodes with their neighborhoods, as the model reads them.
@@ -143,6 +144,7 @@ class Stores(NamedTuple):
             nodes: int64, dense ids.
             options: of the loader; see `loader_options`.
         """
+        as_of = None if times is None else times.of(node_type)
         return NeighborLoader(
             self.graph,
             self.features,
@@ -173,12 +175,12 @@ class SampledEmbeddings(Embeddings):
         spec: ModelSpec,
         nodes: Mapping[str, np.ndarray],
         shared: SharedRows,
-        as_of: AsOf | None,
+        times: SeedTimes | None,
         stores: Stores | None = None,
     ) -> None:
         options, used = loader_options(env), stores or Stores.of(env, spec)
         self._loaders = {
-            name: used.loader(env, spec, name, ids, as_of, options) for name, ids in nodes.items()
+            name: used.loader(env, spec, name, ids, times, options) for name, ids in nodes.items()
         }
         self._encoder = encoder
         self._device = env.device

@@ -40,7 +40,7 @@ class ExtendedGraph(OpenGraph):
     def __init__(self, graph: OpenGraph, addition: Addition) -> None:
         vars(self).update(vars(graph))
         self._graph = graph
-        self._kept = None
+        self._kept = {}
         self._addition = addition
         self.bundle = ExtendedBundle(graph.bundle, addition)
         self._env = replace(graph._env, bundle=self.bundle)
@@ -51,8 +51,8 @@ class ExtendedGraph(OpenGraph):
             ExtendedGraphStore(known, self.bundle),
             ExtendedFeatureStore(features, self.bundle, self._spec.standardization),
         )
-        if self._as_of is not None and not self._as_of_is_given:
-            self._as_of = _latest(self._as_of, addition.bundle)
+        if self._times is not None and self._times.is_latest:
+            self._times = replace(self._times, moment=_latest(self._times.moment, addition.bundle))
 
     def top_k(
         self,
@@ -71,7 +71,7 @@ class ExtendedGraph(OpenGraph):
             ConfigError: an anchor is not a new node.
         """
         options = TopKOptions(edge_type, anchor_type, target_type, False, score)
-        request = TopKRequest.of(self._spec, self.bundle, k, anchors, options, self._as_of)
+        request = TopKRequest.of(self._spec, self.bundle, k, anchors, options, self._times)
         graph, anchor, target = self._graph.bundle, request.anchor_type, request.target_type
         request.check(self._spec, graph)
         known_anchors = request.anchors[request.anchors < graph.num_nodes(anchor)]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
@@ -11,11 +10,10 @@ import numpy as np
 
 from raygnn.data.bundle import Bundle
 from raygnn.data.edge_types import EdgeType, edge_type_name
-from raygnn.data.links.split import find_label_edges
 from raygnn.data.tables.read_ids import Ids, dense_ids
-from raygnn.data.time_units import AsOf, Time, date_as_time, latest_time, time_unit
 from raygnn.errors import ConfigError
 from raygnn.inference.output_folder import OutputFolder
+from raygnn.inference.seed_times import SeedTimes
 from raygnn.loops.model_spec import ModelSpec
 from raygnn.outputs.saved_model import SavedModel
 
@@ -34,13 +32,13 @@ class NodeRequest:
     Attributes:
         what: the columns beside `id`.
         node_types: a table each.
-        as_of: when nodes are encoded; None of a model that does not read times.
+        times: when nodes are encoded; None of a model that does not read times.
         nodes: int64, dense ids, by node type; None takes all nodes.
     """
 
     what: What
     node_types: tuple[str, ...]
-    as_of: AsOf | None = None
+    times: SeedTimes | None = None
     nodes: Mapping[str, np.ndarray] | None = None
 
     @classmethod
@@ -49,7 +47,7 @@ class NodeRequest:
         spec: ModelSpec,
         what: str | None,
         node_types: tuple[str, ...],
-        as_of: AsOf | None = None,
+        times: SeedTimes | None = None,
     ) -> NodeRequest:
         """Fills in what is left open, and checks the rest.
 
@@ -73,7 +71,7 @@ class NodeRequest:
             check_node_type(spec, name, "--node-type")
         if chosen != "embeddings":
             output.check_predicts(chosen, wanted)
-        return cls(chosen, wanted, as_of)  # type: ignore[arg-type]
+        return cls(chosen, wanted, times)  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True)
@@ -82,15 +80,15 @@ class EdgeRequest:
 
     Attributes:
         what: predictions or probabilities.
-        as_of: when all edges are encoded; None takes each at its own time, or times are not read.
+        times: see `NodeRequest`.
     """
 
     what: What
-    as_of: AsOf | None = None
+    times: SeedTimes | None = None
 
     @classmethod
     def of(
-        cls, spec: ModelSpec, what: str, node_types: tuple[str, ...], as_of: AsOf | None = None
+        cls, spec: ModelSpec, what: str, node_types: tuple[str, ...], times: SeedTimes | None = None
     ) -> EdgeRequest:
         """Checks what is asked for.
 
@@ -104,7 +102,7 @@ class EdgeRequest:
                 id="infer-node-type-other",
             )
         spec.output.check_predicts(what, ())
-        return cls(what, as_of)  # type: ignore[arg-type]
+        return cls(what, times)  # type: ignore[arg-type]
 
     @property
     def node_types(self) -> tuple[str, ...]:
@@ -153,11 +151,12 @@ class TopKRequest:
 
     Attributes:
         anchors: int64, dense ids, each once.
-        filter_known: edge types whose links are left out; with `as_of`, those not later than it.
+        filter_known: edge types whose links are left out; with `times`, those not later than the
+            moment.
         score: the inner product of embeddings, or what the model's decoder gives.
         relation: which of the model's links are asked for, by their number; None where it was not
             said.
-        as_of: see `NodeRequest`.
+        times: see `NodeRequest`.
     """
 
     k: int
@@ -167,7 +166,7 @@ class TopKRequest:
     filter_known: tuple[EdgeType, ...] = ()
     score: Literal["inner_product", "decoder"] = "inner_product"
     relation: int | None = None
-    as_of: AsOf | None = None
+    times: SeedTimes | None = None
 
     @classmethod
     def of(
@@ -177,7 +176,7 @@ class TopKRequest:
         k: int,
         anchors: Ids,
         options: TopKOptions,
-        as_of: AsOf | None,
+        times: SeedTimes | None,
     ) -> TopKRequest:
         """Fills in what is left open, and checks the rest.
 
@@ -199,7 +198,7 @@ class TopKRequest:
             known_types(spec, bundle, anchor, target, relation) if options.filter_known else (),
             options.score or ("inner_product" if relation is None else "decoder"),  # type: ignore[arg-type]
             relation,
-            as_of,
+            times,
         )
         request.check(spec, bundle)
         return request
@@ -246,34 +245,6 @@ class InferenceJob:
     parts: PartitionedGraph | None = None
 
 
-def find_as_of(saved: SavedModel, bundle: Bundle, given: str | Time | None) -> AsOf | None:
-    """The moment as of which a graph is read.
-
-    Args:
-        bundle: the part of the graph that the model reads.
-        given: a date or a number; None takes the latest time in the graph.
-    Returns:
-        None, where the model does not read times.
-    Raises:
-        ConfigError: it is not a time, not one of this graph's unit, or the model reads no times.
-        DataError: the graph has no times, or times of several units.
-    """
-    temporal = saved.loaded.config.sampling.temporal
-    if temporal is None:
-        if given is not None:
-            raise ConfigError(
-                f"--as-of={given!r} is invalid: the model was trained without sampling.temporal, "
-                "so it takes edges of all times. Leave it out, or set --sampling.temporal '{}'.",
-                id="infer-as-of-unread",
-            )
-        return None
-    unit = time_unit(bundle, temporal.column)
-    if given is not None:
-        return AsOf(temporal.column, _parsed_time(str(given), unit), unit)
-    latest = latest_time(bundle, temporal.column)
-    return AsOf(temporal.column, 0 if latest is None else latest, unit)
-
-
 def check_no_new_nodes(new_nodes: object) -> None:
     """Checks that predictions of edges are not asked of appended nodes.
 
@@ -287,61 +258,6 @@ def check_no_new_nodes(new_nodes: object) -> None:
             "the graph.",
             id="infer-new-nodes-edges",
         )
-
-
-def time_of_edges(
-    spec: ModelSpec, bundle: Bundle, as_of: AsOf | None, *, is_given: bool
-) -> AsOf | None:
-    """When all edges that are predicted are encoded; None takes each at its own time.
-
-    Args:
-        as_of: of the graph.
-        is_given: whether the moment was asked for.
-    """
-    edge_type = spec.output.predicted_edges
-    if as_of is None or is_given or edge_type is None:
-        return as_of
-    labelled = find_label_edges(bundle, edge_type, "positive")
-    if labelled is not None and not spec.output.own_columns:
-        return as_of if labelled.time is None else None
-    return as_of if as_of.column not in bundle.columns(edge_type) else None
-
-
-def _parsed_time(text: str, unit: str | None) -> Time:
-    """A time in the unit of the graph's."""
-    key = f"--as-of={text[:50]!r} is invalid"
-    number = _number(text)
-    if number is not None:
-        if not math.isfinite(number) or not -(2**63) <= number < 2**63:
-            raise ConfigError(
-                f"{key}: it is not a finite number of 64 bits. Set a number in the unit of the "
-                "graph's times, or a date.",
-                id="infer-as-of-range",
-            )
-        whole = math.floor(number)
-        return whole if unit is not None or whole == number else number
-    if unit is None:
-        raise ConfigError(
-            f"{key}: the times of this graph are plain numbers. Set such a number.",
-            id="infer-as-of-plain",
-        )
-    try:
-        return date_as_time(text)
-    except ValueError as error:
-        raise ConfigError(
-            f"{key}: it is neither a date nor a number. Set such as 2024-03-01, "
-            f"'2024-03-01 12:00', or a number of microseconds since 1970.",
-            id="infer-as-of",
-        ) from error
-
-
-def _number(text: str) -> Time | None:
-    for kind in (int, float):
-        try:
-            return kind(text)
-        except ValueError:
-            continue
-    return None
 
 
 def relation_of(spec: ModelSpec, name: str) -> int:

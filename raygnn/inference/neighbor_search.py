@@ -115,9 +115,10 @@ def precise_decoder(model: nn.Module) -> Decoder:
 def _known(request: TopKRequest, bundle: Bundle) -> list[KnownPositives]:
     """Links that are left out, by edge type."""
     links = [LinkSplit(t, labels=_has_labels(bundle, t)) for t in request.filter_known]
-    if request.as_of is None:
+    if request.times is None:
         return [known_positives(bundle, link) for link in links]
-    return [known_positives_as_of(bundle, link, request.anchors, request.as_of) for link in links]
+    moment = request.times.moment
+    return [known_positives_as_of(bundle, link, request.anchors, moment) for link in links]
 
 
 def _has_labels(bundle: Bundle, edge_type: tuple[str, str, str]) -> bool:

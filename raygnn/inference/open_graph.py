@@ -14,7 +14,9 @@ import torch
 from torch import Tensor, nn
 
 from raygnn.data.bundle import Bundle
+from raygnn.data.edge_types import edge_type_name
 from raygnn.data.ingest.plan_bundle import IngestOptions
+from raygnn.data.links.labelled_edges import SeedEdges
 from raygnn.data.manifest import Manifest
 from raygnn.data.tables.read_ids import Ids, look_up_ids, original_ids
 from raygnn.data.time_units import Time
@@ -41,14 +43,13 @@ from raygnn.inference.job import (
     TopKRequest,
     check_node_type,
     check_score,
-    find_as_of,
     predicts_edges,
     relation_of,
-    time_of_edges,
 )
 from raygnn.inference.neighbor_search import NeighborSearch, precise_decoder
 from raygnn.inference.node_tables import NodeTables, check_finite, cut
 from raygnn.inference.pyg_graph import pyg_graph
+from raygnn.inference.seed_times import find_seed_times, seed_edges, times_of_pairs
 from raygnn.inference.set_up import loader_options, set_up_task, with_all_neighbors
 from raygnn.inference.table import Table
 from raygnn.loops.model_spec import ModelSpec
@@ -103,14 +104,13 @@ class OpenGraph:
         self.bundle = saved.fitted(bundle)
         self._task = set_up_task(saved, self.bundle, device)
         self._env: TaskEnvironment = self._task.env
-        self._as_of = find_as_of(saved, self.bundle, as_of)
-        self._as_of_is_given = as_of is not None
+        self._times = find_seed_times(saved, self.bundle, as_of)
         self._source = source
         self._model = model
         self._loaded = saved.loaded
         self._is_exact = exact
         self._has_own_batches = own_batches
-        self._kept: tuple[frozenset[str], KeptEmbeddings] | None = None
+        self._kept: dict[str, Tensor] = {}
 
     @property
     def is_precomputed(self) -> bool:
@@ -126,8 +126,7 @@ class OpenGraph:
         ends = list(dict.fromkeys(self._spec.output.ends))
         with self._prepared(), self._encoded(ends) as embeddings:
             rows = {name: embeddings.all_rows(name) for name in ends}
-        if not self._keeps(ends):
-            self._kept = frozenset(ends), KeptEmbeddings(rows)
+        self._kept |= rows
 
     def predict(self, nodes: Any = None, *, what: str | None = None) -> Table:
         """What the model predicts of nodes of its type, or of edges of its type.
@@ -179,6 +178,9 @@ class OpenGraph:
     def score(self, pairs: Any, *, edge_type: str | None = None, score: str | None = None) -> Table:
         """Scores of links between given nodes; a larger one is a likelier link.
 
+        In time, a pair that is a link of the relation in the graph is encoded as of that link,
+        without it; other pairs as of the latest time. `as_of` encodes all pairs at one moment.
+
         Args:
             pairs: original ids of anchors and targets: a list of pairs, an array [num_pairs, 2],
                 or a DataFrame of two columns.
@@ -207,6 +209,7 @@ class OpenGraph:
                 self._aligned_rows(name, dense).double().to(device)
                 for name, dense in zip(ends, given, strict=True)
             )
+            self._encode_known_links(relation, given, (anchor_rows, target_rows))
             found = decoder.score_pairs(anchor_rows, target_rows, relation or 0)
         scores = found.float().cpu()
         anchors, targets = (original_ids(self.bundle, *e) for e in zip(ends, given, strict=True))
@@ -231,7 +234,7 @@ class OpenGraph:
             Columns `anchor_id`, `neighbor_id`, `score` and `rank`, from 1.
         """
         options = TopKOptions(edge_type, anchor_type, target_type, filter_known, score)
-        request = TopKRequest.of(self._spec, self.bundle, k, anchors, options, self._as_of)
+        request = TopKRequest.of(self._spec, self.bundle, k, anchors, options, self._times)
         with self._prepared(), self._encoded(request.node_types) as embeddings:
             device = self._env.device
             search = NeighborSearch(request, self.bundle, self._model, embeddings, device)
@@ -258,7 +261,7 @@ class OpenGraph:
         if self._is_exact:
             env = replace(env, loaded=with_all_neighbors(env.loaded))
         one = {**loader_options(env), "batch_size": 1}
-        loader = self._stores.loader(env, self._spec, node_type, dense, self._as_of, one)
+        loader = self._stores.loader(env, self._spec, node_type, dense, self._times, one)
         names = input_columns(self._spec, self._manifest())
         try:
             with self._prepared(), closing(loader.iterate(0, 0, len(dense))) as batches:
@@ -323,18 +326,41 @@ class OpenGraph:
         spec = self._spec
         if pairs is None:
             edges = edges_to_predict(spec, self.bundle)
-            is_given = self._as_of_is_given
-            as_of = time_of_edges(spec, self.bundle, self._as_of, is_given=is_given)
         else:
             given = zip(spec.output.ends, _columns_of(pairs), strict=True)
-            ends = [look_up_ids(self.bundle, name, ids, "pairs") for name, ids in given]
-            edges, as_of = pairs_to_predict(spec, *ends), self._as_of
-        exact = self._is_exact
-        tables = EdgeTables(what, self._task, self._model, edges, as_of, exact=exact)
+            sources, targets = (look_up_ids(self.bundle, name, ids, "pairs") for name, ids in given)
+            edges = pairs_to_predict(spec, self.bundle, sources, targets, self._times)
+        with self._prepared(), self._edge_tables(what, edges) as tables:
+            ranges = cut(edges.num_edges, _ROWS_PER_PART, tables.alignment)
+            return Table(pa.concat_tables([tables.range(*part) for part in ranges]))
+
+    def _encode_known_links(
+        self, relation: int | None, pairs: Sequence[np.ndarray], rows: Sequence[Tensor]
+    ) -> None:
+        """Replaces the rows of pairs that are links with times: those as of the link's own."""
+        links, times = self._spec.output.links, self._times
+        if times is None or not links or (relation is None and len(links) > 1):
+            return
+        edge_type = links[relation or 0]
+        if times.of(edge_type_name(edge_type)) is not None:
+            return
+        edges = seed_edges(self._spec, self.bundle, edge_type)
+        is_known, own = times_of_pairs(edges, *pairs)
+        if not is_known.any():
+            return
+        sources, targets = (dense[is_known] for dense in pairs)
+        known = replace(SeedEdges.of_pairs(edge_type, sources, targets), times=own[is_known])
+        with self._edge_tables("embeddings", known) as tables:
+            for of_end, found in zip(rows, tables.end_rows(self._encoder), strict=True):
+                of_end[torch.from_numpy(is_known)] = found.to(of_end)
+
+    @contextmanager
+    def _edge_tables(self, what: str, edges: SeedEdges) -> Iterator[EdgeTables]:
+        as_of = None if self._times is None else self._times.of(edge_type_name(edges.edge_type))
+        how: Any = {"exact": self._is_exact, "stores": self._stores}
+        tables = EdgeTables(what, self._task, self._model, edges, as_of, **how)
         try:
-            with self._prepared():
-                ranges = cut(edges.num_edges, _ROWS_PER_PART, tables.alignment)
-                return Table(pa.concat_tables([tables.range(*part) for part in ranges]))
+            yield tables
         finally:
             tables.close()
 
@@ -359,6 +385,8 @@ class OpenGraph:
             return False
         if not self._is_exact:
             return self._has_own_batches
+        if self._have_own_times([node_type]):
+            return True
         if not is_layerwise(self._encoder):
             return True
         config = self._loaded.config
@@ -366,16 +394,20 @@ class OpenGraph:
             config.sampling.component is None and num_ids <= config.loader_plan("test").batch_size
         )
 
+    def _have_own_times(self, node_types: Sequence[str]) -> bool:
+        return self._times is not None and not self._times.own.isdisjoint(node_types)
+
     def _keeps(self, node_types: Sequence[str]) -> bool:
-        return self._kept is not None and set(node_types) <= self._kept[0]
+        return set(node_types) <= self._kept.keys()
 
     @contextmanager
     def _encoded(self, node_types: Sequence[str]) -> Iterator[Embeddings]:
         """Embeddings of all nodes of some types."""
-        if self._kept and self._keeps(node_types):
-            yield self._kept[1]
+        if self._keeps(node_types):
+            yield KeptEmbeddings(self._kept)
             return
-        if self._is_exact and is_layerwise(self._encoder):
+        is_layered = is_layerwise(self._encoder) and not self._have_own_times(node_types)
+        if self._is_exact and is_layered:
             yield self._every(node_types)
             return
         nodes = {name: np.arange(self.bundle.num_nodes(name)) for name in node_types}
@@ -386,13 +418,16 @@ class OpenGraph:
             embeddings.close()
 
     def _every(self, node_types: Sequence[str]) -> KeptEmbeddings:
-        before = self._kept[0] if self._kept else frozenset(self._spec.output.ends)
-        wanted = before | set(node_types)
-        if self._kept is None or wanted != before:
-            env, order = self._env, [t for t in self.bundle.node_types if t in wanted]
-            given = (env, self._spec, order, SharedRows(env.scratch), self._as_of, _CHUNK_SIZE)
-            self._kept = frozenset(wanted), ExactEmbeddings(self._encoder, *given)
-        return self._kept[1]
+        """Encodes these types, and the ends of links with them, layer by layer."""
+        wanted = {*node_types, *self._spec.output.ends} - self._kept.keys()
+        if self._times is not None:
+            wanted -= self._times.own
+        env, order = self._env, [name for name in self.bundle.node_types if name in wanted]
+        moment = None if self._times is None else self._times.moment
+        given = (env, self._spec, order, SharedRows(env.scratch), moment, _CHUNK_SIZE)
+        every = ExactEmbeddings(self._encoder, *given)
+        self._kept |= {name: every.all_rows(name) for name in order}
+        return KeptEmbeddings(self._kept)
 
     def _sampled(self, nodes: Mapping[str, np.ndarray]) -> SampledEmbeddings:
         """By the model's fanouts; where they are to be exact, from full neighborhoods."""
@@ -401,7 +436,7 @@ class OpenGraph:
             env = replace(env, loaded=with_all_neighbors(env.loaded))
         shared = SharedRows(env.scratch)
         return SampledEmbeddings(
-            self._encoder, env, self._spec, nodes, shared, self._as_of, self._stores
+            self._encoder, env, self._spec, nodes, shared, self._times, self._stores
         )
 
     @cached_property

@@ -61,25 +61,24 @@ def _run(job: InferenceJob, context: WorkerContext) -> dict[str, Any]:
     if isinstance(job.request, EdgeRequest):
         return _manifest(job, bundle, _write_edges(job, job.request, task, model, context))
     shared = SharedRows(env.scratch)
-    as_of = job.request.as_of
-    node_types = job.request.node_types
+    times, node_types = job.request.times, job.request.node_types
     embeddings: Embeddings
+    how = loaded.config.training.eval
     if context.rank == 0:
         counts = ", ".join(f"{_num_nodes(job, bundle, t):,} {t}" for t in job.request.node_types)
-        how = loaded.config.training.eval
-        when = "" if as_of is None else f", as of {as_of}"
+        when = "" if times is None else f", {times.describe(node_types)}"
         say(f"encoding {counts}: {how}{when}, {context.world_size} worker(s), {context.device}")
     chosen = job.request.nodes if isinstance(job.request, NodeRequest) else None
-    if chosen is not None:
-        if loaded.config.training.eval == "exact":
-            env = replace(env, loaded=with_all_neighbors(loaded))
-        embeddings = SampledEmbeddings(encoder, env, task.spec, chosen, shared, as_of)
-    elif loaded.config.training.eval == "exact":
-        given = (encoder, env, task.spec, node_types, shared, as_of)
-        embeddings = ExactEmbeddings(*given, job.chunk_size)
+    have_own_times = times is not None and not times.own.isdisjoint(node_types)
+    if how == "exact" and chosen is None and not have_own_times:
+        given = (encoder, env, task.spec, node_types, shared)
+        moment = None if times is None else times.moment
+        embeddings = ExactEmbeddings(*given, moment, job.chunk_size)
     else:
-        nodes = {name: np.arange(bundle.num_nodes(name)) for name in node_types}
-        embeddings = SampledEmbeddings(encoder, env, task.spec, nodes, shared, as_of)
+        if how == "exact":
+            env = replace(env, loaded=with_all_neighbors(loaded))
+        nodes = chosen or {name: np.arange(bundle.num_nodes(name)) for name in node_types}
+        embeddings = SampledEmbeddings(encoder, env, task.spec, nodes, shared, times)
     try:
         tables = _write(job, task, model, embeddings, context)
     finally:
@@ -137,13 +136,14 @@ def _write_edges(
     edges = edges_to_predict(spec, env.bundle)
     name, how = edge_type_name(edges.edge_type), env.loaded.config.training.eval
     if context.rank == 0:
-        when = "" if request.as_of is None else f", as of {request.as_of}"
+        when = "" if request.times is None else f", {request.times.describe([name])}"
         say(
             f"predicting {edges.num_edges:,} {name}: {how}{when}, {context.world_size} worker(s), "
             f"{context.device}"
         )
     exact = how == "exact"
-    tables = EdgeTables(request.what, task, model, edges, request.as_of, exact=exact)
+    as_of = None if request.times is None else request.times.of(name)
+    tables = EdgeTables(request.what, task, model, edges, as_of, exact=exact)
     ranges = cut(edges.num_edges, job.rows_per_file, tables.alignment)
     try:
         return _write_parts(job, {name: (ranges, tables.range)}, context)
@@ -181,8 +181,11 @@ def _manifest(
         "graph": bundle.fingerprint,
         "eval": job.model.loaded.config.training.eval,
     }
-    if request.as_of is not None:
-        content |= {"as_of": request.as_of.time, "time_unit": request.as_of.unit}
+    if request.times is not None:
+        edge_type = output.predicted_edges if isinstance(request, EdgeRequest) else None
+        content |= request.times.manifest(
+            request.node_types if edge_type is None else [edge_type_name(edge_type)]
+        )
     if isinstance(request, TopKRequest):
         content |= {
             "what": "neighbors",

@@ -116,16 +116,16 @@ def test_exact_encoding_as_of_a_moment_is_sampling_all_neighbors(direction, kind
     assert not torch.allclose(rows, later, atol=1e-3)
 
 
-def test_the_default_is_the_latest_time(temporal_labels, tmp_path):
+def test_the_nodes_of_links_are_encoded_at_the_latest_time(temporal_links, tmp_path):
     _, shop = timed_shop()
     latest = int(max(shop["day"].max(), shop["born"].max())) * DAY
     for how in (EXACT, SAMPLED):
         found = [
-            _predict(temporal_labels, tmp_path / f"{how[1]}{as_of}", how, as_of=as_of)
-            for as_of in (None, latest, float(latest) + 0.5)
+            _predict(temporal_links, tmp_path / f"{how[1]}{as_of}", how, as_of=as_of)
+            for as_of in (None, latest, float(latest) + 0.5, "latest")
         ]
         files = [files_of(Path(written.uri)) for written in found]
-        assert files[0] == files[1] == files[2]
+        assert files[0] == files[1] == files[2] == files[3]
         assert found[0].manifest["as_of"] == latest
 
 

@@ -100,7 +100,8 @@ def test_few_nodes_do_not_encode_the_whole_graph(node_model, link_model, monkeyp
 
 
 def test_scores_are_those_of_the_neighbors(link_model, temporal_links, node_model):
-    for trained, given in ((link_model, {"edge_type": "user__buys__item"}), (temporal_links, {})):
+    relation = {"edge_type": "user__buys__item"}
+    for trained, given in ((link_model, relation), (temporal_links, {"filter_known": True})):
         graph = raygnn.load(trained.run).open(trained.graph)
         best = graph.top_k([5, 2], 4, **given).to_pandas()
         pairs = best[["anchor_id", "neighbor_id"]]

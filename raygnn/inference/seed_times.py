@@ -1,0 +1,187 @@
+"""When predicted nodes and edges are encoded: at their own times, or at one moment."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from raygnn.data.bundle import Bundle, LabelEdges
+from raygnn.data.edge_types import EdgeType, edge_type_name
+from raygnn.data.links.labelled_edges import SeedEdges
+from raygnn.data.links.split import find_label_edges
+from raygnn.data.time_units import AsOf, Time, date_as_time, latest_time, time_unit
+from raygnn.errors import ConfigError
+from raygnn.loops.model_spec import ModelSpec
+from raygnn.outputs.saved_model import SavedModel
+
+#: The end of the graph, in place of a time.
+LATEST = "latest"
+
+
+@dataclass(frozen=True)
+class SeedTimes:
+    """When each node and edge is encoded: nothing later than that influences its row.
+
+    Attributes:
+        moment: the time of all nodes and edges without times of their own.
+        own: node types and edge types (`src__rel__dst`) whose rows are encoded at their own times.
+        is_latest: the moment is the latest time in the graph.
+    """
+
+    moment: AsOf
+    own: frozenset[str] = frozenset()
+    is_latest: bool = False
+
+    def of(self, type_name: str) -> AsOf | None:
+        """The time of all rows of a type; None if each has its own."""
+        return None if type_name in self.own else self.moment
+
+    def describe(self, type_names: Sequence[str]) -> str:
+        """For the log: how rows of these types are encoded."""
+        own = [name for name in type_names if name in self.own]
+        if not own:
+            return f"as of {self.moment}"
+        if len(own) == len(type_names):
+            return "each at its own time"
+        return f"{', '.join(own)} each at its own time, others as of {self.moment}"
+
+    def manifest(self, type_names: Sequence[str]) -> dict[str, object]:
+        """Entries of `_manifest.json` for an output with rows of these types."""
+        own = [name for name in type_names if name in self.own]
+        content: dict[str, object] = {"own_times": own} if own else {}
+        if len(own) < len(type_names):
+            content["as_of"] = self.moment.time
+        return {**content, "time_unit": self.moment.unit}
+
+
+def find_seed_times(
+    saved: SavedModel, bundle: Bundle, as_of: str | Time | None
+) -> SeedTimes | None:
+    """When nodes and edges of a graph are encoded.
+
+    Without `as_of`, rows that training encodes at their own times are encoded so here: nodes of a
+    model of nodes, edges of a model of edges or links. The nodes of a model of edges or links, and
+    rows without times, are encoded as of the latest time in the graph.
+
+    Args:
+        bundle: the part of the graph that the model reads.
+        as_of: a date, a number or `latest`: the moment of all rows.
+    Returns:
+        None if the model does not read times.
+    Raises:
+        ConfigError: it is not a time, not one of this graph's unit, or the model reads no times.
+        DataError: the graph has no times, or times of several units.
+    """
+    temporal = saved.loaded.config.sampling.temporal
+    if temporal is None:
+        if as_of is not None:
+            raise ConfigError(
+                f"--as-of={as_of!r} is invalid: the model was trained without sampling.temporal, "
+                "so it takes edges of all times. Leave it out, or set --sampling.temporal '{}'.",
+                id="infer-as-of-unread",
+            )
+        return None
+    unit = time_unit(bundle, temporal.column)
+    if as_of is not None and as_of != LATEST:
+        return SeedTimes(AsOf(temporal.column, _parsed_time(str(as_of), unit), unit))
+    latest = latest_time(bundle, temporal.column)
+    moment = AsOf(temporal.column, 0 if latest is None else latest, unit)
+    if as_of == LATEST:
+        return SeedTimes(moment, is_latest=True)
+    spec, column = saved.spec, temporal.column
+    predicted = spec.output.predicted_edges
+    edge_types = spec.output.links if predicted is None else (predicted,)
+    own = [edge_type_name(t) for t in edge_types if _have_times(spec, bundle, t)]
+    if not edge_types:
+        own = [name for name in bundle.node_types if column in bundle.columns(name)]
+    return SeedTimes(moment, frozenset(own), is_latest=True)
+
+
+def seed_edges(spec: ModelSpec, bundle: Bundle, edge_type: EdgeType) -> SeedEdges:
+    """The label edges of a type if the graph has such, else its message edges.
+
+    A model that reads features of the edges takes message edges: label edges have none.
+    """
+    is_label = _labels(spec, bundle, edge_type) is not None
+    return SeedEdges.of_bundle(bundle, edge_type, label_edges=is_label)
+
+
+def _labels(spec: ModelSpec, bundle: Bundle, edge_type: EdgeType) -> LabelEdges | None:
+    return None if spec.output.own_columns else find_label_edges(bundle, edge_type, "positive")
+
+
+def _have_times(spec: ModelSpec, bundle: Bundle, edge_type: EdgeType) -> bool:
+    labels = _labels(spec, bundle, edge_type)
+    if labels is not None:
+        return labels.time is not None
+    return edge_type in bundle.edge_types and "time" in bundle.columns(edge_type)
+
+
+def times_of_pairs(
+    edges: SeedEdges, sources: np.ndarray, targets: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Times of pairs that are edges of a type; of parallel edges the earliest.
+
+    Args:
+        edges: all edges of the type, with times.
+        sources, targets: int64 [num_pairs], dense ids.
+    Returns:
+        bool [num_pairs], whether the pair is such an edge, and [num_pairs], its time there.
+    """
+    assert edges.indptr is not None
+    assert edges.times is not None
+    rows, others = (targets, sources) if edges.by_target else (sources, targets)
+    is_known = rows < len(edges.indptr) - 1  # nodes that were added to the graph have no such edges
+    rows = np.where(is_known, rows, 0)
+    starts = edges.indptr[rows]
+    counts = np.where(is_known, edges.indptr[rows + 1] - starts, 0)
+    pair = np.repeat(np.arange(len(rows)), counts)
+    position = np.arange(len(pair)) + (starts - np.cumsum(counts) + counts)[pair]
+    is_same = edges.others[position] == others[pair]
+    pair, times = pair[is_same], np.asarray(edges.times[position[is_same]])
+    order = np.lexsort((times, pair))
+    known, first = np.unique(pair[order], return_index=True)
+    is_known = np.isin(np.arange(len(rows)), known)
+    found = np.zeros(len(rows), times.dtype)
+    found[known] = times[order][first]
+    return is_known, found
+
+
+def _parsed_time(text: str, unit: str | None) -> Time:
+    """A time in the unit of the graph's."""
+    key = f"--as-of={text[:50]!r} is invalid"
+    number = _number(text)
+    if number is not None:
+        if not math.isfinite(number) or not -(2**63) <= number < 2**63:
+            raise ConfigError(
+                f"{key}: it is not a finite number of 64 bits. Set a number in the unit of the "
+                "graph's times, or a date.",
+                id="infer-as-of-range",
+            )
+        whole = math.floor(number)
+        return whole if unit is not None or whole == number else number
+    if unit is None:
+        raise ConfigError(
+            f"{key}: the times of this graph are plain numbers. Set such a number, or {LATEST}.",
+            id="infer-as-of-plain",
+        )
+    try:
+        return date_as_time(text)
+    except ValueError as error:
+        raise ConfigError(
+            f"{key}: it is neither a date nor a number. Set such as 2024-03-01, "
+            f"'2024-03-01 12:00', a number of microseconds since 1970, or {LATEST}.",
+            id="infer-as-of",
+        ) from error
+
+
+def _number(text: str) -> Time | None:
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return None
