@@ -38,13 +38,17 @@ def _run(args: argparse.Namespace) -> None:
     options = IngestOptions(
         on_error=args.on_error,
         undirected=args.undirected,
-        reverse_edges=None if args.reverse_edges is None else args.reverse_edges == "true",
+        reverse_edges=args.reverse_edges,
         allow_outside=tuple(args.allow_outside),
         feature_dtype=args.feature_dtype,
     )
     how = Partitioning(args.parts, args.method)
     for line in report_lines(partition_tables(args.source, args.out, how, options)):
         print(line)
+
+
+def _reverse_edges(text: str) -> bool | tuple[str, ...]:
+    return text == "true" if text in ("true", "false") else tuple(text.split(","))
 
 
 def report_lines(record: PartitionRecord) -> list[str]:
@@ -89,7 +93,12 @@ def build_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--on-error", choices=["fail", "drop"], default="fail", help="of bad rows")
     parser.add_argument("--undirected", action="store_true", help="as data.undirected")
-    parser.add_argument("--reverse-edges", choices=["true", "false"], help="as data.reverse_edges")
+    parser.add_argument(
+        "--reverse-edges",
+        type=_reverse_edges,
+        metavar="true|false|EDGE_TYPE,...",
+        help="as data.reverse_edges",
+    )
     parser.add_argument(
         "--feature-dtype", choices=get_args(FeatureDtype), help="as data.feature_dtype"
     )

@@ -5,7 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
-from raygnn.config.loader_section import broken_batch_rules, num_hops
+from raygnn.config.loader_section import (
+    REST,
+    broken_batch_rules,
+    num_hops,
+    overridden_fanouts,
+    samples_type,
+)
 from raygnn.config.run_section import broken_space
 from raygnn.config.sections import Sections
 from raygnn.config.slots import SLOTS
@@ -293,19 +299,16 @@ def _task_fits(config: Sections, name: str, entry: TaskEntry) -> Iterable[Proble
             id="tasks-hops",
         )
     given = config.sampling.fanouts
-    if isinstance(given, dict):
-        passing = {edge_type for edge_type, hops_ in given.items() if any(hops_)}
-        asked = (
-            {t for t, hops_ in fanouts.items() if any(hops_)} if isinstance(fanouts, dict) else None
+    own = overridden_fanouts(given, fanouts)
+    names = {REST, *(name for part in (given, own) if isinstance(part, dict) for name in part)}
+    if unread := sorted(n for n in names if samples_type(own, n) > samples_type(given, n)):
+        yield Problem(
+            place,
+            f"the encoder has no layers for {', '.join(unread)}, as sampling.fanouts has zeros "
+            "there",
+            "Set zeros here too",
+            id="tasks-edge-types",
         )
-        if asked is None or not asked <= passing:
-            yield Problem(
-                place,
-                f"the encoder has layers for the edge types {', '.join(sorted(passing))} of "
-                "sampling.fanouts only",
-                "Set fanouts of these",
-                id="tasks-edge-types",
-            )
 
 
 def _samples_suffice(config: Sections) -> Iterable[Problem]:

@@ -6,8 +6,17 @@ from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, ConfigDict, Field, WithJsonSchema, model_validator
+from pydantic import (
+    AfterValidator,
+    ConfigDict,
+    Discriminator,
+    Field,
+    Tag,
+    WithJsonSchema,
+    model_validator,
+)
 
+from raygnn.config.loader_section import EdgeTypeName
 from raygnn.config.section import (
     Component,
     NonEmptyText,
@@ -175,6 +184,13 @@ PLACES = (
 )
 
 
+ReverseEdges = Annotated[
+    Annotated[bool, Tag("all or none")]
+    | Annotated[list[EdgeTypeName], Field(min_length=1), Tag("left out")],
+    Discriminator(lambda value: "left out" if isinstance(value, list) else "all or none"),
+]
+
+
 class Data(Section):
     """The source of the graph: uri, synthetic or type; none of them with `fit(data=...)`."""
 
@@ -219,10 +235,11 @@ class Data(Section):
     undirected: bool = Field(
         default=False, description="Add the reverse of each edge within one node type."
     )
-    reverse_edges: bool | None = Field(
+    reverse_edges: ReverseEdges | None = Field(
         default=None,
         description="Add an edge type (d, rev_r, s) for each directed edge type (s, r, d), so that "
-        "messages flow both ways; null adds it where no edge type leads from d to s.",
+        "messages flow both ways; null adds it where no edge type leads from d to s. A list of "
+        "edge types (`src__rel__dst`) leaves these out of what null adds.",
     )
     splits: SplitRule | None = Field(
         default=None,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
@@ -32,6 +32,17 @@ def _check_fanout_of_type(fanout: int) -> int:
     return fanout
 
 
+#: The key of `sampling.fanouts` for all edge types that the map does not name.
+REST = "default"
+
+#: Fanouts without a config.
+DEFAULT_FANOUTS = [15, 10]
+
+
+def _check_fanouts_key(name: str) -> str:
+    return name if name == REST else _check_edge_type_name(name)
+
+
 def _check_edge_type_name(name: str) -> str:
     if len(name.split("__")) != 3 or not all(name.split("__")):
         raise RuleError(
@@ -58,7 +69,11 @@ FanoutsOfType = Annotated[
 FanoutsSetting = Annotated[
     Annotated[Fanouts, Tag("for all edge types")]
     | Annotated[
-        Annotated[dict[EdgeTypeName, FanoutsOfType], Field(min_length=1)], Tag("by edge type")
+        Annotated[
+            dict[Annotated[str, AfterValidator(_check_fanouts_key)], FanoutsOfType],
+            Field(min_length=1),
+        ],
+        Tag("by edge type"),
     ],
     Discriminator(_fanouts_kind),
 ]
@@ -67,6 +82,32 @@ FanoutsSetting = Annotated[
 def num_hops(fanouts: Any) -> int:
     """Hops of `sampling.fanouts`."""
     return len(next(iter(fanouts.values())) if isinstance(fanouts, dict) else fanouts)
+
+
+def with_fanouts(config: Any, change: Callable[[list[int]], list[int]]) -> Any:
+    """The config with each list of `sampling.fanouts` changed."""
+    fanouts = config.sampling.fanouts
+    if isinstance(fanouts, dict):
+        every = fanouts | {REST: fanouts.get(REST, DEFAULT_FANOUTS)}
+        changed: Any = {name: change(hops) for name, hops in every.items()}
+    else:
+        changed = change(fanouts)
+    sampling = config.sampling.model_copy(update={"fanouts": changed})
+    return config.model_copy(update={"sampling": sampling})
+
+
+def overridden_fanouts(fanouts: Any, own: Any) -> Any:
+    """The fanouts of a task: a map overrides those of single edge types."""
+    if isinstance(own, dict):
+        return (fanouts if isinstance(fanouts, dict) else {REST: fanouts}) | own
+    return own
+
+
+def samples_type(fanouts: Any, name: str) -> bool:
+    """Whether fanouts sample edges of a type; of `REST`, of all that a map does not name."""
+    if isinstance(fanouts, dict):
+        fanouts = fanouts.get(name, fanouts.get(REST, DEFAULT_FANOUTS))
+    return any(fanouts)
 
 
 #: `sampling.type` of training on the whole graph.
@@ -109,10 +150,11 @@ class Sampling(Section):
     """The sampled neighborhood of a batch."""
 
     fanouts: FanoutsSetting = Field(
-        default=[15, 10],
+        default=DEFAULT_FANOUTS,
         description="Neighbors per hop, the hop next to the seed first; -1 is all. "
-        "A map sets them by edge type (`src__rel__dst`), where 0 takes none. On the whole graph "
-        "only their number counts, as layers of a model without `num_layers`, and zeros.",
+        "A map sets them for single edge types (`src__rel__dst`), where 0 takes none; `default` in "
+        "it is for the others, [15, 10] if left out. On the whole graph only their number counts, "
+        "as layers of a model without `num_layers`, and zeros.",
     )
     replace: bool = Field(default=False, description="Draw neighbors with replacement.")
     weight: NonEmptyText | None = Field(
@@ -181,13 +223,6 @@ class Sampling(Section):
                     f"edge types differ in their number of hops: {sorted(lengths)}",
                     "Set lists of one length",
                     id="sampling-hops",
-                )
-            elif not all(any(hop) for hop in zip(*self.fanouts.values(), strict=True)):
-                yield Problem(
-                    ("fanouts",),
-                    "a hop takes no neighbors of any edge type",
-                    "Set a number other than 0 for some edge type in each hop",
-                    id="sampling-hop-empty",
                 )
         drawn = {"weight": self.weight is not None, "replace": self.replace}
         draws = drawn | {"type": self.is_labor}

@@ -8,7 +8,7 @@ from typing import Any, Self
 from pydantic import ValidationInfo, model_validator
 
 from raygnn.config.cross_rules import broken_cross_rules
-from raygnn.config.loader_section import TrainLoader
+from raygnn.config.loader_section import TrainLoader, overridden_fanouts
 from raygnn.config.section import Component, Section
 from raygnn.config.sections import Sections
 from raygnn.config.tasks_section import SEVERAL_TASKS, TaskEntry
@@ -66,6 +66,9 @@ def _alone(config: Config, name: str, entry: TaskEntry) -> Config:
     if "batch_size" in loader:  # a size of its own follows from no other
         alone = {"global_batch_size": None, "accumulate_grad_batches": None}
         training = training.model_copy(update=alone)
+    sampling = differing(entry.sampling)
+    if "fanouts" in sampling:
+        sampling["fanouts"] = overridden_fanouts(config.sampling.fanouts, sampling["fanouts"])
     data, model = config.data, config.model
     if entry.splits is not None:
         data = data.model_copy(update={"splits": entry.splits})
@@ -75,7 +78,7 @@ def _alone(config: Config, name: str, entry: TaskEntry) -> Config:
             "task": Component(type=entry.type, args={**config.task.args, **entry.args}),
             "tasks": {},
             "data": data,
-            "sampling": config.sampling.model_copy(update=differing(entry.sampling)),
+            "sampling": config.sampling.model_copy(update=sampling),
             "loader": config.loader.model_copy(update=loader),
             "model": model.model_copy(update={"args": args}),
             "losses": entry.losses,

@@ -36,7 +36,9 @@ class TaskSampling(Section):
     """How a task samples neighborhoods where it differs; null takes that of `sampling`."""
 
     fanouts: FanoutsSetting | None = Field(
-        default=None, description="Neighbors per hop, of as many hops as `sampling.fanouts`."
+        default=None,
+        description="Neighbors per hop, of as many hops as `sampling.fanouts`; a map overrides "
+        "single edge types of it.",
     )
     replace: bool | None = Field(default=None, description="Draw neighbors with replacement.")
     weight: NonEmptyText | None = Field(

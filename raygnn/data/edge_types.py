@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from raygnn.config.loader_section import DEFAULT_FANOUTS, REST
 from raygnn.errors import ConfigError, DataError
 
 EdgeType = tuple[str, str, str]
@@ -47,7 +48,8 @@ def parse_edge_type(name: str) -> EdgeType:
     return source, relation, target
 
 
-#: One list for all edge types, or one for each, by triple or by `src__rel__dst`.
+#: One list for all edge types, or lists for some, by triple or by `src__rel__dst`, where `default`
+#: is for the others.
 Fanouts = Sequence[int] | Mapping[str, Sequence[int]] | Mapping[EdgeType, Sequence[int]]
 
 
@@ -55,8 +57,8 @@ def resolve_fanouts(fanouts: Fanouts, edge_types: Sequence[EdgeType]) -> dict[Ed
     """Gives each edge type its fanouts, in the sorted order in which a hop goes over them.
 
     Raises:
-        ConfigError: an edge type is unknown, missing, or has another number of hops; or a fanout is
-            no whole number of at least -1.
+        ConfigError: an edge type is unknown or has another number of hops; or a fanout is not a
+            whole number of at least -1.
         DataError: the graph has no edges.
     """
     if not edge_types:
@@ -69,8 +71,24 @@ def resolve_fanouts(fanouts: Fanouts, edge_types: Sequence[EdgeType]) -> dict[Ed
         given = {edge_type: list(fanouts) for edge_type in edge_types}
         _check_hops("sampling.fanouts", list(fanouts))
     else:
-        given = {_edge_type(name): list(hops) for name, hops in fanouts.items()}
+        rest = list(fanouts.get(REST, DEFAULT_FANOUTS))  # type: ignore[call-overload]
+        given = {_edge_type(name): list(hops) for name, hops in fanouts.items() if name != REST}
         _check_types(given, edge_types)
+        missing = [edge_type_name(t) for t in edge_types if t not in given]
+        if (
+            missing
+            and REST not in fanouts
+            and {len(hops) for hops in given.values()} != {len(rest)}
+        ):
+            raise ConfigError.invalid(
+                "sampling.fanouts",
+                _shown(given),
+                f"{', '.join(missing)} has no fanouts, and those of the default, {rest}, have "
+                "another number of hops",
+                f"Set {REST} in the map for the edge types that it does not name",
+                id="sampling-fanouts-missing",
+            )
+        given = {edge_type: given.get(edge_type, rest) for edge_type in edge_types}
         for edge_type, hops in given.items():
             _check_hops(f"sampling.fanouts.{edge_type_name(edge_type)}", hops)
     lengths = sorted({len(hops) for hops in given.values()})
@@ -95,13 +113,6 @@ def _check_types(given: Mapping[EdgeType, list[int]], edge_types: Sequence[EdgeT
             f"sampling.fanouts.{unknown[0]} is invalid: the graph has no such edge type. Set it "
             f"for {have}.",
             id="sampling-fanouts-unknown",
-        )
-    missing = [edge_type_name(edge_type) for edge_type in edge_types if edge_type not in given]
-    if missing:
-        raise ConfigError(
-            f"sampling.fanouts={_shown(given)!r} is invalid: {', '.join(missing)} has no fanouts. "
-            "Set them for each edge type, zeros where none shall be sampled.",
-            id="sampling-fanouts-missing",
         )
 
 

@@ -12,6 +12,7 @@ from safetensors.torch import load
 from torch import nn
 
 from raygnn.config import LoadedConfig, build
+from raygnn.config.loader_section import with_fanouts
 from raygnn.data.bundle import Bundle
 from raygnn.data.filesystem import read_bytes, redact
 from raygnn.errors import CheckpointError, ConfigError
@@ -105,10 +106,6 @@ def with_all_neighbors(loaded: LoadedConfig) -> LoadedConfig:
     def whole(hops: Sequence[int]) -> list[int]:
         return [-1] * len(hops) if any(hops) else list(hops)
 
-    given = sampling.fanouts
-    fanouts: Any = whole(given) if isinstance(given, list) else {}
-    if isinstance(given, dict):
-        fanouts = {name: whole(hops) for name, hops in given.items()}
-    changed = {"fanouts": fanouts, "replace": False, "weight": None}
-    config = loaded.config.model_copy(update={"sampling": sampling.model_copy(update=changed)})
-    return replace(loaded, config=config)
+    config = with_fanouts(loaded.config, whole)
+    sampling = config.sampling.model_copy(update={"replace": False, "weight": None})
+    return replace(loaded, config=config.model_copy(update={"sampling": sampling}))

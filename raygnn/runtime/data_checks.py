@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from raygnn.config import Component, Config, LoadedConfig, LossTerm, resolve
 from raygnn.config.slots import SLOTS
 from raygnn.console import say
 from raygnn.data.bundle import Bundle
-from raygnn.data.edge_types import resolve_fanouts
+from raygnn.data.edge_types import EdgeType, resolve_fanouts
 from raygnn.data.filesystem import redact
 from raygnn.data.manifest import Manifest
 from raygnn.data.partition.part import Outline, Pairs
 from raygnn.data.partition.record import PartitionRecord
 from raygnn.data.partition.transfer import absolute_folder
+from raygnn.errors import ConfigError
 from raygnn.loops.model_spec import ModelSpec
 from raygnn.loops.tasks.neighborhood_graph import neighborhood_graph
 from raygnn.loops.tasks.target import target_class
@@ -42,7 +44,19 @@ def check_schema(loaded: LoadedConfig, uri: str) -> None:
         num_node_types = len(manifest.node_types)
         check_types(config.model.type, model_class, num_node_types, len(edge_types))
     if config.sampling.component is None:
-        resolve_fanouts(config.sampling.fanouts, edge_types)
+        _check_fanouts(config, edge_types)
+
+
+def _check_fanouts(config: Config, edge_types: Sequence[EdgeType]) -> None:
+    resolved = resolve_fanouts(config.sampling.fanouts, edge_types)
+    if not all(map(any, zip(*resolved.values(), strict=True))):
+        raise ConfigError.invalid(
+            "sampling.fanouts",
+            config.sampling.fanouts,
+            "a hop takes no neighbors of any edge type",
+            "Set a number other than 0 for some edge type in each hop",
+            id="sampling-hop-empty",
+        )
 
 
 def open_outline(loaded: LoadedConfig) -> Outline:
@@ -114,7 +128,7 @@ def find_spec(loaded: LoadedConfig, bundle: Bundle) -> ModelSpec | None:
         return None
     bundle = neighborhood_graph(config, bundle)
     if config.sampling.component is None:
-        resolve_fanouts(config.sampling.fanouts, bundle.edge_types)
+        _check_fanouts(config, bundle.edge_types)
     target = kind.find(bundle, config, kind.Arguments.of(config.task.args))
     spec = None
     if is_of_raygnn(config.model):

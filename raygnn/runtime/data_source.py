@@ -160,10 +160,11 @@ def open_tables(
 def ingest_options(loaded: LoadedConfig) -> IngestOptions:
     """What a config says of how tables become a bundle."""
     section = loaded.config.data
+    reverse = section.reverse_edges
     return IngestOptions(
         on_error=section.on_error,
         undirected=section.undirected,
-        reverse_edges=section.reverse_edges,
+        reverse_edges=tuple(reverse) if isinstance(reverse, list) else reverse,
         feature_dtype=section.feature_dtype,
         allow_outside=tuple(section.allow_outside),
     )

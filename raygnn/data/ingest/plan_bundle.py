@@ -29,7 +29,7 @@ from raygnn.data.manifest import (
 )
 from raygnn.data.tables.files import TableFile, list_files
 from raygnn.data.transforms.state import Transforms
-from raygnn.errors import DataError
+from raygnn.errors import ConfigError, DataError, choose_from
 
 FeatureDtype = Literal["float32", "float16", "bfloat16", "int8"]
 
@@ -42,7 +42,8 @@ class IngestOptions:
         on_error: `fail` raises with all bad rows; `drop` leaves them out and says so.
         undirected: edge types within one node type are taken as `directed: false`.
         reverse_edges: for each directed edge type (s, r, d) that has no reverse, (d, rev_r, s) is
-            added, with the same columns; null does so where no edge type leads from d to s.
+            added, with the same columns; None does so where no edge type leads from d to s. Names
+            of edge types leave these out of what None adds.
         allow_outside: roots outside of the graph's folder that its files may lie in. They do not
             change what a bundle holds, which is named without them.
         feature_dtype: storage type of floating-point features; null keeps the table's, but
@@ -52,7 +53,7 @@ class IngestOptions:
 
     on_error: Literal["fail", "drop"] = "fail"
     undirected: bool = False
-    reverse_edges: bool | None = None
+    reverse_edges: bool | tuple[str, ...] | None = None
     feature_dtype: FeatureDtype | None = None
     allow_outside: tuple[str, ...] = ()
     transforms: Transforms = field(default_factory=dict)
@@ -71,18 +72,28 @@ class IngestOptions:
     def added_reverses(self, tables: Sequence[EdgeTable]) -> dict[EdgeType, EdgeType]:
         """The edge types that are added, by the edge type of a table whose reverse they are."""
         declared, linked = reverses(tables), {(table.type[0], table.type[2]) for table in tables}
+        left_out = self.reverse_edges if isinstance(self.reverse_edges, tuple) else ()
+        names = [edge_type_name(table.type) for table in tables]
+        if unknown := [name for name in left_out if name not in names]:
+            raise ConfigError.invalid(
+                "data.reverse_edges",
+                list(left_out),
+                f"the graph has no edge type {unknown[0]}",
+                choose_from(unknown[0], names, "Leave out any of"),
+                id="graph-edge-type-unknown",
+            )
 
-        def is_wanted(source: str, target: str) -> bool:
-            if self.reverse_edges is None:
-                return source != target and (target, source) not in linked
-            return self.reverse_edges
+        def is_wanted(edge_type: EdgeType) -> bool:
+            source, _, target = edge_type
+            if isinstance(self.reverse_edges, bool):
+                return self.reverse_edges
+            is_one_way = source != target and (target, source) not in linked
+            return is_one_way and edge_type_name(edge_type) not in left_out
 
         return {
             table.type: reversed_edge_type(table.type)
             for table in tables
-            if is_wanted(table.type[0], table.type[2])
-            and not self.doubles(table)
-            and table.type not in declared
+            if is_wanted(table.type) and not self.doubles(table) and table.type not in declared
         }
 
 
@@ -302,7 +313,7 @@ def _check_is_new(manifest: Manifest, reverse: EdgeType, edge_type: EdgeType) ->
             f"data.reverse_edges is invalid: {edge_type_name(reverse)} is the reverse of "
             f"another edge type than {edge_type_name(edge_type)}. Rename its relation in "
             "graph.yaml, or say with reverse_of which types are each other's reverse, or set "
-            "data.reverse_edges to false.",
+            "data.reverse_edges to false or to a list with this type.",
             id="graph-reverse-taken",
         )
 

@@ -208,10 +208,6 @@ _CASES = {
         "sampling: {fanouts: {a__b__c: [0, -2]}}",
         ("sampling-fanout", "fanouts", -2),
     ),
-    "fanouts of a hop": (
-        "sampling: {fanouts: {a__b__c: [5, 0], c__b__a: [5, 0]}}",
-        ("sampling-hop-empty", "fanouts"),
-    ),
     "fanouts lengths": (
         "sampling: {fanouts: {a__b__c: [5], c__b__a: [5, 5]}}",
         ("sampling-hops", "1, 2"),

@@ -103,7 +103,7 @@ def _with(name: str, **changes: Any) -> dict[str, Any]:
                 "sampling": {"fanouts": {"a__x__b": [3, 3], "a__y__b": [0, 0]}},
                 "tasks": _with("topic", sampling={"fanouts": {"a__y__b": [1, 1]}}),
             },
-            ("a__x__b",),
+            ("a__y__b",),
         ),
         ("partition-task", {"data": {"mode": "partitioned", "uri": "parts"}}, ("tasks=",)),
         ("config-range", {"tasks": _with("topic", weight=-1.0)}, (-1.0,)),

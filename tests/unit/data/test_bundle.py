@@ -12,7 +12,7 @@ import yaml
 
 from raygnn.data.bundle import Bundle
 from raygnn.data.bundle_record import FORMAT_VERSION
-from raygnn.data.edge_types import EdgeType
+from raygnn.data.edge_types import EdgeType, edge_type_name, reversed_edge_type
 from raygnn.data.ingest.build_bundle import IngestOptions, ingest
 from raygnn.data.manifest import EdgeTable
 from tests.errors import raises
@@ -178,6 +178,11 @@ def test_reverses_are_added_where_no_message_would_come_back(
     assert list(IngestOptions().added_reverses(tables).values()) == by_default
     assert list(IngestOptions(reverse_edges=True).added_reverses(tables).values()) == all_
     assert IngestOptions(reverse_edges=False).added_reverses(tables) == {}
+    left_out = IngestOptions(reverse_edges=(edge_type_name(edge_types[0]),))
+    wanted = [t for t in by_default if t != reversed_edge_type(edge_types[0])]
+    assert list(left_out.added_reverses(tables).values()) == wanted
+    with raises("graph-edge-type-unknown", "user__bys__item"):
+        IngestOptions(reverse_edges=("user__bys__item",)).added_reverses(tables)
     undirected = IngestOptions(undirected=True, reverse_edges=True)
     assert _REV_LIKES not in undirected.added_reverses(tables).values()
 

@@ -33,9 +33,13 @@ def test_unknown_edge_type():
         resolve_fanouts({"user__likes__item": [1], BUYS: [1]}, [BUYS])
 
 
-def test_missing_edge_type():
-    with raises("sampling-fanouts-missing", "user__follows__user"):
-        resolve_fanouts({BUYS: [1]}, [FOLLOWS, BUYS])
+def test_a_map_overrides_single_edge_types():
+    edge_types = [FOLLOWS, BUYS]
+    assert resolve_fanouts({BUYS: [1, 1]}, edge_types) == {BUYS: [1, 1], FOLLOWS: [15, 10]}
+    given = {"default": [7], "user__buys__item": [0]}
+    assert resolve_fanouts(given, edge_types) == {BUYS: [0], FOLLOWS: [7]}
+    with raises("sampling-fanouts-missing", "user__follows__user", "default"):
+        resolve_fanouts({BUYS: [1]}, edge_types)
 
 
 def test_differing_numbers_of_hops():

@@ -54,3 +54,8 @@ def test_reverse_edges_are_a_type_of_their_own(uri: str) -> None:
 def test_fanouts_of_edge_types_that_are_not_there(uri: str) -> None:
     with raises("sampling-fanouts-unknown"):
         _check(uri, "--sampling.fanouts={node__likes__node: [5]}")
+
+
+def test_each_hop_samples_some_edge_type(uri: str) -> None:
+    with raises("sampling-hop-empty", "fanouts"):
+        _check(uri, "--sampling.fanouts={node__to__node: [5, 0]}")

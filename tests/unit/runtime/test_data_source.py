@@ -70,6 +70,7 @@ def _trial(cache: Path, *overrides: str, source: bool = True) -> LoadedConfig:
         ("--optimizer.args.lr=0.1", False),
         ("--data.undirected=true", True),
         ("--data.reverse_edges=true", True),
+        ("--data.reverse_edges=[node__to__node]", True),
         ("--data.feature_dtype=float16", True),
         ("--data.on_error=drop", True),
         ("--data.synthetic.seed=1", True),

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from raygnn.config import LoadedConfig, build
+from raygnn.config.loader_section import with_fanouts
 from raygnn.console import say
 from raygnn.loops.baselines import Baselines
 from raygnn.loops.callbacks import Callback
@@ -306,17 +307,8 @@ def spread(embeddings: Tensor) -> float:
 
 def _with_hops(loaded: LoadedConfig, number: int) -> LoadedConfig:
     """The config with more hops next to the seeds, of the first fanout."""
-    sampling = loaded.config.sampling
-    given: Any = sampling.fanouts
-
-    def longer(hops: list[int]) -> list[int]:
-        return [*hops[:1] * number, *hops]
-
-    fanouts = (
-        longer(given) if isinstance(given, list) else {n: longer(hops) for n, hops in given.items()}
-    )
-    changed = sampling.model_copy(update={"fanouts": fanouts})
-    return replace(loaded, config=loaded.config.model_copy(update={"sampling": changed}))
+    config = with_fanouts(loaded.config, lambda hops: [*hops[:1] * number, *hops])
+    return replace(loaded, config=config)
 
 
 def _progress(engine: Engine) -> float:
