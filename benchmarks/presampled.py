@@ -69,7 +69,7 @@ def _presampled(folder: Path, loader: NeighborLoader) -> StoredSamples:
     split = SplitPlan(loader.num_batches, 1, rows, loader.sample_settings)
     plan, uri = SamplePlan(RowLayout.of_sampler(sampler), {"train": split}, {}), str(folder)
     save_plan(uri, plan)
-    sizes = {f.name: write_file(uri, plan, {"train": loader}, f) for f in plan.files()}
+    sizes = {f.name: write_file(uri, plan, {"train": loader}, f)[0] for f in plan.files()}
     record = SampleRecord(plan, sizes)
     record.save(uri)
     return StoredSamples(uri, record)

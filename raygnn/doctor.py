@@ -1,24 +1,27 @@
-"""Checks of this machine and its places: `python -m raygnn.doctor [URI ...]`."""
+"""Checks of this machine and of stored graphs and models: `python -m raygnn.doctor [URI ...]`."""
 
 from __future__ import annotations
 
 import argparse
+import hashlib
 import os
 import platform
 import shutil
 import sys
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from raygnn import __version__
 from raygnn.command_line import exit_process
-from raygnn.console import show
+from raygnn.console import count, show
 from raygnn.data.cache import CACHE_VARIABLE
+from raygnn.data.checksums import Checksum, changed_files, find_damage
 from raygnn.data.filesystem import (
     delete,
+    exists,
     is_remote,
     is_storage_error,
     join,
@@ -30,6 +33,7 @@ from raygnn.errors import RaygnnError
 
 _PACKAGES = ("ray", "torch", "torch_geometric", "numba", "pyarrow")
 _OLDEST_PYTHON = (3, 11)
+_SHOWN_FILES = 10
 _GB = 1e9
 _LITTLE_MEMORY_BYTES = 4e9
 _LITTLE_DISK_BYTES = 10e9
@@ -57,14 +61,23 @@ def findings(uris: Sequence[str] = ()) -> Iterator[Finding]:
     """Checks everything, without starting Ray.
 
     Args:
-        uris: folders or buckets that runs are to write to.
+        uris: bundles, partitioned graphs, presampled sets and models, all of whose files are read
+            and compared with their checksums; and other folders or buckets, which runs are to
+            write to.
     """
     yield from _software()
     yield from _machine()
     yield from _cache()
     yield _cluster()
     for uri in uris:
-        yield _place(uri)
+        check = next((check for name, check in _STORED.items() if exists(join(uri, name))), None)
+        if check is None:
+            yield _place(uri)
+            continue
+        try:
+            yield from check(uri)
+        except RaygnnError as error:
+            yield Finding("fail", str(error))
 
 
 def _software() -> Iterator[Finding]:
@@ -160,6 +173,91 @@ def _place(uri: str) -> Finding:
     return Finding("ok", f"{where} {redact(uri)} can be written and read{note}")
 
 
+def _bundle(uri: str) -> Iterator[Finding]:
+    from raygnn.data.bundle import Bundle
+    from raygnn.data.bundle_check import check_arrays
+    from raygnn.data.bundle_record import BundleRecord
+    from raygnn.data.cache import NOTE, noted_files
+
+    remedy = "Remove the folder; the next run builds it again"
+    record = BundleRecord.load(Path(uri))
+    check_arrays(Bundle.open(uri))
+    yield from _files(f"bundle {uri}", uri, record.file_sizes, record.checksums, remedy)
+    for note in Path(uri).rglob(NOTE):
+        what, listed = f"derived arrays {note.parent}", noted_files(note.parent)
+        if listed is None:
+            yield Finding("fail", f"{what} are damaged: {NOTE} has changed", remedy)
+        else:
+            yield from _files(what, str(note.parent), *listed, remedy)
+
+
+def _parts(uri: str) -> Iterator[Finding]:
+    from raygnn.data.partition.record import PartitionRecord, check_part, part_name
+
+    record = PartitionRecord.load(uri)
+    for part in range(record.num_parts):
+        folder = join(uri, part_name(part))
+        listed = check_part(folder, record.fingerprint, part)
+        what, remedy = f"part {part} in {redact(uri)}", "Copy the part again, or partition again"
+        yield from _files(what, folder, listed.file_sizes, listed.checksums, remedy)
+
+
+def _samples(uri: str) -> Iterator[Finding]:
+    from raygnn.sampling.presampled.record import SampleRecord, load_plan
+
+    load_plan(uri)
+    record = SampleRecord.load(uri)
+    record.check_files(uri)
+    remedy = "Remove these files, and run the same raygnn presample again"
+    what = f"neighborhoods {redact(uri)}"
+    yield from _files(what, uri, record.file_sizes, record.checksums, remedy)
+
+
+def _model(uri: str) -> Iterator[Finding]:
+    from raygnn.loops.model_spec import SPEC_FILE
+    from raygnn.outputs.model_export import saved_digests
+
+    digests = saved_digests(read_bytes(join(uri, SPEC_FILE)))
+    changed = [
+        name
+        for name, digest in digests.items()
+        if hashlib.sha256(read_bytes(join(uri, name))).hexdigest() != digest
+    ]
+    remedy = "Copy it from its run again"
+    yield _compared(f"model {redact(uri)}", len(digests), changed, remedy)
+
+
+def _files(
+    what: str,
+    folder: str,
+    sizes: Mapping[str, int],
+    checksums: Mapping[str, Checksum],
+    remedy: str,
+) -> Iterator[Finding]:
+    if damage := find_damage(folder, sizes, checksums):
+        yield Finding("fail", f"{what} is damaged: {damage}", remedy)
+    else:
+        yield _compared(what, len(checksums), changed_files(folder, checksums), remedy)
+
+
+def _compared(what: str, num_files: int, changed: Sequence[str], remedy: str) -> Finding:
+    if changed:
+        shown = ", ".join(changed[:_SHOWN_FILES]) + (", ..." if len(changed) > _SHOWN_FILES else "")
+        return Finding("fail", f"{what} is damaged: {shown} changed after writing", remedy)
+    if num_files == 0:
+        remedy = "Only names, sizes and pointers could be checked"
+        return Finding("warn", f"{what} was written without checksums", remedy)
+    return Finding("ok", f"{what}: {count(num_files, 'file')} as written")
+
+
+_STORED: dict[str, Callable[[str], Iterator[Finding]]] = {
+    "bundle.json": _bundle,
+    "partition.json": _parts,
+    "samples.json": _samples,
+    "model.json": _model,
+}
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Prints the findings; 1 where something fails."""
     return _report(findings(build_parser().parse_args(argv).uri), show)
@@ -169,12 +267,18 @@ def build_parser() -> argparse.ArgumentParser:
     """The options of the command line."""
     parser = argparse.ArgumentParser(
         prog="raygnn doctor",
-        description="Checks Python, packages, cores, memory, GPU, cache, cluster, and the places "
-        "that are given, and says what to set.",
-        epilog="examples:\n  raygnn doctor\n  raygnn doctor gs://bucket/runs /mnt/shared/runs",
+        description="Checks Python, packages, cores, memory, GPU, cache and cluster, and says what "
+        "to set. Given a bundle, a partitioned graph, presampled neighborhoods or a model, reads "
+        "all of its files and compares them with their checksums.",
+        epilog="examples:\n  raygnn doctor\n  raygnn doctor gs://bucket/runs /mnt/shared/runs\n"
+        "  raygnn doctor ~/.cache/raygnn/bundles/*/ runs/shop",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("uri", nargs="*", help="folder or bucket that runs are to write to")
+    parser.add_argument(
+        "uri",
+        nargs="*",
+        help="folder or bucket that runs are to write to; or a stored graph or model",
+    )
     return parser
 
 

@@ -16,7 +16,7 @@ import ml_dtypes
 import numpy as np
 from numpy.typing import DTypeLike
 
-from raygnn.errors import ResourceError
+from raygnn.errors import DataError, ResourceError
 
 _SYNC_THREADS = 8
 
@@ -61,18 +61,34 @@ def open_array(path: Path, mode: Literal["c", "r", "r+"] = "c") -> np.ndarray:
 
     Args:
         mode: "c" copy-on-write (writes stay in this process), "r" read-only, "r+" writes through.
+    Raises:
+        DataError: the file is cut off, or does not begin as a `.npy` file does.
     """
     with _HEADERS:
         try:
-            mapped = np.load(path, mmap_mode=mode)
-        except ValueError:
-            # An array without elements cannot be mapped.
-            mapped = np.load(path)
-            if mapped.size:
-                raise
-    array = np.asarray(mapped)
+            array = _mapped(path, mode)
+        except OSError:
+            raise
+        except Exception as error:  # NumPy lets those of its parser pass: TokenError, TypeError
+            raise DataError(
+                f"{path} is damaged: {type(error).__name__}: {error}. Remove the folder that it "
+                "belongs to, so that the next run writes it again.",
+                id="array-damaged",
+            ) from error
     # A `.npy` file knows bfloat16 as two bytes of nothing in particular; no other array is that.
     return array.view(ml_dtypes.bfloat16) if array.dtype == np.dtype("V2") else array
+
+
+def _mapped(path: Path, mode: Literal["c", "r", "r+"]) -> np.ndarray:
+    try:
+        return np.asarray(np.lib.format.open_memmap(path, mode=mode))
+    except ValueError:
+        # An array without elements cannot be mapped.
+        with path.open("rb") as file:
+            array: np.ndarray = np.lib.format.read_array(file, allow_pickle=False)
+        if array.size:
+            raise
+        return array
 
 
 def sync_folder(folder: Path) -> None:

@@ -58,6 +58,10 @@ def _check_nodes(bundle: Bundle, node_type: str) -> None:
     ids = bundle.ids(node_type)
     ids.validate(full=True)
     _demand(len(ids) == num_nodes, f"the ids of {node_type}")
+    slots = bundle.id_map(node_type).slots
+    if slots is not None and slots.size:
+        is_right = slots.min() >= -1 and slots.max() < num_nodes
+        _demand(bool(is_right), f"the look-up of the ids of {node_type}")
 
 
 def _check_edges(bundle: Bundle, edge_type: EdgeType) -> None:

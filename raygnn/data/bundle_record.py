@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
-import json
+import functools
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
+from pydantic import PlainValidator, TypeAdapter, ValidationInfo
+
+from raygnn.data.checksums import (
+    Checksum,
+    cause_of,
+    dump_record,
+    file_checksums,
+    file_sizes,
+    find_damage,
+    parse_record,
+)
 from raygnn.data.edge_types import EdgeType, edge_type_name
 from raygnn.data.filesystem import write_text
 from raygnn.data.id_map import IdIndex
@@ -57,6 +68,11 @@ class ColumnStatistics:
     num_ones: tuple[int, ...]
 
 
+def _read_transforms(content: Any, info: ValidationInfo) -> FittedFeature | None:
+    name = f"feature {info.data.get('name')!r}"
+    return None if content is None else FittedFeature.of_content(content, name)
+
+
 @dataclass(frozen=True)
 class ColumnInfo:
     """One column of a node or edge type.
@@ -83,7 +99,7 @@ class ColumnInfo:
     class_names: tuple[str, ...] | None = None
     unit: str | None = None
     statistics: ColumnStatistics | None = None
-    transforms: FittedFeature | None = None
+    transforms: Annotated[FittedFeature | None, PlainValidator(_read_transforms)] = None
     quantization: Quantization | None = None
 
     @property
@@ -140,6 +156,7 @@ class BundleRecord:
 
     Attributes:
         file_sizes: bytes of each file, by its path in the bundle.
+        checksums: of these files; empty in bundles of older versions.
     """
 
     fingerprint: str
@@ -147,23 +164,26 @@ class BundleRecord:
     edges: tuple[EdgeRecord, ...]
     label_edges: tuple[LabelEdgeRecord, ...] = ()
     file_sizes: Mapping[str, int] = field(default_factory=dict)
+    checksums: Mapping[str, Checksum] = field(default_factory=dict)
 
     def save(self, folder: Path) -> None:
-        """Notes the sizes of all files in the folder and writes bundle.json beside them."""
-        content = {"format": FORMAT, "version": FORMAT_VERSION, **asdict(self)}
-        content["file_sizes"] = file_sizes(folder)
-        write_text(str(folder / RECORD_NAME), json.dumps(content, indent=1))
+        """Lists all files of the folder with their sizes and checksums in its bundle.json."""
+        sizes = file_sizes(folder)
+        written = replace(self, file_sizes=sizes, checksums=file_checksums(folder, sizes))
+        content = {"format": FORMAT, "version": FORMAT_VERSION, **asdict(written)}
+        write_text(str(folder / RECORD_NAME), dump_record(content))
 
     @classmethod
     def of_content(cls, content: Mapping[str, Any]) -> BundleRecord:
-        """The record of what `asdict` has made of one, and JSON of that."""
-        return cls(
-            content["fingerprint"],
-            {name: _node_record(node) for name, node in content["nodes"].items()},
-            tuple(_edge_record(edge) for edge in content["edges"]),
-            tuple(_label_edge_record(edges) for edges in content["label_edges"]),
-            dict(content["file_sizes"]),
-        )
+        """Reads the JSON form of `asdict`.
+
+        Raises:
+            ValueError: a value is missing, has another type, or is a name that cannot be a file's.
+            DataError: its transforms have another version.
+        """
+        record = _adapter().validate_python(content)
+        check_names(record)
+        return record
 
     @classmethod
     def load(cls, folder: Path) -> BundleRecord:
@@ -175,14 +195,13 @@ class BundleRecord:
         content = _read(folder)
         try:
             record = cls.of_content(content)
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
+        except ValueError as error:
             raise DataError(
-                f"bundle {folder} is damaged: {RECORD_NAME} is no record of one: "
-                f"{type(error).__name__}: {error}. Remove the folder; the next run builds it "
-                "again.",
+                f"bundle {folder} is damaged: {RECORD_NAME} is not a record of one: "
+                f"{cause_of(error)}. Remove the folder; the next run builds it again.",
                 id="bundle-damaged",
             ) from error
-        if damage := find_damage(folder, record.file_sizes):
+        if damage := find_damage(folder, record.file_sizes, record.checksums):
             raise DataError(
                 f"bundle {folder} is damaged: {damage}. "
                 "Remove the folder; the next run builds it again.",
@@ -191,47 +210,18 @@ class BundleRecord:
         return record
 
 
-def file_sizes(folder: Path) -> dict[str, int]:
-    """Bytes of each file of a folder, by path below it."""
-    return {
-        path.relative_to(folder).as_posix(): path.stat().st_size
-        for path in sorted(folder.rglob("*"))
-        if path.is_file()
-    }
-
-
-def find_damage(
-    folder: Path, sizes: Mapping[str, int], found_sizes: Mapping[str, int] | None = None
-) -> str | None:
-    """Says of the first file that is not there in full what is wrong with it.
-
-    Args:
-        found_sizes: of the files of a folder that is not on a disk.
-    """
-    for name, size in sizes.items():
-        if found_sizes is not None:
-            found = found_sizes.get(name)
-        else:
-            path = folder / name
-            found = path.stat().st_size if path.exists() else None
-        if found != size:
-            what = "is missing" if found is None else f"has {found:,} bytes instead of {size:,}"
-            return f"{name} {what}"
-    return None
-
-
 def _read(folder: Path) -> dict[str, Any]:
     path = folder / RECORD_NAME
     try:
-        content: dict[str, Any] = dict(json.loads(path.read_text(encoding="utf-8")))
+        content = parse_record(path.read_bytes())
     except FileNotFoundError as error:
         raise DataError(
             f"{folder} is no bundle: it has no {RECORD_NAME}. Name a folder that ingest made.",
             id="bundle-missing",
         ) from error
-    except (ValueError, TypeError) as error:
+    except ValueError as error:
         raise DataError(
-            f"bundle {folder} is damaged: {RECORD_NAME} does not parse: {error}. "
+            f"bundle {folder} is damaged: {RECORD_NAME} cannot be read: {error}. "
             "Remove the folder; the next run builds it again.",
             id="bundle-damaged",
         ) from error
@@ -245,61 +235,23 @@ def _read(folder: Path) -> dict[str, Any]:
     return content
 
 
-def _columns(content: list[dict[str, Any]]) -> tuple[ColumnInfo, ...]:
-    columns = []
-    for given in content:
-        names, measured = given.pop("class_names"), given.pop("statistics")
-        transforms = given.pop("transforms", None)  # older bundles have none
-        if transforms is not None:
-            transforms = FittedFeature.of_content(transforms, f"feature {given['name']!r}")
-        if measured is not None:
-            count = measured.pop("count")
-            rows = {name: tuple(row) for name, row in measured.items()}
-            measured = ColumnStatistics(count, **rows)
-        quantization = given.pop("quantization", None)  # as of transforms
-        if quantization is not None:
-            quantization = Quantization(**{k: tuple(row) for k, row in quantization.items()})
-        columns.append(
-            ColumnInfo(
-                **{**given, "shape": tuple(given["shape"])},
-                class_names=None if names is None else tuple(names),
-                statistics=measured,
-                transforms=transforms,
-                quantization=quantization,
-            )
-        )
-    return tuple(columns)
+def check_names(graph: BundleRecord) -> None:
+    """Checks that names of types and columns, and the fingerprint, can be those of files.
+
+    Raises:
+        ValueError: one has a slash, which would lead out of a folder.
+    """
+    names = [graph.fingerprint, *graph.nodes, *(labels.sign for labels in graph.label_edges)]
+    names += [word for edges in graph.edges for word in edges.type]
+    names += [word for labels in graph.label_edges for word in labels.type]
+    names += [column.name for found in graph.nodes.values() for column in found.columns]
+    names += [column.name for edges in graph.edges for column in edges.columns]
+    names += [column.name for labels in graph.label_edges for column in labels.columns]
+    for name in names:
+        if not isinstance(name, str) or "/" in name or name in ("", ".", ".."):
+            raise ValueError(f"{name!r} is no name")
 
 
-def _node_record(content: dict[str, Any]) -> NodeRecord:
-    return NodeRecord(
-        content["num_nodes"],
-        IdIndex(**content["ids"]),
-        _columns(content["columns"]),
-        content["has_split"],
-    )
-
-
-def _edge_record(content: dict[str, Any]) -> EdgeRecord:
-    reverse = content["reverse"]
-    return EdgeRecord(
-        _edge_type(content["type"]),
-        content["num_edges"],
-        content["directed"],
-        _columns(content["columns"]),
-        None if reverse is None else _edge_type(reverse),
-    )
-
-
-def _label_edge_record(content: dict[str, Any]) -> LabelEdgeRecord:
-    return LabelEdgeRecord(
-        _edge_type(content["type"]),
-        content["sign"],
-        content["num_edges"],
-        _columns(content["columns"]),
-    )
-
-
-def _edge_type(content: list[str]) -> EdgeType:
-    source, relation, target = content
-    return source, relation, target
+@functools.cache
+def _adapter() -> TypeAdapter[BundleRecord]:
+    return TypeAdapter(BundleRecord)

@@ -4,26 +4,34 @@ from __future__ import annotations
 
 import errno
 import fcntl
-import json
 import os
 import shutil
 import uuid
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import filelock
 
 from raygnn.data.arrays import sync_entry, sync_folder
+from raygnn.data.checksums import (
+    Checksum,
+    dump_record,
+    file_checksums,
+    file_sizes,
+    find_damage,
+    parse_record,
+    read_listing,
+)
 from raygnn.data.filesystem import is_remote, redact, write_text
 from raygnn.errors import DataError, ResourceError
 
 CACHE_VARIABLE = "RAYGNN_CACHE_DIR"
 _BUILDING = ".building-"
-#: The note in a folder that says what was written.
-_NOTE = "written.json"
+#: Lists the files that a folder was built with.
+NOTE = "written.json"
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EROFS}  # also where no file is named
 _LOCK_MODE = 0o666  # whoever shares a cache waits for the same locks
 
@@ -57,20 +65,28 @@ def build_once(
     build: Callable[[Path], None],
     what: str = "the graph",
     *,
-    is_whole: Callable[[Path], bool] = Path.exists,
+    is_whole: Callable[[Path], bool] | None = None,
+    needs_note: bool = False,
     on_wait: Callable[[], None] = lambda: None,
 ) -> Path:
-    """Gives a folder, building it first where it is not there: by one process, and as a whole.
+    """Gives a folder of the cache, building it first if it is missing or damaged.
+
+    One process builds it, and it appears when it is complete.
 
     Args:
         build: fills the folder that it is given.
         what: what the folder holds, as messages call it.
-        is_whole: whether the folder is there, and need not be built again.
+        is_whole: whether the folder need not be built again. None compares it with a note of its
+            files (`written.json`), which is then written with it.
+        needs_note: builds a folder without a note again. Caches are cleaned by age, file by file,
+            and older versions wrote no notes.
         on_wait: is called where another process builds it.
     Raises:
         ResourceError: it has to be built, and its place cannot be written.
     """
     building = folder.with_name(f"{_BUILDING}{folder.name}-{uuid.uuid4().hex[:8]}")
+    has_note = is_whole is None
+    is_whole = is_whole or partial(_is_as_built, needs_note=needs_note)
     with _cache_errors(folder.parent, what):
         if is_whole(folder):
             return folder
@@ -84,6 +100,8 @@ def build_once(
             try:
                 building.mkdir()
                 build(building)
+                if has_note:
+                    _write_note(building)
                 sync_folder(building)
                 building.rename(folder)
             finally:
@@ -92,32 +110,25 @@ def build_once(
     return folder
 
 
-def build_noted(folder: Path, build: Callable[[Path], None], what: str = "the graph") -> Path:
-    """`build_once` of a folder with a note of its files, which is built again where one differs.
-
-    Caches are cleaned by age, file by file.
-    """
-
-    def noted(target: Path) -> None:
-        build(target)
-        write_text(target / _NOTE, json.dumps(_sizes(target)))
-
-    return build_once(
-        folder, noted, what, is_whole=lambda found: _sizes(found) == _noted_sizes(found)
-    )
-
-
-def _sizes(folder: Path) -> dict[str, int]:
-    """Bytes of every file in a folder."""
-    files = [p for p in sorted(folder.rglob("*")) if p.is_file() and p.name != _NOTE]
-    return {path.relative_to(folder).as_posix(): path.stat().st_size for path in files}
-
-
-def _noted_sizes(folder: Path) -> Any:
+def noted_files(folder: Path) -> tuple[dict[str, int], dict[str, Checksum]] | None:
+    """Sizes and checksums of the files that a folder was built with; None without a usable note."""
     try:
-        return json.loads((folder / _NOTE).read_bytes())
-    except (FileNotFoundError, ValueError):
+        return read_listing(parse_record((folder / NOTE).read_bytes()))
+    except (FileNotFoundError, ValueError, KeyError):
         return None
+
+
+def _is_as_built(folder: Path, needs_note: bool) -> bool:
+    if not needs_note and not (folder / NOTE).exists():
+        return folder.exists()
+    noted = noted_files(folder)
+    return noted is not None and find_damage(folder, *noted) is None
+
+
+def _write_note(folder: Path) -> None:
+    sizes = file_sizes(folder)
+    content = {"file_sizes": sizes, "checksums": file_checksums(folder, sizes)}
+    write_text(folder / NOTE, dump_record(content))
 
 
 class Claim:

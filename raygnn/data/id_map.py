@@ -284,6 +284,11 @@ class IdMap:
         """Whether the original ids are integers or strings."""
         return "string" if self.index.kind == "strings" else "int"
 
+    @property
+    def slots(self) -> np.ndarray | None:
+        """Dense id of each slot of the table, -1 if it is empty. None for a range of ids."""
+        return self._tables[0] if self._tables else None
+
     def lookup(self, ids: pa.Array | np.ndarray) -> np.ndarray:
         """Dense ids of original ids.
 

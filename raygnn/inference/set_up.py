@@ -8,17 +8,17 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load
 from torch import nn
 
 from raygnn.config import LoadedConfig, build
 from raygnn.config.loader_section import with_fanouts
 from raygnn.data.bundle import Bundle
-from raygnn.data.filesystem import read_bytes, redact
+from raygnn.data.filesystem import redact
 from raygnn.errors import CheckpointError, ConfigError
 from raygnn.loops.task import Task, TaskEnvironment
 from raygnn.loops.tasks.several_tasks.model import weights_of_task
 from raygnn.models.graph_encoder import GraphEncoder
+from raygnn.outputs.model_export import read_weights
 from raygnn.outputs.saved_model import SavedModel
 from raygnn.parallel import collectives
 from raygnn.sampling.parts import PartitionedGraph
@@ -52,9 +52,8 @@ def load_module(saved: SavedModel, task: Task) -> nn.Module:
         ConfigError: the model has no encoder.
     """
     model = task.build_model()
-    content = read_bytes(saved.weights_uri)
     try:
-        weights = load(content)
+        weights = read_weights(saved.weights_uri)
         model.load_state_dict(
             weights if saved.task is None else weights_of_task(weights, saved.task)
         )

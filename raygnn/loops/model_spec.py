@@ -12,11 +12,12 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 import pyarrow as pa
-from pydantic import TypeAdapter, ValidationError
+from pydantic import TypeAdapter
 
 from raygnn import __version__
 from raygnn.config.documents import parse_json
 from raygnn.data.bundle import Bundle
+from raygnn.data.checksums import cause_of, check_record
 from raygnn.data.edge_types import EdgeType, edge_type_name, parse_edge_type, type_name
 from raygnn.data.hashing import string_buffers
 from raygnn.data.standardization import Standardization
@@ -246,8 +247,10 @@ class ModelSpec:
         """
         try:
             content = parse_json(text)
-        except RuleError as error:
-            rule = error.problem.rule
+            if isinstance(content, dict):
+                check_record(content)
+        except (RuleError, ValueError) as error:
+            rule = error.problem.rule if isinstance(error, RuleError) else error
             raise RunError(
                 f"{name} is invalid: {rule}. {_REMEDY}", id="model-file-damaged"
             ) from None
@@ -278,13 +281,10 @@ class ModelSpec:
             if not set(spec.output.ends) <= set(spec.node_types):
                 raise ValueError(f"{spec.output.ends} are not among its node types")
             return spec
-        except ValidationError as error:
-            place = ".".join(str(part) for part in error.errors()[0]["loc"])
-            cause = f"{place}: {error.errors()[0]['msg']}"
         except (DataError, LookupError, ValueError, TypeError, AttributeError) as error:
             if isinstance(error, DataError) and error.id == "transform-version":
                 raise
-            cause = f"{type(error).__name__}: {error}"
+            cause = cause_of(error)
         raise RunError(
             f"{name} is invalid: a model is not saved with it ({cause}). {_REMEDY}",
             id="model-file-damaged",

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from safetensors.torch import save
+from safetensors.torch import load, save
 from torch import Tensor
 
-from raygnn.data.filesystem import exists, join, open_fs, redact, write_bytes
-from raygnn.errors import CheckpointError
+from raygnn.data.checksums import dump_record, parse_record
+from raygnn.data.filesystem import exists, join, open_fs, read_bytes, redact, write_bytes
+from raygnn.errors import CheckpointError, RunError
 from raygnn.loops.model_spec import MODEL_FILE, SPEC_FILE
 from raygnn.outputs.checkpoints.names import MANIFEST
 from raygnn.outputs.checkpoints.store import CONFIG, CheckpointStore
@@ -36,12 +38,51 @@ def write_model(
     fs, path = open_fs(uri)
     fs.makedirs(path, exist_ok=True)
     # Safetensors writes several entries of metadata in an order of chance.
-    content = save(tensors, metadata={"format": "pt"})
-    write(join(uri, MODEL_FILE), content)
-    write(join(uri, "config.yaml"), config_yaml.encode())
+    files = {
+        MODEL_FILE: save(tensors, metadata={"format": "pt"}),
+        CONFIG: config_yaml.encode(),
+    }
+    for name, content in files.items():
+        write(join(uri, name), content)
     if spec is not None:
-        write(join(uri, SPEC_FILE), spec.encode())
+        digests = {name: hashlib.sha256(content).hexdigest() for name, content in files.items()}
+        record = {**parse_record(spec), "sha256": digests}
+        write(join(uri, SPEC_FILE), (dump_record(record) + "\n").encode())
     return join(uri, MODEL_FILE)
+
+
+def read_weights(uri: str) -> dict[str, Tensor]:
+    """Reads the weights of a model.
+
+    Args:
+        uri: of the safetensors file. A `model.json` beside it has the sha256 of its bytes.
+    Raises:
+        CheckpointError: the weights have changed since `model.json` was written.
+        SafetensorError: they are not a safetensors file.
+    """
+    content = read_bytes(uri)
+    folder, _, name = uri.rpartition("/")
+    if name == MODEL_FILE and exists(join(folder or ".", SPEC_FILE)):
+        digest = saved_digests(read_bytes(join(folder or ".", SPEC_FILE))).get(name)
+        if digest not in (None, hashlib.sha256(content).hexdigest()):
+            raise CheckpointError(
+                f"{redact(uri)} is damaged: its sha256 is not that in {SPEC_FILE}. Copy the three "
+                f"files of the model from its run again: {MODEL_FILE}, {SPEC_FILE} and {CONFIG}.",
+                id="model-weights-damaged",
+            )
+    weights: dict[str, Tensor] = load(content)
+    return weights
+
+
+def saved_digests(spec: bytes) -> dict[str, str]:
+    """sha256 by file of a model, from its `model.json`; empty in those of older versions."""
+    try:
+        digests = parse_record(spec).get("sha256", {})
+    except ValueError as error:
+        raise RunError(
+            f"{SPEC_FILE} is damaged: {error}. Copy it from its run again.", id="model-file-damaged"
+        ) from error
+    return digests if isinstance(digests, dict) else {}
 
 
 def export_checkpoint(source: str, out: str) -> str:

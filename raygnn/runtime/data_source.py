@@ -14,7 +14,7 @@ from raygnn import __version__
 from raygnn.config import LoadedConfig, build
 from raygnn.console import say
 from raygnn.data.bundle import Bundle
-from raygnn.data.cache import build_noted, cache_folder
+from raygnn.data.cache import build_once, cache_folder
 from raygnn.data.filesystem import exists, join, reading_input, redact
 from raygnn.data.ingest.build_bundle import IngestOptions, ingest
 from raygnn.data.manifest import manifest_uri
@@ -215,7 +215,7 @@ def _write_once(cache_dir: str | None, name: str, make: Callable[[], GraphTables
         write_tables(make(), str(folder), num_shards=2)
 
     # A cache that is whole need not be writable.
-    return str(build_noted(cache_folder(cache_dir, "tables") / name, build))
+    return str(build_once(cache_folder(cache_dir, "tables") / name, build, needs_note=True))
 
 
 def _single_graph(dataset: Any) -> Any:

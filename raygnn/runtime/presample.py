@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import time
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import replace
 from functools import partial
@@ -14,6 +14,7 @@ from typing import Any
 
 from raygnn.config import LoadedConfig
 from raygnn.console import count, say, show_duration
+from raygnn.data.checksums import Checksum, file_checksums
 from raygnn.data.filesystem import absolute, exists, files_below, is_remote, join, redact
 from raygnn.data.partition.record import RECORD_NAME as PARTITION_NAME
 from raygnn.errors import DataError, ResourceError
@@ -38,15 +39,12 @@ from raygnn.sampling.presampled.record import (
     save_plan,
 )
 from raygnn.sampling.presampled.stored_samples import StoredSamples
-from raygnn.sampling.presampled.writing import row_bytes, rows_per_file, write_file
+from raygnn.sampling.presampled.writing import Written, row_bytes, rows_per_file, write_file
 
 #: Of training, unless the command says how many epochs: what more variety does not change, and
 #: what small epochs, as of one batch of all anchors, need.
 _MOST_EPOCHS, _MOST_BATCHES = 10, 2_000
 _SAY_EVERY_S = 5.0
-
-#: Files and their bytes, as they are written.
-Written = Iterator[tuple[str, int]]
 
 
 def presample(
@@ -83,7 +81,7 @@ def presample(
     bytes_of_row = {name: row_bytes(loader) for name, loader in loaders.items()}
     rows = {name: rows_per_file(size) for name, size in bytes_of_row.items()}
     uri = absolute(config.data.samples)
-    plan, sizes = _resumed(uri, plan_samples(config, loaders, num_epochs, rows), loaders)
+    plan, sizes, sums = _resumed(uri, plan_samples(config, loaders, num_epochs, rows), loaders)
     missing = [file for file in plan.files() if file.name not in sizes]
     _check_room(uri, sum(f.num_rows * bytes_of_row[f.split] for f in missing), len(sizes))
     save_plan(uri, plan)
@@ -95,9 +93,11 @@ def presample(
             written = write_on_ray(job, missing)
         else:
             written = _write_in_threads(uri, plan, loaders, missing)
-        for name, size in _with_progress(written, {f.name: f.num_rows for f in missing}):
-            sizes[name] = size
-    record = SampleRecord(plan, {file.name: sizes[file.name] for file in plan.files()})
+        num_rows = {file.name: file.num_rows for file in missing}
+        for name, size, found in _with_progress(written, num_rows):
+            sizes[name], sums[name] = size, found
+    names = [file.name for file in plan.files()]
+    record = SampleRecord(plan, {n: sizes[n] for n in names}, {n: sums[n] for n in names})
     record.save(uri)
     num_batches = sum(file.num_rows for file in plan.files())
     say(
@@ -117,15 +117,17 @@ def _check_tables(uri: str | None) -> None:
         )
 
 
-def _resumed(uri: str, wanted: SamplePlan, loaders: Loaders) -> tuple[SamplePlan, dict[str, int]]:
-    """The plan with what is there already: its files and their bytes.
+def _resumed(
+    uri: str, wanted: SamplePlan, loaders: Loaders
+) -> tuple[SamplePlan, dict[str, int], dict[str, Checksum]]:
+    """The plan, and bytes and checksums of its files that exist already.
 
     Raises:
         DataError: what is there is of another graph or config.
     """
     stored = load_plan(uri)
     if stored is None:
-        return wanted, {}
+        return wanted, {}, {}
     check_same_settings(uri, stored, wanted)
     plan = replace(
         wanted,
@@ -134,9 +136,10 @@ def _resumed(uri: str, wanted: SamplePlan, loaders: Loaders) -> tuple[SamplePlan
             for name, split in wanted.splits.items()
         },
     )
-    recorded = {}
+    recorded, sums = {}, {}
     if exists(join(uri, RECORD_NAME)):
-        recorded = dict(SampleRecord.load(uri).file_sizes)
+        record = SampleRecord.load(uri)
+        recorded, sums = dict(record.file_sizes), dict(record.checksums)
     there = files_below(uri)
     sizes = {
         file.name: there[file.name]
@@ -149,7 +152,8 @@ def _resumed(uri: str, wanted: SamplePlan, loaders: Loaders) -> tuple[SamplePlan
         if firsts:
             first = firsts[0]
             check_requests(samples, wanted, name, loader, [(first.epoch, first.first)])
-    return plan, sizes
+    unknown = [name for name in sizes if name not in sums]
+    return plan, sizes, sums | file_checksums(uri, unknown)
 
 
 def _check_room(uri: str, num_bytes: int, num_whole: int) -> None:
@@ -170,7 +174,7 @@ def _check_room(uri: str, num_bytes: int, num_whole: int) -> None:
         )
 
 
-def _with_progress(written: Generator[tuple[str, int]], num_rows: dict[str, int]) -> Written:
+def _with_progress(written: Written, num_rows: dict[str, int]) -> Written:
     """Reports rate and time left every few seconds.
 
     Args:
@@ -179,9 +183,9 @@ def _with_progress(written: Generator[tuple[str, int]], num_rows: dict[str, int]
     total, done = sum(num_rows.values()), 0
     began = said = time.monotonic()
     with closing(written):
-        for name, size in written:
-            yield name, size
-            done += num_rows[name]
+        for file in written:
+            yield file
+            done += num_rows[file[0]]
             now = time.monotonic()
             if now - said >= _SAY_EVERY_S and done < total:
                 rate = done / (now - began)
@@ -195,7 +199,7 @@ def _with_progress(written: Generator[tuple[str, int]], num_rows: dict[str, int]
 
 def _write_in_threads(
     uri: str, plan: SamplePlan, loaders: Loaders, files: Sequence[SampleFile]
-) -> Generator[tuple[str, int]]:
+) -> Written:
     num_threads = len(os.sched_getaffinity(0))
     write = partial(write_file, uri, plan, loaders)
-    return map_ahead(lambda file: (file.name, write(file)), files, num_threads, num_threads)
+    return map_ahead(lambda file: (file.name, *write(file)), files, num_threads, num_threads)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import pickle
 import traceback
-from collections.abc import Generator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +14,7 @@ import ray.data
 
 from raygnn.config import LoadedConfig
 from raygnn.data.bundle import Bundle
+from raygnn.data.checksums import Checksum
 from raygnn.data.filesystem import exists, join, redact
 from raygnn.errors import DataError, RaygnnError, RunError
 from raygnn.loops.model_spec import ModelSpec
@@ -21,7 +22,7 @@ from raygnn.runtime.ingest import lent_cpus, quiet_ray_data
 from raygnn.runtime.node_bundle import BundlePlace, bundle_on_this_node
 from raygnn.runtime.stored_samples import Loaders, sampled_loaders
 from raygnn.sampling.presampled.record import PLAN_NAME, SampleFile, SamplePlan
-from raygnn.sampling.presampled.writing import write_file
+from raygnn.sampling.presampled.writing import Written, write_file
 
 _BLOCKS_OF_A_CPU = 64  # tasks of Ray Data; a task writes several files where there are more
 _FILE_KEYS = ("split", "epoch", "first", "last")
@@ -60,18 +61,24 @@ _opened: dict[str, Loaders] = {}
 
 
 def _write_files(rows: dict[str, np.ndarray], job: PresampleJob) -> dict[str, list[Any]]:
-    """Bytes of the files, or the error; see `raygnn.runtime.ingest` on why as data."""
-    sizes, error = [0] * len(rows["name"]), b""
+    """Bytes and checksums of the files, or the error as data, as in `raygnn.runtime.ingest`."""
+    written, error = [(0, 0, 0)] * len(rows["name"]), b""
     try:
         for i, row in enumerate(zip(*(rows[key] for key in _FILE_KEYS), strict=True)):
             split, *numbers = row
             file = SampleFile(str(split), *map(int, numbers))
-            sizes[i] = write_file(job.uri, job.plan, _loaders(job), file)
+            size, sums = write_file(job.uri, job.plan, _loaders(job), file)
+            written[i] = (size, *sums)
     except RaygnnError as raised:
         error = pickle.dumps(raised)
     except Exception:  # noqa: BLE001 (the driver raises it again)
         error = pickle.dumps(traceback.format_exc())
-    return {"name": list(rows["name"]), "size": sizes, "error": [error] * len(sizes)}
+    columns = dict(zip(("size", "ends", "whole"), zip(*written, strict=True), strict=True))
+    return {
+        "name": list(rows["name"]),
+        **{name: list(values) for name, values in columns.items()},
+        "error": [error] * len(written),
+    }
 
 
 def _loaders(job: PresampleJob) -> Loaders:
@@ -91,11 +98,11 @@ def _check_seen(uri: str) -> None:
         )
 
 
-def write_on_ray(job: PresampleJob, files: Sequence[SampleFile]) -> Generator[tuple[str, int]]:
+def write_on_ray(job: PresampleJob, files: Sequence[SampleFile]) -> Written:
     """Writes files on all nodes: a process for each CPU that Ray lends, which maps the graph.
 
     Yields:
-        Name and bytes of each file, in no order.
+        Name, bytes and checksums of each file, in no order.
     Raises:
         DataError: a node does not see the folder of the set.
         RunError: a task failed otherwise.
@@ -109,7 +116,7 @@ def write_on_ray(job: PresampleJob, files: Sequence[SampleFile]) -> Generator[tu
         for row in written.iter_rows():
             if row["error"]:
                 raise _failure(pickle.loads(row["error"]), row["name"])
-            yield row["name"], int(row["size"])
+            yield row["name"], int(row["size"]), Checksum(int(row["ends"]), int(row["whole"]))
 
 
 def _failure(error: RaygnnError | str, name: str) -> RaygnnError:

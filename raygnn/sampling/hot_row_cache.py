@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from raygnn.data.arrays import create_array, open_array
-from raygnn.data.cache import Claim, build_noted, remove_unclaimed
+from raygnn.data.cache import Claim, build_once, remove_unclaimed
 from raygnn.data.partition.part import Outline
 from raygnn.sampling.hot_rows import HotRows, most_wanted, row_bytes, rows_at_a_time
 from raygnn.sampling.parts import PartitionedGraph
@@ -64,17 +64,18 @@ class HotRowCache:
             if (node_type, column) not in self._rows:
                 self._claim = self._claim or Claim(self._folder, _WHAT)
                 ids = self._wanted(node_type)
-                folder = build_noted(
+                folder = build_once(
                     self._folder / "rows" / node_type / f"{column}.rows",
                     lambda folder: self._build_rows(node_type, column, ids, folder),
                     _WHAT,
+                    needs_note=True,
                 )
                 self._rows[node_type, column] = HotRows(ids, open_array(folder / "rows.npy"))
             return self._rows[node_type, column]
 
     def _wanted(self, node_type: str) -> np.ndarray:
         """int64, ascending: the nodes of a type whose rows are kept."""
-        folder = build_noted(self._folder / "wanted", self._build_wanted, _WHAT)
+        folder = build_once(self._folder / "wanted", self._build_wanted, _WHAT, needs_note=True)
         return open_array(folder / f"{node_type}.npy")
 
     def _build_rows(self, node_type: str, column: str, ids: np.ndarray, folder: Path) -> None:

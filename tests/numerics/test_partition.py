@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import tempfile
@@ -20,6 +19,7 @@ from hypothesis import strategies as st
 
 from raygnn.data.bundle import Bundle
 from raygnn.data.bundle_record import BundleRecord
+from raygnn.data.checksums import dump_record, parse_record
 from raygnn.data.hashing import hash_ids
 from raygnn.data.ingest import edge_buckets, pieces
 from raygnn.data.ingest.build_bundle import IngestOptions, ingest
@@ -336,13 +336,13 @@ def _garble_part(folder: Path) -> None:
 
 
 def _garble_record(folder: Path) -> None:
-    record = json.loads((folder / RECORD_NAME).read_text())
-    (folder / RECORD_NAME).write_text(json.dumps({**record, "edges": 3}))
+    record = parse_record((folder / RECORD_NAME).read_text())
+    (folder / RECORD_NAME).write_text(dump_record({**record, "edges": 3}))
 
 
 def _raise_version(folder: Path) -> None:
-    record = json.loads((folder / RECORD_NAME).read_text())
-    (folder / RECORD_NAME).write_text(json.dumps({**record, "version": 99}))
+    record = parse_record((folder / RECORD_NAME).read_text())
+    (folder / RECORD_NAME).write_text(dump_record({**record, "version": 99}))
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +11,7 @@ import pytest
 import raygnn.infer
 import raygnn.train
 from raygnn.config import load_config
+from raygnn.data.checksums import dump_record, parse_record
 from raygnn.data.filesystem import delete, files_below, join, read_bytes, write_bytes
 from raygnn.data.ingest.plan_bundle import IngestOptions
 from raygnn.data.partition.build import Partitioning, partition
@@ -246,8 +246,8 @@ def test_what_is_wrong_in_the_bucket_is_refused_by_name(
             "no sizes": {"file_sizes": ["ids.npy"]},
             "a file elsewhere": {"file_sizes": {"nodes/../../../taken.npy": 3}},
         }[damage]
-        content = json.loads(noted.read_text()) | change
-        write_bytes(join(part, "part.json"), json.dumps(content).encode())
+        content = parse_record(noted.read_text()) | change
+        write_bytes(join(part, "part.json"), dump_record(content).encode())
     where = bucket if damage == "no record" else part
     with raises(error, where):
         raygnn.train.fit(parts_config(tmp_path, parts, data={"mode": "partitioned", "uri": bucket}))
@@ -257,7 +257,7 @@ def test_what_is_wrong_in_the_bucket_is_refused_by_name(
 def test_names_that_lead_elsewhere_are_refused(
     parts: Path, bucket: str, tmp_path: Path, place: str
 ) -> None:
-    content = json.loads((parts / RECORD_NAME).read_text())
+    content = parse_record((parts / RECORD_NAME).read_text())
     whole = content["whole"]
     if place == "fingerprint":
         whole["fingerprint"] = "../../taken"
@@ -265,7 +265,7 @@ def test_names_that_lead_elsewhere_are_refused(
         whole["nodes"] = {"../node": whole["nodes"]["node"]}
     else:
         whole["nodes"]["node"]["columns"][0]["name"] = "../../x"
-    write_bytes(join(bucket, RECORD_NAME), json.dumps(content).encode())
+    write_bytes(join(bucket, RECORD_NAME), dump_record(content).encode())
     with raises("partition-damaged", bucket, "is no name"):
         Outline.build(bucket, tmp_path / "cache")
     assert not (tmp_path / "cache").exists()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -184,8 +183,8 @@ def test_a_saved_state_of_another_version_is_refused(tmp_path: Path) -> None:
     uri = write(tmp_path / "graph", users())
     train(tmp_path, uri, {"type": "MLP"}, max_epochs=1)
     path = tmp_path / "run" / "model.json"
-    content = json.loads(path.read_text())
+    content = parse_record(path.read_text())
     content["transforms"]["user"]["x"]["version"] = 7
-    path.write_text(json.dumps(content))
+    path.write_text(dump_record(content))
     with raises("transform-version", "'x' of user", "version 7"):
         probabilities(tmp_path, uri, "out")

@@ -2,21 +2,31 @@
 
 from __future__ import annotations
 
-import json
+import functools
 import os
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
+from pydantic import TypeAdapter
+
 from raygnn.data.bundle_record import RECORD_NAME as BUNDLE_NAME
-from raygnn.data.bundle_record import BundleRecord, file_sizes, find_damage
+from raygnn.data.bundle_record import BundleRecord, check_names
+from raygnn.data.checksums import (
+    Checksum,
+    cause_of,
+    dump_record,
+    file_checksums,
+    file_sizes,
+    find_damage,
+    parse_record,
+)
 from raygnn.data.edge_types import EdgeType
 from raygnn.data.filesystem import (
     exists,
-    files_below,
     is_remote,
     join,
     read_bytes,
@@ -101,7 +111,7 @@ class PartitionRecord:
     def save(self, folder: Path) -> None:
         """Writes partition.json."""
         content = {"format": _FORMAT, "version": FORMAT_VERSION, **asdict(self)}
-        write_text(folder / RECORD_NAME, json.dumps(content, indent=1))
+        write_text(folder / RECORD_NAME, dump_record(content))
 
     @classmethod
     def load(cls, folder: Folder) -> PartitionRecord:
@@ -115,51 +125,72 @@ class PartitionRecord:
         content = _read(folder, RECORD_NAME, "partitioned graph")
         _check_format(content, folder, _FORMAT)
         try:
-            record = cls(
-                content["method"],
-                content["num_parts"],
-                {name: tuple(counts) for name, counts in content["nodes"].items()},
-                tuple(_counts(given) for given in content["edges"]),
-                tuple(_counts(given) for given in content["label_edges"]),
-                BundleRecord.of_content(content["whole"]),
-            )
-            _check_names(record.whole)
-            return record
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            record: PartitionRecord = _adapter(PartitionRecord).validate_python(content)
+            check_names(record.whole)
+            counts = [*record.nodes.values(), *(found.counts for found in record.edges)]
+            if any(len(found) != record.num_parts for found in counts):
+                raise ValueError(f"not every count has {record.num_parts} parts")
+        except ValueError as error:
             raise DataError(
                 f"partitioned graph {_shown(folder)} is damaged: {RECORD_NAME} is not a record "
-                f"of one: {type(error).__name__}: {error}. Remove the folder and partition again.",
+                f"of one: {cause_of(error)}. Remove the folder and partition again.",
                 id="partition-damaged",
             ) from error
+        return record
 
 
-def _check_names(graph: BundleRecord) -> None:
-    """Checks that names of types and columns, and the fingerprint, can be those of files.
+@dataclass(frozen=True)
+class PartRecord:
+    """The content of part.json.
 
-    Raises:
-        ValueError: one has a slash, which would lead out of a folder.
+    Attributes:
+        partition: fingerprint of the partition.
+        file_sizes: bytes of each file, by its path in the part.
+        checksums: of these files; empty in parts of older versions.
     """
-    names = [graph.fingerprint, *graph.nodes, *(labels.sign for labels in graph.label_edges)]
-    names += [word for edges in graph.edges for word in edges.type]
-    names += [word for labels in graph.label_edges for word in labels.type]
-    names += [column.name for found in graph.nodes.values() for column in found.columns]
-    names += [column.name for edges in graph.edges for column in edges.columns]
-    names += [column.name for labels in graph.label_edges for column in labels.columns]
-    for name in names:
-        if not isinstance(name, str) or "/" in name or name in ("", ".", ".."):
-            raise ValueError(f"{name!r} is no name")
+
+    partition: str
+    part: int
+    file_sizes: Mapping[str, int]
+    checksums: Mapping[str, Checksum] = field(default_factory=dict)
+
+    @classmethod
+    def load(cls, folder: Folder, part: int) -> PartRecord:
+        """Reads part.json.
+
+        Args:
+            folder: of the part; a path or any fsspec URI.
+        Raises:
+            DataError: there is none, it is damaged, or of another version.
+        """
+        content = _read(folder, PART_NAME, f"part {part}")
+        _check_format(content, folder, _PART_FORMAT)
+        try:
+            record: PartRecord = _adapter(PartRecord).validate_python(content)
+            for name in record.file_sizes:
+                if name.startswith("/") or ".." in name.split("/"):
+                    raise ValueError(f"{name!r} leads out of the part")
+        except ValueError as error:
+            raise DataError(
+                f"part {part} in {_shown(folder)} is damaged: {PART_NAME} is not a record of one: "
+                f"{cause_of(error)}. Remove the folder of the partitioned graph and partition "
+                "again.",
+                id="partition-damaged",
+            ) from error
+        return record
+
+
+@functools.cache
+def _adapter(kind: Any) -> TypeAdapter[Any]:
+    return TypeAdapter(kind)
 
 
 def save_part(folder: Path, fingerprint: str, part: int) -> None:
-    """Notes the sizes of all files of a part and writes part.json beside them."""
-    content = {
-        "format": _PART_FORMAT,
-        "version": FORMAT_VERSION,
-        "partition": fingerprint,
-        "part": part,
-        "file_sizes": file_sizes(folder),
-    }
-    write_text(folder / PART_NAME, json.dumps(content, indent=1))
+    """Lists all files of a part with their sizes and checksums in its part.json."""
+    sizes = file_sizes(folder)
+    record = PartRecord(fingerprint, part, sizes, file_checksums(folder, sizes))
+    content = {"format": _PART_FORMAT, "version": FORMAT_VERSION, **asdict(record)}
+    write_text(folder / PART_NAME, dump_record(content))
 
 
 def check_parts(folder: Folder) -> PartitionRecord:
@@ -178,66 +209,38 @@ def check_parts(folder: Folder) -> PartitionRecord:
     return record
 
 
-def check_part(folder: Folder, fingerprint: str, part: int) -> dict[str, int]:
-    """Checks that a part is there in full, and of this partition.
+def check_part(folder: Folder, fingerprint: str, part: int) -> PartRecord:
+    """Checks that a part is complete and belongs to this partition.
 
-    Returns:
-        Bytes of its files, by path in it.
     Raises:
         DataError: it is not.
     """
-    content = _read(folder, PART_NAME, f"part {part}")
-    _check_format(content, folder, _PART_FORMAT)
-    if (content.get("partition"), content.get("part")) != (fingerprint, part):
+    record = PartRecord.load(folder, part)
+    if (record.partition, record.part) != (fingerprint, part):
         raise DataError(
             f"part {part} in {_shown(folder)} is of another partition: it is part "
-            f"{content.get('part')} of {content.get('partition')}, not of {fingerprint}. Put the "
+            f"{record.part} of {record.partition}, not of {fingerprint}. Put the "
             "part back that was written with partition.json, or partition again.",
             id="partition-part-foreign",
         )
-    sizes = _file_sizes(content, folder, part)
-    found = files_below(folder) if is_remote(folder) else None
-    if damage := find_damage(Path(folder), sizes, found):
+    if damage := find_damage(folder, record.file_sizes, record.checksums):
         raise DataError(
             f"part {part} in {_shown(folder)} is damaged: {damage}. Remove the folder of the "
             "partitioned graph and partition again.",
             id="partition-damaged",
         )
-    return sizes
+    return record
 
 
 def part_bytes(folder: Folder, part: int) -> int:
-    """Bytes of the files of a part, as it notes them.
+    """Bytes of the files of a part, as its record lists them.
 
     Args:
         folder: of the partitioned graph.
     Raises:
         DataError: the part is missing or damaged.
     """
-    place = join(os.fspath(folder), part_name(part))
-    return sum(_file_sizes(_read(place, PART_NAME, f"part {part}"), place, part).values())
-
-
-def _file_sizes(content: Mapping[str, Any], folder: Folder, part: int) -> dict[str, int]:
-    """Bytes of the files of a part, each by a path that leads into it."""
-    sizes = content.get("file_sizes")
-    wrong = ["file_sizes"] if not isinstance(sizes, dict) else []
-    wrong += [
-        name
-        for name, size in (sizes if isinstance(sizes, dict) else {}).items()
-        if not isinstance(size, int) or name.startswith("/") or ".." in name.split("/")
-    ]
-    if wrong:
-        raise DataError(
-            f"part {part} in {_shown(folder)} is damaged: {PART_NAME} says nothing usable of "
-            f"{wrong[0]!r}. Remove the folder of the partitioned graph and partition again.",
-            id="partition-damaged",
-        )
-    return dict(sizes or {})
-
-
-def _counts(content: Mapping[str, Any]) -> EdgeCounts:
-    return EdgeCounts(tuple(content["counts"]), tuple(content["cut"]))
+    return sum(PartRecord.load(join(os.fspath(folder), part_name(part)), part).file_sizes.values())
 
 
 def _read(folder: Folder, name: str, what: str) -> dict[str, Any]:
@@ -247,14 +250,13 @@ def _read(folder: Folder, name: str, what: str) -> dict[str, Any]:
             raise _missing(uri, name, what)
         written = read_bytes(join(uri, name))
     try:
-        content: dict[str, Any] = dict(json.loads(written))
-    except (ValueError, TypeError) as error:
+        return parse_record(written)
+    except ValueError as error:
         raise DataError(
-            f"{what} in {shown} is damaged: {name} does not parse: {error}. Remove the "
+            f"{what} in {shown} is damaged: {name} cannot be read: {error}. Remove the "
             "folder of the partitioned graph and partition again.",
             id="partition-damaged",
         ) from error
-    return content
 
 
 def _missing(uri: str, name: str, what: str) -> DataError:

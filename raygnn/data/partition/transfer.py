@@ -12,8 +12,8 @@ from functools import partial
 from pathlib import Path
 
 from raygnn.console import compact
-from raygnn.data.bundle_record import find_damage
 from raygnn.data.cache import build_once
+from raygnn.data.checksums import find_damage
 from raygnn.data.filesystem import (
     absolute,
     delete,
@@ -59,14 +59,16 @@ def part_on_disk(
         ResourceError: the cache cannot be written, or is full.
     """
     uri = join(os.fspath(folder), part_name(part))
-    sizes = check_part(uri, record.fingerprint, part)
+    listed = check_part(uri, record.fingerprint, part)
     if not is_remote(uri):
         return Path(uri)
     return build_once(
         cache / f"{record.fingerprint}-fetched-{part_name(part)}",
-        lambda target: _fetch(uri, sizes, target, f"part {part}", progress),
+        lambda target: _fetch(uri, listed.file_sizes, target, f"part {part}", progress),
         f"part {part} of the graph",
-        is_whole=lambda built: built.exists() and find_damage(built, sizes) is None,
+        is_whole=lambda built: (
+            built.exists() and find_damage(built, listed.file_sizes, listed.checksums) is None
+        ),
     )
 
 
@@ -94,7 +96,7 @@ def parts_on_disk(
     targets = [scratch / part_name(part) for part in range(record.num_parts)]
     try:
         for part, (uri, target) in enumerate(zip(uris, targets, strict=True)):
-            sizes = check_part(uri, record.fingerprint, part)
+            sizes = check_part(uri, record.fingerprint, part).file_sizes
             read = {name: size for name, size in sizes.items() if is_read(name)}
             _fetch(uri, read, target, f"part {part}", progress)
         yield targets
@@ -112,7 +114,7 @@ def send_parts(folder: Path, uri: str, record: PartitionRecord, progress: Progre
     """
     for part in range(record.num_parts):
         there = join(uri, part_name(part))
-        sizes = check_part(part_folder(folder, part), record.fingerprint, part)
+        sizes = check_part(part_folder(folder, part), record.fingerprint, part).file_sizes
         if exists(join(there, PART_NAME)):
             try:
                 check_part(there, record.fingerprint, part)

@@ -5,14 +5,14 @@ from __future__ import annotations
 from fnmatch import fnmatchcase
 
 from safetensors import SafetensorError
-from safetensors.torch import load
 from torch import Tensor, nn
 
 from raygnn.config.training_section import InitFrom
-from raygnn.data.filesystem import absolute, join, open_fs, read_bytes, redact
+from raygnn.data.filesystem import absolute, join, open_fs, redact
 from raygnn.errors import CheckpointError, ConfigError
 from raygnn.loops.model_spec import MODEL_FILE
 from raygnn.outputs.checkpoints.store import STATE, CheckpointStore
+from raygnn.outputs.model_export import read_weights
 from raygnn.parallel.sharded_tables import ShardedTables
 
 
@@ -104,7 +104,7 @@ def _held(weights: dict[str, Tensor], tables: ShardedTables) -> dict[str, Tensor
 
 def _load(uri: str) -> dict[str, Tensor]:
     try:
-        return load(read_bytes(uri))
+        return read_weights(uri)
     except SafetensorError as error:
         raise CheckpointError(
             f"checkpoint.init_from.uri={redact(uri)!r} is invalid: it is damaged, or no "

@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
-import json
+import functools
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from pydantic import TypeAdapter
+
+from raygnn.data.checksums import (
+    Checksum,
+    cause_of,
+    dump_record,
+    find_damage,
+    parse_record,
+    read_listing,
+)
 from raygnn.data.filesystem import exists, files_below, join, read_bytes, redact, write_text
 from raygnn.errors import DataError
 from raygnn.sampling.presampled.rows import RowLayout
@@ -92,15 +102,17 @@ class SampleRecord:
 
     Attributes:
         file_sizes: bytes of every file by name.
+        checksums: of these files; empty in sets of older versions.
     """
 
     plan: SamplePlan
     file_sizes: Mapping[str, int] = field(repr=False)
+    checksums: Mapping[str, Checksum] = field(default_factory=dict, repr=False)
 
     def save(self, uri: str) -> None:
         """Writes samples.json, with which the set is complete."""
-        content = {**self.plan.content(), "file_sizes": dict(self.file_sizes)}
-        write_text(join(uri, RECORD_NAME), json.dumps(content, indent=1))
+        files = {"file_sizes": dict(self.file_sizes), "checksums": dict(self.checksums)}
+        write_text(join(uri, RECORD_NAME), dump_record({**self.plan.content(), **files}))
 
     @classmethod
     def load(cls, uri: str) -> SampleRecord:
@@ -121,15 +133,15 @@ class SampleRecord:
         content = _read(uri, RECORD_NAME)
         plan = _plan(content, uri)
         try:
-            return cls(plan, dict(content["file_sizes"]))
-        except (KeyError, TypeError, ValueError) as error:
+            return cls(plan, *read_listing(content))
+        except (KeyError, ValueError) as error:
             raise _damaged(uri, RECORD_NAME, error) from error
 
     def check_files(self, uri: str) -> None:
-        """Checks that all files are there with their sizes.
+        """Checks that all files are there, with their sizes and, on a disk, their ends.
 
         Raises:
-            DataError: one is missing, or of another size.
+            DataError: one is missing or damaged.
         """
         if found := damaged_files(uri, self.file_sizes):
             name, size = next(iter(found.items()))
@@ -141,11 +153,17 @@ class SampleRecord:
                 "writes such files anew.",
                 id="samples-damaged",
             )
+        if damage := find_damage(uri, self.file_sizes, self.checksums):
+            raise DataError(
+                f"data.samples={redact(uri)!r} is invalid: {damage}. Remove the file and run the "
+                "same raygnn presample again, which writes it anew.",
+                id="samples-damaged",
+            )
 
 
 def save_plan(uri: str, plan: SamplePlan) -> None:
     """Writes plan.json, before any file of the set."""
-    write_text(join(uri, PLAN_NAME), json.dumps(plan.content(), indent=1))
+    write_text(join(uri, PLAN_NAME), dump_record(plan.content()))
 
 
 def load_plan(uri: str) -> SamplePlan | None:
@@ -236,8 +254,8 @@ def _key_of(setting: str, split: str) -> str:
 
 def _read(uri: str, name: str) -> dict[str, Any]:
     try:
-        content: dict[str, Any] = dict(json.loads(read_bytes(join(uri, name))))
-    except (ValueError, TypeError) as error:
+        content = parse_record(read_bytes(join(uri, name)))
+    except ValueError as error:
         raise _damaged(uri, name, error) from error
     if content.get("format") != _FORMAT or content.get("version") != FORMAT_VERSION:
         raise DataError(
@@ -251,21 +269,20 @@ def _read(uri: str, name: str) -> dict[str, Any]:
 
 def _plan(content: Mapping[str, Any], uri: str) -> SamplePlan:
     try:
-        layout = content["layout"]
-        edge_types = tuple((a, b, c) for a, b, c in layout["edge_types"])
-        return SamplePlan(
-            RowLayout(tuple(layout["node_types"]), edge_types),
-            {name: SplitPlan(**split) for name, split in content["splits"].items()},
-            content["config"],
-            content["rng_version"],
-        )
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        plan: SamplePlan = _adapter().validate_python(content)
+        return plan
+    except ValueError as error:
         raise _damaged(uri, RECORD_NAME, error) from error
+
+
+@functools.cache
+def _adapter() -> TypeAdapter[SamplePlan]:
+    return TypeAdapter(SamplePlan)
 
 
 def _damaged(uri: str, name: str, error: Exception) -> DataError:
     return DataError(
-        f"data.samples={redact(uri)!r} is invalid: {name} is damaged: {type(error).__name__}: "
-        f"{error}. Remove the folder, and run raygnn presample again.",
+        f"data.samples={redact(uri)!r} is invalid: {name} is damaged: "
+        f"{cause_of(error)}. Remove the folder, and run raygnn presample again.",
         id="samples-record-damaged",
     )

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Generator, Iterable, Mapping
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from raygnn.data.checksums import Checksum, checksum
 from raygnn.data.filesystem import join, write_bytes
 from raygnn.sampling.neighbor_sampler import NeighborSampler
 from raygnn.sampling.presampled.record import SampleFile, SamplePlan
@@ -15,6 +16,8 @@ from raygnn.sampling.sampled_sequence import SampledSequence
 
 #: Bytes of a file, which is made in memory; a larger micro-batch has a file of its own.
 FILE_BYTES = 16 << 20
+#: Name, bytes and checksums of files, as they are written.
+Written = Generator[tuple[str, int, Checksum]]
 _MAX_ROWS = 1024  # of a file: its footer names all columns of all rows
 
 
@@ -25,8 +28,8 @@ def rows_per_file(row_bytes: int) -> int:
 
 def write_file(
     uri: str, plan: SamplePlan, loaders: Mapping[str, SampledSequence], file: SampleFile
-) -> int:
-    """Samples the micro-batches of a file, writes it whole, and returns its bytes.
+) -> tuple[int, Checksum]:
+    """Samples the micro-batches of a file, writes it, and returns its bytes and checksums.
 
     Args:
         uri: folder of the set.
@@ -35,7 +38,7 @@ def write_file(
     numbers = range(file.first, file.last)
     content = _content(plan.layout, loaders[file.split], file.split, file.epoch, numbers)
     write_bytes(join(uri, file.name), content)
-    return len(content)
+    return len(content), checksum(content)
 
 
 def row_bytes(loader: SampledSequence) -> int:

@@ -312,7 +312,7 @@ def test_older_models_load(node_model, tmp_path):
     model = tmp_path / "model"
     shutil.copytree(node_model.run, model)
     spec = json.loads((model / "model.json").read_text())
-    for key in ("standardization", "edge_inputs", "fanouts"):
+    for key in ("standardization", "edge_inputs", "fanouts", "sha256", "checksum"):
         del spec[key]
     (model / "model.json").write_text(json.dumps(spec))
     older = replace(node_model, run=str(model))

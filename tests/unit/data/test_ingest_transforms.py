@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import pickle
 from datetime import UTC, datetime
 from pathlib import Path
@@ -15,6 +14,7 @@ import yaml
 
 from raygnn.data.bundle import Bundle
 from raygnn.data.bundle_record import RECORD_NAME
+from raygnn.data.checksums import dump_record, parse_record
 from raygnn.data.ingest import fit_features, pieces
 from raygnn.data.ingest.build_bundle import IngestOptions, ingest
 from raygnn.data.manifest import FORMAT, DenseFeature, Manifest
@@ -266,19 +266,19 @@ def test_saved_transforms_need_the_same_columns(tmp_path: Path) -> None:
 def test_a_damaged_or_newer_state_is_refused(tmp_path: Path) -> None:
     bundle = made(tmp_path, people(), COLUMNS)
     path = bundle.path / RECORD_NAME
-    content = json.loads(path.read_text())
+    content = parse_record(path.read_text())
     assert Bundle.open(bundle.path).columns("n") == bundle.columns("n")
     (x,) = [c for c in content["nodes"]["n"]["columns"] if c["name"] == "x"]
     x["transforms"]["version"] = 2
-    path.write_text(json.dumps(content))
+    path.write_text(dump_record(content))
     with raises("transform-version", "'x'", 2):
         Bundle.open(bundle.path)
     x["transforms"] = {"version": 1, "parts": [{"column": "a", "state": {"type": "none"}}]}
-    path.write_text(json.dumps(content))
+    path.write_text(dump_record(content))
     with raises("bundle-damaged"):
         Bundle.open(bundle.path)
     del x["transforms"]  # a bundle of an older raygnn
-    path.write_text(json.dumps(content))
+    path.write_text(dump_record(content))
     assert Bundle.open(bundle.path).columns("n")["x"].transforms is None
 
 

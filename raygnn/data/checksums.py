@@ -1,0 +1,176 @@
+"""Checksums of stored files, and of the JSON records that list them.
+
+Every open checks a file's size and the CRC-32 of its first and last block, which costs two small
+reads. `raygnn doctor` reads files completely. CRC-32 detects damage, not tampering.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import zlib
+from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from pydantic import TypeAdapter, ValidationError
+
+from raygnn.data.filesystem import files_below, is_remote, join, open_fs, retried
+
+_BLOCK_BYTES = 4096
+_CHUNK_BYTES = 4 << 20
+_THREADS = 8
+_OWN = "checksum"  # key of a record's own checksum
+
+
+class Checksum(NamedTuple):
+    """CRC-32 of the first and last block of a file, and of all its bytes."""
+
+    ends: int
+    whole: int
+
+
+def checksum(content: bytes) -> Checksum:
+    """Checksums of a file with this content."""
+    return Checksum(
+        zlib.crc32(content[-_BLOCK_BYTES:], zlib.crc32(content[:_BLOCK_BYTES])),
+        zlib.crc32(content),
+    )
+
+
+def file_sizes(folder: Path) -> dict[str, int]:
+    """Bytes of each file below a folder, by its path there."""
+    return {
+        path.relative_to(folder).as_posix(): path.stat().st_size
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+    }
+
+
+def file_checksums(folder: str | os.PathLike[str], names: Iterable[str]) -> dict[str, Checksum]:
+    """Reads files of a folder completely, in threads."""
+    uris = {name: join(os.fspath(folder), name) for name in names}
+    with ThreadPoolExecutor(_THREADS) as pool:
+        return dict(zip(uris, pool.map(_read_completely, uris.values()), strict=True))
+
+
+def find_damage(
+    folder: str | os.PathLike[str],
+    sizes: Mapping[str, int],
+    checksums: Mapping[str, Checksum],
+) -> str | None:
+    """Describes the first file that is missing, has another size, or differs at its ends.
+
+    Only the sizes are checked of a folder that is not on a local disk.
+
+    Args:
+        checksums: by name of the file; empty for folders that older versions have written.
+    """
+    place, remote = os.fspath(folder), is_remote(folder)
+    found = files_below(place) if remote else {}
+    for name, size in sizes.items():
+        actual = found.get(name) if remote else _size(join(place, name))
+        if actual != size:
+            shown = "is missing" if actual is None else f"has {actual:,} bytes instead of {size:,}"
+            return f"{name} {shown}"
+        if remote or name not in checksums:
+            continue
+        if _checksum_of_ends(join(place, name), size) != checksums[name].ends:
+            return f"the beginning or end of {name} has changed since it was written"
+    return None
+
+
+def changed_files(folder: str | os.PathLike[str], checksums: Mapping[str, Checksum]) -> list[str]:
+    """Reads files completely and returns the names of those that have changed."""
+    found = file_checksums(folder, checksums)
+    return [name for name, sums in found.items() if sums.whole != checksums[name].whole]
+
+
+def dump_record(content: Mapping[str, Any]) -> str:
+    """JSON of a record, with a checksum of the record itself."""
+    return json.dumps({**content, _OWN: _checksum_of_record(content)}, indent=1)
+
+
+def parse_record(text: str | bytes) -> dict[str, Any]:
+    """Reads a record. One that older versions have written has no checksum.
+
+    Raises:
+        ValueError: it is not a JSON object, or has changed since it was written.
+    """
+    try:
+        content = json.loads(text)
+    except RecursionError as error:
+        raise ValueError("it is nested too deeply") from error
+    if not isinstance(content, dict):
+        raise ValueError("it is not a JSON object")
+    check_record(content)
+    return content
+
+
+def check_record(content: dict[str, Any]) -> None:
+    """Removes a record's checksum, and compares it with the record.
+
+    Raises:
+        ValueError: they differ.
+    """
+    own = content.pop(_OWN, None)
+    if own is not None and own != _checksum_of_record(content):
+        raise ValueError("it has changed since it was written")
+
+
+def read_listing(content: Mapping[str, Any]) -> tuple[dict[str, int], dict[str, Checksum]]:
+    """Sizes and checksums of the files that a record lists; older versions wrote no checksums.
+
+    Raises:
+        KeyError, ValueError: it lists none, or other values.
+    """
+    sizes = _adapter(dict[str, int]).validate_python(content["file_sizes"])
+    return sizes, _adapter(dict[str, Checksum]).validate_python(content.get("checksums", {}))
+
+
+@functools.cache
+def _adapter(kind: Any) -> TypeAdapter[Any]:
+    return TypeAdapter(kind)
+
+
+def cause_of(error: Exception) -> str:
+    """Why a record cannot be read, in one line."""
+    if isinstance(error, ValidationError):
+        first = error.errors()[0]
+        return f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
+    return f"{type(error).__name__}: {error}"
+
+
+def _checksum_of_record(content: Mapping[str, Any]) -> int:
+    return zlib.crc32(json.dumps(content, sort_keys=True, separators=(",", ":")).encode())
+
+
+def _size(path: str) -> int | None:
+    try:
+        return os.stat(path).st_size
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+
+
+def _checksum_of_ends(path: str, size: int) -> int:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        first = os.pread(descriptor, _BLOCK_BYTES, 0)
+        last = os.pread(descriptor, _BLOCK_BYTES, max(size - _BLOCK_BYTES, 0))
+    finally:
+        os.close(descriptor)
+    return zlib.crc32(last, zlib.crc32(first))
+
+
+@retried
+def _read_completely(uri: str) -> Checksum:
+    fs, path = open_fs(uri)
+    first, last, whole = b"", b"", 0
+    with fs.open(path, "rb") as file:
+        while chunk := file.read(_CHUNK_BYTES):
+            first = first or chunk[:_BLOCK_BYTES]
+            last = (last + chunk[-_BLOCK_BYTES:])[-_BLOCK_BYTES:]
+            whole = zlib.crc32(chunk, whole)
+    return Checksum(zlib.crc32(last, zlib.crc32(first)), whole)
