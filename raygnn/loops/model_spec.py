@@ -249,7 +249,7 @@ class ModelSpec:
             content = parse_json(text)
             if isinstance(content, dict):
                 check_record(content)
-        except (RuleError, ValueError) as error:
+        except ValueError as error:
             rule = error.problem.rule if isinstance(error, RuleError) else error
             raise RunError(
                 f"{name} is invalid: {rule}. {_REMEDY}", id="model-file-damaged"

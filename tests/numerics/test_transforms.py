@@ -14,6 +14,7 @@ from safetensors.torch import load_file
 
 import raygnn.infer
 import raygnn.train
+from raygnn.data.checksums import dump_record, parse_record
 from tests.errors import raises
 
 NUM_USERS, NUM_CITIES = 400, 30
