@@ -18,6 +18,9 @@ LINE_START = "[raygnn"
 EVENT_START = "[raygnn-event] "
 
 _label = ""
+#: A step's line is left out if another line is younger. Short runs print validations only.
+_STEP_LINE_EVERY_S = 10.0
+_last_line_s = -math.inf
 
 
 @dataclass(frozen=True)
@@ -44,14 +47,17 @@ class Event:
 
 
 def print_text(event: Event) -> None:
-    """Prints an event as a line."""
-    if event.text:
+    """Prints an event as a line; of steps, one every ten seconds."""
+    global _last_line_s
+    now_s = time.monotonic()
+    if event.text and (event.kind != "step" or now_s - _last_line_s >= _STEP_LINE_EVERY_S):
+        _last_line_s = now_s
         say_line(event.line)
 
 
 def print_json(event: Event) -> None:
     """Prints an event as a JSON object on a line; numbers that are not finite become null."""
-    if not event.text:
+    if event.kind == "progress":
         return
     now = datetime.now(UTC).isoformat(timespec="milliseconds")
     label = {"label": event.label} if event.label else {}

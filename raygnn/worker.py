@@ -41,7 +41,7 @@ from raygnn.outputs.history import HistoryWriter, LogRows
 from raygnn.outputs.model_export import write_model
 from raygnn.outputs.needs import check_needs, say_needs
 from raygnn.outputs.profiler import Profiler
-from raygnn.outputs.progress import PartTraffic, Progress, Throughput, num_parameters
+from raygnn.outputs.progress import PartTraffic, Progress, Throughput, headline, num_parameters
 from raygnn.outputs.report import build_report
 from raygnn.outputs.run_folder import RunFolder, RunStatus
 from raygnn.outputs.usage import usage
@@ -260,7 +260,7 @@ def _write_outputs(
     if job.tried is not None:  # what was learned in a few steps, and files that are deleted
         return
     shown = {k: v for k, v in metrics.items() if k.startswith("test/")}
-    text = "  ".join(f"{name} {value:.4f}" for name, value in shown.items())
+    text = "  ".join(f"{name} {shown[name]:.4f}" for name in headline(shown))
     say(f"test: {text}", "test", metrics=shown)
     say_baselines(metrics, "test")
     for line in verdicts(metrics):
@@ -277,10 +277,13 @@ def _say_outputs(folder: RunFolder, model_uri: str, usage: str) -> None:
         "logs": folder.logs_uri,
         "checkpoints": folder.checkpoints_uri,
     }
+    is_in_folder = all(str(uri).startswith(f"{folder.uri}/") for uri in outputs.values())
     for what, uri in outputs.items():
-        say(f"{what:<12}{uri}", "output", what=what, uri=uri)
+        # One line is enough where all lie in one folder; programs get every place.
+        text = f"{what:<12}{uri}" if what == "report" or not is_in_folder else ""
+        say(text, "output", what=what, uri=uri)
     if usage:
-        say("use it      " + usage.replace("\n", "; "))
+        say(f"use it      {usage.splitlines()[-1]}", "usage", python=usage)
 
 
 def _write_failure(

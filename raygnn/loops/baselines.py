@@ -55,7 +55,7 @@ class Baselines:
         return max(values, key=lambda found: sign * found[1], default=None)
 
     def not_beaten(self, metrics: Mapping[str, float]) -> dict[str, str]:
-        """The metrics by which a model is no better than a guess, with the guess.
+        """The metrics by which a model is no better than a guess, with the guess; worst first.
 
         Better is by more than two standard errors of the model's value, which noise alone seldom
         gives. Metrics whose standard error is not known do not take part.
@@ -63,7 +63,7 @@ class Baselines:
         Args:
             metrics: of the model on the same split.
         """
-        found = {}
+        found, margins = {}, {}
         for name, value in metrics.items():
             guess, error = self.best(name), self.standard_error(name, value)
             if guess is None or error is None:
@@ -73,7 +73,8 @@ class Baselines:
             gain = guess[1] - value if name in _LESS_IS_BETTER else value - guess[1]
             if not gain > _NUM_STANDARD_ERRORS * error:
                 found[name] = guess[0]
-        return found
+                margins[name] = gain / error if error else gain
+        return {name: found[name] for name in sorted(found, key=margins.__getitem__)}
 
     def standard_error(self, metric: str, value: float) -> float | None:
         """About how far a metric may be from what it would be on endless rows; None if unknown.

@@ -13,7 +13,7 @@ from raygnn.data.paging import memory_bytes
 from raygnn.loops.baselines import Baselines, BaselinesOfParts
 from raygnn.loops.callbacks import Callback
 from raygnn.loops.position import Position, is_due
-from raygnn.outputs.progress import planned_steps
+from raygnn.outputs.progress import headline, planned_steps
 
 if TYPE_CHECKING:
     from raygnn.data.bundle import Bundle
@@ -105,7 +105,7 @@ def baselines_of(metrics: Mapping[str, Any], split: str = "") -> dict[str, dict[
 def say_baselines(metrics: Mapping[str, Any], split: str) -> None:
     """Prints a line for each guess."""
     for guess, of_guess in baselines_of(metrics, f"{split}/").items():
-        shown = "  ".join(f"{name} {value:.4f}" for name, value in of_guess.items())
+        shown = "  ".join(f"{name} {of_guess[name]:.4f}" for name in headline(of_guess))
         say(f"baseline {guess}: {shown}", "baseline", baseline=guess, metrics=of_guess)
 
 
@@ -114,11 +114,13 @@ def verdicts(metrics: Mapping[str, Any]) -> list[str]:
     text = metrics["no_better_than_baseline"]
     if not text:
         return []
-    told = f"the model is not better than a baseline by two standard errors in {text}"
+    worst, *others = text.split(", ")
+    more = f"; metrics.json names {count(len(others), 'more metric')}" if others else ""
+    told = f"the model is not better than a guess by two standard errors: {worst}{more}"
     # One that orders rows well may still call none of them rare.
     ranks = [f"{name} {metrics[name]:.4f}" for name in _OF_RANKS if name in metrics]
     is_of_classes = all(
-        part.startswith(("test/accuracy ", "test/f1_")) for part in text.split(", ")
+        part.startswith(("test/accuracy ", "test/f1_")) for part in (worst, *others)
     )
     if not ranks or not is_of_classes:
         return [told]

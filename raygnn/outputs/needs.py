@@ -101,11 +101,11 @@ def check_needs(needs: Needs, num_workers: int, memory: int | None = None) -> No
 
 
 def say_needs(needs: Needs) -> None:
-    """Prints what a node and each worker take."""
-    memory = memory_bytes()
-    text = f"a node of {compact(memory)}B maps {compact(needs.graph)}B of graph from its disk"
-    if needs.cached:
-        text += f", and up to {compact(needs.cached)}B of rows of other nodes"
-    if needs.learned:
-        text += f"; each worker holds {compact(needs.learned)}B for learned rows"
-    say(text, "needs", memory=memory, **asdict(needs))
+    """Prints the parts of a run's needs that are worth a line: those above 1 GB."""
+    parts = {
+        "graph: {}B, mapped from disk": needs.graph,
+        "rows of other nodes: up to {}B, mapped from disk": needs.cached,
+        "learned rows: {}B of memory per worker": needs.learned,
+    }
+    shown = [text.format(compact(size)) for text, size in parts.items() if size >= 1e9]
+    say("; ".join(shown), "needs", memory=memory_bytes(), **asdict(needs))

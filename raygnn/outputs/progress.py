@@ -1,9 +1,10 @@
-"""The progress lines of a training run, and the speeds in them."""
+"""Progress lines of a training run, and its speed."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -20,22 +21,20 @@ if TYPE_CHECKING:
     from raygnn.parallel.all_reduce import StepTotals
     from raygnn.sampling.hot_rows import Traffic
 
-_MAX_SHOWN = 6
 _BARS = "▁▂▃▄▅▆▇█"
-
-
-#: Between two pictures of how far training is, which only a live view shows.
-_SHOW_EVERY_S = 0.5
+_SHOW_EVERY_S = 0.5  # between two updates of a live view
+_PACE_STEPS = 50  # the time left follows from so many recent steps
 
 
 class Progress(Callback):
-    """Says on rank 0 how training goes: an event per log period and one per validation.
+    """Prints the progress of training on rank 0: an event per log period and one per validation.
 
-    Where nobody reads lines but a live view, it also says how far it is, twice a second.
+    For a live view it also reports the position, twice a second.
     """
 
     def __init__(self) -> None:
         self._shown_s = 0.0
+        self._recent: deque[tuple[int, float]] = deque(maxlen=_PACE_STEPS + 1)
 
     def on_train_start(self, engine: Engine) -> None:
         if engine.context.rank == 0:
@@ -50,37 +49,51 @@ class Progress(Callback):
                 steps_per_epoch=engine.steps_per_epoch,
                 monitor=engine.best.tracker.monitor,
                 mode=engine.best.tracker.mode,
-                **_position(engine),
+                **self._position(engine),
             )
             if engine.task.loss_unit is not None:
                 say(f"losses are of {engine.task.loss_unit}")
 
     def on_train_step_end(self, engine: Engine, totals: StepTotals) -> None:
-        if engine.context.rank == 0 and not prints_lines():
-            self._show(engine)
+        self._recent.append((engine.position.step, engine.training_time_s))
+        now_s = time.monotonic()
+        is_due = now_s - self._shown_s >= _SHOW_EVERY_S
+        if engine.context.rank == 0 and not prints_lines() and is_due:
+            self._shown_s = now_s
+            say("", "progress", phase="training", **self._position(engine))
 
     def on_validation_start(self, engine: Engine) -> None:
         if engine.context.rank == 0 and not prints_lines():
-            say("", "progress", phase="validation", **_position(engine))
-
-    def _show(self, engine: Engine) -> None:
-        now_s = time.monotonic()
-        if now_s - self._shown_s >= _SHOW_EVERY_S:
-            self._shown_s = now_s
-            say("", "progress", phase="training", **_position(engine))
+            say("", "progress", phase="validation", **self._position(engine))
 
     def on_log(self, engine: Engine, metrics: dict[str, float]) -> None:
         if engine.context.rank == 0:
-            texts = [_show(engine, metrics), show_performance(metrics), _left(engine)]
-            text = " | ".join([_where(engine), *filter(None, texts)])
-            say(text, "step", **_position(engine), metrics=metrics)
+            losses = [name for name in metrics if name.endswith("/loss")]
+            self._say(engine, "step", losses, metrics, show_performance(metrics))
 
     def on_validation_end(self, engine: Engine, metrics: dict[str, float]) -> None:
         if engine.context.rank == 0:
             monitor = engine.best.tracker.monitor
             curve = [row[monitor] for row in engine.history if monitor in row]
-            text = f"{_where(engine)} | {_show(engine, metrics)} | {monitor} {sparkline(curve)}"
-            say(text, "validation", **_position(engine), metrics=metrics)
+            names = _of_validation(metrics, monitor, list(engine.task.parts))
+            self._say(engine, "validation", names, metrics, sparkline(curve))
+
+    def _say(
+        self,
+        engine: Engine,
+        kind: str,
+        names: Iterable[str],
+        metrics: dict[str, float],
+        addition: str,
+    ) -> None:
+        """Prints the position, the named metrics, an addition and the time left."""
+        at = self._position(engine)
+        where = f"epoch {_of(at['epoch'], at['epochs'])}, step {_of(at['step'], at['steps'])}"
+        shown = "  ".join(f"{name} {metrics[name]:.4g}" for name in names)
+        most = "" if engine.early_stopper is None else "at most "
+        left = "" if at["left_s"] is None else f"{most}{show_duration(at['left_s'])} left"
+        text = " | ".join(filter(None, [where, shown, addition, left]))
+        say(text, kind, **at, metrics=metrics)
 
     def on_train_end(self, engine: Engine) -> None:
         if engine.context.rank == 0:
@@ -90,11 +103,42 @@ class Progress(Callback):
                 f"{best.tracker.best:.4f} in epoch {best.position.current_epoch}, step "
                 f"{best.position.step}",
                 "end",
-                **_position(engine),
+                **self._position(engine),
                 reason=engine.stop_reason,
                 best_epoch=best.position.current_epoch,
                 best_step=best.position.step,
             )
+
+    def _position(self, engine: Engine) -> dict[str, Any]:
+        """The values that all events on the position of training have.
+
+        Returns:
+            `epoch` (from 1) and `step`, `epochs` and `steps` (at most; None without a limit),
+            `epoch_step` (steps done of the epoch), `time_s` (of training), and `left_s` (None
+            without a limit).
+        """
+        now, per_epoch = engine.position, engine.steps_per_epoch
+        steps = planned_steps(engine.config.training, per_epoch)
+        return {
+            "epoch": now.current_epoch,
+            "epochs": None if steps is None else -(-steps // per_epoch),
+            "step": now.step,
+            "steps": steps,
+            "epoch_step": now.step - (now.current_epoch - 1) * per_epoch,
+            "time_s": round(engine.training_time_s, 3),
+            "left_s": self._left_s(engine, steps),
+        }
+
+    def _left_s(self, engine: Engine, steps: int | None) -> float | None:
+        """Seconds until the last step, at the pace of recent steps."""
+        if steps is None or len(self._recent) < 2:
+            return None
+        (first, began_s), (last, ended_s) = self._recent[0], self._recent[-1]
+        left_s = (ended_s - began_s) / (last - first) * max(steps - engine.position.step, 0)
+        limit_s = engine.config.training.max_time_s
+        if limit_s is not None:
+            left_s = min(left_s, max(limit_s - engine.training_time_s, 0.0))
+        return round(left_s, 1)
 
 
 def sparkline(values: Sequence[float], width: int = 24) -> str:
@@ -136,33 +180,6 @@ def num_parameters(engine: Engine) -> int:
     return own + parts.tables.num_elsewhere
 
 
-def _position(engine: Engine) -> dict[str, Any]:
-    """Where training is: what events on it have in common.
-
-    Returns:
-        `epoch` (from 1) and `step`, `epochs` and `steps` (at most; None without a limit),
-        `epoch_step` (steps done of the epoch), `time_s` (of training), and `left_s` (None without
-        a limit).
-    """
-    now, per_epoch = engine.position, engine.steps_per_epoch
-    steps = planned_steps(engine.config.training, per_epoch)
-    return {
-        "epoch": now.current_epoch,
-        "epochs": None if steps is None else -(-steps // per_epoch),
-        "step": now.step,
-        "steps": steps,
-        "epoch_step": now.step - (now.current_epoch - 1) * per_epoch,
-        "time_s": round(engine.training_time_s, 3),
-        "left_s": _left_s(engine),
-    }
-
-
-def _where(engine: Engine) -> str:
-    """The running epoch and the steps done, and of how many at most."""
-    at = _position(engine)
-    return f"epoch {_of(at['epoch'], at['epochs'])}, step {_of(at['step'], at['steps'])}"
-
-
 def _of(number: int, total: int | None) -> str:
     return f"{number:,}" if total is None else f"{number:>{len(f'{total:,}')},}/{total:,}"
 
@@ -173,41 +190,27 @@ def planned_steps(limits: Training, steps_per_epoch: int) -> int | None:
     return min((x for x in (limits.max_steps, of_epochs) if x is not None), default=None)
 
 
-def _left_s(engine: Engine) -> float | None:
-    """How long the run takes from here, at the pace so far; early stopping may end it before."""
-    done, limits = engine.position.step, engine.config.training
-    steps = planned_steps(limits, engine.steps_per_epoch)
-    if steps is None or done == 0:
-        return None
-    left_s = engine.training_time_s / done * max(steps - done, 0)
-    if limits.max_time_s is not None:
-        left_s = min(left_s, max(limits.max_time_s - engine.training_time_s, 0.0))
-    return round(left_s, 1)
+def headline(names: Iterable[str]) -> list[str]:
+    """One metric of each kind, such as one of all `hits@k`: the one at 10, else the first."""
+    kinds: dict[str, str] = {}
+    for name in names:
+        kind, _, k = name.partition("@")
+        if kind not in kinds or k == "10":
+            kinds[kind] = name
+    return list(kinds.values())
 
 
-def _left(engine: Engine) -> str:
-    left_s = _left_s(engine)
-    most = "" if engine.early_stopper is None else "at most "
-    return "" if left_s is None else f"{most}{show_duration(left_s)} left"
-
-
-def _show(engine: Engine, metrics: dict[str, float]) -> str:
-    """The losses and the monitored metric, then others as far as a line has room.
-
-    Of several tasks, the loss of each, and of a validation its first metric.
-    """
-    monitor, parts = engine.best.tracker.monitor, list(engine.task.parts)
-    names = [name for name in metrics if not name.startswith("perf/")]
-    of_parts = [[name for name in names if name.split("/")[1:2] == [part]] for part in parts]
-    names = [name for name in names if not any(name in own for own in of_parts)]
-    names.sort(key=lambda name: (not name.endswith("/loss"), name != monitor))  # a stable sort
-    names = names[:_MAX_SHOWN]
-    for own in of_parts:
-        validated = [name for name in own if name.startswith("val/")]
-        of_part = [name for name in validated if not name.endswith("/loss")][:1]
-        names += [name for name in validated or own if name.endswith("/loss")][:1] + of_part
-        names += [name for name in own if name == monitor and name not in names]
-    return "  ".join(f"{name} {metrics[name]:.4g}" for name in names)
+def _of_validation(metrics: dict[str, float], monitor: str, parts: list[str]) -> list[str]:
+    """The monitored metric and two others; of several tasks, loss and first metric of each."""
+    names = [name for name in metrics if name.startswith("val/")]
+    first = [monitor] if monitor in metrics else []
+    if not parts:
+        return list(dict.fromkeys([*first, *headline(names)]))[:3]
+    for part in parts:
+        own = headline(name for name in names if name.startswith(f"val/{part}/"))
+        is_loss = [name for name in own if name.endswith("/loss")]
+        first += is_loss + [name for name in own if name not in is_loss][:1]
+    return list(dict.fromkeys(first))
 
 
 @dataclass

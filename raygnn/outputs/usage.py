@@ -13,7 +13,7 @@ from raygnn.loops.tasks.several_tasks.output import SeveralOutput
 
 
 def usage(uri: str, loaded: LoadedConfig, spec: ModelSpec) -> str:
-    """Lines of Python that use a model on the graph of its training.
+    """Two lines of Python that use a model on the graph of its training: an import and a call.
 
     Args:
         uri: the run's folder.
@@ -37,7 +37,7 @@ def usage(uri: str, loaded: LoadedConfig, spec: ModelSpec) -> str:
         call = f"top_k({graph or None}, anchors, k=10).to_pandas()"
     else:
         call = f"embed({graph}).to_pandas()"
-    return f"import raygnn\nmodel = raygnn.load({redact(uri)!r}{options})\nmodel.{call}"
+    return f"import raygnn\nraygnn.load({redact(uri)!r}{options}).{call}"
 
 
 def _graph(data: Mapping[str, Any]) -> tuple[list[str], str]:

@@ -80,7 +80,7 @@ def test_a_model_of_noise_is_no_better_than_the_majority(tmp_path, capsys):
     told = metrics["no_better_than_baseline"]
     assert f"test/accuracy {metrics['test/accuracy']:.4f} (majority: " in told
     assert "test/auroc" in told
-    assert "not better than a baseline by two standard errors in" in out
+    assert "not better than a guess by two standard errors: test/" in out
     assert metrics["steps_per_epoch"] == 1
     assert "1 step an epoch: early stopping may end the run after 4 steps (4 epochs)" in out
     assert metrics["warnings"].startswith("1 step an epoch")
@@ -88,7 +88,7 @@ def test_a_model_of_noise_is_no_better_than_the_majority(tmp_path, capsys):
     assert written["no_better_than_baseline"] == metrics["no_better_than_baseline"]
     page = (tmp_path / "run" / "report.html").read_text()
     assert "baseline majority" in page
-    assert "not better than a baseline by two standard errors in" in page
+    assert "not better than a guess by two standard errors: test/" in page
     assert "1 step an epoch" in page
 
 

@@ -66,11 +66,17 @@ def test_learned_rows_count_as_often_as_a_worker_holds_them(
     assert found == Needs(bundle.num_bytes, copies * num_rows * WIDTH * 4, 0)
 
 
-def test_a_run_says_what_it_takes_and_is_refused_where_there_is_less(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_parts_above_a_gigabyte_have_a_line(capsys: pytest.CaptureFixture[str]) -> None:
+    needs.say_needs(Needs(graph=25_300_000_000, learned=1_200_000_000, cached=10))
+    line = "graph: 25.3GB, mapped from disk; learned rows: 1.2GB of memory per worker"
+    assert capsys.readouterr().out == f"[raygnn] {line}\n"
+    needs.say_needs(Needs(graph=10, learned=10, cached=10))
+    assert capsys.readouterr().out == ""
+
+
+def test_a_run_is_refused_where_there_is_less_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    raygnn.train.fit(_config(tmp_path, training__max_steps=1))
-    assert "of graph from its disk; each worker holds" in capsys.readouterr().out
     monkeypatch.setattr(needs, "memory_bytes", lambda: 10_000)
     with raises("run-memory", "has 10kB", "scaling.shard"):
         raygnn.train.fit(_config(tmp_path, run__name="refused"))

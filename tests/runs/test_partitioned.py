@@ -75,7 +75,7 @@ def test_a_run_on_parts_says_how_to_use_it(
     raygnn.train.fit(parts_config(tmp_path, parts, training__max_steps=1))
     (line,) = [ln for ln in capsys.readouterr().out.splitlines() if "use it" in ln]
     monkeypatch.chdir(tmp_path)
-    exec(line.partition("use it")[2].strip(), {})
+    eval(line.partition("use it")[2].strip(), {"raygnn": raygnn})
     assert len(pq.read_table(tmp_path / "out" / "node")) == 300
 
 

@@ -70,7 +70,7 @@ def test_on_a_terminal_a_view_is_drawn_and_drawn_again(command):
 def test_a_terminal_that_moves_no_cursor_gets_lines(command):
     text = _on_terminal(command, TERM="dumb")
     assert "\x1b" not in text.removesuffix("\x1b[0m")  # which colorama prints at exit
-    assert re.search(r"\[raygnn\] epoch 1/2, step +2/\d+ \| train/loss", text)
+    assert re.search(r"\[raygnn\] epoch 2/2, step +\d+/\d+ \| val/loss", text)
 
 
 def test_a_file_gets_lines_without_codes(command, tmp_path):
@@ -78,7 +78,7 @@ def test_a_file_gets_lines_without_codes(command, tmp_path):
         subprocess.run(command, stdout=log, stderr=log, cwd=ROOT, check=True)
     lines = (tmp_path / "log").read_text().splitlines()
     assert all(line.startswith("[raygnn] ") for line in lines)
-    assert any(re.search(r"epoch 1/2, step +2/\d+ \| .* left$", line) for line in lines)
+    assert any(re.search(r"epoch 2/2, step +\d+/\d+ \| val/loss .* left$", line) for line in lines)
     assert any("120 nodes, 4 features, 3 classes; train" in line for line in lines)
 
 
@@ -88,7 +88,7 @@ def test_json_holds_every_event(command):
     )
     events = [json.loads(line) for line in done.stdout.splitlines()]
     kinds = {event["event"] for event in events}
-    assert {"message", "start", "step", "validation", "end", "test", "output"} <= kinds
+    assert {"message", "start", "step", "validation", "end", "test", "output", "usage"} <= kinds
     last = [event for event in events if event["event"] == "validation"][-1]
     assert (last["epoch"], last["epochs"], last["left_s"]) == (2, 2, 0.0)
     assert 0 <= last["metrics"]["val/accuracy"] <= 1
