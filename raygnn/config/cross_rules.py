@@ -42,6 +42,14 @@ def _full_batches(config: Sections) -> Iterable[Problem]:
                 "Remove it, or sampling.type",
                 id="sampling-full-batches",
             )
+    for key in ("num_val_batches", "num_test_batches"):
+        if getattr(config.training, key) not in (None, 1):
+            yield Problem(
+                ("training", key),
+                "with sampling.type full each split is one batch",
+                "Remove it, or sampling.type",
+                id="sampling-full-batches",
+            )
 
 
 def _layers_equal_hops(config: Sections) -> Iterable[Problem]:
@@ -96,16 +104,6 @@ def _plateau_has_monitor(config: Sections) -> Iterable[Problem]:
             f"{monitor} is better when it is {_WORDS[mode]}, as said elsewhere in this config",
             f"Set lr_scheduler.args.mode: {mode}",
             id="scheduler-mode",
-        )
-
-
-def _exact_evaluation_has_no_times(config: Sections) -> Iterable[Problem]:
-    if config.sampling.temporal is not None and config.training.eval == "exact":
-        yield Problem(
-            ("training", "eval"),
-            "it takes all neighbors, and sampling.temporal leaves later ones out",
-            "Set it to sampled",
-            id="sampling-temporal-exact",
         )
 
 
@@ -361,7 +359,6 @@ _WORDS = {"min": "less", "max": "more"}
 _RULES: tuple[tuple[Rule, frozenset[str]], ...] = (
     (_batch_triple, frozenset({"loader", "training", "scaling", "sampling"})),
     (_layers_equal_hops, frozenset({"model", "sampling"})),
-    (_exact_evaluation_has_no_times, frozenset({"sampling", "training"})),
     (_sharding_fits, frozenset({"scaling", "model", "optimizer", "training", "task"})),
     (_plateau_has_monitor, frozenset({"lr_scheduler", "early_stopping", "checkpoint"})),
     (_parts_suffice, frozenset({"data", "task", "sampling", "training", "tune"})),
@@ -371,18 +368,9 @@ _RULES: tuple[tuple[Rule, frozenset[str]], ...] = (
     (_trials_have_workers, frozenset({"tune", "scaling"})),
 )
 
-# Inference as of one moment is exact too; an evaluation in training has a time for each seed.
-_OF_TRAINING = frozenset({_exact_evaluation_has_no_times})
 
-
-def broken_cross_rules(config: Sections, *, trains: bool = True) -> Iterable[Problem]:
-    """Every rule between sections that does not hold, with the sections it has read.
-
-    Args:
-        trains: false for the config of inference, of which less is asked.
-    """
+def broken_cross_rules(config: Sections) -> Iterable[Problem]:
+    """Every rule between sections that does not hold, with the sections it has read."""
     for rule, sections in _RULES:
-        if not trains and rule in _OF_TRAINING:
-            continue
         for problem in rule(config):
             yield replace(problem, needs=sections)

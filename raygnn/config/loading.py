@@ -87,8 +87,6 @@ def load_config(
     source: str | os.PathLike[str] | Mapping[str, Any] | BaseModel | Source,
     overrides: Sequence[str] = (),
     allow_modules: Sequence[str] = (),
-    *,
-    trains: bool = True,
 ) -> LoadedConfig:
     """Loads a config, applies overrides, resolves references and checks everything.
 
@@ -98,7 +96,6 @@ def load_config(
         source: a path, any fsspec URI, YAML text, a mapping, or what was read of one of these.
         overrides: as on the command line: `["--seed", "1", "--run.name=cora"]`.
         allow_modules: user modules that dotted paths may lead into.
-        trains: whether the config is to train with, not for inference alone.
     Raises:
         ConfigError: with all problems.
     """
@@ -109,7 +106,7 @@ def load_config(
     beside = _defaults_beside(overridden.value, defaults)
     resolved = interpolate(overridden.value, beside, os.environ)
     messages = Messages(read, overridden, resolved)
-    checked = _check(read.problems, overridden, resolved, trains=trains)
+    checked = _check(read.problems, overridden, resolved)
     components = list(broken_components(checked.config, modules))
     if problems := [*checked.problems, *components]:
         known = [*((key,) for key in checked.broken), *(problem.path for problem in components)]
@@ -132,14 +129,12 @@ def _current_folder() -> str:
         return ""
 
 
-def _check(
-    read: Sequence[Problem], overridden: Overridden, resolved: Interpolated, *, trains: bool
-) -> Validated:
+def _check(read: Sequence[Problem], overridden: Overridden, resolved: Interpolated) -> Validated:
     """The config, as far as it is valid, and the problems of all stages."""
     early = [*overridden.problems, *resolved.problems]
     texts = {**overridden.texts, **resolved.texts}
     broken = [str(p.path[0]) for p in early if p.path]
-    checked = validate(resolved.value, texts, broken, trains=trains)
+    checked = validate(resolved.value, texts, broken)
     problems = [
         *read,
         *early,

@@ -156,6 +156,14 @@ class Sections(Section):
         return plan_loader(self.loader, split, self.batch.batch_size)
 
     @property
+    def evaluates_by_layers(self) -> bool:
+        """Whether evaluation encodes the whole graph layer by layer.
+
+        With times each seed has a graph of its own, so exact evaluation samples all neighbors.
+        """
+        return self.training.eval == "exact" and self.sampling.temporal is None
+
+    @property
     def embedding_width(self) -> int:
         """The width of an encoder's output, for tasks that leave it to the config."""
         args = self.model.args

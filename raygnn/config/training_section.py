@@ -151,7 +151,8 @@ class Training(Section):
     )
     eval: Literal["sampled", "exact"] = Field(
         default="sampled",
-        description="Evaluate on sampled neighborhoods, or exactly, layer by layer, on all edges.",
+        description="Evaluate on sampled neighborhoods, or exactly, on all edges: layer by layer, "
+        "or with `sampling.temporal` on all neighbors up to the time of each seed.",
     )
 
     def broken_rules(self) -> Iterable[Problem]:

@@ -71,8 +71,6 @@ def validate(
     value: Mapping[str, Any],
     texts: Mapping[KeyPath, str],
     broken: Iterable[str] = (),
-    *,
-    trains: bool = True,
 ) -> Validated:
     """Validates each section, then the rules between those that are whole.
 
@@ -81,7 +79,6 @@ def validate(
         texts: how scalars were written whose type was guessed (overrides, environment); where
             the schema wants a text, `--run.name 2024` is one.
         broken: top-level keys known to be wrong already.
-        trains: whether the config is to train with, not for inference alone.
     """
     config, errors = _validated(Config, value, EACH_SECTION_ALONE)
     guessed = {
@@ -99,7 +96,7 @@ def validate(
     if config is None or all_broken:
         whole = {key: section for key, section in value.items() if key not in all_broken}
         config = Config.model_validate(whole, context=EACH_SECTION_ALONE)
-    between = [p for p in broken_cross_rules(config, trains=trains) if not p.needs & all_broken]
+    between = [p for p in broken_cross_rules(config) if not p.needs & all_broken]
     return Validated(config, all_broken, problems + between)
 
 

@@ -21,10 +21,10 @@ from raygnn.errors import ConfigError, DataError
 from raygnn.inference.embeddings import Stores
 from raygnn.inference.node_tables import arrow_column, check_finite
 from raygnn.inference.seed_times import SeedTimes, seed_edges, times_of_pairs
-from raygnn.inference.set_up import loader_options, with_all_neighbors
+from raygnn.inference.set_up import loader_options
 from raygnn.loops.model_spec import ModelSpec
 from raygnn.loops.task import Task
-from raygnn.loops.tasks.build_sampler import build_sampler
+from raygnn.loops.tasks.build_sampler import build_sampler, with_all_neighbors
 from raygnn.loops.tasks.link_rules import reverse_types
 from raygnn.models.graph_encoder import GraphEncoder
 from raygnn.sampling.batch import EdgeBatch

@@ -13,9 +13,10 @@ from raygnn.config.data_section import HashSplit
 from raygnn.data.bundle import Bundle
 from raygnn.data.splits import SPLIT_NAMES
 from raygnn.errors import ConfigError, DataError
-from raygnn.inference.set_up import set_up_task, with_all_neighbors
+from raygnn.inference.set_up import set_up_task
 from raygnn.loops.evaluation import evaluate
 from raygnn.loops.process import process_prepared
+from raygnn.loops.tasks.build_sampler import with_all_neighbors
 from raygnn.loops.tasks.exact_encoding import is_layerwise
 from raygnn.models.graph_encoder import GraphEncoder
 from raygnn.outputs.saved_model import SavedModel

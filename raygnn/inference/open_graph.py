@@ -50,11 +50,12 @@ from raygnn.inference.neighbor_search import NeighborSearch, precise_decoder
 from raygnn.inference.node_tables import NodeTables, check_finite, cut
 from raygnn.inference.pyg_graph import pyg_graph
 from raygnn.inference.seed_times import find_seed_times, seed_edges, times_of_pairs
-from raygnn.inference.set_up import loader_options, set_up_task, with_all_neighbors
+from raygnn.inference.set_up import loader_options, set_up_task
 from raygnn.inference.table import Table
 from raygnn.loops.model_spec import ModelSpec
 from raygnn.loops.process import process_prepared
 from raygnn.loops.task import TaskEnvironment
+from raygnn.loops.tasks.build_sampler import with_all_neighbors
 from raygnn.loops.tasks.exact_encoding import is_layerwise
 from raygnn.models.decoders import InnerProduct
 from raygnn.models.graph_encoder import GraphEncoder

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import torch
 from safetensors import SafetensorError
 from torch import nn
 
-from raygnn.config import LoadedConfig, build
-from raygnn.config.loader_section import with_fanouts
+from raygnn.config import build
 from raygnn.data.bundle import Bundle
 from raygnn.data.filesystem import redact
 from raygnn.errors import CheckpointError, ConfigError
@@ -86,25 +83,3 @@ def loader_options(env: TaskEnvironment) -> dict[str, Any]:
         "prefetch_batches": plan.prefetch_batches,
         "device": env.device,
     }
-
-
-def with_all_neighbors(loaded: LoadedConfig) -> LoadedConfig:
-    """The same config, with fanouts that take all neighbors along the edge types that it samples.
-
-    Raises:
-        ConfigError: a sampler of the user's own draws neighbors.
-    """
-    sampling = loaded.config.sampling
-    if sampling.component is not None:
-        raise ConfigError(
-            f"exact=True is invalid: sampling.type={sampling.type!r} draws the neighborhoods, and "
-            "the model does not go layer by layer. Set exact to False.",
-            id="model-exact-sampler",
-        )
-
-    def whole(hops: Sequence[int]) -> list[int]:
-        return [-1] * len(hops) if any(hops) else list(hops)
-
-    config = with_fanouts(loaded.config, whole)
-    sampling = config.sampling.model_copy(update={"replace": False, "weight": None})
-    return replace(loaded, config=config.model_copy(update={"sampling": sampling}))

@@ -23,10 +23,11 @@ from raygnn.inference.embeddings import Embeddings, ExactEmbeddings, SampledEmbe
 from raygnn.inference.job import EdgeRequest, InferenceJob, NodeRequest, TopKRequest
 from raygnn.inference.neighbor_search import NeighborSearch
 from raygnn.inference.node_tables import NodeTables, cut
-from raygnn.inference.set_up import load_module, set_up_task, with_all_neighbors
+from raygnn.inference.set_up import load_module, set_up_task
 from raygnn.loops.context import WorkerContext
 from raygnn.loops.process import prepare_process
 from raygnn.loops.task import Task
+from raygnn.loops.tasks.build_sampler import with_all_neighbors
 from raygnn.models.graph_encoder import GraphEncoder
 from raygnn.parallel import collectives
 from raygnn.parallel.agreement import raise_if_any_failed, run_and_sync_errors

@@ -173,7 +173,7 @@ def _load(
             for name, entry in tasks.items()
         }
     source = replace(written, value=read)
-    return load_config(source, [*changes, *overrides], allow_modules, trains=False)
+    return load_config(source, [*changes, *overrides], allow_modules)
 
 
 def _model_uri(written: Source) -> str | None:

@@ -21,9 +21,8 @@ def graph(tmp_path_factory: pytest.TempPathFactory) -> str:
     later = born[source] > born[target]
     weight = is_true.astype(np.float32)
     time = np.where(is_true & ~later, born[target], born[target] + 1)
-    nodes = node_rows(
-        np.arange(240), {"x": np.eye(3, dtype=np.float32)[label]}, {"y": label}, time=born
-    )
+    features = {"x": np.eye(3, dtype=np.float32)[label], "noise": rng.random((240, 3))}
+    nodes = node_rows(np.arange(240), features, {"y": label}, time=born)
     edges = edge_rows(source, target, weight=weight, time=time)
     tables = GraphTables({"node": nodes}, {("node", "to", "node"): edges})
     return write_tables(tables, str(tmp_path_factory.mktemp("graph") / "tables"))
@@ -76,3 +75,14 @@ def test_columns_that_are_not_there(tmp_path, graph):
         config["sampling"] = {"fanouts": [4], **sampling}
         with raises(*message):
             raygnn.train.fit(config, allow_modules=["tests"])
+
+
+def test_exact_evaluation_takes_all_neighbors_up_to_the_time_of_the_seed(tmp_path, graph):
+    settings = {"optimizer": {"type": "Adam", "args": {"lr": 0.0}}, "training__max_epochs": 1}
+    losses = []
+    for fanout, how in ((2, "exact"), (-1, "sampled"), (2, "sampled")):
+        config = _config(tmp_path / f"{fanout}-{how}", graph, **settings, training__eval=how)
+        config["sampling"] = {"fanouts": [fanout], "temporal": {}}
+        config["task"] = {"type": "node_classification", "args": {"feature": "noise"}}
+        losses.append(raygnn.train.fit(config, allow_modules=["tests"]).metrics["val/loss"])
+    assert losses[0] == losses[1] != losses[2]

@@ -138,3 +138,14 @@ def test_what_cannot_be_in_time(tmp_path):
     config["task"]["args"]["full_ranking"] = True
     with raises("task-full-ranking-temporal"):
         raygnn.train.fit(config)
+
+
+def test_exact_evaluation_takes_all_neighbors_up_to_the_time_of_a_group(tmp_path):
+    uri, losses = _write(tmp_path / "tables", 0, 0), []
+    for fanout, how in ((2, "exact"), (-1, "sampled"), (2, "sampled")):
+        config = _config(tmp_path / f"{fanout}-{how}", uri, training__eval=how)
+        config["sampling"]["fanouts"] = [fanout, fanout]
+        config["optimizer"] = {"type": "Adam", "args": {"lr": 0.0}}
+        config["training"]["max_epochs"] = 1
+        losses.append(raygnn.train.fit(config).metrics["val/loss"])
+    assert losses[0] == losses[1] != losses[2]

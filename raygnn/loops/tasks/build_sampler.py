@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from raygnn.config import Config, LoadedConfig, build
+from raygnn.config.loader_section import with_fanouts
 from raygnn.data.edge_types import EdgeType, resolve_fanouts
+from raygnn.errors import ConfigError
 from raygnn.models.graph_inputs import reads_messages
 from raygnn.sampling.neighbor_sampler import NeighborSampler
 from raygnn.sampling.protocols import GraphStore
@@ -58,3 +61,25 @@ def find_fanouts(config: Config, edge_types: Sequence[EdgeType]) -> dict[EdgeTyp
     return {
         edge_type: [-1 if any(hops) else 0] * num_layers for edge_type, hops in resolved.items()
     }
+
+
+def with_all_neighbors(loaded: LoadedConfig) -> LoadedConfig:
+    """The same config, with fanouts that take all neighbors along the edge types that it samples.
+
+    Raises:
+        ConfigError: a sampler of the user's own draws neighbors.
+    """
+    sampling = loaded.config.sampling
+    if sampling.component is not None:
+        raise ConfigError(
+            f"exact=True is invalid: sampling.type={sampling.type!r} draws the neighborhoods, and "
+            "the model does not go layer by layer. Set exact to False.",
+            id="model-exact-sampler",
+        )
+
+    def whole(hops: Sequence[int]) -> list[int]:
+        return [-1] * len(hops) if any(hops) else list(hops)
+
+    config = with_fanouts(loaded.config, whole)
+    sampling = config.sampling.model_copy(update={"replace": False, "weight": None})
+    return replace(loaded, config=config.model_copy(update={"sampling": sampling}))

@@ -25,7 +25,7 @@ from raygnn.loops.tasks.build_encoder import (
     graph_store,
     make_spec,
 )
-from raygnn.loops.tasks.build_sampler import build_sampler, find_fanouts
+from raygnn.loops.tasks.build_sampler import build_sampler, find_fanouts, with_all_neighbors
 from raygnn.loops.tasks.exact_encoding import check_exact, encode_exactly
 from raygnn.loops.tasks.target import TaskArguments, TaskTarget
 from raygnn.metrics import as_metric
@@ -59,7 +59,7 @@ class EncoderTask(Task[BatchT]):
         self.arguments: TaskArguments = self.target_class.Arguments.of(args)
         self._sharing: tuple[EncoderTask[Any], ...] = ()
         self._loaders: dict[str, Any] = {}
-        self._samplers: dict[int, Any] = {}
+        self._samplers: dict[tuple[int, bool], Any] = {}
         self._message_graphs: dict[str, GraphStore] = {}
         self._whole_graphs: dict[frozenset[tuple[str, str]], WholeGraph] = {}
 
@@ -157,10 +157,16 @@ class EncoderTask(Task[BatchT]):
         """The features of the graph as the model reads them."""
         return feature_store(self.env.loaded, self.env.bundle, self.spec, self.env.parts)
 
-    def _sampler(self, graph: GraphStore) -> Any:
-        if id(graph) not in self._samplers:
-            self._samplers[id(graph)] = build_sampler(self.env.loaded, graph)
-        return self._samplers[id(graph)]
+    def sampler(self, split: str, graph: GraphStore) -> Any:
+        """The sampler of a split; that of an exact evaluation with times takes all neighbors."""
+        loaded, config = self.env.loaded, self.env.loaded.config
+        is_exact = config.training.eval == "exact" and not config.evaluates_by_layers
+        takes_all = is_exact and split != "train"
+        key = id(graph), takes_all
+        if key not in self._samplers:
+            chosen = with_all_neighbors(loaded) if takes_all else loaded
+            self._samplers[key] = build_sampler(chosen, graph)
+        return self._samplers[key]
 
     def loader(self, split: str) -> Any:
         """See `Task`."""
@@ -181,7 +187,7 @@ class EncoderTask(Task[BatchT]):
         config = self.env.loaded.config
         width = None if config.model.args.get("out_channels") is not None else self.encoder_width
         encoder = build_encoder(self.env.loaded, self.env.bundle, self.spec, width)
-        if config.training.eval == "exact":
+        if config.evaluates_by_layers:
             check_exact(encoder, config.model.type)
         return encoder
 
@@ -235,7 +241,7 @@ class EncoderTask(Task[BatchT]):
             self.features,
             seeds,
             node_type,
-            sampler=self._sampler(graph),
+            sampler=self.sampler(split, graph),
             columns={**self.spec.node_columns, **columns},
             **self.loader_options(split),
         )

@@ -288,9 +288,13 @@ _CASES = {
         "{sampling: {type: full}, training: {accumulate_grad_batches: 2}}",
         ("sampling-full-batches", "training.accumulate_grad_batches=2"),
     ),
-    "exact in time": (
-        "{sampling: {temporal: {column: t}}, training: {eval: exact}}",
-        ("sampling-temporal-exact", "training.eval='exact'"),
+    "validation batches of the whole graph": (
+        "{sampling: {type: full}, training: {num_val_batches: 2}}",
+        ("sampling-full-batches", "training.num_val_batches=2", "each split is one batch"),
+    ),
+    "test batches of the whole graph": (
+        "{sampling: {type: full}, training: {num_test_batches: 3}}",
+        ("sampling-full-batches", "training.num_test_batches=3"),
     ),
     "sampler args": ("sampling: {args: {x: 1}}", ("sampling-arguments-alone", "sampling.args=")),
     "eval_batch_size": (

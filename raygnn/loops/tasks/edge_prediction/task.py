@@ -12,7 +12,6 @@ from torch import nn
 from raygnn.data.edge_types import edge_type_name
 from raygnn.data.links.split import LinkSplit
 from raygnn.loops.task import EvalOutput, StepOutput
-from raygnn.loops.tasks.build_sampler import build_sampler
 from raygnn.loops.tasks.edge_prediction.output import EdgeOutput
 from raygnn.loops.tasks.edge_prediction.target import EdgeTarget
 from raygnn.loops.tasks.labels.task import LabelTask
@@ -108,7 +107,7 @@ class EdgePrediction(LabelTask[EdgeBatch]):
                 inputs=output.inputs,
                 labels={"y": target.labels},
             ),
-            sampler=build_sampler(self.env.loaded, graph),
+            sampler=self.sampler(split, graph),
             columns=self.spec.node_columns,
             **self.loader_options(split),
         )
@@ -135,7 +134,7 @@ class EdgePrediction(LabelTask[EdgeBatch]):
 
     def _is_exact(self, split: str) -> bool:
         """Not of training edges, which carry messages: of a batch its own edges are left out."""
-        return self.env.loaded.config.training.eval == "exact" and split != "train"
+        return self.env.loaded.config.evaluates_by_layers and split != "train"
 
     def _predictor(self) -> EdgePredictor:
         assert isinstance(self.model, EdgePredictor)

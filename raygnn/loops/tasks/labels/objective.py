@@ -24,8 +24,8 @@ class LabelObjective(Objective):
     def __init__(
         self, loaded: LoadedConfig, output: LabelOutput, device: torch.device | None = None
     ) -> None:
-        exact = loaded.config.training.eval == "exact"
-        inputs = _INPUTS - {"batch"} if exact else _INPUTS  # exact evaluation has no batches
+        by_layers = loaded.config.evaluates_by_layers
+        inputs = _INPUTS - {"batch"} if by_layers else _INPUTS  # by layers there are no batches
         known = {"label_counts": output.label_counts, "class_names": output.class_names}
         default = _LOSS_OF[output.problem]
         super().__init__(loaded, default, inputs, device or torch.device("cpu"), known)

@@ -17,7 +17,6 @@ from raygnn.data.links.supervision import KnownLinks
 from raygnn.errors import ConfigError
 from raygnn.loops.baselines import Baselines
 from raygnn.loops.task import EvalOutput, StepOutput, TaskEnvironment
-from raygnn.loops.tasks.build_sampler import build_sampler
 from raygnn.loops.tasks.encoder_task import EncoderTask
 from raygnn.loops.tasks.exact_encoding import check_exact
 from raygnn.loops.tasks.link_prediction.full_ranking import FullRankingEvaluation
@@ -272,8 +271,7 @@ class LinkPrediction(EncoderTask[LinkBatch]):
 
     def prepare_evaluation(self, split: str) -> None:
         """Embeds the whole graph, where evaluation is exact or ranks all nodes."""
-        is_exact = self.env.loaded.config.training.eval == "exact"
-        if is_exact or self._ranking is not None:
+        if self.env.loaded.config.evaluates_by_layers or self._ranking is not None:
             self._every = self._encode_graph(split)
 
     def evaluate(self, split: str, num_batches: int) -> Iterator[EvalOutput]:
@@ -282,7 +280,7 @@ class LinkPrediction(EncoderTask[LinkBatch]):
         rows, self._every = self._every, {}
         if self._ranking is not None:
             self._ranking.prepare(self.target, self.predictor().decoder, split, rows)
-        if self.env.loaded.config.training.eval == "exact":
+        if self.env.loaded.config.evaluates_by_layers:
             for index in range(self.env.rank, num_batches, self.env.world_size):
                 yield self._judge(loader.without_neighborhood(index).to(self.env.device), rows)
             return
@@ -378,7 +376,7 @@ class LinkPrediction(EncoderTask[LinkBatch]):
             graph,
             self.features,
             supervision,
-            sampler=build_sampler(self.env.loaded, graph),
+            sampler=self.sampler(split, graph),
             columns=self.spec.node_columns,
             plan=plan,
             **self.loader_options(split),

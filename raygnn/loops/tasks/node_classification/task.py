@@ -74,14 +74,14 @@ class NodeClassification(LabelTask[NodeBatch]):
 
     def prepare_evaluation(self, split: str) -> None:
         """Embeds the whole graph, layer by layer, where evaluation is exact."""
-        if self.env.loaded.config.training.eval == "exact":
+        if self.env.loaded.config.evaluates_by_layers:
             predictor, node_type = self.model, self.output.node_type
             assert isinstance(predictor, NodePredictor)
             graph = self.message_store(split)
             self._every = self.encode_exactly(predictor.encoder, graph, [node_type])[node_type]
 
     def evaluate(self, split: str, num_batches: int) -> Iterator[EvalOutput]:
-        if self.env.loaded.config.training.eval == "exact":
+        if self.env.loaded.config.evaluates_by_layers:
             yield from self._evaluate_exactly(split, num_batches)
             return
         loader = self.loader(split)

@@ -268,7 +268,7 @@ class SelfSupervised(LabelTask[NodeBatch], Callback):
         Collective: all ranks must call.
         """
         node_type = self.embedding.node_type
-        if self.env.loaded.config.training.eval == "exact":
+        if self.env.loaded.config.evaluates_by_layers:
             assert isinstance(self.model, SelfSupervisedModel)
             graph = self.message_store("val")
             every = self.encode_exactly(self.model.encoder, graph, [node_type])[node_type]
