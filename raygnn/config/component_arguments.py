@@ -7,7 +7,6 @@ import re
 import typing
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, is_dataclass
-from dataclasses import fields as fields_of
 from typing import Any
 
 from pydantic import PydanticUserError, TypeAdapter
@@ -15,7 +14,7 @@ from pydantic_core import PydanticUndefined, to_jsonable_python
 
 from raygnn.config.components import import_dotted
 from raygnn.config.schema import Config
-from raygnn.config.section import Component
+from raygnn.config.section import Component, Section
 from raygnn.config.slots import SLOTS, TASK_TARGETS
 
 #: The slots whose short names are classes of raygnn; those of others are documented by torch.
@@ -67,8 +66,8 @@ def describe(slot: str) -> Iterator[Described]:
         parameters = inspect.signature(component).parameters.values()
         hints = _hints(component.__init__) | (_hints(record) if record else {})
         meanings = _meanings(component, record)
-        if slot == "task" and record is not None:
-            given = [(field.name, field.default) for field in fields_of(record)]
+        if slot == "task" and record is not None and issubclass(record, Section):
+            given = [(key, field.default) for key, field in record.model_fields.items()]
         else:
             kinds = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
             given = [
@@ -144,16 +143,17 @@ def _import(path: str) -> Any:
 
 
 def _record_of(name: str, component: Any) -> type | None:
-    """The dataclass of a component's arguments, where it keeps them in one."""
+    """The class of a component's arguments, where it keeps them in one."""
     if name in TASK_TARGETS:
         component = _import(TASK_TARGETS[name])
     record = getattr(component, "Arguments", None) or getattr(component, "Options", None)
-    return record if isinstance(record, type) and is_dataclass(record) else None
+    is_record = isinstance(record, type) and (is_dataclass(record) or issubclass(record, Section))
+    return record if is_record else None
 
 
 def _hints(annotated: Any) -> dict[str, Any]:
     try:
-        return typing.get_type_hints(annotated)
+        return typing.get_type_hints(annotated, include_extras=True)
     except NameError:  # of what is imported for type checkers only
         return {}
 

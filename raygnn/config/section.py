@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import typing
-from collections.abc import Iterable
-from typing import Annotated, Any, Self
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar, Self
 
 from pydantic import (
     BaseModel,
@@ -46,8 +47,27 @@ def is_below(path: KeyPath, parent: KeyPath) -> bool:
     return path[: len(parent)] == parent
 
 
+@dataclass(frozen=True)
+class Rule:
+    """A rule among the keys of a section.
+
+    Attributes:
+        id: stable name of the rule.
+        key: the key that a message names.
+        is_broken: whether the section breaks the rule.
+    """
+
+    id: str
+    key: str
+    is_broken: Callable[[Any], object]
+    rule: str
+    remedy: str
+
+
 class Section(BaseModel):
     """A frozen mapping of known keys; a section checks the rules among its own keys itself."""
+
+    rules: ClassVar[tuple[Rule, ...]] = ()
 
     model_config = ConfigDict(
         extra="forbid",
@@ -59,7 +79,9 @@ class Section(BaseModel):
 
     def broken_rules(self) -> Iterable[Problem]:
         """Rules among the section's keys that do not hold; paths are relative to the section."""
-        return ()
+        for rule in self.rules:
+            if rule.is_broken(self):
+                yield Problem((rule.key,), rule.rule, rule.remedy, id=rule.id)
 
     @model_validator(mode="after")
     def _check_rules(self) -> Self:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import typing
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
-from pydantic import BaseModel, TypeAdapter, ValidationError
+from pydantic import BaseModel, ValidationError
 
 from raygnn.config.cross_rules import broken_cross_rules
 from raygnn.config.documents import parse_yaml
@@ -24,7 +24,7 @@ from raygnn.errors import (
     Problem,
     RuleError,
     choose_from,
-    did_you_mean,
+    parse_path,
     shown,
 )
 
@@ -284,36 +284,61 @@ def _listed_in(section: type[BaseModel]) -> list[type[BaseModel]]:
     return [inner for field in lists for inner in sections_in(field.annotation)]
 
 
-T = TypeVar("T")
+#: By component, the problems that replace the general ones of a config where arguments are wrong.
+_OF_ARGUMENTS = {
+    "task": {
+        "config-unknown-key": Problem(
+            (),
+            "the task takes no such argument",
+            "Set one of its arguments",
+            id="task-argument-unknown",
+        ),
+        "config-choice": Problem(
+            (), "there is no such choice", "Set one of the choices", id="task-argument-choice"
+        ),
+        "config-range": Problem(
+            (), "it is out of range", "Set a number in the range", id="task-argument-range"
+        ),
+    }
+}
 
 
-def typed_arguments(kind: type[T], args: Mapping[str, Any], owner: str) -> T:
-    """Makes the dataclass of `task.args`.
+def validated_arguments(kind: type[S], args: Mapping[str, Any], owner: str, slot: str) -> S:
+    """Makes the section of a component's `args`.
 
     Args:
-        owner: whose arguments messages say they are.
+        owner: name of the component, for messages.
     Raises:
-        ConfigError: an argument is unknown or of another type; lists all such.
+        ConfigError: an argument is unknown, of another type or out of range; lists all such.
     """
-    types = typing.get_type_hints(kind)
-    known = [item.name for item in fields(kind)]  # type: ignore[arg-type]
-    problems, values = [], {}
-    for name, value in args.items():
-        path = ("task", "args", name)
-        if name not in known:
-            remedy = f"{did_you_mean(name, known)}Set one of: {', '.join(known)}"
+    found, errors = _validated(kind, args)
+    if found is not None:
+        return found
+    by_path: dict[KeyPath, list[Problem]] = {}
+    for problem in _translate(errors, args, kind):
+        by_path.setdefault(problem.path, []).append(problem)
+    problems = []
+    for path, same in by_path.items():
+        problem = _either(same)
+        if problem.id == "config-unknown-key":
+            known = choose_from(path[-1], list(kind.model_fields))
             rule = f"{owner} takes no such argument"
-            value_shown = shown(redact(value, (), path))
-            problems.append(Problem(path, rule, remedy, "task-argument-unknown", value_shown))
-            continue
-        try:
-            values[name] = TypeAdapter(types[name]).validate_python(value, strict=True)
-        except ValidationError as error:
-            first, *others = dict.fromkeys(type_rule(found) for found in error.errors())
-            kinds = [first.rule, *(other.rule.removeprefix("it must be ") for other in others)]
-            value_shown = shown(redact(value, (), path))
-            rule = " or ".join(kinds)
-            problems.append(Problem(path, rule, first.remedy, first.id, value_shown))
-    if problems:
-        raise ConfigError(problems)
-    return kind(**values)
+            problem = replace(problem, rule=rule, remedy=known)
+        general = _OF_ARGUMENTS[slot].get(problem.id, problem)
+        value = value_at(args, path)
+        place = (*parse_path(SLOTS[slot].path), "args")
+        text = None if value is MISSING else shown(redact(value, (), (*place, *path)))
+        problems.append(replace(problem, path=(*place, *path), id=general.id, shown=text))
+    raise ConfigError(problems)
+
+
+def _either(problems: Sequence[Problem]) -> Problem:
+    """One problem of a value that fits no member of a union."""
+    first, *others = dict.fromkeys(problems)
+    if not others:
+        return first
+    kinds = [problem.rule.removeprefix("it must be ") for problem in (first, *others)]
+    choices = [problem.remedy.partition("Set ")[2] for problem in (first, *others)]
+    is_choice = [problem.id == "config-choice" for problem in (first, *others)]
+    named = [c if is_one else k for k, c, is_one in zip(kinds, choices, is_choice, strict=True)]
+    return replace(first, rule=f"it must be {' or '.join(named)}")

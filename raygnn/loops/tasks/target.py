@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import reduce
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
+from raygnn.config.section import Section
 from raygnn.config.slots import TASK_TARGETS
-from raygnn.config.validation import typed_arguments
+from raygnn.config.validation import validated_arguments
 from raygnn.errors import Problem, shown
 from raygnn.loops.model_spec import Output
 
@@ -20,8 +21,7 @@ if TYPE_CHECKING:
     from raygnn.data.partition.part import Pairs
 
 
-@dataclass(frozen=True)
-class TaskArguments:
+class TaskArguments(Section):
     """`task.args`. A task adds fields of its own, which need defaults.
 
     Attributes:
@@ -42,18 +42,9 @@ class TaskArguments:
         """Takes `task.args`.
 
         Raises:
-            ConfigError: one of them is not an argument of the task, or of another type or range.
+            ConfigError: one of them is not an argument of the task, or is out of its range.
         """
-        arguments = typed_arguments(cls, args, cls.task)
-        arguments.check()
-        return arguments
-
-    def check(self) -> None:
-        """Checks ranges and choices.
-
-        Raises:
-            ConfigError: one does not hold.
-        """
+        return validated_arguments(cls, args, cls.task, "task")
 
 
 class TaskTarget(ABC):

@@ -1,4 +1,4 @@
-"""Arguments of the built-in tasks are of the types that their dataclasses declare."""
+"""Arguments of the built-in tasks are of the types and ranges that they declare."""
 
 from __future__ import annotations
 
@@ -40,7 +40,19 @@ def test_what_is_left_out_has_its_default():
             ("config-type", "max_labels_per_anchor='x'", "a whole number"),
         ),
         ({"edge_type": 5}, ("config-type", "edge_type=5")),
-        ({"decoder": {}}, ("config-required", "decoder={}", "type")),
+        ({"decoder": {}}, ("config-required", "task.args.decoder.type")),
+        (
+            {"num_random_negatives": -1},
+            ("task-argument-range", "num_random_negatives=-1", "at least 0 or one of: all"),
+        ),
+        ({"num_random_negatives_eval": 0}, ("task-argument-range", "greater than 0")),
+        ({"disjoint_train_ratio": 1.0}, ("task-argument-range", "less than 1")),
+        ({"negatives": "hard"}, ("task-argument-choice", "uniform, degree")),
+        ({"full_ranking": [0]}, ("task-full-ranking", "full_ranking=[0]")),
+        (
+            {"num_random_negatives": "all", "logq_correction": True},
+            ("task-all-negatives", "num_random_negatives='all'"),
+        ),
         ({"decoder": None}, ("config-type", "decoder=None", "a mapping")),
         (
             {"num_random_negative": 3},

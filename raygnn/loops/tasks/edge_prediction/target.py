@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 _Columns = Mapping[str, ColumnInfo]
 
 
-@dataclass(frozen=True)
 class EdgeTargetArguments(LabelArguments):
     """`task.args` of edge prediction; see `EdgePrediction` for their meaning."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 
@@ -25,22 +25,12 @@ METRICS_OF_ORDER = ("auroc", "average_precision")
 _ANY_NUMBER = 3  # of classes, where the graph is not read yet
 
 
-@dataclass(frozen=True)
 class LabelArguments(TaskArguments):
     """`task.args` of tasks of labels; see `NodeClassification` for their meaning."""
 
     label: str | None = None
-    problem: str | None = None
+    problem: Literal["multi_class", "multi_label", "regression"] | None = None
     standardize_target: bool | None = None
-
-    def check(self) -> None:
-        """See `TaskArguments`."""
-        if self.problem is not None and self.problem not in PROBLEMS:
-            raise ConfigError(
-                f"task.args.problem={self.problem!r} is invalid: there is no such problem. Set one "
-                f"of: {', '.join(PROBLEMS)}.",
-                id="task-argument-choice",
-            )
 
 
 @dataclass(frozen=True)

@@ -6,11 +6,12 @@ import fnmatch
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
+from pydantic import AfterValidator, Field, NonNegativeInt, PositiveInt
 
-from raygnn.config.section import Component
+from raygnn.config.section import Component, Rule
 from raygnn.config.slots import SLOTS
 from raygnn.data.bundle import Bundle
 from raygnn.data.edge_types import EdgeType, edge_type_name, parse_edge_type
@@ -19,7 +20,7 @@ from raygnn.data.links.supervision import KnownLinks, SupervisionEdges, known_po
 from raygnn.data.links.supervision import make_supervision as split_links
 from raygnn.data.partition.part import Pairs
 from raygnn.data.time_units import check_time_units
-from raygnn.errors import ConfigError, DataError, Problem
+from raygnn.errors import ConfigError, DataError, Problem, RuleError
 from raygnn.loops.tasks.link_prediction.output import LinkOutput
 from raygnn.loops.tasks.link_rules import (
     forward_types,
@@ -34,10 +35,18 @@ if TYPE_CHECKING:
     from raygnn.config import Config
 
 _INNER_PRODUCT = Component(type="inner_product")
-_COUNTS = ("num_random_negatives", "num_random_negatives_eval")
 
 
-@dataclass(frozen=True)
+def _check_ks(value: bool | list[int]) -> bool | list[int]:
+    if not isinstance(value, bool) and not (value and min(value) > 0):
+        raise RuleError(
+            "it is true, false, or the k of hits, recall and NDCG",
+            "Set a list as [10, 20]",
+            id="task-full-ranking",
+        )
+    return value
+
+
 class LinkTargetArguments(TaskArguments):
     """`task.args` of link prediction; see `LinkPrediction` for their meaning."""
 
@@ -46,98 +55,43 @@ class LinkTargetArguments(TaskArguments):
     edge_type: str | list[str] | None = None
     labels: bool = False
     decoder: Component = _INNER_PRODUCT
-    num_random_negatives: int | Literal["all"] = 512
-    num_random_negatives_eval: int = 512
-    negatives: str = "uniform"
-    mined_negatives: int = 0
-    mine_every_epochs: int = 1
-    seeds: str = "links"
+    num_random_negatives: NonNegativeInt | Literal["all"] = 512
+    num_random_negatives_eval: PositiveInt = 512
+    negatives: Literal["uniform", "degree"] = "uniform"
+    mined_negatives: NonNegativeInt = 0
+    mine_every_epochs: PositiveInt = 1
+    seeds: Literal["links", "anchors"] = "links"
     max_labels_per_anchor: int | None = None
     remove_accidental_hits: bool = True
     logq_correction: bool = False
-    cold_share: float | None = None
-    disjoint_train_ratio: float = 0.0
-    test_messages: str = "transductive"
-    full_ranking: bool | list[int] = False
+    cold_share: Annotated[float, Field(ge=0, lt=1)] | None = None
+    disjoint_train_ratio: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    test_messages: Literal["transductive", "inductive"] = "transductive"
+    full_ranking: Annotated[bool | list[int], AfterValidator(_check_ks)] = False
 
-    def check(self) -> None:
-        """See `TaskArguments`."""
-        for name in _COUNTS:
-            value = getattr(self, name)
-            if value != "all" and value < 0:
-                raise ConfigError(
-                    f"task.args.{name}={value!r} is invalid: it is a number of nodes. Set 0 or "
-                    "more.",
-                    id="task-argument-range",
-                )
-        if self.num_random_negatives_eval == 0:
-            raise ConfigError(
-                "task.args.num_random_negatives_eval=0 is invalid: loss and metrics compare each "
-                "link with them. Set 1 or more.",
-                id="task-argument-range",
-            )
-        for name, least in {"mined_negatives": 0, "mine_every_epochs": 1}.items():
-            if getattr(self, name) < least:
-                raise ConfigError(
-                    f"task.args.{name}={getattr(self, name)!r} is invalid: it is a number. Set "
-                    f"{least} or more.",
-                    id="task-argument-range",
-                )
-        if self.mined_negatives and self.competes_with_all:
-            raise ConfigError(
-                f"task.args.mined_negatives={self.mined_negatives!r} is invalid: with "
-                "num_random_negatives: all, links compete with all nodes already. Leave it out, or "
-                "set a number of random negatives.",
-                id="task-mined-all",
-            )
-        choices = {
-            "negatives": ("uniform", "degree"),
-            "test_messages": ("transductive", "inductive"),
-            "seeds": ("links", "anchors"),
-        }
-        for name, allowed in choices.items():
-            if getattr(self, name) not in allowed:
-                raise ConfigError(
-                    f"task.args.{name}={getattr(self, name)!r} is invalid: there is no such "
-                    f"choice. Set one of: {', '.join(allowed)}.",
-                    id="task-argument-choice",
-                )
-        if not 0 <= self.disjoint_train_ratio < 1:
-            raise ConfigError(
-                f"task.args.disjoint_train_ratio={self.disjoint_train_ratio!r} is invalid: it is "
-                "the share of training links that carry no messages. Set at least 0, below 1.",
-                id="task-argument-range",
-            )
-        if self.competes_with_all and (self.logq_correction or self.negatives != "uniform"):
-            raise ConfigError(
-                "task.args.num_random_negatives='all' is invalid: nothing is drawn, so "
-                "task.args.negatives and task.args.logq_correction change nothing. Leave these "
-                "out, or set a number.",
-                id="task-all-negatives",
-            )
-        if self.cold_share is not None and not 0 <= self.cold_share < 1:
-            raise ConfigError(
-                f"task.args.cold_share={self.cold_share!r} is invalid: it is the share of a "
-                "batch's nodes that take no messages. Set at least 0, below 1, or null.",
-                id="task-argument-range",
-            )
-        if not isinstance(self.full_ranking, bool) and not _are_ks(self.full_ranking):
-            raise ConfigError(
-                f"task.args.full_ranking={self.full_ranking!r} is invalid: it is true, false, or "
-                "the k of hits, recall and NDCG. Set a list as [10, 20].",
-                id="task-full-ranking",
-            )
+    rules = (
+        Rule(
+            "task-mined-all",
+            "mined_negatives",
+            lambda args: args.mined_negatives and args.competes_with_all,
+            "with num_random_negatives: all, links compete with all nodes already",
+            "Leave it out, or set a number of random negatives",
+        ),
+        Rule(
+            "task-all-negatives",
+            "num_random_negatives",
+            lambda args: (
+                args.competes_with_all and (args.logq_correction or args.negatives != "uniform")
+            ),
+            "nothing is drawn, so task.args.negatives and task.args.logq_correction change nothing",
+            "Leave these out, or set a number",
+        ),
+    )
 
     @property
     def competes_with_all(self) -> bool:
         """Whether a link of training competes with all nodes of the target type."""
         return self.num_random_negatives == "all"
-
-
-def _are_ks(value: object) -> bool:
-    if not isinstance(value, list) or not value:
-        return False
-    return all(isinstance(k, int) and not isinstance(k, bool) and k > 0 for k in value)
 
 
 @dataclass(frozen=True)
@@ -172,7 +126,9 @@ class LinkTarget(TaskTarget):
     @classmethod
     def problems(cls, args: Mapping[str, Any]) -> list[tuple[str, int]]:
         """See `TaskTarget`."""
-        num_random = args.get("num_random_negatives_eval", cls.Arguments.num_random_negatives_eval)
+        num_random = args.get(
+            "num_random_negatives_eval", cls.Arguments().num_random_negatives_eval
+        )
         return [("link_prediction", 1 + num_random if isinstance(num_random, int) else 2)]
 
     @classmethod

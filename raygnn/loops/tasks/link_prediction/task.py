@@ -361,7 +361,7 @@ class LinkPrediction(EncoderTask[LinkBatch]):
                 plan,
                 known=known,
                 all_targets=is_all,
-                seeds=args.seeds,  # type: ignore[arg-type]
+                seeds=args.seeds,
                 max_labels_per_anchor=args.max_labels_per_anchor,
                 num_negatives=0 if is_all else int(args.num_random_negatives),
                 negatives=args.negatives,

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from raygnn.config import Config
 
 
-@dataclass(frozen=True)
 class NodeTargetArguments(LabelArguments):
     """`task.args` of node classification; see `NodeClassification` for their meaning."""
 

@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 _DEFAULT_METHOD = Component(type="barlow_twins")
 
 
-@dataclass(frozen=True)
 class SelfSupervisedArguments(LabelArguments):
     """`task.args` of self-supervised learning; see `SelfSupervised` for their meaning."""
 

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from raygnn.data.bundle import Bundle
 
 
-@dataclass(frozen=True)
 class SeveralArguments(TaskArguments):
     """`task.args` of several tasks: what the encoder reads."""
 
