@@ -70,14 +70,19 @@ def findings(uris: Sequence[str] = ()) -> Iterator[Finding]:
     yield from _cache()
     yield _cluster()
     for uri in uris:
-        check = next((check for name, check in _STORED.items() if exists(join(uri, name))), None)
-        if check is None:
-            yield _place(uri)
-            continue
         try:
-            yield from check(uri)
-        except RaygnnError as error:
-            yield Finding("fail", str(error))
+            found = [check for name, check in _STORED.items() if exists(join(uri, name))]
+            for check in found[:1] or [_place]:
+                yield from check(uri)
+        except Exception as error:
+            if isinstance(error, RaygnnError) and error.id != "data-uri":
+                yield Finding("fail", str(error))
+            elif is_storage_error(error) or isinstance(error, RaygnnError | ImportError):
+                what = f"{redact(uri)} cannot be used: {type(error).__name__}: {redact(str(error))}"
+                remedy = "Check the path, and the rights or credentials of this user"
+                yield Finding("fail", what, remedy)
+            else:
+                raise
 
 
 def _software() -> Iterator[Finding]:
@@ -153,24 +158,19 @@ def _cluster() -> Finding:
     return Finding("ok", f"{variable}: Ray is {choice.reason}")
 
 
-def _place(uri: str) -> Finding:
+def _place(uri: str) -> Iterator[Finding]:
     """Whether a folder or bucket can be written to, read and deleted from."""
     name, content = join(uri, f".raygnn-doctor-{uuid.uuid4().hex}"), b"raygnn"
-    try:
-        write_bytes(name, content)
-        found = read_bytes(name)
-        delete(name)
-    except Exception as error:
-        if not (is_storage_error(error) or isinstance(error, RaygnnError | ImportError)):
-            raise
-        what = f"{redact(uri)} cannot be used: {type(error).__name__}: {redact(str(error))}"
-        return Finding("fail", what, "Check the path, and the rights or credentials of this user")
+    write_bytes(name, content)
+    found = read_bytes(name)
+    delete(name)
     if found != content:
-        what = f"{redact(uri)} gives other bytes than were written"
-        return Finding("fail", what, "Name another place")
+        what = f"{redact(uri)} returns other bytes than were written"
+        yield Finding("fail", what, "Name another place")
+        return
     where = "bucket" if is_remote(uri) else "folder"
     note = "" if is_remote(uri) else "; on a cluster all machines must mount it"
-    return Finding("ok", f"{where} {redact(uri)} can be written and read{note}")
+    yield Finding("ok", f"{where} {redact(uri)} can be written and read{note}")
 
 
 def _bundle(uri: str) -> Iterator[Finding]:
