@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 
 from raygnn.outputs.charts import Chart, Series, label
-from raygnn.outputs.report_data import degree_charts
-from raygnn.outputs.run_charts import without_flat
+from raygnn.outputs.report import degree_charts, without_flat
 
 
 def test_columns_are_over_the_union_of_all_x():
