@@ -37,14 +37,21 @@ from raygnn.outputs.advice import Advice, say_baselines, verdicts
 from raygnn.outputs.checkpoints.checkpointer import Checkpointer
 from raygnn.outputs.checkpoints.warm_start import warm_start
 from raygnn.outputs.estimate import Estimate
-from raygnn.outputs.history import HistoryWriter, LogRows
 from raygnn.outputs.model_export import write_model
 from raygnn.outputs.needs import check_needs, say_needs
 from raygnn.outputs.profiler import Profiler
-from raygnn.outputs.progress import PartTraffic, Progress, Throughput, headline, num_parameters
+from raygnn.outputs.progress import (
+    HistoryWriter,
+    LogRows,
+    PartTraffic,
+    Progress,
+    Throughput,
+    headline,
+    num_parameters,
+)
 from raygnn.outputs.report import build_report
 from raygnn.outputs.run_folder import RunFolder, RunStatus
-from raygnn.outputs.usage import usage
+from raygnn.outputs.saved_model import usage
 from raygnn.parallel import collectives
 from raygnn.parallel.agreement import agreement, describe, run_and_sync_errors
 from raygnn.parallel.sharding import own_part

@@ -14,8 +14,7 @@ from raygnn.config.cross_rules import INPUTS_OF_ENCODER
 from raygnn.config.tasks_section import SEVERAL_TASKS
 from raygnn.data.filesystem import exists, join, read_text, redact
 from raygnn.errors import RunError
-from raygnn.outputs.charts import NUM_COLORS, Chart, Series
-from raygnn.outputs.html_page import duration, interval, render, show
+from raygnn.outputs.html_page import NUM_COLORS, Chart, Series, duration, interval, render, show
 from raygnn.outputs.report_errors import Table
 from raygnn.outputs.sweep_charts import sweep_charts, sweep_tables
 

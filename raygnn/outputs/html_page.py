@@ -1,15 +1,16 @@
-"""Pages that need no network and no server: one file with its style, its charts and their code."""
+"""Pages that need no network and no server: one file with its style, charts and their code."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from importlib.resources import files
 from typing import Any
 
 import jinja2
 from markupsafe import Markup
-
-from raygnn.outputs.charts import label
 
 _95_PERCENT = 1.96  # standard errors on either side
 
@@ -62,3 +63,100 @@ def interval(metrics: Mapping[str, Any], name: str) -> str | None:
 
 def _read(name: str) -> str:
     return files("raygnn.outputs").joinpath("page", name).read_text("utf-8")
+
+
+Point = tuple[float, float]
+
+NUM_COLORS = 8  # of the page's style: --c0 to --c7
+
+
+@dataclass(frozen=True)
+class Series:
+    """One line.
+
+    Attributes:
+        points: (x, y) by ascending x; where y is not finite nothing is drawn.
+        color: below `NUM_COLORS`.
+    """
+
+    name: str
+    points: Sequence[Point]
+    color: int = 0
+
+    @property
+    def is_flat(self) -> bool:
+        """Whether it has one value only."""
+        return len({y for _, y in self.points}) <= 1
+
+
+@dataclass(frozen=True)
+class Chart:
+    """Lines, or bars, over a common x axis.
+
+    Attributes:
+        marked_x: where to draw a vertical line, or null.
+        mark: what that line says.
+        from_zero, x_from_zero: whether the axes begin at 0.
+        x_names: what to write at x = 0, 1, ..., instead of numbers.
+        bars: draws bars.
+        wide: takes the whole width of the page.
+        texts: of each line what to show of it at each x, instead of its numbers.
+    """
+
+    title: str
+    series: Sequence[Series]
+    marked_x: float | None = None
+    mark: str = ""
+    from_zero: bool = False
+    x_label: str = "step"
+    x_from_zero: bool = True
+    x_names: Sequence[str] = ()
+    bars: bool = False
+    wide: bool = False
+    texts: Sequence[Sequence[str]] = ()
+
+    def data(self) -> dict[str, Any]:
+        """What page/charts.js reads: columns over the union of all x, with null where none is."""
+        xs = sorted({x for line in self.series for x, _ in line.points})
+        columns = []
+        for line in self.series:
+            values = {x: y if math.isfinite(y) else None for x, y in line.points}
+            columns.append([_rounded(values.get(x)) for x in xs])
+        return {
+            "x": xs,
+            "columns": columns,
+            "names": [line.name for line in self.series],
+            "colors": [line.color for line in self.series],
+            "marked_x": self.marked_x,
+            "mark": self.mark,
+            "from_zero": self.from_zero,
+            "x_from_zero": self.x_from_zero,
+            "x_label": self.x_label,
+            "x_names": list(self.x_names),
+            "bars": self.bars,
+            "wide": self.wide,
+            "texts": [list(of_line) for of_line in self.texts],
+        }
+
+    def json(self) -> Markup:
+        """`data` for a script element: no character of it can end the element."""
+        text = json.dumps(self.data(), separators=(",", ":"))
+        for letter in "<>&":
+            text = text.replace(letter, f"\\u{ord(letter):04x}")
+        return Markup(text)
+
+
+def label(value: float) -> str:
+    """A number as people write it: 0.25, 1,500, 2.5M, 3e-06."""
+    size = abs(value)
+    for factor, prefix in ((1e12, "T"), (1e9, "G"), (1e6, "M")):
+        if size >= factor:
+            return f"{value / factor:.4g}{prefix}"
+    if size >= 1000:
+        return f"{value:,.0f}"
+    return f"{value:.4g}"
+
+
+def _rounded(value: float | None) -> float | None:
+    """To the seven digits of a float32: a third of the bytes."""
+    return None if value is None else float(f"{value:.7g}")

@@ -1,4 +1,4 @@
-"""Progress lines of a training run, and its speed."""
+"""Progress of a training run: its lines, speed and history."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import torch
 
 from raygnn.console import count, prints_lines, say, show_duration, show_performance
 from raygnn.loops.callbacks import Callback
+from raygnn.outputs.run_folder import RunFolder
 from raygnn.sampling.joint_batches import JointBatches
 
 if TYPE_CHECKING:
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from raygnn.loops.engine import Engine
     from raygnn.parallel.all_reduce import StepTotals
     from raygnn.sampling.hot_rows import Traffic
+
 
 _BARS = "▁▂▃▄▅▆▇█"
 _SHOW_EVERY_S = 0.5  # between two updates of a live view
@@ -308,3 +310,44 @@ def memory(device: torch.device) -> dict[str, float]:
     if device.type == "cuda":
         values["perf/cuda_memory_bytes"] = float(torch.cuda.max_memory_allocated(device))
     return values
+
+
+class HistoryWriter(Callback):
+    """Rewrites `history.jsonl` whole on rank 0, so that a resume leaves no row twice."""
+
+    def __init__(self, folder: RunFolder) -> None:
+        self._folder = folder
+
+    def on_validation_end(self, engine: Engine, metrics: dict[str, float]) -> None:
+        if engine.context.rank == 0:
+            self._folder.write_history(engine.history)
+
+
+#: More points than this a chart does not show.
+MAX_ROWS = 400
+
+
+class LogRows(Callback):
+    """Keeps a row for each `on_log`; when there are too many, every second one.
+
+    Comes after what adds to the logged metrics.
+    """
+
+    def __init__(self) -> None:
+        self.rows: list[dict[str, float]] = []
+        self._stride = 1
+        self._num_seen = 0
+
+    def on_log(self, engine: Engine, metrics: dict[str, float]) -> None:
+        if self._num_seen % self._stride == 0:
+            self.rows.append({"step": engine.position.step, **metrics})
+        self._num_seen += 1
+        if len(self.rows) > MAX_ROWS:
+            self.rows, self._stride = self.rows[::2], 2 * self._stride
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"rows": list(self.rows), "stride": self._stride, "num_seen": self._num_seen}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.rows = list(state["rows"])
+        self._stride, self._num_seen = state["stride"], state["num_seen"]

@@ -17,10 +17,17 @@ from raygnn import __version__
 from raygnn.data.edge_types import edge_type_name
 from raygnn.data.partition.part import Outline
 from raygnn.outputs.advice import baselines_of, verdicts
-from raygnn.outputs.charts import NUM_COLORS, Chart, Series, label
-from raygnn.outputs.history import LogRows
-from raygnn.outputs.html_page import duration, interval, render, show
-from raygnn.outputs.progress import show_global_batch
+from raygnn.outputs.html_page import (
+    NUM_COLORS,
+    Chart,
+    Series,
+    duration,
+    interval,
+    label,
+    render,
+    show,
+)
+from raygnn.outputs.progress import LogRows, show_global_batch
 from raygnn.outputs.report_errors import SPLITS, Errors, Table, find_errors
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
-from raygnn.outputs.charts import NUM_COLORS, Chart, Series
+from raygnn.outputs.html_page import NUM_COLORS, Chart, Series
 
 SPLITS = {"train": "training", "val": "validation", "test": "test"}
 _MAX_CLASSES = 200  # in a table

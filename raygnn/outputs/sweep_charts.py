@@ -8,8 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from raygnn.outputs.charts import Chart, Series
-from raygnn.outputs.html_page import show
+from raygnn.outputs.html_page import Chart, Series, show
 from raygnn.outputs.report_errors import Table
 
 _MIN_TRIALS = 6  # a curve of three coefficients needs some more points than that

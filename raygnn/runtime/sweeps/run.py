@@ -4,23 +4,36 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 import warnings
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+import ray
+from ray import tune
+from ray.exceptions import ActorDiedError
+from ray.train import Checkpoint
+from ray.tune.integration.ray_train import TuneReportCallback
+from ray.util.placement_group import PlacementGroup, remove_placement_group
+
 from raygnn.config.documents import dump_yaml
-from raygnn.console import say
+from raygnn.console import label_lines, say
 from raygnn.data.filesystem import join, write_text
 from raygnn.errors import PreemptedError, TrainingError
+from raygnn.job import TrainJob
 from raygnn.loops.signals import signals_as_notices
 from raygnn.outputs.comparison import compare
 from raygnn.outputs.run_folder import RunFolder, RunStatus
 from raygnn.outputs.run_start import check_run_folder, check_writable, open_run_folder
 from raygnn.runtime.connection import connect
 from raygnn.runtime.data_checks import check_schema, find_spec
-from raygnn.runtime.data_source import open_tables, tables_uri
+from raygnn.runtime.data_source import open_tables, open_trial_bundle, tables_uri
 from raygnn.runtime.launch import default_name, warn_of_vanishing
+from raygnn.runtime.preflight import plan_resources
+from raygnn.runtime.ray_internals import attribute, internal
+from raygnn.runtime.ray_train import train_on_ray
 from raygnn.runtime.sweeps.plan import SweepPlan
 from raygnn.runtime.sweeps.table import TrialRow, as_json, rank, table
 
@@ -44,8 +57,7 @@ def run_sweep(plan: SweepPlan, *, data: Any = None) -> ResultGrid:
     varied = {path.partition(".")[0] for path in plan.section.space}
     connect(lambda: plan.loaded.check_arguments(left_out=varied))  # each trial checks its own
     from raygnn.runtime.stop_requests import stop_requests
-    from raygnn.runtime.sweeps.leftovers import free_places_of_trials, held_places
-    from raygnn.runtime.sweeps.trial import run_trial
+    from raygnn.runtime.sweeps.run import free_places_of_trials, held_places, run_trial
     from raygnn.runtime.worker_lines import drain_worker_lines
 
     num_concurrent = _num_concurrent(plan)
@@ -119,8 +131,8 @@ def _tuner(
     from ray import tune
 
     from raygnn.data.filesystem import arrow_filesystem
+    from raygnn.runtime.sweeps.plan import scheduler, search_space, searcher
     from raygnn.runtime.sweeps.progress import StopWithoutMetric, SweepProgress, trial_name
-    from raygnn.runtime.sweeps.search import scheduler, search_space, searcher
 
     section = plan.section
     # Through the object store: what Tune pickles into the sweep's folder holds no secrets.
@@ -193,3 +205,87 @@ def _best_config(plan: SweepPlan, best: TrialRow) -> str:
     run = plan.loaded.config.run
     saved = plan.trial_config(best.values, name=None, storage_path=run.storage_path).saved
     return dump_yaml({key: value for key, value in saved.items() if key != "tune"})
+
+
+class ReportValidations(TuneReportCallback):
+    """Hands validations on to Ray Tune, and leaves out checkpoints without one."""
+
+    def after_report(
+        self, run_context: Any, metrics: list[dict[str, Any]], checkpoint: Checkpoint | None
+    ) -> None:
+        if not metrics[0]:
+            return
+        # A sweep that is stopped ends trials, and with each the queue that it owns, before the
+        # controller that calls here, which Ray ends as well: nobody waits for this validation.
+        with suppress(ActorDiedError):
+            super().after_report(run_context, metrics, checkpoint)
+
+
+def run_trial(
+    values: dict[str, Any],
+    *,
+    plan: SweepPlan,
+    folder: str,
+    bundle_path: str,
+    given_tables: str | None,
+    num_concurrent: int,
+) -> None:
+    """Trains one trial in workers of its own, in a run folder named after it.
+
+    A trial that was interrupted finds its folder unfinished, and goes on.
+
+    Args:
+        values: by dotted path, drawn by the searcher.
+        folder: of the sweep; trials lie in it.
+        bundle_path: the graph that the sweep has ingested.
+        given_tables: the tables of a graph that the sweep was given in place of the config's.
+        num_concurrent: trials that share the cluster.
+    """
+    name = tune.get_context().get_trial_name()
+    label_lines(name)
+    connect()
+    loaded = plan.trial_config(values, name=name, storage_path=folder)
+    loaded.check_arguments()
+    resources = plan_resources(loaded.config, num_concurrent)
+    bundle = open_trial_bundle(loaded, plan.loaded, bundle_path, given_tables)
+    spec = find_spec(loaded, bundle)
+    job = TrainJob(loaded, open_run_folder(loaded, name), str(bundle.path), spec)
+    train_on_ray(job, resources, callbacks=[ReportValidations()], label=name)
+
+
+#: Controllers end some seconds after their trials.
+_WITHIN_S = 30.0
+
+
+def held_places() -> dict[str, bool]:
+    """The placement groups that actors of this job hold: id, and whether that actor is dead."""
+    table = internal("ray.core.generated.gcs_pb2", "PlacementGroupTableData")
+    state = internal("ray._private.state", "state")
+    accessor = attribute(state, "_connect_and_get_accessor")()
+    job = ray.get_runtime_context().get_job_id()
+    found: dict[str, Any] = {}
+    for record in map(table.FromString, attribute(accessor, "get_placement_group_table")()):
+        is_held = record.state != table.REMOVED and not record.is_detached
+        if is_held and record.creator_actor_id and record.creator_job_id.hex() == job:
+            found[record.placement_group_id.hex()] = record.creator_actor_dead
+    return found
+
+
+def free_places_of_trials(before: dict[str, bool]) -> None:
+    """Frees what trials have left behind of their workers, as soon as their controllers are dead.
+
+    Ray does so for workers that have started: Ray Train tells its cleaner of a placement group only
+    then, and one that it does not know of stays until this process leaves the cluster.
+
+    Args:
+        before: what was held when the sweep began.
+    """
+    end_s = time.monotonic() + _WITHIN_S
+    while time.monotonic() < end_s:
+        held = {place: is_dead for place, is_dead in held_places().items() if place not in before}
+        if not held:
+            return
+        for place, is_dead in held.items():
+            if is_dead:
+                remove_placement_group(PlacementGroup(ray.PlacementGroupID.from_hex(place)))
+        time.sleep(0.2)

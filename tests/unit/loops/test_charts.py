@@ -6,7 +6,7 @@ import math
 import numpy as np
 import pytest
 
-from raygnn.outputs.charts import Chart, Series, label
+from raygnn.outputs.html_page import Chart, Series, label
 from raygnn.outputs.report import degree_charts, without_flat
 
 

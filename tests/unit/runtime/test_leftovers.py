@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from raygnn.runtime.sweeps import leftovers
+from raygnn.runtime.sweeps import run
 
 _OLD, _NEW, _OTHER = ("a" * 36, "b" * 36, "c" * 36)
 
@@ -18,16 +18,14 @@ def test_places_are_freed_once_their_controller_is_dead(monkeypatch: pytest.Monk
             return looks.pop(0)
         return {place: is_dead for place, is_dead in looks[0].items() if place not in removed}
 
-    monkeypatch.setattr(leftovers, "held_places", held)
-    monkeypatch.setattr(
-        leftovers, "remove_placement_group", lambda group: removed.append(group.id.hex())
-    )
-    leftovers.free_places_of_trials({_OLD: True})
+    monkeypatch.setattr(run, "held_places", held)
+    monkeypatch.setattr(run, "remove_placement_group", lambda group: removed.append(group.id.hex()))
+    run.free_places_of_trials({_OLD: True})
     assert removed == [_NEW]
 
 
 def test_places_of_what_lives_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(leftovers, "held_places", lambda: {_OTHER: False})
-    monkeypatch.setattr(leftovers, "remove_placement_group", lambda group: pytest.fail("removed"))
-    monkeypatch.setattr(leftovers, "_WITHIN_S", 0.3)
-    leftovers.free_places_of_trials({})
+    monkeypatch.setattr(run, "held_places", lambda: {_OTHER: False})
+    monkeypatch.setattr(run, "remove_placement_group", lambda group: pytest.fail("removed"))
+    monkeypatch.setattr(run, "_WITHIN_S", 0.3)
+    run.free_places_of_trials({})

@@ -9,7 +9,7 @@ import pytest
 from ray.exceptions import ActorDiedError
 from ray.tune.integration.ray_train import TuneReportCallback
 
-from raygnn.runtime.sweeps.trial import ReportValidations
+from raygnn.runtime.sweeps.run import ReportValidations
 
 
 @pytest.fixture
