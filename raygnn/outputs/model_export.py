@@ -13,7 +13,8 @@ from raygnn.data.checksums import dump_record, parse_record
 from raygnn.data.filesystem import exists, join, open_fs, read_bytes, redact, write_bytes
 from raygnn.errors import CheckpointError, RunError
 from raygnn.loops.model_spec import MODEL_FILE, SPEC_FILE
-from raygnn.outputs.checkpoints.store import CONFIG, MANIFEST, CheckpointStore
+from raygnn.outputs.checkpoints.names import MANIFEST
+from raygnn.outputs.checkpoints.store import CONFIG, CheckpointStore
 
 
 def write_model(

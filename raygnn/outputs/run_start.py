@@ -21,7 +21,7 @@ from raygnn.data.filesystem import (
     write_text,
 )
 from raygnn.errors import RunError
-from raygnn.outputs.checkpoints.store import LAST, MANIFEST
+from raygnn.outputs.checkpoints.names import LAST, MANIFEST
 from raygnn.outputs.run_folder import RunFolder, RunStatus, state_bytes, state_of
 
 #: Keys that a message about another config names, at most.

@@ -1,11 +1,10 @@
-"""What raygnn takes of Ray beside its public interface, and the version in which it is there."""
+"""Access to Ray's private interface, and the version that has it. Does not import Ray itself."""
 
 from __future__ import annotations
 
 from importlib import import_module
+from importlib.metadata import version
 from typing import Any
-
-import ray
 
 from raygnn.errors import ResourceError
 
@@ -41,7 +40,7 @@ def attribute(owner: Any, name: str) -> Any:
 
 def _missing(what: str) -> ResourceError:
     return ResourceError(
-        f"Ray {ray.__version__} cannot be used: it has no {what}. raygnn is tested with Ray "
+        f"Ray {version('ray')} cannot be used: it has no {what}. raygnn is tested with Ray "
         f"{TESTED_RAY}. Install ray=={TESTED_RAY}.*, or a newer raygnn.",
         id="cluster-ray-version",
     )

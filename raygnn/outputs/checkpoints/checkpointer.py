@@ -17,15 +17,13 @@ from raygnn.loops.context import WorkerContext
 from raygnn.loops.engine import Engine
 from raygnn.loops.model_spec import SPEC_FILE
 from raygnn.loops.process import random_state, restore_random_state
+from raygnn.outputs.checkpoints.names import MANIFEST, CheckpointName, Retention
 from raygnn.outputs.checkpoints.row_parts import keep_held_rows, take_rows
 from raygnn.outputs.checkpoints.store import (
     CONFIG,
-    MANIFEST,
     STATE,
-    CheckpointName,
     CheckpointStore,
     File,
-    Retention,
     encode,
     gather_files,
     rank_file,

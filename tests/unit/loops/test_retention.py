@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from raygnn.outputs.checkpoints.store import Retention
+from raygnn.outputs.checkpoints.names import Retention
 
 _SCORES = {"a": 3.0, "b": 1.0, "c": 2.0}
 

@@ -1,0 +1,91 @@
+"""Names of checkpoints, and which of them stay.
+
+Light to import: the driver asks for a checkpoint without torch.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Self
+
+#: Is written last: a checkpoint without it is not whole.
+MANIFEST = "manifest.json"
+
+#: Beside the checkpoints of a run: names the newest one.
+LAST = "last.json"
+
+_PATTERN = re.compile(r"step-(\d+)-(\d+)-([0-9a-f]+)-([0-9a-f]+)")
+
+
+@dataclass(frozen=True)
+class CheckpointName:
+    """`step-<step>-<number>-<attempt>-<start>`.
+
+    Attributes:
+        step: optimizer steps done.
+        number: counts the checkpoints of a run as they are written. It orders them, and not the
+            step does: a run that went back to an earlier checkpoint writes lower steps later.
+        attempt: names the start of the driver.
+        start: names the start of the workers. One that was given up, and still writes, must not
+            write under a name of its successor.
+    """
+
+    step: int
+    number: int
+    attempt: str
+    start: str
+
+    def __str__(self) -> str:
+        return f"step-{self.step:010d}-{self.number:05d}-{self.attempt}-{self.start}"
+
+    @classmethod
+    def parse(cls, text: str) -> Self | None:
+        """The name that a text is; None for what raygnn did not write."""
+        match = _PATTERN.fullmatch(text)
+        if match is None:
+            return None
+        step, number, attempt, start = match.groups()
+        return cls(int(step), int(number), attempt, start)
+
+
+@dataclass(frozen=True)
+class Retention:
+    """What stays of a run's checkpoints.
+
+    Attributes:
+        policy: all | best | last | none.
+        last: how many of the newest stay under `best` and `last`.
+        best: how many of the best stay under `best`.
+        mode: whether a lower or a higher score is better: min | max.
+    """
+
+    policy: str = "best"
+    last: int = 1
+    best: int = 1
+    mode: str = "min"
+
+    @property
+    def keeps_best(self) -> bool:
+        """Whether the best checkpoint stays, so that a pointer may name it."""
+        return self.policy in ("all", "best")
+
+    def obsolete(
+        self, names: Sequence[str], scores: Mapping[str, float], needed: Collection[str]
+    ) -> list[str]:
+        """Of the checkpoints' names, oldest first, those that nothing needs any more.
+
+        Args:
+            scores: the monitored value of those that were written at a validation.
+            needed: names that pointers hold; they stay in any case.
+        """
+        if self.policy == "all":
+            return []
+        kept = {*needed, *names[max(len(names) - self.last, 0) :]}
+        if self.policy == "best":
+            sign = 1.0 if self.mode == "min" else -1.0
+            # A stable sort: of equal ones the first is the best, as early stopping has it.
+            ranked = sorted((n for n in names if n in scores), key=lambda n: sign * scores[n])
+            kept.update(ranked[: self.best])
+        return [name for name in names if name not in kept]
