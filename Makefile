@@ -21,10 +21,10 @@ quickstart: $(VENV)/.installed
 	$(BIN)/python examples/quickstart.py
 
 test: $(VENV)/.installed-dev
-	$(PYTEST) -m "not slow and not cluster"
+	$(PYTEST) -m "not slow and not cluster" $(ARGS)
 
 test-full: $(VENV)/.installed-dev
-	$(PYTEST) -m "slow and not cluster"
+	$(PYTEST) -m "slow and not cluster" $(ARGS)
 
 test-cluster: $(VENV)/.installed-dev
 	$(BIN)/python -m pytest -m cluster tests/integration

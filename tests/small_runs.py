@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -102,9 +103,7 @@ def check_resumed_bits(
         ranks.run(run_rank, 2, killed, bundle_path)
     marker.unlink()
     ranks.run(run_rank, 2, killed, bundle_path)
-    expected = trained_weights(straight)
-    for name, tensor in trained_weights(killed).items():
-        assert torch.equal(tensor, expected[name]), name
+    assert_same_weights(killed, straight)
 
 
 def small_bundle(folder: Path, **arguments: Any) -> Bundle:
@@ -139,3 +138,17 @@ def trained_weights(config: dict[str, Any]) -> dict[str, torch.Tensor]:
     """The exported weights of a finished run."""
     folder = Path(config["run"]["storage_path"]) / config["run"]["name"]
     return load_file(folder / "model.safetensors")
+
+
+def assert_same_weights(config: dict[str, Any], expected: dict[str, Any]) -> None:
+    """The exported weights of two finished runs are equal, bit for bit."""
+    weights, others = trained_weights(config), trained_weights(expected)
+    assert weights.keys() == others.keys()
+    for name, tensor in weights.items():
+        assert torch.equal(tensor, others[name]), name
+
+
+def read_history(folder: Path) -> list[dict[str, Any]]:
+    """The validations of `folder/run`, without their time."""
+    rows = (folder / "run" / "history.jsonl").read_text().splitlines()
+    return [{name: v for name, v in json.loads(row).items() if name != "time_s"} for row in rows]

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import logging
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import accumulate, pairwise
 from typing import Any
 
@@ -15,8 +14,6 @@ from raygnn.inference.extended_graph import extended_graph
 from raygnn.inference.open_graph import OpenGraph
 from raygnn.serving.messages import Answer, Embed, Predict, Question, Refused, Score, TopK
 from raygnn.trained_model import TrainedModel
-
-_MAX_SHOWN = 20  # letters of a text of the client
 
 
 class Answers:
@@ -70,14 +67,13 @@ class Answers:
         return answers
 
     def _answer_alike(self, questions: Sequence[Question]) -> list[Answer]:
-        """Answers questions with the same options. If that fails, each half is answered alone."""
+        """Answers questions with the same options, of which one may name an unknown node."""
         try:
             return self._answer_together(questions)
-        except Exception as error:  # noqa: BLE001, `_refused` logs what is not expected
+        except (ConfigError, DataError) as error:
             if len(questions) == 1:
-                return [_refused(questions[0], error)]
-        middle = len(questions) // 2
-        return self._answer_alike(questions[:middle]) + self._answer_alike(questions[middle:])
+                return [Refused(str(error), error.id or "")]
+        return [self._answer_alike([question])[0] for question in questions]
 
     def _answer_together(self, questions: Sequence[Question]) -> list[Answer]:
         items = [item for question in questions for item in question.items]
@@ -92,37 +88,6 @@ class Answers:
             with extended_graph(graph, rows) as extended:
                 return _answers(extended, questions, items)
         return _answers(graph, questions, items)
-
-
-def _refused(question: Question, error: Exception) -> Refused:
-    """Why a question that was computed alone has no answer."""
-    if isinstance(error, ConfigError | DataError):
-        return Refused(shortened(str(error), question), error.id or "")
-    logging.getLogger(__name__).error("A request failed.", exc_info=error)
-    message = f"the model failed: {type(error).__name__}. The log of the replica has the reason."
-    return Refused(message, "serve-failed", is_question_wrong=False)
-
-
-def shortened(message: str, question: Question) -> str:
-    """A message in which the long texts of a question are cut, since clients choose their length.
-
-    At most five texts are shown by any message, so at most 100 letters come from the question.
-    """
-    texts = {text for text in _texts(question.model_dump()) if len(text) > _MAX_SHOWN}
-    for text in sorted(texts, key=len, reverse=True):
-        for shown in (text, repr(text)[1:-1]):
-            message = message.replace(shown, f"{shown[: _MAX_SHOWN - 3]}...")
-    return message
-
-
-def _texts(value: Any) -> Iterator[str]:
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, dict):
-        yield from _texts([*value, *value.values()])
-    elif isinstance(value, list | tuple):
-        for each in value:
-            yield from _texts(each)
 
 
 def _answers(graph: OpenGraph, questions: Sequence[Question], items: list[Any]) -> list[Answer]:

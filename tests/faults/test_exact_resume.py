@@ -74,15 +74,9 @@ _CASES = [
         (2, "rank 1 in training", _RANK_1, _TRAINING),
         (2, "rank 1 in validation", _RANK_1, _VALIDATION),
         (2, "rank 1 in a checkpoint", _RANK_1, _OWN_PART),
-        (3, "driver in training", _DRIVER, _TRAINING),
-        (3, "driver in validation", _DRIVER, _VALIDATION),
         (3, "driver in a checkpoint", _DRIVER, _MANIFEST),
-        (3, "rank 0 in training", _RANK_0, _TRAINING),
         (3, "rank 0 in validation", _RANK_0, _VALIDATION),
-        (3, "rank 0 in a checkpoint", _RANK_0, _MANIFEST),
         (3, "rank 1 in training", _RANK_1, _TRAINING),
-        (3, "rank 1 in validation", _RANK_1, _VALIDATION),
-        (3, "rank 1 in a checkpoint", _RANK_1, _OWN_PART),
     ]
 ]
 

@@ -12,7 +12,7 @@ import raygnn.train
 from tests.errors import raises
 from tests.small_runs import small_bundle, small_config
 
-pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("ray_session")]
+pytestmark = [pytest.mark.slow, pytest.mark.ray, pytest.mark.usefixtures("ray_session")]
 
 
 @pytest.fixture(scope="module")

@@ -21,6 +21,7 @@ from raygnn.errors import DataError
 from raygnn.runtime.ingest import _build_on, by_all_nodes, ray_data_schedule
 from tests.errors import raises
 from tests.graph_writer import cut, write_graph
+from tests.tiers import slow
 
 # Ray 2.60 warns of its own use of a deprecated option when ray.data makes its context.
 pytestmark = [
@@ -29,7 +30,7 @@ pytestmark = [
 ]
 
 
-SCHEDULES = pytest.mark.parametrize("schedule", [ray_data_schedule, by_all_nodes])
+SCHEDULES = pytest.mark.parametrize("schedule", [ray_data_schedule, *slow(by_all_nodes)])
 
 
 def _graph(folder: Path, num_nodes: int = 200, num_edges: int = 3000) -> Path:
@@ -75,6 +76,7 @@ def test_bundle_is_the_same_byte_for_byte(
     assert _contents(here.path) == _contents(there.path)
 
 
+@pytest.mark.slow
 @SCHEDULES
 def test_fitted_and_quantized_columns_of_csv_files_are_the_same(
     ray_session: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, schedule: Schedule
@@ -109,6 +111,7 @@ def test_fitted_and_quantized_columns_of_csv_files_are_the_same(
     assert _contents(here.path) == _contents(there.path)
 
 
+@pytest.mark.slow
 def test_one_node_reads_where_ids_need_much_of_an_object_store(
     ray_session: None,
     tmp_path: Path,
@@ -137,6 +140,7 @@ def test_errors_arrive_as_they_were_raised(
     assert not list((tmp_path / "cache" / "bundles").glob(".building-*"))
 
 
+@pytest.mark.slow
 def test_another_node_ingests_and_sends_the_bundle(ray_session: None, tmp_path: Path) -> None:
     graph, there = str(_graph(tmp_path / "graph")), str(tmp_path / "there")
     here = ingest(graph, cache_dir=tmp_path / "here")
@@ -150,6 +154,7 @@ def test_another_node_ingests_and_sends_the_bundle(ray_session: None, tmp_path: 
         _build_on("e" * len(node_id), graph, IngestOptions(), there)
 
 
+@pytest.mark.slow
 def test_another_node_may_share_the_cache(ray_session: None, tmp_path: Path) -> None:
     """Which it locks while it builds, as this one does while it copies."""
     graph, cache = str(_graph(tmp_path / "graph")), str(tmp_path / "cache")
@@ -174,6 +179,7 @@ def _raise_of(task: _Reads) -> int:
     return 0
 
 
+@pytest.mark.slow
 def test_other_failures_on_any_node_name_their_cause(ray_session: None) -> None:
     with raises("data-ingest-failed", "dividing", "ZeroDivisionError: item 1"):
         by_all_nodes(_raise_of, [_Reads(0), _Reads(1), _Reads(2)], "dividing")
@@ -185,6 +191,7 @@ def _raise(item: int) -> int:
     raise ZeroDivisionError(f"item {item}")
 
 
+@pytest.mark.slow
 def test_other_failures_name_their_cause(ray_session: None) -> None:
     with raises("data-ingest-failed", "dividing", "ZeroDivisionError: item 1"):
         ray_data_schedule(_raise, [1], "dividing")

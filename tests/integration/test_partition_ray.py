@@ -17,6 +17,7 @@ from raygnn.runtime.partition import partition_tables
 
 # Ray 2.60 warns of its own use of a deprecated option when ray.data makes its context.
 pytestmark = [
+    pytest.mark.slow,
     pytest.mark.ray,
     pytest.mark.filterwarnings(r"ignore::DeprecationWarning:ray\.data\.context"),
 ]

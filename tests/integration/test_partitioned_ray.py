@@ -34,6 +34,7 @@ from tests.small_runs import run_rank
 from tests.wait_until import wait_until
 
 pytestmark = [
+    pytest.mark.slow,
     pytest.mark.ray,
     pytest.mark.timeout(600),
     pytest.mark.usefixtures("ray_session"),
@@ -158,11 +159,10 @@ def test_workers_map_the_parts_of_their_node(ranks: RankPool, parts: Path, tmp_p
 
 
 @pytest.mark.usefixtures("_elsewhere")
-@pytest.mark.parametrize("num_workers", [1, 2])
 def test_workers_get_the_bits_of_memory_and_map_no_part_of_another_node(
-    ranks: RankPool, parts: Path, tmp_path: Path, num_workers: int
+    ranks: RankPool, parts: Path, tmp_path: Path
 ) -> None:
-    noted = _run(parts, tmp_path, num_workers)
+    noted = _run(parts, tmp_path, 2)
     worker = noted.pop("worker")
     assert str(worker) not in noted
     assert str(os.getpid()) not in noted
@@ -172,23 +172,22 @@ def test_workers_get_the_bits_of_memory_and_map_no_part_of_another_node(
     assert num_bytes > 8 * requests
     assert cached > 0
     (mappers,) = _logged(tmp_path)["cached_by"].values()
-    assert len(mappers) == num_workers
+    assert len(mappers) == 2
     assert worker in mappers
-    _assert_as_in_memory(parts, tmp_path, num_workers, ranks)
+    _assert_as_in_memory(parts, tmp_path, 2, ranks)
     wait_until(lambda: not mapped_parts(parts), limit_s=30)  # the actors end with the run
 
 
 @pytest.mark.usefixtures("_elsewhere")
-@pytest.mark.parametrize("changes", [{}, LINKS], ids=["nodes", "links"])
 def test_a_part_that_is_killed_comes_back_and_no_step_is_lost(
-    ranks: RankPool, parts: Path, tmp_path: Path, changes: dict[str, Any]
+    ranks: RankPool, parts: Path, tmp_path: Path
 ) -> None:
-    noted = _run(parts, tmp_path, 2, changes, kills="00001")
+    noted = _run(parts, tmp_path, 2, LINKS, kills="00001")
     del noted["worker"]
     assert sorted(noted.values()) == [["00000"], ["00001"]]
     metrics = json.loads((tmp_path / "parted" / "run" / "metrics.json").read_text())
     assert metrics["restarts"] == 0  # of workers
-    _assert_as_in_memory(parts, tmp_path, 2, ranks, changes)
+    _assert_as_in_memory(parts, tmp_path, 2, ranks, LINKS)
 
 
 def test_a_part_that_does_not_answer_is_named(parts: Path, tmp_path: Path) -> None:

@@ -8,7 +8,6 @@ import time
 from pathlib import Path
 
 import pytest
-import torch
 
 import raygnn.loops.engine
 import raygnn.train
@@ -18,9 +17,9 @@ from raygnn.data.tables.graph_tables import write_tables
 from raygnn.loops.callbacks import Callback
 from raygnn.loops.engine import Engine
 from tests.errors import raises
-from tests.small_runs import run_rank, small_config, trained_weights
+from tests.small_runs import assert_same_weights, run_rank, small_config
 
-pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("ray_session")]
+pytestmark = [pytest.mark.slow, pytest.mark.ray, pytest.mark.usefixtures("ray_session")]
 
 
 class GoAway(Callback):
@@ -87,6 +86,4 @@ def test_notice_and_signal_stop_a_run_that_goes_on(ranks, tmp_path, capfd):
     )
     bundle = ingest(graph, IngestOptions(), os.environ["RAYGNN_CACHE_DIR"])
     ranks.run(run_rank, 2, plain, str(bundle.path))
-    expected = trained_weights(plain)
-    for name, tensor in trained_weights(config).items():
-        assert torch.equal(tensor, expected[name]), name
+    assert_same_weights(config, plain)

@@ -23,6 +23,7 @@ from tests.rank_pool import RankPool
 from tests.small_runs import run_rank, small_config
 
 pytestmark = [
+    pytest.mark.slow,
     pytest.mark.ray,
     pytest.mark.timeout(600),
     pytest.mark.usefixtures("ray_session"),

@@ -29,7 +29,13 @@ from raygnn.data.partition.whole import open_partitioned
 from tests.integration.ray_head import RayHead, end, kill, num_sent
 from tests.linger import Linger
 from tests.rank_pool import RankPool
-from tests.small_runs import run_rank, small_bundle, small_config, trained_weights
+from tests.small_runs import (
+    assert_same_weights,
+    run_rank,
+    small_bundle,
+    small_config,
+    trained_weights,
+)
 from tests.upload import upload
 from tests.wait_until import wait_until
 
@@ -203,9 +209,7 @@ def test_parts_are_on_all_nodes_and_outlive_one(
     assert _starts(folder) == [1]
     plain = _config(tmp_path / "plain", graph, 1, **changes)
     ranks.run(run_rank, 1, plain, str(open_partitioned(parts).path))
-    expected = trained_weights(plain)
-    for name, tensor in trained_weights(config).items():
-        assert torch.equal(tensor, expected[name]), name
+    assert_same_weights(config, plain)
 
 
 def _has(node: Node, actor: str) -> bool:

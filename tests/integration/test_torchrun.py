@@ -9,11 +9,15 @@ import sys
 from pathlib import Path
 
 import pytest
-import torch
 import yaml
 
 from tests.linger import Linger
-from tests.small_runs import run_rank, small_bundle, small_config, trained_weights
+from tests.small_runs import (
+    assert_same_weights,
+    run_rank,
+    small_bundle,
+    small_config,
+)
 from tests.wait_until import wait_until
 
 
@@ -52,6 +56,4 @@ def test_two_processes_of_torchrun(ranks, tmp_path: Path):
     assert "resumed from step-" in output
     plain = small_config(tmp_path / "plain", scaling__num_workers=2)
     ranks.run(run_rank, 2, plain, str(bundle.path))
-    expected = trained_weights(plain)
-    for name, tensor in trained_weights(config).items():
-        assert torch.equal(tensor, expected[name]), name
+    assert_same_weights(config, plain)

@@ -27,7 +27,7 @@ from raygnn.loops.engine import Engine
 from raygnn.losses import Loss
 from raygnn.outputs.checkpoints.store import CheckpointStore
 from tests.errors import raises
-from tests.small_runs import run_rank, small_config, trained_weights
+from tests.small_runs import assert_same_weights, run_rank, small_config
 from tests.wait_until import wait_until
 
 pytestmark = [
@@ -109,11 +109,10 @@ def test_a_killed_worker_changes_nothing_of_the_result(ranks, graph, tmp_path):
     plain = _config(tmp_path / "plain", graph, loggers=[])
     bundle = ingest(graph, IngestOptions(), os.environ["RAYGNN_CACHE_DIR"])
     ranks.run(run_rank, 2, plain, str(bundle.path))
-    expected = trained_weights(plain)
-    for name, tensor in trained_weights(config).items():
-        assert torch.equal(tensor, expected[name]), name
+    assert_same_weights(config, plain)
 
 
+@pytest.mark.slow
 def test_a_mistake_in_user_code_is_told_once_with_its_rank(graph, tmp_path):
     failing = {"type": "tests.integration.test_train_ray.FailingLoss"}
     config = _config(tmp_path, graph, losses=[failing])
@@ -175,6 +174,7 @@ def test_the_wait_for_other_work_has_an_end(other_work, graph, tmp_path, monkeyp
         raygnn.train.fit(_config(tmp_path, graph))
 
 
+@pytest.mark.slow
 def test_sigterm_during_ingest_ends_the_command_with_143(tmp_path):
     """In a process of its own: Ray takes SIGTERM, and gives it back."""
     config = _config(tmp_path / "runs", "unused")

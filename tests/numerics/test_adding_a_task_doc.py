@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow.parquet as pq
+import pytest
 import yaml
 
 from raygnn.config.slots import SLOTS
@@ -47,6 +48,7 @@ def _run(root: Path, module: str, *arguments: str) -> str:
     return done.stdout + done.stderr
 
 
+@pytest.mark.slow
 def test_the_page_adds_a_task(tmp_path):
     assert "node_degree" not in SLOTS["task"].names
     _add_task(tmp_path)

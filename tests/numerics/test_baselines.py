@@ -53,6 +53,7 @@ def test_a_run_that_was_best_at_its_first_validation(tmp_path, capsys, lr, is_sa
     assert (text in capsys.readouterr().out) == is_said
 
 
+@pytest.mark.slow
 def test_a_model_of_noise_is_no_better_than_the_majority(tmp_path, capsys):
     uri = _accounts(tmp_path / "graph")
     config = small_config(

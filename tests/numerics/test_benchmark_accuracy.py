@@ -20,7 +20,10 @@ from raygnn.data.ingest.build_bundle import ingest
 
 ROOT = Path(__file__).resolve().parents[2]
 # Of torch, about its sparse CSR tensors, which PyG makes too.
-pytestmark = pytest.mark.filterwarnings("ignore:Sparse (invariant|CSR):UserWarning")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:Sparse (invariant|CSR):UserWarning"),
+    pytest.mark.slow,
+]
 
 NUM_NODES, NUM_FEATURES, NUM_CLASSES = 240, 12, 3
 

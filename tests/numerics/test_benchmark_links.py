@@ -22,7 +22,10 @@ from raygnn.runtime.data_source import open_bundle
 
 ROOT = Path(__file__).resolve().parents[2]
 # Of torch, about its sparse CSR tensors, which PyG makes too.
-pytestmark = pytest.mark.filterwarnings("ignore:Sparse (invariant|CSR):UserWarning")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:Sparse (invariant|CSR):UserWarning"),
+    pytest.mark.slow,
+]
 
 NUM_NODES, NUM_GROUPS = 120, 4
 

@@ -15,6 +15,7 @@ import raygnn.prepare
 import raygnn.train
 from raygnn.data.synthetic.generators import synthetic_tables
 from raygnn.data.tables.graph_tables import write_tables
+from tests.tiers import slow
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +39,7 @@ def train(graphs: Path, name: str, folder: Path, **sections: Any) -> dict[str, A
     return dict(raygnn.train.fit(config).metrics)
 
 
-@pytest.mark.parametrize("model", ["Hetero", "HGT"])
+@pytest.mark.parametrize("model", ["Hetero", *slow("HGT")])
 def test_taste_is_learned_from_raw_columns(graphs: Path, tmp_path: Path, model: str) -> None:
     """0.17 is chance; on the columns as they are it was 0.39 (Hetero) and 0.25 (HGT)."""
     metrics = train(graphs, "shop", tmp_path, task={"args": {"target": "user"}}, model=model)
@@ -46,6 +47,7 @@ def test_taste_is_learned_from_raw_columns(graphs: Path, tmp_path: Path, model: 
     assert metrics["step"] >= 60  # a patience of 3 validations, 20 steps apart
 
 
+@pytest.mark.slow
 def test_columns_as_they_are_drown_each_other(graphs: Path, tmp_path: Path) -> None:
     data = {"standardize": False}
     task = {"args": {"target": "user"}}
@@ -77,7 +79,8 @@ def test_prices_are_learned_and_told_in_their_own_unit(
     assert r2 == pytest.approx(metrics["test/r2"], abs=1e-3)
 
 
-@pytest.mark.parametrize("model", ["Hetero", pytest.param("HGT", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("model", ["Hetero", "HGT"])
 def test_links_of_the_raw_shop_are_learned(graphs: Path, tmp_path: Path, model: str) -> None:
     """Of top-10 items, 0.17 are in the user's category by chance, and an AUC of 0.5 is."""
     data = {"splits": {"type": "temporal", "quantiles": [0.8, 0.9]}}

@@ -23,6 +23,7 @@ from raygnn.runtime.data_source import open_bundle
 from raygnn.sampling import LocalFeatureStore, LocalGraphStore
 from tests.errors import raises
 from tests.small_runs import small_config
+from tests.tiers import slow
 
 HASH = {"type": "hash", "fractions": [0.6, 0.2, 0.2]}
 LINKS = {"num_random_negatives": 8, "num_random_negatives_eval": 8, "full_ranking": True}
@@ -86,6 +87,7 @@ VARIANTS = [
     ("two", "Hetero", {"conv": "GATv2", "num_heads": 2}, {"edge_feature": "edge_attr"}),
     ("two", "LightGCN", {"out_channels": 4}, {"edge_weight": "weight"}),
 ]
+USUAL_VARIANTS = [*slow(*VARIANTS[:4]), VARIANTS[4], VARIANTS[5], *slow(*VARIANTS[6:])]
 
 
 def _set_up(config, task_type) -> tuple[NodeClassification | LinkPrediction, Bundle]:
@@ -151,8 +153,8 @@ def test_blocks_of_a_batch_give_the_rows_of_the_whole_graph(
     task.close()
 
 
-@pytest.mark.parametrize("task", ["node_classification", "link_prediction"])
-@pytest.mark.parametrize(("graph", "model", "model_args", "args"), VARIANTS)
+@pytest.mark.parametrize("task", ["link_prediction", *slow("node_classification")])
+@pytest.mark.parametrize(("graph", "model", "model_args", "args"), USUAL_VARIANTS)
 def test_training_goes_end_to_end_and_evaluates_exactly(
     tmp_path, graphs, graph, model, model_args, args, task
 ):
@@ -165,6 +167,7 @@ def test_training_goes_end_to_end_and_evaluates_exactly(
     assert task == "node_classification" or 0 < metrics["test/full_mrr"] <= 1
 
 
+@pytest.mark.slow
 def test_what_the_edges_say_is_learnt(tmp_path, graphs):
     """Which neighbors are of the own class, only edges tell."""
     scores = {}
@@ -220,7 +223,7 @@ def test_a_module_of_ones_own_gets_what_its_forward_names(tmp_path, graphs):
         ),
     ],
 )
-@pytest.mark.parametrize("task", ["node_classification", "link_prediction"])
+@pytest.mark.parametrize("task", ["link_prediction", *slow("node_classification")])
 def test_a_column_that_is_not_there_or_not_read(
     tmp_path, graphs, model, model_args, args, message, task
 ):

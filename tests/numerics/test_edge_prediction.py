@@ -21,6 +21,7 @@ from raygnn.data.synthetic.generators import synthetic_tables
 from raygnn.data.tables.graph_tables import GraphTables, edge_rows, node_rows, write_tables
 from tests.errors import raises
 from tests.small_runs import check_resumed_bits, run_rank, small_config, trained_weights
+from tests.tiers import slow
 
 EDGE = "user__rates__film"
 MODEL = {"type": "Hetero", "args": {"hidden_channels": 8, "dropout": 0.3}}
@@ -126,7 +127,7 @@ def _coins(folder: Path, seed: int, *, with_times: bool) -> Path:
     return folder / "tables"
 
 
-@pytest.mark.parametrize("form", ["hash", "temporal"])
+@pytest.mark.parametrize("form", ["hash", *slow("temporal")])
 def test_labels_of_the_seeds_do_not_reach_the_model(tmp_path, form):
     """Messages carry the labels of their edges, so a seed among its own messages would show it."""
     is_timed, accuracy, predicted = form == "temporal", [], []
@@ -229,6 +230,7 @@ def _parity(folder: Path, *, directed: bool) -> Path:
     return folder / "tables"
 
 
+@pytest.mark.slow
 def test_the_edges_own_columns_are_read(tmp_path):
     graph, found = _parity(tmp_path, directed=True), {}
     for inputs in (None, []):

@@ -6,11 +6,14 @@ import re
 from pathlib import Path
 
 import pyarrow.parquet as pq
+import pytest
 import yaml
 
 import raygnn
 import raygnn.train
 from raygnn import infer
+
+pytestmark = pytest.mark.slow
 
 PAGE = (Path(__file__).parents[2] / "docs" / "edge-prediction.md").read_text()
 

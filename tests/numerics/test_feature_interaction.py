@@ -15,6 +15,7 @@ from raygnn.data.ingest.build_bundle import ingest
 from raygnn.data.tables.graph_tables import GraphTables, edge_rows, node_rows, write_tables
 from tests.errors import raises
 from tests.small_runs import run_rank, small_config, trained_weights
+from tests.tiers import slow
 
 #: A linear map of a node's own row.
 LINEAR = {"model": {"type": "MLP", "args": {"num_layers": 1}}, "sampling": {"fanouts": [1]}}
@@ -43,11 +44,13 @@ def _config(folder: Path, **changes: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("interaction", "is_learned"),
     [
-        (None, False),
-        ({}, True),
-        ({"num_layers": 1, "rank": 3}, True),
-        ({"deep": [16]}, True),
         ({"deep": [4], "structure": "parallel"}, True),
+        *slow(
+            (None, False),
+            ({}, True),
+            ({"num_layers": 1, "rank": 3}, True),
+            ({"deep": [16]}, True),
+        ),
     ],
 )
 def test_a_linear_model_learns_a_product_of_features(tmp_path, interaction, is_learned):
@@ -57,7 +60,9 @@ def test_a_linear_model_learns_a_product_of_features(tmp_path, interaction, is_l
     assert is_learned or metrics["test/accuracy"] < 0.65
 
 
-@pytest.mark.parametrize("interaction", [{"rank": 2}, {"deep": [5, 3], "structure": "parallel"}])
+@pytest.mark.parametrize(
+    "interaction", [{"deep": [5, 3], "structure": "parallel"}, *slow({"rank": 2})]
+)
 def test_saved_models_and_programs_cross_too(tmp_path, interaction):
     model = {"type": "GraphSAGE", "args": {"hidden_channels": 8}, "interaction": interaction}
     changes = {"model": model, "training__max_epochs": 2, "sampling__fanouts": [-1, -1]}

@@ -18,6 +18,7 @@ from raygnn.loops.tasks.link_prediction.task import LinkPrediction
 from raygnn.losses import Candidates
 from raygnn.parallel.all_reduce import LocalTotals
 from tests.small_runs import run_rank, small_bundle, small_config, trained_weights
+from tests.tiers import slow
 
 NUM_NODES = 150
 
@@ -56,10 +57,12 @@ def _losses(folder: Path) -> list[float]:
 @pytest.mark.parametrize(
     ("decoder", "norm", "gradients"),
     [
-        ("inner_product", None, "flat"),
-        ("distmult", None, "flat"),
         ("inner_product", "batch", "flat"),
-        ("inner_product", "batch", "ddp"),
+        *slow(
+            ("inner_product", None, "flat"),
+            ("distmult", None, "flat"),
+            ("inner_product", "batch", "ddp"),
+        ),
     ],
 )
 def test_losses_and_weights_do_not_depend_on_the_workers(

@@ -19,6 +19,7 @@ from raygnn.runtime.data_checks import find_spec
 from raygnn.runtime.data_source import open_bundle
 from tests.errors import raises
 from tests.small_runs import link_task, run_rank_in_small_buckets, small_config, trained_weights
+from tests.tiers import slow
 
 LIKES = ("user", "likes", "item")
 
@@ -97,8 +98,8 @@ MODELS = {
 }
 
 
-@pytest.mark.parametrize("gradients", ["flat", "ddp"])
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("gradients", ["flat", *slow("ddp")])
+@pytest.mark.parametrize("name", ["hgt", *slow(*(name for name in MODELS if name != "hgt"))])
 def test_ranks_whose_batches_lack_types_agree_with_one(ranks, graph, tmp_path, name, gradients):
     found = {}
     for size in (1, 3):

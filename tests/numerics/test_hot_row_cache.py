@@ -26,6 +26,7 @@ from raygnn.sampling.partitioned_stores import PartitionedFeatureStore
 from raygnn.sampling.parts import MappedPart, PartitionedGraph, PartService, map_parts
 from tests.errors import raises
 from tests.partitioned_graphs import NUM_ITEMS, NUM_USERS, Parted, shop
+from tests.tiers import slow
 
 COUNTS = {"user": NUM_USERS, "item": NUM_ITEMS}
 
@@ -206,7 +207,7 @@ _BUILDER = """
 """
 
 
-@pytest.mark.parametrize("question", ["degrees", "rows"])
+@pytest.mark.parametrize("question", ["degrees", *slow("rows")])
 def test_another_worker_builds_where_the_first_is_killed(node: Node, question: str) -> None:
     given = [node.made.parts, node.outline.path, node.made.whole.path, question]
     builder = subprocess.Popen(

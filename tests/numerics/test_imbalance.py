@@ -14,7 +14,14 @@ import torch
 import raygnn.train
 from raygnn.outputs.html_page import show
 from tests.numerics.test_resume import _config as killed_config
-from tests.small_runs import run_rank, small_bundle, small_config, trained_weights
+from tests.small_runs import (
+    assert_same_weights,
+    run_rank,
+    small_bundle,
+    small_config,
+    trained_weights,
+)
+from tests.tiers import slow
 
 BALANCED = {"type": "cross_entropy", "args": {"class_weights": "balanced"}}
 FOCAL = {"type": "focal", "args": {"alpha": "balanced"}}
@@ -41,8 +48,7 @@ def _run(ranks: Any, bundle_path: str, folder: Path, world_size: int, **changes:
 @pytest.mark.parametrize(
     "changes",
     [
-        {"losses": [BALANCED]},
-        {"losses": [FOCAL]},
+        *slow({"losses": [BALANCED]}, {"losses": [FOCAL]}),
         {"loader__train": {"balanced_seeds": True}},
     ],
     ids=["class weights", "focal", "balanced seeds"],
@@ -63,7 +69,7 @@ def test_steps_are_the_same_however_they_are_cut(ranks, bundle_path, tmp_path, c
         assert found["calibration"]["test"]["error"] == pytest.approx(error, abs=1e-4)
 
 
-@pytest.mark.parametrize("world_size", [1, 2])
+@pytest.mark.parametrize("world_size", [2, *slow(1)])
 def test_balanced_seeds_resume_with_the_same_bits(ranks, bundle_path, tmp_path, world_size):
     changes = {"loader__train": {"balanced_seeds": True}}
     straight = killed_config(tmp_path / "straight", world_size, 7, **changes)
@@ -76,9 +82,7 @@ def test_balanced_seeds_resume_with_the_same_bits(ranks, bundle_path, tmp_path, 
         ranks.run(run_rank, world_size, killed, bundle_path)
     (folder / "kill").unlink()
     ranks.run(run_rank, world_size, killed, bundle_path)
-    expected = trained_weights(straight)
-    for name, tensor in trained_weights(killed).items():
-        assert torch.equal(tensor, expected[name]), name
+    assert_same_weights(killed, straight)
 
 
 def _fraud(folder: Path, loader: dict[str, Any], **changes: Any) -> dict[str, Any]:
@@ -109,6 +113,7 @@ def test_a_run_on_rare_fraud_says_what_to_set(plain):
     assert "loader.train.balanced_seeds" in plain["warnings"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("loader", "losses"),
     [({}, [BALANCED]), ({"train": {"balanced_seeds": True}}, [])],

@@ -22,6 +22,7 @@ from tests.small_runs import (
     small_config,
     trained_weights,
 )
+from tests.tiers import slow
 
 NUM_NODES, NUM_RELATIONS, NUM_EDGES = 40, 3, 160
 
@@ -107,7 +108,7 @@ def test_links_compete_with_all_nodes(tmp_path, graph, masks, seeds):
     task.close()
 
 
-@pytest.mark.parametrize("decoder", ["complex", "distmult", "rotate", "transe"])
+@pytest.mark.parametrize("decoder", ["complex", *slow("distmult", "rotate", "transe")])
 def test_learnable_links_are_learnt(tmp_path, decoder):
     # Each relation leads from a node to one of 5 of its own, by the node's class: who knows the
     # node's other links knows the class.
@@ -121,7 +122,7 @@ def test_learnable_links_are_learnt(tmp_path, decoder):
     assert found["test/full_mrr"] > 0.5
 
 
-@pytest.mark.parametrize("decoder", ["complex", "transe"])
+@pytest.mark.parametrize("decoder", ["complex", *slow("transe")])
 def test_noise_gives_chance(tmp_path, decoder):
     uri = write_graph(tmp_path, noise=True)
     config = _config(tmp_path, uri, task={"decoder": {"type": decoder}}, training__max_epochs=8)

@@ -21,6 +21,7 @@ from tests.small_runs import (
     small_config,
     trained_weights,
 )
+from tests.tiers import slow
 
 TASK = {
     "type": "link_prediction",
@@ -59,7 +60,7 @@ def _task(**args) -> dict:
 
 
 @pytest.mark.parametrize(
-    "loss", ["retrieval", "softmax", "margin", "bpr", "link_binary_cross_entropy"]
+    "loss", ["retrieval", *slow("softmax", "margin", "bpr", "link_binary_cross_entropy")]
 )
 def test_each_loss_learns_to_rank_links(tmp_path, graph, loss):
     config = _config(
@@ -75,7 +76,7 @@ def test_each_loss_learns_to_rank_links(tmp_path, graph, loss):
     assert metrics["test/hits@1"] <= metrics["test/hits@10"] <= 1
 
 
-@pytest.mark.parametrize("decoder", ["inner_product", "cosine", "hadamard_mlp", "distmult"])
+@pytest.mark.parametrize("decoder", ["hadamard_mlp", *slow("inner_product", "cosine", "distmult")])
 def test_each_decoder_trains(tmp_path, graph, decoder):
     config = _config(tmp_path, graph, task=_task(decoder={"type": decoder}, negatives="degree"))
     assert raygnn.train.fit(config).metrics["epoch"] == 2

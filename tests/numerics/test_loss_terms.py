@@ -11,7 +11,7 @@ import torch
 import yaml
 
 import raygnn.train
-from tests.small_runs import run_rank, small_bundle, small_config, trained_weights
+from tests.small_runs import run_rank, small_config, trained_weights
 
 TERMS = [
     {"type": "cross_entropy"},
@@ -22,12 +22,7 @@ TERMS = [
 NAMES = ("cross_entropy", "embedding_l2", "weight_l1", "spread")
 
 
-@pytest.fixture(scope="module")
-def bundle_path(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return str(small_bundle(tmp_path_factory.mktemp("graph")).path)
-
-
-def _run(ranks, bundle_path: str, folder: Path, world_size: int, **changes):
+def _run(ranks, small_bundle_path: str, folder: Path, world_size: int, **changes):
     config = small_config(
         folder,
         scaling__num_workers=world_size,
@@ -36,21 +31,21 @@ def _run(ranks, bundle_path: str, folder: Path, world_size: int, **changes):
         training__max_epochs=1,
         **changes,
     )
-    ranks.run(run_rank, world_size, config, bundle_path)
+    ranks.run(run_rank, world_size, config, small_bundle_path)
     history = (folder / "run" / "history.jsonl").read_text().splitlines()
     return trained_weights(config), json.loads(history[-1])
 
 
 @pytest.mark.parametrize("eval_mode", ["sampled", "exact"])
-def test_workers_agree_on_every_term(ranks, bundle_path, tmp_path, eval_mode):
+def test_workers_agree_on_every_term(ranks, small_bundle_path, tmp_path, eval_mode):
     changes = {"losses": TERMS, "training__eval": eval_mode}
-    weights, row = _run(ranks, bundle_path, tmp_path / "1", 1, **changes)
+    weights, row = _run(ranks, small_bundle_path, tmp_path / "1", 1, **changes)
     for split in ("train", "val"):
         parts = [row[f"{split}/loss/{name}"] for name in NAMES]
         total = parts[0] + 0.3 * parts[1] + 0.001 * parts[2] + 0.1 * parts[3]
         assert row[f"{split}/loss"] == pytest.approx(total, rel=1e-5)
     for size in (2, 3):
-        other, other_row = _run(ranks, bundle_path, tmp_path / str(size), size, **changes)
+        other, other_row = _run(ranks, small_bundle_path, tmp_path / str(size), size, **changes)
         for name, tensor in weights.items():
             torch.testing.assert_close(other[name], tensor, rtol=1e-4, atol=1e-5)
         for split in ("train", "val"):
@@ -59,7 +54,7 @@ def test_workers_agree_on_every_term(ranks, bundle_path, tmp_path, eval_mode):
                 assert other_row[key] == pytest.approx(row[key], rel=1e-4), key
 
 
-def test_links_take_terms_on_their_ends(ranks, bundle_path, tmp_path):
+def test_links_take_terms_on_their_ends(ranks, small_bundle_path, tmp_path):
     terms = [{"type": "bpr"}, {"type": "embedding_l2", "weight": 0.01}]
     changes = {
         "task": {"type": "link_prediction", "args": {"num_random_negatives": 8}},
@@ -67,10 +62,10 @@ def test_links_take_terms_on_their_ends(ranks, bundle_path, tmp_path):
         "metrics": [],
         "losses": terms,
     }
-    weights, row = _run(ranks, bundle_path, tmp_path / "1", 1, **changes)
+    weights, row = _run(ranks, small_bundle_path, tmp_path / "1", 1, **changes)
     total = row["val/loss/bpr"] + 0.01 * row["val/loss/embedding_l2"]
     assert row["val/loss"] == pytest.approx(total, rel=1e-5)
-    other, other_row = _run(ranks, bundle_path, tmp_path / "2", 2, **changes)
+    other, other_row = _run(ranks, small_bundle_path, tmp_path / "2", 2, **changes)
     assert other_row["train/loss/embedding_l2"] == pytest.approx(
         row["train/loss/embedding_l2"], rel=1e-4
     )
@@ -94,7 +89,7 @@ def test_losses_of_torch_and_of_raygnn_train_the_documented_regression(tmp_path)
     assert found["torch.nn.L1Loss"] == pytest.approx(found["mae"], rel=0.02)
 
 
-def test_metrics_that_a_task_does_not_declare_are_refused(ranks, bundle_path, tmp_path):
+def test_metrics_that_a_task_does_not_declare_are_refused(ranks, small_bundle_path, tmp_path):
     config = small_config(tmp_path, task={"type": "tests.user_code.Undeclared"})
     with pytest.raises(RuntimeError, match=r"'extra'.*\[task-step-metrics\]"):
-        ranks.run(run_rank, 1, config, bundle_path)
+        ranks.run(run_rank, 1, config, small_bundle_path)

@@ -11,6 +11,7 @@ import pytest
 
 import raygnn.train
 from tests.small_runs import small_config
+from tests.tiers import slow
 
 NUM_CANDIDATES, KS = 30, (1, 10)
 NUM_SEEDS = 8
@@ -69,17 +70,36 @@ def _config(folder: Path, graph: dict[str, Any], seed: int, how: dict[str, Any])
         model=model,
         seed=seed,
         loader={"batch_size": 64, "eval_batch_size": 128},
-        training={"max_epochs": how.get("epochs", 2), "log_every": {"epochs": 1}},
+        training={"max_epochs": how["epochs"], "log_every": {"epochs": 1}},
         optimizer={"type": "Adam", "args": {"lr": 0.02}},
         scaling__num_workers=0,
     )
 
 
-def _check_chance(folder: Path, graph: dict[str, Any], how: dict[str, Any]) -> None:
-    """Every metric is that of chance, within three standard errors."""
+SMALL = {"num_nodes": 400, "num_links": 1200, "num_features": 4, "epochs": 2}
+LARGE = {"num_nodes": 1000, "num_links": 10_000, "num_features": 8, "epochs": 5}
+
+
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize(
+    ("scale", "name"),
+    [
+        (SMALL, "hash"),
+        (SMALL, "temporal, two types, relations, hard negatives"),
+        *slow(*((LARGE, name) for name in CASES)),
+    ],
+    ids=lambda value: value if isinstance(value, str) else f"{value['num_nodes']} nodes",
+)
+def test_sampled_metrics_of_noise_are_those_of_chance(
+    tmp_path: Path, scale: dict[str, Any], name: str
+) -> None:
+    """Within three standard errors."""
+    graph, how = CASES[name]
+    graph = {**scale, **graph}
+    how = {"epochs": graph.pop("epochs"), **how}
     found: dict[str, list[float]] = {}
     for seed in range(NUM_SEEDS):
-        config = _config(folder / str(seed), graph, seed, how)
+        config = _config(tmp_path / str(seed), graph, seed, how)
         for name, value in raygnn.train.fit(config).metrics.items():
             found.setdefault(name, []).append(value)
     ranks = np.arange(1, NUM_CANDIDATES + 2)
@@ -90,19 +110,3 @@ def _check_chance(folder: Path, graph: dict[str, Any], how: dict[str, Any]) -> N
         error = statistics.stdev(values) / len(values) ** 0.5
         distance = abs(statistics.mean(values) - expected)
         assert distance < MOST_ERRORS * error, (name, expected, values)
-
-
-@pytest.mark.parametrize("name", CASES)
-def test_sampled_metrics_of_noise_are_those_of_chance(tmp_path, name):
-    graph, how = CASES[name]
-    graph = {"num_nodes": 400, "num_links": 1200, "num_features": 4, **graph}
-    _check_chance(tmp_path, graph, how)
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(1200)
-@pytest.mark.parametrize("name", CASES)
-def test_noise_of_a_larger_graph(tmp_path, name):
-    graph, how = CASES[name]
-    graph = {"num_nodes": 1000, "num_links": 10_000, "num_features": 8, **graph}
-    _check_chance(tmp_path, graph, how | {"epochs": 5})

@@ -17,17 +17,12 @@ from tests.errors import raises
 from tests.small_runs import (
     check_resumed_bits,
     run_rank,
-    small_bundle,
     small_config,
     trained_weights,
 )
+from tests.tiers import slow
 
 PPR = {"ppr": {"top_k": 8}, "fanouts": [-1]}
-
-
-@pytest.fixture(scope="module")
-def bundle_path(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return str(small_bundle(tmp_path_factory.mktemp("graph")).path)
 
 
 @pytest.fixture(scope="module")
@@ -56,7 +51,7 @@ def test_neighbors_of_neighbors_help_in_one_hop(tmp_path, tables):
     assert ppr["test/accuracy"] > own["test/accuracy"] + 0.1
 
 
-@pytest.mark.parametrize("kind", [None, "labor"])
+@pytest.mark.parametrize("kind", [None, *slow("labor")])
 def test_models_are_saved_and_infer_over_the_same_neighborhoods(tmp_path, tables, kind):
     sampling = {**PPR, "type": kind, "fanouts": [-1, 4], "weight": "ppr"}
     changes = {"sampling": sampling, "training__max_epochs": 2, "training__eval": "exact"}
@@ -72,12 +67,12 @@ def test_models_are_saved_and_infer_over_the_same_neighborhoods(tmp_path, tables
     assert evaluated["accuracy"] == pytest.approx(result.metrics["test/accuracy"])
 
 
-def test_workers_agree(ranks, bundle_path, tmp_path):
+def test_workers_agree(ranks, small_bundle_path, tmp_path):
     runs = []
     for size in (1, 2, 3):
         changes = {"scaling__num_workers": size, "training__max_epochs": 2}
         config = _config(tmp_path / str(size), training__global_batch_size=96, **changes)
-        ranks.run(run_rank, size, config, bundle_path)
+        ranks.run(run_rank, size, config, small_bundle_path)
         history = (tmp_path / str(size) / "run" / "history.jsonl").read_text().splitlines()
         runs.append((trained_weights(config), [json.loads(row)["train/loss"] for row in history]))
     for weights, losses in runs[1:]:
@@ -86,11 +81,11 @@ def test_workers_agree(ranks, bundle_path, tmp_path):
         assert losses == pytest.approx(runs[0][1], rel=1e-4)
 
 
-def test_resumed_runs_end_with_the_same_bits(ranks, bundle_path, tmp_path):
+def test_resumed_runs_end_with_the_same_bits(ranks, small_bundle_path, tmp_path):
     def config(folder: Path, **changes: Any) -> dict[str, Any]:
         return _config(folder, scaling__num_workers=2, **changes)
 
-    check_resumed_bits(ranks, config, tmp_path, bundle_path)
+    check_resumed_bits(ranks, config, tmp_path, small_bundle_path)
 
 
 def test_links_are_refused(tmp_path, tables):

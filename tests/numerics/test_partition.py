@@ -30,6 +30,7 @@ from raygnn.errors import DataError
 from raygnn.sampling import LocalFeatureStore, LocalGraphStore, NeighborLoader, NeighborSampler
 from tests.errors import raises
 from tests.social_tables import Tables, social_tables, write_social
+from tests.tiers import slow
 
 _METHODS = ["hash", "range", "ldg", "metis"]
 
@@ -146,7 +147,7 @@ def test_hash_follows_from_the_original_id_alone(tmp_path: Path) -> None:
         assert np.array_equal(np.lexsort([rows, part]), np.arange(len(rows)))
 
 
-@pytest.mark.parametrize("method", _METHODS)
+@pytest.mark.parametrize("method", ["metis", *slow("hash", "range", "ldg")])
 def test_counts_and_cut_are_those_of_the_edges(tmp_path: Path, method: Any) -> None:
     graph = write_social(tmp_path / "graph", social_tables(40, 9, 4))
     record = partition(graph, tmp_path / "parts", Partitioning(3, method))
@@ -213,8 +214,10 @@ def _drawn_errors(kind: str, tables: Tables) -> Tables:
     return {**tables, "user": pa.table(users, schema)}
 
 
-@pytest.mark.parametrize("method", _METHODS)
-@pytest.mark.parametrize("kind", ["dangling", "repeated", "nan"])
+@pytest.mark.parametrize(
+    ("kind", "method"),
+    [("dangling", "metis"), ("repeated", "ldg"), *slow(("nan", "hash"), ("dangling", "range"))],
+)
 @pytest.mark.usefixtures("small_pieces")
 def test_bad_rows_are_reported_as_by_ingest(tmp_path: Path, kind: str, method: Any) -> None:
     """File, column, row, value and remedy: the same text."""
@@ -226,7 +229,7 @@ def test_bad_rows_are_reported_as_by_ingest(tmp_path: Path, kind: str, method: A
     assert str(of_partition.value) == str(of_ingest.value)
 
 
-@pytest.mark.parametrize("kind", ["dangling", "repeated", "nan"])
+@pytest.mark.parametrize("kind", ["nan", *slow("dangling", "repeated")])
 @pytest.mark.usefixtures("small_pieces")
 def test_dropped_rows_are_those_that_ingest_drops(tmp_path: Path, kind: str) -> None:
     tables = _drawn_errors(kind, social_tables(30, 9, 6))
@@ -274,7 +277,7 @@ def _files(folder: Path) -> dict[str, bytes]:
     }
 
 
-@pytest.mark.parametrize("method", _METHODS)
+@pytest.mark.parametrize("method", ["ldg", *slow("hash", "range", "metis")])
 @pytest.mark.usefixtures("small_pieces")
 def test_interrupted_and_resumed_is_as_straight(tmp_path: Path, method: Any) -> None:
     graph = write_social(tmp_path / "graph", social_tables(12, 5, 7), num_shards=1)

@@ -19,6 +19,7 @@ from raygnn.sampling import LocalGraphStore
 from raygnn.sampling.partitioned_stores import PartitionedGraphStore
 from raygnn.sampling.parts import map_parts
 from tests.partitioned_graphs import Parted, friends, ratings, shop
+from tests.tiers import slow
 
 HASH = {"type": "hash", "fractions": [0.6, 0.2, 0.2]}
 TEMPORAL = {"type": "temporal", "quantiles": [0.6, 0.8]}
@@ -118,7 +119,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
-@pytest.mark.parametrize("num_parts", [1, 2, 4])
+@pytest.mark.parametrize("num_parts", [2, *slow(1, 4)])
 @pytest.mark.parametrize("case", CASES)
 def test_batches_are_those_of_the_graph_opened_whole(
     graphs: Callable[..., Parted], case: str, num_parts: int

@@ -27,6 +27,7 @@ from tests.faults.outcome import assert_equal_outcomes
 from tests.partitioned_graphs import Parted, ratings
 from tests.partitioned_runs import LINKS, parts_config, planted_parts
 from tests.small_runs import small_config
+from tests.tiers import slow
 from tests.upload import upload
 
 
@@ -166,7 +167,7 @@ def test_opened_whole_it_is_the_bundle_of_the_folder(
     assert [line.split(":")[0] for line in lines[1:]] == ["part 0", "part 1", "part 2"]
 
 
-@pytest.mark.parametrize("changes", [{}, LINKS], ids=["nodes", "links"])
+@pytest.mark.parametrize("changes", [LINKS, *slow({})], ids=["links", "nodes"])
 def test_training_and_inference_are_those_of_the_folder(
     parts: Path, bucket: str, tmp_path: Path, changes: dict[str, Any]
 ) -> None:

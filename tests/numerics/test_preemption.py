@@ -12,7 +12,6 @@ import time
 from pathlib import Path
 
 import pytest
-import torch
 import yaml
 
 import raygnn.loops.signals
@@ -22,7 +21,13 @@ from raygnn.loops.callbacks import Callback
 from raygnn.loops.engine import Engine
 from raygnn.loops.signals import Terminated, signals_as_notices
 from tests.errors import raises
-from tests.small_runs import run_rank, small_bundle, small_config, trained_weights
+from tests.small_runs import (
+    assert_same_weights,
+    read_history,
+    run_rank,
+    small_bundle,
+    small_config,
+)
 
 
 class SignalOnce(Callback):
@@ -65,17 +70,10 @@ def _config(folder: Path, world_size: int, *, step: int, rank: int = 0, **change
     )
 
 
-def _history(folder: Path) -> list[dict]:
-    rows = [json.loads(r) for r in (folder / "run" / "history.jsonl").read_text().splitlines()]
-    return [{name: v for name, v in row.items() if name != "time_s"} for row in rows]
-
-
 def _assert_same_bits(config: dict, straight: dict) -> None:
-    expected = trained_weights(straight)
-    for name, tensor in trained_weights(config).items():
-        assert torch.equal(tensor, expected[name]), name
+    assert_same_weights(config, straight)
     folders = (Path(c["run"]["storage_path"]) for c in (config, straight))
-    one, other = (_history(folder) for folder in folders)
+    one, other = (read_history(folder) for folder in folders)
     assert one == other
 
 

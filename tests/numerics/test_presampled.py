@@ -28,6 +28,7 @@ from tests.partitioned_runs import LINKS
 from tests.rank_pool import RankPool
 from tests.small_runs import check_resumed_bits, small_config
 from tests.social_tables import social_tables, write_social
+from tests.tiers import slow
 
 _NODES: dict[str, Any] = {
     "task": {"type": "node_classification", "args": {"label": "group"}},
@@ -40,6 +41,7 @@ _SHOP: dict[str, Any] = {
     "metrics": [{"type": "mrr"}],
     "loader": {"batch_size": 64},
 }
+_USUAL = ("planted pagerank", "social disjoint", "shop in time")
 _CASES: dict[str, dict[str, Any]] = {
     "planted": {},
     "planted labor": {"sampling": {"fanouts": [4, 3], "type": "labor"}},
@@ -110,7 +112,7 @@ def _loaders(config: dict[str, Any], samples: str | None = None, **share: int) -
     return {split: task.loader(split) for split in ("train", "val", "test")}
 
 
-@pytest.mark.parametrize("case", _CASES)
+@pytest.mark.parametrize("case", [*_USUAL, *slow(*(case for case in _CASES if case not in _USUAL))])
 def test_batches_are_those_of_live_sampling(
     case: str, tables: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -130,7 +132,7 @@ def test_batches_are_those_of_live_sampling(
                 assert_same(batch, wanted)
 
 
-@pytest.mark.parametrize("world_size", [1, 2, 3])
+@pytest.mark.parametrize("world_size", [2, *slow(1, 3)])
 def test_each_seed_once_an_epoch_on_any_number_of_workers(
     world_size: int, tables: dict[str, str], tmp_path: Path
 ) -> None:

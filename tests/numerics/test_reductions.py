@@ -10,6 +10,7 @@ from raygnn.loops.gradients.reduction import GradReduction
 from raygnn.loops.task import StepOutput
 from tests.errors import raises
 from tests.small_runs import run_rank, small_bundle, small_config, trained_weights
+from tests.tiers import slow
 
 SUMS, WEIGHTS = (6.0, 8.0, 1.0), (3.0, 2.0, 1.0)
 
@@ -53,7 +54,7 @@ def test_a_weight_must_be_one():
         reduction.factor_and_divisor(StepOutput(torch.tensor(1.0), 1.0))
 
 
-@pytest.mark.parametrize("grad", ["batch_mean", "sum", f"{__name__}.double_weight"])
+@pytest.mark.parametrize("grad", ["sum", *slow("batch_mean", f"{__name__}.double_weight")])
 def test_workers_agree_on_each(ranks, tmp_path, grad):
     bundle = str(small_bundle(tmp_path).path)
     weights = {}

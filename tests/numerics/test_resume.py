@@ -7,11 +7,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from raygnn.loops.callbacks import Callback
 from raygnn.loops.engine import Engine
-from tests.small_runs import run_rank, small_bundle, small_config, trained_weights
+from tests.small_runs import (
+    assert_same_weights,
+    read_history,
+    run_rank,
+    small_config,
+)
+from tests.tiers import slow
 
 
 class KilledError(RuntimeError):
@@ -27,11 +32,6 @@ class KillAt(Callback):
     def on_train_step_start(self, engine: Engine) -> None:
         if self._marker.exists() and engine.position.step == self._step:
             raise KilledError(f"killed after step {self._step}")
-
-
-@pytest.fixture(scope="module")
-def bundle_path(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return str(small_bundle(tmp_path_factory.mktemp("graph")).path)
 
 
 def _config(folder: Path, world_size: int, kill_at: int, **changes: Any) -> dict:
@@ -59,97 +59,94 @@ FULL = {"sampling": {"type": "full"}, "training__max_epochs": 10}
 LABOR = {"sampling": {"type": "labor", "fanouts": [3, 2]}}
 
 
-@pytest.mark.parametrize("world_size", [1, 2, 3])
 @pytest.mark.parametrize(
-    ("kill_at", "changes"), [(2, {}), (7, {}), pytest.param(7, FULL, id="whole graph"), (7, LABOR)]
+    ("world_size", "kill_at", "changes"),
+    [
+        (2, 7, {}),
+        (1, 7, FULL),
+        *slow((1, 2, {}), (1, 7, {}), (2, 2, {}), (3, 7, {}), (2, 7, FULL), (2, 7, LABOR)),
+    ],
 )
 def test_resumed_and_straight_end_with_the_same_bits(
-    ranks, bundle_path, tmp_path, world_size, kill_at, changes
+    ranks, small_bundle_path, tmp_path, world_size, kill_at, changes
 ):
     straight = _config(tmp_path / "straight", world_size, kill_at, **changes)
-    ranks.run(run_rank, world_size, straight, bundle_path)
+    ranks.run(run_rank, world_size, straight, small_bundle_path)
 
     folder = tmp_path / "killed"
     killed = _config(folder, world_size, kill_at, **changes)
     folder.mkdir()
     (folder / "kill").touch()
     with pytest.raises(RuntimeError, match=f"killed after step {kill_at}"):
-        ranks.run(run_rank, world_size, killed, bundle_path)
+        ranks.run(run_rank, world_size, killed, small_bundle_path)
     (folder / "kill").unlink()
-    ranks.run(run_rank, world_size, killed, bundle_path)
+    ranks.run(run_rank, world_size, killed, small_bundle_path)
 
-    expected = trained_weights(straight)
-    for name, tensor in trained_weights(killed).items():
-        assert torch.equal(tensor, expected[name]), name
-    assert _history(folder) == _history(tmp_path / "straight")
+    assert_same_weights(killed, straight)
+    assert read_history(folder) == read_history(tmp_path / "straight")
 
 
+@pytest.mark.slow
 def test_another_world_size_goes_on_with_the_same_bits_on_the_whole_graph(
-    ranks, bundle_path, tmp_path
+    ranks, small_bundle_path, tmp_path
 ):
     straight = _config(tmp_path / "straight", 1, 7, **FULL)
-    ranks.run(run_rank, 1, straight, bundle_path)
+    ranks.run(run_rank, 1, straight, small_bundle_path)
     folder = tmp_path / "killed"
     folder.mkdir()
     (folder / "kill").touch()
     with pytest.raises(RuntimeError, match="killed after step 7"):
-        ranks.run(run_rank, 3, _config(folder, 3, 7, **FULL), bundle_path)
+        ranks.run(run_rank, 3, _config(folder, 3, 7, **FULL), small_bundle_path)
     (folder / "kill").unlink()
     resumed = _config(folder, 2, 7, **FULL)
-    ranks.run(run_rank, 2, resumed, bundle_path)
+    ranks.run(run_rank, 2, resumed, small_bundle_path)
 
-    expected = trained_weights(straight)
-    for name, tensor in trained_weights(resumed).items():
-        assert torch.equal(tensor, expected[name]), name
-    assert _history(folder) == _history(tmp_path / "straight")
+    assert_same_weights(resumed, straight)
+    assert read_history(folder) == read_history(tmp_path / "straight")
 
 
-def test_running_statistics_go_on_from_between_validations(ranks, bundle_path, tmp_path):
+@pytest.mark.slow
+def test_running_statistics_go_on_from_between_validations(ranks, small_bundle_path, tmp_path):
     """They move at each step, and a checkpoint that is not one of a validation holds them too."""
     every = {"training__validate_every": {"steps": 3}, "checkpoint__every": {"steps": 1}}
     straight = _config(tmp_path / "straight", 2, 4, **every)
-    ranks.run(run_rank, 2, straight, bundle_path)
+    ranks.run(run_rank, 2, straight, small_bundle_path)
     folder = tmp_path / "killed"
     folder.mkdir()
     (folder / "kill").touch()
     killed = _config(folder, 2, 4, **every)
     with pytest.raises(RuntimeError, match="killed after step 4"):
-        ranks.run(run_rank, 2, killed, bundle_path)
+        ranks.run(run_rank, 2, killed, small_bundle_path)
     (folder / "kill").unlink()
-    ranks.run(run_rank, 2, killed, bundle_path)
+    ranks.run(run_rank, 2, killed, small_bundle_path)
 
-    expected = trained_weights(straight)
-    for name, tensor in trained_weights(killed).items():
-        assert torch.equal(tensor, expected[name]), name
-    assert _history(folder) == _history(tmp_path / "straight")
+    assert_same_weights(killed, straight)
+    assert read_history(folder) == read_history(tmp_path / "straight")
 
 
-def test_another_world_size_goes_on_with_the_same_samples(ranks, bundle_path, tmp_path):
+def test_another_world_size_goes_on_with_the_same_samples(ranks, small_bundle_path, tmp_path):
     tmp_path.joinpath("kill").touch()
     killed = _config(tmp_path, 2, kill_at=3)
     with pytest.raises(RuntimeError, match="killed"):
-        ranks.run(run_rank, 2, killed, bundle_path)
+        ranks.run(run_rank, 2, killed, small_bundle_path)
     tmp_path.joinpath("kill").unlink()
     wider = _config(tmp_path, 1, kill_at=3)
     wider["training"]["accumulate_grad_batches"] = 2
-    (metrics,) = ranks.run(run_rank, 1, wider, bundle_path)
+    (metrics,) = ranks.run(run_rank, 1, wider, small_bundle_path)
     assert metrics["epoch"] == 4
     assert metrics["samples"] % 4 == 0
-    rows = _history(tmp_path)
+    rows = read_history(tmp_path)
     assert [row["step"] for row in rows] == sorted({row["step"] for row in rows})
 
 
-def _history(folder: Path) -> list[dict]:
-    rows = [json.loads(r) for r in (folder / "run" / "history.jsonl").read_text().splitlines()]
-    return [{name: v for name, v in row.items() if name != "time_s"} for row in rows]
-
-
-@pytest.mark.parametrize("of", ["checkpoint", "run"])
-def test_a_checkpoint_or_a_run_by_uri_goes_on_under_another_name(ranks, bundle_path, tmp_path, of):
+@pytest.mark.parametrize("of", ["checkpoint", *slow("run")])
+def test_a_checkpoint_or_a_run_by_uri_goes_on_under_another_name(
+    ranks, small_bundle_path, tmp_path, of
+):
     short = small_config(tmp_path, training__max_epochs=2, checkpoint__policy="all")
-    ranks.run(run_rank, 1, short, bundle_path)
+    ranks.run(run_rank, 1, short, small_bundle_path)
     straight = small_config(tmp_path / "straight", training__max_epochs=4)
-    ranks.run(run_rank, 1, straight, bundle_path)
+    ranks.run(run_rank, 1, straight, small_bundle_path)
     uri = tmp_path / "run"
     if of == "checkpoint":
         last = json.loads((uri / "checkpoints" / "last.json").read_text())["checkpoint"]
@@ -157,51 +154,47 @@ def test_a_checkpoint_or_a_run_by_uri_goes_on_under_another_name(ranks, bundle_p
     longer = small_config(
         tmp_path / "longer", training__max_epochs=4, checkpoint__resume=str(uri), run__name="longer"
     )
-    ranks.run(run_rank, 1, longer, bundle_path)
-    expected = trained_weights(straight)
-    for name, tensor in trained_weights(longer).items():
-        assert torch.equal(tensor, expected[name]), name
+    ranks.run(run_rank, 1, longer, small_bundle_path)
+    assert_same_weights(longer, straight)
 
 
-@pytest.mark.parametrize("world_size", [1, 2])
-def test_a_finished_run_trains_on_to_a_larger_limit(ranks, bundle_path, tmp_path, world_size):
+@pytest.mark.parametrize("world_size", [2, *slow(1)])
+def test_a_finished_run_trains_on_to_a_larger_limit(ranks, small_bundle_path, tmp_path, world_size):
     by_epoch = {"training__validate_every": {"epochs": 1}}
     straight = _config(tmp_path / "straight", world_size, 0, **by_epoch)
-    ranks.run(run_rank, world_size, straight, bundle_path)
+    ranks.run(run_rank, world_size, straight, small_bundle_path)
     short = _config(tmp_path, world_size, 0, **by_epoch, training__max_epochs=2)
-    assert ranks.run(run_rank, world_size, short, bundle_path)[0]["epoch"] == 2
+    assert ranks.run(run_rank, world_size, short, small_bundle_path)[0]["epoch"] == 2
     with pytest.raises(RuntimeError, match=r"training\.max_epochs .*\[run-finished\]"):
-        ranks.run(run_rank, world_size, short, bundle_path)
+        ranks.run(run_rank, world_size, short, small_bundle_path)
     longer = _config(tmp_path, world_size, 0, **by_epoch)
-    metrics = ranks.run(run_rank, world_size, longer, bundle_path)[0]
+    metrics = ranks.run(run_rank, world_size, longer, small_bundle_path)[0]
     assert (metrics["epoch"], metrics["stop_reason"]) == (4, "training.max_epochs=4")
-    expected = trained_weights(straight)
-    for name, tensor in trained_weights(longer).items():
-        assert torch.equal(tensor, expected[name]), name
-    assert _history(tmp_path) == _history(tmp_path / "straight")
+    assert_same_weights(longer, straight)
+    assert read_history(tmp_path) == read_history(tmp_path / "straight")
 
 
-def test_more_patience_trains_on(ranks, bundle_path, tmp_path):
+def test_more_patience_trains_on(ranks, small_bundle_path, tmp_path):
     """It counts from where the last validations have left it."""
     stopping = {"monitor": "val/loss", "patience": 2, "min_delta": 100.0}
     limits = {"training__validate_every": {"epochs": 1}, "training__max_epochs": 20}
     for patience, epochs in ((2, 3), (4, 5)):
         stopping["patience"] = patience
         config = _config(tmp_path, 1, 0, **limits, early_stopping=dict(stopping))
-        (metrics,) = ranks.run(run_rank, 1, config, bundle_path)
+        (metrics,) = ranks.run(run_rank, 1, config, small_bundle_path)
         assert metrics["epoch"] == epochs
         assert metrics["stop_reason"].endswith(f"for {patience} validations")
 
 
-@pytest.mark.parametrize("damage", ["remove manifest", "damage state", "damage all"])
-def test_a_damaged_checkpoint_is_passed_over(ranks, bundle_path, tmp_path, damage):
+@pytest.mark.parametrize("damage", ["damage state", "damage all", *slow("remove manifest")])
+def test_a_damaged_checkpoint_is_passed_over(ranks, small_bundle_path, tmp_path, damage):
     folder = tmp_path / "killed"
     folder.mkdir()
     (folder / "kill").touch()
     killed = _config(folder, 1, kill_at=5)
     killed["checkpoint"] = {"policy": "all"}
     with pytest.raises(RuntimeError, match="killed after step 5"):
-        ranks.run(run_rank, 1, killed, bundle_path)
+        ranks.run(run_rank, 1, killed, small_bundle_path)
     (folder / "kill").unlink()
     checkpoints = sorted(p for p in (folder / "run" / "checkpoints").iterdir() if p.is_dir())
     assert len(checkpoints) == 2
@@ -212,26 +205,22 @@ def test_a_damaged_checkpoint_is_passed_over(ranks, bundle_path, tmp_path, damag
             (checkpoint / "state.pt").write_bytes(b"nothing")
     if damage == "damage all":
         with pytest.raises(RuntimeError, match=r"\[checkpoint-none-valid\]"):
-            ranks.run(run_rank, 1, killed, bundle_path)
+            ranks.run(run_rank, 1, killed, small_bundle_path)
         return
-    ranks.run(run_rank, 1, killed, bundle_path)
+    ranks.run(run_rank, 1, killed, small_bundle_path)
     straight = _config(tmp_path / "straight", 1, kill_at=5)
-    ranks.run(run_rank, 1, straight, bundle_path)
-    expected = trained_weights(straight)
-    for name, tensor in trained_weights(killed).items():
-        assert torch.equal(tensor, expected[name]), name
+    ranks.run(run_rank, 1, straight, small_bundle_path)
+    assert_same_weights(killed, straight)
 
 
-def test_best_goes_on_from_the_best(ranks, bundle_path, tmp_path):
+def test_best_goes_on_from_the_best(ranks, small_bundle_path, tmp_path):
     config = _config(tmp_path, 1, kill_at=7)
     (tmp_path / "kill").touch()
     with pytest.raises(RuntimeError, match="killed after step 7"):
-        ranks.run(run_rank, 1, config, bundle_path)
+        ranks.run(run_rank, 1, config, small_bundle_path)
     (tmp_path / "kill").unlink()
     config["checkpoint"] = {"resume": "best"}
-    ranks.run(run_rank, 1, config, bundle_path)
+    ranks.run(run_rank, 1, config, small_bundle_path)
     straight = _config(tmp_path / "straight", 1, kill_at=7)
-    ranks.run(run_rank, 1, straight, bundle_path)
-    expected = trained_weights(straight)
-    for name, tensor in trained_weights(config).items():
-        assert torch.equal(tensor, expected[name]), name
+    ranks.run(run_rank, 1, straight, small_bundle_path)
+    assert_same_weights(config, straight)

@@ -25,20 +25,19 @@ from raygnn.loops.engine import Engine
 from tests.errors import raises
 from tests.small_runs import (
     check_resumed_bits,
+    read_history,
     run_rank,
-    small_bundle,
     small_config,
     trained_weights,
 )
+from tests.tiers import slow
 
 METHODS = ("barlow_twins", "cca_ssg", "bgrl", "grace", "graphmae", "feature_reconstruction")
+#: The first trains a second encoder; the second has a loss of all micro-batches.
+USUAL = ("bgrl", "cca_ssg")
+ALL_METHODS = [*USUAL, *slow(*(method for method in METHODS if method not in USUAL))]
 JOINT = ("barlow_twins", "cca_ssg", "grace")
 FULL = {"sampling": {"type": "full"}}
-
-
-@pytest.fixture(scope="module")
-def bundle_path(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return str(small_bundle(tmp_path_factory.mktemp("graph")).path)
 
 
 def _config(folder: Path, method: Any = "bgrl", world_size: int = 0, **changes: Any) -> dict:
@@ -55,21 +54,24 @@ def _config(folder: Path, method: Any = "bgrl", world_size: int = 0, **changes: 
     return small_config(folder, **{**settings, **changes})
 
 
-def _history(folder: Path) -> list[dict[str, float]]:
-    return [json.loads(row) for row in (folder / "run" / "history.jsonl").read_text().splitlines()]
-
-
-@pytest.mark.parametrize("method", METHODS)
-def test_workers_agree(ranks, bundle_path, tmp_path, method):
+@pytest.mark.parametrize(
+    ("method", "sizes"),
+    [
+        ("cca_ssg", (1, 2, 3)),
+        ("bgrl", (1, 2)),
+        *slow(*((method, (1, 2)) for method in METHODS if method not in USUAL)),
+    ],
+)
+def test_workers_agree(ranks, small_bundle_path, tmp_path, method, sizes):
     found = {}
-    for size in (1, 2, 3):
+    for size in sizes:
         folder = tmp_path / str(size)
         config = _config(folder, method, size)
-        metrics = ranks.run(run_rank, size, config, bundle_path)
+        metrics = ranks.run(run_rank, size, config, small_bundle_path)
         assert all(other["test/accuracy"] == metrics[0]["test/accuracy"] for other in metrics)
-        found[size] = (trained_weights(config), _history(folder))
+        found[size] = (trained_weights(config), read_history(folder))
     weights, history = found[1]
-    for size in (2, 3):
+    for size in sizes[1:]:
         for name, tensor in weights.items():
             torch.testing.assert_close(found[size][0][name], tensor, rtol=1e-3, atol=1e-4)
         for row, other in zip(history, found[size][1], strict=True):
@@ -82,43 +84,45 @@ def test_workers_agree(ranks, bundle_path, tmp_path, method):
     ("method", "how"),
     [
         ("bgrl", {"scaling__shard": "full"}),
-        ("graphmae", {"scaling__shard": "full"}),
-        ("cca_ssg", {"scaling__shard": "full"}),
-        ("bgrl", {"scaling__gradients": "ddp"}),
-        ("cca_ssg", {"scaling__gradients": "ddp"}),
+        *slow(
+            ("graphmae", {"scaling__shard": "full"}),
+            ("cca_ssg", {"scaling__shard": "full"}),
+            ("bgrl", {"scaling__gradients": "ddp"}),
+            ("cca_ssg", {"scaling__gradients": "ddp"}),
+        ),
     ],
 )
 def test_sharded_weights_and_overlapped_sums_train_the_same(
-    ranks, bundle_path, tmp_path, method, how
+    ranks, small_bundle_path, tmp_path, method, how
 ):
     """Also the copy of BGRL, whose weights are sharded as the encoder's are."""
     found = []
     for size, changes in ((1, {}), (2, how)):
         config = _config(tmp_path / str(size), method, size, **changes)
-        ranks.run(run_rank, size, config, bundle_path)
+        ranks.run(run_rank, size, config, small_bundle_path)
         found.append(trained_weights(config))
     for name, tensor in found[0].items():
         torch.testing.assert_close(found[1][name], tensor, rtol=1e-3, atol=1e-4)
 
 
-@pytest.mark.parametrize("method", ["cca_ssg", "bgrl", "graphmae"])
+@pytest.mark.parametrize("method", ["cca_ssg", *slow("bgrl", "graphmae")])
 def test_any_number_of_workers_gives_the_same_bits_on_the_whole_graph(
-    ranks, bundle_path, tmp_path, method
+    ranks, small_bundle_path, tmp_path, method
 ):
     found = []
     for size in (1, 3):
         config = _config(tmp_path / str(size), method, size, training__max_epochs=4, **FULL)
-        metrics = ranks.run(run_rank, size, config, bundle_path)
+        metrics = ranks.run(run_rank, size, config, small_bundle_path)
         found.append((trained_weights(config), metrics[0]["test/accuracy"]))
     assert found[0][1] == found[1][1]
     for name, tensor in found[0][0].items():
         assert torch.equal(tensor, found[1][0][name]), name
 
 
-@pytest.mark.parametrize("method", METHODS)
-def test_resumed_and_straight_end_with_the_same_bits(ranks, bundle_path, tmp_path, method):
+@pytest.mark.parametrize("method", ALL_METHODS)
+def test_resumed_and_straight_end_with_the_same_bits(ranks, small_bundle_path, tmp_path, method):
     config = partial(_config, method=method, world_size=2)
-    check_resumed_bits(ranks, config, tmp_path, bundle_path)
+    check_resumed_bits(ranks, config, tmp_path, small_bundle_path)
 
 
 class Weights(Callback):
@@ -134,8 +138,8 @@ class Weights(Callback):
 
 
 @pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize("sampling", ["sampled", "full"])
-def test_every_parameter_is_trained(bundle_path, tmp_path, method, sampling):
+@pytest.mark.parametrize("sampling", ["sampled", *slow("full")])
+def test_every_parameter_is_trained(small_bundle_path, tmp_path, method, sampling):
     """GiGL's heads of self-supervised losses were left out of its optimizer."""
     changes = FULL if sampling == "full" else {}
     callbacks = [{"type": "tests.numerics.test_self_supervised.Weights"}]
@@ -147,7 +151,7 @@ def test_every_parameter_is_trained(bundle_path, tmp_path, method, sampling):
         early_stopping=None,
         **changes,
     )
-    run_rank(config, bundle_path)
+    run_rank(config, small_bundle_path)
     weights = trained_weights(config)
     heads = {name for name in Weights.seen if name.startswith("method.")}
     assert heads or method in ("barlow_twins", "cca_ssg")
@@ -157,7 +161,7 @@ def test_every_parameter_is_trained(bundle_path, tmp_path, method, sampling):
             assert not torch.equal(weights[name], before), name
 
 
-def test_a_step_is_one_loss_however_it_is_cut(bundle_path, tmp_path):
+def test_a_step_is_one_loss_however_it_is_cut(small_bundle_path, tmp_path):
     """With all neighbors and no views, micro-batches differ from one batch in rounding alone."""
     plain = {"drop_edges": 0.0, "mask_features": 0.0}
     for method in JOINT:
@@ -173,8 +177,8 @@ def test_a_step_is_one_loss_however_it_is_cut(bundle_path, tmp_path):
                 training__max_epochs=3,
                 training__validate_every={"epochs": 3},
             )
-            run_rank(config, bundle_path)
-            losses = _history(tmp_path / f"{method}{batch_size}")[-1]["train/loss"]
+            run_rank(config, small_bundle_path)
+            losses = read_history(tmp_path / f"{method}{batch_size}")[-1]["train/loss"]
             found.append((losses, trained_weights(config)))
         assert found[0][0] == pytest.approx(found[1][0], rel=1e-4)
         for name, tensor in found[0][1].items():
@@ -208,7 +212,7 @@ def test_labels_do_not_reach_the_encoder(tmp_path):
         graph = _tables(tmp_path / f"tables{seed}", labels)
         metrics = _fit(tmp_path / str(seed), graph, training__max_epochs=3)
         folder = tmp_path / str(seed)
-        losses = [row["val/loss"] for row in _history(folder)]
+        losses = [row["val/loss"] for row in read_history(folder)]
         found.append((losses, trained_weights(_config(folder)), metrics["test/accuracy"]))
     assert found[0][0] == found[1][0]
     assert found[0][2] != found[1][2]
@@ -216,6 +220,7 @@ def test_labels_do_not_reach_the_encoder(tmp_path):
         assert torch.equal(tensor, found[1][1][name]), name
 
 
+@pytest.mark.slow
 def test_labels_at_random_are_probed_at_chance(tmp_path):
     accuracies = []
     for seed in range(3):
@@ -241,10 +246,10 @@ def test_without_splits_it_trains(tmp_path):
     graph = _tables(tmp_path / "tables", None, split="none")
     metrics = _fit(tmp_path, graph, metrics=[])
     assert metrics["stop_reason"] == "training.max_epochs=2"
-    assert [row["train/loss"] > 0 for row in _history(tmp_path)] == [True, True]
+    assert [row["train/loss"] > 0 for row in read_history(tmp_path)] == [True, True]
 
 
-@pytest.mark.parametrize("eval_mode", ["sampled", "exact"])
+@pytest.mark.parametrize("eval_mode", ["sampled", *slow("exact")])
 def test_embeddings_are_written_and_judged(tmp_path, capsys, eval_mode):
     graph = _tables(tmp_path / "tables", np.arange(600) % 3)
     changes = {"training__eval": eval_mode, "sampling__fanouts": [-1, -1]}
@@ -269,7 +274,7 @@ def test_embeddings_are_written_and_judged(tmp_path, capsys, eval_mode):
         infer.predict(run, tmp_path / "no", options, what="predictions")
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", ALL_METHODS)
 def test_graphs_of_several_types(tmp_path, method):
     rng = np.random.default_rng(0)
     nodes = {
@@ -293,6 +298,7 @@ def test_graphs_of_several_types(tmp_path, method):
     assert rows["embedding"].shape == (90, 8)
 
 
+@pytest.mark.slow
 def test_the_defaults_learn_what_can_be_learned(tmp_path):
     config = {
         "data": {

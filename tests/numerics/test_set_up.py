@@ -16,7 +16,7 @@ from raygnn.parallel import collectives
 from raygnn.parallel.agreement import run_and_sync_errors
 from tests.small_runs import run_rank, small_config
 
-_LIVES_ON_S = 20.0
+_LIVES_ON_S = 120.0
 
 
 def _raised(config: dict[str, Any], bundle_path: str) -> tuple[str, str, float]:

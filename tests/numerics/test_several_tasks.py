@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -28,11 +27,13 @@ from tests.errors import raises
 from tests.several_tasks import social_films, without_held_out
 from tests.small_runs import (
     check_resumed_bits,
+    read_history,
     run_rank,
     run_rank_in_small_buckets,
     small_config,
     trained_weights,
 )
+from tests.tiers import slow
 
 FOLLOWS, RATES = "user__follows__user", "user__rates__film"
 TASKS: dict[str, Any] = {
@@ -72,11 +73,6 @@ def _config(folder: Path, graph: Path, world_size: int = 0, **changes: Any) -> d
     return small_config(folder, **{**settings, **changes})
 
 
-def _history(folder: Path) -> list[dict[str, float]]:
-    rows = (folder / "run" / "history.jsonl").read_text().splitlines()
-    return [json.loads(row) for row in rows]
-
-
 _GLOBAL = {"type": "retrieval", "args": {"candidates": "global"}}
 _WITH_GLOBAL = {**TASKS, "follows": {**TASKS["follows"], "losses": [_GLOBAL]}}
 _WITH_SELF_SUPERVISED = {
@@ -87,29 +83,25 @@ _WITH_SELF_SUPERVISED = {
 
 @pytest.mark.parametrize(
     "tasks",
-    [
-        pytest.param(TASKS, id="each by itself"),
-        pytest.param(_WITH_GLOBAL, id="candidates of all micro-batches"),
-        pytest.param(_WITH_SELF_SUPERVISED, id="with a self-supervised loss"),
-    ],
+    [TASKS, *slow(_WITH_GLOBAL, _WITH_SELF_SUPERVISED)],
+    ids=["each by itself", "candidates of all micro-batches", "with a self-supervised loss"],
 )
 def test_workers_agree(ranks, graph, bundle_path, tmp_path, tasks):
     found = {}
-    for size in (1, 2, 3):
+    for size in (1, 2):
         folder = tmp_path / str(size)
         changes = {"training__global_batch_size": 96, "training__max_epochs": 1, "tasks": tasks}
         config = _config(folder, graph, size, **changes)
         metrics = ranks.run(run_rank, size, config, bundle_path)
         assert all(other["test/follows/mrr"] == metrics[0]["test/follows/mrr"] for other in metrics)
-        found[size] = (trained_weights(config), _history(folder))
+        found[size] = (trained_weights(config), read_history(folder))
     weights, history = found[1]
     logged = [f"{split}/{name}/loss" for split in ("train", "val") for name in TASKS]
-    for size in (2, 3):
-        for name, tensor in weights.items():
-            torch.testing.assert_close(found[size][0][name], tensor, rtol=1e-4, atol=1e-5)
-        for row, other in zip(history, found[size][1], strict=True):
-            for name in ("train/loss", "val/loss", "val/rating/mae", *logged):
-                assert other[name] == pytest.approx(row[name], rel=1e-4), name
+    for name, tensor in weights.items():
+        torch.testing.assert_close(found[2][0][name], tensor, rtol=1e-4, atol=1e-5)
+    for row, other in zip(history, found[2][1], strict=True):
+        for name in ("train/loss", "val/loss", "val/rating/mae", *logged):
+            assert other[name] == pytest.approx(row[name], rel=1e-4), name
 
 
 def test_metrics_of_one_model_are_equal_bits_for_any_number_of_workers(
@@ -129,21 +121,17 @@ _MINED = {"num_random_negatives": 20, "num_random_negatives_eval": 30, "mined_ne
 _WITH_MINED = {**TASKS, "follows": {**TASKS["follows"], "args": {"edge_type": FOLLOWS, **_MINED}}}
 
 
-@pytest.mark.parametrize(
-    "tasks", [pytest.param(TASKS, id="plain"), pytest.param(_WITH_MINED, id="mined negatives")]
-)
+@pytest.mark.parametrize("tasks", [TASKS, *slow(_WITH_MINED)], ids=["plain", "mined negatives"])
 def test_resumed_and_straight_end_with_the_same_bits(ranks, graph, bundle_path, tmp_path, tasks):
     config = partial(_config, graph=graph, world_size=2, tasks=tasks)
     check_resumed_bits(ranks, config, tmp_path, bundle_path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "changes",
-    [
-        pytest.param({"scaling__gradients": "ddp"}, id="in buckets"),
-        pytest.param({"scaling__shard": "full"}, id="sharded"),
-        pytest.param({"training__eval": "exact"}, id="exact evaluation"),
-    ],
+    [{"scaling__gradients": "ddp"}, {"scaling__shard": "full"}, {"training__eval": "exact"}],
+    ids=["in buckets", "sharded", "exact evaluation"],
 )
 def test_two_workers_train_one_model_in_any_way(ranks, graph, bundle_path, tmp_path, changes):
     weights = []
@@ -156,7 +144,7 @@ def test_two_workers_train_one_model_in_any_way(ranks, graph, bundle_path, tmp_p
         torch.testing.assert_close(weights[1][name], tensor, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("name", list(TASKS))
+@pytest.mark.parametrize("name", ["follows", *slow("genre", "rating")])
 def test_a_task_beside_tasks_of_weight_0_is_the_task_alone(tmp_path, graph, name):
     """Alone it trains on tables without the edges that the other tasks hold out."""
     tasks = {other: {**entry, "weight": float(other == name)} for other, entry in TASKS.items()}
@@ -178,7 +166,7 @@ def test_a_task_beside_tasks_of_weight_0_is_the_task_alone(tmp_path, graph, name
             assert torch.equal(tensor, expected.pop(own)), key
     assert not expected
     for row, other in zip(
-        _history(tmp_path / "together"), _history(tmp_path / "alone"), strict=True
+        read_history(tmp_path / "together"), read_history(tmp_path / "alone"), strict=True
     ):
         assert (row["step"], row["train/loss"]) == (other["step"], other["train/loss"])
         assert row["val/loss"] == row[f"val/{name}/loss"] == other["val/loss"]
@@ -190,13 +178,14 @@ def test_a_task_beside_tasks_of_weight_0_is_the_task_alone(tmp_path, graph, name
 def test_the_loss_of_a_step_is_the_weighted_sum_of_the_tasks(tmp_path, graph):
     config = _config(tmp_path, graph, training__log_every={"steps": 1}, loggers=["json_lines"])
     raygnn.train.fit(config)
-    for row in _history(tmp_path):
+    for row in read_history(tmp_path):
         for split in ("train", "val"):
             losses = {name: row[f"{split}/{name}/loss"] for name in TASKS}
             total = sum(TASKS[name].get("weight", 1.0) * loss for name, loss in losses.items())
             assert row[f"{split}/loss"] == pytest.approx(total, rel=1e-5)
 
 
+@pytest.mark.slow
 def test_every_head_learns(tmp_path, graph):
     weights = []
     for rate in (1e-30, 0.01):
@@ -287,7 +276,7 @@ def test_log_lines_and_report_show_all_tasks(tmp_path, graph, capfd):
         assert text in page, text
     assert set(metrics["genre/confusion"]) == {"test"}
     assert metrics["best_step"] > 0
-    best = max(row["val/rating/r2"] for row in _history(tmp_path))
+    best = max(row["val/rating/r2"] for row in read_history(tmp_path))
     assert metrics["val/rating/r2"] == best
 
 
@@ -398,6 +387,7 @@ def test_a_task_that_builds_its_model_in_one_serves_alone(graph, bundle_path, tm
         task.build_model()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("noise", [False, True])
 def test_all_tasks_learn_what_there_is_to_learn(tmp_path, noise):
     tables = social_films(400, 120, noise=noise)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+from functools import cache
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -28,6 +29,7 @@ from raygnn.parallel.sharded_tables import ShardedTables
 from raygnn.runtime.data_source import open_bundle
 from tests.rank_pool import RankPool
 from tests.small_runs import run_rank, small_bundle, small_config, trained_weights
+from tests.tiers import slow
 
 LIKES = ("user", "likes", "item")
 NUM_USERS, NUM_ITEMS = 150, 40
@@ -156,21 +158,35 @@ def _assert_close(one: tuple, other: tuple) -> None:
         torch.testing.assert_close(one[0][name], tensor, rtol=1e-3, atol=1e-4)
 
 
-@pytest.mark.parametrize("world_size", [1, 2, 3])
-@pytest.mark.parametrize("name", MODELS)
-def test_results_are_those_of_whole_tables(ranks, graph, bundle_path, tmp_path, name, world_size):
-    whole, shared = (
-        _train(
-            ranks,
-            bundle_path,
-            _config(tmp_path / shard, graph, world_size, shard, **MODELS[name]),
-        )
-        for shard in ("none", "embeddings")
-    )
-    _assert_close(shared, whole)
+@pytest.fixture(scope="module")
+def whole(ranks, graph, bundle_path, tmp_path_factory):
+    """A run of a model on one rank, which has whole tables."""
+
+    @cache
+    def train(name: str) -> tuple:
+        folder = tmp_path_factory.mktemp("whole")
+        return _train(ranks, bundle_path, _config(folder, graph, 1, **MODELS[name]))
+
+    return train
 
 
-@pytest.mark.parametrize("name", ["dense", "sparse", "rows only"])
+@pytest.mark.parametrize(
+    ("name", "world_size"),
+    [
+        ("dense", 2),
+        ("rows only", 2),
+        *slow(*((name, 2) for name in MODELS if name not in ("dense", "rows only"))),
+        *slow(("dense", 1), ("dense", 3), ("rows only", 3)),
+    ],
+)
+def test_results_are_those_of_whole_tables(
+    ranks, graph, bundle_path, tmp_path, whole, name, world_size
+):
+    config = _config(tmp_path, graph, world_size, "embeddings", **MODELS[name])
+    _assert_close(_train(ranks, bundle_path, config), whole(name))
+
+
+@pytest.mark.parametrize("name", ["dense", *slow("sparse", "rows only")])
 def test_resumed_and_straight_end_with_the_same_bits(ranks, graph, bundle_path, tmp_path, name):
     def config(folder: str) -> dict[str, Any]:
         return _config(tmp_path / folder, graph, 2, "embeddings", **MODELS[name])
@@ -195,22 +211,23 @@ def _kill(ranks: Any, bundle_path: str, config: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("before", "after"),
     [
-        ((3, "embeddings"), (2, "embeddings")),
         ((2, "embeddings"), (3, "embeddings")),
-        ((2, "embeddings"), (1, "none")),
-        ((1, "none"), (3, "embeddings")),
-        ((3, "embeddings"), (2, "full")),
-        ((2, "optimizer"), (3, "embeddings")),
+        *slow(
+            ((3, "embeddings"), (2, "embeddings")),
+            ((2, "embeddings"), (1, "none")),
+            ((1, "none"), (3, "embeddings")),
+            ((3, "embeddings"), (2, "full")),
+            ((2, "optimizer"), (3, "embeddings")),
+        ),
     ],
     ids=str,
 )
 def test_a_checkpoint_goes_on_with_other_workers_shared_out_otherwise(
-    ranks, graph, bundle_path, tmp_path, before, after
+    ranks, graph, bundle_path, tmp_path, whole, before, after
 ):
-    straight = _train(ranks, bundle_path, _config(tmp_path / "straight", graph, 1))
     _kill(ranks, bundle_path, _config(tmp_path / "killed", graph, *before))
     resumed = _train(ranks, bundle_path, _config(tmp_path / "killed", graph, *after))
-    _assert_close(resumed, straight)
+    _assert_close(resumed, whole("dense"))
 
 
 def test_rows_lie_in_parts_in_checkpoints_and_whole_in_exports(ranks, graph, bundle_path, tmp_path):
@@ -231,6 +248,7 @@ def test_rows_lie_in_parts_in_checkpoints_and_whole_in_exports(ranks, graph, bun
         assert torch.equal(exported[name], tensor), name
 
 
+@pytest.mark.slow
 def test_training_begins_with_the_rows_of_another_run(ranks, graph, bundle_path, tmp_path):
     first = _train(ranks, bundle_path, _config(tmp_path / "first", graph, 1))
     changes: dict[str, Any] = {
@@ -250,7 +268,7 @@ def test_training_begins_with_the_rows_of_another_run(ranks, graph, bundle_path,
         assert torch.equal(third[0][name], tensor), name
 
 
-@pytest.mark.parametrize("hook", ["on_train_batch_start", "on_train_batch_end"])
+@pytest.mark.parametrize("hook", ["on_train_batch_start", *slow("on_train_batch_end")])
 def test_a_rank_that_fails_leaves_no_other_waiting(ranks, graph, bundle_path, tmp_path, hook):
     failing = {"type": "tests.user_code.FailOnRank", "args": {"rank": 1, "hook": hook}}
     config = _config(tmp_path, graph, 3, "embeddings", callbacks=[failing])

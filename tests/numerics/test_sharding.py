@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from pathlib import Path
 from typing import Any
@@ -23,7 +22,8 @@ from raygnn.parallel.all_reduce import GradientReducer, LocalTotals
 from raygnn.parallel.sharding import own_part
 from raygnn.sampling import Batch
 from tests.batches import batch_of
-from tests.small_runs import run_rank, small_bundle, small_config, trained_weights
+from tests.small_runs import read_history, run_rank, small_config, trained_weights
+from tests.tiers import slow
 
 GLOBAL_BATCH = 180
 
@@ -35,11 +35,6 @@ class FailsToSave(Callback):
         if collectives.rank() == 1:
             raise ValueError("nothing to save")
         return {}
-
-
-@pytest.fixture(scope="module")
-def bundle_path(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return str(small_bundle(tmp_path_factory.mktemp("graph")).path)
 
 
 def _config(folder: Path, world_size: int, shard: str, **changes: Any) -> dict[str, Any]:
@@ -66,15 +61,12 @@ def _config(folder: Path, world_size: int, shard: str, **changes: Any) -> dict[s
     return small_config(folder, **{**settings, **changes})
 
 
-def _train(ranks: Any, bundle_path: str, folder: Path, world_size: int, shard: str, **changes: Any):
+def _train(
+    ranks: Any, small_bundle_path: str, folder: Path, world_size: int, shard: str, **changes: Any
+):
     config = _config(folder, world_size, shard, **changes)
-    ranks.run(run_rank, world_size, config, bundle_path)
-    return trained_weights(config), _history(folder)
-
-
-def _history(folder: Path) -> list[dict[str, float]]:
-    rows = [json.loads(r) for r in (folder / "run" / "history.jsonl").read_text().splitlines()]
-    return [{name: v for name, v in row.items() if name != "time_s"} for row in rows]
+    ranks.run(run_rank, world_size, config, small_bundle_path)
+    return trained_weights(config), read_history(folder)
 
 
 def _assert_equal(one: tuple, other: tuple) -> None:
@@ -90,16 +82,17 @@ def _assert_close(one: tuple, other: tuple) -> None:
         torch.testing.assert_close(one[0][name], tensor, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("world_size", [1, 2, 3])
-def test_results_are_those_of_whole_state(ranks, bundle_path, tmp_path, world_size):
+@pytest.mark.parametrize("world_size", [2, *slow(1, 3)])
+def test_results_are_those_of_whole_state(ranks, small_bundle_path, tmp_path, world_size):
     plain, optimizer, full = (
-        _train(ranks, bundle_path, tmp_path / shard, world_size, shard)
+        _train(ranks, small_bundle_path, tmp_path / shard, world_size, shard)
         for shard in ("none", "optimizer", "full")
     )
     _assert_equal(optimizer, plain)
     _assert_close(full, plain)  # the norm that clips is summed in another order
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "changes",
     [
@@ -114,16 +107,18 @@ def test_results_are_those_of_whole_state(ranks, bundle_path, tmp_path, world_si
     ],
     ids=["fp16", "bf16", "exact", "norm", "groups", "one cycle", "plateau"],
 )  # fmt: skip
-def test_it_fits_the_rest_of_the_engine(ranks, bundle_path, tmp_path, changes):
+def test_it_fits_the_rest_of_the_engine(ranks, small_bundle_path, tmp_path, changes):
     plain, optimizer, full = (
-        _train_with(ranks, bundle_path, tmp_path / shard, shard, changes)
+        _train_with(ranks, small_bundle_path, tmp_path / shard, shard, changes)
         for shard in ("none", "optimizer", "full")
     )
     _assert_equal(optimizer, plain)
     _assert_close(full, plain)
 
 
-def _train_with(ranks: Any, bundle_path: str, folder: Path, shard: str, changes: dict[str, Any]):
+def _train_with(
+    ranks: Any, small_bundle_path: str, folder: Path, shard: str, changes: dict[str, Any]
+):
     config = _config(folder, 3, shard)
     for path, value in changes.items():
         section, _, leaf = path.partition("__")
@@ -131,25 +126,28 @@ def _train_with(ranks: Any, bundle_path: str, folder: Path, shard: str, changes:
             config[section][leaf] = value
         else:
             config[section] = value
-    ranks.run(run_rank, 3, config, bundle_path)
-    return trained_weights(config), _history(folder)
+    ranks.run(run_rank, 3, config, small_bundle_path)
+    return trained_weights(config), read_history(folder)
 
 
-@pytest.mark.parametrize("shard", ["optimizer", "full"])
-@pytest.mark.parametrize("world_size", [2, 3])
+@pytest.mark.parametrize(
+    ("world_size", "shard"), [(2, "full"), *slow((3, "full"), (2, "optimizer"))]
+)
 def test_resumed_and_straight_end_with_the_same_bits(
-    ranks, bundle_path, tmp_path, world_size, shard
+    ranks, small_bundle_path, tmp_path, world_size, shard
 ):
-    straight = _train(ranks, bundle_path, tmp_path / "straight", world_size, shard)
-    _kill(ranks, bundle_path, tmp_path / "killed", world_size, shard)
-    _assert_equal(_train(ranks, bundle_path, tmp_path / "killed", world_size, shard), straight)
+    straight = _train(ranks, small_bundle_path, tmp_path / "straight", world_size, shard)
+    _kill(ranks, small_bundle_path, tmp_path / "killed", world_size, shard)
+    _assert_equal(
+        _train(ranks, small_bundle_path, tmp_path / "killed", world_size, shard), straight
+    )
 
 
-def _kill(ranks: Any, bundle_path: str, folder: Path, world_size: int, shard: str) -> None:
+def _kill(ranks: Any, small_bundle_path: str, folder: Path, world_size: int, shard: str) -> None:
     folder.mkdir()
     (folder / "kill").touch()
     with pytest.raises(RuntimeError, match="killed after step 5"):
-        _train(ranks, bundle_path, folder, world_size, shard)
+        _train(ranks, small_bundle_path, folder, world_size, shard)
     (folder / "kill").unlink()
 
 
@@ -157,39 +155,41 @@ def _kill(ranks: Any, bundle_path: str, folder: Path, world_size: int, shard: st
     ("before", "after"),
     [
         ((3, "full"), (2, "optimizer")),
-        ((2, "optimizer"), (3, "full")),
-        ((2, "full"), (1, "none")),
-        ((1, "none"), (3, "full")),
-        ((3, "optimizer"), (2, "none")),
+        *slow(
+            ((2, "optimizer"), (3, "full")),
+            ((2, "full"), (1, "none")),
+            ((1, "none"), (3, "full")),
+            ((3, "optimizer"), (2, "none")),
+        ),
     ],
     ids=str,
 )
 def test_a_checkpoint_goes_on_with_other_workers_shared_out_otherwise(
-    ranks, bundle_path, tmp_path, before, after
+    ranks, small_bundle_path, tmp_path, before, after
 ):
-    straight = _train(ranks, bundle_path, tmp_path / "straight", 1, "none")
-    _kill(ranks, bundle_path, tmp_path / "killed", *before)
-    _assert_close(_train(ranks, bundle_path, tmp_path / "killed", *after), straight)
+    straight = _train(ranks, small_bundle_path, tmp_path / "straight", 1, "none")
+    _kill(ranks, small_bundle_path, tmp_path / "killed", *before)
+    _assert_close(_train(ranks, small_bundle_path, tmp_path / "killed", *after), straight)
 
 
-def test_a_run_and_a_checkpoint_export_one_whole_file(ranks, bundle_path, tmp_path):
-    weights, _ = _train(ranks, bundle_path, tmp_path, 3, "full")
+def test_a_run_and_a_checkpoint_export_one_whole_file(ranks, small_bundle_path, tmp_path):
+    weights, _ = _train(ranks, small_bundle_path, tmp_path, 3, "full")
     export_checkpoint(str(tmp_path / "run"), str(tmp_path / "exported"))
     exported = load_file(tmp_path / "exported" / "model.safetensors")
     for name, tensor in weights.items():
         assert torch.equal(exported[name], tensor), name
 
 
-def test_a_rank_that_fails_leaves_no_other_waiting(ranks, bundle_path, tmp_path):
+def test_a_rank_that_fails_leaves_no_other_waiting(ranks, small_bundle_path, tmp_path):
     failing = {
         "type": "tests.user_code.FailOnRank",
         "args": {"rank": 1, "hook": "on_train_batch_end"},
     }
     with pytest.raises(RuntimeError, match=r"Rank 1 failed in training.*a mistake in a hook"):
-        _train(ranks, bundle_path, tmp_path, 3, "full", callbacks=[failing])
+        _train(ranks, small_bundle_path, tmp_path, 3, "full", callbacks=[failing])
     failing = {"type": "tests.numerics.test_sharding.FailsToSave"}
     with pytest.raises(RuntimeError, match=r"Rank 1 failed in writing.*state_dict of FailsToSave"):
-        _train(ranks, bundle_path, tmp_path / "saving", 3, "full", callbacks=[failing])
+        _train(ranks, small_bundle_path, tmp_path / "saving", 3, "full", callbacks=[failing])
 
 
 def _parts(shard: str, optimizer: str, module: nn.Module, **args: Any) -> Optimization:
@@ -249,7 +249,9 @@ def test_each_rank_holds_its_share(ranks, world_size):
     assert max(weights for *_, weights in full) < (1 / world_size + 0.05) * all_weights
 
 
-@pytest.mark.parametrize("optimizer", sorted(SLOTS["optimizer"].names.keys() - {"SparseAdam"}))
+@pytest.mark.parametrize(
+    "optimizer", ["Adam", *slow(*sorted(SLOTS["optimizer"].names.keys() - {"Adam", "SparseAdam"}))]
+)
 def test_every_optimizer_gives_the_weights_of_whole_state(ranks, optimizer):
     plain = ranks.run(_some_steps, 3, "none", optimizer)[0][0]
     shared = ranks.run(_some_steps, 3, "optimizer", optimizer)[0][0]

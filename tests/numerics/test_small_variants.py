@@ -16,6 +16,7 @@ from raygnn.errors import TrainingError
 from tests import user_code
 from tests.errors import raises
 from tests.small_runs import small_bundle, small_config
+from tests.tiers import slow
 
 
 @pytest.fixture(scope="module")
@@ -32,6 +33,8 @@ def _fit(folder: Path, graph: str | None, **changes):
     return raygnn.train.fit(config, allow_modules=["tests"])
 
 
+#: Of `make test`: one of each section of a config.
+USUAL = ("transformer", "exact evaluation", "autocast", "plateau", "named outputs", "limits")
 VARIANTS = {
     "gat": {"model": {"type": "GAT", "args": {"hidden_channels": 8, "num_heads": 2}}},
     "gatv2": {"model": {"type": "GATv2", "args": {"hidden_channels": 8, "num_heads": 2}}},
@@ -123,7 +126,7 @@ def test_a_metric_of_torchmetrics_is_reported(tmp_path, graph):
     assert -1 <= result.metrics["test/multiclass_cohen_kappa"] <= 1
 
 
-@pytest.mark.parametrize("name", VARIANTS)
+@pytest.mark.parametrize("name", [*USUAL, *slow(*(name for name in VARIANTS if name not in USUAL))])
 def test_variant(tmp_path, graph, name):
     result = _fit(tmp_path, graph, **VARIANTS[name])
     values = {k: v for k, v in result.metrics.items() if k.startswith("test/")}

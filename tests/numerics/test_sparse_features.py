@@ -20,6 +20,7 @@ from raygnn.data.tables.columns import sparse_rows
 from raygnn.data.tables.graph_tables import node_rows, write_tables
 from raygnn.models import GraphSAGE
 from tests.small_runs import run_rank, small_config, trained_weights
+from tests.tiers import slow
 
 WIDTH = 64
 
@@ -86,7 +87,7 @@ def _run(
     return metrics[0], trained_weights(config), [json.loads(row) for row in history]
 
 
-@pytest.mark.parametrize("eval_mode", ["sampled", "exact"])
+@pytest.mark.parametrize("eval_mode", ["exact", *slow("sampled")])
 def test_a_run_is_that_of_dense_rows(ranks, bundle, tmp_path, eval_mode):
     args = {"hidden_channels": 8, "norm": "batch", "residual": True}
     runs = [
@@ -109,7 +110,7 @@ def test_a_run_is_that_of_dense_rows(ranks, bundle, tmp_path, eval_mode):
     assert metrics["test/accuracy"] > 0.6
 
 
-@pytest.mark.parametrize("model", ["GraphSAGE", "GIN"])
+@pytest.mark.parametrize("model", ["GraphSAGE", *slow("GIN")])
 def test_any_number_of_workers_trains_the_same(ranks, bundle, tmp_path, model):
     changes = {
         "model__type": model,
@@ -134,7 +135,7 @@ def test_resumed_and_straight_end_with_the_same_bits(ranks, bundle, tmp_path):
     assert losses == resumed_losses
 
 
-@pytest.mark.parametrize("precision", ["bf16-mixed", "bf16-true"])
+@pytest.mark.parametrize("precision", ["bf16-mixed", *slow("bf16-true")])
 def test_mixed_precision_trains(ranks, bundle, tmp_path, precision):
     metrics, _, _ = _run(ranks, bundle, tmp_path, training__precision=precision)
     assert metrics["test/accuracy"] > 0.6

@@ -16,6 +16,7 @@ from raygnn.loops.tasks.link_prediction.task import LinkPrediction
 from raygnn.runtime.data_source import open_bundle
 from tests.errors import raises
 from tests.small_runs import small_config
+from tests.tiers import slow
 
 NUM_NODES, CUT = 40, 50
 LIKES = ("node", "likes", "node")
@@ -91,7 +92,7 @@ def _scores(config: dict) -> tuple[torch.Tensor, ...]:
 
 @pytest.mark.parametrize("model", ["GraphSAGE", "GCN", "LightGCN"])
 @pytest.mark.parametrize("direction", ["in", "out"])
-@pytest.mark.parametrize("seed", [0, 1])
+@pytest.mark.parametrize("seed", [0, *slow(1)])
 def test_later_edges_change_no_score(tmp_path, model, direction, seed):
     scores = []
     for num_later in (0, 400):
@@ -113,7 +114,7 @@ def test_later_edges_change_no_score(tmp_path, model, direction, seed):
     assert not torch.allclose(positive[~early], scores[1][2][~early])
 
 
-@pytest.mark.parametrize("loss", ["retrieval", "bpr"])
+@pytest.mark.parametrize("loss", ["retrieval", *slow("bpr")])
 def test_it_trains(tmp_path, loss):
     config = _config(tmp_path, _write(tmp_path / "tables", 0, 0), losses=[{"type": loss}])
     config["task"]["args"]["max_labels_per_anchor"] = 1

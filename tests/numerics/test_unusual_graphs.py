@@ -16,6 +16,7 @@ import raygnn.train
 from tests.errors import raises
 from tests.graph_writer import write_graph
 from tests.small_runs import small_config
+from tests.tiers import slow
 
 NUM_NODES = 40
 
@@ -40,16 +41,16 @@ def _config(folder: Path, uri: str, **changes: Any) -> dict[str, Any]:
     return small_config(folder, data=data, scaling__num_workers=0, **changes)
 
 
-@pytest.mark.parametrize("model", ["GraphSAGE", "HGT"])
-@pytest.mark.parametrize("evaluation", ["sampled", "exact"])
+@pytest.mark.parametrize("model", ["GraphSAGE", *slow("HGT")])
+@pytest.mark.parametrize("evaluation", ["sampled", *slow("exact")])
 def test_a_feature_of_one_number(tmp_path, model, evaluation):
     uri = _write(tmp_path, {"x": np.arange(NUM_NODES) / 7}, {"features": {"x": "x"}})
     config = _config(tmp_path, uri, model={"type": model}, training__eval=evaluation)
     assert np.isfinite(raygnn.train.fit(config).metrics["test/loss"])
 
 
-@pytest.mark.parametrize("model", ["LightGCN", "RGCN"])
-@pytest.mark.parametrize("evaluation", ["sampled", "exact"])
+@pytest.mark.parametrize("model", ["RGCN", *slow("LightGCN")])
+@pytest.mark.parametrize("evaluation", ["sampled", *slow("exact")])
 def test_classes_of_nodes_without_features(tmp_path, model, evaluation):
     uri = _write(tmp_path, {}, {})
     config = _config(tmp_path, uri, model={"type": model}, training__eval=evaluation)
@@ -73,8 +74,8 @@ def test_tensors_are_no_input_of_flat_models(tmp_path):
         raygnn.train.fit(config)
 
 
-@pytest.mark.parametrize("model", ["GraphSAGE", "GAT", "RGCN", "HGT", "LightGCN"])
-@pytest.mark.parametrize("evaluation", ["sampled", "exact"])
+@pytest.mark.parametrize("model", ["RGCN", *slow("GraphSAGE", "GAT", "HGT", "LightGCN")])
+@pytest.mark.parametrize("evaluation", ["exact", *slow("sampled")])
 def test_a_model_of_a_graph_with_edges_takes_one_without(tmp_path, model, evaluation):
     spec = {"features": {"x": "x"}}
     columns = {"x": np.arange(NUM_NODES) / 7}

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+import raygnn.train
 from raygnn.data.synthetic.generators import synthetic_tables
 from raygnn.data.tables.graph_tables import write_tables
 from tests.small_runs import small_config
@@ -22,18 +23,19 @@ _CODE = re.compile(r"\x1b\[[0-9;?]*[a-zA-Z]")
 
 
 @pytest.fixture
-def command(tmp_path: Path) -> list[str]:
+def config(tmp_path: Path) -> str:
     tables = synthetic_tables("planted_partition", num_nodes=120, num_classes=3, num_features=4)
     uri = write_tables(tables, str(tmp_path / "graph"))
     content = small_config(tmp_path / "runs", scaling__num_workers=0, data__uri=uri)
     path = tmp_path / "config.yaml"
     path.write_text(yaml.safe_dump(content))
-    return [sys.executable, "-m", "raygnn.train", str(path)]
+    return str(path)
 
 
-def _on_terminal(command: list[str], **environment: str) -> str:
-    """What a command writes to a terminal, and that it succeeds."""
+def _on_terminal(config: str, **environment: str) -> str:
+    """What training writes to a terminal, and that it succeeds."""
     ours, theirs = pty.openpty()
+    command = [sys.executable, "-m", "raygnn.train", config]
     env = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "100", **environment}
     process = subprocess.Popen(command, stdout=theirs, stderr=theirs, cwd=ROOT, env=env)
     os.close(theirs)
@@ -52,8 +54,8 @@ def _on_terminal(command: list[str], **environment: str) -> str:
     return text
 
 
-def test_on_a_terminal_a_view_is_drawn_and_drawn_again(command):
-    text = _on_terminal(command)
+def test_on_a_terminal_a_view_is_drawn_and_drawn_again(config):
+    text = _on_terminal(config)
     assert "\x1b[?25l" in text  # hides the cursor, and shows it again
     assert text.rindex("\x1b[?25h") > text.rindex("\x1b[?25l")
     assert "\x1b[1A" in text  # goes up, to draw over what is there
@@ -67,26 +69,25 @@ def test_on_a_terminal_a_view_is_drawn_and_drawn_again(command):
     assert "report " in last
 
 
-def test_a_terminal_that_moves_no_cursor_gets_lines(command):
-    text = _on_terminal(command, TERM="dumb")
+@pytest.mark.slow
+def test_a_terminal_that_moves_no_cursor_gets_lines(config):
+    text = _on_terminal(config, TERM="dumb")
     assert "\x1b" not in text.removesuffix("\x1b[0m")  # which colorama prints at exit
     assert re.search(r"\[raygnn\] epoch 2/2, step +\d+/\d+ \| val/loss", text)
 
 
-def test_a_file_gets_lines_without_codes(command, tmp_path):
-    with open(tmp_path / "log", "w") as log:
-        subprocess.run(command, stdout=log, stderr=log, cwd=ROOT, check=True)
-    lines = (tmp_path / "log").read_text().splitlines()
+def test_a_file_gets_lines_without_codes(config, capfd):
+    assert raygnn.train.main([config]) == 0
+    shown = capfd.readouterr()
+    lines = (shown.out + shown.err).splitlines()
     assert all(line.startswith("[raygnn] ") for line in lines)
     assert any(re.search(r"epoch 2/2, step +\d+/\d+ \| val/loss .* left$", line) for line in lines)
     assert any("120 nodes, 4 features, 3 classes; train" in line for line in lines)
 
 
-def test_json_holds_every_event(command):
-    done = subprocess.run(
-        [*command, "--log-format", "json"], capture_output=True, text=True, cwd=ROOT, check=True
-    )
-    events = [json.loads(line) for line in done.stdout.splitlines()]
+def test_json_holds_every_event(config, capfd):
+    assert raygnn.train.main([config, "--log-format", "json"]) == 0
+    events = [json.loads(line) for line in capfd.readouterr().out.splitlines()]
     kinds = {event["event"] for event in events}
     assert {"message", "start", "step", "validation", "end", "test", "output", "usage"} <= kinds
     last = [event for event in events if event["event"] == "validation"][-1]
@@ -98,8 +99,8 @@ def test_json_holds_every_event(command):
         assert all(f"`{name}`" in documented for name in event)
 
 
-def test_quiet_prints_nothing_but_warnings(command):
-    done = subprocess.run([*command, "--quiet"], capture_output=True, text=True, cwd=ROOT)
-    assert done.returncode == 0
-    assert all(line.startswith("[raygnn] warning: ") for line in done.stdout.splitlines())
-    assert done.stderr == ""
+def test_quiet_prints_nothing_but_warnings(config, capfd):
+    assert raygnn.train.main([config, "--quiet"]) == 0
+    shown = capfd.readouterr()
+    assert all(line.startswith("[raygnn] warning: ") for line in shown.out.splitlines())
+    assert shown.err == ""

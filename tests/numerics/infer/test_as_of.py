@@ -32,6 +32,7 @@ from tests.numerics.infer.conftest import (
 )
 from tests.numerics.infer.test_nodes import EXACT, SAMPLED, _call, files_of, read
 from tests.small_graph import EDGE, NODE, random_graph
+from tests.tiers import slow
 
 ALL = ["--sampling.fanouts", "[-1, -1]"]
 
@@ -130,7 +131,7 @@ def test_the_nodes_of_links_are_encoded_at_the_latest_time(temporal_links, tmp_p
 
 
 @pytest.mark.parametrize("how", [EXACT, SAMPLED], ids=["exact", "sampled"])
-@pytest.mark.parametrize("call", ["predictions", "embeddings", "top_k"])
+@pytest.mark.parametrize("call", ["predictions", *slow("embeddings", "top_k")])
 def test_any_number_of_ranks_writes_the_same_files(
     ranks, temporal_labels, temporal_links, tmp_path, how, call
 ):

@@ -125,6 +125,7 @@ def test_explanations_are_the_planted_cause(planted, explained):
     assert (columns[columns["kept"]]["column"] == "tone").all()
 
 
+@pytest.mark.slow
 def test_fidelity_beats_a_random_mask_of_the_size(planted, explained, monkeypatch):
     rng = np.random.default_rng(0)
 

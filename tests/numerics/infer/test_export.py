@@ -17,6 +17,7 @@ import raygnn
 import raygnn.train
 from tests.errors import raises
 from tests.small_runs import small_config
+from tests.tiers import slow
 
 try:
     import onnxruntime
@@ -61,10 +62,7 @@ def trained(tmp_path: Path, graph: Data, **changes) -> raygnn.TrainedModel:
     ("model", "args"),
     [
         ("GraphSAGE", {"norm": "batch", "jump": "cat"}),
-        ("GCN", {"out_channels": 5}),
-        ("GAT", {"num_heads": 2}),
-        ("GIN", {}),
-        ("MLP", {}),
+        *slow(("GCN", {"out_channels": 5}), ("GAT", {"num_heads": 2}), ("GIN", {}), ("MLP", {})),
     ],
 )
 def test_programs_give_what_models_predict(tmp_path, model, args):
@@ -134,6 +132,7 @@ def trained_shop(tmp_path: Path, args: dict[str, Any]) -> raygnn.TrainedModel:
     return raygnn.train.fit(config, data=shop(0, 60, 40)).model
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "args",
     [
@@ -163,6 +162,7 @@ def test_programs_of_several_types_give_what_models_do(tmp_path, args):
         np.testing.assert_allclose(found.softmax(1).detach().numpy(), expected, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_a_program_of_links_gives_the_rows_of_both_ends(tmp_path):
     config = small_config(
         tmp_path,
@@ -197,7 +197,10 @@ def onnx_rows(file: Path, inputs: dict[str, torch.Tensor]) -> np.ndarray:
 @needs_onnx
 @pytest.mark.parametrize(
     ("model", "args"),
-    [("GraphSAGE", {"norm": "batch"}), ("GCN", {}), ("GAT", {"num_heads": 2}), ("GIN", {})],
+    [
+        ("GraphSAGE", {"norm": "batch"}),
+        *slow(("GCN", {}), ("GAT", {"num_heads": 2}), ("GIN", {})),
+    ],
 )
 def test_onnx_gives_what_models_predict(tmp_path, model, args):
     args = {"hidden_channels": 8, **args}
@@ -213,6 +216,7 @@ def test_onnx_gives_what_models_predict(tmp_path, model, args):
     assert json.loads(metadata.custom_metadata_map["raygnn.json"])["classes"] == ["0", "1", "2"]
 
 
+@pytest.mark.slow
 @needs_onnx
 def test_onnx_of_several_types_gives_what_models_predict(tmp_path):
     model = trained_shop(tmp_path, {"conv": "GAT", "num_heads": 2})

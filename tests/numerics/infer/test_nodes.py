@@ -24,6 +24,7 @@ from raygnn.loops.tasks.node_classification.output import NodeOutput
 from raygnn.models import GraphSAGE
 from raygnn.sampling.blocks import Block
 from tests.numerics.infer.conftest import Trained
+from tests.tiers import slow
 
 EXACT, SAMPLED = ["--training.eval", "exact"], ["--training.eval", "sampled"]
 
@@ -141,7 +142,7 @@ def _call(name: str, trained: Trained, out: str, overrides: list[str], args: dic
 
 
 @pytest.mark.parametrize("how", ["exact", "sampled"])
-@pytest.mark.parametrize("call", ["predictions", "embeddings", "top_k"])
+@pytest.mark.parametrize("call", ["top_k", *slow("predictions", "embeddings")])
 def test_any_number_of_ranks_writes_the_same_files(
     ranks, node_model, link_model, tmp_path, how, call
 ):

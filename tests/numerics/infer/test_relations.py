@@ -18,6 +18,7 @@ from raygnn.outputs.saved_model import SavedModel
 from tests.errors import raises
 from tests.numerics.infer.test_nodes import files_of, read
 from tests.small_runs import small_config
+from tests.tiers import slow
 
 VIEWS, BUYS = "user__views__item", "user__buys__item"
 RELATIONS = (BUYS, VIEWS)
@@ -86,7 +87,7 @@ def _expected(model: str, folder: Path, weights: np.ndarray, known: set) -> list
     return rows
 
 
-@pytest.mark.parametrize("filter_known", [False, True])
+@pytest.mark.parametrize("filter_known", [True, *slow(False)])
 @pytest.mark.parametrize("edge_type", RELATIONS)
 def test_scores_are_the_decoders_for_the_relation(model, links, tmp_path, edge_type, filter_known):
     every = load_file(Path(model) / "model.safetensors")["decoder.relation"].double().numpy()
@@ -117,6 +118,7 @@ def _on_a_rank(model: str, out: str) -> None:
     _top_k(model, Path(out), edge_type=VIEWS, rows_per_file=NUM_ITEMS)
 
 
+@pytest.mark.slow
 def test_any_number_of_ranks_writes_the_same_files(ranks, model, tmp_path):
     found = []
     for size in (1, 2, 3):

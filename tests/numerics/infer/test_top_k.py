@@ -19,6 +19,7 @@ from raygnn.models.top_k import top_k
 from tests.errors import raises
 from tests.numerics.infer.conftest import Trained
 from tests.numerics.infer.test_nodes import EXACT, SAMPLED, predict, read
+from tests.tiers import slow
 
 
 @settings(max_examples=60, deadline=None)
@@ -75,7 +76,7 @@ def _brute_force(users: dict, items: dict, anchors: list, k: int, known: set) ->
 
 
 @pytest.mark.parametrize("overrides", [EXACT, [*SAMPLED, "--loader.eval_batch_size", "6"]])
-@pytest.mark.parametrize("filter_known", [False, True])
+@pytest.mark.parametrize("filter_known", [True, *slow(False)])
 def test_neighbors_are_those_of_the_written_embeddings(
     link_model, tmp_path, overrides, filter_known
 ):

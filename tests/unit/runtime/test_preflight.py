@@ -98,7 +98,7 @@ def test_nodes_that_go_while_a_run_lasts_are_told_once(nodes, monkeypatch, capsy
     monkeypatch.setattr(preflight, "_LOOK_FOR_PLACES_EVERY_S", 0.01)
     config = _config(num_workers=3)
     resources = plan_resources(config)
-    told, end_s = "", time.monotonic() + 10
+    told, end_s = "", time.monotonic() + 60
     with warn_of_missing_places(config, resources):
         time.sleep(0.1)
         assert not capsys.readouterr().out
