@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import partial
 from os import PathLike, fspath
@@ -20,7 +19,7 @@ from raygnn.errors import ConfigError
 from raygnn.inference.evaluate import evaluate_model
 from raygnn.inference.explanations import ExplainOptions, Explanations
 from raygnn.inference.export import export_onnx, export_program
-from raygnn.inference.extended_graph import ExtendedGraph, extended_graph
+from raygnn.inference.extended_graph import ExtendedGraph
 from raygnn.inference.open_graph import OpenGraph, TablesSource
 from raygnn.inference.probe import probe_model
 from raygnn.inference.set_up import load_module, set_up_task
@@ -126,8 +125,8 @@ class TrainedModel(nn.Module):
         *,
         exact: bool = True,
         as_of: str | Time | None = None,
-    ) -> AbstractContextManager[ExtendedGraph]:
-        """Opens a graph as if new nodes and edges were in its tables, for a `with` block.
+    ) -> ExtendedGraph:
+        """Opens a graph as if new nodes and edges were in its tables.
 
         Args:
             data: the folder or URI of graph tables.
@@ -140,7 +139,7 @@ class TrainedModel(nn.Module):
             DataError: rows do not fit the graph's tables.
         """
         graph = self.open(data, exact=exact, own_batches=True, as_of=as_of)
-        return extended_graph(graph, AddedRows(nodes, edges or {}))
+        return ExtendedGraph(graph, AddedRows(nodes, edges or {}))
 
     def predict(
         self,

@@ -1,33 +1,52 @@
-"""Rows of new nodes and edges in memory, read by the rules of a graph's tables."""
+"""Rows of new nodes and edges in memory, decoded by the rules of a graph's tables."""
 
 from __future__ import annotations
 
-import tempfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
-from pathlib import Path
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
+import pyarrow.compute as pc
 
-from raygnn.data.bundle import Bundle
+from raygnn.data.bundle import Bundle, SparseColumn
+from raygnn.data.bundle_record import ColumnInfo
 from raygnn.data.edge_types import EdgeType, edge_type_name, type_name
-from raygnn.data.filesystem import write_text
-from raygnn.data.ingest.build_bundle import ingest
-from raygnn.data.ingest.decode import without_table_remedies
+from raygnn.data.extended_bundle import AddedEdges, Addition, ExtendedIds
+from raygnn.data.id_map import integer_ids
+from raygnn.data.ingest.column_plan import DensePlan, SourceColumn, SparsePlan, inspect
+from raygnn.data.ingest.decode import (
+    REPAIR,
+    dense_rows,
+    null_mask,
+    sparse_rows,
+    without_table_remedies,
+)
 from raygnn.data.ingest.edge_plan import edge_columns
+from raygnn.data.ingest.findings import Finding, FindingCollector, describe
 from raygnn.data.ingest.node_tasks import node_columns
 from raygnn.data.ingest.plan_bundle import IngestOptions
-from raygnn.data.manifest import MANIFEST_NAME, DenseFeature, EdgeTable, Manifest
-from raygnn.data.tables.read_ids import original_ids
+from raygnn.data.ingest.scan import TableColumns, scan_tables
+from raygnn.data.ingest.schedule import in_process
+from raygnn.data.manifest import (
+    DenseFeature,
+    EdgeTable,
+    Manifest,
+    NodeTable,
+    SparseFeature,
+    manifest_folder,
+)
+from raygnn.data.tables.files import list_files
+from raygnn.data.transforms.state import FittedColumn
+from raygnn.data.transforms.values import is_text_type
 from raygnn.errors import DataError, choose_from
 
 #: Rows of a table: values by column; a column that is left out is empty.
 Rows: TypeAlias = Sequence[Mapping[str, Any]]
 _EXAMPLES = 5
+_SOURCE = "new rows"  # in place of a file in messages
 
 
 @dataclass(frozen=True)
@@ -43,133 +62,271 @@ class AddedRows:
     edges: Mapping[str, Rows] = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
-class Addition:
-    """Added rows as a bundle, in which the known nodes that their edges join stand as well.
-
-    Attributes:
-        bundle: of its columns of nodes only the rows of new nodes are of use.
-        num_new: by node type, how many new nodes there are; they come first in the bundle.
-        ids: by node type, int64 [num_nodes of the bundle], dense ids in the extended graph, in
-            which the new nodes come behind the known ones.
-    """
-
-    bundle: Bundle
-    num_new: Mapping[str, int]
-    ids: Mapping[str, np.ndarray]
-
-
-@contextmanager
-def read_added_rows(
-    rows: AddedRows,
-    manifest: Manifest,
-    graph: Bundle,
-    columns: Iterable[str],
-    options: IngestOptions,
-) -> Iterator[Addition]:
-    """Reads added rows by the rules of the graph's ingest. Their files are gone at the end.
+class RowReader:
+    """Decodes new rows of a graph as its ingest would have.
 
     Args:
-        manifest: of the graph's tables.
-        graph: all node types of the manifest.
-        columns: the features of nodes and edges, `weight` and `time` that are read; rows need no
-            others.
-        options: of the graph's ingest, with the transforms of training.
-    Raises:
-        DataError: a type or column is not the graph's, a new id is known already, an end is not a
-            node, or a value breaks a rule of its column.
+        uri: of the graph's tables.
+        graph: the part of the graph that the model reads.
+        columns: names of the graph's columns that are read; rows need no others.
+        options: of the graph's ingest.
     """
-    links = {edge_type_name(table.type): table for table in manifest.edge_types}
-    _check_types(rows, manifest, links)
-    read = frozenset(columns)
-    edges = {
-        name: _table(name, given, edge_columns(table), edge_columns(_read(table, read)))
-        if (given := rows.edges.get(name, ()))
-        else _no_edges(graph, table)
-        for name, table in links.items()
-    }
-    nodes, num_new, ids = {}, {}, {}
-    for name, table in manifest.node_types.items():
-        given = rows.nodes.get(name, ())
-        own = _table(name, given, node_columns(table), node_columns(_read(table, read)))
-        ends = [
-            edges[edge_type_name(link.type)].column(column)
-            for link in manifest.edge_types
-            for end, column in ((link.type[0], link.source), (link.type[2], link.target))
-            if end == name and rows.edges.get(edge_type_name(link.type))
-        ]
-        known = _known_ends(graph, name, own.column(table.id), ends)
-        nodes[name] = _with_known(own, table.id, original_ids(graph, name, known))
-        num_new[name] = len(given)
-        ids[name] = np.concatenate([graph.num_nodes(name) + np.arange(len(given)), known])
-    reduced = Manifest(
-        node_types={
-            name: _read(table, read if num_new[name] else frozenset())
-            for name, table in manifest.node_types.items()
-        },
-        edge_types=[
-            _read(link, read if rows.edges.get(name) else frozenset())
-            for name, link in links.items()
-        ],
-    )
-    with tempfile.TemporaryDirectory(prefix="raygnn-rows-") as folder:
-        _write(Path(folder), reduced, nodes, edges)
-        as_written = replace(options, on_error="fail", feature_dtype=None, allow_outside=())
-        try:
-            bundle = ingest(folder, as_written, Path(folder) / "cache")
-        except DataError as error:
-            raise DataError(without_table_remedies(str(error))) from error
-        _check_columns(graph, bundle)
-        yield Addition(bundle, num_new, ids)
 
+    def __init__(
+        self, uri: str, graph: Bundle, columns: Iterable[str], options: IngestOptions
+    ) -> None:
+        self._uri, self._graph, self._options = uri, graph, options
+        self._columns = frozenset(columns)
+        self._widths: dict[tuple[str, str], list[int]] = {}
 
-def _check_columns(graph: Bundle, added: Bundle) -> None:
-    """Checks that the rows' columns are as those of the graph.
+    def read(self, rows: AddedRows) -> Addition:
+        """Decodes rows.
 
-    Raises:
-        DataError: a feature is of another width, or times are dates in one of both alone.
-    """
-    types: list[str | EdgeType] = [*graph.node_types, *graph.edge_types]
-    for type_ in types:
-        known = graph.columns(type_)
-        for name, column in added.columns(type_).items():
-            place = f"new rows of {type_name(type_)!r} are invalid"
-            if column.unit != known[name].unit:
-                given, wanted = (
-                    "dates" if info.unit else "plain numbers" for info in (column, known[name])
+        Raises:
+            DataError: a type or column is not the graph's, a new id is known already, an end is not
+                a node, or a value breaks a rule of its column.
+        """
+        nodes, links = self._node_tables, self._edge_tables
+        _check_types("nodes", rows.nodes, list(nodes))
+        _check_types("edges", rows.edges, list(links))
+        findings: list[Finding] = []
+        num_new, ids = {}, {}
+        columns: dict[str | EdgeType, dict[str, np.ndarray | SparseColumn]] = {}
+        for name in self._graph.node_types:
+            given, wanted = rows.nodes.get(name, ()), self._wanted(name)
+            num_new[name], ids[name] = len(given), self._graph.ids(name)[:0]
+            columns[name] = {info.name: _empty(info) for info in wanted}
+            if given:
+                table = nodes[name]
+                arrays = _arrays(name, given, node_columns(table), table.id)
+                collector = FindingCollector(f"node_types.{name}")
+                collector.start_block(_SOURCE, 0, len(given))
+                ids[name] = self._new_ids(name, table.id, arrays[table.id], collector)
+                columns[name] = self._decoded(name, table, wanted, arrays, collector)
+                findings += collector.findings()
+        every = {name: ExtendedIds(self._graph.id_map(name), ids[name]) for name in num_new}
+        edges: dict[EdgeType, AddedEdges] = {}
+        for edge_type in self._graph.edge_types:
+            wanted = self._wanted(edge_type)
+            edges[edge_type] = AddedEdges(np.empty(0, np.int64), np.empty(0, np.int64))
+            columns[edge_type] = {info.name: _empty(info) for info in wanted}
+        for name, given in rows.edges.items():
+            link = links[name]
+            if link.type not in edges or not given:
+                continue
+            arrays = _arrays(name, given, edge_columns(link), link.source, link.target)
+            collector = FindingCollector(f"edge_types.{name}")
+            collector.start_block(_SOURCE, 0, len(given))
+            ends = [
+                _looked_up(every[node_type], node_type, column, arrays[column], collector)
+                for node_type, column in zip(
+                    link.type[::2], (link.source, link.target), strict=True
                 )
-                raise DataError(
-                    f"{place}: their times are {given}, those of the graph {wanted}. Give such.",
-                    id="rows-time-unit",
-                )
-            if column.shape != known[name].shape:
-                raise DataError(
-                    f"{place}: {name!r} has {column.width} elements, in the graph it has "
-                    f"{known[name].width}. Give as many.",
-                    id="rows-feature-width",
-                )
+            ]
+            found = self._decoded(link.type, link, self._wanted(link.type), arrays, collector)
+            findings += collector.findings()
+            edges |= self._directions(link, *ends)
+            copies = np.arange(len(given))
+            if self._options.doubles(link):
+                edges[link.type], copies = _both_ways(*ends)
+            columns[link.type] = {name: values[copies] for name, values in found.items()}  # type: ignore[index]
+            if (reverse := self._reverses.get(link.type)) in edges:
+                columns[reverse] = dict(found)  # type: ignore[index]
+        if findings:
+            raise DataError(without_table_remedies(describe(findings)))
+        return Addition(self._graph, num_new, ids, edges, columns)
+
+    @cached_property
+    def _manifest(self) -> Manifest:
+        return Manifest.load(self._uri, self._options.allow_outside)
+
+    @property
+    def _node_tables(self) -> dict[str, NodeTable]:
+        known = self._graph.node_types
+        return {name: t for name, t in self._manifest.node_types.items() if name in known}
+
+    @property
+    def _edge_tables(self) -> dict[str, EdgeTable]:
+        """By name, the tables of edges between nodes that the model knows."""
+        known, tables = set(self._graph.node_types), self._manifest.edge_types
+        return {edge_type_name(t.type): t for t in tables if {t.type[0], t.type[2]} <= known}
+
+    @cached_property
+    def _reverses(self) -> dict[EdgeType, EdgeType]:
+        return self._options.added_reverses(self._manifest.edge_types)
+
+    def _wanted(self, type_: str | EdgeType) -> list[ColumnInfo]:
+        return [c for name, c in self._graph.columns(type_).items() if name in self._columns]
+
+    def _directions(
+        self, link: EdgeTable, sources: np.ndarray, targets: np.ndarray
+    ) -> dict[EdgeType, AddedEdges]:
+        """The edges of a table, in each edge type that the ingest makes of it."""
+        found = {link.type: AddedEdges(sources, targets)}
+        reverse = self._reverses.get(link.type)
+        if reverse is not None and reverse in self._graph.edge_types:
+            found[reverse] = AddedEdges(targets, sources)
+        return found
+
+    def _new_ids(
+        self, name: str, column: str, given: pa.Array, findings: FindingCollector
+    ) -> pa.Array:
+        """Ids of new nodes, in the type of the graph's.
+
+        Raises:
+            DataError: the graph has one already, or they are of another kind.
+        """
+        graph_ids = self._graph.ids(name)
+        given = _typed(given, graph_ids.type)
+        known = np.flatnonzero(self._graph.id_map(name).lookup(given) >= 0)
+        if len(known):
+            shown = [given[int(row)].as_py() for row in known[:_EXAMPLES]]
+            raise DataError(
+                f"new.nodes.{name} is invalid: the graph has nodes with the ids {shown}. Ask for "
+                "these without rows of their own, or give new ones other ids.",
+                id="rows-id-known",
+            )
+        remedy = "Give each node an id."
+        null = null_mask(given)
+        findings.add(column, "null ids", remedy, null, id="nodes-null-ids")
+        if pa.types.is_integer(given.type):
+            values, too_large = integer_ids(given)
+            rule = "ids above 2**63 - 1"
+            findings.add(column, rule, REPAIR, too_large, given, id="nodes-id-range")
+            given = pa.array(values)
+        _, first = np.unique(given.to_numpy(zero_copy_only=False).astype(str), return_index=True)
+        repeated = ~np.isin(np.arange(len(given)), first) & ~null
+        rule = "ids that an earlier row has"
+        findings.add(
+            column, rule, "Give each node one row.", repeated, given, id="nodes-id-repeated"
+        )
+        return given.cast(graph_ids.type)
+
+    def _decoded(
+        self,
+        type_: str | EdgeType,
+        table: NodeTable | EdgeTable,
+        wanted: Sequence[ColumnInfo],
+        arrays: Mapping[str, pa.Array],
+        findings: FindingCollector,
+    ) -> dict[str, np.ndarray | SparseColumn]:
+        found: dict[str, np.ndarray | SparseColumn] = {}
+        for info in wanted:
+            # Each column is checked by itself, so that one bad column hides no other.
+            earlier, findings.bad = findings.bad, np.zeros_like(findings.bad)
+            spec = table.features.get(info.name) if info.role == "feature" else None
+            if isinstance(spec, SparseFeature):
+                kept = {c: _typed(arrays[c], pa.list_(pa.float64())) for c in _names(spec)}
+                kept[spec.indices] = _typed(kept[spec.indices], pa.list_(pa.int64()))
+                plan = SparsePlan(info.name, spec.indices, spec.values, spec.dim, info.dtype)
+                lengths, indices, values = sparse_rows(plan, kept, findings)
+                indptr = np.append(0, np.cumsum(lengths))
+                found[info.name] = SparseColumn(indptr, indices, values, spec.dim)
+            else:
+                found[info.name] = self._dense(type_, table, info, spec, arrays, findings)
+            findings.bad |= earlier
+        return found
+
+    def _dense(
+        self,
+        type_: str | EdgeType,
+        table: NodeTable | EdgeTable,
+        info: ColumnInfo,
+        spec: DenseFeature | None,
+        arrays: Mapping[str, pa.Array],
+        findings: FindingCollector,
+    ) -> np.ndarray:
+        sources, kept = [], dict(arrays)
+        for part in self._parts(type_, table, info, spec):
+            name = part.column
+            if part.fitted is not None:
+                _check_transform(findings.table, part.fitted, arrays[name].type)
+                if pa.types.is_null(arrays[name].type):
+                    # As CSV files are read: any transform takes gaps of numbers.
+                    kept[name] = arrays[name].cast(pa.float64())
+            else:
+                if info.role == "time":
+                    _check_time(type_name(type_), arrays[name].type, info.unit)
+                if part.layout == "time":
+                    kept[name] = _typed(arrays[name], pa.timestamp("us"))
+                else:
+                    part, kept[name] = _numbers(type_name(type_), part, arrays[name])
+            sources.append(part)
+        # Floats in a column of integers are checked as floats.
+        is_cut = np.dtype(info.dtype).kind in "iub" and info.quantization is None
+        is_cut &= any(np.dtype(part.dtype or "int64").kind == "f" for part in sources)
+        dtype = "float64" if is_cut else info.dtype
+        quantization = info.quantization
+        plan = DensePlan(
+            info.name, info.role, tuple(sources), dtype, info.shape, quantization=quantization
+        )
+        return dense_rows(plan, kept, findings).astype(info.dtype, copy=False)
+
+    def _parts(
+        self,
+        type_: str | EdgeType,
+        table: NodeTable | EdgeTable,
+        info: ColumnInfo,
+        spec: DenseFeature | None,
+    ) -> list[SourceColumn]:
+        """The table columns that a column of the graph is made of, with their shapes."""
+        if info.role == "time":
+            assert table.time is not None
+            layout: Any = "time" if info.unit else "scalar"
+            return [SourceColumn(table.time.column, layout, "", (), format=table.time.format)]
+        if info.role == "weight":
+            assert isinstance(table, EdgeTable)
+            assert table.weight is not None
+            return [SourceColumn(table.weight, "scalar", "", ())]
+        assert spec is not None
+        if info.transforms is not None:
+            return [
+                SourceColumn(part.column, "any", "float32", (part.width,), part)
+                if isinstance(part, FittedColumn)
+                else SourceColumn(part.column, "list", "", (part.width,))
+                for part in info.transforms.parts
+            ]
+        names = spec.column_names
+        if len(names) == 1:
+            return [SourceColumn(names[0], "list" if info.shape else "scalar", "", info.shape)]
+        widths = self._widths_of(type_, table, info, spec)
+        return [SourceColumn(c, "list", "", (w,)) for c, w in zip(names, widths, strict=True)]
+
+    def _widths_of(
+        self,
+        type_: str | EdgeType,
+        table: NodeTable | EdgeTable,
+        info: ColumnInfo,
+        spec: DenseFeature,
+    ) -> list[int]:
+        """Widths of the columns of a feature, which a bundle does not store: of the first file."""
+        names = spec.column_names
+        if info.width == len(names):
+            return [1] * len(names)
+        key = (str(type_), info.name)
+        if key not in self._widths:
+            roots = (manifest_folder(self._uri), *self._options.allow_outside)
+            place = f"features.{info.name}"
+            files = list_files(roots[0], table.files, place, roots)[:1]
+            columns = TableColumns(names, frozenset(names))
+            (scanned,) = scan_tables([(place, files, columns)], in_process)
+            self._widths[key] = [inspect(scanned, c, place, spec.dtype).width for c in names]
+        return self._widths[key]
 
 
-def _check_types(rows: AddedRows, manifest: Manifest, links: Mapping[str, EdgeTable]) -> None:
-    kinds: tuple[tuple[str, Iterable[str], list[str]], ...] = (
-        ("nodes", rows.nodes, list(manifest.node_types)),
-        ("edges", rows.edges, list(links)),
-    )
-    for what, given, known in kinds:
-        for name in given:
-            if name not in known:
-                raise DataError(
-                    f"new.{what}.{name} is invalid: the graph has no such type. "
-                    f"{choose_from(name, known)}.",
-                    id="rows-type-unknown",
-                )
+def _check_types(what: str, given: Iterable[str], known: Sequence[str]) -> None:
+    for name in given:
+        if name not in known:
+            raise DataError(
+                f"new.{what}.{name} is invalid: the graph has no such type. "
+                f"{choose_from(name, known)}.",
+                id="rows-type-unknown",
+            )
 
 
-def _table(name: str, rows: Rows, columns: Sequence[str], read: Sequence[str]) -> pa.Table:
-    """Rows as a table of the columns that are read.
+def _arrays(name: str, rows: Rows, columns: Sequence[str], *ids: str) -> dict[str, pa.Array]:
+    """Rows by column; a column that no row has holds nulls.
 
-    Args:
-        columns: that rows may have.
     Raises:
         DataError: a row has another column, or a column has values of several kinds.
     """
@@ -181,95 +338,121 @@ def _table(name: str, rows: Rows, columns: Sequence[str], read: Sequence[str]) -
                     f"them. {choose_from(column, columns, 'Their columns are')}.",
                     id="rows-column-unknown",
                 )
-    return pa.table({column: _column(name, column, rows) for column in read})
+    return {column: _array(name, column, rows) for column in columns}
 
 
-def _column(name: str, column: str, rows: Rows) -> pa.Array:
+def _array(name: str, column: str, rows: Rows) -> pa.Array:
     try:
-        values = pa.array([row.get(column) for row in rows])
-    except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError) as error:
+        return pa.array([row.get(column) for row in rows])
+    except (
+        pa.ArrowInvalid,
+        pa.ArrowTypeError,
+        pa.ArrowNotImplementedError,
+        OverflowError,
+    ) as error:
         raise DataError(
             f"new rows of {name!r} are invalid: the values of {column!r} are of several kinds "
-            f"({error}). Give numbers, texts, or lists of one of them.",
+            f"({str(error)[:100]}). Give numbers, texts, or lists of one of them.",
             id="rows-column-kinds",
         ) from error
-    # As CSV files are read: of a column without values any transform takes gaps of numbers.
-    return values.cast(pa.float64()) if pa.types.is_null(values.type) else values
 
 
-def _no_edges(graph: Bundle, table: EdgeTable) -> pa.Table:
-    ends = ((table.source, table.type[0]), (table.target, table.type[2]))
-    kinds = {"int": pa.int64(), "string": pa.string()}
-    return pa.table({column: pa.array([], kinds[graph.id_map(name).kind]) for column, name in ends})
+def _typed(column: pa.Array, kind: pa.DataType) -> pa.Array:
+    """A column of this type where its values do not say: it has none, or empty lists alone."""
+    is_empty = pa.types.is_null(column.type)
+    is_empty |= pa.types.is_list(column.type) and pa.types.is_null(column.type.value_type)
+    return column.cast(kind) if is_empty else column
 
 
-def _known_ends(
-    graph: Bundle, name: str, new: pa.Array, ends: Sequence[pa.ChunkedArray]
+def _looked_up(
+    ids: ExtendedIds, node_type: str, column: str, given: pa.Array, findings: FindingCollector
 ) -> np.ndarray:
-    """Dense ids of the known nodes that stand in the bundle of the rows: at least one node does.
+    """Dense ids of one end of edges."""
+    given = _typed(given, pa.int64() if ids.kind == "int" else pa.string())
+    dense = ids.lookup(given)
+    null = null_mask(given)
+    findings.add(column, "null ids", "Give both endpoints.", null, id="edges-null-ids")
+    rule = f"ids that node type {node_type!r} does not have (dangling)"
+    unknown = (dense < 0) & ~null
+    findings.add(column, rule, "Add the nodes.", unknown, given, id="edges-dangling")
+    return dense
+
+
+def _both_ways(sources: np.ndarray, targets: np.ndarray) -> tuple[AddedEdges, np.ndarray]:
+    """Each edge and, behind it, its copy the other way round; and the row of each."""
+    row = np.repeat(np.arange(len(sources)), np.where(sources == targets, 1, 2))
+    is_copy = np.append(False, row[1:] == row[:-1])
+    ends = (
+        np.where(is_copy, targets[row], sources[row]),
+        np.where(is_copy, sources[row], targets[row]),
+    )
+    return AddedEdges(*ends), row
+
+
+def _names(spec: SparseFeature) -> list[str]:
+    return [spec.indices, *([spec.values] if spec.values else [])]
+
+
+def _empty(info: ColumnInfo) -> np.ndarray | SparseColumn:
+    if info.sparse:
+        none = np.empty(0, np.int64)
+        return SparseColumn(np.zeros(1, np.int64), none, np.empty(0, np.float32), info.shape[0])
+    return np.empty((0, *info.shape), info.dtype)
+
+
+def _check_transform(table: str, fitted: FittedColumn, kind: pa.DataType) -> None:
+    if not pa.types.is_null(kind) and not fitted.takes(kind):
+        raise DataError(
+            f"{table}: column {fitted.column!r} is invalid: it is {kind}, which does not fit "
+            f"{fitted.state.type}, its transform in training. Write it as it was in training.",
+            id="transform-type",
+        )
+
+
+def _check_time(table: str, kind: pa.DataType, unit: str | None) -> None:
+    is_date = pa.types.is_timestamp(kind) or pa.types.is_date(kind) or is_text_type(kind)
+    if not pa.types.is_null(kind) and is_date != (unit is not None):
+        given, wanted = ("dates", "plain numbers") if is_date else ("plain numbers", "dates")
+        raise DataError(
+            f"new rows of {table!r} are invalid: their times are {given}, those of the graph "
+            f"{wanted}. Give such.",
+            id="rows-time-unit",
+        )
+
+
+def _numbers(table: str, source: SourceColumn, column: pa.Array) -> tuple[SourceColumn, pa.Array]:
+    """How a column of numbers, or of lists of them, is laid out.
 
     Raises:
-        DataError: a new id is known already, or ids are of the other kind.
+        DataError: it holds something else, or a list of another width.
     """
-    id_map = graph.id_map(name)
-    is_given = len(new) > 0
-    repeated = np.flatnonzero(id_map.lookup(new) >= 0) if is_given else np.empty(0, np.int64)
-    if len(repeated):
-        shown = [new[int(row)].as_py() for row in repeated[:_EXAMPLES]]
+    is_scalar = source.layout == "scalar"
+    column = _typed(column, pa.float64() if is_scalar else pa.list_(pa.float64()))
+    kind = column.type
+    is_list = pa.types.is_list(kind) or pa.types.is_fixed_size_list(kind)
+    element = kind.value_type if is_list else kind
+    is_number = pa.types.is_integer(element) or pa.types.is_floating(element)
+    if not is_number and not pa.types.is_boolean(element):
         raise DataError(
-            f"new.nodes.{name} is invalid: the graph has nodes with the ids {shown}. Ask for "
-            "these without rows of their own, or give new ones other ids.",
-            id="rows-id-known",
+            f"new rows of {table!r} are invalid: column {source.column!r} is {kind}, which holds "
+            "no numbers. Give numbers, or lists of them.",
+            id="table-column-type",
         )
-    dense = [id_map.lookup(column.combine_chunks()) for column in ends]
-    known = np.unique(np.concatenate([np.empty(0, np.int64), *dense]))
-    known = known[known >= 0]  # an end that is no node at all is the ingest's to refuse
-    return known if is_given or len(known) else np.zeros(1, np.int64)
-
-
-def _with_known(new: pa.Table, id_column: str, known: pa.Array) -> pa.Table:
-    """The new rows, and rows of known nodes, whose columns repeat those of the first new one."""
-    if not new.num_rows:
-        return pa.table({id_column: known})
-    first = new.take(pa.array([0] * len(known), pa.int64()))
-    place = new.column_names.index(id_column)
-    kept = new.column(id_column)
-    return pa.concat_tables([new, first.set_column(place, id_column, known.cast(kept.type))])
-
-
-def _read(table: Any, columns: frozenset[str]) -> Any:
-    """A node or edge table of the manifest with the columns that are read alone."""
-    features = {
-        name: spec.model_copy(update={"dtype": None}) if isinstance(spec, DenseFeature) else spec
-        for name, spec in table.features.items()
-        if name in columns
-    }
-    kept = {name: None for name in ("weight", "time") if name not in columns}
-    dropped = {name: None for name in kept if hasattr(table, name)}
-    update = {"features": features, "labels": {}, "split": None, **dropped}
-    return table.model_copy(update=update)
-
-
-def _write(
-    folder: Path,
-    manifest: Manifest,
-    nodes: Mapping[str, pa.Table],
-    edges: Mapping[str, pa.Table],
-) -> None:
-    """Writes tables and manifest: each table is one file of the name of its type."""
-
-    def written(table: Any, name: str, rows: pa.Table) -> Any:
-        file = f"{name}.parquet"
-        pq.write_table(rows, folder / file)
-        return table.model_copy(update={"files": (file,)})
-
-    content = Manifest(
-        node_types={
-            name: written(table, name, nodes[name]) for name, table in manifest.node_types.items()
-        },
-        edge_types=[
-            written(table, edge_type_name(table.type), edges[edge_type_name(table.type)])
-            for table in manifest.edge_types
-        ],
-    )
-    write_text(str(folder / MANIFEST_NAME), content.dump())
+    dtype = np.dtype(element.to_pandas_dtype()).name
+    if not is_list:
+        widths = np.ones(len(column), np.int64)
+        found = SourceColumn(source.column, "scalar", dtype, ())
+    else:
+        column = column.cast(pa.list_(element))
+        widths = pc.fill_null(column.value_lengths(), source.width).to_numpy()
+        found = SourceColumn(source.column, "list", dtype, source.shape)
+    wrong = np.flatnonzero(widths != source.width)
+    if len(wrong) or (is_list and is_scalar):
+        has = f"{widths[wrong[0]]} elements" if len(wrong) else "a list"
+        wanted = "one number" if is_scalar else f"{source.width}"
+        raise DataError(
+            f"new rows of {table!r} are invalid: {source.column!r} has {has}, in the graph it has "
+            f"{wanted}. Give as many.",
+            id="rows-feature-width",
+        )
+    return found, column

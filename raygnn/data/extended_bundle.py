@@ -1,16 +1,79 @@
-"""A bundle with further nodes and edges behind its own, which lie in a bundle of their own."""
+"""A bundle with further nodes and edges behind its own, which are held in memory."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from raygnn.data.added_rows import Addition
-from raygnn.data.bundle import Bundle
+from raygnn.data.bundle import Bundle, SparseColumn
+from raygnn.data.bundle_record import ColumnInfo
 from raygnn.data.edge_types import EdgeType
-from raygnn.data.id_map import IdMap
+from raygnn.data.id_map import IdMap, integer_ids
+
+
+class AddedEdges(NamedTuple):
+    """Ends of added edges of one type, reverse copies of undirected ones included.
+
+    Attributes:
+        sources, targets: int64 [num_edges], dense ids in the extended graph.
+    """
+
+    sources: np.ndarray
+    targets: np.ndarray
+
+
+@dataclass(frozen=True)
+class Addition:
+    """New nodes and edges of a graph. New nodes are numbered behind the known ones.
+
+    Its columns are read as those of a bundle, by the number of the row among the new ones.
+
+    Attributes:
+        num_new: by node type, how many new nodes there are.
+        ids: by node type, their original ids.
+        edges: by edge type.
+        arrays: by type, the columns that are read.
+    """
+
+    graph: Bundle
+    num_new: Mapping[str, int]
+    ids: Mapping[str, pa.Array]
+    edges: Mapping[EdgeType, AddedEdges]
+    arrays: Mapping[str | EdgeType, Mapping[str, np.ndarray | SparseColumn]]
+
+    is_larger_than_memory = False
+
+    @property
+    def node_types(self) -> list[str]:
+        """Node types of the graph."""
+        return self.graph.node_types
+
+    @property
+    def edge_types(self) -> list[EdgeType]:
+        """Edge types of the graph."""
+        return self.graph.edge_types
+
+    def columns(self, type_: str | EdgeType) -> dict[str, ColumnInfo]:
+        """The columns that are read."""
+        arrays = self.arrays[type_]
+        return {name: info for name, info in self.graph.columns(type_).items() if name in arrays}
+
+    def column(self, type_: str | EdgeType, name: str) -> np.ndarray | SparseColumn:
+        """A column as the graph stores it."""
+        return self.arrays[type_][name]
+
+    def values(self, type_: str | EdgeType, name: str) -> np.ndarray | SparseColumn:
+        """A column's values, as `column`; of codes what they stand for."""
+        stored, quantization = self.column(type_, name), self.columns(type_)[name].quantization
+        if quantization is None:
+            return stored
+        assert isinstance(stored, np.ndarray)
+        return quantization.values(stored).astype(np.float32)
 
 
 class ExtendedBundle(Bundle):
@@ -27,60 +90,53 @@ class ExtendedBundle(Bundle):
         super().__init__(graph.path, graph._record)
         self.graph, self.addition = graph, addition
 
-    def __reduce__(self) -> Any:
-        raise TypeError("an extended bundle stays in its process: its files go with the request")
-
     def num_nodes(self, node_type: str) -> int:
         """Number of nodes of a type, known and new."""
         return self.graph.num_nodes(node_type) + self.addition.num_new[node_type]
 
     def num_edges(self, edge_type: EdgeType) -> int:
         """Number of edges of a type, known and new."""
-        return self.graph.num_edges(edge_type) + self.addition.bundle.num_edges(edge_type)
+        return self.graph.num_edges(edge_type) + len(self.addition.edges[edge_type].sources)
 
     def ids(self, node_type: str) -> pa.Array:
         """Original ids by dense id, copied."""
-        new = self.addition.bundle.ids(node_type).slice(0, self.addition.num_new[node_type])
-        return pa.concat_arrays([self.graph.ids(node_type), new])
+        return pa.concat_arrays([self.graph.ids(node_type), self.addition.ids[node_type]])
 
     def take_ids(self, node_type: str, dense: np.ndarray) -> pa.Array:
         """Original ids of some nodes."""
         num_known = self.graph.num_nodes(node_type)
         is_new = dense >= num_known
         known = self.graph.take_ids(node_type, dense[~is_new])
-        new = self.addition.bundle.take_ids(node_type, dense[is_new] - num_known)
-        order = np.empty(len(dense), np.int64)
-        order[np.concatenate([np.flatnonzero(~is_new), np.flatnonzero(is_new)])] = np.arange(
-            len(dense)
-        )
-        return pa.concat_arrays([known, new]).take(pa.array(order))
+        new = self.addition.ids[node_type].take(pa.array(dense[is_new] - num_known))
+        order = np.argsort(is_new, kind="stable")
+        return pa.concat_arrays([known, new]).take(pa.array(np.argsort(order)))
 
     def id_map(self, node_type: str) -> IdMap:
         """Looks dense ids up by original ids."""
-        return _ExtendedIds(
-            self.graph.id_map(node_type),
-            self.addition.bundle.id_map(node_type),
-            self.addition.ids[node_type],
-        )
+        return ExtendedIds(self.graph.id_map(node_type), self.addition.ids[node_type])
 
 
-class _ExtendedIds(IdMap):
-    """Asks the known ids, then those of the rows.
+class ExtendedIds(IdMap):
+    """Looks ids up among the known ones, then among the new ones, which are numbered behind."""
 
-    Args:
-        places: dense ids of the nodes of `added` in the extended graph.
-    """
-
-    def __init__(self, known: IdMap, added: IdMap, places: np.ndarray) -> None:
+    def __init__(self, known: IdMap, new: pa.Array) -> None:
         self.index = known.index
-        self._known, self._added, self._places = known, added, places
+        self._known, self._new = known, new
 
     def lookup(self, ids: pa.Array | np.ndarray) -> np.ndarray:
         """See `IdMap`."""
         dense = self._known.lookup(ids)
         unknown = np.flatnonzero(dense < 0)
-        if len(unknown):
+        if len(unknown) and len(self._new):
             given = ids if isinstance(ids, pa.Array) else pa.array(ids)
-            found = self._added.lookup(given.take(pa.array(unknown)))
-            dense[unknown] = np.where(found < 0, -1, self._places[found])
+            wanted = given.take(pa.array(unknown))
+            too_large = np.zeros(len(wanted), bool)
+            if self.kind == "int":
+                null = wanted.is_null()
+                values, too_large = integer_ids(wanted)
+                wanted = pa.array(values, mask=null.to_numpy(zero_copy_only=False))
+            wanted = wanted.cast(self._new.type)
+            found = pc.index_in(wanted, value_set=self._new, skip_nulls=True)
+            found = np.where(too_large, -1, pc.fill_null(found, -1).to_numpy())
+            dense[unknown] = np.where(found < 0, -1, self.index.num_ids + found)
         return dense

@@ -302,8 +302,10 @@ class IdMap:
         if isinstance(ids, pa.ChunkedArray):
             ids = ids.combine_chunks()
         column = ids if isinstance(ids, pa.Array) else pa.array(ids)
-        is_integer = pa.types.is_integer(column.type)
-        if len(column) and is_integer != (self.kind == "int"):
+        is_fine = pa.types.is_integer(column.type)
+        if self.kind != "int":
+            is_fine = pa.types.is_string(column.type) or pa.types.is_large_string(column.type)
+        if len(column) and not is_fine:
             raise DataError(
                 f"ids of type {column.type} are invalid: the node table's ids are "
                 f"{'integers' if self.kind == 'int' else 'strings'}. Give ids of that kind.",

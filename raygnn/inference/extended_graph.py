@@ -3,26 +3,23 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterator
-from contextlib import contextmanager
 from dataclasses import replace
+from typing import Self
 
 import numpy as np
 import pyarrow as pa
 from torch import Tensor
 
-from raygnn.data.added_rows import AddedRows, Addition, read_added_rows
-from raygnn.data.bundle import Bundle
+from raygnn.data.added_rows import AddedRows
 from raygnn.data.edge_types import EdgeType
-from raygnn.data.extended_bundle import ExtendedBundle
-from raygnn.data.manifest import Manifest
+from raygnn.data.extended_bundle import Addition, ExtendedBundle
 from raygnn.data.tables.read_ids import Ids, as_plain_texts
 from raygnn.data.time_units import AsOf
 from raygnn.errors import ConfigError
 from raygnn.inference.embeddings import KeptEmbeddings, Stores
 from raygnn.inference.job import TopKOptions, TopKRequest, check_no_new_nodes, known_types
 from raygnn.inference.neighbor_search import NeighborSearch
-from raygnn.inference.open_graph import OpenGraph
+from raygnn.inference.open_graph import OpenGraph, new_rows_refused
 from raygnn.inference.table import Table
 from raygnn.sampling.extended_stores import ExtendedFeatureStore, ExtendedGraphStore
 from raygnn.sampling.stores import LocalFeatureStore, LocalGraphStore
@@ -32,12 +29,23 @@ class ExtendedGraph(OpenGraph):
     """A graph as if new nodes and edges were in its tables.
 
     Each node is encoded from its own neighborhood. Top-k compares new nodes with the known ones,
-    whose embeddings are those of the graph without the new rows.
+    whose embeddings are those of the graph without the new rows. Nothing is written to a disk.
+
+    Raises:
+        ConfigError: there are no tables, or the model takes no new rows.
+        DataError: rows do not fit the graph's tables.
     """
 
     bundle: ExtendedBundle
 
-    def __init__(self, graph: OpenGraph, addition: Addition) -> None:
+    def __init__(self, graph: OpenGraph, rows: AddedRows) -> None:
+        learned = sorted(name for name in rows.nodes if name in graph._spec.embedded_types)
+        if learned:
+            names = ", ".join(learned)
+            raise new_rows_refused(
+                f"the model has learned rows of {names}, which new nodes have not"
+            )
+        addition = graph.row_reader.read(rows)
         vars(self).update(vars(graph))
         self._graph = graph
         self._kept = {}
@@ -52,7 +60,13 @@ class ExtendedGraph(OpenGraph):
             ExtendedFeatureStore(features, self.bundle, self._spec.standardization),
         )
         if self._times is not None and self._times.is_latest:
-            self._times = replace(self._times, moment=_latest(self._times.moment, addition.bundle))
+            self._times = replace(self._times, moment=_latest(self._times.moment, addition))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Nothing is left to close."""
 
     def top_k(
         self,
@@ -97,16 +111,13 @@ class ExtendedGraph(OpenGraph):
 
     def _links(self, edge_type: EdgeType) -> list[tuple[object, object]]:
         """Original ids of both ends of the added edges of a type."""
-        csc = self._addition.bundle.csc(edge_type)
-        targets = np.repeat(np.arange(len(csc.indptr) - 1), np.diff(csc.indptr))
-        ends = zip((edge_type[0], edge_type[2]), (csc.indices, targets), strict=True)
-        ids = [self._addition.bundle.take_ids(name, nodes).to_pylist() for name, nodes in ends]
+        ends = zip(edge_type[::2], self._addition.edges[edge_type], strict=True)
+        ids = [self.bundle.take_ids(name, nodes).to_pylist() for name, nodes in ends]
         return list(zip(*ids, strict=True))
 
     def _node_table(self, what: str, node_type: str, nodes: Ids | None) -> Table:
         if nodes is None:
-            num_new = self._addition.num_new[node_type]
-            nodes = as_plain_texts(self._addition.bundle.ids(node_type).slice(0, num_new))
+            nodes = as_plain_texts(self._addition.ids[node_type])
         return super()._node_table(what, node_type, nodes)
 
     def _edge_table(self, what: str, pairs: object) -> Table:
@@ -129,47 +140,9 @@ class _NewAnchors(KeptEmbeddings):
         return self._graph._aligned_rows(node_type, ids)
 
 
-@contextmanager
-def extended_graph(graph: OpenGraph, rows: AddedRows) -> Iterator[ExtendedGraph]:
-    """A graph with new rows, for as long as the block lasts.
-
-    Raises:
-        ConfigError: there are no tables, or the model takes no new rows.
-        DataError: rows do not fit the graph's tables.
-    """
-    spec, sampling, source = graph._spec, graph._loaded.config.sampling, graph._source
-    learned = sorted(name for name in rows.nodes if name in spec.embedded_types)
-    if source is None or sampling.ppr is not None or learned:
-        reason = "the graph did not come from tables"
-        if source is not None:
-            reason = (
-                f"the model has learned rows of {', '.join(learned)}, which new nodes have not"
-                if learned
-                else "sampling by personalised PageRank needs the whole graph"
-            )
-        raise ConfigError(
-            f"new nodes cannot be read: {reason}. Train again with them in the tables.",
-            id="rows-not-taken",
-        )
-    manifest = _of_model(Manifest.load(source.uri, source.options.allow_outside), spec.node_types)
-    columns = {spec.feature, *spec.edge_inputs, sampling.weight or spec.feature}
-    if sampling.temporal is not None:
-        columns |= {"time", sampling.temporal.column}
-    with read_added_rows(rows, manifest, graph.bundle, columns, source.options) as addition:
-        yield ExtendedGraph(graph, addition)
-
-
-def _of_model(manifest: Manifest, node_types: Collection[str]) -> Manifest:
-    """The tables of the types that a model knows."""
-    nodes = {name: table for name, table in manifest.node_types.items() if name in node_types}
-    edges = [t for t in manifest.edge_types if {t.type[0], t.type[2]} <= set(nodes)]
-    return Manifest(node_types=nodes, edge_types=edges)
-
-
-def _latest(as_of: AsOf, added: Bundle) -> AsOf:
+def _latest(as_of: AsOf, added: Addition) -> AsOf:
     """The moment of the latest row."""
-    types: list[str | EdgeType] = [*added.node_types, *added.edge_types]
-    times = [added.column(t, as_of.column) for t in types if as_of.column in added.columns(t)]
+    times = [columns[as_of.column] for columns in added.arrays.values() if as_of.column in columns]
     latest = [column.max().item() for column in times if len(column)]  # type: ignore[arg-type, union-attr]
     return replace(as_of, time=max([as_of.time, *latest]))
 

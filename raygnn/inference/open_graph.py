@@ -13,6 +13,7 @@ import pyarrow as pa
 import torch
 from torch import Tensor, nn
 
+from raygnn.data.added_rows import RowReader
 from raygnn.data.bundle import Bundle
 from raygnn.data.edge_types import edge_type_name
 from raygnn.data.ingest.plan_bundle import IngestOptions
@@ -441,8 +442,35 @@ class OpenGraph:
         )
 
     @cached_property
+    def row_reader(self) -> RowReader:
+        """Decodes new rows of this graph.
+
+        Raises:
+            ConfigError: there are no tables, or the sampler takes no new rows.
+        """
+        sampling, spec, source = self._loaded.config.sampling, self._spec, self._source
+        if source is None or sampling.ppr is not None:
+            raise new_rows_refused(
+                "the graph did not come from tables"
+                if source is None
+                else "sampling by personalised PageRank needs the whole graph"
+            )
+        columns = {spec.feature, *spec.edge_inputs, sampling.weight or spec.feature}
+        if sampling.temporal is not None:
+            columns |= {"time", sampling.temporal.column}
+        return RowReader(source.uri, self.bundle, columns, source.options)
+
+    @cached_property
     def _stores(self) -> Stores:
         return Stores.of(self._env, self._spec)
+
+
+def new_rows_refused(reason: str) -> ConfigError:
+    """The error of a model or graph that takes no new rows."""
+    return ConfigError(
+        f"new nodes cannot be read: {reason}. Train again with them in the tables.",
+        id="rows-not-taken",
+    )
 
 
 def _columns_of(pairs: Any) -> list[Any]:

@@ -107,8 +107,7 @@ class ExtendedGraphStore:
         if by_neighbor is not None:
             return self._merged_degrees(by_neighbor, "in", nodes, None)
         num_known = graph.num_nodes(edge_type[0])
-        sources = addition.ids[edge_type[0]][addition.bundle.csc(edge_type).indices]
-        sources = np.sort(sources)
+        sources = np.sort(addition.edges[edge_type].sources)
         ends = [np.searchsorted(sources, nodes, side) for side in ("left", "right")]
         counts = ends[1] - ends[0]
         is_known = nodes < num_known
@@ -149,28 +148,25 @@ class _TouchedRows:
     def __init__(self, bundle: ExtendedBundle, edge_type: EdgeType, direction: str) -> None:
         self._graph, self._addition = bundle.graph, bundle.addition
         self._edge_type = edge_type
-        ends = (edge_type[2], edge_type[0])
-        taker, neighbor = ends if direction == "in" else ends[::-1]
-        places = self._addition.ids
+        sources, targets = self._addition.edges[edge_type]
+        taker, takers, neighbors = edge_type[2], targets, sources
+        if direction != "in":
+            taker, takers, neighbors = edge_type[0], sources, targets
+        first_new = self._graph.num_nodes(taker)
+        new = first_new + np.arange(self._addition.num_new[taker])
+        self.nodes = np.union1d(takers, new)
+        num_known = int(np.searchsorted(self.nodes, first_new))
         known = _adjacency(self._graph, edge_type, direction)
-        added = _adjacency(self._addition.bundle, edge_type, direction)
-        is_touched = np.diff(added.indptr) > 0
-        is_touched[: self._addition.num_new[taker]] = True
-        touched = np.flatnonzero(is_touched)
-        touched = touched[np.argsort(places[taker][touched])]
-        self.nodes = places[taker][touched]
-        num_known = int(np.searchsorted(self.nodes, self._graph.num_nodes(taker)))
         known_rows, known_edges = _edges_of(known.indptr, self.nodes[:num_known])
-        added_rows, added_edges = _edges_of(added.indptr, touched)
-        rows = np.concatenate([known_rows, added_rows])
-        neighbors = [known.indices[known_edges], places[neighbor][added.indices[added_edges]]]
-        indices = np.concatenate(neighbors).astype(known.indices.dtype)
-        self._e_id = (_e_id(known, known_edges), _e_id(added, added_edges))
+        rows = np.concatenate([known_rows, np.searchsorted(self.nodes, takers)])
+        indices = np.concatenate([known.indices[known_edges], neighbors])
+        indices = indices.astype(known.indices.dtype)
+        self._known_edges = _e_id(known, known_edges)
         self._order = self._sorted(rows, indices)
         self._indices = indices[self._order]
         self._indptr = np.append(0, np.cumsum(np.bincount(rows, minlength=len(self.nodes))))
-        last = self._e_id[1] + self._graph.num_edges(edge_type)
-        self._edges = np.concatenate([self._e_id[0], last])[self._order]
+        added_edges = self._graph.num_edges(edge_type) + np.arange(len(takers))
+        self._edges = np.concatenate([self._known_edges, added_edges])[self._order]
         self._picker = _TouchedPicker(self, edge_type, direction)
 
     def pick(self, request: PickRequest) -> Picks:
@@ -197,11 +193,15 @@ class _TouchedRows:
 
     def column(self, type_: str | EdgeType, name: str) -> np.ndarray:
         """A column of the edges, or of all nodes of the extended graph."""
-        return self._joined(type_, [b.column(type_, name) for b in self._bundles])
+        return self._joined(
+            type_, self._graph.column(type_, name), self._addition.column(type_, name)
+        )
 
     def values(self, type_: str | EdgeType, name: str) -> np.ndarray:
         """As `column`; of codes what they stand for."""
-        return self._joined(type_, [b.values(type_, name) for b in self._bundles])
+        return self._joined(
+            type_, self._graph.values(type_, name), self._addition.values(type_, name)
+        )
 
     def alias(self, edge_type: EdgeType, column: str, _: str) -> np.ndarray:
         """See `Bundle.alias`; in memory."""
@@ -210,16 +210,10 @@ class _TouchedRows:
         fill_alias(self._indptr, None, weights, table)
         return table
 
-    @property
-    def _bundles(self) -> tuple[Bundle, Bundle]:
-        return self._graph, self._addition.bundle
-
-    def _joined(self, type_: str | EdgeType, parts: list[Any]) -> np.ndarray:
-        known, added = parts
+    def _joined(self, type_: str | EdgeType, known: Any, added: Any) -> np.ndarray:
         if isinstance(type_, str):
-            return np.concatenate([known, added[: self._addition.num_new[type_]]])
-        of_known, of_added = self._e_id
-        return np.concatenate([known[of_known], added[of_added]])[self._order]
+            return np.concatenate([known, added])
+        return np.concatenate([known[self._known_edges], added])[self._order]
 
     def _sorted(self, rows: np.ndarray, neighbors: np.ndarray) -> np.ndarray:
         """The order of known and added edges by (row, time, neighbor, input row)."""
@@ -227,7 +221,7 @@ class _TouchedRows:
         time = next((name for name, column in columns.items() if column.role == "time"), None)
         if time is None:
             return np.lexsort((neighbors, rows))
-        if time not in self._addition.bundle.columns(self._edge_type):  # nothing reads it
+        if time not in self._addition.columns(self._edge_type):  # nothing reads it
             return np.argsort(rows, kind="stable")
         self._order = np.arange(len(rows))
         times = edge_kernels.time_keys(self.column(self._edge_type, time))
@@ -275,7 +269,7 @@ class ExtendedFeatureStore:
         self, known: LocalFeatureStore, bundle: ExtendedBundle, standardization: Standardization
     ) -> None:
         self._known, self._bundle = known, bundle
-        added = bundle.addition.bundle
+        added = bundle.addition
         types: list[str | EdgeType] = [*added.node_types, *added.edge_types]
         scales = {
             (name := type_name(type_)): {

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Mapping
 from functools import partial
 from types import MappingProxyType
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -175,6 +176,23 @@ class LocalGraphStore:
         return found
 
 
+class StoredColumns(Protocol):
+    """What a feature store reads of a bundle; the members are those of `Bundle`."""
+
+    @property
+    def node_types(self) -> list[str]: ...
+
+    @property
+    def edge_types(self) -> list[EdgeType]: ...
+
+    @property
+    def is_larger_than_memory(self) -> bool: ...
+
+    def columns(self, type_: str | EdgeType, /) -> Mapping[str, ColumnInfo]: ...
+
+    def column(self, type_: str | EdgeType, name: str, /) -> np.ndarray | SparseColumn: ...
+
+
 class LocalFeatureStore:
     """The columns of a bundle on this machine; a `FeatureStore`.
 
@@ -191,7 +209,7 @@ class LocalFeatureStore:
 
     def __init__(
         self,
-        bundle: Bundle,
+        bundle: StoredColumns,
         standardization: Standardization = MappingProxyType({}),
         *,
         keeps_sparse: bool = False,
@@ -311,7 +329,7 @@ def read_sparse_rows(rows: SparseColumn, ids: np.ndarray) -> SparseFeatures:
 
 
 def find_affines(
-    bundle: Bundle, standardization: Standardization
+    bundle: StoredColumns, standardization: Standardization
 ) -> dict[tuple[str | EdgeType, str], Affine]:
     """How the stored rows of a graph's columns become those that models read, by type and name.
 
@@ -333,7 +351,7 @@ def find_affines(
 
 
 def _checked_affine(
-    bundle: Bundle, type_: str | EdgeType, column: str, scale: ColumnScale
+    bundle: StoredColumns, type_: str | EdgeType, column: str, scale: ColumnScale
 ) -> Affine:
     info = bundle.columns(type_)[column]
     width = math.prod(info.shape)

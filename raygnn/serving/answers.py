@@ -10,7 +10,7 @@ from typing import Any
 from raygnn.data.added_rows import AddedRows
 from raygnn.data.time_units import Time
 from raygnn.errors import ConfigError, DataError
-from raygnn.inference.extended_graph import extended_graph
+from raygnn.inference.extended_graph import ExtendedGraph
 from raygnn.inference.open_graph import OpenGraph
 from raygnn.serving.messages import Answer, Embed, Predict, Question, Refused, Score, TopK
 from raygnn.trained_model import TrainedModel
@@ -85,8 +85,7 @@ class Answers:
                 graph.precompute()
         if first.new is not None:  # such a question comes alone
             rows = AddedRows(first.new.nodes, first.new.edges)
-            with extended_graph(graph, rows) as extended:
-                return _answers(extended, questions, items)
+            return _answers(ExtendedGraph(graph, rows), questions, items)
         return _answers(graph, questions, items)
 
 

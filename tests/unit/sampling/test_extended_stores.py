@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -12,12 +10,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from raygnn.data.added_rows import AddedRows, read_added_rows
+from raygnn.data.added_rows import AddedRows, RowReader
 from raygnn.data.bundle import Bundle
 from raygnn.data.extended_bundle import ExtendedBundle
 from raygnn.data.ingest.build_bundle import ingest
 from raygnn.data.ingest.plan_bundle import IngestOptions
-from raygnn.data.manifest import Manifest
 from raygnn.data.tables.graph_tables import GraphTables, edge_rows, node_rows, write_tables
 from raygnn.sampling.extended_stores import ExtendedFeatureStore, ExtendedGraphStore
 from raygnn.sampling.protocols import PickRequest
@@ -64,17 +61,14 @@ def shop(*, with_times: bool) -> GraphTables:
 class Case:
     """The graph of the first rows, the other rows, and the graph of all rows."""
 
-    manifest: Manifest
+    tables: str
     old: Bundle
     rows: AddedRows
     whole: Bundle
 
-    @contextmanager
-    def extended(self, rows: AddedRows | None = None) -> Iterator[ExtendedBundle]:
-        options = IngestOptions()
-        given = (self.manifest, self.old, COLUMNS, options)
-        with read_added_rows(rows or self.rows, *given) as addition:
-            yield ExtendedBundle(self.old, addition)
+    def extended(self, rows: AddedRows | None = None) -> ExtendedBundle:
+        reader = RowReader(self.tables, self.old, COLUMNS, IngestOptions())
+        return ExtendedBundle(self.old, reader.read(rows or self.rows))
 
 
 @pytest.fixture(scope="module", params=[False, True], ids=["plain", "timed"])
@@ -104,7 +98,7 @@ def case(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
         {n: json_rows(r.table.slice(known[n])) for n, r in tables.nodes.items()},
         {"__".join(t): json_rows(table) for t, table in new.items()},
     )
-    return Case(Manifest.load(uris[0]), bundles[0], added, bundles[1])
+    return Case(uris[0], bundles[0], added, bundles[1])
 
 
 def json_rows(table: pa.Table) -> list[dict[str, Any]]:
@@ -127,34 +121,34 @@ def test_picks_are_those_of_the_whole_tables(case, direction, fanout, way):
         pytest.skip("there are no times")
     if way == "replace" and fanout == -1:
         pytest.skip("all edges are taken once")
-    with case.extended() as bundle:
-        extended = ExtendedGraphStore(LocalGraphStore(case.old, direction), bundle)
-        whole = LocalGraphStore(case.whole, direction)
-        assert extended.edge_types == whole.edge_types
-        for edge_type in whole.edge_types:
-            taker = edge_type[2 if direction == "in" else 0]
-            nodes = np.random.default_rng(1).permutation(whole.num_nodes(taker))
-            assert extended.num_nodes(taker) == len(nodes)
-            assert extended.num_edges(edge_type) == whole.num_edges(edge_type)
-            request = PickRequest(
-                nodes,
-                fanout,
-                way == "replace",
-                key=7,
-                hop=1,
-                weight="weight" if way == "weight" else None,
-                by_neighbor=way == "by_neighbor",
-                horizon=_horizon(len(nodes)) if way == "horizon" else None,
+    bundle = case.extended()
+    extended = ExtendedGraphStore(LocalGraphStore(case.old, direction), bundle)
+    whole = LocalGraphStore(case.whole, direction)
+    assert extended.edge_types == whole.edge_types
+    for edge_type in whole.edge_types:
+        taker = edge_type[2 if direction == "in" else 0]
+        nodes = np.random.default_rng(1).permutation(whole.num_nodes(taker))
+        assert extended.num_nodes(taker) == len(nodes)
+        assert extended.num_edges(edge_type) == whole.num_edges(edge_type)
+        request = PickRequest(
+            nodes,
+            fanout,
+            way == "replace",
+            key=7,
+            hop=1,
+            weight="weight" if way == "weight" else None,
+            by_neighbor=way == "by_neighbor",
+            horizon=_horizon(len(nodes)) if way == "horizon" else None,
+        )
+        found, expected = (store.pick(edge_type, request) for store in (extended, whole))
+        np.testing.assert_array_equal(found.offsets, expected.offsets)
+        np.testing.assert_array_equal(found.neighbors, expected.neighbors)
+        if "edge_attr" in case.whole.columns(edge_type):
+            rows = features(bundle).gather(edge_type, "edge_attr", found.e_id)
+            wanted = LocalFeatureStore(case.whole).gather(
+                edge_type, "edge_attr", expected.e_id.astype(np.int64)
             )
-            found, expected = (store.pick(edge_type, request) for store in (extended, whole))
-            np.testing.assert_array_equal(found.offsets, expected.offsets)
-            np.testing.assert_array_equal(found.neighbors, expected.neighbors)
-            if "edge_attr" in case.whole.columns(edge_type):
-                rows = features(bundle).gather(edge_type, "edge_attr", found.e_id)
-                wanted = LocalFeatureStore(case.whole).gather(
-                    edge_type, "edge_attr", expected.e_id.astype(np.int64)
-                )
-                np.testing.assert_array_equal(rows, wanted)
+            np.testing.assert_array_equal(rows, wanted)
 
 
 def features(bundle: ExtendedBundle) -> ExtendedFeatureStore:
@@ -170,31 +164,31 @@ def _horizon(num_nodes: int) -> Horizon:
 def test_degrees_are_those_of_the_whole_tables(case, direction, in_time):
     if in_time and "time" not in case.whole.columns(BUYS):
         pytest.skip("there are no times")
-    with case.extended() as bundle:
-        known, whole = (LocalGraphStore(b, direction) for b in (case.old, case.whole))
-        stores = ExtendedGraphStore(known, bundle), whole
-        for edge_type in case.whole.edge_types:
-            for end, name in ((2, "degrees"), (0, "neighbor_degrees")):
-                node_type = edge_type[end if direction == "in" else 2 - end]
-                nodes = np.random.default_rng(1).permutation(case.whole.num_nodes(node_type))
-                horizon = _horizon(len(nodes)) if in_time else None
-                found, expected = (getattr(s, name)(edge_type, nodes, horizon) for s in stores)
-                np.testing.assert_array_equal(found, expected)
+    bundle = case.extended()
+    known, whole = (LocalGraphStore(b, direction) for b in (case.old, case.whole))
+    stores = ExtendedGraphStore(known, bundle), whole
+    for edge_type in case.whole.edge_types:
+        for end, name in ((2, "degrees"), (0, "neighbor_degrees")):
+            node_type = edge_type[end if direction == "in" else 2 - end]
+            nodes = np.random.default_rng(1).permutation(case.whole.num_nodes(node_type))
+            horizon = _horizon(len(nodes)) if in_time else None
+            found, expected = (getattr(s, name)(edge_type, nodes, horizon) for s in stores)
+            np.testing.assert_array_equal(found, expected)
 
 
 def test_rows_and_ids_are_those_of_the_whole_tables(case):
-    with case.extended() as bundle:
-        for node_type in case.whole.node_types:
-            ids = case.whole.ids(node_type)
-            np.testing.assert_array_equal(bundle.id_map(node_type).lookup(ids), np.arange(len(ids)))
-            assert bundle.ids(node_type).equals(ids)
-            nodes = np.random.default_rng(1).permutation(len(ids))
-            assert bundle.take_ids(node_type, nodes).equals(ids.take(pa.array(nodes)))
-            found = features(bundle).gather(node_type, "x", nodes)
-            np.testing.assert_array_equal(
-                found, LocalFeatureStore(case.whole).gather(node_type, "x", nodes)
-            )
-        assert bundle.id_map("user").lookup(pa.array(["nobody"])).tolist() == [-1]
+    bundle = case.extended()
+    for node_type in case.whole.node_types:
+        ids = case.whole.ids(node_type)
+        np.testing.assert_array_equal(bundle.id_map(node_type).lookup(ids), np.arange(len(ids)))
+        assert bundle.ids(node_type).equals(ids)
+        nodes = np.random.default_rng(1).permutation(len(ids))
+        assert bundle.take_ids(node_type, nodes).equals(ids.take(pa.array(nodes)))
+        found = features(bundle).gather(node_type, "x", nodes)
+        np.testing.assert_array_equal(
+            found, LocalFeatureStore(case.whole).gather(node_type, "x", nodes)
+        )
+    assert bundle.id_map("user").lookup(pa.array(["nobody"])).tolist() == [-1]
 
 
 def _edited(case: Case, **changes: Any) -> AddedRows:
@@ -217,5 +211,5 @@ def test_wrong_rows_are_refused(case):
         (AddedRows({}, {"user__buys__item": [edge]}), "edges-dangling", ["nobody"]),
     ]
     for rows, id, values in wrong:
-        with raises(id, *values), case.extended(rows):
-            pass
+        with raises(id, *values):
+            case.extended(rows)
