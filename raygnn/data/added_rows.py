@@ -131,7 +131,7 @@ class RowReader:
                 edges[link.type], copies = _both_ways(*ends)
             columns[link.type] = {name: values[copies] for name, values in found.items()}  # type: ignore[index]
             if (reverse := self._reverses.get(link.type)) in edges:
-                columns[reverse] = dict(found)  # type: ignore[index]
+                columns[reverse] = dict(found)
         if findings:
             raise DataError(without_table_remedies(describe(findings)))
         return Addition(self._graph, num_new, ids, edges, columns)
@@ -379,13 +379,16 @@ def _looked_up(
 
 
 def _both_ways(sources: np.ndarray, targets: np.ndarray) -> tuple[AddedEdges, np.ndarray]:
-    """Each edge and, behind it, its copy the other way round; and the row of each."""
-    row = np.repeat(np.arange(len(sources)), np.where(sources == targets, 1, 2))
+    """Each edge and, behind it, its copy the other way round; and the row of each.
+
+    As in an ingest, a self-edge has no copy, nor has an edge whose other direction is a row too.
+    """
+    size = max(sources.max(), targets.max()) + 1
+    is_listed = np.isin(targets * size + sources, sources * size + targets)
+    row = np.repeat(np.arange(len(sources)), np.where(is_listed, 1, 2))
     is_copy = np.append(False, row[1:] == row[:-1])
-    ends = (
-        np.where(is_copy, targets[row], sources[row]),
-        np.where(is_copy, sources[row], targets[row]),
-    )
+    ends = np.stack([sources[row], targets[row]])
+    ends[:, is_copy] = ends[::-1, is_copy]
     return AddedEdges(*ends), row
 
 

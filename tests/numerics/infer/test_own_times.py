@@ -206,3 +206,43 @@ def test_links_are_scored_without_themselves_and_what_is_later(temporal_links, t
     np.testing.assert_allclose(found, expected, rtol=1e-4)
     now = model.score(temporal_links.graph, [pair], as_of="latest")["score"]
     assert abs(found[0] - now[0]) > 1e-4
+
+
+def test_new_rows_are_encoded_at_their_own_times(temporal_labels, tmp_path):
+    """New users, and their purchases, get what they get in the tables; none is written there."""
+    tables, shop = timed_shop()
+    buys = tables.edges[BUYS].table
+    born, days = [10, 70], [5, 9, 50, 90]
+    users = {"id": [1000, 1001], "x": [[0.1, 0.2], [0.3, 0.4]], "time": dates(np.array(born))}
+    bought = {
+        "source": [1000, 1000, 1001, 1001],
+        "target": [0, 3, 1, 4],
+        "time": dates(np.array(days)),
+    }
+    rows = [
+        [dict(zip(table, row, strict=True)) for row in zip(*table.values(), strict=True)]
+        for table in (users, bought)
+    ]
+    old = tables.nodes["user"].table
+    x = [np.frombuffer(v, "f4") for v in old["x"].to_pylist()] + [np.float32(v) for v in users["x"]]
+    nodes = {
+        "user": node_rows(
+            np.append(np.arange(NUM_USERS), users["id"]),
+            {"x": np.stack(x)},
+            time=dates(np.append(shop["born"], born)),
+        ),
+        "item": tables.nodes["item"],
+    }
+    ends = [
+        np.append(buys[name].to_numpy(), np.array(bought[name])) for name in ("source", "target")
+    ]
+    edges = {BUYS: edge_rows(*ends, time=dates(np.append(shop["day"], days)))}
+    whole = _written(GraphTables(nodes, edges), tmp_path / "whole")
+    model = raygnn.load(temporal_labels.run)
+    for as_of in (None, "1970-02-20", "latest"):
+        new = {"user": rows[0]}, {"user__buys__item": rows[1]}
+        with model.extended(temporal_labels.graph, *new, as_of=as_of) as graph:
+            found = graph.predict(what="probabilities")
+        expected = model.predict(whole, users["id"], what="probabilities", as_of=as_of)
+        assert found["id"].tolist() == users["id"]
+        np.testing.assert_allclose(found["probability"], expected["probability"], rtol=1e-4)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -21,6 +22,7 @@ from raygnn.sampling.protocols import PickRequest
 from raygnn.sampling.stores import LocalFeatureStore, LocalGraphStore
 from raygnn.sampling.temporal import Horizon, Temporal
 from tests.errors import raises
+from tests.graph_writer import write_graph
 
 USERS, ITEMS, NEW_USERS, NEW_ITEMS = 60, 40, 4, 3
 BUYS, FOLLOWS = ("user", "buys", "item"), ("user", "follows", "user")
@@ -205,6 +207,7 @@ def test_wrong_rows_are_refused(case):
         (_edited(case, idd=1), "rows-column-unknown", ["idd", "id"]),
         (_edited(case, id=known), "rows-id-known", [known]),
         (_edited(case, id=7), "nodes-id-kind", []),
+        (_edited(case, id=None), "nodes-null-ids", ["id"]),
         (_edited(case, x=[1.0, "a", 2.0]), "rows-column-kinds", ["x"]),
         (_edited(case, x=None), "table-null-values", ["x"]),
         (_edited(case, x=[1.0, 2.0]), "rows-feature-width", ["x", 3, 2]),
@@ -213,3 +216,41 @@ def test_wrong_rows_are_refused(case):
     for rows, id, values in wrong:
         with raises(id, *values):
             case.extended(rows)
+
+
+def test_a_row_of_a_million_values_is_refused_at_once(case):
+    before = time.process_time()
+    with raises("rows-feature-width", 1_000_000, 3):
+        case.extended(_edited(case, x=[0.5] * 1_000_000))
+    assert time.process_time() - before < 1
+
+
+def test_each_column_of_a_feature_has_its_own_width(tmp_path):
+    """`x` of two and `year` of two fill a row of four as well as three and one do."""
+    rng = np.random.default_rng(0)
+    columns = {"id": np.arange(5), "x": list(rng.random((5, 3))), "year": rng.random(5)}
+    spec = {"features": {"x": {"columns": ["x", "year"]}}}
+    graph = write_graph(tmp_path / "graph", pa.table(columns), node_spec=spec)
+    bundle = ingest(graph, IngestOptions(), tmp_path / "cache")
+    reader = RowReader(str(graph), bundle, ["x"], IngestOptions())
+    added = reader.read(AddedRows({"n": [{"id": 7, "x": [1, 2, 3], "year": 4}]}))
+    np.testing.assert_array_equal(added.column("n", "x"), [[1, 2, 3, 4]])
+    for row, values in (
+        ({"x": [1, 2], "year": [3, 4]}, ["x", 2, 3]),
+        ({"x": [1, 2, 3], "year": [4, 5]}, ["year", 2, 1]),
+        ({"x": [1, 2, 3, 4]}, ["x", 4, 3]),
+    ):
+        with raises("rows-feature-width", *values):
+            reader.read(AddedRows({"n": [{"id": 7, **row}]}))
+
+
+@pytest.mark.parametrize("id", [[1], {"a": 1}, 1.5, True])
+def test_ids_of_another_kind_are_refused(case, id):
+    with raises("nodes-id-kind"):
+        case.extended(_edited(case, id=id))
+
+
+def test_ids_of_new_nodes_differ(case):
+    user = case.rows.nodes["user"][0]
+    with raises("nodes-id-repeated", user["id"]):
+        case.extended(AddedRows({"user": [user, user]}))
