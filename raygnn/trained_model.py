@@ -25,9 +25,8 @@ from raygnn.inference.probe import probe_model
 from raygnn.inference.set_up import load_module, set_up_task
 from raygnn.inference.table import Table
 from raygnn.loops.context import local_device
-from raygnn.loops.model_spec import ModelSpec
+from raygnn.loops.model_spec import ModelSpec, schema_bundle
 from raygnn.loops.process import process_prepared
-from raygnn.loops.schema_bundle import schema_bundle
 from raygnn.models.graph_encoder import GraphEncoder
 from raygnn.models.to_pyg import to_pyg
 from raygnn.outputs.saved_model import SavedModel

@@ -18,6 +18,7 @@ from raygnn.config import LoadedConfig, build, resolve
 from raygnn.console import say, warn
 from raygnn.data.bundle import Bundle
 from raygnn.data.filesystem import absolute, is_storage_error, join
+from raygnn.data.pagerank_graph import neighborhood_graph
 from raygnn.data.partition.part import Outline
 from raygnn.errors import (
     CheckpointError,
@@ -32,7 +33,6 @@ from raygnn.loops.context import WorkerContext
 from raygnn.loops.engine import Engine
 from raygnn.loops.process import prepare_process
 from raygnn.loops.task import Task, TaskEnvironment
-from raygnn.loops.tasks.neighborhood_graph import neighborhood_graph
 from raygnn.outputs.advice import Advice, say_baselines, verdicts
 from raygnn.outputs.checkpoints.checkpointer import Checkpointer
 from raygnn.outputs.checkpoints.warm_start import warm_start

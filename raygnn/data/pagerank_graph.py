@@ -11,6 +11,8 @@ from typing import Any
 
 import numpy as np
 
+from raygnn.config import Config
+from raygnn.console import say
 from raygnn.data.arrays import create_array, open_array
 from raygnn.data.bundle import Bundle
 from raygnn.data.bundle_record import INDICES, INDPTR, ColumnInfo, column_path
@@ -152,3 +154,17 @@ def _build(bundle: Bundle, edge_type: EdgeType, settings: PagerankSettings, fold
         out = open_array(path, "r+")
         for part, start in zip(found, indptr[:-1:_SOURCES_AT_A_TIME], strict=True):
             out[start : start + len(part[number])] = part[number]
+
+
+def neighborhood_graph(config: Config, bundle: Bundle) -> Bundle:
+    """The graph that neighborhoods are of: the bundle, or its edges by personalised PageRank.
+
+    Raises:
+        DataError: walks are asked for on a graph of several types.
+        ResourceError: their edges cannot be kept in the cache.
+    """
+    wanted = config.sampling.ppr
+    if wanted is None:
+        return bundle
+    settings = PagerankSettings(wanted.top_k, wanted.alpha, wanted.epsilon)
+    return pagerank_graph(bundle, settings, say)

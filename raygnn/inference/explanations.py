@@ -25,7 +25,7 @@ from raygnn.inference.output_folder import PICTURE, OutputFolder
 from raygnn.inference.table import Table
 from raygnn.loops.model_spec import ModelSpec
 from raygnn.loops.task import Task
-from raygnn.loops.tasks.labels.output import LabelOutput
+from raygnn.loops.tasks.labels.target import LabelOutput
 from raygnn.models.masked_model import MaskedModel
 from raygnn.outputs.explanation_picture import Drawn, draw_explanations
 from raygnn.sampling.batch import NodeBatch

@@ -20,7 +20,7 @@ from raygnn.data.edge_types import edge_type_name
 from raygnn.data.standardization import ColumnScale
 from raygnn.errors import ConfigError, RunError
 from raygnn.loops.model_spec import ModelSpec
-from raygnn.loops.tasks.labels.output import LabelOutput
+from raygnn.loops.tasks.labels.target import LabelOutput
 from raygnn.losses.seed_losses import in_units
 from raygnn.models.graph_encoder import GraphEncoder
 from raygnn.models.hetero import Hetero, HeteroLayer

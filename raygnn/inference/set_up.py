@@ -13,7 +13,7 @@ from raygnn.data.bundle import Bundle
 from raygnn.data.filesystem import redact
 from raygnn.errors import CheckpointError, ConfigError
 from raygnn.loops.task import Task, TaskEnvironment
-from raygnn.loops.tasks.several_tasks.model import weights_of_task
+from raygnn.loops.tasks.several_tasks.task import weights_of_task
 from raygnn.models.graph_encoder import GraphEncoder
 from raygnn.outputs.model_export import read_weights
 from raygnn.outputs.saved_model import SavedModel

@@ -14,17 +14,14 @@ from torch import nn
 
 from raygnn.config import Config, LoadedConfig, Period
 from raygnn.errors import ConfigError, PreemptedError, TrainingError
-from raygnn.loops.callback_list import CallbackBase, CallbackList
+from raygnn.loops.callbacks import CallbackBase, CallbackList
 from raygnn.loops.context import WorkerContext
 from raygnn.loops.early_stopping import BestTracker, EarlyStopper
 from raygnn.loops.evaluation import evaluate_parts
-from raygnn.loops.gradients.accumulation import Accumulation
-from raygnn.loops.gradients.joint_accumulation import JointAccumulation
-from raygnn.loops.gradients.reduction import GradReduction
+from raygnn.loops.gradients import Accumulation, GradReduction, JointAccumulation
 from raygnn.loops.kept_weights import BestWeights, WeightAverage
 from raygnn.loops.optimization import Optimization
-from raygnn.loops.position import Position, is_due
-from raygnn.loops.running_mean import RunningMean
+from raygnn.loops.position import Position, RunningMean, is_due
 from raygnn.loops.task import EvalOutput, Task
 from raygnn.models import row_share
 from raygnn.models.row_share import RowShare, rows_shared

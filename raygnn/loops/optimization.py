@@ -15,9 +15,9 @@ from torch import Tensor, nn
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from raygnn.config import Component, LoadedConfig, build
+from raygnn.config.training_section import PrecisionMap
 from raygnn.errors import ConfigError, ResourceError, TrainingError
-from raygnn.loops.gradients.batch_statistics import BatchStatistics
-from raygnn.loops.precision import Precision
+from raygnn.loops.batch_statistics import BatchStatistics
 from raygnn.models.segment import break_graphs
 from raygnn.parallel import collectives
 from raygnn.parallel.agreement import broadcast_initial_weights, run_and_sync_errors
@@ -31,9 +31,68 @@ from raygnn.parallel.sharding import (
     whole_state,
     whole_tensors,
 )
+from raygnn.sampling.batch import Batch
+from raygnn.sampling.sparse_features import SparseFeatures
 
 if TYPE_CHECKING:
     from raygnn.parallel.sharded_training import ShardedOptimizer, ShardedWeights
+
+
+_DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+#: Autocast runs matrix products in this type; weights stay in float32.
+_MIXED = {"bf16-mixed": torch.bfloat16, "fp16-mixed": torch.float16}
+#: Columns of a batch that a model computes with.
+_INPUTS = frozenset({"x", "edge_attr", "edge_weight"})
+
+
+class Precision:
+    """`training.precision`, for one device."""
+
+    def __init__(self, setting: str | PrecisionMap, device: torch.device) -> None:
+        self._device = device
+        self._autocast = _MIXED.get(setting) if isinstance(setting, str) else None
+        if isinstance(setting, str):
+            one = "bf16" if setting == "bf16-true" else "fp32"
+            setting = PrecisionMap.model_validate(dict.fromkeys(PrecisionMap.model_fields, one))
+        self._map = setting
+        #: Small gradients of float16 become 0: the loss is scaled up, and the gradients back.
+        self.scales_loss = self._autocast == torch.float16
+
+    def autocast(self) -> AbstractContextManager[Any]:
+        """The context in which forward passes run."""
+        if self._autocast is None:
+            return nullcontext()
+        return torch.autocast(self._device.type, dtype=self._autocast)
+
+    def apply(self, module: nn.Module) -> None:
+        """Casts weights and buffers, once, and the float columns of each batch that it is given."""
+        for parameter in module.parameters():
+            parameter.data = _cast(parameter.data, _DTYPES[self._map.param])
+        for owner in module.modules():
+            for name, buffer in owner.named_buffers(recurse=False):
+                setattr(owner, name, _cast(buffer, _DTYPES[self._map.buffer]))
+        module.register_forward_pre_hook(self._cast_batch)
+
+    def _cast_batch(self, module: nn.Module, inputs: tuple[Any, ...]) -> None:
+        batch: Batch = inputs[0]
+        dtype = _DTYPES[self._map.input]
+        for nodes in batch.nodes.values():
+            for name in _INPUTS & nodes.columns.keys():
+                column = nodes.columns[name]
+                nodes.columns[name] = (
+                    column.apply(lambda tensor: _cast(tensor, dtype))
+                    if isinstance(column, SparseFeatures)
+                    else _cast(column, dtype)
+                )
+        for edges in batch.edges.values():
+            for name in _INPUTS & edges.columns.keys():
+                edges.columns[name] = _cast(edges.columns[name], dtype)
+
+
+def _cast(tensor: Tensor, dtype: torch.dtype) -> Tensor:
+    """Float64 is somebody's choice, and stays unless less than float32 is wanted."""
+    is_wide = tensor.dtype == torch.float64 and dtype == torch.float32
+    return tensor if is_wide or not tensor.is_floating_point() else tensor.to(dtype)
 
 
 def compile_module(module: nn.Module, device: torch.device) -> None:

@@ -14,10 +14,10 @@ from raygnn.config.section import MISSING, value_at
 from raygnn.config.source import Source, parse_source
 from raygnn.data.bundle import Bundle
 from raygnn.data.filesystem import absolute, exists, join, read_text, redact
+from raygnn.data.pagerank_graph import neighborhood_graph
 from raygnn.errors import ConfigError, RunError
 from raygnn.loops.model_spec import MODEL_FILE, SPEC_FILE, ModelSpec
-from raygnn.loops.tasks.neighborhood_graph import neighborhood_graph
-from raygnn.loops.tasks.several_tasks.output import SeveralOutput, choose_task
+from raygnn.loops.tasks.several_tasks.target import SeveralOutput, choose_task
 from raygnn.loops.tasks.target import output_classes
 
 # What inference reads of a model's config. Losses, loggers and the like may need what is not here.

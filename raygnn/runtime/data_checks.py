@@ -12,12 +12,12 @@ from raygnn.data.bundle import Bundle
 from raygnn.data.edge_types import EdgeType, resolve_fanouts
 from raygnn.data.filesystem import redact
 from raygnn.data.manifest import Manifest
+from raygnn.data.pagerank_graph import neighborhood_graph
 from raygnn.data.partition.part import Outline, Pairs
 from raygnn.data.partition.record import PartitionRecord
 from raygnn.data.partition.transfer import absolute_folder
 from raygnn.errors import ConfigError
 from raygnn.loops.model_spec import ModelSpec
-from raygnn.loops.tasks.neighborhood_graph import neighborhood_graph
 from raygnn.loops.tasks.target import target_class
 from raygnn.runtime.data_source import ingest_options
 

@@ -11,9 +11,9 @@ from raygnn.config import Config, LoadedConfig, build
 from raygnn.console import count, say
 from raygnn.data.bundle import Bundle
 from raygnn.data.filesystem import redact
+from raygnn.data.pagerank_graph import neighborhood_graph
 from raygnn.loops.model_spec import ModelSpec
 from raygnn.loops.task import Task, TaskEnvironment
-from raygnn.loops.tasks.neighborhood_graph import neighborhood_graph
 from raygnn.sampling.neighbor_sampler import NeighborSampler
 from raygnn.sampling.presampled.record import (
     SamplePlan,

@@ -14,10 +14,10 @@ import pytest
 import torch
 
 from raygnn.config import build, load_config
+from raygnn.data.pagerank_graph import neighborhood_graph
 from raygnn.data.synthetic.generators import synthetic_tables
 from raygnn.data.tables.graph_tables import write_tables
 from raygnn.loops.task import TaskEnvironment
-from raygnn.loops.tasks.neighborhood_graph import neighborhood_graph
 from raygnn.presample import presample
 from raygnn.runtime.data_source import open_bundle
 from raygnn.sampling.neighbor_sampler import NeighborSampler

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from raygnn.config import load_config
-from raygnn.loops.gradients.reduction import GradReduction
+from raygnn.loops.gradients import GradReduction
 from raygnn.loops.task import StepOutput
 from tests.errors import raises
 from tests.small_runs import run_rank, small_bundle, small_config, trained_weights

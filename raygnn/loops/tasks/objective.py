@@ -1,20 +1,237 @@
-"""The configured losses as one additive loss of a batch."""
+"""The configured losses of a task as one loss of a batch."""
 
 from __future__ import annotations
 
+import inspect
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from types import MappingProxyType
 from typing import Any
 
 import torch
+from torch import Tensor, nn
 
-from raygnn.config import LoadedConfig
+from raygnn.config import Component, LoadedConfig, build, resolve
+from raygnn.config.components import parameters_of
+from raygnn.config.slots import SLOTS
 from raygnn.config.training_section import LossTerm
 from raygnn.errors import ConfigError
 from raygnn.loops.task import StepOutput
-from raygnn.loops.tasks.loss_term import bind_term
-from raygnn.losses.seed_losses import DISTANCES
+from raygnn.losses import LinkLoss, Loss
+from raygnn.losses.seed_losses import DISTANCES, entries, with_outputs_of
+
+_NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+#: What the losses of raygnn take, by position, whatever a subclass calls it.
+_POSITIONAL: tuple[tuple[type, tuple[str, ...]], ...] = (
+    (Loss, ("prediction", "target")),
+    (LinkLoss, ("scores",)),
+)
+#: The task's input for a parameter of a loss of torch.
+_INPUTS_OF_TORCH = {"input": "prediction", "log_input": "prediction"}
+#: Losses of torch whose target has a class per seed; others compare element by element.
+_OF_CLASSES = (nn.CrossEntropyLoss, nn.NLLLoss, nn.MultiMarginLoss, nn.MultiLabelMarginLoss)
+
+
+@dataclass(frozen=True)
+class BoundTerm:
+    """A loss or a regulariser, and which of the task's named inputs it takes.
+
+    Attributes:
+        name: of the term in logs.
+        weight: its factor in the loss.
+        on: the output that `prediction` stands for; None is the only one.
+        loss: gives (sum, what to divide it by), or a mean over the batch as a scalar.
+        positional: inputs by position.
+        keywords: inputs by the name of the parameter.
+    """
+
+    name: str
+    weight: float
+    on: str | None
+    loss: Callable[..., Any]
+    positional: tuple[str, ...]
+    keywords: Mapping[str, str]
+
+    @property
+    def needs(self) -> frozenset[str]:
+        """Names of the inputs that it takes."""
+        return frozenset((*self.positional, *self.keywords.values()))
+
+    def __call__(self, inputs: Mapping[str, Any]) -> tuple[Tensor, float | None]:
+        """The sum over the batch and its weight; a mean comes with None.
+
+        Raises:
+            ConfigError: `on` names no output, or the result is neither of the two.
+            DataError: prediction and target of a loss of torch differ in shape.
+        """
+        result = self.loss(
+            *(self._input(name, inputs) for name in self.positional),
+            **{key: self._input(name, inputs) for key, name in self.keywords.items()},
+        )
+        is_pair = isinstance(result, tuple) and len(result) == 2
+        value, weight = result if is_pair else (result, None)
+        if not isinstance(value, Tensor) or value.dim():
+            got = list(value.shape) if isinstance(value, Tensor) else type(value).__name__
+            raise ConfigError(
+                f"losses.type={self.name!r} is invalid: it returned {got}. Return a scalar, the "
+                "mean over the batch, or a pair of the sum (a scalar) and its divisor.",
+                id="loss-result",
+            )
+        return value, None if weight is None else float(weight)
+
+    def _input(self, name: str, inputs: Mapping[str, Any]) -> Any:
+        if name == "prediction":
+            return select_output(inputs[name], self.on)
+        if name == "target" and "prediction" in self.needs:
+            prediction = self._input("prediction", inputs)
+            compares_elements = _is_of_torch(self.loss) and not isinstance(self.loss, _OF_CLASSES)
+            if compares_elements:
+                return entries(self.name, prediction, inputs[name])
+            return with_outputs_of(prediction, inputs[name])
+        return inputs[name]
+
+
+def bind_term(
+    term: LossTerm,
+    name: str,
+    loaded: LoadedConfig,
+    provided: Collection[str],
+    device: torch.device,
+    known: Mapping[str, Any],
+) -> BoundTerm:
+    """Builds a term and finds out what to call it with.
+
+    Args:
+        provided: names of the inputs that the task gives.
+        known: what the constructor of a loss gets as far as it has parameters for it.
+    Raises:
+        ConfigError: it takes an input that there is not, or its reduction cannot be exact.
+    """
+    target = resolve(Component(type=term.type, args=term.args), "loss", loaded.allow_modules)
+    if isinstance(target, type):
+        component = Component(type=term.type, args=term.args)
+        injected = {key: known[key] for key in known if key in parameters_of(target)}
+        loss = build(component, "loss", loaded.allow_modules, **injected).to(device)
+        _check_reduction(loss)
+    else:
+        loss = partial(target, **term.args)
+    positional: tuple[str, ...] = next(
+        (names for base, names in _POSITIONAL if isinstance(loss, base)), ()
+    )
+    keywords = {} if positional else _keywords(term, loss, provided)
+    bound = BoundTerm(name, term.weight, term.on, loss, positional, keywords)
+    if missing := sorted(bound.needs - set(provided)):
+        raise ConfigError(
+            f"losses.type={term.type!r} is invalid: it takes {', '.join(missing)}, and this task "
+            f"gives {', '.join(sorted(provided))}. Set {', '.join(_fitting(provided))}, or name "
+            f"these inputs under losses.inputs, as in {{{missing[0]}: {sorted(provided)[0]}}}.",
+            id="loss-inputs-missing",
+        )
+    if term.on is not None and "prediction" not in bound.needs:
+        raise ConfigError(
+            f"losses.on={term.on!r} is invalid: {term.type} takes no prediction that could be one "
+            "of several outputs. Leave it out.",
+            id="loss-on-unused",
+        )
+    return bound
+
+
+def select_output(outputs: Any, on: str | None) -> Tensor:
+    """The named output of a model that gives several, or the only one.
+
+    Raises:
+        ConfigError: the name is missing or unknown.
+    """
+    if not isinstance(outputs, dict):
+        if on is None:
+            return outputs
+        raise ConfigError(
+            f"losses.on={on!r} is invalid: the model gives one output. Leave it out.",
+            id="loss-on-unused",
+        )
+    if on in outputs:
+        return outputs[on]
+    raise ConfigError(
+        f"losses.on={on!r} is invalid: the model gives {sorted(outputs)}. Set one of them.",
+        id="loss-on-unknown",
+    )
+
+
+def _keywords(term: LossTerm, loss: Any, provided: Collection[str]) -> dict[str, str]:
+    """The input of each parameter: as `inputs` says, else by the parameter's own name."""
+    function = loss.forward if isinstance(loss, nn.Module) else loss
+    given = term.args if isinstance(loss, partial) else {}
+    parameters = {
+        name: parameter
+        for name, parameter in inspect.signature(function).parameters.items()
+        if parameter.kind in _NAMED and name not in given
+    }
+    for name in term.inputs:
+        if name not in parameters:
+            raise ConfigError(
+                f"losses.inputs.{name}={term.inputs[name]!r} is invalid: {term.type} has no such "
+                f"parameter. Set any of: {', '.join(parameters)}.",
+                id="loss-input-unknown",
+            )
+    usual = _INPUTS_OF_TORCH if _is_of_torch(loss) else {}
+    chosen = {name: term.inputs.get(name, usual.get(name, name)) for name in parameters}
+    return {
+        name: value
+        for name, value in chosen.items()
+        if name in term.inputs
+        or value in provided
+        or parameters[name].default is inspect.Parameter.empty
+    }
+
+
+def _check_reduction(loss: nn.Module) -> None:
+    """A loss of torch gives the mean over the batch, which is exact if each seed weighs the same.
+
+    Raises:
+        ConfigError: it does not.
+    """
+    if not _is_of_torch(loss):
+        return
+    reduction, weight = getattr(loss, "reduction", "mean"), getattr(loss, "weight", None)
+    if reduction != "mean":
+        raise ConfigError(
+            f"losses.args.reduction={reduction!r} is invalid: raygnn adds up the means of batches, "
+            "each times its seeds. Set mean, and training.loss_reduction for a sum.",
+            id="loss-reduction",
+        )
+    if weight is not None:
+        raise ConfigError(
+            "losses.args.weight is invalid: a mean by class weights cannot be put together exactly "
+            "from the means of batches. Set cross_entropy with class_weights.",
+            id="loss-reduction",
+        )
+    # Classes are counted from 0: torch's own choice, -100, leaves out none.
+    if (ignored := getattr(loss, "ignore_index", -100)) >= 0:
+        raise ConfigError(
+            f"losses.args.ignore_index={ignored} is invalid: a mean without one class cannot be "
+            "put together exactly from the means of batches. Set cross_entropy with class_weights, "
+            "0 for that class.",
+            id="loss-reduction",
+        )
+
+
+def _is_of_torch(loss: Any) -> bool:
+    return type(loss).__module__.startswith("torch.nn.")
+
+
+def _fitting(provided: Collection[str]) -> list[str]:
+    """Short names of the losses that take no more than what is provided."""
+    fitting = []
+    for short in SLOTS["loss"].names:
+        found: Any = resolve(short, "loss")
+        names = next((n for base, n in _POSITIONAL if issubclass(found, base)), None)
+        if names is None:
+            names = tuple(inspect.signature(found.forward).parameters)[1:]
+        if set(names) <= set(provided):
+            fitting.append(short)
+    return fitting
 
 
 class Objective:

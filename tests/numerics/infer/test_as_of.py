@@ -14,7 +14,7 @@ import raygnn.train
 from raygnn.data.time_units import AsOf
 from raygnn.loops.model_spec import ModelSpec
 from raygnn.loops.tasks.exact_encoding import encode_exactly
-from raygnn.loops.tasks.link_prediction.output import LinkOutput
+from raygnn.loops.tasks.link_prediction.target import LinkOutput
 from raygnn.models import GCN, GraphSAGE
 from raygnn.models.exact import ExactOptions
 from raygnn.models.graph_encoder import GraphEncoder

@@ -21,8 +21,7 @@ from raygnn.data.tables.graph_tables import (
     write_tables,
 )
 from raygnn.inference.job import check_no_new_nodes
-from raygnn.loops.tasks.edge_prediction.output import EdgeOutput
-from raygnn.loops.tasks.edge_prediction.target import EdgeTarget, EdgeTargetArguments
+from raygnn.loops.tasks.edge_prediction.target import EdgeOutput, EdgeTarget, EdgeTargetArguments
 from tests.errors import raises
 
 RATES, TAGS, PAYS = ("user", "rates", "film"), ("user", "tags", "film"), ("user", "pays", "user")

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from raygnn.data.links.supervision import KnownLinks, KnownPositives, SupervisionEdges
-from raygnn.loops.tasks.link_prediction import mining
+from raygnn.loops.tasks.link_prediction import scoring
 from raygnn.models.decoders import DistMult, InnerProduct
 from raygnn.models.exact import compute_here
 from raygnn.sampling.mined_negatives import NONE
@@ -34,7 +34,7 @@ def _links(anchors: np.ndarray, relations: np.ndarray | None = None) -> Supervis
 @pytest.mark.parametrize("k", [1, 4, NUM_TARGETS])
 @pytest.mark.parametrize("is_one_type", [False, True])
 def test_mined_are_the_best_that_are_not_known(monkeypatch, num_relations, k, is_one_type):
-    monkeypatch.setattr(mining, "_ANCHORS_AT_A_TIME", 7)
+    monkeypatch.setattr(scoring, "_ANCHORS_AT_A_TIME", 7)
     generator = np.random.default_rng(3)
     torch.manual_seed(3)
     known = KnownLinks(tuple(_known(generator, 200) for _ in range(num_relations)), is_one_type)
@@ -46,7 +46,7 @@ def test_mined_are_the_best_that_are_not_known(monkeypatch, num_relations, k, is
     rows = (torch.randn(NUM_ANCHORS, 6), torch.randn(NUM_TARGETS, 6))
     links = _links(anchors, relations)
     with torch.no_grad():
-        mined = mining.mine(links, known, decoder, rows, k, compute_here)
+        mined = scoring.mine(links, known, decoder, rows, k, compute_here)
     assert mined.shape == (len(anchors), k)
     for row, anchor in enumerate(anchors):
         relation = 0 if relations is None else int(relations[row])

@@ -16,8 +16,8 @@ from raygnn.data.ingest.build_bundle import IngestOptions, ingest
 from raygnn.data.standardization import ColumnScale
 from raygnn.data.tables.graph_tables import GraphTables, edge_rows, node_rows, write_tables
 from raygnn.loops.model_spec import ModelSpec, NodeInput, edge_widths
-from raygnn.loops.tasks.link_prediction.output import LinkOutput
-from raygnn.loops.tasks.node_classification.output import NodeOutput
+from raygnn.loops.tasks.link_prediction.target import LinkOutput
+from raygnn.loops.tasks.node_classification.target import NodeOutput
 from raygnn.loops.tasks.target import output_classes
 from tests.errors import raises
 

@@ -9,8 +9,7 @@ import torch
 from torch import nn
 
 from raygnn.config import load_config
-from raygnn.loops.optimization import Optimization
-from raygnn.loops.precision import Precision
+from raygnn.loops.optimization import Optimization, Precision
 from raygnn.sampling import NodeBatch
 from tests.batches import batch_of
 from tests.errors import raises

@@ -12,8 +12,8 @@ from raygnn.config import load_config
 from raygnn.data.bundle import Bundle
 from raygnn.data.ingest.build_bundle import IngestOptions, ingest
 from raygnn.data.tables.graph_tables import GraphTables, edge_rows, node_rows, write_tables
-from raygnn.loops.tasks.self_supervised.output import EmbeddingOutput
 from raygnn.loops.tasks.self_supervised.target import (
+    EmbeddingOutput,
     SelfSupervisedArguments,
     SelfSupervisedTarget,
 )

@@ -4,7 +4,7 @@ import numpy as np
 import torch
 
 from raygnn.data.links.supervision import SupervisionEdges
-from raygnn.loops.tasks.link_prediction.ranks_by_group import ranks_by_group
+from raygnn.loops.tasks.link_prediction.evaluation import ranks_by_group
 from raygnn.outputs.report_errors import find_errors
 
 

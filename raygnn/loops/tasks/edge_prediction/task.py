@@ -12,8 +12,7 @@ from torch import nn
 from raygnn.data.edge_types import edge_type_name
 from raygnn.data.links.split import LinkSplit
 from raygnn.loops.task import EvalOutput, StepOutput
-from raygnn.loops.tasks.edge_prediction.output import EdgeOutput
-from raygnn.loops.tasks.edge_prediction.target import EdgeTarget
+from raygnn.loops.tasks.edge_prediction.target import EdgeOutput, EdgeTarget
 from raygnn.loops.tasks.labels.task import LabelTask
 from raygnn.loops.tasks.link_rules import reverse_types
 from raygnn.models.edge_head import EdgeHead, EdgePredictor

@@ -6,19 +6,19 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
+import pyarrow as pa
 import torch
 from torch import Tensor
 
+from raygnn.config import LoadedConfig
 from raygnn.data.standardization import ColumnScale
 from raygnn.data.transforms.fit import is_heavy_tailed
 from raygnn.errors import ConfigError
 from raygnn.loops.baselines import Baselines, label_baselines
 from raygnn.loops.task import EvalOutput, StepOutput, TaskEnvironment
 from raygnn.loops.tasks.encoder_task import EncoderTask
-from raygnn.loops.tasks.labels.columns import prediction_columns, probability_columns
-from raygnn.loops.tasks.labels.objective import LabelObjective
-from raygnn.loops.tasks.labels.output import LabelOutput
-from raygnn.loops.tasks.labels.target import METRICS_OF_ORDER, LabelTarget
+from raygnn.loops.tasks.labels.target import METRICS_OF_ORDER, LabelOutput, LabelTarget
+from raygnn.loops.tasks.objective import Objective
 from raygnn.losses.seed_losses import in_units, standardized
 from raygnn.metrics import (
     MAX_CONFUSED,
@@ -31,6 +31,66 @@ from raygnn.metrics import (
 from raygnn.metrics.seed_metrics import SeedRankingMetric
 from raygnn.sampling.batch import Batch
 from raygnn.sampling.batch_sequence import BatchT
+
+_LOSS_OF = {
+    "multi_class": "cross_entropy",
+    "multi_label": "binary_cross_entropy",
+    "regression": "mse",
+}
+#: What a term of the loss may take: the model's output (that of `on`) and all of them, the labels,
+#: [num_seeds, channels] of the encoder (of edges: of both ends), the module, and the batch.
+_INPUTS = frozenset({"prediction", "outputs", "target", "embeddings", "model", "batch"})
+
+
+class LabelObjective(Objective):
+    """Weighted sum of the terms under `losses`; by default the usual loss of the problem."""
+
+    def __init__(
+        self, loaded: LoadedConfig, output: LabelOutput, device: torch.device | None = None
+    ) -> None:
+        by_layers = loaded.config.evaluates_by_layers
+        inputs = _INPUTS - {"batch"} if by_layers else _INPUTS  # by layers there are no batches
+        known = {"label_counts": output.label_counts, "class_names": output.class_names}
+        default = _LOSS_OF[output.problem]
+        super().__init__(loaded, default, inputs, device or torch.device("cpu"), known)
+
+
+def prediction_columns(outputs: Tensor, of: LabelOutput) -> dict[str, np.ndarray | pa.Array]:
+    """What is predicted, as the label's column has it.
+
+    Args:
+        outputs: [num_rows, num_outputs] as the model gives them: logits or targets.
+    Returns:
+        `prediction`: the class (its name where the tables have names), a list of 0 and 1 for each
+        label, or the targets. Of classes `probability` too, that of the predicted one.
+    """
+    if of.problem == "multi_class":
+        logits = outputs.float()
+        chosen = logits.argmax(dim=1, keepdim=True)
+        classes = pa.array(chosen.flatten().numpy())
+        if of.class_names is not None:
+            nameless = [None] * (of.num_outputs - len(of.class_names))  # of one class alone
+            classes = pa.array([*of.class_names, *nameless], pa.string()).take(classes)
+        probability = logits.softmax(dim=1).gather(1, chosen).flatten()
+        return {"prediction": classes, "probability": probability.numpy()}
+    if of.problem == "multi_label":
+        return {"prediction": (outputs > 0).numpy().astype(np.int8)}
+    predicted = outputs if of.scale is None else in_units(outputs, of.scale)
+    targets = predicted.float().numpy()
+    return {"prediction": targets[:, 0] if targets.shape[1] == 1 else targets}
+
+
+def probability_columns(outputs: Tensor, of: LabelOutput) -> dict[str, np.ndarray | pa.Array]:
+    """`probability`: of each class, or of each label.
+
+    Args:
+        outputs: [num_rows, num_outputs], logits.
+    """
+    logits = outputs.float()
+    is_class = of.problem == "multi_class"
+    probabilities = logits.softmax(dim=1) if is_class else logits.sigmoid()
+    return {"probability": probabilities.numpy()}
+
 
 _IMBALANCE = 10  # times as many rows of one class as of another, or as have a label
 _MAX_GATHERED = 1 << 26  # predictions, which metrics of order bring together on every rank

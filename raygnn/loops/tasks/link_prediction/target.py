@@ -1,4 +1,4 @@
-"""What a link task learns: which links, from which graph, with which negatives."""
+"""The target of link prediction: which links, their splits, and what they compete with."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import fnmatch
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 import numpy as np
 from pydantic import AfterValidator, Field, NonNegativeInt, PositiveInt
@@ -21,7 +21,7 @@ from raygnn.data.links.supervision import make_supervision as split_links
 from raygnn.data.partition.part import Pairs
 from raygnn.data.time_units import check_time_units
 from raygnn.errors import ConfigError, DataError, Problem, RuleError
-from raygnn.loops.tasks.link_prediction.output import LinkOutput
+from raygnn.loops.model_spec import Output
 from raygnn.loops.tasks.link_rules import (
     forward_types,
     reverse_types,
@@ -33,6 +33,52 @@ from raygnn.loops.tasks.target import TaskArguments, TaskTarget
 
 if TYPE_CHECKING:
     from raygnn.config import Config
+
+
+@dataclass(frozen=True)
+class LinkOutput(Output):
+    """The links that a model's embeddings are made for.
+
+    Attributes:
+        edge_types: of each relation that is learnt, in the decoder's order, all between the same
+            two node types.
+        labels: the links are label edges, not message edges.
+    """
+
+    key = "links"
+
+    edge_types: tuple[EdgeType, ...]
+    labels: bool = False
+
+    @property
+    def ends(self) -> tuple[str, str]:
+        """Node types of the links' anchors and targets."""
+        anchor, _, target = self.edge_types[0]
+        return anchor, target
+
+    @property
+    def links(self) -> tuple[EdgeType, ...]:
+        """See `Output`."""
+        return self.edge_types
+
+    def check_predicts(self, what: str, node_types: Sequence[str]) -> None:
+        """See `Output`."""
+        raise ConfigError(
+            f"--what={what!r} is invalid: the model is of links, not of labels. Set embeddings, or "
+            "--top-k with --anchors.",
+            id="infer-what-links",
+        )
+
+    def to_content(self) -> Mapping[str, Any]:
+        """Edge types are written by name."""
+        return {"edge_types": [edge_type_name(t) for t in self.edge_types], "labels": self.labels}
+
+    @classmethod
+    def of_content(cls, content: Mapping[str, Any]) -> Self:
+        """See `Output`."""
+        edge_types = [parse_edge_type(name) for name in content["edge_types"]]
+        return super().of_content({**content, "edge_types": edge_types})
+
 
 _INNER_PRODUCT = Component(type="inner_product")
 

@@ -19,19 +19,20 @@ from raygnn.loops.baselines import Baselines
 from raygnn.loops.task import EvalOutput, StepOutput, TaskEnvironment
 from raygnn.loops.tasks.encoder_task import EncoderTask
 from raygnn.loops.tasks.exact_encoding import check_exact
-from raygnn.loops.tasks.link_prediction.full_ranking import FullRankingEvaluation
-from raygnn.loops.tasks.link_prediction.mining import NUM_MINED, mine
-from raygnn.loops.tasks.link_prediction.objective import LinkObjective
-from raygnn.loops.tasks.link_prediction.output import LinkOutput
-from raygnn.loops.tasks.link_prediction.popularity import link_baselines
-from raygnn.loops.tasks.link_prediction.ranks_by_group import ranks_by_group
-from raygnn.loops.tasks.link_prediction.scoring import LinkScoring
+from raygnn.loops.tasks.link_prediction.evaluation import (
+    FullRankingEvaluation,
+    link_baselines,
+    ranks_by_group,
+)
+from raygnn.loops.tasks.link_prediction.scoring import NUM_MINED, LinkScoring, mine
 from raygnn.loops.tasks.link_prediction.target import (
+    LinkOutput,
     LinkTarget,
     LinkTargetArguments,
     most_candidates,
 )
-from raygnn.losses import Candidates, LinkScores
+from raygnn.loops.tasks.objective import Objective
+from raygnn.losses import Candidates, LinkLoss, LinkScores
 from raygnn.losses.seed_losses import in_full_precision
 from raygnn.metrics.diagnostics import Diagnostic
 from raygnn.models.graph_encoder import GraphEncoder, LinkPredictor
@@ -40,6 +41,64 @@ from raygnn.parallel.shared_rows import computed_by_all
 from raygnn.sampling.batch import LinkBatch
 from raygnn.sampling.link_loader import LinkLoader, LinkPlan
 from raygnn.sampling.mined_negatives import MinedNegatives
+
+#: Scores of the links; [num_links, channels] of their two ends, and of both after one another; the
+#: module; the batch.
+LINK_INPUTS = (
+    "scores",
+    "anchor_embeddings",
+    "target_embeddings",
+    "embeddings",
+    "model",
+    "batch",
+)
+
+
+class LinkObjective(Objective):
+    """Weighted sum of the terms under `losses`.
+
+    Every link loss weighs each link 1, so the sum of terms is exact over any cut into batches.
+
+    Args:
+        default: short name of the loss without any.
+    """
+
+    def __init__(
+        self, loaded: LoadedConfig, device: torch.device, default: str = "retrieval"
+    ) -> None:
+        super().__init__(loaded, default, LINK_INPUTS, device)
+        if len({loss.candidates for loss in self._of_links}) > 1:
+            raise ConfigError(
+                "losses.args.candidates='global' is invalid: the other losses of links take the "
+                "candidates of each micro-batch. Set it to rank, or leave the others out.",
+                id="loss-candidates-mixed",
+            )
+
+    @property
+    def is_joint(self) -> bool:
+        """Whether links compete with the candidates of all micro-batches of a step."""
+        return any(loss.candidates == "global" for loss in self._of_links)
+
+    @property
+    def reads_log_q(self) -> bool:
+        """Whether a term corrects for how candidates are drawn."""
+        return any(loss.reads_log_q for loss in self._of_links)
+
+    @property
+    def in_batch(self) -> bool:
+        """Whether a term takes the other anchors' targets as candidates."""
+        return any(loss.in_batch for loss in self._of_links)
+
+    @property
+    def by_query(self) -> bool:
+        """Whether all terms that take scores take those of queries."""
+        taking = [term.loss for term in self._terms if "scores" in term.needs]
+        return all(isinstance(loss, LinkLoss) and loss.by_query for loss in taking)
+
+    @property
+    def _of_links(self) -> list[LinkLoss]:
+        return [loss for loss in self.losses if isinstance(loss, LinkLoss)]
+
 
 #: Of the nodes of a training batch, where links are split by time.
 _COLD_SHARE_IN_TIME = 0.1

@@ -11,8 +11,7 @@ from torch import Tensor, nn
 
 from raygnn.loops.task import EvalOutput, StepOutput
 from raygnn.loops.tasks.labels.task import LabelTask
-from raygnn.loops.tasks.node_classification.output import NodeOutput
-from raygnn.loops.tasks.node_classification.target import NodeTarget
+from raygnn.loops.tasks.node_classification.target import NodeOutput, NodeTarget
 from raygnn.models.graph_encoder import GraphEncoder, NodePredictor
 from raygnn.sampling.batch import NodeBatch
 from raygnn.sampling.loader import NeighborLoader

@@ -1,4 +1,4 @@
-"""What self-supervised learning needs of a graph: nodes, and for the probe labels and splits."""
+"""The target of self-supervised learning: the nodes to embed, and the label of the probe."""
 
 from __future__ import annotations
 
@@ -13,17 +13,47 @@ from raygnn.data.bundle import Bundle
 from raygnn.data.label_counts import LabelCounts
 from raygnn.data.splits import Splits, make_splits
 from raygnn.errors import ConfigError, DataError, Problem
+from raygnn.loops.model_spec import Output
 from raygnn.loops.tasks.labels.target import (
     LabelArguments,
     LabelTarget,
     choose_label,
     label_shape,
 )
-from raygnn.loops.tasks.node_classification.output import NodeOutput
-from raygnn.loops.tasks.self_supervised.output import EmbeddingOutput
+from raygnn.loops.tasks.node_classification.target import NodeOutput
 
 if TYPE_CHECKING:
     from raygnn.config import Config, LoadedConfig
+
+
+@dataclass(frozen=True)
+class EmbeddingOutput(Output):
+    """Embeddings of the nodes of one type.
+
+    Attributes:
+        probe: the label by which embeddings are judged; None without labels or splits.
+    """
+
+    key = "embeddings"
+
+    node_type: str
+    probe: NodeOutput | None = None
+
+    @property
+    def ends(self) -> tuple[str, str]:
+        """The node type, twice."""
+        return self.node_type, self.node_type
+
+    @property
+    def judged_on_test(self) -> bool:
+        """A probe needs training nodes beside those that it is judged on."""
+        return True
+
+    def check_labels(self, bundle: Bundle) -> None:
+        """See `Output`."""
+        if self.probe is not None:
+            self.probe.check_labels(bundle)
+
 
 _DEFAULT_METHOD = Component(type="barlow_twins")
 

@@ -21,13 +21,12 @@ from raygnn.loops.task import EvalOutput, StepOutput, TaskEnvironment
 from raygnn.loops.tasks.build_encoder import build_layer
 from raygnn.loops.tasks.build_sampler import build_sampler
 from raygnn.loops.tasks.encoder_task import EncoderTask
-from raygnn.loops.tasks.labels.output import LabelOutput
+from raygnn.loops.tasks.labels.target import LabelOutput
 from raygnn.loops.tasks.labels.task import LabelTask
 from raygnn.loops.tasks.self_supervised.methods import Method, Setting
-from raygnn.loops.tasks.self_supervised.model import SelfSupervisedModel
-from raygnn.loops.tasks.self_supervised.output import EmbeddingOutput
 from raygnn.loops.tasks.self_supervised.probe import LinearProbe, ProbeRows, fit_probe
 from raygnn.loops.tasks.self_supervised.target import (
+    EmbeddingOutput,
     SelfSupervisedArguments,
     SelfSupervisedTarget,
 )
@@ -44,6 +43,21 @@ from raygnn.sampling.whole_graph import WholeGraphLoader
 
 if TYPE_CHECKING:
     from raygnn.loops.engine import Engine
+
+
+class SelfSupervisedModel(nn.Module):
+    """What is trained; of it, inference reads the encoder."""
+
+    def __init__(self, encoder: GraphEncoder, method: Method) -> None:
+        super().__init__()
+        self.encoder = encoder
+        self.method = method
+
+    def forward(self, batch: NodeBatch) -> Tensor:
+        """[num_seeds, channels], embeddings of the seeds in the batch as it is."""
+        rows: Tensor = self.encoder(batch)[batch.node_type]
+        return rows
+
 
 # Nodes that a probe is fitted to, during training and after it.
 _MAX_IN_TRAINING, _MAX_AT_END = 5_000, 100_000

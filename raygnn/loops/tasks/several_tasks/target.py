@@ -1,4 +1,4 @@
-"""What several tasks learn: the target of each."""
+"""The targets of several tasks that share an encoder."""
 
 from __future__ import annotations
 
@@ -7,18 +7,85 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Self
 
 from raygnn.config.cross_rules import INPUTS_OF_ENCODER
 from raygnn.config.section import MISSING, value_at
+from raygnn.data.bundle import Bundle
 from raygnn.errors import ConfigError, DataError, KeyPath, Problem, dotted, parse_path
-from raygnn.loops.tasks.several_tasks.output import SeveralOutput
+from raygnn.loops.model_spec import ModelSpec, Output, read_output
 from raygnn.loops.tasks.target import TaskArguments, TaskTarget, target_class
 
 if TYPE_CHECKING:
     from raygnn.config import Config, LoadedConfig
     from raygnn.config.tasks_section import TaskEntry
     from raygnn.data.bundle import Bundle
+
+
+@dataclass(frozen=True)
+class SeveralOutput(Output):
+    """What each of several tasks gives, by name; inference chooses one of them."""
+
+    key = "tasks"
+
+    tasks: Mapping[str, Output]
+
+    @property
+    def ends(self) -> tuple[str, ...]:
+        """Those of all tasks."""
+        return tuple(end for output in self.tasks.values() for end in output.ends)
+
+    @property
+    def own_columns(self) -> tuple[str, ...]:
+        """Those of all tasks."""
+        every = (name for output in self.tasks.values() for name in output.own_columns)
+        return tuple(dict.fromkeys(every))
+
+    def check_labels(self, bundle: Bundle) -> None:
+        """See `Output`."""
+        for output in self.tasks.values():
+            output.check_labels(bundle)
+
+    def to_content(self) -> Mapping[str, Any]:
+        """By name of the task, its record under its own key."""
+        return {name: {each.key: each.to_content()} for name, each in self.tasks.items()}
+
+    @classmethod
+    def of_content(cls, content: Mapping[str, Any]) -> Self:
+        """See `Output`."""
+        from raygnn.loops.tasks.target import output_classes
+
+        outputs = [kind for kind in output_classes() if kind is not cls]
+        return cls({name: read_output(record, outputs) for name, record in content.items()})
+
+
+def choose_task(spec: ModelSpec, task: str | None) -> str | None:
+    """The task of a model that inference asks for; None of a model with one task.
+
+    Raises:
+        ConfigError: there is no such task, or there are several and none is named.
+    """
+    output = spec.output
+    if not isinstance(output, SeveralOutput):
+        if task is None:
+            return None
+        raise ConfigError(
+            f"--task={task!r} is invalid: the model has one task, without a name. Leave it out.",
+            id="infer-task-single",
+        )
+    if task in output.tasks:
+        return task
+    names = ", ".join(output.tasks)
+    if task is None:
+        raise ConfigError(
+            "--task is missing: the model has several tasks. Set it (task=NAME in Python) to one "
+            f"of: {names}.",
+            id="infer-task",
+        )
+    raise ConfigError(
+        f"--task={task!r} is invalid: the model has no such task. Set one of: {names}.",
+        id="infer-task",
+    )
 
 
 class SeveralArguments(TaskArguments):

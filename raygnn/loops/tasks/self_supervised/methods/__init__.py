@@ -1,13 +1,11 @@
 """How representations are learned without labels."""
 
 from raygnn.loops.tasks.self_supervised.methods.base import Method, Setting, TwoViews
-from raygnn.loops.tasks.self_supervised.methods.contrast import GRACE
-from raygnn.loops.tasks.self_supervised.methods.correlation import CCASSG, BarlowTwins
-from raygnn.loops.tasks.self_supervised.methods.momentum import BGRL
 from raygnn.loops.tasks.self_supervised.methods.reconstruction import (
     FeatureReconstruction,
     GraphMAE,
 )
+from raygnn.loops.tasks.self_supervised.methods.two_views import BGRL, CCASSG, GRACE, BarlowTwins
 
 __all__ = [
     "BGRL",

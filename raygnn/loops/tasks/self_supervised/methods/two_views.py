@@ -1,18 +1,178 @@
-"""CCA-SSG and Barlow Twins: losses of the correlations of two views over all seeds of a step."""
+"""Methods that compare two views of a batch: GRACE, BGRL, CCA-SSG and Barlow Twins."""
 
 from __future__ import annotations
 
+import copy
+import math
 from abc import abstractmethod
 from typing import ClassVar, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn import functional
 
 from raygnn.loops.tasks.self_supervised.methods.base import Setting, Share, TwoViews, check_above
 from raygnn.losses import Candidates
 from raygnn.losses.seed_losses import in_full_precision
+from raygnn.models.arguments import check_positive, check_probability
+from raygnn.models.encoder import build_norm
 from raygnn.models.graph_encoder import GraphEncoder
+from raygnn.parallel.sharding import own_part
 from raygnn.sampling.batch import NodeBatch
+
+
+class GRACE(TwoViews):
+    """Contrast of nodes: both views of a node against all other nodes of the step in both views.
+
+    Memory and time of a step grow with the square of its seeds.
+
+    Source: arXiv:2006.04131, equation 1.
+
+    Args:
+        hidden_channels: width of the projector's hidden layer; null is that of the embeddings.
+        temperature: what cosines are divided by.
+    Raises:
+        ConfigError: an argument is out of range.
+    """
+
+    is_joint = True
+
+    def __init__(
+        self,
+        setting: Setting,
+        drop_edges: Share = 0.3,
+        mask_features: Share = 0.3,
+        hidden_channels: int | None = None,
+        temperature: float = 0.5,
+    ) -> None:
+        super().__init__(setting, drop_edges, mask_features)
+        width = setting.channels if hidden_channels is None else hidden_channels
+        check_positive(hidden_channels=width)
+        self.temperature = check_above("temperature", temperature, 0)
+        self.projector = nn.Sequential(
+            nn.Linear(setting.channels, width), nn.ELU(), nn.Linear(width, setting.channels)
+        )
+
+    def rows(self, encoder: GraphEncoder, batch: NodeBatch) -> dict[str, Tensor]:
+        """See `Method`."""
+        embeddings = [self.embed(encoder, view) for view in self.views(batch)]
+        first, second = (
+            functional.normalize(in_full_precision(self.projector(rows))) for rows in embeddings
+        )
+        return {"embeddings": embeddings[0].detach(), "view_1": first, "view_2": second}
+
+    def offer(self, batch: NodeBatch, rows: dict[str, Tensor]) -> Candidates:
+        """Both views of the seeds, beside each other."""
+        return Candidates(
+            rows=torch.cat([rows["view_1"], rows["view_2"]], dim=1), ids=batch.input_id
+        )
+
+    def loss(
+        self, batch: NodeBatch, rows: dict[str, Tensor], offered: Candidates | None
+    ) -> tuple[Tensor, float]:
+        """Cross-entropy of the other view, the mean of both directions."""
+        assert offered is not None
+        own = rows["view_1"], rows["view_2"]
+        every = offered.rows.chunk(2, dim=1)
+        is_self = batch.input_id.unsqueeze(1) == offered.ids
+        with torch.autocast(offered.rows.device.type, enabled=False):
+            positive = (own[0] * own[1]).sum(dim=1) / self.temperature
+            losses = [
+                torch.logsumexp(
+                    torch.cat(
+                        [
+                            one @ every[1 - i].T / self.temperature,
+                            (one @ every[i].T / self.temperature).masked_fill(is_self, -torch.inf),
+                        ],
+                        dim=1,
+                    ),
+                    dim=1,
+                )
+                - positive
+                for i, one in enumerate(own)
+            ]
+            return (losses[0] + losses[1]).sum() / 2, float(len(positive))
+
+
+class BGRL(TwoViews):
+    """Bootstrapped graph latents: the embedding of one view predicts a target of the other view.
+
+    The target is that of a copy of the encoder, which follows it by an exponential moving average.
+    Its decay goes from `decay` to 1 along half a cosine over the planned steps. There are no
+    negatives. A batch norm and PReLU stand between the encoder and the loss, as after the last
+    layer of the published encoder.
+
+    Source: arXiv:2102.06514.
+
+    Args:
+        hidden_channels: width of the predictor's hidden layer.
+        decay: of the moving average at the first step.
+    Raises:
+        ConfigError: an argument is out of range.
+    """
+
+    def __init__(
+        self,
+        setting: Setting,
+        drop_edges: Share = 0.3,
+        mask_features: Share = 0.3,
+        hidden_channels: int = 512,
+        decay: float = 0.99,
+    ) -> None:
+        super().__init__(setting, drop_edges, mask_features)
+        check_positive(hidden_channels=hidden_channels)
+        check_probability(decay=decay)
+        channels = setting.channels
+        self.decay = decay
+        self.output = nn.Sequential(build_norm("batch", channels), nn.PReLU())
+        self.predictor = nn.Sequential(
+            nn.Linear(channels, hidden_channels), nn.PReLU(), nn.Linear(hidden_channels, channels)
+        )
+        self.target_encoder = copy.deepcopy(setting.encoder).requires_grad_(False)
+        self.target_output = copy.deepcopy(self.output).requires_grad_(False)
+
+    def rows(self, encoder: GraphEncoder, batch: NodeBatch) -> dict[str, Tensor]:
+        """See `Method`."""
+        views = self.views(batch)
+        embeddings = [self.embed(encoder, view) for view in views]
+        predicted = [self.predictor(self.output(rows)) for rows in embeddings]
+        with torch.no_grad():
+            targets = [self.target_output(self.embed(self.target_encoder, v)) for v in views]
+        return {
+            "embeddings": embeddings[0].detach(),
+            "predicted_1": predicted[0],
+            "predicted_2": predicted[1],
+            "target_1": targets[0],
+            "target_2": targets[1],
+        }
+
+    def loss(
+        self, batch: NodeBatch, rows: dict[str, Tensor], offered: Candidates | None
+    ) -> tuple[Tensor, float]:
+        """The cosine distance of both predictions from the other view's target, in [0, 4]."""
+        distances = [
+            1 - functional.cosine_similarity(in_full_precision(one), in_full_precision(other))
+            for one, other in (
+                (rows["predicted_1"], rows["target_2"]),
+                (rows["predicted_2"], rows["target_1"]),
+            )
+        ]
+        return (distances[0] + distances[1]).sum(), float(len(distances[0]))
+
+    def on_start(self, encoder: GraphEncoder) -> None:
+        """The copy begins with the encoder's weights."""
+        self._follow(encoder, 0.0)
+
+    def after_step(self, encoder: GraphEncoder, progress: float) -> None:
+        """Moves the copy."""
+        self._follow(encoder, 1 - (1 - self.decay) * (math.cos(math.pi * progress) + 1) / 2)
+
+    @torch.no_grad()
+    def _follow(self, encoder: GraphEncoder, decay: float) -> None:
+        for target, online in ((self.target_encoder, encoder), (self.target_output, self.output)):
+            for moved, weight in zip(target.parameters(), online.parameters(), strict=True):
+                own_part(moved).lerp_(own_part(weight.detach()), 1 - decay)
+
 
 _LEAST_VARIANCE = 1e-8
 

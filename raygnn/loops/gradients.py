@@ -1,0 +1,315 @@
+"""From the losses of micro-batches to one gradient of all ranks."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from raygnn.config import Config, LoadedConfig, resolve
+from raygnn.errors import FAILURES, ConfigError, TrainingError
+from raygnn.loops.callbacks import CallbackList
+from raygnn.loops.optimization import Optimization
+from raygnn.loops.process import seed_micro_batch
+from raygnn.loops.task import JointLoss, StepOutput, Task
+from raygnn.losses import Candidates
+from raygnn.parallel import collectives
+from raygnn.parallel.all_reduce import GradientReducer, LocalTotals
+from raygnn.parallel.sharded_tables import node_ids
+from raygnn.sampling.batch import Batch
+
+
+class GradReduction:
+    """Gives each micro-batch a factor on its summed loss, and a share of the step's divisor.
+
+    With S_b the loss summed over a micro-batch, W_b its weight, and L_b = S_b / W_b
+    (`loss_reduction: mean`) or S_b (`sum`), a step's gradient is that of
+
+        sample_mean     sum_b S_b / sum_b W_b
+        batch_mean      sum_b L_b / number of micro-batches
+        sum             sum_b L_b
+        a function w    sum_b w(b) L_b / sum_b w(b)
+
+    over the micro-batches of all ranks.
+    """
+
+    def __init__(self, loaded: LoadedConfig) -> None:
+        training = loaded.config.training
+        self._kind = training.combined_by
+        self._is_mean = training.loss_reduction == "mean"
+        self._weigh: Callable[[StepOutput], float] | None = None
+        if "." in self._kind:
+            self._weigh = resolve(self._kind, "grad_weight", loaded.allow_modules)
+
+    def factor_and_divisor(self, output: StepOutput) -> tuple[float, float]:
+        """The factor on this micro-batch's summed loss, and what it adds to the divisor.
+
+        Raises:
+            ConfigError: the user's function gave no weight.
+        """
+        if self._kind == "sample_mean":
+            return 1.0, output.weight
+        own_mean = 1.0 / output.weight if self._is_mean and output.weight else 1.0
+        if self._weigh is not None:
+            weight = float(self._weigh(output))
+            if not 0 <= weight < math.inf:
+                raise ConfigError(
+                    f"training.grad_reduction={self._kind!r} is invalid: it gave the weight "
+                    f"{weight}. Return a finite number of at least 0 for each micro-batch.",
+                    id="training-reduction-weight",
+                )
+            return own_mean * weight, weight
+        return own_mean, 1.0
+
+    @property
+    def divides(self) -> bool:
+        """Whether the step's sum is divided by the added divisors."""
+        return self._kind != "sum"
+
+
+class Accumulation:
+    """Takes each micro-batch by itself: forward, backward, next.
+
+    Attributes:
+        wait_s: seconds in which this rank waited for batches.
+    """
+
+    def __init__(
+        self,
+        task: Task,
+        config: Config,
+        optimization: Optimization,
+        reduction: GradReduction,
+        device: torch.device,
+        callbacks: CallbackList,
+        reducer: GradientReducer,
+    ) -> None:
+        self._task = task
+        self._config = config
+        self._optimization = optimization
+        self._reduction = reduction
+        self._device = device
+        self._callbacks = callbacks
+        self._reducer = reducer
+        self.wait_s = 0.0
+
+    def run(
+        self, batches: Iterator[Batch], epoch: int, indices: Sequence[int], local: LocalTotals
+    ) -> BaseException | None:
+        """Leaves summed gradients in every `.grad`.
+
+        Args:
+            batches: this rank's, those of the indices next.
+            local: is added to; its `failed` flag is set where something failed.
+        Returns:
+            What failed, for the engine to tell all ranks; None if nothing did.
+        """
+        try:
+            for index, batch in self._batches(batches, epoch, indices):
+                with self._optimization.autocast():
+                    output = self._task.training_step(batch)
+                if index == indices[-1]:
+                    self._reducer.begin_last_backward()
+                divisor = self._backward(output)
+                self._count(batch, output, divisor, local)
+        except FAILURES as error:  # flagged to all ranks, which then raise
+            local.failed = True
+            return error
+        return None
+
+    def _batches(
+        self, batches: Iterator[Batch], epoch: int, indices: Sequence[int]
+    ) -> Iterator[tuple[int, Batch]]:
+        """This rank's micro-batches on the device, the generators seeded for each in its turn.
+
+        Where learned rows are sharded, all of them are sampled before the first, and their rows
+        are fetched at once. Collective there: all ranks must iterate, one without indices too.
+        """
+        waiting: Iterator[Batch] = (self._next(batches) for _ in indices)
+        if self._optimization.tables:
+            waiting = iter(self._with_rows(waiting))
+        for index, batch in zip(indices, waiting, strict=True):
+            seed_micro_batch(self._config.seed, epoch, index)
+            batch = batch.to(self._device, non_blocking=True)
+            self._callbacks.call("on_train_batch_start", batch)
+            yield index, batch
+
+    def _next(self, batches: Iterator[Batch]) -> Batch:
+        began = time.monotonic()
+        batch = next(batches)
+        self.wait_s += time.monotonic() - began
+        return batch
+
+    def _with_rows(self, waiting: Iterator[Batch]) -> list[Batch]:
+        """The micro-batches, when their learned rows are here. Collective: all ranks must call."""
+        found: list[Batch] = []
+        failure: BaseException | None = None
+        try:
+            found = list(waiting)
+        except FAILURES as error:  # the others wait for what this rank asks for
+            failure = error
+        self._optimization.tables.fetch([node_ids(batch) for batch in found])
+        if failure is not None:
+            raise failure
+        return found
+
+    def _backward(self, output: StepOutput) -> float:
+        """Adds the gradients of one micro-batch; returns its share of the step's divisor."""
+        factor, divisor = self._reduction.factor_and_divisor(output)
+        self._optimization.scaler.scale(output.loss_sum * factor).backward()
+        return divisor
+
+    def _count(self, batch: Batch, output: StepOutput, divisor: float, local: LocalTotals) -> None:
+        local.add(
+            weight=output.weight,
+            divisor=divisor,
+            loss_sum=output.loss_sum.detach().double(),
+            num_samples=self._task.num_samples(batch),
+            num_edges=batch.num_edges,
+        )
+        self._check_step_metrics(output)
+        local.add_metrics(output.metrics)
+        self._callbacks.call("on_train_batch_end", batch, output)
+
+    def _check_step_metrics(self, output: StepOutput) -> None:
+        declared = sorted(self._task.step_metrics)
+        if sorted(output.metrics) != declared:
+            raise TrainingError(
+                f"task.type={self._config.task.type!r} is invalid: training_step gave the "
+                f"metrics {sorted(output.metrics)}, its step_metrics are {declared}. Give all of "
+                "them for every batch; those of `losses` are in the output of Task.objective.",
+                id="task-step-metrics",
+            )
+
+
+@dataclass
+class _Encoded:
+    """A micro-batch between encoder and loss: embeddings, cut off from the graph behind them."""
+
+    batch: Batch
+    rows: dict[str, Tensor]
+    cut: dict[str, Tensor]
+    offered: Candidates
+
+
+class JointAccumulation(Accumulation):
+    """Encodes all of the rank's micro-batches, then takes the losses, then goes back.
+
+    Between encoders and losses the candidates of all ranks are gathered, and on the way back their
+    gradients are summed. So the graphs of all micro-batches of a step are held together: memory is
+    that of one batch as large as all of them. A rank without a micro-batch takes part with nothing,
+    and one that failed says so in the next collective: no rank waits for one that does not come.
+
+    Source: the cut between encoder and loss is that of GradCache, arXiv:2101.06983, section 3.
+    """
+
+    def run(
+        self, batches: Iterator[Batch], epoch: int, indices: Sequence[int], local: LocalTotals
+    ) -> BaseException | None:
+        """See `Accumulation`. Collective: all ranks must call, one without indices too."""
+        failure: BaseException | None = None
+        encoded: list[_Encoded] = []
+        try:
+            encoded = [self._encode(batch) for _, batch in self._batches(batches, epoch, indices)]
+        except FAILURES as error:  # reported to all ranks
+            failure = error
+        gathered = _gather([each.offered for each in encoded], failed=failure is not None)
+        if gathered is not None:
+            try:
+                self._take_losses(encoded, gathered.offered, local)
+            except FAILURES as error:  # reported to all ranks
+                failure = error
+            gradient = _sum_gradient(gathered.offered.rows, failed=failure is not None)
+            if gradient is not None:
+                try:
+                    self._go_back(encoded, gradient[gathered.own])
+                except FAILURES as error:  # reported to all ranks by the engine
+                    failure = error
+        local.failed = failure is not None
+        return failure
+
+    def _encode(self, batch: Batch) -> _Encoded:
+        joint = self._joint
+        with self._optimization.autocast():
+            rows = joint.encode(batch)
+            cut = {name: x.detach().requires_grad_() for name, x in rows.items()}
+            return _Encoded(batch, rows, cut, joint.offer(batch, cut))
+
+    def _take_losses(
+        self, encoded: list[_Encoded], offered: Candidates, local: LocalTotals
+    ) -> None:
+        """Leaves gradients at the cut, at the candidates, and at what is behind neither."""
+        joint = self._joint
+        for each in encoded:
+            with self._optimization.autocast():
+                output = joint.loss_among(each.batch, each.cut, offered)
+            divisor = self._backward(output)
+            self._count(each.batch, output, divisor, local)
+
+    def _go_back(self, encoded: list[_Encoded], gradient: Tensor) -> None:
+        """Adds the gradients of what this rank offered, then goes back through the encoders."""
+        parts = gradient.split([len(each.offered.ids) for each in encoded]) if encoded else ()
+        for each, part in zip(encoded, parts, strict=True):
+            each.offered.rows.backward(part)
+            behind = [name for name, x in each.rows.items() if x.requires_grad]
+            torch.autograd.backward(
+                [each.rows[name] for name in behind],
+                [_gradient_of(each.cut[name]) for name in behind],
+            )
+
+    @property
+    def _joint(self) -> JointLoss:
+        joint = self._task.joint_loss
+        assert joint is not None
+        return joint
+
+
+class _Gathered(NamedTuple):
+    """The candidates of all ranks, in rank order, and which of them are this rank's."""
+
+    offered: Candidates
+    own: slice
+
+
+def _gather(own: list[Candidates], *, failed: bool) -> _Gathered | None:
+    """The candidates of all ranks, their rows with a gradient of their own.
+
+    Collective: all ranks must call.
+
+    Returns:
+        None where a rank failed.
+    """
+    mine = Candidates.joined(own).columns if own else {}
+    layout = {name: (x.dtype, x.shape[1:]) for name, x in mine.items()}
+    num_own = len(mine["ids"]) if mine else 0
+    answers = collectives.gather_objects((failed, num_own, layout))
+    if any(has_failed for has_failed, *_ in answers):
+        return None
+    first = sum(number for _, number, _ in answers[: collectives.rank()])
+    layout = next(found for *_, found in answers if found)
+    gathered = {}
+    for name, (dtype, shape) in layout.items():
+        nothing = torch.zeros((0, *shape), dtype=dtype, device=collectives.communication_device())
+        gathered[name] = collectives.gather_rows(mine.get(name, nothing).detach())
+    gathered["rows"].requires_grad_()
+    return _Gathered(Candidates(**gathered), slice(first, first + num_own))
+
+
+def _sum_gradient(rows: Tensor, *, failed: bool) -> Tensor | None:
+    """The gradient of the gathered rows from the losses of all ranks; None where one failed.
+
+    Collective: all ranks must call.
+    """
+    gradient = torch.zeros_like(rows) if rows.grad is None or failed else rows.grad
+    carried = torch.cat([gradient.flatten(), gradient.new_tensor([float(failed)])])
+    carried = collectives.all_reduce_sum(carried)
+    return None if carried[-1] > 0 else carried[:-1].view_as(rows)
+
+
+def _gradient_of(cut: Tensor) -> Tensor:
+    return torch.zeros_like(cut) if cut.grad is None else cut.grad

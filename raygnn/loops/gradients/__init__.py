@@ -1,1 +1,0 @@
-"""From the losses of micro-batches to one gradient of all ranks."""

@@ -1,0 +1,310 @@
+"""Evaluation of links: ranks among all nodes, baselines, and ranks by group."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from raygnn.data.links.supervision import SupervisionEdges
+from raygnn.loops.baselines import Baselines, own_metrics
+from raygnn.loops.evaluation import evaluate
+from raygnn.loops.task import EvalOutput
+from raygnn.loops.tasks.link_prediction.scoring import LinkScoring
+from raygnn.loops.tasks.link_prediction.target import LinkTarget
+from raygnn.metrics import FullRanking, Links, SumMetric
+from raygnn.metrics.diagnostics import Diagnostic, sums_by_bin
+from raygnn.metrics.sampled_ranking import sampled_ranks
+from raygnn.models.decoders import Decoder
+from raygnn.sampling.link_loader import LinkLoader
+
+
+class FullRankingEvaluation(SumMetric):
+    """Ranks batch by batch, among embeddings of all nodes that were made once per evaluation.
+
+    Args:
+        num_candidates: nodes of the target type.
+        ks: see `FullRanking`.
+    """
+
+    name = "full_ranking"
+    problems = ("link_prediction",)
+
+    def __init__(self, num_candidates: int, ks: Sequence[int] | None = None) -> None:
+        super().__init__(num_candidates, "link_prediction")
+        self._ranking = FullRanking(num_candidates, ks)
+
+    def prepare(
+        self, target: LinkTarget, decoder: Decoder, split: str, rows: Mapping[str, Tensor]
+    ) -> None:
+        """Takes what an evaluation needs.
+
+        Args:
+            rows: by node type, embeddings of all nodes, on the device.
+        """
+        anchor_type, target_type = target.node_types
+        self._anchors, self._candidates = rows[anchor_type], rows[target_type]
+        self._decoder = decoder
+        self._positives, self._known = target.splits[split], target.known
+
+    def update(self, prediction: Tensor, target: Tensor) -> Tensor:
+        """Ranks all links of the anchors whose first link is in a batch.
+
+        Args:
+            target: int64 [num_links], positions among the links of the split.
+        """
+        links = target.cpu().numpy()
+        rows = self._positives.row_of(links)
+        rows = rows[self._positives.indptr[rows] == links]
+        anchors = self._positives.anchors[rows]
+        positives = _rows_of(self._positives.indptr, self._positives.targets, rows)
+        relations = self._positives.relations
+        relations = None if relations is None else relations[rows]
+        known = Links(*(torch.from_numpy(part) for part in self._known.rows(anchors, relations)))
+        if self._known.is_one_type and relations is None:
+            known = _with_themselves(known, anchors)
+        score_all = self._decoder.score_all
+        if relations is not None:
+            relation = torch.from_numpy(relations).to(self._candidates.device)
+            score_all = partial(score_all, relation=relation)
+        queries = self._anchors[torch.from_numpy(anchors)]
+        # Scores in half precision would be tied where their order is what is measured.
+        with torch.autocast(queries.device.type, enabled=False):
+            state = self._ranking.update(queries, self._candidates, positives, known, score_all)
+        return state.cpu()
+
+    def compute(self, state: Tensor) -> dict[str, float]:
+        return self._ranking.compute(state)
+
+
+def _with_themselves(known: Links, anchors: np.ndarray) -> Links:
+    """Adds each anchor to its own row: nobody is asked to link to itself.
+
+    Of several relations some may lead from a node to itself: there, as is usual for knowledge
+    graphs, all nodes compete.
+    """
+    ends = known.indptr[1:].numpy()
+    targets = np.insert(known.targets.numpy(), ends, anchors)
+    indptr = known.indptr + torch.arange(len(known.indptr))
+    return Links(indptr, torch.from_numpy(targets))
+
+
+def _rows_of(indptr: np.ndarray, targets: np.ndarray, rows: np.ndarray) -> Links:
+    counts = indptr[rows + 1] - indptr[rows]
+    bounds = np.concatenate([[0], np.cumsum(counts)])
+    places = np.repeat(indptr[rows] - bounds[:-1], counts) + np.arange(bounds[-1])
+    return Links(torch.from_numpy(bounds), torch.from_numpy(targets[places].astype(np.int64)))
+
+
+def link_baselines(
+    target: LinkTarget,
+    loader: LinkLoader,
+    num_nodes: tuple[int, int],
+    split: str,
+    num_batches: int | None,
+    metrics: Sequence[Any],
+) -> Baselines:
+    """Metrics of guesses on the evaluation links of a split, among the candidates of the model.
+
+    `popularity` scores a target by its links in training, of the relation that is asked for.
+    `chance` is what random scores give on average: a rank is any of those that there are.
+    Collective: all ranks must call.
+
+    Args:
+        num_nodes: of the anchor type and of the target type.
+        metrics: those of raygnn are judged, others are left out.
+    """
+    metrics = own_metrics(metrics)
+    task: Any = _PopularityTask(target, loader, num_nodes, metrics)
+    judged = evaluate(task, split, num_batches, metrics)
+    found = {name.removeprefix(f"{split}/"): value for name, value in judged.items()}
+    del found["loss"]
+    num_candidates = _num_candidates(loader)
+    num_links = loader.num_examples
+    if num_batches is not None:
+        num_links = min(num_links, num_batches * loader.batch_size)
+    guesses = {"popularity": found, "chance": _by_chance(found, num_candidates)}
+    return Baselines(guesses, num_links, (num_links,), (num_candidates,))
+
+
+def _num_candidates(loader: LinkLoader) -> int:
+    """What each link competes with: as many for all."""
+    candidate = loader.without_neighborhood(0).links.candidate
+    assert candidate is not None
+    return candidate.shape[1]
+
+
+def _by_chance(names: Collection[str], num_candidates: int) -> dict[str, float]:
+    """Expected metrics of random scores among candidates that are as many for each link."""
+    num_ranks = num_candidates + 1
+    found = {"auc": 0.5, "ap": 1 / num_ranks}
+    found["mrr"] = float((1 / np.arange(1, num_ranks + 1)).mean())
+    found |= {
+        name: int(name.removeprefix("hits@")) / num_ranks
+        for name in names
+        if name.startswith("hits@")
+    }
+    return {name: found[name] for name in names if name in found}
+
+
+class _Popularity(Decoder):
+    """Scores a target by its row alone: [num_relations], links in training."""
+
+    def score_pairs(
+        self, anchor_rows: Tensor, target_rows: Tensor, relation: Tensor | int = 0
+    ) -> Tensor:
+        return target_rows[torch.arange(len(target_rows)), relation]
+
+    def score_all(
+        self, anchor_rows: Tensor, candidate_rows: Tensor, relation: Tensor | int = 0
+    ) -> Tensor:
+        scores = candidate_rows.T[relation]
+        return scores.expand(len(anchor_rows), -1).clone()  # which the caller may write to
+
+
+class _PopularityTask:
+    """What `evaluate` reads of a task: links scored by popularity, on the CPU.
+
+    Args:
+        num_nodes: of the anchor type and of the target type.
+    """
+
+    def __init__(
+        self,
+        target: LinkTarget,
+        loader: LinkLoader,
+        num_nodes: tuple[int, int],
+        metrics: Sequence[Any],
+    ) -> None:
+        self._target, self._loader, self._num_nodes = target, loader, num_nodes
+        num_relations = len(target.edge_types)
+        self.model = _Popularity(num_relations, num_relations)
+        self._scoring = LinkScoring(target.node_types)
+        self._rankings = [m for m in metrics if isinstance(m, FullRankingEvaluation)]
+
+    def loader(self, split: str) -> LinkLoader:
+        return self._loader
+
+    def prepare_evaluation(self, split: str) -> None:
+        """Counts the links of training by target and relation."""
+        anchor_type, target_type = self._target.node_types
+        train, num_relations = self._target.splits["train"], self.model.num_relations
+        relation = np.zeros(train.num_anchors, np.int64)
+        if train.relations is not None:
+            relation = train.relations
+        cell = np.repeat(relation, np.diff(train.indptr)) + num_relations * train.targets
+        num_anchors, num_targets = self._num_nodes
+        counts = np.bincount(cell, minlength=num_relations * num_targets)
+        # The rows of anchors are not read; where both are of one type there is one table.
+        self._rows = {anchor_type: torch.zeros(num_anchors, num_relations)}
+        rows = counts.reshape(num_targets, num_relations).astype(np.float32)
+        self._rows[target_type] = torch.from_numpy(rows)
+        for ranking in self._rankings:
+            ranking.prepare(self._target, self.model, split, self._rows)
+
+    def evaluate(self, split: str, num_batches: int) -> Iterator[EvalOutput]:
+        for index in range(self._loader.rank, num_batches, self._loader.world_size):
+            batch = self._loader.without_neighborhood(index)
+            scores = self._scoring.evaluation_scores(self.model, batch.links, self._rows)
+            prediction = torch.cat([scores.positive.unsqueeze(1), scores.candidate], dim=1)
+            weight, links = len(scores.positive), batch.links.position
+            yield EvalOutput(index, links, 0.0, weight, prediction, links)
+
+
+#: Training links of a target at which the next group begins.
+_BOUNDS = (1, 2, 6, 21, 101, 1001)
+_HITS_AT = 10
+
+
+class RanksByGroup(Diagnostic):
+    """Mean reciprocal rank and hits of links, by group of links.
+
+    Args:
+        num_outputs: candidates that each link is ranked among, itself included.
+        name: in `metrics.json`.
+        group_of: int64 [num_links], the group of each link of the split.
+        groups: the groups' names.
+    """
+
+    problems = ("link_prediction",)
+
+    def __init__(
+        self, num_outputs: int, name: str, group_of: np.ndarray, groups: Sequence[str]
+    ) -> None:
+        super().__init__(num_outputs, "link_prediction")
+        self.name = name
+        self._group_of, self._groups = torch.from_numpy(group_of), list(groups)
+
+    def update(self, prediction: Tensor, target: Tensor) -> Tensor:
+        """Sums, by group: links, reciprocal ranks, hits.
+
+        Args:
+            prediction: scores as `sampled_ranks` takes them.
+            target: int64 [num_links], positions among the links of the split.
+        """
+        ranks = sampled_ranks(prediction).cpu()
+        groups = self._group_of[target.cpu()]
+        return sums_by_bin(groups, len(self._groups), 1 / ranks, (ranks <= _HITS_AT).double())
+
+    def _of_state(self, state: Tensor) -> dict[str, Any]:
+        """By group that has links: `groups`, `links`, the means `mrr` and `hits@10`.
+
+        Hits are left out where every link would be one.
+        """
+        sums = state.view(3, -1)
+        has_links = sums[0] > 0
+        links, reciprocal, hits = sums[:, has_links]
+        found = {
+            "groups": [g for g, has in zip(self._groups, has_links.tolist(), strict=True) if has],
+            "links": links.long().tolist(),
+            "mrr": (reciprocal / links).tolist(),
+        }
+        if self.num_outputs > _HITS_AT:
+            found[f"hits@{_HITS_AT}"] = (hits / links).tolist()
+        return found
+
+
+def ranks_by_group(
+    num_outputs: int, train: SupervisionEdges, judged: SupervisionEdges
+) -> list[Diagnostic]:
+    """Ranks by training links of the target, and by which ends have training links at all.
+
+    Between nodes of one type a training link counts for both of its ends.
+    """
+    anchor_degree, target_degree = _degrees(train, judged)
+    by_degree = np.searchsorted(_BOUNDS, target_degree, side="right")
+    warmth = 2 * (anchor_degree == 0) + (target_degree == 0)
+    names = ("both warm", "cold target", "cold anchor", "both cold")
+    return [
+        RanksByGroup(num_outputs, "ranks_by_degree", by_degree, _names(_BOUNDS)),
+        RanksByGroup(num_outputs, "ranks_by_warmth", warmth, names),
+    ]
+
+
+def _degrees(train: SupervisionEdges, judged: SupervisionEdges) -> tuple[np.ndarray, np.ndarray]:
+    """int64 [num_links] each: training links of the anchor and of the target of judged links."""
+    anchors, targets = _ends(judged)
+    own_anchors, own_targets = _ends(train)
+    num_nodes = 1 + max(int(ends.max(initial=0)) for ends in (anchors, targets, *_ends(train)))
+    of_anchors = np.bincount(own_anchors, minlength=num_nodes)
+    of_targets = np.bincount(own_targets, minlength=num_nodes)
+    if train.anchor_type == train.target_type:
+        of_anchors = of_targets = of_anchors + of_targets
+    return of_anchors[anchors], of_targets[targets]
+
+
+def _ends(links: SupervisionEdges) -> tuple[np.ndarray, np.ndarray]:
+    return np.repeat(links.anchors, np.diff(links.indptr)), np.asarray(links.targets)
+
+
+def _names(bounds: Sequence[int]) -> list[str]:
+    """0, 1, 2 to 5, ..., 1,001 and more."""
+    ends = [
+        f"{low:,}" if high == low + 1 else f"{low:,} to {high - 1:,}"
+        for low, high in zip((0, *bounds[:-1]), bounds, strict=True)
+    ]
+    return [*ends, f"{bounds[-1]:,} and more"]
