@@ -36,7 +36,8 @@ def _run(model: nn.Module, bundle: Bundle, work: Path) -> None:
     csc, x = bundle.csc(EDGE), bundle.column(NODE, "x")
     edges = InEdges(indptr=csc.indptr, indices=csc.indices)
     options = ExactOptions(compute=SharedRows(work / "scratch"))
-    exact_inference(model, lambda ids: x[ids], edges, options)
+    in_edges, num_nodes = {EDGE: edges}, {NODE: len(x)}
+    exact_inference(model, lambda _, ids: x[ids], in_edges, num_nodes, options=options)
 
 
 def pyg_loader(bundle: Bundle) -> NeighborLoader:

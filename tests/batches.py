@@ -48,7 +48,6 @@ def batch_of(
         dst_ptr=torch.cat([torch.zeros(1, dtype=torch.int64), degree.cumsum(0)]),
         e_id=None,
         num_sampled=None,
-        src_degree=degree.float(),
         dst_degree=degree.float(),
         columns=columns,
     )

@@ -15,6 +15,7 @@ from raygnn.errors import CheckpointError, ConfigError
 from raygnn.loops.task import Task, TaskEnvironment
 from raygnn.loops.tasks.several_tasks.task import weights_of_task
 from raygnn.models.graph_encoder import GraphEncoder
+from raygnn.models.graph_inputs import reads_src_degree
 from raygnn.outputs.model_export import read_weights
 from raygnn.outputs.saved_model import SavedModel
 from raygnn.parallel import collectives
@@ -82,4 +83,5 @@ def loader_options(env: TaskEnvironment) -> dict[str, Any]:
         "num_threads": plan.num_threads,
         "prefetch_batches": plan.prefetch_batches,
         "device": env.device,
+        "src_degrees": reads_src_degree(config, env.loaded.allow_modules),
     }

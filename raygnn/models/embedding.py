@@ -6,10 +6,9 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
-from torch.nn import functional
 
 from raygnn.data.edge_types import EdgeType
-from raygnn.models.hetero_encoder import HeteroEncoder, Rows
+from raygnn.models.hetero_encoder import HeteroEncoder
 
 if TYPE_CHECKING:
     from raygnn.sampling.blocks import HeteroBlock
@@ -69,12 +68,9 @@ class Embedding(HeteroEncoder):
         """One that gives the nodes' own rows."""
         return _OwnRows()
 
-    def readout(self, layer_outputs: Sequence[Mapping[str, Tensor]]) -> Rows:
-        """The rows; see `HeteroEncoder.readout`."""
-        rows = layer_outputs[-1]
-        if not self.options.normalize_output:
-            return dict(rows)
-        return {name: functional.normalize(x, dim=-1) for name, x in rows.items()}
+    def readout_of(self, name: str, rows: list[Tensor]) -> Tensor:
+        """The rows; see `BlockEncoder`."""
+        return rows[-1]
 
 
 class _OwnRows(nn.Module):

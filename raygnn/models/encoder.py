@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
+import torch
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 from torch.func import functional_call
 from torch.nn import functional
 from torch_geometric.nn import JumpingKnowledge
 from torch_geometric.nn.norm import BatchNorm
 
+from raygnn.data.edge_types import EdgeType
 from raygnn.errors import ConfigError
 from raygnn.models.arguments import (
     check_choice,
@@ -22,10 +25,9 @@ from raygnn.models.arguments import (
     signature_with_options,
 )
 from raygnn.models.sparse_input import Features, apply_linear, dropout
+from raygnn.sampling.batch import Batch
+from raygnn.sampling.blocks import Block, HeteroBlock
 from raygnn.sampling.sparse_features import SparseFeatures
-
-if TYPE_CHECKING:
-    from raygnn.sampling.blocks import Block
 
 ACTIVATIONS: dict[str, type[nn.Module]] = {
     "relu": nn.ReLU,
@@ -93,12 +95,183 @@ class EncoderOptions(StackOptions):
     jumps: ClassVar[tuple[str, ...]] = ("last", *StackOptions.jumps)
 
 
-class Encoder(nn.Module, ABC):
-    """Stacked message passing layers over per-layer bipartite blocks.
+Rows = dict[str, Tensor]
+#: What an encoder of one node type calls its types where it is given tensors alone.
+_ONLY_TYPES = "node", ("node", "to", "node")
+
+
+class BlockEncoder(nn.Module, ABC):
+    """Stacked message passing layers over the blocks of a batch: the base of all encoders.
 
     Layer i reads the rows of its block's sources and writes the rows of its destinations, which are
-    the first of the sources. So a batch computes nothing that nobody reads, and a whole graph can
-    be encoded layer by layer (`raygnn.models.exact`).
+    the first of the sources of their type. So a batch computes nothing that nobody reads, and a
+    whole graph can be encoded layer by layer (`raygnn.models.exact`). Rows are by node type. An
+    `Encoder` has one type, a `HeteroEncoder` any number.
+
+    A subclass builds its layers and gives `forward_layer` and `readout_of`. `Options` are the
+    arguments that it takes beside those of all encoders; `self.options` has their values.
+
+    Attributes:
+        reads_edge_features, reads_edge_weight, reads_src_degree, learns_node_rows,
+            reads_node_features, reads_messages, keeps_links, takes_sparse_input: see
+            `raygnn.models.graph_inputs`.
+        row_biases: pattern of the parameters of a layer, by name, that are added to every row of
+            its output; see `call_before_norm`.
+        computes_inputs: the rows that the first layer reads are computed beforehand, from features
+            or ids, and are the first of the outputs that `readout` gets.
+        node_types, edge_types: those that it is built for; None for the only ones of any graph.
+    """
+
+    Options: ClassVar[type[StackOptions]] = StackOptions
+    options: StackOptions
+    reads_edge_features = False
+    reads_edge_weight = False
+    reads_src_degree = False
+    learns_node_rows = False
+    reads_node_features = True
+    reads_messages = True
+    keeps_links = False
+    takes_sparse_input = False
+    row_biases: ClassVar[str] = ""
+    computes_inputs: ClassVar[bool] = False
+    node_types: list[str] | None = None
+    edge_types: list[EdgeType] | None = None
+
+    def __init__(
+        self, out_channels: int, hidden_channels: int, num_layers: int, options: Mapping[str, Any]
+    ) -> None:
+        super().__init__()
+        check_positive(out_channels=out_channels)
+        self.options = self.Options(
+            hidden_channels=hidden_channels, num_layers=num_layers, **options
+        )
+        self.out_channels = out_channels
+        self.hidden_channels = hidden_channels
+        self.num_layers = num_layers
+        self.jump: JumpingKnowledge | None = None
+
+    @classmethod
+    def needs_edge_features(cls, args: Mapping[str, Any]) -> bool:
+        """Whether an encoder built with these arguments cannot do without edge features."""
+        return cls.reads_edge_features and bool(args.get("edge_dim") or args.get("edge_dims"))
+
+    @property
+    def embedded_types(self) -> frozenset[str]:
+        """Node types that are looked up by id."""
+        return frozenset()
+
+    @property
+    def reads_all_layers(self) -> bool:
+        """Whether `readout` reads more than the last layer's rows."""
+        return self.jump is not None
+
+    @abstractmethod
+    def inputs_of(self, batch: Batch, feature: str = "x") -> dict[str, Features]:
+        """What `forward` takes of a batch."""
+
+    @abstractmethod
+    def encode_inputs(self, x: Mapping[str, Features]) -> Mapping[str, Features]:
+        """Gives the rows that the first layer reads, by node type; `x` is as in `forward`."""
+
+    @abstractmethod
+    def forward_layer(self, i: int, x_src: Mapping[str, Any], block: HeteroBlock) -> Rows:
+        """Applies layer i, counted from the input.
+
+        Args:
+            x_src: by node type, [num_src, channels], rows of the block's sources, the destinations'
+                first.
+        Returns:
+            By node type, [num_dst, channels of the layer].
+        """
+
+    @abstractmethod
+    def readout_of(self, name: str, rows: list[Tensor]) -> Tensor:
+        """`readout` of one node type, before rows are scaled to unit norm."""
+
+    def readout(self, layer_outputs: Sequence[Mapping[str, Tensor]]) -> Rows:
+        """Gives the encoder's output from what each layer gave for the same nodes.
+
+        Args:
+            layer_outputs: by node type, [num_nodes, channels] of each layer, first to last, after
+                the input of the first layer if `computes_inputs`. Without `reads_all_layers` only
+                the last is read.
+        Returns:
+            By node type, [num_nodes, out_channels].
+        """
+        out = {
+            name: self.readout_of(name, [rows[name] for rows in layer_outputs])
+            for name in layer_outputs[-1]
+        }
+        if not self.options.normalize_output:
+            return out
+        return {name: functional.normalize(x, dim=-1) for name, x in out.items()}
+
+    def forward(
+        self, x: Mapping[str, Features] | Features, blocks: Sequence[HeteroBlock] | Sequence[Block]
+    ) -> Any:
+        """Encodes the seeds of a batch.
+
+        Args:
+            x: by node type, [num_nodes, in_channels] features of the batch's nodes, the seeds'
+                first (sparse ones where `takes_sparse_input`), or dense ids of `embedded_types`.
+                Rows alone, with a `Block` per layer, in a graph of one node and edge type.
+            blocks: one per layer; blocks[0] is the deepest, read by the first layer.
+        Returns:
+            By node type, [num_seeds, out_channels]; a tensor where x is rows alone.
+        Raises:
+            ConfigError: there is not one block per layer, or x is rows alone and there are several
+                types.
+        """
+        if isinstance(x, Features):
+            return self._forward_one_type(x, blocks)
+        if len(blocks) != self.num_layers:
+            raise ConfigError(
+                f"model.args.num_layers={self.num_layers} is invalid: batches are sampled for "
+                f"{len(blocks)} layers. Give sampling.fanouts one number per layer, or set "
+                f"model.args.num_layers to {len(blocks)}.",
+                id="model-layers-hops",
+            )
+        num_seeds: Any = blocks[-1].num_dst
+        rows = self._first_inputs(x)
+        outputs = [_first(rows, num_seeds)] if self.computes_inputs else []
+        for i, block in enumerate(blocks):
+            assert isinstance(block, HeteroBlock)
+            rows = self.forward_layer(i, rows, block)
+            outputs.append(_first(rows, num_seeds))
+        return keep_in_graph(self.readout(outputs), self._kept_parameters())
+
+    def _first_inputs(self, x: Mapping[str, Features]) -> Mapping[str, Any]:
+        return self.encode_inputs(x)
+
+    def _kept_parameters(self) -> Iterable[nn.Parameter]:
+        """Those that a batch without some types still gives gradients of 0."""
+        return ()
+
+    def _forward_one_type(self, x: Features, blocks: Sequence[Any]) -> Tensor:
+        node_type, edge_type = _ONLY_TYPES
+        if self.node_types is not None and self.edge_types is not None:
+            if len(self.node_types) != 1 or len(self.edge_types) != 1:
+                raise ConfigError(
+                    f"model.type={type(self).__name__!r} is invalid: it was built for node types "
+                    f"{self.node_types} and {len(self.edge_types)} edge types, and was given a "
+                    "batch of one type. Build it for the types of the graph.",
+                    id="model-batch-types",
+                )
+            (node_type,), (edge_type,) = self.node_types, self.edge_types
+        wrapped = [
+            HeteroBlock(
+                blocks={edge_type: block},
+                num_src={node_type: block.num_src},
+                num_dst={node_type: block.num_dst},
+            )
+            for block in blocks
+        ]
+        out: Tensor = self.forward({node_type: x}, wrapped)[node_type]
+        return out
+
+
+class Encoder(BlockEncoder):
+    """Stacked message passing layers over a graph of one node type and one edge type.
 
     A layer's input passes dropout; its output passes norm and activation, except the last layer's
     without `jump`. With `jump` all layers are `hidden_channels` wide, and a linear layer gives
@@ -106,16 +279,11 @@ class Encoder(nn.Module, ABC):
     Knowledge Networks (arXiv:1806.03536). `residual`, `input_projection` and `jump: last` are what
     "Classic GNNs are Strong Baselines" (arXiv:2406.08993) tunes.
 
-    A subclass says in `build_layer` what one layer is, and in `Options` which arguments it takes
-    beside those of all encoders; it finds them in `self.options`.
+    A subclass builds one layer in `build_layer`; see `BlockEncoder`.
 
     Attributes:
-        reads_edge_features, reads_edge_weight, learns_node_rows, keeps_links,
-            takes_sparse_input: see `raygnn.models.graph_inputs`.
         overwrites_layer_outputs: whether ReLU may write over what a layer returns, which saves
-            memory and time. A subclass says so where no layer's backward pass reads its output.
-        row_biases: pattern of the parameters of a layer, by name, that are added to every row of
-            its output; see `call_before_norm`.
+            memory and time. A subclass sets it if no layer's backward pass reads its output.
 
     Args:
         in_channels: width of the input features.
@@ -126,13 +294,8 @@ class Encoder(nn.Module, ABC):
     """
 
     Options: ClassVar[type[EncoderOptions]] = EncoderOptions
-    reads_edge_features = False
-    reads_edge_weight = False
-    learns_node_rows = False
-    keeps_links = False
-    takes_sparse_input = False
+    options: EncoderOptions
     overwrites_layer_outputs = False
-    row_biases: ClassVar[str] = ""
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
@@ -150,15 +313,9 @@ class Encoder(nn.Module, ABC):
         num_layers: int = 2,
         **options: Any,
     ) -> None:
-        super().__init__()
-        check_positive(in_channels=in_channels, out_channels=out_channels)
-        self.options = self.Options(
-            hidden_channels=hidden_channels, num_layers=num_layers, **options
-        )
+        super().__init__(out_channels, hidden_channels, num_layers, options)
+        check_positive(in_channels=in_channels)
         self.in_channels = in_channels
-        self.out_channels = out_channels
-        self.hidden_channels = hidden_channels
-        self.num_layers = num_layers
 
         norm, jump, activation = self.options.norm, self.options.jump, self.options.activation
         num_inner = num_layers if jump else num_layers - 1
@@ -184,17 +341,11 @@ class Encoder(nn.Module, ABC):
         in_place = {"inplace": True} if self.overwrites_layer_outputs or norm else {}
         given = in_place if activation == "relu" else {}
         self.activations = nn.ModuleList(ACTIVATIONS[activation](**given) for _ in range(num_inner))
-        self.jump: JumpingKnowledge | None = None
         if jump is not None:
             if jump != "last":
                 self.jump = JumpingKnowledge(jump, hidden_channels, num_layers)
             jump_channels = hidden_channels * (num_layers if jump == "cat" else 1)
             self.head = nn.Linear(jump_channels, out_channels)
-
-    @classmethod
-    def needs_edge_features(cls, args: Mapping[str, Any]) -> bool:
-        """Whether an encoder built with these arguments cannot do without edge features."""
-        return cls.reads_edge_features and bool(args.get("edge_dim"))
 
     @abstractmethod
     def build_layer(self, in_channels: int, out_channels: int, *, is_output: bool) -> nn.Module:
@@ -204,78 +355,49 @@ class Encoder(nn.Module, ABC):
             is_output: the layer's output is the encoder's.
         """
 
-    def forward_layer(self, i: int, x_src: Features, num_dst: int, block: Block) -> Tensor:
-        """Applies layer i, counted from the input.
+    def inputs_of(self, batch: Batch, feature: str = "x") -> dict[str, Features]:
+        """The features; see `BlockEncoder`."""
+        return {name: nodes.columns[feature] for name, nodes in batch.nodes.items()}
 
-        Args:
-            x_src: [num_src, channels], rows of the block's sources, the destinations' first; sparse
-                ones of layer 0 only.
-            num_dst: how many rows to return; the block's number of destinations.
-        Returns:
-            [num_dst, channels of the layer].
-        """
-        rate = self.options.dropout if i else self.options.input_dropout
-        x_src = dropout(x_src, rate, self.training)
-        if i == 0 and self.input_projection is not None:
-            x_src = apply_linear(self.input_projection, x_src)
-            x_src = functional.dropout(x_src, self.options.dropout, self.training)
-        norm = self.norms[i] if i < len(self.norms) else None
-        x: Tensor = call_before_norm(self.layers[i], norm, self.row_biases, x_src, block)
-        if x.shape[0] > num_dst:
-            x = x[:num_dst]
-        if self.options.residual:
-            x = x + apply_linear(self.residuals[i], x_src[:num_dst])
-        return x if norm is None else self.activations[i](norm(x))
-
-    def readout(self, layer_outputs: Sequence[Tensor]) -> Tensor:
-        """Gives the encoder's output from what each layer gave for the same nodes.
-
-        Args:
-            layer_outputs: [num_nodes, channels] of each layer, first to last. Without `jump` only
-                the last is read.
-        Returns:
-            [num_nodes, out_channels].
-        """
-        x = layer_outputs[-1]
-        if self.jump is not None:
-            x = self.head(self.jump(list(layer_outputs)))
-        elif self.options.jump == "last":
-            x = self.head(functional.dropout(x, self.options.dropout, self.training))
-        return functional.normalize(x, dim=-1) if self.options.normalize_output else x
-
-    def cast_input(self, x: Features) -> Features:
+    def encode_inputs(self, x: Mapping[str, Features]) -> dict[str, Features]:
         """Gives features, which may be stored in another type, in that of the parameters.
 
         A product with sparse ones is in that type anyway.
         """
-        return x if isinstance(x, SparseFeatures) else x.to(next(self.parameters()).dtype)
+        dtype = next(self.parameters()).dtype
+        return {
+            name: rows if isinstance(rows, SparseFeatures) else rows.to(dtype)
+            for name, rows in x.items()
+        }
 
-    def forward(self, x: Features, blocks: Sequence[Block]) -> Tensor:
-        """Encodes the seeds of a batch.
+    def forward_layer(self, i: int, x_src: Mapping[str, Any], block: HeteroBlock) -> Rows:
+        """Applies layer i; see `BlockEncoder`."""
+        ((name, rows),), (edges,) = x_src.items(), block.blocks.values()
+        rate = self.options.dropout if i else self.options.input_dropout
+        rows = dropout(rows, rate, self.training)
+        if i == 0 and self.input_projection is not None:
+            rows = apply_linear(self.input_projection, rows)
+            rows = functional.dropout(rows, self.options.dropout, self.training)
+        norm = self.norms[i] if i < len(self.norms) else None
+        x: Tensor = call_before_norm(self.layers[i], norm, self.row_biases, rows, edges)
+        if x.shape[0] > edges.num_dst:
+            x = x[: edges.num_dst]
+        if self.options.residual:
+            x = x + apply_linear(self.residuals[i], rows[: edges.num_dst])
+        return {name: x if norm is None else self.activations[i](norm(x))}
 
-        Args:
-            x: [num_nodes, in_channels], rows of the batch's nodes, the seeds' first; sparse ones
-                where `takes_sparse_input`.
-            blocks: one per layer; blocks[0] is the deepest, read by the first layer.
-        Returns:
-            [num_seeds, out_channels].
-        Raises:
-            ConfigError: there is not one block per layer.
-        """
-        if len(blocks) != self.num_layers:
-            raise ConfigError(
-                f"model.args.num_layers={self.num_layers} is invalid: batches are sampled for "
-                f"{len(blocks)} layers. Give sampling.fanouts one number per layer, or set "
-                f"model.args.num_layers to {len(blocks)}.",
-                id="model-layers-hops",
-            )
-        num_seeds = blocks[-1].num_dst
-        rows = self.cast_input(x)
-        outputs = []
-        for i, block in enumerate(blocks):
-            rows = self.forward_layer(i, rows, block.num_dst, block)
-            outputs.append(rows[:num_seeds])
-        return self.readout(outputs)
+    def readout_of(self, name: str, rows: list[Tensor]) -> Tensor:
+        """Gives the output of the nodes; see `BlockEncoder`."""
+        x = rows[-1]
+        if self.jump is not None:
+            x = self.head(self.jump(rows))
+        elif self.options.jump == "last":
+            x = self.head(functional.dropout(x, self.options.dropout, self.training))
+        return x
+
+
+def _first(rows: Mapping[str, Any], counts: Mapping[str, int]) -> dict[str, Any]:
+    return {name: value[: counts.get(name, 0)] for name, value in rows.items()}
 
 
 class OverBlocks:
@@ -310,9 +432,11 @@ class MLP(Encoder):
         """A linear layer."""
         return _NodeLinear(in_channels, out_channels)
 
-    def forward(self, x: Features, blocks: Sequence[Block]) -> Tensor:
+    def forward(self, x: Any, blocks: Any) -> Any:
         """Encodes the seeds; reads no other row."""
-        return super().forward(x[: blocks[-1].num_dst], blocks)
+        if isinstance(x, Mapping):
+            x = _first(x, blocks[-1].num_dst)
+        return super().forward(x, blocks)
 
 
 def call_before_norm(
@@ -346,3 +470,34 @@ def build_norm(norm: str | None, channels: int) -> nn.Module:
     if norm == "layer":
         return nn.LayerNorm(channels)
     return nn.Identity()
+
+
+def keep_in_graph(
+    outputs: dict[str, Tensor], parameters: Iterable[nn.Parameter]
+) -> dict[str, Tensor]:
+    """Gives the outputs as they are; each parameter has a part in each of them, times 0.
+
+    So a batch without some node or edge type has the same parameters with gradients as any other,
+    whichever output the loss is taken of.
+    """
+    parameters = [parameter for parameter in parameters if parameter.requires_grad]
+    if not torch.is_grad_enabled() or not parameters:
+        return outputs
+    kept = _KeepInGraph.apply(len(outputs), *outputs.values(), *parameters)
+    return dict(zip(outputs, kept, strict=True))
+
+
+class _KeepInGraph(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, num_outputs: int, *tensors: Tensor) -> tuple[Tensor, ...]:
+        ctx.parameters = [(p.shape, p.dtype, p.device) for p in tensors[num_outputs:]]
+        return tuple(tensor.view_as(tensor) for tensor in tensors[:num_outputs])
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        zeros = [
+            torch.zeros((), dtype=dtype, device=device).expand(shape)
+            for shape, dtype, device in ctx.parameters
+        ]
+        return None, *grads, *zeros

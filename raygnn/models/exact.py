@@ -2,27 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from raygnn.data.edge_types import EdgeType
 from raygnn.errors import ConfigError
-from raygnn.models.encoder import Encoder
-from raygnn.models.sparse_input import Features
-from raygnn.sampling.blocks import Block
+from raygnn.models.encoder import BlockEncoder
+from raygnn.models.sparse_input import Features, dense
+from raygnn.sampling.blocks import Block, HeteroBlock
 from raygnn.sampling.local_ids import LocalIds
 from raygnn.sampling.protocols import EdgeValues
 from raygnn.sampling.sparse_features import SparseFeatures
 
 _CPU = torch.device("cpu")
 
-#: int64 ids -> features of these nodes.
-RowSource = Callable[[np.ndarray], np.ndarray | Features]
+#: (node type, int64 ids) -> features of these nodes.
+RowSource = Callable[[str, np.ndarray], np.ndarray | Features]
+#: The same, by node type, as a layer reads them.
+_Rows = Callable[[str, np.ndarray], Mapping[str, Features]]
 
 
 class RowComputation(Protocol):
@@ -69,8 +71,8 @@ class InEdges:
     Attributes:
         indptr: int64 [num_dst_nodes + 1].
         indices: int32 or int64 [num_edges], sources.
-        src_degree: [num_src_nodes], edges out of each source; None counts `indices`. Not read where
-            the graph has one type of edges, whose sources have the in-degrees of destinations.
+        src_degree: [num_src_nodes], edges out of each source; None counts `indices`. Only read for
+            encoders with `reads_src_degree`.
         dst_degree: [num_dst_nodes], edges into each destination; None counts `indptr`.
         edge_weight: [num_edges] or None, for encoders that read it.
         edge_attr: [num_edges, edge_dim] or None, for encoders that read it.
@@ -138,68 +140,117 @@ IN_THIS_PROCESS = ExactOptions()
 
 @torch.no_grad()
 def exact_inference(
-    encoder: Encoder,
+    encoder: BlockEncoder,
     x_source: RowSource,
-    in_edges: InEdges,
+    in_edges: Mapping[EdgeType, InEdges],
+    num_nodes: Mapping[str, int],
+    node_types: Sequence[str] | None = None,
     options: ExactOptions = IN_THIS_PROCESS,
-) -> Tensor:
-    """Encodes every node from all of its in-edges.
+) -> dict[str, Tensor]:
+    """Encodes every node of some types from all of its in-edges.
 
-    A layer is applied to the whole graph before the next one, so a node is computed once per layer
-    however many others read it. Only the outputs of the layer before, and of all layers with
-    `jump`, are held for all nodes, in CPU memory. The encoder runs in evaluation mode.
+    A layer is applied to all nodes before the next one, so a node is computed once per layer
+    however many others read it. Only the outputs of the layer before, and of all layers if the
+    encoder's readout takes them, are held for all nodes, in CPU memory. The encoder runs in
+    evaluation mode.
 
     Args:
-        x_source: gives the feature rows of int64 node ids; called for a chunk at a time, so the
-            features may be larger than memory.
+        x_source: called for a chunk at a time, so the features may be larger than memory.
+        in_edges: of the edge types of the graph.
+        num_nodes: of each node type.
+        node_types: whose outputs are wanted; None takes all.
     Returns:
-        [num_nodes, out_channels] on the CPU.
+        By node type, [num_nodes, out_channels] on the CPU.
     """
-    builder = _BlockBuilder(in_edges, options.device)
-    chunks = list(destination_chunks(in_edges.indptr, options.chunk_size))
+    names = list(num_nodes) if encoder.node_types is None else encoder.node_types
+    used = {
+        t: edges
+        for t, edges in in_edges.items()
+        if encoder.edge_types is None or t in encoder.edge_types
+    }
+    builder = _BlockBuilder(
+        used,
+        {name: num_nodes[name] for name in names},
+        options.device,
+        src_degrees=encoder.reads_src_degree,
+    )
+    wanted = names if node_types is None else node_types
     was_training = encoder.training
     encoder.eval()
     try:
-        outputs: list[Tensor] = []
-        for i in range(encoder.num_layers):
-            layer = _Layer(encoder, i, _rows_of(outputs[-1]) if outputs else x_source, outputs)
-            what = f"layer {i + 1} of {encoder.num_layers}"
-            rows = options.compute(chunks, partial(layer.rows, builder), layer.width, what)
-            if encoder.jump is None:
-                outputs.clear()
-            outputs.append(rows)
-        return outputs[-1]
+        return _LayerByLayer(encoder, builder, options).run(x_source, names, wanted)
     finally:
         encoder.train(was_training)
 
 
-@dataclass(frozen=True)
-class _Layer:
-    """A layer of an encoder, with what the layers before it gave for all nodes."""
+class _LayerByLayer:
+    def __init__(
+        self, encoder: BlockEncoder, builder: _BlockBuilder, options: ExactOptions
+    ) -> None:
+        self._encoder = encoder
+        self._builder = builder
+        self._options = options
+        #: What each layer gave for all nodes, as far as it is still read.
+        self._outputs: list[dict[str, Tensor]] = []
 
-    encoder: Encoder
-    index: int
-    x_source: RowSource
-    outputs: Sequence[Tensor]
+    def run(
+        self, x_source: RowSource, names: Sequence[str], wanted: Sequence[str]
+    ) -> dict[str, Tensor]:
+        """Outputs of all nodes of the wanted types."""
+        encoder, embedded = self._encoder, self._encoder.embedded_types
 
-    @property
-    def is_last(self) -> bool:
-        return self.index == self.encoder.num_layers - 1
+        def inputs(name: str, ids: np.ndarray) -> Mapping[str, Features]:
+            rows = ids if name in embedded else x_source(name, ids)
+            return encoder.encode_inputs({name: rows_on(self._options.device, rows)})
 
-    @property
-    def width(self) -> int:
-        return self.encoder.out_channels if self.is_last else self.encoder.hidden_channels
+        def rows_before(name: str, ids: np.ndarray) -> Mapping[str, Features]:
+            # On a CPU a fraction of the time of [].
+            rows = self._outputs[-1][name].index_select(0, torch.from_numpy(ids))
+            return {name: rows.to(self._options.device)}
 
-    def rows(self, builder: _BlockBuilder, first: int, last: int) -> Tensor:
-        """Rows of a range of nodes after this layer; after the last one, the encoder's output."""
-        encoder, device = self.encoder, builder.device
-        sources, block = builder.block(first, last)
-        x_src = encoder.cast_input(rows_on(device, self.x_source(sources)))
-        x = encoder.forward_layer(self.index, x_src, block.num_dst, block)
-        if self.is_last:
-            before = [h[first:last].to(device) for h in self.outputs if encoder.jump]
-            x = encoder.readout([*before, x])
-        return x.cpu()
+        read = inputs
+        if encoder.computes_inputs:
+            self._outputs.append({name: self._inputs(name, inputs) for name in names})
+            read = rows_before
+        for i in range(encoder.num_layers):
+            of_layer = wanted if i == encoder.num_layers - 1 else names
+            self._outputs.append({name: self._apply(i, name, read) for name in of_layer})
+            if not encoder.reads_all_layers:
+                del self._outputs[:-1]
+            read = rows_before
+        return self._outputs[-1]
+
+    def _inputs(self, name: str, inputs: _Rows) -> Tensor:
+        def rows_of(first: int, last: int) -> Tensor:
+            return dense(inputs(name, np.arange(first, last))[name]).cpu()
+
+        num_nodes, size = self._builder.num_nodes[name], self._options.chunk_size
+        chunks = [(first, min(first + size, num_nodes)) for first in range(0, num_nodes, size)]
+        width = self._encoder.hidden_channels
+        return self._options.compute(chunks, rows_of, width, f"inputs of {name}")
+
+    def _apply(self, i: int, name: str, read: _Rows) -> Tensor:
+        """Rows of one node type after layer i; after the last one, outputs."""
+        encoder, device = self._encoder, self._options.device
+        is_last = i == encoder.num_layers - 1
+        before = self._outputs if encoder.reads_all_layers else []
+
+        def rows_of(first: int, last: int) -> Tensor:
+            ids, block = self._builder.block(name, first, last)
+            x_src: dict[str, Features] = {}
+            for source, of_source in ids.items():
+                x_src |= read(source, of_source)
+            x = encoder.forward_layer(i, x_src, block)
+            if is_last:
+                own = [{name: rows[name][first:last].to(device)} for rows in before]
+                x = encoder.readout([*own, {name: x[name]}])
+            return x[name].cpu()
+
+        chunks = list(destination_chunks(self._builder.rows_before(name), self._options.chunk_size))
+        width = encoder.out_channels if is_last else encoder.hidden_channels
+        of_type = f" of {name}" if len(self._builder.num_nodes) > 1 else ""
+        what = f"layer {i + 1} of {encoder.num_layers}{of_type}"
+        return self._options.compute(chunks, rows_of, width, what)
 
 
 def rows_on(device: torch.device, rows: np.ndarray | Features) -> Features:
@@ -225,35 +276,88 @@ def destination_chunks(indptr: np.ndarray, chunk_size: int) -> Iterator[tuple[in
         first = last
 
 
-def _rows_of(rows: Tensor) -> RowSource:
-    # On a CPU a fraction of the time of [].
-    return lambda ids: rows.index_select(0, torch.from_numpy(ids))
-
-
 class _BlockBuilder:
-    """Builds the block of all in-edges of a range of nodes."""
+    """Builds the blocks of all in-edges, of all edge types, of a range of nodes of one type.
 
-    def __init__(self, edges: InEdges, device: torch.device) -> None:
+    Args:
+        src_degrees: whether blocks have them, also those of edge types that lead elsewhere.
+    """
+
+    def __init__(
+        self,
+        in_edges: Mapping[EdgeType, InEdges],
+        num_nodes: Mapping[str, int],
+        device: torch.device,
+        *,
+        src_degrees: bool,
+    ) -> None:
+        self._in_edges = in_edges
+        self.num_nodes = num_nodes
         self.device = device
-        self._edges = edges
-        degree = np.diff(edges.indptr) if edges.dst_degree is None else edges.dst_degree
-        self._degree = torch.as_tensor(degree).float()
-        self._local = LocalIds()
+        self._local = {name: LocalIds() for name in num_nodes}
+        self._dst_degrees = {
+            t: np.diff(e.indptr) if e.dst_degree is None else e.dst_degree
+            for t, e in in_edges.items()
+        }
+        self._src_degrees = {
+            t: np.bincount(np.asarray(e.indices), minlength=num_nodes[t[0]])
+            if e.src_degree is None
+            else e.src_degree
+            for t, e in in_edges.items()
+            if src_degrees
+        }
 
-    def block(self, first: int, last: int) -> tuple[np.ndarray, Block]:
-        """Gives the sources' node ids, the destinations' first, and the block."""
-        indptr = self._edges.indptr[first : last + 1]
-        self._local.clear()
-        self._local.add(np.arange(first, last), np.empty(last - first, np.int64))
-        edge_index = self._edges.edge_index(first, last, self._local)
-        sources = self._local.nodes.copy()
-        block = Block(
+    def rows_before(self, node_type: str) -> np.ndarray:
+        """int64 [num_nodes + 1], in-edges of all edge types before each node."""
+        total = np.zeros(self.num_nodes[node_type] + 1, dtype=np.int64)
+        for (*_, target), edges in self._in_edges.items():
+            if target == node_type:
+                total += edges.indptr
+        return total
+
+    def block(
+        self, node_type: str, first: int, last: int
+    ) -> tuple[dict[str, np.ndarray], HeteroBlock]:
+        """Gives the sources' ids by node type, the destinations' first, and the blocks."""
+        edges_of = {t: e for t, e in self._in_edges.items() if t[2] == node_type}
+        sources = dict.fromkeys([node_type, *(t[0] for t in edges_of)])
+        for source in sources:
+            self._local[source].clear()
+        self._local[node_type].add(np.arange(first, last), np.empty(last - first, np.int64))
+        edge_index = {
+            t: edges.edge_index(first, last, self._local[t[0]]) for t, edges in edges_of.items()
+        }
+        ids = {source: self._local[source].nodes.copy() for source in sources}
+        blocks = {t: self._block(t, edge_index[t], ids[t[0]], first, last) for t in edges_of}
+        for t in self._src_degrees:
+            if t not in blocks and t[0] in ids:
+                blocks[t] = self._block(t, np.empty((2, 0), np.int64), ids[t[0]], 0, 0)
+        num_src = {name: len(of_type) for name, of_type in ids.items()}
+        return ids, HeteroBlock(blocks=blocks, num_src=num_src, num_dst={node_type: last - first})
+
+    def _block(
+        self,
+        edge_type: EdgeType,
+        edge_index: np.ndarray,
+        sources: np.ndarray,
+        first: int,
+        last: int,
+    ) -> Block:
+        edges = self._in_edges[edge_type]
+        indptr = edges.indptr[first : last + 1]
+        in_degree, out_degree = self._dst_degrees[edge_type], self._src_degrees.get(edge_type)
+        return Block(
             edge_index=torch.from_numpy(edge_index).to(self.device),
             dst_ptr=torch.from_numpy(indptr - indptr[0]).to(self.device),
             num_src=len(sources),
             num_dst=last - first,
-            src_degree=self._degree[torch.from_numpy(sources)].to(self.device),
-            dst_degree=self._degree[first:last].to(self.device),
-            **self._edges.columns(first, last, self.device),
+            dst_degree=self._float(in_degree[first:last]),
+            src_in_degree=(
+                self._float(in_degree[sources]) if edge_type[0] == edge_type[2] else None
+            ),
+            src_degree=None if out_degree is None else self._float(out_degree[sources]),
+            **edges.columns(first, last, self.device),
         )
-        return sources, block
+
+    def _float(self, degree: np.ndarray) -> Tensor:
+        return torch.tensor(degree, dtype=torch.float32, device=self.device)

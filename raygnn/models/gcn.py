@@ -50,7 +50,8 @@ class GCNLayer(nn.Module):
         return out
 
     def _propagate(self, x: Tensor, block: Block) -> Tensor:
-        scaled = x * _inverse_sqrt(block.src_degree + 1, x.dtype)
+        assert block.src_in_degree is not None
+        scaled = x * _inverse_sqrt(block.src_in_degree + 1, x.dtype)
         neighbors = segment_sum(scaled, Adjacency.of(block), block.edge_weight)
         both = scale_sampled(neighbors, block) + scaled[: block.num_dst]
         return both * _inverse_sqrt(block.dst_degree + 1, x.dtype)

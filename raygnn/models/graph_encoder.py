@@ -12,13 +12,12 @@ from torch_geometric.nn.module_dict import ModuleDict
 
 from raygnn.models.category_inputs import CategoryInputs
 from raygnn.models.decoders import Decoder
-from raygnn.models.encoder import Encoder
+from raygnn.models.encoder import BlockEncoder, keep_in_graph
 from raygnn.models.feature_interaction import FeatureInteraction
-from raygnn.models.hetero_encoder import HeteroEncoder, keep_in_graph
 from raygnn.models.sparse_input import Features, dense
 from raygnn.models.wrap import SubgraphModule
 from raygnn.sampling.batch import Batch, NodeBatch
-from raygnn.sampling.blocks import blocks_of, hetero_blocks_of
+from raygnn.sampling.blocks import hetero_blocks_of
 
 
 class GraphEncoder(nn.Module):
@@ -39,7 +38,7 @@ class GraphEncoder(nn.Module):
         interactions: Mapping[str, FeatureInteraction] = MappingProxyType({}),
     ) -> None:
         super().__init__()
-        is_ours = isinstance(encoder, Encoder | HeteroEncoder)
+        is_ours = isinstance(encoder, BlockEncoder)
         self.module = encoder if is_ours else SubgraphModule(encoder)
         self.categories = ModuleDict(dict(categories))
         self.interactions = ModuleDict(dict(interactions))
@@ -56,17 +55,15 @@ class GraphEncoder(nn.Module):
 
     def _encode(self, batch: Batch) -> dict[str, Any]:
         module = self.module
-        if isinstance(module, HeteroEncoder):
-            rows = {name: self.embed(name, x) for name, x in module.inputs_of(batch).items()}
+        if isinstance(module, BlockEncoder):
+            inputs: Mapping[str, Features] = module.inputs_of(batch)
+            rows = {name: self.embed(name, x) for name, x in inputs.items()}
             found: dict[str, Tensor] = module(rows, hetero_blocks_of(batch))
             # A batch may lack a node type.
             own = [*self.categories.parameters(), *self.interactions.parameters()]
             return keep_in_graph(found, own)
-        ((node_type, nodes),) = batch.nodes.items()
+        ((node_type, nodes),), (edges,) = batch.nodes.items(), batch.edges.values()
         x = self.embed(node_type, nodes.columns["x"])
-        if isinstance(module, Encoder):
-            return {node_type: module(x, blocks_of(batch))}
-        (edges,) = batch.edges.values()
         return {node_type: module(replace(nodes, columns={**nodes.columns, "x": x}), edges)}
 
     def embed(self, node_type: str, x: Features) -> Features:

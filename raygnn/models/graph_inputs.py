@@ -1,9 +1,10 @@
 """What a model reads of a graph: its class says it, the bundle is checked for it.
 
-A class says so in attributes, which `Encoder` and `HeteroEncoder` declare and subclasses set:
+A class says so in attributes, which `BlockEncoder` declares and subclasses set:
 
     reads_edge_features: edge features, as `edge_attr`.
     reads_edge_weight: a factor on each message, as `edge_weight`.
+    reads_src_degree: `src_degree` of blocks, the edges out of each source in the whole graph.
     learns_node_rows: a learned row per node stands for features that a node type does not have.
     reads_node_features: of encoders that learn rows; False where they do so for all node types.
     reads_messages: of encoders that learn rows; False where these are the output.
@@ -29,7 +30,7 @@ from raygnn.config.slots import SLOTS
 from raygnn.data.bundle import Bundle
 from raygnn.data.edge_types import EdgeType, edge_type_name
 from raygnn.errors import ConfigError, DataError
-from raygnn.models.encoder import Encoder
+from raygnn.models.encoder import BlockEncoder
 from raygnn.models.hetero import CONVS
 from raygnn.models.hetero_encoder import HeteroEncoder
 from raygnn.models.wrap import EDGE_ATTR, EDGE_WEIGHT, needed_edge_inputs
@@ -93,7 +94,7 @@ def find_edge_columns(
 
 
 def check_node_features(
-    bundle: Bundle, node_type: str, feature: str, model_class: type[Encoder] | type[HeteroEncoder]
+    bundle: Bundle, node_type: str, feature: str, model_class: type[BlockEncoder]
 ) -> None:
     """Checks that a node type has features, or that an encoder learns rows in their place.
 
@@ -141,6 +142,11 @@ def keeps_links(config: Config, allow_modules: Sequence[str] = ()) -> bool:
     return bool(getattr(resolve(config.model, "model", allow_modules), "keeps_links", False))
 
 
+def reads_src_degree(config: Config, allow_modules: Sequence[str] = ()) -> bool:
+    """Whether the model reads the out-degrees of sources."""
+    return bool(getattr(resolve(config.model, "model", allow_modules), "reads_src_degree", False))
+
+
 def reads_messages(config: Config) -> bool:
     """Whether the model is any but one of raygnn's own that reads no messages."""
     if config.model.type not in SLOTS["model"].names:
@@ -148,9 +154,9 @@ def reads_messages(config: Config) -> bool:
     return bool(getattr(resolve(config.model, "model"), "reads_messages", True))
 
 
-def is_encoder(model_class: type[nn.Module]) -> TypeGuard[type[Encoder] | type[HeteroEncoder]]:
+def is_encoder(model_class: type[nn.Module]) -> TypeGuard[type[BlockEncoder]]:
     """Whether a model is one of raygnn's encoders, or derives from one."""
-    return issubclass(model_class, Encoder | HeteroEncoder)
+    return issubclass(model_class, BlockEncoder)
 
 
 def _models_with(attribute: str) -> list[str]:

@@ -13,9 +13,10 @@ from torch_geometric.nn.module_dict import ModuleDict
 from raygnn.data.edge_types import EdgeType, edge_type_name
 from raygnn.errors import ConfigError
 from raygnn.models.arguments import check_attention, check_choice, check_heads, check_positive
+from raygnn.models.encoder import Rows
 from raygnn.models.gat import BlockGATConv, BlockGATv2Conv
 from raygnn.models.gin import BlockGINConv, BlockGINEConv
-from raygnn.models.hetero_encoder import HeteroEncoder, HeteroOptions, Rows, block_of
+from raygnn.models.hetero_encoder import HeteroEncoder, HeteroOptions, block_of
 from raygnn.models.sage import BlockSAGEConv
 from raygnn.models.transformer import BlockTransformerConv
 

@@ -2,29 +2,33 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
 from torch.nn import functional
 from torch_geometric.nn import JumpingKnowledge
 from torch_geometric.nn.module_dict import ModuleDict
 
 from raygnn.data.edge_types import EdgeType, edge_type_name
 from raygnn.errors import ConfigError
-from raygnn.models.arguments import check_positive, signature_with_options
-from raygnn.models.encoder import ACTIVATIONS, StackOptions, build_norm, call_before_norm
+from raygnn.models.arguments import signature_with_options
+from raygnn.models.encoder import (
+    ACTIVATIONS,
+    BlockEncoder,
+    Rows,
+    StackOptions,
+    build_norm,
+    call_before_norm,
+)
 from raygnn.models.node_inputs import NodeInputs
 from raygnn.models.projected_rows import ProjectedRows, formed
 from raygnn.models.sparse_input import Features, dropout
 from raygnn.sampling.batch import Batch
 from raygnn.sampling.blocks import Block, HeteroBlock
-
-Rows = dict[str, Tensor]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,7 +43,7 @@ class HeteroOptions(StackOptions):
     sparse_embeddings: bool = False
 
 
-class HeteroEncoder(nn.Module, ABC):
+class HeteroEncoder(BlockEncoder):
     """Stacked message passing layers over the blocks of a heterogeneous graph.
 
     Features of each node type are projected to `hidden_channels`; types without features have a
@@ -50,13 +54,9 @@ class HeteroEncoder(nn.Module, ABC):
     A node without incoming edges, of some type or of all, keeps what its own row gives. A batch may
     lack node types and edge types; parameters without a part in it get a gradient of 0.
 
-    A subclass says in `build_layer` what one layer is, and in `Options` which arguments it takes
-    beside those of all encoders; it finds them in `self.options`.
+    A subclass builds one layer in `build_layer`; see `BlockEncoder`.
 
     Attributes:
-        reads_edge_features, reads_edge_weight, learns_node_rows, reads_node_features,
-            reads_messages, keeps_links, takes_sparse_input: see `raygnn.models.graph_inputs`.
-        row_biases: see `Encoder`.
         composes_inputs: whether a layer takes `ProjectedRows` too, in place of rows of sources.
 
     Args:
@@ -71,15 +71,13 @@ class HeteroEncoder(nn.Module, ABC):
     """
 
     Options: ClassVar[type[HeteroOptions]] = HeteroOptions
-    reads_edge_features = False
-    reads_edge_weight = False
+    options: HeteroOptions
     learns_node_rows = True
-    reads_node_features = True
-    reads_messages = True
-    keeps_links = False
     takes_sparse_input = True
-    row_biases: ClassVar[str] = ""
+    computes_inputs = True
     composes_inputs: ClassVar[bool] = False
+    node_types: list[str]
+    edge_types: list[EdgeType]
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
@@ -98,40 +96,28 @@ class HeteroEncoder(nn.Module, ABC):
         num_nodes: Mapping[str, int] | None = None,
         **options: Any,
     ) -> None:
-        super().__init__()
-        check_positive(out_channels=out_channels)
-        given = self.Options(hidden_channels=hidden_channels, num_layers=num_layers, **options)
-        self.options = given
+        super().__init__(out_channels, hidden_channels, num_layers, options)
         num_nodes = num_nodes or {}
         if self.reads_messages:
             check_types(edge_types, {*in_channels, *num_nodes})
-        self.edge_types: list[EdgeType] = [(s, relation, d) for s, relation, d in edge_types]
-        self.out_channels = out_channels
-        self.hidden_channels = hidden_channels
-        self.num_layers = num_layers
-
+        self.edge_types = [(s, relation, d) for s, relation, d in edge_types]
+        norm, jump, activation = self.options.norm, self.options.jump, self.options.activation
         self.inputs = NodeInputs(
-            in_channels, num_nodes, hidden_channels, sparse=given.sparse_embeddings
+            in_channels, num_nodes, hidden_channels, sparse=self.options.sparse_embeddings
         )
         self.node_types = self.inputs.node_types
         self.layers = nn.ModuleList(self.build_layer(hidden_channels) for _ in range(num_layers))
         self.norms = nn.ModuleList(
-            ModuleDict({name: build_norm(given.norm, hidden_channels) for name in self.node_types})
+            ModuleDict({name: build_norm(norm, hidden_channels) for name in self.node_types})
             for _ in range(num_layers)
         )
-        self.activations = nn.ModuleList(ACTIVATIONS[given.activation]() for _ in range(num_layers))
-        self.jump: JumpingKnowledge | None = None
-        if given.jump is not None:
-            self.jump = JumpingKnowledge(given.jump, hidden_channels, num_layers)
-        head_channels = hidden_channels * (num_layers if given.jump == "cat" else 1)
+        self.activations = nn.ModuleList(ACTIVATIONS[activation]() for _ in range(num_layers))
+        if jump is not None:
+            self.jump = JumpingKnowledge(jump, hidden_channels, num_layers)
+        head_channels = hidden_channels * (num_layers if jump == "cat" else 1)
         self.heads = ModuleDict(
             {name: nn.Linear(head_channels, out_channels) for name in self.node_types}
         )
-
-    @classmethod
-    def needs_edge_features(cls, args: Mapping[str, Any]) -> bool:
-        """Whether an encoder built with these arguments cannot do without edge features."""
-        return cls.reads_edge_features and bool(args.get("edge_dims"))
 
     @abstractmethod
     def build_layer(self, channels: int) -> nn.Module:
@@ -146,13 +132,17 @@ class HeteroEncoder(nn.Module, ABC):
         """Node types that are looked up by id."""
         return frozenset(self.inputs.tables.keys())
 
-    @property
-    def reads_all_layers(self) -> bool:
-        """Whether `readout` reads more than the last layer's rows."""
-        return self.jump is not None
+    def inputs_of(self, batch: Batch, feature: str = "x") -> dict[str, Features]:
+        """What `forward` takes of a batch: features, or n_id of embedded types."""
+        embedded = self.embedded_types
+        return {
+            name: batch.nodes[name].n_id if name in embedded else batch.nodes[name].columns[feature]
+            for name in self.node_types
+            if name in batch.nodes and (name in embedded or feature in batch.nodes[name].columns)
+        }
 
     def encode_inputs(self, x: Mapping[str, Features]) -> Rows:
-        """Gives the rows that the first layer reads; see `NodeInputs.forward`."""
+        """Projects features and looks up ids; see `NodeInputs.forward`."""
         return self.inputs(self._drop_features(x))
 
     def _first_inputs(self, x: Mapping[str, Features]) -> Mapping[str, Tensor | ProjectedRows]:
@@ -168,21 +158,10 @@ class HeteroEncoder(nn.Module, ABC):
             for name, rows in x.items()
         }
 
-    def forward_layer(
-        self,
-        i: int,
-        x_src: Mapping[str, Tensor | ProjectedRows],
-        num_dst: Mapping[str, int],
-        block: HeteroBlock,
-    ) -> Rows:
-        """Applies layer i, counted from the input.
+    def forward_layer(self, i: int, x_src: Mapping[str, Any], block: HeteroBlock) -> Rows:
+        """Applies layer i; see `BlockEncoder`.
 
-        Args:
-            x_src: by node type, [num_src, hidden_channels], the destinations' rows first; types
-                without rows may be left out. `ProjectedRows` only where `composes_inputs`.
-            num_dst: by node type, how many rows to return; the block's number of destinations.
-        Returns:
-            By node type, [num_dst, hidden_channels].
+        Types without rows may be left out. Rows are `ProjectedRows` only where `composes_inputs`.
         """
         none = next(self.parameters()).new_zeros(0, self.hidden_channels)
         x = {name: self._drop(x_src.get(name, none)) for name in self.node_types}
@@ -191,86 +170,15 @@ class HeteroEncoder(nn.Module, ABC):
         norm = next(iter(norms.values()))  # all are of one kind
         out: Rows = call_before_norm(self.layers[i], norm, self.row_biases, x, block)
         return {
-            name: self._activate(i, name, rows[: num_dst.get(name, 0)])
+            name: self._activate(i, name, rows[: block.num_dst.get(name, 0)])
             for name, rows in out.items()
         }
 
-    def readout(self, layer_outputs: Sequence[Mapping[str, Tensor]]) -> Rows:
-        """Gives the encoder's output from the rows of the same nodes before and after each layer.
-
-        Args:
-            layer_outputs: by node type, [num_nodes, hidden_channels]: what the first layer read,
-                then what each layer gave. Only the last is read without `jump`.
-        Returns:
-            By node type, [num_nodes, out_channels].
-        """
-        return {
-            name: self._head(name, [outputs[name] for outputs in layer_outputs])
-            for name in layer_outputs[-1]
-        }
-
-    def forward(
-        self, x: Mapping[str, Features] | Features, blocks: Sequence[HeteroBlock] | Sequence[Block]
-    ) -> Any:
-        """Encodes the seeds of a batch.
-
-        Args:
-            x: by node type, features (sparse ones too) or dense ids of the batch's nodes, the
-                seeds' first; see `NodeInputs.forward`. Rows alone where the graph has one node type
-                and one edge type.
-            blocks: one per layer; blocks[0] is the deepest, read by the first layer.
-        Returns:
-            By node type, [num_seeds, out_channels]; a tensor where x is rows alone.
-        Raises:
-            ConfigError: there is not one block per layer, or x is rows alone and there are several
-                types.
-        """
-        if isinstance(x, Features):
-            return self._forward_one_type(x, blocks)
-        if len(blocks) != self.num_layers:
-            raise ConfigError(
-                f"model.args.num_layers={self.num_layers} is invalid: batches are sampled for "
-                f"{len(blocks)} layers. Give sampling.fanouts one number per layer, or set "
-                f"model.args.num_layers to {len(blocks)}.",
-                id="model-layers-hops",
-            )
-        last = blocks[-1]
-        assert isinstance(last, HeteroBlock)
-        rows: Mapping[str, Tensor | ProjectedRows] = self._first_inputs(x)
-        outputs = [self._first(rows, last.num_dst)]
-        for i, block in enumerate(blocks):
-            assert isinstance(block, HeteroBlock)
-            rows = self.forward_layer(i, rows, block.num_dst, block)
-            outputs.append(self._first(rows, last.num_dst))
-        return keep_in_graph(self.readout(outputs), self._dense_parameters())
-
-    def inputs_of(self, batch: Batch, feature: str = "x") -> dict[str, Features]:
-        """What `forward` takes of a batch: features, or n_id of embedded types."""
-        embedded = self.embedded_types
-        return {
-            name: batch.nodes[name].n_id if name in embedded else batch.nodes[name].columns[feature]
-            for name in self.node_types
-            if name in batch.nodes and (name in embedded or feature in batch.nodes[name].columns)
-        }
-
-    def _forward_one_type(self, x: Features, blocks: Sequence[Any]) -> Tensor:
-        if len(self.node_types) != 1 or len(self.edge_types) != 1:
-            raise ConfigError(
-                f"model.type={type(self).__name__!r} is invalid: it was built for node types "
-                f"{self.node_types} and {len(self.edge_types)} edge types, and was given a batch "
-                f"of one type. Build it for the types of the graph.",
-                id="model-batch-types",
-            )
-        (node_type,), (edge_type,) = self.node_types, self.edge_types
-        wrapped = [
-            HeteroBlock(
-                blocks={edge_type: block},
-                num_src={node_type: block.num_src},
-                num_dst={node_type: block.num_dst},
-            )
-            for block in blocks
-        ]
-        out: Tensor = self.forward({node_type: x}, wrapped)[node_type]
+    def readout_of(self, name: str, rows: list[Tensor]) -> Tensor:
+        """Gives the output of the nodes of a type; see `BlockEncoder`."""
+        if rows[-1].shape[0] == 0:  # not len(), which torch.export takes for a constant
+            return rows[-1].new_zeros(0, self.out_channels)
+        out: Tensor = self.heads[name](rows[-1] if self.jump is None else self.jump(rows[1:]))
         return out
 
     def _drop(self, rows: Tensor | ProjectedRows) -> Tensor | ProjectedRows:
@@ -287,53 +195,11 @@ class HeteroEncoder(nn.Module, ABC):
         out: Tensor = self.activations[i](norms[name](rows))
         return out
 
-    def _head(self, name: str, rows: list[Tensor]) -> Tensor:
-        if rows[-1].shape[0] == 0:  # not len(), which torch.export takes for a constant
-            return rows[-1].new_zeros(0, self.out_channels)
-        x = rows[-1] if self.jump is None else self.jump(rows[1:])
-        x = self.heads[name](x)
-        return functional.normalize(x, dim=-1) if self.options.normalize_output else x
-
-    def _dense_parameters(self) -> Iterable[nn.Parameter]:
+    def _kept_parameters(self) -> Iterable[nn.Parameter]:
         # A zero gradient of a table with sparse gradients would be a dense one.
         tables = self.inputs.tables.values()
         others = {id(t.rows.weight) for t in tables if t.sparse or t.share is not None}
         return [p for p in self.parameters() if id(p) not in others]
-
-    @staticmethod
-    def _first(rows: Mapping[str, Any], counts: Mapping[str, int]) -> dict[str, Any]:
-        return {name: value[: counts.get(name, 0)] for name, value in rows.items()}
-
-
-def keep_in_graph(
-    outputs: dict[str, Tensor], parameters: Iterable[nn.Parameter]
-) -> dict[str, Tensor]:
-    """Gives the outputs as they are; each parameter has a part in each of them, times 0.
-
-    So a batch without some node or edge type has the same parameters with gradients as any other,
-    whichever output the loss is taken of.
-    """
-    parameters = [parameter for parameter in parameters if parameter.requires_grad]
-    if not torch.is_grad_enabled() or not parameters:
-        return outputs
-    kept = _KeepInGraph.apply(len(outputs), *outputs.values(), *parameters)
-    return dict(zip(outputs, kept, strict=True))
-
-
-class _KeepInGraph(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, num_outputs: int, *tensors: Tensor) -> tuple[Tensor, ...]:
-        ctx.parameters = [(p.shape, p.dtype, p.device) for p in tensors[num_outputs:]]
-        return tuple(tensor.view_as(tensor) for tensor in tensors[:num_outputs])
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        zeros = [
-            torch.zeros((), dtype=dtype, device=device).expand(shape)
-            for shape, dtype, device in ctx.parameters
-        ]
-        return None, *grads, *zeros
 
 
 def check_types(edge_types: Sequence[EdgeType], node_types: set[str]) -> None:
@@ -370,12 +236,13 @@ def block_of(block: HeteroBlock, edge_type: EdgeType, like: Tensor) -> Block:
         return block.blocks[edge_type]
     num_src, num_dst = block.num_src.get(edge_type[0], 0), block.num_dst.get(edge_type[2], 0)
     index = torch.zeros(0, dtype=torch.int64, device=like.device)
-    degree = torch.zeros(0, dtype=torch.float32, device=like.device)
+    degree = index.float()
     return Block(
         edge_index=index.new_zeros(2, 0),
         num_src=num_src,
         num_dst=num_dst,
         dst_ptr=index.new_zeros(num_dst + 1),
-        src_degree=degree.new_zeros(num_src),
         dst_degree=degree.new_zeros(num_dst),
+        src_in_degree=degree.new_zeros(num_src) if edge_type[0] == edge_type[2] else None,
+        src_degree=degree.new_zeros(num_src),
     )

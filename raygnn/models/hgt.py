@@ -17,7 +17,8 @@ from raygnn.data.edge_types import EdgeType
 from raygnn.models.adjacency import Adjacency
 from raygnn.models.arguments import check_attention, check_heads
 from raygnn.models.attention import dot_scores, softmax_over_blocks, weighted_segment_sum
-from raygnn.models.hetero_encoder import HeteroEncoder, HeteroOptions, Rows, block_of
+from raygnn.models.encoder import Rows
+from raygnn.models.hetero_encoder import HeteroEncoder, HeteroOptions, block_of
 from raygnn.models.projected_rows import ProjectedRows, formed, mapped_from
 from raygnn.models.segment import transform_first
 

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 from raygnn.data.edge_types import EdgeType
 from raygnn.models.adjacency import Adjacency
-from raygnn.models.hetero_encoder import HeteroEncoder, Rows, block_of
+from raygnn.models.encoder import Rows
+from raygnn.models.hetero_encoder import HeteroEncoder, block_of
 from raygnn.models.segment import scale_sampled, segment_sum
 
 if TYPE_CHECKING:
@@ -39,6 +39,7 @@ class LightGCNLayer(nn.Module):
         of_source = {name: any_rows.new_zeros(len(x)).float() for name, x in x_src.items()}
         of_target = {name: any_rows.new_zeros(block.num_dst.get(name, 0)).float() for name in x_src}
         for (source, _, target), of_type in blocks.items():
+            assert of_type.src_degree is not None
             of_source[source] = of_source[source] + of_type.src_degree
             of_target[target] = of_target[target] + of_type.dst_degree
         scaled = {name: x * _inverse_sqrt(of_source[name], x) for name, x in x_src.items()}
@@ -78,6 +79,7 @@ class LightGCN(HeteroEncoder):
 
     reads_edge_weight = True
     reads_node_features = False
+    reads_src_degree = True
     keeps_links = True
 
     def __init__(
@@ -114,12 +116,6 @@ class LightGCN(HeteroEncoder):
         """The mean takes them all."""
         return True
 
-    def readout(self, layer_outputs: Sequence[Mapping[str, Tensor]]) -> Rows:
-        """The mean of the rows before and after each layer; see `HeteroEncoder.readout`."""
-        out: Rows = {}
-        for name in layer_outputs[-1]:
-            mean = torch.stack([rows[name] for rows in layer_outputs]).mean(dim=0)
-            out[name] = (
-                functional.normalize(mean, dim=-1) if self.options.normalize_output else mean
-            )
-        return out
+    def readout_of(self, name: str, rows: list[Tensor]) -> Tensor:
+        """The mean of the rows before and after each layer; see `BlockEncoder`."""
+        return torch.stack(rows).mean(dim=0)

@@ -14,9 +14,8 @@ from torch_geometric.nn import MessagePassing
 
 from raygnn.data.edge_types import EdgeType
 from raygnn.errors import ConfigError
-from raygnn.models.encoder import MLP, OverBlocks
+from raygnn.models.encoder import MLP, BlockEncoder, OverBlocks
 from raygnn.models.graph_encoder import GraphEncoder
-from raygnn.models.hetero_encoder import HeteroEncoder
 from raygnn.models.projected_rows import formed
 from raygnn.models.sparse_input import dense
 from raygnn.models.wrap import SubgraphModule
@@ -203,17 +202,21 @@ def _with_sources(block: Block, src: Tensor, order: Tensor, mask: Tensor) -> Blo
         block,
         edge_index=torch.stack([src, block.edge_index[1]]),
         num_src=len(order),
-        src_degree=block.src_degree[order] if len(block.src_degree) else block.src_degree,
+        src_in_degree=_taken(block.src_in_degree, order),
+        src_degree=_taken(block.src_degree, order),
         edge_attr=attr,
     )
+
+
+def _taken(degree: Tensor | None, order: Tensor) -> Tensor | None:
+    return None if degree is None else degree[order]
 
 
 def _inputs(encoder: GraphEncoder, batch: NodeBatch) -> Iterator[tuple[str, Any]]:
     """The features that an encoder reads, by node type."""
     module = encoder.module
-    if isinstance(module, HeteroEncoder):
-        reads = module.reads_node_features
-        found = module.inputs_of(batch) if reads else {}
+    if isinstance(module, BlockEncoder):
+        found = module.inputs_of(batch)
         yield from ((n, x) for n, x in found.items() if n not in module.embedded_types)
     else:
         ((name, nodes),) = batch.nodes.items()

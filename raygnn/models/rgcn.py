@@ -14,7 +14,8 @@ from torch.nn import functional
 from raygnn.data.edge_types import EdgeType
 from raygnn.models.adjacency import Adjacency
 from raygnn.models.arguments import check_positive
-from raygnn.models.hetero_encoder import HeteroEncoder, HeteroOptions, Rows, block_of
+from raygnn.models.encoder import Rows
+from raygnn.models.hetero_encoder import HeteroEncoder, HeteroOptions, block_of
 from raygnn.models.segment import segment_mean
 
 if TYPE_CHECKING:

@@ -19,7 +19,8 @@ from raygnn.models.attention import (
     segment_softmax,
     weighted_segment_sum,
 )
-from raygnn.models.hetero_encoder import HeteroEncoder, Rows, block_of
+from raygnn.models.encoder import Rows
+from raygnn.models.hetero_encoder import HeteroEncoder, block_of
 from raygnn.models.hgt import HGTOptions
 
 if TYPE_CHECKING:

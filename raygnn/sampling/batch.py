@@ -49,11 +49,11 @@ class EdgeRecord(TensorRecord):
         dst_ptr: int64 [num_dst + 1], where the edges of each destination begin.
         e_id: int64 [num_edges], CSC positions; None where the sampler does not say them.
         num_sampled: edges found in each hop; None where the sampler does not count.
-        src_degree, dst_degree: float32, in the whole graph; with temporal sampling, of the edges
-            that are not later. Where the graph has one node type and one edge type, both are the
-            in-degrees (out-degrees in direction `out`) of all nodes of the batch. Else how many
-            edges of the type go out from each node of the source type, [num_src], and lead to each
-            node that took edges, [num_dst].
+        dst_degree: float32, edges of the type into each of the first nodes of the destination
+            type: those that took edges, or all if sources are of that type too. Counted in the
+            whole graph along messages; with temporal sampling, without later edges.
+        src_degree: float32 [num_src], likewise, edges out of each node of the source type; None
+            unless the model reads them.
         columns: by name, [num_edges, ...].
     """
 
@@ -61,9 +61,9 @@ class EdgeRecord(TensorRecord):
     dst_ptr: Tensor
     e_id: Tensor | None
     num_sampled: list[int] | None
-    src_degree: Tensor
     dst_degree: Tensor
     columns: dict[str, Tensor]
+    src_degree: Tensor | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,9 +78,11 @@ class Block(TensorRecord):
         num_dst: rows that the layer writes, at most `num_src`.
         dst_ptr: int64 [num_dst + 1]: the edges into destination i are `dst_ptr[i]` to
             `dst_ptr[i + 1]`.
-        src_degree: float32 [num_src], in-degrees in the whole graph (out-degrees where messages go
-            against the edges).
-        dst_degree: float32 [num_dst], the same of the destinations.
+        dst_degree: float32 [num_dst], edges of the type into each destination, in the whole graph.
+        src_in_degree: float32 [num_src], the same of the sources, if they are of the type of the
+            destinations; else None.
+        src_degree: float32 [num_src], edges of the type out of each source, in the whole graph;
+            None unless the model sets `reads_src_degree`.
         edge_attr: [num_edges, ...] or None.
         edge_weight: [num_edges] or None.
     """
@@ -89,8 +91,9 @@ class Block(TensorRecord):
     num_src: int
     num_dst: int
     dst_ptr: Tensor
-    src_degree: Tensor
     dst_degree: Tensor
+    src_in_degree: Tensor | None = None
+    src_degree: Tensor | None = None
     edge_attr: Tensor | None = None
     edge_weight: Tensor | None = None
 
@@ -112,8 +115,6 @@ class HeteroBlock(TensorRecord):
     Attributes:
         blocks: by edge type (source type, relation, destination type), those without an edge too.
             Local ids are positions among the rows of the source and of the destination type.
-            Degrees are along the edge type, in the whole graph: edges into a destination
-            (`dst_degree`), edges out of a source (`src_degree`).
         num_src: rows that the layer reads, by node type.
         num_dst: rows that the layer writes, by node type.
     """

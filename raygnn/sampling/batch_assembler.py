@@ -25,6 +25,7 @@ class BatchAssembler:
     Args:
         columns: which columns of the nodes a batch has, and under what names.
         edge_columns: the same of the edges.
+        src_degrees: whether edges have the out-degrees of their sources.
     Raises:
         DataError: a column is one that no type of the graph has.
     """
@@ -35,6 +36,8 @@ class BatchAssembler:
         features: FeatureStore,
         columns: Mapping[str, str],
         edge_columns: Mapping[str, str],
+        *,
+        src_degrees: bool = False,
     ) -> None:
         _check_columns("node", columns, {t: features.columns(t) for t in graph.node_types})
         _check_columns(
@@ -45,7 +48,7 @@ class BatchAssembler:
         self._columns = dict(columns)
         self._edge_columns = dict(edge_columns)
         self._buffers: dict[tuple[str | EdgeType, str], BufferPool] = defaultdict(BufferPool)
-        self._is_one_graph = len(graph.node_types) == 1 and len(graph.edge_types) == 1
+        self._src_degrees = src_degrees
 
     def nodes(self, subgraph: SampledSubgraph) -> dict[str, NodeRecord]:
         """The nodes of a batch, with their features."""
@@ -78,30 +81,29 @@ class BatchAssembler:
         e_id = subgraph.edge.get(edge_type)
         if e_id is None:
             self._check_no_columns(edge_type)
-        src_degree, dst_degree = self._degrees(subgraph, edge_type)
         return EdgeRecord(
             edge_index=torch.from_numpy(subgraph.edge_index[edge_type]),
             dst_ptr=torch.from_numpy(subgraph.dst_ptr[edge_type]),
             e_id=None if e_id is None else torch.from_numpy(e_id),
             num_sampled=subgraph.num_sampled_edges.get(edge_type),
-            src_degree=src_degree,
-            dst_degree=dst_degree,
+            dst_degree=self._dst_degree(subgraph, edge_type),
             columns={} if e_id is None else self._columns_of(edge_type, self._edge_columns, e_id),
+            src_degree=self._src_degree(subgraph, edge_type) if self._src_degrees else None,
         )
 
-    def _degrees(self, subgraph: SampledSubgraph, edge_type: EdgeType) -> tuple[Tensor, Tensor]:
-        """Of the sources and of the destinations; see `EdgeRecord`."""
+    def _dst_degree(self, subgraph: SampledSubgraph, edge_type: EdgeType) -> Tensor:
         neighbor_type, destination_type = ends(edge_type, self._graph.direction)
-        destinations = subgraph.node[destination_type]
-        if not self._is_one_graph:
-            destinations = destinations[: len(subgraph.dst_ptr[edge_type]) - 1]
-        latest = subgraph.horizon(destination_type, len(destinations))
-        of_destinations = _floats(self._graph.degrees(edge_type, destinations, latest))
-        if self._is_one_graph:
-            return of_destinations, of_destinations
+        nodes = subgraph.node[destination_type]
+        if neighbor_type != destination_type:
+            nodes = nodes[: len(subgraph.dst_ptr[edge_type]) - 1]
+        latest = subgraph.horizon(destination_type, len(nodes))
+        return _floats(self._graph.degrees(edge_type, nodes, latest))
+
+    def _src_degree(self, subgraph: SampledSubgraph, edge_type: EdgeType) -> Tensor:
+        neighbor_type, _ = ends(edge_type, self._graph.direction)
         neighbors = subgraph.node[neighbor_type]
         latest = subgraph.horizon(neighbor_type, len(neighbors))
-        return _floats(self._graph.neighbor_degrees(edge_type, neighbors, latest)), of_destinations
+        return _floats(self._graph.neighbor_degrees(edge_type, neighbors, latest))
 
     def _wanted(self, node_type: str, *, labels: bool) -> dict[str, str]:
         """The labels among the columns of a node type, or the others."""

@@ -39,14 +39,20 @@ def _hetero_block(
     num_dst = {node_type: counts[hop] for node_type, counts in nodes.items()}
     blocks = {
         edge_type: _block(
-            batch.edges[edge_type], num_src[edge_type[0]], num_dst[edge_type[2]], counts[hop]
+            batch.edges[edge_type],
+            num_src[edge_type[0]],
+            num_dst[edge_type[2]],
+            counts[hop],
+            one_type=edge_type[0] == edge_type[2],
         )
         for edge_type, counts in edges.items()
     }
     return HeteroBlock(blocks=blocks, num_src=num_src, num_dst=num_dst)
 
 
-def _block(edges: EdgeRecord, num_src: int, num_dst: int, num_edges: int) -> Block:
+def _block(
+    edges: EdgeRecord, num_src: int, num_dst: int, num_edges: int, *, one_type: bool
+) -> Block:
     """A prefix of the edges of one type."""
     edge_attr, edge_weight = edges.columns.get("edge_attr"), edges.columns.get("edge_weight")
     return Block(
@@ -54,8 +60,9 @@ def _block(edges: EdgeRecord, num_src: int, num_dst: int, num_edges: int) -> Blo
         num_src=num_src,
         num_dst=num_dst,
         dst_ptr=edges.dst_ptr[: num_dst + 1],
-        src_degree=edges.src_degree[:num_src],
         dst_degree=edges.dst_degree[:num_dst],
+        src_in_degree=edges.dst_degree[:num_src] if one_type else None,
+        src_degree=None if edges.src_degree is None else edges.src_degree[:num_src],
         edge_attr=None if edge_attr is None else edge_attr[:num_edges],
         edge_weight=None if edge_weight is None else edge_weight[:num_edges],
     )

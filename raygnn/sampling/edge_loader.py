@@ -90,7 +90,9 @@ class EdgeLoader(SampledSequence[EdgeBatch]):
         super().__init__(len(plan.seeds), own, **options)
         self.plan = plan
         self._graph, self._features = graph, features
-        self._assembler = BatchAssembler(graph, features, columns, edge_columns)
+        self._assembler = BatchAssembler(
+            graph, features, columns, edge_columns, src_degrees=self.src_degrees
+        )
 
     def build(self, epoch: int, index: int) -> EdgeBatch:
         """The batch of the seeds at `places(epoch, index)`."""

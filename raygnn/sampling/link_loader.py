@@ -160,7 +160,9 @@ class LinkLoader(SampledSequence[LinkBatch]):
         self._seeds = LinkSeeds(supervision, plan.seeds, limit, seed, split)
         super().__init__(self._seeds.num_seeds, sampler, **options)
         self.plan = plan
-        self._assembler = BatchAssembler(graph, features, columns, edge_columns or {})
+        self._assembler = BatchAssembler(
+            graph, features, columns, edge_columns or {}, src_degrees=self.src_degrees
+        )
         # Degrees of hundreds of edge types take longer than all else of a batch without messages.
         several = len(graph.edge_types) > 1
         self._has_edges = not several or any(map(any, sampler.fanouts.values()))

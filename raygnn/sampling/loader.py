@@ -61,7 +61,9 @@ class NeighborLoader(SampledSequence[NodeBatch]):
             self._times = _times_of(features, node_type, self.seeds, sampler)
         else:
             self._times = np.broadcast_to(np.asarray(as_of), len(self.seeds))
-        self._assembler = BatchAssembler(graph, features, columns, edge_columns or {})
+        self._assembler = BatchAssembler(
+            graph, features, columns, edge_columns or {}, src_degrees=self.src_degrees
+        )
 
     def build(self, epoch: int, index: int) -> NodeBatch:
         """The batch of the seeds at `places(epoch, index)`."""

@@ -41,6 +41,7 @@ class SampledOptions(SequenceOptions):
     """The keyword arguments of `SampledSequence`, for the signatures of its subclasses."""
 
     samples: NotRequired[SamplesOfSplit | None]
+    src_degrees: NotRequired[bool]
 
 
 class SampledSequence(BatchSequence[BatchT]):
@@ -52,6 +53,7 @@ class SampledSequence(BatchSequence[BatchT]):
         samples: neighborhoods that the sampler has drawn before, which are read in place of drawing
             them again. Epochs beyond the stored ones repeat these: the same micro-batches with the
             same neighbors and negatives, in another order.
+        src_degrees: see `BatchAssembler`.
         options: of `BatchSequence`.
     """
 
@@ -61,10 +63,12 @@ class SampledSequence(BatchSequence[BatchT]):
         sampler: NeighborSampler | ForeignSampler,
         *,
         samples: SamplesOfSplit | None = None,
+        src_degrees: bool = False,
         **options: Unpack[SequenceOptions],
     ) -> None:
         super().__init__(num_examples, **options)
         self.sampler = sampler
+        self.src_degrees = src_degrees
         self._samples = samples
 
     @abstractmethod

@@ -48,14 +48,13 @@ def drop_edges(batch: NodeBatch, share: float, key: int) -> NodeBatch:
     """
     if share == 0:
         return batch
-    is_homogeneous = len(batch.nodes) == 1 and len(batch.edges) == 1
     edges = {}
     for edge_type, record in batch.edges.items():
         ids = record.e_id
         if ids is None:
             ids = torch.arange(record.edge_index.shape[1], device=record.edge_index.device)
         keep = ~drawn(ids, share, chain_key(key, text_key(edge_type_name(edge_type))))
-        edges[edge_type] = _kept(record, keep, share, is_homogeneous=is_homogeneous)
+        edges[edge_type] = _kept(record, keep, share)
     changed = replace(batch, edges=edges, blocks=None)
     if batch.blocks is None:
         return changed
@@ -109,22 +108,20 @@ def _first_two_joined(counts: list[int] | None) -> list[int] | None:
     return None if counts is None else [sum(counts[:2]), *counts[2:]]
 
 
-def _kept(record: EdgeRecord, keep: Tensor, share: float, *, is_homogeneous: bool) -> EdgeRecord:
+def _kept(record: EdgeRecord, keep: Tensor, share: float) -> EdgeRecord:
     """The edges that stay, with the degrees of what stays."""
     kept_before = functional.pad(keep.cumsum(0), (1, 0))
     dst_ptr = kept_before[record.dst_ptr]
     num_sampled = None
     if record.num_sampled is not None:
         num_sampled = [int(part.sum()) for part in keep.split(record.num_sampled)]
-    src, _ = record.edge_index
-    num_src = len(record.src_degree)
     before, after = record.dst_ptr.diff(), dst_ptr.diff()
     dst_degree = _degree_left(record.dst_degree, before, after, share, by_ratio=True)
-    if is_homogeneous:
-        src_degree = _degree_left(record.src_degree, before, after, share, by_ratio=True)
-    else:
+    src_degree = record.src_degree
+    if src_degree is not None:
+        src, num_src = record.edge_index[0], len(src_degree)
         before, after = (torch.bincount(s, minlength=num_src) for s in (src, src[keep]))
-        src_degree = _degree_left(record.src_degree, before, after, share, by_ratio=False)
+        src_degree = _degree_left(src_degree, before, after, share, by_ratio=False)
     return replace(
         record,
         edge_index=record.edge_index[:, keep],

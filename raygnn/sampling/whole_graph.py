@@ -31,6 +31,7 @@ class WholeGraph:
         fanouts: by edge type, one number per layer; a type of zeros only carries no messages.
         columns: which columns of the nodes a batch has, and under what names.
         edge_columns: the same of the edges.
+        src_degrees: see `BatchAssembler`.
     """
 
     def __init__(
@@ -42,11 +43,14 @@ class WholeGraph:
         columns: Mapping[str, str],
         edge_columns: Mapping[str, str],
         device: torch.device,
+        src_degrees: bool = False,
     ) -> None:
         self.graph = graph
         self._used = {edge_type for edge_type, hops in fanouts.items() if any(hops)}
         self._num_layers = max(len(hops) for hops in fanouts.values())
-        self._assembler = BatchAssembler(graph, features, columns, edge_columns)
+        self._assembler = BatchAssembler(
+            graph, features, columns, edge_columns, src_degrees=src_degrees
+        )
         self._device = device
 
     def batch(self, node_type: str, seeds: np.ndarray) -> NodeBatch:

@@ -62,7 +62,7 @@ def sample(x: Tensor, edge_index: Tensor, seeds: list[int]) -> NodeBatch:
     degree = torch.bincount(edge_index[1], minlength=len(x)).float()[nodes]
     batch = batch_of(x[nodes], torch.tensor([src, dst], dtype=torch.long), len(seeds))
     (name, of_nodes), (edge_type, of_edges) = *batch.nodes.items(), *batch.edges.items()
-    in_hops = replace(of_edges, num_sampled=num_edges, src_degree=degree, dst_degree=degree)
+    in_hops = replace(of_edges, num_sampled=num_edges, dst_degree=degree)
     return replace(
         batch,
         nodes={name: replace(of_nodes, num_sampled=num_nodes)},
@@ -77,7 +77,7 @@ def block_of_all(edge_index: Tensor, num_nodes: int) -> Block:
         dst_ptr=torch.cat([degree.new_zeros(1), degree.cumsum(0)]),
         num_src=num_nodes,
         num_dst=num_nodes,
-        src_degree=degree.float(),
+        src_in_degree=degree.float(),
         dst_degree=degree.float(),
     )
 

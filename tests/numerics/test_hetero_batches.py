@@ -11,8 +11,7 @@ import torch
 
 from raygnn.data.edge_types import EdgeType
 from raygnn.models import HGT, RGCN, Hetero, HeteroEncoder, LightGCN, SimpleHGN
-from raygnn.models.exact import ExactOptions, InEdges
-from raygnn.models.exact_hetero import exact_hetero_inference, identity_rows
+from raygnn.models.exact import ExactOptions, InEdges, exact_inference
 from raygnn.sampling import (
     LocalFeatureStore,
     LocalGraphStore,
@@ -49,6 +48,14 @@ def small_graph() -> SmallGraph:
     return SmallGraph(NUM_NODES, edges, stored=stored)
 
 
+def graph_of_one_type() -> SmallGraph:
+    """Its edges have one direction, so that out-degrees are not in-degrees."""
+    rng = np.random.default_rng(0)
+    edges = {("node", "to", "node"): (rng.integers(0, 40, 90), rng.integers(0, 20, 90))}
+    x = rng.normal(size=(40, 5)).astype(np.float32)
+    return SmallGraph({"node": 40}, edges, stored={"node": {"x": x}})
+
+
 @pytest.mark.parametrize(
     "build",
     [
@@ -60,16 +67,20 @@ def small_graph() -> SmallGraph:
         LightGCN,
     ],
 )
-@pytest.mark.parametrize("target", ["user", "item"])
+@pytest.mark.parametrize("target", ["user", "item", "node"])
 def test_a_batch_with_all_neighbors_gives_exact_rows(
     build: Callable[..., HeteroEncoder], target: str
 ) -> None:
-    small = small_graph()
+    small = graph_of_one_type() if target == "node" else small_graph()
     graph = LocalGraphStore(small.bundle)
+    num_nodes = {name: graph.num_nodes(name) for name in graph.node_types}
+    widths = small.bundle.feature_widths("x")
+    torch.manual_seed(0)
+    encoder = build(widths, 8, num_layers=2, edge_types=graph.edge_types, num_nodes=num_nodes)
     loader = NeighborLoader(
         graph,
         LocalFeatureStore(small.bundle),
-        np.arange(0, NUM_NODES[target], 5),
+        np.arange(0, num_nodes[target], 5),
         target,
         sampler=NeighborSampler(graph, [-1, -1]),
         columns={"x": "x"},
@@ -77,20 +88,17 @@ def test_a_batch_with_all_neighbors_gives_exact_rows(
         split="val",
         seed=0,
         shuffle=False,
-    )
-    torch.manual_seed(0)
-    encoder = build(
-        {"user": 5, "item": 7}, 8, num_layers=2, edge_types=EDGE_TYPES, num_nodes=NUM_NODES
+        src_degrees=encoder.reads_src_degree,
     )
     in_edges = {}
-    for edge_type in EDGE_TYPES:
+    for edge_type in graph.edge_types:
         csc = small.bundle.csc(edge_type)
         in_edges[edge_type] = InEdges(indptr=csc.indptr, indices=csc.indices)
-    exact = exact_hetero_inference(
+    exact = exact_inference(
         encoder,
-        identity_rows(encoder.embedded_types, lambda t, ids: small.bundle.column(t, "x")[ids]),
+        lambda t, ids: small.bundle.column(t, "x")[ids],
         in_edges,
-        NUM_NODES,
+        num_nodes,
         options=ExactOptions(chunk_size=20),
     )
     encoder.eval()

@@ -31,6 +31,7 @@ from raygnn.loops.tasks.target import TaskArguments, TaskTarget
 from raygnn.metrics import as_metric
 from raygnn.models.exact import ExactOptions
 from raygnn.models.graph_encoder import GraphEncoder
+from raygnn.models.graph_inputs import reads_src_degree
 from raygnn.parallel.shared_rows import computed_by_all
 from raygnn.sampling.batch_sequence import BatchSequence, BatchT
 from raygnn.sampling.loader import NeighborLoader
@@ -256,6 +257,7 @@ class EncoderTask(Task[BatchT]):
                 columns=dict(columns),
                 edge_columns=self.spec.edge_inputs,
                 device=self.env.device,
+                src_degrees=self._reads_src_degree(),
             )
         return self._whole_graphs[columns]
 
@@ -278,7 +280,12 @@ class EncoderTask(Task[BatchT]):
             "prefetch_batches": settings.prefetch_batches,
             "device": env.device,
             "samples": samples,
+            "src_degrees": self._reads_src_degree(),
         }
+
+    def _reads_src_degree(self) -> bool:
+        loaded = self.env.loaded
+        return reads_src_degree(loaded.config, loaded.allow_modules)
 
     def seed_classes(self) -> np.ndarray:
         """Classes of the training seeds, integers [num_seeds], for `loader.train.balanced_seeds`.

@@ -12,11 +12,9 @@ from raygnn.data.edge_types import EdgeType
 from raygnn.data.time_units import AsOf
 from raygnn.errors import ConfigError
 from raygnn.loops.model_spec import ModelSpec
-from raygnn.models.encoder import Encoder
+from raygnn.models.encoder import BlockEncoder
 from raygnn.models.exact import IN_THIS_PROCESS, ExactOptions, InEdges, exact_inference, rows_on
-from raygnn.models.exact_hetero import exact_hetero_inference, identity_rows
 from raygnn.models.graph_encoder import GraphEncoder
-from raygnn.models.hetero_encoder import HeteroEncoder
 from raygnn.models.sparse_input import Features
 from raygnn.models.wrap import EDGE_ATTR, EDGE_WEIGHT
 from raygnn.sampling.protocols import (
@@ -56,7 +54,7 @@ def check_exact(
 
 def is_layerwise(encoder: GraphEncoder) -> bool:
     """Whether an encoder can be applied layer by layer to a whole graph."""
-    return isinstance(encoder.module, Encoder | HeteroEncoder)
+    return isinstance(encoder.module, BlockEncoder)
 
 
 def encode_exactly(
@@ -79,6 +77,7 @@ def encode_exactly(
         By node type, [num_nodes, channels] on the CPU.
     """
     module = encoder.module
+    assert isinstance(module, BlockEncoder)
 
     def rows_of(name: str, ids: np.ndarray) -> np.ndarray | Features:
         sparse = features.gather_sparse(name, spec.feature, ids)
@@ -97,19 +96,14 @@ def encode_exactly(
         return InEdges(
             indptr=edges.indptr,
             indices=edges.indices,
-            src_degree=edges.src_degrees() if isinstance(module, HeteroEncoder) else None,
+            src_degree=edges.src_degrees() if module.reads_src_degree else None,
             edge_weight=columns.get(EDGE_WEIGHT),
             edge_attr=columns.get(EDGE_ATTR),
         )
 
-    if isinstance(module, Encoder):
-        (name,), (edge_type,) = graph.node_types, graph.edge_types
-        rows = exact_inference(module, lambda ids: rows_of(name, ids), edges_of(edge_type), options)
-        return {name: rows}
-    assert isinstance(module, HeteroEncoder)
-    return exact_hetero_inference(
+    return exact_inference(
         module,
-        identity_rows(module.embedded_types, rows_of),
+        rows_of,
         {message_type(t, graph.direction): edges_of(t) for t in graph.edge_types},
         {name: graph.num_nodes(name) for name in graph.node_types},
         list(dict.fromkeys(node_types)),

@@ -74,7 +74,7 @@ def _whole_graph(trained: Trained) -> tuple[Bundle, torch.Tensor, Block]:
         dst_ptr=torch.from_numpy(csc.indptr.copy()),
         num_src=num_nodes,
         num_dst=num_nodes,
-        src_degree=degree,
+        src_in_degree=degree,
         dst_degree=degree,
     )
     saved = json.loads((Path(trained.run) / "model.json").read_text())["standardization"]

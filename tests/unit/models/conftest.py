@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
+from raygnn.models.encoder import Encoder
+from raygnn.models.exact import IN_THIS_PROCESS, ExactOptions, InEdges, exact_inference
 from raygnn.sampling.blocks import Block
 
 
@@ -57,7 +60,26 @@ def random_graph(
         dst_ptr=torch.cat([degree.new_zeros(1), degree.cumsum(0)]),
         num_src=num_nodes,
         num_dst=num_nodes,
-        src_degree=degree.float(),
+        src_in_degree=degree.float(),
+        src_degree=torch.bincount(edge_index[0], minlength=num_nodes).float(),
         dst_degree=degree.float(),
     )
     return Graph(torch.randn(num_nodes, channels, generator=generator), edge_index, block)
+
+
+def exact_rows(
+    encoder: Encoder,
+    rows_of: Callable[[Any], Any],
+    edges: InEdges,
+    options: ExactOptions = IN_THIS_PROCESS,
+) -> Tensor:
+    """`exact_inference` of a graph of one node type.
+
+    Args:
+        rows_of: gives the features of node ids.
+    """
+    num_nodes = {"node": len(edges.indptr) - 1}
+    in_edges = {("node", "to", "node"): edges}
+    return exact_inference(
+        encoder, lambda _, ids: rows_of(ids), in_edges, num_nodes, None, options
+    )["node"]

@@ -94,6 +94,7 @@ class HeteroGraph:
             dst_ptr=torch.cat([counts.new_zeros(1), counts.cumsum(0)]),
             src_degree=out_degree[sources].float(),
             dst_degree=in_degree[targets].float(),
+            src_in_degree=in_degree[sources].float() if edge_type[0] == edge_type[2] else None,
             edge_attr=None if attr is None else attr[kept][order],
         )
 

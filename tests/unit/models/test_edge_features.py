@@ -12,8 +12,9 @@ from torch import Tensor, nn
 from torch_geometric.nn import GATConv, GATv2Conv, GINEConv, TransformerConv
 
 from raygnn.models import GAT, GINE, Encoder, GATv2, Transformer, segment
-from raygnn.models.exact import ExactOptions, InEdges, exact_inference
+from raygnn.models.exact import ExactOptions, InEdges
 from tests.errors import raises
+from tests.unit.models.conftest import exact_rows
 
 EDGE_DIM = 3
 OF_PYG: dict[str, tuple[type[Encoder], type[nn.Module]]] = {
@@ -82,7 +83,7 @@ def test_they_run_in_half_precision_and_under_autocast(
 def test_encoding_layer_by_layer_reads_them_too(name: str, make_graph: Callable[..., Any]) -> None:
     graph = with_edge_attr(make_graph())
     encoder = OF_PYG[name][0](8, 3, 16, edge_dim=EDGE_DIM).eval()
-    got = exact_inference(
+    got = exact_rows(
         encoder,
         lambda ids: graph.x[ids],
         InEdges(

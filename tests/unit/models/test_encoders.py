@@ -21,7 +21,7 @@ from torch_geometric.nn import (
 )
 
 from raygnn.models import GAT, GCN, GIN, MLP, Encoder, GATv2, GraphSAGE, Transformer
-from raygnn.sampling.blocks import Block
+from raygnn.sampling.blocks import Block, HeteroBlock
 from tests.errors import raises
 
 ENCODERS: list[type[Encoder]] = [GCN, GraphSAGE, GAT, GATv2, GIN, Transformer, MLP]
@@ -143,7 +143,12 @@ def test_a_bias_that_batch_norm_subtracts_gets_no_gradient(
     weight = torch.linspace(-1, 1, 16, dtype=torch.float64).square()
     _, plain = loss_and_grads((norm(layer(x, graph.block)) * weight).tanh(), [bias])
     assert plain.abs().max() < 1e-12  # rounding alone
-    out = encoder.forward_layer(0, x, graph.num_nodes, graph.block)
+    whole = HeteroBlock(
+        blocks={("node", "to", "node"): graph.block},
+        num_src={"node": graph.num_nodes},
+        num_dst={"node": graph.num_nodes},
+    )
+    out = encoder.forward_layer(0, {"node": x}, whole)["node"]
     torch.testing.assert_close(out, encoder.activations[0](norm(layer(x, graph.block))))
     out.square().sum().backward()
     assert bias.grad is None
@@ -151,7 +156,7 @@ def test_a_bias_that_batch_norm_subtracts_gets_no_gradient(
     encoder(x, [graph.block] * 2).sum().backward()
     assert encoder.layers[1].get_parameter(ROW_BIASES[encoder_type]).grad is not None
     encoder.eval()
-    encoder.forward_layer(0, x, graph.num_nodes, graph.block).sum().backward()
+    encoder.forward_layer(0, {"node": x}, whole)["node"].sum().backward()
     assert bias.grad is not None  # the running mean is a constant
 
 
@@ -293,7 +298,7 @@ def test_batch_norm_takes_a_batch_of_one_seed(make_graph: Callable[..., Any]) ->
         dst_ptr=torch.tensor([0, len(edges)]),
         num_src=graph.num_nodes,
         num_dst=1,
-        src_degree=graph.block.src_degree,
+        src_in_degree=graph.block.src_in_degree,
         dst_degree=graph.block.dst_degree[:1],
     )
     encoder = GraphSAGE(8, 3, 16, 1, norm="batch", jump="cat")
@@ -353,7 +358,7 @@ def test_mlp_reads_no_row_but_the_seeds(make_graph: Callable[..., Any]) -> None:
         dst_ptr=graph.block.dst_ptr[:5],
         num_src=graph.num_nodes,
         num_dst=4,
-        src_degree=graph.block.src_degree,
+        src_in_degree=graph.block.src_in_degree,
         dst_degree=graph.block.dst_degree[:4],
     )
     assert MLP(8, 3, 16, 2)(x, [graph.block, block]).isfinite().all()
@@ -366,7 +371,7 @@ def test_a_block_without_edges_gives_finite_rows(encoder_type: type[Encoder]) ->
         dst_ptr=torch.zeros(4, dtype=torch.long),
         num_src=5,
         num_dst=3,
-        src_degree=torch.zeros(5),
+        src_in_degree=torch.zeros(5),
         dst_degree=torch.zeros(3),
     )
     encoder = encoder_type(8, 3, 16, 1)

@@ -17,9 +17,9 @@ from raygnn.models.exact import (
     InEdges,
     compute_here,
     destination_chunks,
-    exact_inference,
 )
 from tests.errors import raises
+from tests.unit.models.conftest import exact_rows
 
 ENCODERS: list[type[Encoder]] = [GCN, GraphSAGE, GAT, GATv2, GIN, Transformer, MLP]
 
@@ -46,9 +46,7 @@ def test_it_is_the_full_graph_forward_pass(
         asked.append(ids)
         return graph.x.numpy()[ids]
 
-    got = exact_inference(
-        encoder, rows_of, in_edges_of(graph, np.int32), ExactOptions(chunk_size=40)
-    )
+    got = exact_rows(encoder, rows_of, in_edges_of(graph, np.int32), ExactOptions(chunk_size=40))
     assert encoder.training
     encoder.eval()
     torch.testing.assert_close(got, encoder(graph.x, [graph.block] * 3))
@@ -61,7 +59,7 @@ def test_it_is_the_full_graph_forward_pass(
 def test_any_chunk_size_gives_the_same(chunk_size: int, make_graph: Callable[..., Any]) -> None:
     graph = make_graph()
     encoder = GCN(8, 3, 16).eval()
-    got = exact_inference(
+    got = exact_rows(
         encoder, lambda ids: graph.x[ids], in_edges_of(graph), ExactOptions(chunk_size=chunk_size)
     )
     torch.testing.assert_close(got, encoder(graph.x, [graph.block] * 2))
@@ -72,7 +70,7 @@ def test_features_may_be_stored_in_half_precision(make_graph: Callable[..., Any]
     graph = make_graph()
     x = graph.x.half().numpy()
     encoder = GraphSAGE(8, 3, 16).eval()
-    got = exact_inference(encoder, lambda ids: x[ids], in_edges_of(graph))
+    got = exact_rows(encoder, lambda ids: x[ids], in_edges_of(graph))
     torch.testing.assert_close(got, encoder(torch.from_numpy(x), [graph.block] * 2))
     assert got.dtype == torch.float32
 
@@ -88,11 +86,11 @@ def test_given_degrees_and_weights_take_part(make_graph: Callable[..., Any]) -> 
         dst_ptr=block.dst_ptr,
         num_src=block.num_src,
         num_dst=block.num_dst,
-        src_degree=torch.from_numpy(degrees),
-        dst_degree=torch.from_numpy(degrees),
+        src_in_degree=torch.from_numpy(degrees).float(),
+        dst_degree=torch.from_numpy(degrees).float(),
         edge_weight=torch.from_numpy(weight),
     )
-    got = exact_inference(
+    got = exact_rows(
         encoder,
         lambda ids: graph.x[ids],
         in_edges_of(graph, dst_degree=degrees, edge_weight=weight),
@@ -124,7 +122,5 @@ def test_each_computation_says_which_layer_it_is(make_graph: Callable[..., Any])
         return compute_here(chunks, rows_of, width)
 
     encoder = GCN(8, 3, 16, 3)
-    exact_inference(
-        encoder, lambda ids: graph.x[ids], in_edges_of(graph), ExactOptions(compute=compute)
-    )
+    exact_rows(encoder, lambda ids: graph.x[ids], in_edges_of(graph), ExactOptions(compute=compute))
     assert asked == ["layer 1 of 3", "layer 2 of 3", "layer 3 of 3"]

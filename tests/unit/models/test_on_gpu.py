@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from raygnn.models import GAT, GCN, GIN, MLP, Encoder, GATv2, GraphSAGE, Transformer
-from raygnn.models.exact import ExactOptions, InEdges, exact_inference
+from raygnn.models.exact import ExactOptions, InEdges
+from tests.unit.models.conftest import exact_rows
 
 pytestmark = [
     pytest.mark.gpu,
@@ -49,5 +50,5 @@ def test_exact_inference_runs_there(make_graph: Callable[..., Any]) -> None:
     expected = encoder(graph.x, [graph.block] * 2)
     edges = InEdges(indptr=graph.block.dst_ptr.numpy(), indices=graph.edge_index[0].numpy())
     options = ExactOptions(device=torch.device("cuda"), chunk_size=40)
-    got = exact_inference(encoder.cuda(), lambda ids: graph.x[ids], edges, options)
+    got = exact_rows(encoder.cuda(), lambda ids: graph.x[ids], edges, options)
     torch.testing.assert_close(got, expected, rtol=1e-3, atol=1e-3)

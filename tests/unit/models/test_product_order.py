@@ -81,7 +81,7 @@ def _block(num_src: int, num_dst: int, num_edges: int) -> Block:
         num_src=num_src,
         num_dst=num_dst,
         dst_ptr=none,
-        src_degree=none,
+        src_in_degree=none,
         dst_degree=none,
     )
 

@@ -25,7 +25,7 @@ def block_of(chosen: tuple[tuple[int, ...], ...]) -> Block:
         dst_ptr=counts.cumsum(0),
         num_src=6,
         num_dst=2,
-        src_degree=DEGREE,
+        src_in_degree=DEGREE,
         dst_degree=DEGREE[:2],
     )
 

@@ -31,9 +31,9 @@ from raygnn.models import (
     Transformer,
 )
 from raygnn.models.exact import ExactOptions, InEdges, exact_inference
-from raygnn.models.exact_hetero import exact_hetero_inference, identity_rows
 from raygnn.models.sparse_input import apply_linear, dropout, linear
 from raygnn.sampling import SparseFeatures
+from tests.unit.models.conftest import exact_rows
 from tests.unit.models.hetero_graph import EDGE_TYPES, IN_CHANNELS, NUM_NODES, random_hetero_graph
 
 WIDTH = 40
@@ -194,7 +194,7 @@ def test_encoders_are_exact_on_the_whole_graph(
     encoder = encoder_type(WIDTH, 3, 8, residual=True, **args)
     edges = InEdges(indptr=graph.block.dst_ptr.numpy(), indices=graph.block.edge_index[0].numpy())
     options = ExactOptions(chunk_size=20)
-    found = exact_inference(encoder, lambda ids: _taken(x, ids), edges, options)
+    found = exact_rows(encoder, lambda ids: _taken(x, ids), edges, options)
     expected = encoder.eval()(x.to_dense(), [graph.block] * 2)
     torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
 
@@ -247,9 +247,9 @@ def test_hetero_encoders(encoder_type: type[HeteroEncoder]) -> None:
     assert_same(*every, list(encoder.parameters()))
     in_edges = graph.in_edges()
     exact = [
-        exact_hetero_inference(
+        exact_inference(
             encoder,
-            identity_rows(encoder.embedded_types, lambda name, ids, x=x: _taken(x[name], ids)),
+            lambda name, ids, x=x: _taken(x[name], ids),
             in_edges,
             NUM_NODES,
             options=ExactOptions(chunk_size=7),

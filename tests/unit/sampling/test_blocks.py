@@ -59,8 +59,9 @@ def test_they_are_nested_prefixes(fanouts):
         assert block.edge_attr is None
         counts = torch.bincount(block.edge_index[1], minlength=block.num_dst)
         assert torch.equal(torch.diff(block.dst_ptr), counts)
-        assert len(block.src_degree) == block.num_src
-        assert torch.equal(block.dst_degree, block.src_degree[: block.num_dst])
+        assert len(block.src_in_degree) == block.num_src
+        assert torch.equal(block.dst_degree, block.src_in_degree[: block.num_dst])
+        assert block.src_degree is None
 
 
 def test_they_move_to_a_device():
@@ -102,6 +103,7 @@ def test_those_of_several_types(direction):
         split="train",
         seed=0,
         shuffle=False,
+        src_degrees=True,
     )
     batch = loader.make(0, 0)
     assert "x" not in batch.nodes["item"].columns
@@ -125,10 +127,15 @@ def test_those_of_several_types(direction):
             num_edges[edge_type] = of_type.num_edges
             own = edge_type if direction == "in" else (target, relation[len("rev_") :], source)
             ends = edges[own] if direction == "in" else edges[own][::-1]
-            for degree, node_type, of_end, size in (
+            degrees = [
                 (of_type.src_degree, source, ends[0], of_type.num_src),
                 (of_type.dst_degree, target, ends[1], of_type.num_dst),
-            ):
+            ]
+            if source == target:
+                degrees.append((of_type.src_in_degree, source, ends[1], of_type.num_src))
+            else:
+                assert of_type.src_in_degree is None
+            for degree, node_type, of_end, size in degrees:
                 nodes = batch.nodes[node_type].n_id[:size].numpy()
                 expected = np.bincount(of_end, minlength=small.nodes[node_type])[nodes]
                 assert degree.tolist() == expected.tolist()

@@ -19,10 +19,9 @@ from raygnn.losses import Candidates
 from raygnn.losses.seed_losses import in_full_precision
 from raygnn.models.arguments import check_positive
 from raygnn.models.graph_encoder import GraphEncoder
-from raygnn.models.hetero_encoder import HeteroEncoder
 from raygnn.models.sparse_input import dense
 from raygnn.sampling.batch import NodeBatch
-from raygnn.sampling.blocks import blocks_of, hetero_blocks_of
+from raygnn.sampling.blocks import hetero_blocks_of
 from raygnn.sampling.views import (
     drawn,
     drop_edges,
@@ -152,10 +151,7 @@ class GraphMAE(_Reconstruction):
 
     def _decode(self, batch: NodeBatch, rows: dict[str, Tensor]) -> Tensor:
         """Features of the seeds, or of all nodes of a whole graph."""
-        if isinstance(self.decoder, HeteroEncoder):
-            found: Tensor = self.decoder(rows, hetero_blocks_of(batch)[-1:])[self.node_type]
-            return found
-        out: Tensor = self.decoder(rows[self.node_type], blocks_of(batch)[-1:])
+        out: Tensor = self.decoder(rows, hetero_blocks_of(batch)[-1:])[self.node_type]
         return out
 
 
