@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import threading
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from ipaddress import ip_address
 from os import PathLike, fspath
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -26,6 +27,9 @@ if TYPE_CHECKING:
     from raygnn.serving.answers import Answers
     from raygnn.trained_model import TrainedModel
 
+TOKEN_VARIABLE = "RAYGNN_SERVE_TOKEN"
+_MIN_TOKEN_LENGTH = 16
+
 _USAGE = """\
 python -m raygnn.serve MODEL --graph URI [options] [--section.key value ...]
 
@@ -36,7 +40,7 @@ http://HOST:PORT/docs lists the requests. See docs/serving.md.
 """
 _EXAMPLES = """
 raygnn serve runs/papers --graph graph
-raygnn serve runs/shop --graph gs://bucket/graph --precomputed --replicas 4 --host 0.0.0.0
+RAYGNN_SERVE_TOKEN=... raygnn serve runs/shop --graph gs://bucket/graph --host 0.0.0.0
 """
 
 
@@ -47,10 +51,13 @@ class Server:
     Attributes:
         url: where it answers.
         stop: stops it; Ray goes on.
+        wait_until_gone: blocks as long as the model is there; raises a ResourceError when somebody
+            has deleted it from Ray Serve.
     """
 
     url: str
     stop: Callable[[], None]
+    wait_until_gone: Callable[[], None]
 
     def __enter__(self) -> Server:
         return self
@@ -73,11 +80,15 @@ def start(
     precomputed: bool = False,
     as_of: str | int | float | None = None,
     allow_modules: Sequence[str] = (),
+    host: str = "127.0.0.1",
+    port: int = 8000,
+    token: str | None = None,
+    no_auth: bool = False,
     **options: Any,
 ) -> Server:
     """Serves a model on Ray Serve, and returns when it answers.
 
-    Joins the cluster of the environment, or starts a local Ray.
+    Joins the cluster of the environment, or starts a local Ray. Other servers are not changed.
 
     Args:
         model: folder or URI of a finished run, or of an exported model.
@@ -88,8 +99,13 @@ def start(
             neighborhood that is sampled by the model's fanouts.
         as_of: see `raygnn.infer.predict`.
         allow_modules: modules of yours, or of libraries, whose classes the config may name.
-        options: `host`, `port`, `num_replicas`, `num_cpus`, `num_gpus` and `max_queued`; see
-            `raygnn.runtime.serving.ServeOptions`.
+        host: address that takes requests; one beside loopback needs a token, or `no_auth`.
+        port: of that address.
+        token: clients send it as `Authorization: Bearer TOKEN`; None takes the variable
+            `RAYGNN_SERVE_TOKEN`, and without it lets all clients in.
+        no_auth: lets all clients in, also from other machines.
+        options: `num_replicas`, `num_cpus`, `num_gpus` and `max_queued`; see
+            `raygnn.runtime.serving.ReplicaOptions`.
     Raises:
         ConfigError: an argument or override is wrong, or packages of the extra are missing.
         DataError: the graph is wrong, or the model cannot read it.
@@ -98,8 +114,9 @@ def start(
         ResourceError: the cluster has no room for the replicas, or they do not start.
     """
     try:
-        from raygnn.runtime.serving import ServeOptions, start_serving
+        from raygnn.runtime.serving import ReplicaOptions, Replicas
         from raygnn.serving.app import build_app
+        from raygnn.serving.web_server import WebServer, listen
     except ImportError as error:
         raise ConfigError(
             f"raygnn.serve cannot be used: {error}. Install `pip install 'raygnn[serve]'`.",
@@ -108,17 +125,64 @@ def start(
     from raygnn.runtime.connection import connect
     from raygnn.trained_model import load
 
-    chosen = ServeOptions(**options)
-    chosen.check()
+    replica_options = ReplicaOptions(**options)
+    replica_options.check()
+    if not 1 <= port <= 65_535:
+        raise ConfigError(
+            f"--port={port!r} is invalid: it must be from 1 to 65535. Set it so, or leave it out.",
+            id="serve-option",
+        )
+    token = None if no_auth else check_token(token or os.environ.get(TOKEN_VARIABLE), host)
     uri = absolute(fspath(model))  # replicas run elsewhere
     keys = [*overrides, "--data.uri", absolute(fspath(graph))]
     # Reports what is wrong here, and leaves the graph in the cache, where replicas map it.
     opened = partial(load, uri, keys, task=task, allow_modules=tuple(allow_modules))
     opened().open(as_of=as_of)
-    connect()
-    make = partial(_answers, opened, precomputed, as_of)
-    stop = start_serving(make, build_app, chosen)
-    return Server(f"http://{chosen.host}:{chosen.port}", stop)
+    listening = listen(host, port)
+    try:
+        connect()
+        replicas = Replicas(partial(_answers, opened, precomputed, as_of), replica_options)
+    except BaseException:
+        listening.close()
+        raise
+    web_server = WebServer(build_app(replicas.ask, replicas.check_alive, token), listening)
+
+    def stop() -> None:
+        web_server.stop()
+        replicas.stop()
+
+    shown = f"[{host}]" if ":" in host else host
+    return Server(f"http://{shown}:{port}", stop, replicas.wait_until_gone)
+
+
+def check_token(token: str | None, host: str) -> str | None:
+    """Checks that clients of other machines need a token that nobody guesses.
+
+    Raises:
+        ConfigError: there is none, or it is short, or cannot stand in a header.
+    """
+    if token is None:
+        if not _is_loopback(host):
+            raise ConfigError(
+                f"--host={host!r} is invalid: other machines reach it, and there is no token. Set "
+                f"{TOKEN_VARIABLE}, or --no-auth if something else keeps strangers out.",
+                id="serve-no-token",
+            )
+        return None
+    if len(token) < _MIN_TOKEN_LENGTH or not all(33 <= ord(letter) <= 126 for letter in token):
+        raise ConfigError(
+            f"the token is invalid: it must have at least {_MIN_TOKEN_LENGTH} letters, digits or "
+            "ASCII signs, and no spaces. Make one with `openssl rand -hex 32`.",
+            id="serve-token",
+        )
+    return token
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 def _answers(
@@ -152,13 +216,15 @@ def _run(options: argparse.Namespace, rest: Sequence[str]) -> None:
         allow_modules=options.allow_module,
         host=options.host,
         port=options.port,
+        token=options.token,
+        no_auth=options.no_auth,
         num_replicas=options.replicas,
         num_cpus=options.cpus,
         max_queued=options.max_queued,
     )
     with server:
         say(f"serves {rest[0]} at {server.url}; its page is {server.url}/docs")
-        threading.Event().wait()  # until a signal
+        server.wait_until_gone()  # or until a signal
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -168,6 +234,8 @@ def build_parser() -> argparse.ArgumentParser:
     add("--graph", metavar="URI", help="graph whose nodes are asked for, any fsspec URI")
     add("--host", default="127.0.0.1", help="default: 127.0.0.1; 0.0.0.0 answers other machines")
     add("--port", type=int, default=8000, help="default: 8000")
+    add("--token", help=f"that clients must send; better in the variable {TOKEN_VARIABLE}")
+    add("--no-auth", action="store_true", help="let all clients in, also from other machines")
     add("--replicas", type=int, default=1, metavar="N", help="processes with a model (default: 1)")
     add("--cpus", type=float, default=1.0, metavar="N", help="of each replica (default: 1)")
     add(

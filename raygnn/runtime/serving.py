@@ -1,10 +1,10 @@
-"""Serving on Ray Serve: replicas of a model, and before them the app that takes requests."""
+"""Replicas of a model on Ray Serve, as an application that ends with its server."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import socket
+import secrets
 import threading
 import time
 from collections.abc import Awaitable, Callable, Sequence
@@ -12,50 +12,45 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 import ray
-import uvicorn
 from ray import serve
 from ray.exceptions import RayActorError
-from ray.serve.exceptions import BackPressureError, DeploymentUnavailableError
+from ray.serve.exceptions import BackPressureError, DeploymentUnavailableError, RayServeException
 
 from raygnn.errors import ConfigError, ResourceError
+from raygnn.runtime.ray_internals import internal
 
-APP = "raygnn"
+_APP_PREFIX = "raygnn"
 _MODEL = "Model"
 _MAX_BATCH_SIZE = 32
 # A batch is what came while the one before was computed: waiting for more delays all of it.
 _BATCH_WAIT_S = 0.0
 # A replica that died is replaced within it; a graph that is opened anew is in the page cache.
 _ANSWERED_WITHIN_S = 120.0
+_MAX_KILLED_REPLICAS = 2
 _RETRY_AFTER_S = 0.1
+_LOOK_EVERY_S = 2.0
 # A line for each request costs more than a precomputed answer.
 _LOGGING = {"log_level": "WARNING", "enable_access_log": False}
 
 
 class Answering(Protocol):
-    """What a replica holds."""
+    """The model that a replica holds."""
 
     def answer(self, questions: Sequence[Any], /) -> Sequence[Any]:
         """An answer to each question, in their order."""
 
 
-#: Makes the ASGI app from what asks a replica, and what returns when one has answered.
-BuildApp = Callable[[Callable[[Any], Awaitable[Any]], Callable[[], Awaitable[Any]]], Any]
-
-
 @dataclass(frozen=True)
-class ServeOptions:
-    """Where and how a model is served.
+class ReplicaOptions:
+    """How many replicas hold the model, and with which resources.
 
     Attributes:
-        port: where the app takes requests.
         num_replicas: processes that each hold the model.
         num_cpus: of each replica.
         num_gpus: of each replica.
         max_queued: requests that wait for a replica; further ones are refused as overload.
     """
 
-    host: str = "127.0.0.1"
-    port: int = 8000
     num_replicas: int = 1
     num_cpus: float = 1.0
     num_gpus: float = 0.0
@@ -68,7 +63,6 @@ class ServeOptions:
             ConfigError: one is out of its range.
         """
         for option, value, low, high in (
-            ("--port", self.port, 1, 65_535),
             ("--replicas", self.num_replicas, 1, 10_000),
             ("--cpus", self.num_cpus, 0.01, 10_000),
             ("--max-queued", self.max_queued, 1, 1_000_000),
@@ -81,89 +75,146 @@ class ServeOptions:
                 )
 
 
-def start_serving(
-    make: Callable[[], Answering], build_app: BuildApp, options: ServeOptions
-) -> Callable[[], None]:
-    """Starts the replicas, and an app in a thread of this process that passes requests to them.
+class Replicas:
+    """The replicas of one server, which other servers of the cluster do not change.
 
-    Returns when the replicas answer; they take the place of what the cluster served before. Ray
-    must be connected.
+    Ray must be connected.
 
-    Returns:
-        Stops app and replicas.
-
+    Args:
+        make: makes the model that a replica holds.
     Raises:
-        ResourceError: the cluster has no room for the replicas, they do not start, or the port is
-            taken.
+        ResourceError: the cluster has no room for the replicas, or they do not start.
     """
-    _check_room(options)
-    logging.getLogger("ray.serve").setLevel(logging.WARNING)
-    listening = listen(options)
-    serve.start(proxy_location="Disabled", logging_config=_LOGGING)
-    serve.delete(APP)
-    model = serve.deployment(
-        _Model,
-        name=_MODEL,
-        num_replicas=options.num_replicas,
-        ray_actor_options={"num_cpus": options.num_cpus, "num_gpus": options.num_gpus},
-        # A batch is answered while the next one gathers.
-        max_ongoing_requests=2 * _MAX_BATCH_SIZE,
-        max_queued_requests=options.max_queued,
-        health_check_period_s=2.0,
-        logging_config=_LOGGING,
-    ).bind(make)
-    try:
-        handle = serve.run(model, name=APP, route_prefix=None)
-    except RuntimeError as error:
-        listening.close()
-        serve.delete(APP)
-        raise ResourceError(
-            f"the model cannot be served: {error}. See the log of the replica in Ray's dashboard.",
-            id="serve-start",
-        ) from error
 
-    async def ask(question: Any) -> Any:
-        return await _ask(handle, question)
+    def __init__(self, make: Callable[[], Answering], options: ReplicaOptions) -> None:
+        logging.getLogger("ray.serve").setLevel(logging.WARNING)
+        serve.start(proxy_location="Disabled", logging_config=_LOGGING)
+        _delete_abandoned()
+        _check_room(options)
+        model = serve.deployment(
+            _Model,
+            name=_MODEL,
+            num_replicas=options.num_replicas,
+            ray_actor_options={"num_cpus": options.num_cpus, "num_gpus": options.num_gpus},
+            # A batch is answered while the next one gathers.
+            max_ongoing_requests=2 * _MAX_BATCH_SIZE,
+            max_queued_requests=options.max_queued,
+            health_check_period_s=2.0,
+            logging_config=_LOGGING,
+        ).bind(make)
+        job_id = ray.get_runtime_context().get_job_id()
+        self._app = f"{_APP_PREFIX}-{job_id}-{secrets.token_hex(4)}"
+        try:
+            self._handle = serve.run(model, name=self._app, route_prefix=None)
+        except RuntimeError as error:
+            serve.delete(self._app)
+            raise ResourceError(
+                f"the model cannot be served: {error}. See the log of the replica in Ray's "
+                "dashboard.",
+                id="serve-start",
+            ) from error
+        self._is_stopping = threading.Event()
+        self._is_gone = threading.Event()
+        self._retries = asyncio.Lock()
+        threading.Thread(target=self._watch, name="raygnn-serve-watch", daemon=True).start()
 
-    async def is_alive() -> None:
-        await handle.ping.remote()
+    async def ask(self, question: Any) -> Any:
+        """Asks a replica, and one other if it dies, since a question changes nothing.
 
-    config = uvicorn.Config(
-        build_app(ask, is_alive), loop="asyncio", lifespan="off", log_level="warning"
-    )
-    server = uvicorn.Server(config)
-    thread = threading.Thread(target=server.run, args=([listening],), daemon=True)
-    thread.start()
+        Requests whose replica died are asked one at a time: the request that kills replicas meets
+        no other one at its second attempt.
 
-    def stop() -> None:
-        server.should_exit = True
-        thread.join()
-        serve.delete(APP)
+        Raises:
+            ResourceError: too many requests wait, two replicas died, or none answers.
+        """
+        try:
+            return await self._ask(question)
+        except RayActorError:
+            async with self._retries:
+                await asyncio.sleep(_RETRY_AFTER_S)
+                try:
+                    return await self._ask(question)
+                except RayActorError as error:
+                    raise ResourceError(
+                        f"the request was not answered: {_MAX_KILLED_REPLICAS} replicas died while "
+                        "they computed it. See their logs in Ray's dashboard.",
+                        id="serve-replicas-died",
+                    ) from error
 
-    return stop
+    async def _ask(self, question: Any) -> Any:
+        end_s = time.monotonic() + _ANSWERED_WITHIN_S
+        while True:
+            self._check_not_gone()
+            try:
+                return await self._while_there(self._handle.remote(question))
+            except BackPressureError as error:
+                raise ResourceError(
+                    "the server is overloaded: as many requests as --max-queued wait. Ask again "
+                    "later, or start it with more --replicas.",
+                    id="serve-overloaded",
+                ) from error
+            except DeploymentUnavailableError as error:
+                if time.monotonic() > end_s:
+                    raise _no_replica(error) from error
+            await asyncio.sleep(_RETRY_AFTER_S)
 
+    async def _while_there(self, response: Awaitable[Any]) -> Any:
+        """Awaits a response. Without an application, Ray Serve would keep the request for ever."""
+        pending = asyncio.ensure_future(response)
+        try:
+            while not (await asyncio.wait({pending}, timeout=_LOOK_EVERY_S))[0]:
+                self._check_not_gone()
+            return pending.result()
+        finally:
+            pending.cancel()
 
-def listen(options: ServeOptions) -> socket.socket:
-    """Takes the port, before anything is started.
+    async def check_alive(self) -> None:
+        """Returns when a replica has answered.
 
-    Raises:
-        ResourceError: it is taken, or the address is not this machine's.
-    """
-    try:
-        listening = socket.create_server((options.host, options.port), backlog=2048)
-        # asyncio does so for sockets that it makes itself. Else the body of an answer waits up to
-        # 40 ms for the client to acknowledge its header.
-        listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        return listening
-    except OSError as error:
-        raise ResourceError(
-            f"--host={options.host} --port={options.port} is invalid: {error}. Set another one.",
-            id="serve-address",
-        ) from error
+        Raises:
+            ResourceError: none does.
+        """
+        try:
+            await self._while_there(self._handle.ping.remote())
+        except (RayActorError, RayServeException) as error:
+            raise _no_replica(error) from error
+
+    def wait_until_gone(self) -> None:
+        """Blocks as long as the application exists.
+
+        Raises:
+            ResourceError: it has been deleted.
+        """
+        self._is_gone.wait()
+        self._check_not_gone()
+
+    def stop(self) -> None:
+        """Ends the replicas."""
+        self._is_stopping.set()
+        if not self._is_gone.is_set():
+            serve.delete(self._app)
+
+    def _watch(self) -> None:
+        while not self._is_stopping.wait(_LOOK_EVERY_S):
+            try:
+                is_there = self._app in serve.status().applications
+            except (RayActorError, RayServeException):  # the controller is being restarted
+                continue
+            if not is_there and not self._is_stopping.is_set():
+                self._is_gone.set()
+                return
+
+    def _check_not_gone(self) -> None:
+        if self._is_gone.is_set():
+            raise ResourceError(
+                f"the server has no model any more: its application {self._app!r} was deleted "
+                "from Ray Serve. Start the server again.",
+                id="serve-gone",
+            )
 
 
 class _Model:
-    """A replica: it answers what comes within a short time together."""
+    """A replica: it answers the requests that arrived during its last batch together."""
 
     def __init__(self, make: Callable[[], Answering]) -> None:
         self._answers = make()
@@ -173,36 +224,20 @@ class _Model:
         return list(await asyncio.to_thread(self._answers.answer, questions))
 
     async def ping(self) -> None:
-        """Returns at once."""
+        """Returns immediately."""
 
 
-async def _ask(handle: Any, question: Any) -> Any:
-    """Asks a replica, and another one where it dies, since a question changes nothing.
-
-    Raises:
-        ResourceError: too many requests wait, or no replica answers.
-    """
-    end_s = time.monotonic() + _ANSWERED_WITHIN_S
-    while True:
-        try:
-            return await handle.remote(question)
-        except BackPressureError as error:
-            raise ResourceError(
-                "the server is overloaded: as many requests as --max-queued wait. Ask again later, "
-                "or start it with more --replicas.",
-                id="serve-overloaded",
-            ) from error
-        except (RayActorError, DeploymentUnavailableError) as error:
-            if time.monotonic() > end_s:
-                raise ResourceError(
-                    f"no replica of the model answers: {error}. See the log of the replica in "
-                    "Ray's dashboard.",
-                    id="serve-no-replica",
-                ) from error
-            await asyncio.sleep(_RETRY_AFTER_S)
+def _delete_abandoned() -> None:
+    """Deletes the applications of servers that were killed; their replicas still hold CPUs."""
+    jobs = internal("ray._private.state", "jobs")()
+    alive = {job["JobID"] for job in jobs if not job["IsDead"]}
+    for name in serve.status().applications:
+        prefix, _, rest = name.partition("-")
+        if prefix == _APP_PREFIX and rest.partition("-")[0] not in alive:
+            serve.delete(name)
 
 
-def _check_room(options: ServeOptions) -> None:
+def _check_room(options: ReplicaOptions) -> None:
     """Checks that the replicas fit the cluster: Serve would wait for ever."""
     for name, each in (("CPU", options.num_cpus), ("GPU", options.num_gpus)):
         there = ray.cluster_resources().get(name, 0.0)
@@ -213,3 +248,10 @@ def _check_room(options: ServeOptions) -> None:
                 "fewer, or fewer --cpus.",
                 id="serve-no-room",
             )
+
+
+def _no_replica(cause: Exception) -> ResourceError:
+    return ResourceError(
+        f"no replica of the model answers: {cause}. See the log of the replica in Ray's dashboard.",
+        id="serve-no-replica",
+    )

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import accumulate, pairwise
 from typing import Any
 
@@ -14,6 +15,8 @@ from raygnn.inference.extended_graph import ExtendedGraph
 from raygnn.inference.open_graph import OpenGraph
 from raygnn.serving.messages import Answer, Embed, Predict, Question, Refused, Score, TopK
 from raygnn.trained_model import TrainedModel
+
+_MAX_SHOWN = 20  # letters of a text of the client
 
 
 class Answers:
@@ -67,13 +70,14 @@ class Answers:
         return answers
 
     def _answer_alike(self, questions: Sequence[Question]) -> list[Answer]:
-        """Answers questions with the same options, of which one may name an unknown node."""
+        """Answers questions with the same options. If that fails, each half is answered alone."""
         try:
             return self._answer_together(questions)
-        except (ConfigError, DataError) as error:
+        except Exception as error:  # noqa: BLE001, `_refused` logs what is not expected
             if len(questions) == 1:
-                return [Refused(str(error), error.id or "")]
-        return [self._answer_alike([question])[0] for question in questions]
+                return [_refused(questions[0], error)]
+        middle = len(questions) // 2
+        return self._answer_alike(questions[:middle]) + self._answer_alike(questions[middle:])
 
     def _answer_together(self, questions: Sequence[Question]) -> list[Answer]:
         items = [item for question in questions for item in question.items]
@@ -87,6 +91,37 @@ class Answers:
             rows = AddedRows(first.new.nodes, first.new.edges)
             return _answers(ExtendedGraph(graph, rows), questions, items)
         return _answers(graph, questions, items)
+
+
+def _refused(question: Question, error: Exception) -> Refused:
+    """Why a question that was computed alone has no answer."""
+    if isinstance(error, ConfigError | DataError):
+        return Refused(shortened(str(error), question), error.id or "")
+    logging.getLogger(__name__).error("A request failed.", exc_info=error)
+    message = f"the model failed: {type(error).__name__}. The log of the replica has the reason."
+    return Refused(message, "serve-failed", is_question_wrong=False)
+
+
+def shortened(message: str, question: Question) -> str:
+    """A message in which the long texts of a question are cut, since clients choose their length.
+
+    At most five texts are shown by any message, so at most 100 letters come from the question.
+    """
+    texts = {text for text in _texts(question.model_dump()) if len(text) > _MAX_SHOWN}
+    for text in sorted(texts, key=len, reverse=True):
+        for shown in (text, repr(text)[1:-1]):
+            message = message.replace(shown, f"{shown[: _MAX_SHOWN - 3]}...")
+    return message
+
+
+def _texts(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict):
+        yield from _texts([*value, *value.values()])
+    elif isinstance(value, list | tuple):
+        for each in value:
+            yield from _texts(each)
 
 
 def _answers(graph: OpenGraph, questions: Sequence[Question], items: list[Any]) -> list[Answer]:

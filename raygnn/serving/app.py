@@ -1,30 +1,40 @@
-"""The HTTP side of a served model: routes, their schema, statuses and metrics."""
+"""The routes of a served model: each parses a question, asks a replica, and writes its answer."""
 
 from __future__ import annotations
 
 import asyncio
-import time
+import logging
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any, TypeAlias
 
 from fastapi import FastAPI, Request, Response
 from fastapi.responses import JSONResponse
-from prometheus_client import CONTENT_TYPE_LATEST, Counter, Histogram, generate_latest
+from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.registry import CollectorRegistry
+from pydantic import ValidationError
+from pydantic.json_schema import models_json_schema
 
 from raygnn import __version__
-from raygnn.errors import ResourceError
+from raygnn.errors import DataError, ResourceError
 from raygnn.serving import messages
+from raygnn.serving.gate import Gate, problem_response
 from raygnn.serving.messages import Answer, Question, Refused
 
-#: Asks a replica; raises a ResourceError where none takes or answers the question.
+#: Asks a replica; raises a ResourceError if no replica takes or answers the question.
 Ask: TypeAlias = Callable[[Question], Awaitable[Answer]]
 
-OVERLOADED = "serve-overloaded"
 _HEALTHY_WITHIN_S = 10.0
-_LATENCIES_S = (0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
+_LARGE_BYTES = 65_536
+_MAX_PROBLEMS = 10
+_MAX_SHOWN = 50  # letters of a name of the client
+_STATUSES = {"serve-overloaded": 429, "serve-replicas-died": 500}  # of errors; others are 503
 _ERRORS: dict[int | str, dict[str, Any]] = {
+    401: {"description": "The server was started with a token, and the request has none."},
+    413: {"description": "The body is too large. Send several requests."},
+    422: {"description": "The request is wrong; `type` is the id of each problem."},
     429: {"description": "Overload: the server's queue is full. Ask again later."},
+    500: {"description": "The model failed on this request."},
     503: {"description": "No replica answered. Ask again later."},
 }
 _ROUTES = (
@@ -35,29 +45,44 @@ _ROUTES = (
 )
 
 
-def build_app(ask: Ask, is_alive: Callable[[], Awaitable[Any]]) -> FastAPI:
+def build_app(
+    ask: Ask, check_alive: Callable[[], Awaitable[Any]], token: str | None = None
+) -> FastAPI:
     """The routes of a server; `/docs` is its OpenAPI page.
 
     Args:
-        is_alive: returns when a replica has answered.
+        check_alive: returns when a replica has answered.
+        token: what clients must send, except for `/health` and the OpenAPI page; None lets all in.
     """
     app = FastAPI(
         title="raygnn",
         version=__version__,
+        redoc_url=None,
         description="Predictions, embeddings, scores and neighbors of a trained model, under "
         "original ids.",
     )
     registry = CollectorRegistry()
-    _measure(app, registry)
+    app.add_middleware(
+        Gate,
+        registry=registry,
+        token=token,
+        open_paths=("/health", "/docs", "/openapi.json"),
+        routes=[path for path, *_ in _ROUTES],
+    )
     for path, question, answer in _ROUTES:
-        app.post(path, response_model=answer, responses=_ERRORS, summary=question.__doc__)(
-            _handler(ask, question)
-        )
+        schema = {"schema": {"$ref": f"#/components/schemas/{question.__name__}"}}
+        app.post(
+            path,
+            response_model=answer,
+            responses=_ERRORS,
+            summary=question.__doc__,
+            openapi_extra={"requestBody": {"content": {"application/json": schema}}},
+        )(_handler(ask, question))
 
     @app.get("/health", responses={503: _ERRORS[503]}, summary="Whether a replica answers.")
     async def health() -> Response:
         try:
-            await asyncio.wait_for(is_alive(), _HEALTHY_WITHIN_S)
+            await asyncio.wait_for(check_alive(), _HEALTHY_WITHIN_S)
         except (ResourceError, TimeoutError) as error:
             message = str(error) or f"no replica answered within {_HEALTHY_WITHIN_S:g} s"
             return JSONResponse({"status": "unavailable", "detail": message}, 503)
@@ -67,47 +92,64 @@ def build_app(ask: Ask, is_alive: Callable[[], Awaitable[Any]]) -> FastAPI:
     async def metrics() -> Response:
         return Response(generate_latest(registry), media_type=CONTENT_TYPE_LATEST)
 
+    without_questions = app.openapi
+
+    def openapi() -> dict[str, Any]:
+        if app.openapi_schema is None:
+            _add_questions(without_questions(), has_token=token is not None)
+        return without_questions()
+
+    app.openapi = openapi  # type: ignore[method-assign]
     return app
 
 
-def _handler(ask: Ask, kind: type[Question]) -> Callable[..., Awaitable[Response]]:
-    async def answer(question: Any) -> Response:
+def _handler(ask: Ask, kind: type[Question]) -> Callable[[Request], Awaitable[Response]]:
+    async def answer(request: Request) -> Response:
+        body = await request.body()
         try:
-            answer = await ask(question)
+            # A large body is parsed in a thread, while the loop passes on other requests.
+            parse = partial(kind.parse, body)
+            question = await asyncio.to_thread(parse) if len(body) > _LARGE_BYTES else parse()
+            found = await ask(question)
+        except ValidationError as error:
+            return JSONResponse({"detail": _problems(error)}, 422)
+        except DataError as error:
+            found = Refused(str(error), error.id or "")
         except ResourceError as error:
-            status = 429 if error.id == OVERLOADED else 503
+            status = _STATUSES.get(error.id or "", 503)
             return JSONResponse({"detail": str(error)}, status, {"Retry-After": "1"})
-        if isinstance(answer, Refused):  # as FastAPI reports what does not fit the schema
-            problem = {"loc": ["body"], "msg": answer.message, "type": answer.id}
-            return JSONResponse({"detail": [problem]}, 422)
-        return JSONResponse({"rows": answer})
+        except Exception:
+            logging.getLogger(__name__).exception("A request failed.")
+            found = Refused("the server failed; its log has the reason.", "serve-failed", False)
+        if not isinstance(found, Refused):
+            return JSONResponse({"rows": found})
+        return problem_response(found.id, found.message, 422 if found.is_question_wrong else 500)
 
-    answer.__annotations__["question"] = kind  # what FastAPI reads of the body
     answer.__name__ = kind.__name__.lower()
     return answer
 
 
-def _measure(app: FastAPI, registry: CollectorRegistry) -> None:
-    """Counts and times the requests of an app."""
-    requests = Counter(
-        "raygnn_requests", "Requests that were answered.", ["route", "status"], registry=registry
-    )
-    seconds = Histogram(
-        "raygnn_request_seconds",
-        "Time from a request to its answer.",
-        ["route"],
-        buckets=_LATENCIES_S,
-        registry=registry,
-    )
-    known = {path for path, *_ in _ROUTES}
+def _problems(error: ValidationError) -> list[dict[str, Any]]:
+    """Why a body is not a question, without the values in it, which may be long."""
+    problems = error.errors(include_url=False, include_context=False, include_input=False)
+    return [
+        {
+            "loc": ["body", *(p if isinstance(p, int) else p[:_MAX_SHOWN] for p in problem["loc"])],
+            "msg": problem["msg"],
+            "type": problem["type"],
+        }
+        for problem in problems[:_MAX_PROBLEMS]
+    ]
 
-    @app.middleware("http")
-    async def measure(
-        request: Request, proceed: Callable[[Request], Awaitable[Response]]
-    ) -> Response:
-        started = time.perf_counter()
-        response = await proceed(request)
-        route = request.url.path if request.url.path in known else "other"
-        seconds.labels(route).observe(time.perf_counter() - started)
-        requests.labels(route, response.status_code).inc()
-        return response
+
+def _add_questions(schema: dict[str, Any], *, has_token: bool) -> None:
+    """Adds to an OpenAPI schema the questions, which the handlers parse themselves."""
+    _, definitions = models_json_schema(
+        [(question, "validation") for _, question, _ in _ROUTES],
+        ref_template="#/components/schemas/{model}",
+    )
+    components = schema["components"]
+    components["schemas"].update(definitions["$defs"])
+    if has_token:
+        components["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
+        schema["security"] = [{"token": []}]

@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Literal, TypeAlias
+from typing import Annotated, Any, ClassVar, Literal, Self, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field, StrictInt, StrictStr
 
-#: Ids of one request; clients send more in several requests.
-MAX_IDS = 10_000
+from raygnn.serving.limits import read_json
+
+_FIRST_PROBLEM: Any = Field(fail_fast=True)  # a list of 10,000 may have as many problems
 
 NodeId: TypeAlias = StrictInt | StrictStr
 NodeIds: TypeAlias = Annotated[
-    list[StrictInt] | list[StrictStr],
-    Field(min_length=1, max_length=MAX_IDS, description="Original ids of the graph's tables."),
+    Annotated[list[StrictInt], _FIRST_PROBLEM] | Annotated[list[StrictStr], _FIRST_PROBLEM],
+    Field(min_length=1, description="Original ids of the graph's tables."),
 ]
-
-
 Row: TypeAlias = dict[str, Any]
-Rows: TypeAlias = dict[str, Annotated[list[Row], Field(max_length=MAX_IDS)]]
+Rows: TypeAlias = dict[str, Annotated[list[Row], _FIRST_PROBLEM]]
 
 
 class NewRows(BaseModel):
@@ -42,6 +41,16 @@ class Question(BaseModel):
     new: NewRows | None = Field(
         None, description="New nodes and edges: answers as if they were in the graph's tables."
     )
+
+    @classmethod
+    def parse(cls, body: bytes) -> Self:
+        """The question in the body of a request.
+
+        Raises:
+            DataError: the body is not JSON, or breaks a limit.
+            ValidationError: it does not fit the schema.
+        """
+        return cls.model_validate(read_json(body))
 
     @property
     def items(self) -> list[Any]:
@@ -80,7 +89,7 @@ class Score(Question):
 
     ITEMS: ClassVar[str] = "pairs"
 
-    pairs: Annotated[list[tuple[NodeId, NodeId]], Field(min_length=1, max_length=MAX_IDS)] = Field(
+    pairs: Annotated[list[tuple[NodeId, NodeId]], Field(min_length=1, fail_fast=True)] = Field(
         description="Original ids of anchor and target."
     )
     edge_type: str | None = Field(None, description="src__rel__dst, of several relations.")
@@ -95,7 +104,7 @@ class TopK(Question):
     ITEMS: ClassVar[str] = "anchors"
 
     anchors: NodeIds
-    k: int = Field(10, ge=1, description="Neighbors of each anchor.")
+    k: int = Field(10, ge=1, lt=2**31, description="Neighbors of each anchor.")
     edge_type: str | None = Field(None, description="src__rel__dst: the relation to score.")
     anchor_type: str | None = Field(None, description="Null takes the task's.")
     target_type: str | None = Field(None, description="Null takes the task's.")
@@ -168,10 +177,12 @@ class Refused:
     Attributes:
         message: of the error.
         id: of the error.
+        is_question_wrong: else the model failed to answer it.
     """
 
     message: str
     id: str
+    is_question_wrong: bool = True
 
 
 #: Rows as JSON has them, or why there are none.

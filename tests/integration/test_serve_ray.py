@@ -106,7 +106,6 @@ def test_more_than_waits_is_refused(url):
 
 
 def test_the_python_example_of_the_page_runs(url, run, monkeypatch):
-    """On a port beside that of the other tests, whose replicas it replaces."""
     page = (Path(__file__).parents[2] / "docs" / "serving.md").read_text("utf-8")
     (code,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
     monkeypatch.chdir(run.parent)

@@ -11,7 +11,7 @@ import pytest
 from tests.integration.ray_head import RayHead, kill
 from tests.wait_until import wait_until
 
-pytestmark = [pytest.mark.ray, pytest.mark.slow]
+pytestmark = [pytest.mark.ray, pytest.mark.cluster]
 
 _CONNECT = "from raygnn.runtime.connection import connect; connect()"
 

@@ -79,7 +79,14 @@ def look_up_ids(bundle: Bundle, node_type: str, ids: Ids, option: str) -> np.nda
     Raises:
         DataError: there are none, or some are not in the graph.
     """
-    given = ids if isinstance(ids, pa.Array | np.ndarray) else pa.array(ids)
+    try:
+        given = ids if isinstance(ids, pa.Array | np.ndarray) else pa.array(ids)
+    except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError) as error:
+        raise DataError(
+            f"{option} is invalid: its ids are of several kinds ({error}). Give integers of 64 "
+            "bits, or texts.",
+            id="infer-ids-kinds",
+        ) from error
     if isinstance(given, pa.DictionaryArray):
         given = given.dictionary_decode()
     if not len(given):

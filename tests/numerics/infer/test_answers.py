@@ -96,6 +96,33 @@ def test_a_wrong_question_spoils_no_other_of_its_batch(papers):
     assert kind.id == "nodes-id-kind"
 
 
+def test_a_failing_computation_fails_the_bad_question_alone(papers, monkeypatch, caplog):
+    predict = papers._near.predict
+
+    def fail_for_one(items: Any, **options: Any) -> Any:
+        if "n002" in items:
+            raise RuntimeError("a defect")
+        return predict(items, **options)
+
+    monkeypatch.setattr(papers._near, "predict", fail_for_one)
+    questions = [Predict(nodes=[f"n{number:03}"]) for number in range(5)]
+    found = papers.answer(questions)
+    failed = found.pop(2)
+    assert isinstance(failed, Refused)
+    assert (failed.id, failed.is_question_wrong) == ("serve-failed", False)
+    assert "a defect" in caplog.text
+    assert [answer[0]["id"] for answer in found] == ["n000", "n001", "n003", "n004"]
+
+
+def test_a_refusal_shows_little_of_long_ids(papers):
+    names = [f"{number}'\n{'long' * 200}" for number in range(9)]
+    (found,) = papers.answer([Predict(nodes=names)])
+    assert isinstance(found, Refused)
+    assert found.id == "infer-ids-unknown"
+    assert "longlong" in found.message
+    assert found.message.count("long") < 25
+
+
 def test_what_the_model_does_not_give_is_refused(papers, shop):
     asked = [
         (papers, TopK(anchors=["n001"], k=150), "infer-top-k"),
@@ -103,6 +130,7 @@ def test_what_the_model_does_not_give_is_refused(papers, shop):
         (papers, Embed(nodes=["n001"], node_type="author"), "infer-node-type-unknown"),
         (shop, Predict(nodes=[1]), "infer-what-links"),
         (shop, Score(pairs=[("a", 1)]), "nodes-id-kind"),
+        (shop, Score(pairs=[(1, 1), ("a", 1)]), "infer-ids-kinds"),
     ]
     for answers, question, id in asked:
         (found,) = answers.answer([question])

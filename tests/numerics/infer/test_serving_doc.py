@@ -95,6 +95,11 @@ def test_the_page_names_every_option():
         ("run", "serve-graph-missing"),
         ("run --graph graph --port 0", "serve-option"),
         ("run --graph graph --replicas 0", "serve-option"),
+        ("run --graph graph --host 0.0.0.0", "serve-no-token"),
+        ("run --graph graph --host :: ", "serve-no-token"),
+        ("run --graph graph --token short", "serve-token"),
+        ("run --graph graph --host 0.0.0.0 --no-auth", "model-config-missing"),
+        ("run --graph graph --host ::1", "model-config-missing"),
         ("nosuch --graph graph", "model-config-missing"),
     ],
 )

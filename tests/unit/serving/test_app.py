@@ -12,7 +12,9 @@ from fastapi.testclient import TestClient
 
 from raygnn.errors import ResourceError
 from raygnn.serving.app import build_app
-from raygnn.serving.messages import MAX_IDS, Predict, Question, Refused, Score, TopK
+from raygnn.serving.gate import MAX_BODY_BYTES
+from raygnn.serving.limits import MAX_ELEMENTS
+from raygnn.serving.messages import Predict, Question, Refused, Score, TopK
 
 
 def client(answer: Callable[[Question], Any], alive: Exception | None = None) -> TestClient:
@@ -56,7 +58,7 @@ def test_a_request_becomes_a_question_and_its_answer_the_rows():
         ("/predict", {"nodes": [1, "a"]}),
         ("/predict", {"nodes": [1.5]}),
         ("/predict", {"nodes": [True]}),
-        ("/predict", {"nodes": list(range(MAX_IDS + 1))}),
+        ("/predict", {"nodes": list(range(MAX_ELEMENTS + 1))}),
         ("/predict", {"nodes": [1], "what": "guesses"}),
         ("/predict", {"nodes": [1], "node": [2]}),
         ("/score", {"pairs": [[1]]}),
@@ -118,3 +120,87 @@ def test_metrics_count_requests_by_route_and_status():
     assert 'raygnn_requests_total{route="/predict",status="422"} 3.0' in lines
     assert 'raygnn_requests_total{route="other",status="404"} 1.0' in lines
     assert 'raygnn_request_seconds_count{route="/predict"} 3.0' in lines
+
+
+def test_a_token_is_asked_for_but_not_by_health_and_page():
+    async def ask(question: Question) -> Any:
+        return [{"id": 1, "prediction": 0}]
+
+    async def check_alive() -> None:
+        pass
+
+    asking = TestClient(build_app(ask, check_alive, token="0123456789abcdef"))
+    for headers in ({}, {"Authorization": "Bearer 0123456789abcdeX"}, {"Authorization": b"\xe9"}):
+        found = asking.post("/predict", json={"nodes": [1]}, headers=headers)
+        assert (found.status_code, found.json()["detail"][0]["type"]) == (401, "serve-unauthorized")
+        assert found.headers["www-authenticate"] == "Bearer"
+    assert asking.get("/metrics").status_code == 401
+    allowed = {"Authorization": "Bearer 0123456789abcdef"}
+    assert asking.post("/predict", json={"nodes": [1]}, headers=allowed).status_code == 200
+    assert asking.get("/health").status_code == asking.get("/docs").status_code == 200
+    schema = asking.get("/openapi.json").json()
+    assert schema["security"] == [{"token": []}]
+
+
+def _deep(levels: int) -> bytes:
+    return b'{"nodes": ' + b"[" * levels + b"]" * levels + b"}"
+
+
+def _row(value: bytes) -> bytes:
+    return b'{"nodes": [1], "new": {"nodes": {"a": [{"x": ' + value + b"}]}}}"
+
+
+@pytest.mark.parametrize(
+    ("body", "id"),
+    [
+        (b"", "serve-request"),
+        (b"\xff", "serve-request"),
+        (b"[1]", "model_type"),
+        (_deep(10), "serve-request"),
+        (_deep(900), "serve-request"),
+        (_deep(100_000), "serve-request"),
+        (b'{"nodes": [9223372036854775808]}', "serve-request"),
+        (b'{"nodes": [' + b"9" * 5000 + b"]}", "serve-request"),
+        (b'{"nodes": ["\\ud800"]}', "serve-request"),
+        (b'{"nodes": ["' + b"a" * 1001 + b'"]}', "serve-request"),
+        (b'{"nodes": [' + b"1," * 10_000 + b"1]}", "serve-request"),
+        (b'{"nodes": [1], "' + b"a" * 1001 + b'": 1}', "serve-request"),
+        (b'{"nodes": [null]}', "int_type"),
+        (_row(b"NaN"), "serve-request"),
+        (_row(b"[1, -Infinity]"), "serve-request"),
+        (_row(b"[1e999]"), "serve-request"),
+        (_row(b"-9223372036854775809"), "serve-request"),
+        (_row(b"{}"), "serve-request"),
+        (_row(b"[[1]]"), "serve-request"),
+        (_row(b"[" + b"0," * 10_000 + b"0]"), "serve-request"),
+        (b'{"nodes": [1], "new": {"nodes": {"a": [[]]}}}', "dict_type"),
+    ],
+)
+def test_what_breaks_a_limit_is_refused_before_it_is_asked(body, id):
+    def answer(question: Question) -> Any:
+        raise AssertionError("asked")
+
+    found = client(answer).post("/predict", content=body)
+    assert found.status_code == 422
+    assert found.json()["detail"][0]["type"] == id
+    assert len(found.content) < 1_000
+
+
+def test_a_body_is_read_up_to_a_limit():
+    found = client(lambda question: []).post("/predict", content=b" " * (MAX_BODY_BYTES + 1))
+    assert (found.status_code, found.json()["detail"][0]["type"]) == (413, "serve-body-size")
+
+
+def test_a_refusal_shows_no_long_name_of_the_client():
+    name = "a" * 900
+    found = client(lambda question: []).post("/predict", json={"nodes": [1], name: 1})
+    assert found.status_code == 422
+    assert "a" * 101 not in found.text
+
+
+def test_a_failure_of_the_model_or_server_is_500_with_an_id():
+    failed = Refused("the model failed", "serve-failed", is_question_wrong=False)
+    for answer in (failed, RuntimeError("unexpected"), ResourceError("", id="serve-replicas-died")):
+        found = client(lambda question, answer=answer: answer).post("/predict", json={"nodes": [1]})
+        assert found.status_code == 500
+        assert "serve-" in found.text
