@@ -111,6 +111,8 @@ def _handler(ask: Ask, kind: type[Question]) -> Callable[[Request], Awaitable[Re
             parse = partial(kind.parse, body)
             question = await asyncio.to_thread(parse) if len(body) > _LARGE_BYTES else parse()
             found = await ask(question)
+            if not isinstance(found, Refused):
+                return JSONResponse({"rows": found})
         except ValidationError as error:
             return JSONResponse({"detail": _problems(error)}, 422)
         except DataError as error:
@@ -121,8 +123,6 @@ def _handler(ask: Ask, kind: type[Question]) -> Callable[[Request], Awaitable[Re
         except Exception:
             logging.getLogger(__name__).exception("A request failed.")
             found = Refused("the server failed; its log has the reason.", "serve-failed", False)
-        if not isinstance(found, Refused):
-            return JSONResponse({"rows": found})
         return problem_response(found.id, found.message, 422 if found.is_question_wrong else 500)
 
     answer.__name__ = kind.__name__.lower()

@@ -61,7 +61,7 @@ class Gate:
         routes: Collection[str],
     ) -> None:
         self._app = app
-        self._credentials = None if token is None else f"Bearer {token}".encode()
+        self._token = None if token is None else token.encode()
         self._open_paths = frozenset(open_paths)
         self._routes = frozenset(routes)
         self._num_bytes_under_way = 0
@@ -113,10 +113,10 @@ class Gate:
             self._requests.labels(route, status).inc()
 
     def _check_token(self, scope: Any) -> None:
-        if self._credentials is None or scope["path"] in self._open_paths:
+        if self._token is None or scope["path"] in self._open_paths:
             return
-        given = dict(scope["headers"]).get(b"authorization", b"")
-        if not hmac.compare_digest(given, self._credentials):
+        scheme, _, given = dict(scope["headers"]).get(b"authorization", b"").partition(b" ")
+        if scheme.lower() != b"bearer" or not hmac.compare_digest(given.strip(), self._token):
             raise RefusedRequestError(
                 401,
                 "serve-unauthorized",

@@ -135,8 +135,9 @@ def test_a_token_is_asked_for_but_not_by_health_and_page():
         assert (found.status_code, found.json()["detail"][0]["type"]) == (401, "serve-unauthorized")
         assert found.headers["www-authenticate"] == "Bearer"
     assert asking.get("/metrics").status_code == 401
-    allowed = {"Authorization": "Bearer 0123456789abcdef"}
-    assert asking.post("/predict", json={"nodes": [1]}, headers=allowed).status_code == 200
+    for scheme in ("Bearer", "bearer"):
+        allowed = {"Authorization": f"{scheme} 0123456789abcdef"}
+        assert asking.post("/predict", json={"nodes": [1]}, headers=allowed).status_code == 200
     assert asking.get("/health").status_code == asking.get("/docs").status_code == 200
     schema = asking.get("/openapi.json").json()
     assert schema["security"] == [{"token": []}]
