@@ -57,7 +57,6 @@ def run_sweep(plan: SweepPlan, *, data: Any = None) -> ResultGrid:
     varied = {path.partition(".")[0] for path in plan.section.space}
     connect(lambda: plan.loaded.check_arguments(left_out=varied))  # each trial checks its own
     from raygnn.runtime.stop_requests import stop_requests
-    from raygnn.runtime.sweeps.run import free_places_of_trials, held_places, run_trial
     from raygnn.runtime.worker_lines import drain_worker_lines
 
     num_concurrent = _num_concurrent(plan)
