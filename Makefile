@@ -13,7 +13,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 BENCHMARKS := sampling neighborhoods training encoders learned_rows link_steps exact_inference partitioned presampled sparse_features ingest memory scaling startup
 
-PYTEST := $(BIN)/python -m pytest --numprocesses 2 --dist loadgroup --no-loadscope-reorder
+PYTEST := $(BIN)/python -m pytest --numprocesses 2
 
 .PHONY: quickstart test test-full test-cluster fuzz lint docs wheel bench clean
 

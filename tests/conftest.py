@@ -2,9 +2,11 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import torch
+from xdist.scheduler import LoadScopeScheduling
 
 from tests.rank_pool import RankPool
 from tests.small_runs import small_bundle
@@ -12,11 +14,21 @@ from tests.small_runs import small_bundle
 pytest_plugins = ["tests.time_by_file"]
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Runs the tests of a file in one xdist worker, and those of Ray in one, which has one Ray."""
-    for item in items:
-        group = "ray" if item.get_closest_marker("ray") else item.nodeid.split("::")[0]
-        item.add_marker(pytest.mark.xdist_group(group))
+class _ByFile(LoadScopeScheduling):
+    """Runs the tests of a file in one process of xdist, and `tests/integration`, with Ray, in one.
+
+    Files start in their order, so that the small ones of unit tests come last.
+    """
+
+    def _split_scope(self, nodeid: str) -> str:
+        path = nodeid.split("::")[0]
+        return "integration" if path.startswith("tests/integration/") else path
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling:
+    config.option.loadscopereorder = False
+    return _ByFile(config, log)
 
 
 @pytest.fixture(autouse=True, scope="session")
