@@ -10,8 +10,8 @@ from raygnn.command_line import exit_process, exit_status_of
 from raygnn.data.edge_types import edge_type_name
 from raygnn.data.ingest.plan_bundle import FeatureDtype, IngestOptions
 from raygnn.data.partition.build import Partitioning
-from raygnn.data.partition.node_steps import Method
 from raygnn.data.partition.record import PartitionRecord
+from raygnn.data.partition.shuffle import Method
 
 _DESCRIPTION = """\
 Writes graph tables as parts of a partitioned graph: each part has its nodes and the edges into

@@ -24,12 +24,11 @@ from raygnn.data.ingest.decode import (
     sparse_rows,
     without_table_remedies,
 )
-from raygnn.data.ingest.edge_plan import edge_columns
 from raygnn.data.ingest.findings import Finding, FindingCollector, describe
-from raygnn.data.ingest.node_tasks import node_columns
 from raygnn.data.ingest.plan_bundle import IngestOptions
 from raygnn.data.ingest.scan import TableColumns, scan_tables
 from raygnn.data.ingest.schedule import in_process
+from raygnn.data.ingest.table_plan import edge_columns, node_columns
 from raygnn.data.manifest import (
     DenseFeature,
     EdgeTable,

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -115,72 +116,101 @@ def sync_entry(path: str | Path) -> None:
 _CHUNK_ROWS = 1 << 18
 
 
-def join_parts(
-    lengths: Sequence[Path], elements: Mapping[Path, tuple[Sequence[Path], np.dtype]], out: Path
+@dataclass(frozen=True)
+class Rows:
+    """Some rows of an array in a file.
+
+    Attributes:
+        stop: the row after the last; None for all.
+    """
+
+    path: Path
+    start: int = 0
+    stop: int | None = None
+
+    def read(self) -> np.ndarray:
+        """Maps them, read-only as arrays of Ray's object store are: kernels compile once."""
+        return open_array(self.path, "r")[self.start : self.stop]
+
+
+#: A folder of arrays, and the numbers of the rows to take from them; None takes all.
+Source = tuple[Path, Rows | None]
+
+
+def gather_rows(
+    sources: Sequence[Source],
+    name: str | Path,
+    out: Path,
+    tables: Sequence[np.ndarray] | None = None,
 ) -> None:
-    """Joins the parts that the tasks wrote, in order, and removes them.
+    """Writes rows of several arrays one after another into a new array.
 
     Args:
-        lengths: files with the lengths of the rows.
-        elements: target file -> the files with the elements of these rows, and their dtype.
-        out: file that gets the offsets, int64 [n + 1].
+        name: path of the array in each source, and in `out`.
+        tables: for each source, the values that replace its values, which are positions in it.
     """
-    counts = [open_array(path, "r") for path in lengths]
-    create_array(out, (sum(len(count) for count in counts) + 1,), np.int64)
-    offsets = open_array(out, "r+")
-    row, total = 0, 0
-    for count in counts:
-        ends = offsets[row + 1 : row + 1 + len(count)]
-        np.cumsum(count, out=ends)
-        ends += total
-        row, total = row + len(count), int(offsets[row + len(count)])
-    for target, (parts, dtype) in elements.items():
-        create_array(target, (total,), dtype)
-        joined = open_array(target, "r+")
-        start = 0
-        for part in parts:
-            values = open_array(part, "r")
-            joined[start : start + len(values)] = values
-            start += len(values)
-            part.unlink()
-    for path in lengths:
-        path.unlink()
+    first = open_array(sources[0][0] / name, "r")
+    num_rows = sum(_num_rows(folder / name, chosen) for folder, chosen in sources)
+    create_array(out / name, (num_rows, *first.shape[1:]), first.dtype)
+    target, start = open_array(out / name, "r+"), 0
+    for i, (folder, chosen) in enumerate(sources):
+        rows = open_array(folder / name, "r")
+        for chunk in _chunks(len(rows), chosen):
+            taken = rows[chunk] if tables is None else tables[i][rows[chunk]]
+            target[start : start + len(taken)] = taken
+            start += len(taken)
 
 
-def keep_rows(path: Path, keep: np.ndarray) -> None:
-    """Rewrites a file of fixed-width rows with those under `keep` only."""
-    old = open_array(path, "r")
-    chunks = (slice(start, start + _CHUNK_ROWS) for start in range(0, len(keep), _CHUNK_ROWS))
-    _rewrite(path, int(keep.sum()), (old[chunk][keep[chunk]] for chunk in chunks))
+def gather_ragged_rows(
+    sources: Sequence[Source], offsets: str | Path, elements: Sequence[str | Path], out: Path
+) -> None:
+    """Writes rows of different lengths one after another into new arrays.
+
+    Args:
+        offsets, elements: paths of the arrays in each source, and in `out`.
+    """
+    num_rows = sum(_num_rows(folder / offsets, chosen, 1) for folder, chosen in sources)
+    create_array(out / offsets, (num_rows + 1,), np.int64)
+    ends, row = open_array(out / offsets, "r+"), 1
+    for folder, chosen in sources:
+        starts = open_array(folder / offsets, "r")
+        for chunk in _chunks(len(starts) - 1, chosen):
+            lengths = starts[1:][chunk] - starts[:-1][chunk]
+            ends[row : row + len(lengths)] = lengths
+            row += len(lengths)
+    np.cumsum(ends, out=ends)
+    for name in elements:
+        first = open_array(sources[0][0] / name, "r")
+        create_array(out / name, (int(ends[-1]), *first.shape[1:]), first.dtype)
+        target, position = open_array(out / name, "r+"), 0
+        for folder, chosen in sources:
+            starts, values = open_array(folder / offsets, "r"), open_array(folder / name, "r")
+            for chunk in _chunks(len(starts) - 1, chosen):
+                taken = values[_positions(starts, chunk)]
+                target[position : position + len(taken)] = taken
+                position += len(taken)
 
 
-def keep_ragged_rows(offsets: Path, elements: Sequence[Path], keep: np.ndarray) -> None:
-    """Rewrites ragged rows with those under `keep` only."""
-    old_offsets = open_array(offsets, "r")
-    lengths = np.diff(old_offsets)
-    for path in elements:
-        kept = _kept_elements(open_array(path, "r"), old_offsets, lengths, keep)
-        _rewrite(path, int(lengths[keep].sum()), kept)
-    new_offsets = np.zeros(int(keep.sum()) + 1, np.int64)
-    np.cumsum(lengths[keep], out=new_offsets[1:])
-    _rewrite(offsets, len(new_offsets), [new_offsets])
+def _num_rows(path: Path, chosen: Rows | None, num_ends: int = 0) -> int:
+    return len(open_array(path, "r")) - num_ends if chosen is None else len(chosen.read())
 
 
-def _kept_elements(
-    elements: np.ndarray, offsets: np.ndarray, lengths: np.ndarray, keep: np.ndarray
-) -> Iterator[np.ndarray]:
-    for start in range(0, len(keep), _CHUNK_ROWS):
-        stop = min(start + _CHUNK_ROWS, len(keep))
-        mask = np.repeat(keep[start:stop], lengths[start:stop])
-        yield elements[offsets[start] : offsets[stop]][mask]
+def _chunks(num_rows: int, chosen: Rows | None) -> Iterator[slice | np.ndarray]:
+    """Indexes all rows of an array, or the chosen ones, chunk by chunk."""
+    rows = None if chosen is None else chosen.read()
+    num_rows = num_rows if rows is None else len(rows)
+    for start in range(0, num_rows, _CHUNK_ROWS):
+        chunk = slice(start, min(start + _CHUNK_ROWS, num_rows))
+        yield chunk if rows is None else rows[chunk]
 
 
-def _rewrite(path: Path, num_rows: int, parts: Iterable[np.ndarray]) -> None:
-    """Replaces an array by parts of it; a reader that has it mapped keeps the old one."""
-    old, new_path = open_array(path, "r"), path.with_suffix(".kept")
-    create_array(new_path, (num_rows, *old.shape[1:]), old.dtype)
-    new, position = open_array(new_path, "r+"), 0
-    for rows in parts:
-        new[position : position + len(rows)] = rows
-        position += len(rows)
-    new_path.replace(path)
+def _positions(offsets: np.ndarray, rows: slice | np.ndarray) -> slice | np.ndarray:
+    """Indexes the elements of rows, row by row."""
+    if isinstance(rows, slice):
+        return slice(int(offsets[rows.start]), int(offsets[rows.stop]))
+    lengths = offsets[rows + 1] - offsets[rows]
+    starts = np.cumsum(lengths) - lengths
+    positions: np.ndarray = np.arange(int(lengths.sum())) + np.repeat(
+        offsets[rows] - starts, lengths
+    )
+    return positions

@@ -1,7 +1,7 @@
 """Compiled loops of the edge path: counting, scattering into buckets, ordering, transposing.
 
 A negative source `~s` marks the reverse copy of a row of an undirected edge type, until the bucket
-is ordered; a row whose source is DROPPED stands for nothing.
+is ordered. Both ends of a dropped row are DROPPED.
 """
 
 from __future__ import annotations
@@ -17,21 +17,31 @@ _INSERTION_LIMIT = 32
 
 @njit(nogil=True, cache=True)
 def count_ranges(
-    src: np.ndarray, dst: np.ndarray, undirected: bool, shift: int, counts: np.ndarray
+    src: np.ndarray,
+    dst: np.ndarray,
+    undirected: bool,
+    bounds: tuple[int, int],
+    shift: int,
+    counts: np.ndarray,
 ) -> None:
-    """Counts edges per destination range of `2**shift` nodes, adding to `counts`."""
+    """Counts edges per range of `2**shift` destinations, adding to `counts`.
+
+    Args:
+        bounds: first destination, and the one after the last; edges to others do not count.
+    """
+    low, high = bounds
     for i in range(len(src)):
-        if src[i] == DROPPED:
-            continue
-        counts[dst[i] >> shift] += 1
-        if undirected and src[i] != dst[i]:
-            counts[src[i] >> shift] += 1
+        if low <= dst[i] < high:
+            counts[(dst[i] - low) >> shift] += 1
+        if undirected and src[i] != dst[i] and low <= src[i] < high:
+            counts[(src[i] - low) >> shift] += 1
 
 
 @njit(nogil=True, cache=True)
 def scatter(
     rows: tuple[np.ndarray, np.ndarray],
     undirected: bool,
+    bounds: tuple[int, int],
     buckets: tuple[int, np.ndarray, np.ndarray],
     out: tuple[np.ndarray, np.ndarray],
     positions: tuple[np.ndarray, np.ndarray],
@@ -40,32 +50,33 @@ def scatter(
 
     Args:
         rows: (sources, destinations).
+        bounds: first destination, and the one after the last; edges to others are skipped.
         buckets: (shift, bucket of each range, next free position of each bucket); the last is
             advanced.
-        out: gets (sources, destinations) by bucket.
+        out: gets (sources, destinations less the first) by bucket.
         positions: get where each row went, and its reverse copy; -1 where there is none.
     """
     src, dst = rows
+    low, high = bounds
     shift, bucket_of_range, cursors = buckets
     out_src, out_dst = out
     own, reverse = positions
     for i in range(len(src)):
         own[i] = -1
         reverse[i] = -1
-        if src[i] == DROPPED:
-            continue
-        bucket = bucket_of_range[dst[i] >> shift]
-        position = cursors[bucket]
-        cursors[bucket] += 1
-        out_src[position] = src[i]
-        out_dst[position] = dst[i]
-        own[i] = position
-        if undirected and src[i] != dst[i]:
-            bucket = bucket_of_range[src[i] >> shift]
+        if low <= dst[i] < high:
+            bucket = bucket_of_range[(dst[i] - low) >> shift]
+            position = cursors[bucket]
+            cursors[bucket] += 1
+            out_src[position] = src[i]
+            out_dst[position] = dst[i] - low
+            own[i] = position
+        if undirected and src[i] != dst[i] and low <= src[i] < high:
+            bucket = bucket_of_range[(src[i] - low) >> shift]
             position = cursors[bucket]
             cursors[bucket] += 1
             out_src[position] = ~dst[i]
-            out_dst[position] = src[i]
+            out_dst[position] = src[i] - low
             reverse[i] = position
 
 

@@ -16,7 +16,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numba import njit
 
-from raygnn.data.arrays import create_array, open_array
+from raygnn.data.arrays import (
+    Source,
+    create_array,
+    gather_ragged_rows,
+    gather_rows,
+    open_array,
+)
 from raygnn.data.hashing import fnv1a, splitmix64, string_buffers
 from raygnn.errors import DataError
 
@@ -220,6 +226,23 @@ def integer_ids(column: pa.Array) -> tuple[np.ndarray, np.ndarray]:
         return values.astype(np.int64, copy=False), np.zeros(len(values), bool)
     too_large = values > np.uint64(np.iinfo(np.int64).max)
     return np.where(too_large, 0, values).astype(np.int64), too_large
+
+
+def read_ids(folder: Path, kind: IdKind) -> pa.Array:
+    """The original ids in a folder: int64 or large_string, mapped."""
+    if kind == "int":
+        return pa.array(open_array(folder / IDS, "r"))
+    offsets, data = open_array(folder / OFFSETS, "r"), open_array(folder / BYTES, "r")
+    buffers = pa.py_buffer(offsets), pa.py_buffer(data)
+    return pa.LargeStringArray.from_buffers(len(offsets) - 1, *buffers)
+
+
+def gather_ids(sources: Sequence[Source], kind: IdKind, out: Path) -> None:
+    """Writes original ids of several folders one after another into a folder."""
+    if kind == "int":
+        gather_rows(sources, IDS, out)
+    else:
+        gather_ragged_rows(sources, OFFSETS, [BYTES], out)
 
 
 def build_index(folder: Path, skip: np.ndarray, kind: IdKind) -> tuple[IdIndex, np.ndarray]:

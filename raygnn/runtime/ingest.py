@@ -15,11 +15,11 @@ from typing import Any, TypeVar
 import numpy as np
 
 from raygnn.console import say
+from raygnn.data.arrays import Rows
 from raygnn.data.bundle import Bundle
 from raygnn.data.filesystem import is_remote
-from raygnn.data.ingest.array_tasks import ArrayTask, OnAnyNode, Rows, RowWriter
 from raygnn.data.ingest.build_bundle import IngestOptions, ingest
-from raygnn.data.ingest.schedule import Schedule, in_process
+from raygnn.data.ingest.schedule import ArrayTask, OnAnyNode, RowWriter, Schedule, in_process
 from raygnn.errors import RaygnnError, RunError
 
 Item = TypeVar("Item")

@@ -21,7 +21,7 @@ from raygnn.data.bundle import Bundle
 from raygnn.data.bundle_record import BundleRecord
 from raygnn.data.checksums import dump_record, parse_record
 from raygnn.data.hashing import hash_ids
-from raygnn.data.ingest import edge_buckets, pieces
+from raygnn.data.ingest import pieces, sort_edges
 from raygnn.data.ingest.build_bundle import IngestOptions, ingest
 from raygnn.data.partition.build import Partitioning, partition
 from raygnn.data.partition.record import PART_NAME, RECORD_NAME, PartitionRecord
@@ -72,7 +72,7 @@ def _columns(record: dict[str, Any]) -> list[dict[str, Any]]:
 def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     """Several pieces and buckets of few rows."""
     monkeypatch.setattr(pieces, "PIECE_BYTES", 400)
-    monkeypatch.setattr(edge_buckets, "BUCKET_EDGES", 7)
+    monkeypatch.setattr(sort_edges, "BUCKET_EDGES", 7)
     # Hundreds of small tasks would wait for the disk.
     monkeypatch.setattr(os, "fsync", lambda descriptor: None)
 

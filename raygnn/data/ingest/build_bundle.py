@@ -15,13 +15,11 @@ from raygnn.data.bundle_record import (
     FORMAT_VERSION,
     RECORD_NAME,
     BundleRecord,
-    ColumnInfo,
-    NodeRecord,
 )
 from raygnn.data.cache import build_once, cache_folder
-from raygnn.data.ingest.build_edges import BuiltEdges, build_edges
-from raygnn.data.ingest.build_nodes import build_nodes
-from raygnn.data.ingest.feature_statistics import measure_features
+from raygnn.data.ingest.describe import measure_features
+from raygnn.data.ingest.edges import build_edges
+from raygnn.data.ingest.nodes import build_nodes, node_folder
 from raygnn.data.ingest.plan_bundle import (
     IngestOptions,
     check_unchanged,
@@ -82,8 +80,8 @@ def ingest(
 
     def build(folder: Path) -> None:
         if copy is None:
-            context = BuildContext(folder, options.on_error == "drop", schedule, progress)
-            _build(manifest, files, options, name, context)
+            context = BuildContext("ingest", options.on_error == "drop", schedule, progress)
+            _build(manifest, files, options, name, folder, context)
         else:
             copy(folder)
         check_unchanged(files, list_tables(manifest, roots))
@@ -124,37 +122,23 @@ def _build(
     files: Mapping[str, Sequence[TableFile]],
     options: IngestOptions,
     name: str,
+    folder: Path,
     context: BuildContext,
 ) -> None:
     plan = plan_graph(manifest, files, options, context.schedule, context.progress)
-    nodes = build_nodes(plan.nodes, plan.node_tables, context)
-    built = build_edges([*plan.edges, *plan.label_edges], plan.tables, nodes, context)
-    shutil.rmtree(context.work)
-    nodes, built = _measured(nodes, built, context)
-    edges, label_edges = records_of_edges(manifest, built)
-    record = BundleRecord(name, nodes, edges, label_edges)
-    # The record comes after everything it vouches for is on the disk.
-    sync_folder(context.folder)
-    record.save(context.folder)
-
-
-def _measured(
-    nodes: Mapping[str, NodeRecord],
-    edges: Sequence[BuiltEdges],
-    context: BuildContext,
-) -> tuple[dict[str, NodeRecord], list[BuiltEdges]]:
-    """The same records, with statistics of their features."""
-    node_folders = {name: context.node_folder(name) for name in nodes}
-    edge_folders = [context.folder / made.plan.folder for made in edges]
-    columns: dict[Path, Sequence[ColumnInfo]] = {
-        node_folders[name]: record.columns for name, record in nodes.items()
-    }
-    columns |= {folder: made.columns for folder, made in zip(edge_folders, edges, strict=True)}
-    found = measure_features(columns, context.schedule)
-    return (
-        {n: replace(record, columns=found[node_folders[n]]) for n, record in nodes.items()},
-        [
-            replace(made, columns=found[folder])
-            for folder, made in zip(edge_folders, edges, strict=True)
-        ],
+    work = folder / "work"
+    work.mkdir()
+    nodes = build_nodes(plan.nodes, plan.node_tables, folder, work, context)
+    edges = build_edges([*plan.edges, *plan.label_edges], plan.tables, nodes, folder, work, context)
+    shutil.rmtree(work)
+    measured = measure_features(
+        {name: (found.columns, [node_folder(folder, name)]) for name, found in nodes.items()}
+        | {made.plan.folder: (made.columns, [folder / made.plan.folder]) for made in edges},
+        context.schedule,
     )
+    nodes = {name: replace(found, columns=measured[name]) for name, found in nodes.items()}
+    edges = [replace(made, columns=measured[made.plan.folder]) for made in edges]
+    record = BundleRecord(name, nodes, *records_of_edges(manifest, edges))
+    # The record comes after everything it vouches for is on the disk.
+    sync_folder(folder)
+    record.save(folder)

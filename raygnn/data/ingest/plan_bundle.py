@@ -11,14 +11,21 @@ import pyarrow as pa
 from raygnn.data.bundle_record import EdgeRecord, LabelEdgeRecord, label_edge_folder
 from raygnn.data.edge_types import EdgeType, edge_type_name, reversed_edge_type
 from raygnn.data.id_map import IdKind
-from raygnn.data.ingest.build_edges import BuiltEdges
 from raygnn.data.ingest.column_plan import needed_columns
-from raygnn.data.ingest.edge_plan import EdgePlan, edge_columns, plan_edges, plan_label_edges
+from raygnn.data.ingest.edges import BuiltEdges
 from raygnn.data.ingest.fit_features import FeatureTable, fit_features
-from raygnn.data.ingest.node_tasks import NodePlan, node_columns, plan_nodes
 from raygnn.data.ingest.quantize_features import quantize_features
 from raygnn.data.ingest.scan import ScannedTable, TableColumns, scan_tables
 from raygnn.data.ingest.schedule import Schedule
+from raygnn.data.ingest.table_plan import (
+    EdgePlan,
+    NodePlan,
+    edge_columns,
+    node_columns,
+    plan_edges,
+    plan_label_edges,
+    plan_nodes,
+)
 from raygnn.data.manifest import (
     DenseFeature,
     EdgeTable,
@@ -137,10 +144,10 @@ def plan_graph(
     nodes, edges, label_edges = _plan(manifest, options, tables)
     if options.feature_dtype == "int8":
         progress("ingest: measuring the range of features")
-        columns = {plan.table: plan.dense for plan in nodes.values()}
+        columns = {plan.table: plan.columns for plan in nodes.values()}
         columns |= {plan.table: plan.columns for plan in edges}
         narrow = quantize_features(columns, tables, schedule)
-        nodes = {name: replace(plan, dense=narrow[plan.table]) for name, plan in nodes.items()}
+        nodes = {name: replace(plan, columns=narrow[plan.table]) for name, plan in nodes.items()}
         edges = [replace(plan, columns=narrow[plan.table]) for plan in edges]
     if added := options.added_reverses(manifest.edge_types):
         names = ", ".join(map(edge_type_name, added.values()))

@@ -1,4 +1,4 @@
-"""How the work of an ingest is run, and what each of its stages is handed."""
+"""Schedules: how the tasks of a stage run, in threads here or on other nodes."""
 
 from __future__ import annotations
 
@@ -7,8 +7,11 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import Generic, Literal, Protocol, TypeVar
 
+import numpy as np
+
+from raygnn.data.arrays import Rows, open_array
 from raygnn.data.ingest.findings import Finding, describe
 from raygnn.errors import DataError
 
@@ -44,33 +47,84 @@ def in_process(fn: Callable[[Item], Result], items: Sequence[Item], label: str) 
             raise
 
 
+class Write(Protocol):
+    """Takes rows of an array in the folder of the ingest."""
+
+    def __call__(self, path: Path, start: int | None, values: np.ndarray) -> None:
+        """Takes values that the task no longer changes.
+
+        Args:
+            start: first of the rows; None if the values are a new array.
+        """
+
+
+class RowWriter:
+    """Writes rows immediately. Arrays stay mapped, since most are written several times."""
+
+    def __init__(self) -> None:
+        self._mapped: dict[Path, np.ndarray] = {}
+
+    def __call__(self, path: Path, start: int | None, values: np.ndarray) -> None:
+        if start is None:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            np.save(path, values)
+            return
+        if path not in self._mapped:
+            self._mapped[path] = open_array(path, "r+")
+        self._mapped[path][start : start + len(values)] = values
+
+
+class ArrayTask(Protocol):
+    """A task that names the arrays that it reads from the folder of the ingest."""
+
+    @property
+    def inputs(self) -> Sequence[Rows]:
+        """The arrays that the task's function is called with."""
+
+
+Task = TypeVar("Task", bound=ArrayTask)
+
+
 @dataclass(frozen=True)
-class BuildContext:
-    """Where and how a bundle is built.
+class OnAnyNode(Generic[Task, Result]):
+    """The function of tasks that can run on nodes without the folder of the ingest.
+
+    Called with a task, it reads and writes the folder itself. A schedule may instead send the
+    inputs to another node, and write the rows that come back.
 
     Attributes:
-        folder: the bundle's.
-        drop: bad rows are left out instead of failing.
-        schedule: runs the tasks, in this process or on a cluster.
-        progress: receives a line for each step, and what was dropped.
+        compute: returns the result of a task; receives its inputs, and passes rows to `Write`.
     """
 
-    folder: Path
+    compute: Callable[[Task, Sequence[np.ndarray], Write], Result]
+
+    def __call__(self, task: Task) -> Result:
+        """Runs a task on the node of the folder."""
+        return self.compute(task, [rows.read() for rows in task.inputs], RowWriter())
+
+
+@dataclass(frozen=True)
+class BuildContext:
+    """How a graph is built.
+
+    Attributes:
+        command: first word of the lines of progress.
+        drop: bad rows are left out instead of failing.
+        schedule: runs the tasks, in this process or on a cluster.
+        progress: receives a line for each step, and the number of dropped rows.
+    """
+
+    command: Literal["ingest", "partition"]
     drop: bool
     schedule: Schedule
     progress: Callable[[str], None]
 
-    @property
-    def work(self) -> Path:
-        """The folder of what only the ingest needs."""
-        return self.folder / "work"
-
-    def node_folder(self, node_type: str) -> Path:
-        """The folder of a node type's arrays."""
-        return self.folder / "nodes" / node_type
+    def say(self, text: str) -> None:
+        """Reports a line of progress."""
+        self.progress(f"{self.command}: {text}")
 
     def report(self, findings: Sequence[Finding]) -> None:
-        """Raises what is wrong in the tables, or says it where bad rows are dropped.
+        """Raises the problems of the tables, or reports them if bad rows are dropped.
 
         Raises:
             DataError: rows break rules; all of them are listed.

@@ -6,8 +6,7 @@ more passes over the same stream: Nishimura and Ugander, Restreaming Graph Parti
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ from numba import njit
 
 from raygnn.data import edge_kernels
 from raygnn.data.arrays import create_array, open_array
-from raygnn.data.ingest.edge_buckets import DST, SRC
+from raygnn.data.ingest.sort_edges import DST, SRC
 from raygnn.data.partition.metis import metis_parts
 
 # How much larger than the mean a part may be, of each node type.
@@ -28,39 +27,35 @@ _PASSES = 10
 _PASSES_AFTER_METIS = 1
 
 
-@dataclass(frozen=True)
-class AssignParts:
-    """All nodes and edges of a graph.
-
-    Attributes:
-        num_nodes: by node type.
-        edges: source type, target type, and the folders of the pieces that have been read.
-    """
-
-    num_nodes: Mapping[str, int]
-    edges: tuple[tuple[str, str, tuple[Path, ...]], ...]
-    num_parts: int
-    by_metis: bool = False
-
-
 def parts_path(folder: Path, node_type: str) -> Path:
     """int32 [num_nodes], the part of each node, in a folder that `assign_parts` has filled."""
     return folder / f"{node_type}.npy"
 
 
-def assign_parts(task: AssignParts, folder: Path) -> dict[str, Any]:
+def assign_parts(
+    num_nodes: Mapping[str, int],
+    folder: Path,
+    *,
+    edges: Sequence[tuple[str, str, Sequence[Path]]],
+    num_parts: int,
+    by_metis: bool,
+) -> dict[str, Any]:
     """Gives each node the part with most of its neighbors, weighted by the room that it has.
 
     With `by_metis` all begin in METIS's parts. Nodes are taken breadth first, along and against
     edges of all types, so that most have neighbors that have parts. Parts of each node type are at
     most 5 % larger than the mean. In memory are 21 bytes a node, beside what METIS takes;
     neighbors, 8 bytes an edge (16 above 2^31 nodes), are on the disk.
+
+    Args:
+        num_nodes: by node type.
+        edges: source type, target type, and the folders of the pieces that have been read.
     """
-    first = dict(zip(task.num_nodes, np.cumsum([0, *task.num_nodes.values()]), strict=False))
-    total = sum(task.num_nodes.values())
+    first = dict(zip(num_nodes, np.cumsum([0, *num_nodes.values()]), strict=False))
+    total = sum(num_nodes.values())
     pieces = [
         (_mapped(piece, SRC), _mapped(piece, DST), first[source], first[target])
-        for source, target, folders in task.edges
+        for source, target, folders in edges
         for piece in folders
     ]
     indptr = np.zeros(total + 1, np.int64)
@@ -74,16 +69,16 @@ def assign_parts(task: AssignParts, folder: Path) -> dict[str, Any]:
     for piece in pieces:
         _scatter(*piece, edge_kernels.DROPPED, filled, neighbors)
     bounds = np.array([*first.values(), total], np.int64)
-    capacity = np.ceil(np.diff(bounds) / task.num_parts * _SLACK)
+    capacity = np.ceil(np.diff(bounds) / num_parts * _SLACK)
     order, part = filled, np.full(total, _NO_PART, np.int32)
     _breadth_first(indptr, neighbors, order)
-    if task.by_metis:
-        part = metis_parts(indptr, neighbors, task.num_parts)
-    for _ in range(_PASSES_AFTER_METIS if task.by_metis else _PASSES):
-        _assign(indptr, neighbors, order, bounds, capacity, task.num_parts, part)
+    if by_metis:
+        part = metis_parts(indptr, neighbors, num_parts)
+    for _ in range(_PASSES_AFTER_METIS if by_metis else _PASSES):
+        _assign(indptr, neighbors, order, bounds, capacity, num_parts, part)
     path.unlink()
     for name, start in first.items():
-        np.save(parts_path(folder, name), part[start : start + task.num_nodes[name]])
+        np.save(parts_path(folder, name), part[start : start + num_nodes[name]])
     return {}
 
 

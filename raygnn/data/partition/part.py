@@ -19,7 +19,7 @@ from raygnn.data.bundle_record import BundleRecord, ColumnInfo, column_path
 from raygnn.data.cache import build_once
 from raygnn.data.edge_types import EdgeType, edge_type_name
 from raygnn.data.ingest.build_bundle import bundle_folder
-from raygnn.data.ingest.edge_plan import edge_folder
+from raygnn.data.ingest.table_plan import edge_folder
 from raygnn.data.links.folder import message_codes
 from raygnn.data.links.message_graph import MessageGraph, Messages
 from raygnn.data.links.split import LinkSplit

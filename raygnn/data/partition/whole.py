@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from raygnn.data.arrays import create_array, open_array, sync_folder
+from raygnn.data.arrays import Source, gather_ragged_rows, gather_rows, sync_folder
 from raygnn.data.bundle import Bundle
 from raygnn.data.bundle_check import check_arrays
 from raygnn.data.bundle_record import (
@@ -24,9 +24,10 @@ from raygnn.data.bundle_record import (
 from raygnn.data.bundle_record import RECORD_NAME as BUNDLE_NAME
 from raygnn.data.cache import build_once
 from raygnn.data.filesystem import redact
-from raygnn.data.id_map import BYTES, IDS, OFFSETS, IdKind, build_index
+from raygnn.data.id_map import IdKind, build_index, gather_ids
 from raygnn.data.ingest.build_bundle import bundle_folder
-from raygnn.data.ingest.edge_plan import edge_folder
+from raygnn.data.ingest.nodes import gather_sparse
+from raygnn.data.ingest.table_plan import edge_folder
 from raygnn.data.partition.record import Folder, PartitionRecord, check_parts
 from raygnn.data.partition.transfer import absolute_folder, parts_on_disk
 from raygnn.errors import DataError
@@ -102,14 +103,11 @@ def join_nodes(record: NodeRecord, parts: Sequence[Path], target: Path) -> NodeR
         parts: the type's folder in each part.
     """
     kind: IdKind = "string" if record.ids.kind == "strings" else "int"
-    _join_columns(record.columns, parts, target)
+    sources = [(part, None) for part in parts]
+    _join_columns(record.columns, sources, target)
     if record.has_split:
-        _join_rows([part / SPLIT for part in parts], target / SPLIT)
-    if kind == "int":
-        _join_rows([part / IDS for part in parts], target / IDS)
-    else:
-        _join_offsets([part / OFFSETS for part in parts], target / OFFSETS)
-        _join_rows([part / BYTES for part in parts], target / BYTES)
+        gather_rows(sources, SPLIT, target)
+    gather_ids(sources, kind, target)
     index, _ = build_index(target, np.zeros(record.num_nodes, bool), kind)
     return replace(record, ids=index)
 
@@ -125,41 +123,14 @@ def join_edges(
         name: the set's folder in each part.
         target: folder of the joined graph.
     """
-    folders = [part / name for part in parts]
-    _join_offsets([folder / INDPTR for folder in folders], target / name / INDPTR)
-    _join_rows([folder / INDICES for folder in folders], target / name / INDICES)
-    _join_columns(columns, folders, target / name)
+    sources = [(part / name, None) for part in parts]
+    gather_ragged_rows(sources, INDPTR, [INDICES], target / name)
+    _join_columns(columns, sources, target / name)
 
 
-def _join_columns(columns: Sequence[ColumnInfo], parts: Sequence[Path], target: Path) -> None:
+def _join_columns(columns: Sequence[ColumnInfo], sources: Sequence[Source], target: Path) -> None:
     for column in columns:
-        if not column.sparse:
-            paths = [column_path(part, column.name) for part in parts]
-            _join_rows(paths, column_path(target, column.name))
-            continue
-        offsets = [column_path(part, column.name, "indptr") for part in parts]
-        _join_offsets(offsets, column_path(target, column.name, "indptr"))
-        for element in ("indices", "values"):
-            paths = [column_path(part, column.name, element) for part in parts]
-            if paths[0].exists():
-                _join_rows(paths, column_path(target, column.name, element))
-
-
-def _join_rows(paths: Sequence[Path], target: Path) -> None:
-    arrays = [open_array(path, "r") for path in paths]
-    shape = (sum(map(len, arrays)), *arrays[0].shape[1:])
-    create_array(target, shape, arrays[0].dtype)
-    out, start = open_array(target, "r+"), 0
-    for array in arrays:
-        out[start : start + len(array)] = array
-        start += len(array)
-
-
-def _join_offsets(paths: Sequence[Path], target: Path) -> None:
-    arrays = [open_array(path, "r") for path in paths]
-    create_array(target, (sum(len(array) - 1 for array in arrays) + 1,), np.int64)
-    out, start, total = open_array(target, "r+"), 0, 0
-    for array in arrays:
-        stop = start + len(array)
-        np.add(array, total, out=out[start:stop])
-        start, total = stop - 1, int(out[stop - 1])
+        if column.sparse:
+            gather_sparse(sources, column.name, target)
+        else:
+            gather_rows(sources, column_path(Path(), column.name), target)

@@ -16,9 +16,9 @@ from hypothesis.extra import numpy as hnp
 from raygnn.data.arrays import create_array, open_array
 from raygnn.data.bundle import Bundle
 from raygnn.data.bundle_record import ColumnInfo, ColumnStatistics, column_path
-from raygnn.data.ingest import feature_statistics
+from raygnn.data.ingest import describe
 from raygnn.data.ingest.build_bundle import IngestOptions, ingest
-from raygnn.data.ingest.feature_statistics import _moments, measure_features
+from raygnn.data.ingest.describe import _moments, measure_features
 from raygnn.data.ingest.schedule import in_process
 from raygnn.data.standardization import ColumnScale
 from tests.graph_writer import cut, write_graph
@@ -29,7 +29,7 @@ def measured(rows: np.ndarray, folder: Path) -> ColumnStatistics:
     create_array(path, rows.shape, rows.dtype)
     open_array(path, "r+")[...] = rows
     info = ColumnInfo("x", "feature", str(rows.dtype), rows.shape[1:])
-    (with_statistics,) = measure_features({folder: [info]}, in_process)[folder]
+    (with_statistics,) = measure_features({"x": ([info], [folder])}, in_process)["x"]
     assert with_statistics.statistics is not None
     return with_statistics.statistics
 
@@ -47,8 +47,8 @@ def test_any_rows_in_any_blocks(
     tmp_path_factory: pytest.TempPathFactory, rows: np.ndarray, block: int, blocks_of_task: int
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(feature_statistics, "_BLOCK_ELEMENTS", block)
-        patch.setattr(feature_statistics, "_TASK_ELEMENTS", block * blocks_of_task)
+        patch.setattr(describe, "_BLOCK_ELEMENTS", block)
+        patch.setattr(describe, "_TASK_ELEMENTS", block * blocks_of_task)
         found = measured(rows, tmp_path_factory.mktemp("rows"))
     exact = rows.reshape(len(rows), -1).astype(np.longdouble)
     largest = np.abs(exact).max(initial=1)
@@ -112,8 +112,8 @@ def graph(folder: Path, num_shards: int, **options: Any) -> Bundle:
 
 def test_the_same_bits_for_any_number_of_shards(tmp_path: Path) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(feature_statistics, "_BLOCK_ELEMENTS", 1000)
-        patch.setattr(feature_statistics, "_TASK_ELEMENTS", 2000)
+        patch.setattr(describe, "_BLOCK_ELEMENTS", 1000)
+        patch.setattr(describe, "_TASK_ELEMENTS", 2000)
         bundles = [graph(tmp_path, num_shards) for num_shards in (1, 2, 7)]
     nodes = [bundle.columns("n")["x"].statistics for bundle in bundles]
     edges = [bundle.columns(bundle.edge_types[0])["edge_attr"].statistics for bundle in bundles]

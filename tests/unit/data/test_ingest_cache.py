@@ -22,7 +22,7 @@ import pytest
 from raygnn.data.arrays import create_array, open_array
 from raygnn.data.bundle import Bundle
 from raygnn.data.cache import CACHE_VARIABLE
-from raygnn.data.ingest import build_edges, scan
+from raygnn.data.ingest import scan, sort_edges
 from raygnn.data.ingest.build_bundle import IngestOptions, bundle_folder, ingest
 from raygnn.data.ingest.schedule import in_process
 from tests.errors import raises
@@ -241,7 +241,7 @@ def test_failing_tasks_leave_nothing(
     def fail(*_: object) -> None:
         raise OSError("disk on fire")
 
-    monkeypatch.setattr(build_edges, "scatter_edges", fail)
+    monkeypatch.setattr(sort_edges, "scatter_edges", fail)
     with pytest.raises(OSError, match="disk on fire"):
         ingest(graph, cache_dir=tmp_path / "cache")
     assert _bundles(tmp_path / "cache") == []

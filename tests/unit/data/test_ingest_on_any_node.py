@@ -12,10 +12,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from raygnn.data.ingest import edge_buckets, pieces
-from raygnn.data.ingest.array_tasks import OnAnyNode, RowWriter
+from raygnn.data.ingest import pieces, sort_edges
 from raygnn.data.ingest.build_bundle import IngestOptions, ingest
-from raygnn.data.ingest.schedule import Schedule
+from raygnn.data.ingest.schedule import OnAnyNode, RowWriter, Schedule
 from raygnn.errors import DataError
 from tests.varied_graph import TABLES, write_varied_graph
 
@@ -23,7 +22,7 @@ from tests.varied_graph import TABLES, write_varied_graph
 @pytest.fixture(autouse=True)
 def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pieces, "PIECE_BYTES", 3000)
-    monkeypatch.setattr(edge_buckets, "BUCKET_EDGES", 200)
+    monkeypatch.setattr(sort_edges, "BUCKET_EDGES", 200)
 
 
 @contextmanager

@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from raygnn.data.bundle import Bundle
-from raygnn.data.ingest import build_edges, edge_buckets, pieces
+from raygnn.data.ingest import pieces, sort_edges
 from raygnn.data.ingest.build_bundle import IngestOptions, ingest
 from tests.graph_writer import cut, write_graph
 
@@ -128,8 +128,8 @@ def test_ingest_equals_the_reference(
 ) -> None:
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
         # Small limits, so that these graphs take several pieces, ranges and buckets.
-        patch.setattr(edge_buckets, "BUCKET_EDGES", bucket_edges)
-        patch.setattr(edge_buckets, "_MAX_RANGES", 4 if bucket_edges == 5 else 4096)
+        patch.setattr(sort_edges, "BUCKET_EDGES", bucket_edges)
+        patch.setattr(sort_edges, "_MAX_RANGES", 4 if bucket_edges == 5 else 4096)
         patch.setattr(pieces, "PIECE_BYTES", piece_bytes)
         path = _write(graph, Path(folder) / "graph", directed)
         _check(ingest(path, cache_dir=Path(folder) / "cache"), graph, directed)
@@ -137,7 +137,7 @@ def test_ingest_equals_the_reference(
 
 def test_high_degrees_and_int64_ids(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # Rows of hundreds of edges leave the insertion sort; a low limit takes the int64 path.
-    monkeypatch.setattr(build_edges, "MAX_INT32_NODES", 2)
+    monkeypatch.setattr(sort_edges, "MAX_INT32_NODES", 2)
     rng = np.random.default_rng(0)
     edges = list(zip(rng.integers(0, 5, 2000), rng.integers(0, 3, 2000), strict=True))
     pairs = [(int(s), int(t)) for s, t in edges]

@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from raygnn.data.bundle import Bundle
-from raygnn.data.ingest import edge_buckets, pieces
+from raygnn.data.ingest import pieces, sort_edges
 from raygnn.data.ingest.build_bundle import IngestOptions, ingest
 from tests.errors import raises
 from tests.graph_writer import cut, write_shards
@@ -72,7 +72,7 @@ def _columns(rows: list[tuple[int, int, int, int]]) -> dict[str, Any]:
 
 
 def _few_per_bucket(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(edge_buckets, "BUCKET_EDGES", 3)
+    patch.setattr(sort_edges, "BUCKET_EDGES", 3)
     patch.setattr(pieces, "PIECE_BYTES", 1)
     # Waiting for the disk is most of the time of these graphs.
     patch.setattr("os.fsync", lambda descriptor: None)

@@ -1,4 +1,4 @@
-"""What the tables of edge types and label edges become in the bundle."""
+"""The schema stage: how the table of a node type, edge type or set of label edges is converted."""
 
 from __future__ import annotations
 
@@ -9,8 +9,11 @@ import pyarrow as pa
 
 from raygnn.data.bundle_record import label_edge_folder
 from raygnn.data.edge_types import EdgeType, edge_type_name
+from raygnn.data.id_map import IdKind, id_kind
 from raygnn.data.ingest.column_plan import (
     DensePlan,
+    SparsePlan,
+    check_split,
     needed_columns,
     plan_feature,
     plan_label,
@@ -18,13 +21,32 @@ from raygnn.data.ingest.column_plan import (
     plan_time,
     plan_weight,
 )
-from raygnn.data.ingest.scan import ScannedTable
-from raygnn.data.manifest import EdgeTable, LabelEdgeTable
+from raygnn.data.ingest.scan import ScannedTable, check_rows
+from raygnn.data.manifest import EdgeTable, LabelEdgeTable, NodeTable
+
+
+@dataclass(frozen=True)
+class NodePlan:
+    """How the table of one node type is converted.
+
+    Attributes:
+        table: name for messages.
+        types: plain Arrow type of each column that is read.
+        columns: dense features, labels and times.
+    """
+
+    table: str
+    types: Mapping[str, pa.DataType]
+    id_column: str
+    id_kind: IdKind
+    columns: tuple[DensePlan, ...]
+    sparse: tuple[SparsePlan, ...]
+    split: str | None
 
 
 @dataclass(frozen=True)
 class EdgePlan:
-    """What the table of one edge type, or of one set of label edges, becomes.
+    """How the table of one edge type, or of one set of label edges, is converted.
 
     Label edges are laid out by anchor, so their targets take the place of the sources here.
 
@@ -54,6 +76,38 @@ class EdgePlan:
     def name(self) -> str:
         """A name for messages and work folders."""
         return self.folder.rpartition("/")[2]
+
+
+def node_columns(table: NodeTable) -> list[str]:
+    """The table columns that a node type needs."""
+    return needed_columns(table.features, table.labels, table.time, [table.id, table.split])
+
+
+def plan_nodes(table: NodeTable, scanned: ScannedTable, feature_dtype: str | None) -> NodePlan:
+    """Plans a node type.
+
+    Raises:
+        DataError: a column has a type that does not fit its role, or there are no rows.
+    """
+    check_rows(scanned)
+    features = [
+        plan_feature(scanned, name, spec, feature_dtype) for name, spec in table.features.items()
+    ]
+    columns = [plan for plan in features if isinstance(plan, DensePlan)]
+    columns.extend(plan_label(scanned, name, spec) for name, spec in table.labels.items())
+    if table.time is not None:
+        columns.append(plan_time(scanned, table.time))
+    if table.split is not None:
+        check_split(scanned, table.split)
+    return NodePlan(
+        scanned.name,
+        scanned.types,
+        table.id,
+        id_kind(scanned.types[table.id], f"{scanned.name}.id={table.id!r}"),
+        tuple(columns),
+        tuple(plan for plan in features if isinstance(plan, SparsePlan)),
+        table.split,
+    )
 
 
 def edge_columns(table: EdgeTable | LabelEdgeTable) -> list[str]:

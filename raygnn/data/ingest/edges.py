@@ -1,0 +1,155 @@
+"""Edge tables to edge types: reads pieces, sorts edges by destination, and describes the result."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from raygnn.data.bundle_record import ColumnInfo, NodeRecord
+from raygnn.data.ingest.describe import class_tables, describe_columns
+from raygnn.data.ingest.findings import merge
+from raygnn.data.ingest.nodes import node_folder
+from raygnn.data.ingest.pieces import cut_table
+from raygnn.data.ingest.read_rows import (
+    EdgeTask,
+    Endpoints,
+    ReadResult,
+    convert_edges,
+    create_edge_arrays,
+)
+from raygnn.data.ingest.scan import ScannedTable
+from raygnn.data.ingest.schedule import BuildContext, OnAnyNode
+from raygnn.data.ingest.sort_edges import (
+    EdgeRows,
+    EdgeSort,
+    index_dtype,
+    move_to_buckets,
+    order_buckets,
+)
+from raygnn.data.ingest.table_plan import EdgePlan, plan_reverse
+from raygnn.errors import DataError
+
+
+@dataclass(frozen=True)
+class BuiltEdges:
+    """A finished edge type or set of label edges."""
+
+    plan: EdgePlan
+    num_edges: int
+    columns: tuple[ColumnInfo, ...]
+
+
+def build_edges(
+    plans: Sequence[EdgePlan],
+    tables: Mapping[str, ScannedTable],
+    nodes: Mapping[str, NodeRecord],
+    bundle: Path,
+    work: Path,
+    context: BuildContext,
+) -> list[BuiltEdges]:
+    """Writes every edge type and set of label edges of a bundle, reverse types last.
+
+    Args:
+        tables: by the name that the plan has.
+        nodes: the finished node types.
+        work: folder for files of the ingest alone.
+    Raises:
+        DataError: rows break rules (all of them are listed), or none would be left.
+    """
+    if not plans:
+        return []
+    num_nodes = {name: record.num_nodes for name, record in nodes.items()}
+    ids = {name: Endpoints(node_folder(bundle, name), record.ids) for name, record in nodes.items()}
+    num_rows = [tables[plan.table].num_rows for plan in plans]
+    context.say(f"reading {sum(num_rows):,} edges of {len(plans)} type(s)")
+    empty = [plan.table for plan, count in zip(plans, num_rows, strict=True) if not count]
+    if empty:
+        context.say(f"no rows in {', '.join(empty)}")
+    rows_folder = work / "rows"
+    rows_folder.mkdir()
+    tasks = [
+        [
+            EdgeTask(
+                piece,
+                plan,
+                ids[source],
+                ids[target],
+                index_dtype(num_nodes[source], num_nodes[target]),
+                rows_folder / plan.folder / str(piece.row_start),
+            )
+            for source, _, target in [plan.edge_type]
+            for piece in cut_table(tables[plan.table])
+        ]
+        for plan in plans
+    ]
+    flat = [task for group in tasks for task in group]
+    for task in flat:
+        create_edge_arrays(task)
+    done = iter(context.schedule(OnAnyNode(convert_edges), flat, "reading edges"))
+    results = [[next(done) for _ in group] for group in tasks]
+    report_edges(plans, num_rows, results, context)
+    rows = [
+        [
+            EdgeRows(task.folder, classes)
+            for task, classes in zip(group, class_tables(found, plan.columns), strict=True)
+        ]
+        for plan, group, found in zip(plans, tasks, results, strict=True)
+    ]
+    # A reverse type is made of the same rows.
+    of_table = [*range(len(plans)), *(i for i, plan in enumerate(plans) if plan.reverse)]
+    plans = [*plans, *(plan_reverse(plan) for plan in plans if plan.reverse)]
+    sorts = [
+        EdgeSort(
+            plan,
+            num_nodes[plan.edge_type[0]],
+            0,
+            num_nodes[plan.edge_type[2]],
+            work / "buckets" / plan.folder,
+            bundle / plan.folder,
+        )
+        for plan in plans
+    ]
+    context.say("sorting edges by destination")
+    buckets = move_to_buckets(sorts, [rows[i] for i in of_table], context.schedule)
+    shutil.rmtree(rows_folder)
+    counts = order_buckets(sorts, buckets, context.schedule)
+    return [
+        BuiltEdges(
+            plan,
+            num_edges,
+            describe_columns(
+                plan.table, plan.columns, num_edges, results[i], [bundle / plan.folder]
+            ),
+        )
+        for i, plan, num_edges in zip(of_table, plans, counts, strict=True)
+    ]
+
+
+def report_edges(
+    plans: Sequence[EdgePlan],
+    num_rows: Sequence[int],
+    results: Sequence[Sequence[ReadResult]],
+    context: BuildContext,
+) -> None:
+    """Raises the problems of edge tables, or reports them if bad rows are dropped.
+
+    Args:
+        num_rows: of each table.
+        results: of the pieces of each table.
+    Raises:
+        DataError: rows break rules, or none would be left.
+    """
+    context.report(
+        merge(finding for found in results for result in found for finding in result.findings)
+    )
+    for plan, count, found in zip(plans, num_rows, results, strict=True):
+        num_dropped = sum(result.num_bad for result in found)
+        if num_dropped and num_dropped == count:
+            raise DataError(
+                f"{plan.table}: data.on_error=drop left none of its {num_dropped:,} rows.",
+                id="edges-all-dropped",
+            )
+        if num_dropped:
+            context.say(f"dropped {num_dropped:,} edges of type {plan.name}")

@@ -1,0 +1,245 @@
+"""The number stage: repeated ids, and the rows of nodes in the order of their dense ids."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+from raygnn.data.arrays import Rows, Source, gather_ragged_rows, gather_rows, open_array
+from raygnn.data.bundle_record import SPLIT, NodeRecord, column_path
+from raygnn.data.id_map import IdIndex, build_index, gather_ids, read_ids
+from raygnn.data.ingest.describe import class_tables, describe_columns
+from raygnn.data.ingest.findings import MAX_EXAMPLES, Finding, merge
+from raygnn.data.ingest.pieces import Piece, cut_table
+from raygnn.data.ingest.read_rows import (
+    BAD,
+    NO_ID,
+    NodeTask,
+    ReadResult,
+    convert_nodes,
+    create_node_arrays,
+)
+from raygnn.data.ingest.scan import ScannedTable
+from raygnn.data.ingest.schedule import BuildContext, OnAnyNode
+from raygnn.data.ingest.table_plan import NodePlan
+from raygnn.errors import DataError
+
+_KEPT = "kept.npy"
+
+
+def find_repeated(
+    plan: NodePlan,
+    folder: Path,
+    skip: np.ndarray,
+    pieces: Sequence[tuple[Piece, np.ndarray | None]],
+) -> tuple[IdIndex, list[np.ndarray], list[Finding]]:
+    """Indexes the ids in a folder.
+
+    Args:
+        skip: bool, ids that are left out.
+        pieces: each piece, and the numbers of its rows whose ids follow each other in the folder;
+            None for all rows.
+    Returns:
+        The index; for each piece, the rows whose id an earlier row has; and findings about them.
+    """
+    index, is_repeated = build_index(folder, skip, plan.id_kind)
+    ids = read_ids(folder, plan.id_kind)
+    repeated, findings, start = [], [], 0
+    for piece, rows in pieces:
+        num_ids = piece.num_rows if rows is None else len(rows)
+        at = np.flatnonzero(is_repeated[start : start + num_ids])
+        repeated.append(at if rows is None else rows[at].astype(np.int64))
+        findings += _repeated_findings(plan, piece, repeated[-1], ids, start + at)
+        start += num_ids
+    return index, repeated, findings
+
+
+def _repeated_findings(
+    plan: NodePlan, piece: Piece, rows: np.ndarray, ids: pa.Array, at: np.ndarray
+) -> list[Finding]:
+    """One finding for each file.
+
+    Args:
+        rows: of the piece, ascending.
+        at: positions of their ids.
+    """
+    findings, start = [], 0
+    for span in piece.spans if len(rows) else ():
+        first, last = np.searchsorted(rows, [start, start + span.num_rows])
+        shown = slice(first, min(last, first + MAX_EXAMPLES))
+        if first < last:
+            finding = Finding(
+                plan.table,
+                span.name,
+                plan.id_column,
+                "ids that an earlier row has",
+                "Give each node one row, or set data.on_error=drop to keep the first.",
+                int(last - first),
+                tuple(row - start + span.file_row_start for row in rows[shown].tolist()),
+                tuple(_id_text(ids, position) for position in at[shown].tolist()),
+                id="nodes-id-repeated",
+            )
+            findings.append(finding)
+        start += span.num_rows
+    return findings
+
+
+def _id_text(ids: pa.Array, position: int) -> str:
+    if pa.types.is_integer(ids.type):
+        return str(ids[position].as_py())
+    return repr(ids[position].as_buffer().to_pybytes().decode("utf-8", "replace"))
+
+
+def all_kept(plan: NodePlan, num_kept: int, num_rows: int) -> bool:
+    """Whether no row of a node type is dropped.
+
+    Raises:
+        DataError: all rows are dropped.
+    """
+    if num_kept == 0:
+        raise DataError(
+            f"{plan.table}: data.on_error=drop left none of its {num_rows:,} rows.",
+            id="nodes-all-dropped",
+        )
+    return num_kept == num_rows
+
+
+def gather_nodes(
+    plan: NodePlan,
+    sources: Sequence[Source],
+    folder: Path,
+    classes: Sequence[Mapping[str, np.ndarray]] | None = None,
+) -> None:
+    """Writes ids, columns and split of nodes into a new folder, by dense id.
+
+    Args:
+        sources: folders of rows that were read.
+        classes: for each source and label of strings, the class of each code in its column; None
+            if the columns have classes already.
+    """
+    gather_ids(sources, plan.id_kind, folder)
+    if plan.split is not None:
+        gather_rows(sources, SPLIT, folder)
+    for column in plan.columns:
+        is_named = column.label == "class_name" and classes is not None
+        tables = [found[column.name] for found in classes or ()] if is_named else None
+        gather_rows(sources, column_path(Path(), column.name), folder, tables)
+    for sparse in plan.sparse:
+        gather_sparse(sources, sparse.name, folder)
+
+
+def gather_sparse(sources: Sequence[Source], name: str, folder: Path) -> None:
+    """Writes rows of a sparse feature into a folder."""
+    indptr, *elements = (column_path(Path(), name, x) for x in ("indptr", "indices", "values"))
+    elements = [path for path in elements if (sources[0][0] / path).exists()]
+    gather_ragged_rows(sources, indptr, elements, folder)
+
+
+def node_folder(folder: Path, node_type: str) -> Path:
+    """The folder of a node type in that of a bundle or part."""
+    return folder / "nodes" / node_type
+
+
+def build_nodes(
+    plans: Mapping[str, NodePlan],
+    tables: Mapping[str, ScannedTable],
+    bundle: Path,
+    work: Path,
+    context: BuildContext,
+) -> dict[str, NodeRecord]:
+    """Writes every node type of a bundle.
+
+    Args:
+        work: folder for files of the ingest alone.
+    Raises:
+        DataError: rows break rules (all of them are listed), or none would be left.
+    """
+    tasks: dict[str, list[NodeTask]] = {}
+    for name, plan in plans.items():
+        folder = node_folder(bundle, name)
+        create_node_arrays(plan, folder, tables[name].num_rows)
+        tasks[name] = [
+            NodeTask(piece, plan, folder, piece.row_start, work / name / str(piece.row_start))
+            for piece in cut_table(tables[name])
+        ]
+    flat = [task for group in tasks.values() for task in group]
+    num_rows = sum(table.num_rows for table in tables.values())
+    context.say(f"reading {num_rows:,} nodes of {len(plans)} type(s)")
+    done = iter(context.schedule(OnAnyNode(convert_nodes), flat, "reading nodes"))
+    results = {name: [next(done) for _ in group] for name, group in tasks.items()}
+    indexes, repeated = {}, {}
+    findings: list[Finding] = []
+    for name, plan in plans.items():
+        folder = node_folder(bundle, name)
+        ragged = [(task.ragged, None) for task in tasks[name]]
+        if plan.id_kind == "string":
+            gather_ids(ragged, "string", folder)
+        for sparse in plan.sparse:
+            gather_sparse(ragged, sparse.name, folder)
+        bad = open_array(folder / BAD)
+        skip = bad > 0 if context.drop else bad == NO_ID
+        pieces = [(task.piece, None) for task in tasks[name]]
+        indexes[name], repeated[name], found = find_repeated(plan, folder, skip, pieces)
+        found = [*(finding for result in results[name] for finding in result.findings), *found]
+        findings += merge(found)
+    context.report(findings)
+    records = {}
+    for name, plan in plans.items():
+        _number_classes(plan, tasks[name], results[name])
+        if context.drop:
+            index = _drop_rows(name, plan, tasks[name], repeated[name], context)
+            indexes[name] = index or indexes[name]
+        folder, num_nodes = node_folder(bundle, name), indexes[name].num_ids
+        (folder / BAD).unlink(missing_ok=True)
+        columns = describe_columns(
+            plan.table, [*plan.columns, *plan.sparse], num_nodes, results[name], [folder]
+        )
+        records[name] = NodeRecord(num_nodes, indexes[name], columns, plan.split is not None)
+    return records
+
+
+def _number_classes(
+    plan: NodePlan, tasks: Sequence[NodeTask], results: Sequence[ReadResult]
+) -> None:
+    """Replaces each piece's own codes of string labels by classes."""
+    for task, classes in zip(tasks, class_tables(results, plan.columns), strict=True):
+        rows = slice(task.first_row, task.first_row + task.piece.num_rows)
+        for label, classes_of_codes in classes.items():
+            column = open_array(column_path(task.folder, label), "r+")
+            column[rows] = classes_of_codes[column[rows]]
+
+
+def _drop_rows(
+    name: str,
+    plan: NodePlan,
+    tasks: Sequence[NodeTask],
+    repeated: Sequence[np.ndarray],
+    context: BuildContext,
+) -> IdIndex | None:
+    """Takes bad rows and repeated ids out of all arrays; returns the index of the other ids.
+
+    Returns None if no row is dropped.
+    """
+    folder = tasks[0].folder
+    bad, rows, num_kept = open_array(folder / BAD), [], 0
+    for task, twice in zip(tasks, repeated, strict=True):
+        is_kept = bad[task.first_row : task.first_row + task.piece.num_rows] == 0
+        is_kept[twice] = False
+        chosen = task.first_row + np.flatnonzero(is_kept)
+        task.ragged.mkdir(parents=True, exist_ok=True)
+        np.save(task.ragged / _KEPT, chosen)
+        rows.append(Rows(task.ragged / _KEPT, 0, len(chosen)))
+        num_kept += len(chosen)
+    if all_kept(plan, num_kept, len(bad)):
+        return None
+    context.say(f"dropped {len(bad) - num_kept:,} nodes of type {name!r}")
+    kept = tasks[0].ragged.with_name(_KEPT)
+    gather_nodes(plan, [(folder, chosen) for chosen in rows], kept)
+    shutil.rmtree(folder)
+    kept.rename(folder)
+    index, _ = build_index(folder, np.zeros(num_kept, bool), plan.id_kind)
+    return index

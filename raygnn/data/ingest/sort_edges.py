@@ -1,0 +1,392 @@
+"""The sort stage: rows of edges become a CSC, by way of buckets of destinations.
+
+Edges are counted by destination range and moved to buckets of ranges. Each bucket is ordered in
+memory, and its columns follow. The ordering runs on any node.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import numpy as np
+
+from raygnn.data import edge_kernels
+from raygnn.data.arrays import Rows, create_array, open_array
+from raygnn.data.bundle_record import INDICES, INDPTR, column_path
+from raygnn.data.ingest.column_plan import DensePlan
+from raygnn.data.ingest.schedule import OnAnyNode, RowWriter, Schedule, Write
+from raygnn.data.ingest.table_plan import EdgePlan
+
+# Dense ids are int32 up to here; the complement of the last one marks dropped rows.
+MAX_INT32_NODES = np.iinfo(np.int32).max
+# Edges of a bucket are ordered in memory, with their columns.
+BUCKET_EDGES = 1 << 21
+BUCKET_BYTES = 256 << 20
+# Edges are counted in so many destination ranges; buckets are runs of them.
+_MAX_RANGES = 4096
+_BLOCK_ROWS = 1 << 18
+
+# In a folder of edges: rows, and the order in buckets of them.
+SRC, DST, ORDER = "src.npy", "dst.npy", "order.npy"
+
+
+def index_dtype(*num_nodes: int) -> np.dtype:
+    """Type of the dense ids of node types on disk."""
+    return np.dtype(np.int32 if max(num_nodes) <= MAX_INT32_NODES else np.int64)
+
+
+@dataclass(frozen=True)
+class EdgeRows:
+    """Edges of one piece of a table, as they were read.
+
+    Attributes:
+        folder: holds SRC, DST and the columns, in the order of the table.
+        classes: for each label of strings, the class of each code in its column; the last one is of
+            code -1.
+        chosen: numbers of the rows to sort, ascending; None for all.
+    """
+
+    folder: Path
+    classes: Mapping[str, np.ndarray] = field(default_factory=dict)
+    chosen: Rows | None = None
+
+    def blocks(self) -> Iterator[slice | np.ndarray]:
+        """Indexes the rows, block by block."""
+        rows = None if self.chosen is None else self.chosen.read()
+        num_rows = len(open_array(self.folder / SRC, "r") if rows is None else rows)
+        for start in range(0, num_rows, _BLOCK_ROWS):
+            block = slice(start, min(start + _BLOCK_ROWS, num_rows))
+            yield block if rows is None else rows[block]
+
+
+@dataclass(frozen=True)
+class EdgeSort:
+    """The edges of one type, or of one set of label edges, into a run of destinations.
+
+    Attributes:
+        num_src: of the whole graph; sources are dense ids below it.
+        first_dst: dense id of the first destination.
+        work: folder for the edges by bucket.
+        folder: gets the CSC.
+    """
+
+    plan: EdgePlan
+    num_src: int
+    first_dst: int
+    num_dst: int
+    work: Path
+    folder: Path
+
+    @property
+    def bounds(self) -> tuple[int, int]:
+        """First destination, and the one after the last."""
+        return self.first_dst, self.first_dst + self.num_dst
+
+    @property
+    def shift(self) -> int:
+        """Equal ranges of `2**shift` destinations are counted."""
+        shift = 0
+        while (self.num_dst - 1) >> shift >= _MAX_RANGES:
+            shift += 1
+        return shift
+
+    def ends(self, folder: Path) -> list[np.ndarray]:
+        """Sources and destinations of rows."""
+        names = (DST, SRC) if self.plan.is_swapped else (SRC, DST)
+        return [open_array(folder / name, "r") for name in names]
+
+
+@dataclass(frozen=True)
+class BucketPlan:
+    """Cuts the destinations of a sort into buckets.
+
+    Attributes:
+        node_starts: first destination of each bucket, and the number of destinations.
+        edge_starts: first edge of each bucket in the bucketed arrays, and the number of edges.
+        bucket_of_range: bucket of each destination range.
+    """
+
+    node_starts: np.ndarray
+    edge_starts: np.ndarray
+    bucket_of_range: np.ndarray
+
+    @property
+    def num_buckets(self) -> int:
+        """Number of buckets."""
+        return len(self.node_starts) - 1
+
+
+def move_to_buckets(
+    sorts: Sequence[EdgeSort], rows: Sequence[Sequence[EdgeRows]], schedule: Schedule
+) -> list[BucketPlan]:
+    """Moves edges to buckets of their destinations, each in the order of the rows.
+
+    Args:
+        rows: of each sort; they are read for the last time.
+    """
+    counted = [(sort, piece) for sort, pieces in zip(sorts, rows, strict=True) for piece in pieces]
+    counts = iter(schedule(count_edges, counted, "counting edges"))
+    plans, tasks = [], []
+    for sort, pieces in zip(sorts, rows, strict=True):
+        piece_counts = [next(counts) for _ in pieces]
+        plans.append(_create_buckets(sort, piece_counts))
+        cursors = _piece_cursors(plans[-1], piece_counts)
+        tasks += [
+            ScatterTask(sort, piece, plans[-1], start)
+            for piece, start in zip(pieces, cursors, strict=True)
+        ]
+    schedule(scatter_edges, tasks, "moving edges to buckets")
+    return plans
+
+
+def order_buckets(
+    sorts: Sequence[EdgeSort], plans: Sequence[BucketPlan], schedule: Schedule
+) -> list[int]:
+    """Writes the CSC of each sort from its buckets, which are removed; returns the edge counts."""
+    tasks = [_bucket_tasks(sort, plan) for sort, plan in zip(sorts, plans, strict=True)]
+    for sort, buckets in zip(sorts, tasks, strict=True):
+        if not sort.plan.undirected:
+            _create_result(sort, buckets[-1].edge_stop)
+    flat = [task for buckets in tasks for task in buckets]
+    counts = iter(schedule(OnAnyNode(order_edges), flat, "sorting edges"))
+    kept, moves = [], []
+    for sort, buckets in zip(sorts, tasks, strict=True):
+        out_start = 0
+        for task in buckets:
+            num_kept = next(counts)
+            moves.append(replace(task, out_start=out_start, num_kept=num_kept))
+            out_start += num_kept
+        kept.append(out_start)
+        if sort.plan.undirected:
+            _create_result(sort, out_start)
+    moves = [task for task in moves if task.plan.undirected or task.plan.columns]
+    schedule(place_edges, moves, "writing edges")
+    for sort in sorts:
+        indptr = open_array(sort.folder / INDPTR, "r+")
+        np.cumsum(indptr, out=indptr)
+        shutil.rmtree(sort.work)
+    return kept
+
+
+def create_columns(columns: Sequence[DensePlan], folder: Path, num_rows: int) -> None:
+    """Creates the arrays of dense columns."""
+    for column in columns:
+        create_array(column_path(folder, column.name), (num_rows, *column.shape), column.dtype)
+
+
+def count_edges(task: tuple[EdgeSort, EdgeRows]) -> np.ndarray:
+    """Counts the edges of one piece by destination range, reverse copies included."""
+    sort, rows = task
+    shift = sort.shift
+    counts = np.zeros(((sort.num_dst - 1) >> shift) + 1, np.int64)
+    src, dst = sort.ends(rows.folder)
+    for block in rows.blocks():
+        # Copies: arrays opened read-only would compile the kernel a second time.
+        ends = np.array(src[block]), np.array(dst[block])
+        edge_kernels.count_ranges(*ends, sort.plan.undirected, sort.bounds, shift, counts)
+    return counts
+
+
+def _create_buckets(sort: EdgeSort, piece_counts: Sequence[np.ndarray]) -> BucketPlan:
+    dtype = index_dtype(sort.num_src, sort.num_dst)
+    column_bytes = sum(c.width * np.dtype(c.dtype).itemsize for c in sort.plan.columns)
+    plan = _plan_buckets(sort, piece_counts, 3 * dtype.itemsize + column_bytes)
+    num_edges = int(plan.edge_starts[-1])
+    for name in (SRC, DST):
+        create_array(sort.work / name, (num_edges,), dtype)
+    if sort.plan.columns:
+        largest = int(np.diff(plan.edge_starts).max())
+        create_array(sort.work / ORDER, (num_edges,), _order_dtype(largest))
+    create_columns(sort.plan.columns, sort.work, num_edges)
+    create_array(sort.folder / INDPTR, (sort.num_dst + 1,), np.int64)
+    return plan
+
+
+def _plan_buckets(
+    sort: EdgeSort, piece_counts: Sequence[np.ndarray], bytes_per_edge: int
+) -> BucketPlan:
+    """Joins ranges up to a bucket's size; one range is never cut."""
+    limit = max(1, min(BUCKET_EDGES, BUCKET_BYTES // bytes_per_edge))
+    shift = sort.shift
+    counts = sum(piece_counts, np.zeros(((sort.num_dst - 1) >> shift) + 1, np.int64))
+    bucket_of_range = np.zeros(len(counts), np.int64)
+    first_ranges, held = [0], 0
+    for i, count in enumerate(counts.tolist()):
+        if held and held + count > limit:
+            first_ranges.append(i)
+            held = 0
+        held += count
+        bucket_of_range[i] = len(first_ranges) - 1
+    node_starts = np.array([*(i << shift for i in first_ranges), sort.num_dst], np.int64)
+    totals = np.bincount(bucket_of_range, counts, len(first_ranges)).astype(np.int64)
+    edge_starts = np.concatenate([np.zeros(1, np.int64), np.cumsum(totals)])
+    return BucketPlan(node_starts, edge_starts, bucket_of_range)
+
+
+def _piece_cursors(plan: BucketPlan, piece_counts: Sequence[np.ndarray]) -> list[np.ndarray]:
+    """Where each piece starts to write in each bucket, so that a bucket keeps the row order."""
+    cursors, free = [], plan.edge_starts[:-1].copy()
+    for counts in piece_counts:
+        cursors.append(free.copy())
+        shares = np.bincount(plan.bucket_of_range, counts, plan.num_buckets)
+        free += shares.astype(np.int64)
+    return cursors
+
+
+@dataclass(frozen=True)
+class ScatterTask:
+    """One piece to move to the buckets of a sort.
+
+    Attributes:
+        cursors: where the piece starts to write in each bucket.
+    """
+
+    sort: EdgeSort
+    rows: EdgeRows
+    buckets: BucketPlan
+    cursors: np.ndarray
+
+
+def scatter_edges(task: ScatterTask) -> None:
+    """Moves the edges of one piece to their buckets."""
+    sort, rows, undirected = task.sort, task.rows, task.sort.plan.undirected
+    src, dst = sort.ends(rows.folder)
+    out = tuple(open_array(sort.work / name, "r+") for name in (SRC, DST))
+    columns = [
+        (
+            open_array(column_path(rows.folder, column.name), "r"),
+            rows.classes.get(column.name),
+            open_array(column_path(sort.work, column.name), "r+"),
+        )
+        for column in sort.plan.columns
+    ]
+    cursors, shift = task.cursors.copy(), sort.shift
+    for block in rows.blocks():
+        ends = np.array(src[block]), np.array(dst[block])  # copies, as in `count_edges`
+        position, reverse_position = np.empty((2, len(ends[0])), np.int64)
+        edge_kernels.scatter(
+            ends,
+            undirected,
+            sort.bounds,
+            (shift, task.buckets.bucket_of_range, cursors),
+            out,
+            (position, reverse_position),
+        )
+        used, reversed_ = position >= 0, reverse_position >= 0
+        for values, classes, moved in columns:
+            given = values[block] if classes is None else classes[values[block]]
+            moved[position[used]] = given if used.all() else given[used]
+            if undirected:
+                moved[reverse_position[reversed_]] = given[reversed_]
+
+
+@dataclass(frozen=True)
+class BucketTask:
+    """One bucket to order.
+
+    Attributes:
+        edge_start: first edge of the bucket in the bucketed arrays.
+        node_start: first destination of the bucket.
+        out_start: first edge of the bucket in the CSC; None while reverse copies of earlier buckets
+            are not yet counted.
+        num_kept: edges that stay; None before the bucket is ordered.
+    """
+
+    edge_start: int
+    edge_stop: int
+    node_start: int
+    node_stop: int
+    plan: EdgePlan
+    work: Path
+    folder: Path
+    out_start: int | None = None
+    num_kept: int | None = None
+
+    @property
+    def inputs(self) -> tuple[Rows, ...]:
+        """Sources, destinations, and the times that edges are ordered by."""
+        paths = [self.work / SRC, self.work / DST]
+        if self.plan.by_time and any(column.role == "time" for column in self.plan.columns):
+            paths.append(column_path(self.work, "time"))
+        return tuple(Rows(path, self.edge_start, self.edge_stop) for path in paths)
+
+
+def _bucket_tasks(sort: EdgeSort, buckets: BucketPlan) -> list[BucketTask]:
+    nodes, edges = buckets.node_starts.tolist(), buckets.edge_starts.tolist()
+    return [
+        BucketTask(
+            edges[i],
+            edges[i + 1],
+            nodes[i],
+            nodes[i + 1],
+            sort.plan,
+            sort.work,
+            sort.folder,
+            # If no reverse copies drop out, all edges stay.
+            None if sort.plan.undirected else edges[i],
+        )
+        for i in range(buckets.num_buckets)
+    ]
+
+
+def _create_result(sort: EdgeSort, num_edges: int) -> None:
+    create_array(sort.folder / INDICES, (num_edges,), index_dtype(sort.num_src))
+    create_columns(sort.plan.columns, sort.folder, num_edges)
+
+
+def _order_dtype(num_edges: int) -> type[np.integer]:
+    """Type of positions in a bucket."""
+    return np.int32 if num_edges <= np.iinfo(np.int32).max else np.int64
+
+
+def order_edges(task: BucketTask, arrays: Sequence[np.ndarray], write: Write) -> int:
+    """Orders a bucket, writes its sources and the degrees of its destinations.
+
+    Sources go to the CSC, or back into the bucket if reverse copies may drop out, since their
+    position in the CSC is not known yet.
+
+    Returns:
+        Number of edges that stay.
+    """
+    src, dst, *times = arrays
+    src = np.array(src)
+    degrees = np.zeros(task.node_stop - task.node_start, np.int64)
+    order = np.empty(len(src), _order_dtype(len(src)))
+    num_kept = edge_kernels.order_bucket(
+        (src, np.array(dst)),
+        task.node_start,
+        task.plan.undirected,
+        edge_kernels.time_keys(times[0]) if times else np.zeros(1, np.int64),
+        bool(times),
+        degrees,
+        order,
+    )
+    order = order[:num_kept]
+    write(task.folder / INDPTR, task.node_start + 1, degrees)
+    if task.plan.undirected:
+        write(task.work / SRC, task.edge_start, src[order])
+    else:
+        write(task.folder / INDICES, task.out_start, src[order])
+    if task.plan.columns:
+        write(task.work / ORDER, task.edge_start, order)
+    return int(num_kept)
+
+
+def place_edges(task: BucketTask) -> None:
+    """Moves what an ordered bucket still holds to the CSC."""
+    assert task.out_start is not None
+    assert task.num_kept is not None
+    plan, edges = task.plan, slice(task.edge_start, task.edge_start + task.num_kept)
+    write = RowWriter()
+    if plan.undirected:
+        sources = open_array(task.work / SRC, "r")[edges]
+        write(task.folder / INDICES, task.out_start, sources)
+    if plan.columns:
+        order = open_array(task.work / ORDER, "r")[edges]
+    for column in plan.columns:
+        values = open_array(column_path(task.work, column.name), "r")
+        ordered = values[task.edge_start : task.edge_stop][order]
+        write(column_path(task.folder, column.name), task.out_start, ordered)

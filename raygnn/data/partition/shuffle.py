@@ -1,0 +1,330 @@
+"""The shuffle of a partition: rows of nodes and edges move to the part that holds them.
+
+Each function is a task of `Steps`: it reads files of earlier tasks, fills a folder, and returns
+what JSON can hold.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from raygnn.data.arrays import Rows, gather_rows, open_array
+from raygnn.data.bundle_record import INDICES
+from raygnn.data.edge_kernels import DROPPED
+from raygnn.data.hashing import hash_ids
+from raygnn.data.id_map import IdIndex, IdMap, gather_ids, integer_ids, read_ids
+from raygnn.data.ingest.nodes import find_repeated, gather_nodes
+from raygnn.data.ingest.pieces import Piece
+from raygnn.data.ingest.read_rows import (
+    BAD,
+    NO_ID,
+    EdgeTask,
+    NodeTask,
+    convert_edges,
+    convert_nodes,
+    create_edge_arrays,
+    create_node_arrays,
+)
+from raygnn.data.ingest.schedule import OnAnyNode
+from raygnn.data.ingest.sort_edges import (
+    DST,
+    SRC,
+    EdgeRows,
+    EdgeSort,
+    index_dtype,
+    move_to_buckets,
+    order_buckets,
+)
+from raygnn.data.ingest.table_plan import EdgePlan, NodePlan
+
+Method = Literal["hash", "range", "ldg", "metis"]
+
+#: In a folder of a task that sorts edges: the arrays that go into the part.
+ARRAYS = "arrays"
+#: Dense ids of rows.
+DENSE = "dense.npy"
+#: Numbers of rows, as `GroupedRows` reads them.
+BY_BUCKET, BY_PART = "by_bucket.npy", "by_part.npy"
+BY_TARGET, BY_SOURCE = "by_target.npy", "by_source.npy"
+_REPEATED = "repeated.npy"
+_SEED = 0  # of the hash that an id's bucket and part follow from
+
+
+@dataclass(frozen=True)
+class GroupedRows:
+    """The rows of a piece, grouped by the bucket of their id or by part.
+
+    Attributes:
+        folder: arrays of the rows.
+        numbers: file with the numbers of the rows by group, ascending in each group.
+        starts: position of each group in that file, and the number of positions.
+    """
+
+    folder: Path
+    numbers: Path
+    starts: tuple[int, ...]
+
+    def rows(self, group: int) -> Rows:
+        """The rows of a group."""
+        return Rows(self.numbers, self.starts[group], self.starts[group + 1])
+
+
+def _group(path: Path, rows: np.ndarray, groups: np.ndarray, num_groups: int) -> list[int]:
+    """Writes the numbers of rows by group; returns `GroupedRows.starts`."""
+    np.save(path, rows[np.lexsort((rows, groups))].astype(np.int32))
+    return [0, *np.cumsum(np.bincount(groups, minlength=num_groups)).tolist()]
+
+
+def _bucket_of(ids: pa.Array, num_buckets: int) -> np.ndarray:
+    """int64 [n]: the bucket of each id; nulls and ids that int64 cannot hold count as 0 or ""."""
+    if pa.types.is_integer(ids.type):
+        hashes = hash_ids(integer_ids(ids)[0], _SEED)
+    else:
+        hashes = hash_ids(pc.fill_null(ids, "") if ids.null_count else ids, _SEED)
+    return (hashes % np.uint64(num_buckets)).astype(np.int64)
+
+
+@dataclass(frozen=True)
+class Bucket:
+    """The ids of one hash bucket of a node type.
+
+    Attributes:
+        ids: folder of the ids and their table.
+        dense: folder of DENSE: the dense id of each of them.
+    """
+
+    ids: Path
+    index: IdIndex
+    dense: Path
+
+
+@dataclass(frozen=True)
+class BucketedIds:
+    """The id map of a node type, of which one bucket at a time is mapped."""
+
+    buckets: tuple[Bucket, ...]
+
+    @property
+    def inputs(self) -> tuple[Rows, ...]:
+        """No arrays: a bucket is mapped while ids are looked up in it."""
+        return ()
+
+    def open(self, tables: Sequence[np.ndarray]) -> BucketedIds:
+        """Returns itself."""
+        return self
+
+    def lookup(self, ids: pa.Array) -> np.ndarray:
+        """Dense ids of original ids.
+
+        Returns:
+            int64 [n]; -1 if no node has the id, and for nulls.
+        """
+        out = np.full(len(ids), -1, np.int64)
+        if len(ids) == 0:
+            return out
+        bucket_of_id = _bucket_of(ids, len(self.buckets))
+        order = np.argsort(bucket_of_id, kind="stable")
+        ends = np.cumsum(np.bincount(bucket_of_id, minlength=len(self.buckets)))
+        start = 0
+        for bucket, end in zip(self.buckets, ends.tolist(), strict=True):
+            rows, start = order[start:end], end
+            if len(rows) == 0:
+                continue
+            found = IdMap.open(bucket.ids, bucket.index).lookup(ids.take(pa.array(rows)))
+            known = found >= 0
+            out[rows[known]] = open_array(bucket.dense / DENSE, "r")[found[known]]
+        return out
+
+
+def read_nodes(piece: Piece, folder: Path, *, plan: NodePlan, num_buckets: int) -> dict[str, Any]:
+    """Reads and checks a piece; orders its rows by the bucket of their id."""
+    create_node_arrays(plan, folder, piece.num_rows)
+    result = OnAnyNode(convert_nodes)(NodeTask(piece, plan, folder, 0, folder))
+    buckets = _bucket_of(read_ids(folder, plan.id_kind), num_buckets)
+    starts = _group(folder / BY_BUCKET, np.arange(len(buckets)), buckets, num_buckets)
+    return {**asdict(result), "starts": starts}
+
+
+def index_bucket(
+    bucket: int,
+    folder: Path,
+    *,
+    plan: NodePlan,
+    pieces: Sequence[tuple[Piece, GroupedRows]],
+    drop: bool,
+) -> dict[str, Any]:
+    """Gathers the ids of a bucket in the order of the table, and finds those that come twice.
+
+    Args:
+        pieces: with their rows by bucket.
+        drop: an id in a bad row does not count as an earlier one.
+    """
+    gather_ids([(by.folder, by.rows(bucket)) for _, by in pieces], plan.id_kind, folder)
+    rows = [by.rows(bucket).read() for _, by in pieces]
+    bad = np.concatenate(
+        [open_array(by.folder / BAD, "r")[r] for (_, by), r in zip(pieces, rows, strict=True)]
+    )
+    skip = bad > 0 if drop else bad == NO_ID
+    numbered = [(piece, r) for (piece, _), r in zip(pieces, rows, strict=True)]
+    index, repeated, findings = find_repeated(plan, folder, skip, numbered)
+    in_table = [r + piece.row_start for (piece, _), r in zip(pieces, repeated, strict=True)]
+    np.save(folder / _REPEATED, np.concatenate(in_table))
+    return {"findings": [asdict(finding) for finding in findings], "index": asdict(index)}
+
+
+def place_nodes(
+    item: tuple[Piece, GroupedRows, Path | None],
+    folder: Path,
+    *,
+    method: Method,
+    num_parts: int,
+    num_rows: int,
+    buckets: Sequence[Path],
+    parts: Path | None,
+) -> dict[str, Any]:
+    """Chooses the part of each row that stays, and orders the rows by part.
+
+    Args:
+        item: a piece, its rows by bucket, and the folder of the dense ids that `parts` refers to.
+        num_rows: of the whole table.
+        buckets: folders of `index_bucket`, if bad rows are dropped.
+        parts: file with the part of each node by dense id, for methods that look at neighbors.
+    """
+    piece, by_bucket, dense = item
+    kept = open_array(by_bucket.folder / BAD, "r") == 0
+    for bucket in buckets:
+        twice = open_array(bucket / _REPEATED, "r") - piece.row_start
+        kept[twice[(twice >= 0) & (twice < piece.num_rows)]] = False
+    part = np.empty(len(kept), np.int64)
+    if parts is not None and dense is not None:
+        part[kept] = open_array(parts, "r")[open_array(dense / DENSE, "r")[kept]]
+    elif method == "hash":
+        for number in range(num_parts):
+            part[by_bucket.rows(number).read()] = number
+    else:
+        part = np.arange(piece.row_start, piece.row_stop) * num_parts // num_rows
+    chosen = np.flatnonzero(kept)
+    starts = _group(folder / BY_PART, chosen, part[chosen], num_parts)
+    return {"starts": starts, "num_dropped": len(kept) - len(chosen)}
+
+
+def number_nodes(item: tuple[Piece, GroupedRows, Sequence[int]], folder: Path) -> dict[str, Any]:
+    """Writes the dense id of each row of a piece; -1 for dropped ones.
+
+    Args:
+        item: a piece, its rows by part, and the dense id of its first row in each part.
+    """
+    piece, by_part, first_ids = item
+    dense = np.full(piece.num_rows, -1, np.int64)
+    for part, first in enumerate(first_ids):
+        rows = by_part.rows(part).read()
+        dense[rows] = np.arange(first, first + len(rows))
+    np.save(folder / DENSE, dense)
+    return {}
+
+
+def join_bucket(
+    bucket: int, folder: Path, *, pieces: Sequence[tuple[GroupedRows, Path]]
+) -> dict[str, Any]:
+    """Gathers the dense ids of a bucket, in the order of its ids.
+
+    Args:
+        pieces: rows by bucket, and the folder of the dense ids, of each piece.
+    """
+    gather_rows([(dense, by.rows(bucket)) for by, dense in pieces], DENSE, folder)
+    return {}
+
+
+def gather_part(
+    part: int,
+    folder: Path,
+    *,
+    plan: NodePlan,
+    pieces: Sequence[GroupedRows],
+    classes: Sequence[Mapping[str, np.ndarray]],
+) -> dict[str, Any]:
+    """Writes ids, columns and split of a part's nodes, by dense id.
+
+    Args:
+        pieces: rows by part.
+        classes: see `gather_nodes`.
+    """
+    gather_nodes(plan, [(by.folder, by.rows(part)) for by in pieces], folder, classes)
+    return {}
+
+
+def read_edges(
+    piece: Piece,
+    folder: Path,
+    *,
+    plan: EdgePlan,
+    ids: tuple[BucketedIds, BucketedIds],
+    first_ids: tuple[Sequence[int], Sequence[int]],
+) -> dict[str, Any]:
+    """Reads and checks a piece; orders its rows by the part that holds them.
+
+    Args:
+        ids: of sources and targets.
+        first_ids: first dense id of each part, and the number of nodes, of sources and targets.
+    """
+    dtype = index_dtype(first_ids[0][-1], first_ids[1][-1])
+    task = EdgeTask(piece, plan, *ids, dtype, folder)
+    create_edge_arrays(task)
+    result = asdict(OnAnyNode(convert_edges)(task))
+    src, dst = (open_array(folder / name, "r") for name in (SRC, DST))
+    rows, num_parts = np.flatnonzero(src != DROPPED), len(first_ids[0]) - 1
+    # If parts have no nodes, the last of equal first ids belongs to the part that has them.
+    source_part, target_part = (
+        np.searchsorted(first, ends[rows], side="right") - 1
+        for first, ends in zip(first_ids, (src, dst), strict=True)
+    )
+    if plan.reverse is not None:
+        result["source_starts"] = _group(folder / BY_SOURCE, rows, source_part, num_parts)
+    if plan.undirected:  # a part has the reverse copies of edges that start in it
+        crosses = source_part != target_part
+        rows = np.concatenate([rows, rows[crosses]])
+        target_part = np.concatenate([target_part, source_part[crosses]])
+    result["target_starts"] = _group(folder / BY_TARGET, rows, target_part, num_parts)
+    return result
+
+
+def sort_part_edges(
+    part: int,
+    folder: Path,
+    *,
+    plan: EdgePlan,
+    pieces: Sequence[GroupedRows],
+    classes: Sequence[Mapping[str, np.ndarray]],
+    first_ids: tuple[Sequence[int], Sequence[int]],
+) -> dict[str, Any]:
+    """Writes the CSC of a part: `indptr` of its nodes, `indices` of the whole graph.
+
+    Args:
+        plan: of a reverse type, with `is_swapped`: the rows are those of another type.
+        pieces: rows by part.
+        classes: see `EdgeRows`.
+        first_ids: see `read_edges`; of the sources and targets of `plan`.
+    """
+    sources, targets = first_ids
+    num_targets = targets[part + 1] - targets[part]
+    work, arrays = folder / "work", folder / ARRAYS
+    sort = EdgeSort(plan, sources[-1], targets[part], num_targets, work, arrays)
+    rows = [
+        EdgeRows(by.folder, given, by.rows(part)) for by, given in zip(pieces, classes, strict=True)
+    ]
+    buckets = move_to_buckets([sort], [rows], _one_by_one)
+    (num_edges,) = order_buckets([sort], buckets, _one_by_one)
+    indices = open_array(arrays / INDICES, "r")
+    num_inside = int(((indices >= sources[part]) & (indices < sources[part + 1])).sum())
+    return {"num_edges": num_edges, "num_cut": num_edges - num_inside}
+
+
+def _one_by_one(fn: Callable[[Any], Any], items: Sequence[Any], label: str) -> list[Any]:
+    return [fn(item) for item in items]
