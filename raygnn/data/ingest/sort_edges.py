@@ -94,9 +94,12 @@ class EdgeSort:
         return shift
 
     def ends(self, folder: Path) -> list[np.ndarray]:
-        """Sources and destinations of rows."""
+        """Sources and destinations of rows.
+
+        Writable, though nothing writes: read-only arrays would compile the kernels a second time.
+        """
         names = (DST, SRC) if self.plan.is_swapped else (SRC, DST)
-        return [open_array(folder / name, "r") for name in names]
+        return [open_array(folder / name) for name in names]
 
 
 @dataclass(frozen=True)
@@ -184,9 +187,9 @@ def count_edges(task: tuple[EdgeSort, EdgeRows]) -> np.ndarray:
     counts = np.zeros(((sort.num_dst - 1) >> shift) + 1, np.int64)
     src, dst = sort.ends(rows.folder)
     for block in rows.blocks():
-        # Copies: arrays opened read-only would compile the kernel a second time.
-        ends = np.array(src[block]), np.array(dst[block])
-        edge_kernels.count_ranges(*ends, sort.plan.undirected, sort.bounds, shift, counts)
+        edge_kernels.count_ranges(
+            src[block], dst[block], sort.plan.undirected, sort.bounds, shift, counts
+        )
     return counts
 
 
@@ -265,7 +268,7 @@ def scatter_edges(task: ScatterTask) -> None:
     ]
     cursors, shift = task.cursors.copy(), sort.shift
     for block in rows.blocks():
-        ends = np.array(src[block]), np.array(dst[block])  # copies, as in `count_edges`
+        ends = src[block], dst[block]
         position, reverse_position = np.empty((2, len(ends[0])), np.int64)
         edge_kernels.scatter(
             ends,
