@@ -1,4 +1,4 @@
-"""Every command and call of docs/inference.md and of the README's section runs as it stands.
+"""Every command and call of docs/inference.md runs as it stands.
 
 So do the first settings and commands of docs/link-prediction.md.
 """
@@ -20,7 +20,6 @@ import raygnn.train
 ROOT = Path(__file__).parents[3]
 PAGE = (ROOT / "docs" / "inference.md").read_text("utf-8")
 LINKS = (ROOT / "docs" / "link-prediction.md").read_text("utf-8")
-README = (ROOT / "README.md").read_text("utf-8")
 
 
 @pytest.fixture
@@ -57,9 +56,8 @@ def write_arrivals(graph: str, folder: Path) -> None:
             pq.write_table(rows, table / "rows.parquet")
 
 
-@pytest.mark.parametrize("text", [PAGE, README], ids=["page", "readme"])
-def test_each_command_runs(folder, text):
-    lines = text.replace("\\\n", " ")
+def test_each_command_runs(folder):
+    lines = PAGE.replace("\\\n", " ")
     commands = re.findall(r"^ *python -m raygnn\.infer (\S.*)$", lines, re.MULTILINE)
     assert len(commands) >= 2
     for command in commands:
