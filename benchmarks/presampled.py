@@ -35,8 +35,12 @@ from raygnn.sampling import (
 from raygnn.sampling.batch import NodeBatch
 from raygnn.sampling.presampled.record import SamplePlan, SampleRecord, SplitPlan, save_plan
 from raygnn.sampling.presampled.rows import RowLayout
-from raygnn.sampling.presampled.stored_samples import StoredSamples
-from raygnn.sampling.presampled.writing import row_bytes, rows_per_file, write_file
+from raygnn.sampling.presampled.stored_samples import (
+    StoredSamples,
+    row_bytes,
+    rows_per_file,
+    write_file,
+)
 
 _BATCHES = 8  # a round
 _STORED = 64

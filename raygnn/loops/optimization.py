@@ -35,7 +35,7 @@ from raygnn.sampling.batch import Batch
 from raygnn.sampling.sparse_features import SparseFeatures
 
 if TYPE_CHECKING:
-    from raygnn.parallel.sharded_training import ShardedOptimizer, ShardedWeights
+    from raygnn.parallel.sharding import ShardedOptimizer, ShardedWeights
 
 
 _DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
@@ -179,7 +179,7 @@ class Optimization:
             )
         self._sharded: ShardedWeights | None = None
         if shard == "full":
-            from raygnn.parallel.sharded_training import ShardedWeights
+            from raygnn.parallel.sharding import ShardedWeights
 
             self._sharded = ShardedWeights(self.module, device)
         trainable = [p for p in self.module.parameters() if p.requires_grad]
@@ -190,7 +190,7 @@ class Optimization:
         self._check_optimizer()
         self._shared: ShardedOptimizer | None = None
         if shard == "optimizer":
-            from raygnn.parallel.sharded_training import ShardedOptimizer
+            from raygnn.parallel.sharding import ShardedOptimizer
 
             self._shared = ShardedOptimizer(self.own_optimizer)
         self.optimizer = self._shared or self.own_optimizer

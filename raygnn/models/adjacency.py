@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from raygnn.models.head_edges import HeadEdges, edges_by_head
-from raygnn.sampling.grouping import Groups, group_by_key
+from raygnn.sampling.sparse_features import Groups, group_by_key
 
 if TYPE_CHECKING:
     from raygnn.sampling.blocks import Block

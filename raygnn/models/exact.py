@@ -15,7 +15,7 @@ from raygnn.errors import ConfigError
 from raygnn.models.encoder import BlockEncoder
 from raygnn.models.sparse_input import Features, dense
 from raygnn.sampling.blocks import Block, HeteroBlock
-from raygnn.sampling.local_ids import LocalIds
+from raygnn.sampling.growing_subgraph import LocalIds
 from raygnn.sampling.protocols import EdgeValues
 from raygnn.sampling.sparse_features import SparseFeatures
 

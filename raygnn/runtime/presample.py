@@ -38,8 +38,13 @@ from raygnn.sampling.presampled.record import (
     load_plan,
     save_plan,
 )
-from raygnn.sampling.presampled.stored_samples import StoredSamples
-from raygnn.sampling.presampled.writing import Written, row_bytes, rows_per_file, write_file
+from raygnn.sampling.presampled.stored_samples import (
+    StoredSamples,
+    Written,
+    row_bytes,
+    rows_per_file,
+    write_file,
+)
 
 #: Of training, unless the command says how many epochs: what more variety does not change, and
 #: what small epochs, as of one batch of all anchors, need.

@@ -22,7 +22,7 @@ from raygnn.runtime.ingest import lent_cpus, quiet_ray_data
 from raygnn.runtime.node_bundle import BundlePlace, bundle_on_this_node
 from raygnn.runtime.stored_samples import Loaders, sampled_loaders
 from raygnn.sampling.presampled.record import PLAN_NAME, SampleFile, SamplePlan
-from raygnn.sampling.presampled.writing import Written, write_file
+from raygnn.sampling.presampled.stored_samples import Written, write_file
 
 _BLOCKS_OF_A_CPU = 64  # tasks of Ray Data; a task writes several files where there are more
 _FILE_KEYS = ("split", "epoch", "first", "last")

@@ -20,9 +20,9 @@ from raygnn.sampling.link_loader import check_link_sampler
 from raygnn.sampling.links import edges_of_links
 from raygnn.sampling.neighbor_sampler import NeighborSampler
 from raygnn.sampling.protocols import FeatureStore, GraphStore
-from raygnn.sampling.sample_request import SampleRequest
 from raygnn.sampling.sampled_sequence import SampledOptions, SampledSequence
 from raygnn.sampling.seeds import check_seeds
+from raygnn.sampling.subgraph import SampleRequest
 
 
 @dataclass(frozen=True, kw_only=True)

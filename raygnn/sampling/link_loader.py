@@ -25,15 +25,13 @@ from raygnn.sampling.batch import (
 )
 from raygnn.sampling.batch_assembler import BatchAssembler
 from raygnn.sampling.links import LinkSeeds, RowDraws, SeedKind, edges_of_links
-from raygnn.sampling.mined_negatives import MinedNegatives
-from raygnn.sampling.negatives import UNIFORM, EvaluationCandidates, RandomNegatives
+from raygnn.sampling.negatives import UNIFORM, EvaluationCandidates, MinedNegatives, RandomNegatives
 from raygnn.sampling.neighbor_sampler import DISJOINT_LINKS, NeighborSampler
 from raygnn.sampling.protocols import FeatureStore, GraphStore
 from raygnn.sampling.rng import BatchKey, batch_key, chain_key, text_key
-from raygnn.sampling.sample_request import SampleRequest
 from raygnn.sampling.sampled_sequence import SampledOptions, SampledSequence
 from raygnn.sampling.seeds import check_seeds
-from raygnn.sampling.subgraph import SampledSubgraph
+from raygnn.sampling.subgraph import SampledSubgraph, SampleRequest
 
 if TYPE_CHECKING:
     from raygnn.data.links.supervision import KnownLinks, SupervisionEdges

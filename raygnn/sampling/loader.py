@@ -12,12 +12,12 @@ from torch_geometric.sampler import BaseSampler
 from raygnn.errors import DataError
 from raygnn.sampling.batch import NodeBatch
 from raygnn.sampling.batch_assembler import BatchAssembler
-from raygnn.sampling.foreign_sampler import ForeignSampler
 from raygnn.sampling.neighbor_sampler import NeighborSampler
 from raygnn.sampling.protocols import FeatureStore, GraphStore
-from raygnn.sampling.sample_request import SampleRequest
+from raygnn.sampling.pyg import ForeignSampler
 from raygnn.sampling.sampled_sequence import SampledOptions, SampledSequence
 from raygnn.sampling.seeds import check_seeds
+from raygnn.sampling.subgraph import SampleRequest
 
 
 class NeighborLoader(SampledSequence[NodeBatch]):

@@ -20,11 +20,10 @@ from torch_geometric.sampler import (
 
 from raygnn.data.edge_types import EdgeType, Fanouts, edge_type_name, resolve_fanouts
 from raygnn.errors import ConfigError
-from raygnn.sampling.disjoint_ids import DisjointIds
 from raygnn.sampling.exclusion import Exclusion
-from raygnn.sampling.growing_subgraph import GrowingSubgraph
+from raygnn.sampling.growing_subgraph import DisjointIds, GrowingSubgraph
 from raygnn.sampling.protocols import GraphStore, PickRequest, Picks, ends
-from raygnn.sampling.pyg_output import link_ends, link_output, link_types, node_output
+from raygnn.sampling.pyg import link_ends, link_output, link_types, node_output
 from raygnn.sampling.rng import RNG_VERSION, BatchKey, chain_key, text_key
 from raygnn.sampling.scratch import Pool
 from raygnn.sampling.seeds import check_draws, check_seeds, exclusions

@@ -10,7 +10,7 @@ from raygnn.data.links.supervision import KnownLinks, KnownPositives, Supervisio
 from raygnn.loops.tasks.link_prediction import scoring
 from raygnn.models.decoders import DistMult, InnerProduct
 from raygnn.models.exact import compute_here
-from raygnn.sampling.mined_negatives import NONE
+from raygnn.sampling.negatives import NONE
 
 NUM_ANCHORS, NUM_TARGETS = 30, 25
 

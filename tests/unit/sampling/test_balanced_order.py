@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from raygnn.sampling.balanced_order import BalancedOrder
+from raygnn.sampling.batch_sequence import BalancedOrder
 
 CLASSES = st.lists(st.integers(0, 5), min_size=1, max_size=60).map(lambda rows: np.array(rows))
 

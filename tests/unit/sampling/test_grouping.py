@@ -6,7 +6,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from raygnn.sampling.grouping import group_by_key
+from raygnn.sampling.sparse_features import group_by_key
 
 
 @settings(deadline=None)  # the first call compiles

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from raygnn.sampling.mined_negatives import NONE, MinedNegatives
+from raygnn.sampling.negatives import NONE, MinedNegatives
 
 NUM_ANCHORS, K = 40, 12
 

@@ -17,7 +17,7 @@ from raygnn.models.decoders import Decoder
 from raygnn.models.exact import RowComputation
 from raygnn.models.top_k import top_k
 from raygnn.sampling.batch import BatchLinks, LinkBatch
-from raygnn.sampling.mined_negatives import NONE
+from raygnn.sampling.negatives import NONE
 
 # More groups than a batch has: tells those of one batch from those of another.
 _GROUPS_OF_A_BATCH = 1 << 10

@@ -40,7 +40,7 @@ from raygnn.models.graph_inputs import keeps_links, reads_messages
 from raygnn.parallel.shared_rows import computed_by_all
 from raygnn.sampling.batch import LinkBatch
 from raygnn.sampling.link_loader import LinkLoader, LinkPlan
-from raygnn.sampling.mined_negatives import MinedNegatives
+from raygnn.sampling.negatives import MinedNegatives
 
 #: Scores of the links; [num_links, channels] of their two ends, and of both after one another; the
 #: module; the batch.
