@@ -114,7 +114,6 @@ class BaselinesOfParts:
 
     @property
     def metrics(self) -> dict[str, dict[str, float]]:
-        """See `Baselines`."""
         found: dict[str, dict[str, float]] = {}
         for part, baselines in self.parts.items():
             for guess, of_guess in baselines.metrics.items():
@@ -123,7 +122,6 @@ class BaselinesOfParts:
         return found
 
     def not_beaten(self, metrics: Mapping[str, float]) -> dict[str, str]:
-        """See `Baselines`."""
         found: dict[str, str] = {}
         for part, baselines in self.parts.items():
             prefix = f"{part}/"
@@ -132,7 +130,6 @@ class BaselinesOfParts:
         return found
 
     def standard_error(self, metric: str, value: float) -> float | None:
-        """See `Baselines`."""
         part, _, name = metric.partition("/")
         baselines = self.parts.get(part)
         return None if baselines is None else baselines.standard_error(name, value)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from raygnn.config import Config
 from raygnn.errors import TrainingError
 
 
@@ -88,3 +89,28 @@ class EarlyStopper:
         best, stale = state["best"], state["num_without_improvement"]
         self.tracker.best = None if best is None else float(best)
         self.num_without_improvement = int(stale or 0)
+
+
+def best_tracker(config: Config, has_validation: bool) -> BestTracker:
+    """Follows `checkpoint.monitor`, else the metric of early stopping, else the validation loss."""
+    stopping, checkpoint = config.early_stopping, config.checkpoint
+    if checkpoint.monitor is None and stopping is not None:
+        return BestTracker(*_observable(stopping.monitor, stopping.mode, has_validation))
+    monitor, mode = checkpoint.monitor or "val/loss", checkpoint.mode or "min"
+    return BestTracker(*_observable(monitor, mode, has_validation), key="checkpoint.monitor")
+
+
+def early_stopper(config: Config, has_validation: bool) -> EarlyStopper | None:
+    """The configured early stopping; None without."""
+    stopping = config.early_stopping
+    if stopping is None:
+        return None
+    monitor, mode = _observable(stopping.monitor, stopping.mode, has_validation)
+    return EarlyStopper(BestTracker(monitor, mode, stopping.min_delta), stopping.patience)
+
+
+def _observable(monitor: str, mode: str, has_validation: bool) -> tuple[str, str]:
+    """The metric; without a validation split the training loss takes the place of `val/...`."""
+    if monitor.startswith("val/") and not has_validation:
+        return "train/loss", "min"
+    return monitor, mode

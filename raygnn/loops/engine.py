@@ -5,23 +5,23 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import closing, contextmanager, nullcontext
 from functools import cached_property, partial
 from typing import Any
 
 import torch
 from torch import nn
 
-from raygnn.config import Config, LoadedConfig, Period
+from raygnn.config import LoadedConfig, Period
 from raygnn.errors import ConfigError, PreemptedError, TrainingError
 from raygnn.loops.callbacks import CallbackBase, CallbackList
 from raygnn.loops.context import WorkerContext
-from raygnn.loops.early_stopping import BestTracker, EarlyStopper
+from raygnn.loops.early_stopping import best_tracker, early_stopper
 from raygnn.loops.evaluation import evaluate_parts
 from raygnn.loops.gradients import Accumulation, GradReduction, JointAccumulation
 from raygnn.loops.kept_weights import BestWeights, WeightAverage
 from raygnn.loops.optimization import Optimization
-from raygnn.loops.position import Position, RunningMean, is_due
+from raygnn.loops.position import Position, RunningMean, is_due, limit_reached
 from raygnn.loops.task import EvalOutput, Task
 from raygnn.models import row_share
 from raygnn.models.row_share import RowShare, rows_shared
@@ -30,6 +30,7 @@ from raygnn.parallel.agreement import agreement, raise_if_any_failed, run_and_sy
 from raygnn.parallel.all_reduce import GradientReducer, LocalTotals, StepTotals
 from raygnn.parallel.overlap import OverlappingReducer
 from raygnn.sampling.batch import Batch
+from raygnn.sampling.batch_sequence import BatchSequence
 
 #: Seconds between two questions to the host; Ray looks for nodes that go away as often.
 _ASK_HOST_EVERY_S = 5.0
@@ -74,9 +75,11 @@ class Engine:
         self.grad_reduction = GradReduction(loaded)
         decay = self.config.training.ema_decay
         self.average = None if decay is None else WeightAverage(module, decay)
+        overlaps = self.config.scaling.gradients == "ddp" and collectives.world_size() > 1
+        reducer_class = OverlappingReducer if overlaps else GradientReducer
         with self.optimization.gathered():
             parts = self.optimization
-            self.reducer = _reducer_class(self.config)(
+            self.reducer = reducer_class(
                 module, task.step_metrics, context.device, parts.statistics.sums, parts.tables
             )
         self.callbacks = CallbackList(self, [*self._own_callbacks(), *callbacks])
@@ -95,10 +98,10 @@ class Engine:
         self.stop_reason: str | None = None
         self.interrupted_by: str | None = None
         self.resumed_from: str | None = None
-        self.best = BestWeights(_best_tracker(self))
+        self.best = BestWeights(best_tracker(self.config, self.has_validation))
         self.intervals: dict[str, tuple[float, float]] = {}  # of test metrics, by name
         self.diagnostics: dict[str, dict[str, Any]] = {}  # by name and split
-        self.early_stopper = _early_stopper(self)
+        self.early_stopper = early_stopper(self.config, self.has_validation)
         self._save = save
         self._log_window, self._validation_window = RunningMean(), RunningMean()
         self._spent_s, self._started_s = 0.0, time.monotonic()
@@ -106,61 +109,6 @@ class Engine:
         self.callbacks.call("on_setup")
         with agreement("setting up callbacks", ConfigError):
             self.callbacks.raise_failure()
-
-    def _own_callbacks(self) -> list[CallbackBase]:
-        """Parts of the model, optimizer, scheduler and task that are callbacks themselves."""
-        parts = self.optimization
-        tasks = [self.task, *self.task.parts.values()]
-        own = [*parts.module.modules(), parts.own_optimizer, parts.scheduler, *tasks]
-        return [part for part in own if isinstance(part, CallbackBase)]
-
-    def _build_model(self) -> nn.Module:
-        """The model, and the loaders that training begins with: what may fail on one rank only."""
-        share = None
-        if self.config.scaling.shard == "embeddings" and self.context.world_size > 1:
-            share = RowShare(self.context.rank, self.context.world_size, row_share.BLOCK_ROWS)
-        with rows_shared(share):
-            module = self.task.build_model()
-        if self._initialize is not None:
-            self._initialize(module)
-        for split in ("train", "val"):
-            self.task.loader(split)
-        return module
-
-    @property
-    def training_time_s(self) -> float:
-        """Seconds of training over all attempts of the run."""
-        return self._spent_s + time.monotonic() - self._started_s
-
-    @property
-    def loader_wait_s(self) -> float:
-        """Seconds in which this rank waited for training batches."""
-        return self.accumulation.wait_s
-
-    @cached_property
-    def steps_per_epoch(self) -> int:
-        """Optimizer steps of one pass over the training seeds."""
-        loader = self.task.loader("train")
-        if loader is None:
-            raise TrainingError(
-                "The task has no training split, so there is nothing to train on.",
-                id="training-no-split",
-            )
-        return -(-loader.num_batches // self.config.batch.num_micro_batches)
-
-    @cached_property
-    def validate_every(self) -> Period:
-        """`training.validate_every`; by default whole epochs of 20 steps or more together.
-
-        A few validations without improvement end a run: with a step or two between them they would
-        end it before it has begun to learn.
-        """
-        given = self.config.training.validate_every
-        return given or Period(epochs=-(-_STEPS_BETWEEN_VALIDATIONS // self.steps_per_epoch))
-
-    @property
-    def has_validation(self) -> bool:
-        return self.task.loader("val") is not None
 
     def train(self) -> None:
         """Trains until a limit or early stopping ends it.
@@ -193,7 +141,7 @@ class Engine:
         described, limits = self.task.diagnostics(), self.config.training
         evaluated = partial(evaluate_parts, self.task, moment=self._moment())
         split = "test"
-        with self._readable(), self.optimization.autocast():
+        with self._evaluation():
             limit, judged = limits.num_test_batches, [*self.metrics, *described]
             metrics = evaluated("test", limit, judged, intervals=self.intervals)
             if described and not metrics:
@@ -205,35 +153,23 @@ class Engine:
         return metrics
 
     def _train_epoch(self) -> None:
-        loader = self.task.loader("train")
-        if loader is None:
-            raise TrainingError(
-                "The task has no training split, so there is nothing to train on.",
-                id="training-no-split",
-            )
+        loader = self._train_loader
         start, total, epoch = self.position.batch_in_epoch, loader.num_batches, self.position.epoch
         self.callbacks.call("on_epoch_start", epoch)
         if start == 0 and self.task.prepares(epoch):
             self._prepare_epoch(epoch)
         per_step = self.config.batch.num_micro_batches
-        batches = loader.iterate(epoch, start=start)
-        try:
+        with closing(loader.iterate(epoch, start=start)) as batches:
             while start < total and self.stop_reason is None:
                 stop = min(start + per_step, total)
                 self._step(batches, epoch, start, stop, total)
                 start = stop
-        finally:
-            batches.close()
-
-    def _readable(self) -> AbstractContextManager[None]:
-        """The context of an evaluation. Collective: all ranks must enter it."""
-        return self.optimization.readable(self.task.env.scratch)
 
     def _prepare_epoch(self, epoch: int) -> None:
         module = self.optimization.module
         self.optimization.sync_buffers()
         module.eval()
-        with self._readable(), self.optimization.autocast(), torch.no_grad():
+        with self._evaluation(), torch.no_grad():
             self.task.prepare_epoch(epoch)
 
     def _step(
@@ -293,6 +229,15 @@ class Engine:
         self.callbacks.call("after_optimizer_step")
         return grad_norm
 
+    def _check_finite(self, totals: StepTotals) -> None:
+        if not math.isfinite(totals.loss_sum):
+            raise TrainingError(
+                f"The training loss is {totals.loss_sum} at step {self.position.step + 1}. Lower "
+                "optimizer.args.lr or set training.clip_grad_norm; check the features for "
+                "extreme values.",
+                id="training-loss-not-finite",
+            )
+
     def _boundary(self, before: Position, totals: StepTotals, grad_norm: float) -> None:
         now, training = self.position, self.config.training
         epoch_ended = now.epoch > before.epoch
@@ -305,7 +250,7 @@ class Engine:
             self.callbacks.call("on_log", means)
         if epoch_ended:
             self.callbacks.call("on_epoch_end", before.epoch)
-        self.stop_reason = self._limit_reached(out_of_time=totals.stop)
+        self.stop_reason = limit_reached(training, now, out_of_time=totals.stop)
         self.interrupted_by = self._interruption(totals)
         validated, improved = False, False
         report: dict[str, float] = {}
@@ -331,7 +276,7 @@ class Engine:
         self.optimization.sync_buffers()
         limit = self.config.training.num_val_batches
         means = self._validation_window.take()
-        with self._readable(), self.optimization.autocast():
+        with self._evaluation():
             reduced = evaluate_parts(
                 self.task, "val", limit, self.metrics, self._watch_validation, self._moment()
             )
@@ -343,8 +288,17 @@ class Engine:
         self.callbacks.call("on_validation_end", metrics)
         return metrics
 
-    def _moment(self) -> str:
-        return f"epoch {self.position.current_epoch}, step {self.position.step}"
+    def _judge(self, metrics: dict[str, float]) -> bool:
+        """Lets the policies decide on one validation; returns whether it is the best so far."""
+        self.optimization.step_plateau(metrics, self.best.tracker.monitor)
+        improved = self.best.update(metrics, self.position, self.optimization.module)
+        stopper = self.early_stopper
+        if stopper is not None and stopper.should_stop(stopper.tracker.value_of(metrics)):
+            self.stop_reason = self.stop_reason or (
+                f"early stopping: {stopper.tracker.monitor} has not improved for "
+                f"{stopper.patience} validations"
+            )
+        return improved
 
     def _watch_validation(
         self, outputs: Iterator[EvalOutput], num_batches: int
@@ -359,74 +313,11 @@ class Engine:
             yield output
         yield from outputs
 
-    def _judge(self, metrics: dict[str, float]) -> bool:
-        """Lets the policies decide on one validation; returns whether it is the best so far."""
-        self.optimization.step_plateau(metrics, self.best.tracker.monitor)
-        improved = self.best.update(metrics, self.position, self.optimization.module)
-        stopper = self.early_stopper
-        if stopper is not None and stopper.should_stop(stopper.tracker.value_of(metrics)):
-            self.stop_reason = self.stop_reason or (
-                f"early stopping: {stopper.tracker.monitor} has not improved for "
-                f"{stopper.patience} validations"
-            )
-        return improved
-
-    def _limit_reached(self, *, out_of_time: bool) -> str | None:
-        limits, now = self.config.training, self.position
-        if limits.max_steps is not None and now.step >= limits.max_steps:
-            return f"training.max_steps={limits.max_steps}"
-        if limits.max_epochs is not None and now.epoch >= limits.max_epochs:
-            return f"training.max_epochs={limits.max_epochs}"
-        if limits.max_samples is not None and now.samples >= limits.max_samples:
-            return f"training.max_samples={limits.max_samples}"
-        if out_of_time:
-            return f"training.max_time_s={limits.max_time_s}"
-        return None
-
-    def _still_stopped_by(self, reason: str | None) -> str | None:
-        """The reason of a checkpoint, unless the limit that it names was raised meanwhile."""
-        stopper = self.early_stopper
-        is_patient = stopper is not None and not stopper.is_out_of_patience
-        if reason is None or reason.startswith("training."):
-            return self._limit_reached(out_of_time=False)
-        if reason.startswith("early stopping") and is_patient:
-            return self._limit_reached(out_of_time=False)
-        return reason
-
-    def _out_of_time(self) -> bool:
-        """Rank 0's clock decides for all; the flag travels with the gradients."""
-        limit = self.config.training.max_time_s
-        return limit is not None and self.context.rank == 0 and self.training_time_s >= limit
-
-    def _asks_host(self) -> bool:
-        """Rank 0's clock decides for all when the host is asked, which all ranks do together."""
-        now_s = time.monotonic()
-        if self.context.rank != 0 or now_s - self._asked_host_s < _ASK_HOST_EVERY_S:
-            return False
-        self._asked_host_s = now_s
-        return True
-
-    def _interruption(self, totals: StepTotals) -> str | None:
-        """What asks the run to stop, the same on all ranks."""
-        if totals.interrupted:
-            return next(filter(None, collectives.gather_objects(self.context.interruption())))
-        return self.context.host_interruption() if totals.ask_host else None
-
-    def _describe_interruption(self) -> str:
-        then = "Started again, the run goes on from there."
-        if self._save is None:
-            then = "No checkpoint is kept (checkpoint.policy: none): it would start from scratch."
-        where = f"step {self.position.step}, epoch {self.position.current_epoch}"
-        return f"The run was stopped by {self.interrupted_by} after {where}. {then}"
-
-    def _check_finite(self, totals: StepTotals) -> None:
-        if not math.isfinite(totals.loss_sum):
-            raise TrainingError(
-                f"The training loss is {totals.loss_sum} at step {self.position.step + 1}. Lower "
-                "optimizer.args.lr or set training.clip_grad_norm; check the features for "
-                "extreme values.",
-                id="training-loss-not-finite",
-            )
+    @contextmanager
+    def _evaluation(self) -> Iterator[None]:
+        """The context of an evaluation. Collective: all ranks must enter it."""
+        with self.optimization.readable(self.task.env.scratch), self.optimization.autocast():
+            yield
 
     def state_dict(self) -> dict[str, Any]:
         """Everything that a resumed run needs, beside each rank's random state.
@@ -471,34 +362,99 @@ class Engine:
         self._spent_s = float(state["training_time_s"])
         self.stop_reason = self._still_stopped_by(state["stop_reason"])
 
+    def _still_stopped_by(self, reason: str | None) -> str | None:
+        """The reason of a checkpoint, unless the limit that it names was raised meanwhile."""
+        stopper = self.early_stopper
+        is_patient = stopper is not None and not stopper.is_out_of_patience
+        raised = ("training.", "early stopping") if is_patient else ("training.",)
+        if reason is None or reason.startswith(raised):
+            return limit_reached(self.config.training, self.position, out_of_time=False)
+        return reason
 
-def _reducer_class(config: Config) -> type[GradientReducer]:
-    overlaps = config.scaling.gradients == "ddp" and collectives.world_size() > 1
-    return OverlappingReducer if overlaps else GradientReducer
+    def _interruption(self, totals: StepTotals) -> str | None:
+        """What asks the run to stop, the same on all ranks."""
+        if totals.interrupted:
+            return next(filter(None, collectives.gather_objects(self.context.interruption())))
+        return self.context.host_interruption() if totals.ask_host else None
 
+    def _describe_interruption(self) -> str:
+        then = "Started again, the run goes on from there."
+        if self._save is None:
+            then = "No checkpoint is kept (checkpoint.policy: none): it would start from scratch."
+        where = f"step {self.position.step}, epoch {self.position.current_epoch}"
+        return f"The run was stopped by {self.interrupted_by} after {where}. {then}"
 
-def _best_tracker(engine: Engine) -> BestTracker:
-    """What `best` means: checkpoint.monitor, else early stopping's, else the validation loss."""
-    config = engine.config
-    stopping, checkpoint = config.early_stopping, config.checkpoint
-    monitor, mode, key = checkpoint.monitor, checkpoint.mode, "checkpoint.monitor"
-    if monitor is None:
-        monitor = stopping.monitor if stopping else "val/loss"
-        mode = mode or (stopping.mode if stopping else "min")
-        key = "early_stopping.monitor" if stopping else key
-    return BestTracker(*_observable(engine, monitor, mode or "min"), key=key)
+    def _out_of_time(self) -> bool:
+        """Whether the time is over by the clock of rank 0; the flag travels with the gradients."""
+        limit = self.config.training.max_time_s
+        return limit is not None and self.context.rank == 0 and self.training_time_s >= limit
 
+    def _asks_host(self) -> bool:
+        """Whether all ranks ask the host after this step, by the clock of rank 0."""
+        now_s = time.monotonic()
+        if self.context.rank != 0 or now_s - self._asked_host_s < _ASK_HOST_EVERY_S:
+            return False
+        self._asked_host_s = now_s
+        return True
 
-def _early_stopper(engine: Engine) -> EarlyStopper | None:
-    stopping = engine.config.early_stopping
-    if stopping is None:
-        return None
-    monitor, mode = _observable(engine, stopping.monitor, stopping.mode)
-    return EarlyStopper(BestTracker(monitor, mode, stopping.min_delta), stopping.patience)
+    def _moment(self) -> str:
+        return f"epoch {self.position.current_epoch}, step {self.position.step}"
 
+    @property
+    def training_time_s(self) -> float:
+        """Seconds of training over all attempts of the run."""
+        return self._spent_s + time.monotonic() - self._started_s
 
-def _observable(engine: Engine, monitor: str, mode: str) -> tuple[str, str]:
-    """Without a validation split the training loss takes the monitor's place."""
-    if monitor.startswith("val/") and not engine.has_validation:
-        return "train/loss", "min"
-    return monitor, mode
+    @property
+    def loader_wait_s(self) -> float:
+        """Seconds in which this rank waited for training batches."""
+        return self.accumulation.wait_s
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """Optimizer steps of one pass over the training seeds."""
+        return -(-self._train_loader.num_batches // self.config.batch.num_micro_batches)
+
+    @cached_property
+    def validate_every(self) -> Period:
+        """`training.validate_every`; by default whole epochs of 20 steps or more together.
+
+        A few validations without improvement end a run: with a step or two between them they would
+        end it before it has begun to learn.
+        """
+        given = self.config.training.validate_every
+        return given or Period(epochs=-(-_STEPS_BETWEEN_VALIDATIONS // self.steps_per_epoch))
+
+    @property
+    def has_validation(self) -> bool:
+        return self.task.loader("val") is not None
+
+    @property
+    def _train_loader(self) -> BatchSequence[Any]:
+        loader = self.task.loader("train")
+        if loader is None:
+            raise TrainingError(
+                "The task has no training split, so there is nothing to train on.",
+                id="training-no-split",
+            )
+        return loader
+
+    def _build_model(self) -> nn.Module:
+        """The model, and the loaders that training begins with: what may fail on one rank only."""
+        share = None
+        if self.config.scaling.shard == "embeddings" and self.context.world_size > 1:
+            share = RowShare(self.context.rank, self.context.world_size, row_share.BLOCK_ROWS)
+        with rows_shared(share):
+            module = self.task.build_model()
+        if self._initialize is not None:
+            self._initialize(module)
+        for split in ("train", "val"):
+            self.task.loader(split)
+        return module
+
+    def _own_callbacks(self) -> list[CallbackBase]:
+        """Parts of the model, optimizer, scheduler and task that are callbacks themselves."""
+        parts = self.optimization
+        tasks = [self.task, *self.task.parts.values()]
+        own = [*parts.module.modules(), parts.own_optimizer, parts.scheduler, *tasks]
+        return [part for part in own if isinstance(part, CallbackBase)]

@@ -211,7 +211,7 @@ class JointAccumulation(Accumulation):
     def run(
         self, batches: Iterator[Batch], epoch: int, indices: Sequence[int], local: LocalTotals
     ) -> BaseException | None:
-        """See `Accumulation`. Collective: all ranks must call, one without indices too."""
+        """Collective: all ranks must call, one without indices too."""
         failure: BaseException | None = None
         encoded: list[_Encoded] = []
         try:

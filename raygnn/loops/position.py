@@ -6,6 +6,7 @@ import math
 from dataclasses import asdict, dataclass, replace
 
 from raygnn.config import Period
+from raygnn.config.training_section import Training
 from raygnn.parallel.all_reduce import StepTotals
 
 
@@ -60,6 +61,15 @@ def is_due(period: Period | None, before: Position, after: Position) -> bool:
         (period.samples, before.samples, after.samples),
     )
     return any(every is not None and then // every < now // every for every, then, now in marks)
+
+
+def limit_reached(limits: Training, now: Position, *, out_of_time: bool) -> str | None:
+    """The first limit of `training` that a run has reached, as `training.max_steps=100`."""
+    for key, done in (("steps", now.step), ("epochs", now.epoch), ("samples", now.samples)):
+        most = getattr(limits, f"max_{key}")
+        if most is not None and done >= most:
+            return f"training.max_{key}={most}"
+    return f"training.max_time_s={limits.max_time_s}" if out_of_time else None
 
 
 class RunningMean:

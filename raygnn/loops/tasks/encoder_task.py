@@ -170,7 +170,6 @@ class EncoderTask(Task[BatchT]):
         return self._samplers[key]
 
     def loader(self, split: str) -> Any:
-        """See `Task`."""
         if split not in self._loaders:
             self._loaders[split] = self.build_loader(split)
         return self._loaders[split]

@@ -48,7 +48,6 @@ class EdgeOutput(LabelOutput):
 
     @property
     def of(self) -> str:
-        """See `LabelOutput`."""
         what = "label edges" if self.label_edges else "edge type"
         return f"{what} {edge_type_name(self.edge_type)!r}"
 
@@ -60,21 +59,17 @@ class EdgeOutput(LabelOutput):
 
     @property
     def predicted_edges(self) -> EdgeType | None:
-        """See `Output`."""
         return self.edge_type
 
     @property
     def own_columns(self) -> tuple[str, ...]:
-        """See `Output`."""
         return self.inputs
 
     def check_predicts(self, what: str, node_types: Sequence[str]) -> None:
-        """See `Output`."""
         super().check_predicts(what, node_types)
         self.check_problem(what)
 
     def label_in(self, bundle: Bundle) -> tuple[ColumnInfo, np.ndarray] | None:
-        """See `LabelOutput`."""
         if self.label_edges:
             edges = find_label_edges(bundle, self.edge_type, "positive")
             if edges is None or self.label not in edges.columns:
@@ -93,7 +88,6 @@ class EdgeOutput(LabelOutput):
 
     @classmethod
     def of_content(cls, content: Mapping[str, Any]) -> Self:
-        """See `Output`."""
         edge_type = parse_edge_type(content["edge_type"])
         return super().of_content({**content, "edge_type": edge_type})
 
@@ -135,20 +129,18 @@ class EdgeTarget(LabelTarget):
 
     @classmethod
     def broken_rules(cls, config: Config) -> Iterator[Problem]:
-        """See `TaskTarget`."""
         yield from super().broken_rules(config)
         yield from sampler_rules(config)
 
     @classmethod
     def pairs_read(cls, bundle: Bundle, arguments: EdgeTargetArguments) -> Pairs | None:
-        """See `TaskTarget`. Features are compared with the label: one may hold it."""
+        """Features are compared with the label: one may hold it."""
         edge_type, label_edges = _find_edges(bundle, arguments)
         pairs: Pairs = dict.fromkeys(with_reverses(bundle, [edge_type]), ())
         return pairs if label_edges else {**pairs, edge_type: _features_of(bundle, edge_type)}
 
     @classmethod
     def find(cls, bundle: Bundle, config: Config, arguments: EdgeTargetArguments) -> EdgeTarget:
-        """See `TaskTarget`."""
         edge_type, label_edges = _find_edges(bundle, arguments)
         columns = _labels_of(bundle, edge_type, label_edges=label_edges)
         what = "label edges" if label_edges else "edge type"
@@ -172,7 +164,7 @@ class EdgeTarget(LabelTarget):
     def of(
         cls, bundle: Bundle, config: Config, arguments: EdgeTargetArguments, output: EdgeOutput
     ) -> EdgeTarget:
-        """See `TaskTarget`. Splits the edges by `data.splits`."""
+        """Splits the edges by `data.splits`."""
         if broken := cls.problems_with(config):
             raise ConfigError(broken)
         edge_type, is_label = output.edge_type, output.label_edges
@@ -199,7 +191,6 @@ class EdgeTarget(LabelTarget):
         return cls(arguments, output, values, split_labelled_edges(bundle, link), edges, link)
 
     def summary(self, bundle: Bundle) -> Iterator[str]:
-        """See `TaskTarget`."""
         output, splits = self.output, self.splits
         inputs = f", inputs {', '.join(output.inputs)}" if output.inputs else ""
         yield (

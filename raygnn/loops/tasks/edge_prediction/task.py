@@ -55,7 +55,6 @@ class EdgePrediction(LabelTask[EdgeBatch]):
         return self.spec.output
 
     def build_head(self, encoder: GraphEncoder) -> nn.Module:
-        """See `EncoderTask`."""
         output, width = self.output, self.env.loaded.config.embedding_width
         name = edge_type_name(output.edge_type)
         num_inputs = sum(self.spec.edge_columns[column][name] for column in output.inputs)
@@ -63,7 +62,6 @@ class EdgePrediction(LabelTask[EdgeBatch]):
         return EdgePredictor(encoder, head, output.ends)
 
     def links(self) -> list[LinkSplit]:
-        """See `EncoderTask`."""
         return [self.target.link]
 
     def training_step(self, batch: EdgeBatch) -> StepOutput:
@@ -90,7 +88,6 @@ class EdgePrediction(LabelTask[EdgeBatch]):
                 yield self._evaluated(moved.index, moved.input_id, prediction, moved.y, output)
 
     def build_loader(self, split: str) -> EdgeLoader | None:
-        """See `EncoderTask`."""
         target, output = self.target, self.output
         seeds = getattr(target.splits, split)
         if not len(seeds):

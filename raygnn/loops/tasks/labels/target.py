@@ -100,7 +100,6 @@ class LabelOutput(Output):
             )
 
     def check_labels(self, bundle: Bundle) -> None:
-        """See `Output`."""
         found = self.label_in(bundle)
         if found is None or self.problem != "multi_class":
             return
@@ -170,13 +169,11 @@ class LabelTarget(TaskTarget):
 
     @classmethod
     def problems(cls, args: Mapping[str, Any]) -> list[tuple[str, int]]:
-        """See `TaskTarget`."""
         chosen = args.get("problem")
         return [(problem, _ANY_NUMBER) for problem in PROBLEMS if chosen in (None, problem)]
 
     @classmethod
     def broken_rules(cls, config: Config) -> Iterator[Problem]:
-        """See `TaskTarget`."""
         if not config.loader.balances_seeds:
             return
         if any(BALANCED in term.args.values() for term in config.losses):

@@ -131,11 +131,9 @@ class LabelTask(EncoderTask[BatchT]):
         return make(outputs, self.output)
 
     def metric_problem(self) -> tuple[int, str]:
-        """See `EncoderTask`."""
         return self.output.num_outputs, self.output.problem
 
     def build_metrics(self) -> Sequence[Any]:
-        """See `EncoderTask`."""
         built = super().build_metrics()
         for metric in built:
             if isinstance(metric, SeedRankingMetric):
@@ -257,7 +255,6 @@ class LabelTask(EncoderTask[BatchT]):
         return names if is_even else every
 
     def seed_classes(self) -> np.ndarray:
-        """See `EncoderTask`."""
         if self.output.problem != "multi_class":
             return super().seed_classes()
         return self.target.labels[self.target.splits.train].reshape(-1)

@@ -58,11 +58,9 @@ class LinkOutput(Output):
 
     @property
     def links(self) -> tuple[EdgeType, ...]:
-        """See `Output`."""
         return self.edge_types
 
     def check_predicts(self, what: str, node_types: Sequence[str]) -> None:
-        """See `Output`."""
         raise ConfigError(
             f"--what={what!r} is invalid: the model is of links, not of labels. Set embeddings, or "
             "--top-k with --anchors.",
@@ -75,7 +73,6 @@ class LinkOutput(Output):
 
     @classmethod
     def of_content(cls, content: Mapping[str, Any]) -> Self:
-        """See `Output`."""
         edge_types = [parse_edge_type(name) for name in content["edge_types"]]
         return super().of_content({**content, "edge_types": edge_types})
 
@@ -171,7 +168,6 @@ class LinkTarget(TaskTarget):
 
     @classmethod
     def problems(cls, args: Mapping[str, Any]) -> list[tuple[str, int]]:
-        """See `TaskTarget`."""
         num_random = args.get(
             "num_random_negatives_eval", cls.Arguments().num_random_negatives_eval
         )
@@ -179,7 +175,6 @@ class LinkTarget(TaskTarget):
 
     @classmethod
     def broken_rules(cls, config: Config) -> Iterator[Problem]:
-        """See `TaskTarget`."""
         if config.sampling.disjoint:
             yield Problem(
                 ("sampling", "disjoint"),
@@ -254,12 +249,10 @@ class LinkTarget(TaskTarget):
 
     @classmethod
     def pairs_read(cls, bundle: Bundle, arguments: LinkTargetArguments) -> Pairs | None:
-        """See `TaskTarget`."""
         return dict.fromkeys(with_reverses(bundle, _find_edge_types(bundle, arguments)), ())
 
     @classmethod
     def find(cls, bundle: Bundle, config: Config, arguments: LinkTargetArguments) -> LinkTarget:
-        """See `TaskTarget`."""
         output = LinkOutput(_find_edge_types(bundle, arguments), arguments.labels)
         return cls.of(bundle, config, arguments, output)
 
@@ -267,7 +260,7 @@ class LinkTarget(TaskTarget):
     def of(
         cls, bundle: Bundle, config: Config, arguments: LinkTargetArguments, output: LinkOutput
     ) -> LinkTarget:
-        """See `TaskTarget`. Splits the links by `data.splits`."""
+        """Splits the links by `data.splits`."""
         if broken := cls.problems_with(config):
             raise ConfigError(broken)
         edge_types = output.edge_types
@@ -305,7 +298,6 @@ class LinkTarget(TaskTarget):
         )
 
     def summary(self, bundle: Bundle) -> Iterator[str]:
-        """See `TaskTarget`."""
         sizes = ", ".join(f"{name} {edges.num_links:,}" for name, edges in self.splits.items())
         names = [edge_type_name(edge_type) for edge_type in self.edge_types]
         more = f" and {len(names) - 1} more relations" if names[1:] else ""

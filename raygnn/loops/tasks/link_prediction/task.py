@@ -187,7 +187,6 @@ class LinkPrediction(EncoderTask[LinkBatch]):
         return self.spec.output
 
     def build_head(self, encoder: GraphEncoder) -> nn.Module:
-        """See `EncoderTask`."""
         loaded, config = self.env.loaded, self.env.loaded.config
         if asked := self.arguments.full_ranking:
             check_exact(
@@ -209,13 +208,11 @@ class LinkPrediction(EncoderTask[LinkBatch]):
         return LinkPredictor(encoder, decoder)
 
     def links(self) -> Sequence[LinkSplit]:
-        """See `EncoderTask`."""
         found: Sequence[LinkSplit] = self.target.links
         return found
 
     @property
     def is_inductive(self) -> bool:
-        """See `EncoderTask`."""
         return self.arguments.test_messages == "inductive"
 
     def metric_problem(self) -> tuple[int, str]:
@@ -397,7 +394,6 @@ class LinkPrediction(EncoderTask[LinkBatch]):
         return {name: rows[name].to(self.env.device) for name in self.node_types}
 
     def build_loader(self, split: str) -> LinkLoader | None:
-        """See `EncoderTask`."""
         supervision = self.target.splits[split]
         if supervision.num_links == 0:
             return None

@@ -36,7 +36,6 @@ class NodeOutput(LabelOutput):
 
     @property
     def of(self) -> str:
-        """See `LabelOutput`."""
         return f"node type {self.node_type!r}"
 
     @property
@@ -45,7 +44,6 @@ class NodeOutput(LabelOutput):
         return self.node_type, self.node_type
 
     def check_predicts(self, what: str, node_types: Sequence[str]) -> None:
-        """See `Output`."""
         others = [name for name in node_types if name != self.node_type]
         if others:
             raise ConfigError(
@@ -56,7 +54,6 @@ class NodeOutput(LabelOutput):
         self.check_problem(what)
 
     def label_in(self, bundle: Bundle) -> tuple[ColumnInfo, np.ndarray] | None:
-        """See `LabelOutput`."""
         info = bundle.columns(self.node_type).get(self.label)
         if info is None:
             return None
@@ -86,7 +83,6 @@ class NodeTarget(LabelTarget):
 
     @classmethod
     def broken_rules(cls, config: Config) -> Iterator[Problem]:
-        """See `TaskTarget`."""
         yield from super().broken_rules(config)
         if not config.loader.balances_seeds:
             return
@@ -108,7 +104,6 @@ class NodeTarget(LabelTarget):
 
     @classmethod
     def find(cls, bundle: Bundle, config: Config, arguments: NodeTargetArguments) -> NodeTarget:
-        """See `TaskTarget`."""
         node_type = _find_type(bundle, arguments.target)
         label = _find_label(bundle, node_type, arguments.label)
         info = bundle.columns(node_type)[label]
@@ -123,7 +118,6 @@ class NodeTarget(LabelTarget):
     def of(
         cls, bundle: Bundle, config: Config, arguments: NodeTargetArguments, output: NodeOutput
     ) -> NodeTarget:
-        """See `TaskTarget`."""
         if config.sampling.temporal is not None:
             check_time_units(bundle, config.sampling.temporal.column)
         node_type, label = output.node_type, output.label
@@ -133,7 +127,6 @@ class NodeTarget(LabelTarget):
         return cls(arguments, output, labels, splits)
 
     def summary(self, bundle: Bundle) -> list[str]:
-        """See `TaskTarget`."""
         output, splits = self.output, self.splits
         width = bundle.feature_widths(self.arguments.feature).get(output.node_type, 0)
         type_ = f" of type {output.node_type}" if bundle.node_types[1:] else ""

@@ -93,7 +93,6 @@ class NodeClassification(LabelTask[NodeBatch]):
                 yield self._evaluated(moved.index, moved.input_id, prediction, moved.y, output)
 
     def build_loader(self, split: str) -> NeighborLoader | WholeGraphLoader | None:
-        """See `EncoderTask`."""
         output, seeds = self.output, getattr(self.target.splits, split)
         return self.neighbor_loader(split, seeds, output.node_type, {output.label: "y"})
 

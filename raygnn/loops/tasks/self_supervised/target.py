@@ -50,7 +50,6 @@ class EmbeddingOutput(Output):
         return True
 
     def check_labels(self, bundle: Bundle) -> None:
-        """See `Output`."""
         if self.probe is not None:
             self.probe.check_labels(bundle)
 
@@ -85,7 +84,6 @@ class SelfSupervisedTarget(LabelTarget):
 
     @classmethod
     def broken_rules(cls, config: Config) -> Iterator[Problem]:
-        """See `TaskTarget`."""
         if config.losses:
             yield Problem(
                 ("losses",),
@@ -105,7 +103,6 @@ class SelfSupervisedTarget(LabelTarget):
     def find(
         cls, bundle: Bundle, config: Config, arguments: SelfSupervisedArguments
     ) -> SelfSupervisedTarget:
-        """See `TaskTarget`."""
         node_type = _find_type(bundle, arguments.target)
         probe = _find_probe(bundle, node_type, config, arguments)
         has_splits = config.data.splits is not None or bundle.declared_split(node_type) is not None
@@ -128,11 +125,9 @@ class SelfSupervisedTarget(LabelTarget):
         return cls(arguments, EmbeddingOutput(node_type, probe), labels, splits)
 
     def trained_output(self, loaded: LoadedConfig) -> EmbeddingOutput:  # type: ignore[override]
-        """See `TaskTarget`."""
         return self.output
 
     def label_counts(self) -> LabelCounts:
-        """See `LabelTarget`."""
         probe = self.output.probe
         assert probe is not None
         labels = self.labels[self.splits.train]
@@ -141,7 +136,6 @@ class SelfSupervisedTarget(LabelTarget):
         return LabelCounts.of_labels(labels, probe.num_outputs)
 
     def summary(self, bundle: Bundle) -> list[str]:
-        """See `TaskTarget`."""
         node_type, probe = self.output.node_type, self.output.probe
         lines = [
             f"{bundle.num_nodes(node_type):,} nodes of type {node_type}, learned by "

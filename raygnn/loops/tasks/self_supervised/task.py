@@ -118,7 +118,6 @@ class SelfSupervised(LabelTask[NodeBatch], Callback):
         return self.model.method
 
     def build_head(self, encoder: GraphEncoder) -> nn.Module:
-        """See `EncoderTask`."""
         env, loaded, width = self.env, self.env.loaded, self.env.loaded.config.embedding_width
         node_type = self.embedding.node_type
         num_features = self.spec.widths.get(node_type, 0)
@@ -140,7 +139,6 @@ class SelfSupervised(LabelTask[NodeBatch], Callback):
         return SelfSupervisedModel(encoder, method)
 
     def build_loader(self, split: str) -> NeighborLoader | WholeGraphLoader | None:
-        """See `EncoderTask`."""
         node_type = self.embedding.node_type
         every = np.arange(self.env.bundle.num_nodes(node_type))
         seeds = every if split == "train" else getattr(self.target.splits, split)
@@ -164,7 +162,6 @@ class SelfSupervised(LabelTask[NodeBatch], Callback):
         return self.method.rows(self.model.encoder, batch)
 
     def offer(self, batch: NodeBatch, rows: dict[str, Tensor]) -> Candidates:
-        """See `JointLoss`."""
         return self.method.offer(batch, rows)
 
     def loss_among(

@@ -42,7 +42,6 @@ class SeveralOutput(Output):
         return tuple(dict.fromkeys(every))
 
     def check_labels(self, bundle: Bundle) -> None:
-        """See `Output`."""
         for output in self.tasks.values():
             output.check_labels(bundle)
 
@@ -52,7 +51,6 @@ class SeveralOutput(Output):
 
     @classmethod
     def of_content(cls, content: Mapping[str, Any]) -> Self:
-        """See `Output`."""
         from raygnn.loops.tasks.target import output_classes
 
         outputs = [kind for kind in output_classes() if kind is not cls]
@@ -174,7 +172,6 @@ class SeveralTarget(TaskTarget):
 
     @classmethod
     def find(cls, bundle: Bundle, config: Config, arguments: SeveralArguments) -> SeveralTarget:
-        """See `TaskTarget`."""
         targets = {}
         for name, of_task in config.task_configs.items():
             kind = target_class(of_task.task.type)
@@ -186,7 +183,6 @@ class SeveralTarget(TaskTarget):
         return cls(arguments, output, targets)
 
     def trained_output(self, loaded: LoadedConfig) -> SeveralOutput:
-        """See `TaskTarget`."""
         outputs = {}
         for name, of_task in loaded.config.task_configs.items():
             with naming_task(loaded.config, name):

@@ -186,7 +186,6 @@ class FeatureReconstruction(_Reconstruction):
         )
 
     def rows(self, encoder: GraphEncoder, batch: NodeBatch) -> dict[str, Tensor]:
-        """See `Method`."""
         view = drop_edges(batch, self._drop_edges, view_key(batch, 0))
         view = mask_features(view, self._mask_features, view_key(batch, 1))
         embeddings = self.embed(encoder, view)

@@ -54,7 +54,6 @@ class GRACE(TwoViews):
         )
 
     def rows(self, encoder: GraphEncoder, batch: NodeBatch) -> dict[str, Tensor]:
-        """See `Method`."""
         embeddings = [self.embed(encoder, view) for view in self.views(batch)]
         first, second = (
             functional.normalize(in_full_precision(self.projector(rows))) for rows in embeddings
@@ -132,7 +131,6 @@ class BGRL(TwoViews):
         self.target_output = copy.deepcopy(self.output).requires_grad_(False)
 
     def rows(self, encoder: GraphEncoder, batch: NodeBatch) -> dict[str, Tensor]:
-        """See `Method`."""
         views = self.views(batch)
         embeddings = [self.embed(encoder, view) for view in views]
         predicted = [self.predictor(self.output(rows)) for rows in embeddings]
@@ -209,7 +207,6 @@ class Correlations(TwoViews):
         self.channels = setting.channels
 
     def rows(self, encoder: GraphEncoder, batch: NodeBatch) -> dict[str, Tensor]:
-        """See `Method`."""
         first, second = (self.embed(encoder, view) for view in self.views(batch))
         return {"embeddings": first.detach(), "view_1": first, "view_2": second}
 
@@ -288,7 +285,6 @@ class CCASSG(Correlations):
         self.decorrelation = check_above("decorrelation", decorrelation, 0, inclusive=True)
 
     def of_products(self, num_seeds: Tensor, *products: Tensor) -> Tensor:
-        """See `Correlations`."""
         first, second, between = products
         scale = (num_seeds - 1).clamp(min=1)
         stds = [(p.diagonal() / scale).clamp(min=_LEAST_VARIANCE).sqrt() for p in (first, second)]
@@ -326,7 +322,6 @@ class BarlowTwins(Correlations):
         self.redundancy = check_above("redundancy", chosen, 0, inclusive=True)
 
     def of_products(self, num_seeds: Tensor, *products: Tensor) -> Tensor:
-        """See `Correlations`."""
         first, second, between = products
         variances = [(p / num_seeds).clamp(min=_LEAST_VARIANCE) for p in (first, second)]
         correlation = between / num_seeds / torch.outer(variances[0], variances[1]).sqrt()
