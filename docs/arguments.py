@@ -13,9 +13,9 @@ from typing import Any
 
 from pydantic_core import PydanticUndefined
 
+from raygnn.config.arguments import arguments_of
 from raygnn.config.component_arguments import Argument, Described, describe
 from raygnn.config.section import Component, Section
-from raygnn.data.synthetic.arguments import arguments_of
 from raygnn.data.synthetic.generators import GENERATORS
 
 PAGE = Path(__file__).with_suffix(".md")

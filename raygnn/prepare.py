@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from raygnn.command_line import add_allow_module, exit_process
+from raygnn.config.arguments import arguments_of
 from raygnn.config.components import build
 from raygnn.config.documents import parse_scalar
 from raygnn.config.section import Component
@@ -22,7 +23,6 @@ from raygnn.data.convert.pyg import load_pyg, tables_from_pyg
 from raygnn.data.convert.spec import spec_tables
 from raygnn.data.convert.split_option import SPLIT_HELP, parse_split
 from raygnn.data.filesystem import redact
-from raygnn.data.synthetic.arguments import arguments_of
 from raygnn.data.synthetic.generators import GENERATORS, synthetic_tables
 from raygnn.data.tables.graph_tables import GraphTables, check_folder, write_tables
 from raygnn.data.tables.spec import TablesSpec

@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from raygnn.config.arguments import arguments_of, validated_arguments
 from raygnn.config.component_checks import (
     LIBRARY_ROOTS,
     SET_BY_RAYGNN,
@@ -27,7 +28,7 @@ from raygnn.config.component_checks import (
 from raygnn.config.redaction import redact_text
 from raygnn.config.section import Component
 from raygnn.config.slots import NESTED, SLOTS, Slot
-from raygnn.errors import ConfigError, KeyPath, Problem, RuleError, choose_from, parse_path
+from raygnn.errors import ConfigError, KeyPath, Problem, RuleError, choose_from, dotted, parse_path
 
 Target = type | Callable[..., Any]
 
@@ -70,7 +71,7 @@ def build(
         raise ConfigError([_set_by_raygnn(args, name, path) for name in clash])
     if component.type not in SLOTS[slot].names:
         injected = _accepted(target, injected)
-    return _call(target, args, injected, path, component.type)
+    return _call(target, args, injected, path, component.type, slot)
 
 
 def check_arguments(
@@ -83,10 +84,9 @@ def check_arguments(
     Raises:
         ConfigError: its constructor takes no such arguments, or needs others.
     """
-    parameters = _parameters(resolve(component, slot, allow_modules))
-    if parameters is not None:
-        path = (*parse_path(SLOTS[slot].path), "args")
-        _check_arguments(parameters, component.args, injected, path, component.type)
+    target = resolve(component, slot, allow_modules)
+    path = (*parse_path(SLOTS[slot].path), "args")
+    _check_arguments(target, component.args, injected, path, component.type, slot)
 
 
 def parameters_of(target: Target) -> Collection[str]:
@@ -195,10 +195,10 @@ def _call(
     injected: Mapping[str, Any],
     path: KeyPath,
     name: str,
+    slot: str = "",
 ) -> Any:
     parameters = _parameters(target)
-    if parameters is not None:
-        _check_arguments(parameters, args, injected, path, name)
+    _check_arguments(target, args, injected, path, name, slot)
     if "." in name and not is_of_library(name):
         return target(**args, **injected)  # errors are the user's own, with their traceback
     try:
@@ -220,12 +220,20 @@ def _set_by_raygnn(args: Mapping[str, Any], name: str, path: KeyPath) -> Problem
 
 
 def _check_arguments(
-    parameters: Mapping[str, inspect.Parameter],
+    target: Target,
     args: Mapping[str, Any],
     injected: Collection[str],
     path: KeyPath,
     name: str,
+    slot: str,
 ) -> None:
+    if is_within(target.__module__, "raygnn"):
+        kind = arguments_of(target, frozenset(injected).difference(args))
+        validated_arguments(kind, args, name, dotted(path), slot)
+        return
+    parameters = _parameters(target)
+    if parameters is None:
+        return
     named = _named(parameters, injected)
     takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
     problems = []

@@ -12,7 +12,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from raygnn.config.component_checks import LIBRARY_ROOTS, components_of
-from raygnn.config.components import build, check_arguments, parameters_of, resolve
+from raygnn.config.components import build, check_arguments, resolve
 from raygnn.config.section import Component, is_below
 from raygnn.config.slots import SLOTS
 from raygnn.errors import ConfigError, KeyPath, Problem, choose_from, dotted, parse_path, shown
@@ -27,7 +27,6 @@ _INSIDE_TASKS: dict[str, tuple[str, ...]] = {
     "decoder": ("in_channels", "num_relations"),
     "method": ("setting",),
 }
-_WIDTH = 8  # any
 
 #: Are named, as components are: the rooms that the config is for import the config.
 _GENERATORS = "raygnn.data.synthetic.generators"
@@ -85,7 +84,7 @@ def _build(slot: str, component: Component, config: Config, allow_modules: Seque
         ConfigError: its arguments are wrong.
     """
     if slot == "model":
-        _build_model(component, config, allow_modules)
+        _check_model(component, allow_modules)
     elif slot == "metric":
         _build_metric(component, config, allow_modules)
     elif slot == "optimizer":
@@ -143,25 +142,10 @@ def _check_sparse_rows(component: Component, optimizer: Any, config: Config) -> 
         raise ConfigError(problem) from error
 
 
-def _build_model(component: Component, config: Config, allow_modules: Sequence[str]) -> None:
-    """Builds an encoder for one node type; of others only the names of arguments are checked."""
-    import torch
-
-    target = resolve(component, "model", allow_modules)
-    parameters = parameters_of(target)
-    is_encoder = component.type in SLOTS["model"].names and "edge_types" not in parameters
-    stand_ins: dict[str, Any] = dict.fromkeys(_OF_THE_GRAPH, _WIDTH)
-    stand_ins["num_layers"] = config.sampling.num_hops
-    injected = {
-        name: value
-        for name, value in stand_ins.items()
-        if name in parameters and name not in component.args
-    }
-    if is_encoder:
-        with torch.device("meta"):
-            build(component, "model", allow_modules, **injected)
-    else:
-        check_arguments(component, "model", allow_modules, [*injected, *SLOTS["model"].injected])
+def _check_model(component: Component, allow_modules: Sequence[str]) -> None:
+    given_by_the_graph = [*_OF_THE_GRAPH, "num_layers", *SLOTS["model"].injected]
+    left_out = [name for name in given_by_the_graph if name not in component.args]
+    check_arguments(component, "model", allow_modules, left_out)
 
 
 def _targets(config: Config) -> list[Any]:

@@ -3,28 +3,25 @@
 from __future__ import annotations
 
 import typing
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from copy import deepcopy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
 from raygnn.config.cross_rules import broken_cross_rules
 from raygnn.config.documents import parse_yaml
-from raygnn.config.redaction import redact
 from raygnn.config.schema import EACH_SECTION_ALONE, Config
 from raygnn.config.section import MISSING, Section, sections_in, set_value, value_at
 from raygnn.config.slots import SLOTS
 from raygnn.config.tasks_section import SEVERAL_TASKS
 from raygnn.errors import (
-    ConfigError,
     DataError,
     KeyPath,
     Problem,
     RuleError,
     choose_from,
-    parse_path,
     shown,
 )
 
@@ -282,63 +279,3 @@ def _listed_in(section: type[BaseModel]) -> list[type[BaseModel]]:
     """The sections that the lists of a section hold."""
     lists = [f for f in section.model_fields.values() if typing.get_origin(f.annotation) is tuple]
     return [inner for field in lists for inner in sections_in(field.annotation)]
-
-
-#: By component, the problems that replace the general ones of a config where arguments are wrong.
-_OF_ARGUMENTS = {
-    "task": {
-        "config-unknown-key": Problem(
-            (),
-            "the task takes no such argument",
-            "Set one of its arguments",
-            id="task-argument-unknown",
-        ),
-        "config-choice": Problem(
-            (), "there is no such choice", "Set one of the choices", id="task-argument-choice"
-        ),
-        "config-range": Problem(
-            (), "it is out of range", "Set a number in the range", id="task-argument-range"
-        ),
-    }
-}
-
-
-def validated_arguments(kind: type[S], args: Mapping[str, Any], owner: str, slot: str) -> S:
-    """Makes the section of a component's `args`.
-
-    Args:
-        owner: name of the component, for messages.
-    Raises:
-        ConfigError: an argument is unknown, of another type or out of range; lists all such.
-    """
-    found, errors = _validated(kind, args)
-    if found is not None:
-        return found
-    by_path: dict[KeyPath, list[Problem]] = {}
-    for problem in _translate(errors, args, kind):
-        by_path.setdefault(problem.path, []).append(problem)
-    problems = []
-    for path, same in by_path.items():
-        problem = _either(same)
-        if problem.id == "config-unknown-key":
-            known = choose_from(path[-1], list(kind.model_fields))
-            rule = f"{owner} takes no such argument"
-            problem = replace(problem, rule=rule, remedy=known)
-        general = _OF_ARGUMENTS[slot].get(problem.id, problem)
-        value = value_at(args, path)
-        place = (*parse_path(SLOTS[slot].path), "args")
-        text = None if value is MISSING else shown(redact(value, (), (*place, *path)))
-        problems.append(replace(problem, path=(*place, *path), id=general.id, shown=text))
-    raise ConfigError(problems)
-
-
-def _either(problems: Sequence[Problem]) -> Problem:
-    """One problem of a value that fits no member of a union."""
-    first, *others = dict.fromkeys(problems)
-    if not others:
-        return first
-    kinds = [problem.rule.removeprefix("it must be ") for problem in (first, *others)]
-    choices = [problem.remedy.partition("Set ")[2] for problem in (first, *others)]
-    is_choice = [problem.id == "config-choice" for problem in (first, *others)]
-    named = [c if is_one else k for k, c, is_one in zip(kinds, choices, is_choice, strict=True)]
-    return replace(first, rule=f"it must be {' or '.join(named)}")

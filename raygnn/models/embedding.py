@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from pydantic import PositiveInt
 from torch import Tensor, nn
 
 from raygnn.data.edge_types import EdgeType
@@ -41,7 +42,7 @@ class Embedding(HeteroEncoder):
     def __init__(
         self,
         in_channels: Mapping[str, int] | int | None,
-        out_channels: int,
+        out_channels: PositiveInt,
         num_layers: int = 1,
         *,
         edge_types: Sequence[EdgeType],

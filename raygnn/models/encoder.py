@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import torch
+from pydantic import PositiveInt
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.func import functional_call
@@ -16,14 +16,10 @@ from torch.nn import functional
 from torch_geometric.nn import JumpingKnowledge
 from torch_geometric.nn.norm import BatchNorm
 
+from raygnn.config.arguments import Arguments, validated_arguments
 from raygnn.data.edge_types import EdgeType
 from raygnn.errors import ConfigError
-from raygnn.models.arguments import (
-    check_choice,
-    check_positive,
-    check_probability,
-    signature_with_options,
-)
+from raygnn.models.arguments import Share, check_positive, signature_with_options
 from raygnn.models.sparse_input import Features, apply_linear, dropout
 from raygnn.sampling.batch import Batch
 from raygnn.sampling.blocks import Block, HeteroBlock
@@ -38,11 +34,10 @@ ACTIVATIONS: dict[str, type[nn.Module]] = {
     "silu": nn.SiLU,
     "tanh": nn.Tanh,
 }
-NORMS = ("batch", "layer")
+Activation = Literal["relu", "elu", "gelu", "leaky_relu", "prelu", "silu", "tanh"]
 
 
-@dataclass(frozen=True, kw_only=True)
-class StackOptions:
+class StackOptions(Arguments):
     """The arguments that all encoders take, also those of several node types.
 
     An encoder with more of them derives its own record.
@@ -57,30 +52,18 @@ class StackOptions:
         jump: what a last linear layer reads of all layers: "cat", "max" or "lstm" (Jumping
             Knowledge), of an encoder of one node type also "last"; None leaves it out.
         normalize_output: scales each output row to unit L2 norm.
-    Raises:
-        ConfigError: one is out of range or unknown.
     """
 
-    hidden_channels: int = 256
-    num_layers: int = 2
-    dropout: float = 0.0
-    input_dropout: float = 0.0
-    norm: str | None = None
-    activation: str = "relu"
-    jump: str | None = None
+    hidden_channels: PositiveInt = 256
+    num_layers: PositiveInt = 2
+    dropout: Share = 0.0
+    input_dropout: Share = 0.0
+    norm: Literal["batch", "layer"] | None = None
+    activation: Activation = "relu"
+    jump: Literal["last", "cat", "max", "lstm"] | None = None
     normalize_output: bool = False
 
-    jumps: ClassVar[tuple[str, ...]] = ("cat", "max", "lstm")
 
-    def __post_init__(self) -> None:
-        check_positive(hidden_channels=self.hidden_channels, num_layers=self.num_layers)
-        check_probability(dropout=self.dropout, input_dropout=self.input_dropout)
-        check_choice("norm", self.norm, NORMS, optional=True)
-        check_choice("activation", self.activation, tuple(ACTIVATIONS))
-        check_choice("jump", self.jump, self.jumps, optional=True)
-
-
-@dataclass(frozen=True, kw_only=True)
 class EncoderOptions(StackOptions):
     """Those of all encoders, and:
 
@@ -91,8 +74,6 @@ class EncoderOptions(StackOptions):
 
     residual: bool = False
     input_projection: bool = False
-
-    jumps: ClassVar[tuple[str, ...]] = ("last", *StackOptions.jumps)
 
 
 Rows = dict[str, Tensor]
@@ -142,8 +123,9 @@ class BlockEncoder(nn.Module, ABC):
     ) -> None:
         super().__init__()
         check_positive(out_channels=out_channels)
-        self.options = self.Options(
-            hidden_channels=hidden_channels, num_layers=num_layers, **options
+        given = {**options, "hidden_channels": hidden_channels, "num_layers": num_layers}
+        self.options = validated_arguments(
+            self.Options, given, type(self).__name__, "model.args", "model"
         )
         self.out_channels = out_channels
         self.hidden_channels = hidden_channels
@@ -307,8 +289,8 @@ class Encoder(BlockEncoder):
 
     def __init__(
         self,
-        in_channels: int,
-        out_channels: int,
+        in_channels: PositiveInt,
+        out_channels: PositiveInt,
         hidden_channels: int = 256,
         num_layers: int = 2,
         **options: Any,

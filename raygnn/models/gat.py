@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from dataclasses import dataclass
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import torch
+from pydantic import PositiveInt
 from torch import Tensor, nn
 from torch.nn import functional
 from torch_geometric.nn import GATConv, GATv2Conv
 
+from raygnn.errors import Problem
 from raygnn.models.adjacency import Adjacency
-from raygnn.models.arguments import check_attention, check_heads, check_positive
+from raygnn.models.arguments import Share, broken_heads
 from raygnn.models.attention import (
     additive_scores,
     gather_dst,
@@ -122,7 +124,6 @@ def join_heads(x: Tensor, concat: bool) -> Tensor:
     return x.flatten(1) if concat else x.mean(dim=1)
 
 
-@dataclass(frozen=True, kw_only=True)
 class AttentionOptions(EncoderOptions):
     """Those of all encoders, and:
 
@@ -135,19 +136,13 @@ class AttentionOptions(EncoderOptions):
         ConfigError: one is out of range, or the width is not a multiple of the heads.
     """
 
-    num_heads: int = 8
-    num_output_heads: int | None = None
-    attn_dropout: float = 0.0
-    edge_dim: int | None = None
+    num_heads: PositiveInt = 8
+    num_output_heads: PositiveInt | None = None
+    attn_dropout: Share = 0.0
+    edge_dim: PositiveInt | None = None
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_attention(self.num_heads, self.attn_dropout)
-        check_heads(self.num_heads, hidden_channels=self.hidden_channels)
-        if self.num_output_heads is not None:
-            check_positive(num_output_heads=self.num_output_heads)
-        if self.edge_dim is not None:
-            check_positive(edge_dim=self.edge_dim)
+    def broken_rules(self) -> Iterator[Problem]:
+        return broken_heads(self)
 
 
 class AttentionEncoder(Encoder):

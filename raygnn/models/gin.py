@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from pydantic import PositiveInt
 from torch import Tensor, nn
 from torch_geometric.nn import GINConv, GINEConv
 
 from raygnn.models.adjacency import Adjacency
-from raygnn.models.arguments import check_positive
 from raygnn.models.edge_features import edge_attr_of, relu_edge_sum
 from raygnn.models.encoder import (
     ACTIVATIONS,
@@ -75,7 +74,6 @@ class _MLP(nn.Sequential):
         return rows
 
 
-@dataclass(frozen=True, kw_only=True)
 class GINOptions(EncoderOptions):
     """Those of all encoders, and:
 
@@ -128,7 +126,6 @@ class BlockGINEConv(OverBlocks, GINEConv):
         return out
 
 
-@dataclass(frozen=True, kw_only=True)
 class GINEOptions(GINOptions):
     """Those of GIN, and:
 
@@ -136,11 +133,7 @@ class GINEOptions(GINOptions):
         edge_dim: number of features of an edge.
     """
 
-    edge_dim: int
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_positive(edge_dim=self.edge_dim)
+    edge_dim: PositiveInt
 
 
 class GINE(GIN):

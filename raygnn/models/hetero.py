@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
+from pydantic import PositiveInt
 from torch import Tensor, nn
 from torch_geometric.nn.module_dict import ModuleDict
 
 from raygnn.data.edge_types import EdgeType, edge_type_name
-from raygnn.errors import ConfigError
-from raygnn.models.arguments import check_attention, check_choice, check_heads, check_positive
+from raygnn.errors import ConfigError, Problem
+from raygnn.models.arguments import Share, broken_heads, check_positive
 from raygnn.models.encoder import Rows
 from raygnn.models.gat import BlockGATConv, BlockGATv2Conv
 from raygnn.models.gin import BlockGINConv, BlockGINEConv
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from raygnn.sampling.blocks import HeteroBlock
 
 
-@dataclass(frozen=True, kw_only=True)
 class PerTypeOptions(HeteroOptions):
     """Those of all encoders, and:
 
@@ -40,19 +39,14 @@ class PerTypeOptions(HeteroOptions):
         ConfigError: one is out of range or unknown.
     """
 
-    conv: str = "GraphSAGE"
-    aggr: str = "sum"
-    num_heads: int = 8
-    attn_dropout: float = 0.0
-    edge_dims: Mapping[EdgeType, int] | Mapping[str, int] | None = None
+    conv: Literal["GraphSAGE", "GAT", "GATv2", "GIN", "GINE", "Transformer", "MLP"] = "GraphSAGE"
+    aggr: Literal["sum", "mean"] = "sum"
+    num_heads: PositiveInt = 8
+    attn_dropout: Share = 0.0
+    edge_dims: Mapping[EdgeType, PositiveInt] | Mapping[str, PositiveInt] | None = None
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_choice("conv", self.conv, CONVS)
-        check_choice("aggr", self.aggr, ("sum", "mean"))
-        check_attention(self.num_heads, self.attn_dropout)
-        if self.conv in WITH_HEADS:
-            check_heads(self.num_heads, hidden_channels=self.hidden_channels)
+    def broken_rules(self) -> Iterator[Problem]:
+        return broken_heads(self) if self.conv in WITH_HEADS else iter(())
 
 
 #: (channels, options, edge_dim) -> a module called with (x_src, block, x_dst).

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import torch
+from pydantic import PositiveInt
 from torch import Tensor, nn
 from torch.nn import functional
 from torch_geometric.nn import JumpingKnowledge
@@ -31,7 +31,6 @@ from raygnn.sampling.batch import Batch
 from raygnn.sampling.blocks import Block, HeteroBlock
 
 
-@dataclass(frozen=True, kw_only=True)
 class HeteroOptions(StackOptions):
     """Those of all encoders, and:
 
@@ -40,6 +39,7 @@ class HeteroOptions(StackOptions):
             RowWiseAdagrad and plain SGD take them.
     """
 
+    jump: Literal["cat", "max", "lstm"] | None = None
     sparse_embeddings: bool = False
 
 
@@ -88,7 +88,7 @@ class HeteroEncoder(BlockEncoder):
     def __init__(
         self,
         in_channels: Mapping[str, int],
-        out_channels: int,
+        out_channels: PositiveInt,
         hidden_channels: int = 256,
         num_layers: int = 2,
         *,

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import torch
+from pydantic import PositiveInt
 from torch import Tensor, nn
 from torch.nn import functional
 from torch_geometric.nn.module_dict import ModuleDict
 
 from raygnn.data.edge_types import EdgeType
+from raygnn.errors import Problem
 from raygnn.models.adjacency import Adjacency
-from raygnn.models.arguments import check_attention, check_heads
+from raygnn.models.arguments import Share, broken_heads
 from raygnn.models.attention import dot_scores, softmax_over_blocks, weighted_segment_sum
 from raygnn.models.encoder import Rows
 from raygnn.models.hetero_encoder import HeteroEncoder, HeteroOptions, block_of
@@ -172,7 +173,6 @@ class _Source:
         return x, to_key, to_value
 
 
-@dataclass(frozen=True, kw_only=True)
 class HGTOptions(HeteroOptions):
     """Those of all encoders, and:
 
@@ -183,13 +183,11 @@ class HGTOptions(HeteroOptions):
         ConfigError: one is out of range, or the width is not a multiple of the heads.
     """
 
-    num_heads: int = 8
-    attn_dropout: float = 0.0
+    num_heads: PositiveInt = 8
+    attn_dropout: Share = 0.0
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_attention(self.num_heads, self.attn_dropout)
-        check_heads(self.num_heads, hidden_channels=self.hidden_channels)
+    def broken_rules(self) -> Iterator[Problem]:
+        return broken_heads(self)
 
 
 class HGT(HeteroEncoder):

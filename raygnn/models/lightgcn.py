@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import torch
+from pydantic import PositiveInt
 from torch import Tensor, nn
 
 from raygnn.data.edge_types import EdgeType
@@ -85,7 +86,7 @@ class LightGCN(HeteroEncoder):
     def __init__(
         self,
         in_channels: Mapping[str, int] | int | None,
-        out_channels: int,
+        out_channels: PositiveInt,
         num_layers: int = 3,
         *,
         edge_types: Sequence[EdgeType],

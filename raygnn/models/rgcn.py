@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
 import torch
+from pydantic import PositiveInt
 from torch import Tensor, nn
 from torch.nn import functional
 
 from raygnn.data.edge_types import EdgeType
 from raygnn.models.adjacency import Adjacency
-from raygnn.models.arguments import check_positive
 from raygnn.models.encoder import Rows
 from raygnn.models.hetero_encoder import HeteroEncoder, HeteroOptions, block_of
 from raygnn.models.segment import segment_mean
@@ -109,7 +108,6 @@ def _messages(
     return torch.cat(products), torch.cat(nodes)
 
 
-@dataclass(frozen=True, kw_only=True)
 class RGCNOptions(HeteroOptions):
     """Those of all encoders, and:
 
@@ -117,12 +115,7 @@ class RGCNOptions(HeteroOptions):
         num_bases: shares that many matrices between the edge types; None gives each its own.
     """
 
-    num_bases: int | None = None
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.num_bases is not None:
-            check_positive(num_bases=self.num_bases)
+    num_bases: PositiveInt | None = None
 
 
 class RGCN(HeteroEncoder):

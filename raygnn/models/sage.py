@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from torch import Tensor, nn
 from torch_geometric.nn import SAGEConv
 
 from raygnn.models.adjacency import Adjacency
-from raygnn.models.arguments import check_choice
 from raygnn.models.encoder import Encoder, EncoderOptions, OverBlocks
 from raygnn.models.segment import (
     mean_of,
@@ -63,7 +61,6 @@ class BlockSAGEConv(OverBlocks, SAGEConv):
         return mean_of(sums, Adjacency.of(block)) if is_mean else scale_sampled(sums, block)
 
 
-@dataclass(frozen=True, kw_only=True)
 class SAGEOptions(EncoderOptions):
     """Those of all encoders, and:
 
@@ -72,11 +69,7 @@ class SAGEOptions(EncoderOptions):
             sampled), so that it estimates the sum over all of them without bias.
     """
 
-    aggr: str = "mean"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_choice("aggr", self.aggr, AGGREGATIONS)
+    aggr: Literal["mean", "max", "sum"] = "mean"
 
 
 class GraphSAGE(Encoder):

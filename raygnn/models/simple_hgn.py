@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
+from pydantic import PositiveInt
 from torch import Tensor, nn
 from torch.nn import functional
 
 from raygnn.data.edge_types import EdgeType
 from raygnn.models.adjacency import Adjacency, merge_edges
-from raygnn.models.arguments import check_positive
 from raygnn.models.attention import (
     gather_dst,
     gather_src,
     segment_softmax,
     weighted_segment_sum,
 )
-from raygnn.models.encoder import Rows
+from raygnn.models.encoder import Activation, Rows
 from raygnn.models.hetero_encoder import HeteroEncoder, block_of
 from raygnn.models.hgt import HGTOptions
 
@@ -118,7 +117,6 @@ class SimpleHGNLayer(nn.Module):
         return weighted_segment_sum(value, weights, adjacency).flatten(1)
 
 
-@dataclass(frozen=True, kw_only=True)
 class SimpleHGNOptions(HGTOptions):
     """Those of HGT, and:
 
@@ -126,12 +124,8 @@ class SimpleHGNOptions(HGTOptions):
         edge_type_channels: width of the learned vector per edge type.
     """
 
-    activation: str = "elu"
-    edge_type_channels: int = 64
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_positive(edge_type_channels=self.edge_type_channels)
+    activation: Activation = "elu"
+    edge_type_channels: PositiveInt = 64
 
 
 class SimpleHGN(HeteroEncoder):

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import functools
-import inspect
-import typing
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from pydantic import Field, create_model
+from pydantic import Field
 
-from raygnn.config.section import Section
+from raygnn.config.arguments import arguments_of
 from raygnn.config.validation import broken_section
 from raygnn.errors import ConfigError, Problem, shown
 
@@ -19,15 +17,6 @@ from raygnn.errors import ConfigError, Problem, shown
 def field(description: str, low: float | None = None, high: float | None = None) -> Any:
     """`Annotated[int, field("number of nodes", low=1)]`: what an argument means, and its bounds."""
     return Field(description=description, ge=low, le=high)
-
-
-@functools.cache
-def arguments_of(generator: Callable[..., Any]) -> type[Section]:
-    """The arguments of a generator as a section of the config, with defaults and descriptions."""
-    hints = typing.get_type_hints(inspect.unwrap(generator), include_extras=True)
-    parameters = inspect.signature(generator).parameters.values()
-    fields: dict[str, Any] = {p.name: (hints[p.name], p.default) for p in parameters}
-    return create_model(generator.__name__, __base__=Section, **fields)
 
 
 def argument_problems(generator: Callable[..., Any], args: Mapping[str, Any]) -> list[Problem]:

@@ -9,9 +9,8 @@ from functools import reduce
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
-from raygnn.config.section import Section
+from raygnn.config.arguments import Arguments, validated_arguments
 from raygnn.config.slots import TASK_TARGETS
-from raygnn.config.validation import validated_arguments
 from raygnn.errors import Problem, shown
 from raygnn.loops.model_spec import Output
 
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
     from raygnn.data.partition.part import Pairs
 
 
-class TaskArguments(Section):
+class TaskArguments(Arguments):
     """`task.args`. A task adds fields of its own, which need defaults.
 
     Attributes:
@@ -44,7 +43,7 @@ class TaskArguments(Section):
         Raises:
             ConfigError: one of them is not an argument of the task, or is out of its range.
         """
-        return validated_arguments(cls, args, cls.task, "task")
+        return validated_arguments(cls, args, cls.task, "task.args", "task")
 
 
 class TaskTarget(ABC):

@@ -11,10 +11,16 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from raygnn.loops.tasks.self_supervised.methods.base import Setting, Share, TwoViews, check_above
+from raygnn.loops.tasks.self_supervised.methods.base import (
+    Setting,
+    Share,
+    TwoViews,
+    check_above,
+    check_share,
+)
 from raygnn.losses import Candidates
 from raygnn.losses.seed_losses import in_full_precision
-from raygnn.models.arguments import check_positive, check_probability
+from raygnn.models.arguments import check_positive
 from raygnn.models.encoder import build_norm
 from raygnn.models.graph_encoder import GraphEncoder
 from raygnn.parallel.sharding import own_part
@@ -120,9 +126,8 @@ class BGRL(TwoViews):
     ) -> None:
         super().__init__(setting, drop_edges, mask_features)
         check_positive(hidden_channels=hidden_channels)
-        check_probability(decay=decay)
+        self.decay = check_share("decay", decay)
         channels = setting.channels
-        self.decay = decay
         self.output = nn.Sequential(build_norm("batch", channels), nn.PReLU())
         self.predictor = nn.Sequential(
             nn.Linear(channels, hidden_channels), nn.PReLU(), nn.Linear(hidden_channels, channels)
