@@ -6,12 +6,17 @@ from typing import Any
 
 import pytest
 import torch
+from hypothesis import HealthCheck, settings
 from xdist.scheduler import LoadScopeScheduling
 
 from tests.rank_pool import RankPool
 from tests.small_runs import small_bundle
 
 pytest_plugins = ["tests.time_by_file"]
+
+# No bounds on time: the machine may be busy.
+settings.register_profile("raygnn", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("raygnn")
 
 
 class _ByFile(LoadScopeScheduling):

@@ -114,7 +114,7 @@ def _serve(pipe: Connection, rank: int) -> None:
                 store=store,
                 rank=rank,
                 world_size=world_size,
-                timeout=timedelta(seconds=60),
+                timeout=timedelta(seconds=240),
             )
             # A function that fails at once must not leave the group while another rank connects:
             # after a failed start, torch names that rank's next groups unlike the others'.

@@ -20,7 +20,7 @@ from tests.batches import batch_of
 
 ENCODERS: list[type[Encoder]] = [GCN, GraphSAGE, GAT, GATv2, GIN, Transformer, MLP]
 NUM_LAYERS, CHANNELS = 3, 8
-FEW = settings(max_examples=20, deadline=None)
+FEW = settings(max_examples=20)
 
 
 @pytest.fixture(autouse=True)

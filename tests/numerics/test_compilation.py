@@ -43,7 +43,6 @@ def test_a_config_compiles_the_model_and_its_weights_keep_their_names(monkeypatc
     assert set(parts.state_dict()["model"]) == {"weight", "bias"}
 
 
-@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # what torch says of its own way to trace
 def test_functions_over_edges_are_not_traced(monkeypatch):
     monkeypatch.setattr(shutil, "which", lambda name: f"/usr/bin/{name}")

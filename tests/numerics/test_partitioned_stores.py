@@ -66,7 +66,7 @@ def graphs(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Both]:
     return make
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     graph=st.tuples(st.integers(0, 1), st.sampled_from([1, 2, 4]), st.booleans()),
     fanouts=st.lists(st.sampled_from([-1, 1, 3, 6]), min_size=1, max_size=3),

@@ -22,7 +22,7 @@ from tests.numerics.infer.test_nodes import EXACT, SAMPLED, predict, read
 from tests.tiers import slow
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(data=st.data(), size=st.integers(1, 9))
 def test_it_is_a_stable_sort_of_all_scores(data: st.DataObject, size: int) -> None:
     num_anchors, num_candidates = data.draw(st.integers(1, 4)), data.draw(st.integers(1, 20))

@@ -136,7 +136,7 @@ _values = st.recursive(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(value=_values)
 def test_what_is_dumped_is_parsed_equal(value: Any) -> None:
     assert parse_yaml(dump_yaml(value)).value == value

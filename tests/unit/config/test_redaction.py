@@ -157,7 +157,7 @@ _args = st.recursive(
 )
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(given_args=_args)
 def test_no_secret_of_a_random_config_is_written_or_told(
     given_args: tuple[dict[str, Any], str],

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from raygnn.config import Config, ConfigError, LoadedConfig, load_config
@@ -64,7 +64,7 @@ def _load(source: Any, tokens: list[str]) -> LoadedConfig | ConfigError:
         return error
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=150)
 @given(raw=_top, tokens=_tokens)
 def test_a_config_or_an_error_of_ours(raw: dict[str, Any], tokens: list[str]) -> None:
     loaded = _load(raw, tokens)
@@ -75,7 +75,7 @@ def test_a_config_or_an_error_of_ours(raw: dict[str, Any], tokens: list[str]) ->
     assert loaded.fingerprint()
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(text=st.text(st.sampled_from("a:{}[]-& *!|>'\"#%@\n\t1,?<=~"), max_size=20))
 def test_any_text_after_a_key(text: str) -> None:
     _load(f"job_name: {text}\n", [])

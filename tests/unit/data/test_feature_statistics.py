@@ -34,7 +34,7 @@ def measured(rows: np.ndarray, folder: Path) -> ColumnStatistics:
     return with_statistics.statistics
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(
     rows=hnp.arrays(
         st.sampled_from([np.float32, np.float16, np.int64, np.int8, np.bool_]),

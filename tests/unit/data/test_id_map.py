@@ -29,7 +29,7 @@ def _expected(ids: list, skip: list[bool], wanted: list) -> tuple[list[int], lis
     return [first.get(key, -1) for key in wanted], duplicate
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.data())
 def test_integers_against_a_dict(data: st.DataObject) -> None:
     ids = data.draw(st.lists(_INT64, min_size=1, max_size=20))
@@ -51,7 +51,7 @@ def test_ids_at_both_ends_of_int64_are_no_range(tmp_path: Path) -> None:
     assert IdMap.open(tmp_path, index).lookup(ids).tolist() == [0, 1]
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(st.data())
 def test_strings_against_a_dict(data: st.DataObject) -> None:
     text = st.text(max_size=4)

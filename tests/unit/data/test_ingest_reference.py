@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from raygnn.data.bundle import Bundle
@@ -116,7 +116,6 @@ def _check(bundle: Bundle, graph: _Graph, directed: bool) -> None:
     assert csr.e_id.tolist() == [edge[4] for edge in by_source]
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     _graphs(),
     st.booleans(),

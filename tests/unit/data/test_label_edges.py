@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import yaml
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from raygnn.data.bundle import Bundle
@@ -78,7 +78,7 @@ def _few_per_bucket(patch: pytest.MonkeyPatch) -> None:
     patch.setattr("os.fsync", lambda descriptor: None)
 
 
-@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=15)
 @given(_ROWS, st.sampled_from([".parquet", ".csv"]), st.integers(1, 3))
 def test_label_edges_equal_the_reference(
     rows: list[tuple[int, int, int, int]], suffix: str, num_shards: int
@@ -102,7 +102,7 @@ def test_label_edges_equal_the_reference(
         assert labels.time.tolist() == [rows[row][3] for _, _, row in expected]
 
 
-@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=15)
 @given(_ROWS, st.integers(1, 3))
 def test_added_reverse_types_hold_the_same_edges(
     rows: list[tuple[int, int, int, int]], num_shards: int

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import yaml
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from raygnn.config.data_section import HashSplit, TemporalSplit
@@ -195,7 +195,7 @@ def _supervision(bundle: Bundle, link: LinkSplit) -> dict[str, SupervisionEdges]
         return None
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=25)
 @given(
     _graphs(),
     st.sampled_from(["hash", "temporal", "column"]),
@@ -252,7 +252,7 @@ def _both_ways(graph: _Graph) -> list[Row]:
     return rows
 
 
-@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=12)
 @given(_graphs(), st.sampled_from(["temporal", "column"]))
 def test_splits_equal_their_definition(drawn: tuple[_Graph, bool], rule: str) -> None:
     graph, added = drawn
@@ -295,7 +295,7 @@ def test_splits_equal_their_definition(drawn: tuple[_Graph, bool], rule: str) ->
         assert np.array_equal(known.mask(nodes, repeated[:1]), grid[:, repeated[:1]])
 
 
-@settings(max_examples=6, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=6)
 @given(_ROWS, _ROWS, st.booleans(), st.integers(0, 100))
 def test_hash_splits_do_not_move(
     rows: list[Row], more: list[Row], bipartite: bool, seed: int

@@ -50,7 +50,7 @@ def _rows(small: SmallGraph, wanted: PagerankSettings) -> list[dict[int, float]]
     return rows
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(
     seed=st.integers(0, 2**32 - 1),
     num_nodes=st.integers(1, 14),

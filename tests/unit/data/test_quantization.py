@@ -42,7 +42,7 @@ def _columns(elements: st.SearchStrategy[float]) -> st.SearchStrategy[np.ndarray
     return hnp.arrays(np.float32, st.tuples(st.integers(1, 40), st.just(1)), elements=elements)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(
     rows=_columns(st.floats(-1, 1, width=32)),
     scale=st.sampled_from([1e-44, 1e-37, 1e-20, 1e-3, 1.0, 7.3, 1e9, 1e37]),
@@ -66,7 +66,7 @@ def test_no_value_is_off_by_more_than_half_a_step(
     assert (read[rows == 0] == 0).all()
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(
     rows=_columns(st.integers(0, 255).map(float)),
     origin=st.sampled_from([0, -255, -100, 1990, -(2**20)]),

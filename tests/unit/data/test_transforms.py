@@ -90,7 +90,7 @@ def rows(column: pa.Array, other: pa.Array | None = None, **options: Any) -> np.
 columns = st.lists(NUMBERS, min_size=2, max_size=40)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(values=st.lists(st.floats(allow_nan=False, allow_infinity=False), min_size=1))
 def test_sums_are_exact(values: list[float]) -> None:
     found = ExactMoments.of(np.array(values))
@@ -103,7 +103,7 @@ def test_sums_are_exact(values: list[float]) -> None:
     assert abs(Fraction(got_std) ** 2 - variance) <= variance * Fraction(1, 2**50)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(
     values=st.lists(NUMBERS | st.none(), min_size=2, max_size=40).filter(
         lambda values: any(value is not None for value in values)
@@ -166,7 +166,7 @@ def test_quantiles_of_a_sample_keep_the_stated_error() -> None:
     assert median != np.median(values)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(values=columns, others=columns)
 def test_standard_is_as_of_scikit_learn(values: list[float], others: list[float]) -> None:
     expected = StandardScaler().fit(np.array(values)[:, None]).transform(np.array(others)[:, None])
@@ -174,7 +174,7 @@ def test_standard_is_as_of_scikit_learn(values: list[float], others: list[float]
     assert np.allclose(got, expected, rtol=1e-4, atol=1e-4)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(values=columns, others=columns)
 def test_min_max_is_as_of_scikit_learn(values: list[float], others: list[float]) -> None:
     expected = MinMaxScaler().fit(np.array(values)[:, None]).transform(np.array(others)[:, None])
@@ -182,7 +182,7 @@ def test_min_max_is_as_of_scikit_learn(values: list[float], others: list[float])
     assert np.allclose(got, expected, rtol=1e-5, atol=1e-5)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(values=st.lists(NUMBERS, min_size=2, max_size=40, unique=True), others=columns)
 def test_rank_gauss_is_as_of_scikit_learn(values: list[float], others: list[float]) -> None:
     theirs = QuantileTransformer(n_quantiles=len(values), output_distribution="normal")
@@ -199,7 +199,7 @@ def test_equal_values_have_their_middle_rank() -> None:
     assert rows(pa.array([3.0] * 4), transform="rank_gauss").tolist() == [[0.0]] * 4
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(values=columns.filter(lambda v: len(set(v)) > 1), others=columns, n_bins=st.integers(2, 7))
 def test_bucket_is_as_of_scikit_learn(
     values: list[float], others: list[float], n_bins: int
@@ -215,7 +215,7 @@ def test_bucket_is_as_of_scikit_learn(
     assert np.array_equal(got, expected)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(
     values=st.lists(WORDS | st.none(), min_size=1, max_size=30).filter(any),
     others=st.lists(WORDS | st.sampled_from(["new", "newer"]), min_size=1, max_size=10),
@@ -235,7 +235,7 @@ def test_one_hot_is_as_of_scikit_learn(
         assert np.array_equal(got, theirs.transform(np.array(given_, object)[:, None]))
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(
     values=st.lists(st.lists(WORDS, max_size=4), min_size=1, max_size=20).filter(any),
     others=st.lists(st.lists(WORDS, max_size=4), min_size=1, max_size=5),
@@ -313,7 +313,7 @@ def test_logarithms_refuse_what_they_have_no_number_for() -> None:
 TIMES = st.datetimes(datetime(1950, 1, 1), datetime(2100, 1, 1))
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(moments=st.lists(TIMES, min_size=1, max_size=5))
 def test_times_are_age_and_phases(moments: list[datetime]) -> None:
     got = rows(pa.array(moments, pa.timestamp("us")), transform="time")
@@ -383,7 +383,7 @@ def test_dates_with_slashes_are_read_in_one_order_only(written: Any) -> None:
 AMOUNTS = st.lists(st.integers(-(10**9), 10**9), min_size=1, max_size=8)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(cents=AMOUNTS, comma=st.booleans(), mark=st.sampled_from(["", "EUR ", "€", "$ "]))
 def test_amounts_are_the_numbers_that_people_mean(cents: list[int], comma: bool, mark: str) -> None:
     values = [cent / 100 for cent in cents]

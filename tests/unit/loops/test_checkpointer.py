@@ -89,7 +89,7 @@ def _failing_at(operation: int | None) -> Iterator[None]:
         yield
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(
     saves=st.lists(
         st.tuples(st.none() | st.integers(-5, 5), st.none() | st.integers(0, 9)),

@@ -32,7 +32,7 @@ def rows(num_seeds: int = 30, num_classes: int = 3) -> tuple[Tensor, Tensor]:
     return logits, torch.randint(num_classes, (num_seeds,), generator=generator)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(LABELS)
 def test_balanced_classes_are_scikit_learns(labels: np.ndarray) -> None:
     present = np.unique(labels)
@@ -43,7 +43,7 @@ def test_balanced_classes_are_scikit_learns(labels: np.ndarray) -> None:
     assert weights[labels].mean() == pytest.approx(1.0)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.integers(1, 30), st.integers(0, 2**16))
 def test_balanced_labels_are_those_of_two_classes_each(num_nodes: int, seed: int) -> None:
     labels = np.random.default_rng(seed).random((num_nodes, 4)) < [0.0, 0.2, 0.5, 1.0]
@@ -159,7 +159,6 @@ def test_extreme_logits_have_finite_gradients(gamma: float) -> None:
     assert two[1, 0] == pytest.approx(-1.0)  # as of cross-entropy, where p is 0
 
 
-@settings(max_examples=40, deadline=None)
 @given(cuts=st.lists(st.integers(0, 30), max_size=4))
 @pytest.mark.parametrize(
     "loss",

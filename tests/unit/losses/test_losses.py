@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 from torch.nn import functional
@@ -92,7 +92,6 @@ def test_cross_entropy_takes_a_column_of_classes() -> None:
     assert loss(logits(), classes()) == loss(logits(), classes().unsqueeze(1))
 
 
-@settings(max_examples=40, deadline=None)
 @given(cuts=st.lists(st.integers(0, NUM_SEEDS), max_size=4))
 @pytest.mark.parametrize(
     ("loss", "target"),

@@ -70,7 +70,7 @@ IDS = st.lists(st.integers(0, 4), unique=True, max_size=3)
 QUERIES = st.tuples(st.lists(st.integers(0, 3), min_size=5, max_size=5), IDS, IDS)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(st.lists(QUERIES, min_size=1, max_size=3), st.sampled_from([1, 4, 1000]))
 def test_it_is_brute_force(
     queries: list[tuple[list[int], list[int], list[int]]], chunk_size: int

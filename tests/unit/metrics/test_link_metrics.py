@@ -82,7 +82,7 @@ def test_a_constant_score_is_no_better_than_chance(score: float) -> None:
     assert sampled_ranks(scores).tolist() == [expected] * 3
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(st.lists(st.integers(1, 400), min_size=1, max_size=30), st.integers(0, 30), st.randoms())
 def test_means_do_not_depend_on_the_cut(twice_ranks: list[int], cut: int, random: object) -> None:
     values = 2 / torch.tensor(twice_ranks, dtype=torch.float64).clamp(min=2).unsqueeze(1)

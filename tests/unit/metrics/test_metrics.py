@@ -67,7 +67,6 @@ def value_of(metric: SumMetric | ComparedMetric, prediction: Tensor, target: Ten
     return result[metric.name]
 
 
-@settings(max_examples=40, deadline=None)
 @given(multi_class())
 def test_multi_class_counts_are_scikit_learns(rows: tuple[Tensor, Tensor]) -> None:
     prediction, target = rows
@@ -79,7 +78,6 @@ def test_multi_class_counts_are_scikit_learns(rows: tuple[Tensor, Tensor]) -> No
         assert value_of(metric(width, "multi_class"), prediction, target) == pytest.approx(theirs)
 
 
-@settings(max_examples=40, deadline=None)
 @given(multi_class())
 def test_balanced_accuracy_is_scikit_learns(rows: tuple[Tensor, Tensor]) -> None:
     prediction, target = rows
@@ -90,7 +88,7 @@ def test_balanced_accuracy_is_scikit_learns(rows: tuple[Tensor, Tensor]) -> None
     assert ours == pytest.approx(theirs)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.one_of(multi_class(), multi_label()))
 def test_figures_of_classes_are_scikit_learns(rows: tuple[Tensor, Tensor]) -> None:
     prediction, target = rows
@@ -114,7 +112,6 @@ def test_figures_of_classes_are_scikit_learns(rows: tuple[Tensor, Tensor]) -> No
         assert isinstance(found[name]["support"], int)
 
 
-@settings(max_examples=40, deadline=None)
 @given(multi_class())
 def test_confusion_is_scikit_learns(rows: tuple[Tensor, Tensor]) -> None:
     prediction, target = rows
@@ -125,7 +122,6 @@ def test_confusion_is_scikit_learns(rows: tuple[Tensor, Tensor]) -> None:
     assert confusion.describe() == {"classes": names, "counts": theirs.tolist()}
 
 
-@settings(max_examples=40, deadline=None)
 @given(multi_class())
 def test_calibration_is_that_of_each_bin(rows: tuple[Tensor, Tensor]) -> None:
     prediction, target = rows
@@ -168,7 +164,6 @@ def test_errors_by_value_are_means_of_bins() -> None:
     assert errors.describe()["rows"] == [1]  # bins without rows are left out
 
 
-@settings(max_examples=40, deadline=None)
 @given(multi_label())
 def test_multi_label_counts_are_scikit_learns(rows: tuple[Tensor, Tensor]) -> None:
     prediction, target = rows
@@ -182,7 +177,6 @@ def test_multi_label_counts_are_scikit_learns(rows: tuple[Tensor, Tensor]) -> No
         assert value_of(metric(width, "multi_label"), prediction, target) == pytest.approx(theirs)
 
 
-@settings(max_examples=40, deadline=None)
 @given(multi_class(), st.randoms(use_true_random=False), st.lists(st.integers(0, 12), max_size=3))
 @pytest.mark.parametrize("metric", [Accuracy, F1Macro, F1Micro])
 def test_counts_are_the_same_for_any_order_and_cut(
@@ -199,7 +193,6 @@ def test_counts_are_the_same_for_any_order_and_cut(
     assert whole.dtype == torch.float64
 
 
-@settings(max_examples=40, deadline=None)
 @given(
     arrays(np.float32, st.tuples(st.integers(2, 9), st.integers(1, 3)), elements=SCORES),
     st.integers(0, 2**31),
@@ -245,7 +238,6 @@ def test_no_rows_give_nan() -> None:
     assert math.isnan(value_of(AUROC(3, "multi_class"), none, classes))
 
 
-@settings(max_examples=40, deadline=None)
 @given(multi_class(min_classes=2))
 def test_two_classes_are_ranked_as_scikit_learn_does(rows: tuple[Tensor, Tensor]) -> None:
     prediction, target = rows[0][:, :2], rows[1] % 2
@@ -260,7 +252,6 @@ def test_two_classes_are_ranked_as_scikit_learn_does(rows: tuple[Tensor, Tensor]
     assert precision == pytest.approx(sk.average_precision_score(target, scores))
 
 
-@settings(max_examples=40, deadline=None)
 @given(multi_class(min_classes=3))
 def test_classes_are_ranked_as_scikit_learn_does(rows: tuple[Tensor, Tensor]) -> None:
     prediction, target = rows
@@ -270,7 +261,6 @@ def test_classes_are_ranked_as_scikit_learn_does(rows: tuple[Tensor, Tensor]) ->
     check_macro_average(prediction, target, "multi_class", columns)
 
 
-@settings(max_examples=40, deadline=None)
 @given(multi_label())
 def test_labels_are_ranked_as_scikit_learn_does(rows: tuple[Tensor, Tensor]) -> None:
     prediction, target = rows

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from raygnn.models import GAT, GCN, GIN, MLP, Encoder, GATv2, GraphSAGE, Transformer
@@ -99,7 +99,6 @@ def test_given_degrees_and_weights_take_part(make_graph: Callable[..., Any]) -> 
     torch.testing.assert_close(got, encoder(graph.x, [block] * 2))
 
 
-@settings(max_examples=40, deadline=None)
 @given(st.lists(st.integers(0, 9), min_size=1, max_size=20), st.integers(1, 30))
 def test_chunks_cover_all_nodes_within_their_size(degrees: list[int], chunk_size: int) -> None:
     indptr = np.concatenate([[0], np.cumsum(degrees)])

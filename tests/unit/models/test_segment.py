@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 from torch_geometric.utils import scatter, softmax
@@ -65,7 +65,6 @@ def check_same(ours: Tensor, theirs: Tensor, *inputs: Tensor) -> None:
         torch.testing.assert_close(mine, other)
 
 
-@settings(max_examples=40, deadline=None)
 @given(adjacencies())
 @pytest.mark.parametrize(
     ("ours", "reduce"), [(segment_sum, "sum"), (segment_mean, "mean"), (segment_max, "max")]
@@ -76,7 +75,6 @@ def test_reductions_are_pygs(ours: type[segment_sum], reduce: str, adjacency: Ad
     check_same(ours(x, adjacency), theirs, x)
 
 
-@settings(max_examples=40, deadline=None)
 @given(adjacencies())
 def test_equal_largest_entries_share_the_gradient(adjacency: Adjacency) -> None:
     # No entry is 0: torch counts the 0 that it starts from as one of the equals.
@@ -85,7 +83,6 @@ def test_equal_largest_entries_share_the_gradient(adjacency: Adjacency) -> None:
     check_same(segment_max(x, adjacency), theirs, x)
 
 
-@settings(max_examples=40, deadline=None)
 @given(adjacencies())
 def test_edge_weights_are_factors(adjacency: Adjacency) -> None:
     x, weight = rows(adjacency.num_src, 3), rows(adjacency.num_edges, seed=1).detach()
@@ -94,7 +91,6 @@ def test_edge_weights_are_factors(adjacency: Adjacency) -> None:
     check_same(segment_sum(x, adjacency, weight), theirs, x)
 
 
-@settings(max_examples=40, deadline=None)
 @given(adjacencies())
 def test_gathers_are_indexing(adjacency: Adjacency) -> None:
     of_src, of_dst = rows(adjacency.num_src, 2), rows(adjacency.num_dst, 2)
@@ -102,7 +98,6 @@ def test_gathers_are_indexing(adjacency: Adjacency) -> None:
     check_same(gather_dst(of_dst, adjacency), of_dst[adjacency.dst], of_dst)
 
 
-@settings(max_examples=40, deadline=None)
 @given(adjacencies())
 def test_softmax_is_pygs(adjacency: Adjacency) -> None:
     scores = rows(adjacency.num_edges, 2)
@@ -121,7 +116,6 @@ def test_softmax_works_in_float32_on_half_precision_scores() -> None:
     assert segment_softmax(torch.zeros(2, 1).bfloat16(), adjacency).dtype == torch.float32
 
 
-@settings(max_examples=40, deadline=None)
 @given(adjacencies())
 def test_weighted_sum_is_a_scatter_of_weighted_messages(adjacency: Adjacency) -> None:
     x, weight = rows(adjacency.num_src, 2, 3), rows(adjacency.num_edges, 2, seed=1)
@@ -130,7 +124,6 @@ def test_weighted_sum_is_a_scatter_of_weighted_messages(adjacency: Adjacency) ->
     check_same(weighted_segment_sum(x, weight, adjacency), theirs, x, weight)
 
 
-@settings(max_examples=40, deadline=None)
 @given(adjacencies())
 def test_dot_scores_are_products_of_the_ends(adjacency: Adjacency) -> None:
     query, key = rows(adjacency.num_dst, 2, 3), rows(adjacency.num_src, 2, 3, seed=1)
@@ -138,7 +131,6 @@ def test_dot_scores_are_products_of_the_ends(adjacency: Adjacency) -> None:
     check_same(dot_scores(query, key, adjacency), theirs, query, key)
 
 
-@settings(max_examples=40, deadline=None)
 @given(adjacencies())
 def test_heads_may_share_the_rows_of_sources(adjacency: Adjacency) -> None:
     query, shared = rows(adjacency.num_dst, 2, 3), rows(adjacency.num_src, 1, 3, seed=1)
@@ -167,7 +159,6 @@ def test_dot_scores_take_more_edges_than_pairs() -> None:
     )
 
 
-@settings(max_examples=40, deadline=None)
 @given(adjacencies(), st.integers(1, 3), st.booleans())
 def test_edges_by_head_are_each_segments_once_per_head(
     adjacency: Adjacency, heads: int, own_rows: bool
@@ -184,7 +175,6 @@ def test_edges_by_head_are_each_segments_once_per_head(
             assert edges.rows[at].tolist() == (src * heads + head if own_rows else src).tolist()
 
 
-@settings(max_examples=40, deadline=None)
 @given(adjacencies())
 def test_additive_scores_are_those_of_gatv2(adjacency: Adjacency) -> None:
     x_src, x_dst = rows(adjacency.num_src, 2, 3), rows(adjacency.num_dst, 2, 3, seed=1)
@@ -194,7 +184,6 @@ def test_additive_scores_are_those_of_gatv2(adjacency: Adjacency) -> None:
     check_same(additive_scores(x_src, x_dst, att, 0.2, adjacency), theirs, x_src, x_dst, att)
 
 
-@settings(max_examples=40, deadline=None)
 @given(adjacencies())
 def test_by_source_lists_each_sources_edges_in_order(adjacency: Adjacency) -> None:
     order, dst, ptr = adjacency.by_source
@@ -204,7 +193,6 @@ def test_by_source_lists_each_sources_edges_in_order(adjacency: Adjacency) -> No
         assert dst[ptr[node] : ptr[node + 1]].tolist() == adjacency.dst[edges].tolist()
 
 
-@settings(max_examples=40, deadline=None)
 @given(adjacencies())
 def test_self_loops_replace_self_edges(adjacency: Adjacency) -> None:
     num_dst = min(adjacency.num_src, adjacency.num_dst)
@@ -223,7 +211,6 @@ def test_self_loops_replace_self_edges(adjacency: Adjacency) -> None:
     assert looped.num_edges == looped.ptr[-1]
 
 
-@settings(max_examples=40, deadline=None)
 @given(adjacencies())
 def test_chunks_cover_segments_and_edges_once(adjacency: Adjacency) -> None:
     chunks = list(segment_chunks(adjacency.ptr, adjacency.num_edges))

@@ -107,7 +107,7 @@ def brute_force(x: SparseFeatures) -> Tensor:
     return rows
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(x=csr(), out_channels=st.integers(1, 5), has_bias=st.booleans(), count=st.integers(0, 6))
 def test_products_and_gradients_are_those_of_dense_rows(x, out_channels, has_bias, count):
     rows = brute_force(x)

@@ -12,7 +12,7 @@ SIZE = 9
 EDGES = st.lists(st.tuples(st.integers(0, SIZE - 1), st.integers(0, SIZE - 1)), max_size=12)
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(EDGES)
 def test_component_is_the_largest_reachable_set(edges: list[tuple[int, int]]) -> None:
     reach = np.eye(SIZE, dtype=bool)

@@ -197,7 +197,7 @@ def test_per_class_needs_classes(folder: Path) -> None:
     edges=st.lists(st.tuples(st.integers(-5, 5), st.integers(-5, 5)), min_size=1, max_size=20),
     as_text=st.booleans(),
 )
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 def test_directed_edges_come_back_as_they_are(
     tmp_path_factory: pytest.TempPathFactory, edges: list[tuple[int, int]], as_text: bool
 ) -> None:

@@ -92,7 +92,7 @@ def test_weights_that_say_something_are_kept(tmp_path: Path) -> None:
 @given(
     edges=st.lists(st.tuples(st.integers(0, 6), st.integers(0, 6)), max_size=25),
 )
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 def test_undirected_edges_are_the_simple_graph(edges: list[tuple[int, int]]) -> None:
     source, target = np.array(edges, np.int64).reshape(-1, 2).T
     made = undirected_edges(source, target, 7)

@@ -81,7 +81,7 @@ def graphs(draw: st.DrawFn) -> Data:
 
 
 @given(data=graphs(), num_shards=st.integers(1, 4))
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 def test_any_data_comes_back(
     tmp_path_factory: pytest.TempPathFactory, data: Data, num_shards: int
 ) -> None:

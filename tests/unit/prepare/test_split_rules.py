@@ -33,7 +33,7 @@ def test_hash_split_is_golden() -> None:
 
 
 @given(ids=st.lists(st.integers(-(2**63), 2**63 - 1), unique=True), seed=st.integers(0, 99))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 def test_hash_split_follows_the_id(ids: list[int], seed: int) -> None:
     codes = hash_split(np.array(ids, np.int64), (0.6, 0.2, 0.2), seed)
     backwards = hash_split(np.array(ids[::-1], np.int64), (0.6, 0.2, 0.2), seed)
@@ -59,7 +59,7 @@ def test_hash_split_refuses_fractions(fractions: list[float]) -> None:
     num_unlabelled=st.integers(0, 5),
     seed=st.integers(0, 99),
 )
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 def test_per_class_split_has_exact_counts(
     counts: list[int], num_unlabelled: int, seed: int
 ) -> None:

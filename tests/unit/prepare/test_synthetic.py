@@ -84,7 +84,7 @@ def test_equal_arguments_give_equal_graphs(name: str) -> None:
     homophily=st.floats(0, 1),
     seed=st.integers(-5, 1 << 70),
 )
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 def test_planted_partition_is_a_simple_undirected_graph(**args: object) -> None:
     tables = synthetic_tables("planted_partition", **args)
     source, target = ends(tables)
@@ -142,7 +142,7 @@ def test_planted_partition_needs_the_graph() -> None:
     a=st.floats(0.01, 0.89),
     seed=st.integers(0, 9),
 )
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 def test_rmat_edges_are_in_range_and_no_loops(
     num_nodes: int, num_edges: int, a: float, seed: int
 ) -> None:

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import yaml
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
@@ -232,7 +232,6 @@ def test_labels_of_several_targets() -> None:
     ),
     data=st.data(),
 )
-@settings(max_examples=40, deadline=None)
 def test_sparse_rows_are_the_dense_ones(rows: np.ndarray, data: st.DataObject) -> None:
     sparse = sparse_rows(rows)
     assert sparse.num_rows == len(rows)

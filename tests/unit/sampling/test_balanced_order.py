@@ -15,7 +15,7 @@ def _whole(classes: np.ndarray, seed: int, epoch: int) -> np.ndarray:
     return BalancedOrder(classes, seed).places(epoch, 0, len(classes))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(CLASSES, st.integers(-(2**70), 2**70), st.integers(0, 2**40))
 def test_classes_come_equally_often(classes, seed, epoch):
     counts = np.bincount(classes[_whole(classes, seed, epoch)], minlength=6)
@@ -25,7 +25,7 @@ def test_classes_come_equally_often(classes, seed, epoch):
     assert counts.sum() == present.sum()
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(CLASSES, st.integers(0, 2**20), st.data())
 def test_it_has_random_access(classes, epoch, data):
     whole = _whole(classes, 3, epoch)
@@ -34,7 +34,7 @@ def test_it_has_random_access(classes, epoch, data):
     assert np.array_equal(BalancedOrder(classes, 3).places(epoch, start, stop), whole[start:stop])
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(CLASSES, st.integers(0, 100))
 def test_examples_of_a_class_come_equally_often_over_epochs(classes, seed):
     epochs = np.concatenate([_whole(classes, seed, epoch) for epoch in range(7)])

@@ -42,7 +42,7 @@ def _edges_of_seeds(subgraph: Any, num_seeds: int) -> list[Counter]:
     return found
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     seed=st.integers(0, 2**32 - 1),
     fanouts=st.lists(st.sampled_from([-1, 1, 3]), min_size=1, max_size=3),

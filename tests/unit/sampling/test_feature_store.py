@@ -25,7 +25,6 @@ def _store(
     return LocalFeatureStore(small.bundle, {} if scale is None else {NODE: {"x": scale}})
 
 
-@settings(max_examples=40, deadline=None)
 @given(
     dtype=st.sampled_from(["float32", "float64", "int64", "int8", "uint8", "bool", *HALVES]),
     shape=st.sampled_from([(), (1,), (3,), (8,), (17,), (64,), (2, 3), (0,)]),
@@ -44,7 +43,7 @@ def test_dense_rows(dtype, shape, ids, given_out):
     assert np.array_equal(found, expected)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     dtype=st.sampled_from(["float32", "int64", "int32", "int8", "uint8", *HALVES]),
     shape=st.sampled_from([(), (1,), (3,), (17,), (2, 3)]),
@@ -123,7 +122,6 @@ def test_sparse_halves_are_read_where_they_are_asked_for(dtype):
 SPARSE_DTYPES = [None, "float32", "float64", "float16", "bfloat16", "int8"]
 
 
-@settings(max_examples=40, deadline=None)
 @given(
     dtype=st.sampled_from(SPARSE_DTYPES),
     counts=st.lists(st.integers(0, 4), min_size=1, max_size=12),

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from raygnn.sampling.sparse_features import group_by_key
 
 
-@settings(deadline=None)  # the first call compiles
 @given(st.integers(1, 9), st.lists(st.integers(0, 8), max_size=60), st.integers(0, 3))
 def test_groups_are_those_of_a_stable_sort(num_keys: int, given_: list[int], skip: int) -> None:
     keys = torch.tensor([key % num_keys for key in given_], dtype=torch.int64)

@@ -50,7 +50,7 @@ def _expected(key: int, neighbors: list[int], left: list[bool], fanout: int) -> 
     return sorted(edge for _, edge in ranked)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(
     seed=st.integers(0, 2**32 - 1),
     sizes=st.sampled_from([(3, 40), (12, 300), (200, 1500)]),

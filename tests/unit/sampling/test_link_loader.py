@@ -286,7 +286,7 @@ def _linked_graphs(draw: st.DrawFn) -> tuple[SmallGraph, SupervisionEdges, dict]
     return small, links, reverses
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(
     graph=_linked_graphs(),
     direction=st.sampled_from(["in", "out"]),

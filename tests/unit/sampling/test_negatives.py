@@ -76,7 +76,7 @@ def test_what_cannot_be_drawn():
         RandomNegatives(2, np.zeros(2, np.int64))
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(st.integers(1, 30), st.integers(1, 20), st.integers(0, 100), st.booleans())
 def test_each_link_has_the_same_number_of_candidates(num_nodes, wanted, key, is_one_type):
     """Distinct ones, never its ends, and known links only where there is nothing else."""

@@ -82,7 +82,7 @@ def _as_lists(subgraph: SampledSubgraph) -> dict:
     }
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(
     small=_small_graphs(),
     direction=st.sampled_from(["in", "out"]),
@@ -115,7 +115,7 @@ def test_samples_are_those_of_the_definition(small, direction, replace, key, dat
         assert dst_ptr[-1] == len(col)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(
     small=_small_graphs(),
     direction=st.sampled_from(["in", "out"]),

@@ -39,7 +39,7 @@ def _small_graph(seed: int, dtype: str, edge_times: bool, node_times: bool) -> S
     return small
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(
     seed=st.integers(0, 2**32 - 1),
     dtypes=st.tuples(*[st.sampled_from(["int64", "float64"])] * 2),

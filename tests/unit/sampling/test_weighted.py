@@ -36,7 +36,7 @@ def _chi_square(counts: np.ndarray, expected: np.ndarray) -> bool:
     return bool(chi2 - dof < 4 * np.sqrt(2 * dof))
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(
     rows=st.lists(
         st.lists(st.sampled_from([0.0, 0.0, 1e-6, 0.3, 1.0, 7.5, 1e6]), max_size=9), max_size=4
@@ -130,7 +130,7 @@ def test_draws_with_replacement(excluded):
     assert _chi_square(counts, np.array([0, 500, 1500]))
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(
     seed=st.integers(0, 2**32 - 1),
     fanout=st.sampled_from([-1, 1, 2, 5, 60]),
