@@ -262,7 +262,7 @@ def test_log_lines_and_report_show_all_tasks(tmp_path, graph, capfd):
     config = _config(tmp_path, graph, early_stopping={"monitor": "val/rating/r2", "mode": "max"})
     metrics = raygnn.train.fit(config).metrics
     lines = capfd.readouterr().out.splitlines()
-    (line, *_) = [line for line in lines if " val/loss" in line]
+    (line, *_) = [line for line in lines if "| val/rating/r2" in line]
     for name in ("genre/loss", "genre/accuracy", "follows/mrr", "rating/loss", "rating/r2"):
         assert f"val/{name}" in line
     (start,) = [line for line in lines if "global batch" in line]
