@@ -359,7 +359,8 @@ def _array(name: str, column: str, rows: Rows) -> pa.Array:
 def _typed(column: pa.Array, kind: pa.DataType) -> pa.Array:
     """A column of this type where its values do not say: it has none, or empty lists alone."""
     is_empty = pa.types.is_null(column.type)
-    is_empty |= pa.types.is_list(column.type) and pa.types.is_null(column.type.value_type)
+    if pa.types.is_list(column.type) and pa.types.is_nested(kind):
+        is_empty |= pa.types.is_null(column.type.value_type)
     return column.cast(kind) if is_empty else column
 
 

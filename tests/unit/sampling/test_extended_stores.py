@@ -207,6 +207,7 @@ def test_wrong_rows_are_refused(case):
         (_edited(case, idd=1), "rows-column-unknown", ["idd", "id"]),
         (_edited(case, id=known), "rows-id-known", [known]),
         (_edited(case, id=7), "nodes-id-kind", []),
+        (_edited(case, id=[None]), "nodes-id-kind", []),
         (_edited(case, id=None), "nodes-null-ids", ["id"]),
         (_edited(case, x=[1.0, "a", 2.0]), "rows-column-kinds", ["x"]),
         (_edited(case, x=None), "table-null-values", ["x"]),
