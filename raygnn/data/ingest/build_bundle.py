@@ -18,7 +18,7 @@ from raygnn.data.bundle_record import (
 )
 from raygnn.data.cache import build_once, cache_folder
 from raygnn.data.ingest.describe import measure_features
-from raygnn.data.ingest.edges import build_edges
+from raygnn.data.ingest.edges import build_edges, records_of_edges
 from raygnn.data.ingest.nodes import build_nodes, node_folder
 from raygnn.data.ingest.plan_bundle import (
     IngestOptions,
@@ -26,7 +26,6 @@ from raygnn.data.ingest.plan_bundle import (
     list_tables,
     num_bytes,
     plan_graph,
-    records_of_edges,
 )
 from raygnn.data.ingest.scan import fingerprint
 from raygnn.data.ingest.schedule import BuildContext, Schedule, in_process

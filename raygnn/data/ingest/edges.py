@@ -7,7 +7,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from raygnn.data.bundle_record import ColumnInfo, NodeRecord
+from raygnn.data.bundle_record import (
+    ColumnInfo,
+    EdgeRecord,
+    LabelEdgeRecord,
+    NodeRecord,
+    label_edge_folder,
+)
 from raygnn.data.ingest.describe import class_tables, describe_columns
 from raygnn.data.ingest.findings import merge
 from raygnn.data.ingest.nodes import node_folder
@@ -29,6 +35,7 @@ from raygnn.data.ingest.sort_edges import (
     order_buckets,
 )
 from raygnn.data.ingest.table_plan import EdgePlan, plan_reverse
+from raygnn.data.manifest import Manifest, reverses
 from raygnn.errors import DataError
 
 
@@ -153,3 +160,24 @@ def report_edges(
             )
         if num_dropped:
             context.say(f"dropped {num_dropped:,} edges of type {plan.name}")
+
+
+def records_of_edges(
+    manifest: Manifest, built: Sequence[BuiltEdges]
+) -> tuple[tuple[EdgeRecord, ...], tuple[LabelEdgeRecord, ...]]:
+    """The records of finished edge types and label edges, in the order of the manifest."""
+    by_folder = {edges.plan.folder: edges for edges in built}
+    labels = []
+    for table in manifest.label_edges:
+        made = by_folder.pop(label_edge_folder(table.type, table.sign))
+        labels.append(LabelEdgeRecord(table.type, table.sign, made.num_edges, made.columns))
+    declared = reverses(manifest.edge_types)
+    edges = []
+    for made in by_folder.values():
+        plan = made.plan
+        reverse = plan.edge_type if plan.undirected else plan.reverse
+        reverse = reverse or declared.get(plan.edge_type)
+        edges.append(
+            EdgeRecord(plan.edge_type, made.num_edges, not plan.undirected, made.columns, reverse)
+        )
+    return tuple(edges), tuple(labels)

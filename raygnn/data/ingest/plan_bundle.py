@@ -8,11 +8,8 @@ from typing import Any, Literal
 
 import pyarrow as pa
 
-from raygnn.data.bundle_record import EdgeRecord, LabelEdgeRecord, label_edge_folder
 from raygnn.data.edge_types import EdgeType, edge_type_name, reversed_edge_type
-from raygnn.data.id_map import IdKind
 from raygnn.data.ingest.column_plan import needed_columns
-from raygnn.data.ingest.edges import BuiltEdges
 from raygnn.data.ingest.fit_features import FeatureTable, fit_features
 from raygnn.data.ingest.quantize_features import quantize_features
 from raygnn.data.ingest.scan import ScannedTable, TableColumns, scan_tables
@@ -157,35 +154,28 @@ def plan_graph(
     return GraphPlan(manifest, tables, nodes, edges, label_edges)
 
 
+def _tables_of(manifest: Manifest) -> dict[str, NodeTable | EdgeTable | LabelEdgeTable]:
+    """The tables of a graph by the name that messages give them, nodes first."""
+    edges = {f"edge_types.{edge_type_name(table.type)}": table for table in manifest.edge_types}
+    labels = {f"label_edges.{table.name}": table for table in manifest.label_edges}
+    nodes = {_node_table_name(name): table for name, table in manifest.node_types.items()}
+    return {**nodes, **edges, **labels}
+
+
 def _node_table_name(node_type: str) -> str:
     return f"node_types.{node_type}"
-
-
-def _edge_table_name(edge_type: EdgeType) -> str:
-    return f"edge_types.{edge_type_name(edge_type)}"
-
-
-def _label_table_name(table: LabelEdgeTable) -> str:
-    return f"label_edges.{table.name}"
 
 
 def list_tables(manifest: Manifest, roots: Sequence[str]) -> dict[str, list[TableFile]]:
     """The files of each table.
 
     Args:
-        roots: where they may lie; relative patterns start at the first.
+        roots: folders that may hold them; relative patterns start at the first.
     """
-    folder, files = roots[0], {}
-    for node_type, node_table in manifest.node_types.items():
-        name = _node_table_name(node_type)
-        files[name] = list_files(folder, node_table.files, f"{name}.files", roots)
-    for edge_table in manifest.edge_types:
-        name = _edge_table_name(edge_table.type)
-        files[name] = list_files(folder, edge_table.files, f"{name}.files", roots)
-    for label_table in manifest.label_edges:
-        name = _label_table_name(label_table)
-        files[name] = list_files(folder, label_table.files, f"{name}.files", roots)
-    return files
+    return {
+        name: list_files(roots[0], table.files, f"{name}.files", roots)
+        for name, table in _tables_of(manifest).items()
+    }
 
 
 def num_bytes(files: Mapping[str, Sequence[TableFile]]) -> int:
@@ -211,37 +201,11 @@ def check_unchanged(
             )
 
 
-def records_of_edges(
-    manifest: Manifest, built: Sequence[BuiltEdges]
-) -> tuple[tuple[EdgeRecord, ...], tuple[LabelEdgeRecord, ...]]:
-    """The records of finished edge types and label edges, in the order of the manifest."""
-    by_folder = {edges.plan.folder: edges for edges in built}
-    labels = []
-    for table in manifest.label_edges:
-        made = by_folder.pop(label_edge_folder(table.type, table.sign))
-        labels.append(LabelEdgeRecord(table.type, table.sign, made.num_edges, made.columns))
-    declared = reverses(manifest.edge_types)
-    edges = []
-    for made in by_folder.values():
-        plan = made.plan
-        reverse = plan.edge_type if plan.undirected else plan.reverse
-        reverse = reverse or declared.get(plan.edge_type)
-        edges.append(
-            EdgeRecord(plan.edge_type, made.num_edges, not plan.undirected, made.columns, reverse)
-        )
-    return tuple(edges), tuple(labels)
-
-
 def _scan(
     manifest: Manifest, files: Mapping[str, Sequence[TableFile]], schedule: Schedule
 ) -> dict[str, ScannedTable]:
-    needed = {_node_table_name(t): _columns(table) for t, table in manifest.node_types.items()}
-    needed |= {_edge_table_name(table.type): _columns(table) for table in manifest.edge_types}
-    needed |= {_label_table_name(table): _columns(table) for table in manifest.label_edges}
-    scanned = scan_tables(
-        [(name, files[name], columns) for name, columns in needed.items()], schedule
-    )
-    return {table.name: table for table in scanned}
+    needed = [(name, files[name], _columns(table)) for name, table in _tables_of(manifest).items()]
+    return {table.name: table for table in scan_tables(needed, schedule)}
 
 
 def _columns(table: NodeTable | EdgeTable | LabelEdgeTable) -> TableColumns:
@@ -265,12 +229,14 @@ def _fit(
 ) -> dict[str, ScannedTable]:
     """The tables of features with their transforms."""
     features = [
-        FeatureTable(tables[_node_table_name(name)], table.features, table.id, table.split)
-        for name, table in manifest.node_types.items()
-    ]
-    features += [
-        FeatureTable(tables[_edge_table_name(table.type)], table.features, None, table.split)
-        for table in manifest.edge_types
+        FeatureTable(
+            tables[name],
+            table.features,
+            table.id if isinstance(table, NodeTable) else None,
+            table.split,
+        )
+        for name, table in _tables_of(manifest).items()
+        if not isinstance(table, LabelEdgeTable)
     ]
     return fit_features(features, options.transforms, schedule, progress)
 
@@ -279,39 +245,31 @@ def _plan(
     manifest: Manifest, options: IngestOptions, tables: dict[str, ScannedTable]
 ) -> tuple[dict[str, NodePlan], list[EdgePlan], list[EdgePlan]]:
     problems: list[str] = []
-    nodes: dict[str, NodePlan] = {}
+    nodes: dict[str, NodePlan] = {}  # by name of the table
     edges: list[EdgePlan] = []
     label_edges: list[EdgePlan] = []
     added = options.added_reverses(manifest.edge_types)
-    # What becomes int8 is planned as its table holds it: steps follow from the values.
+    # Features that become int8 are planned in the type of their table: steps follow from values.
     dtype = None if options.feature_dtype == "int8" else options.feature_dtype
-    for node_type, table in manifest.node_types.items():
+    for name, table in _tables_of(manifest).items():
         try:
-            scanned = tables[_node_table_name(node_type)]
-            nodes[node_type] = plan_nodes(table, scanned, dtype)
-        except DataError as error:
-            problems.append(str(error))
-    kinds = {node_type: plan.id_kind for node_type, plan in nodes.items()}
-    for edge_table in manifest.edge_types:
-        undirected, reverse = options.doubles(edge_table), added.get(edge_table.type)
-        try:
-            name = _edge_table_name(edge_table.type)
-            tables[name] = _with_endpoint_types(edge_table, tables[name], kinds)
+            if isinstance(table, NodeTable):
+                nodes[name] = plan_nodes(table, tables[name], dtype)
+                continue
+            tables[name] = _with_endpoint_types(table, tables[name], nodes)
+            if isinstance(table, LabelEdgeTable):
+                label_edges.append(plan_label_edges(table, tables[name]))
+                continue
+            reverse = added.get(table.type)
             if reverse is not None:
-                _check_is_new(manifest, reverse, edge_table.type)
-            edges.append(plan_edges(edge_table, tables[name], undirected, reverse, dtype))
-        except DataError as error:
-            problems.append(str(error))
-    for label_table in manifest.label_edges:
-        try:
-            name = _label_table_name(label_table)
-            tables[name] = _with_endpoint_types(label_table, tables[name], kinds)
-            label_edges.append(plan_label_edges(label_table, tables[name]))
+                _check_is_new(manifest, reverse, table.type)
+            edges.append(plan_edges(table, tables[name], options.doubles(table), reverse, dtype))
         except DataError as error:
             problems.append(str(error))
     if problems:
         raise DataError("\n".join(problems))
-    return nodes, edges, label_edges
+    by_type = {name: nodes[_node_table_name(name)] for name in manifest.node_types}
+    return by_type, edges, label_edges
 
 
 def _check_is_new(manifest: Manifest, reverse: EdgeType, edge_type: EdgeType) -> None:
@@ -326,7 +284,7 @@ def _check_is_new(manifest: Manifest, reverse: EdgeType, edge_type: EdgeType) ->
 
 
 def _with_endpoint_types(
-    table: EdgeTable | LabelEdgeTable, scanned: ScannedTable, kinds: Mapping[str, IdKind]
+    table: EdgeTable | LabelEdgeTable, scanned: ScannedTable, nodes: Mapping[str, NodePlan]
 ) -> ScannedTable:
     """Checks the endpoints against the ids of their node types.
 
@@ -338,19 +296,16 @@ def _with_endpoint_types(
         ("source", table.source, table.type[0]),
         ("target", table.target, table.type[2]),
     ):
-        if node_type not in kinds:
+        plan = nodes.get(_node_table_name(node_type))
+        if plan is None:
             continue  # its own problem is already listed
         if scanned.num_rows == 0:
-            types[column] = pa.string() if kinds[node_type] == "string" else pa.int64()
-        if only_csv and kinds[node_type] == "string":
+            types[column] = pa.string() if plan.id_kind == "string" else pa.int64()
+        if only_csv and plan.id_kind == "string":
             types[column] = pa.string()
-        is_right = (
-            pa.types.is_integer(types[column])
-            if kinds[node_type] == "int"
-            else pa.types.is_string(types[column])
-        )
-        if not is_right:
-            wanted = "integers" if kinds[node_type] == "int" else "strings"
+        is_kind = pa.types.is_integer if plan.id_kind == "int" else pa.types.is_string
+        if not is_kind(types[column]):
+            wanted = "integers" if plan.id_kind == "int" else "strings"
             raise DataError(
                 f"{scanned.name}.{key}={column!r} is invalid: the column is {types[column]}, "
                 f"but the ids of node type {node_type!r} are {wanted}. "

@@ -20,7 +20,7 @@ from raygnn.data.conditional_write import locked
 from raygnn.data.filesystem import exists, is_remote, join, redact
 from raygnn.data.id_map import IdIndex
 from raygnn.data.ingest.describe import class_tables, describe_columns, measure_features
-from raygnn.data.ingest.edges import BuiltEdges, report_edges
+from raygnn.data.ingest.edges import BuiltEdges, records_of_edges, report_edges
 from raygnn.data.ingest.findings import merge
 from raygnn.data.ingest.nodes import all_kept, node_folder
 from raygnn.data.ingest.pieces import Piece, cut_table
@@ -31,7 +31,6 @@ from raygnn.data.ingest.plan_bundle import (
     list_tables,
     num_bytes,
     plan_graph,
-    records_of_edges,
 )
 from raygnn.data.ingest.read_rows import ReadResult, findings_of
 from raygnn.data.ingest.scan import fingerprint
@@ -39,8 +38,7 @@ from raygnn.data.ingest.schedule import BuildContext, Schedule, in_process
 from raygnn.data.ingest.table_plan import EdgePlan, plan_reverse
 from raygnn.data.manifest import Manifest, manifest_folder
 from raygnn.data.partition import shuffle
-from raygnn.data.partition.ldg import assign_parts, parts_path
-from raygnn.data.partition.metis import check_metis
+from raygnn.data.partition.by_neighbors import assign_parts, check_metis, parts_path
 from raygnn.data.partition.record import (
     RECORD_NAME,
     EdgeCounts,
