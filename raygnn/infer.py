@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from os import PathLike, fspath
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from raygnn.command_line import (
     add_allow_module,
@@ -19,9 +21,8 @@ from raygnn.command_line import (
     printing_as,
 )
 from raygnn.console import show
-from raygnn.data.appended_tables import AppendedTables, append_tables
 from raygnn.data.tables.read_ids import read_ids
-from raygnn.errors import ConfigError, DataError
+from raygnn.errors import ConfigError
 from raygnn.inference.job import (
     SCORES,
     WHAT,
@@ -37,6 +38,8 @@ from raygnn.outputs.saved_model import SavedModel
 
 if TYPE_CHECKING:
     from raygnn.data.bundle import Bundle
+    from raygnn.data.extended_bundle import Addition
+    from raygnn.runtime.launch_inference import Asked
 
 _USAGE = """\
 python -m raygnn.infer MODEL --out URI [options] [--section.key value ...]
@@ -102,7 +105,7 @@ def predict(
         what: embeddings, predictions or probabilities; None is predictions of a node task, else
             embeddings.
         node_types: by default the type that is predicted, or both ends of the links.
-        new_nodes: tables of nodes and edges that are appended to the graph of `data.uri`: only the
+        new_nodes: tables of nodes and edges that are added to the graph of `data.uri`: only the
             new nodes are encoded, from their own neighborhoods.
         as_of: for a model with `sampling.temporal`, the moment as of which all nodes or edges are
             encoded: a date (UTC without a zone), a number in the unit of the graph's times, or
@@ -120,31 +123,26 @@ def predict(
         TrainingError: a worker failed.
     """
 
-    def ask(saved: SavedModel, bundle: Bundle) -> NodeRequest | EdgeRequest:
+    def ask(saved: SavedModel, bundle: Bundle) -> Asked:
         times = find_seed_times(saved, bundle, as_of)
         if predicts_edges(saved.spec, what):
             check_no_new_nodes(new_nodes)
             asked = what or "predictions"
-            return EdgeRequest.of(saved.spec, asked, tuple(node_types), times)
+            return EdgeRequest.of(saved.spec, asked, tuple(node_types), times), None
         request = NodeRequest.of(saved.spec, what, tuple(node_types), times)
-        if appended is None:
-            return request
-        return _of_new_nodes(request, bundle, appended, saved.loaded.config.data.on_error)
+        if new_nodes is None:
+            return request, None
+        return _with_new_nodes(request, saved, bundle, fspath(new_nodes))
 
     options = {"rows_per_file": rows_per_file, "chunk_size": chunk_size, "overwrite": overwrite}
-    saved, appended = SavedModel.open(fspath(model), overrides, allow_modules, task=task), None
-    if new_nodes is not None:
-        saved, appended = _with_appended(saved, fspath(new_nodes), data)
-    try:
-        return _infer(saved, out, data, options, ask)
-    except DataError as error:
-        if appended is None or "nodes-id-repeated" not in error.ids:
-            raise
-        raise DataError(
-            f"{error}\n--new-nodes is invalid: it has ids that the graph has already, or one "
-            "twice. Give new nodes ids of their own.",
-            id="append-ids-repeated",
-        ) from error
+    saved = SavedModel.open(fspath(model), overrides, allow_modules, task=task)
+    if new_nodes is not None and (data is not None or saved.loaded.config.data.uri is None):
+        raise ConfigError(
+            "--new-nodes is invalid without --data.uri: rows are added to graph tables. Name the "
+            "folder or URI of the graph.",
+            id="append-no-tables",
+        )
+    return _infer(saved, out, data, options, ask)
 
 
 def top_k(
@@ -190,57 +188,48 @@ def top_k(
 
     chosen = TopKOptions(edge_type, anchor_type, target_type, filter_known, score)
 
-    def ask(saved: SavedModel, bundle: Bundle) -> TopKRequest:
+    def ask(saved: SavedModel, bundle: Bundle) -> Asked:
         given: Any = anchors
         if isinstance(given, str | PathLike):
             kind = bundle.id_map(chosen.ends(saved.spec)[0]).kind
             given = read_ids(fspath(given), anchors_column, kind, "--anchors")
         times = find_seed_times(saved, bundle, as_of)
-        return TopKRequest.of(saved.spec, bundle, k, given, chosen, times)
+        return TopKRequest.of(saved.spec, bundle, k, given, chosen, times), None
 
     options = {"rows_per_file": rows_per_file, "chunk_size": chunk_size, "overwrite": overwrite}
     saved = SavedModel.open(fspath(model), overrides, allow_modules, task=task)
     return _infer(saved, out, data, options, ask)
 
 
-def _with_appended(saved: SavedModel, new: str, data: Any) -> tuple[SavedModel, AppendedTables]:
-    """The model with the graph of its `data.uri` and what is appended to it as its data.
+def _with_new_nodes(
+    request: NodeRequest, saved: SavedModel, bundle: Bundle, uri: str
+) -> tuple[NodeRequest, Addition]:
+    """The request for the new nodes alone, and their rows.
 
     Raises:
-        ConfigError: there is no `data.uri`.
+        ConfigError: no node type of the request has new nodes, or the model takes none.
+        DataError: rows do not fit the graph's tables.
     """
-    section = saved.loaded.config.data
-    if data is not None or section.uri is None:
-        raise ConfigError(
-            "--new-nodes is invalid without --data.uri: rows are appended to graph tables. Name "
-            "the folder or URI of the graph.",
-            id="append-no-tables",
-        )
-    appended = append_tables(section.uri, new, section.cache_dir, section.allow_outside)
-    changed = {"uri": appended.uri, "allow_outside": list(appended.roots)}
-    data_section = section.model_copy(update=changed)
-    config = saved.loaded.config.model_copy(update={"data": data_section})
-    return replace(saved, loaded=replace(saved.loaded, config=config)), appended
+    from raygnn.inference.new_rows import TablesSource, check_takes_new, row_reader
+    from raygnn.runtime.data_source import ingest_options
 
-
-def _of_new_nodes(
-    request: NodeRequest, bundle: Bundle, appended: AppendedTables, on_error: str
-) -> NodeRequest:
-    """The request, of the new nodes alone.
-
-    Raises:
-        ConfigError: no node type of the request has new ones.
-    """
-    wanted = tuple(name for name in request.node_types if name in appended.new_nodes)
+    tables = saved.loaded.config.data.uri
+    assert tables is not None
+    options = replace(ingest_options(saved.loaded), transforms=dict(saved.spec.transforms))
+    addition = row_reader(saved, bundle, TablesSource(tables, options)).read_tables(uri)
+    new = [name for name, num_new in addition.num_new.items() if num_new]
+    check_takes_new(saved, new)
+    wanted = tuple(name for name in request.node_types if name in new)
     if not wanted:
         raise ConfigError(
             f"--new-nodes is invalid: its tables have no nodes of type "
-            f"{' or '.join(request.node_types)}. Set --node-type to one of: "
-            f"{', '.join(appended.new_nodes)}.",
+            f"{' or '.join(request.node_types)}. Set --node-type to one of: {', '.join(new)}.",
             id="append-no-nodes",
         )
-    nodes = {name: appended.ids_of_new(bundle, name, on_error=on_error) for name in wanted}
-    return replace(request, node_types=wanted, nodes=nodes)
+    first = {name: bundle.num_nodes(name) for name in wanted}
+    nodes = {name: first[name] + np.arange(addition.num_new[name]) for name in wanted}
+    times = None if request.times is None else request.times.extended(addition)
+    return replace(request, node_types=wanted, nodes=nodes, times=times), addition
 
 
 def _infer(
@@ -248,7 +237,7 @@ def _infer(
     out: str | PathLike[str],
     data: Any,
     options: dict[str, Any],
-    ask: Any,
+    ask: Callable[[SavedModel, Bundle], Asked],
 ) -> Written:
     from raygnn.runtime.launch_inference import OutputOptions, launch_inference
 

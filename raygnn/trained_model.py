@@ -20,7 +20,8 @@ from raygnn.inference.evaluate import evaluate_model
 from raygnn.inference.explanations import ExplainOptions, Explanations
 from raygnn.inference.export import export_onnx, export_program
 from raygnn.inference.extended_graph import ExtendedGraph
-from raygnn.inference.open_graph import OpenGraph, TablesSource
+from raygnn.inference.new_rows import TablesSource
+from raygnn.inference.open_graph import OpenGraph
 from raygnn.inference.probe import probe_model
 from raygnn.inference.set_up import load_module, set_up_task
 from raygnn.inference.table import Table

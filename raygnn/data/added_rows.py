@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
+import dataclasses
+import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from raygnn.console import say
 from raygnn.data.bundle import Bundle, SparseColumn
 from raygnn.data.bundle_record import ColumnInfo
 from raygnn.data.edge_types import EdgeType, edge_type_name, type_name
 from raygnn.data.extended_bundle import AddedEdges, Addition, ExtendedIds
+from raygnn.data.filesystem import absolute, exists, is_below, join, redact
 from raygnn.data.id_map import integer_ids
-from raygnn.data.ingest.column_plan import DensePlan, SourceColumn, SparsePlan, inspect
+from raygnn.data.ingest.column_plan import (
+    DensePlan,
+    SourceColumn,
+    SparsePlan,
+    inspect,
+    needed_columns,
+)
 from raygnn.data.ingest.decode import (
     REPAIR,
     dense_rows,
@@ -25,27 +34,31 @@ from raygnn.data.ingest.decode import (
     without_table_remedies,
 )
 from raygnn.data.ingest.findings import Finding, FindingCollector, describe
+from raygnn.data.ingest.pieces import cut_table, read_blocks
 from raygnn.data.ingest.plan_bundle import IngestOptions
 from raygnn.data.ingest.scan import TableColumns, scan_tables
 from raygnn.data.ingest.schedule import in_process
 from raygnn.data.ingest.table_plan import edge_columns, node_columns
 from raygnn.data.manifest import (
+    MANIFEST_NAME,
     DenseFeature,
     EdgeTable,
     Manifest,
     NodeTable,
     SparseFeature,
     manifest_folder,
+    manifest_uri,
 )
-from raygnn.data.tables.files import list_files
+from raygnn.data.tables.files import list_files, match_files
 from raygnn.data.transforms.state import FittedColumn
 from raygnn.data.transforms.values import is_text_type
 from raygnn.errors import DataError, choose_from
 
 #: Rows of a table: values by column; a column that is left out is empty.
 Rows: TypeAlias = Sequence[Mapping[str, Any]]
+#: Columns of a type as the graph stores them.
+Columns: TypeAlias = dict[str, Any]
 _EXAMPLES = 5
-_SOURCE = "new rows"  # in place of a file in messages
 
 
 @dataclass(frozen=True)
@@ -59,6 +72,57 @@ class AddedRows:
 
     nodes: Mapping[str, Rows]
     edges: Mapping[str, Rows] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class _Table:
+    """A table of the graph, and the columns that are read of its new rows."""
+
+    type: str | EdgeType
+    spec: NodeTable | EdgeTable
+    wanted: tuple[ColumnInfo, ...]
+
+    @property
+    def name(self) -> str:
+        """As messages call it."""
+        kind = "node_types" if isinstance(self.spec, NodeTable) else "edge_types"
+        return f"{kind}.{type_name(self.type)}"
+
+    @property
+    def id_columns(self) -> dict[str, str]:
+        """The node type of each column of ids."""
+        if isinstance(self.spec, NodeTable):
+            return {self.spec.id: str(self.type)}
+        return {self.spec.source: self.type[0], self.spec.target: self.type[2]}
+
+    @property
+    def columns(self) -> list[str]:
+        """All columns that rows may have."""
+        spec = self.spec
+        return node_columns(spec) if isinstance(spec, NodeTable) else edge_columns(spec)
+
+    @property
+    def needed(self) -> list[str]:
+        """The columns that are decoded."""
+        names = {info.name for info in self.wanted}
+        features = {n: feature for n, feature in self.spec.features.items() if n in names}
+        time = self.spec.time if "time" in names else None
+        weight = getattr(self.spec, "weight", None) if "weight" in names else None
+        return needed_columns(features, {}, time, [*self.id_columns, weight])
+
+
+class _Given(NamedTuple):
+    """New rows of a table, by column; `source` names them in messages."""
+
+    arrays: Mapping[str, pa.Array]
+    num_rows: int
+    source: str = "new rows"
+
+    def collector(self, table: _Table) -> FindingCollector:
+        """Collects what is wrong with the rows."""
+        found = FindingCollector(table.name)
+        found.start_block(self.source, 0, self.num_rows)
+        return found
 
 
 class RowReader:
@@ -75,116 +139,167 @@ class RowReader:
         self, uri: str, graph: Bundle, columns: Iterable[str], options: IngestOptions
     ) -> None:
         self._uri, self._graph, self._options = uri, graph, options
-        self._columns = frozenset(columns)
+        self._manifest = manifest = Manifest.load(uri, options.allow_outside)
+        self._reverses = options.added_reverses(manifest.edge_types)
+        read, known = frozenset(columns), graph.node_types
+        specs: dict[str | EdgeType, NodeTable | EdgeTable] = {}
+        specs.update(manifest.node_types)
+        specs.update((spec.type, spec) for spec in manifest.edge_types)
+        types: list[str | EdgeType] = [*known, *graph.edge_types]
+        self._infos = {
+            type_: {name: info for name, info in graph.columns(type_).items() if name in read}
+            for type_ in types
+        }
+        tables = {
+            type_: _Table(type_, spec, tuple(self._infos.get(type_, {}).values()))
+            for type_, spec in specs.items()
+            if set([type_] if isinstance(type_, str) else type_[::2]) <= set(known)
+        }
+        self._nodes = {t: table for t, table in tables.items() if isinstance(t, str)}
+        self._edges = {edge_type_name(t): tables[t] for t in tables if not isinstance(t, str)}
         self._widths: dict[tuple[str, str], list[int]] = {}
 
     def read(self, rows: AddedRows) -> Addition:
-        """Decodes rows.
+        """Decodes rows in memory.
 
         Raises:
             DataError: a type or column is not the graph's, a new id is known already, an end is not
                 a node, or a value breaks a rule of its column.
         """
-        nodes, links = self._node_tables, self._edge_tables
-        _check_types("nodes", rows.nodes, list(nodes))
-        _check_types("edges", rows.edges, list(links))
+        _check_types("nodes", rows.nodes, list(self._nodes))
+        _check_types("edges", rows.edges, list(self._edges))
+        nodes = {n: _given(self._nodes[n], found) for n, found in rows.nodes.items() if found}
+        edges = {n: _given(self._edges[n], found) for n, found in rows.edges.items() if found}
+        try:
+            return self._addition(nodes, edges)
+        except DataError as error:
+            raise DataError(without_table_remedies(str(error))) from error
+
+    def read_tables(self, uri: str) -> Addition:
+        """Decodes the rows of other tables, whose columns are read as the graph's manifest says.
+
+        With `on_error: drop`, edges that break a rule are left out; nodes are asked for, so they
+        never are.
+
+        Args:
+            uri: a folder with files named as those of the graph, or with a `graph.yaml` of its own,
+                of which only the types and their files are read.
+        Raises:
+            DataError: as of `read`, or there is no such file.
+        """
+        files = _files_by_type(self._manifest, uri, self._options.allow_outside)
+        nodes = {
+            name: self._read_files(table, uri, files[table.type])
+            for name, table in self._nodes.items()
+            if table.type in files
+        }
+        edges = {
+            name: self._read_files(table, uri, files[table.type])
+            for name, table in self._edges.items()
+            if table.type in files
+        }
+        return self._addition(nodes, edges, of_tables=True)
+
+    def _read_files(self, table: _Table, uri: str, patterns: Sequence[str]) -> _Given:
+        roots = (absolute(manifest_folder(uri)), *self._options.allow_outside)
+        files = list_files(roots[0], patterns, "--new-nodes", roots)
+        names = table.needed
+        columns = TableColumns(names, frozenset(names) - table.id_columns.keys())
+        (scanned,) = scan_tables([(table.name, files, columns)], in_process)
+        types = dict(scanned.types)
+        if all(file.format == "csv" for file in files):
+            # The texts of a CSV file may all be numbers.
+            texts = [c for c, n in table.id_columns.items() if self._graph.id_map(n).kind != "int"]
+            fitted = [info.transforms.parts for info in table.wanted if info.transforms]
+            for part in itertools.chain.from_iterable(fitted):
+                if isinstance(part, FittedColumn) and part.state.kind == "text":
+                    texts.append(part.column)
+            types |= dict.fromkeys(texts, pa.string())
+        blocks = [b for piece in cut_table(scanned) for b in read_blocks(piece, types)]
+        arrays = {
+            name: pa.chunked_array([b.columns[name] for b in blocks], types[name]).combine_chunks()
+            for name in names
+        }
+        return _Given(arrays, scanned.num_rows, files[0].name if len(files) == 1 else "new rows")
+
+    def _addition(
+        self, nodes: Mapping[str, _Given], edges: Mapping[str, _Given], *, of_tables: bool = False
+    ) -> Addition:
+        """The new rows, numbered behind those of the graph.
+
+        Args:
+            of_tables: the rows were in files, of which `on_error: drop` leaves out bad edges.
+        """
+        drop = of_tables and self._options.on_error == "drop"
         findings: list[Finding] = []
         num_new, ids = {}, {}
-        columns: dict[str | EdgeType, dict[str, np.ndarray | SparseColumn]] = {}
+        columns: dict[str | EdgeType, Columns] = {
+            type_: {name: _empty(info) for name, info in infos.items()}
+            for type_, infos in self._infos.items()
+        }
         for name in self._graph.node_types:
-            given, wanted = rows.nodes.get(name, ()), self._wanted(name)
-            num_new[name], ids[name] = len(given), self._graph.ids(name)[:0]
-            columns[name] = {info.name: _empty(info) for info in wanted}
-            if given:
-                table = nodes[name]
-                arrays = _arrays(name, given, node_columns(table), table.id)
-                collector = FindingCollector(f"node_types.{name}")
-                collector.start_block(_SOURCE, 0, len(given))
-                ids[name] = self._new_ids(name, table.id, arrays[table.id], collector)
-                columns[name] = self._decoded(name, table, wanted, arrays, collector)
-                findings += collector.findings()
+            num_new[name], ids[name] = 0, self._graph.ids(name)[:0]
+            if name in nodes:
+                table, given = self._nodes[name], nodes[name]
+                wrong = given.collector(table)
+                num_new[name] = given.num_rows
+                (id_column,) = table.id_columns
+                self._check_unknown(name, given.arrays[id_column], of_tables=of_tables)
+                ids[name] = self._new_ids(name, id_column, given.arrays[id_column], wrong)
+                columns[name] = self._decoded(table, given.arrays, wrong)
+                findings += wrong.findings()
         every = {name: ExtendedIds(self._graph.id_map(name), ids[name]) for name in num_new}
-        edges: dict[EdgeType, AddedEdges] = {}
-        for edge_type in self._graph.edge_types:
-            wanted = self._wanted(edge_type)
-            edges[edge_type] = AddedEdges(np.empty(0, np.int64), np.empty(0, np.int64))
-            columns[edge_type] = {info.name: _empty(info) for info in wanted}
-        for name, given in rows.edges.items():
-            link = links[name]
-            if link.type not in edges or not given:
+        none = np.empty(0, np.int64)
+        found = {edge_type: AddedEdges(none, none) for edge_type in self._graph.edge_types}
+        for name, given in edges.items():
+            table = self._edges[name]
+            if table.type not in found:
                 continue
-            arrays = _arrays(name, given, edge_columns(link), link.source, link.target)
-            collector = FindingCollector(f"edge_types.{name}")
-            collector.start_block(_SOURCE, 0, len(given))
-            ends = [
-                _looked_up(every[node_type], node_type, column, arrays[column], collector)
-                for node_type, column in zip(
-                    link.type[::2], (link.source, link.target), strict=True
-                )
-            ]
-            found = self._decoded(link.type, link, self._wanted(link.type), arrays, collector)
-            findings += collector.findings()
-            edges |= self._directions(link, *ends)
-            copies = np.arange(len(given))
-            if self._options.doubles(link):
-                edges[link.type], copies = _both_ways(*ends)
-            columns[link.type] = {name: values[copies] for name, values in found.items()}  # type: ignore[index]
-            if (reverse := self._reverses.get(link.type)) in edges:
-                columns[reverse] = dict(found)
+            wrong = given.collector(table)
+            source, target = (
+                _looked_up(every[node_type], node_type, column, given.arrays[column], wrong)
+                for column, node_type in _ends(table)
+            )
+            decoded = self._decoded(table, given.arrays, wrong)
+            rows = np.arange(given.num_rows)
+            if drop and wrong.bad.any():
+                say(f"data.on_error=drop leaves out what is wrong:\n{describe(wrong.findings())}")
+                rows = np.flatnonzero(~wrong.bad)
+            else:
+                findings += wrong.findings()
+            both = AddedEdges(source[rows], target[rows])
+            reverse = self._reverses.get(table.type)
+            if reverse in found:
+                found[reverse] = AddedEdges(both.targets, both.sources)
+                columns[reverse] = {name: values[rows] for name, values in decoded.items()}
+            assert isinstance(table.spec, EdgeTable)
+            if self._options.doubles(table.spec) and len(rows):
+                both, copies = _both_ways(*both)
+                rows = rows[copies]
+            found[table.type] = both
+            columns[table.type] = {name: values[rows] for name, values in decoded.items()}
         if findings:
-            raise DataError(without_table_remedies(describe(findings)))
-        return Addition(self._graph, num_new, ids, edges, columns)
+            raise DataError(describe(findings))
+        return Addition(num_new, ids, found, columns, self._infos)
 
-    @cached_property
-    def _manifest(self) -> Manifest:
-        return Manifest.load(self._uri, self._options.allow_outside)
-
-    @property
-    def _node_tables(self) -> dict[str, NodeTable]:
-        known = self._graph.node_types
-        return {name: t for name, t in self._manifest.node_types.items() if name in known}
-
-    @property
-    def _edge_tables(self) -> dict[str, EdgeTable]:
-        """By name, the tables of edges between nodes that the model knows."""
-        known, tables = set(self._graph.node_types), self._manifest.edge_types
-        return {edge_type_name(t.type): t for t in tables if {t.type[0], t.type[2]} <= known}
-
-    @cached_property
-    def _reverses(self) -> dict[EdgeType, EdgeType]:
-        return self._options.added_reverses(self._manifest.edge_types)
-
-    def _wanted(self, type_: str | EdgeType) -> list[ColumnInfo]:
-        return [c for name, c in self._graph.columns(type_).items() if name in self._columns]
-
-    def _directions(
-        self, link: EdgeTable, sources: np.ndarray, targets: np.ndarray
-    ) -> dict[EdgeType, AddedEdges]:
-        """The edges of a table, in each edge type that the ingest makes of it."""
-        found = {link.type: AddedEdges(sources, targets)}
-        reverse = self._reverses.get(link.type)
-        if reverse is not None and reverse in self._graph.edge_types:
-            found[reverse] = AddedEdges(targets, sources)
-        return found
+    def _check_unknown(self, name: str, given: pa.Array, *, of_tables: bool) -> None:
+        id_map = self._graph.id_map(name)
+        known = np.flatnonzero(id_map.lookup(_typed(given, self._graph.ids(name).type)) >= 0)
+        if len(known):
+            shown = [given[int(row)].as_py() for row in known[:_EXAMPLES]]
+            raise DataError(
+                f"{'--new-nodes' if of_tables else f'new.nodes.{name}'} is invalid: {len(known):,} "
+                f"of {len(given):,} ids of {name!r}, such as {shown}, are in the graph already. "
+                "Give new nodes ids of their own.",
+                id="append-ids-known" if of_tables else "rows-id-known",
+            )
 
     def _new_ids(
         self, name: str, column: str, given: pa.Array, findings: FindingCollector
     ) -> pa.Array:
-        """Ids of new nodes, in the type of the graph's.
-
-        Raises:
-            DataError: the graph has one already, or they are of another kind.
-        """
+        """Ids of new nodes, in the type of the graph's."""
         graph_ids = self._graph.ids(name)
         given = _typed(given, graph_ids.type)
-        known = np.flatnonzero(self._graph.id_map(name).lookup(given) >= 0)
-        if len(known):
-            shown = [given[int(row)].as_py() for row in known[:_EXAMPLES]]
-            raise DataError(
-                f"new.nodes.{name} is invalid: the graph has nodes with the ids {shown}. Ask for "
-                "these without rows of their own, or give new ones other ids.",
-                id="rows-id-known",
-            )
         remedy = "Give each node an id."
         null = null_mask(given)
         findings.add(column, "null ids", remedy, null, id="nodes-null-ids")
@@ -202,18 +317,13 @@ class RowReader:
         return given.cast(graph_ids.type)
 
     def _decoded(
-        self,
-        type_: str | EdgeType,
-        table: NodeTable | EdgeTable,
-        wanted: Sequence[ColumnInfo],
-        arrays: Mapping[str, pa.Array],
-        findings: FindingCollector,
-    ) -> dict[str, np.ndarray | SparseColumn]:
-        found: dict[str, np.ndarray | SparseColumn] = {}
-        for info in wanted:
+        self, table: _Table, arrays: Mapping[str, pa.Array], findings: FindingCollector
+    ) -> Columns:
+        found: Columns = {}
+        for info in table.wanted:
             # Each column is checked by itself, so that one bad column hides no other.
             earlier, findings.bad = findings.bad, np.zeros_like(findings.bad)
-            spec = table.features.get(info.name) if info.role == "feature" else None
+            spec = table.spec.features.get(info.name) if info.role == "feature" else None
             if isinstance(spec, SparseFeature):
                 kept = {c: _typed(arrays[c], pa.list_(pa.float64())) for c in _names(spec)}
                 kept[spec.indices] = _typed(kept[spec.indices], pa.list_(pa.int64()))
@@ -222,21 +332,20 @@ class RowReader:
                 indptr = np.append(0, np.cumsum(lengths))
                 found[info.name] = SparseColumn(indptr, indices, values, spec.dim)
             else:
-                found[info.name] = self._dense(type_, table, info, spec, arrays, findings)
+                found[info.name] = self._dense(table, info, spec, arrays, findings)
             findings.bad |= earlier
         return found
 
     def _dense(
         self,
-        type_: str | EdgeType,
-        table: NodeTable | EdgeTable,
+        table: _Table,
         info: ColumnInfo,
         spec: DenseFeature | None,
         arrays: Mapping[str, pa.Array],
         findings: FindingCollector,
     ) -> np.ndarray:
         sources, kept = [], dict(arrays)
-        for part in self._parts(type_, table, info, spec):
+        for part in self._parts(table, info, spec):
             name = part.column
             if part.fitted is not None:
                 _check_transform(findings.table, part.fitted, arrays[name].type)
@@ -245,11 +354,11 @@ class RowReader:
                     kept[name] = arrays[name].cast(pa.float64())
             else:
                 if info.role == "time":
-                    _check_time(type_name(type_), arrays[name].type, info.unit)
+                    _check_time(type_name(table.type), arrays[name].type, info.unit)
                 if part.layout == "time":
                     kept[name] = _typed(arrays[name], pa.timestamp("us"))
                 else:
-                    part, kept[name] = _numbers(type_name(type_), part, arrays[name])
+                    part, kept[name] = _numbers(type_name(table.type), part, arrays[name])
             sources.append(part)
         # Floats in a column of integers are checked as floats.
         is_cut = np.dtype(info.dtype).kind in "iub" and info.quantization is None
@@ -263,38 +372,38 @@ class RowReader:
 
     def _parts(
         self,
-        type_: str | EdgeType,
-        table: NodeTable | EdgeTable,
+        table: _Table,
         info: ColumnInfo,
         spec: DenseFeature | None,
     ) -> list[SourceColumn]:
         """The table columns that a column of the graph is made of, with their shapes."""
         if info.role == "time":
-            assert table.time is not None
+            time = table.spec.time
+            assert time is not None
             layout: Any = "time" if info.unit else "scalar"
-            return [SourceColumn(table.time.column, layout, "", (), format=table.time.format)]
+            return [SourceColumn(time.column, layout, "", (), format=time.format)]
         if info.role == "weight":
-            assert isinstance(table, EdgeTable)
-            assert table.weight is not None
-            return [SourceColumn(table.weight, "scalar", "", ())]
+            weight = getattr(table.spec, "weight", None)
+            assert weight is not None
+            return [SourceColumn(weight, "scalar", "", ())]
         assert spec is not None
+        element = spec.dtype or "float32"  # of binary columns
         if info.transforms is not None:
             return [
                 SourceColumn(part.column, "any", "float32", (part.width,), part)
                 if isinstance(part, FittedColumn)
-                else SourceColumn(part.column, "list", "", (part.width,))
+                else SourceColumn(part.column, "list", element, (part.width,))
                 for part in info.transforms.parts
             ]
         names = spec.column_names
         if len(names) == 1:
-            return [SourceColumn(names[0], "list" if info.shape else "scalar", "", info.shape)]
-        widths = self._widths_of(type_, table, info, spec)
-        return [SourceColumn(c, "list", "", (w,)) for c, w in zip(names, widths, strict=True)]
+            return [SourceColumn(names[0], "list" if info.shape else "scalar", element, info.shape)]
+        widths = self._widths_of(table, info, spec)
+        return [SourceColumn(c, "list", element, (w,)) for c, w in zip(names, widths, strict=True)]
 
     def _widths_of(
         self,
-        type_: str | EdgeType,
-        table: NodeTable | EdgeTable,
+        table: _Table,
         info: ColumnInfo,
         spec: DenseFeature,
     ) -> list[int]:
@@ -302,11 +411,11 @@ class RowReader:
         names = spec.column_names
         if info.width == len(names):
             return [1] * len(names)
-        key = (str(type_), info.name)
+        key = (table.name, info.name)
         if key not in self._widths:
             roots = (manifest_folder(self._uri), *self._options.allow_outside)
             place = f"features.{info.name}"
-            files = list_files(roots[0], table.files, place, roots)[:1]
+            files = list_files(roots[0], table.spec.files, place, roots)[:1]
             columns = TableColumns(names, frozenset(names))
             (scanned,) = scan_tables([(place, files, columns)], in_process)
             self._widths[key] = [inspect(scanned, c, place, spec.dtype).width for c in names]
@@ -323,12 +432,13 @@ def _check_types(what: str, given: Iterable[str], known: Sequence[str]) -> None:
             )
 
 
-def _arrays(name: str, rows: Rows, columns: Sequence[str], *ids: str) -> dict[str, pa.Array]:
+def _given(table: _Table, rows: Rows) -> _Given:
     """Rows by column; a column that no row has holds nulls.
 
     Raises:
         DataError: a row has another column, or a column has values of several kinds.
     """
+    name, columns = type_name(table.type), table.columns
     for row in rows:
         for column in row:
             if column not in columns:
@@ -337,7 +447,55 @@ def _arrays(name: str, rows: Rows, columns: Sequence[str], *ids: str) -> dict[st
                     f"them. {choose_from(column, columns, 'Their columns are')}.",
                     id="rows-column-unknown",
                 )
-    return {column: _array(name, column, rows) for column in columns}
+    return _Given({column: _array(name, column, rows) for column in table.needed}, len(rows))
+
+
+def _ends(table: _Table) -> list[tuple[str, str]]:
+    """Column and node type of sources and targets."""
+    assert isinstance(table.spec, EdgeTable)
+    return list(zip((table.spec.source, table.spec.target), table.type[::2], strict=True))
+
+
+def _files_by_type(
+    base: Manifest, uri: str, allow_outside: Sequence[str]
+) -> dict[str | EdgeType, Sequence[str]]:
+    """Patterns of the files of new rows.
+
+    Raises:
+        DataError: there is no file, or a type that the graph lacks.
+    """
+    folder = absolute(manifest_folder(uri))
+    is_named = exists(manifest_uri(uri))
+    manifest = Manifest.load(uri, allow_outside) if is_named else base
+    files: dict[str | EdgeType, Sequence[str]] = {
+        name: table.files for name, table in manifest.node_types.items()
+    }
+    files |= {table.type: table.files for table in manifest.edge_types}
+    if not is_named:
+        files = {type_: here for type_ in files if (here := _present(folder, files[type_]))}
+    if not files:
+        expected = [name for table in base.node_types.values() for name in table.files]
+        raise DataError(
+            f"--new-nodes={redact(folder)!r} is invalid: it has no {MANIFEST_NAME}, and no file "
+            f"with the name of one of the graph, as {expected[0]}. Name a folder with tables of "
+            "new nodes.",
+            id="append-no-files",
+        )
+    known: set[str | EdgeType] = {*base.node_types, *(table.type for table in base.edge_types)}
+    unknown = [str(type_) for type_ in files if type_ not in known]
+    if unknown:
+        raise DataError(
+            f"--new-nodes is invalid: the graph has no {', '.join(unknown)}. Append rows of types "
+            "that its graph.yaml declares.",
+            id="append-type-unknown",
+        )
+    return files
+
+
+def _present(folder: str, patterns: Sequence[str]) -> tuple[str, ...]:
+    """The patterns that match a file; a folder has none of those that lead out of it."""
+    own = [pattern for pattern in patterns if is_below(join(folder, pattern), [folder])]
+    return tuple(p for p in own if match_files(folder, p, "--new-nodes"))
 
 
 def _array(name: str, column: str, rows: Rows) -> pa.Array:
@@ -432,6 +590,12 @@ def _numbers(table: str, source: SourceColumn, column: pa.Array) -> tuple[Source
     is_scalar = source.layout == "scalar"
     column = _typed(column, pa.float64() if is_scalar else pa.list_(pa.float64()))
     kind = column.type
+    if pa.types.is_fixed_size_binary(kind):
+        width = kind.byte_width // np.dtype(source.dtype).itemsize
+        _check_widths(table, source, np.full(1, width), is_list=True)
+        return dataclasses.replace(source, layout="binary"), column
+    if isinstance(column, pa.ExtensionArray):
+        column, kind = column.storage, column.storage.type
     is_list = pa.types.is_list(kind) or pa.types.is_fixed_size_list(kind)
     element = kind.value_type if is_list else kind
     is_number = pa.types.is_integer(element) or pa.types.is_floating(element)
@@ -449,6 +613,12 @@ def _numbers(table: str, source: SourceColumn, column: pa.Array) -> tuple[Source
         column = column.cast(pa.list_(element))
         widths = pc.fill_null(column.value_lengths(), source.width).to_numpy()
         found = SourceColumn(source.column, "list", dtype, source.shape)
+    _check_widths(table, source, widths, is_list=is_list)
+    return found, column
+
+
+def _check_widths(table: str, source: SourceColumn, widths: np.ndarray, *, is_list: bool) -> None:
+    is_scalar = source.layout == "scalar"
     wrong = np.flatnonzero(widths != source.width)
     if len(wrong) or (is_list and is_scalar):
         has = f"{widths[wrong[0]]} elements" if len(wrong) else "a list"
@@ -458,4 +628,3 @@ def _numbers(table: str, source: SourceColumn, column: pa.Array) -> tuple[Source
             f"{wanted}. Give as many.",
             id="rows-feature-width",
         )
-    return found, column

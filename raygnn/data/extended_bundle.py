@@ -38,30 +38,30 @@ class Addition:
         ids: by node type, their original ids.
         edges: by edge type.
         arrays: by type, the columns that are read.
+        infos: what the graph says of them.
     """
 
-    graph: Bundle
     num_new: Mapping[str, int]
     ids: Mapping[str, pa.Array]
     edges: Mapping[EdgeType, AddedEdges]
     arrays: Mapping[str | EdgeType, Mapping[str, np.ndarray | SparseColumn]]
+    infos: Mapping[str | EdgeType, Mapping[str, ColumnInfo]]
 
     is_larger_than_memory = False
 
     @property
     def node_types(self) -> list[str]:
         """Node types of the graph."""
-        return self.graph.node_types
+        return list(self.num_new)
 
     @property
     def edge_types(self) -> list[EdgeType]:
         """Edge types of the graph."""
-        return self.graph.edge_types
+        return list(self.edges)
 
-    def columns(self, type_: str | EdgeType) -> dict[str, ColumnInfo]:
+    def columns(self, type_: str | EdgeType) -> Mapping[str, ColumnInfo]:
         """The columns that are read."""
-        arrays = self.arrays[type_]
-        return {name: info for name, info in self.graph.columns(type_).items() if name in arrays}
+        return self.infos[type_]
 
     def column(self, type_: str | EdgeType, name: str) -> np.ndarray | SparseColumn:
         """A column as the graph stores it."""
@@ -69,7 +69,7 @@ class Addition:
 
     def values(self, type_: str | EdgeType, name: str) -> np.ndarray | SparseColumn:
         """A column's values, as `column`; of codes what they stand for."""
-        stored, quantization = self.column(type_, name), self.columns(type_)[name].quantization
+        stored, quantization = self.column(type_, name), self.infos[type_][name].quantization
         if quantization is None:
             return stored
         assert isinstance(stored, np.ndarray)

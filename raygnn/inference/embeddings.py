@@ -5,12 +5,14 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from raygnn.data.extended_bundle import ExtendedBundle
 from raygnn.data.time_units import AsOf
 from raygnn.inference.seed_times import SeedTimes
 from raygnn.inference.set_up import loader_options
@@ -22,8 +24,10 @@ from raygnn.loops.tasks.exact_encoding import check_exact, encode_exactly
 from raygnn.models.exact import ExactOptions
 from raygnn.models.graph_encoder import GraphEncoder
 from raygnn.parallel.shared_rows import SharedRows
+from raygnn.sampling.extended_stores import ExtendedFeatureStore, ExtendedGraphStore
 from raygnn.sampling.loader import NeighborLoader
 from raygnn.sampling.protocols import FeatureStore, GraphStore
+from raygnn.sampling.stores import LocalFeatureStore, LocalGraphStore
 
 # Sampled batches that are made one after the other, so that making the next overlaps.
 _BATCHES_PER_CHUNK = 16
@@ -126,8 +130,20 @@ class Stores(NamedTuple):
     @classmethod
     def of(cls, env: TaskEnvironment, spec: ModelSpec) -> Stores:
         """Those of the graph, as the model reads it."""
-        graph = graph_store(env.loaded, env.bundle, env.parts)
-        return cls(graph, feature_store(env.loaded, env.bundle, spec, env.parts))
+        bundle = env.bundle
+        if isinstance(bundle, ExtendedBundle):
+            return cls.of(replace(env, bundle=bundle.graph), spec).extended(bundle, spec)
+        graph = graph_store(env.loaded, bundle, env.parts)
+        return cls(graph, feature_store(env.loaded, bundle, spec, env.parts))
+
+    def extended(self, bundle: ExtendedBundle, spec: ModelSpec) -> Stores:
+        """The same with the rows that were added to the graph."""
+        assert isinstance(self.graph, LocalGraphStore)
+        assert isinstance(self.features, LocalFeatureStore)
+        return Stores(
+            ExtendedGraphStore(self.graph, bundle),
+            ExtendedFeatureStore(self.features, bundle, spec.standardization),
+        )
 
     def loader(
         self,

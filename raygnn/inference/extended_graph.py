@@ -12,17 +12,15 @@ from torch import Tensor
 
 from raygnn.data.added_rows import AddedRows
 from raygnn.data.edge_types import EdgeType
-from raygnn.data.extended_bundle import Addition, ExtendedBundle
+from raygnn.data.extended_bundle import ExtendedBundle
 from raygnn.data.tables.read_ids import Ids, as_plain_texts
-from raygnn.data.time_units import AsOf
 from raygnn.errors import ConfigError
-from raygnn.inference.embeddings import KeptEmbeddings, Stores
+from raygnn.inference.embeddings import KeptEmbeddings
 from raygnn.inference.job import TopKOptions, TopKRequest, check_no_new_nodes, known_types
 from raygnn.inference.neighbor_search import NeighborSearch
-from raygnn.inference.open_graph import OpenGraph, new_rows_refused
+from raygnn.inference.new_rows import check_takes_new
+from raygnn.inference.open_graph import OpenGraph
 from raygnn.inference.table import Table
-from raygnn.sampling.extended_stores import ExtendedFeatureStore, ExtendedGraphStore
-from raygnn.sampling.stores import LocalFeatureStore, LocalGraphStore
 
 
 class ExtendedGraph(OpenGraph):
@@ -39,12 +37,7 @@ class ExtendedGraph(OpenGraph):
     bundle: ExtendedBundle
 
     def __init__(self, graph: OpenGraph, rows: AddedRows) -> None:
-        learned = sorted(name for name in rows.nodes if name in graph._spec.embedded_types)
-        if learned:
-            names = ", ".join(learned)
-            raise new_rows_refused(
-                f"the model has learned rows of {names}, which new nodes have not"
-            )
+        check_takes_new(graph.saved, list(rows.nodes))
         addition = graph.row_reader.read(rows)
         vars(self).update(vars(graph))
         self._graph = graph
@@ -52,15 +45,8 @@ class ExtendedGraph(OpenGraph):
         self._addition = addition
         self.bundle = ExtendedBundle(graph.bundle, addition)
         self._env = replace(graph._env, bundle=self.bundle)
-        known, features = graph._stores
-        assert isinstance(known, LocalGraphStore)
-        assert isinstance(features, LocalFeatureStore)
-        self._stores = Stores(
-            ExtendedGraphStore(known, self.bundle),
-            ExtendedFeatureStore(features, self.bundle, self._spec.standardization),
-        )
-        if self._times is not None and self._times.is_latest:
-            self._times = replace(self._times, moment=_latest(self._times.moment, addition))
+        self._stores = graph._stores.extended(self.bundle, self._spec)
+        self._times = None if graph._times is None else graph._times.extended(addition)
 
     def __enter__(self) -> Self:
         return self
@@ -138,13 +124,6 @@ class _NewAnchors(KeptEmbeddings):
     def rows_of(self, node_type: str, ids: np.ndarray) -> Tensor:
         """See `Embeddings`."""
         return self._graph._aligned_rows(node_type, ids)
-
-
-def _latest(as_of: AsOf, added: Addition) -> AsOf:
-    """The moment of the latest row."""
-    times = [columns[as_of.column] for columns in added.arrays.values() if as_of.column in columns]
-    latest = [column.max().item() for column in times if len(column)]  # type: ignore[arg-type, union-attr]
-    return replace(as_of, time=max([as_of.time, *latest]))
 
 
 def _without(table: pa.Table, links: set[tuple[object, object]], k: int) -> pa.Table:

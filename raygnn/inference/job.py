@@ -10,6 +10,7 @@ import numpy as np
 
 from raygnn.data.bundle import Bundle
 from raygnn.data.edge_types import EdgeType, edge_type_name
+from raygnn.data.extended_bundle import Addition
 from raygnn.data.tables.read_ids import Ids, dense_ids
 from raygnn.errors import ConfigError
 from raygnn.inference.output_folder import OutputFolder
@@ -234,6 +235,7 @@ class InferenceJob:
         rows_per_file: of an output table; of sampled embeddings rounded up to whole batches.
         chunk_size: rows on the device at a time in exact encoding.
         parts: of a partitioned graph, whose outline then is the bundle.
+        addition: new rows of the graph.
     """
 
     model: SavedModel
@@ -243,10 +245,11 @@ class InferenceJob:
     rows_per_file: int
     chunk_size: int
     parts: PartitionedGraph | None = None
+    addition: Addition | None = None
 
 
 def check_no_new_nodes(new_nodes: object) -> None:
-    """Checks that predictions of edges are not asked of appended nodes.
+    """Checks that predictions of edges are not asked of new nodes.
 
     Raises:
         ConfigError: they are.

@@ -41,11 +41,11 @@ class NodeTables:
 
     def range(self, embeddings: Embeddings, node_type: str, first: int, last: int) -> pa.Table:
         """The nodes of a range, which begins at a multiple of the alignment."""
-        ids = self._task.env.bundle.ids(node_type)
+        bundle = self._task.env.bundle
         if self._nodes is None:
-            ids = ids.slice(first, last - first)
+            ids = bundle.ids(node_type).slice(first, last - first)
         else:
-            ids = ids.take(pa.array(self._nodes[node_type][first:last]))
+            ids = bundle.take_ids(node_type, self._nodes[node_type][first:last])
         return self.of_rows(ids, embeddings.rows(node_type, first, last))
 
     def of_rows(self, ids: pa.Array, rows: Tensor) -> pa.Table:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
@@ -16,7 +16,6 @@ from torch import Tensor, nn
 from raygnn.data.added_rows import RowReader
 from raygnn.data.bundle import Bundle
 from raygnn.data.edge_types import edge_type_name
-from raygnn.data.ingest.plan_bundle import IngestOptions
 from raygnn.data.links.labelled_edges import SeedEdges
 from raygnn.data.manifest import Manifest
 from raygnn.data.tables.read_ids import Ids, look_up_ids, original_ids
@@ -48,6 +47,7 @@ from raygnn.inference.job import (
     relation_of,
 )
 from raygnn.inference.neighbor_search import NeighborSearch, precise_decoder
+from raygnn.inference.new_rows import TablesSource, row_reader
 from raygnn.inference.node_tables import NodeTables, check_finite, cut
 from raygnn.inference.pyg_graph import pyg_graph
 from raygnn.inference.seed_times import find_seed_times, seed_edges, times_of_pairs
@@ -65,19 +65,6 @@ from raygnn.parallel.shared_rows import SharedRows
 
 _ROWS_PER_PART = 65_536  # as `raygnn.infer` cuts its files
 _CHUNK_SIZE = 30_000
-
-
-@dataclass(frozen=True)
-class TablesSource:
-    """The tables of a graph, which say what new rows look like.
-
-    Attributes:
-        uri: folder with `graph.yaml`, or that file.
-        options: of its ingest, with the transforms of training.
-    """
-
-    uri: str
-    options: IngestOptions
 
 
 class OpenGraph:
@@ -109,6 +96,7 @@ class OpenGraph:
         self._times = find_seed_times(saved, self.bundle, as_of)
         self._source = source
         self._model = model
+        self.saved = saved
         self._loaded = saved.loaded
         self._is_exact = exact
         self._has_own_batches = own_batches
@@ -443,34 +431,12 @@ class OpenGraph:
 
     @cached_property
     def row_reader(self) -> RowReader:
-        """Decodes new rows of this graph.
-
-        Raises:
-            ConfigError: there are no tables, or the sampler takes no new rows.
-        """
-        sampling, spec, source = self._loaded.config.sampling, self._spec, self._source
-        if source is None or sampling.ppr is not None:
-            raise new_rows_refused(
-                "the graph did not come from tables"
-                if source is None
-                else "sampling by personalised PageRank needs the whole graph"
-            )
-        columns = {spec.feature, *spec.edge_inputs, sampling.weight or spec.feature}
-        if sampling.temporal is not None:
-            columns |= {"time", sampling.temporal.column}
-        return RowReader(source.uri, self.bundle, columns, source.options)
+        """Decodes new rows of this graph; see `row_reader`."""
+        return row_reader(self.saved, self.bundle, self._source)
 
     @cached_property
     def _stores(self) -> Stores:
         return Stores.of(self._env, self._spec)
-
-
-def new_rows_refused(reason: str) -> ConfigError:
-    """The error of a model or graph that takes no new rows."""
-    return ConfigError(
-        f"new nodes cannot be read: {reason}. Train again with them in the tables.",
-        id="rows-not-taken",
-    )
 
 
 def _columns_of(pairs: Any) -> list[Any]:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from raygnn.data.bundle import Bundle, LabelEdges
 from raygnn.data.edge_types import EdgeType, edge_type_name
+from raygnn.data.extended_bundle import Addition
 from raygnn.data.links.labelled_edges import SeedEdges
 from raygnn.data.links.split import find_label_edges
 from raygnn.data.time_units import AsOf, Time, date_as_time, latest_time, time_unit
@@ -38,6 +39,15 @@ class SeedTimes:
     def of(self, type_name: str) -> AsOf | None:
         """The time of all rows of a type; None if each has its own."""
         return None if type_name in self.own else self.moment
+
+    def extended(self, addition: Addition) -> SeedTimes:
+        """The same for a graph with new rows, whose latest time may be one of theirs."""
+        column, latest = self.moment.column, [self.moment.time]
+        for arrays in addition.arrays.values() if self.is_latest else ():
+            times = arrays.get(column)
+            if isinstance(times, np.ndarray) and len(times):
+                latest.append(np.fmax.reduce(times).item())
+        return replace(self, moment=replace(self.moment, time=max(latest)))
 
     def describe(self, type_names: Sequence[str]) -> str:
         """For the log: how rows of these types are encoded."""

@@ -15,6 +15,7 @@ from raygnn import __version__
 from raygnn.console import Pace, say
 from raygnn.data.bundle import Bundle
 from raygnn.data.edge_types import edge_type_name
+from raygnn.data.extended_bundle import ExtendedBundle
 from raygnn.data.filesystem import redact
 from raygnn.data.partition.part import Outline
 from raygnn.errors import FAILURES
@@ -99,7 +100,10 @@ def _set_up(job: InferenceJob, context: WorkerContext) -> tuple[Task, nn.Module]
     opened = (Bundle if job.parts is None else Outline).open(job.bundle_path)
     bundle = job.model.fitted(opened)
     task = set_up_task(job.model, bundle, context.device, job.parts)
-    return task, load_module(job.model, task)
+    model = load_module(job.model, task)
+    if job.addition is not None:
+        task.env = replace(task.env, bundle=ExtendedBundle(bundle, job.addition))
+    return task, model
 
 
 def _write(

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from raygnn.console import say
 from raygnn.data.bundle import Bundle
+from raygnn.data.extended_bundle import Addition
 from raygnn.data.filesystem import join, redact
 from raygnn.data.partition.part import Outline
 from raygnn.errors import ConfigError
@@ -21,8 +22,10 @@ from raygnn.runtime.data_source import open_bundle
 if TYPE_CHECKING:
     from raygnn.loops.context import WorkerContext
 
+#: A request, and new rows of the graph that it is about.
+Asked = tuple[NodeRequest | EdgeRequest | TopKRequest, Addition | None]
 #: Makes the request for a model and a graph that fit each other.
-Ask = Callable[[SavedModel, Bundle], NodeRequest | EdgeRequest | TopKRequest]
+Ask = Callable[[SavedModel, Bundle], Asked]
 
 
 @dataclass(frozen=True)
@@ -160,9 +163,15 @@ def _job(
     unread = model.spec.unread_types(bundle)
     if unread:
         say(f"not read, as the model does not know them: {', '.join(unread)}")
-    request = ask(model, fitted)
+    request, addition = ask(model, fitted)
     return InferenceJob(
-        model, str(bundle.path), request, output, options.rows_per_file, options.chunk_size
+        model,
+        str(bundle.path),
+        request,
+        output,
+        options.rows_per_file,
+        options.chunk_size,
+        addition=addition,
     )
 
 

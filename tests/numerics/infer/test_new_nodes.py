@@ -127,53 +127,32 @@ def test_only_new_nodes_are_encoded(grown, tmp_path, monkeypatch):
     assert seeds == [{"node": 20}]
 
 
-def test_new_rows_of_a_known_id_are_refused(grown, tmp_path):
-    trained, _, whole = grown
-    with raises("nodes-id-repeated"):
-        raygnn.infer.predict(
-            trained.run,
-            tmp_path / "out",
-            ["--data.uri", trained.graph, *LOCAL],
-            new_nodes=whole,
-        )
-
-
 def _write_new(folder: Path, trained: Trained, ids: list, x: list[bytes]) -> str:
     known = next(Path(trained.graph).glob("nodes/node/*.parquet"))
     types = pq.read_schema(known)
     columns = {"id": pa.array(ids, types.field("id").type), "x": pa.array(x, types.field("x").type)}
     (folder / "nodes" / "node").mkdir(parents=True)
-    pq.write_table(pa.table(columns), folder / "nodes" / "node" / known.name)
+    pq.write_table(pa.table(columns), folder / "nodes" / "node" / "part-0.parquet")
     return str(folder)
 
 
+@pytest.mark.parametrize("on_error", ["fail", "drop"])
 @pytest.mark.parametrize(
-    ("ids", "bad", "id"),
+    ("ids", "bad", "id", "values"),
     [
-        ([5, 1000], [], "append-ids-known"),
-        ([1000, 1001], [1], "append-rows-dropped"),
-        ([1000, None], [], "append-rows-dropped"),
+        ([5, 1000], [], "append-ids-known", [1, 2, "node", "[5]"]),
+        ([1000, 1000], [], "nodes-id-repeated", [1000]),
+        ([1000, 1001], [1], "table-not-finite", ["x"]),
+        ([1000, None], [], "nodes-null-ids", ["id"]),
     ],
 )
-def test_rows_of_new_nodes_are_never_dropped(grown, tmp_path, ids, bad, id):
+def test_rows_of_new_nodes_are_never_dropped(grown, tmp_path, ids, bad, id, values, on_error):
     trained, _, _ = grown
     rows = [np.full(6, np.nan if i in bad else 0.5, np.float32) for i in range(len(ids))]
     new = _write_new(tmp_path / "new", trained, ids, [row.tobytes() for row in rows])
-    overrides = ["--data.uri", trained.graph, "--data.on_error", "drop", *LOCAL]
-    wrong = [ids[0]] if id == "append-ids-known" else [ids[1]]
-    with raises(id, 1, len(ids), "node", str(wrong)):
+    overrides = ["--data.uri", trained.graph, "--data.on_error", on_error, *LOCAL]
+    with raises(id, *values):
         raygnn.infer.predict(trained.run, tmp_path / "out", overrides, new_nodes=new)
-
-
-def test_known_ids_are_refused_by_ingest_too(grown, tmp_path):
-    trained, _, _ = grown
-    row = np.full(6, 0.5, np.float32).tobytes()
-    new = _write_new(tmp_path / "new", trained, [5, 1000], [row, row])
-    with raises("nodes-id-repeated", 5) as caught:
-        raygnn.infer.predict(
-            trained.run, tmp_path / "out", ["--data.uri", trained.graph, *LOCAL], new_nodes=new
-        )
-    assert "append-ids-repeated" in caught.value.ids
 
 
 def test_wrong_uses_are_refused(grown, link_model, tmp_path):

@@ -22,7 +22,7 @@ from raygnn.sampling.protocols import PickRequest
 from raygnn.sampling.stores import LocalFeatureStore, LocalGraphStore
 from raygnn.sampling.temporal import Horizon, Temporal
 from tests.errors import raises
-from tests.graph_writer import write_graph
+from tests.graph_writer import write_graph, write_shards
 
 USERS, ITEMS, NEW_USERS, NEW_ITEMS = 60, 40, 4, 3
 BUYS, FOLLOWS = ("user", "buys", "item"), ("user", "follows", "user")
@@ -255,3 +255,39 @@ def test_ids_of_new_nodes_differ(case):
     user = case.rows.nodes["user"][0]
     with raises("nodes-id-repeated", user["id"]):
         case.extended(AddedRows({"user": [user, user]}))
+
+
+@pytest.mark.parametrize("on_error", ["fail", "drop"])
+def test_csv_files_are_read_as_those_of_the_graph(tmp_path, on_error):
+    """Texts that happen to be numbers stay texts; bad edges go where the graph's would."""
+    nodes = pa.table({"id": ["a", "b", "c"], "kind": ["u", "v", "1"], "size": [1.5, 2.5, 3.0]})
+    edges = pa.table({"s": ["a", "b"], "t": ["b", "c"]})
+    kind = {"column": "kind", "transform": "one_hot"}
+    spec = {"features": {"x": {"columns": [kind, "size"]}}}
+    graph = write_graph(tmp_path / "graph", nodes, edges, spec, suffix=".csv")
+    options = IngestOptions(on_error=on_error)
+    bundle = ingest(graph, options, tmp_path / "cache")
+    new = tmp_path / "new"
+    write_shards(new / "nodes", [pa.table({"id": ["7"], "kind": ["1"], "size": [4]})], ".csv")
+    write_shards(new / "edges", [pa.table({"s": ["7", "7"], "t": ["a", "nobody"]})], ".csv")
+    reader = RowReader(str(graph), bundle, ["x"], options)
+    if on_error == "fail":
+        with raises("edges-dangling", "nobody"):
+            reader.read_tables(str(new))
+        return
+    added = reader.read_tables(str(new))
+    whole = ingest(
+        write_graph(
+            tmp_path / "whole",
+            pa.concat_tables([nodes, pa.table({"id": ["7"], "kind": ["1"], "size": [4.0]})]),
+            edges,
+            spec,
+            suffix=".csv",
+        ),
+        replace(options, transforms={"n": {"x": bundle.columns("n")["x"].transforms}}),
+        tmp_path / "cache",
+    )
+    np.testing.assert_array_equal(added.column("n", "x"), whole.column("n", "x")[3:])
+    assert added.ids["n"].to_pylist() == ["7"]
+    (sources, targets) = added.edges["n", "to", "n"]
+    assert (sources.tolist(), targets.tolist()) == ([3], [0])

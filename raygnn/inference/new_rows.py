@@ -1,0 +1,63 @@
+"""Which models take new rows of a graph, and what is read of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from raygnn.data.added_rows import RowReader
+from raygnn.data.bundle import Bundle
+from raygnn.data.ingest.plan_bundle import IngestOptions
+from raygnn.errors import ConfigError
+from raygnn.outputs.saved_model import SavedModel
+
+
+@dataclass(frozen=True)
+class TablesSource:
+    """The tables of a graph.
+
+    Attributes:
+        uri: folder with `graph.yaml`, or that file.
+        options: of its ingest, with the transforms of training.
+    """
+
+    uri: str
+    options: IngestOptions
+
+
+def row_reader(saved: SavedModel, bundle: Bundle, source: TablesSource | None) -> RowReader:
+    """Decodes new rows for a model.
+
+    Args:
+        bundle: the part of the graph that the model reads.
+    Raises:
+        ConfigError: there are no tables, or the sampler takes no new rows.
+    """
+    sampling, spec = saved.loaded.config.sampling, saved.spec
+    if source is None:
+        raise _refused("the graph did not come from tables")
+    if sampling.ppr is not None:
+        raise _refused("sampling by personalised PageRank needs the whole graph")
+    columns = {spec.feature, *spec.edge_inputs, sampling.weight or spec.feature}
+    if sampling.temporal is not None:
+        columns |= {"time", sampling.temporal.column}
+    return RowReader(source.uri, bundle, columns, source.options)
+
+
+def check_takes_new(saved: SavedModel, node_types: list[str]) -> None:
+    """Checks that new nodes of these types may be encoded.
+
+    Raises:
+        ConfigError: the model has learned rows of one.
+    """
+    learned = sorted(saved.spec.embedded_types.intersection(node_types))
+    if learned:
+        names = ", ".join(learned)
+        raise _refused(f"the model has learned rows of {names}, which new nodes have not")
+
+
+def _refused(reason: str) -> ConfigError:
+    return ConfigError(
+        f"new nodes cannot be read: {reason}. Write them into the tables, and train again if the "
+        "model has learned rows.",
+        id="rows-not-taken",
+    )
