@@ -23,6 +23,7 @@ from rmat_graph import HETERO_EDGES, NODE, RmatGraph
 from torch import Tensor, nn
 from torch.nn import functional
 from torch_geometric import nn as pyg
+from torch_geometric import typing as pyg_typing
 from torch_geometric.nn import models as pyg_models
 from torch_geometric.utils import trim_to_layer
 
@@ -51,6 +52,13 @@ _SEVERAL_TYPES = {
 }
 HOMOGENEOUS = ("GraphSAGE", "GCN", "GIN", "GAT", "GATv2")
 HETEROGENEOUS = ("Hetero", "HGT", "RGCN", "SimpleHGN", "LightGCN")
+#: Switches of PyG, and the operator of pyg-lib that each uses.
+_PYG_OPERATORS = {
+    "WITH_SEGMM": "segment_matmul",
+    "WITH_GMM": "grouped_matmul",
+    "WITH_SOFTMAX": "softmax_csr",
+    "WITH_INDEX_SORT": "index_sort",
+}
 AIMS = {"GAT": ">= 3", "GATv2": ">= 3", "HGT": ">= 3"}
 
 
@@ -91,6 +99,16 @@ class Graph:
         with loader:
             batches = [loader.make(0, number) for number in range(_STEPS_A_ROUND)]
         return cls(scale, bundle, node_type, batches)
+
+
+def use_built_operators() -> None:
+    """Lets PyG do without the operators that its pyg-lib was built without.
+
+    PyG looks for the Python functions, which exist in a build of the sampler alone too.
+    """
+    for switch, operator in _PYG_OPERATORS.items():
+        if getattr(pyg_typing, switch) and not hasattr(torch.ops.pyg, operator):
+            setattr(pyg_typing, switch, False)
 
 
 class Step:
@@ -284,6 +302,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     options = _options(argv)
     scale, work = chosen_scale(options), Path(options.work)
     keep_freed_memory()
+    use_built_operators()
     torch.set_num_threads(1)
     is_reference = scale.name == "reference"
     rows: list[Row] = []

@@ -136,6 +136,13 @@ def test_link_steps(harness, work):
     assert rows_of(work, "link_steps")["step of links"]["value"] > 0
 
 
+def test_pyg_does_without_operators_that_its_pyg_lib_lacks(monkeypatch):
+    encoders = importlib.import_module("encoders")
+    monkeypatch.setattr(encoders.pyg_typing, "WITH_SEGMM", True)
+    encoders.use_built_operators()
+    assert not encoders.pyg_typing.WITH_SEGMM
+
+
 def test_exact_inference(harness, work):
     importlib.import_module("exact_inference").main(["--work", str(work)])
     assert rows_of(work, "exact_inference")["all nodes, exact"]["value"] > 0
