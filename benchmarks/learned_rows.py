@@ -19,8 +19,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from two_ranks import seconds_on_ranks
 
-from raygnn.models.node_inputs import NodeInputs
-from raygnn.models.row_share import RowShare, rows_shared
+from raygnn.models.node_inputs import NodeInputs, RowShare, rows_shared
 from raygnn.parallel import collectives
 from raygnn.parallel.all_reduce import GradientReducer, LocalTotals
 from raygnn.parallel.sharded_tables import ShardedTables

@@ -45,7 +45,7 @@ from raygnn.data.partition.part import Outline
 from raygnn.data.partition.record import RECORD_NAME, part_folder
 from raygnn.data.partition.whole import open_partitioned
 from raygnn.loops.process import keep_freed_memory
-from raygnn.models.sage import GraphSAGE
+from raygnn.models.convolutions import GraphSAGE
 from raygnn.runtime.part_actors import part_actors
 from raygnn.sampling import (
     LocalFeatureStore,

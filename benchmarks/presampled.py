@@ -24,7 +24,7 @@ from torch.nn import functional
 
 from raygnn.data.bundle import Bundle
 from raygnn.loops.process import keep_freed_memory
-from raygnn.models.sage import GraphSAGE
+from raygnn.models.convolutions import GraphSAGE
 from raygnn.sampling import (
     LocalFeatureStore,
     LocalGraphStore,

@@ -28,7 +28,7 @@ from raygnn.data.ingest.build_bundle import IngestOptions, ingest
 from raygnn.data.tables.columns import SparseRows
 from raygnn.data.tables.graph_tables import GraphTables, edge_rows, node_rows, write_tables
 from raygnn.loops.process import keep_freed_memory
-from raygnn.models.sage import GraphSAGE
+from raygnn.models.convolutions import GraphSAGE
 from raygnn.sampling import (
     LocalFeatureStore,
     LocalGraphStore,

@@ -49,7 +49,7 @@ from torch_geometric.typing import WITH_PYG_LIB
 from raygnn.data.bundle import Bundle
 from raygnn.data.standardization import ColumnScale
 from raygnn.loops.process import keep_freed_memory
-from raygnn.models.sage import GraphSAGE
+from raygnn.models.convolutions import GraphSAGE
 from raygnn.sampling import (
     LocalFeatureStore,
     LocalGraphStore,

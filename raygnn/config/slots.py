@@ -118,9 +118,9 @@ _DECODERS = {
     "cosine": "decoders.Cosine",
     "hadamard_mlp": "decoders.HadamardMLP",
     "distmult": "decoders.DistMult",
-    "complex": "complex_decoders.ComplEx",
-    "rotate": "complex_decoders.RotatE",
-    "transe": "complex_decoders.TransE",
+    "complex": "decoders.ComplEx",
+    "rotate": "decoders.RotatE",
+    "transe": "decoders.TransE",
 }
 _METHODS = {
     "barlow_twins": "BarlowTwins",

@@ -8,7 +8,7 @@ from raygnn.data.manifest import DenseFeature, Manifest
 from raygnn.data.transforms.state import FittedColumn, FittedFeature
 from raygnn.inference.explanations import Element
 from raygnn.loops.model_spec import ModelSpec
-from raygnn.models.category_inputs import embedding_channels
+from raygnn.models.feature_layers import embedding_channels
 
 
 def input_columns(spec: ModelSpec, manifest: Manifest | None) -> dict[str, list[Element]]:

@@ -21,8 +21,7 @@ from raygnn.data.links.supervision import (
 from raygnn.data.tables.read_ids import as_plain_texts, original_ids
 from raygnn.inference.embeddings import Embeddings
 from raygnn.inference.job import TopKRequest
-from raygnn.models.decoders import Decoder, InnerProduct
-from raygnn.models.top_k import Scores, top_k
+from raygnn.models.decoders import Decoder, InnerProduct, Scores, top_k
 from raygnn.parallel.agreement import run_and_sync_errors
 
 _ANCHORS_AT_A_TIME = 64

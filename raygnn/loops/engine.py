@@ -23,8 +23,7 @@ from raygnn.loops.kept_weights import BestWeights, WeightAverage
 from raygnn.loops.optimization import Optimization
 from raygnn.loops.position import Position, RunningMean, is_due, limit_reached
 from raygnn.loops.task import EvalOutput, Task
-from raygnn.models import row_share
-from raygnn.models.row_share import RowShare, rows_shared
+from raygnn.models.node_inputs import RowShare, rows_shared
 from raygnn.parallel import collectives
 from raygnn.parallel.agreement import agreement, raise_if_any_failed, run_and_sync_errors
 from raygnn.parallel.all_reduce import GradientReducer, LocalTotals, StepTotals
@@ -443,7 +442,7 @@ class Engine:
         """The model, and the loaders that training begins with: what may fail on one rank only."""
         share = None
         if self.config.scaling.shard == "embeddings" and self.context.world_size > 1:
-            share = RowShare(self.context.rank, self.context.world_size, row_share.BLOCK_ROWS)
+            share = RowShare(self.context.rank, self.context.world_size)
         with rows_shared(share):
             module = self.task.build_model()
         if self._initialize is not None:

@@ -16,8 +16,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
-from raygnn.models.adjacency import Adjacency, MergedEdges, merge_edges
-from raygnn.models.head_edges import HeadEdges
+from raygnn.models.adjacency import Adjacency, HeadEdges, MergedEdges, merge_edges
 from raygnn.models.segment import apply_eagerly, bag_sum, row_sum, segment_chunks
 
 if TYPE_CHECKING:

@@ -1,15 +1,17 @@
-"""Decoders: from the embeddings of two nodes to the score of a link between them."""
+"""Decoders: from the embeddings of two nodes to the score of a link, and the best candidates."""
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
-from raygnn.errors import ConfigError
+from raygnn.errors import ConfigError, DataError
 from raygnn.models.arguments import check_positive
 
 # Numbers that the hidden layer of a chunk of `HadamardMLP.score_all` may hold: 64 MB of float32.
@@ -214,3 +216,216 @@ class HadamardMLP(Decoder):
 
 def _unit(rows: Tensor) -> Tensor:
     return functional.normalize(rows, dim=-1)
+
+
+# Of a squared distance: the root of 0 has no gradient.
+_SMALLEST_SQUARE = 1e-12
+
+
+class _ComplexRows(Decoder):
+    """The first half of a row is the real parts, the second half the imaginary parts."""
+
+    def squared_moduli(self, rows: Tensor) -> Tensor:
+        """See `Decoder`; [num_rows, in_channels / 2]."""
+        real, imaginary = rows.chunk(2, dim=-1)
+        return real.square() + imaginary.square()
+
+
+class ComplEx(_ComplexRows, RelationRows):
+    """Complex Embeddings for Simple Link Prediction, arXiv:1606.06357, equation 11.
+
+    Re(sum_c anchor_c relation_c conj(target_c)). The first half of a row is the real parts, the
+    second half the imaginary parts.
+
+    Raises:
+        ConfigError: `in_channels` is odd.
+    """
+
+    def __init__(self, in_channels: int, num_relations: int = 1) -> None:
+        super().__init__(in_channels, num_relations)
+        _check_even("complex", in_channels)
+        self.relation = nn.Parameter(torch.empty(num_relations, in_channels))
+        nn.init.normal_(self.relation, std=in_channels**-0.5)  # as rows of nodes
+
+    def score_pairs(
+        self, anchor_rows: Tensor, target_rows: Tensor, relation: Tensor | int = 0
+    ) -> Tensor:
+        """See `Decoder`."""
+        return (_product(anchor_rows, self.relation_rows(relation)) * target_rows).sum(dim=-1)
+
+    def score_all(
+        self, anchor_rows: Tensor, candidate_rows: Tensor, relation: Tensor | int = 0
+    ) -> Tensor:
+        """See `Decoder`."""
+        return _product(anchor_rows, self.relation_rows(relation)) @ candidate_rows.T
+
+
+class _Distance(Decoder):
+    """Scores by the distance of the target from the point that the relation moves the anchor to.
+
+    The distance is Euclidean: those of all pairs take one product of matrices, where the sum of
+    moduli would take num_anchors * num_candidates * in_channels numbers.
+
+    Args:
+        margin: score of a distance of 0. A softmax does not read it, a binary cross-entropy does.
+    """
+
+    def __init__(self, in_channels: int, num_relations: int = 1, margin: float = 9.0) -> None:
+        super().__init__(in_channels, num_relations)
+        self.margin = margin
+
+    @abstractmethod
+    def moved(self, anchor_rows: Tensor, relation: Tensor | int) -> Tensor:
+        """Where the relation moves the anchors; [num_anchors, in_channels]."""
+
+    def score_pairs(
+        self, anchor_rows: Tensor, target_rows: Tensor, relation: Tensor | int = 0
+    ) -> Tensor:
+        """See `Decoder`."""
+        square = (self.moved(anchor_rows, relation) - target_rows).square().sum(dim=-1)
+        return self.margin - square.clamp(min=_SMALLEST_SQUARE).sqrt()
+
+    def score_all(
+        self, anchor_rows: Tensor, candidate_rows: Tensor, relation: Tensor | int = 0
+    ) -> Tensor:
+        """See `Decoder`."""
+        moved = self.moved(anchor_rows, relation)
+        lengths = candidate_rows.square().sum(dim=-1)
+        square = torch.addmm(lengths, moved, candidate_rows.T, alpha=-2)
+        square = square + moved.square().sum(dim=-1, keepdim=True)
+        return self.margin - square.clamp(min=_SMALLEST_SQUARE).sqrt()
+
+
+class TransE(RelationRows, _Distance):
+    """Translating Embeddings (Bordes et al., NeurIPS 2013): margin - |anchor + relation - target|.
+
+    The distance is Euclidean.
+
+    Args:
+        margin: score of a distance of 0. A softmax does not read it, a binary cross-entropy does.
+    """
+
+    def __init__(self, in_channels: int, num_relations: int = 1, margin: float = 9.0) -> None:
+        super().__init__(in_channels, num_relations, margin)
+        self.relation = nn.Parameter(torch.empty(num_relations, in_channels))
+        nn.init.normal_(self.relation, std=in_channels**-0.5)  # as rows of nodes
+
+    def moved(self, anchor_rows: Tensor, relation: Tensor | int) -> Tensor:
+        """See `_Distance`."""
+        return anchor_rows + self.relation_rows(relation)
+
+
+class RotatE(_ComplexRows, _Distance):
+    """RotatE, arXiv:1902.10197: margin - |anchor * relation - target|, relations of modulus 1.
+
+    The first half of a row is the real parts, the second half the imaginary parts. The distance is
+    Euclidean, where the paper sums moduli.
+
+    Args:
+        margin: score of a distance of 0. A softmax does not read it, a binary cross-entropy does.
+    Raises:
+        ConfigError: `in_channels` is odd.
+    """
+
+    def __init__(self, in_channels: int, num_relations: int = 1, margin: float = 9.0) -> None:
+        super().__init__(in_channels, num_relations, margin)
+        _check_even("rotate", in_channels)
+        self.phase = nn.Parameter(torch.empty(num_relations, in_channels // 2))
+        nn.init.uniform_(self.phase, -math.pi, math.pi)
+
+    def moved(self, anchor_rows: Tensor, relation: Tensor | int) -> Tensor:
+        """See `_Distance`."""
+        self.check_relation(relation)
+        phase = self.phase[relation]
+        return _product(anchor_rows, torch.cat([phase.cos(), phase.sin()], dim=-1))
+
+
+def _product(rows: Tensor, relation_rows: Tensor) -> Tensor:
+    """Products of complex numbers; [num_rows, in_channels]."""
+    real, imaginary = rows.chunk(2, dim=-1)
+    of_real, of_imaginary = relation_rows.chunk(2, dim=-1)
+    return torch.cat(
+        [
+            real * of_real - imaginary * of_imaginary,
+            real * of_imaginary + imaginary * of_real,
+        ],
+        dim=-1,
+    )
+
+
+def _check_even(name: str, in_channels: int) -> None:
+    if in_channels % 2:
+        raise ConfigError.invalid(
+            "task.args.decoder.type",
+            name,
+            (f"it reads rows of complex numbers, and embeddings have {in_channels} channels"),
+            "Set model.args.out_channels to an even number",
+            id="model-complex-channels",
+        )
+
+
+# Scores that are held at a time, 32 MB of float64, and candidates.
+_MAX_SCORES = 1 << 22
+_MAX_CANDIDATES = 1 << 16
+
+#: (anchors, candidates) -> [num_anchors, num_candidates], as `Decoder.score_all`.
+Scores = Callable[[Tensor, Tensor], Tensor]
+#: (first, last + 1) candidate -> bool [num_anchors, last - first], those that are left out.
+LeftOut = Callable[[int, int], Tensor]
+
+
+def top_k(
+    anchors: Tensor,
+    candidates: Callable[[int, int], Tensor],
+    num_candidates: int,
+    k: int,
+    scores: Scores,
+    left_out: LeftOut | None = None,
+) -> tuple[Tensor, Tensor]:
+    """Finds the k candidates of highest score for each anchor; of equal scores the first ones.
+
+    Scores are computed in float64 and compared in float32: so they do not depend on how the matrix
+    product is cut, and equal embeddings have equal scores.
+
+    Args:
+        anchors: [num_anchors, channels].
+        candidates: gives [last - first, channels] of a range, on the device of the anchors.
+        k: at most `num_candidates`.
+        scores: of float64 rows.
+    Returns:
+        float32 and int64 [num_anchors, k], scores and positions of candidates, best first; -inf
+        where fewer are not left out.
+    Raises:
+        DataError: a score is not a number.
+    """
+    rows = anchors.double()
+    best = rows.new_empty(len(rows), 0, dtype=torch.float32)
+    places = rows.new_empty(len(rows), 0, dtype=torch.int64)
+    size = min(max(_MAX_SCORES // max(len(rows), 1), 1), _MAX_CANDIDATES)
+    for first in range(0, num_candidates, size):
+        last = min(first + size, num_candidates)
+        found = scores(rows, candidates(first, last).double()).float()
+        if found.isnan().any():
+            raise DataError(
+                "the model gives scores that are not numbers. Check the features of the graph for "
+                "extreme values, and the metrics of the model.",
+                id="infer-not-finite",
+            )
+        if left_out is not None:
+            found = found.masked_fill(left_out(first, last), -torch.inf)
+        here = torch.arange(first, last, device=rows.device).expand(len(rows), -1)
+        best, places = torch.cat([best, found], dim=1), torch.cat([places, here], dim=1)
+        if best.shape[1] > k:
+            kept = _kept(best, k)
+            best, places = best.gather(1, kept), places.gather(1, kept)
+    order = best.argsort(dim=1, descending=True, stable=True)
+    return best.gather(1, order), places.gather(1, order)
+
+
+def _kept(scores: Tensor, k: int) -> Tensor:
+    """Columns of the k highest scores of each row, ascending; of equal scores the first columns."""
+    least = scores.topk(k, dim=1).values[:, -1:]
+    above, equal = scores > least, scores == least
+    room = k - above.sum(dim=1, keepdim=True)
+    chosen = above | (equal & (equal.cumsum(dim=1) <= room))
+    return chosen.nonzero()[:, 1].view(len(scores), k)

@@ -13,12 +13,10 @@ from torch_geometric.nn.module_dict import ModuleDict
 from raygnn.data.edge_types import EdgeType, edge_type_name
 from raygnn.errors import ConfigError, Problem
 from raygnn.models.arguments import Share, broken_heads, check_positive
+from raygnn.models.attention_encoders import BlockGATConv, BlockGATv2Conv, BlockTransformerConv
+from raygnn.models.convolutions import BlockGINConv, BlockGINEConv, BlockSAGEConv
 from raygnn.models.encoder import Rows
-from raygnn.models.gat import BlockGATConv, BlockGATv2Conv
-from raygnn.models.gin import BlockGINConv, BlockGINEConv
 from raygnn.models.hetero_encoder import HeteroEncoder, HeteroOptions, block_of
-from raygnn.models.sage import BlockSAGEConv
-from raygnn.models.transformer import BlockTransformerConv
 
 if TYPE_CHECKING:
     from raygnn.sampling.blocks import HeteroBlock

@@ -25,8 +25,7 @@ from raygnn.models.encoder import (
     call_before_norm,
 )
 from raygnn.models.node_inputs import NodeInputs
-from raygnn.models.projected_rows import ProjectedRows, formed
-from raygnn.models.sparse_input import Features, dropout
+from raygnn.models.sparse_input import Features, ProjectedRows, dropout, formed
 from raygnn.sampling.batch import Batch
 from raygnn.sampling.blocks import Block, HeteroBlock
 

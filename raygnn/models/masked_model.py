@@ -15,10 +15,8 @@ from torch_geometric.nn import MessagePassing
 from raygnn.data.edge_types import EdgeType
 from raygnn.errors import ConfigError
 from raygnn.models.encoder import MLP, BlockEncoder, OverBlocks
-from raygnn.models.graph_encoder import GraphEncoder
-from raygnn.models.projected_rows import formed
-from raygnn.models.sparse_input import dense
-from raygnn.models.wrap import SubgraphModule
+from raygnn.models.graph_encoder import GraphEncoder, SubgraphModule
+from raygnn.models.sparse_input import dense, formed
 from raygnn.sampling.batch import Block, HeteroBlock, NodeBatch
 
 

@@ -1,4 +1,4 @@
-"""The first linear map of an encoder, of dense rows and of sparse ones.
+"""Linear maps of the rows that an encoder reads: dense, sparse, or mapped by the layer itself.
 
 A linear map of a sparse row is the sum of the weights of its columns, times its values: a sum over
 neighbors, with columns in their place. So it runs through `bag_sum`, and so does its gradient, in
@@ -7,7 +7,7 @@ an order that does not depend on the number of threads.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -78,3 +78,47 @@ class _SparseLinear(torch.autograd.Function):
         order, row, ptr = ctx.x.by_column
         values = None if ctx.x.values is None else ctx.x.values.index_select(0, order)
         return bag_sum(grad, row, ptr, values).t().to(ctx.dtype), None, None
+
+
+@dataclass(frozen=True)
+class ProjectedRows:
+    """The rows W x + b of features x, where x is no wider than they are.
+
+    A layer that multiplies its input can multiply W by its own weights instead of all rows by W,
+    and forms only the rows that it reads as they are.
+
+    Attributes:
+        features: [num_rows, in_channels], in the type of the weights.
+        lin: W and b.
+    """
+
+    features: Tensor
+    lin: nn.Linear
+
+    def __len__(self) -> int:
+        return len(self.features)
+
+    def __getitem__(self, rows: slice) -> ProjectedRows:
+        return ProjectedRows(self.features[rows], self.lin)
+
+
+def formed(rows: Tensor | ProjectedRows) -> Tensor:
+    """The rows as a tensor, [num_rows, channels]."""
+    if isinstance(rows, Tensor):
+        return rows
+    return functional.linear(rows.features, rows.lin.weight, rows.lin.bias)
+
+
+def mapped_from(
+    rows: Tensor | ProjectedRows, weight: Tensor, bias: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Gives x, A, a for which `linear(x, A, a)` is `linear(rows, weight, bias)`.
+
+    Args:
+        weight: [out_channels, channels].
+        bias: [out_channels].
+    """
+    if isinstance(rows, Tensor):
+        return rows, weight, bias
+    lin = rows.lin
+    return rows.features, weight @ lin.weight, functional.linear(lin.bias, weight, bias)

@@ -11,14 +11,11 @@ from torch import nn
 from torch_geometric import nn as pyg
 
 from raygnn.errors import ConfigError
+from raygnn.models.attention_encoders import GAT, AttentionEncoder, GATv2
+from raygnn.models.convolutions import GCN, GIN, GraphSAGE
 from raygnn.models.encoder import ACTIVATIONS, MLP, Encoder
-from raygnn.models.gat import GAT, AttentionEncoder, GATv2
-from raygnn.models.gcn import GCN
-from raygnn.models.gin import GIN
-from raygnn.models.graph_encoder import GraphEncoder
-from raygnn.models.lightgcn import LightGCN
-from raygnn.models.sage import GraphSAGE
-from raygnn.models.wrap import EDGE_WEIGHT, SubgraphModule
+from raygnn.models.graph_encoder import EDGE_WEIGHT, GraphEncoder, SubgraphModule
+from raygnn.models.learned_rows import LightGCN
 
 _NORMS = {"batch": "BatchNorm", "layer": "LayerNorm"}
 _UNKNOWN_TO_PYG = ("residual", "input_projection", "normalize_output")

@@ -13,8 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from raygnn.errors import TrainingError
-from raygnn.models.node_inputs import EmbeddingTable, NodeInputs
-from raygnn.models.row_share import RowShare
+from raygnn.models.node_inputs import EmbeddingTable, NodeInputs, RowShare
 from raygnn.parallel import collectives
 from raygnn.parallel.shared_rows import SharedRows
 

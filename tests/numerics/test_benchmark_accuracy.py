@@ -119,9 +119,9 @@ def test_plain_run_learns_from_the_tables(
 
 
 def test_plain_model_is_the_same_model(plain_pyg: ModuleType) -> None:
-    from raygnn.models import gat, gcn, sage
+    from raygnn.models import GAT, GCN, GraphSAGE
 
-    for encoder in (gcn.GCN, sage.GraphSAGE, gat.GAT):
+    for encoder in (GCN, GraphSAGE, GAT):
         args = {"hidden_channels": 8, "norm": "layer"}
         ours = encoder(in_channels=12, out_channels=3, num_layers=2, **args)
         plain = plain_pyg.FullGraphModel(encoder.__name__, args, 12, 3, 2)

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch_geometric.nn import GATConv, GCNConv, SAGEConv
 
 from raygnn.models import GAT, GCN, GIN, MLP, Encoder, GATv2, GraphSAGE, Transformer
-from raygnn.models.wrap import SubgraphModule
+from raygnn.models.graph_encoder import SubgraphModule
 from raygnn.sampling import NodeBatch
 from raygnn.sampling.blocks import Block, blocks_of
 from tests.batches import batch_of

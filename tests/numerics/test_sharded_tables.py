@@ -20,9 +20,8 @@ from raygnn.data.tables.graph_tables import GraphTables, edge_rows, node_rows, w
 from raygnn.errors import ConfigError, TrainingError
 from raygnn.loops.callbacks import Callback
 from raygnn.loops.engine import Engine
-from raygnn.models import row_share
-from raygnn.models.node_inputs import EmbeddingTable, NodeInputs
-from raygnn.models.row_share import RowShare, rows_shared
+from raygnn.models import node_inputs
+from raygnn.models.node_inputs import EmbeddingTable, NodeInputs, RowShare, rows_shared
 from raygnn.outputs.model_export import export_checkpoint
 from raygnn.parallel import collectives
 from raygnn.parallel.sharded_tables import ShardedTables
@@ -134,7 +133,7 @@ def _config(folder: Path, uri: str, world_size: int, shard: str = "none", **chan
 
 def run_rank_in_small_blocks(config: dict[str, Any], bundle_path: str) -> dict[str, Any]:
     """As `run_rank`; each rank holds several blocks of a table, and the last one is ragged."""
-    with patch.object(row_share, "BLOCK_ROWS", 16):
+    with patch.object(node_inputs, "BLOCK_ROWS", 16):
         return run_rank(config, bundle_path)
 
 

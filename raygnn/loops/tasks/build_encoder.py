@@ -25,10 +25,9 @@ from raygnn.errors import ConfigError, DataError
 from raygnn.loops.model_spec import ModelSpec, NodeInput, edge_widths
 from raygnn.loops.tasks.build_sampler import find_fanouts
 from raygnn.loops.tasks.target import TaskArguments, TaskTarget
-from raygnn.models.category_inputs import category_inputs
 from raygnn.models.encoder import MLP, Encoder
-from raygnn.models.feature_interaction import FeatureInteraction
-from raygnn.models.graph_encoder import GraphEncoder
+from raygnn.models.feature_layers import FeatureInteraction, category_inputs
+from raygnn.models.graph_encoder import EDGE_ATTR, EDGE_WEIGHT, GraphEncoder
 from raygnn.models.graph_inputs import (
     check_node_features,
     check_types,
@@ -36,7 +35,6 @@ from raygnn.models.graph_inputs import (
     is_encoder,
 )
 from raygnn.models.hetero_encoder import HeteroEncoder
-from raygnn.models.wrap import EDGE_ATTR, EDGE_WEIGHT
 from raygnn.sampling.partitioned_stores import PartitionedFeatureStore, PartitionedGraphStore
 from raygnn.sampling.parts import PartitionedGraph
 from raygnn.sampling.protocols import FeatureStore, GraphStore, message_type

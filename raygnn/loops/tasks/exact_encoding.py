@@ -14,9 +14,8 @@ from raygnn.errors import ConfigError
 from raygnn.loops.model_spec import ModelSpec
 from raygnn.models.encoder import BlockEncoder
 from raygnn.models.exact import IN_THIS_PROCESS, ExactOptions, InEdges, exact_inference, rows_on
-from raygnn.models.graph_encoder import GraphEncoder
+from raygnn.models.graph_encoder import EDGE_ATTR, EDGE_WEIGHT, GraphEncoder
 from raygnn.models.sparse_input import Features
-from raygnn.models.wrap import EDGE_ATTR, EDGE_WEIGHT
 from raygnn.sampling.protocols import (
     EdgeValues,
     FeatureStore,

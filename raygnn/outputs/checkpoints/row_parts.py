@@ -8,7 +8,7 @@ from typing import Any
 from torch import Tensor
 from torch.optim import Optimizer
 
-from raygnn.models.row_share import RowShare
+from raygnn.models.node_inputs import RowShare
 from raygnn.parallel.sharded_tables import ShardedTables
 
 #: Keys from an engine's state down to a tensor.

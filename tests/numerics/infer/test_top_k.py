@@ -14,8 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import raygnn.infer
-from raygnn.models import top_k as search
-from raygnn.models.top_k import top_k
+from raygnn.models import decoders
+from raygnn.models.decoders import top_k
 from tests.errors import raises
 from tests.numerics.infer.conftest import Trained
 from tests.numerics.infer.test_nodes import EXACT, SAMPLED, predict, read
@@ -34,7 +34,7 @@ def test_it_is_a_stable_sort_of_all_scores(data: st.DataObject, size: int) -> No
     candidates = torch.tensor(others).float().view(-1, 2)
     hidden = torch.rand(num_anchors, num_candidates) < 0.3
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(search, "_MAX_CANDIDATES", size)
+        patch.setattr(decoders, "_MAX_CANDIDATES", size)
         scores, places = top_k(
             anchors,
             lambda first, last: candidates[first:last],
@@ -110,7 +110,7 @@ def test_a_node_is_not_its_own_neighbor(node_model, tmp_path):
 
 def test_equal_embeddings_go_by_id(link_model, tmp_path, monkeypatch):
     # All items have one embedding: whatever the order of the table, ids ascend.
-    from raygnn.models.hgt import HGT
+    from raygnn.models.hetero_attention import HGT
 
     forward = HGT.readout
     monkeypatch.setattr(

@@ -24,8 +24,7 @@ from raygnn.losses import (
     Retrieval,
     SoftmaxOwnNegatives,
 )
-from raygnn.models.complex_decoders import ComplEx, RotatE
-from raygnn.models.decoders import Decoder, DistMult, InnerProduct
+from raygnn.models.decoders import ComplEx, Decoder, DistMult, InnerProduct, RotatE
 from tests.errors import raises
 
 LOSSES: dict[str, Callable[[], LinkLoss]] = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from raygnn.models.category_inputs import CategoryInputs, embedding_channels
+from raygnn.models.feature_layers import CategoryInputs, embedding_channels
 
 
 def test_a_row_is_its_numbers_then_its_embeddings() -> None:

@@ -8,8 +8,16 @@ from torch import Tensor
 from torch.nn import functional
 
 from raygnn.models import decoders
-from raygnn.models.complex_decoders import ComplEx, RotatE, TransE
-from raygnn.models.decoders import Cosine, Decoder, DistMult, HadamardMLP, InnerProduct
+from raygnn.models.decoders import (
+    ComplEx,
+    Cosine,
+    Decoder,
+    DistMult,
+    HadamardMLP,
+    InnerProduct,
+    RotatE,
+    TransE,
+)
 from tests.errors import raises
 
 DECODERS: list[type[Decoder]] = [

@@ -8,9 +8,8 @@ import pytest
 import torch
 from torch import nn
 
-from raygnn.models.category_inputs import CategoryInputs
 from raygnn.models.encoder import MLP
-from raygnn.models.feature_interaction import CrossNetwork, FeatureInteraction
+from raygnn.models.feature_layers import CategoryInputs, CrossNetwork, FeatureInteraction
 from raygnn.models.graph_encoder import GraphEncoder
 from raygnn.models.to_pyg import to_pyg
 from tests.errors import raises

@@ -13,12 +13,11 @@ import torch
 from torch import Tensor, nn
 from torch_geometric.nn import HGTConv, LGConv, RGCNConv
 
-from raygnn.models import HGT, RGCN, Hetero, HeteroEncoder, LightGCN, SimpleHGN, hgt
+from raygnn.models import HGT, RGCN, Hetero, HeteroEncoder, LightGCN, SimpleHGN, hetero_attention
 from raygnn.models.adjacency import merge_edges
 from raygnn.models.exact import ExactOptions, exact_inference
-from raygnn.models.hgt import HGTLayer
+from raygnn.models.hetero_attention import HGTLayer, SimpleHGNLayer
 from raygnn.models.rgcn import RGCNLayer
-from raygnn.models.simple_hgn import SimpleHGNLayer
 from raygnn.sampling.batch import Batch, NodeRecord
 from raygnn.sampling.blocks import HeteroBlock
 from tests.errors import raises
@@ -220,7 +219,7 @@ def test_every_option_trains(name: str) -> None:
 
 @pytest.mark.parametrize("multiplied_first", [False, True])
 def test_hgt_is_pygs(multiplied_first: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hgt, "transform_first", lambda *_: multiplied_first)
+    monkeypatch.setattr(hetero_attention, "transform_first", lambda *_: multiplied_first)
     ours = HGTLayer(list(NUM_NODES), EDGE_TYPES, 8, num_heads=2).double()
     theirs = HGTConv(8, 8, (list(NUM_NODES), EDGE_TYPES), heads=2).double()
     nn.init.normal_(ours.prior)
@@ -254,7 +253,7 @@ def test_hgt_is_pygs(multiplied_first: bool, monkeypatch: pytest.MonkeyPatch) ->
 def test_hgt_composes_its_inputs_with_its_first_layer(
     multiplied_first: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(hgt, "transform_first", lambda *_: multiplied_first)
+    monkeypatch.setattr(hetero_attention, "transform_first", lambda *_: multiplied_first)
     encoder = build("hgt", jump="cat").double()
     x = rows_for(encoder, every_node())
     formed_first = build("hgt", jump="cat").double()

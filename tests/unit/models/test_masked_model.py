@@ -27,8 +27,8 @@ from raygnn.models import (
     SimpleHGN,
     Transformer,
 )
-from raygnn.models.embedding import Embedding
 from raygnn.models.graph_encoder import GraphEncoder, NodePredictor
+from raygnn.models.learned_rows import Embedding
 from raygnn.models.masked_model import MaskedModel
 from raygnn.models.to_pyg import to_pyg
 from raygnn.sampling.batch import EdgeRecord, HeteroBlock, NodeBatch, NodeRecord

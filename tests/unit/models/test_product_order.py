@@ -9,9 +9,9 @@ import pytest
 import torch
 from torch_geometric.nn import GATConv, SAGEConv
 
-from raygnn.models import gat, sage
-from raygnn.models.gat import BlockGATConv
-from raygnn.models.sage import BlockSAGEConv
+from raygnn.models import attention_encoders, convolutions
+from raygnn.models.attention_encoders import BlockGATConv
+from raygnn.models.convolutions import BlockSAGEConv
 from raygnn.models.segment import transform_first
 from raygnn.sampling.blocks import Block
 
@@ -28,7 +28,7 @@ def test_both_orders_are_pygs_layer(
 ) -> None:
     graph = make_graph()
     taken = []
-    monkeypatch.setattr(sage, "transform_first", lambda *_: taken.append(order) or order)
+    monkeypatch.setattr(convolutions, "transform_first", lambda *_: taken.append(order) or order)
     ours = BlockSAGEConv(8, 3, aggr=aggr, bias=bias)
     plain = SAGEConv(8, 3, aggr=aggr, bias=bias)
     plain.load_state_dict(ours.state_dict())
@@ -54,7 +54,9 @@ def test_both_orders_of_attention_are_pygs_layer(
     torch.manual_seed(0)
     graph = make_graph()
     taken = []
-    monkeypatch.setattr(gat, "transform_first", lambda *_: taken.append(order) or order)
+    monkeypatch.setattr(
+        attention_encoders, "transform_first", lambda *_: taken.append(order) or order
+    )
     widths = (8, 6) if between_types else 8
     ours = BlockGATConv(widths, 4, heads=3, add_self_loops=not between_types)
     plain = GATConv(widths, 4, heads=3, add_self_loops=not between_types)

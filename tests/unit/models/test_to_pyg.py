@@ -10,7 +10,7 @@ import torch_geometric.nn as pyg
 from torch import nn
 
 from raygnn.models import GAT, GCN, GIN, GINE, MLP, GATv2, GraphSAGE, LightGCN, Transformer
-from raygnn.models.category_inputs import CategoryInputs
+from raygnn.models.feature_layers import CategoryInputs
 from raygnn.models.graph_encoder import GraphEncoder
 from raygnn.models.to_pyg import to_pyg
 from raygnn.sampling.blocks import HeteroBlock

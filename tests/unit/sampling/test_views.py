@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from raygnn.data.hashing import splitmix64_array
-from raygnn.models.gcn import GCN
+from raygnn.models.convolutions import GCN
 from raygnn.models.graph_encoder import GraphEncoder
 from raygnn.sampling import LocalFeatureStore, LocalGraphStore, NeighborLoader, NeighborSampler
 from raygnn.sampling.batch import NodeBatch

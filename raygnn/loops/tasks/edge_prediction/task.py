@@ -15,8 +15,7 @@ from raygnn.loops.task import EvalOutput, StepOutput
 from raygnn.loops.tasks.edge_prediction.target import EdgeOutput, EdgeTarget
 from raygnn.loops.tasks.labels.task import LabelTask
 from raygnn.loops.tasks.link_rules import reverse_types
-from raygnn.models.edge_head import EdgeHead, EdgePredictor
-from raygnn.models.graph_encoder import GraphEncoder
+from raygnn.models.graph_encoder import EdgeHead, EdgePredictor, GraphEncoder
 from raygnn.sampling.batch import EdgeBatch
 from raygnn.sampling.edge_loader import EdgeLoader, EdgePlan
 

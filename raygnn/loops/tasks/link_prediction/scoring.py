@@ -13,9 +13,8 @@ from torch import Tensor
 
 from raygnn.data.links.supervision import KnownLinks, SupervisionEdges
 from raygnn.losses import Candidates, LinkScores, score_links
-from raygnn.models.decoders import Decoder
+from raygnn.models.decoders import Decoder, top_k
 from raygnn.models.exact import RowComputation
-from raygnn.models.top_k import top_k
 from raygnn.sampling.batch import BatchLinks, LinkBatch
 from raygnn.sampling.negatives import NONE
 

@@ -1,9 +1,9 @@
-"""LightGCN: embeddings smoothed over the graph, and nothing else."""
+"""Encoders of learned rows: LightGCN, which smooths them over the graph, and Embedding, a table."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import Any
 
 import torch
 from pydantic import PositiveInt
@@ -14,9 +14,7 @@ from raygnn.models.adjacency import Adjacency
 from raygnn.models.encoder import Rows
 from raygnn.models.hetero_encoder import HeteroEncoder, block_of
 from raygnn.models.segment import scale_sampled, segment_sum
-
-if TYPE_CHECKING:
-    from raygnn.sampling.blocks import HeteroBlock
+from raygnn.sampling.blocks import HeteroBlock
 
 
 class LightGCNLayer(nn.Module):
@@ -120,3 +118,67 @@ class LightGCN(HeteroEncoder):
     def readout_of(self, name: str, rows: list[Tensor]) -> Tensor:
         """The mean of the rows before and after each layer; see `BlockEncoder`."""
         return torch.stack(rows).mean(dim=0)
+
+
+class Embedding(HeteroEncoder):
+    """A learned row per node of every type, and nothing else: knowledge graph embeddings.
+
+    Neither features nor messages are read, and batches sample no neighbors, whatever
+    `sampling.fanouts` says. A node without links of training keeps the row that it started with.
+
+    Args:
+        in_channels: not read; there so that all models are built alike.
+        out_channels: width of the rows.
+        num_layers: not read.
+        edge_types: not read.
+        num_nodes: nodes in the whole graph, of every node type.
+        dropout: on the rows.
+        normalize_output: scales each row to unit L2 norm.
+        sparse_embeddings: gradients of learned rows are sparse; SparseAdam, Adagrad,
+            RowWiseAdagrad and plain SGD take them.
+    Raises:
+        ConfigError: an argument is out of range.
+    """
+
+    reads_node_features = False
+    reads_messages = False
+    keeps_links = True
+
+    def __init__(
+        self,
+        in_channels: Mapping[str, int] | int | None,
+        out_channels: PositiveInt,
+        num_layers: int = 1,
+        *,
+        edge_types: Sequence[EdgeType],
+        num_nodes: Mapping[str, int],
+        dropout: float = 0.0,
+        normalize_output: bool = False,
+        sparse_embeddings: bool = False,
+    ) -> None:
+        super().__init__(
+            {},
+            out_channels,
+            out_channels,
+            1,
+            edge_types=(),
+            num_nodes=num_nodes,
+            dropout=dropout,
+            normalize_output=normalize_output,
+            sparse_embeddings=sparse_embeddings,
+        )
+        self.activations = nn.ModuleList([nn.Identity()])
+        del self.heads
+
+    def build_layer(self, channels: int) -> nn.Module:
+        """One that gives the nodes' own rows."""
+        return _OwnRows()
+
+    def readout_of(self, name: str, rows: list[Tensor]) -> Tensor:
+        """The rows; see `BlockEncoder`."""
+        return rows[-1]
+
+
+class _OwnRows(nn.Module):
+    def forward(self, x_src: Mapping[str, Tensor], block: HeteroBlock) -> dict[str, Any]:
+        return dict(x_src)

@@ -1,0 +1,292 @@
+"""Encoders without attention: GCN, GraphSAGE, GIN and GINE."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar, Literal
+
+import torch
+from pydantic import PositiveInt
+from torch import Tensor, nn
+from torch_geometric.nn import GINConv, GINEConv, SAGEConv
+from torch_geometric.nn.dense.linear import Linear
+
+from raygnn.models.adjacency import Adjacency
+from raygnn.models.edge_features import edge_attr_of, relu_edge_sum
+from raygnn.models.encoder import (
+    ACTIVATIONS,
+    Encoder,
+    EncoderOptions,
+    OverBlocks,
+    build_norm,
+    call_before_norm,
+)
+from raygnn.models.segment import (
+    mean_of,
+    scale_sampled,
+    segment_max,
+    segment_sum,
+    segment_sum_and_rows,
+    transform_first,
+)
+from raygnn.models.sparse_input import Features, apply_linear, dense, linear
+from raygnn.sampling.blocks import Block
+from raygnn.sampling.sparse_features import SparseFeatures
+
+
+class GCNLayer(nn.Module):
+    """The graph convolution of arXiv:1609.02907, with self-loops, for bipartite blocks.
+
+    With d = in-degree + 1 taken from the whole graph, and k_i sampled in-edges of the d_i - 1 that
+    destination i has:
+
+        out_i = W (x_i / d_i + (d_i - 1) / k_i * sum_j x_j / sqrt(d_i d_j)) + b
+
+    which is PyG's `GCNConv` when all in-edges are present and the graph has no self-edges, and
+    equals it in expectation over the samples otherwise. (PyG's own layer takes no bipartite input
+    and would normalise by the degrees inside the sample.) A self-edge counts as one more neighbor.
+    An edge weight, where the block has one, is a factor on the neighbor's row; degrees stay counts.
+
+    Parameters are named and initialised as PyG's.
+    """
+
+    def __init__(self, in_channels: int, out_channels: int) -> None:
+        super().__init__()
+        self.in_channels = in_channels
+        self.out_channels = out_channels
+        self.lin = Linear(in_channels, out_channels, bias=False, weight_initializer="glorot")
+        self.bias = nn.Parameter(torch.zeros(out_channels))
+
+    def forward(self, x_src: Features, block: Block) -> Tensor:
+        """Returns [num_dst, out_channels]."""
+        if not isinstance(x_src, Tensor) or transform_first(
+            block, self.in_channels, self.out_channels
+        ):
+            return self._propagate(apply_linear(self.lin, x_src), block) + self.bias
+        out: Tensor = self.lin(self._propagate(x_src, block)) + self.bias
+        return out
+
+    def _propagate(self, x: Tensor, block: Block) -> Tensor:
+        assert block.src_in_degree is not None
+        scaled = x * _inverse_sqrt(block.src_in_degree + 1, x.dtype)
+        neighbors = segment_sum(scaled, Adjacency.of(block), block.edge_weight)
+        both = scale_sampled(neighbors, block) + scaled[: block.num_dst]
+        return both * _inverse_sqrt(block.dst_degree + 1, x.dtype)
+
+
+def _inverse_sqrt(degree: Tensor, dtype: torch.dtype) -> Tensor:
+    # Half precision cannot tell large degrees apart.
+    precise = degree.to(torch.promote_types(dtype, torch.float32))
+    return precise.rsqrt().to(dtype).unsqueeze(-1)
+
+
+class GCN(Encoder):
+    """Semi-Supervised Classification with Graph Convolutional Networks, arXiv:1609.02907."""
+
+    reads_edge_weight = True
+    takes_sparse_input = True
+    overwrites_layer_outputs = True
+    row_biases = "bias"
+
+    def build_layer(self, in_channels: int, out_channels: int, *, is_output: bool) -> nn.Module:
+        """A graph convolution."""
+        return GCNLayer(in_channels, out_channels)
+
+
+AGGREGATIONS = ("mean", "max", "sum")
+
+
+class BlockSAGEConv(OverBlocks, SAGEConv):
+    """PyG's `SAGEConv`, parameters and result, over a destination-sorted block."""
+
+    def forward(self, x_src: Features, block: Block, x_dst: Tensor | None = None) -> Tensor:
+        """Returns [num_dst, out_channels]; x_dst: the destinations' rows, if not the sources'."""
+        adjacency = Adjacency.of(block)
+        rows = x_src[: block.num_dst] if x_dst is None else x_dst
+        out: Tensor
+        if self.aggr == "max":
+            rows_of_all = dense(x_src, self.lin_l.weight.dtype)
+            out = self.lin_l(segment_max(rows_of_all, adjacency))
+        elif not isinstance(x_src, Tensor) or transform_first(
+            block, x_src.shape[1], self.out_channels
+        ):
+            transformed = linear(x_src, self.lin_l.weight)
+            out = self._reduced(segment_sum(transformed, adjacency), block)
+            out = out if self.lin_l.bias is None else out + self.lin_l.bias.to(out.dtype)
+        elif x_dst is None:
+            sums, rows = segment_sum_and_rows(x_src, adjacency)
+            out = self.lin_l(self._reduced(sums, block))
+        else:
+            out = self.lin_l(self._reduced(segment_sum(x_src, adjacency), block))
+        if self.root_weight:
+            if not isinstance(rows, Tensor):
+                return out + linear(rows, self.lin_r.weight)
+            # Into the first product: no second one in memory, and no sum of the two. Autocast does
+            # not see what happens in place.
+            out = out.addmm_(rows.to(out.dtype), self.lin_r.weight.t().to(out.dtype))
+        return out
+
+    def _reduced(self, sums: Tensor, block: Block) -> Tensor:
+        """What the sums over in-edges stand for: means, or sums over all in-edges."""
+        is_mean = self.aggr == "mean"
+        return mean_of(sums, Adjacency.of(block)) if is_mean else scale_sampled(sums, block)
+
+
+class SAGEOptions(EncoderOptions):
+    """Those of all encoders, and:
+
+    Attributes:
+        aggr: "mean", "max" or "sum". A sum over sampled neighbors is scaled by (in-degree / number
+            sampled), so that it estimates the sum over all of them without bias.
+    """
+
+    aggr: Literal["mean", "max", "sum"] = "mean"
+
+
+class GraphSAGE(Encoder):
+    """Inductive Representation Learning on Large Graphs, arXiv:1706.02216.
+
+    Each layer is W_1 x_i + W_2 aggr_j x_j + b over the in-neighbors j of i.
+
+    Takes the arguments of `SAGEOptions`.
+    """
+
+    Options = SAGEOptions
+    options: SAGEOptions
+    takes_sparse_input = True
+    overwrites_layer_outputs = True
+    row_biases = r"lin_l\.bias"
+
+    def build_layer(self, in_channels: int, out_channels: int, *, is_output: bool) -> nn.Module:
+        """A `SAGEConv`."""
+        return BlockSAGEConv(in_channels, out_channels, aggr=self.options.aggr)
+
+
+class BlockGINConv(OverBlocks, GINConv):
+    """PyG's `GINConv`, parameters and result, over a destination-sorted block.
+
+    Sparse rows are summed after the first layer of an `_MLP`.
+    """
+
+    def forward(self, x_src: Features, block: Block, x_dst: Tensor | None = None) -> Tensor:
+        """Returns [num_dst, out_channels]; x_dst: the destinations' rows, if not the sources'."""
+
+        def summed(rows: Tensor) -> Tensor:
+            own = rows[: block.num_dst] if x_dst is None else x_dst
+            neighbors = scale_sampled(segment_sum(rows, Adjacency.of(block)), block)
+            return neighbors + (1 + self.eps) * own
+
+        out: Tensor = (
+            self.nn(summed(x_src)) if isinstance(x_src, Tensor) else self.nn(x_src, summed)
+        )
+        return out
+
+
+class _LinearThenSum(nn.Module):
+    """W summed(x) + b of sparse rows, computed as summed(W x) + b."""
+
+    def __init__(self, first: nn.Linear, summed: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.first = first
+        self.summed = summed
+
+    def forward(self, x: SparseFeatures) -> Tensor:
+        out = self.summed(linear(x, self.first.weight))
+        return out + self.first.bias.to(out.dtype)
+
+
+class _MLP(nn.Sequential):
+    """A linear layer, its norm, and what follows."""
+
+    def forward(self, x: Features, summed: Callable[[Tensor], Tensor] | None = None) -> Tensor:
+        """Applies all to x, or to summed(x) of sparse rows."""
+        first, norm, *others = self
+        assert isinstance(first, nn.Linear)
+        layer = first if summed is None else _LinearThenSum(first, summed)
+        rows: Tensor = norm(call_before_norm(layer, norm, r"(first\.)?bias", x))
+        for module in others:
+            rows = module(rows)
+        return rows
+
+
+class GINOptions(EncoderOptions):
+    """Those of all encoders, and:
+
+    Attributes:
+        train_eps: learns eps, from 0, instead of keeping it 0.
+    """
+
+    train_eps: bool = False
+
+
+class GIN(Encoder):
+    """How Powerful are Graph Neural Networks?, arXiv:1810.00826.
+
+    Each layer is MLP((1 + eps) x_i + sum_j x_j) over the in-neighbors j of i. A sum over sampled
+    neighbors is scaled by (in-degree / number sampled), so that it estimates the sum over all of
+    them without bias. The MLP has one hidden layer, with the encoder's norm and activation. Takes
+    the arguments of `GINOptions`.
+    """
+
+    Options: ClassVar[type[GINOptions]] = GINOptions
+    options: GINOptions
+    takes_sparse_input = True
+    row_biases = r"nn\.3\.bias"
+
+    def build_layer(self, in_channels: int, out_channels: int, *, is_output: bool) -> nn.Module:
+        """A `GINConv` with its MLP."""
+        mlp = _MLP(
+            nn.Linear(in_channels, self.hidden_channels),
+            build_norm(self.options.norm, self.hidden_channels),
+            ACTIVATIONS[self.options.activation](),
+            nn.Linear(self.hidden_channels, out_channels),
+        )
+        return self.build_conv(mlp)
+
+    def build_conv(self, mlp: nn.Sequential) -> nn.Module:
+        """A `GINConv` of that MLP."""
+        return BlockGINConv(mlp, train_eps=self.options.train_eps)
+
+
+class BlockGINEConv(OverBlocks, GINEConv):
+    """PyG's `GINEConv`, parameters and result, over a destination-sorted block."""
+
+    def forward(self, x_src: Tensor, block: Block, x_dst: Tensor | None = None) -> Tensor:
+        """Returns [num_dst, out_channels]; x_dst: the destinations' rows, if not the sources'."""
+        x_dst = x_src[: block.num_dst] if x_dst is None else x_dst
+        edge_attr = edge_attr_of(block, self.lin.in_channels, x_src)
+        weight, bias = self.lin.weight.to(x_src.dtype), self.lin.bias.to(x_src.dtype)
+        neighbors = relu_edge_sum(x_src, edge_attr, weight, bias, Adjacency.of(block))
+        out: Tensor = self.nn(scale_sampled(neighbors, block) + (1 + self.eps) * x_dst)
+        return out
+
+
+class GINEOptions(GINOptions):
+    """Those of GIN, and:
+
+    Attributes:
+        edge_dim: number of features of an edge.
+    """
+
+    edge_dim: PositiveInt
+
+
+class GINE(GIN):
+    """Strategies for Pre-training Graph Neural Networks, arXiv:1905.12265: GIN with edge features.
+
+    Each layer is MLP((1 + eps) x_i + sum_j relu(x_j + W e_ij + b)) over the in-edges of i. Takes
+    the arguments of `GINEOptions`.
+    """
+
+    Options = GINEOptions
+    options: GINEOptions
+    reads_edge_features = True
+
+    @classmethod
+    def needs_edge_features(cls, args: Mapping[str, Any]) -> bool:
+        """Always."""
+        return True
+
+    def build_conv(self, mlp: nn.Sequential) -> nn.Module:
+        """A `GINEConv`."""
+        return BlockGINEConv(mlp, train_eps=self.options.train_eps, edge_dim=self.options.edge_dim)
