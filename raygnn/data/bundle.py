@@ -179,6 +179,11 @@ class Bundle:
         return self._record.fingerprint
 
     @property
+    def is_of_parts(self) -> bool:
+        """Whether the graph was partitioned: statistics of its features are then of all rows."""
+        return self._record.is_of_parts
+
+    @property
     def node_types(self) -> list[str]:
         """Node types, in the order of the manifest."""
         return list(self._record.nodes)

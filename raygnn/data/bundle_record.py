@@ -155,6 +155,7 @@ class BundleRecord:
     """The whole of bundle.json.
 
     Attributes:
+        is_of_parts: the graph was partitioned, so that statistics of its features are of all rows.
         file_sizes: bytes of each file, by its path in the bundle.
         checksums: of these files; empty in bundles of older versions.
     """
@@ -163,6 +164,7 @@ class BundleRecord:
     nodes: Mapping[str, NodeRecord]
     edges: tuple[EdgeRecord, ...]
     label_edges: tuple[LabelEdgeRecord, ...] = ()
+    is_of_parts: bool = False
     file_sizes: Mapping[str, int] = field(default_factory=dict)
     checksums: Mapping[str, Checksum] = field(default_factory=dict)
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from raygnn.data.bundle_record import ColumnInfo
+from raygnn.data.bundle_record import ColumnInfo, ColumnStatistics
 from raygnn.data.quantization import Quantization
 
 _LEAST_STD = float(np.finfo(np.float32).tiny)  # below it 1 / std is beyond float32
@@ -42,15 +42,18 @@ class ColumnScale:
             raise ValueError(f"{len(self.mean)} means and {len(self.std)} standard deviations")
 
     @classmethod
-    def of(cls, info: ColumnInfo) -> ColumnScale | None:
-        """The scale of a column as ingest has measured it; None of one that stays as it is.
+    def of(cls, info: ColumnInfo, measured: ColumnStatistics | None = None) -> ColumnScale | None:
+        """The scale of a column; None of one that stays as it is.
 
         Sparse columns stay as they are. So do elements of 0 and 1, and those between 0 and 1 that
         are 0 in a tenth of the rows or more: flags, one-hot codes, words of a text and shares are
         on one scale already, and what is rare among them would become large. So do elements that a
         transform has scaled, and the numbers of categories.
+
+        Args:
+            measured: statistics of the rows that the scale is fitted on. None takes all rows.
         """
-        measured = info.statistics
+        measured = measured or info.statistics
         if info.role != "feature" or measured is None:
             return None
         zeros, ones = np.array(measured.num_zeros), np.array(measured.num_ones)

@@ -7,10 +7,11 @@ from pathlib import Path
 
 from raygnn.config import Component, Config, LoadedConfig, LossTerm, resolve
 from raygnn.config.slots import SLOTS
-from raygnn.console import say
+from raygnn.console import say, warn
 from raygnn.data.bundle import Bundle
 from raygnn.data.edge_types import EdgeType, resolve_fanouts
 from raygnn.data.filesystem import redact
+from raygnn.data.fit_rows import FitRows, has_transforms
 from raygnn.data.manifest import Manifest
 from raygnn.data.pagerank_graph import neighborhood_graph
 from raygnn.data.partition.part import Outline, Pairs
@@ -140,9 +141,29 @@ def find_spec(loaded: LoadedConfig, bundle: Bundle) -> ModelSpec | None:
         else:
             check_inputs(loaded, bundle, target)
     _say_learned(bundle, target.arguments.feature)
+    _say_fitted(config, bundle, target.fit_rows(bundle, config))
     for line in target.summary(bundle):
         say(line)
     return spec
+
+
+def _say_fitted(config: Config, bundle: Bundle, rows: FitRows) -> None:
+    """Names the rows that standardisation and transforms are fitted on."""
+    types: list[str | EdgeType] = [*bundle.node_types, *bundle.edge_types]
+    columns = [info for type_ in types for info in bundle.columns(type_).values()]
+    if not any(info.role == "feature" for info in columns):
+        return
+    if bundle.is_of_parts:
+        rows = FitRows()
+    elif config.data.splits is None and has_transforms(bundle):
+        say("transforms of features: fitted on the training rows of split columns, else on all")
+        return
+    line = f"transforms and standardisation of features: fitted on {rows}"
+    is_ruled = config.data.splits is not None and rows.are_all
+    if is_ruled:
+        warn(f"{line}, also those of validation and test, which data.splits sets apart")
+    else:
+        say(line)
 
 
 def _say_learned(bundle: Bundle, feature: str) -> None:

@@ -16,11 +16,13 @@ from raygnn.console import say
 from raygnn.data.bundle import Bundle
 from raygnn.data.cache import build_once, cache_folder
 from raygnn.data.filesystem import exists, join, reading_input, redact
+from raygnn.data.fit_rows import fit_transforms, has_transforms
 from raygnn.data.ingest.build_bundle import IngestOptions, ingest
 from raygnn.data.manifest import manifest_uri
 from raygnn.data.partition.record import RECORD_NAME
 from raygnn.data.transforms.state import Transforms
 from raygnn.errors import ConfigError
+from raygnn.loops.tasks.target import target_class
 
 if TYPE_CHECKING:
     from raygnn.data.tables.graph_tables import GraphTables
@@ -87,7 +89,7 @@ def open_trial_bundle(
     if _ingested(loaded) == _ingested(sweep):
         return Bundle.open(bundle_path)
     check_source(loaded, given_tables)
-    return open_tables(loaded, given_tables or tables_uri(loaded, None))
+    return open_training_tables(loaded, given_tables or tables_uri(loaded, None))
 
 
 def tables_uri(loaded: LoadedConfig, data: Any) -> str:
@@ -157,6 +159,26 @@ def open_tables(
     return ingest_on_cluster(uri, options, section.cache_dir, MIN_SCHEDULED_BYTES)
 
 
+def open_training_tables(loaded: LoadedConfig, uri: str, on_cluster: bool = False) -> Bundle:
+    """Opens the bundle of graph tables to train on, its transforms fitted without test rows.
+
+    Ingest fits transforms on the training rows of a split column. Those of a rule are known when a
+    bundle is there: transforms are then fitted again, and the tables are ingested with them.
+
+    Raises:
+        ConfigError, DataError: tables, task or splits are wrong.
+    """
+    bundle, config = open_tables(loaded, uri, on_cluster), loaded.config
+    kind = target_class(config.task.type)
+    if config.data.splits is None or kind is None or not has_transforms(bundle):
+        return bundle
+    rows = kind.find(bundle, config, kind.Arguments.of(config.task.args)).fit_rows(bundle, config)
+    if rows.are_all:
+        return bundle
+    transforms = fit_transforms(uri, ingest_options(loaded), bundle, rows, say)
+    return open_tables(loaded, uri, on_cluster, transforms)
+
+
 def ingest_options(loaded: LoadedConfig) -> IngestOptions:
     """What a config says of how tables become a bundle."""
     section = loaded.config.data
@@ -171,9 +193,10 @@ def ingest_options(loaded: LoadedConfig) -> IngestOptions:
 
 
 def _ingested(loaded: LoadedConfig) -> tuple[Any, ...]:
-    """What of a config makes the bundle; what only selects from it, as splits, is not in it."""
+    """What of a config makes the bundle; the split, on which transforms are fitted, is in it."""
     section = loaded.config.data
-    return section.uri, section.synthetic, section.component, ingest_options(loaded)
+    splits = section.splits and (section.splits, loaded.config.seed, loaded.config.task)
+    return section.uri, section.synthetic, section.component, ingest_options(loaded), splits
 
 
 def _write_synthetic(generator: str, arguments: dict[str, Any], cache_dir: str | None) -> str:

@@ -20,7 +20,7 @@ from raygnn.outputs.run_folder import RunFolder
 from raygnn.outputs.run_start import check_run_folder, check_writable, open_run_folder
 from raygnn.runtime.connection import connect
 from raygnn.runtime.data_checks import check_schema, find_spec, open_outline
-from raygnn.runtime.data_source import check_source, open_tables, tables_uri
+from raygnn.runtime.data_source import check_source, open_training_tables, tables_uri
 
 if TYPE_CHECKING:
     from raygnn.loops.model_spec import ModelSpec
@@ -132,7 +132,7 @@ def open_graph(loaded: LoadedConfig, data: Any, on_cluster: bool = False) -> Bun
         return open_outline(loaded)
     uri = tables_uri(loaded, data)
     check_schema(loaded, uri)
-    return open_tables(loaded, uri, on_cluster=on_cluster)
+    return open_training_tables(loaded, uri, on_cluster)
 
 
 def _open_samples(

@@ -101,7 +101,9 @@ def _set_up(config, task_type) -> tuple[NodeClassification | LinkPrediction, Bun
 
 
 def _encode(task, bundle, direction, node_type, columns) -> torch.Tensor:
-    scales = find_standardization(task.env.loaded.config, bundle, "x", columns, bundle.node_types)
+    config = task.env.loaded.config
+    rows = task.target.fit_rows(bundle, config)
+    scales = find_standardization(config, bundle, "x", columns, bundle.node_types, rows)
     graph, features = LocalGraphStore(bundle, direction), LocalFeatureStore(bundle, scales)
     spec = replace(task.spec, edge_inputs=columns)
     options = ExactOptions(chunk_size=200)

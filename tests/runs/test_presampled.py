@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 import raygnn.train
+from raygnn.data.checksums import dump_record, parse_record
 from raygnn.data.synthetic.generators import synthetic_tables
 from raygnn.data.tables.graph_tables import write_tables
 from raygnn.presample import presample
@@ -119,7 +120,8 @@ def test_a_set_of_another_graph_is_refused(tmp_path: Path, planted: str, samples
 def test_a_set_of_other_versions_is_refused(tmp_path: Path, planted: str, samples: Path) -> None:
     text = (samples / RECORD_NAME).read_text()
     for key in ("version", "rng_version"):
-        (samples / RECORD_NAME).write_text(text.replace(f'"{key}": 1', f'"{key}": 7'))
+        content = {**parse_record(text), key: 7}
+        (samples / RECORD_NAME).write_text(dump_record(content))
         with raises("samples-version", samples, 7, 1):
             _train(tmp_path, planted, samples)
     for damaged in (text[:-10], text.replace("file_sizes", "x"), text.replace("layout", "x")):

@@ -222,6 +222,26 @@ def measure_features(columns: Columns, schedule: Schedule) -> dict[str, tuple[Co
     }
 
 
+def measure_chosen_rows(
+    rows: np.ndarray, chosen: np.ndarray, quantization: Quantization | None
+) -> ColumnStatistics:
+    """Statistics of some rows of a column, whatever the others hold.
+
+    Args:
+        rows: [num_rows, ...], as stored.
+        chosen: bool [num_rows], at least one.
+    """
+    rows = rows.reshape(len(rows), -1)
+    first = int(chosen.argmax())
+    origin, step = _as_values(rows[first : first + 1], quantization)[0], _block_rows(rows.shape[1])
+    parts = []
+    for start in range(first, len(rows), step):
+        block = rows[start : start + step][chosen[start : start + step]]
+        if len(block):
+            parts.append(_moments(block, origin, quantization))
+    return reduce(Moments.merged, parts).statistics()
+
+
 def measure_rows(task: MeasureTask) -> Moments:
     """The moments of some rows of a column, block by block."""
     rows = open_array(task.path)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import ClassVar, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -47,6 +47,17 @@ _PROBED_ROWS = 1024
 _TRAIN = 1
 
 
+class RowChoice(Protocol):
+    """Chooses the rows of a table that transforms are fitted on."""
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Columns of the table that it reads."""
+
+    def mask(self, block: Mapping[str, pa.Array]) -> np.ndarray:
+        """bool [num_rows] of a block of rows."""
+
+
 @dataclass(frozen=True)
 class FeatureTable:
     """A table with features.
@@ -54,12 +65,14 @@ class FeatureTable:
     Attributes:
         id: column of ids; None of edges.
         split: column that says which rows are for training; of edges, which are not.
+        choice: the rows to fit on, in place of those that `split` says.
     """
 
     scanned: ScannedTable
     features: Mapping[str, FeatureSpec]
     id: str | None
     split: str | None
+    choice: RowChoice | None = None
 
     @property
     def type_name(self) -> str:
@@ -162,7 +175,8 @@ def count_rows(task: CountTask) -> list[Counts]:
     """What the training rows of a piece say of each column."""
     table, piece = task.table, task.piece
     names = [spec.column for spec, _ in task.specs]
-    wanted = dict.fromkeys([*names, *(name for name in (table.id, table.split) if name)])
+    read = () if table.choice is None else table.choice.columns
+    wanted = dict.fromkeys([*names, *(name for name in (table.id, table.split, *read) if name)])
     types = {name: table.scanned.types[name] for name in wanted}
     found: list[Counts] = []
     for offset, _, _, block in read_blocks(piece, types):
@@ -197,6 +211,8 @@ def _keys(table: FeatureTable, block: Mapping[str, pa.Array], first_row: int) ->
 
 def _training_rows(table: FeatureTable, block: Mapping[str, pa.Array]) -> np.ndarray | None:
     """bool [num_rows]; None where all rows are for training."""
+    if table.choice is not None:
+        return table.choice.mask(block)
     if table.split is None:
         return None
     # Unknown names are reported when the rows are read.

@@ -136,7 +136,7 @@ def plan_graph(
     Raises:
         DataError: tables do not fit the manifest; all problems of a stage are listed.
     """
-    tables = _scan(manifest, files, schedule)
+    tables = scan_graph(manifest, files, schedule)
     tables |= _fit(manifest, options, tables, schedule, progress)
     nodes, edges, label_edges = _plan(manifest, options, tables)
     if options.feature_dtype == "int8":
@@ -201,9 +201,10 @@ def check_unchanged(
             )
 
 
-def _scan(
+def scan_graph(
     manifest: Manifest, files: Mapping[str, Sequence[TableFile]], schedule: Schedule
 ) -> dict[str, ScannedTable]:
+    """Scans all tables of a graph, as `scan_tables`."""
     needed = [(name, files[name], _columns(table)) for name, table in _tables_of(manifest).items()]
     return {table.name: table for table in scan_tables(needed, schedule)}
 
@@ -228,17 +229,25 @@ def _fit(
     progress: Callable[[str], None],
 ) -> dict[str, ScannedTable]:
     """The tables of features with their transforms."""
-    features = [
-        FeatureTable(
+    features = list(feature_tables(manifest, tables).values())
+    return fit_features(features, options.transforms, schedule, progress)
+
+
+def feature_tables(
+    manifest: Manifest, tables: Mapping[str, ScannedTable]
+) -> dict[str | EdgeType, FeatureTable]:
+    """The tables of nodes and edges, by their type."""
+    types = [*manifest.node_types, *(table.type for table in manifest.edge_types)]
+    return {
+        type_: FeatureTable(
             tables[name],
             table.features,
             table.id if isinstance(table, NodeTable) else None,
             table.split,
         )
-        for name, table in _tables_of(manifest).items()
+        for (name, table), type_ in zip(_tables_of(manifest).items(), types, strict=False)
         if not isinstance(table, LabelEdgeTable)
-    ]
-    return fit_features(features, options.transforms, schedule, progress)
+    }
 
 
 def _plan(

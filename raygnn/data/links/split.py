@@ -239,6 +239,14 @@ def own_splits(
     return temporal_codes(table.time, counted, table.unit, link.rule)
 
 
+def time_unit_of(bundle: Bundle, link: LinkSplit) -> str | None:
+    """The unit of the times of an edge type's edges, or of its label edges."""
+    if not link.labels:
+        return bundle.columns(link.edge_type)["time"].unit
+    edges = find_label_edges(bundle, link.edge_type, "positive")
+    return None if edges is None else edges.time_unit
+
+
 def hash_links(bundle: Bundle, link: LinkSplit, table: LinkTable, out: np.ndarray) -> None:
     """Splits by the hash of (seed, unordered pair of original ids)."""
     assert link.rule is not None

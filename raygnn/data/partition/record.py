@@ -6,7 +6,7 @@ import functools
 import os
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
@@ -136,7 +136,7 @@ class PartitionRecord:
                 f"of one: {cause_of(error)}. Remove the folder and partition again.",
                 id="partition-damaged",
             ) from error
-        return record
+        return replace(record, whole=replace(record.whole, is_of_parts=True))
 
 
 @dataclass(frozen=True)

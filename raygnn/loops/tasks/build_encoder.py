@@ -17,6 +17,7 @@ from raygnn.data.edge_types import (
     parse_edge_type,
     type_name,
 )
+from raygnn.data.fit_rows import ALL_ROWS, FitRows, statistics
 from raygnn.data.links.message_graph import Messages, message_graph
 from raygnn.data.partition.part import Outline
 from raygnn.data.standardization import ColumnScale, Standardization
@@ -84,7 +85,9 @@ def make_spec(loaded: LoadedConfig, bundle: Bundle, target: TaskTarget) -> Model
         edge_types=tuple(bundle.edge_types),
         edge_columns={name: edge_widths(bundle, name, bundle.edge_types) for name in edge_columns},
         output=target.trained_output(loaded),
-        standardization=find_standardization(config, bundle, feature, edge_columns, with_rows),
+        standardization=find_standardization(
+            config, bundle, feature, edge_columns, with_rows, target.fit_rows(bundle, config)
+        ),
         transforms=_find_transforms(bundle, feature, edge_columns, with_rows),
         edge_inputs=edge_inputs,
         fanouts=_find_fanouts(config, bundle),
@@ -256,22 +259,24 @@ def find_standardization(
     feature: str,
     edge_columns: Mapping[str, str],
     node_types: Collection[str],
+    rows: FitRows = ALL_ROWS,
 ) -> Standardization:
-    """How the features that a model reads are standardised, as ingest has measured them.
+    """How the features that a model reads are standardised.
 
     Factors on messages (`edge_weight`) stay as they are.
 
     Args:
         node_types: those of which the model reads the feature.
+        rows: those that means and standard deviations are of.
     """
     if not config.data.standardize:
         return {}
     attributes = [column for column, name in edge_columns.items() if name != EDGE_WEIGHT]
     found: dict[str, dict[str, ColumnScale]] = {}
-    for name, column, info in _read_columns(bundle, feature, attributes, node_types):
-        scale = ColumnScale.of(info)
+    for type_, column, info in _read_columns(bundle, feature, attributes, node_types):
+        scale = ColumnScale.of(info, statistics(bundle, type_, column, rows))
         if scale is not None:
-            found.setdefault(name, {})[column] = scale
+            found.setdefault(type_name(type_), {})[column] = scale
     return found
 
 
@@ -279,22 +284,22 @@ def _find_transforms(
     bundle: Bundle, feature: str, edge_columns: Collection[str], node_types: Collection[str]
 ) -> Transforms:
     found: dict[str, dict[str, FittedFeature]] = {}
-    for name, column, info in _read_columns(bundle, feature, edge_columns, node_types):
+    for type_, column, info in _read_columns(bundle, feature, edge_columns, node_types):
         if info.transforms is not None:
-            found.setdefault(name, {})[column] = info.transforms
+            found.setdefault(type_name(type_), {})[column] = info.transforms
     return found
 
 
 def _read_columns(
     bundle: Bundle, feature: str, edge_columns: Collection[str], node_types: Collection[str]
-) -> Iterator[tuple[str, str, ColumnInfo]]:
-    """Name of the type, name and record of each column that a model reads."""
+) -> Iterator[tuple[str | EdgeType, str, ColumnInfo]]:
+    """The type, name and record of each column that a model reads."""
     read: list[tuple[str | EdgeType, str]] = [(name, feature) for name in node_types]
     read += [(edge_type, column) for edge_type in bundle.edge_types for column in edge_columns]
     for type_, column in read:
         info = bundle.columns(type_).get(column)
         if info is not None:
-            yield type_name(type_), column, info
+            yield type_, column, info
 
 
 def _edge_inputs(loaded: LoadedConfig, bundle: Bundle, arguments: TaskArguments) -> dict[str, str]:

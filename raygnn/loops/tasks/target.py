@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from raygnn.config.arguments import Arguments, validated_arguments
 from raygnn.config.slots import TASK_TARGETS
+from raygnn.data.fit_rows import FitRows
 from raygnn.errors import Problem, shown
 from raygnn.loops.model_spec import Output
 
@@ -120,6 +121,10 @@ class TaskTarget(ABC):
     def of(cls, bundle: Bundle, config: Config, arguments: Any, output: Any) -> Self:
         """The same as `find`, of an output that has been found before."""
         return cls.find(bundle, config, arguments)
+
+    def fit_rows(self, bundle: Bundle, config: Config) -> FitRows:
+        """Rows that features are standardised by, and that transforms are fitted on."""
+        return FitRows()
 
     def trained_output(self, loaded: LoadedConfig) -> Output:
         """`output`, with what follows from the losses. Imports torch."""

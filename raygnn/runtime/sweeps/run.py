@@ -29,7 +29,7 @@ from raygnn.outputs.run_folder import RunFolder, RunStatus
 from raygnn.outputs.run_start import check_run_folder, check_writable, open_run_folder
 from raygnn.runtime.connection import connect
 from raygnn.runtime.data_checks import check_schema, find_spec
-from raygnn.runtime.data_source import open_tables, open_trial_bundle, tables_uri
+from raygnn.runtime.data_source import open_training_tables, open_trial_bundle, tables_uri
 from raygnn.runtime.launch import default_name, warn_of_vanishing
 from raygnn.runtime.preflight import plan_resources
 from raygnn.runtime.ray_internals import attribute, internal
@@ -64,7 +64,7 @@ def run_sweep(plan: SweepPlan, *, data: Any = None) -> ResultGrid:
     is_read_alike = not varied & _READ_WITH_DATA
     if is_read_alike:
         check_schema(plan.loaded, uri)
-    bundle = open_tables(plan.loaded, uri, on_cluster=True)
+    bundle = open_training_tables(plan.loaded, uri, on_cluster=True)
     if is_read_alike:
         find_spec(plan.loaded, bundle)
     folder = open_run_folder(plan.loaded, name)

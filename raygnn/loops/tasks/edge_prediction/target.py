@@ -12,8 +12,9 @@ import numpy as np
 from raygnn.data.bundle import Bundle
 from raygnn.data.bundle_record import ColumnInfo
 from raygnn.data.edge_types import EdgeType, edge_type_name, parse_edge_type
+from raygnn.data.fit_rows import FitRows
 from raygnn.data.links.labelled_edges import SeedEdges, split_labelled_edges
-from raygnn.data.links.split import LinkSplit, find_label_edges, label_values
+from raygnn.data.links.split import LinkSplit, find_label_edges, label_values, time_unit_of
 from raygnn.data.partition.part import Pairs
 from raygnn.data.splits import has_label
 from raygnn.data.time_units import check_time_units
@@ -189,6 +190,13 @@ class EdgeTarget(LabelTarget):
         )
         values = _values(bundle, edge_type, output.label, label_edges=is_label)
         return cls(arguments, output, values, split_labelled_edges(bundle, link), edges, link)
+
+    def fit_rows(self, bundle: Bundle, config: Config) -> FitRows:
+        """Rows until the end of training where time splits the edges, else all rows."""
+        rule, times = config.data.splits, self.edges.times
+        if rule is None or rule.type != "temporal" or times is None:
+            return FitRows()
+        return FitRows.until_last(times[self.splits.train], time_unit_of(bundle, self.link))
 
     def summary(self, bundle: Bundle) -> Iterator[str]:
         output, splits = self.output, self.splits

@@ -15,7 +15,8 @@ from raygnn.config.section import Component, Rule
 from raygnn.config.slots import SLOTS
 from raygnn.data.bundle import Bundle
 from raygnn.data.edge_types import EdgeType, edge_type_name, parse_edge_type
-from raygnn.data.links.split import LinkSplit
+from raygnn.data.fit_rows import FitRows
+from raygnn.data.links.split import LinkSplit, time_unit_of
 from raygnn.data.links.supervision import KnownLinks, SupervisionEdges, known_positives
 from raygnn.data.links.supervision import make_supervision as split_links
 from raygnn.data.partition.part import Pairs
@@ -296,6 +297,14 @@ class LinkTarget(TaskTarget):
             reverse_types=reverse_types(bundle),
             has_own_messages=_has_own_messages(config),
         )
+
+    def fit_rows(self, bundle: Bundle, config: Config) -> FitRows:
+        """Rows until the end of training where time splits the links, else all rows."""
+        rule = config.data.splits
+        if rule is None or rule.type != "temporal":
+            return FitRows()
+        times, unit = self.splits["train"].times, time_unit_of(bundle, self.links[0])
+        return FitRows.until_last(times, unit)
 
     def summary(self, bundle: Bundle) -> Iterator[str]:
         sizes = ", ".join(f"{name} {edges.num_links:,}" for name, edges in self.splits.items())

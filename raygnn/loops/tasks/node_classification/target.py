@@ -11,6 +11,7 @@ import numpy as np
 from raygnn.console import count
 from raygnn.data.bundle import Bundle
 from raygnn.data.bundle_record import ColumnInfo
+from raygnn.data.fit_rows import FitRows
 from raygnn.data.splits import make_splits
 from raygnn.data.time_units import check_time_units
 from raygnn.errors import ConfigError, DataError, Problem
@@ -125,6 +126,16 @@ class NodeTarget(LabelTarget):
         assert isinstance(labels, np.ndarray)
         splits = make_splits(bundle, node_type, config.data.splits, label, config.seed)
         return cls(arguments, output, labels, splits)
+
+    def fit_rows(self, bundle: Bundle, config: Config) -> FitRows:
+        """Rows until the end of training where time splits the nodes, else the training nodes."""
+        node_type, train = self.output.node_type, self.splits.train
+        if config.data.splits is None:
+            return FitRows()
+        if config.data.splits.type != "temporal":
+            return FitRows(node_type=node_type, train=train)
+        times = np.asarray(bundle.column(node_type, "time"))
+        return FitRows.until_last(times[train], bundle.columns(node_type)["time"].unit)
 
     def summary(self, bundle: Bundle) -> list[str]:
         output, splits = self.output, self.splits

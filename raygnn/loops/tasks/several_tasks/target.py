@@ -19,7 +19,8 @@ from raygnn.loops.tasks.target import TaskArguments, TaskTarget, target_class
 if TYPE_CHECKING:
     from raygnn.config import Config, LoadedConfig
     from raygnn.config.tasks_section import TaskEntry
-    from raygnn.data.bundle import Bundle
+    from raygnn.data.fit_rows import FitRows
+from raygnn.data.bundle import Bundle
 
 
 @dataclass(frozen=True)
@@ -189,6 +190,15 @@ class SeveralTarget(TaskTarget):
                 own = replace(loaded, config=of_task)
                 outputs[name] = self.targets[name].trained_output(own)
         return SeveralOutput(outputs)
+
+    def fit_rows(self, bundle: Bundle, config: Config) -> FitRows:
+        """Rows until the end of the training that ends first, where time splits; else all rows."""
+        found = [
+            self.targets[name].fit_rows(bundle, of_task)
+            for name, of_task in config.task_configs.items()
+        ]
+        ends = [rows for rows in found if rows.until is not None]
+        return min(ends, key=lambda rows: rows.until or 0, default=FitRows())
 
     def summary(self, bundle: Bundle) -> Iterator[str]:
         """The lines of each task, after its name."""

@@ -1,0 +1,226 @@
+"""Rows that transforms and standardisation are fitted on, so that test rows are not among them."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from pydantic import TypeAdapter
+
+from raygnn.data.bundle import Bundle, SparseColumn
+from raygnn.data.bundle_record import ColumnStatistics
+from raygnn.data.cache import build_once
+from raygnn.data.edge_types import EdgeType, type_name
+from raygnn.data.filesystem import write_text
+from raygnn.data.ingest.column_plan import DensePlan, plan_time
+from raygnn.data.ingest.decode import dense_rows
+from raygnn.data.ingest.describe import measure_chosen_rows
+from raygnn.data.ingest.findings import FindingCollector
+from raygnn.data.ingest.fit_features import FeatureTable, RowChoice, fit_features
+from raygnn.data.ingest.plan_bundle import (
+    IngestOptions,
+    feature_tables,
+    list_tables,
+    scan_graph,
+)
+from raygnn.data.ingest.schedule import Schedule, in_process
+from raygnn.data.manifest import Manifest, manifest_folder
+from raygnn.data.time_units import AsOf
+from raygnn.data.transforms.state import FittedColumn, FittedFeature, Transforms
+
+_FOLDER = "fitted"
+
+
+@dataclass(frozen=True)
+class FitRows:
+    """Rows that a model is fitted on, as a task has split them.
+
+    Attributes:
+        until: of a split by time, the latest time of a training row. Rows of every type that are
+            later are left out.
+        unit: of `until`; types whose times have another unit are fitted on all of their rows.
+        node_type: of another split of nodes, their type.
+        train: int64, dense ids of its training nodes.
+    """
+
+    until: int | float | None = None
+    unit: str | None = None
+    node_type: str | None = None
+    train: np.ndarray | None = None
+
+    @classmethod
+    def until_last(cls, times: np.ndarray | None, unit: str | None) -> FitRows:
+        """Rows that are not later than the last of these times; all rows without times."""
+        return cls() if times is None or not len(times) else cls(times.max().item(), unit)
+
+    @property
+    def are_all(self) -> bool:
+        """Whether no type has rows that are left out."""
+        return self.until is None and self.train is None
+
+    def __str__(self) -> str:
+        if self.until is not None:
+            return f"rows not later than {AsOf('time', self.until, self.unit)}"
+        if self.train is not None:
+            return f"the {len(self.train):,} training rows of {self.node_type}"
+        return "all rows"
+
+    def mask(self, bundle: Bundle, type_: str | EdgeType) -> np.ndarray | None:
+        """bool [num_rows], by dense node id or `e_id`. None selects all rows."""
+        if self.until is not None:
+            time = bundle.columns(type_).get("time")
+            if time is None or time.unit != self.unit:
+                return None
+            times = bundle.column(type_, "time")
+            assert isinstance(times, np.ndarray)
+            chosen = times <= self.until
+            return chosen if chosen.any() else None
+        if self.train is None or type_ != self.node_type:
+            return None
+        chosen = np.zeros(bundle.num_nodes(self.node_type), bool)
+        chosen[self.train] = True
+        return chosen
+
+    @property
+    def digest(self) -> str:
+        """Names what is fitted on these rows in a bundle's folder."""
+        named = json.dumps([self.until, self.unit, self.node_type])
+        ids = b"" if self.train is None else np.ascontiguousarray(self.train).tobytes()
+        return hashlib.sha256(named.encode() + ids).hexdigest()[:20]
+
+
+ALL_ROWS = FitRows()
+
+
+def has_transforms(bundle: Bundle) -> bool:
+    """Whether any feature of a graph has a transform."""
+    types: list[str | EdgeType] = [*bundle.node_types, *bundle.edge_types]
+    return any(info.transforms for type_ in types for info in bundle.columns(type_).values())
+
+
+def statistics(
+    bundle: Bundle, type_: str | EdgeType, column: str, rows: FitRows
+) -> ColumnStatistics | None:
+    """Statistics of a dense feature over the rows to fit on.
+
+    Measured at the first call, then kept in the bundle's folder. For a partitioned graph, whose
+    features no process has, these are the statistics of all rows.
+    """
+    info = bundle.columns(type_)[column]
+    chosen = None if bundle.is_of_parts else rows.mask(bundle, type_)
+    if info.statistics is None or chosen is None or not chosen.any():
+        return info.statistics
+    stored = bundle.column(type_, column)
+    assert not isinstance(stored, SparseColumn)
+
+    def build(folder: Path) -> None:
+        measured = measure_chosen_rows(stored, chosen, info.quantization)
+        write_text(folder / "statistics.json", json.dumps(asdict(measured)))
+
+    name = f"{type_name(type_)}.{column}.{rows.digest}"
+    folder = build_once(bundle.path / _FOLDER / name, build, "statistics of features")
+    return TypeAdapter(ColumnStatistics).validate_json((folder / "statistics.json").read_bytes())
+
+
+def fit_transforms(
+    manifest_uri: str | os.PathLike[str],
+    options: IngestOptions,
+    bundle: Bundle,
+    rows: FitRows,
+    progress: Callable[[str], None],
+    schedule: Schedule = in_process,
+) -> Transforms:
+    """Fits the transforms of a graph again, on some rows of its tables.
+
+    Fitted at the first call, then kept in the bundle's folder.
+
+    Args:
+        bundle: of the same tables, whatever its transforms are fitted on.
+    """
+
+    def build(folder: Path) -> None:
+        manifest = Manifest.load(manifest_uri, options.allow_outside)
+        roots = (manifest_folder(manifest_uri), *options.allow_outside)
+        scanned = scan_graph(manifest, list_tables(manifest, roots), schedule)
+        tables = {
+            type_: replace(table, choice=_choice(manifest, table, bundle, type_, rows))
+            for type_, table in feature_tables(manifest, scanned).items()
+        }
+        made = fit_features(list(tables.values()), {}, schedule, progress)
+        content: dict[str, dict[str, Any]] = {}
+        for type_, table in tables.items():
+            columns, fitted = bundle.columns(type_), made[table.scanned.name].fitted
+            content[type_name(type_)] = {
+                name: _merged(columns[name].transforms, parts).to_content()
+                for name, parts in fitted.items()
+            }
+        write_text(folder / "transforms.json", json.dumps(content))
+
+    folder = build_once(bundle.path / _FOLDER / rows.digest, build, "transforms")
+    content = json.loads((folder / "transforms.json").read_bytes())
+    return {
+        name: {
+            feature: FittedFeature.of_content(fitted, f"feature {feature!r}")
+            for feature, fitted in features.items()
+        }
+        for name, features in content.items()
+    }
+
+
+def _choice(
+    manifest: Manifest, table: FeatureTable, bundle: Bundle, type_: str | EdgeType, rows: FitRows
+) -> RowChoice | None:
+    chosen = rows.mask(bundle, type_)
+    if chosen is None:
+        return None
+    if isinstance(type_, str):
+        return _ChosenNodes((manifest.node_types[type_].id,), bundle, type_, chosen)
+    time = next(edges.time for edges in manifest.edge_types if edges.type == type_)
+    assert time is not None
+    assert rows.until is not None
+    return _UntilTime((time.column,), plan_time(table.scanned, time), rows.until)
+
+
+def _merged(before: FittedFeature | None, fitted: Sequence[FittedColumn | None]) -> FittedFeature:
+    """The feature with these transforms, and the columns without one as they are."""
+    assert before is not None
+    parts = zip(before.parts, fitted, strict=True)
+    return replace(before, parts=tuple(new or old for old, new in parts))
+
+
+@dataclass(frozen=True)
+class _ChosenNodes:
+    """Nodes by their id in a bundle; rows that ingest has dropped are not chosen."""
+
+    columns: tuple[str, ...]
+    bundle: Bundle
+    node_type: str
+    chosen: np.ndarray
+
+    def mask(self, block: Mapping[str, pa.Array]) -> np.ndarray:
+        dense = self.bundle.id_map(self.node_type).lookup(block[self.columns[0]])
+        found: np.ndarray = (dense >= 0) & self.chosen[dense]
+        return found
+
+
+@dataclass(frozen=True)
+class _UntilTime:
+    """Edges that are not later than a time."""
+
+    columns: tuple[str, ...]
+    plan: DensePlan
+    until: int | float
+
+    def mask(self, block: Mapping[str, pa.Array]) -> np.ndarray:
+        unread = FindingCollector("")  # ingest reports them
+        unread.start_block("", 0, len(block[self.columns[0]]))
+        times = dense_rows(self.plan, block, unread)
+        found: np.ndarray = (times <= self.until) & ~unread.bad
+        return found

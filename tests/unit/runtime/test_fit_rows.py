@@ -1,0 +1,125 @@
+"""Transforms and standardisation: fitted on training rows, whatever test rows hold."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from raygnn.config import load_config
+from raygnn.data.bundle import Bundle
+from raygnn.loops.model_spec import ModelSpec
+from raygnn.runtime.data_checks import find_spec
+from raygnn.runtime.data_source import open_training_tables
+from tests.graph_writer import write_graph
+from tests.small_runs import small_config
+
+_NODES, _LATE, _DAY = 60, 45, 86_400_000_000
+_EDGE = ("n", "to", "n")
+_FEATURES = [
+    "size",
+    {"column": "age", "transform": "standard", "missing": "median"},
+    {"column": "income", "transform": "rank_gauss"},
+    {"column": "place", "transform": "category", "min_frequency": 1},
+    {"column": "seen", "transform": "time"},
+]
+
+
+def _tables(folder: Path, absurd: bool, split: bool) -> Path:
+    """Nodes in the order of their times; those from 45 on are for validation and test."""
+    rng = np.random.default_rng(0)
+    late = np.arange(_NODES) >= _LATE
+    values = rng.normal(5, 2, (3, _NODES))
+    places = [f"place {number % 4}" for number in range(_NODES)]
+    seen = np.arange(_NODES) * _DAY
+    if absurd:
+        values[:, late] = 1e9
+        places[_LATE:] = [f"nowhere {number}" for number in range(late.sum())]
+        seen[late] += 10_000 * _DAY
+    times = pa.array(np.arange(_NODES) * _DAY, pa.timestamp("us"))
+    columns = dict(zip(("size", "age", "income"), values, strict=True))
+    nodes = {
+        "id": np.arange(_NODES),
+        **columns,
+        "place": places,
+        "seen": pa.array(seen, pa.timestamp("us")),
+        "at": times,
+    }
+    nodes |= {"y": np.arange(_NODES) % 2}
+    spec: dict[str, Any] = {"features": {"x": _FEATURES}, "labels": {"y": "y"}, "time": "at"}
+    if split:
+        spec["split"] = "part"
+        nodes["part"] = np.where(late, np.where(np.arange(_NODES) < 52, "val", "test"), "train")
+    source = rng.integers(0, _NODES, 300)
+    w = np.where(absurd & late[source], 1e9, rng.random(300))
+    edges = {"s": source, "t": rng.integers(0, _NODES, 300), "w": w, "at": times.take(source)}
+    edge_spec = {"time": "at", "features": {"w": {"column": "w", "transform": "min_max"}}}
+    return write_graph(folder, pa.table(nodes), pa.table(edges), spec, edge_spec)
+
+
+def _opened(
+    folder: Path, splits: dict[str, Any] | None, absurd: bool, split: bool = False
+) -> tuple[Bundle, ModelSpec]:
+    uri = _tables(folder / f"graph-{absurd}", absurd, split)
+    data = {"uri": str(uri), "splits": splits, "cache_dir": str(folder / "cache")}
+    loaded = load_config(small_config(folder, data=data))
+    bundle = open_training_tables(loaded, str(uri))
+    spec = find_spec(loaded, bundle)
+    assert spec is not None
+    return bundle, spec
+
+
+_DATES = {"type": "temporal", "timestamps": ["1970-02-15", "1970-02-22"]}  # days 45 and 52
+
+
+@pytest.mark.parametrize(
+    ("splits", "until"),
+    [
+        (_DATES, "rows not later than 1970-02-14 00:00:00"),
+        ({"type": "temporal", "quantiles": [0.75, 0.87]}, "rows not later than 1970-02-14"),
+        (None, "the training rows of split columns"),
+    ],
+    ids=["dates", "quantiles", "column"],
+)
+def test_test_rows_change_no_bit_of_training_rows(
+    splits: dict[str, Any] | None, until: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    is_column = splits is None
+    (plain, of_plain), (absurd, of_absurd) = (
+        _opened(tmp_path, splits, absurd, is_column) for absurd in (False, True)
+    )
+    if not is_column:
+        assert of_absurd.standardization["n"] == of_plain.standardization["n"]
+    assert of_absurd.transforms["n"] == of_plain.transforms["n"]
+    rows, others = (np.asarray(b.column("n", "x"))[:_LATE] for b in (plain, absurd))
+    assert rows.tobytes() == others.tobytes()
+    assert f"fitted on {until}" in capsys.readouterr().out
+    if not is_column:
+        assert absurd.columns(_EDGE)["w"].transforms == plain.columns(_EDGE)["w"].transforms
+
+
+def test_a_rule_by_hash_fits_on_its_training_nodes(tmp_path: Path) -> None:
+    rule = {"type": "hash", "fractions": [0.6, 0.2, 0.2]}
+    bundle, spec = _opened(tmp_path, rule, absurd=False)
+    again, _ = _opened(tmp_path, {**rule, "seed": 5}, absurd=False)
+    x = np.asarray(bundle.column("n", "x"), np.float64)[:, 0]
+    config = load_config(small_config(tmp_path, data={"uri": "x", "splits": rule})).config
+    from raygnn.data.splits import make_splits
+
+    train = make_splits(bundle, "n", config.data.splits, "y", config.seed).train
+    assert spec.standardization["n"]["x"].mean[0] == pytest.approx(x[train].mean(), rel=1e-12)
+    assert again.fingerprint != bundle.fingerprint
+
+
+def test_rows_that_no_rule_of_nodes_tells_apart_are_all(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    uri = _tables(tmp_path / "graph", absurd=False, split=False)
+    data = {"uri": str(uri), "splits": {"type": "hash"}, "cache_dir": str(tmp_path / "cache")}
+    config = small_config(tmp_path, data=data, task__type="link_prediction", metrics=[])
+    loaded = load_config(config)
+    find_spec(loaded, open_training_tables(loaded, str(uri)))
+    assert "fitted on all rows, also those of validation and test" in capsys.readouterr().out
