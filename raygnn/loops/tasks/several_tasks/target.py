@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Self
 from raygnn.config.cross_rules import INPUTS_OF_ENCODER
 from raygnn.config.section import MISSING, value_at
 from raygnn.data.bundle import Bundle
+from raygnn.data.fit_rows import FitRows
 from raygnn.errors import ConfigError, DataError, KeyPath, Problem, dotted, parse_path
 from raygnn.loops.model_spec import ModelSpec, Output, read_output
 from raygnn.loops.tasks.target import TaskArguments, TaskTarget, target_class
@@ -19,8 +20,6 @@ from raygnn.loops.tasks.target import TaskArguments, TaskTarget, target_class
 if TYPE_CHECKING:
     from raygnn.config import Config, LoadedConfig
     from raygnn.config.tasks_section import TaskEntry
-    from raygnn.data.fit_rows import FitRows
-from raygnn.data.bundle import Bundle
 
 
 @dataclass(frozen=True)
