@@ -420,7 +420,7 @@ class Bundle:
 
 
 class _TypesOfBundle(Bundle):
-    """See `Bundle.of_types`."""
+    """Some types of a bundle, in an order of their own."""
 
     def __init__(
         self, bundle: Bundle, node_types: tuple[str, ...], edge_types: tuple[EdgeType, ...]

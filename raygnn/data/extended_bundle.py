@@ -124,7 +124,6 @@ class ExtendedIds(IdMap):
         self._known, self._new = known, new
 
     def lookup(self, ids: pa.Array | np.ndarray) -> np.ndarray:
-        """See `IdMap`."""
         dense = self._known.lookup(ids)
         unknown = np.flatnonzero(dense < 0)
         if len(unknown) and len(self._new):

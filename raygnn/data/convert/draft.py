@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator
 from typing import NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from raygnn.config.documents import dump_yaml
 from raygnn.data.convert.drafts.manifest_text import manifest_lines
 from raygnn.data.convert.drafts.raw_tables import find_tables, read_table
 from raygnn.data.convert.drafts.references import (
+    DRAFTED,
     edges_without_gaps,
     find_references,
     keep_keys_of_nodes,
@@ -20,10 +23,13 @@ from raygnn.data.convert.drafts.references import (
     rewritten_tables,
     tables_of_missing_nodes,
 )
-from raygnn.data.convert.drafts.train_config import CONFIG_NAME, train_config
+from raygnn.data.edge_types import edge_type_name
 from raygnn.data.filesystem import join, open_fs, redact, write_text
-from raygnn.data.manifest import Manifest, manifest_uri
+from raygnn.data.manifest import EdgeTable, Manifest, manifest_uri
 from raygnn.errors import DataError
+
+#: File of the config, in the folder of the graph.
+CONFIG_NAME = "train.yaml"
 
 
 def draft(folder: str) -> tuple[str, list[str], dict[str, pa.Table]]:
@@ -111,7 +117,7 @@ def write_draft(folder: str, overwrite: bool = False) -> Draft:
             pq.write_table(table, file)
     write_text(uri, text)
     drops = any("data.on_error: drop" in note for note in notes)
-    config = train_config(Manifest.parse(text), folder, drops=drops)
+    config = _train_config(Manifest.parse(text), folder, drops=drops)
     if config is None:
         return Draft([uri], None, notes)
     if fs.exists(open_fs(config_uri)[1]) and not overwrite:
@@ -129,3 +135,61 @@ def _notes(text: str) -> Iterator[str]:
             yield f"{place}{words.removeprefix('# ? ')}"
         elif re.match(r"  \S", line):
             place = f"{words.removeprefix('- type:').rstrip(':').strip()}: "
+
+
+def _train_config(graph: Manifest, folder: str, *, drops: bool) -> str | None:
+    """A config that trains on a drafted graph as it is: on its first labels, else on its links.
+
+    Args:
+        folder: of the graph, as the config names it.
+        drops: whether rows have to be left out.
+    Returns:
+        YAML; None of a graph without edges, on which nothing can be trained.
+    """
+    if not graph.edge_types:
+        return None
+    by_hash = "{type: hash, fractions: [0.8, 0.1, 0.1]}"
+    labelled = next((item for item in graph.node_types.items() if item[1].labels), None)
+    sampling = None
+    if labelled is not None:
+        name, nodes = labelled
+        task = f"{{type: node_classification, args: {{target: {name}}}}}"
+        splits = None if nodes.split else by_hash
+    else:
+        links = _links(graph)
+        splits = None if links.split else by_hash
+        if links.time and splits:
+            splits = (
+                "{type: temporal, quantiles: [0.8, 0.9]}  # the last tenth of the time is the test"
+            )
+            sampling = "{temporal: {}}  # a link is predicted from earlier ones only"
+        task = f"{{type: link_prediction, args: {{edge_type: {edge_type_name(links.type)}}}}}"
+    is_plain = len(graph.node_types) == 1 == len(graph.edge_types)
+    has_features = all(table.features for table in graph.node_types.values())
+    given = {
+        "data": "",
+        "  uri": dump_yaml(folder).removesuffix("...\n").strip(),
+        "  on_error": "drop  # leaves out the rows that graph.yaml counts" if drops else None,
+        "  splits": splits,
+        "task": task,
+        "model": None if is_plain and has_features else "Hetero",
+        "sampling": sampling,
+        "scaling": "{num_workers: 0}  # in this process; without this line, workers of Ray train",
+    }
+    lines = [f"{key}: {text}".rstrip() for key, text in given.items() if text is not None]
+    return "\n".join(["# A draft: docs/config-reference.md has every key.", *lines, ""])
+
+
+def _links(graph: Manifest) -> EdgeTable:
+    """Edges that are worth predicting: with a table of their own, at best with times."""
+    of_nodes = {table.files for table in graph.node_types.values()}
+    own = [
+        table
+        for table in graph.edge_types
+        if table.files not in of_nodes and not table.files[0].startswith(f"{DRAFTED}/")
+    ]
+    timed = [table for table in own if table.time]
+    sources = Counter(table.type[0] for table in graph.edge_types)
+    # What refers most is what happens: shipments rather than drivers.
+    busiest = max(graph.edge_types, key=lambda table: sources[table.type[0]])
+    return next(iter([*timed, *own, busiest]))

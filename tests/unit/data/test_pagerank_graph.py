@@ -11,8 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from raygnn.data.pagerank_graph import PAGERANK, PagerankSettings, pagerank_graph
-from raygnn.data.pagerank_kernels import push_all
+from raygnn.data.pagerank_graph import PAGERANK, PagerankSettings, pagerank_graph, push_all
 from raygnn.sampling import LocalGraphStore, NeighborSampler
 from tests.errors import raises
 from tests.small_graph import EDGE, NODE, SmallGraph, random_graph

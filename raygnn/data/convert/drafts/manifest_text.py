@@ -9,13 +9,17 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from raygnn.config.documents import dump_yaml
-from raygnn.data.convert.drafts.column_names import ENDS, KEYS, node_name, plain, type_name
 from raygnn.data.convert.drafts.raw_tables import (
     DATE_FORMATS,
+    ENDS,
     FEW_CLASSES,
+    KEYS,
     NUMBER_FORMATS,
     Column,
     Table,
+    node_name,
+    plain,
+    type_name,
 )
 from raygnn.data.manifest import FORMAT
 

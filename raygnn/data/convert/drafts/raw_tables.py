@@ -11,7 +11,6 @@ from pathlib import PurePosixPath
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from raygnn.data.convert.drafts.column_names import plain, singular, type_name
 from raygnn.data.filesystem import join, open_fs
 from raygnn.data.splits import SPLIT_CODES
 from raygnn.data.tables.csv_tables import (
@@ -35,6 +34,12 @@ from raygnn.data.transforms.values import (
 DATE_FORMATS: tuple[Format, ...] = ("day_first", "month_first")
 NUMBER_FORMATS: tuple[Format, ...] = ("decimal_point", "decimal_comma")
 FEW_CLASSES = 20
+#: Names of the columns of an edge's ends, and of columns of ids.
+ENDS = (("source", "src", "from", "head", "sender"), ("target", "dst", "to", "tail", "receiver"))
+KEYS = ("id", "key", "code", "sku", "uid", "uuid")
+_END_OF_KEY = re.compile(
+    r"(?i:[-_ ]?(id|key|code|nr)|[-_ ](no|num|number))$|(?<=[a-z])(No|Num|Number)$"
+)
 _OPEN_DATE = r"^\d{1,2}[/-]\d{1,2}[/-]\d{2,4}\b"  # that people read as a date
 _NUMBERED = re.compile(r"[-_.]?(part[-_.]?)?\d+([-_]of[-_]\d+)?$")
 _REPEATED = 0.01  # share of the rows of a key that may repeat one, which is an error of the table
@@ -221,3 +226,27 @@ def read_table(name: str, pattern: str, uris: Sequence[str]) -> Table:
         table = pa.Table.from_batches(batches, schema)
     columns = {column: Column(column, table.column(column)) for column in table.column_names}
     return Table(name, pattern, columns)
+
+
+def node_name(column: str) -> str:
+    """`user_id` as `user`; nothing where a name does not end so."""
+    name = _END_OF_KEY.sub("", column)
+    return type_name(name) if name and name != column else ""
+
+
+def type_name(name: str) -> str:
+    """A name as `graph.yaml` takes it."""
+    return re.sub(r"[^A-Za-z0-9]+", "_", name).strip("_") or "node"
+
+
+def singular(name: str) -> str:
+    """An English plural's singular, by its ending."""
+    for ending, instead in (("ies", "y"), ("sses", "ss"), ("s", "")):
+        if name.lower().endswith(ending) and not name.lower().endswith("ss"):
+            return name[: -len(ending)] + instead
+    return name
+
+
+def plain(name: str) -> str:
+    """Letters and digits alone, in lower case."""
+    return re.sub(r"[^a-z0-9]", "", name.lower())

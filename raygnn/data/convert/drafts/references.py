@@ -13,8 +13,15 @@ from dataclasses import replace
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from raygnn.data.convert.drafts.column_names import ENDS, KEYS, node_name, plain, type_name
-from raygnn.data.convert.drafts.raw_tables import Column, Table
+from raygnn.data.convert.drafts.raw_tables import (
+    ENDS,
+    KEYS,
+    Column,
+    Table,
+    node_name,
+    plain,
+    type_name,
+)
 
 # What a column of a table is called that refers to another row of it.
 _OF_ITS_OWN = ("manager", "supervisor", "boss", "parent", "mentor", "referrer", "referred")
