@@ -164,13 +164,13 @@ class Bundle:
 
     @property
     def num_bytes(self) -> int:
-        """Of the arrays of nodes and edges, without what is derived of them later."""
+        """Bytes of the arrays of nodes and edges, without derived arrays."""
         folders = (self._path / "nodes", self._path / "edges")
         return sum(map(array_bytes_below, folders))
 
     @cached_property
     def is_larger_than_memory(self) -> bool:
-        """Whether arrays are mapped for random reads; see `data/paging.py`."""
+        """Whether arrays are mapped for random reads, as `data/paging.py` explains."""
         return outgrows_memory(self.num_bytes)
 
     @property
@@ -305,7 +305,7 @@ class Bundle:
         return self._open(folder / "table.npy")
 
     def reverse_of(self, edge_type: EdgeType) -> EdgeType | None:
-        """The edge type with the same edges the other way round; itself where not directed."""
+        """The edge type with the same edges reversed; the type itself if it is not directed."""
         return self._edge(edge_type).reverse
 
     @property
@@ -393,7 +393,7 @@ class Bundle:
         return self._edges[edge_type]
 
     def _edges_name(self, edge_type: EdgeType) -> str:
-        """What is derived from these edges is kept under this name."""
+        """Name of the folder of arrays that are derived from these edges."""
         return edge_type_name(edge_type)
 
     def _folder(self, type_: str | EdgeType) -> Path:

@@ -163,12 +163,11 @@ def remove_unclaimed(folder: Path) -> None:
 
 
 def _claim(folder: Path) -> Path:
-    """The file that is locked by those who use a folder; it stays."""
+    """The file that users of a folder lock. It is never removed."""
     return folder.with_name(f"{folder.name}.claim")
 
 
 def _lock(folder: Path, name: str) -> filelock.BaseFileLock:
-    """The lock of a folder in the cache, which other users of it may take too."""
     return filelock.FileLock(folder / f"{name}.lock", mode=_LOCK_MODE)
 
 
@@ -218,7 +217,6 @@ def _cache_errors(folder: Path, what: str) -> Iterator[None]:
 
 
 def _cache_error(error: Exception, folder: Path, what: str) -> ResourceError:
-    """The error of a cache that this user cannot use."""
     return ResourceError(
         f"data.cache_dir: {what} cannot be kept in {folder}: {error}. Set data.cache_dir, or "
         f"${CACHE_VARIABLE}, to a folder that you may read and write, with room for the graph.",

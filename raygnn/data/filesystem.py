@@ -309,7 +309,7 @@ def reading_input(uri: str | os.PathLike[str]) -> Iterator[None]:
 
 @retried
 def exists(uri: str | os.PathLike[str]) -> bool:
-    """Whether a file or folder is there now, whatever was there before."""
+    """Whether a file or folder exists now; listings are not cached."""
     fs, path = open_fs(uri)
     fs.invalidate_cache()
     found: bool = fs.exists(path)

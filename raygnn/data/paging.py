@@ -71,7 +71,7 @@ def ask_for_rows(rows: np.ndarray, ids: np.ndarray) -> None:
 
 @cache
 def _madvise() -> int:
-    """The address of the C library's function; 0 where it has none."""
+    """Address of the C library's function; 0 if it has none."""
     function = getattr(ctypes.CDLL(None), "madvise", None)
     return ctypes.cast(function, ctypes.c_void_p).value or 0 if function else 0
 

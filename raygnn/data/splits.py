@@ -163,7 +163,7 @@ def make_splits(
 
 
 def is_wanted(rule: SplitRule | None) -> dict[str, bool]:
-    """By split, whether a rule makes it, so that it may not be empty."""
+    """Which splits a rule makes; these must not be empty."""
     if rule is None:
         wanted = (True, False, False)
     elif rule.type == "hash":
@@ -267,14 +267,13 @@ def temporal_codes(
 
 
 def _quantile(ordered: np.ndarray, share: float) -> int | float | None:
-    """The time from which on nodes are past the share; null when none is."""
+    """The first time past the share. None if there is none."""
     # Ten digits, so that 0.7 * 10 counts as 7, not as 7.000000000000001.
     position = math.ceil(round(share * len(ordered), 10))
     return ordered[position].item() if position < len(ordered) else None
 
 
 def _bound(given: str | int | float, unit: str | None, rule: TemporalSplit) -> int | float:
-    """A time of the config in the column's unit."""
     if not isinstance(given, str):
         return given
     if unit is None:

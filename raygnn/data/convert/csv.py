@@ -164,14 +164,13 @@ def _columns(uri: str, files: CsvSource) -> list[str]:
 
 
 def _column(given: str | None, position: int, files: CsvSource) -> str | int:
-    """The column that an option names: by header, or without one by position."""
     if given is None:
         return position
     return int(given) if given.isdigit() and not files.has_header else given
 
 
 def _in_flags(message: str, spec: TablesSpec) -> str:
-    """A message about keys of the spec, in the options that they were made of."""
+    """Replaces keys of the spec by the options that they stand for."""
     node = spec.node_types["node"]
     names = {
         "edge_types.0.source": "--source",
@@ -206,7 +205,7 @@ def _undirected(nodes: NodeRows, rows: EdgeRows) -> tuple[EdgeRows, str]:
 
 
 def _class_codes(labels: pa.Array) -> np.ndarray | None:
-    """Classes as int64, -1 for unlabelled; None where the labels are no classes."""
+    """Classes as int64, -1 for unlabelled. None for labels that are numbers."""
     if pa.types.is_floating(labels.type):
         return None
     codes = labels.dictionary_encode().indices if pa.types.is_large_string(labels.type) else labels

@@ -127,7 +127,7 @@ def write_draft(folder: str, overwrite: bool = False) -> Draft:
 
 
 def _notes(text: str) -> Iterator[str]:
-    """The lines with a question mark, each behind the type that it is of."""
+    """The lines with a question mark, each after its node or edge type."""
     place = ""
     for line in text.splitlines():
         words = line.strip()
@@ -181,7 +181,7 @@ def _train_config(graph: Manifest, folder: str, *, drops: bool) -> str | None:
 
 
 def _links(graph: Manifest) -> EdgeTable:
-    """Edges that are worth predicting: with a table of their own, at best with times."""
+    """Edges to predict: from a table of their own, and with times if possible."""
     of_nodes = {table.files for table in graph.node_types.values()}
     own = [
         table

@@ -193,7 +193,7 @@ def _csr(arrays: Mapping[str, np.ndarray], prefix: str, where: str) -> SparseRow
 def _take_split(
     arrays: dict[str, np.ndarray], split_index: int | None, where: str
 ) -> tuple[str, ...]:
-    """Makes one split of several that of the graph, under the names of the first layout.
+    """Selects one of several splits, under the mask names of a single split.
 
     Raises:
         DataError: there is no such split, or a file holds both layouts.
@@ -260,7 +260,7 @@ def _masks_of_file(uri: str, num_nodes: int) -> dict[str, np.ndarray]:
 def _entries(
     arrays: Mapping[str, np.ndarray], where: str
 ) -> tuple[int, tuple[np.ndarray, np.ndarray, np.ndarray]]:
-    """The number of nodes, and source, target and weight of each entry as the file has it."""
+    """The number of nodes, and source, target and weight of each entry."""
     if "edges" not in arrays:
         adjacency = _csr(arrays, "adj", where)
         if adjacency.dim != adjacency.num_rows:

@@ -156,7 +156,7 @@ def _first_line(error: Exception) -> str:
 
 
 def _node_ids(store: Any, where: str) -> np.ndarray:
-    """Original ids [num_nodes]: n_id where there is one, else 0..num_nodes-1."""
+    """Original ids [num_nodes]: `n_id`, else 0 to num_nodes - 1."""
     with warnings.catch_warnings():
         warnings.simplefilter("error")  # PyG guesses, with a warning, from the largest edge end
         try:
@@ -277,7 +277,7 @@ def _features(x: Tensor, num_nodes: int, where: str) -> Features:
 
 
 def _rows(tensor: Tensor, num_rows: int, where: str, max_ndim: int | None) -> np.ndarray:
-    """The tensor as an array with one row a node or edge."""
+    """The tensor as an array with one row per node or edge."""
     import torch
 
     too_deep = max_ndim is not None and tensor.dim() > max_ndim

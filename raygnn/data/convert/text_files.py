@@ -57,7 +57,7 @@ def read_text_table(uri: str, form: TextFormat = TextFormat()) -> pa.Table:
 
 
 def text_columns(uri: str, form: TextFormat) -> list[str]:
-    """The names of a text file's columns; see `read_text_table`."""
+    """The names of a text file's columns."""
     return _opened(uri, form)[2]
 
 

@@ -75,7 +75,6 @@ def ratings(
 
 
 def _ids(numbers: np.ndarray) -> np.ndarray:
-    """Integers with gaps."""
     return _FIRST_ID + _ID_STEP * numbers
 
 

@@ -198,12 +198,12 @@ def read_header(uri: str, name: str) -> tuple[str, ...]:
 
 
 def _cause(error: Exception) -> str:
-    """What Arrow says, without the line of the file: it may be no line of a table."""
+    """Arrow's message without the line that it quotes, which may hold anything."""
     return _QUOTED_LINE.sub(r"\1", str(error))
 
 
 def _separator(uri: str, start: bytes) -> str:
-    """What separates columns: the most frequent of what the header line has; commas at a tie."""
+    """The separator: the most frequent candidate in the header line, a comma at a tie."""
     if is_tab_separated(uri):
         return "\t"
     names = _QUOTED.sub("", start.split(b"\n", 1)[0].decode("utf-8", "replace"))

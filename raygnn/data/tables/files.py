@@ -163,7 +163,7 @@ def match_files(
 def _match(
     fs: fsspec.AbstractFileSystem, path: str, folder: str, pattern: str
 ) -> dict[str, Mapping[str, Any]]:
-    """What matches, also folders, by path."""
+    """Matching files and folders, by path."""
     if not glob.has_magic(pattern):
         try:
             return {path: fs.info(path)}
@@ -192,7 +192,7 @@ def check_below(uri: str, roots: Sequence[str], place: str) -> None:
 
 
 def suffix_and_format(uri: str) -> tuple[str, TableFormat] | None:
-    """The suffix that says what a table's file is, and what it says; None of other files."""
+    """A file's suffix and the format that it stands for. None for other files."""
     name = uri.lower()
     return next(((end, kind) for end, kind in _FORMATS.items() if name.endswith(end)), None)
 

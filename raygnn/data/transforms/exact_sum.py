@@ -33,7 +33,7 @@ class ExactMoments:
 
     @classmethod
     def of(cls, values: np.ndarray) -> ExactMoments:
-        """Of finite float64 values, [n]."""
+        """Moments of finite float64 values, [n]."""
         found = cls()
         for start in range(0, len(values), _BLOCK):
             block = np.ascontiguousarray(values[start : start + _BLOCK])
@@ -44,7 +44,7 @@ class ExactMoments:
         return found
 
     def merged(self, other: ExactMoments) -> ExactMoments:
-        """Of both sets of values."""
+        """Merges the moments of two sets of values."""
         return ExactMoments(
             self.count + other.count,
             self.sum + other.sum,
@@ -59,7 +59,7 @@ class ExactMoments:
 
 
 def _root(value: Fraction) -> float:
-    """The square root, also where the number itself is beyond floats."""
+    """The square root, also of numbers beyond the range of floats."""
     half = (value.numerator.bit_length() - value.denominator.bit_length()) // 2
     return math.ldexp(math.sqrt(value / Fraction(4) ** half), half)
 

@@ -73,7 +73,7 @@ class Sample:
         return np.uint64(self.keys.max() if is_full else np.iinfo(np.uint64).max)
 
     def merged(self, other: Sample) -> Sample:
-        """Of both sets of rows."""
+        """Merges the counts of two sets of rows."""
         return Sample.of(
             np.concatenate([self.keys, other.keys]), np.concatenate([self.values, other.values])
         )
@@ -115,7 +115,7 @@ class NumberCounts:
         )
 
     def merged(self, other: NumberCounts) -> NumberCounts:
-        """Of both sets of rows."""
+        """Merges the counts of two sets of rows."""
         return NumberCounts(
             self.num_gaps + other.num_gaps,
             self.num_values + other.num_values,
@@ -156,7 +156,7 @@ class TextCounts:
         return len(self.values) - self.values.null_count
 
     def merged(self, other: TextCounts) -> TextCounts:
-        """Of both sets of rows."""
+        """Merges the counts of two sets of rows."""
         num_rows = self.num_rows + other.num_rows
         if self.is_cut or other.is_cut:
             return _cut(num_rows)
@@ -202,7 +202,7 @@ def count(
 
 
 def needs_counts(spec: ColumnTransform) -> bool:
-    """Whether a transform is known only when rows were read."""
+    """Whether a transform has to read rows to be fitted."""
     stateless = spec.transform in {None, "log1p"} and spec.missing in {None, "zero"}
     return not stateless
 
@@ -383,7 +383,7 @@ def _chosen_vocabulary(
 
 
 def _chosen_for_numbers(spec: ColumnTransform, kind: Kind, found: NumberCounts) -> ColumnTransform:
-    """By the spread of numbers: heavy tails to logarithms or ranks, others as they are."""
+    """Logarithms or ranks for numbers with heavy tails; others stay as they are."""
     missing = spec.missing or ("indicator" if found.num_gaps else "median")
     if kind == "time":
         missing = "median" if missing == "zero" else missing

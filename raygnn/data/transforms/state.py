@@ -300,7 +300,7 @@ class FittedColumn:
         return self.state.scaled + (True,) * self.indicator
 
     def takes(self, type_: pa.DataType) -> bool:
-        """Whether columns of an Arrow type can be read as that of training was."""
+        """Whether columns of an Arrow type can be read as in training."""
         state = self.state
         split = isinstance(state, MultiHot) and state.separator is not None
         if kind_of(state.type, type_, split=split, written=self.format) == state.kind:
@@ -309,7 +309,7 @@ class FittedColumn:
         return self.format is not None and pa.types.is_floating(type_)
 
     def apply(self, column: pa.Array) -> Applied:
-        """The column's elements of some rows of a table, whichever it is."""
+        """Applies the transform to some rows of any table."""
         state = self.state
         if isinstance(state, MultiHot):
             return Applied(state.rows(lists(column, state.separator)), {})
@@ -411,7 +411,7 @@ def _adapter() -> TypeAdapter[FittedFeature]:
 
 
 def _positions(values: pa.Array, vocabulary: tuple[str | None, ...]) -> np.ndarray:
-    """int64: where each value stands in the vocabulary; its length where it does not."""
+    """int64: position of each value in the vocabulary, or its length if it has none."""
     found = pc.index_in(values, value_set=_value_set(vocabulary))
     out: np.ndarray = pc.fill_null(found, len(vocabulary)).to_numpy(zero_copy_only=False)
     return out.astype(np.int64)
@@ -423,7 +423,7 @@ def _value_set(vocabulary: tuple[str | None, ...]) -> pa.Array:
 
 
 def _one_hot(positions: np.ndarray, width: int) -> np.ndarray:
-    """float32 [num_rows, width]; a position beyond is a row of 0."""
+    """float32 [num_rows, width]; a position beyond the width gives a row of zeros."""
     out = np.zeros((len(positions), width + 1), np.float32)
     out[np.arange(len(positions)), np.minimum(positions, width)] = 1
     return out[:, :width]

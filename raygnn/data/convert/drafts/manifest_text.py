@@ -54,7 +54,6 @@ def manifest_lines(tables: Sequence[Table]) -> Iterator[str]:
 
 
 def _why_unused(table: Table) -> str:
-    """Of a table that is neither nodes nor edges."""
     nearest = max(
         (column for column in table.columns.values() if column.kind in {"int", "text"}),
         key=lambda column: (plain(column.name).endswith(KEYS), len(column.distinct)),
@@ -71,7 +70,7 @@ def _why_unused(table: Table) -> str:
 
 
 def _doubts(table: Table, tables: Sequence[Table]) -> Iterator[str]:
-    """What is wrong in rows of a table that is taken all the same."""
+    """Errors in rows of a table that is used nevertheless."""
     keys = {other.name: other.columns[other.key] for other in tables if other.key is not None}
     if table.key is not None and (repeated := table.columns[table.key].num_repeated):
         rows = "row repeats" if repeated == 1 else "rows repeat"
@@ -112,13 +111,13 @@ def _time(column: Column) -> str:
 
 
 def _is_time(column: Column) -> bool:
-    """Whether all values are times, in the one way in which they can be read as such."""
+    """Whether all values are times, and can be read in one way only."""
     is_one_date = len(column.formats) == 1 and column.formats[0] in DATE_FORMATS
     return column.kind == "time" or is_one_date
 
 
 def _roles(table: Table) -> tuple[Column | None, Column | None, Column | None, list[Column]]:
-    """Of a table of nodes: the columns of its split, its time and its label, and its features."""
+    """Columns of split, time, label and features of a table of nodes."""
     taken = {table.key, *table.references}
     columns = [column for column in table.columns.values() if column.name not in taken]
     split = next((column for column in columns if column.is_split), None)
@@ -129,7 +128,7 @@ def _roles(table: Table) -> tuple[Column | None, Column | None, Column | None, l
 
 
 def _edge_roles(table: Table) -> tuple[Column | None, Column | None, list[Column]]:
-    """Of a table of edges: the columns of its split and its time, and its features."""
+    """Columns of split, time and features of a table of edges."""
     taken = table.references.keys()
     rest = [column for column in table.columns.values() if column.name not in taken]
     time = next((column for column in rest if _is_time(column)), None)
@@ -139,7 +138,7 @@ def _edge_roles(table: Table) -> tuple[Column | None, Column | None, list[Column
 
 
 def _label_note(tables: Sequence[Table]) -> str | None:
-    """How a column is made a label, with those that look like one; None where there are labels."""
+    """How to make a column a label, and which look like one. None if the graph has labels."""
     found: list[tuple[str, int]] = []
     for table in tables:
         if table.key is not None:
@@ -166,7 +165,7 @@ def _label_note(tables: Sequence[Table]) -> str | None:
 
 
 def _label(columns: Sequence[Column], has_split: bool) -> Column | None:
-    """The column to be predicted: by its name, or the last one of classes beside a split."""
+    """The column to predict: by its name, or the last column of classes if there is a split."""
     named = [column for column in columns if column.name.lower() in _LABELS]
     if named or not has_split:
         return named[0] if named else None
@@ -198,7 +197,7 @@ def _feature_lines(columns: Sequence[Column], name: str) -> Iterator[str]:
 
 
 def _why_no_feature(column: Column) -> str | None:
-    """What a column holds that no transform reads; None where one does."""
+    """Why no transform reads a column. None if one does."""
     if column.kind == "other" or not column.num_given:
         return "nothing that becomes numbers"
     if len(column.distinct) == 1 and not column.values.null_count:
@@ -215,13 +214,12 @@ def _why_no_feature(column: Column) -> str | None:
 
 
 def _marks(column: Column) -> list[str]:
-    """The currencies and units of a column of amounts, sorted."""
     marks = pc.replace_substring_regex(column.distinct, r"[^A-Z\p{Sc}%]", "").unique()
     return sorted(mark for mark in marks.to_pylist() if mark)
 
 
 def _transform(column: Column) -> str:
-    """`auto`, which does not look into texts: these may be lists, or dates and numbers."""
+    """`auto`; for texts that hold lists, dates or amounts, how to read them."""
     if column.formats:
         return f"transform: auto, format: {column.formats[0]}"
     for separator in _SEPARATORS if column.kind == "text" else ():
@@ -271,7 +269,7 @@ def _edge(table: Table, edge_type: tuple[str, str, str], source: str, target: st
 
 
 def _ordered(references: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
-    """The source before the target, where names say which is which."""
+    """Source before target, if names tell them apart."""
 
     def place(reference: tuple[str, str]) -> int:
         words = re.split(r"[^a-z]+", reference[0].lower())
@@ -281,5 +279,5 @@ def _ordered(references: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
 
 
 def _quoted(text: str) -> str:
-    """The text as YAML: in quotes where it would be read as something else."""
+    """The text as YAML, in quotes if YAML would read something else."""
     return dump_yaml([text], flow_leaves=True).strip()[1:-1]

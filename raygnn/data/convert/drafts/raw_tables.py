@@ -60,7 +60,7 @@ class Column:
 
     @cached_property
     def as_reference(self) -> pa.Array:
-        """The distinct values as they refer: pandas writes whole numbers with gaps as floats."""
+        """The distinct values; whole floats as integers, as pandas writes integers with gaps."""
         if not pa.types.is_floating(self.values.type):
             return self.distinct
         try:
@@ -92,18 +92,18 @@ class Column:
 
     @property
     def can_be_id(self) -> bool:
-        """Whether each row has a value of a kind that ids are of."""
+        """Whether each row has a value that can be an id."""
         is_whole = len(self.values) > 0 and self.values.null_count == 0
         return is_whole and self.kind in {"int", "text"}
 
     @cached_property
     def is_unique(self) -> bool:
-        """Whether each row has a value of its own that can be an id."""
+        """Whether each row has a distinct value that can be an id."""
         return self.can_be_id and self.num_repeated == 0
 
     @cached_property
     def is_nearly_unique(self) -> bool:
-        """Whether each row has a value of its own that can be an id, but for errors."""
+        """As `is_unique`, with a few repeated rows allowed."""
         return self.can_be_id and 0 < self.num_repeated <= _REPEATED * len(self.values)
 
     @property
@@ -113,12 +113,12 @@ class Column:
 
     @property
     def is_free_text(self) -> bool:
-        """Whether most rows have a text of their own: an id, a name or a sentence."""
+        """Whether most texts are distinct: ids, names or sentences."""
         return self.kind == "text" and looks_like_ids(len(self.distinct), self.num_given)
 
     @cached_property
     def formats(self) -> tuple[Format, ...]:
-        """How texts can be read as dates or numbers, the likelier way first; else none."""
+        """Formats in which texts can be read as dates or numbers, the likeliest first."""
         texts = self.distinct
         if self.kind != "text" or len(texts) == 0:
             return ()
@@ -134,7 +134,6 @@ class Column:
         return tuple(sorted(fit, key=lambda form: -float(read[form][0].sum())))
 
     def all_match(self, pattern: str) -> bool:
-        """Whether all texts match a regular expression."""
         return bool(pc.all(pc.match_substring_regex(self.distinct, pattern)).as_py())
 
     @property
@@ -170,7 +169,7 @@ class Table:
 
     @property
     def words(self) -> str:
-        """The name as names of columns have it: in the singular, letters and digits."""
+        """The table's name in the singular, letters and digits only."""
         return plain(singular(self.name))
 
 

@@ -33,7 +33,7 @@ _MOST_ENDS = 3  # of rows that are edges: with more references they are nodes
 
 
 def own_key(table: Table, tables: Sequence[Table]) -> str | None:
-    """The column of a table's own ids: by its name, or as another table has one of that name."""
+    """The column of a table's own ids, by its name or that of columns of other tables."""
     columns = table.columns.values()
     unique = [column.name for column in columns if column.is_unique]
     return _chosen_key(table, tables, unique) or _chosen_key(
@@ -52,7 +52,7 @@ def _chosen_key(table: Table, tables: Sequence[Table], unique: Sequence[str]) ->
 
 
 def referred_key(table: Table, tables: Sequence[Table]) -> str | None:
-    """The column of a table's own ids, whatever it is called: another table refers to it."""
+    """The column of a table's own ids, because another table refers to it."""
     found = [column for column in table.columns.values() if column.is_unique]
     found += [column for column in table.columns.values() if column.is_nearly_unique]
     for key in found:
@@ -88,7 +88,7 @@ def find_references(table: Table, tables: Sequence[Table]) -> None:
 def _written_as_keys(
     table: Table, column: Column, tables: Sequence[Table]
 ) -> tuple[Table, Column] | None:
-    """The table that texts as 00123 refer to whose ids are numbers, or numbers to such texts.
+    """The table whose ids are the same numbers, with or without leading zeros.
 
     Returns:
         The column as that table writes its ids, too; None where there is no such table.
@@ -111,7 +111,7 @@ def _written_as_keys(
 
 
 def _as_numbers(column: Column) -> Column | None:
-    """The distinct values of integers, and of texts that are numbers alone; None of others."""
+    """Distinct values of integers and of texts of digits. None for other columns."""
     if column.kind == "text" and len(column.distinct) and column.all_match(r"^[0-9]{1,18}$"):
         return Column(column.name, pa.chunked_array([pc.cast(column.distinct, pa.int64())]))
     return column if column.kind == "int" else None
@@ -136,7 +136,7 @@ def _refers(table: Table, column: Column, other: Table) -> bool:
 
 
 def _is_sparse(values: pa.Array, keys: pa.Array) -> bool:
-    """Whether numbers of this range would hardly be among the keys unless they refer to them."""
+    """Whether the keys have so many gaps that unrelated numbers would hit some."""
     low, high = pc.min_max(values).as_py().values()
     is_within = pc.and_(pc.greater_equal(keys, low), pc.less_equal(keys, high))
     share = (pc.sum(is_within).as_py() or 0) / (high - low + 1)
@@ -144,7 +144,6 @@ def _is_sparse(values: pa.Array, keys: pa.Array) -> bool:
 
 
 def _names(column: str, other: Table) -> bool:
-    """Whether a column is called like a table or its key."""
     name, key = plain(column), plain(other.key or "")
     return other.words in name or (key not in KEYS and name.endswith(key))
 
