@@ -237,7 +237,8 @@ def feature_tables(
     manifest: Manifest, tables: Mapping[str, ScannedTable]
 ) -> dict[str | EdgeType, FeatureTable]:
     """The tables of nodes and edges, by their type."""
-    types = [*manifest.node_types, *(table.type for table in manifest.edge_types)]
+    types: list[str | EdgeType] = [*manifest.node_types]
+    types += [table.type for table in manifest.edge_types]
     return {
         type_: FeatureTable(
             tables[name],
