@@ -1,7 +1,6 @@
 """The config: loading, checking, and building what it names."""
 
 from raygnn.config.component_arguments import config_json_schema
-from raygnn.config.component_checks import check_component
 from raygnn.config.components import build, resolve
 from raygnn.config.loader_section import BatchPlan
 from raygnn.config.loading import LoadedConfig, load_config
@@ -19,7 +18,6 @@ __all__ = [
     "LossTerm",
     "Period",
     "build",
-    "check_component",
     "config_json_schema",
     "load_config",
     "resolve",

@@ -6,16 +6,17 @@ import inspect
 import re
 import typing
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, is_dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from pydantic import PydanticUserError, TypeAdapter
 from pydantic_core import PydanticUndefined, to_jsonable_python
 
-from raygnn.config.components import import_dotted
+from raygnn.config.arguments import arguments_of
+from raygnn.config.imports import import_dotted
+from raygnn.config.registry import SLOTS, TASK_TARGETS
 from raygnn.config.schema import Config
-from raygnn.config.section import Component, Section
-from raygnn.config.slots import SLOTS, TASK_TARGETS
+from raygnn.config.section import Component
 
 #: The slots whose short names are classes of raygnn; those of others are documented by torch.
 OWN_SLOTS = ("task", "model", "decoder", "method", "loss", "metric", "logger")
@@ -62,23 +63,17 @@ def describe(slot: str) -> Iterator[Described]:
     """The components of a slot of `OWN_SLOTS`. Imports their classes, and with them torch."""
     for name, path in SLOTS[slot].names.items():
         component = _import(path)
-        record = _record_of(name, component)
-        parameters = inspect.signature(component).parameters.values()
-        hints = _hints(component.__init__) | (_hints(record) if record else {})
+        target = _import(TASK_TARGETS[name]) if slot == "task" else component
+        kind = getattr(target, "Arguments", None)
+        record = kind or getattr(target, "Options", None)
+        section = kind or arguments_of(component, SLOTS[slot].injected)
+        hints = typing.get_type_hints(section, include_extras=True)
         meanings = _meanings(component, record)
-        if slot == "task" and record is not None and issubclass(record, Section):
-            given = [(key, field.default) for key, field in record.model_fields.items()]
-        else:
-            kinds = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-            given = [
-                (p.name, PydanticUndefined if p.default is p.empty else p.default)
-                for p in parameters
-                if p.kind not in kinds and p.name not in SLOTS[slot].injected
-            ]
         arguments = tuple(
-            Argument(key, hints.get(key), default, meanings.get(key, "")) for key, default in given
+            Argument(key, hints[key], field.default, meanings.get(key, ""))
+            for key, field in section.model_fields.items()
         )
-        is_open = slot == "logger" and any(p.kind is p.VAR_KEYWORD for p in parameters)
+        is_open = slot == "logger" and section.model_config["extra"] == "allow"
         summary = " ".join((inspect.getdoc(component) or "").partition("\n\n")[0].split())
         yield Described(name, summary, arguments, is_open)
 
@@ -140,22 +135,6 @@ def _schema_of_type(annotation: Any) -> dict[str, Any]:
 
 def _import(path: str) -> Any:
     return import_dotted(path, ("raygnn",), takes_functions=False)
-
-
-def _record_of(name: str, component: Any) -> type | None:
-    """The class of a component's arguments, where it keeps them in one."""
-    if name in TASK_TARGETS:
-        component = _import(TASK_TARGETS[name])
-    record = getattr(component, "Arguments", None) or getattr(component, "Options", None)
-    is_record = isinstance(record, type) and (is_dataclass(record) or issubclass(record, Section))
-    return record if is_record else None
-
-
-def _hints(annotated: Any) -> dict[str, Any]:
-    try:
-        return typing.get_type_hints(annotated, include_extras=True)
-    except NameError:  # of what is imported for type checkers only
-        return {}
 
 
 def _meanings(component: type, record: type | None) -> Mapping[str, str]:

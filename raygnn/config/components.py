@@ -1,34 +1,220 @@
-"""Components: imported and built on the worker."""
+"""Components: their rules, which are checked without any import, and how they are built."""
 
 from __future__ import annotations
 
-import importlib
 import inspect
-import os
-import sys
-import types
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from raygnn.config.arguments import arguments_of, validated_arguments
-from raygnn.config.component_checks import (
-    LIBRARY_ROOTS,
-    SET_BY_RAYGNN,
-    TYPE_KEY,
+from raygnn.config.documents import broken_scalar
+from raygnn.config.imports import (
     allowed_root,
-    broken_name,
-    check_reachable,
-    coerce,
+    import_dotted,
     is_of_library,
-    is_value_type,
     is_within,
-    shown_value,
 )
-from raygnn.config.redaction import redact_text
+from raygnn.config.redaction import redact, redact_text
+from raygnn.config.registry import HOOKS, NESTED, SLOTS, Slot, components_of
+from raygnn.config.schema import Config
 from raygnn.config.section import Component
-from raygnn.config.slots import NESTED, SLOTS, Slot
 from raygnn.errors import ConfigError, KeyPath, Problem, RuleError, choose_from, dotted, parse_path
+
+
+def broken_components(config: Config, allow_modules: Sequence[str]) -> Iterator[Problem]:
+    """What is wrong with the components and functions that a config names."""
+    for path, slot, component in components_of(config):
+        yield from broken_component_rules(component, slot, path, allow_modules)
+    functions: list[tuple[KeyPath, str | None]] = [
+        (("init_env",), config.init_env),
+        (("loop",), config.loop),
+        (("training", "grad_reduction"), config.training.grad_reduction),
+    ]
+    for path, name in functions:
+        if name is not None and "." in name:
+            yield from broken_function_rules(name, path, allow_modules)
+    for index, callback in enumerate(config.callbacks):
+        if isinstance(callback, Component):
+            continue
+        for hook, function in callback.items():
+            path = ("callbacks", index, hook)
+            if hook not in HOOKS:
+                yield Problem(
+                    path,
+                    "there is no such hook",
+                    choose_from(hook, HOOKS, "Hooks"),
+                    id="callback-hook-unknown",
+                )
+            yield from broken_function_rules(function, path, allow_modules)
+
+
+def broken_component_rules(
+    component: Component, slot: str, path: KeyPath, allow_modules: Sequence[str]
+) -> Iterator[Problem]:
+    """The problems of `check_component`, at the place of the component in the config."""
+    spec = SLOTS[slot]
+    if broken := broken_name(component.type, spec, allow_modules):
+        yield broken.at((*path, "type"))
+    for name in sorted(spec.injected & set(component.args)):
+        yield SET_BY_RAYGNN.at((*path, "args", name))
+    yield from broken_nested_rules(
+        component.args, (*path, "args"), lambda name: _broken_nested_name(name, spec, allow_modules)
+    )
+
+
+def broken_function_rules(
+    name: str, path: KeyPath, allow_modules: Sequence[str]
+) -> Iterator[Problem]:
+    """What is wrong with the dotted path of a function, as far as it shows without importing."""
+    if is_of_library(name):
+        yield Problem(
+            path,
+            "a function is taken from user modules only",
+            "Set a function of your own, and allow its module with --allow-module",
+            id="component-function",
+        )
+    elif broken := _broken_path(name, allow_modules):
+        yield broken.at(path)
+
+
+SET_BY_RAYGNN = Problem(
+    (), "raygnn sets this argument itself", "Remove it", id="component-argument-set"
+)
+
+
+def broken_name(name: str, spec: Slot, allow_modules: Sequence[str]) -> Problem | None:
+    if name in spec.names:
+        return None
+    if "." in name:
+        return _broken_path(name, allow_modules)
+    if not spec.names:
+        return Problem(
+            (),
+            "there are no short names here",
+            "Set a dotted path, as my_pkg.my_module.Name",
+            id="component-unknown",
+        )
+    remedy = choose_from(name, sorted(spec.names)) + ", or a dotted path"
+    rule = f"there is no {spec.path} component of this name"
+    return Problem((), rule, remedy, id="component-unknown")
+
+
+def _broken_nested_name(name: str, spec: Slot, allow_modules: Sequence[str]) -> Problem | None:
+    return (
+        broken_name(name, spec, allow_modules) if spec.nests else _broken_path(name, allow_modules)
+    )
+
+
+def _broken_path(path: str, allow_modules: Sequence[str]) -> Problem | None:
+    try:
+        allowed_root(path, allow_modules)
+    except RuleError as error:
+        return error.problem
+    return None
+
+
+def shown_value(value: Any, *path: object) -> str:
+    return repr(redact(value, (), path))
+
+
+TYPE_KEY, VALUE_TYPE_KEY, VALUE_KEY = "__type", "__value_type", "value"
+
+
+def _to_bool(value: Any) -> bool:
+    words = {"true": True, "false": False, "1": True, "0": False}
+    text = str(value).lower()
+    if text not in words:
+        raise ValueError("it is neither true nor false")
+    return words[text]
+
+
+def _to_none(value: Any) -> None:
+    if value not in (None, "null", "None", "~", ""):
+        raise ValueError("it is not null")
+
+
+_COERCIONS: dict[str, Callable[[Any], Any]] = {
+    "str": str,
+    "int": int,
+    "float": float,
+    "bool": _to_bool,
+    "null": _to_none,
+    "None": _to_none,
+}
+
+
+def is_value_type(value: Any) -> bool:
+    return isinstance(value, dict) and VALUE_TYPE_KEY in value
+
+
+def coerce(value: dict[str, Any]) -> Any:
+    """The value of `{__value_type: int, value: "1"}`.
+
+    Raises:
+        KeyError: no such type.
+        ValueError: the value is none of that type.
+        TypeError: the same, for a value that is a list or a mapping.
+        OverflowError: the same, for an infinite number as int.
+    """
+    coerced = _COERCIONS[value[VALUE_TYPE_KEY]](value.get(VALUE_KEY))
+    if broken := broken_scalar(coerced):
+        raise ValueError(broken.rule)
+    return coerced
+
+
+def broken_nested_rules(
+    value: Any, path: KeyPath, check_path: Callable[[str], Problem | None]
+) -> Iterator[Problem]:
+    """What is wrong with nested arguments, as far as it shows without importing anything.
+
+    Args:
+        check_path: says why a dotted path may not be imported.
+    """
+    if isinstance(value, list):
+        for index, item in enumerate(value):
+            yield from broken_nested_rules(item, (*path, index), check_path)
+    elif is_value_type(value):
+        yield from _broken_value_type(value, path)
+    elif isinstance(value, dict):
+        if TYPE_KEY in value:
+            dotted_path = value[TYPE_KEY]
+            broken = (
+                check_path(dotted_path)
+                if isinstance(dotted_path, str)
+                else Problem(
+                    (), "it must be a dotted path", "Set package.module.Name", id="component-path"
+                )
+            )
+            if broken:
+                yield broken.at((*path, TYPE_KEY))
+        for key, inner in value.items():
+            yield from broken_nested_rules(inner, (*path, key), check_path)
+
+
+def _broken_value_type(value: dict[str, Any], path: KeyPath) -> Iterator[Problem]:
+    kind = value[VALUE_TYPE_KEY]
+    if set(value) != {VALUE_TYPE_KEY, VALUE_KEY}:
+        rule = f"it needs exactly the keys {VALUE_TYPE_KEY} and {VALUE_KEY}"
+        yield Problem(
+            path, rule, 'Set it as {__value_type: str, value: "1"}', id="component-value-type"
+        )
+    elif not isinstance(kind, str) or kind not in _COERCIONS:
+        remedy = choose_from(kind, list(_COERCIONS))
+        yield Problem(
+            (*path, VALUE_TYPE_KEY), "there is no such type", remedy, id="component-value-type"
+        )
+    else:
+        try:
+            coerce(value)
+        except (ValueError, TypeError, OverflowError):
+            yield Problem(
+                (*path, VALUE_KEY),
+                f"it cannot be read as {kind}",
+                f"Set a {kind}",
+                id="component-value",
+            )
+
 
 Target = type | Callable[..., Any]
 
@@ -261,101 +447,3 @@ def _named(
         for name, p in (parameters or {}).items()
         if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY) and name not in injected
     ]
-
-
-def import_dotted(
-    path: str, allow_modules: Sequence[str], *, takes_functions: bool
-) -> type | Callable[..., Any]:
-    """Imports a class that is defined under the allowed root of its path.
-
-    Args:
-        takes_functions: a function is fine too, if it is defined in an allowed user module.
-    Raises:
-        RuleError: there is no such thing, or it is defined elsewhere or is no class.
-    """
-    root = allowed_root(path, allow_modules)
-    module, rest = _import_module(path, root)
-    found: Any = module
-    for name in rest:
-        if not _is_ours(found, root):
-            break
-        try:
-            found = getattr(found, name)
-        except AttributeError:
-            raise _no_such_name(found, name) from None
-    is_function = isinstance(found, types.FunctionType)
-    is_class = isinstance(found, type) and _is_ours(found, root)
-    if not is_class and not is_function:
-        raise RuleError(
-            f"it is no class defined in {root}",
-            "Set the path where a class is defined",
-            id="component-kind",
-        )
-    is_restricted = root in LIBRARY_ROOTS and root not in allow_modules
-    if is_class and is_restricted:
-        check_reachable(found.__module__)
-    if is_function:
-        if is_restricted or not takes_functions:
-            what = "a function" if is_restricted else "a function, and a class goes here"
-            raise RuleError(f"it is {what}", "Set a class", id="component-kind")
-        if not is_within(found.__module__, root):
-            raise RuleError(
-                f"the function is defined in {found.__module__}, not in {root}",
-                "Set the path where it is defined, and allow that module",
-                id="component-not-allowed",
-            )
-    return found
-
-
-def _is_ours(found: Any, root: str) -> bool:
-    """Whether it is a module or a class of the allowed root: nothing else is looked into."""
-    if isinstance(found, types.ModuleType):
-        return is_within(found.__name__, root) or root.startswith(f"{found.__name__}.")
-    return isinstance(found, type) and is_within(found.__module__, root)
-
-
-def _import_module(path: str, root: str) -> tuple[types.ModuleType, list[str]]:
-    """Imports the longest part of a path that is a module; gives the names that are left."""
-    parts = path.split(".")
-    for length in range(len(parts) - 1, root.count("."), -1):
-        name = ".".join(parts[:length])
-        try:
-            return _import_module_by_name(name, root), parts[length:]
-        except ModuleNotFoundError as error:
-            missing = error.name or ""
-            if missing != name and not name.startswith(f"{missing}."):
-                is_own = missing.partition(".")[0] == root.partition(".")[0]
-                raise RuleError(
-                    f"importing {name} failed: {error}",
-                    "Correct the import" if is_own else f"Install {missing} on every node",
-                    id="component-import",
-                ) from error
-    raise RuleError(
-        f"there is no module {root}",
-        "Start the job in the folder that has it, or install it on every node",
-        id="component-module-missing",
-    )
-
-
-def _import_module_by_name(name: str, root: str) -> types.ModuleType:
-    """Imports a module; a user's may lie in the current directory, wherever sys.path leads."""
-    try:
-        return importlib.import_module(name)
-    except ModuleNotFoundError as error:
-        here, top = os.getcwd(), root.partition(".")[0]
-        if root in LIBRARY_ROOTS or error.name != top or {"", here} & set(sys.path):
-            raise
-        sys.path.append(here)  # last, so that it only adds names
-        importlib.invalidate_caches()
-        return importlib.import_module(name)
-
-
-def _no_such_name(found: Any, name: str) -> RuleError:
-    where = getattr(found, "__name__", str(found))
-    names = sorted(n for n, value in vars(found).items() if isinstance(value, type))
-    public = [n for n in names if not n.startswith("_")]
-    shown = public if len(public) <= 40 else []
-    remedy = choose_from(name, shown, f"Classes of {where}") if shown else f"Look into {where}"
-    if not shown and (hint := choose_from(name, public).partition("Set one of")[0]):
-        remedy = hint.rstrip("? ")
-    return RuleError(f"{where} has no {name}", remedy, id="component-missing")

@@ -12,9 +12,9 @@ from raygnn.config.loader_section import (
     overridden_fanouts,
     samples_type,
 )
+from raygnn.config.registry import SLOTS
 from raygnn.config.run_section import broken_space
 from raygnn.config.sections import Sections
-from raygnn.config.slots import SLOTS
 from raygnn.config.tasks_section import SEVERAL_TASKS, TaskEntry
 from raygnn.errors import Problem, choose_from
 

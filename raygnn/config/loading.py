@@ -13,7 +13,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from raygnn.config.component_checks import broken_components
+from raygnn.config.components import broken_components
 from raygnn.config.documents import dump_yaml
 from raygnn.config.interpolation import Interpolated, interpolate
 from raygnn.config.redaction import redact, redact_text

@@ -13,9 +13,9 @@ from typing import Annotated, Any, Literal, Union
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
+from raygnn.config.registry import SLOTS
 from raygnn.config.schema import Config
 from raygnn.config.section import Component, Section, sections_in
-from raygnn.config.slots import SLOTS
 
 PATH = Path(__file__).parents[2] / "docs" / "config-reference.md"
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from collections.abc import Iterable
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Discriminator, Field, Tag
 
@@ -15,10 +16,9 @@ from raygnn.config.loader_section import (
     plan_batches,
     plan_loader,
 )
-from raygnn.config.model_section import Model
+from raygnn.config.registry import SLOTS
 from raygnn.config.run_section import Run, Scaling, Tune
-from raygnn.config.section import Component, NonEmptyText, Section, Seed
-from raygnn.config.slots import SLOTS
+from raygnn.config.section import Component, NonEmptyText, PositiveWhole, Section, Seed
 from raygnn.config.tasks_section import TaskEntry, TaskName
 from raygnn.config.training_section import (
     Checkpoint,
@@ -28,7 +28,48 @@ from raygnn.config.training_section import (
     Scheduler,
     Training,
 )
-from raygnn.errors import RuleError
+from raygnn.errors import Problem, RuleError
+
+
+class Interaction(Section):
+    """Crosses the features of each node before the encoder (DCN-v2)."""
+
+    num_layers: PositiveWhole = Field(
+        default=2, description="Cross layers; n of them give products of up to n + 1 features."
+    )
+    rank: PositiveWhole | None = Field(
+        default=None,
+        description="Rank of the matrix of a cross layer; null is a full one, of the square of the "
+        "features' width.",
+    )
+    deep: list[PositiveWhole] = Field(
+        default_factory=list,
+        description="Widths of a perceptron's layers, behind or beside the cross layers.",
+    )
+    structure: Literal["stacked", "parallel"] = Field(
+        default="stacked",
+        description="Whether the perceptron reads what the cross layers give, or the features; the "
+        "encoder then reads what both give.",
+    )
+
+    def broken_rules(self) -> Iterable[Problem]:
+        if self.structure == "parallel" and not self.deep:
+            yield Problem(
+                ("structure",),
+                "there is nothing beside the cross layers",
+                "Set model.interaction.deep to the widths of a perceptron, or remove it",
+                id="model-interaction-deep",
+            )
+
+
+class Model(Component):
+    """The encoder, and what its input passes."""
+
+    interaction: Interaction | None = Field(
+        default=None,
+        description="Cross layers between the features of each node type and the encoder; `{}` "
+        "sets two. Null leaves features as they are.",
+    )
 
 
 def _callback_kind(value: Any) -> str:

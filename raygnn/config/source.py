@@ -20,8 +20,8 @@ from raygnn.config.documents import (
     parse_yaml,
 )
 from raygnn.config.redaction import redact_text
+from raygnn.config.registry import SLOTS
 from raygnn.config.section import is_below, value_at
-from raygnn.config.slots import SLOTS
 from raygnn.errors import ConfigError, KeyPath, Problem, RuleError, choose_from, dotted, parse_path
 
 _KEY_AND_VALUE = re.compile(r"\s*[\w\"']+:(\s|$)")

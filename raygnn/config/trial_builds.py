@@ -11,10 +11,10 @@ from dataclasses import replace
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from raygnn.config.component_checks import LIBRARY_ROOTS, components_of
 from raygnn.config.components import build, check_arguments, resolve
+from raygnn.config.imports import LIBRARY_ROOTS
+from raygnn.config.registry import SLOTS, components_of
 from raygnn.config.section import Component, is_below
-from raygnn.config.slots import SLOTS
 from raygnn.errors import ConfigError, KeyPath, Problem, choose_from, dotted, parse_path, shown
 
 if TYPE_CHECKING:

@@ -12,9 +12,9 @@ from pydantic import BaseModel, ValidationError
 
 from raygnn.config.cross_rules import broken_cross_rules
 from raygnn.config.documents import parse_yaml
+from raygnn.config.registry import SLOTS
 from raygnn.config.schema import EACH_SECTION_ALONE, Config
 from raygnn.config.section import MISSING, Section, sections_in, set_value, value_at
-from raygnn.config.slots import SLOTS
 from raygnn.config.tasks_section import SEVERAL_TASKS
 from raygnn.errors import (
     DataError,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from raygnn.config.component_checks import HOOKS
+from raygnn.config.registry import HOOKS
 from raygnn.errors import FAILURES, ConfigError
 
 if TYPE_CHECKING:

@@ -26,7 +26,7 @@ from typing import Any, TypeGuard
 from torch import nn
 
 from raygnn.config import Component, Config, resolve
-from raygnn.config.slots import SLOTS
+from raygnn.config.registry import SLOTS
 from raygnn.data.bundle import Bundle
 from raygnn.data.edge_types import EdgeType, edge_type_name
 from raygnn.errors import ConfigError, DataError

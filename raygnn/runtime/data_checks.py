@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from raygnn.config import Component, Config, LoadedConfig, LossTerm, resolve
-from raygnn.config.slots import SLOTS
+from raygnn.config.registry import SLOTS
 from raygnn.console import say, warn
 from raygnn.data.bundle import Bundle
 from raygnn.data.edge_types import EdgeType, resolve_fanouts

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from raygnn.config import Component, build, load_config
-from raygnn.config.slots import SLOTS
+from raygnn.config.registry import SLOTS
 from raygnn.errors import ConfigError
 from tests.fuzz.cases import cases
 

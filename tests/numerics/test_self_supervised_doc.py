@@ -13,7 +13,7 @@ import raygnn
 import raygnn.train
 from raygnn import infer
 from raygnn.config import load_config
-from raygnn.config.slots import SLOTS
+from raygnn.config.registry import SLOTS
 
 PAGE = (Path(__file__).parents[2] / "docs" / "self-supervised.md").read_text()
 

@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from raygnn.config import load_config
-from raygnn.config.slots import SLOTS
+from raygnn.config.registry import SLOTS
 from raygnn.errors import ConfigError
 from raygnn.loops.callbacks import Callback
 from raygnn.loops.optimization import Optimization

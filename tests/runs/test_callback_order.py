@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from raygnn.config.component_checks import HOOKS
+from raygnn.config.registry import HOOKS
 from raygnn.loops.callbacks import Callback, CallbackList, FunctionCallback
 from tests.errors import raises
 from tests.small_runs import run_rank, small_config

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from raygnn.config import Component, LoadedConfig, build, resolve
 from raygnn.config.components import parameters_of
-from raygnn.config.slots import SLOTS
+from raygnn.config.registry import SLOTS
 from raygnn.config.training_section import LossTerm
 from raygnn.errors import ConfigError
 from raygnn.loops.task import StepOutput

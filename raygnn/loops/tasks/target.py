@@ -10,7 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from raygnn.config.arguments import Arguments, validated_arguments
-from raygnn.config.slots import TASK_TARGETS
+from raygnn.config.registry import TASK_TARGETS
 from raygnn.data.fit_rows import FitRows
 from raygnn.errors import Problem, shown
 from raygnn.loops.model_spec import Output

@@ -14,7 +14,7 @@ from raygnn.config import config_json_schema
 from raygnn.config.component_arguments import OWN_SLOTS, describe
 from raygnn.config.components import parameters_of, resolve
 from raygnn.config.documents import parse_yaml
-from raygnn.config.slots import SLOTS
+from raygnn.config.registry import SLOTS
 
 EXAMPLES = sorted(Path(__file__).parents[3].glob("examples/**/*.yaml"))
 CONFIGS = [path for path in EXAMPLES if path.name != "tables.yaml"]

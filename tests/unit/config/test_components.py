@@ -13,11 +13,11 @@ import pytest
 import torch
 from torch import nn
 
-from raygnn.config import Component, ConfigError, build, check_component, resolve
-from raygnn.config.component_checks import HOOKS
-from raygnn.config.components import import_dotted
-from raygnn.config.slots import SLOTS
-from raygnn.errors import RuleError
+from raygnn.config import Component, ConfigError, build, resolve
+from raygnn.config.components import broken_component_rules
+from raygnn.config.imports import import_dotted
+from raygnn.config.registry import HOOKS, SLOTS
+from raygnn.errors import RuleError, dotted
 from raygnn.loops import callbacks
 from tests.errors import raises
 
@@ -456,16 +456,15 @@ def test_values_that_a_class_refuses() -> None:
         build(Component(type="Adam", args={"lr": -1}), "optimizer", params=_module())
 
 
-def test_check_component_imports_nothing_and_tells_all() -> None:
+def test_rules_of_a_component_are_checked_without_imports() -> None:
     component = Component(type="nope.Net", args={"in_channels": 3, "a": {"__type": "os.system"}})
-    texts = check_component(component, "model")
-    assert [text.partition("=")[0] for text in texts] == [
-        "model.type",
-        "model.args.in_channels",
-        "model.args.a.__type",
-    ]
-    assert check_component(component, "model", ["nope", "os"]) == [texts[1]]
-    assert check_component(Component(type="GCN"), "model") == []
+
+    def broken(*allow_modules: str) -> list[str]:
+        found = broken_component_rules(component, "model", ("model",), allow_modules)
+        return [dotted(problem.path) for problem in found]
+
+    assert broken() == ["model.type", "model.args.in_channels", "model.args.a.__type"]
+    assert broken("nope", "os") == ["model.args.in_channels"]
 
 
 def test_no_module_of_the_libraries_hides_a_loader_behind_a_base_class() -> None:

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from raygnn.config import Config, ConfigError, load_config
 from raygnn.config.redaction import is_secret_name, redact, redact_text
+from raygnn.config.registry import SLOTS
 from raygnn.config.section import sections_in
-from raygnn.config.slots import SLOTS
 from raygnn.outputs.loggers import flat_config
 
 SECRET = "hunter2-very-secret"

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from raygnn.config import load_config
-from raygnn.config.slots import SLOTS
+from raygnn.config.registry import SLOTS
 from raygnn.errors import ConfigError
 from tests.errors import raises
 

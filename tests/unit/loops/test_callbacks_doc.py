@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from raygnn.config.component_checks import HOOKS
+from raygnn.config.registry import HOOKS
 from raygnn.loops.callbacks import Callback
 
 PAGE = (Path(__file__).parents[3] / "docs" / "callbacks.md").read_text("utf-8")

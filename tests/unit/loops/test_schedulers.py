@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from raygnn.config import load_config
-from raygnn.config.slots import SLOTS
+from raygnn.config.registry import SLOTS
 from raygnn.loops.optimization import Optimization
 from tests.errors import raises
 

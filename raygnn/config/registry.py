@@ -1,10 +1,17 @@
-"""Which components fit where: base classes, short names and injected arguments of each slot."""
+"""The registry of components: base classes, short names and injected arguments of each slot."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+from raygnn.config.section import Component
+from raygnn.errors import KeyPath
+
+if TYPE_CHECKING:
+    from raygnn.config.schema import Config
 
 
 @dataclass(frozen=True)
@@ -232,3 +239,62 @@ NESTED = Slot(
     takes_functions=True,
     any_user_class=True,
 )
+
+#: The hooks of raygnn.loops.callbacks.Callback, which a config check does not import.
+HOOKS = (
+    "on_setup",
+    "on_train_start",
+    "on_train_end",
+    "on_epoch_start",
+    "on_epoch_end",
+    "on_train_step_start",
+    "before_zero_grad",
+    "after_zero_grad",
+    "on_train_batch_start",
+    "on_train_batch_end",
+    "before_sync_grad",
+    "after_sync_grad",
+    "before_clip_grad_norm",
+    "after_clip_grad_norm",
+    "before_optimizer_step",
+    "after_optimizer_step",
+    "on_train_step_end",
+    "on_log",
+    "on_validation_start",
+    "on_validation_step_start",
+    "on_validation_step_end",
+    "on_validation_end",
+    "on_test_end",
+    "on_save_checkpoint",
+    "on_checkpoint_written",
+    "on_load_checkpoint",
+    "on_exception",
+    "on_shutdown",
+)
+
+
+def components_of(config: Config) -> Iterator[tuple[KeyPath, str, Component]]:
+    """Every component: its place, its slot and itself."""
+    yield ("task",), "task", config.task
+    for name, entry in config.tasks.items():
+        yield ("tasks", name), "task", entry
+        for index, loss in enumerate(entry.losses):
+            yield ("tasks", name, "losses", index), "loss", loss
+        for index, metric in enumerate(entry.metrics):
+            yield ("tasks", name, "metrics", index), "metric", metric
+    yield ("model",), "model", config.model
+    yield ("optimizer",), "optimizer", config.optimizer
+    yield ("lr_scheduler",), "lr_scheduler", config.lr_scheduler
+    for index, loss in enumerate(config.losses):
+        yield ("losses", index), "loss", loss
+    for index, metric in enumerate(config.metrics):
+        yield ("metrics", index), "metric", metric
+    for index, logger in enumerate(config.loggers):
+        yield ("loggers", index), "logger", logger
+    for index, callback in enumerate(config.callbacks):
+        if isinstance(callback, Component):
+            yield ("callbacks", index), "callback", callback
+    if config.data.component is not None:
+        yield ("data",), "dataset", config.data.component
+    if config.sampling.component is not None:
+        yield ("sampling",), "sampler", config.sampling.component

@@ -1,0 +1,204 @@
+"""Dotted paths of a config: which of them may be imported, and the imports."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+import types
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from raygnn.errors import RuleError, choose_from
+
+#: Packages whose classes a config may name without being allowed to.
+LIBRARY_ROOTS = ("torch", "torch_geometric", "torchmetrics", "raygnn")
+
+
+#: Where in the libraries a class must be defined, and a path must lead. Elsewhere are classes whose
+#: constructors run, unpickle or fetch what their arguments say: torch.package.PackageImporter,
+#: torch.utils.benchmark.Timer, torchmetrics.multimodal.CLIPScore (trust_remote_code), and all of
+#: torch_geometric.datasets, which unpickle the files of a folder. Whoever trusts one of these
+#: packages and the files it reads allows it by name.
+_REACHABLE = (
+    "raygnn",
+    "torch.nn",
+    "torch.optim",
+    "torch_geometric.nn",
+    "torch_geometric.sampler",
+    "torch_geometric.transforms",
+    "torchmetrics.aggregation",
+    "torchmetrics.classification",
+    "torchmetrics.clustering",
+    "torchmetrics.collections",
+    "torchmetrics.metric",
+    "torchmetrics.nominal",
+    "torchmetrics.regression",
+    "torchmetrics.retrieval",
+    "torchmetrics.wrappers",
+)
+
+
+#: The exception therein: it evaluates its arguments as Python (type hints of a signature).
+_UNREACHABLE = ("torch_geometric.nn.sequential",)
+
+
+def allowed_root(path: str, allow_modules: Sequence[str]) -> str:
+    """The package or module under which a path must stay; allowed modules go first.
+
+    Raises:
+        RuleError: it is no dotted path, or not under anything that is allowed.
+    """
+    parts = path.split(".")
+    if len(parts) < 2 or not all(part.isidentifier() for part in parts):
+        raise RuleError("it is no dotted path", "Set package.module.Name", id="component-path")
+    for module in (*allow_modules, *LIBRARY_ROOTS):
+        if path.startswith(f"{module}."):
+            is_private = is_of_library(path) and any(part.startswith("_") for part in parts)
+            if is_private or any(part.startswith("__") for part in parts):
+                raise RuleError(
+                    "private names cannot be reached", "Set a public name", id="component-private"
+                )
+            if module in LIBRARY_ROOTS and module not in allow_modules:
+                check_reachable(path.rpartition(".")[0], is_alias=True)
+            return module
+    roots = [*LIBRARY_ROOTS, *allow_modules]
+    raise RuleError(
+        f"it is outside of what this job may import ({', '.join(roots)})",
+        _allow(parts[0]),
+        id="component-not-allowed",
+    )
+
+
+def is_of_library(path: str) -> bool:
+    """Whether a dotted path begins in one of `LIBRARY_ROOTS`, allowed by name or not."""
+    return path.partition(".")[0] in LIBRARY_ROOTS
+
+
+def check_reachable(module: str, *, is_alias: bool = False) -> None:
+    """Checks that a module of a library is within a config's reach.
+
+    Args:
+        is_alias: it is where a path finds the class, which may be above the module that defines it
+            (torchmetrics.Accuracy).
+    """
+    is_reachable = any(
+        is_within(module, package) or (is_alias and is_within(package, module))
+        for package in _REACHABLE
+    )
+    if not is_reachable or any(is_within(module, package) for package in _UNREACHABLE):
+        raise RuleError(
+            f"classes of {module} are out of a config's reach, as they may unpickle files or run "
+            "code",
+            _allow(module),
+            id="component-not-allowed",
+        )
+
+
+def _allow(module: str) -> str:
+    return (
+        f"Add --allow-module {module} to the command, or allow_modules=[{module!r}] in Python, "
+        "if you trust it and the files that it reads"
+    )
+
+
+def is_within(module: Any, root: str) -> bool:
+    return isinstance(module, str) and (module == root or module.startswith(f"{root}."))
+
+
+def import_dotted(
+    path: str, allow_modules: Sequence[str], *, takes_functions: bool
+) -> type | Callable[..., Any]:
+    """Imports a class that is defined under the allowed root of its path.
+
+    Args:
+        takes_functions: a function is fine too, if it is defined in an allowed user module.
+    Raises:
+        RuleError: there is no such thing, or it is defined elsewhere or is no class.
+    """
+    root = allowed_root(path, allow_modules)
+    module, rest = _import_module(path, root)
+    found: Any = module
+    for name in rest:
+        if not _is_ours(found, root):
+            break
+        try:
+            found = getattr(found, name)
+        except AttributeError:
+            raise _no_such_name(found, name) from None
+    is_function = isinstance(found, types.FunctionType)
+    is_class = isinstance(found, type) and _is_ours(found, root)
+    if not is_class and not is_function:
+        raise RuleError(
+            f"it is no class defined in {root}",
+            "Set the path where a class is defined",
+            id="component-kind",
+        )
+    is_restricted = root in LIBRARY_ROOTS and root not in allow_modules
+    if is_class and is_restricted:
+        check_reachable(found.__module__)
+    if is_function:
+        if is_restricted or not takes_functions:
+            what = "a function" if is_restricted else "a function, and a class goes here"
+            raise RuleError(f"it is {what}", "Set a class", id="component-kind")
+        if not is_within(found.__module__, root):
+            raise RuleError(
+                f"the function is defined in {found.__module__}, not in {root}",
+                "Set the path where it is defined, and allow that module",
+                id="component-not-allowed",
+            )
+    return found
+
+
+def _is_ours(found: Any, root: str) -> bool:
+    """Whether it is a module or a class of the allowed root: nothing else is looked into."""
+    if isinstance(found, types.ModuleType):
+        return is_within(found.__name__, root) or root.startswith(f"{found.__name__}.")
+    return isinstance(found, type) and is_within(found.__module__, root)
+
+
+def _import_module(path: str, root: str) -> tuple[types.ModuleType, list[str]]:
+    """Imports the longest part of a path that is a module; gives the names that are left."""
+    parts = path.split(".")
+    for length in range(len(parts) - 1, root.count("."), -1):
+        name = ".".join(parts[:length])
+        try:
+            return _import_module_by_name(name, root), parts[length:]
+        except ModuleNotFoundError as error:
+            missing = error.name or ""
+            if missing != name and not name.startswith(f"{missing}."):
+                is_own = missing.partition(".")[0] == root.partition(".")[0]
+                raise RuleError(
+                    f"importing {name} failed: {error}",
+                    "Correct the import" if is_own else f"Install {missing} on every node",
+                    id="component-import",
+                ) from error
+    raise RuleError(
+        f"there is no module {root}",
+        "Start the job in the folder that has it, or install it on every node",
+        id="component-module-missing",
+    )
+
+
+def _import_module_by_name(name: str, root: str) -> types.ModuleType:
+    """Imports a module; a user's may lie in the current directory, wherever sys.path leads."""
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        here, top = os.getcwd(), root.partition(".")[0]
+        if root in LIBRARY_ROOTS or error.name != top or {"", here} & set(sys.path):
+            raise
+        sys.path.append(here)  # last, so that it only adds names
+        importlib.invalidate_caches()
+        return importlib.import_module(name)
+
+
+def _no_such_name(found: Any, name: str) -> RuleError:
+    where = getattr(found, "__name__", str(found))
+    names = sorted(n for n, value in vars(found).items() if isinstance(value, type))
+    public = [n for n in names if not n.startswith("_")]
+    shown = public if len(public) <= 40 else []
+    remedy = choose_from(name, shown, f"Classes of {where}") if shown else f"Look into {where}"
+    if not shown and (hint := choose_from(name, public).partition("Set one of")[0]):
+        remedy = hint.rstrip("? ")
+    return RuleError(f"{where} has no {name}", remedy, id="component-missing")
