@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
 from functools import cached_property
 from types import MappingProxyType
 from typing import Any, ClassVar
@@ -17,7 +18,7 @@ from raygnn.data.links.message_graph import Messages
 from raygnn.data.links.split import LinkSplit
 from raygnn.errors import ConfigError
 from raygnn.loops.model_spec import ModelSpec
-from raygnn.loops.task import Task, TaskEnvironment
+from raygnn.loops.task import EvalOutput, Task, TaskEnvironment
 from raygnn.loops.tasks.build_encoder import (
     build_encoder,
     completed,
@@ -60,6 +61,7 @@ class EncoderTask(Task[BatchT]):
         self.arguments: TaskArguments = self.target_class.Arguments.of(args)
         self._sharing: tuple[EncoderTask[Any], ...] = ()
         self._loaders: dict[str, Any] = {}
+        self._every: dict[str, Tensor] = {}  # embeddings of all nodes, of an exact evaluation
         self._samplers: dict[tuple[int, bool], Any] = {}
         self._message_graphs: dict[str, GraphStore] = {}
         self._whole_graphs: dict[frozenset[tuple[str, str]], WholeGraph] = {}
@@ -210,6 +212,18 @@ class EncoderTask(Task[BatchT]):
             "its class `build_head` in the place of `build_model`.",
             id="tasks-no-head",
         )
+
+    def evaluate(self, split: str, num_batches: int) -> Iterator[EvalOutput]:
+        """Judges this rank's share of the batches, one after the other."""
+        loader = self.loader(split)
+        assert loader is not None
+        with closing(loader.iterate(0, stop=num_batches)) as batches:
+            for batch in batches:
+                yield self.judge(batch.to(self.env.device))
+
+    def judge(self, batch: BatchT) -> EvalOutput:
+        """Loss, predictions and targets of one evaluation batch, which is on the device."""
+        raise NotImplementedError(f"{type(self).__name__}.judge")
 
     @abstractmethod
     def build_loader(self, split: str) -> BatchSequence[BatchT] | None:

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import closing
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from raygnn.data.edge_types import edge_type_name
 from raygnn.data.links.split import LinkSplit
-from raygnn.loops.task import EvalOutput, StepOutput
 from raygnn.loops.tasks.edge_prediction.target import EdgeOutput, EdgeTarget
 from raygnn.loops.tasks.labels.task import LabelTask
 from raygnn.loops.tasks.link_rules import reverse_types
@@ -63,29 +62,6 @@ class EdgePrediction(LabelTask[EdgeBatch]):
     def links(self) -> list[LinkSplit]:
         return [self.target.link]
 
-    def training_step(self, batch: EdgeBatch) -> StepOutput:
-        prediction, embeddings = self.model(batch)
-        return self._loss(prediction, embeddings, batch.y, batch)
-
-    def prepare_evaluation(self, split: str) -> None:
-        """Embeds the whole graph without held-out edges, where evaluation is exact."""
-        if self._is_exact(split):
-            predictor, graph = self._predictor(), self.message_store(split)
-            self._every = self.encode_exactly(predictor.encoder, graph, self.output.ends)
-
-    def evaluate(self, split: str, num_batches: int) -> Iterator[EvalOutput]:
-        loader, device = self.loader(split), self.env.device
-        assert loader is not None
-        if self._is_exact(split):
-            yield from self._evaluate_exactly(loader, num_batches)
-            return
-        with closing(loader.iterate(0, stop=num_batches)) as batches:
-            for batch in batches:
-                moved = batch.to(device)
-                prediction, embeddings = self.model(moved)
-                output = self._loss(prediction, embeddings, moved.y, moved)
-                yield self._evaluated(moved.index, moved.input_id, prediction, moved.y, output)
-
     def build_loader(self, split: str) -> EdgeLoader | None:
         target, output = self.target, self.output
         seeds = getattr(target.splits, split)
@@ -107,30 +83,22 @@ class EdgePrediction(LabelTask[EdgeBatch]):
             **self.loader_options(split),
         )
 
-    def _evaluate_exactly(self, loader: EdgeLoader, num_batches: int) -> Iterator[EvalOutput]:
-        """Judges this rank's share of the batches by what `prepare_evaluation` computed."""
-        every, env, size = self._every, self.env, loader.batch_size
-        del self._every
-        for index in range(env.rank, num_batches, env.world_size):
-            positions = np.asarray(loader.plan.seeds[index * size : (index + 1) * size])
-            source, target = (
-                every[name][torch.from_numpy(ids)].to(env.device)
-                for name, ids in zip(
-                    self.output.ends, loader.plan.edges.ends(positions), strict=True
-                )
-            )
-            inputs = loader.inputs(positions)
-            own = None if inputs is None else inputs.to(env.device)
-            prediction, embeddings = self._predictor().of_ends(source, target, own)
-            labels = torch.from_numpy(self.target.labels[positions]).to(env.device)
-            output = self._loss(prediction, embeddings, labels, batch=None)
-            ids = torch.from_numpy(positions)
-            yield self._evaluated(index, ids, prediction, labels, output)
+    def predict(self, batch: EdgeBatch) -> tuple[Any, Tensor | None]:
+        prediction, embeddings = self.model(batch)
+        return prediction, embeddings
 
-    def _is_exact(self, split: str) -> bool:
-        """Not of training edges, which carry messages: of a batch its own edges are left out."""
-        return self.env.loaded.config.evaluates_by_layers and split != "train"
-
-    def _predictor(self) -> EdgePredictor:
+    def predict_exactly(
+        self, rows: np.ndarray, every: Mapping[str, Tensor], loader: Any
+    ) -> tuple[Any, Tensor | None]:
         assert isinstance(self.model, EdgePredictor)
-        return self.model
+        source, target = (
+            every[name][torch.from_numpy(ids)].to(self.env.device)
+            for name, ids in zip(self.output.ends, self.target.edges.ends(rows), strict=True)
+        )
+        inputs = loader.inputs(rows)
+        own = None if inputs is None else inputs.to(self.env.device)
+        return self.model.of_ends(source, target, own)
+
+    def evaluates_by_layers(self, split: str) -> bool:
+        """Not of training edges, which carry messages: a batch leaves out those of its own."""
+        return super().evaluates_by_layers(split) and split != "train"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -258,6 +258,49 @@ class LabelTask(EncoderTask[BatchT]):
         if self.output.problem != "multi_class":
             return super().seed_classes()
         return self.target.labels[self.target.splits.train].reshape(-1)
+
+    def training_step(self, batch: Any) -> StepOutput:
+        return self._loss(*self.predict(batch), batch.y, batch)
+
+    def judge(self, batch: Any) -> EvalOutput:
+        prediction, embeddings = self.predict(batch)
+        output = self._loss(prediction, embeddings, batch.y, batch)
+        return self._evaluated(batch.index, batch.input_id, prediction, batch.y, output)
+
+    def prepare_evaluation(self, split: str) -> None:
+        """Embeds the whole graph, layer by layer, where evaluation is exact."""
+        if self.evaluates_by_layers(split):
+            model: Any = self.model
+            graph = self.message_store(split)
+            self._every = self.encode_exactly(model.encoder, graph, self.output.ends)
+
+    def evaluate(self, split: str, num_batches: int) -> Iterator[EvalOutput]:
+        if not self.evaluates_by_layers(split):
+            yield from super().evaluate(split, num_batches)
+            return
+        every, self._every = self._every, {}
+        env, loader, seeds = self.env, self.loader(split), getattr(self.target.splits, split)
+        size = loader.batch_size
+        for index in range(env.rank, num_batches, env.world_size):
+            rows = np.asarray(seeds[index * size : (index + 1) * size])
+            prediction, embeddings = self.predict_exactly(rows, every, loader)
+            labels = torch.from_numpy(self.target.labels[rows]).to(env.device)
+            output = self._loss(prediction, embeddings, labels, batch=None)
+            yield self._evaluated(index, torch.from_numpy(rows), prediction, labels, output)
+
+    def evaluates_by_layers(self, split: str) -> bool:
+        """Whether a split is judged by embeddings of the whole graph."""
+        return self.env.loaded.config.evaluates_by_layers
+
+    def predict(self, batch: Any) -> tuple[Any, Tensor | None]:
+        """Predictions for a batch, and the embeddings that terms of the loss read."""
+        raise NotImplementedError(f"{type(self).__name__}.predict")
+
+    def predict_exactly(
+        self, rows: np.ndarray, every: Mapping[str, Tensor], loader: Any
+    ) -> tuple[Any, Tensor | None]:
+        """The same for some rows of a loader, from embeddings of all nodes by node type."""
+        raise NotImplementedError(f"{type(self).__name__}.predict_exactly")
 
     def _checked(self, prediction: Any) -> Any:
         output, is_one = self.output, isinstance(prediction, Tensor) and prediction.dim() == 2

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing
 from dataclasses import replace
 from functools import cached_property
 from typing import Any
@@ -159,7 +158,6 @@ class LinkPrediction(EncoderTask[LinkBatch]):
 
     def __init__(self, **args: Any) -> None:
         super().__init__(**args)
-        self._every: dict[str, Tensor] = {}  # embeddings of all nodes, of an exact evaluation
         self._mined: Tensor | None = None  # int32 [num_anchors, k], see `mine`
 
     def setup(self, env: TaskEnvironment) -> None:
@@ -329,21 +327,20 @@ class LinkPrediction(EncoderTask[LinkBatch]):
         """Embeds the whole graph, where evaluation is exact or ranks all nodes."""
         if self.env.loaded.config.evaluates_by_layers or self._ranking is not None:
             self._every = self._encode_graph(split)
+        if self._ranking is not None:
+            self._ranking.prepare(self.target, self.predictor().decoder, split, self._every)
 
     def evaluate(self, split: str, num_batches: int) -> Iterator[EvalOutput]:
-        loader = self.loader(split)
-        assert loader is not None
         rows, self._every = self._every, {}
-        if self._ranking is not None:
-            self._ranking.prepare(self.target, self.predictor().decoder, split, rows)
-        if self.env.loaded.config.evaluates_by_layers:
-            for index in range(self.env.rank, num_batches, self.env.world_size):
-                yield self._judge(loader.without_neighborhood(index).to(self.env.device), rows)
+        if not self.env.loaded.config.evaluates_by_layers:
+            yield from super().evaluate(split, num_batches)
             return
-        with closing(loader.iterate(0, stop=num_batches)) as batches:
-            for batch in batches:
-                moved = batch.to(self.env.device)
-                yield self._judge(moved, self.model(moved))
+        loader = self.loader(split)
+        for index in range(self.env.rank, num_batches, self.env.world_size):
+            yield self._judge(loader.without_neighborhood(index).to(self.env.device), rows)
+
+    def judge(self, batch: LinkBatch) -> EvalOutput:
+        return self._judge(batch, self.model(batch))
 
     def predictor(self) -> LinkPredictor:
         """The model, as what it is."""

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import closing
+from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
-from raygnn.loops.task import EvalOutput, StepOutput
 from raygnn.loops.tasks.labels.task import LabelTask
 from raygnn.loops.tasks.node_classification.target import NodeOutput, NodeTarget
 from raygnn.models.graph_encoder import GraphEncoder, NodePredictor
@@ -39,10 +38,6 @@ class NodeClassification(LabelTask[NodeBatch]):
 
     target_class = NodeTarget
 
-    def __init__(self, **args: Any) -> None:
-        super().__init__(**args)
-        self._every: Tensor | None = None  # embeddings of all nodes, of an exact evaluation
-
     @property
     def output(self) -> NodeOutput:
         """What is predicted."""
@@ -67,55 +62,19 @@ class NodeClassification(LabelTask[NodeBatch]):
         silent = self.silent_nodes(self.output.node_type, seeds, "the training nodes")
         return [*super().warnings(), *silent]
 
-    def training_step(self, batch: NodeBatch) -> StepOutput:
-        prediction, embeddings = self._predict(batch)
-        return self._loss(prediction, embeddings, batch.y, batch)
-
-    def prepare_evaluation(self, split: str) -> None:
-        """Embeds the whole graph, layer by layer, where evaluation is exact."""
-        if self.env.loaded.config.evaluates_by_layers:
-            predictor, node_type = self.model, self.output.node_type
-            assert isinstance(predictor, NodePredictor)
-            graph = self.message_store(split)
-            self._every = self.encode_exactly(predictor.encoder, graph, [node_type])[node_type]
-
-    def evaluate(self, split: str, num_batches: int) -> Iterator[EvalOutput]:
-        if self.env.loaded.config.evaluates_by_layers:
-            yield from self._evaluate_exactly(split, num_batches)
-            return
-        loader = self.loader(split)
-        assert loader is not None
-        with closing(loader.iterate(0, stop=num_batches)) as batches:
-            for batch in batches:
-                moved = batch.to(self.env.device)
-                prediction, embeddings = self._predict(moved)
-                output = self._loss(prediction, embeddings, moved.y, moved)
-                yield self._evaluated(moved.index, moved.input_id, prediction, moved.y, output)
-
     def build_loader(self, split: str) -> NeighborLoader | WholeGraphLoader | None:
         output, seeds = self.output, getattr(self.target.splits, split)
         return self.neighbor_loader(split, seeds, output.node_type, {output.label: "y"})
 
-    def _evaluate_exactly(self, split: str, num_batches: int) -> Iterator[EvalOutput]:
-        """Judges this rank's share of the batches by what `prepare_evaluation` computed."""
-        every, predictor = self._every, self.model
-        self._every = None
-        assert every is not None
-        assert isinstance(predictor, NodePredictor)
-        loader, env = self.loader(split), self.env
-        assert loader is not None
-        seeds, size = getattr(self.target.splits, split), loader.batch_size
-        for index in range(env.rank, num_batches, env.world_size):
-            ids = torch.from_numpy(seeds[index * size : (index + 1) * size])
-            labels = torch.from_numpy(self.target.labels[ids.numpy()]).to(env.device)
-            embeddings = every[ids.to(every.device)].to(env.device)
-            prediction = predictor.readout(embeddings)
-            output = self._loss(prediction, embeddings, labels, batch=None)
-            yield self._evaluated(index, ids, prediction, labels, output)
-
-    def _predict(self, batch: NodeBatch) -> tuple[Any, Tensor | None]:
-        """Predictions, and the embeddings behind them where a term of the loss takes them."""
+    def predict(self, batch: NodeBatch) -> tuple[Any, Tensor | None]:
         if "embeddings" not in self.objective.needs:
             return self._checked(self.model(batch)), None
         prediction, embeddings = self.model(batch, with_embeddings=True)
         return self._checked(prediction), embeddings
+
+    def predict_exactly(
+        self, rows: np.ndarray, every: Mapping[str, Tensor], loader: Any
+    ) -> tuple[Any, Tensor | None]:
+        assert isinstance(self.model, NodePredictor)
+        embeddings = every[self.output.node_type][torch.from_numpy(rows)].to(self.env.device)
+        return self.model.readout(embeddings), embeddings

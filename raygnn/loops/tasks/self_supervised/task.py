@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -201,25 +201,22 @@ class SelfSupervised(LabelTask[NodeBatch], Callback):
         probe = collectives.broadcast_object(run_and_sync_errors(fit, "fitting the probe"))
         self._scores = judged, probe(of_judged.rows)
 
-    def evaluate(self, split: str, num_batches: int) -> Iterator[EvalOutput]:
-        loader, method = self.loader(split), self.method
-        assert loader is not None
-        with closing(loader.iterate(0, stop=num_batches)) as batches:
-            for batch in batches:
-                moved = batch.to(self.env.device)
-                rows = self.encode(moved)
-                offered = method.offer(moved, rows) if method.is_joint else None
-                output = self.loss_among(moved, rows, offered)
-                ids = batch.input_id.cpu()
-                scores, labels = torch.zeros(len(ids), 1), torch.zeros(len(ids))
-                if self._scores is not None:
-                    nodes, every = self._scores
-                    scores = every[torch.from_numpy(np.searchsorted(nodes, ids.numpy()))]
-                    labels = torch.from_numpy(self.target.labels[ids.numpy()])
-                loss = float(output.loss_sum)
-                yield EvalOutput(
-                    moved.index, ids, loss, output.weight, scores, labels, output.metrics
-                )
+    def evaluates_by_layers(self, split: str) -> bool:
+        """Never: the loss is of views of batches. The probe embeds nodes by itself."""
+        return False
+
+    def judge(self, batch: NodeBatch) -> EvalOutput:
+        rows = self.encode(batch)
+        offered = self.method.offer(batch, rows) if self.method.is_joint else None
+        output = self.loss_among(batch, rows, offered)
+        ids = batch.input_id.cpu()
+        scores, labels = torch.zeros(len(ids), 1), torch.zeros(len(ids))
+        if self._scores is not None:
+            nodes, every = self._scores
+            scores = every[torch.from_numpy(np.searchsorted(nodes, ids.numpy()))]
+            labels = torch.from_numpy(self.target.labels[ids.numpy()])
+        loss = float(output.loss_sum)
+        return EvalOutput(batch.index, ids, loss, output.weight, scores, labels, output.metrics)
 
     def build_metrics(self) -> Sequence[Any]:
         """Those of the probe."""
