@@ -27,14 +27,12 @@ leaky_relu_backward = torch.ops.aten.leaky_relu_backward
 
 def gather_src(values: Tensor, adjacency: Adjacency) -> Tensor:
     """Gives each edge its source's row; [num_src, heads] -> [num_edges, heads]."""
-    out: Tensor = apply_eagerly(_GatherSrc, values, adjacency)
-    return out
+    return apply_eagerly(_GatherSrc, values, adjacency)
 
 
 def gather_dst(values: Tensor, adjacency: Adjacency) -> Tensor:
     """Gives each edge its destination's row; [num_dst, heads] -> [num_edges, heads]."""
-    out: Tensor = apply_eagerly(_GatherDst, values, adjacency)
-    return out
+    return apply_eagerly(_GatherDst, values, adjacency)
 
 
 def segment_softmax(scores: Tensor, adjacency: Adjacency | MergedEdges) -> Tensor:
@@ -45,8 +43,7 @@ def segment_softmax(scores: Tensor, adjacency: Adjacency | MergedEdges) -> Tenso
     """
     if scores.dtype in (torch.float16, torch.bfloat16):
         scores = scores.float()
-    out: Tensor = apply_eagerly(_SegmentSoftmax, scores, adjacency)
-    return out
+    return apply_eagerly(_SegmentSoftmax, scores, adjacency)
 
 
 def softmax_over_blocks(scores: Sequence[Tensor], blocks: Sequence[Block]) -> Sequence[Tensor]:
@@ -72,8 +69,7 @@ def weighted_segment_sum(x: Tensor, weight: Tensor, adjacency: Adjacency) -> Ten
     Returns:
         [num_dst, heads, channels].
     """
-    out: Tensor = apply_eagerly(_WeightedSegmentSum, x, weight.to(x.dtype), adjacency)
-    return out
+    return apply_eagerly(_WeightedSegmentSum, x, weight.to(x.dtype), adjacency)
 
 
 def dot_scores(query: Tensor, key: Tensor, adjacency: Adjacency) -> Tensor:
@@ -85,8 +81,7 @@ def dot_scores(query: Tensor, key: Tensor, adjacency: Adjacency) -> Tensor:
     Returns:
         [num_edges, heads].
     """
-    out: Tensor = apply_eagerly(_DotScores, query, key, adjacency)
-    return out
+    return apply_eagerly(_DotScores, query, key, adjacency)
 
 
 def additive_scores(
@@ -109,10 +104,9 @@ def additive_scores(
     Returns:
         [num_edges, heads].
     """
-    out: Tensor = apply_eagerly(
+    return apply_eagerly(
         _AdditiveScores, x_src, x_dst, att, negative_slope, adjacency, edge_attr, edge_weight
     )
-    return out
 
 
 class _GatherSrc(torch.autograd.Function):

@@ -98,44 +98,47 @@ class RelationRows(Decoder):
     relation: nn.Parameter
 
     def relation_rows(self, relation: Tensor | int) -> Tensor:
-        """See `Decoder`."""
         self.check_relation(relation)
         return self.relation[relation]
 
 
-class InnerProduct(Decoder):
-    """The scalar product of the two embeddings."""
+class _Product(Decoder):
+    """The scalar product of the target with the anchor, which a relation may change."""
+
+    def moved(self, anchor_rows: Tensor, relation: Tensor | int) -> Tensor:
+        """The anchors as the relation changes them, [num_anchors, in_channels]."""
+        return anchor_rows
 
     def score_pairs(
         self, anchor_rows: Tensor, target_rows: Tensor, relation: Tensor | int = 0
     ) -> Tensor:
-        """See `Decoder`."""
-        return (anchor_rows * target_rows).sum(dim=-1)
+        return (self.moved(anchor_rows, relation) * target_rows).sum(dim=-1)
 
     def score_all(
         self, anchor_rows: Tensor, candidate_rows: Tensor, relation: Tensor | int = 0
     ) -> Tensor:
-        """See `Decoder`."""
-        return anchor_rows @ candidate_rows.T
+        return self.moved(anchor_rows, relation) @ candidate_rows.T
 
 
-class Cosine(Decoder):
+class InnerProduct(_Product):
+    """The scalar product of the two embeddings."""
+
+
+class Cosine(_Product):
     """The cosine of the angle between the two embeddings, in [-1, 1]."""
 
     def score_pairs(
         self, anchor_rows: Tensor, target_rows: Tensor, relation: Tensor | int = 0
     ) -> Tensor:
-        """See `Decoder`."""
-        return (_unit(anchor_rows) * _unit(target_rows)).sum(dim=-1)
+        return super().score_pairs(_unit(anchor_rows), _unit(target_rows))
 
     def score_all(
         self, anchor_rows: Tensor, candidate_rows: Tensor, relation: Tensor | int = 0
     ) -> Tensor:
-        """See `Decoder`."""
-        return _unit(anchor_rows) @ _unit(candidate_rows).T
+        return super().score_all(_unit(anchor_rows), _unit(candidate_rows))
 
 
-class DistMult(RelationRows):
+class DistMult(RelationRows, _Product):
     """Embedding Entities and Relations, arXiv:1412.6575: sum_c anchor_c relation_c target_c.
 
     A diagonal matrix per relation, which starts as the identity: then it is the inner product.
@@ -145,19 +148,7 @@ class DistMult(RelationRows):
         super().__init__(in_channels, num_relations)
         self.relation = nn.Parameter(torch.ones(num_relations, in_channels))
 
-    def score_pairs(
-        self, anchor_rows: Tensor, target_rows: Tensor, relation: Tensor | int = 0
-    ) -> Tensor:
-        """See `Decoder`."""
-        return (self._scaled(anchor_rows, relation) * target_rows).sum(dim=-1)
-
-    def score_all(
-        self, anchor_rows: Tensor, candidate_rows: Tensor, relation: Tensor | int = 0
-    ) -> Tensor:
-        """See `Decoder`."""
-        return self._scaled(anchor_rows, relation) @ candidate_rows.T
-
-    def _scaled(self, anchor_rows: Tensor, relation: Tensor | int) -> Tensor:
+    def moved(self, anchor_rows: Tensor, relation: Tensor | int) -> Tensor:
         return anchor_rows * self.relation_rows(relation)
 
 
@@ -181,17 +172,14 @@ class HadamardMLP(Decoder):
     def score_pairs(
         self, anchor_rows: Tensor, target_rows: Tensor, relation: Tensor | int = 0
     ) -> Tensor:
-        """See `Decoder`."""
         out: Tensor = self.out(self.hidden(anchor_rows * target_rows).relu()).squeeze(-1)
         return out
 
     def score_all(
         self, anchor_rows: Tensor, candidate_rows: Tensor, relation: Tensor | int = 0
     ) -> Tensor:
-        """See `Decoder`. Holds the hidden layers of a chunk of anchors at a time, in training too.
-
-        They are computed again in the backward pass.
-        """
+        # Holds the hidden layers of a chunk of anchors at a time, in training too, where they are
+        # computed again in the backward pass.
         hidden_numbers = candidate_rows.shape[0] * self.hidden.out_features
         size = max(1, _CHUNK_NUMBERS // max(hidden_numbers, 1))
         chunks = anchor_rows.split(size)
@@ -226,12 +214,11 @@ class _ComplexRows(Decoder):
     """The first half of a row is the real parts, the second half the imaginary parts."""
 
     def squared_moduli(self, rows: Tensor) -> Tensor:
-        """See `Decoder`; [num_rows, in_channels / 2]."""
         real, imaginary = rows.chunk(2, dim=-1)
         return real.square() + imaginary.square()
 
 
-class ComplEx(_ComplexRows, RelationRows):
+class ComplEx(_ComplexRows, RelationRows, _Product):
     """Complex Embeddings for Simple Link Prediction, arXiv:1606.06357, equation 11.
 
     Re(sum_c anchor_c relation_c conj(target_c)). The first half of a row is the real parts, the
@@ -247,17 +234,8 @@ class ComplEx(_ComplexRows, RelationRows):
         self.relation = nn.Parameter(torch.empty(num_relations, in_channels))
         nn.init.normal_(self.relation, std=in_channels**-0.5)  # as rows of nodes
 
-    def score_pairs(
-        self, anchor_rows: Tensor, target_rows: Tensor, relation: Tensor | int = 0
-    ) -> Tensor:
-        """See `Decoder`."""
-        return (_product(anchor_rows, self.relation_rows(relation)) * target_rows).sum(dim=-1)
-
-    def score_all(
-        self, anchor_rows: Tensor, candidate_rows: Tensor, relation: Tensor | int = 0
-    ) -> Tensor:
-        """See `Decoder`."""
-        return _product(anchor_rows, self.relation_rows(relation)) @ candidate_rows.T
+    def moved(self, anchor_rows: Tensor, relation: Tensor | int) -> Tensor:
+        return _product(anchor_rows, self.relation_rows(relation))
 
 
 class _Distance(Decoder):
@@ -281,14 +259,12 @@ class _Distance(Decoder):
     def score_pairs(
         self, anchor_rows: Tensor, target_rows: Tensor, relation: Tensor | int = 0
     ) -> Tensor:
-        """See `Decoder`."""
         square = (self.moved(anchor_rows, relation) - target_rows).square().sum(dim=-1)
         return self.margin - square.clamp(min=_SMALLEST_SQUARE).sqrt()
 
     def score_all(
         self, anchor_rows: Tensor, candidate_rows: Tensor, relation: Tensor | int = 0
     ) -> Tensor:
-        """See `Decoder`."""
         moved = self.moved(anchor_rows, relation)
         lengths = candidate_rows.square().sum(dim=-1)
         square = torch.addmm(lengths, moved, candidate_rows.T, alpha=-2)
@@ -311,7 +287,6 @@ class TransE(RelationRows, _Distance):
         nn.init.normal_(self.relation, std=in_channels**-0.5)  # as rows of nodes
 
     def moved(self, anchor_rows: Tensor, relation: Tensor | int) -> Tensor:
-        """See `_Distance`."""
         return anchor_rows + self.relation_rows(relation)
 
 
@@ -334,7 +309,6 @@ class RotatE(_ComplexRows, _Distance):
         nn.init.uniform_(self.phase, -math.pi, math.pi)
 
     def moved(self, anchor_rows: Tensor, relation: Tensor | int) -> Tensor:
-        """See `_Distance`."""
         self.check_relation(relation)
         phase = self.phase[relation]
         return _product(anchor_rows, torch.cat([phase.cos(), phase.sin()], dim=-1))

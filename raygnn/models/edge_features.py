@@ -67,8 +67,7 @@ def edge_dot(query: Tensor, edge_attr: Tensor, adjacency: Adjacency) -> Tensor:
     Returns:
         [num_edges, heads].
     """
-    out: Tensor = apply_eagerly(_EdgeDot, query, edge_attr, adjacency)
-    return out
+    return apply_eagerly(_EdgeDot, query, edge_attr, adjacency)
 
 
 def weighted_edge_sum(weight: Tensor, edge_attr: Tensor, adjacency: Adjacency) -> Tensor:
@@ -80,8 +79,7 @@ def weighted_edge_sum(weight: Tensor, edge_attr: Tensor, adjacency: Adjacency) -
     Returns:
         [num_dst, heads, edge_dim].
     """
-    out: Tensor = apply_eagerly(_WeightedEdgeSum, weight.to(edge_attr.dtype), edge_attr, adjacency)
-    return out
+    return apply_eagerly(_WeightedEdgeSum, weight.to(edge_attr.dtype), edge_attr, adjacency)
 
 
 def relu_edge_sum(
@@ -97,8 +95,7 @@ def relu_edge_sum(
     Returns:
         [num_dst, channels].
     """
-    out: Tensor = apply_eagerly(_ReluEdgeSum, x, edge_attr, weight, bias, adjacency)
-    return out
+    return apply_eagerly(_ReluEdgeSum, x, edge_attr, weight, bias, adjacency)
 
 
 class _EdgeDot(torch.autograd.Function):

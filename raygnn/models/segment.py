@@ -39,8 +39,7 @@ def segment_sum(x: Tensor, adjacency: Adjacency, edge_weight: Tensor | None = No
     Returns:
         [num_dst, channels]; zeros where a destination has no edge.
     """
-    out: Tensor = apply_eagerly(_SegmentSum, x, adjacency, edge_weight)
-    return out
+    return apply_eagerly(_SegmentSum, x, adjacency, edge_weight)
 
 
 def segment_sum_and_rows(x: Tensor, adjacency: Adjacency) -> tuple[Tensor, Tensor]:
@@ -49,8 +48,6 @@ def segment_sum_and_rows(x: Tensor, adjacency: Adjacency) -> tuple[Tensor, Tenso
     The same as `segment_sum(x, adjacency), x[:num_dst]`, but for the backward pass: that of a slice
     makes a second gradient of all sources, mostly zeros, and adds the two.
     """
-    sums: Tensor
-    rows: Tensor
     sums, rows = apply_eagerly(_SegmentSumAndRows, x, adjacency)
     return sums, rows
 
@@ -71,8 +68,7 @@ def segment_max(x: Tensor, adjacency: Adjacency) -> Tensor:
 
     Equal largest entries share the gradient equally, as in PyG.
     """
-    out: Tensor = apply_eagerly(_SegmentMax, x, adjacency)
-    return out
+    return apply_eagerly(_SegmentMax, x, adjacency)
 
 
 def scale_sampled(neighbor_sum: Tensor, block: Block) -> Tensor:
@@ -148,9 +144,10 @@ def segment_chunks(ptr: Tensor, num_edges: int) -> Iterator[tuple[slice, slice, 
             yield slice(first, last), slice(start, stop), ptr[first : last + 1] - start
 
 
-def apply_eagerly(function: type[Function], *args: Any) -> Any:
+def apply_eagerly(function: type[Function], *args: Any) -> Tensor:
     """Applies an autograd function over edges, in compiled models too as it is."""
-    return _apply(function, args)
+    out: Tensor = _apply(function, args)
+    return out
 
 
 def break_graphs() -> None:
