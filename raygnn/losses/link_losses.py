@@ -41,7 +41,6 @@ class LinkBinaryCrossEntropy(LinkLoss):
     by_query = True
 
     def forward(self, scores: LinkScores) -> tuple[Tensor, Tensor | float]:
-        """See `LinkLoss`."""
         scores = scores.without_in_batch()
         positive, candidate = precise_scores(scores)
         of_candidates = mean_over_candidates(functional.softplus(candidate), scores.mask)
@@ -71,7 +70,6 @@ class Margin(LinkLoss):
         self.margin = float(margin)
 
     def forward(self, scores: LinkScores) -> tuple[Tensor, Tensor | float]:
-        """See `LinkLoss`."""
         scores = scores.without_in_batch()
         positive, candidate = precise_scores(scores)
         lacking = (self.margin - positive.unsqueeze(1) + candidate).relu()
@@ -85,7 +83,6 @@ class BPR(LinkLoss):
     """
 
     def forward(self, scores: LinkScores) -> tuple[Tensor, Tensor | float]:
-        """See `LinkLoss`."""
         scores = scores.without_in_batch()
         positive, candidate = precise_scores(scores)
         losses = functional.softplus(candidate - positive.unsqueeze(1))
@@ -165,7 +162,6 @@ class _SampledSoftmax(LinkLoss):
         self.temperature = float(temperature)
 
     def forward(self, scores: LinkScores) -> tuple[Tensor, Tensor | float]:
-        """See `LinkLoss`."""
         if not self.in_batch:
             scores = scores.without_in_batch()
         if scores.query is not None:

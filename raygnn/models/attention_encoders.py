@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-from abc import abstractmethod
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import Any, ClassVar
 
 import torch
 from pydantic import PositiveInt
@@ -150,26 +149,37 @@ class AttentionEncoder(Encoder):
 
     The heads' outputs are concatenated, and averaged in a last layer without `jump`. Takes the
     arguments of `AttentionOptions`.
+
+    Attributes:
+        conv: class of the layers, with the arguments of PyG's `GATConv`.
     """
 
     Options = AttentionOptions
     options: AttentionOptions
     reads_edge_features = True
+    takes_sparse_input = True
     row_biases = "bias"
+    conv: ClassVar[Callable[..., nn.Module]]
 
     def build_layer(self, in_channels: int, out_channels: int, *, is_output: bool) -> nn.Module:
-        """An attention layer."""
         heads = self.options.num_heads
         if is_output and self.options.num_output_heads is not None:
             heads = self.options.num_output_heads
         width = out_channels if is_output else out_channels // heads
         return self.build_attention(in_channels, width, heads, concat=not is_output)
 
-    @abstractmethod
     def build_attention(
         self, in_channels: int, head_channels: int, heads: int, *, concat: bool
     ) -> nn.Module:
         """One layer; its output is `heads * head_channels` wide, else `head_channels`."""
+        return self.conv(
+            in_channels,
+            head_channels,
+            heads=heads,
+            concat=concat,
+            dropout=self.options.attn_dropout,
+            edge_dim=self.options.edge_dim,
+        )
 
 
 class GAT(AttentionEncoder):
@@ -178,20 +188,7 @@ class GAT(AttentionEncoder):
     Takes the arguments of `AttentionOptions`.
     """
 
-    takes_sparse_input = True
-
-    def build_attention(
-        self, in_channels: int, head_channels: int, heads: int, *, concat: bool
-    ) -> nn.Module:
-        """A `GATConv`."""
-        return BlockGATConv(
-            in_channels,
-            head_channels,
-            heads=heads,
-            concat=concat,
-            dropout=self.options.attn_dropout,
-            edge_dim=self.options.edge_dim,
-        )
+    conv = BlockGATConv
 
 
 class GATv2(AttentionEncoder):
@@ -200,20 +197,7 @@ class GATv2(AttentionEncoder):
     Takes the arguments of `AttentionOptions`.
     """
 
-    takes_sparse_input = True
-
-    def build_attention(
-        self, in_channels: int, head_channels: int, heads: int, *, concat: bool
-    ) -> nn.Module:
-        """A `GATv2Conv`."""
-        return BlockGATv2Conv(
-            in_channels,
-            head_channels,
-            heads=heads,
-            concat=concat,
-            dropout=self.options.attn_dropout,
-            edge_dim=self.options.edge_dim,
-        )
+    conv = BlockGATv2Conv
 
 
 class BlockTransformerConv(OverBlocks, TransformerConv):
@@ -256,19 +240,6 @@ class Transformer(AttentionEncoder):
     Takes the arguments of `AttentionOptions`.
     """
 
-    takes_sparse_input = True
+    conv = BlockTransformerConv
     # Attention sums to 1: the values' bias is added to every row but those without in-edges.
     row_biases = r"lin_(skip|value)\.bias"
-
-    def build_attention(
-        self, in_channels: int, head_channels: int, heads: int, *, concat: bool
-    ) -> nn.Module:
-        """A `TransformerConv`."""
-        return BlockTransformerConv(
-            in_channels,
-            head_channels,
-            heads=heads,
-            concat=concat,
-            dropout=self.options.attn_dropout,
-            edge_dim=self.options.edge_dim,
-        )

@@ -89,7 +89,6 @@ class GCN(Encoder):
     row_biases = "bias"
 
     def build_layer(self, in_channels: int, out_channels: int, *, is_output: bool) -> nn.Module:
-        """A graph convolution."""
         return GCNLayer(in_channels, out_channels)
 
 
@@ -158,7 +157,6 @@ class GraphSAGE(Encoder):
     row_biases = r"lin_l\.bias"
 
     def build_layer(self, in_channels: int, out_channels: int, *, is_output: bool) -> nn.Module:
-        """A `SAGEConv`."""
         return BlockSAGEConv(in_channels, out_channels, aggr=self.options.aggr)
 
 
@@ -234,7 +232,6 @@ class GIN(Encoder):
     row_biases = r"nn\.3\.bias"
 
     def build_layer(self, in_channels: int, out_channels: int, *, is_output: bool) -> nn.Module:
-        """A `GINConv` with its MLP."""
         mlp = _MLP(
             nn.Linear(in_channels, self.hidden_channels),
             build_norm(self.options.norm, self.hidden_channels),
@@ -244,7 +241,6 @@ class GIN(Encoder):
         return self.build_conv(mlp)
 
     def build_conv(self, mlp: nn.Sequential) -> nn.Module:
-        """A `GINConv` of that MLP."""
         return BlockGINConv(mlp, train_eps=self.options.train_eps)
 
 
@@ -288,5 +284,4 @@ class GINE(GIN):
         return True
 
     def build_conv(self, mlp: nn.Sequential) -> nn.Module:
-        """A `GINEConv`."""
         return BlockGINEConv(mlp, train_eps=self.options.train_eps, edge_dim=self.options.edge_dim)

@@ -338,7 +338,6 @@ class Encoder(BlockEncoder):
         """
 
     def inputs_of(self, batch: Batch, feature: str = "x") -> dict[str, Features]:
-        """The features; see `BlockEncoder`."""
         return {name: nodes.columns[feature] for name, nodes in batch.nodes.items()}
 
     def encode_inputs(self, x: Mapping[str, Features]) -> dict[str, Features]:
@@ -353,7 +352,6 @@ class Encoder(BlockEncoder):
         }
 
     def forward_layer(self, i: int, x_src: Mapping[str, Any], block: HeteroBlock) -> Rows:
-        """Applies layer i; see `BlockEncoder`."""
         ((name, rows),), (edges,) = x_src.items(), block.blocks.values()
         rate = self.options.dropout if i else self.options.input_dropout
         rows = dropout(rows, rate, self.training)
@@ -369,7 +367,6 @@ class Encoder(BlockEncoder):
         return {name: x if norm is None else self.activations[i](norm(x))}
 
     def readout_of(self, name: str, rows: list[Tensor]) -> Tensor:
-        """Gives the output of the nodes; see `BlockEncoder`."""
         x = rows[-1]
         if self.jump is not None:
             x = self.head(self.jump(rows))
@@ -411,7 +408,6 @@ class MLP(Encoder):
     row_biases = r"lin\.bias"
 
     def build_layer(self, in_channels: int, out_channels: int, *, is_output: bool) -> nn.Module:
-        """A linear layer."""
         return _NodeLinear(in_channels, out_channels)
 
     def forward(self, x: Any, blocks: Any) -> Any:

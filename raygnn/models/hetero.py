@@ -170,7 +170,6 @@ class Hetero(HeteroEncoder):
         return args.get("conv") == "GINE" or super().needs_edge_features(args)
 
     def build_layer(self, channels: int) -> nn.Module:
-        """A `HeteroLayer`."""
         return HeteroLayer(
             self.node_types,
             self.edge_types,

@@ -207,7 +207,6 @@ class HGT(HeteroEncoder):
     composes_inputs = True
 
     def build_layer(self, channels: int) -> nn.Module:
-        """An `HGTLayer`."""
         return HGTLayer(
             self.node_types,
             self.edge_types,
@@ -333,7 +332,6 @@ class SimpleHGN(HeteroEncoder):
     row_biases = r"lin_res\.bias"
 
     def build_layer(self, channels: int) -> nn.Module:
-        """A `SimpleHGNLayer`."""
         return SimpleHGNLayer(
             self.node_types,
             self.edge_types,

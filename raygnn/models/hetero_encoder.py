@@ -174,7 +174,6 @@ class HeteroEncoder(BlockEncoder):
         }
 
     def readout_of(self, name: str, rows: list[Tensor]) -> Tensor:
-        """Gives the output of the nodes of a type; see `BlockEncoder`."""
         if rows[-1].shape[0] == 0:  # not len(), which torch.export takes for a constant
             return rows[-1].new_zeros(0, self.out_channels)
         out: Tensor = self.heads[name](rows[-1] if self.jump is None else self.jump(rows[1:]))

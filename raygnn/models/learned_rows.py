@@ -107,7 +107,6 @@ class LightGCN(HeteroEncoder):
         del self.heads
 
     def build_layer(self, channels: int) -> nn.Module:
-        """A `LightGCNLayer`."""
         return LightGCNLayer(self.edge_types)
 
     @property
@@ -116,7 +115,6 @@ class LightGCN(HeteroEncoder):
         return True
 
     def readout_of(self, name: str, rows: list[Tensor]) -> Tensor:
-        """The mean of the rows before and after each layer; see `BlockEncoder`."""
         return torch.stack(rows).mean(dim=0)
 
 
@@ -171,11 +169,9 @@ class Embedding(HeteroEncoder):
         del self.heads
 
     def build_layer(self, channels: int) -> nn.Module:
-        """One that gives the nodes' own rows."""
         return _OwnRows()
 
     def readout_of(self, name: str, rows: list[Tensor]) -> Tensor:
-        """The rows; see `BlockEncoder`."""
         return rows[-1]
 
 

@@ -129,5 +129,4 @@ class RGCN(HeteroEncoder):
     row_biases = "bias"
 
     def build_layer(self, channels: int) -> nn.Module:
-        """An `RGCNLayer`."""
         return RGCNLayer(self.edge_types, channels, self.options.num_bases)
