@@ -11,6 +11,8 @@ from raygnn.errors import DataError
 
 #: Ids, pairs or new rows in one request, and elements of a value of a new row.
 MAX_ELEMENTS = 10_000
+#: Neighbors in one answer: anchors times k.
+MAX_NEIGHBORS = 100_000
 #: Columns of a new row, and types of new rows.
 MAX_COLUMNS = 1_000
 #: Letters of an id, a name or another text.
@@ -30,7 +32,7 @@ def read_json(body: bytes) -> Any:
     try:
         content = from_json(body, allow_inf_nan=False)
     except ValueError as error:
-        _refuse(f"it is not JSON ({error})", "Send an object")
+        refuse(f"it is not JSON ({error})", "Send an object")
     _check([content], 0)
     return content
 
@@ -38,25 +40,25 @@ def read_json(body: bytes) -> Any:
 def _check(value: list[Any] | dict[str, Any], depth: int) -> None:
     if isinstance(value, dict):
         if depth > _MAX_OBJECT_DEPTH:
-            _refuse("a value of a row is an object", "Give numbers, texts, or lists of them")
+            refuse("a value of a row is an object", "Give numbers, texts, or lists of them")
         if len(value) > MAX_COLUMNS:
-            _refuse(f"an object has {len(value):,} keys", f"Send at most {MAX_COLUMNS:,}")
+            refuse(f"an object has {len(value):,} keys", f"Send at most {MAX_COLUMNS:,}")
         _check_text(max(value, key=len, default=""))
         elements = list(value.values())
     else:
         if depth > _MAX_LIST_DEPTH:
-            _refuse("lists are nested", "Give numbers, texts, or lists of them")
+            refuse("lists are nested", "Give numbers, texts, or lists of them")
         if len(value) > MAX_ELEMENTS:
-            _refuse(f"a list has {len(value):,} elements", f"Send at most {MAX_ELEMENTS:,}")
+            refuse(f"a list has {len(value):,} elements", f"Send at most {MAX_ELEMENTS:,}")
         elements = value
     for element in elements:
         kind = type(element)
         if kind is float:
             if not math.isfinite(element):
-                _refuse("a number is not finite", "Send finite numbers, or null for a gap")
+                refuse("a number is not finite", "Send finite numbers, or null for a gap")
         elif kind is int:
             if not _INT64[0] <= element <= _INT64[1]:
-                _refuse("an integer has more than 64 bits", "Send smaller ones")
+                refuse("an integer has more than 64 bits", "Send smaller ones")
         elif kind is str:
             _check_text(element)
         elif kind is list or kind is dict:
@@ -65,8 +67,9 @@ def _check(value: list[Any] | dict[str, Any], depth: int) -> None:
 
 def _check_text(text: str) -> None:
     if len(text) > MAX_TEXT:
-        _refuse(f"a text has {len(text):,} letters", f"Send at most {MAX_TEXT:,}")
+        refuse(f"a text has {len(text):,} letters", f"Send at most {MAX_TEXT:,}")
 
 
-def _refuse(problem: str, remedy: str) -> NoReturn:
+def refuse(problem: str, remedy: str) -> NoReturn:
+    """Raises the DataError of a request that breaks a limit."""
     raise DataError(f"the request is invalid: {problem}. {remedy}.", id="serve-request")

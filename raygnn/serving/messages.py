@@ -7,7 +7,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field, StrictInt, StrictStr
 
-from raygnn.serving.limits import read_json
+from raygnn.serving.limits import MAX_NEIGHBORS, read_json, refuse
 
 _FIRST_PROBLEM: Any = Field(fail_fast=True)  # a list of 10,000 may have as many problems
 
@@ -112,6 +112,16 @@ class TopK(Question):
     score: Literal["decoder", "inner_product"] | None = Field(
         None, description="Null takes the decoder with edge_type, else the inner product."
     )
+
+    @classmethod
+    def parse(cls, body: bytes) -> Self:
+        question = super().parse(body)
+        num_neighbors = len(question.anchors) * question.k
+        if num_neighbors > MAX_NEIGHBORS:
+            refuse(
+                f"anchors times k is {num_neighbors:,}", f"Ask for at most {MAX_NEIGHBORS:,} rows"
+            )
+        return question
 
 
 class Prediction(BaseModel):

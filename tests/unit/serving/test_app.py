@@ -187,6 +187,14 @@ def test_what_breaks_a_limit_is_refused_before_it_is_asked(body, id):
     assert len(found.content) < 1_000
 
 
+def test_a_question_has_a_bounded_number_of_neighbors():
+    asking = client(lambda question: [])
+    assert asking.post("/top_k", json={"anchors": [1, 2], "k": 50_000}).status_code == 200
+    found = asking.post("/top_k", json={"anchors": [1, 2], "k": 50_001})
+    assert found.status_code == 422
+    assert "100,002" in found.json()["detail"][0]["msg"]
+
+
 def test_a_body_is_read_up_to_a_limit():
     found = client(lambda question: []).post("/predict", content=b" " * (MAX_BODY_BYTES + 1))
     assert (found.status_code, found.json()["detail"][0]["type"]) == (413, "serve-body-size")
