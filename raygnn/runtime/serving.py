@@ -197,12 +197,13 @@ class Replicas:
     def _watch(self) -> None:
         while not self._is_stopping.wait(_LOOK_EVERY_S):
             try:
-                is_there = self._app in serve.status().applications
-            except (RayActorError, RayServeException):  # the controller is being restarted
-                continue
-            if not is_there and not self._is_stopping.is_set():
-                self._is_gone.set()
+                serve.get_app_handle(self._app)  # far cheaper than `serve.status`
+            except RayServeException:
+                if not self._is_stopping.is_set():
+                    self._is_gone.set()
                 return
+            except RayActorError:  # the controller is being restarted
+                continue
 
     def _check_not_gone(self) -> None:
         if self._is_gone.is_set():
