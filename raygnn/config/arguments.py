@@ -32,27 +32,53 @@ class OpenArguments(Arguments):
 A = TypeVar("A", bound=Section)
 
 #: What a mistake in the arguments of a component is called, where it is not as in other sections.
+_OF_MODELS = {
+    "config-choice": Problem(
+        (), "there is no such choice", "Set one of the choices", id="model-argument-choice"
+    ),
+    "config-range": Problem(
+        (), "it is out of range", "Set a number in the range", id="model-argument"
+    ),
+    "config-type": Problem(
+        (), "it is of another type", "Set a value of the type", id="model-argument"
+    ),
+}
 _NAMED = {
     "task": {
         "config-unknown-key": Problem(
             (), "the task takes no such argument", "Set one that it takes", "task-argument-unknown"
         ),
         "config-choice": Problem(
-            (), "there is no such choice", "Set one of the choices", "task-argument-choice"
+            (), "there is no such choice", "Set one of the choices", id="task-argument-choice"
         ),
         "config-range": Problem(
-            (), "it is out of range", "Set a number in the range", "task-argument-range"
+            (), "it is out of range", "Set a number in the range", id="task-argument-range"
         ),
     },
-    "model": {
+    "model": _OF_MODELS,
+    "decoder": _OF_MODELS,
+    "loss": {
         "config-choice": Problem(
-            (), "there is no such choice", "Set one of the choices", "model-argument-choice"
+            (), "there is no such choice", "Set one of the choices", id="loss-argument"
         ),
         "config-range": Problem(
-            (), "it is out of range", "Set a number in the range", "model-argument"
+            (), "it is out of range", "Set a number in the range", id="loss-argument"
         ),
         "config-type": Problem(
-            (), "it is of another type", "Set a value of the type", "model-argument"
+            (), "it is of another type", "Set a value of the type", id="loss-argument"
+        ),
+    },
+    "metric": {
+        "config-type": Problem(
+            (), "it is not a list of whole numbers", "Set a list as [1, 10, 50]", id="metric-ks"
+        ),
+    },
+    "method": {
+        "config-range": Problem(
+            (), "it is out of range", "Set a number in the range", id="method-argument-range"
+        ),
+        "config-type": Problem(
+            (), "it is of another type", "Set a value of the type", id="method-argument-range"
         ),
     },
 }
@@ -157,8 +183,10 @@ def arguments_of(
         if p.name not in left_out
     }
     base: type[Section] = OpenArguments if len(named) < len(parameters) else Arguments
-    if options is not None and options.model_fields.keys() <= fields.keys():
+    if options is not None and options.model_fields.keys() <= {p.name for p in named}:
         base = options
+        required = (name for name in own if name in left_out and name in options.model_fields)
+        fields |= {n: (Any, None) for n in required if options.model_fields[n].is_required()}
     model: type[Section] = create_model(target.__name__, __base__=base, **fields)
     return model
 

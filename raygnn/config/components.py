@@ -272,7 +272,25 @@ def check_arguments(
     """
     target = resolve(component, slot, allow_modules)
     path = (*parse_path(SLOTS[slot].path), "args")
-    _check_arguments(target, component.args, injected, path, component.type, slot)
+    given = {name: _coerced(value) for name, value in component.args.items()}
+    # The types of objects are known once they are built.
+    objects = {name for name in parameters_of(target) if _holds_object(given.get(name))}
+    given = {name: value for name, value in given.items() if name not in objects}
+    _check_arguments(target, given, {*injected, *objects}, path, component.type, slot)
+
+
+def _coerced(value: Any) -> Any:
+    if is_value_type(value):
+        return coerce(value)
+    if isinstance(value, dict):
+        return {key: _coerced(inner) for key, inner in value.items()}
+    return [_coerced(item) for item in value] if isinstance(value, list) else value
+
+
+def _holds_object(value: Any) -> bool:
+    if isinstance(value, dict):
+        return TYPE_KEY in value or any(map(_holds_object, value.values()))
+    return isinstance(value, list) and any(map(_holds_object, value))
 
 
 def parameters_of(target: Target) -> Collection[str]:

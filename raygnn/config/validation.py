@@ -46,6 +46,8 @@ _KINDS = {
     "less_than_equal": ("at most %(le)g", "Set a number of at most %(le)g"),
 }
 
+_CLASSES = {"Sequence": "list_type", "Mapping": "dict_type"}
+
 _RANGES = ("finite_number", "greater_than", "greater_than_equal", "less_than", "less_than_equal")
 
 
@@ -192,6 +194,8 @@ def _problem(
         rule = f"it needs {bound} {limit} {'entry' if limit == 1 else 'entries'}"
         rule = f"{rule}, and has {context.get('actual_length')}"
         return Problem(path, rule, remedy, id="config-length")
+    if kind == "is_instance_of" and context.get("class") in _CLASSES:
+        return type_rule({"type": _CLASSES[str(context["class"])]}).at(path)
     if kind in ("model_type", "model_attributes_type") and (names := _short_names(path)):
         remedy = f"{choose_from('', names)}, or a dotted path"
         rule = "it must be the name of a component, or a mapping with type and args"

@@ -88,6 +88,18 @@ def test_one_mistake_of_every_kind_is_one_answer() -> None:
             "data: {synthetic: {type: rmat, num_nodez: 3}}",
             ("config-unknown-key", "line 1", "data.synthetic.num_nodez=3"),
         ),
+        (
+            "model: {type: GAT, args: {hidden_channels: 9}}",
+            ("model-heads", "line 1", "model.args.hidden_channels=9", "8 or 16"),
+        ),
+        (
+            "losses: [{type: cross_entropy, args: {label_smoothing: x}}]",
+            ("loss-argument", "losses.0.args.label_smoothing='x'", "a number"),
+        ),
+        (
+            "{task: link_prediction, metrics: [{type: hits, args: {ks: 3}}]}",
+            ("metric-ks", "metrics.0.args.ks=3", "a list"),
+        ),
         ("model: {type: Hetero, args: {hiden: 7}}", ("component-argument-unknown", "Hetero")),
         ("model: {type: LightGCN, args: {hiden: 7}}", ("component-argument-unknown", "LightGCN")),
         (
@@ -167,6 +179,13 @@ def test_a_config_that_is_right_in_all_else(text: str, answer: str) -> None:
     loaded = load_config(text)
     with raises(*answer):
         pickle.loads(pickle.dumps(loaded)).check_arguments()
+
+
+def test_values_with_a_type_and_objects_are_not_mistakes() -> None:
+    value = '{__value_type: int, value: "8"}'
+    activation = "{__type: torch.nn.Linear, in_features: 1, out_features: 1}"
+    load_config(f"model: {{args: {{hidden_channels: {value}}}}}").check_arguments()
+    load_config(f"model: {{type: GAT, args: {{edge_dim: {activation}}}}}").check_arguments()
 
 
 def test_row_wise_adagrad_trains_sparse_embeddings() -> None:
