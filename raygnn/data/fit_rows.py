@@ -25,13 +25,12 @@ from raygnn.data.ingest.describe import measure_chosen_rows
 from raygnn.data.ingest.findings import FindingCollector
 from raygnn.data.ingest.fit_features import FeatureTable, RowChoice, fit_features
 from raygnn.data.ingest.plan_bundle import (
+    GraphSource,
     IngestOptions,
     feature_tables,
-    list_tables,
-    scan_graph,
 )
 from raygnn.data.ingest.schedule import Schedule, in_process
-from raygnn.data.manifest import Manifest, manifest_folder
+from raygnn.data.manifest import Manifest
 from raygnn.data.time_units import AsOf
 from raygnn.data.transforms.state import FittedColumn, FittedFeature, Transforms
 
@@ -146,9 +145,8 @@ def fit_transforms(
     """
 
     def build(folder: Path) -> None:
-        manifest = Manifest.load(manifest_uri, options.allow_outside)
-        roots = (manifest_folder(manifest_uri), *options.allow_outside)
-        scanned = scan_graph(manifest, list_tables(manifest, roots), schedule)
+        source = GraphSource.open(manifest_uri, options)
+        manifest, scanned = source.manifest, source.scan(schedule)
         tables = {
             type_: replace(table, choice=_choice(manifest, table, bundle, type_, rows))
             for type_, table in feature_tables(manifest, scanned).items()

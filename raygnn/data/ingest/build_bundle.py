@@ -1,10 +1,10 @@
-"""From graph tables to a bundle: built once, under a lock, and named by what it was made of."""
+"""From graph tables to a bundle, which is built once, under a lock, and named by its content."""
 
 from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,7 +12,6 @@ from raygnn.data.arrays import sync_folder
 from raygnn.data.bundle import Bundle
 from raygnn.data.bundle_check import check_arrays
 from raygnn.data.bundle_record import (
-    FORMAT_VERSION,
     RECORD_NAME,
     BundleRecord,
 )
@@ -20,20 +19,8 @@ from raygnn.data.cache import build_once, cache_folder
 from raygnn.data.ingest.describe import measure_features
 from raygnn.data.ingest.edges import build_edges, records_of_edges
 from raygnn.data.ingest.nodes import build_nodes, node_folder
-from raygnn.data.ingest.plan_bundle import (
-    IngestOptions,
-    check_unchanged,
-    list_tables,
-    num_bytes,
-    plan_graph,
-)
-from raygnn.data.ingest.scan import fingerprint
+from raygnn.data.ingest.plan_bundle import GraphPlan, GraphSource, IngestOptions, plan_graph
 from raygnn.data.ingest.schedule import BuildContext, Schedule, in_process
-from raygnn.data.manifest import (
-    Manifest,
-    manifest_folder,
-)
-from raygnn.data.tables.files import TableFile
 from raygnn.errors import DataError
 
 
@@ -46,32 +33,27 @@ def ingest(
     min_scheduled_bytes: int = 0,
     elsewhere: Callable[[], Callable[[Path], None]] | None = None,
 ) -> Bundle:
-    """Gives the bundle of a graph, building it first where the cache does not have it.
+    """Returns the bundle of a graph. Builds it first if the cache does not have it.
 
-    Several processes may ask for the same graph at once: one builds, the others wait for it.
+    Several processes may ingest the same graph together: one builds, the others wait for it.
 
     Args:
         manifest_uri: the graph's folder or its graph.yaml; a local path or any fsspec URI.
-        cache_dir: local folder for bundles; null means $RAYGNN_CACHE_DIR or ~/.cache/raygnn.
+        cache_dir: local folder for bundles; None means $RAYGNN_CACHE_DIR or ~/.cache/raygnn.
         schedule: runs the tasks; they need the same cache folder.
-        progress: receives a line for each step, and what was dropped.
+        progress: receives a line for each step, and the number of dropped rows.
         min_scheduled_bytes: tables of fewer bytes than that are converted in this process.
-        elsewhere: lets another machine build where the cache does not have it, and gives what fills
-            a folder with that bundle. The cache may be one that both machines share.
+        elsewhere: lets another machine build the bundle if the cache does not have it, and returns
+            a function that copies it into a folder. Both machines may share the cache.
     Raises:
         DataError: the manifest or the tables break a rule.
         ResourceError: the cache cannot be read or written, or its disk is full.
     """
-    options = options or IngestOptions()
-    progress = progress or _say_nothing
-    manifest = Manifest.load(manifest_uri, options.allow_outside)
-    roots = (manifest_folder(manifest_uri), *options.allow_outside)
-    files = list_tables(manifest, roots)
-    if num_bytes(files) < min_scheduled_bytes:
+    options, progress = options or IngestOptions(), progress or (lambda _: None)
+    source = GraphSource.open(manifest_uri, options)
+    if source.num_bytes < min_scheduled_bytes:
         schedule, elsewhere = in_process, None
-    name = fingerprint(manifest, options.of_the_content(), files, FORMAT_VERSION)
-
-    path = bundle_folder(cache_dir) / name
+    path = bundle_folder(cache_dir) / source.fingerprint(options)
     copy: Callable[[Path], None] | None = None
     # Before this process locks the bundle: the other machine may need that lock.
     if elsewhere is not None and not (path / RECORD_NAME).exists():
@@ -80,10 +62,11 @@ def ingest(
     def build(folder: Path) -> None:
         if copy is None:
             context = BuildContext("ingest", options.on_error == "drop", schedule, progress)
-            _build(manifest, files, options, name, folder, context)
+            plan = plan_graph(source, options, schedule, progress)
+            _build(plan, path.name, folder, context)
         else:
             copy(folder)
-        check_unchanged(files, list_tables(manifest, roots))
+        source.check_unchanged()
         progress(f"ingest: wrote bundle {path}")
 
     build_once(
@@ -100,10 +83,6 @@ def bundle_folder(cache_dir: str | os.PathLike[str] | None = None) -> Path:
     return cache_folder(cache_dir, "bundles")
 
 
-def _say_nothing(_: str) -> None:
-    pass
-
-
 def _is_finished(path: Path, progress: Callable[[str], None]) -> bool:
     if not (path / RECORD_NAME).exists():
         return False
@@ -116,15 +95,7 @@ def _is_finished(path: Path, progress: Callable[[str], None]) -> bool:
     return True
 
 
-def _build(
-    manifest: Manifest,
-    files: Mapping[str, Sequence[TableFile]],
-    options: IngestOptions,
-    name: str,
-    folder: Path,
-    context: BuildContext,
-) -> None:
-    plan = plan_graph(manifest, files, options, context.schedule, context.progress)
+def _build(plan: GraphPlan, fingerprint: str, folder: Path, context: BuildContext) -> None:
     work = folder / "work"
     work.mkdir()
     nodes = build_nodes(plan.nodes, plan.node_tables, folder, work, context)
@@ -137,7 +108,7 @@ def _build(
     )
     nodes = {name: replace(found, columns=measured[name]) for name, found in nodes.items()}
     edges = [replace(made, columns=measured[made.plan.folder]) for made in edges]
-    record = BundleRecord(name, nodes, *records_of_edges(manifest, edges))
+    record = BundleRecord(fingerprint, nodes, *records_of_edges(plan.manifest, edges))
     # The record comes after everything it vouches for is on the disk.
     sync_folder(folder)
     record.save(folder)

@@ -1,4 +1,4 @@
-"""How a table holds each of its columns, and what each becomes in the bundle."""
+"""The schema of columns: how a table stores each one, and how it is converted for the bundle."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def inspect(table: ScannedTable, column: str, place: str, binary_dtype: str | No
 
     Args:
         place: what messages call the manifest entry.
-        binary_dtype: element type of fixed-size binary columns; null means float32.
+        binary_dtype: element type of fixed-size binary columns; None means float32.
     Raises:
         DataError: the column holds no numbers, or rows of no width.
     """
@@ -145,7 +145,7 @@ class DensePlan:
         shape: shape of a row; () for a scalar.
         label: how labels are checked; null for other roles.
         num_classes: given number of classes.
-        unit: of times that are dates; null where the table has plain numbers.
+        unit: of times that are dates; None for plain numbers.
         transforms: of a feature of which any column has one.
         quantization: of floats that become int8.
     """

@@ -1,4 +1,4 @@
-"""What is wrong in the tables: counted per file, column and rule, with the first example rows."""
+"""Findings: rows that break a rule, counted by file, column and rule, with the first examples."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ class FindingCollector:
         *,
         id: str,
     ) -> None:
-        """Notes that the rows under `mask` break a rule, and marks them bad.
+        """Marks the rows under `mask` as bad and counts them under a rule.
 
         Args:
             values: the column in this block, to show examples from.

@@ -1,18 +1,20 @@
-"""What the tables of a graph become in a bundle: their files, schemas, transforms and plans."""
+"""The tables of a graph, and how each is converted: files, schema, transforms and plans."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
 import pyarrow as pa
 
+from raygnn.data.bundle_record import FORMAT_VERSION
 from raygnn.data.edge_types import EdgeType, edge_type_name, reversed_edge_type
 from raygnn.data.ingest.column_plan import needed_columns
 from raygnn.data.ingest.fit_features import FeatureTable, fit_features
 from raygnn.data.ingest.quantize_features import quantize_features
-from raygnn.data.ingest.scan import ScannedTable, TableColumns, scan_tables
+from raygnn.data.ingest.scan import ScannedTable, TableColumns, fingerprint, scan_tables
 from raygnn.data.ingest.schedule import Schedule
 from raygnn.data.ingest.table_plan import (
     EdgePlan,
@@ -29,6 +31,7 @@ from raygnn.data.manifest import (
     LabelEdgeTable,
     Manifest,
     NodeTable,
+    manifest_folder,
     reverses,
 )
 from raygnn.data.tables.files import TableFile, list_files
@@ -43,7 +46,7 @@ class IngestOptions:
     """Options that change what a bundle holds.
 
     Attributes:
-        on_error: `fail` raises with all bad rows; `drop` leaves them out and says so.
+        on_error: `fail` raises with all bad rows; `drop` leaves them out and reports them.
         undirected: edge types within one node type are taken as `directed: false`.
         reverse_edges: for each directed edge type (s, r, d) that has no reverse, (d, rev_r, s) is
             added, with the same columns; None does so where no edge type leads from d to s. Names
@@ -102,11 +105,70 @@ class IngestOptions:
 
 
 @dataclass(frozen=True)
-class GraphPlan:
-    """What every table of a graph becomes.
+class GraphSource:
+    """The tables of a graph.
 
     Attributes:
-        manifest: the graph's.
+        roots: folders that may hold the files; relative patterns start at the first.
+        files: of each table, by its name.
+    """
+
+    manifest: Manifest
+    roots: tuple[str, ...]
+    files: Mapping[str, Sequence[TableFile]]
+
+    @classmethod
+    def open(cls, manifest_uri: str | os.PathLike[str], options: IngestOptions) -> GraphSource:
+        """Reads the manifest and lists the files.
+
+        Args:
+            manifest_uri: the graph's folder or its graph.yaml; a local path or any fsspec URI.
+        Raises:
+            DataError: the manifest breaks a rule, or a table has no files.
+        """
+        manifest = Manifest.load(manifest_uri, options.allow_outside)
+        roots = (manifest_folder(manifest_uri), *options.allow_outside)
+        return cls(manifest, roots, _list_files(manifest, roots))
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of all tables, as they are stored."""
+        return sum(file.size for table in self.files.values() for file in table)
+
+    def fingerprint(self, options: IngestOptions) -> str:
+        """Names the bundle of these tables under some options; 32 hexadecimal digits."""
+        return fingerprint(self.manifest, options.of_the_content(), self.files, FORMAT_VERSION)
+
+    def scan(self, schedule: Schedule) -> dict[str, ScannedTable]:
+        """Scans all tables, as `scan_tables`."""
+        needed = [
+            (name, self.files[name], _columns(table))
+            for name, table in _tables_of(self.manifest).items()
+        ]
+        return {table.name: table for table in scan_tables(needed, schedule)}
+
+    def check_unchanged(self) -> None:
+        """Checks that no file has changed since they were listed.
+
+        Raises:
+            DataError: a file has changed.
+        """
+        now = _list_files(self.manifest, self.roots)
+        for table, files in self.files.items():
+            changed = {file.name for file in {*files} ^ {*now[table]}}
+            if changed:
+                raise DataError(
+                    f"{table}.files is invalid: {min(changed)} changed while it was read. Start "
+                    "again when the tables are written.",
+                    id="data-file-changed",
+                )
+
+
+@dataclass(frozen=True)
+class GraphPlan:
+    """How every table of a graph is converted.
+
+    Attributes:
         tables: by the name that a plan has.
         nodes: by node type.
         edges: the edge types of tables; reverse types are made of their rows.
@@ -125,18 +187,17 @@ class GraphPlan:
 
 
 def plan_graph(
-    manifest: Manifest,
-    files: Mapping[str, Sequence[TableFile]],
+    source: GraphSource,
     options: IngestOptions,
     schedule: Schedule,
     progress: Callable[[str], None],
 ) -> GraphPlan:
-    """Looks at all tables, fits their transforms and plans what they become.
+    """Scans all tables, fits their transforms and plans how they are converted.
 
     Raises:
         DataError: tables do not fit the manifest; all problems of a stage are listed.
     """
-    tables = scan_graph(manifest, files, schedule)
+    manifest, tables = source.manifest, source.scan(schedule)
     tables |= _fit(manifest, options, tables, schedule, progress)
     nodes, edges, label_edges = _plan(manifest, options, tables)
     if options.feature_dtype == "int8":
@@ -166,47 +227,11 @@ def _node_table_name(node_type: str) -> str:
     return f"node_types.{node_type}"
 
 
-def list_tables(manifest: Manifest, roots: Sequence[str]) -> dict[str, list[TableFile]]:
-    """The files of each table.
-
-    Args:
-        roots: folders that may hold them; relative patterns start at the first.
-    """
+def _list_files(manifest: Manifest, roots: Sequence[str]) -> dict[str, list[TableFile]]:
     return {
         name: list_files(roots[0], table.files, f"{name}.files", roots)
         for name, table in _tables_of(manifest).items()
     }
-
-
-def num_bytes(files: Mapping[str, Sequence[TableFile]]) -> int:
-    """Bytes of all tables, as they are stored."""
-    return sum(file.size for table in files.values() for file in table)
-
-
-def check_unchanged(
-    before: Mapping[str, Sequence[TableFile]], after: Mapping[str, Sequence[TableFile]]
-) -> None:
-    """Checks that the files of all tables are what they were.
-
-    Raises:
-        DataError: a file has changed.
-    """
-    for table, files in before.items():
-        changed = {file.name for file in {*files} ^ {*after[table]}}
-        if changed:
-            raise DataError(
-                f"{table}.files is invalid: {min(changed)} changed while it was read. Start again "
-                "when the tables are written.",
-                id="data-file-changed",
-            )
-
-
-def scan_graph(
-    manifest: Manifest, files: Mapping[str, Sequence[TableFile]], schedule: Schedule
-) -> dict[str, ScannedTable]:
-    """Scans all tables of a graph, as `scan_tables`."""
-    needed = [(name, files[name], _columns(table)) for name, table in _tables_of(manifest).items()]
-    return {table.name: table for table in scan_tables(needed, schedule)}
 
 
 def _columns(table: NodeTable | EdgeTable | LabelEdgeTable) -> TableColumns:

@@ -35,7 +35,7 @@ class RangeTask:
 
 @dataclass(frozen=True)
 class ValueRange:
-    """What can be merged of each element of some rows; [width] each.
+    """Mergeable ranges of each element of some rows; [width] each.
 
     Attributes:
         is_whole: whether all values are whole numbers.
@@ -53,7 +53,7 @@ class ValueRange:
         return cls(low, high, (rows == np.rint(rows)).all(axis=0))
 
     def merged(self, other: ValueRange) -> ValueRange:
-        """Of both sets of rows."""
+        """Merges the ranges of two sets of rows."""
         return ValueRange(
             np.minimum(self.low, other.low),
             np.maximum(self.high, other.high),

@@ -1,4 +1,4 @@
-"""The first look at tables: shards, row counts, one schema; and the name of what they make."""
+"""The scan stage: shards, row counts and one schema per table, and a fingerprint of all tables."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Shard:
 
 @dataclass(frozen=True)
 class ScannedTable:
-    """A table after the first look.
+    """A table after the scan.
 
     Attributes:
         name: `node_types.user` or `edge_types.user__buys__item`.
@@ -220,7 +220,7 @@ def _join_shards(
 
 
 def _wider(a: pa.DataType, b: pa.DataType, *, may_be_float: bool) -> pa.DataType | None:
-    """The type that holds the values of both; None where there is none."""
+    """The type that holds the values of both; None if there is none."""
     if a == b or pa.types.is_null(b):
         return a
     if pa.types.is_null(a):
@@ -299,8 +299,8 @@ def _content(manifest: Manifest) -> dict[str, Any]:
 def content_mark(file: TableFile) -> str:
     """A text that changes when the file's content does.
 
-    The store's etag where it has one; the hash of the content for CSV and for small files; for
-    large Parquet files the hash of the footer and, on a local disk, the time of the last change.
+    The store's etag if it has one; the hash of the content for CSV and for small files; for large
+    Parquet files the hash of the footer and, on a local disk, the time of the last change.
     """
     if file.version is not None:
         return f"version:{file.version}"

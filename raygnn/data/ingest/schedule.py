@@ -25,7 +25,7 @@ class Schedule(Protocol):
     def __call__(
         self, fn: Callable[[Item], Result], items: Sequence[Item], label: str
     ) -> list[Result]:
-        """Gives the results in the order of the items; raises what the function raised.
+        """Returns the results in the order of the items. Errors of the function pass through.
 
         Args:
             label: what the tasks do, for progress displays.

@@ -52,11 +52,11 @@ class EdgePlan:
 
     Attributes:
         table: name for messages.
-        folder: where it goes, below the bundle's folder.
+        folder: path below the bundle's folder.
         types: plain Arrow type of each column that is read.
         undirected: each row stands for its reverse as well.
         by_time: the edges of a destination are ordered by time before all else.
-        reverse: edge type that is made of the same rows, the other way round; null for none.
+        reverse: edge type that is made of the same rows, the other way round; None for none.
         is_swapped: this is such a reverse: source and target have changed places in the rows.
     """
 

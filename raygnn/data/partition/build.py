@@ -13,7 +13,6 @@ from pathlib import Path
 
 import numpy as np
 
-from raygnn.data.bundle_record import FORMAT_VERSION as BUNDLE_VERSION
 from raygnn.data.bundle_record import BundleRecord, ColumnInfo, NodeRecord
 from raygnn.data.cache import cache_folder
 from raygnn.data.conditional_write import locked
@@ -24,19 +23,10 @@ from raygnn.data.ingest.edges import BuiltEdges, records_of_edges, report_edges
 from raygnn.data.ingest.findings import merge
 from raygnn.data.ingest.nodes import all_kept, node_folder
 from raygnn.data.ingest.pieces import Piece, cut_table
-from raygnn.data.ingest.plan_bundle import (
-    GraphPlan,
-    IngestOptions,
-    check_unchanged,
-    list_tables,
-    num_bytes,
-    plan_graph,
-)
+from raygnn.data.ingest.plan_bundle import GraphPlan, GraphSource, IngestOptions, plan_graph
 from raygnn.data.ingest.read_rows import ReadResult, findings_of
-from raygnn.data.ingest.scan import fingerprint
 from raygnn.data.ingest.schedule import BuildContext, Schedule, in_process
 from raygnn.data.ingest.table_plan import EdgePlan, plan_reverse
-from raygnn.data.manifest import Manifest, manifest_folder
 from raygnn.data.partition import shuffle
 from raygnn.data.partition.by_neighbors import assign_parts, check_metis, parts_path
 from raygnn.data.partition.record import (
@@ -107,13 +97,10 @@ def partition(
     options = options or IngestOptions()
     _check(partitioning)
     place = absolute_folder(out)
-    manifest = Manifest.load(manifest_uri, options.allow_outside)
-    roots = (manifest_folder(manifest_uri), *options.allow_outside)
-    files = list_tables(manifest, roots)
-    tables = fingerprint(manifest, options.of_the_content(), files, BUNDLE_VERSION)
-    name = _fingerprint(tables, partitioning)
+    source = GraphSource.open(manifest_uri, options)
+    name = _fingerprint(source.fingerprint(options), partitioning)
     folder = cache_folder(None, "partitions") / name if is_remote(place) else Path(place)
-    run = in_process if num_bytes(files) < min_scheduled_bytes else schedule(folder)
+    run = in_process if source.num_bytes < min_scheduled_bytes else schedule(folder)
     with locked(str(folder / ".lock"), progress):
         if exists(join(place, RECORD_NAME)):
             return _finished(place, name, progress)
@@ -123,9 +110,9 @@ def partition(
             work = folder / _WORK / name
             steps = Steps(work / "steps", run, progress)
             context = BuildContext("partition", options.on_error == "drop", run, progress)
-            plan = plan_graph(manifest, files, options, run, progress)
+            plan = plan_graph(source, options, run, progress)
             record = _Build(plan, partitioning, steps, context).run(folder, name)
-            check_unchanged(files, list_tables(manifest, roots))
+            source.check_unchanged()
             record.save(folder)
             for left in (folder / _WORK, *folder.glob(f"{BUILDING}*")):
                 shutil.rmtree(left)

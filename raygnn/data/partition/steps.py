@@ -1,4 +1,4 @@
-"""The tasks of a partition, each done once: an interrupted partition resumes with what is whole."""
+"""Steps of a partition: each task runs once, and an interrupted partition resumes with the rest."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ class StepTask:
 
 @dataclass(frozen=True)
 class Done:
-    """What a task has left.
+    """A finished task.
 
     Attributes:
-        folder: its files.
-        result: what it returned.
+        folder: holds its files.
+        result: its return value, by way of JSON.
     """
 
     folder: Path
@@ -73,7 +73,7 @@ class Steps:
             name: folder of the step, in the work folder.
             what: what the tasks do, for progress.
         Returns:
-            What each task has left, in the order of the items.
+            The finished tasks, in the order of the items.
         """
         folders = [self.work / name / f"{number:06d}" for number in range(len(items))]
         tasks = [
@@ -107,7 +107,7 @@ class Steps:
 def _wait_for(path: Path) -> None:
     """Waits until this node sees what another one has written to a network file system.
 
-    Such systems remember for some time that a file was not there.
+    Such systems remember for some time that a file did not exist.
     """
     until = time.monotonic() + _SEEN_AFTER_S
     while not path.exists() and time.monotonic() < until:
@@ -123,10 +123,10 @@ def run_task(task: StepTask) -> None:
 
 @contextmanager
 def building(folder: Path) -> Iterator[Path]:
-    """Gives a folder to fill, which takes its name when it is complete and on the disk.
+    """Yields a folder to fill. It takes its name when it is complete and on the disk.
 
-    A task whose node died is run again elsewhere, and a node that only seemed dead may still be at
-    it: each fills a folder of its own, of which the first stays.
+    If the node of a task dies, the task runs again on another. A node that only seemed dead may
+    still run it: each attempt fills a folder of its own, and the first one stays.
     """
     beside = folder.with_name(f"{BUILDING}{folder.name}-{uuid.uuid4().hex[:8]}")
     beside.mkdir(parents=True)

@@ -38,13 +38,13 @@ def open_partitioned(
     cache_dir: str | os.PathLike[str] | None = None,
     progress: Callable[[str], None] = lambda _: None,
 ) -> Bundle:
-    """Gives the bundle of a partitioned graph, joining its parts where the cache does not have it.
+    """Returns the bundle of a partitioned graph. Joins its parts if the cache does not have it.
 
     Nodes have the dense ids of the partition: those of part 0 first.
 
     Args:
         folder: that `raygnn.partition` has written, a path or any fsspec URI.
-        cache_dir: local folder for bundles; null means $RAYGNN_CACHE_DIR or ~/.cache/raygnn.
+        cache_dir: local folder for bundles; None means $RAYGNN_CACHE_DIR or ~/.cache/raygnn.
     Raises:
         DataError: a part is missing, damaged, or of another partition.
     """
@@ -65,10 +65,10 @@ def open_partitioned(
 
 
 def is_whole(path: Path, check: Callable[[Path], object]) -> bool:
-    """Whether a folder of the cache has its record, and is as it was built.
+    """Whether a folder of the cache has its record and passes a check.
 
     Args:
-        check: raises a DataError where it is not.
+        check: raises a DataError if the folder is damaged.
     """
     if not (path / BUNDLE_NAME).exists():
         return False
