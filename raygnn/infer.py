@@ -24,7 +24,6 @@ from raygnn.console import show
 from raygnn.data.tables.read_ids import read_ids
 from raygnn.errors import ConfigError
 from raygnn.inference.job import (
-    SCORES,
     WHAT,
     EdgeRequest,
     NodeRequest,
@@ -154,17 +153,13 @@ def top_k(
     *,
     anchors_column: str | None = None,
     task: str | None = None,
-    edge_type: str | None = None,
-    anchor_type: str | None = None,
-    target_type: str | None = None,
-    filter_known: bool = False,
-    score: str | None = None,
     as_of: str | int | float | None = None,
     data: Any = None,
     rows_per_file: int = 65_536,
     chunk_size: int = 30_000,
     overwrite: bool = False,
     allow_modules: Sequence[str] = (),
+    **options: Any,
 ) -> Written:
     """Writes the k nodes of highest score among all nodes, for each anchor, to table `neighbors`.
 
@@ -174,19 +169,14 @@ def top_k(
     Args:
         anchors: original ids, or a Parquet or CSV file of them.
         anchors_column: of the file; None takes the only one, or `id`.
-        edge_type: `src__rel__dst`, one of the relations that the model was trained on; decoders
-            with a row per relation score by it.
-        anchor_type: node type of the anchors; None takes the task's.
-        target_type: node type of the neighbors; None takes the task's.
-        filter_known: leaves out the known links of the anchor in the graph, which may leave fewer
-            than k neighbors; of links with times, those up to `as_of`.
-        score: inner_product of the embeddings, or the decoder of the model; None takes the decoder
-            with `edge_type`, else the inner product.
+        options: fields of `TopKOptions`: `edge_type` (`src__rel__dst`, a relation of the
+            model), `anchor_type`, `target_type`, `filter_known` (leaves out known links of the
+            anchor, which may leave fewer than k neighbors) and `score`.
 
     The other arguments and the errors are those of `predict`.
     """
 
-    chosen = TopKOptions(edge_type, anchor_type, target_type, filter_known, score)
+    chosen = TopKOptions.of(options)
 
     def ask(saved: SavedModel, bundle: Bundle) -> Asked:
         given: Any = anchors
@@ -196,9 +186,9 @@ def top_k(
         times = find_seed_times(saved, bundle, as_of)
         return TopKRequest.of(saved.spec, bundle, k, given, chosen, times), None
 
-    options = {"rows_per_file": rows_per_file, "chunk_size": chunk_size, "overwrite": overwrite}
+    how = {"rows_per_file": rows_per_file, "chunk_size": chunk_size, "overwrite": overwrite}
     saved = SavedModel.open(fspath(model), overrides, allow_modules, task=task)
-    return _infer(saved, out, data, options, ask)
+    return _infer(saved, out, data, how, ask)
 
 
 def _with_new_nodes(
@@ -293,11 +283,7 @@ def _run(options: argparse.Namespace, rest: Sequence[str]) -> None:
         options.anchors,
         overrides,
         anchors_column=options.anchors_column,
-        edge_type=options.edge_type,
-        anchor_type=options.anchor_type,
-        target_type=options.targets,
-        filter_known=options.filter_known,
-        score=options.score,
+        **{name: getattr(options, name) for name in TopKOptions.model_fields},
         **shared,
     )
 
@@ -305,12 +291,13 @@ def _run(options: argparse.Namespace, rest: Sequence[str]) -> None:
 def _check_together(options: argparse.Namespace) -> None:
     """Checks that the options are all of one kind of output."""
     of_nodes, of_neighbors = (
-        [f"--{name.replace('_', '-')}" for name in names if getattr(options, name)]
+        [_flag(name) for name in names if getattr(options, name)]
         for names in (
             ("what", "node_type", "new_nodes"),
             (
-                *("anchors", "anchors_column", "edge_type", "anchor_type", "targets"),
-                *("filter_known", "score"),
+                "anchors",
+                "anchors_column",
+                *TopKOptions.model_fields,
             ),
         )
     )
@@ -354,6 +341,10 @@ def _check_together(options: argparse.Namespace) -> None:
         )
 
 
+def _flag(name: str) -> str:
+    return "--targets" if name == "target_type" else f"--{name.replace('_', '-')}"
+
+
 def build_parser() -> argparse.ArgumentParser:
     """The options of the command line."""
     parser = command_parser("python -m raygnn.infer", _USAGE, _EXAMPLES)
@@ -384,11 +375,11 @@ def build_parser() -> argparse.ArgumentParser:
     add("--top-k", type=int, metavar="K", help="write the K best targets of each anchor instead")
     add("--anchors", metavar="FILE", help="Parquet or CSV file of ids, any fsspec URI")
     add("--anchors-column", metavar="NAME", help="default: the only column, or id")
-    add("--edge-type", metavar="TYPE", help="src__rel__dst: the relation to score")
-    add("--anchor-type", metavar="TYPE", help="node type of the anchors (default: the task's)")
-    add("--targets", metavar="TYPE", help="node type of the neighbors (default: the task's)")
-    add("--filter-known", action="store_true", help="leave out known links of the anchor")
-    add("--score", help=f"{' or '.join(SCORES)} (default: decoder with --edge-type)")
+    for name, field in TopKOptions.model_fields.items():
+        value: Any = {"action": "store_true"}
+        if field.annotation is not bool:
+            value = {"metavar": "SCORE" if name == "score" else "TYPE"}
+        add(_flag(name), dest=name, help=field.description, **value)
     add = parser.add_argument_group("how").add_argument
     add(
         "--as-of",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 import pyarrow as pa
@@ -54,24 +54,15 @@ class ExtendedGraph(OpenGraph):
     def __exit__(self, *_: object) -> None:
         """Nothing is left to close."""
 
-    def top_k(
-        self,
-        anchors: Ids,
-        k: int = 10,
-        *,
-        edge_type: str | None = None,
-        anchor_type: str | None = None,
-        target_type: str | None = None,
-        filter_known: bool = False,
-        score: str | None = None,
-    ) -> Table:
+    def top_k(self, anchors: Ids, k: int = 10, **options: Any) -> Table:
         """The k known nodes of highest score for each new node; see `OpenGraph.top_k`.
 
         Raises:
             ConfigError: an anchor is not a new node.
         """
-        options = TopKOptions(edge_type, anchor_type, target_type, False, score)
-        request = TopKRequest.of(self._spec, self.bundle, k, anchors, options, self._times)
+        chosen = TopKOptions.of(options)
+        every = chosen.model_copy(update={"filter_known": False})
+        request = TopKRequest.of(self._spec, self.bundle, k, anchors, every, self._times)
         graph, anchor, target = self._graph.bundle, request.anchor_type, request.target_type
         request.check(self._spec, graph)
         known_anchors = request.anchors[request.anchors < graph.num_nodes(anchor)]
@@ -83,7 +74,7 @@ class ExtendedGraph(OpenGraph):
                 id="rows-anchor-known",
             )
         links = []
-        if filter_known:
+        if chosen.filter_known:
             types = known_types(self._spec, graph, anchor, target, request.relation)
             links = [pair for edge_type in types for pair in self._links(edge_type)]
         most_links = max(Counter(anchor for anchor, _ in links).values(), default=0)

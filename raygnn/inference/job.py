@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal, Self, get_args
 
 import numpy as np
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from raygnn.data.bundle import Bundle
 from raygnn.data.edge_types import EdgeType, edge_type_name
@@ -22,7 +23,8 @@ if TYPE_CHECKING:
     from raygnn.sampling.parts import PartitionedGraph
 
 WHAT = ("embeddings", "predictions", "probabilities")
-SCORES = ("inner_product", "decoder")
+Score = Literal["inner_product", "decoder"]
+SCORES: tuple[Score, ...] = get_args(Score)
 What = Literal["embeddings", "predictions", "probabilities"]
 
 
@@ -116,15 +118,45 @@ def predicts_edges(spec: ModelSpec, what: str | None) -> bool:
     return spec.output.predicted_edges is not None and what != "embeddings"
 
 
-@dataclass(frozen=True)
-class TopKOptions:
-    """What `raygnn.infer.top_k` lets a user choose of the links; see there."""
+class TopKOptions(BaseModel):
+    """Options of top-k: of the command line, in Python, and in requests to a server."""
 
-    edge_type: str | None = None
-    anchor_type: str | None = None
-    target_type: str | None = None
-    filter_known: bool = False
-    score: str | None = None
+    model_config = ConfigDict(extra="forbid")
+
+    edge_type: str | None = Field(
+        None, description="src__rel__dst: the relation to score, one that the model knows"
+    )
+    anchor_type: str | None = Field(
+        None, description="node type of the anchors (default: the task's)"
+    )
+    target_type: str | None = Field(
+        None, description="node type of the neighbors (default: the task's)"
+    )
+    filter_known: bool = Field(
+        False, description="leave out known links of the anchor, up to the moment that is encoded"
+    )
+    score: Score | None = Field(
+        None, description=f"{' or '.join(SCORES)} (default: decoder with an edge type)"
+    )
+
+    @classmethod
+    def of(cls, options: Mapping[str, Any]) -> Self:
+        """Checks options by name.
+
+        Raises:
+            ConfigError: there is no such option, or its value is of another type.
+        """
+        try:
+            return cls(**options)
+        except ValidationError as error:
+            check_score_name(options.get("score") or SCORES[0])
+            first = error.errors()[0]
+            name = ".".join(map(str, first["loc"]))
+            raise ConfigError(
+                f"{name}={first['input']!r} is invalid: {first['msg']}. The options are: "
+                f"{', '.join(cls.model_fields)}.",
+                id="infer-top-k-option",
+            ) from error
 
     def ends(self, spec: ModelSpec) -> tuple[str, str]:
         """Node types of anchors and targets.
@@ -165,7 +197,7 @@ class TopKRequest:
     anchor_type: str
     target_type: str
     filter_known: tuple[EdgeType, ...] = ()
-    score: Literal["inner_product", "decoder"] = "inner_product"
+    score: Score = "inner_product"
     relation: int | None = None
     times: SeedTimes | None = None
 
@@ -197,7 +229,7 @@ class TopKRequest:
             anchor,
             target,
             known_types(spec, bundle, anchor, target, relation) if options.filter_known else (),
-            options.score or ("inner_product" if relation is None else "decoder"),  # type: ignore[arg-type]
+            options.score or ("inner_product" if relation is None else "decoder"),
             relation,
             times,
         )
@@ -285,12 +317,11 @@ def relation_of(spec: ModelSpec, name: str) -> int:
     return names.index(name)
 
 
-def check_score(spec: ModelSpec, score: str, relation: int | None) -> None:
-    """Checks that a model gives such scores.
+def check_score_name(score: object) -> None:
+    """Checks that there is such a score.
 
     Raises:
-        ConfigError: there is no such score, or it is another one for each relation and none was
-            chosen.
+        ConfigError: there is none.
     """
     if score not in SCORES:
         raise ConfigError(
@@ -298,6 +329,16 @@ def check_score(spec: ModelSpec, score: str, relation: int | None) -> None:
             f"{', '.join(SCORES)}.",
             id="infer-score-unknown",
         )
+
+
+def check_score(spec: ModelSpec, score: str, relation: int | None) -> None:
+    """Checks that a model gives such scores.
+
+    Raises:
+        ConfigError: there is no such score, or it is another one for each relation and none was
+            chosen.
+    """
+    check_score_name(score)
     if score != "decoder":
         return
     links = spec.output.links

@@ -207,24 +207,16 @@ class OpenGraph:
         names = ("anchor_id", "target_id", "score")
         return Table(pa.table([anchors, targets, pa.array(scores.numpy())], names=names))
 
-    def top_k(
-        self,
-        anchors: Ids,
-        k: int = 10,
-        *,
-        edge_type: str | None = None,
-        anchor_type: str | None = None,
-        target_type: str | None = None,
-        filter_known: bool = False,
-        score: str | None = None,
-    ) -> Table:
+    def top_k(self, anchors: Ids, k: int = 10, **options: Any) -> Table:
         """The k nodes of highest score among all nodes, for each anchor; see `raygnn.infer.top_k`.
 
+        Args:
+            options: fields of `TopKOptions`.
         Returns:
             Columns `anchor_id`, `neighbor_id`, `score` and `rank`, from 1.
         """
-        options = TopKOptions(edge_type, anchor_type, target_type, filter_known, score)
-        request = TopKRequest.of(self._spec, self.bundle, k, anchors, options, self._times)
+        chosen = TopKOptions.of(options)
+        request = TopKRequest.of(self._spec, self.bundle, k, anchors, chosen, self._times)
         with self._prepared(), self._encoded(request.node_types) as embeddings:
             device = self._env.device
             search = NeighborSearch(request, self.bundle, self._model, embeddings, device)

@@ -7,6 +7,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field, StrictInt, StrictStr
 
+from raygnn.inference.job import TopKOptions
 from raygnn.serving.limits import MAX_NEIGHBORS, read_json, refuse
 
 _FIRST_PROBLEM: Any = Field(fail_fast=True)  # a list of 10,000 may have as many problems
@@ -98,20 +99,13 @@ class Score(Question):
     )
 
 
-class TopK(Question):
+class TopK(Question, TopKOptions):
     """The k nodes of highest score for each anchor, by exact embeddings of all nodes."""
 
     ITEMS: ClassVar[str] = "anchors"
 
     anchors: NodeIds
     k: int = Field(10, ge=1, lt=2**31, description="Neighbors of each anchor.")
-    edge_type: str | None = Field(None, description="src__rel__dst: the relation to score.")
-    anchor_type: str | None = Field(None, description="Null takes the task's.")
-    target_type: str | None = Field(None, description="Null takes the task's.")
-    filter_known: bool = Field(False, description="Leaves out known links of the anchor.")
-    score: Literal["decoder", "inner_product"] | None = Field(
-        None, description="Null takes the decoder with edge_type, else the inner product."
-    )
 
     @classmethod
     def parse(cls, body: bytes) -> Self:

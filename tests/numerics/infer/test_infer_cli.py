@@ -9,6 +9,7 @@ from pathlib import Path
 import filelock
 import pyarrow.parquet as pq
 import pytest
+import torch
 
 import raygnn.infer
 import raygnn.train
@@ -144,7 +145,7 @@ def test_what_is_no_model_is_told(node_model, link_model, tmp_path):
         _predict(unsigned, node_model, out)
     damaged = _copy(node_model, tmp_path / "damaged", *FILES)
     (damaged / "model.safetensors").write_bytes(b"cut off")
-    with raises("model-weights-mismatch"):
+    with raises("model-weights-damaged"):
         _predict(damaged, node_model, out)
     for text, message in (("a: [", ("document-syntax", "yaml:1")), ("x", ("config-not-mapping",))):
         (damaged / "config.yaml").write_text(text)
@@ -269,7 +270,11 @@ def test_values_that_are_not_finite_are_told(node_model, tmp_path, monkeypatch):
     from raygnn.models import GraphSAGE
 
     readout = GraphSAGE.readout
-    monkeypatch.setattr(GraphSAGE, "readout", lambda *args: readout(*args) / 0)
+
+    def infinite(*args: object) -> dict[str, torch.Tensor]:
+        return {name: rows / 0 for name, rows in readout(*args).items()}
+
+    monkeypatch.setattr(GraphSAGE, "readout", infinite)
     with raises("infer-not-finite", 150):
         predict(node_model, tmp_path / "out")
     assert not list(tmp_path.iterdir())

@@ -252,6 +252,9 @@ def test_what_is_wrong_is_told(node_model, link_model, tmp_path):
         links.score(link_model.graph, [(1, 2, 3)])
     with raises("infer-edge-type-unknown"):
         links.score(link_model.graph, [(1, 2)], edge_type="a__b__c")
+    for wrong in ({"filter": True}, {"edge_type": 3}):
+        with raises("infer-top-k-option", *wrong):
+            model.top_k(node_model.graph, ["n001"], **wrong)
     with raises("infer-score-no-decoder"):
         model.score(node_model.graph, [("n001", "n002")], score="decoder")
     with raises("model-config-missing"):
@@ -326,10 +329,9 @@ def test_the_lines_that_a_report_shows_work(node_model, link_model):
     for trained, names in ((node_model, {}), (link_model, {"anchors": [1, 2]})):
         page = (Path(trained.run) / "report.html").read_text()
         shown = page.split("<h2>Use the model</h2>")[1].split("<pre>")[1].split("</pre>")[0]
-        lines = html.unescape(shown).splitlines()
-        assert len(lines) == 3
+        *lines, last = html.unescape(shown).splitlines()
         scope: dict[str, Any] = dict(names)
-        exec("\n".join([*lines[:2], f"found = {lines[2]}"]), scope)
+        exec("\n".join([*lines, f"found = {last}"]), scope)
         assert len(scope["found"]) == (150 if trained is node_model else 20)
 
 
