@@ -87,7 +87,9 @@ def open_trial_bundle(
         given_tables: the tables of a graph that the sweep was given in place of the config's.
     """
     if _ingested(loaded) == _ingested(sweep):
-        return Bundle.open(bundle_path)
+        bundle = Bundle.open(bundle_path)
+        if not has_transforms(bundle) or _fitted_on(loaded) == _fitted_on(sweep):
+            return bundle
     check_source(loaded, given_tables)
     return open_training_tables(loaded, given_tables or tables_uri(loaded, None))
 
@@ -193,10 +195,17 @@ def ingest_options(loaded: LoadedConfig) -> IngestOptions:
 
 
 def _ingested(loaded: LoadedConfig) -> tuple[Any, ...]:
-    """What of a config makes the bundle; the split, on which transforms are fitted, is in it."""
+    """What of a config makes the bundle, but for the rows that transforms are fitted on."""
     section = loaded.config.data
-    splits = section.splits and (section.splits, loaded.config.seed, loaded.config.task)
-    return section.uri, section.synthetic, section.component, ingest_options(loaded), splits
+    return section.uri, section.synthetic, section.component, ingest_options(loaded)
+
+
+def _fitted_on(loaded: LoadedConfig) -> tuple[Any, ...] | None:
+    """Keys of a config that choose the rows that transforms are fitted on."""
+    config = loaded.config
+    if config.data.splits is None:
+        return None
+    return config.data.splits, config.seed, config.task, config.tasks
 
 
 def _write_synthetic(generator: str, arguments: dict[str, Any], cache_dir: str | None) -> str:
