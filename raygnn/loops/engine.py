@@ -14,7 +14,7 @@ from torch import nn
 
 from raygnn.config import LoadedConfig, Period
 from raygnn.errors import ConfigError, PreemptedError, TrainingError
-from raygnn.loops.callbacks import CallbackBase, CallbackList
+from raygnn.loops.callback_list import CallbackBase, CallbackList
 from raygnn.loops.context import WorkerContext
 from raygnn.loops.early_stopping import best_tracker, early_stopper
 from raygnn.loops.evaluation import evaluate_parts

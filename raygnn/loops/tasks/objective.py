@@ -323,3 +323,29 @@ def term_names(terms: Sequence[LossTerm]) -> list[str]:
         seen[name] += 1
         names.append(name if seen[name] == 1 else f"{name}_{seen[name]}")
     return names
+
+
+_LOSS_OF = {
+    "multi_class": "cross_entropy",
+    "multi_label": "binary_cross_entropy",
+    "regression": "mse",
+}
+#: What a term of the loss may take: the model's output (that of `on`) and all of them, the labels,
+#: [num_seeds, channels] of the encoder (of edges: of both ends), the module, and the batch.
+_INPUTS_OF_LABELS = frozenset({"prediction", "outputs", "target", "embeddings", "model", "batch"})
+
+
+def label_objective(
+    loaded: LoadedConfig, output: Any, device: torch.device | None = None
+) -> Objective:
+    """The losses of a task of labels; by default the usual loss of the problem.
+
+    Args:
+        output: a `LabelOutput`, with the counts of labels that class weights follow from.
+    """
+    inputs = _INPUTS_OF_LABELS
+    if loaded.config.evaluates_by_layers:
+        inputs = inputs - {"batch"}
+    known = {"label_counts": output.label_counts, "class_names": output.class_names}
+    default = _LOSS_OF[output.problem]
+    return Objective(loaded, default, inputs, device or torch.device("cpu"), known)

@@ -191,7 +191,7 @@ class LabelTarget(TaskTarget):
             ConfigError: targets that are classes are to be standardised, a loss does not fit, or
                 seeds are to be balanced that have no classes.
         """
-        from raygnn.loops.tasks.labels.task import LabelObjective
+        from raygnn.loops.tasks.objective import label_objective
 
         asked, output = self.arguments.standardize_target, self.output
         if output.problem != "regression":
@@ -202,12 +202,12 @@ class LabelTarget(TaskTarget):
                     id="task-standardize-class",
                 )
             output = replace(output, label_counts=self.label_counts())
-            LabelObjective(loaded, output)  # checks weights of classes
+            label_objective(loaded, output)  # checks weights of classes
         self._check_balanced_seeds(loaded.config)
         if output.problem != "regression":
             return output
         if asked is None:
-            asked = LabelObjective(loaded, output).measures_distance
+            asked = label_objective(loaded, output).measures_distance
         scale = ColumnScale.of_rows(self.labels[self.splits.train]) if asked else None
         return replace(output, scale=scale)
 

@@ -10,7 +10,6 @@ import pyarrow as pa
 import torch
 from torch import Tensor
 
-from raygnn.config import LoadedConfig
 from raygnn.data.standardization import ColumnScale
 from raygnn.data.transforms.fit import is_heavy_tailed
 from raygnn.errors import ConfigError
@@ -18,7 +17,7 @@ from raygnn.loops.baselines import Baselines, label_baselines
 from raygnn.loops.task import EvalOutput, StepOutput, TaskEnvironment
 from raygnn.loops.tasks.encoder_task import EncoderTask
 from raygnn.loops.tasks.labels.target import METRICS_OF_ORDER, LabelOutput, LabelTarget
-from raygnn.loops.tasks.objective import Objective
+from raygnn.loops.tasks.objective import label_objective
 from raygnn.losses.seed_losses import in_units, standardized
 from raygnn.metrics import (
     MAX_CONFUSED,
@@ -31,28 +30,6 @@ from raygnn.metrics import (
 from raygnn.metrics.seed_metrics import SeedRankingMetric
 from raygnn.sampling.batch import Batch
 from raygnn.sampling.batch_sequence import BatchT
-
-_LOSS_OF = {
-    "multi_class": "cross_entropy",
-    "multi_label": "binary_cross_entropy",
-    "regression": "mse",
-}
-#: What a term of the loss may take: the model's output (that of `on`) and all of them, the labels,
-#: [num_seeds, channels] of the encoder (of edges: of both ends), the module, and the batch.
-_INPUTS = frozenset({"prediction", "outputs", "target", "embeddings", "model", "batch"})
-
-
-class LabelObjective(Objective):
-    """Weighted sum of the terms under `losses`; by default the usual loss of the problem."""
-
-    def __init__(
-        self, loaded: LoadedConfig, output: LabelOutput, device: torch.device | None = None
-    ) -> None:
-        by_layers = loaded.config.evaluates_by_layers
-        inputs = _INPUTS - {"batch"} if by_layers else _INPUTS  # by layers there are no batches
-        known = {"label_counts": output.label_counts, "class_names": output.class_names}
-        default = _LOSS_OF[output.problem]
-        super().__init__(loaded, default, inputs, device or torch.device("cpu"), known)
 
 
 def prediction_columns(outputs: Tensor, of: LabelOutput) -> dict[str, np.ndarray | pa.Array]:
@@ -108,7 +85,7 @@ class LabelTask(EncoderTask[BatchT]):
     def setup(self, env: TaskEnvironment) -> None:
         """Builds the losses."""
         super().setup(env)
-        self.objective = LabelObjective(env.loaded, self.output, env.device)
+        self.objective = label_objective(env.loaded, self.output, env.device)
         self.step_metrics = (*self.step_metrics, *self.objective.step_metrics)
         if self.output.scale is not None:
             self.loss_unit = _unit(self.output.label, self.output.scale, self.target_class.rows)
