@@ -19,15 +19,19 @@ settings.register_profile("raygnn", deadline=None, suppress_health_check=[Health
 settings.load_profile("raygnn")
 
 
+#: Folders whose files share what takes long to set up: a Ray, and trained models.
+_TOGETHER = ("tests/integration/", "tests/numerics/infer/")
+
+
 class _ByFile(LoadScopeScheduling):
-    """Runs the tests of a file in one process of xdist, and `tests/integration`, with Ray, in one.
+    """Runs the tests of a file, or of a folder of `_TOGETHER`, in one process of xdist.
 
     Files start in their order, so that the small ones of unit tests come last.
     """
 
     def _split_scope(self, nodeid: str) -> str:
         path = nodeid.split("::")[0]
-        return "integration" if path.startswith("tests/integration/") else path
+        return next((folder for folder in _TOGETHER if path.startswith(folder)), path)
 
 
 @pytest.hookimpl(optionalhook=True)

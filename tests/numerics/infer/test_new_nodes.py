@@ -20,6 +20,7 @@ from raygnn.data.tables.graph_tables import EdgeRows, GraphTables, write_tables
 from tests.errors import raises
 from tests.numerics.infer.conftest import Trained, plain
 from tests.small_runs import small_config
+from tests.tiers import slow
 
 NUM_OLD = 130
 LOCAL = ["--scaling.num_workers", "0"]
@@ -48,7 +49,7 @@ def cut(tables: GraphTables) -> tuple[GraphTables, GraphTables]:
     return parts[0], parts[1]
 
 
-@pytest.fixture(scope="module", params=["GraphSAGE", "GCN", "GAT"])
+@pytest.fixture(scope="module", params=["GAT", *slow("GraphSAGE", "GCN")])
 def grown(request, tmp_path_factory) -> tuple[Trained, str, str]:
     """A model of the first nodes, the tables of the new ones, and those of all."""
     folder = tmp_path_factory.mktemp("new-nodes")
