@@ -137,7 +137,7 @@ class Weights(Callback):
         }
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", ALL_METHODS)
 @pytest.mark.parametrize("sampling", ["sampled", *slow("full")])
 def test_every_parameter_is_trained(small_bundle_path, tmp_path, method, sampling):
     """GiGL's heads of self-supervised losses were left out of its optimizer."""
@@ -161,6 +161,7 @@ def test_every_parameter_is_trained(small_bundle_path, tmp_path, method, samplin
             assert not torch.equal(weights[name], before), name
 
 
+@pytest.mark.slow
 def test_a_step_is_one_loss_however_it_is_cut(small_bundle_path, tmp_path):
     """With all neighbors and no views, micro-batches differ from one batch in rounding alone."""
     plain = {"drop_edges": 0.0, "mask_features": 0.0}
