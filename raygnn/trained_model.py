@@ -16,13 +16,12 @@ from raygnn.data.filesystem import write_bytes
 from raygnn.data.tables.read_ids import Ids
 from raygnn.data.time_units import Time
 from raygnn.errors import ConfigError
-from raygnn.inference.evaluate import evaluate_model
+from raygnn.inference.evaluate import evaluate_model, probe_model
 from raygnn.inference.explanations import ExplainOptions, Explanations
 from raygnn.inference.export import export_onnx, export_program
 from raygnn.inference.extended_graph import ExtendedGraph
 from raygnn.inference.new_rows import TablesSource
 from raygnn.inference.open_graph import OpenGraph
-from raygnn.inference.probe import probe_model
 from raygnn.inference.set_up import load_module, set_up_task
 from raygnn.inference.table import Table
 from raygnn.loops.context import local_device

@@ -1,23 +1,31 @@
-"""Metrics of a saved model on a labelled graph, by the evaluation of its task."""
+"""Metrics of a saved model on a labelled graph: of its task, or of a probe of its embeddings."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 
-from raygnn.config import LoadedConfig
+from raygnn.config import Config, LoadedConfig
 from raygnn.config.data_section import HashSplit
 from raygnn.data.bundle import Bundle
 from raygnn.data.splits import SPLIT_NAMES
 from raygnn.errors import ConfigError, DataError
+from raygnn.inference.open_graph import OpenGraph
 from raygnn.inference.set_up import set_up_task
 from raygnn.loops.evaluation import evaluate
 from raygnn.loops.process import process_prepared
 from raygnn.loops.tasks.build_sampler import with_all_neighbors
 from raygnn.loops.tasks.exact_encoding import is_layerwise
+from raygnn.loops.tasks.self_supervised.probe import ProbeRows, fit_probe
+from raygnn.loops.tasks.self_supervised.target import (
+    SelfSupervisedArguments,
+    SelfSupervisedTarget,
+)
+from raygnn.metrics import R2, Accuracy, F1Macro, F1Micro, MeanAbsoluteError, SumMetric
 from raygnn.models.graph_encoder import GraphEncoder
 from raygnn.outputs.saved_model import SavedModel
 
@@ -91,3 +99,53 @@ def _as_asked(
         changes["data"] = config.data.model_copy(update={"splits": _ALL_ARE_TEST})
     changed = replace(loaded, config=config.model_copy(update=changes))
     return with_all_neighbors(changed) if exact and not by_layers else changed
+
+
+_METRICS: dict[str, tuple[type[SumMetric], ...]] = {
+    "multi_class": (Accuracy, F1Macro),
+    "multi_label": (F1Micro, F1Macro),
+    "regression": (MeanAbsoluteError, R2),
+}
+
+
+def probe_model(
+    graph: OpenGraph, config: Config, label: str | None, node_type: str | None
+) -> dict[str, float]:
+    """Fits a probe to embeddings of the training nodes, and judges it on the others.
+
+    Args:
+        config: of the model; its `data.splits`, else the graph's split column, splits the nodes.
+        label: column of labels; None takes the only one.
+        node_type: None takes the only one, or the only one that has labels.
+    Returns:
+        By split and metric, as `test/accuracy`; `inverse_penalty` is the C that was chosen.
+    Raises:
+        ConfigError: there is no such label or node type, or several.
+        DataError: nothing says how to split, there are no labels, or a split is empty.
+    """
+    arguments = SelfSupervisedArguments(target=node_type, label=label)
+    bundle = graph.bundle
+    target = SelfSupervisedTarget.find(bundle, config.model_copy(update={"metrics": []}), arguments)
+    asked = target.output.probe
+    if asked is None:
+        raise DataError(
+            f"--probe is invalid: node type {target.output.node_type!r} has no labels, or nothing "
+            "splits them. Name both in graph.yaml, or set data.splits.",
+            id="probe-no-labels",
+        )
+    rows = torch.from_numpy(np.array(graph.embed(node_type=asked.node_type)["embedding"]))
+    parts = {
+        name: ProbeRows(rows[torch.from_numpy(ids)], target.labels[ids])
+        for name in ("train", "val", "test")
+        if len(ids := getattr(target.splits, name))
+    }
+    probe = fit_probe(asked.problem, asked.num_outputs, parts["train"], parts.get("val"))
+    found = {"inverse_penalty": probe.inverse_penalty}
+    for name in ("val", "test"):
+        if name in parts:
+            scores, labels = probe(parts[name].rows), torch.from_numpy(parts[name].labels)
+            for metric_class in _METRICS[asked.problem]:
+                metric = metric_class(asked.num_outputs, asked.problem)  # type: ignore[arg-type]
+                judged = metric.compute(metric.update(scores, labels))
+                found |= {f"{name}/{key}": value for key, value in judged.items()}
+    return found

@@ -19,13 +19,16 @@ from torch_geometric.explain.metric import fidelity
 
 from raygnn.data.edge_types import edge_type_name
 from raygnn.data.filesystem import join, write_text
+from raygnn.data.manifest import DenseFeature, Manifest
 from raygnn.data.tables.read_ids import original_ids
+from raygnn.data.transforms.state import FittedColumn, FittedFeature
 from raygnn.errors import ConfigError
 from raygnn.inference.output_folder import PICTURE, OutputFolder
 from raygnn.inference.table import Table
 from raygnn.loops.model_spec import ModelSpec
 from raygnn.loops.task import Task
 from raygnn.loops.tasks.labels.target import LabelOutput
+from raygnn.models.feature_layers import embedding_channels
 from raygnn.models.masked_model import MaskedModel
 from raygnn.outputs.explanation_picture import Drawn, draw_explanations
 from raygnn.sampling.batch import NodeBatch
@@ -413,3 +416,47 @@ def _importance(made: Any, name: str) -> np.ndarray:
 def _column_name(row: Mapping[str, Any]) -> str:
     element = "" if row["element"] is None else f"[{row['element']}]"
     return f"{row['column']}{element}"
+
+
+def input_columns(spec: ModelSpec, manifest: Manifest | None) -> dict[str, list[Element]]:
+    """By node type, of each element of the rows that its encoder reads, the table's column.
+
+    A column that a transform made several numbers of, or a category's embedding, is one column; of
+    a column of lists each element is one.
+
+    Args:
+        manifest: of the graph's tables; None of a graph that did not come from tables, whose
+            columns are named by the feature.
+    """
+    found = {}
+    for name, width in spec.widths.items():
+        fitted = spec.transforms.get(name, {}).get(spec.feature)
+        if fitted is not None:
+            found[name] = _of_transforms(name, fitted)
+            continue
+        declared = (
+            None if manifest is None else manifest.node_types[name].features.get(spec.feature)
+        )
+        names = declared.column_names if isinstance(declared, DenseFeature) else (spec.feature,)
+        if len(names) == width:
+            found[name] = [Element(name, column, None) for column in names]
+        else:
+            shown = names[0] if len(names) == 1 else spec.feature
+            found[name] = [Element(name, shown, i) for i in range(width)]
+    return found
+
+
+def _of_transforms(name: str, fitted: FittedFeature) -> list[Element]:
+    """As `CategoryInputs` orders them: numbers, then what each category is embedded as."""
+    numbers, embedded, position = [], [], 0
+    codes: Mapping[int, int] = fitted.num_codes
+    for part in fitted.parts:
+        is_list = not isinstance(part, FittedColumn) and part.width > 1
+        for i in range(part.width):
+            element = Element(name, part.column, i if is_list else None)
+            if position in codes:
+                embedded += [element] * embedding_channels(codes[position])
+            else:
+                numbers.append(element)
+            position += 1
+    return numbers + embedded

@@ -34,8 +34,8 @@ from raygnn.inference.explanations import (
     Explanations,
     check_explained,
     explain_batches,
+    input_columns,
 )
-from raygnn.inference.input_columns import input_columns
 from raygnn.inference.job import (
     EdgeRequest,
     NodeRequest,
