@@ -95,6 +95,7 @@ class Graph:
             seed=0,
             shuffle=True,
             num_threads=0,
+            src_degrees=is_hetero,  # for LightGCN
         )
         with loader:
             batches = [loader.make(0, number) for number in range(_STEPS_A_ROUND)]

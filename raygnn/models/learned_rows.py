@@ -38,7 +38,7 @@ class LightGCNLayer(nn.Module):
         of_source = {name: any_rows.new_zeros(len(x)).float() for name, x in x_src.items()}
         of_target = {name: any_rows.new_zeros(block.num_dst.get(name, 0)).float() for name in x_src}
         for (source, _, target), of_type in blocks.items():
-            assert of_type.src_degree is not None
+            assert of_type.src_degree is not None, "build the loader with src_degrees=True"
             of_source[source] = of_source[source] + of_type.src_degree
             of_target[target] = of_target[target] + of_type.dst_degree
         scaled = {name: x * _inverse_sqrt(of_source[name], x) for name, x in x_src.items()}
