@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import time
 from dataclasses import dataclass, replace
 from typing import Any
@@ -179,7 +180,8 @@ def test_degrees_are_those_of_the_whole_tables(case, direction, in_time):
 
 
 def test_rows_and_ids_are_those_of_the_whole_tables(case):
-    bundle = case.extended()
+    addition = pickle.loads(pickle.dumps(case.extended().addition))  # as workers get it
+    bundle = ExtendedBundle(case.old, addition)
     for node_type in case.whole.node_types:
         ids = case.whole.ids(node_type)
         np.testing.assert_array_equal(bundle.id_map(node_type).lookup(ids), np.arange(len(ids)))
