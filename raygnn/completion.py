@@ -43,7 +43,7 @@ examples:
 
 
 def script(shell: str, commands: Sequence[str]) -> str:
-    """What a shell sources: commands, their options, and keys of the config; else file names."""
+    """Shell completion of commands, options and config keys; file names otherwise."""
     cases = [
         f'        {name}) words="{" ".join(words)}" ;;'
         for name, words in _words(commands).items()

@@ -1,4 +1,4 @@
-"""What raygnn prints: short lines, one event each, for a terminal, a log or a program."""
+"""Output of raygnn: short lines, one event each, for a terminal, a log or a program."""
 
 from __future__ import annotations
 

@@ -60,7 +60,7 @@ raygnn infer runs/shop --data.uri graph --new-nodes today --out out/new
 
 @dataclass(frozen=True)
 class Written:
-    """What inference wrote.
+    """The output of an inference.
 
     Attributes:
         uri: the folder.

@@ -1,4 +1,4 @@
-"""What every worker of a run is given; light to import, since the driver makes it."""
+"""The job of every worker of a run. Imports nothing heavy, because the driver builds it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class TrainJob:
-    """What every worker of a run is given. Crosses process boundaries.
+    """The job of every worker of a run. Crosses process boundaries.
 
     Attributes:
         spec: what the model reads and gives; None where the task finds it in the workers, as one

@@ -1,4 +1,4 @@
-"""How training goes, drawn on a terminal and drawn again as it goes on."""
+"""Live view of a training on a terminal."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class LiveView:
 
 
 class TrainingState:
-    """What is known of a training so far, from its events.
+    """State of a training, from its events.
 
     A thread draws it while another one adds: what is drawn is replaced, never changed.
     """

@@ -188,7 +188,7 @@ def _is_loopback(host: str) -> bool:
 def _answers(
     opened: Callable[[], TrainedModel], precomputed: bool, as_of: str | int | float | None
 ) -> Answers:
-    """What a replica holds."""
+    """State of a replica."""
     from raygnn.serving.answers import Answers
 
     return Answers(opened(), precomputed=precomputed, as_of=as_of)

@@ -86,7 +86,7 @@ class TrainedModel(nn.Module):
         self.eval()
 
     def forward(self, batch: Any) -> Any:
-        """What the module gives of a batch of raygnn's loaders."""
+        """Output of the module for a batch of raygnn's loaders."""
         return self.module(batch)
 
     def open(
@@ -198,7 +198,7 @@ class TrainedModel(nn.Module):
         as_of: str | Time | None = None,
         **options: Any,
     ) -> Explanations:
-        """What predictions rest on; see `open` and `OpenGraph.explain`.
+        """Explains predictions of nodes, as `OpenGraph.explain`.
 
         Args:
             options: `method`, `num_edges` and `num_columns` of `ExplainOptions`.

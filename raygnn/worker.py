@@ -162,7 +162,7 @@ def _initialization(loaded: LoadedConfig) -> Callable[[nn.Module], object] | Non
 
 
 def _resume(loaded: LoadedConfig) -> str:
-    """What to go on from: a word, or the absolute URI of a checkpoint."""
+    """The checkpoint to resume from: a word, or an absolute URI."""
     resume = loaded.config.checkpoint.resume
     return absolute(resume, loaded.folder) if "/" in resume else resume
 

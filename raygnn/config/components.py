@@ -16,14 +16,14 @@ from raygnn.config.imports import (
     is_within,
 )
 from raygnn.config.redaction import redact, redact_text
-from raygnn.config.registry import HOOKS, NESTED, SLOTS, Slot, components_of
+from raygnn.config.registry import HOOKS, NESTED, SLOTS, Slot
 from raygnn.config.schema import Config
 from raygnn.config.section import Component
 from raygnn.errors import ConfigError, KeyPath, Problem, RuleError, choose_from, dotted, parse_path
 
 
 def broken_components(config: Config, allow_modules: Sequence[str]) -> Iterator[Problem]:
-    """What is wrong with the components and functions that a config names."""
+    """Problems of the components and functions that a config names."""
     for path, slot, component in components_of(config):
         yield from broken_component_rules(component, slot, path, allow_modules)
     functions: list[tuple[KeyPath, str | None]] = [
@@ -66,7 +66,7 @@ def broken_component_rules(
 def broken_function_rules(
     name: str, path: KeyPath, allow_modules: Sequence[str]
 ) -> Iterator[Problem]:
-    """What is wrong with the dotted path of a function, as far as it shows without importing."""
+    """Problems of a function's dotted path that are visible without imports."""
     if is_of_library(name):
         yield Problem(
             path,
@@ -166,7 +166,7 @@ def coerce(value: dict[str, Any]) -> Any:
 def broken_nested_rules(
     value: Any, path: KeyPath, check_path: Callable[[str], Problem | None]
 ) -> Iterator[Problem]:
-    """What is wrong with nested arguments, as far as it shows without importing anything.
+    """Problems of nested arguments that are visible without imports.
 
     Args:
         check_path: says why a dotted path may not be imported.
@@ -381,7 +381,7 @@ def _parameters(target: Target) -> dict[str, inspect.Parameter] | None:
 
 
 def _accepted(target: Target, injected: Mapping[str, Any]) -> dict[str, Any]:
-    """Those injected arguments that the target has a parameter for.
+    """The injected arguments that the target accepts.
 
     A user's `**kwargs` takes all; that of a library is for its own options.
     """
@@ -465,3 +465,30 @@ def _named(
         for name, p in (parameters or {}).items()
         if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY) and name not in injected
     ]
+
+
+def components_of(config: Config) -> Iterator[tuple[KeyPath, str, Component]]:
+    """Every component: its place, its slot and itself."""
+    yield ("task",), "task", config.task
+    for name, entry in config.tasks.items():
+        yield ("tasks", name), "task", entry
+        for index, loss in enumerate(entry.losses):
+            yield ("tasks", name, "losses", index), "loss", loss
+        for index, metric in enumerate(entry.metrics):
+            yield ("tasks", name, "metrics", index), "metric", metric
+    yield ("model",), "model", config.model
+    yield ("optimizer",), "optimizer", config.optimizer
+    yield ("lr_scheduler",), "lr_scheduler", config.lr_scheduler
+    for index, loss in enumerate(config.losses):
+        yield ("losses", index), "loss", loss
+    for index, metric in enumerate(config.metrics):
+        yield ("metrics", index), "metric", metric
+    for index, logger in enumerate(config.loggers):
+        yield ("loggers", index), "logger", logger
+    for index, callback in enumerate(config.callbacks):
+        if isinstance(callback, Component):
+            yield ("callbacks", index), "callback", callback
+    if config.data.component is not None:
+        yield ("data",), "dataset", config.data.component
+    if config.sampling.component is not None:
+        yield ("sampling",), "sampler", config.sampling.component

@@ -71,7 +71,7 @@ class Limits:
 
 
 def broken_scalar(value: Any) -> Problem | None:
-    """What is wrong with a text or number that neither files nor tensors can hold."""
+    """Checks that files and tensors can hold a text or number."""
     if isinstance(value, int) and not -_INT64 <= value < _INT64:
         shown = str(value) if abs(value).bit_length() <= 128 else "a number"
         return Problem(
@@ -105,7 +105,7 @@ def _is_encodable(text: str) -> bool:
 
 @dataclass
 class YamlDocument:
-    """What a YAML text says, on which line each key stands, and the keys that stand twice."""
+    """A parsed YAML text with the line of each key and its duplicate keys."""
 
     value: Any = None
     lines: dict[KeyPath, int] = field(default_factory=dict)

@@ -350,7 +350,7 @@ class Loader(Section):
 
 @dataclass(frozen=True)
 class LoaderPlan:
-    """What a loader of one split is made with: everything resolved."""
+    """Resolved settings of the loader of one split."""
 
     batch_size: int
     num_threads: int | None
@@ -433,7 +433,7 @@ def broken_batch_rules(
     workers: int,
     global_batch_size: int | None,
 ) -> Iterable[Problem]:
-    """What is inconsistent about the triple; the text prints the arithmetic."""
+    """The inconsistency of the three batch sizes, with its arithmetic."""
     if global_batch_size is None:
         if batch_size is None:
             yield Problem(

@@ -79,7 +79,7 @@ class LoadedConfig:
         return result_differences(other.config, other.saved, self.config, self.saved)
 
     def limits(self) -> dict[str, float | None]:
-        """What ends the run, by dotted path; null where there is no such limit."""
+        """The limits of the run by dotted path; None if unset."""
         return limits_of(self.config)
 
 
@@ -305,7 +305,7 @@ def _leaves(value: Any, path: KeyPath = ()) -> Iterator[tuple[KeyPath, Any]]:
 
 
 def _defining(config: Config) -> dict[str, Any]:
-    """What of a config defines the training result, without secrets."""
+    """The part of a config that defines the training result, without secrets."""
     defining: dict[str, Any] = redact(config.model_dump(mode="json"))
     for path in _NOT_OF_THE_RESULT:
         parent = value_at(defining, path[:-1])

@@ -2,16 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import TYPE_CHECKING
-
-from raygnn.config.section import Component
-from raygnn.errors import KeyPath
-
-if TYPE_CHECKING:
-    from raygnn.config.schema import Config
 
 
 @dataclass(frozen=True)
@@ -271,30 +264,3 @@ HOOKS = (
     "on_exception",
     "on_shutdown",
 )
-
-
-def components_of(config: Config) -> Iterator[tuple[KeyPath, str, Component]]:
-    """Every component: its place, its slot and itself."""
-    yield ("task",), "task", config.task
-    for name, entry in config.tasks.items():
-        yield ("tasks", name), "task", entry
-        for index, loss in enumerate(entry.losses):
-            yield ("tasks", name, "losses", index), "loss", loss
-        for index, metric in enumerate(entry.metrics):
-            yield ("tasks", name, "metrics", index), "metric", metric
-    yield ("model",), "model", config.model
-    yield ("optimizer",), "optimizer", config.optimizer
-    yield ("lr_scheduler",), "lr_scheduler", config.lr_scheduler
-    for index, loss in enumerate(config.losses):
-        yield ("losses", index), "loss", loss
-    for index, metric in enumerate(config.metrics):
-        yield ("metrics", index), "metric", metric
-    for index, logger in enumerate(config.loggers):
-        yield ("loggers", index), "logger", logger
-    for index, callback in enumerate(config.callbacks):
-        if isinstance(callback, Component):
-            yield ("callbacks", index), "callback", callback
-    if config.data.component is not None:
-        yield ("data",), "dataset", config.data.component
-    if config.sampling.component is not None:
-        yield ("sampling",), "sampler", config.sampling.component

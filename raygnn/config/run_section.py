@@ -175,7 +175,7 @@ class Parameter(Section):
 
     @property
     def values(self) -> list[Any]:
-        """What is given: values to take, or two bounds."""
+        """The given form: a list of values, or two bounds."""
         given: list[Any] = getattr(self, self.kind)
         return given
 

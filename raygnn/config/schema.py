@@ -23,7 +23,7 @@ class Config(Sections):
 
     @property
     def task_configs(self) -> dict[str, Config]:
-        """Of each of `tasks`, by name, the config of a run of that task alone.
+        """Config of a run of each task alone, by name.
 
         Its encoder has a width of its own and a head behind it, as all tasks share one. What is
         monitored of the task goes by its name there. Empty of a run with one task.

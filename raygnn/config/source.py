@@ -1,4 +1,4 @@
-"""What the user has written: a config, and overrides of the command line."""
+"""The user's input: a config, and overrides of the command line."""
 
 from __future__ import annotations
 

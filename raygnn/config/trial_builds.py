@@ -11,9 +11,9 @@ from dataclasses import replace
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from raygnn.config.components import build, check_arguments, resolve
+from raygnn.config.components import build, check_arguments, components_of, resolve
 from raygnn.config.imports import LIBRARY_ROOTS
-from raygnn.config.registry import SLOTS, components_of
+from raygnn.config.registry import SLOTS
 from raygnn.config.section import Component, is_below
 from raygnn.errors import ConfigError, KeyPath, Problem, choose_from, dotted, parse_path, shown
 
@@ -36,7 +36,7 @@ _TARGETS = "raygnn.loops.tasks.target"
 def broken_arguments(
     config: Config, allow_modules: Sequence[str], left_out: Sequence[KeyPath] = ()
 ) -> Iterator[Problem | str]:
-    """What is wrong with the arguments of components of raygnn and of libraries.
+    """Problems in the arguments of components.
 
     Components of the user's own are left to the workers, which may have other modules.
 

@@ -131,7 +131,7 @@ def validate_file(root: type[S], text: str, name: str, see: str) -> S:
 
 
 def broken_section(root: type[Section], value: Mapping[str, Any]) -> list[Problem]:
-    """What is wrong with a section by itself."""
+    """Problems of a section by itself."""
     return list(_translate(_validated(root, value)[1], value, root))
 
 
@@ -214,7 +214,7 @@ def _short_names(path: KeyPath) -> list[str]:
 
 
 def type_rule(error: Mapping[str, Any]) -> Problem:
-    """What one of pydantic's errors says that a value must be, and what to set."""
+    """Rule and remedy of a pydantic error."""
     kind, context = error["type"], error.get("ctx", {})
     if kind == "missing":
         key = error["loc"][-1]

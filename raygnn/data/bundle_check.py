@@ -1,4 +1,4 @@
-"""What has to hold of a bundle's arrays before anything follows the pointers in them."""
+"""Checks of a bundle's arrays before anything follows their pointers."""
 
 from __future__ import annotations
 

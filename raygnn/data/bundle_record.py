@@ -49,7 +49,7 @@ def label_edge_folder(edge_type: EdgeType, sign: str) -> str:
 
 @dataclass(frozen=True)
 class ColumnStatistics:
-    """What ingest has measured of each element of a column's rows, over all rows.
+    """Statistics of each element of a column over all rows.
 
     Attributes:
         count: rows.

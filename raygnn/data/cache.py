@@ -1,4 +1,4 @@
-"""What is made once and kept in the cache, by one process at a time, of one or several users."""
+"""Folders of the cache: built once, by one process at a time, for one or several users."""
 
 from __future__ import annotations
 

@@ -108,7 +108,7 @@ class _PagerankGraph(Bundle):
 
     @property
     def fingerprint(self) -> str:
-        """Of the whole graph, and how its walks go."""
+        """Fingerprint of the complete graph and of the settings of its walks."""
         return f"{self._whole.fingerprint}.{self._settings.name}"
 
     def of_types(self, node_types: Sequence[str], edge_types: Sequence[EdgeType]) -> Bundle:

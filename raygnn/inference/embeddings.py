@@ -129,7 +129,7 @@ class Stores(NamedTuple):
 
     @classmethod
     def of(cls, env: TaskEnvironment, spec: ModelSpec) -> Stores:
-        """Those of the graph, as the model reads it."""
+        """The stores of the graph in the form that the model reads."""
         bundle = env.bundle
         if isinstance(bundle, ExtendedBundle):
             return cls.of(replace(env, bundle=bundle.graph), spec).extended(bundle, spec)

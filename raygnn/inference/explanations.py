@@ -92,7 +92,7 @@ class ExplainOptions:
 
 @dataclass(frozen=True)
 class Explanations:
-    """What predictions rest on. Importances of GNNExplainer are between 0 and 1.
+    """Explanations of predictions. Importances of GNNExplainer are between 0 and 1.
 
     Attributes:
         predictions: a row for each node: `id`, `prediction`; `score`, the probability of that
@@ -167,7 +167,7 @@ def explain_batches(
 
 
 def check_explained(spec: ModelSpec) -> LabelOutput:
-    """What a model predicts, where that can be explained.
+    """The prediction to explain.
 
     Raises:
         ConfigError: it does not predict one label of nodes.
@@ -226,7 +226,7 @@ class _Explained:
         self.neighbors = self._neighbor_table()
 
     def drawn(self) -> Drawn:
-        """What the picture shows of the node."""
+        """The picture's data of the node."""
         row = self.predictions.to_pylist()[0]
         kept = [e for e in self.edges.to_pylist() if e["kept"]]
         index = self._masked.edge_index[:, self._kept_edges].t().tolist()
@@ -328,7 +328,7 @@ class _Explained:
 
     @cached_property
     def _id_type(self) -> pa.DataType:
-        """Of ids of any node type: texts, unless all are numbers."""
+        """Ids of any node type: texts, unless all are numbers."""
         kinds = {self._bundle.id_map(name).kind for name in self._bundle.node_types}
         return pa.int64() if kinds == {"int"} else pa.string()
 

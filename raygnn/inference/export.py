@@ -148,7 +148,7 @@ class PlainHetero(nn.Module):
 def _layer_rows(
     layer: HeteroLayer, x: Mapping[str, Tensor], edge_index: Mapping[str, Tensor]
 ) -> dict[str, Tensor]:
-    """What a layer gives of the whole graph, by PyG's own convolutions."""
+    """Output of a layer over the complete graph, by PyG's own convolutions."""
     out = {name: layer.lin_self[name](rows) for name, rows in x.items()}
     for edge_type in layer.edge_types:
         source, _, target = edge_type
@@ -303,7 +303,7 @@ def _random_graph(spec: ModelSpec, num_nodes: int, num_edges: int) -> tuple[Tens
 def _random_types(
     spec: ModelSpec, num_nodes: int, num_edges: int
 ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """Of each type another number of nodes and edges; categories are rare ones."""
+    """Example inputs with a different number of nodes and edges per type, and rare categories."""
     draw = torch.Generator().manual_seed(num_nodes)
     sizes = {name: num_nodes + i for i, name in enumerate(spec.node_types)}
     x = {n: torch.randn(size, spec.widths[n], generator=draw) for n, size in sizes.items()}
@@ -335,7 +335,7 @@ def _check_equal(found: Any, expected: Any) -> None:
 
 
 def _note(model: nn.Module, spec: ModelSpec) -> str:
-    """What a program takes and gives, as JSON."""
+    """Inputs and outputs of a program, as JSON."""
     encoder: Any = model.encoder
     is_hetero, output = isinstance(encoder.module, Hetero), spec.output
     gives: dict[str, Any] = {"output": "embeddings"}

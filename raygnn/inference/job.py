@@ -1,4 +1,4 @@
-"""What is asked of inference, checked; light to import, since the driver makes it."""
+"""Validated inference requests. Imports nothing heavy, because the driver builds them."""
 
 from __future__ import annotations
 
@@ -261,7 +261,7 @@ class TopKRequest:
 
 @dataclass(frozen=True)
 class InferenceJob:
-    """What every worker is given. Crosses process boundaries.
+    """The job of every worker. Crosses process boundaries.
 
     Attributes:
         rows_per_file: of an output table; of sampled embeddings rounded up to whole batches.

@@ -119,7 +119,7 @@ class OpenGraph:
         self._kept |= rows
 
     def predict(self, nodes: Any = None, *, what: str | None = None) -> Table:
-        """What the model predicts of nodes of its type, or of edges of its type.
+        """Predictions for nodes or edges of the model's type.
 
         Args:
             nodes: original ids, in any order; None takes all nodes. Of a model of edges, pairs of
@@ -254,7 +254,7 @@ class OpenGraph:
             loader.close()
 
     def _manifest(self) -> Manifest | None:
-        """What the graph's tables say of their columns."""
+        """Column descriptions of the graph's tables."""
         source = self._source
         if source is None:
             return None

@@ -72,7 +72,7 @@ def load_module(saved: SavedModel, task: Task) -> nn.Module:
 
 
 def loader_options(env: TaskEnvironment) -> dict[str, Any]:
-    """What each loader of inference is made with: it reads examples once, in order."""
+    """Loader options of inference: examples once, in order."""
     config = env.loaded.config
     plan = config.loader_plan("test")
     return {

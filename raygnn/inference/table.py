@@ -1,4 +1,4 @@
-"""What a model gives, in memory: rows under original ids, as arrays, tensors or a DataFrame."""
+"""Results in memory: rows under original ids, as arrays, tensors or a DataFrame."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What any model must beat: guesses that read no graph, judged by the model's own metrics."""
+"""Baselines: guesses without a graph, judged by the model's own metrics."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ class Baselines:
         return None
 
     def _of_means(self, variances: Sequence[float]) -> float | None:
-        """Of a mean over classes."""
+        """Standard error of a mean over classes."""
         return math.sqrt(sum(variances)) / len(variances) if variances else None
 
 
@@ -207,7 +207,7 @@ def _metrics_of(metrics: Sequence[Any], guess: Tensor, targets: Tensor) -> dict[
 
 
 def own_metrics(metrics: Sequence[Any]) -> list[Metric]:
-    """Those of raygnn: what others make of equal scores is not known."""
+    """Raygnn's own metrics. The treatment of ties is unknown for others."""
     return [
         metric
         for metric in metrics

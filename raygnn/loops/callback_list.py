@@ -12,10 +12,10 @@ _CLOSING = ("on_exception", "on_shutdown")
 
 
 class CallbackBase:
-    """What the list needs of a callback besides its hooks; see `callbacks.Callback`."""
+    """The part of a callback that the list uses besides its hooks."""
 
     def state_dict(self) -> dict[str, Any]:
-        """What a resumed run needs back: plain values and tensors."""
+        """State for a resume: plain values and tensors."""
         return {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -50,7 +50,7 @@ class CallbackList:
                 self._failure = self._failure or error
 
     def take_failure(self) -> BaseException | None:
-        """What a hook raised on this rank since it was asked last."""
+        """The exception of a hook on this rank since the last call."""
         failure, self._failure = self._failure, None
         return failure
 
@@ -61,7 +61,7 @@ class CallbackList:
             raise failure
 
     def state_dict(self) -> dict[str, dict[str, Any]]:
-        """What each of them keeps. Of one that fails nothing; the failure is kept, as a hook's."""
+        """The state of each callback. A failing one has none; its failure is kept like a hook's."""
         state: dict[str, dict[str, Any]] = {}
         for i, callback in enumerate(self._callbacks):
             try:

@@ -1,4 +1,4 @@
-"""What a training loop sees of the world: its rank, its device, and where to report."""
+"""The loop's view of the world: rank, device, and where to report."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ class WorkerContext(Protocol):
         """While it lasts, whoever asks this process to stop is heard by `interruption`."""
 
     def interruption(self) -> str | None:
-        """What asks the run to stop, as far as this rank knows. Cheap: once a step."""
+        """The reason to stop that this rank knows. Cheap enough for every step."""
 
     def host_interruption(self) -> str | None:
-        """What the cluster's operator asks for, such as to leave a machine.
+        """Requests of the cluster's operator, such as to leave a machine.
 
         Collective: all ranks must call.
         """

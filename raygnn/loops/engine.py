@@ -371,7 +371,7 @@ class Engine:
         return reason
 
     def _interruption(self, totals: StepTotals) -> str | None:
-        """What asks the run to stop, the same on all ranks."""
+        """The reason to stop, equal on all ranks."""
         if totals.interrupted:
             return next(filter(None, collectives.gather_objects(self.context.interruption())))
         return self.context.host_interruption() if totals.ask_host else None

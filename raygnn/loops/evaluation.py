@@ -93,7 +93,7 @@ class EvaluationTable:
     def _find_intervals(
         self, table: Tensor, num_sums: int, widths: list[int]
     ) -> dict[str, tuple[float, float]]:
-        """Of the loss and of metrics of sums; diagnostics give no numbers."""
+        """Standard errors of the loss and of sum metrics. Diagnostics have none."""
         found = batch_intervals(table[:, :2], lambda sums: {"loss": float(sums[0] / sums[1])})
         columns = table[:, num_sums:].split(widths, dim=1)
         for metric, of_metric in zip(self._sums, columns, strict=True):

@@ -64,7 +64,7 @@ class BestWeights:
 
 
 def _copy(weights: dict[str, Tensor]) -> dict[str, Tensor]:
-    """What this rank holds of the weights, in host memory."""
+    """This rank's weights in host memory."""
     return {n: own_part(tensor).detach().to("cpu", copy=True) for n, tensor in weights.items()}
 
 

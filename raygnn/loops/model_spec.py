@@ -1,4 +1,4 @@
-"""What a model reads of a graph and what it gives: found once, then saved with the model."""
+"""Inputs and outputs of a model: found once on the driver, saved with the model."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ _NOT_IN_OLDER_FILES = ("standardization", "edge_inputs", "fanouts")
 
 @dataclass(frozen=True)
 class NodeInput:
-    """What a model reads of the nodes of one type.
+    """The model's inputs of one node type.
 
     Attributes:
         width: of the feature; None of a type that had none. Of a type with learned rows it is not
@@ -92,7 +92,7 @@ class NodeInput:
 
     @classmethod
     def of(cls, bundle: Bundle, node_type: str, width: int | None, *, embedded: bool) -> NodeInput:
-        """What is read of a node type of a graph; `embedded` types have learned rows."""
+        """Inputs from one node type of a graph; `embedded` types have learned rows."""
         if not embedded:
             return cls(width)
         return cls(width, _ids_digest(bundle.ids(node_type)), bundle.num_nodes(node_type))
@@ -100,7 +100,7 @@ class NodeInput:
 
 @dataclass(frozen=True)
 class Output(ABC):
-    """What a model gives; each task has a record of its own, or that of another task.
+    """The output of a model. Each task has its own record or shares another task's.
 
     Attributes:
         key: where `model.json` has the record.
@@ -170,7 +170,7 @@ class Output(ABC):
         return
 
     def manifest(self) -> Mapping[str, Any]:
-        """What the manifest of predictions says of them, as JSON."""
+        """The description of predictions in the output's manifest, as JSON."""
         return {}
 
     def to_content(self) -> Mapping[str, Any]:
@@ -191,7 +191,7 @@ class Output(ABC):
 
 @dataclass(frozen=True)
 class ModelSpec:
-    """What a model reads and gives: enough to build it for a graph without labels or splits.
+    """Inputs and outputs of a model: enough to build it for a graph without labels or splits.
 
     The driver makes it of config and bundle. It crosses process boundaries.
 

@@ -108,7 +108,7 @@ def compile_module(module: nn.Module, device: torch.device) -> None:
 
 
 def _check_compiler(device: torch.device) -> None:
-    """What torch's inductor takes: C++ code for the CPU; for GPUs triton compiles C by itself."""
+    """The compiler that torch's inductor needs: C++ for the CPU; triton brings its own for GPUs."""
     variable, names = ("CXX", ("g++",)) if device.type == "cpu" else ("CC", ("gcc", "clang"))
     chosen = os.environ.get(variable)
     wanted = (chosen.split()[0],) if chosen else names

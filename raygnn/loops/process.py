@@ -1,4 +1,4 @@
-"""What a process of a run sets: determinism, threads, memory, and the state of all random draws."""
+"""Process settings of a run: determinism, threads, memory, and random state."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ from raygnn.sampling.presampled.stored_samples import StoredSamples
 
 @dataclass(frozen=True)
 class StepOutput:
-    """What a task computes of one training micro-batch.
+    """Result of a task for one training micro-batch.
 
     Attributes:
         loss_sum: scalar with gradient: the loss summed over what it is on.
@@ -40,7 +40,7 @@ class StepOutput:
 
 @dataclass(frozen=True)
 class EvalOutput:
-    """What a task computes of one evaluation batch.
+    """Result of a task for one evaluation batch.
 
     Attributes:
         index: the batch's place in the fixed global sequence of evaluation batches.
@@ -60,7 +60,7 @@ class EvalOutput:
 
 @dataclass(frozen=True)
 class TaskEnvironment:
-    """What a task is set up with, on one rank.
+    """The environment of a task on one rank.
 
     Attributes:
         spec: what the model reads and gives, as the driver has found it, or as `model.json` says;
@@ -87,20 +87,20 @@ class TaskEnvironment:
 
 
 class JointLoss(Protocol):
-    """What a task computes of a micro-batch when its loss is of all micro-batches of the step."""
+    """A task's result for a micro-batch if the loss spans all micro-batches of the step."""
 
     def encode(self, batch: Any) -> dict[str, Tensor]:
         """Embeddings that the loss is of, with gradient."""
 
     def offer(self, batch: Any, rows: dict[str, Tensor]) -> Candidates:
-        """What the batch offers to the losses of all batches: candidates, or a row of sums."""
+        """The batch's share of a joint loss: candidates, or a row of sums."""
 
     def loss_among(self, batch: Any, rows: dict[str, Tensor], offered: Candidates) -> StepOutput:
         """Loss of a batch among what all batches of the step offer, in any order."""
 
 
 class Task(ABC, Generic[BatchT]):
-    """What a user subclasses: loaders, model, and the loss of a batch.
+    """Base class of tasks: loaders, model, and the loss of a batch.
 
     The engine sets `model` before any step runs, with equal weights on all ranks. Everything
     around the step, from gradient reduction to checkpoints, is the engine's and the same for all
@@ -138,7 +138,7 @@ class Task(ABC, Generic[BatchT]):
         self.spec = env.spec or self.find_spec(env.loaded, env.bundle)
 
     def find_spec(self, loaded: LoadedConfig, bundle: Bundle) -> ModelSpec | None:
-        """What the model reads and gives, found in the graph of a training."""
+        """The model's inputs and outputs, found in the training graph."""
         return None
 
     def output_columns(self, what: str, outputs: Tensor) -> Mapping[str, Any]:
@@ -179,7 +179,7 @@ class Task(ABC, Generic[BatchT]):
         """
 
     def state_dict(self) -> dict[str, Any]:
-        """What a resumed run needs of the task, beside the weights; equal on all ranks."""
+        """The task's state for a resume, besides the weights. Equal on all ranks."""
         return {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -208,7 +208,7 @@ class Task(ABC, Generic[BatchT]):
         return ()
 
     def diagnostics(self) -> Sequence[Diagnostic]:
-        """What else to describe of the last evaluation, for `metrics.json` and the report."""
+        """Further figures of the last evaluation, for `metrics.json` and the report."""
         return ()
 
     def baselines(
@@ -227,7 +227,7 @@ class Task(ABC, Generic[BatchT]):
         return None
 
     def warnings(self) -> list[str]:
-        """What of the data may make a model look better than it is, a sentence each."""
+        """Warnings about data that may make a model look better than it is, one sentence each."""
         return []
 
     def configure_optimizers(self, model: nn.Module) -> torch.optim.Optimizer | None:

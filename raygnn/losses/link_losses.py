@@ -130,7 +130,7 @@ class DirectAU(nn.Module):
 
 
 def _uniformity(rows: Tensor) -> Tensor:
-    """Of rows of unit length; 0 of a single one."""
+    """Uniformity of rows of unit length; 0 for a single row."""
     if len(rows) < 2:
         return rows.sum() * 0
     cosines = (rows @ rows.T)[*torch.triu_indices(len(rows), len(rows), 1, device=rows.device)]

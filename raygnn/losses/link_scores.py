@@ -1,4 +1,4 @@
-"""What link losses are computed from: the scores of positives and of their candidates."""
+"""Inputs of link losses: scores of positives and of their candidates."""
 
 from __future__ import annotations
 

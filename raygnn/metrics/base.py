@@ -1,4 +1,4 @@
-"""What a metric is, of raygnn or of torchmetrics."""
+"""Base classes of metrics, and an adapter for torchmetrics."""
 
 from __future__ import annotations
 

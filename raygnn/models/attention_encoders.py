@@ -124,7 +124,7 @@ def join_heads(x: Tensor, concat: bool) -> Tensor:
 
 
 class AttentionOptions(EncoderOptions):
-    """Those of all encoders, and:
+    """Options shared by all encoders, plus:
 
     Attributes:
         num_heads: attention heads; `hidden_channels` is the width of all together.

@@ -126,13 +126,13 @@ class BlockSAGEConv(OverBlocks, SAGEConv):
         return out
 
     def _reduced(self, sums: Tensor, block: Block) -> Tensor:
-        """What the sums over in-edges stand for: means, or sums over all in-edges."""
+        """The aggregation over in-edges: means, or sums over all in-edges."""
         is_mean = self.aggr == "mean"
         return mean_of(sums, Adjacency.of(block)) if is_mean else scale_sampled(sums, block)
 
 
 class SAGEOptions(EncoderOptions):
-    """Those of all encoders, and:
+    """Options shared by all encoders, plus:
 
     Attributes:
         aggr: "mean", "max" or "sum". A sum over sampled neighbors is scaled by (in-degree / number
@@ -208,7 +208,7 @@ class _MLP(nn.Sequential):
 
 
 class GINOptions(EncoderOptions):
-    """Those of all encoders, and:
+    """Options shared by all encoders, plus:
 
     Attributes:
         train_eps: learns eps, from 0, instead of keeping it 0.
@@ -258,7 +258,7 @@ class BlockGINEConv(OverBlocks, GINEConv):
 
 
 class GINEOptions(GINOptions):
-    """Those of GIN, and:
+    """Options of GIN, plus:
 
     Attributes:
         edge_dim: number of features of an edge.

@@ -1,4 +1,4 @@
-"""What layers do with the features of edges, each step differentiable.
+"""Differentiable operations on edge features.
 
 As in `raygnn.models.segment` no step keeps a tensor of all messages. Edge features are data: they
 get no gradient.

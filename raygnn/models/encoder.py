@@ -65,7 +65,7 @@ class StackOptions(Arguments):
 
 
 class EncoderOptions(StackOptions):
-    """Those of all encoders, and:
+    """Options shared by all encoders, plus:
 
     Attributes:
         residual: adds a linear map of a layer's input to its output, before the norm.
@@ -149,7 +149,7 @@ class BlockEncoder(nn.Module, ABC):
 
     @abstractmethod
     def inputs_of(self, batch: Batch, feature: str = "x") -> dict[str, Features]:
-        """What `forward` takes of a batch."""
+        """The arguments of `forward` for a batch."""
 
     @abstractmethod
     def encode_inputs(self, x: Mapping[str, Features]) -> Mapping[str, Features]:
@@ -226,7 +226,7 @@ class BlockEncoder(nn.Module, ABC):
         return self.encode_inputs(x)
 
     def _kept_parameters(self) -> Iterable[nn.Parameter]:
-        """Those that a batch without some types still gives gradients of 0."""
+        """Parameters that get gradients of 0 from a batch without their type."""
         return ()
 
     def _forward_one_type(self, x: Features, blocks: Sequence[Any]) -> Tensor:

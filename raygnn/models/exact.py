@@ -98,7 +98,7 @@ class InEdges:
         return edge_index
 
     def columns(self, first: int, last: int, device: torch.device) -> dict[str, Tensor]:
-        """What encoders read of the edges into some destinations, on the device."""
+        """Edges into a range of destinations, on the device."""
         edges = slice(int(self.indptr[first]), int(self.indptr[last]))
         columns = {"edge_weight": self.edge_weight, "edge_attr": self.edge_attr}
         return {
@@ -254,7 +254,7 @@ class _LayerByLayer:
 
 
 def rows_on(device: torch.device, rows: np.ndarray | Features) -> Features:
-    """What a row source gave, on the device."""
+    """Rows of a source, on the device."""
     return (rows if isinstance(rows, SparseFeatures) else torch.as_tensor(rows)).to(device)
 
 

@@ -291,7 +291,7 @@ class SubgraphModule(nn.Module):
 
 
 def needed_edge_inputs(module_class: type[nn.Module]) -> list[str]:
-    """Of `EDGE_INPUTS`, those that a module's `forward` cannot do without."""
+    """The `EDGE_INPUTS` that a module's `forward` requires."""
     parameters = inspect.signature(module_class.forward).parameters
     return [
         name

@@ -1,4 +1,4 @@
-"""What a model reads of a graph: its class says it, the bundle is checked for it.
+"""Inputs of a model, declared by its class and checked against the bundle.
 
 A class says so in attributes, which `BlockEncoder` declares and subclasses set:
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class PerTypeOptions(HeteroOptions):
-    """Those of all encoders, and:
+    """Options shared by all encoders, plus:
 
     Attributes:
         conv: whose layer: GraphSAGE, GAT, GATv2, GIN, GINE or Transformer; or MLP, which reads no

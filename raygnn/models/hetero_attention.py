@@ -133,7 +133,7 @@ class _Source:
         self._weights, self._biases = weights[::2], biases[::2]
 
     def scores(self, query: Tensor, relation: Tensor, adjacency: Adjacency) -> Tensor:
-        """Of each edge and head, [num_edges, heads]; query is [num_dst, heads, D]."""
+        """Attention scores [num_edges, heads]; query is [num_dst, heads, D]."""
         if self._multiplied_first(adjacency):
             of_query = torch.einsum("nhe,hde->nhd", query, relation.to(query.dtype))
             return dot_scores(of_query, self._keys_values[0], adjacency)
@@ -179,7 +179,7 @@ class _Source:
 
 
 class HGTOptions(HeteroOptions):
-    """Those of all encoders, and:
+    """Options shared by all encoders, plus:
 
     Attributes:
         num_heads: attention heads; `hidden_channels` is the width of all together.
@@ -308,7 +308,7 @@ class SimpleHGNLayer(nn.Module):
 
 
 class SimpleHGNOptions(HGTOptions):
-    """Those of HGT, and:
+    """Options of HGT, plus:
 
     Attributes:
         edge_type_channels: width of the learned vector per edge type.

@@ -31,7 +31,7 @@ from raygnn.sampling.blocks import Block, HeteroBlock
 
 
 class HeteroOptions(StackOptions):
-    """Those of all encoders, and:
+    """Options shared by all encoders, plus:
 
     Attributes:
         sparse_embeddings: gradients of learned rows are sparse; SparseAdam, Adagrad,
@@ -132,7 +132,7 @@ class HeteroEncoder(BlockEncoder):
         return frozenset(self.inputs.tables.keys())
 
     def inputs_of(self, batch: Batch, feature: str = "x") -> dict[str, Features]:
-        """What `forward` takes of a batch: features, or n_id of embedded types."""
+        """The arguments of `forward` for a batch: features, or n_id of embedded types."""
         embedded = self.embedded_types
         return {
             name: batch.nodes[name].n_id if name in embedded else batch.nodes[name].columns[feature]

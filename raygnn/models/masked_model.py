@@ -75,7 +75,7 @@ class MaskedModel(nn.Module):
         self.eval()  # `Explainer` brings back the mode that it finds
 
     def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
-        """What `finish` makes of the seed's outputs."""
+        """Output of `finish` for the seed."""
         encoder: GraphEncoder = self.model.encoder
         rows = {
             name: x[_slice(self.rows[name]), _slice(elements)]

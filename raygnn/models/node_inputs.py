@@ -1,4 +1,4 @@
-"""What encoders of several node types start from: projected features, or learned rows."""
+"""Inputs of encoders for several node types: projected features, or learned rows."""
 
 from __future__ import annotations
 
@@ -265,5 +265,5 @@ def rows_shared(share: RowShare | None) -> Iterator[None]:
 
 
 def share_of_built() -> RowShare | None:
-    """What tables that are built now hold; see `rows_shared`."""
+    """The share of rows that new tables hold, set by `rows_shared`."""
     return _built

@@ -109,7 +109,7 @@ def _messages(
 
 
 class RGCNOptions(HeteroOptions):
-    """Those of all encoders, and:
+    """Options shared by all encoders, plus:
 
     Attributes:
         num_bases: shares that many matrices between the edge types; None gives each its own.

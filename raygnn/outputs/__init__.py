@@ -1,1 +1,1 @@
-"""What a run says of itself: lines, curves, traces, a report."""
+"""Outputs of a run: lines, curves, traces, a report."""

@@ -1,4 +1,4 @@
-"""What may make a result worthless, said while it happens: few steps, rare classes, baselines."""
+"""Warnings while a run trains: few steps, rare classes, results below baselines."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ _MAX_RUNS_IN_TABLES = 12
 
 @dataclass(frozen=True)
 class StoredRun:
-    """What a run has left in its folder; empty where it has not come that far.
+    """The files of a run; empty for those not written yet.
 
     Attributes:
         metrics: of `metrics.json`.
@@ -114,7 +114,7 @@ class StoredRun:
 
 @dataclass(frozen=True)
 class Comparison:
-    """What the page shows: tables by heading, and charts, in this order."""
+    """The content of the page: tables by heading, and charts, in this order."""
 
     title: str
     subtitle: str
@@ -252,7 +252,7 @@ def _paths(value: Any, start: str = "") -> list[tuple[str, Any]]:
 
 
 def _default(path: str) -> Any:
-    """What a key counts as in a config that does not have it."""
+    """The default of a key for configs without it."""
     return _DEFAULTS.get(re.sub(r"^tasks\.[^.]+\.", "", path))
 
 

@@ -1,4 +1,4 @@
-"""What a whole run takes, from the few steps and batches of a dry run."""
+"""Time and memory of a complete run, estimated from the few steps of a dry run."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ class Estimate(Callback):
         }
 
     def _evaluation_s(self, engine: Engine, split: str, limit: int | None) -> float:
-        """Of all batches of a split, at the pace of validation batches."""
+        """Time for all batches of a split at the pace of validation batches."""
         loader = engine.task.loader(split)
         if loader is None or not self._batches_s:
             return 0.0

@@ -116,7 +116,7 @@ class Chart:
     texts: Sequence[Sequence[str]] = ()
 
     def data(self) -> dict[str, Any]:
-        """What page/charts.js reads: columns over the union of all x, with null where none is."""
+        """Input of page/charts.js: columns over the union of all x; null for missing points."""
         xs = sorted({x for line in self.series for x, _ in line.points})
         columns = []
         for line in self.series:

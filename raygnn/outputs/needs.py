@@ -1,4 +1,4 @@
-"""What a run takes of a node, said at the start, and whether it can fit.
+"""Memory and disk that a run needs of a node, and a check that they fit.
 
 docs/scaling.md derives the numbers.
 """
@@ -42,7 +42,7 @@ class Needs:
 
 
 def needs_of(config: Config, bundle: Bundle, spec: ModelSpec | None) -> Needs:
-    """What a run takes of a node.
+    """Memory and disk that a run needs of a node.
 
     Args:
         bundle: the graph, or of a partitioned one the outline.

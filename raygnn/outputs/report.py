@@ -41,7 +41,7 @@ _PACKAGES = ("torch", "torch_geometric", "ray", "numpy", "numba", "pyarrow")
 
 @dataclass(frozen=True)
 class Report:
-    """What the page shows.
+    """The content of the page.
 
     Attributes:
         tiles: (what, value) of the few numbers that matter most.
@@ -127,7 +127,7 @@ def build_report(
 
 
 def _tasks(saved: Mapping[str, Any]) -> str:
-    """What is learned: the type of the task, or names and types of several."""
+    """The type of the task, or names and types of several."""
     named = [f"{name} ({entry['type']})" for name, entry in saved["tasks"].items()]
     return ", ".join(named) or str(saved["task"]["type"])
 
@@ -221,7 +221,7 @@ def data_tables(engine: Engine) -> dict[str, Table]:
 
 
 def degree_charts(bundle: Bundle) -> list[Chart]:
-    """Of each edge type, how many nodes have how many incoming edges; the largest types.
+    """In-degree histograms of the largest edge types.
 
     A partitioned graph, whose edges no process holds, has none.
     """

@@ -71,7 +71,7 @@ def find_errors(metrics: Mapping[str, Any]) -> Errors:
 
 
 def _by_task(metrics: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """What is described, by name of the task; a task alone has the name ""."""
+    """The described figures by name of the task; a single task has the name ""."""
     found: dict[str, dict[str, Any]] = {}
     for name, value in metrics.items():
         task, _, described = name.rpartition("/")

@@ -204,7 +204,7 @@ class RunFolder:
                 return
 
     def read_state(self) -> dict[str, Any] | None:
-        """What `run.json` says; null where it is not there.
+        """Content of `run.json`; None if it is missing.
 
         Raises:
             RunError: it is damaged.

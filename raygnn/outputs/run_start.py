@@ -1,4 +1,4 @@
-"""What a start under a run's name means: a new run, a resumed one, or a mistake."""
+"""Meaning of a start under a run's name: a new run, a resumed one, or a mistake."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the trials of a sweep say of the values that they were given."""
+"""Tables and charts of the trials of a sweep."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What all ranks share before they go on: the failures of one, and the initial weights."""
+"""Agreement of all ranks on failures and on the initial weights."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ _NUM_FIXED = 8  # weight, divisor, loss sum, samples, edges, and the three flags
 
 @dataclass(frozen=True)
 class StepTotals:
-    """What a step summed to over all ranks and micro-batches.
+    """Sums of a step over all ranks and micro-batches.
 
     Attributes:
         stop: rank 0's clock says so.
@@ -38,7 +38,7 @@ class StepTotals:
 
 @dataclass
 class LocalTotals:
-    """What this rank adds to a step.
+    """This rank's sums of a step.
 
     The sum of losses stays on its device until the step is over: reading it waits for the device.
     """
@@ -150,7 +150,7 @@ class GradientReducer:
         return last.tolist()
 
     def _pack(self, local: LocalTotals) -> Tensor:
-        """What this rank adds, in one row."""
+        """This rank's sums in one row."""
         buffer = torch.empty(sum(self._sizes), dtype=self._dtype, device=self._device)
         beside, last = buffer.split(self._sizes)[-2:]
         take_gradients(self._parameters, buffer[: -len(beside) - len(last)], failed=local.failed)
@@ -245,7 +245,7 @@ class SparseGradients:
 
 
 def gradient_values(parameter: Tensor) -> Tensor:
-    """What a gradient holds: of a sparse one the values that it has."""
+    """The values of a gradient; for a sparse one, the stored values."""
     assert parameter.grad is not None
     grad = parameter.grad
     return grad.coalesce().values() if grad.is_sparse else grad

@@ -52,12 +52,12 @@ class ShardedTables:
 
     @property
     def weights(self) -> dict[str, nn.Parameter]:
-        """Of each table the rows that this rank holds, by name."""
+        """The rows of each table on this rank, by name."""
         return {name: table.weight for name, table in self._tables.items()}
 
     @property
     def num_rows(self) -> dict[str, int]:
-        """Of each table all rows, by name."""
+        """All rows of each table, by name."""
         return {name: table.num_rows for name, table in self._tables.items()}
 
     def share_of(self, name: str) -> RowShare:

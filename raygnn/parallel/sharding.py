@@ -30,7 +30,7 @@ def is_sharded(tensor: Tensor) -> bool:
 
 
 def own_part(tensor: Tensor) -> Tensor:
-    """What this rank holds of a tensor, in the same memory: a part, or all of it."""
+    """This rank's part of a tensor, or all of it, in the same memory."""
     if not is_sharded(tensor):
         return tensor
     part: Tensor = tensor.detach().to_local()  # type: ignore[attr-defined]
@@ -109,7 +109,7 @@ def load_whole_state(optimizer: Optimizer, state: dict[str, Any]) -> None:
 
 
 def _part(value: Any, weight: Tensor) -> Any:
-    """What belongs to each number of a weight is sharded with it; a step count is not."""
+    """Optimizer state per element is sharded with its weight; a step count is not."""
     if isinstance(value, Tensor) and is_sharded(weight) and value.shape == weight.shape:
         return part_of(value, weight)
     return value

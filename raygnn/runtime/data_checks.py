@@ -1,4 +1,4 @@
-"""What can be known to be wrong with data and task before a worker starts."""
+"""Checks of data and task before a worker starts."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def _check_fanouts(config: Config, edge_types: Sequence[EdgeType]) -> None:
 
 
 def open_outline(loaded: LoadedConfig) -> Outline:
-    """What every worker reads of the configured partitioned graph, made on this node.
+    """The outline of the configured partitioned graph, built on this node for every worker.
 
     Raises:
         ConfigError: the config needs more than parts answer.
@@ -95,7 +95,7 @@ def check_parts_suffice(config: Config, outline: Bundle) -> None:
 
 
 def pairs_read(config: Config, schema: Bundle) -> Pairs | None:
-    """What each node has of the edges of a partitioned graph, for `Outline.build`.
+    """Per-node degrees of a partitioned graph, for `Outline.build`.
 
     Args:
         schema: types and columns of the graph.

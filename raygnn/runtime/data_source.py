@@ -182,7 +182,7 @@ def open_training_tables(loaded: LoadedConfig, uri: str, on_cluster: bool = Fals
 
 
 def ingest_options(loaded: LoadedConfig) -> IngestOptions:
-    """What a config says of how tables become a bundle."""
+    """The keys of a config that define a bundle."""
     section = loaded.config.data
     reverse = section.reverse_edges
     return IngestOptions(

@@ -301,7 +301,7 @@ def _some_at_a_time(
 
 @dataclass(frozen=True)
 class _Outcome:
-    """What a task gave; an error travels as data, one of the user's making as text."""
+    """A task's result. Errors travel as data; errors of user code as text."""
 
     result: Any = None
     error: RaygnnError | str | None = None

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a finished run leaves: its folder and its final metrics."""
+    """A finished run: its folder and final metrics."""
 
     folder: RunFolder
     metrics: dict[str, Any]

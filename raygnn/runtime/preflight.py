@@ -25,7 +25,7 @@ _LOOK_EVERY_S = 2.0
 
 @dataclass(frozen=True)
 class WorkerResources:
-    """What one worker asks of the cluster.
+    """The resources of one worker.
 
     Attributes:
         cpus: CPU cores; `OMP_NUM_THREADS` follows them.
@@ -71,7 +71,7 @@ def plan_resources(config: Config, num_runs: int = 1) -> WorkerResources:
 
 
 def missing_places(config: Config, resources: WorkerResources) -> str | None:
-    """What is missing, as a sentence, where nodes have gone and there are too few; else null."""
+    """A sentence on the missing resources after nodes left; None if there are enough."""
     nodes = _alive_nodes(config)
     places, needed = _count_places(nodes, resources), config.scaling.min_workers
     if places >= needed:

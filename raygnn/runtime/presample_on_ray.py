@@ -30,7 +30,7 @@ _FILE_KEYS = ("split", "epoch", "first", "last")
 
 @dataclass(frozen=True)
 class PresampleJob:
-    """What a task of Ray Data samples by. Crosses process boundaries.
+    """Settings that a Ray Data task samples by. Crosses process boundaries.
 
     Attributes:
         uri: folder of the set, which has its plan.
@@ -51,7 +51,7 @@ class PresampleJob:
         uri: str,
         plan: SamplePlan,
     ) -> PresampleJob:
-        """Of a bundle of this node, which others are sent."""
+        """A bundle of this node, in pieces for other nodes."""
         place = BundlePlace.here(str(bundle.path), loaded.config.data.cache_dir)
         return cls(loaded, place, spec, uri, plan)
 

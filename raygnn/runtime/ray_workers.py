@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Work:
-    """What every worker does: `function(job, context)`. Crosses process boundaries.
+    """The function that every worker runs, `function(job, context)`. Crosses process boundaries.
 
     Attributes:
         job: a dataclass with a `bundle_path`, which each worker gets as it is on its own node.
@@ -133,7 +133,7 @@ def _address_in_environment() -> Iterator[None]:
 
 
 def _run_worker(config: dict[str, Any]) -> Any:
-    """What Ray Train runs on each worker.
+    """The train function of each worker.
 
     Errors that a second try would only repeat come back as values, so that Ray restarts workers
     that died and not runs that are wrong. All ranks must raise them: of one alone Ray would think

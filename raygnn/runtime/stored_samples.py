@@ -1,4 +1,4 @@
-"""What stored neighborhoods a config asks for, and whether a set has them."""
+"""Stored neighborhoods that a config needs, compared with those that a set has."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def sampled_loaders(loaded: LoadedConfig, bundle: Bundle, spec: ModelSpec | None
 def plan_samples(
     config: Config, loaders: Loaders, num_epochs: int, rows_per_file: Mapping[str, int]
 ) -> SamplePlan:
-    """What a set for these loaders holds.
+    """The contents of a set for these loaders.
 
     Args:
         num_epochs: of training.

@@ -1,4 +1,4 @@
-"""What the driver shows of the output of a cluster: our lines as they are, less of Ray's own."""
+"""The output of a cluster on the driver: raygnn's lines unchanged, few of Ray's own."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def show_held_lines() -> None:
 
 
 def _printer() -> Printer | None:
-    """What prints the output of workers in this process; null where nothing does."""
+    """Ray's function that prints worker output in this process; None if there is none."""
     return dict(_dispatcher().handlers).get(_RAY_PRINTS)
 
 

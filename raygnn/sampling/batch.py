@@ -104,7 +104,7 @@ class Block(TensorRecord):
 
     @cached_property
     def derived(self) -> dict[str, Any]:
-        """What layers compute of the edges alone, by name; kept as long as the block is."""
+        """Results of layers that depend on edges alone, by name; kept with the block."""
         return {}
 
 

@@ -176,7 +176,7 @@ class BatchSequence(ABC, Generic[BatchT]):
         return batch if self._copies is None else self._copies.begin(batch)
 
     def key(self, epoch: int, index: int) -> BatchKey:
-        """What all draws of a micro-batch follow from."""
+        """The key of all draws of a micro-batch."""
         return batch_key(self.seed, self.split, epoch, index)
 
     def places(self, epoch: int, index: int) -> np.ndarray:

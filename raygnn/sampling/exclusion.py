@@ -63,7 +63,7 @@ class Exclusion:
 
     @classmethod
     def of(cls, destinations: np.ndarray, neighbors: np.ndarray) -> Exclusion:
-        """Of pairs in any order, which may repeat.
+        """Builds from pairs in any order, which may repeat.
 
         Args:
             destinations: int64 [num_pairs], dense ids.

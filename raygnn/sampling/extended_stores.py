@@ -57,7 +57,7 @@ class ExtendedGraphStore:
         return self._known.direction
 
     def columns(self, type_: str | EdgeType) -> Mapping[str, ColumnInfo]:
-        """What columns a type has."""
+        """Columns of a type."""
         return self._known.columns(type_)
 
     def num_nodes(self, node_type: str) -> int:
@@ -282,7 +282,7 @@ class ExtendedFeatureStore:
         self._added = LocalFeatureStore(added, scales)
 
     def columns(self, type_: str | EdgeType) -> Mapping[str, ColumnInfo]:
-        """What columns a type has."""
+        """Columns of a type."""
         return self._known.columns(type_)
 
     def row_layout(self, type_: str | EdgeType, column: str) -> tuple[tuple[int, ...], np.dtype]:

@@ -321,7 +321,7 @@ class DisjointIds:
         )
 
     def code(self, node_type: str, nodes: np.ndarray, numbers: np.ndarray) -> np.ndarray:
-        """What stands for nodes in the neighborhoods of these numbers."""
+        """The stand-ins of nodes in numbered neighborhoods."""
         return nodes + numbers * self._graph.num_nodes(node_type)
 
 

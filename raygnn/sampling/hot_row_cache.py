@@ -54,7 +54,7 @@ class HotRowCache:
         self._lock = threading.Lock()
 
     def rows(self, node_type: str, column: str) -> HotRows:
-        """What is kept of a column; the first call maps it, or asks the parts for it.
+        """The kept rows of a column. The first call maps them or fetches them from the parts.
 
         Raises:
             RaygnnError: a part does not answer.
@@ -94,7 +94,7 @@ class HotRowCache:
             open_array(folder / f"{node_type}.npy", "r+")[:] = ids
 
     def _choose(self) -> dict[str, np.ndarray]:
-        """Of each node type, the nodes whose rows are kept."""
+        """The nodes whose rows are kept, by node type."""
         others = {t: self._nodes_of_others(t) for t in self._outline.node_types}
         widths = {
             t: sum(

@@ -17,7 +17,7 @@ _MAX_FETCHED_BYTES = 32 << 20  # rows that are asked for at a time
 
 
 class Traffic:
-    """What a process has asked of parts that it does not map. Safe to share by threads.
+    """Counts of requests to parts that the process does not map. Thread-safe.
 
     Another process that gets it begins at zero.
 

@@ -351,7 +351,7 @@ class LinkLoader(SampledSequence[LinkBatch]):
         return {edge_type: np.concatenate(parts, axis=1) for edge_type, parts in found.items()}
 
     def _links(self, drawn: _Drawn, local: Mapping[str, np.ndarray]) -> BatchLinks:
-        """What was drawn, as tensors.
+        """The draws as tensors.
 
         Args:
             local: local ids of the nodes of the batch, by part.
@@ -421,7 +421,7 @@ def _optional(values: np.ndarray | None) -> Tensor | None:
 
 
 class _Drawn(NamedTuple):
-    """What is in a batch; see `LinkLoader`.
+    """The draws of one batch.
 
     Attributes:
         time: [num_groups], as of when each group is encoded; None without temporal sampling.

@@ -53,7 +53,7 @@ class RowDraws:
 
 
 class LinkSeeds:
-    """What the seeds of an epoch stand for: a link each, or an anchor with links of its own.
+    """The seeds of an epoch: links, or anchors with their links.
 
     With a limit, an epoch has at most that many links of each anchor. Which ones is drawn anew in
     each epoch, and how many is not: so the seeds of all epochs can be numbered.

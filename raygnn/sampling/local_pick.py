@@ -42,7 +42,7 @@ class NeighborRows(NamedTuple):
 
 
 class EdgeArrays(Protocol):
-    """What a picker reads of the bundle that has the edges; the members are those of `Bundle`."""
+    """The members of `Bundle` that a picker reads."""
 
     @property
     def is_larger_than_memory(self) -> bool:

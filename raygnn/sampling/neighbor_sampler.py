@@ -141,7 +141,7 @@ class NeighborSampler(BaseSampler):
 
     @property
     def settings(self) -> dict[str, Any]:
-        """What draws in a bundle's graph depend on beside the arguments of `sample`, as JSON."""
+        """Settings that draws depend on besides the arguments of `sample`, as JSON."""
         assert isinstance(self.graph, LocalGraphStore)
         temporal = self.temporal
         return {
@@ -239,7 +239,7 @@ class NeighborSampler(BaseSampler):
 
 
 class _Given(NamedTuple):
-    """What one sample is drawn by, besides its seeds.
+    """Settings of one sample besides its seeds.
 
     Attributes:
         key: of the batch.

@@ -97,7 +97,7 @@ class PartitionedGraphStore:
         return sum(self._ask_all("num_edges", edge_type))
 
     def columns(self, type_: str | EdgeType) -> Mapping[str, ColumnInfo]:
-        """What columns a type has."""
+        """Columns of a type."""
         return self._outline.columns(type_)
 
     def pick(
@@ -184,7 +184,7 @@ class PartitionedGraphStore:
             return self._num_out_edges[edge_type]
 
     def _ask_all(self, question: Question, edge_type: EdgeType) -> Iterator[Any]:
-        """What each part says of the edges of a type that are there."""
+        """Edge counts of a type, per part."""
         services = self._graph.services
         asked = [service.ask(question, edge_type, self._messages) for service in services]
         return (answer.result() for answer in asked)
@@ -239,7 +239,7 @@ class PartitionedFeatureStore:
         return partial(PartitionedFeatureStore, *given, keeps_sparse=self._keeps_sparse), ()
 
     def columns(self, type_: str | EdgeType) -> Mapping[str, ColumnInfo]:
-        """What columns a type has."""
+        """Columns of a type."""
         return self._outline.columns(type_)
 
     def row_layout(self, type_: str | EdgeType, column: str) -> tuple[tuple[int, ...], np.dtype]:
@@ -317,7 +317,7 @@ class PartitionedFeatureStore:
         return self._stays_sparse[key]
 
     def _hot_rows(self, type_: str | EdgeType, column: str) -> HotRows | None:
-        """What this node keeps of a column."""
+        """The rows of a column that this node keeps."""
         if self._cache is None or not isinstance(type_, str):
             return None
         return None if self.columns(type_)[column].sparse else self._cache.rows(type_, column)

@@ -30,7 +30,7 @@ Question = Literal["pick", "degrees", "count_sources", "num_edges", "rows", "num
 
 
 class Answer(Protocol):
-    """What a part has been asked for."""
+    """Counts of requests to parts."""
 
     def result(self) -> Any:
         """The answer, once it is there.

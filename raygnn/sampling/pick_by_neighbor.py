@@ -199,7 +199,7 @@ def _mixed(bits):  # type: ignore[no-untyped-def]
 
 @njit(nogil=True, cache=True)
 def _rank_of_copy(base, rank):  # type: ignore[no-untyped-def]
-    """Of the edge after one of this rank from the same neighbor.
+    """Rank of the next edge from the same neighbor.
 
     Parallel edges have ranks of their own, or a node would take them all or none.
     """

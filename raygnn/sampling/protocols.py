@@ -1,4 +1,4 @@
-"""What sampling sees of a graph: one-hop picks and rows of columns, wherever they lie."""
+"""Protocols of graph and feature stores: one-hop picks and rows of columns."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ class GraphStore(Protocol):
         """Number of edges of a type."""
 
     def columns(self, type_: str | EdgeType) -> Mapping[str, ColumnInfo]:
-        """What columns a node or edge type has."""
+        """Columns of a node or edge type."""
 
     def pick(
         self, edge_type: EdgeType, request: PickRequest, scratch: Scratch | None = None
@@ -159,7 +159,7 @@ class FeatureStore(Protocol):
     """Rows of the columns of node and edge types."""
 
     def columns(self, type_: str | EdgeType) -> Mapping[str, ColumnInfo]:
-        """What columns a type has."""
+        """Columns of a type."""
 
     def row_layout(self, type_: str | EdgeType, column: str) -> tuple[tuple[int, ...], np.dtype]:
         """Shape and type of a row as `gather` gives it: (1,) of a node's feature of one number.
@@ -199,5 +199,5 @@ def ends(edge_type: EdgeType, direction: str) -> tuple[str, str]:
 
 
 def message_type(edge_type: EdgeType, direction: str) -> EdgeType:
-    """What an edge type is called by models and batches: against the edges it is reversed."""
+    """Name of an edge type in models and batches; reversed when sampling against the edges."""
     return edge_type if direction == "in" else reversed_edge_type(edge_type)

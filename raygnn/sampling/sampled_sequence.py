@@ -72,7 +72,7 @@ class SampledSequence(BatchSequence[BatchT]):
 
     @abstractmethod
     def request(self, epoch: int, index: int) -> SampleRequest:
-        """What the neighborhood of a micro-batch is sampled by."""
+        """The sampling request of a micro-batch."""
 
     def make(self, epoch: int, index: int) -> BatchT:
         """See `BatchSequence`; a repeated epoch has stored micro-batches under its own numbers."""
@@ -86,7 +86,7 @@ class SampledSequence(BatchSequence[BatchT]):
 
     @property
     def sample_settings(self) -> dict[str, Any]:
-        """What stored neighborhoods follow from, by keys of the config as far as there are any."""
+        """The settings that define stored neighborhoods, by config key where there is one."""
         assert isinstance(self.sampler, NeighborSampler)
         of_sampler = dict(self.sampler.settings)
         return {

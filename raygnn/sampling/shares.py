@@ -17,7 +17,7 @@ from raygnn.sampling.temporal import Horizon
 
 
 class Share(NamedTuple):
-    """What one part is asked for: the positions of its ids among all that were given.
+    """The request to one part: positions of its ids among all given ids.
 
     Attributes:
         positions: int64, ascending.

@@ -74,7 +74,7 @@ class LocalGraphStore:
 
     @property
     def fingerprint(self) -> str:
-        """Of the edges that are here; see `Bundle`."""
+        """Fingerprint of this store's edges."""
         return self._bundle.fingerprint
 
     @property
@@ -104,7 +104,7 @@ class LocalGraphStore:
         return self.picker(edge_type).pick(request, key, scratch or Scratch())
 
     def columns(self, type_: str | EdgeType) -> Mapping[str, ColumnInfo]:
-        """What columns a type has."""
+        """Columns of a type."""
         return self._bundle.columns(type_)
 
     def degrees(
@@ -177,7 +177,7 @@ class LocalGraphStore:
 
 
 class StoredColumns(Protocol):
-    """What a feature store reads of a bundle; the members are those of `Bundle`."""
+    """The members of `Bundle` that a feature store reads."""
 
     @property
     def node_types(self) -> list[str]: ...
@@ -225,7 +225,7 @@ class LocalFeatureStore:
         return build, ()
 
     def columns(self, type_: str | EdgeType) -> Mapping[str, ColumnInfo]:
-        """What columns a type has."""
+        """Columns of a type."""
         return self._bundle.columns(type_)
 
     def row_layout(self, type_: str | EdgeType, column: str) -> tuple[tuple[int, ...], np.dtype]:

@@ -88,7 +88,7 @@ class SampleRequest:
 
     @property
     def arguments(self) -> dict[str, Any]:
-        """Those that are given, by name."""
+        """The given arrays, by name."""
         return {name: value for name, value in vars(self).items() if value is not None}
 
     def digest(self, sampler: str) -> str:

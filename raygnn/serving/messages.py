@@ -1,4 +1,4 @@
-"""What clients ask a served model, and what it answers: the JSON schema of the server."""
+"""Requests and answers of a served model: the JSON schema of the server."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class NewRows(BaseModel):
 
 
 class Question(BaseModel):
-    """What a client asks. Questions that differ in `ITEMS` alone are answered in one batch."""
+    """A request. Requests that differ in `ITEMS` alone are answered in one batch."""
 
     model_config = ConfigDict(extra="forbid")
 

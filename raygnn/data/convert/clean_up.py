@@ -1,4 +1,4 @@
-"""What converters do to a graph when asked: both directions, largest component, rows of sum 1."""
+"""Optional steps of converters: both directions, largest component, normalized rows."""
 
 from __future__ import annotations
 

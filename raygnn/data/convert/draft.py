@@ -80,7 +80,7 @@ def draft(folder: str) -> tuple[str, list[str], dict[str, pa.Table]]:
 
 
 class Draft(NamedTuple):
-    """What was drafted.
+    """The drafted files.
 
     Attributes:
         written: URIs of the files that were written, the manifest's first.

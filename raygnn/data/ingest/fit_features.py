@@ -172,7 +172,7 @@ def fit_features(
 
 
 def count_rows(task: CountTask) -> list[Counts]:
-    """What the training rows of a piece say of each column."""
+    """Statistics of the training rows of a piece, per column."""
     table, piece = task.table, task.piece
     names = [spec.column for spec, _ in task.specs]
     read = () if table.choice is None else table.choice.columns

@@ -1,4 +1,4 @@
-"""What a link split makes of a bundle, kept in its folder: codes of edges, supervision edges."""
+"""Files of a link split in the bundle's folder: codes of edges, supervision edges."""
 
 from __future__ import annotations
 

@@ -78,7 +78,7 @@ class MessageGraph(Bundle):
 
     @property
     def fingerprint(self) -> str:
-        """Of the whole graph, and which of its edges are here."""
+        """Fingerprint of the complete graph and of the selected edges."""
         return f"{self._whole.fingerprint}.{self._messages.name}"
 
     def column(self, type_: str | EdgeType, name: str) -> np.ndarray | SparseColumn:

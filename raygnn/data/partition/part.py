@@ -145,7 +145,7 @@ class Outline(Bundle):
 
 
 def _held_columns(graph: BundleRecord, pairs: Pairs | None) -> dict[str, Sequence[ColumnInfo]]:
-    """What an outline has: by folder in a part, the columns."""
+    """Columns of an outline, by folder of a part."""
     held: dict[str, Sequence[ColumnInfo]] = {
         f"nodes/{name}": [column for column in found.columns if column.role != "feature"]
         for name, found in graph.nodes.items()
@@ -243,6 +243,6 @@ class PartMessages(MessageGraph):
         self._part = part
 
     def codes(self, link: LinkSplit, edge_type: EdgeType) -> np.ndarray:
-        """Of the edges of the part; see `MessageGraph.codes`."""
+        """Split codes of the part's edges, as in `MessageGraph.codes`."""
         first, num_edges = self._part.first_row(edge_type), len(self._part.csc(edge_type).indices)
         return message_codes(self._part.outline, link, edge_type)[first : first + num_edges]

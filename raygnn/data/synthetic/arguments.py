@@ -1,4 +1,4 @@
-"""What a generator's arguments may be, read off its signature: one source for checks and CLI."""
+"""Arguments of a generator, read from its signature for checks and CLI."""
 
 from __future__ import annotations
 

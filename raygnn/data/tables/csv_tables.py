@@ -67,7 +67,7 @@ class CsvSniff:
 
 @dataclass(frozen=True)
 class CsvShape:
-    """What a CSV file holds.
+    """Content of a CSV file.
 
     Attributes:
         header: all column names.

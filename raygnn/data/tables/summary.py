@@ -1,4 +1,4 @@
-"""What graph tables hold, in lines for people."""
+"""Summary lines of graph tables."""
 
 from __future__ import annotations
 

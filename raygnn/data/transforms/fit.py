@@ -81,7 +81,7 @@ class Sample:
 
 @dataclass(frozen=True)
 class NumberCounts:
-    """What some rows of numbers or times say; infinite and unreadable values are left out."""
+    """Statistics of rows of numbers or times, without infinite and unreadable values."""
 
     num_gaps: int
     num_values: int
@@ -183,7 +183,7 @@ Counts = NumberCounts | TextCounts
 def count(
     spec: ColumnTransform, kind: Kind, column: pa.Array, keys: np.ndarray, bound: np.uint64
 ) -> Counts:
-    """What rows of a table say.
+    """Statistics of rows of a table.
 
     Args:
         keys: uint64 [num_rows], a hash of each row.

@@ -1,4 +1,4 @@
-"""What a transform has learned from training rows, and what it makes of any row.
+"""Fitted transforms: their state, and their application to rows.
 
 Names and arithmetic are those of scikit-learn's preprocessing. A state is a frozen record that is
 saved as JSON with the bundle and with the model; applying it fits nothing.

@@ -1,4 +1,4 @@
-"""What the configured model reads of a graph, and the encoder that is built of it."""
+"""The inputs of the configured model, and its encoder."""
 
 from __future__ import annotations
 

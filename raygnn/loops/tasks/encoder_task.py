@@ -1,4 +1,4 @@
-"""What tasks of one encoder and one target have in common."""
+"""Base of tasks with one encoder and one target."""
 
 from __future__ import annotations
 
@@ -326,7 +326,7 @@ class EncoderTask(Task[BatchT]):
         return encode_exactly(encoder, graph, self.features, self.spec, node_types, options=options)
 
     def build_metrics(self) -> Sequence[Any]:
-        """Those under `metrics`, else the task's own."""
+        """The configured metrics, else the task's defaults."""
         loaded = self.env.loaded
         chosen = loaded.config.metrics or [Component(type=name) for name in self.metric_names()]
         num_outputs, problem = self.metric_problem()
@@ -337,7 +337,7 @@ class EncoderTask(Task[BatchT]):
         ]
 
     def metric_problem(self) -> tuple[int, str]:
-        """What metrics are built with: the number of outputs, and the problem.
+        """Arguments of metrics: number of outputs, and problem.
 
         A task of several problems overrides it.
         """

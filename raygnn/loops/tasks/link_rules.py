@@ -1,4 +1,4 @@
-"""What tasks have in common whose seeds are links or edges."""
+"""Shared rules of tasks whose seeds are links or edges."""
 
 from __future__ import annotations
 

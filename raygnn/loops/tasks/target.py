@@ -1,4 +1,4 @@
-"""What the driver asks of a task before torch is imported: its arguments, and what it learns."""
+"""Targets of tasks, which the driver reads before torch is imported: arguments and labels."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class TaskArguments(Arguments):
 
 
 class TaskTarget(ABC):
-    """What a task learns of a graph: labels, splits or links, and what a model then gives.
+    """The learning target in a graph: labels, splits or links, and the model's output.
 
     The driver makes one to check data and to report what it has found, each rank of a training
     makes one to learn from. Inference makes none. Modules of targets do not import torch.
@@ -81,7 +81,7 @@ class TaskTarget(ABC):
 
     @classmethod
     def broken_rules(cls, config: Config) -> Iterable[Problem]:
-        """What other sections of the config ask for and the task does not do."""
+        """Requests of other config sections that the task does not support."""
         return ()
 
     @classmethod
@@ -94,7 +94,7 @@ class TaskTarget(ABC):
 
     @classmethod
     def pairs_read(cls, bundle: Bundle, arguments: Any) -> Pairs | None:
-        """What the target reads of all edges, though a partitioned graph spreads them.
+        """Edge data that the target needs complete, also of a partitioned graph.
 
         Args:
             bundle: types and columns; it may be without rows.
@@ -151,5 +151,5 @@ def target_classes() -> list[type[TaskTarget]]:
 
 
 def output_classes() -> list[type[Output]]:
-    """What models of raygnn's tasks give, as `ModelSpec.from_json` reads it."""
+    """Output records of raygnn's tasks, for `ModelSpec.from_json`."""
     return list(dict.fromkeys(found.output_class for found in target_classes()))

@@ -1,4 +1,4 @@
-"""When a run saves, what its pointers name, and from where it goes on."""
+"""Saving, pointers and resuming of checkpoints."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ class CheckpointName:
 
 @dataclass(frozen=True)
 class Retention:
-    """What stays of a run's checkpoints.
+    """Retention of a run's checkpoints.
 
     Attributes:
         policy: all | best | last | none.
@@ -74,7 +74,7 @@ class Retention:
     def obsolete(
         self, names: Sequence[str], scores: Mapping[str, float], needed: Collection[str]
     ) -> list[str]:
-        """Of the checkpoints' names, oldest first, those that nothing needs any more.
+        """The names of checkpoints that can be deleted, oldest first.
 
         Args:
             scores: the monitored value of those that were written at a validation.

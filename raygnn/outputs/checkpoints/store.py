@@ -39,7 +39,7 @@ FORMAT = "raygnn/checkpoint-v1"
 
 @dataclass(frozen=True)
 class File:
-    """What a file of a checkpoint is when it is whole."""
+    """Size and digest of a complete checkpoint file."""
 
     sha256: str
     num_bytes: int

@@ -1,4 +1,4 @@
-"""What a sweep is given, and the config of each of its trials."""
+"""The plan of a sweep, and the config of each trial."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class SweepPlan:
 
     @property
     def section(self) -> Tune:
-        """What is searched, and how."""
+        """Search space and search settings."""
         section = self.loaded.config.tune
         assert section is not None
         return section

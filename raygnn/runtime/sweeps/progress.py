@@ -1,4 +1,4 @@
-"""What a sweep prints while it runs, and what its trials have come to."""
+"""Progress lines of a sweep, and the results of its trials."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def trial_name(trial: Trial) -> str:
 
 
 def trial_rows(grid: ResultGrid, sweep_uri: str, section: Tune) -> list[TrialRow]:
-    """What became of each trial, by what its run folder holds.
+    """The status of each trial, read from its run folder.
 
     Raises:
         ConfigError: trials log no metric of the name.

@@ -15,7 +15,7 @@ _SHOWN_ERROR = 160  # characters of a failed trial's error in the table
 
 @dataclass(frozen=True)
 class TrialRow:
-    """What became of one trial.
+    """The result of one trial.
 
     Attributes:
         values: by dotted path.

@@ -49,7 +49,7 @@ class SampleFile:
 
 @dataclass(frozen=True)
 class SplitPlan:
-    """What is stored of a split.
+    """The stored samples of a split.
 
     Attributes:
         num_batches: micro-batches of an epoch.
@@ -66,7 +66,7 @@ class SplitPlan:
 
 @dataclass(frozen=True)
 class SamplePlan:
-    """What a set of stored neighborhoods is to hold.
+    """The planned content of a set of stored neighborhoods.
 
     Attributes:
         config: keys of the config that requests follow from, for messages.
@@ -237,7 +237,7 @@ def _other_requests(start: str, split: str, stored: SamplePlan, wanted: SamplePl
 
 
 def _changes(stored: SamplePlan, wanted: SamplePlan) -> str:
-    """What of the config is not as it was, if anything."""
+    """The config keys that changed, if any."""
     return "; ".join(
         f"{key} was {stored.config.get(key)!r} and is {value!r}"
         for key, value in wanted.config.items()

@@ -1,1 +1,1 @@
-"""What a draft of `graph.yaml` finds in a folder of tables."""
+"""Analysis of a folder of tables for a draft of `graph.yaml`."""

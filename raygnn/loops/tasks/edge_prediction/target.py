@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class EdgeOutput(LabelOutput):
-    """What a model predicts of each edge of one type.
+    """Prediction for each edge of one type.
 
     Attributes:
         label_edges: the labels are those of label edges, not of message edges.

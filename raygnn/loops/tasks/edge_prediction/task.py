@@ -48,7 +48,7 @@ class EdgePrediction(LabelTask[EdgeBatch]):
 
     @property
     def output(self) -> EdgeOutput:
-        """What is predicted."""
+        """The predicted label."""
         assert isinstance(self.spec.output, EdgeOutput)
         return self.spec.output
 

@@ -1,1 +1,1 @@
-"""What tasks that learn a label have in common, whether of nodes or of edges."""
+"""Shared parts of tasks that learn a label, of nodes or of edges."""

@@ -29,7 +29,7 @@ _MAX_NAMED = 10
 
 @dataclass(frozen=True)
 class LabelOutput(Output):
-    """What a model predicts of each node or edge of one type.
+    """Prediction for each node or edge of one type.
 
     Attributes:
         problem: multi_class, multi_label or regression.
@@ -53,7 +53,7 @@ class LabelOutput(Output):
     @property
     @abstractmethod
     def of(self) -> str:
-        """What is predicted, for messages: `node type 'user'`."""
+        """The predicted type for messages, such as `node type 'user'`."""
 
     @abstractmethod
     def label_in(self, bundle: Bundle) -> tuple[ColumnInfo, np.ndarray] | None:
@@ -61,7 +61,7 @@ class LabelOutput(Output):
 
     @property
     def words(self) -> str:
-        """What is predicted: 5 classes, 3 labels, 1 value."""
+        """The kind of prediction for messages: 5 classes, 3 labels, 1 value."""
         if self.problem == "multi_class":
             is_named = self.num_outputs == 2 and self.class_names and self.label_counts
             rarer = f" ({self.shown_classes[self.positive_class]!r} is rarer)" if is_named else ""
@@ -213,7 +213,7 @@ class LabelTarget(TaskTarget):
 
     @property
     def words(self) -> str:
-        """What is predicted; of two classes with names, which is rarer."""
+        """The kind of prediction; for two named classes also the rarer one."""
         if self.output.problem != "multi_class":
             return self.output.words
         return replace(self.output, label_counts=self.label_counts()).words

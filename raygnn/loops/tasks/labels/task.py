@@ -33,7 +33,7 @@ from raygnn.sampling.batch_sequence import BatchT
 
 
 def prediction_columns(outputs: Tensor, of: LabelOutput) -> dict[str, np.ndarray | pa.Array]:
-    """What is predicted, as the label's column has it.
+    """The predicted value, in the type of the label column.
 
     Args:
         outputs: [num_rows, num_outputs] as the model gives them: logits or targets.
@@ -92,7 +92,7 @@ class LabelTask(EncoderTask[BatchT]):
 
     @property
     def output(self) -> LabelOutput:
-        """What is predicted."""
+        """The predicted label."""
         assert isinstance(self.spec.output, LabelOutput)
         return self.spec.output
 
@@ -198,7 +198,7 @@ class LabelTask(EncoderTask[BatchT]):
         ]
 
     def _remedy(self) -> str:
-        """What to set for rare classes, where nothing is set."""
+        """Advice for rare classes if the config sets nothing."""
         config = self.env.loaded.config
         weighs = any({"class_weights", "alpha"} & set(term.args) for term in config.losses)
         if weighs or config.loader.balances_seeds:
@@ -209,7 +209,7 @@ class LabelTask(EncoderTask[BatchT]):
         )
 
     def metric_names(self) -> Sequence[str]:
-        """Of two classes, or of classes or labels far from balance, metrics of order too."""
+        """Default metrics; ranking metrics too for two classes and for imbalanced ones."""
         every, output = super().metric_names(), self.output
         names = [name for name in every if name not in METRICS_OF_ORDER]
         splits, config = self.target.splits, self.env.loaded.config
@@ -316,7 +316,7 @@ class LabelTask(EncoderTask[BatchT]):
 
 
 def _unit(label: str, scale: ColumnScale, rows: str) -> str:
-    """What a loss of standardised targets is of."""
+    """The unit of a loss on standardized targets."""
     if len(scale.mean) > 1:
         return f"{label} in standard deviations from its means over the training {rows}"
     (mean,), (std,) = scale.mean, scale.std

@@ -132,7 +132,7 @@ def link_baselines(
 
 
 def _num_candidates(loader: LinkLoader) -> int:
-    """What each link competes with: as many for all."""
+    """The candidates of each link, equally many for all."""
     candidate = loader.without_neighborhood(0).links.candidate
     assert candidate is not None
     return candidate.shape[1]
@@ -167,7 +167,7 @@ class _Popularity(Decoder):
 
 
 class _PopularityTask:
-    """What `evaluate` reads of a task: links scored by popularity, on the CPU.
+    """A task for `evaluate` that scores links by popularity, on the CPU.
 
     Args:
         num_nodes: of the anchor type and of the target type.

@@ -40,7 +40,7 @@ class LinkScoring:
     def offered(
         self, batch: LinkBatch, rows: Mapping[str, Tensor], *, in_batch: bool
     ) -> Candidates:
-        """What competes with every link: random negatives, and the links' targets where asked.
+        """Candidates of every link: random negatives and, if asked, the targets of the links.
 
         Args:
             batch: of training.

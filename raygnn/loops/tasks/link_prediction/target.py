@@ -216,7 +216,7 @@ class LinkTarget(TaskTarget):
 
     @property
     def edge_types(self) -> tuple[EdgeType, ...]:
-        """Those of the relations, in the decoder's order."""
+        """The edge types of the relations, in the decoder's order."""
         return self.output.edge_types
 
     @property
@@ -439,7 +439,7 @@ def _find_edge_types(bundle: Bundle, arguments: LinkTargetArguments) -> tuple[Ed
 
 
 def _one_direction(bundle: Bundle, links: Sequence[LinkSplit]) -> tuple[LinkSplit, ...]:
-    """Of two types that are each other's reverse, the first: their edges fall together."""
+    """The first of two edge types that are each other's reverse."""
     seen: set[EdgeType] = set()
     kept = []
     for link in links:

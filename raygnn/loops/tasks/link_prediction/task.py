@@ -311,7 +311,7 @@ class LinkPrediction(EncoderTask[LinkBatch]):
         return rows
 
     def offer(self, batch: LinkBatch, rows: Mapping[str, Tensor]) -> Candidates:
-        """What the links of a batch, or with `candidates: global` of a step, compete with."""
+        """Candidates of the links of a batch, or with `candidates: global` of a step."""
         offered = self._scoring.offered(batch, rows, in_batch=self.objective.in_batch)
         return replace(offered, rows=in_full_precision(offered.rows))
 

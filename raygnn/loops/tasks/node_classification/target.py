@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class NodeOutput(LabelOutput):
-    """What a model predicts of each node of one type."""
+    """Prediction for each node of one type."""
 
     key = "nodes"
 

@@ -40,7 +40,7 @@ class NodeClassification(LabelTask[NodeBatch]):
 
     @property
     def output(self) -> NodeOutput:
-        """What is predicted."""
+        """The predicted label."""
         assert isinstance(self.spec.output, NodeOutput)
         return self.spec.output
 

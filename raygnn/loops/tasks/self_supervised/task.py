@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 
 class SelfSupervisedModel(nn.Module):
-    """What is trained; of it, inference reads the encoder."""
+    """The trained module. Inference uses its encoder."""
 
     def __init__(self, encoder: GraphEncoder, method: Method) -> None:
         super().__init__()
@@ -101,13 +101,13 @@ class SelfSupervised(LabelTask[NodeBatch], Callback):
 
     @property
     def embedding(self) -> EmbeddingOutput:
-        """What the model gives."""
+        """The model's output."""
         assert isinstance(self.spec.output, EmbeddingOutput)
         return self.spec.output
 
     @property
     def output(self) -> LabelOutput:
-        """What the probe predicts; to be read where there is one."""
+        """The probe's output. Only defined with a probe."""
         assert self.embedding.probe is not None
         return self.embedding.probe
 
@@ -157,7 +157,7 @@ class SelfSupervised(LabelTask[NodeBatch], Callback):
         )
 
     def encode(self, batch: NodeBatch) -> dict[str, Tensor]:
-        """What the loss is of; see `Method.rows`."""
+        """Input of the loss, as `Method.rows` gives it."""
         assert isinstance(self.model, SelfSupervisedModel)
         return self.method.rows(self.model.encoder, batch)
 
@@ -219,11 +219,11 @@ class SelfSupervised(LabelTask[NodeBatch], Callback):
         return EvalOutput(batch.index, ids, loss, output.weight, scores, labels, output.metrics)
 
     def build_metrics(self) -> Sequence[Any]:
-        """Those of the probe."""
+        """The probe's metrics."""
         return super().build_metrics() if self.embedding.probe is not None else ()
 
     def diagnostics(self) -> Sequence[Diagnostic]:
-        """Those of the probe."""
+        """The probe's metrics."""
         return super().diagnostics() if self.embedding.probe is not None else ()
 
     def baselines(

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class SeveralOutput(Output):
-    """What each of several tasks gives, by name; inference chooses one of them."""
+    """Output of each of several tasks, by name. Inference chooses one."""
 
     key = "tasks"
 
@@ -32,12 +32,12 @@ class SeveralOutput(Output):
 
     @property
     def ends(self) -> tuple[str, ...]:
-        """Those of all tasks."""
+        """Merges the requirements of all tasks."""
         return tuple(end for output in self.tasks.values() for end in output.ends)
 
     @property
     def own_columns(self) -> tuple[str, ...]:
-        """Those of all tasks."""
+        """Merges the requirements of all tasks."""
         every = (name for output in self.tasks.values() for name in output.own_columns)
         return tuple(dict.fromkeys(every))
 

@@ -58,7 +58,7 @@ class SeveralModel(nn.Module):
 
 
 def weights_of_task(weights: Mapping[str, Tensor], task: str) -> dict[str, Tensor]:
-    """Of the weights of several tasks those of one, by the names that they have in its model."""
+    """Weights of one of several tasks, under the names of its own model."""
     own = f"{_HEADS}.{ModuleDict.to_internal_key(task)}."
     return {
         name.removeprefix(own): tensor
@@ -83,7 +83,7 @@ class PartMetric:
         return f"{self.part}/{self.metric.name}"
 
     def describe(self) -> Any:
-        """What a diagnostic has found."""
+        """The result of a diagnostic."""
         return self.metric.describe()
 
 
@@ -210,7 +210,7 @@ class SeveralTasks(EncoderTask[Any]):
         return any(part.prepares(epoch) for part in self.trained.values())
 
     def prepare_epoch(self, epoch: int) -> None:
-        """Those of the tasks that are trained."""
+        """The trained tasks."""
         for part in self.trained.values():
             if part.prepares(epoch):
                 part.prepare_epoch(epoch)
@@ -229,12 +229,12 @@ class SeveralTasks(EncoderTask[Any]):
         return self._sum({name: self._step(name, batch) for name in batch.batches})
 
     def encode(self, batch: JointBatch) -> dict[str, Tensor]:
-        """What the task encodes whose loss is of all micro-batches of a step."""
+        """Rows of the task whose loss spans all micro-batches of a step."""
         name = self._seeded(self._joint, batch)
         return self._loss_of(name).encode(batch.batches[name])
 
     def offer(self, batch: JointBatch, rows: dict[str, Tensor]) -> Candidates:
-        """What it offers to all micro-batches."""
+        """Its share of the joint loss."""
         assert self._joint is not None
         return self._loss_of(self._joint).offer(batch.batches[self._joint], rows)
 
@@ -283,7 +283,7 @@ class SeveralTasks(EncoderTask[Any]):
         raise NotImplementedError("SeveralTasks.evaluate")
 
     def build_metrics(self) -> list[PartMetric]:
-        """Those of each task."""
+        """Merges the values of all tasks."""
         metrics = []
         for name, part in self.parts.items():
             with naming_task(self.env.loaded.config, name):
@@ -291,7 +291,7 @@ class SeveralTasks(EncoderTask[Any]):
         return metrics
 
     def diagnostics(self) -> list[Any]:
-        """Those of each task."""
+        """Merges the values of all tasks."""
         return [
             PartMetric(name, each)
             for name, part in self.parts.items()
@@ -301,7 +301,7 @@ class SeveralTasks(EncoderTask[Any]):
     def baselines(
         self, split: str, num_batches: int | None, metrics: Sequence[Any]
     ) -> Baselines | BaselinesOfParts | None:
-        """Those of each task."""
+        """Merges the values of all tasks."""
         found = {}
         for name, part in self.parts.items():
             own = [each.metric for each in metrics if each.part == name]
@@ -311,7 +311,7 @@ class SeveralTasks(EncoderTask[Any]):
         return BaselinesOfParts(found) if found else None
 
     def warnings(self) -> list[str]:
-        """Those of each task, after its name."""
+        """Values of each task, prefixed with its name."""
         return [f"{name}: {text}" for name, part in self.parts.items() for text in part.warnings()]
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""What a method of self-supervised learning is, and what those with two views have in common."""
+"""Base classes of self-supervised methods, with and without two views."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Share = float | list[float]
 
 @dataclass(frozen=True)
 class Setting:
-    """What a method is built for.
+    """The setting that a method is built for.
 
     Attributes:
         node_type: of the seeds.
@@ -56,13 +56,13 @@ class Method(nn.Module, ABC):
 
     @abstractmethod
     def rows(self, encoder: GraphEncoder, batch: NodeBatch) -> dict[str, Tensor]:
-        """What the loss is of, [num_seeds, channels] each, with gradient.
+        """Inputs of the loss, [num_seeds, channels] each, with gradient.
 
         `embeddings` among them are those of the encoder, by which a collapse shows.
         """
 
     def offer(self, batch: NodeBatch, rows: dict[str, Tensor]) -> Candidates:
-        """What a joint loss reads of a batch; see `JointLoss`."""
+        """A batch's rows for a joint loss, as `JointLoss` reads them."""
         raise NotImplementedError(f"{type(self).__name__}.offer")
 
     @abstractmethod
