@@ -5,10 +5,12 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
-from raygnn.early_interrupts import exit_on_early_interrupt
-from raygnn.kernel_cache import keep_kernels
-from raygnn.late_imports import install_lazy_imports
-from raygnn.openmp import wait_briefly
+from raygnn.process_start import (
+    exit_on_early_interrupt,
+    install_lazy_imports,
+    keep_kernels,
+    wait_briefly,
+)
 
 __all__ = ["TrainedModel", "__version__", "load"]
 

@@ -13,9 +13,9 @@ from typing import NoReturn
 from raygnn.config import LoadedConfig, load_config
 from raygnn.console import print_json, print_nothing, printing
 from raygnn.data.filesystem import is_storage_error, redact
-from raygnn.early_interrupts import exit_normally
 from raygnn.errors import ConfigError, RaygnnError
 from raygnn.loops.signals import Terminated, signals_as_interrupts
+from raygnn.process_start import exit_normally
 
 
 def command_parser(prog: str, usage: str, examples: str) -> argparse.ArgumentParser:

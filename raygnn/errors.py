@@ -241,7 +241,7 @@ class LostRankError(TrainingError):
 
 
 class PreemptedError(RaygnnError):
-    """A run was asked to stop before its end; started again, it goes on.
+    """A run was asked to stop before its end; started again, it continues.
 
     Attributes:
         cause: `SIGTERM`, `SIGINT`, or what else asked for it.

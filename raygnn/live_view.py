@@ -34,7 +34,7 @@ def live_view(console: Console | None = None) -> Iterator[Callable[[Event], None
 
 
 class LiveView:
-    """Lines, and below them, while training goes on, its bars and a table of metrics.
+    """Lines, and below them, while training continues, its bars and a table of metrics.
 
     Each validation leaves its line; the lines of log periods are not printed, as the view has them.
     """

@@ -50,7 +50,7 @@ class Server:
 
     Attributes:
         url: where it answers.
-        stop: stops it; Ray goes on.
+        stop: stops it; Ray continues.
         wait_until_gone: blocks as long as the model is there; raises a ResourceError when somebody
             has deleted it from Ray Serve.
     """

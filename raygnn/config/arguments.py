@@ -34,7 +34,7 @@ A = TypeVar("A", bound=Section)
 #: What a mistake in the arguments of a component is called, where it is not as in other sections.
 _OF_MODELS = {
     "config-choice": Problem(
-        (), "there is no such choice", "Set one of the choices", id="model-argument-choice"
+        (), "unknown choice", "Set one of the choices", id="model-argument-choice"
     ),
     "config-range": Problem(
         (), "it is out of range", "Set a number in the range", id="model-argument"
@@ -49,7 +49,7 @@ _NAMED = {
             (), "the task takes no such argument", "Set one that it takes", "task-argument-unknown"
         ),
         "config-choice": Problem(
-            (), "there is no such choice", "Set one of the choices", id="task-argument-choice"
+            (), "unknown choice", "Set one of the choices", id="task-argument-choice"
         ),
         "config-range": Problem(
             (), "it is out of range", "Set a number in the range", id="task-argument-range"
@@ -59,7 +59,7 @@ _NAMED = {
     "decoder": _OF_MODELS,
     "loss": {
         "config-choice": Problem(
-            (), "there is no such choice", "Set one of the choices", id="loss-argument"
+            (), "unknown choice", "Set one of the choices", id="loss-argument"
         ),
         "config-range": Problem(
             (), "it is out of range", "Set a number in the range", id="loss-argument"

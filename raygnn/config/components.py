@@ -42,7 +42,7 @@ def broken_components(config: Config, allow_modules: Sequence[str]) -> Iterator[
             if hook not in HOOKS:
                 yield Problem(
                     path,
-                    "there is no such hook",
+                    "unknown hook",
                     choose_from(hook, HOOKS, "Hooks"),
                     id="callback-hook-unknown",
                 )
@@ -201,9 +201,7 @@ def _broken_value_type(value: dict[str, Any], path: KeyPath) -> Iterator[Problem
         )
     elif not isinstance(kind, str) or kind not in _COERCIONS:
         remedy = choose_from(kind, list(_COERCIONS))
-        yield Problem(
-            (*path, VALUE_TYPE_KEY), "there is no such type", remedy, id="component-value-type"
-        )
+        yield Problem((*path, VALUE_TYPE_KEY), "unknown type", remedy, id="component-value-type")
     else:
         try:
             coerce(value)

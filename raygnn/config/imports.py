@@ -130,7 +130,7 @@ def import_dotted(
     is_class = isinstance(found, type) and _is_ours(found, root)
     if not is_class and not is_function:
         raise RuleError(
-            f"it is no class defined in {root}",
+            f"it is not a class defined in {root}",
             "Set the path where a class is defined",
             id="component-kind",
         )

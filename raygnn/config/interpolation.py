@@ -114,7 +114,7 @@ class _Resolver:
             if isinstance(found, dict | list):
                 problem = Problem(
                     path,
-                    f"{match[0]} is no single value, so it has no place inside of a text",
+                    f"{match[0]} is not a single value, so it cannot be part of a text",
                     "Let the reference stand alone, or name a key below it",
                     id="config-reference",
                 )

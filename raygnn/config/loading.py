@@ -48,7 +48,7 @@ class LoadedConfig:
         """Checks the arguments of components of raygnn and of libraries, and monitors.
 
         It takes seconds where torch is not imported yet, so `load_config` leaves it to whoever
-        goes on with the config, unless it has other mistakes to report too.
+        continues with the config, unless it has other mistakes to report too.
 
         Args:
             left_out: top-level keys that are not looked at.
@@ -65,7 +65,7 @@ class LoadedConfig:
         return dump_yaml(self.saved)
 
     def fingerprint(self) -> str:
-        """sha256 of what defines the training result: equal for a run that goes on elsewhere.
+        """sha256 of what defines the training result: equal for a run that continues elsewhere.
 
         Names, places, logging, machines and limits do not count, but the global batch size does.
         """
@@ -225,7 +225,7 @@ LIMITS: tuple[KeyPath, ...] = (
     ("early_stopping", "patience"),
 )
 
-#: What changes neither batches nor weights: where, how fast and with whom a run goes on.
+#: What changes neither batches nor weights: where, how fast and with whom a run continues.
 _NOT_OF_THE_RESULT: tuple[KeyPath, ...] = (
     ("run",),
     ("job_name",),

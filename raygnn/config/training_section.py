@@ -175,7 +175,7 @@ class Training(Section):
         if chosen is not None and "." not in chosen and chosen not in _GRAD_REDUCTIONS:
             yield Problem(
                 ("grad_reduction",),
-                "there is no such reduction",
+                "unknown reduction",
                 choose_from(chosen, _GRAD_REDUCTIONS) + ", or a dotted path",
                 id="training-reduction-unknown",
             )

@@ -172,7 +172,7 @@ def _problem(
     if kind == "extra_forbidden":
         keys = _keys_at(path[:-1], value, root)
         remedy = choose_from(path[-1], keys, "Keys here")
-        return Problem(path, "there is no such key", remedy, id="config-unknown-key")
+        return Problem(path, "unknown key", remedy, id="config-unknown-key")
     if kind == "missing":
         return Problem(path, "it is required", f"Set {path[-1]}", id="config-required")
     if kind in ("literal_error", "union_tag_invalid"):
@@ -181,7 +181,7 @@ def _problem(
         field_path = path if kind == "literal_error" else (*path, "type")
         given = value_at(value, field_path)
         remedy = choose_from(given, choices)
-        return Problem(field_path, "there is no such choice", remedy, id="config-choice")
+        return Problem(field_path, "unknown choice", remedy, id="config-choice")
     if kind == "union_tag_not_found":
         types = [str(choice) for choice in _types_at(path, root)]
         remedy = choose_from("", types)

@@ -54,7 +54,7 @@ def evaluate_model(
     """
     if split is not None and split not in SPLIT_NAMES:
         raise ConfigError(
-            f"split={split!r} is invalid: there is no such split. Set one of: "
+            f"split={split!r} is invalid: unknown split. Set one of: "
             f"{', '.join(SPLIT_NAMES)}, or None for all labelled nodes.",
             id="model-split",
         )

@@ -68,7 +68,7 @@ class ExplainOptions:
     def __post_init__(self) -> None:
         if self.method not in METHODS:
             raise ConfigError(
-                f"method={self.method!r} is invalid: there is no such method. Set one of: "
+                f"method={self.method!r} is invalid: unknown method. Set one of: "
                 f"{', '.join(METHODS)}.",
                 id="explain-method-unknown",
             )

@@ -65,8 +65,7 @@ class NodeRequest:
         chosen = what or next(iter(output.predictions), "embeddings")
         if chosen not in WHAT:
             raise ConfigError(
-                f"--what={chosen!r} is invalid: there is no such output. Set one of: "
-                f"{', '.join(WHAT)}.",
+                f"--what={chosen!r} is invalid: unknown output. Set one of: {', '.join(WHAT)}.",
                 id="infer-what-unknown",
             )
         wanted = node_types or own
@@ -325,8 +324,7 @@ def check_score_name(score: object) -> None:
     """
     if score not in SCORES:
         raise ConfigError(
-            f"--score={score!r} is invalid: there is no such score. Set one of: "
-            f"{', '.join(SCORES)}.",
+            f"--score={score!r} is invalid: unknown score. Set one of: {', '.join(SCORES)}.",
             id="infer-score-unknown",
         )
 

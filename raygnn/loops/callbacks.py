@@ -33,7 +33,7 @@ class Callback(CallbackBase):
         """Training has ended; the best weights are not loaded back yet."""
 
     def on_epoch_start(self, engine: Engine, epoch: int) -> None:
-        """An epoch starts, or goes on after a resume."""
+        """An epoch starts, or continues after a resume."""
 
     def on_epoch_end(self, engine: Engine, epoch: int) -> None:
         """All micro-batches of the epoch are done."""
@@ -118,8 +118,7 @@ class FunctionCallback(Callback):
         for hook, function in functions.items():
             if hook not in HOOKS:
                 raise ConfigError(
-                    f"callbacks={hook!r} is invalid: there is no such hook. Set one of: "
-                    f"{', '.join(HOOKS)}.",
+                    f"callbacks={hook!r} is invalid: unknown hook. Set one of: {', '.join(HOOKS)}.",
                     id="callback-hook-unknown",
                 )
             setattr(self, hook, function)

@@ -377,7 +377,7 @@ class Engine:
         return self.context.host_interruption() if totals.ask_host else None
 
     def _describe_interruption(self) -> str:
-        then = "Started again, the run goes on from there."
+        then = "Started again, the run continues from there."
         if self._save is None:
             then = "No checkpoint is kept (checkpoint.policy: none): it would start from scratch."
         where = f"step {self.position.step}, epoch {self.position.current_epoch}"

@@ -132,7 +132,7 @@ def unknown_counts(name: str) -> ConfigError:
 def _unknown_class(name: str, key: Any, known: Sequence[str]) -> ConfigError:
     shown = ", ".join(known[:_MAX_SHOWN]) + (", ..." if len(known) > _MAX_SHOWN else "")
     return ConfigError(
-        f"losses.args.{name}.{key} is invalid: there is no such class. "
+        f"losses.args.{name}.{key} is invalid: unknown class. "
         f"{did_you_mean(key, known)}Set any of: {shown}.",
         id="loss-class-weights-class",
     )

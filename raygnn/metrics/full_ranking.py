@@ -137,7 +137,7 @@ class FullRanking:
             if is_outside.any():
                 raise DataError(
                     f"full ranking: {name}.targets holds {links.targets[is_outside][:3].tolist()}, "
-                    f"which are no ids of {self.num_candidates} candidates.",
+                    f"which are not ids of {self.num_candidates} candidates.",
                     id="metric-ranking-inputs",
                 )
 

@@ -49,7 +49,7 @@ def check_ks(ks: Sequence[int] | None, num_candidates: int | None) -> tuple[int,
             raise ConfigError.invalid(
                 "metrics.args.ks",
                 list(ks),
-                f"{k!r} is no integer of at least 1",
+                f"{k!r} is not an integer of at least 1",
                 "Set a list as [1, 10, 50]",
                 id="metric-ks",
             )

@@ -214,7 +214,7 @@ def _best_at_first(engine: Engine) -> list[str]:
         return []
     return [
         f"the best {engine.best.tracker.monitor} is that of the first validation, at step "
-        f"{best.step:,}: from then on the model learned its training examples by heart, or its "
+        f"{best.step:,}: from then on the model memorized its training examples, or its "
         "steps were too large. Try a smaller optimizer.args.lr, model.args.dropout: 0.5, and, of "
         "columns with many values, transform: category with a larger min_frequency."
     ]

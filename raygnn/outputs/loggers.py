@@ -59,7 +59,7 @@ class MetricLogger(Callback, ABC):
             self.flush()
 
     def on_save_checkpoint(self, engine: Engine, state: dict[str, Any]) -> None:
-        # What is logged by now is not logged again by a run that goes on from here.
+        # What is logged by now is not logged again by a run that continues from here.
         if engine.context.rank == 0:
             self.flush()
 
@@ -202,7 +202,7 @@ class JSONLinesLogger(MetricLogger):
 
 
 class WandBLogger(MetricLogger):
-    """Weights & Biases; needs the extra `raygnn[wandb]`. A resumed run goes on under its id.
+    """Weights & Biases; needs the extra `raygnn[wandb]`. A resumed run continues under its id.
 
     Args:
         project: where the run is listed.
@@ -255,7 +255,7 @@ class WandBLogger(MetricLogger):
 
 
 class MLflowLogger(MetricLogger):
-    """MLflow; needs the extra `raygnn[mlflow]`. A resumed run goes on under its id.
+    """MLflow; needs the extra `raygnn[mlflow]`. A resumed run continues under its id.
 
     Args:
         experiment: where the run is listed.

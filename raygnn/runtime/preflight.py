@@ -209,7 +209,7 @@ def warn_of_missing_places(config: Config, resources: WorkerResources) -> Iterat
         while not is_over.wait(_LOOK_FOR_PLACES_EVERY_S):
             missing = missing_places(config, resources)
             if missing is not None and missing != reported:
-                say(f"{missing} The run goes on when there are more.")
+                say(f"{missing} The run continues when there are more.")
             reported = missing
 
     watcher = threading.Thread(target=watch, name="raygnn-lost-nodes", daemon=True)

@@ -242,7 +242,7 @@ class BalancedOrder:
 
     An epoch has as many places as there are examples; classes differ by one place at most. The
     examples of a class come in a permutation, and in another one when each has come once. The next
-    epoch goes on where the last one ended: no example comes a second time before all others of its
+    epoch continues where the last ended: no example comes a second time before all others of its
     class have come. The order is a pure function with random access, like `seed_order`.
 
     Args:

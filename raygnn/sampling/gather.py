@@ -13,7 +13,7 @@ from raygnn.data.standardization import Affine
 
 _LINE_BYTES = 64
 # How many cache lines are asked for ahead (of rows of 512 bytes in a file of 1 GB: two thirds of
-# the time without), and of one row: the processor itself goes on from there.
+# the time without), and of one row: the processor itself continues from there.
 _LINES_AHEAD = 128
 _LINES_OF_ROW = 8
 _UNSCALED = Affine(*np.zeros((3, 0), np.float32))

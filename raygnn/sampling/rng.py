@@ -1,7 +1,7 @@
 """Keys of random draws: a draw is a hash of what it is for, never the next number of a stream.
 
 Seed, split, epoch and batch index give the key of a batch; it, hop and edge type give the key of
-a hop; `pick.py` goes on from there with the destination node and the number of its draw. So the
+a hop; `pick.py` continues from there with the destination node and the number of its draw. So the
 same batch comes out whichever thread, rank or server draws which part of it.
 """
 

@@ -166,7 +166,7 @@ def test_a_node_that_dies_changes_nothing_of_the_result(head, nodes, ranks, grap
         wait_until(lambda: _are_shown(head), driver, log.read_text)
         kill(one.process)
         marker.unlink()
-        missing = "have places for 2 of the 3 worker(s) that are needed. The run goes on when"
+        missing = "have places for 2 of the 3 worker(s) that are needed. The run continues when"
         wait_until(lambda: missing in log.read_text(), driver, log.read_text)
         spare = nodes.add(1)
         assert driver.wait(timeout=400) == 0, log.read_text()

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from raygnn.kernel_cache import keep_kernels
+from raygnn.process_start import keep_kernels
 
 
 @pytest.fixture(autouse=True)

@@ -42,7 +42,7 @@ def synthetic_problems(type: str, **args: Any) -> list[Problem]:
         remedy = choose_from(type, list(GENERATORS))
         problem = Problem(
             ("data", "synthetic", "type"),
-            "there is no such generator",
+            "unknown generator",
             remedy,
             "synthetic-generator-unknown",
             repr(type),

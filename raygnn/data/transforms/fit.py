@@ -250,7 +250,7 @@ def describe(fitted: FittedColumn, found: Counts | None) -> str:
     if isinstance(found, TextCounts) and isinstance(state, OneHot | Category | MultiHot):
         num_rare = len(found.values) - len(state.vocabulary)
         parts.append(f"{len(state.vocabulary):,} values")
-        parts += [f"{num_rare:,} rare ones share one place"] if num_rare else []
+        parts += [f"{num_rare:,} rare values share one column"] if num_rare else []
         if found.num_distinct == 1 and not found.num_gaps:
             parts.append("WARNING: a constant, the same in all training rows")
     if isinstance(found, NumberCounts) and found.low == found.high:
@@ -322,8 +322,8 @@ def _vocabulary_state(spec: ColumnTransform, found: TextCounts, place: str) -> A
         instead = "" if is_category else ", or transform: category"
         raise DataError(
             f"{place}: column {spec.column!r} is invalid: {spec.transform} of {size:,} values, "
-            f"and there may be {limit:,}. Set max_categories or min_frequency, so that rare ones "
-            f"share one place{instead}.",
+            f"and there may be {limit:,}. Set max_categories or min_frequency, so that rare "
+            f"values share one column{instead}.",
             id="transform-too-many-values",
         )
     if is_category:

@@ -50,7 +50,7 @@ def run_sweep(plan: SweepPlan, *, data: Any = None) -> ResultGrid:
 
     Raises:
         TrainingError: every trial failed.
-        PreemptedError: SIGTERM or Ctrl-C; a start under the same name goes on.
+        PreemptedError: SIGTERM or Ctrl-C; a start under the same name continues.
     """
     name = plan.loaded.config.run.name or default_name(plan.loaded)
     check_writable(check_run_folder(plan.loaded, name), plan.loaded.config.run)
@@ -116,7 +116,7 @@ def _num_concurrent(plan: SweepPlan) -> int:
 def _tuner(
     plan: SweepPlan, folder: RunFolder, trial: Callable[..., None], num_concurrent: int
 ) -> Tuner:
-    """Ray's tuner of a fresh sweep, or of one that goes on."""
+    """Ray's tuner of a fresh sweep, or of one that continues."""
     # `StopWithoutMetric` does it, after which the metrics that there are can be listed.
     os.environ.setdefault("TUNE_DISABLE_STRICT_METRIC_CHECKING", "1")
     os.environ.setdefault("TUNE_DISABLE_SIGINT_HANDLER", "1")  # `run_sweep` has its own
@@ -182,7 +182,7 @@ def _conclude(plan: SweepPlan, folder: RunFolder, grid: ResultGrid, causes: list
     if causes:
         raise PreemptedError(
             f"The sweep was stopped by {causes[0]}. Started again under --run.name {folder.name}, "
-            "it goes on.",
+            "it continues.",
             causes[0],
             id="sweep-stopped",
         )
@@ -231,7 +231,7 @@ def run_trial(
 ) -> None:
     """Trains one trial in workers of its own, in a run folder named after it.
 
-    A trial that was interrupted finds its folder unfinished, and goes on.
+    A trial that was interrupted finds its folder unfinished, and continues.
 
     Args:
         values: by dotted path, drawn by the searcher.

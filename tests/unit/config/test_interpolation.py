@@ -82,7 +82,7 @@ def test_what_is_shown_keeps_the_names_of_the_environment() -> None:
         ),
         ({"a": "${}"}, "there is no value at an empty name"),
         ({"b": 1, "a": "${b.c}"}, "there is no value at b.c"),
-        ({"b": {"c": 1}, "a": "x${b}"}, "${b} is no single value"),
+        ({"b": {"c": 1}, "a": "x${b}"}, "${b} is not a single value"),
         ({"a": "${b"}, "a ${ is not closed"),
         ({"a": "${a}"}, "references go in a circle: a -> a"),
         ({"a": {"b": "${a}"}}, "references go in a circle: a -> a"),

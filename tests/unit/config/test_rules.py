@@ -531,7 +531,7 @@ def test_all_problems_are_told_at_once() -> None:
         "line 5: optimizer.type='Adm'",
         "line 6: job_name=",
         "line 7: lr_scheduler.monitor=",
-        "--sampling.fanots: sampling.fanots=[1] is invalid: there is no such key. Did you mean fan",
+        "--sampling.fanots: sampling.fanots=[1] is invalid: unknown key. Did you mean fan",
         "--loader.num_thread: loader.num_thread=2",
         "stray is invalid: it belongs to no override",
     ):

@@ -57,7 +57,7 @@ ANSWERS = (
     "line 11: optimizer.args.lrr=0.1 is invalid: AdamW takes no such argument",
     "line 12: lr_scheduler.args.step_size is invalid: StepLR needs this argument",
     "line 14: checkpoint.resume='allways' is invalid",
-    "line 15: callbacks.0.on_trian_start='my_pkg.f' is invalid: there is no such hook",
+    "line 15: callbacks.0.on_trian_start='my_pkg.f' is invalid: unknown hook",
     "line 16: loggers.0.args.evry=1 is invalid: json_lines takes no such argument",
     "line 17: training.max_epochs=None is invalid",
     "line 17: training.grad_reduction='median' is invalid",

@@ -448,7 +448,7 @@ def test_a_line_says_what_was_fitted() -> None:
     spec = ColumnTransform(column="c", transform="one_hot", min_frequency=2)
     found = counted(spec, column)
     line = describe(fit(spec, "text", found, "x"), found)
-    assert line == "c: one_hot, 1 values, 2 rare ones share one place, 1 gaps"
+    assert line == "c: one_hot, 1 values, 2 rare values share one column, 1 gaps"
     spec = ColumnTransform(column="c", transform="standard")
     found = counted(spec, pa.array([2, 2]))
     assert "constant, 2 in all" in describe(fit(spec, "number", found, "x"), found)

@@ -110,7 +110,7 @@ def test_nodes_that_go_while_a_run_lasts_are_told_once(nodes, monkeypatch, capsy
     told += capsys.readouterr().out
     assert told.splitlines() == [
         "[raygnn] The 1 node(s) of this cluster have places for 2 of the 3 worker(s) that are "
-        "needed. The run goes on when there are more."
+        "needed. The run continues when there are more."
     ]
     nodes.append({"CPU": 1.0})
     assert missing_places(config, resources) is None
