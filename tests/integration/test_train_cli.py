@@ -406,7 +406,7 @@ def test_a_store_that_fails_is_told_in_a_line(capsys, config, monkeypatch):
     def refuse(*_: object, **__: object) -> None:
         raise PermissionError("bucket 'mine' refuses gs://user:secret@mine")
 
-    monkeypatch.setattr("raygnn.runtime.launch.open_tables", refuse)
+    monkeypatch.setattr("raygnn.runtime.data_source.open_tables", refuse)
     status, err = _status(capsys, config)
     assert status == 1
     assert "storage failed: PermissionError: bucket 'mine'" in err

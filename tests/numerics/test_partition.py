@@ -60,7 +60,7 @@ def _record(bundle: Bundle) -> dict[str, Any]:
                 column["statistics"][name] = None
         if column["transforms"] is not None:
             column["transforms"] = repr(column["transforms"])
-    return {**record, "fingerprint": ""}
+    return {**record, "fingerprint": "", "is_of_parts": None}
 
 
 def _columns(record: dict[str, Any]) -> list[dict[str, Any]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -394,12 +394,17 @@ def _stored(element: np.dtype, feature_dtype: str | None) -> str:
     return "float32" if element == np.float64 else element.name
 
 
+def _is_list(kind: pa.DataType, *element_tests: Callable[[pa.DataType], bool]) -> bool:
+    """Whether a column has lists of such elements. Elements of empty lists have the type null."""
+    return pa.types.is_list(kind) and any(test(kind.value_type) for test in element_tests)
+
+
 def _plan_sparse(
     table: ScannedTable, name: str, spec: SparseFeature, feature_dtype: str | None
 ) -> SparsePlan:
     place = f"{table.name}.features.{name}"
     indices = table.types[spec.indices]
-    if not (pa.types.is_list(indices) and pa.types.is_integer(indices.value_type)):
+    if not _is_list(indices, pa.types.is_integer, pa.types.is_null):
         raise DataError(
             f"{place}.indices={spec.indices!r} is invalid: the column is {indices}. "
             "Name a list<int> column.",
@@ -408,10 +413,7 @@ def _plan_sparse(
     dtype = "float32"
     if spec.values is not None:
         values = table.types[spec.values]
-        is_numbers = pa.types.is_list(values) and (
-            pa.types.is_integer(values.value_type) or pa.types.is_floating(values.value_type)
-        )
-        if not is_numbers:
+        if not _is_list(values, pa.types.is_integer, pa.types.is_floating, pa.types.is_null):
             raise DataError(
                 f"{place}.values={spec.values!r} is invalid: the column is {values}. "
                 "Name a list<float> column, or leave it out when all values are 1.",

@@ -431,7 +431,12 @@ class _Build:
             {name: tuple(np.diff(found.first_ids).tolist()) for name, found in nodes.items()},
             tuple(counts.values()),
             tuple(labels),
-            BundleRecord(fingerprint, node_records, *records_of_edges(self.plan.manifest, built)),
+            BundleRecord(
+                fingerprint,
+                node_records,
+                *records_of_edges(self.plan.manifest, built),
+                is_of_parts=True,
+            ),
         )
 
 

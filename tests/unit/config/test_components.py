@@ -122,7 +122,7 @@ def test_what_is_no_class_of_a_library_is_refused(path: str) -> None:
         ("torch.os.system", r"classes of torch\.os are out of a config's reach"),
         ("torch.hub.load", r"classes of torch\.hub are out of a config's reach"),
         ("torch.seed", "it is a function"),
-        ("torch.nn", "no class defined in torch"),
+        ("torch.nn", "not a class defined in torch"),
     ],
 )
 def test_the_reason_is_told(path: str, rule: str) -> None:

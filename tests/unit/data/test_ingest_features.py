@@ -120,6 +120,16 @@ def test_sparse_rows(tmp_path: Path) -> None:
     assert bundle.columns("n")["x"].shape == (5,)
 
 
+def test_sparse_rows_may_all_be_empty(tmp_path: Path) -> None:
+    """A small table without any entry has lists of the type null."""
+    columns = {"i": pa.array([[], [], [], []]), "v": pa.array([[], [], [], []])}
+    spec = {"features": {"x": {"indices": "i", "values": "v", "dim": 5}}}
+    x = _ingest(tmp_path, columns, spec).column("n", "x")
+    assert isinstance(x, SparseColumn)
+    assert x.indptr.tolist() == [0, 0, 0, 0, 0]
+    assert len(x.indices) == 0
+
+
 @pytest.mark.parametrize(
     ("column", "spec", "expected", "num_classes"),
     [
