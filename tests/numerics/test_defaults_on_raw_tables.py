@@ -17,6 +17,9 @@ from raygnn.data.synthetic.generators import synthetic_tables
 from raygnn.data.tables.graph_tables import write_tables
 from tests.tiers import slow
 
+#: `make test` has other tests of training and inference; these are of one feature each.
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def graphs(tmp_path_factory: pytest.TempPathFactory) -> Path:

@@ -17,6 +17,9 @@ from tests.errors import raises
 from tests.small_runs import run_rank, small_config, trained_weights
 from tests.tiers import slow
 
+#: `make test` has other tests of training and inference; these are of one feature each.
+pytestmark = pytest.mark.slow
+
 #: A linear map of a node's own row.
 LINEAR = {"model": {"type": "MLP", "args": {"num_layers": 1}}, "sampling": {"fanouts": [1]}}
 

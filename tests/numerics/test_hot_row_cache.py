@@ -28,6 +28,9 @@ from tests.errors import raises
 from tests.partitioned_graphs import NUM_ITEMS, NUM_USERS, Parted, shop
 from tests.tiers import slow
 
+#: `make test` has other tests of training and inference; these are of one feature each.
+pytestmark = pytest.mark.slow
+
 COUNTS = {"user": NUM_USERS, "item": NUM_ITEMS}
 
 

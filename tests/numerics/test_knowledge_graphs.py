@@ -24,6 +24,9 @@ from tests.small_runs import (
 )
 from tests.tiers import slow
 
+#: `make test` has other tests of training and inference; these are of one feature each.
+pytestmark = pytest.mark.slow
+
 NUM_NODES, NUM_RELATIONS, NUM_EDGES = 40, 3, 160
 
 

@@ -20,6 +20,9 @@ from tests.small_runs import (
     trained_weights,
 )
 
+#: `make test` has other tests of training and inference; these are of one feature each.
+pytestmark = pytest.mark.slow
+
 ARGS = {"num_random_negatives": 20, "num_random_negatives_eval": 30, "mined_negatives": 3}
 
 

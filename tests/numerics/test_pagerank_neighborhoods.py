@@ -22,6 +22,9 @@ from tests.small_runs import (
 )
 from tests.tiers import slow
 
+#: `make test` has other tests of training and inference; these are of one feature each.
+pytestmark = pytest.mark.slow
+
 PPR = {"ppr": {"top_k": 8}, "fanouts": [-1]}
 
 

@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 
 import pyarrow.parquet as pq
+import pytest
 import yaml
 
 import raygnn
@@ -14,6 +15,9 @@ import raygnn.train
 from raygnn import infer
 from raygnn.config import load_config
 from raygnn.config.registry import SLOTS
+
+#: `make test` has other tests of training and inference; these are of one feature each.
+pytestmark = pytest.mark.slow
 
 PAGE = (Path(__file__).parents[2] / "docs" / "self-supervised.md").read_text()
 

@@ -6,11 +6,15 @@ import re
 from pathlib import Path
 
 import pyarrow.parquet as pq
+import pytest
 import yaml
 
 import raygnn.train
 from raygnn import infer
 from raygnn.config import load_config
+
+#: `make test` has other tests of training and inference; these are of one feature each.
+pytestmark = pytest.mark.slow
 
 PAGE = (Path(__file__).parents[2] / "docs" / "several-tasks.md").read_text()
 

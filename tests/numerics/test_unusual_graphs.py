@@ -18,6 +18,9 @@ from tests.graph_writer import write_graph
 from tests.small_runs import small_config
 from tests.tiers import slow
 
+#: `make test` has other tests of training and inference; these are of one feature each.
+pytestmark = pytest.mark.slow
+
 NUM_NODES = 40
 
 

@@ -26,6 +26,9 @@ from tests.graph_writer import write_graph
 from tests.numerics.infer.conftest import timed_shop
 from tests.small_runs import small_config
 
+#: `make test` has other tests of training and inference; these are of one feature each.
+pytestmark = pytest.mark.slow
+
 NUM_NODES, NUM_IN, NUM_CAUSES = 600, 8, 2
 NODES = [f"n{i:03d}" for i in range(200, 220)]
 PAGE = (Path(__file__).parents[3] / "docs" / "explanations.md").read_text("utf-8")
