@@ -254,7 +254,7 @@ def _insurance(folder: Path) -> list[str]:
         "[policies, claims, brokers]: policy: 1 of 2,000 rows name no policies",
         "[policies, claims, brokers]: broker: 3 of 2,000 rows name no brokers",
         "[policies, claims, brokers]: claim_no is left out: each row has another value",
-        "no labels: to predict a column (as claims.fraud), or a number, take it out",
+        "no labels: to predict a column (as claims.fraud), take it out of the features",
     ],
 )
 def test_what_is_left_out_is_said(tmp_path: Path, expected: str) -> None:

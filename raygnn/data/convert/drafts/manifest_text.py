@@ -159,8 +159,8 @@ def _label_note(tables: Sequence[Table]) -> str | None:
     names = [name for name, num_classes in found if num_classes == fewest][:_MOST_EXAMPLES]
     such = f" (as {' or '.join(names)})" if names else ""
     return (
-        f"no labels: to predict a column{such}, or a number, take it out of the features of its "
-        "table and add labels: {NAME: COLUMN} there"
+        f"no labels: to predict a column{such}, take it out of the features of its table and add "
+        "labels: {NAME: COLUMN} there. Classes and numbers can be predicted"
     )
 
 
@@ -210,7 +210,7 @@ def _why_no_feature(column: Column) -> str | None:
         return (
             "dates as 05/06/2024, of May or of June: add it with format: day_first or month_first"
         )
-    return "texts of their own" if column.is_free_text and not formats else None
+    return "a different text in most rows" if column.is_free_text and not formats else None
 
 
 def _marks(column: Column) -> list[str]:
