@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import PlainValidator, TypeAdapter, ValidationInfo
+from pydantic import PlainValidator, ValidationInfo
 
 from raygnn.data.checksums import (
     Checksum,
@@ -18,6 +17,7 @@ from raygnn.data.checksums import (
     file_sizes,
     find_damage,
     parse_record,
+    type_adapter,
 )
 from raygnn.data.edge_types import EdgeType, edge_type_name
 from raygnn.data.filesystem import write_text
@@ -183,7 +183,7 @@ class BundleRecord:
             ValueError: a value is missing, has another type, or is a name that cannot be a file's.
             DataError: its transforms have another version.
         """
-        record = _adapter().validate_python(content)
+        record = type_adapter(BundleRecord).validate_python(content)
         check_names(record)
         return record
 
@@ -252,8 +252,3 @@ def check_names(graph: BundleRecord) -> None:
     for name in names:
         if not isinstance(name, str) or "/" in name or name in ("", ".", ".."):
             raise ValueError(f"{name!r} is no name")
-
-
-@functools.cache
-def _adapter() -> TypeAdapter[BundleRecord]:
-    return TypeAdapter(BundleRecord)

@@ -126,12 +126,13 @@ def read_listing(content: Mapping[str, Any]) -> tuple[dict[str, int], dict[str, 
     Raises:
         KeyError, ValueError: it lists none, or other values.
     """
-    sizes = _adapter(dict[str, int]).validate_python(content["file_sizes"])
-    return sizes, _adapter(dict[str, Checksum]).validate_python(content.get("checksums", {}))
+    sizes = type_adapter(dict[str, int]).validate_python(content["file_sizes"])
+    return sizes, type_adapter(dict[str, Checksum]).validate_python(content.get("checksums", {}))
 
 
 @functools.cache
-def _adapter(kind: Any) -> TypeAdapter[Any]:
+def type_adapter(kind: Any) -> TypeAdapter[Any]:
+    """Pydantic's reader of records of a type. Building it takes milliseconds, so it is kept."""
     return TypeAdapter(kind)
 
 

@@ -12,11 +12,11 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from pydantic import TypeAdapter
 
 from raygnn.data.bundle import Bundle, SparseColumn
 from raygnn.data.bundle_record import ColumnStatistics
 from raygnn.data.cache import build_once
+from raygnn.data.checksums import type_adapter
 from raygnn.data.edge_types import EdgeType, type_name
 from raygnn.data.filesystem import write_text
 from raygnn.data.ingest.column_plan import DensePlan, plan_time
@@ -125,7 +125,7 @@ def statistics(
 
     name = f"{type_name(type_)}.{column}.{rows.digest}"
     folder = build_once(bundle.path / _FOLDER / name, build, "statistics of features")
-    return TypeAdapter(ColumnStatistics).validate_json((folder / "statistics.json").read_bytes())
+    return type_adapter(ColumnStatistics).validate_json((folder / "statistics.json").read_bytes())
 
 
 def fit_transforms(

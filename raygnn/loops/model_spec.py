@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import json
 from abc import ABC, abstractmethod
@@ -13,13 +12,12 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 import pyarrow as pa
-from pydantic import TypeAdapter
 
 from raygnn import __version__
 from raygnn.config.documents import parse_json
 from raygnn.data.bundle import Bundle
 from raygnn.data.bundle_record import BundleRecord, ColumnInfo, EdgeRecord, NodeRecord
-from raygnn.data.checksums import cause_of, check_record
+from raygnn.data.checksums import cause_of, check_record, type_adapter
 from raygnn.data.edge_types import EdgeType, edge_type_name, parse_edge_type, type_name
 from raygnn.data.hashing import string_buffers
 from raygnn.data.id_map import IdIndex
@@ -185,7 +183,7 @@ class Output(ABC):
             ValidationError: a value is of another type. Or LookupError, ValueError, TypeError,
                 DataError: it is not such a record.
         """
-        record: Self = _type_adapter(cls).validate_python(dict(content))
+        record: Self = type_adapter(cls).validate_python(dict(content))
         return record
 
 
@@ -320,7 +318,7 @@ class ModelSpec:
                     for name, features in content.get("transforms", {}).items()
                 },
             }
-            spec: ModelSpec = _type_adapter(ModelSpec).validate_python(given)
+            spec: ModelSpec = type_adapter(ModelSpec).validate_python(given)
             if not set(spec.output.ends) <= set(spec.node_types):
                 raise ValueError(f"{spec.output.ends} are not among its node types")
             return spec
@@ -418,11 +416,6 @@ def edge_widths(bundle: Bundle, column: str, edge_types: Sequence[EdgeType]) -> 
     """The width of a column of edges, by name of the edge types that have it."""
     widths = bundle.edge_widths(column)
     return {edge_type_name(t): width for t, width in widths.items() if t in edge_types}
-
-
-@functools.cache
-def _type_adapter(kind: Any) -> TypeAdapter[Any]:
-    return TypeAdapter(kind)
 
 
 def read_output(content: Mapping[str, Any], outputs: Sequence[type[Output]]) -> Output:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import os
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -10,8 +9,6 @@ from dataclasses import asdict, dataclass, field, replace
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
-
-from pydantic import TypeAdapter
 
 from raygnn.data.bundle_record import RECORD_NAME as BUNDLE_NAME
 from raygnn.data.bundle_record import BundleRecord, check_names
@@ -23,6 +20,7 @@ from raygnn.data.checksums import (
     file_sizes,
     find_damage,
     parse_record,
+    type_adapter,
 )
 from raygnn.data.edge_types import EdgeType
 from raygnn.data.filesystem import (
@@ -125,7 +123,7 @@ class PartitionRecord:
         content = _read(folder, RECORD_NAME, "partitioned graph")
         _check_format(content, folder, _FORMAT)
         try:
-            record: PartitionRecord = _adapter(PartitionRecord).validate_python(content)
+            record: PartitionRecord = type_adapter(PartitionRecord).validate_python(content)
             check_names(record.whole)
             counts = [*record.nodes.values(), *(found.counts for found in record.edges)]
             if any(len(found) != record.num_parts for found in counts):
@@ -166,7 +164,7 @@ class PartRecord:
         content = _read(folder, PART_NAME, f"part {part}")
         _check_format(content, folder, _PART_FORMAT)
         try:
-            record: PartRecord = _adapter(PartRecord).validate_python(content)
+            record: PartRecord = type_adapter(PartRecord).validate_python(content)
             for name in record.file_sizes:
                 if name.startswith("/") or ".." in name.split("/"):
                     raise ValueError(f"{name!r} leads out of the part")
@@ -178,11 +176,6 @@ class PartRecord:
                 id="partition-damaged",
             ) from error
         return record
-
-
-@functools.cache
-def _adapter(kind: Any) -> TypeAdapter[Any]:
-    return TypeAdapter(kind)
 
 
 def save_part(folder: Path, fingerprint: str, part: int) -> None:

@@ -15,8 +15,9 @@ from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from pydantic import Discriminator, TypeAdapter
+from pydantic import Discriminator
 
+from raygnn.data.checksums import type_adapter
 from raygnn.data.transforms.spec import Format
 from raygnn.data.transforms.values import (
     Kind,
@@ -398,16 +399,11 @@ class FittedFeature:
                 f"{VERSION}. Use the raygnn that fitted them, or fit them again by training.",
                 id="transform-version",
             )
-        return _adapter().validate_python(content)
+        return type_adapter(FittedFeature).validate_python(content)
 
 
 #: By name of a node or edge type and by feature.
 Transforms = Mapping[str, Mapping[str, FittedFeature]]
-
-
-@functools.cache
-def _adapter() -> TypeAdapter[FittedFeature]:
-    return TypeAdapter(FittedFeature)
 
 
 def _positions(values: pa.Array, vocabulary: tuple[str | None, ...]) -> np.ndarray:

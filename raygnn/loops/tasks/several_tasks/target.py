@@ -32,12 +32,12 @@ class SeveralOutput(Output):
 
     @property
     def ends(self) -> tuple[str, ...]:
-        """Merges the requirements of all tasks."""
+        """Node types of all outputs."""
         return tuple(end for output in self.tasks.values() for end in output.ends)
 
     @property
     def own_columns(self) -> tuple[str, ...]:
-        """Merges the requirements of all tasks."""
+        """Feature columns that any of the outputs reads, each once."""
         every = (name for output in self.tasks.values() for name in output.own_columns)
         return tuple(dict.fromkeys(every))
 

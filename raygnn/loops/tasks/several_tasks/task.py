@@ -283,7 +283,7 @@ class SeveralTasks(EncoderTask[Any]):
         raise NotImplementedError("SeveralTasks.evaluate")
 
     def build_metrics(self) -> list[PartMetric]:
-        """Merges the values of all tasks."""
+        """Builds the metrics of each task, named after it."""
         metrics = []
         for name, part in self.parts.items():
             with naming_task(self.env.loaded.config, name):
@@ -291,7 +291,7 @@ class SeveralTasks(EncoderTask[Any]):
         return metrics
 
     def diagnostics(self) -> list[Any]:
-        """Merges the values of all tasks."""
+        """Builds the diagnostics of each task, named after it."""
         return [
             PartMetric(name, each)
             for name, part in self.parts.items()
@@ -301,7 +301,7 @@ class SeveralTasks(EncoderTask[Any]):
     def baselines(
         self, split: str, num_batches: int | None, metrics: Sequence[Any]
     ) -> Baselines | BaselinesOfParts | None:
-        """Merges the values of all tasks."""
+        """Computes the baselines of each task."""
         found = {}
         for name, part in self.parts.items():
             own = [each.metric for each in metrics if each.part == name]
